@@ -1,0 +1,462 @@
+//! The batch: one or more consecutive log entries of one epoch, the unit of journal writes, of
+//! replication and of acknowledgement. A batch is sealed once, by the primary, and is then the same
+//! bytes in every journal and on every connection.
+//!
+//! Layout of the header block (4096 bytes in a journal; only the used front travels on the wire):
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 4 | magic `MSJB` |
+//! | 4 | 2 | format version |
+//! | 6 | 2 | number of entries, 1..=96 |
+//! | 8 | 8 | resource |
+//! | 16 | 8 | epoch |
+//! | 24 | 8 | index of the first entry |
+//! | 32 | 8 | chain before this batch |
+//! | 40 | 8 | chain after this batch: CRC-64 over the chain before, bytes 0..40, bytes 48..120 and the descriptors |
+//! | 48 | 8 | commit index known to the primary when it sealed the batch |
+//! | 56 | 8 | payload bytes that follow the header block |
+//! | 64 | 56 | zero |
+//! | 120 | 4 | CRC-32C over the used front, this field taken as zero |
+//! | 124 | 4 | zero |
+//! | 128 | 40 n | entry descriptors |
+//! | 4032 | 64 | local area, see [`LocalHeader`]; not part of the shared bytes |
+//!
+//! Descriptor: kind u8, flags u8 (zero), volume u16, length u32, offset u64, payload CRC-32C u32, zero u32,
+//! session u64, request u64. Payloads follow the header block in entry order; each is a whole number
+//! of blocks.
+
+use crate::wire::{DecodeError, Put, Reader};
+use crate::{crc32c, crc64};
+use bytes::Bytes;
+use mainstay_types::{
+    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, Chain, Epoch, Index, Position, REQUEST_BYTES_MAX,
+    Range, ResourceId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId,
+};
+
+pub const BATCH_MAGIC: u32 = u32::from_le_bytes(*b"MSJB");
+pub const BATCH_VERSION: u16 = 1;
+/// Bytes of the header before the descriptors.
+pub const BATCH_FIXED_BYTES: usize = 128;
+pub const DESC_BYTES: usize = 40;
+/// Bytes of the header block in a journal.
+pub const HEADER_BLOCK_BYTES: usize = BLOCK_BYTES as usize;
+/// Where the local area starts in the header block.
+pub const LOCAL_OFFSET: usize = HEADER_BLOCK_BYTES - LOCAL_BYTES;
+pub const LOCAL_BYTES: usize = 64;
+const CRC_OFFSET: usize = 120;
+const CHAIN_OFFSET: usize = 40;
+const LOCAL_MAGIC: u32 = u32::from_le_bytes(*b"MSJL");
+
+const _: () = assert!(BATCH_FIXED_BYTES + BATCH_ENTRIES_MAX * DESC_BYTES <= LOCAL_OFFSET);
+
+/// What an entry does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum EntryKind {
+    /// Payload replaces the range.
+    Write,
+    /// The range reads as zeroes afterwards; space may be freed (R15).
+    Discard,
+    /// The range reads as zeroes afterwards.
+    WriteZeroes,
+    /// First entry of an epoch; touches no block (R6).
+    EpochStart,
+}
+
+impl EntryKind {
+    const fn to_u8(self) -> u8 {
+        match self {
+            Self::Write => 1,
+            Self::Discard => 2,
+            Self::WriteZeroes => 3,
+            Self::EpochStart => 4,
+        }
+    }
+
+    const fn from_u8(value: u8) -> Option<Self> {
+        Some(match value {
+            1 => Self::Write,
+            2 => Self::Discard,
+            3 => Self::WriteZeroes,
+            4 => Self::EpochStart,
+            _ => return None,
+        })
+    }
+}
+
+/// An entry that has no position yet.
+#[derive(Clone, Debug)]
+pub struct NewEntry {
+    pub kind: EntryKind,
+    /// For [`EntryKind::EpochStart`]: volume 0, offset 0, length 0.
+    pub range: Range,
+    /// Exactly `range.len` bytes for a write, empty otherwise.
+    pub payload: Bytes,
+    /// Idempotence key of the client that asked; 0 for local frontends.
+    pub session: u64,
+    pub request: u64,
+}
+
+/// A decoded entry of a batch. Its index is the batch's first index plus its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntryDesc {
+    pub kind: EntryKind,
+    pub range: Range,
+    /// Where the payload starts within the batch's payload area, in bytes.
+    pub payload_at: u64,
+    /// A reference into the batch's payload; empty unless a write.
+    pub payload: Bytes,
+    pub session: u64,
+    pub request: u64,
+}
+
+/// A sealed batch. Cheap to share behind an `Arc`; never changed after it was made.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    pub resource: ResourceId,
+    pub epoch: Epoch,
+    pub first: Index,
+    pub prev_chain: Chain,
+    pub chain: Chain,
+    /// The primary's commit index when it sealed the batch.
+    pub commit: Index,
+    pub entries: Vec<EntryDesc>,
+    /// The used front of the header block.
+    pub header: Bytes,
+    /// The payload area as one or more pieces, in order.
+    pub payload: Vec<Bytes>,
+    /// Sum of the lengths of `payload`; a multiple of the block size.
+    pub payload_len: u64,
+}
+
+impl Batch {
+    /// Seals `entries` into a batch.
+    ///
+    /// # Panics
+    /// On entries that violate the limits: they were checked when they were admitted, so this is a
+    /// programmer's error.
+    #[must_use]
+    pub fn seal(
+        resource: ResourceId,
+        epoch: Epoch,
+        first: Index,
+        prev_chain: Chain,
+        commit: Index,
+        entries: Vec<NewEntry>,
+    ) -> Self {
+        assert!(!entries.is_empty() && entries.len() <= BATCH_ENTRIES_MAX, "batch of {} entries", entries.len());
+        let mut header = Vec::with_capacity(BATCH_FIXED_BYTES + entries.len() * DESC_BYTES);
+        let mut descs = Vec::with_capacity(entries.len());
+        let mut payload = Vec::new();
+        let mut payload_len = 0;
+        header.resize(BATCH_FIXED_BYTES, 0);
+        for entry in entries {
+            let crc = if entry.kind == EntryKind::Write {
+                assert!(entry.payload.len() as u64 == entry.range.len, "payload does not fill its range");
+                crc32c(&entry.payload)
+            } else {
+                assert!(entry.payload.is_empty(), "payload on an entry that has none");
+                0
+            };
+            header.put_u8(entry.kind.to_u8());
+            header.put_u8(0);
+            header.put_u16(entry.range.volume.0);
+            header.put_u32(u32::try_from(entry.range.len).expect("length checked at admission"));
+            header.put_u64(entry.range.offset);
+            header.put_u32(crc);
+            header.put_u32(0);
+            header.put_u64(entry.session);
+            header.put_u64(entry.request);
+            descs.push(EntryDesc {
+                kind: entry.kind,
+                range: entry.range,
+                payload_at: payload_len,
+                payload: entry.payload.clone(),
+                session: entry.session,
+                request: entry.request,
+            });
+            payload_len += entry.payload.len() as u64;
+            if !entry.payload.is_empty() {
+                payload.push(entry.payload);
+            }
+        }
+        assert!(payload_len <= BATCH_BYTES_MAX && payload_len.is_multiple_of(BLOCK_BYTES));
+        let mut fixed = Vec::with_capacity(BATCH_FIXED_BYTES);
+        fixed.put_u32(BATCH_MAGIC);
+        fixed.put_u16(BATCH_VERSION);
+        fixed.put_u16(descs.len() as u16);
+        fixed.put_u64(resource.0);
+        fixed.put_u64(epoch.0);
+        fixed.put_u64(first.0);
+        fixed.put_u64(prev_chain.0);
+        fixed.put_u64(0);
+        fixed.put_u64(commit.0);
+        fixed.put_u64(payload_len);
+        header[..fixed.len()].copy_from_slice(&fixed);
+        let chain = chain_of(prev_chain, &header);
+        header[CHAIN_OFFSET..CHAIN_OFFSET + 8].copy_from_slice(&chain.0.to_le_bytes());
+        let crc = crc32c(&header);
+        header[CRC_OFFSET..CRC_OFFSET + 4].copy_from_slice(&crc.to_le_bytes());
+        Self {
+            resource,
+            epoch,
+            first,
+            prev_chain,
+            chain,
+            commit,
+            entries: descs,
+            header: header.into(),
+            payload,
+            payload_len,
+        }
+    }
+
+    /// Decodes and verifies a whole batch: `header` is the used front (or a whole header block),
+    /// `payload` exactly the payload area.
+    pub fn decode(header: &[u8], payload: &Bytes) -> Result<Self, DecodeError> {
+        let head = BatchHead::decode(header)?;
+        if payload.len() as u64 != head.payload_len {
+            return Err(DecodeError::Short {
+                what: "batch payload",
+                need: head.payload_len as usize,
+                have: payload.len(),
+            });
+        }
+        let used = &header[..head.header_len()];
+        let mut reader = Reader::new("batch", &used[BATCH_FIXED_BYTES..]);
+        let mut entries = Vec::with_capacity(usize::from(head.count));
+        let mut at = 0u64;
+        for _ in 0..head.count {
+            let (desc, crc) = decode_desc(&mut reader, at)?;
+            let bytes = if desc.kind == EntryKind::Write { desc.range.len } else { 0 };
+            let end = at + bytes;
+            if end > head.payload_len {
+                return Err(reader.field("payload length", end));
+            }
+            let slice = payload.slice(at as usize..end as usize);
+            if bytes > 0 && crc32c(&slice) != crc {
+                return Err(DecodeError::Checksum { what: "entry payload" });
+            }
+            entries.push(EntryDesc { payload: slice, ..desc });
+            at = end;
+        }
+        if at != head.payload_len {
+            return Err(reader.field("payload length", at));
+        }
+        Ok(Self {
+            resource: head.resource,
+            epoch: head.epoch,
+            first: head.first,
+            prev_chain: head.prev_chain,
+            chain: head.chain,
+            commit: head.commit,
+            entries,
+            header: Bytes::copy_from_slice(used),
+            payload: if payload.is_empty() { Vec::new() } else { vec![payload.clone()] },
+            payload_len: head.payload_len,
+        })
+    }
+
+    /// Index of the last entry.
+    #[must_use]
+    pub fn last(&self) -> Index {
+        Index(self.first.0 + self.entries.len() as u64 - 1)
+    }
+
+    /// Position of the last entry.
+    #[must_use]
+    pub fn end(&self) -> Position {
+        Position { epoch: self.epoch, index: self.last() }
+    }
+
+    /// Bytes that the batch occupies in a journal: header block and payload area.
+    #[must_use]
+    pub fn journal_len(&self) -> u64 {
+        HEADER_BLOCK_BYTES as u64 + self.payload_len
+    }
+
+    /// The header block as it goes to a journal: shared front, zeroes, local area.
+    #[must_use]
+    pub fn header_block(&self, local: LocalHeader) -> [u8; HEADER_BLOCK_BYTES] {
+        let mut block = [0; HEADER_BLOCK_BYTES];
+        block[..self.header.len()].copy_from_slice(&self.header);
+        block[LOCAL_OFFSET..].copy_from_slice(&local.encode(self.chain));
+        block
+    }
+}
+
+/// The fixed part of a batch header, verified by its checksum; what a journal scan looks at first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BatchHead {
+    pub count: u16,
+    pub resource: ResourceId,
+    pub epoch: Epoch,
+    pub first: Index,
+    pub prev_chain: Chain,
+    pub chain: Chain,
+    pub commit: Index,
+    pub payload_len: u64,
+}
+
+impl BatchHead {
+    /// Decodes the header and verifies its checksum and chain; does not look at payloads.
+    pub fn decode(header: &[u8]) -> Result<Self, DecodeError> {
+        let what = "batch header";
+        let mut reader = Reader::new(what, header);
+        let magic = reader.u32()?;
+        if magic != BATCH_MAGIC {
+            return Err(DecodeError::Magic { what, found: magic });
+        }
+        let version = reader.u16()?;
+        if version != BATCH_VERSION {
+            return Err(DecodeError::Version { what, found: version, known: BATCH_VERSION });
+        }
+        let count = reader.u16()?;
+        if count == 0 || usize::from(count) > BATCH_ENTRIES_MAX {
+            return Err(reader.field("entries", count.into()));
+        }
+        let head = Self {
+            count,
+            resource: ResourceId(reader.u64()?),
+            epoch: Epoch(reader.u64()?),
+            first: Index(reader.u64()?),
+            prev_chain: Chain(reader.u64()?),
+            chain: Chain(reader.u64()?),
+            commit: Index(reader.u64()?),
+            payload_len: reader.u64()?,
+        };
+        if head.payload_len > BATCH_BYTES_MAX || !head.payload_len.is_multiple_of(BLOCK_BYTES) {
+            return Err(reader.field("payload length", head.payload_len));
+        }
+        if head.first.0 == 0 || head.first.0.checked_add(u64::from(count)).is_none() {
+            return Err(reader.field("first index", head.first.0));
+        }
+        let len = head.header_len();
+        if header.len() < len {
+            return Err(DecodeError::Short { what, need: len, have: header.len() });
+        }
+        let used = &header[..len];
+        let mut crc_bytes = [0; 4];
+        crc_bytes.copy_from_slice(&used[CRC_OFFSET..CRC_OFFSET + 4]);
+        let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
+        digest.update(&used[..CRC_OFFSET]);
+        digest.update(&[0; 4]);
+        digest.update(&used[CRC_OFFSET + 4..]);
+        if digest.finalize() as u32 != u32::from_le_bytes(crc_bytes) {
+            return Err(DecodeError::Checksum { what });
+        }
+        if chain_of(head.prev_chain, used) != head.chain {
+            return Err(DecodeError::Checksum { what: "batch chain" });
+        }
+        Ok(head)
+    }
+
+    /// Bytes of the header that are in use.
+    #[must_use]
+    pub fn header_len(&self) -> usize {
+        BATCH_FIXED_BYTES + usize::from(self.count) * DESC_BYTES
+    }
+
+    /// Index of the last entry.
+    #[must_use]
+    pub fn last(&self) -> Index {
+        Index(self.first.0 + u64::from(self.count) - 1)
+    }
+}
+
+fn decode_desc(reader: &mut Reader<'_>, payload_at: u64) -> Result<(EntryDesc, u32), DecodeError> {
+    let kind = reader.u8()?;
+    let flags = reader.u8()?;
+    let volume = reader.u16()?;
+    let len = u64::from(reader.u32()?);
+    let offset = reader.u64()?;
+    let crc = reader.u32()?;
+    let zero = reader.u32()?;
+    let session = reader.u64()?;
+    let request = reader.u64()?;
+    let kind = EntryKind::from_u8(kind).ok_or_else(|| reader.field("kind", kind.into()))?;
+    if flags != 0 || zero != 0 {
+        return Err(reader.field("flags", u64::from(flags)));
+    }
+    if usize::from(volume) >= VOLUMES_MAX {
+        return Err(reader.field("volume", volume.into()));
+    }
+    let len_bad = match kind {
+        EntryKind::EpochStart => len != 0 || offset != 0 || volume != 0,
+        EntryKind::Write => len == 0 || len > REQUEST_BYTES_MAX,
+        EntryKind::Discard | EntryKind::WriteZeroes => len == 0,
+    };
+    if len_bad || !len.is_multiple_of(BLOCK_BYTES) {
+        return Err(reader.field("length", len));
+    }
+    if !offset.is_multiple_of(BLOCK_BYTES) || offset > VOLUME_BYTES_MAX - len.min(VOLUME_BYTES_MAX) {
+        return Err(reader.field("offset", offset));
+    }
+    let range = Range { volume: VolumeId(volume), offset, len };
+    Ok((EntryDesc { kind, range, payload_at, payload: Bytes::new(), session, request }, crc))
+}
+
+/// The chain after a batch whose used header front is `header`.
+fn chain_of(prev: Chain, header: &[u8]) -> Chain {
+    Chain(crc64(&[
+        &prev.0.to_le_bytes(),
+        &header[..CHAIN_OFFSET],
+        &header[CHAIN_OFFSET + 8..CRC_OFFSET],
+        &header[BATCH_FIXED_BYTES..],
+    ]))
+}
+
+/// What only this replica knows about a batch in its own journal. Written with the batch, in the last
+/// 64 bytes of the header block; never sent.
+///
+/// It tells a torn tail from corruption (R12): a bad record at or below `durable_before` of any later
+/// record was durable once, so it is corruption. `generation` rises with every start and every cut, so
+/// that records which a cut made void are never taken for successors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LocalHeader {
+    pub generation: u64,
+    /// Every entry up to here was durable in this journal when this write was submitted.
+    pub durable_before: Index,
+}
+
+impl LocalHeader {
+    /// `chain` binds the local area to its batch.
+    #[must_use]
+    pub fn encode(self, chain: Chain) -> [u8; LOCAL_BYTES] {
+        let mut out = Vec::with_capacity(LOCAL_BYTES);
+        out.put_u32(LOCAL_MAGIC);
+        out.put_u32(0);
+        out.put_u64(self.generation);
+        out.put_u64(self.durable_before.0);
+        out.put_u64(chain.0);
+        out.resize(LOCAL_BYTES - 4, 0);
+        let crc = crc32c(&out);
+        out.put_u32(crc);
+        let mut array = [0; LOCAL_BYTES];
+        array.copy_from_slice(&out);
+        array
+    }
+
+    /// Decodes the local area of a header block; fails when it does not belong to the batch with `chain`.
+    pub fn decode(block: &[u8], chain: Chain) -> Result<Self, DecodeError> {
+        let what = "local header";
+        let mut whole = Reader::new(what, block);
+        whole.take(LOCAL_OFFSET)?;
+        let area = whole.take(LOCAL_BYTES)?;
+        let mut reader = Reader::new(what, area);
+        let magic = reader.u32()?;
+        if magic != LOCAL_MAGIC {
+            return Err(DecodeError::Magic { what, found: magic });
+        }
+        reader.u32()?;
+        let generation = reader.u64()?;
+        let durable_before = Index(reader.u64()?);
+        let bound = reader.u64()?;
+        let mut crc = [0; 4];
+        crc.copy_from_slice(&area[LOCAL_BYTES - 4..]);
+        if crc32c(&area[..LOCAL_BYTES - 4]) != u32::from_le_bytes(crc) || bound != chain.0 {
+            return Err(DecodeError::Checksum { what });
+        }
+        Ok(Self { generation, durable_before })
+    }
+}

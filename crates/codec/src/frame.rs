@@ -1,0 +1,396 @@
+//! How a message travels on a byte stream: a fixed 64-byte header with its own checksum, then `meta`
+//! (checksummed, small), then `payload` (checksummed by what `meta` says, large, block-aligned in length).
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 4 | magic `MSW1` |
+//! | 4 | 2 | protocol version |
+//! | 6 | 2 | kind of message |
+//! | 8 | 8 | resource |
+//! | 16 | 8 | epoch |
+//! | 24 | 8 | configuration version |
+//! | 32 | 8 | incarnation |
+//! | 40 | 4 | bytes of meta |
+//! | 44 | 4 | bytes of payload |
+//! | 48 | 12 | zero |
+//! | 60 | 4 | CRC-32C over bytes 0..60 |
+//!
+//! A receiver reads the header, learns both lengths (bounded), reads meta and payload into buffers of
+//! exactly these sizes, and hands all three to [`decode`].
+
+use crate::batch::BATCH_FIXED_BYTES;
+use crate::message::{Envelope, LogState, Message, Reject, ReplicaData};
+use crate::wire::{DecodeError, Put, Reader};
+use crate::{Batch, crc32c};
+use bytes::Bytes;
+use mainstay_types::{
+    BATCH_BYTES_MAX, Chain, ConfigVersion, EXTENT_BYTES, Epoch, Incarnation, Index, NodeId, Position,
+    ResourceId, VOLUMES_MAX, VolumeId,
+};
+use std::sync::Arc;
+
+pub const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"MSW1");
+pub const PROTOCOL_VERSION: u16 = 1;
+pub const FRAME_HEADER_BYTES: usize = 64;
+/// Most bytes of meta.
+pub const META_BYTES_MAX: usize = 4096;
+/// Most bytes of payload.
+pub const PAYLOAD_BYTES_MAX: usize = BATCH_BYTES_MAX as usize;
+/// Most epochs in a [`LogState`].
+pub const EPOCHS_MAX: usize = 64;
+
+const _: () = assert!(BATCH_FIXED_BYTES + 96 * 40 <= META_BYTES_MAX);
+const _: () = assert!(EXTENT_BYTES <= BATCH_BYTES_MAX);
+
+mod kind {
+    pub const HELLO: u16 = 1;
+    pub const PING: u16 = 2;
+    pub const PONG: u16 = 3;
+    pub const ATTACH: u16 = 4;
+    pub const ATTACH_REPLY: u16 = 5;
+    pub const CUT: u16 = 6;
+    pub const CUT_REPLY: u16 = 7;
+    pub const APPEND: u16 = 8;
+    pub const ACK: u16 = 9;
+    pub const COMMIT: u16 = 10;
+    pub const COPY_BEGIN: u16 = 11;
+    pub const COPY_BEGIN_REPLY: u16 = 12;
+    pub const COPY_EXTENT: u16 = 13;
+    pub const COPY_EXTENT_ACK: u16 = 14;
+    pub const COPY_END: u16 = 15;
+    pub const COPY_END_REPLY: u16 = 16;
+    pub const REJECTED: u16 = 17;
+}
+
+/// A verified frame header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrameHeader {
+    pub kind: u16,
+    pub resource: ResourceId,
+    pub epoch: Epoch,
+    pub version: ConfigVersion,
+    pub incarnation: Incarnation,
+    /// At most [`META_BYTES_MAX`].
+    pub meta_len: usize,
+    /// At most [`PAYLOAD_BYTES_MAX`].
+    pub payload_len: usize,
+}
+
+impl FrameHeader {
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let what = "frame header";
+        let mut reader = Reader::new(what, bytes);
+        let magic = reader.u32()?;
+        if magic != FRAME_MAGIC {
+            return Err(DecodeError::Magic { what, found: magic });
+        }
+        let version = reader.u16()?;
+        let kind = reader.u16()?;
+        let header = Self {
+            kind,
+            resource: ResourceId(reader.u64()?),
+            epoch: Epoch(reader.u64()?),
+            version: ConfigVersion(reader.u64()?),
+            incarnation: Incarnation(reader.u64()?),
+            meta_len: reader.u32()? as usize,
+            payload_len: reader.u32()? as usize,
+        };
+        reader.take(12)?;
+        let crc = reader.u32()?;
+        if crc32c(&bytes[..FRAME_HEADER_BYTES - 4]) != crc {
+            return Err(DecodeError::Checksum { what });
+        }
+        if version != PROTOCOL_VERSION {
+            return Err(DecodeError::Version { what, found: version, known: PROTOCOL_VERSION });
+        }
+        if header.meta_len > META_BYTES_MAX {
+            return Err(reader.field("meta length", header.meta_len as u64));
+        }
+        if header.payload_len > PAYLOAD_BYTES_MAX {
+            return Err(reader.field("payload length", header.payload_len as u64));
+        }
+        reader.finish()?;
+        Ok(header)
+    }
+}
+
+/// Encodes a message as pieces to be sent in order: header and meta in the first, payload in the rest.
+#[must_use]
+pub fn encode(envelope: &Envelope) -> Vec<Bytes> {
+    let mut meta = Vec::new();
+    let mut payload: &[Bytes] = &[];
+    let one;
+    let kind = match &envelope.message {
+        Message::Hello { cluster, node, to } => {
+            meta.put_u64(*cluster);
+            meta.put_u32(node.0);
+            meta.put_u32(to.0);
+            kind::HELLO
+        }
+        Message::Ping => kind::PING,
+        Message::Pong => kind::PONG,
+        Message::Attach => kind::ATTACH,
+        Message::AttachReply(state) => {
+            put_log_state(&mut meta, state);
+            kind::ATTACH_REPLY
+        }
+        Message::Cut { to, chain } => {
+            put_position(&mut meta, *to);
+            meta.put_u64(u64::from(chain.is_some()));
+            meta.put_u64(chain.unwrap_or_default().0);
+            kind::CUT
+        }
+        Message::CutReply { end } => {
+            put_position(&mut meta, *end);
+            kind::CUT_REPLY
+        }
+        Message::Append(batch) => {
+            meta.extend_from_slice(&batch.header);
+            payload = &batch.payload;
+            kind::APPEND
+        }
+        Message::Ack { durable } => {
+            meta.put_u64(durable.0);
+            kind::ACK
+        }
+        Message::Commit { commit } => {
+            meta.put_u64(commit.0);
+            kind::COMMIT
+        }
+        Message::CopyBegin { at, chain } => {
+            put_position(&mut meta, *at);
+            meta.put_u64(chain.0);
+            kind::COPY_BEGIN
+        }
+        Message::CopyBeginReply { at } => {
+            put_position(&mut meta, *at);
+            kind::COPY_BEGIN_REPLY
+        }
+        Message::CopyExtent { volume, extent, version, at, data } => {
+            meta.put_u16(volume.0);
+            meta.put_u16(0);
+            meta.put_u32(*extent);
+            meta.put_u64(version.0);
+            meta.put_u64(at.0);
+            meta.put_u32(data.len() as u32);
+            meta.put_u32(crc32c(data));
+            one = [data.clone()];
+            payload = &one;
+            kind::COPY_EXTENT
+        }
+        Message::CopyExtentAck { volume, extent } => {
+            meta.put_u16(volume.0);
+            meta.put_u16(0);
+            meta.put_u32(*extent);
+            kind::COPY_EXTENT_ACK
+        }
+        Message::CopyEnd { need } => {
+            meta.put_u64(need.0);
+            kind::COPY_END
+        }
+        Message::CopyEndReply => kind::COPY_END_REPLY,
+        Message::Rejected(reject) => {
+            put_reject(&mut meta, *reject);
+            kind::REJECTED
+        }
+    };
+    let payload_len: usize = payload.iter().map(Bytes::len).sum();
+    let mut head = Vec::with_capacity(FRAME_HEADER_BYTES + meta.len() + 4);
+    head.put_u32(FRAME_MAGIC);
+    head.put_u16(PROTOCOL_VERSION);
+    head.put_u16(kind);
+    head.put_u64(envelope.resource.0);
+    head.put_u64(envelope.epoch.0);
+    head.put_u64(envelope.version.0);
+    head.put_u64(envelope.incarnation.0);
+    // The header of a batch has a checksum of its own; every other meta gets one at its end.
+    let own_crc = kind == kind::APPEND;
+    head.put_u32((meta.len() + if own_crc { 0 } else { 4 }) as u32);
+    head.put_u32(payload_len as u32);
+    head.resize(FRAME_HEADER_BYTES - 4, 0);
+    let crc = crc32c(&head);
+    head.put_u32(crc);
+    let meta_crc = crc32c(&meta);
+    head.extend_from_slice(&meta);
+    if !own_crc {
+        head.put_u32(meta_crc);
+    }
+    let mut pieces = Vec::with_capacity(1 + payload.len());
+    pieces.push(Bytes::from(head));
+    pieces.extend(payload.iter().filter(|p| !p.is_empty()).cloned());
+    pieces
+}
+
+/// Decodes a whole frame. `meta` and `payload` have exactly the lengths that `header` states.
+pub fn decode(header: &FrameHeader, meta: &[u8], payload: &Bytes) -> Result<Envelope, DecodeError> {
+    if meta.len() != header.meta_len || payload.len() != header.payload_len {
+        return Err(DecodeError::Short {
+            what: "frame",
+            need: header.meta_len + header.payload_len,
+            have: meta.len() + payload.len(),
+        });
+    }
+    let message = if header.kind == kind::APPEND {
+        let batch = Batch::decode(meta, payload)?;
+        if batch.resource != header.resource {
+            return Err(DecodeError::Field {
+                what: "append",
+                field: "resource",
+                value: batch.resource.0,
+            });
+        }
+        if batch.header.len() != meta.len() {
+            return Err(DecodeError::Field { what: "append", field: "trailing bytes", value: meta.len() as u64 });
+        }
+        Message::Append(Arc::new(batch))
+    } else {
+        decode_small(header, meta, payload)?
+    };
+    Ok(Envelope {
+        resource: header.resource,
+        epoch: header.epoch,
+        version: header.version,
+        incarnation: header.incarnation,
+        message,
+    })
+}
+
+fn decode_small(header: &FrameHeader, meta: &[u8], payload: &Bytes) -> Result<Message, DecodeError> {
+    let Some(split) = meta.len().checked_sub(4) else {
+        return Err(DecodeError::Short { what: "frame meta", need: 4, have: meta.len() });
+    };
+    let (body, crc) = meta.split_at(split);
+    if crc32c(body).to_le_bytes() != crc {
+        return Err(DecodeError::Checksum { what: "frame meta" });
+    }
+    let mut r = Reader::new("message", body);
+    if header.kind != kind::COPY_EXTENT && !payload.is_empty() {
+        return Err(r.field("payload length", payload.len() as u64));
+    }
+    let message = match header.kind {
+        kind::HELLO => Message::Hello { cluster: r.u64()?, node: NodeId(r.u32()?), to: NodeId(r.u32()?) },
+        kind::PING => Message::Ping,
+        kind::PONG => Message::Pong,
+        kind::ATTACH => Message::Attach,
+        kind::ATTACH_REPLY => Message::AttachReply(log_state(&mut r)?),
+        kind::CUT => {
+            let to = position(&mut r)?;
+            let some = r.u64()?;
+            let chain = Chain(r.u64()?);
+            match some {
+                0 => Message::Cut { to, chain: None },
+                1 => Message::Cut { to, chain: Some(chain) },
+                _ => return Err(r.field("chain flag", some)),
+            }
+        }
+        kind::CUT_REPLY => Message::CutReply { end: position(&mut r)? },
+        kind::ACK => Message::Ack { durable: Index(r.u64()?) },
+        kind::COMMIT => Message::Commit { commit: Index(r.u64()?) },
+        kind::COPY_BEGIN => Message::CopyBegin { at: position(&mut r)?, chain: Chain(r.u64()?) },
+        kind::COPY_BEGIN_REPLY => Message::CopyBeginReply { at: position(&mut r)? },
+        kind::COPY_EXTENT => {
+            let volume = volume(&mut r)?;
+            r.u16()?;
+            let extent = r.u32()?;
+            let version = Index(r.u64()?);
+            let at = Index(r.u64()?);
+            let len = r.u32()? as usize;
+            let crc = r.u32()?;
+            if len != payload.len() || len > EXTENT_BYTES as usize {
+                return Err(r.field("extent length", len as u64));
+            }
+            if crc32c(payload) != crc {
+                return Err(DecodeError::Checksum { what: "extent" });
+            }
+            Message::CopyExtent { volume, extent, version, at, data: payload.clone() }
+        }
+        kind::COPY_EXTENT_ACK => {
+            let volume = volume(&mut r)?;
+            r.u16()?;
+            Message::CopyExtentAck { volume, extent: r.u32()? }
+        }
+        kind::COPY_END => Message::CopyEnd { need: Index(r.u64()?) },
+        kind::COPY_END_REPLY => Message::CopyEndReply,
+        kind::REJECTED => Message::Rejected(reject(&mut r)?),
+        other => return Err(r.field("kind", other.into())),
+    };
+    r.finish()?;
+    Ok(message)
+}
+
+fn volume(r: &mut Reader<'_>) -> Result<VolumeId, DecodeError> {
+    let volume = r.u16()?;
+    if usize::from(volume) < VOLUMES_MAX { Ok(VolumeId(volume)) } else { Err(r.field("volume", volume.into())) }
+}
+
+fn put_position(out: &mut Vec<u8>, position: Position) {
+    out.put_u64(position.epoch.0);
+    out.put_u64(position.index.0);
+}
+
+fn position(r: &mut Reader<'_>) -> Result<Position, DecodeError> {
+    Ok(Position { epoch: Epoch(r.u64()?), index: Index(r.u64()?) })
+}
+
+fn put_log_state(out: &mut Vec<u8>, state: &LogState) {
+    out.put_u64(match state.data {
+        ReplicaData::Consistent => 0,
+        ReplicaData::Inconsistent => 1,
+    });
+    put_position(out, state.end);
+    out.put_u64(state.chain.0);
+    out.put_u64(state.commit.0);
+    out.put_u64(state.base.0);
+    let newest = &state.epochs[state.epochs.len().saturating_sub(EPOCHS_MAX)..];
+    out.put_u64(newest.len() as u64);
+    for (epoch, last) in newest {
+        out.put_u64(epoch.0);
+        out.put_u64(last.0);
+    }
+}
+
+fn log_state(r: &mut Reader<'_>) -> Result<LogState, DecodeError> {
+    let data = match r.u64()? {
+        0 => ReplicaData::Consistent,
+        1 => ReplicaData::Inconsistent,
+        other => return Err(r.field("data state", other)),
+    };
+    let end = position(r)?;
+    let chain = Chain(r.u64()?);
+    let commit = Index(r.u64()?);
+    let base = Index(r.u64()?);
+    let count = r.u64()?;
+    if count > EPOCHS_MAX as u64 {
+        return Err(r.field("epochs", count));
+    }
+    let mut epochs = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        epochs.push((Epoch(r.u64()?), Index(r.u64()?)));
+    }
+    Ok(LogState { data, end, chain, commit, base, epochs })
+}
+
+fn put_reject(out: &mut Vec<u8>, reject: Reject) {
+    let (code, position) = match reject {
+        Reject::Epoch(epoch) => (1, Position { epoch, index: Index(0) }),
+        Reject::Unknown => (2, Position::default()),
+        Reject::Gap(end) => (3, end),
+        Reject::Chain => (4, Position::default()),
+        Reject::Failed => (5, Position::default()),
+    };
+    out.put_u64(code);
+    put_position(out, position);
+}
+
+fn reject(r: &mut Reader<'_>) -> Result<Reject, DecodeError> {
+    let code = r.u64()?;
+    let at = position(r)?;
+    Ok(match code {
+        1 => Reject::Epoch(at.epoch),
+        2 => Reject::Unknown,
+        3 => Reject::Gap(at),
+        4 => Reject::Chain,
+        5 => Reject::Failed,
+        other => return Err(r.field("reject", other)),
+    })
+}

@@ -1,0 +1,33 @@
+//! Wire messages and on-disk records: encode, decode, checksum. No I/O.
+//!
+//! Everything that comes from a disk or a socket passes through here. Decoding is by length-checked
+//! fixed layouts: it never panics and never allocates more than it was given (R25). All integers are
+//! little-endian. [`batch`] is the unit of the log, the same bytes in every journal and on every
+//! connection; [`message`] is what engines say to each other; [`frame`] is how a message travels;
+//! [`superblock`] and [`versions`] are a replica's own metadata.
+
+pub mod batch;
+pub mod frame;
+pub mod message;
+mod wire;
+
+pub use batch::{Batch, EntryDesc, EntryKind, LocalHeader, NewEntry};
+pub use frame::{FRAME_HEADER_BYTES, FrameHeader, META_BYTES_MAX, PAYLOAD_BYTES_MAX};
+pub use message::{Envelope, LogState, Message, Reject, ReplicaData};
+pub use wire::DecodeError;
+
+/// CRC-32C of `bytes`.
+#[must_use]
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// CRC-64/NVME over `parts`, as if they were one slice.
+#[must_use]
+pub fn crc64(parts: &[&[u8]]) -> u64 {
+    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Nvme);
+    for part in parts {
+        digest.update(part);
+    }
+    digest.finalize()
+}

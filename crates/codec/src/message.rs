@@ -1,0 +1,105 @@
+//! What engines say to each other about one resource.
+//!
+//! The primary of an epoch talks; replicas answer. Every message carries resource, epoch and
+//! configuration version (R1), in [`Envelope`].
+
+use crate::Batch;
+use bytes::Bytes;
+use mainstay_types::{
+    Chain, ConfigVersion, Epoch, Incarnation, Index, NodeId, Position, ResourceId, VolumeId,
+};
+use std::sync::Arc;
+
+/// A message with what R1 demands of it.
+#[derive(Clone, Debug)]
+pub struct Envelope {
+    pub resource: ResourceId,
+    /// The epoch in which the primary speaks, or which a replica answers in.
+    pub epoch: Epoch,
+    /// Version of the record that the sender holds.
+    pub version: ConfigVersion,
+    /// Primary to replica: the incarnation it expects there. Replica to primary: its own (R9).
+    pub incarnation: Incarnation,
+    pub message: Message,
+}
+
+/// State of a replica's backing store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReplicaData {
+    /// Journal and backing store together are a prefix of the log.
+    Consistent,
+    /// Target of an extent copy that has not ended; not promotable (R16).
+    Inconsistent,
+}
+
+/// What a replica knows of its own log; the answer to [`Message::Attach`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogState {
+    pub data: ReplicaData,
+    /// Last entry that is durable in the journal.
+    pub end: Position,
+    /// Chain after `end`.
+    pub chain: Chain,
+    /// Highest commit index that this replica has learnt; never above `end`.
+    pub commit: Index,
+    /// While inconsistent: every extent of the backing store is at least as new as this index.
+    /// While consistent: equal to `commit`.
+    pub base: Index,
+    /// For each epoch with entries: the epoch and its last index; ascending; the newest 64 at most.
+    /// The first one may reach below what the journal still holds.
+    pub epochs: Vec<(Epoch, Index)>,
+}
+
+/// Why a replica refused a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reject {
+    /// It has promised a higher epoch, given here (R1).
+    Epoch(Epoch),
+    /// No such resource or incarnation here.
+    Unknown,
+    /// Batch does not continue the replica's log; its end is given here.
+    Gap(Position),
+    /// Same position, different chain: one of the two logs is damaged.
+    Chain,
+    /// The replica has stopped using its device (R13).
+    Failed,
+}
+
+/// Primary to replica (P→R) or replica to primary (R→P).
+#[derive(Clone, Debug)]
+pub enum Message {
+    /// First on every connection, both ways.
+    Hello { cluster: u64, node: NodeId, to: NodeId },
+    /// Nothing to say but that the connection lives; answered by `Pong`.
+    Ping,
+    Pong,
+    /// P→R: I am the primary of this epoch. The replica persists its promise, then answers (R1).
+    Attach,
+    /// R→P.
+    AttachReply(LogState),
+    /// P→R: cut your log after `to` (R7). `chain` is the primary's chain at `to` where it still has it.
+    Cut { to: Position, chain: Option<Chain> },
+    /// R→P: the cut is durable.
+    CutReply { end: Position },
+    /// P→R.
+    Append(Arc<Batch>),
+    /// R→P: everything up to `durable` is durable here. Cumulative.
+    Ack { durable: Index },
+    /// P→R: everything up to `commit` is committed.
+    Commit { commit: Index },
+    /// P→R: mark yourself inconsistent, then restart your log empty right after `at` (R16).
+    CopyBegin { at: Position, chain: Chain },
+    /// R→P: marked, durable.
+    CopyBeginReply { at: Position },
+    /// P→R: content of one extent as of commit index `at`; empty `data` means zeroes. `version` is the
+    /// version-table entry that belongs to the content.
+    CopyExtent { volume: VolumeId, extent: u32, version: Index, at: Index, data: Bytes },
+    /// R→P: installed (not necessarily flushed).
+    CopyExtentAck { volume: VolumeId, extent: u32 },
+    /// P→R: that was all; once your log is committed up to `need` you are consistent.
+    CopyEnd { need: Index },
+    /// R→P: flushed, consistent, and recorded so durably.
+    CopyEndReply,
+    /// R→P.
+    Rejected(Reject),
+}

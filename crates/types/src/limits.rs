@@ -1,0 +1,38 @@
+//! Limits that several crates must agree on (R18). Relations between them are asserted at compile time.
+
+/// Smallest unit of a volume, and its logical and physical block size, in bytes. Everything in the
+/// log is a whole number of blocks.
+pub const BLOCK_BYTES: u64 = 4096;
+
+/// Largest payload of one request, in bytes. Frontends split nothing: they advertise this as maximum.
+pub const REQUEST_BYTES_MAX: u64 = 1 << 20;
+
+/// Granularity of the version table and of extent copies, in bytes.
+pub const EXTENT_BYTES: u64 = 1 << 20;
+
+/// Most entries in one batch; their descriptors fit into one header block.
+pub const BATCH_ENTRIES_MAX: usize = 96;
+
+/// Most payload bytes in one batch.
+pub const BATCH_BYTES_MAX: u64 = 4 << 20;
+
+/// Most volumes of a resource.
+pub const VOLUMES_MAX: usize = 64;
+
+/// Largest volume, in bytes (the version table of one volume is then 32 MiB).
+pub const VOLUME_BYTES_MAX: u64 = 4 << 40;
+
+/// Most data replicas of a resource.
+pub const REPLICAS_MAX: usize = 32;
+
+/// Smallest journal, in bytes: two of the largest batches and the reserve.
+pub const JOURNAL_BYTES_MIN: u64 = 16 << 20;
+
+/// Part of the journal that only epoch starts may use, so that a full journal can still fail over (R18).
+pub const JOURNAL_RESERVE_BYTES: u64 = 1 << 20;
+
+const _: () = assert!(REQUEST_BYTES_MAX.is_multiple_of(BLOCK_BYTES));
+const _: () = assert!(EXTENT_BYTES.is_multiple_of(BLOCK_BYTES));
+const _: () = assert!(EXTENT_BYTES <= REQUEST_BYTES_MAX);
+const _: () = assert!(BATCH_BYTES_MAX >= REQUEST_BYTES_MAX);
+const _: () = assert!(JOURNAL_BYTES_MIN >= 2 * (BATCH_BYTES_MAX + BLOCK_BYTES) + JOURNAL_RESERVE_BYTES);
