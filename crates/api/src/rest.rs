@@ -1,0 +1,321 @@
+//! Requests and answers of the HTTP API that an agent serves on `<run>/agent.sock`.
+//!
+//! Bodies are JSON. Every failure is an [`ErrorBody`] with content type `application/problem+json`
+//! and a stable code. Lists are ordered by name. Byte counts are `u64`, points in time are wall
+//! clock milliseconds since 1970 and serve display only: nothing is decided by them.
+//!
+//! | method and path | request | answer |
+//! |---|---|---|
+//! | `GET /v1/status` | | [`StatusView`] |
+//! | `POST /v1/cluster/init` | [`ClusterInit`] | [`ClusterView`] |
+//! | `POST /v1/cluster/join` | [`ClusterJoin`] | [`ClusterView`] |
+//! | `GET /v1/cluster` | | [`ClusterView`] |
+//! | `GET /v1/nodes` | | `Vec<NodeView>` |
+//! | `GET /v1/resources` | | `Vec<ResourceView>` |
+//! | `POST /v1/resources` | [`ResourceCreate`] | [`ResourceView`] |
+//! | `GET /v1/resources/{name}` | | [`ResourceView`] |
+//! | `DELETE /v1/resources/{name}` | | [`Accepted`] |
+//! | `POST /v1/resources/{name}/scrub` | | [`ScrubReport`] |
+//! | `GET /v1/services` | | `Vec<ServiceView>` |
+//! | `PUT /v1/services` | [`ServiceApply`] | [`ServiceView`] |
+//! | `GET /v1/services/{name}` | | [`ServiceView`] |
+//! | `POST /v1/services/{name}/move` | [`ServiceMove`] | [`Accepted`] |
+//! | `DELETE /v1/services/{name}` | | [`Accepted`] |
+//! | `GET /v1/events?after=N&wait_ms=M` | | [`EventsPage`] |
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Longest time that a request for events may wait, in milliseconds.
+pub const EVENTS_WAIT_MS_MAX: u64 = 60_000;
+
+/// Why a request was refused or failed; the same fields are printed by the command line.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// Stable, lower case with dashes, for example `not-a-member`.
+    pub code: String,
+    pub message: String,
+    /// What the operator can do about it; empty when there is nothing to say.
+    pub remedy: String,
+}
+
+impl fmt::Display for ErrorBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} [{}]", self.message, self.code)?;
+        if !self.remedy.is_empty() {
+            write!(f, "\n{}", self.remedy)?;
+        }
+        Ok(())
+    }
+}
+
+/// A change was recorded; the nodes carry it out in the background.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Accepted {
+    /// Revision of the cluster state that contains the change.
+    pub revision: u64,
+    pub message: String,
+}
+
+/// Makes the asked agent the first member of a new cluster.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ClusterInit {
+    pub name: String,
+    /// Name of this node.
+    pub node: String,
+    /// Address under which other agents reach this one, with or without a port (7400 if none).
+    pub address: String,
+    /// Address under which other engines reach this node's engine; the host of `address` and port
+    /// 7401 if none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine_address: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heartbeat_ms: Option<u64>,
+}
+
+/// Makes the asked agent a member of an existing cluster. Joining is not authenticated yet: the
+/// agents' network has to be trusted.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ClusterJoin {
+    /// Address of the agent of any member.
+    pub peer: String,
+    pub node: String,
+    /// See [`ClusterInit::address`]; the local address of the connection to `peer` if none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub engine_address: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ClusterView {
+    pub id: u64,
+    pub name: String,
+    pub revision: u64,
+    /// Name of the node that leads the control plane, as far as the asked node knows.
+    pub leader: Option<String>,
+    /// Name of the node that answered.
+    pub this_node: String,
+    pub lease_ms: u64,
+    pub heartbeat_ms: u64,
+    pub nodes: Vec<NodeView>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NodeStatus {
+    Alive,
+    Dead,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeView {
+    pub id: u32,
+    pub name: String,
+    pub agent_address: String,
+    pub engine_address: String,
+    pub status: NodeStatus,
+    pub generation: u64,
+    pub voter: bool,
+    pub leader: bool,
+    /// Whether the asked agent has a connection to this node's agent; true for itself.
+    pub connected: bool,
+    /// Free bytes of the node's default pool; `None` when it could not be asked.
+    pub pool_free_bytes: Option<u64>,
+}
+
+/// A new resource. Sizes are multiples of 4096.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ResourceCreate {
+    pub name: String,
+    /// Bytes of each volume.
+    pub volumes: Vec<u64>,
+    /// 256 MiB if none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub journal_bytes: Option<u64>,
+    /// Names of the nodes; empty: `replica_count` nodes with the most free space.
+    #[serde(default)]
+    pub replicas: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica_count: Option<u32>,
+    /// Names of nodes that should be primary, best first.
+    #[serde(default)]
+    pub preferred: Vec<String>,
+}
+
+/// Health of a resource, worst last.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Health {
+    /// All replicas are in sync and there is a primary.
+    Ok,
+    /// Served, but not all replicas are in sync.
+    Degraded,
+    /// Being created, promoted or deleted.
+    Changing,
+    /// No primary, and nothing that will make one by itself.
+    Down,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ResourceView {
+    pub id: u64,
+    pub name: String,
+    pub health: Health,
+    pub deleting: bool,
+    pub volumes: Vec<u64>,
+    pub journal_bytes: u64,
+    pub epoch: u64,
+    pub version: u64,
+    pub primary: Option<String>,
+    pub preferred: Vec<String>,
+    pub replicas: Vec<ReplicaView>,
+    /// Why the last operation on the resource failed, if it did.
+    pub failure: Option<String>,
+    pub advice: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ReplicaView {
+    pub node: String,
+    /// Part of the in-sync set of the record.
+    pub in_sync: bool,
+    /// What the replica's engine says about it; `None` when the node could not be asked.
+    pub live: Option<ReplicaLive>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ReplicaLive {
+    /// `secondary`, `promoting`, `primary` or `fenced`.
+    pub role: String,
+    /// `consistent` or `inconsistent`.
+    pub data: String,
+    pub epoch: u64,
+    pub version: u64,
+    pub commit: u64,
+    pub end: u64,
+    pub durable: u64,
+    /// Paths of the block devices, by volume; only on the primary.
+    pub devices: Vec<DeviceView>,
+    /// How the primary sees the other replicas; empty elsewhere.
+    pub peers: Vec<PeerView>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DeviceView {
+    pub volume: u16,
+    pub path: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PeerView {
+    pub node: String,
+    pub state: String,
+    pub lag_entries: u64,
+    pub lag_bytes: u64,
+    /// Share of an extent copy that is done, in percent; `None` when none runs.
+    pub progress_percent: Option<u8>,
+}
+
+/// All replicas' digests at one log position. `equal` is the verdict.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ScrubReport {
+    pub resource: String,
+    pub index: u64,
+    pub equal: bool,
+    pub replicas: Vec<ScrubReplica>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ScrubReplica {
+    pub node: String,
+    pub index: u64,
+    /// Hexadecimal digest of each volume.
+    pub volumes: Vec<String>,
+    /// Why this replica has no digests, if it has none.
+    pub failure: Option<String>,
+}
+
+/// A service file (TOML). Applying the same file again changes nothing.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ServiceApply {
+    pub toml: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ServiceMove {
+    /// Name of the node.
+    pub to: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ServiceView {
+    pub name: String,
+    pub resource: String,
+    /// Node that should run it now: the primary's.
+    pub node: Option<String>,
+    /// Last reported phase, for example `running`, `mounting`, `stopped`, `failed`.
+    pub phase: String,
+    pub phase_node: Option<String>,
+    pub vip: Option<String>,
+    pub deleting: bool,
+    pub failures: Vec<ServiceFailure>,
+    pub advice: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ServiceFailure {
+    pub node: String,
+    pub count: u32,
+    pub reason: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    Info,
+    Warning,
+    Error,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EventView {
+    /// Rises with every event; give the highest one seen as `after`.
+    pub index: u64,
+    pub at_ms: u64,
+    pub severity: Severity,
+    /// `node/n1`, `resource/db`, `service/db` or `cluster`.
+    pub subject: String,
+    pub text: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct EventsPage {
+    pub events: Vec<EventView>,
+    /// Pass this as `after` next time.
+    pub last: u64,
+    /// Events after the asked position were dropped from the bounded list.
+    pub gap: bool,
+}
+
+/// Whether the agent can talk to the engine of its node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EngineView {
+    pub connected: bool,
+    pub message: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StatusView {
+    /// `None` while the agent is not a member of a cluster.
+    pub cluster: Option<ClusterView>,
+    pub engine: EngineView,
+    /// How long this node's lease lasts from now on, in milliseconds; 0 when it has none.
+    pub lease_left_ms: u64,
+    pub resources: Vec<ResourceView>,
+    pub services: Vec<ServiceView>,
+    /// What to do next, most urgent first; empty when all is well.
+    pub advice: Vec<String>,
+}
