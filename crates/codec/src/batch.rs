@@ -30,8 +30,8 @@ use crate::wire::{DecodeError, Put, Reader};
 use crate::{crc32c, crc64};
 use bytes::Bytes;
 use mainstay_types::{
-    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, Chain, Epoch, Index, Position, REQUEST_BYTES_MAX,
-    Range, ResourceId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId,
+    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, Chain, Epoch, Index, Position, REQUEST_BYTES_MAX, Range,
+    ResourceId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId,
 };
 
 pub const BATCH_MAGIC: u32 = u32::from_le_bytes(*b"MSJB");
@@ -144,13 +144,19 @@ impl Batch {
         commit: Index,
         entries: Vec<NewEntry>,
     ) -> Self {
-        assert!(!entries.is_empty() && entries.len() <= BATCH_ENTRIES_MAX, "batch of {} entries", entries.len());
+        assert!(
+            !entries.is_empty() && entries.len() <= BATCH_ENTRIES_MAX,
+            "batch of {} entries",
+            entries.len()
+        );
         let mut header = Vec::with_capacity(BATCH_FIXED_BYTES + entries.len() * DESC_BYTES);
         let mut descs = Vec::with_capacity(entries.len());
         let mut payload = Vec::new();
         let mut payload_len = 0;
         header.resize(BATCH_FIXED_BYTES, 0);
         for entry in entries {
+            let broken = violation(entry.kind, entry.range);
+            assert!(broken.is_none(), "entry admitted beyond a limit: {broken:?}");
             let crc = if entry.kind == EntryKind::Write {
                 assert!(entry.payload.len() as u64 == entry.range.len, "payload does not fill its range");
                 crc32c(&entry.payload)
@@ -161,7 +167,7 @@ impl Batch {
             header.put_u8(entry.kind.to_u8());
             header.put_u8(0);
             header.put_u16(entry.range.volume.0);
-            header.put_u32(u32::try_from(entry.range.len).expect("length checked at admission"));
+            header.put_u32(u32::try_from(entry.range.len).expect("asserted above"));
             header.put_u64(entry.range.offset);
             header.put_u32(crc);
             header.put_u32(0);
@@ -325,6 +331,9 @@ impl BatchHead {
             commit: Index(reader.u64()?),
             payload_len: reader.u64()?,
         };
+        reader.zeroes(CRC_OFFSET - 64)?;
+        reader.u32()?;
+        reader.zeroes(4)?;
         if head.payload_len > BATCH_BYTES_MAX || !head.payload_len.is_multiple_of(BLOCK_BYTES) {
             return Err(reader.field("payload length", head.payload_len));
         }
@@ -375,25 +384,41 @@ fn decode_desc(reader: &mut Reader<'_>, payload_at: u64) -> Result<(EntryDesc, u
     let session = reader.u64()?;
     let request = reader.u64()?;
     let kind = EntryKind::from_u8(kind).ok_or_else(|| reader.field("kind", kind.into()))?;
-    if flags != 0 || zero != 0 {
-        return Err(reader.field("flags", u64::from(flags)));
+    if flags != 0 {
+        return Err(reader.field("flags", flags.into()));
     }
+    if zero != 0 {
+        return Err(reader.field("reserved bytes", zero.into()));
+    }
+    if kind != EntryKind::Write && crc != 0 {
+        return Err(reader.field("payload checksum", crc.into()));
+    }
+    let range = Range { volume: VolumeId(volume), offset, len };
+    if let Some((field, value)) = violation(kind, range) {
+        return Err(reader.field(field, value));
+    }
+    Ok((EntryDesc { kind, range, payload_at, payload: Bytes::new(), session, request }, crc))
+}
+
+/// The limit that a range breaks for an entry of this kind, as the field's name and its value. Sealing
+/// asserts what decoding checks, so that nothing is sealed that a peer would refuse.
+fn violation(kind: EntryKind, range: Range) -> Option<(&'static str, u64)> {
+    let Range { volume: VolumeId(volume), offset, len } = range;
     if usize::from(volume) >= VOLUMES_MAX {
-        return Err(reader.field("volume", volume.into()));
+        return Some(("volume", volume.into()));
     }
     let len_bad = match kind {
         EntryKind::EpochStart => len != 0 || offset != 0 || volume != 0,
         EntryKind::Write => len == 0 || len > REQUEST_BYTES_MAX,
-        EntryKind::Discard | EntryKind::WriteZeroes => len == 0,
+        EntryKind::Discard | EntryKind::WriteZeroes => len == 0 || len > u64::from(u32::MAX),
     };
     if len_bad || !len.is_multiple_of(BLOCK_BYTES) {
-        return Err(reader.field("length", len));
+        return Some(("length", len));
     }
-    if !offset.is_multiple_of(BLOCK_BYTES) || offset > VOLUME_BYTES_MAX - len.min(VOLUME_BYTES_MAX) {
-        return Err(reader.field("offset", offset));
+    if !offset.is_multiple_of(BLOCK_BYTES) || offset > VOLUME_BYTES_MAX - len {
+        return Some(("offset", offset));
     }
-    let range = Range { volume: VolumeId(volume), offset, len };
-    Ok((EntryDesc { kind, range, payload_at, payload: Bytes::new(), session, request }, crc))
+    None
 }
 
 /// The chain after a batch whose used header front is `header`.
@@ -448,10 +473,11 @@ impl LocalHeader {
         if magic != LOCAL_MAGIC {
             return Err(DecodeError::Magic { what, found: magic });
         }
-        reader.u32()?;
+        reader.zeroes(4)?;
         let generation = reader.u64()?;
         let durable_before = Index(reader.u64()?);
         let bound = reader.u64()?;
+        reader.zeroes(LOCAL_BYTES - 36)?;
         let mut crc = [0; 4];
         crc.copy_from_slice(&area[LOCAL_BYTES - 4..]);
         if crc32c(&area[..LOCAL_BYTES - 4]) != u32::from_le_bytes(crc) || bound != chain.0 {

@@ -24,8 +24,8 @@ use crate::wire::{DecodeError, Put, Reader};
 use crate::{Batch, crc32c};
 use bytes::Bytes;
 use mainstay_types::{
-    BATCH_BYTES_MAX, Chain, ConfigVersion, EXTENT_BYTES, Epoch, Incarnation, Index, NodeId, Position,
-    ResourceId, VOLUMES_MAX, VolumeId,
+    BATCH_BYTES_MAX, BLOCK_BYTES, Chain, ConfigVersion, EXTENT_BYTES, Epoch, Incarnation, Index, NodeId,
+    Position, ResourceId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId,
 };
 use std::sync::Arc;
 
@@ -95,13 +95,17 @@ impl FrameHeader {
             meta_len: reader.u32()? as usize,
             payload_len: reader.u32()? as usize,
         };
-        reader.take(12)?;
+        let reserved = reader.zeroes(12);
         let crc = reader.u32()?;
         if crc32c(&bytes[..FRAME_HEADER_BYTES - 4]) != crc {
             return Err(DecodeError::Checksum { what });
         }
         if version != PROTOCOL_VERSION {
             return Err(DecodeError::Version { what, found: version, known: PROTOCOL_VERSION });
+        }
+        reserved?;
+        if !(kind::HELLO..=kind::REJECTED).contains(&kind) {
+            return Err(reader.field("kind", kind.into()));
         }
         if header.meta_len > META_BYTES_MAX {
             return Err(reader.field("meta length", header.meta_len as u64));
@@ -233,14 +237,14 @@ pub fn decode(header: &FrameHeader, meta: &[u8], payload: &Bytes) -> Result<Enve
     let message = if header.kind == kind::APPEND {
         let batch = Batch::decode(meta, payload)?;
         if batch.resource != header.resource {
-            return Err(DecodeError::Field {
-                what: "append",
-                field: "resource",
-                value: batch.resource.0,
-            });
+            return Err(DecodeError::Field { what: "append", field: "resource", value: batch.resource.0 });
         }
         if batch.header.len() != meta.len() {
-            return Err(DecodeError::Field { what: "append", field: "trailing bytes", value: meta.len() as u64 });
+            return Err(DecodeError::Field {
+                what: "append",
+                field: "trailing bytes",
+                value: meta.len() as u64,
+            });
         }
         Message::Append(Arc::new(batch))
     } else {
@@ -278,7 +282,7 @@ fn decode_small(header: &FrameHeader, meta: &[u8], payload: &Bytes) -> Result<Me
             let some = r.u64()?;
             let chain = Chain(r.u64()?);
             match some {
-                0 => Message::Cut { to, chain: None },
+                0 if chain.0 == 0 => Message::Cut { to, chain: None },
                 1 => Message::Cut { to, chain: Some(chain) },
                 _ => return Err(r.field("chain flag", some)),
             }
@@ -289,14 +293,15 @@ fn decode_small(header: &FrameHeader, meta: &[u8], payload: &Bytes) -> Result<Me
         kind::COPY_BEGIN => Message::CopyBegin { at: position(&mut r)?, chain: Chain(r.u64()?) },
         kind::COPY_BEGIN_REPLY => Message::CopyBeginReply { at: position(&mut r)? },
         kind::COPY_EXTENT => {
-            let volume = volume(&mut r)?;
-            r.u16()?;
-            let extent = r.u32()?;
+            let (volume, extent) = extent_id(&mut r)?;
             let version = Index(r.u64()?);
             let at = Index(r.u64()?);
             let len = r.u32()? as usize;
             let crc = r.u32()?;
-            if len != payload.len() || len > EXTENT_BYTES as usize {
+            if len != payload.len()
+                || len > EXTENT_BYTES as usize
+                || !len.is_multiple_of(BLOCK_BYTES as usize)
+            {
                 return Err(r.field("extent length", len as u64));
             }
             if crc32c(payload) != crc {
@@ -305,9 +310,8 @@ fn decode_small(header: &FrameHeader, meta: &[u8], payload: &Bytes) -> Result<Me
             Message::CopyExtent { volume, extent, version, at, data: payload.clone() }
         }
         kind::COPY_EXTENT_ACK => {
-            let volume = volume(&mut r)?;
-            r.u16()?;
-            Message::CopyExtentAck { volume, extent: r.u32()? }
+            let (volume, extent) = extent_id(&mut r)?;
+            Message::CopyExtentAck { volume, extent }
         }
         kind::COPY_END => Message::CopyEnd { need: Index(r.u64()?) },
         kind::COPY_END_REPLY => Message::CopyEndReply,
@@ -318,9 +322,17 @@ fn decode_small(header: &FrameHeader, meta: &[u8], payload: &Bytes) -> Result<Me
     Ok(message)
 }
 
-fn volume(r: &mut Reader<'_>) -> Result<VolumeId, DecodeError> {
+fn extent_id(r: &mut Reader<'_>) -> Result<(VolumeId, u32), DecodeError> {
     let volume = r.u16()?;
-    if usize::from(volume) < VOLUMES_MAX { Ok(VolumeId(volume)) } else { Err(r.field("volume", volume.into())) }
+    r.zeroes(2)?;
+    let extent = r.u32()?;
+    if usize::from(volume) >= VOLUMES_MAX {
+        return Err(r.field("volume", volume.into()));
+    }
+    if u64::from(extent) >= VOLUME_BYTES_MAX / EXTENT_BYTES {
+        return Err(r.field("extent", extent.into()));
+    }
+    Ok((VolumeId(volume), extent))
 }
 
 fn put_position(out: &mut Vec<u8>, position: Position) {
@@ -371,26 +383,38 @@ fn log_state(r: &mut Reader<'_>) -> Result<LogState, DecodeError> {
 }
 
 fn put_reject(out: &mut Vec<u8>, reject: Reject) {
-    let (code, position) = match reject {
-        Reject::Epoch(epoch) => (1, Position { epoch, index: Index(0) }),
-        Reject::Unknown => (2, Position::default()),
-        Reject::Gap(end) => (3, end),
-        Reject::Chain => (4, Position::default()),
-        Reject::Failed => (5, Position::default()),
-    };
-    out.put_u64(code);
-    put_position(out, position);
+    out.put_u64(match reject {
+        Reject::Epoch(_) => 1,
+        Reject::Unknown => 2,
+        Reject::Gap(_) => 3,
+        Reject::Chain => 4,
+        Reject::Failed => 5,
+    });
+    put_position(out, reject_position(reject));
+}
+
+/// What travels in the position field beside the code.
+fn reject_position(reject: Reject) -> Position {
+    match reject {
+        Reject::Epoch(epoch) => Position { epoch, index: Index(0) },
+        Reject::Gap(end) => end,
+        Reject::Unknown | Reject::Chain | Reject::Failed => Position::default(),
+    }
 }
 
 fn reject(r: &mut Reader<'_>) -> Result<Reject, DecodeError> {
     let code = r.u64()?;
     let at = position(r)?;
-    Ok(match code {
+    let reject = match code {
         1 => Reject::Epoch(at.epoch),
         2 => Reject::Unknown,
         3 => Reject::Gap(at),
         4 => Reject::Chain,
         5 => Reject::Failed,
         other => return Err(r.field("reject", other)),
-    })
+    };
+    if reject_position(reject) != at {
+        return Err(r.field("reject position", at.index.0));
+    }
+    Ok(reject)
 }

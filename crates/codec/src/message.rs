@@ -69,7 +69,11 @@ pub enum Reject {
 #[derive(Clone, Debug)]
 pub enum Message {
     /// First on every connection, both ways.
-    Hello { cluster: u64, node: NodeId, to: NodeId },
+    Hello {
+        cluster: u64,
+        node: NodeId,
+        to: NodeId,
+    },
     /// Nothing to say but that the connection lives; answered by `Pong`.
     Ping,
     Pong,
@@ -78,26 +82,51 @@ pub enum Message {
     /// R→P.
     AttachReply(LogState),
     /// P→R: cut your log after `to` (R7). `chain` is the primary's chain at `to` where it still has it.
-    Cut { to: Position, chain: Option<Chain> },
+    Cut {
+        to: Position,
+        chain: Option<Chain>,
+    },
     /// R→P: the cut is durable.
-    CutReply { end: Position },
+    CutReply {
+        end: Position,
+    },
     /// P→R.
     Append(Arc<Batch>),
     /// R→P: everything up to `durable` is durable here. Cumulative.
-    Ack { durable: Index },
+    Ack {
+        durable: Index,
+    },
     /// P→R: everything up to `commit` is committed.
-    Commit { commit: Index },
+    Commit {
+        commit: Index,
+    },
     /// P→R: mark yourself inconsistent, then restart your log empty right after `at` (R16).
-    CopyBegin { at: Position, chain: Chain },
+    CopyBegin {
+        at: Position,
+        chain: Chain,
+    },
     /// R→P: marked, durable.
-    CopyBeginReply { at: Position },
+    CopyBeginReply {
+        at: Position,
+    },
     /// P→R: content of one extent as of commit index `at`; empty `data` means zeroes. `version` is the
     /// version-table entry that belongs to the content.
-    CopyExtent { volume: VolumeId, extent: u32, version: Index, at: Index, data: Bytes },
+    CopyExtent {
+        volume: VolumeId,
+        extent: u32,
+        version: Index,
+        at: Index,
+        data: Bytes,
+    },
     /// R→P: installed (not necessarily flushed).
-    CopyExtentAck { volume: VolumeId, extent: u32 },
+    CopyExtentAck {
+        volume: VolumeId,
+        extent: u32,
+    },
     /// P→R: that was all; once your log is committed up to `need` you are consistent.
-    CopyEnd { need: Index },
+    CopyEnd {
+        need: Index,
+    },
     /// R→P: flushed, consistent, and recorded so durably.
     CopyEndReply,
     /// R→P.

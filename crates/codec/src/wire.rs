@@ -65,6 +65,15 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
+    /// Takes `len` reserved bytes and refuses any that is not zero: one message has one encoding, and
+    /// a later version may give these bytes a meaning without being misread by this one.
+    pub fn zeroes(&mut self, len: usize) -> Result<(), DecodeError> {
+        match self.take(len)?.iter().find(|&&byte| byte != 0) {
+            None => Ok(()),
+            Some(&byte) => Err(self.field("reserved bytes", byte.into())),
+        }
+    }
+
     pub fn remaining(&self) -> usize {
         self.bytes.len() - self.at
     }
