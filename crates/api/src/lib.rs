@@ -2,5 +2,6 @@
 //! agent and the engine of its node.
 
 pub mod client;
+pub mod engine;
 
 pub mod rest;

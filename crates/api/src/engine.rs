@@ -1,0 +1,469 @@
+//! Messages between the engine and the agent of one node.
+//!
+//! One JSON document per line, at most [`LINE_BYTES_MAX`] bytes, over the unix socket
+//! `<run>/engine.sock`. The agent sends [`RequestLine`]s, the engine answers each with a
+//! [`EngineLine::Reply`] of the same id, in any order, and sends [`EngineLine::Event`]s unasked.
+//!
+//! Requests are level-triggered: the agent may reconnect whenever it likes and state everything
+//! again. Whatever the engine already knows or has already done is answered with success. The connection
+//! that said [`Request::Hello`] last is the agent; the others may ask for [`Request::Status`] and
+//! listen to events.
+
+use mainstay_types::{
+    ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, ResourceId, ResourceRecord, Time, VolumeId,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, ErrorKind, Read, Write};
+use thiserror::Error;
+
+/// Longest line in either direction, its end included, in bytes.
+pub const LINE_BYTES_MAX: usize = 1 << 20;
+
+/// A request and the id that its reply will carry. Ids are chosen by the sender and need to be
+/// different only while their replies are outstanding.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RequestLine {
+    pub id: u64,
+    pub request: Request,
+}
+
+/// What the agent asks of the engine.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+pub enum Request {
+    /// First on the agent's connection: who this node is. A second agent connection replaces the first.
+    /// Answered by [`Reply::Ok`], or by an error when the engine serves another cluster or node.
+    Hello { node: NodeId, cluster: u64, generation: u64 },
+    /// All engines of the cluster, this node's own included or not. Replaces what was stated before.
+    Peers { peers: Vec<Peer> },
+    /// Formats a replica in `dir` (made if missing), unless it holds one of the same incarnation.
+    /// Answered by [`Reply::Created`]. The replica is not open afterwards.
+    Create {
+        resource: ResourceId,
+        name: String,
+        /// Bytes of each volume.
+        volumes: Vec<u64>,
+        journal_bytes: u64,
+        incarnation: Incarnation,
+        dir: String,
+    },
+    /// Recovers the replica in `dir` and starts it as a secondary. Answered by [`Reply::Opened`].
+    /// `name` names the directory of its devices.
+    Open { resource: ResourceId, name: String, dir: String },
+    /// Stops the replica, without deleting anything.
+    Drop { resource: ResourceId },
+    /// The control plane's record, whenever it changed. Older versions than the known one are ignored.
+    Record { record: ResourceRecord },
+    /// The node's lease ends at `until_us` on this machine's boot-time clock (R10).
+    Lease { until_us: Time },
+    /// Everything that must be silent before the lease ends (R19). Replaces what was stated before.
+    Guard { entries: Vec<GuardEntry> },
+    /// Stop admitting requests, finish what is in flight, give the devices back; a
+    /// [`EngineEvent::Replica`] with the role [`Role::Secondary`] tells when that has been done.
+    Demote { resource: ResourceId },
+    /// Hold new requests until [`Request::Resume`]. Answered when everything admitted before is committed.
+    Pause { resource: ResourceId },
+    Resume { resource: ResourceId },
+    /// Digests of the volumes as of the commit index. Answered by [`Reply::Digest`].
+    Digest { resource: ResourceId },
+    /// Takes the devices away from whoever uses them: outstanding and later requests fail with EIO.
+    Detach { resource: ResourceId },
+    /// Answered by [`Reply::Status`].
+    Status,
+}
+
+/// The engine of another node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Peer {
+    pub node: NodeId,
+    /// `host:port` with an IP address as host.
+    pub addr: String,
+}
+
+/// What the engine silences by itself when the lease runs out without renewal (R19). It does so even when
+/// the agent is dead.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct GuardEntry {
+    /// The resource whose devices answer with errors from then on.
+    pub resource: ResourceId,
+    /// Absolute paths of cgroups (version 2) whose processes are killed, nested ones included.
+    #[serde(default)]
+    pub cgroups: Vec<String>,
+    /// Addresses that are taken off their interface, before anything is killed.
+    #[serde(default)]
+    pub addresses: Vec<GuardAddress>,
+    /// Mount points that are detached after the kill.
+    #[serde(default)]
+    pub mounts: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct GuardAddress {
+    pub interface: String,
+    /// An IPv4 or IPv6 address with its prefix length, for example `10.0.0.7/24`.
+    pub address: String,
+}
+
+/// What the engine sends.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+pub enum EngineLine {
+    Reply { id: u64, reply: Reply },
+    Event { event: EngineEvent },
+}
+
+/// Answer to one request.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+pub enum Reply {
+    Ok,
+    Error(EngineError),
+    Created { incarnation: Incarnation },
+    Opened { incarnation: Incarnation },
+    Status(EngineStatus),
+    Digest(DigestReport),
+}
+
+/// Why a request was refused or failed.
+#[derive(Clone, PartialEq, Eq, Debug, Error, Serialize, Deserialize)]
+#[error("{message} [{code}]")]
+pub struct EngineError {
+    /// Stable, lower case with dashes, for example `unknown-resource`.
+    pub code: String,
+    pub message: String,
+    /// What the operator can do about it; empty when there is nothing to say.
+    pub remedy: String,
+}
+
+/// Digests of all volumes at one log position. Equal positions must have equal digests (R17).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DigestReport {
+    pub resource: ResourceId,
+    /// The commit index at which the content was read.
+    pub index: Index,
+    pub volumes: Vec<VolumeDigest>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VolumeDigest {
+    pub bytes: u64,
+    /// Lower-case hexadecimal.
+    pub digest: String,
+}
+
+/// Everything an engine knows about itself.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct EngineStatus {
+    /// What the agent said in [`Request::Hello`]; `None` before the first one.
+    pub node: Option<NodeId>,
+    /// The engine's boot-time clock.
+    pub now_us: Time,
+    pub lease_until_us: Time,
+    /// Whether the guard has acted and the lease was not renewed since.
+    pub fenced: bool,
+    pub replicas: Vec<ReplicaStatus>,
+}
+
+/// What the engine says unasked. Every connection gets [`EngineEvent::Replica`] of all resources when
+/// it is accepted; proposals are repeated until a newer record arrives.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+pub enum EngineEvent {
+    /// Something about a replica changed; the progress of peers is sent at most a few times per second.
+    Replica(ReplicaStatus),
+    /// The replica asks for a change of its record: a compare-and-set on `version`.
+    Proposal(ProposalEvent),
+    /// The replica has stopped using its store or its devices (R13).
+    Failed { resource: ResourceId, reason: String },
+    /// The guard has silenced this node's services: the lease ran out at `until_us` (R19).
+    LeaseLost { until_us: Time },
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ProposalEvent {
+    pub resource: ResourceId,
+    /// The version of the record that the proposal is based on.
+    pub version: ConfigVersion,
+    /// The epoch in which the proposer is primary.
+    pub epoch: Epoch,
+    pub change: ProposedChange,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+pub enum ProposedChange {
+    /// Remove a member that does not answer from the in-sync set (R3).
+    Shrink { remove: Member },
+    /// Add a replica that has caught up to the in-sync set (R4).
+    Grow { add: Member },
+    /// Name another primary: this one cannot go on.
+    StepDown { reason: String },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    #[default]
+    Secondary,
+    /// Named primary; its first entry is not yet committed, so it does not serve (R6).
+    Promoting,
+    Primary,
+    /// Was primary; answers every request with an error.
+    Fenced,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DataState {
+    #[default]
+    Consistent,
+    /// Target of a copy that has not ended; not promotable (R16).
+    Inconsistent,
+    /// The store reported an error and is no longer used (R13).
+    Failed,
+}
+
+/// One replica of this node.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ReplicaStatus {
+    pub resource: ResourceId,
+    pub name: String,
+    pub incarnation: Incarnation,
+    pub role: Role,
+    /// Highest epoch promised (R1).
+    pub epoch: Epoch,
+    /// Version of the record that the replica acts on; 0 before the first.
+    pub version: ConfigVersion,
+    pub commit: Index,
+    /// Last entry in the log.
+    pub end: Index,
+    /// Last entry that is durable here.
+    pub durable: Index,
+    pub data: DataState,
+    pub paused: bool,
+    /// When the current promotion was complete, on this machine's boot-time clock; 0 unless primary.
+    pub promoted_at_us: Time,
+    pub journal_bytes_used: u64,
+    pub journal_bytes: u64,
+    /// Bytes of each volume.
+    pub volumes: Vec<u64>,
+    /// The other replicas as the primary sees them; empty on others.
+    pub peers: Vec<PeerStatus>,
+    /// Empty unless primary.
+    pub devices: Vec<DeviceStatus>,
+    /// The proposal that waits for a newer record.
+    pub proposal: Option<ProposalEvent>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PeerState {
+    /// No connection.
+    #[default]
+    Disconnected,
+    /// Connected; log positions are being compared or cut.
+    Attaching,
+    /// Fed from the journal.
+    CatchingUp,
+    /// Extents are being copied.
+    Copying,
+    /// Caught up and required, not yet recorded (R4).
+    Joining,
+    /// Member of the in-sync set.
+    InSync,
+    /// Its store failed, or it refused what it was sent.
+    Failed,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PeerStatus {
+    pub node: NodeId,
+    pub state: PeerState,
+    /// Bytes and entries that it lacks, as far as that is known.
+    pub lag_bytes: u64,
+    pub lag_entries: u64,
+    /// Progress of an extent copy in thousandths; 0 while none is going on.
+    pub copied_permille: u16,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DeviceStatus {
+    pub volume: VolumeId,
+    /// For example `/dev/loop3`.
+    pub path: String,
+}
+
+/// Why a line could not be sent or received.
+#[derive(Debug, Error)]
+pub enum LineError {
+    #[error("the connection failed")]
+    Io(#[from] std::io::Error),
+    #[error("a line is longer than {LINE_BYTES_MAX} bytes")]
+    TooLong,
+    #[error("the connection ended within a line")]
+    Torn,
+    #[error("a line is not the JSON that was expected")]
+    Json(#[from] serde_json::Error),
+}
+
+/// One message as a line with its end.
+pub fn encode_line<T: Serialize>(message: &T) -> Result<Vec<u8>, LineError> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    if line.len() > LINE_BYTES_MAX { Err(LineError::TooLong) } else { Ok(line) }
+}
+
+/// Writes one message and flushes.
+pub fn write_line<T: Serialize>(writer: &mut impl Write, message: &T) -> Result<(), LineError> {
+    writer.write_all(&encode_line(message)?)?;
+    writer.flush()?;
+    Ok(())
+}
+
+/// Reads one message; `None` at the end of the connection. Blocks as the reader does.
+pub fn read_line<T: DeserializeOwned>(reader: &mut impl BufRead) -> Result<Option<T>, LineError> {
+    let mut line = Vec::new();
+    let limit = LINE_BYTES_MAX as u64;
+    loop {
+        // An interrupted read keeps in `line` what had arrived before.
+        match reader.by_ref().take(limit - line.len() as u64).read_until(b'\n', &mut line) {
+            Ok(_) => break,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    match line.last() {
+        None => Ok(None),
+        Some(b'\n') => Ok(Some(serde_json::from_slice(&line)?)),
+        Some(_) if line.len() >= LINE_BYTES_MAX => Err(LineError::TooLong),
+        Some(_) => Err(LineError::Torn),
+    }
+}
+
+/// Cuts a stream of bytes into messages, for callers that do their own reading (blocking or not).
+#[derive(Debug, Default)]
+pub struct LineDecoder {
+    buffer: Vec<u8>,
+    /// Bytes of `buffer` that are known to hold no line end.
+    searched: usize,
+}
+
+impl LineDecoder {
+    /// Adds bytes in the order in which they were received.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next message, `None` if more bytes are needed. After [`LineError::Json`] the line is gone and
+    /// decoding may go on; after [`LineError::TooLong`] the connection is to be closed.
+    ///
+    /// The buffer stays bounded as long as this is called until `None` after every `push`.
+    pub fn next_message<T: DeserializeOwned>(&mut self) -> Result<Option<T>, LineError> {
+        let found = self.buffer[self.searched..].iter().position(|&byte| byte == b'\n');
+        let Some(end) = found.map(|at| at + self.searched) else {
+            self.searched = self.buffer.len();
+            return if self.buffer.len() >= LINE_BYTES_MAX { Err(LineError::TooLong) } else { Ok(None) };
+        };
+        self.searched = 0;
+        if end >= LINE_BYTES_MAX {
+            return Err(LineError::TooLong);
+        }
+        let rest = self.buffer.split_off(end + 1);
+        let line = std::mem::replace(&mut self.buffer, rest);
+        Ok(Some(serde_json::from_slice(&line)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Cursor;
+
+    fn samples() -> Vec<RequestLine> {
+        let requests = vec![
+            Request::Hello { node: NodeId(1), cluster: u64::MAX, generation: 3 },
+            Request::Lease { until_us: Time(u64::MAX) },
+            Request::Guard {
+                entries: vec![GuardEntry {
+                    resource: ResourceId(7),
+                    cgroups: vec!["/sys/fs/cgroup/x".into()],
+                    addresses: vec![GuardAddress { interface: "eth0".into(), address: "10.0.0.7/24".into() }],
+                    mounts: vec![],
+                }],
+            },
+            Request::Status,
+        ];
+        requests.into_iter().enumerate().map(|(id, request)| RequestLine { id: id as u64, request }).collect()
+    }
+
+    #[test]
+    fn lines_survive_any_cut() {
+        let mut stream = Vec::new();
+        for line in samples() {
+            write_line(&mut stream, &line).unwrap();
+        }
+        for step in [1, 2, 7, 100, stream.len()] {
+            let mut decoder = LineDecoder::default();
+            let mut seen: Vec<RequestLine> = Vec::new();
+            for piece in stream.chunks(step) {
+                decoder.push(piece);
+                while let Some(line) = decoder.next_message().unwrap() {
+                    seen.push(line);
+                }
+            }
+            assert_eq!(seen, samples());
+        }
+        let mut reader = Cursor::new(stream);
+        let mut seen: Vec<RequestLine> = Vec::new();
+        while let Some(line) = read_line(&mut reader).unwrap() {
+            seen.push(line);
+        }
+        assert_eq!(seen, samples());
+    }
+
+    #[test]
+    fn engine_lines_round_trip() {
+        let lines = vec![
+            EngineLine::Reply { id: 1, reply: Reply::Ok },
+            EngineLine::Reply {
+                id: 2,
+                reply: Reply::Error(EngineError { code: "x".into(), message: "m".into(), remedy: String::new() }),
+            },
+            EngineLine::Reply { id: 3, reply: Reply::Status(EngineStatus::default()) },
+            EngineLine::Event { event: EngineEvent::Replica(ReplicaStatus::default()) },
+            EngineLine::Event {
+                event: EngineEvent::Proposal(ProposalEvent {
+                    resource: ResourceId(1),
+                    version: ConfigVersion(2),
+                    epoch: Epoch(3),
+                    change: ProposedChange::Grow { add: Member { node: NodeId(4), incarnation: Incarnation(5) } },
+                }),
+            },
+        ];
+        for line in lines {
+            let mut reader = Cursor::new(encode_line(&line).unwrap());
+            assert_eq!(read_line::<EngineLine>(&mut reader).unwrap(), Some(line));
+        }
+    }
+
+    #[test]
+    fn endless_and_torn_lines_are_refused() {
+        let endless = vec![b'x'; LINE_BYTES_MAX + 1];
+        assert!(matches!(read_line::<Request>(&mut Cursor::new(&endless)), Err(LineError::TooLong)));
+        let mut decoder = LineDecoder::default();
+        decoder.push(&endless);
+        assert!(matches!(decoder.next_message::<Request>(), Err(LineError::TooLong)));
+        assert!(matches!(read_line::<Request>(&mut Cursor::new(b"{\"ty")), Err(LineError::Torn)));
+        assert!(matches!(read_line::<Request>(&mut Cursor::new(b"\n")), Err(LineError::Json(_))));
+    }
+
+    #[test]
+    fn a_bad_line_does_not_spoil_the_next() {
+        let mut decoder = LineDecoder::default();
+        decoder.push(b"nonsense\n{\"id\":1,\"request\":{\"type\":\"status\"}}\n");
+        assert!(matches!(decoder.next_message::<RequestLine>(), Err(LineError::Json(_))));
+        let line = decoder.next_message::<RequestLine>().unwrap();
+        assert_eq!(line, Some(RequestLine { id: 1, request: Request::Status }));
+    }
+}
