@@ -77,8 +77,12 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
+    /// Decodes and verifies the [`FRAME_HEADER_BYTES`] bytes that start a frame.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let what = "frame header";
+        if bytes.len() != FRAME_HEADER_BYTES {
+            return Err(DecodeError::Short { what, need: FRAME_HEADER_BYTES, have: bytes.len() });
+        }
         let mut reader = Reader::new(what, bytes);
         let magic = reader.u32()?;
         if magic != FRAME_MAGIC {
@@ -113,7 +117,6 @@ impl FrameHeader {
         if header.payload_len > PAYLOAD_BYTES_MAX {
             return Err(reader.field("payload length", header.payload_len as u64));
         }
-        reader.finish()?;
         Ok(header)
     }
 }

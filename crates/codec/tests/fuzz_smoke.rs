@@ -1,0 +1,215 @@
+//! A short fuzz run with fixed seeds: random bytes, and valid frames and records with a few bytes changed
+//! and their checksums mended, so that the mutation reaches the decoders behind them. Nothing may panic,
+//! and nothing may allocate more than a small multiple of what it was given (R25).
+//!
+//! `MAINSTAY_FUZZ_SEED=<n>` repeats one round, `MAINSTAY_FUZZ_ROUNDS=<n>` runs more of them.
+
+mod support;
+
+use bytes::Bytes;
+use mainstay_codec::batch::{BatchHead, HEADER_BLOCK_BYTES};
+use mainstay_codec::{Batch, FRAME_HEADER_BYTES, FrameHeader, LocalHeader, crc32c, frame};
+use mainstay_types::{Chain, Index};
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use support::{batch, envelope, receive, wire};
+
+thread_local! {
+    static LARGEST: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Notes the largest single allocation of each thread.
+struct Watching;
+
+#[allow(unsafe_code, reason = "an allocator that measures cannot be written without it")]
+// SAFETY: every call is passed on unchanged to the system's allocator.
+unsafe impl GlobalAlloc for Watching {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // A thread that is ending has no cell any more; its allocations are not the decoders'.
+        let _ = LARGEST.try_with(|largest| largest.set(largest.get().max(layout.size())));
+        // SAFETY: the caller's obligations are the same.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: `ptr` came from `System.alloc` with this layout.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Watching = Watching;
+
+/// Runs `decode` and asserts that no allocation in it exceeds what it was given, up to the size of the
+/// decoded form of the same number of bytes (a 40-byte descriptor becomes an `EntryDesc`).
+fn bounded<T>(given: usize, decode: impl FnOnce() -> T) -> T {
+    LARGEST.with(|largest| largest.set(0));
+    let out = decode();
+    let largest = LARGEST.with(Cell::get);
+    assert!(largest <= 4 * given + 1024, "{largest} bytes allocated for {given} bytes of input");
+    out
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| self.next() as u8).collect()
+    }
+}
+
+fn decode_all(bytes: &Bytes) {
+    let given = bytes.len();
+    let _ = bounded(given, || FrameHeader::decode(&bytes[..given.min(FRAME_HEADER_BYTES)]));
+    let _ = bounded(given, || receive(bytes));
+    let _ = bounded(given, || BatchHead::decode(bytes));
+    let _ = bounded(given, || LocalHeader::decode(bytes, Chain(0)));
+    for split in [0, given.min(168), given.min(HEADER_BLOCK_BYTES), given] {
+        let _ = bounded(given, || Batch::decode(&bytes[..split], &bytes.slice(split..)));
+    }
+}
+
+/// Changes one to four places: a bit, a byte to an extreme, a field to an extreme.
+fn mutate(random: &mut Random, bytes: &mut [u8]) {
+    for _ in 0..=random.below(4) {
+        let at = random.below(bytes.len());
+        match random.below(4) {
+            0 => bytes[at] ^= 1 << random.below(8),
+            1 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][random.below(5)],
+            2 => bytes[at] = random.next() as u8,
+            _ => {
+                let end = (at + 8).min(bytes.len());
+                bytes[at..end].fill([0, 0xff][random.below(2)]);
+            }
+        }
+    }
+}
+
+/// Makes the checksums of a frame right again, so that the change is seen by what lies behind them.
+fn mend_frame(frame: &mut [u8]) {
+    let crc = crc32c(&frame[..FRAME_HEADER_BYTES - 4]);
+    frame[FRAME_HEADER_BYTES - 4..FRAME_HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+    let kind = u16::from_le_bytes([frame[6], frame[7]]);
+    let meta_len = u32::from_le_bytes([frame[40], frame[41], frame[42], frame[43]]) as usize;
+    let Some(meta) = frame.get_mut(FRAME_HEADER_BYTES..FRAME_HEADER_BYTES.saturating_add(meta_len)) else {
+        return;
+    };
+    if kind == 8 {
+        mend_batch(meta);
+    } else if let Some(split) = meta.len().checked_sub(4) {
+        let crc = crc32c(&meta[..split]);
+        meta[split..].copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
+/// The same for the checksum and the chain of a batch header.
+fn mend_batch(header: &mut [u8]) {
+    if header.len() < 128 {
+        return;
+    }
+    let used = (128 + 40 * usize::from(u16::from_le_bytes([header[6], header[7]]))).min(header.len());
+    let header = &mut header[..used];
+    let chain = mainstay_codec::crc64(&[&header[32..40], &header[..40], &header[48..120], &header[128..]]);
+    header[40..48].copy_from_slice(&chain.to_le_bytes());
+    header[120..124].fill(0);
+    let crc = crc32c(header);
+    header[120..124].copy_from_slice(&crc.to_le_bytes());
+}
+
+fn sample<S: Strategy>(random: &mut Random, strategy: &S) -> S::Value {
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &{
+        let mut seed = [0; 32];
+        seed[..8].copy_from_slice(&random.next().to_le_bytes());
+        seed
+    });
+    let mut runner = TestRunner::new_with_rng(Config { failure_persistence: None, ..Config::default() }, rng);
+    strategy.new_tree(&mut runner).expect("these strategies reject nothing").current()
+}
+
+/// One round; returns how many mutated inputs were still accepted.
+fn round(seed: u64) -> usize {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut accepted = 0;
+    for _ in 0..8 {
+        let len = random.below(9000);
+        let mut bytes = random.bytes(len);
+        decode_all(&bytes.clone().into());
+        if len >= 8 {
+            // The right magic and version, so that the fields behind them are reached.
+            bytes[..8].copy_from_slice([b"MSW1\x01\x00\x08\x00", b"MSJB\x01\x00\x01\x00"][random.below(2)]);
+            decode_all(&bytes.into());
+        }
+    }
+    let sent = wire(&sample(&mut random, &envelope()));
+    for _ in 0..32 {
+        let mut bytes = sent.to_vec();
+        let reach = bytes.len().min(FRAME_HEADER_BYTES + 256);
+        mutate(&mut random, &mut bytes[..reach]);
+        if random.below(2) == 0 {
+            mend_frame(&mut bytes);
+        }
+        if random.below(8) == 0 {
+            bytes.truncate(random.below(sent.len()));
+        }
+        let bytes = Bytes::from(bytes);
+        decode_all(&bytes);
+        if let Ok(envelope) = receive(&bytes) {
+            // What is accepted is canonical: it encodes to the bytes that it came from.
+            let again: Vec<u8> = frame::encode(&envelope).concat();
+            assert_eq!(again, bytes[..again.len()], "seed {seed}");
+            accepted += 1;
+        }
+    }
+    let sealed = sample(&mut random, &batch());
+    let payload: Bytes = sealed.payload.concat().into();
+    for _ in 0..32 {
+        let local = LocalHeader { generation: random.next(), durable_before: Index(random.next()) };
+        let mut block = sealed.header_block(local);
+        let reach = sealed.header.len();
+        mutate(&mut random, &mut block[..reach]);
+        mend_batch(&mut block);
+        let given = block.len() + payload.len();
+        if let Ok(found) = bounded(given, || Batch::decode(&block, &payload)) {
+            assert!(found.last() >= found.first && found.payload_len == payload.len() as u64, "seed {seed}");
+            accepted += 1;
+        }
+    }
+    accepted
+}
+
+#[test]
+fn decoders_neither_panic_nor_allocate_beyond_their_input() {
+    let number = |name| std::env::var(name).ok().map(|v: String| v.parse().expect("a number"));
+    if let Some(seed) = number("MAINSTAY_FUZZ_SEED") {
+        round(seed);
+        return;
+    }
+    let rounds: u64 = number("MAINSTAY_FUZZ_ROUNDS").unwrap_or(3000);
+    let mut accepted = 0;
+    for seed in 1..=rounds {
+        let result = std::panic::catch_unwind(|| round(seed));
+        match result {
+            Ok(count) => accepted += count,
+            Err(cause) => {
+                eprintln!(
+                    "repeat with: MAINSTAY_FUZZ_SEED={seed} cargo test -p mainstay-codec --test fuzz_smoke"
+                );
+                std::panic::resume_unwind(cause);
+            }
+        }
+    }
+    // Were everything refused at a checksum, the run would have looked at nothing.
+    assert!(accepted as u64 > rounds, "only {accepted} mutated inputs got past the checksums");
+}

@@ -1,0 +1,172 @@
+//! Strategies and helpers that the codec's tests share.
+#![allow(dead_code, reason = "each test binary uses its own part of this module")]
+
+use bytes::{Bytes, BytesMut};
+use mainstay_codec::frame::{self, EPOCHS_MAX};
+use mainstay_codec::{
+    Batch, DecodeError, EntryKind, Envelope, FRAME_HEADER_BYTES, FrameHeader, LogState, Message, NewEntry,
+    Reject, ReplicaData,
+};
+use mainstay_types::{
+    BLOCK_BYTES, Chain, ConfigVersion, EXTENT_BYTES, Epoch, Incarnation, Index, NodeId, Position, Range,
+    ResourceId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId,
+};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use std::sync::Arc;
+
+/// A write of `blocks` blocks whose bytes all follow from `seed`.
+pub fn pattern(seed: u64, bytes: usize) -> Bytes {
+    let mut state = seed | 1;
+    let mut out = Vec::with_capacity(bytes);
+    while out.len() < bytes {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        out.extend_from_slice(&state.to_le_bytes());
+    }
+    out.truncate(bytes);
+    out.into()
+}
+
+fn entry() -> impl Strategy<Value = NewEntry> {
+    let kind = prop_oneof![
+        4 => Just(EntryKind::Write),
+        1 => Just(EntryKind::Discard),
+        1 => Just(EntryKind::WriteZeroes),
+        1 => Just(EntryKind::EpochStart),
+    ];
+    let place = (0..VOLUMES_MAX as u16, 0..VOLUME_BYTES_MAX / BLOCK_BYTES, 1..=8u64);
+    (kind, place, any::<u64>(), any::<u64>()).prop_map(|(kind, (volume, block, blocks), session, request)| {
+        let len = blocks * BLOCK_BYTES;
+        let offset = (block * BLOCK_BYTES).min(VOLUME_BYTES_MAX - len);
+        let range = match kind {
+            EntryKind::EpochStart => Range { volume: VolumeId(0), offset: 0, len: 0 },
+            _ => Range { volume: VolumeId(volume), offset, len },
+        };
+        let payload =
+            if kind == EntryKind::Write { pattern(session, range.len as usize) } else { Bytes::new() };
+        NewEntry { kind, range, payload, session, request }
+    })
+}
+
+pub fn batch() -> impl Strategy<Value = Batch> {
+    let head = (any::<u64>(), any::<u64>(), 1..u64::MAX - 200, any::<u64>(), any::<u64>());
+    (head, vec(entry(), 1..=12)).prop_map(|((resource, epoch, first, prev_chain, commit), entries)| {
+        Batch::seal(
+            ResourceId(resource),
+            Epoch(epoch),
+            Index(first),
+            Chain(prev_chain),
+            Index(commit),
+            entries,
+        )
+    })
+}
+
+fn position() -> impl Strategy<Value = Position> {
+    any::<(u64, u64)>().prop_map(|(epoch, index)| Position::new(epoch, index))
+}
+
+fn log_state() -> impl Strategy<Value = LogState> {
+    let epochs = vec(any::<(u64, u64)>().prop_map(|(e, i)| (Epoch(e), Index(i))), 0..=EPOCHS_MAX);
+    (any::<bool>(), position(), any::<(u64, u64, u64)>(), epochs).prop_map(
+        |(consistent, end, (chain, commit, base), epochs)| LogState {
+            data: if consistent { ReplicaData::Consistent } else { ReplicaData::Inconsistent },
+            end,
+            chain: Chain(chain),
+            commit: Index(commit),
+            base: Index(base),
+            epochs,
+        },
+    )
+}
+
+fn reject() -> impl Strategy<Value = Reject> {
+    prop_oneof![
+        any::<u64>().prop_map(|e| Reject::Epoch(Epoch(e))),
+        Just(Reject::Unknown),
+        position().prop_map(Reject::Gap),
+        Just(Reject::Chain),
+        Just(Reject::Failed),
+    ]
+}
+
+fn extent() -> impl Strategy<Value = (VolumeId, u32)> {
+    (0..VOLUMES_MAX as u16, 0..(VOLUME_BYTES_MAX / EXTENT_BYTES) as u32).prop_map(|(v, e)| (VolumeId(v), e))
+}
+
+fn message() -> impl Strategy<Value = Message> {
+    prop_oneof![
+        any::<(u64, u32, u32)>().prop_map(|(cluster, node, to)| Message::Hello {
+            cluster,
+            node: NodeId(node),
+            to: NodeId(to)
+        }),
+        Just(Message::Ping),
+        Just(Message::Pong),
+        Just(Message::Attach),
+        log_state().prop_map(Message::AttachReply),
+        (position(), proptest::option::of(any::<u64>()))
+            .prop_map(|(to, chain)| Message::Cut { to, chain: chain.map(Chain) }),
+        position().prop_map(|end| Message::CutReply { end }),
+        batch().prop_map(|batch| Message::Append(Arc::new(batch))),
+        any::<u64>().prop_map(|i| Message::Ack { durable: Index(i) }),
+        any::<u64>().prop_map(|i| Message::Commit { commit: Index(i) }),
+        (position(), any::<u64>()).prop_map(|(at, chain)| Message::CopyBegin { at, chain: Chain(chain) }),
+        position().prop_map(|at| Message::CopyBeginReply { at }),
+        (extent(), any::<(u64, u64)>(), 0..=4u64).prop_map(|((volume, extent), (version, at), blocks)| {
+            Message::CopyExtent {
+                volume,
+                extent,
+                version: Index(version),
+                at: Index(at),
+                data: pattern(version, (blocks * BLOCK_BYTES) as usize),
+            }
+        }),
+        extent().prop_map(|(volume, extent)| Message::CopyExtentAck { volume, extent }),
+        any::<u64>().prop_map(|i| Message::CopyEnd { need: Index(i) }),
+        Just(Message::CopyEndReply),
+        reject().prop_map(Message::Rejected),
+    ]
+}
+
+pub fn envelope() -> impl Strategy<Value = Envelope> {
+    (any::<(u64, u64, u64, u64)>(), message()).prop_map(
+        |((resource, epoch, version, incarnation), message)| {
+            // A batch names its resource too, and a frame in which the two differ is refused.
+            let resource = match &message {
+                Message::Append(batch) => batch.resource,
+                _ => ResourceId(resource),
+            };
+            Envelope {
+                resource,
+                epoch: Epoch(epoch),
+                version: ConfigVersion(version),
+                incarnation: Incarnation(incarnation),
+                message,
+            }
+        },
+    )
+}
+
+/// The whole frame as one slice, as it would lie in a socket's buffer.
+pub fn wire(envelope: &Envelope) -> Bytes {
+    let mut out = BytesMut::new();
+    for piece in frame::encode(envelope) {
+        out.extend_from_slice(&piece);
+    }
+    out.freeze()
+}
+
+/// Reads one frame off a stream the way a connection does: header, then meta and payload of the lengths
+/// that the header states. `Short` if the stream ends before.
+pub fn receive(stream: &Bytes) -> Result<Envelope, DecodeError> {
+    let short = |need| DecodeError::Short { what: "stream", need, have: stream.len() };
+    let head = stream.get(..FRAME_HEADER_BYTES).ok_or(short(FRAME_HEADER_BYTES))?;
+    let header = FrameHeader::decode(head)?;
+    let meta_end = FRAME_HEADER_BYTES + header.meta_len;
+    let end = meta_end + header.payload_len;
+    if stream.len() < end {
+        return Err(short(end));
+    }
+    frame::decode(&header, &stream[FRAME_HEADER_BYTES..meta_end], &stream.slice(meta_end..end))
+}
