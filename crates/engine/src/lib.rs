@@ -1,1 +1,4 @@
 //! placeholder
+
+pub mod buffer;
+pub mod ring;

@@ -1,0 +1,307 @@
+//! Aligned memory for direct I/O, recycled through a pool.
+//!
+//! What this file guarantees: every buffer is aligned to [`BUFFER_ALIGN`] and holds initialised memory; a
+//! buffer goes back to the pool when its last reference goes, on whichever thread that happens; memory that
+//! lies idle in the pool never exceeds the bound given at its creation (R18): what would exceed it is
+//! returned to the operating system at once.
+//!
+//! What it does not guarantee: a bound on memory *in use*. Whoever takes buffers bounds how many it holds
+//! (windows, queues, the overlay); [`BufferPool::in_use_bytes`] tells the sum.
+
+// The kernel needs memory with an alignment and a lifetime that no safe container offers.
+#![allow(unsafe_code)]
+
+use bytes::Bytes;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Alignment of every buffer, in bytes; what direct I/O asks of memory at most.
+pub const BUFFER_ALIGN: usize = 4096;
+/// Smallest size class, in bytes.
+pub const BUFFER_BYTES_MIN: usize = 4096;
+/// Largest size class, in bytes: a whole batch with its header block fits.
+pub const BUFFER_BYTES_MAX: usize = 8 << 20;
+/// From this size on a class keeps at most [`LARGE_IDLE_MAX`] idle buffers.
+const LARGE_BYTES: usize = 1 << 20;
+const LARGE_IDLE_MAX: usize = 4;
+
+const CLASSES: usize = (BUFFER_BYTES_MAX / BUFFER_BYTES_MIN).trailing_zeros() as usize + 1;
+const _: () = assert!(BUFFER_BYTES_MIN.is_power_of_two() && BUFFER_BYTES_MAX.is_power_of_two());
+const _: () = assert!(BUFFER_BYTES_MAX as u64 >= mainstay_types::BATCH_BYTES_MAX + mainstay_types::BLOCK_BYTES);
+
+const fn class_of(len: usize) -> usize {
+    let len = if len < BUFFER_BYTES_MIN { BUFFER_BYTES_MIN } else { len.next_power_of_two() };
+    (len / BUFFER_BYTES_MIN).trailing_zeros() as usize
+}
+
+const fn class_bytes(class: usize) -> usize {
+    BUFFER_BYTES_MIN << class
+}
+
+/// One anonymous mapping. Mappings, not the allocator: what is freed is then really given back, and a fresh
+/// one is zero without being touched.
+struct Memory {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread, and `Memory` is its only owner.
+unsafe impl Send for Memory {}
+// SAFETY: through a shared reference the mapping is only read.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    fn map(bytes: usize) -> Self {
+        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no existing memory.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            std::alloc::handle_alloc_error(
+                std::alloc::Layout::from_size_align(bytes, BUFFER_ALIGN).expect("a size class and a page"),
+            );
+        }
+        Self { start: NonNull::new(start.cast()).expect("a mapping is never at address zero"), bytes }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: `start` and `bytes` are exactly one mapping, and nobody else holds a pointer into it: the
+        // owner of a buffer hands its pointer to the kernel only together with the buffer itself.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+struct Shared {
+    classes: [Mutex<Vec<Memory>>; CLASSES],
+    idle_bytes: AtomicUsize,
+    idle_bytes_max: usize,
+    in_use_bytes: AtomicUsize,
+}
+
+impl Shared {
+    fn take(&self, class: usize) -> Memory {
+        let bytes = class_bytes(class);
+        let idle = self.classes[class].lock().unwrap_or_else(PoisonError::into_inner).pop();
+        self.in_use_bytes.fetch_add(bytes, Ordering::Relaxed);
+        match idle {
+            Some(memory) => {
+                self.idle_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                memory
+            }
+            None => Memory::map(bytes),
+        }
+    }
+
+    fn give_back(&self, memory: Memory) {
+        let bytes = memory.bytes;
+        self.in_use_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        // Reserved before it is kept, so that two threads cannot exceed the bound together.
+        if self.idle_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= self.idle_bytes_max {
+            let mut idle = self.classes[class_of(bytes)].lock().unwrap_or_else(PoisonError::into_inner);
+            if bytes < LARGE_BYTES || idle.len() < LARGE_IDLE_MAX {
+                idle.push(memory);
+                return;
+            }
+        }
+        self.idle_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// A pool of aligned buffers in size classes that are powers of two. Clones share the pool.
+#[derive(Clone)]
+pub struct BufferPool {
+    shared: Arc<Shared>,
+}
+
+impl BufferPool {
+    /// A pool that keeps at most `idle_bytes_max` bytes of unused memory.
+    #[must_use]
+    pub fn new(idle_bytes_max: usize) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                classes: [const { Mutex::new(Vec::new()) }; CLASSES],
+                idle_bytes: AtomicUsize::new(0),
+                idle_bytes_max,
+                in_use_bytes: AtomicUsize::new(0),
+            }),
+        }
+    }
+
+    /// A buffer of at least `len` bytes. Its content is initialised but arbitrary.
+    ///
+    /// # Panics
+    /// When `len` exceeds [`BUFFER_BYTES_MAX`]: every length was checked against a limit before.
+    #[must_use]
+    pub fn get(&self, len: usize) -> BufMut {
+        assert!(len <= BUFFER_BYTES_MAX, "a buffer of {len} bytes");
+        let memory = self.shared.take(class_of(len));
+        BufMut { memory: Some(memory), shared: Arc::clone(&self.shared) }
+    }
+
+    /// An aligned copy of `bytes`.
+    #[must_use]
+    pub fn copy_of(&self, bytes: &[u8]) -> Bytes {
+        let mut buffer = self.get(bytes.len());
+        buffer.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
+        buffer.freeze(bytes.len())
+    }
+
+    /// Bytes of memory that lie unused in the pool.
+    #[must_use]
+    pub fn idle_bytes(&self) -> usize {
+        self.shared.idle_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of memory that are held outside the pool.
+    #[must_use]
+    pub fn in_use_bytes(&self) -> usize {
+        self.shared.in_use_bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// An exclusive, writable, aligned buffer.
+pub struct BufMut {
+    /// `None` only while the buffer is being dropped.
+    memory: Option<Memory>,
+    shared: Arc<Shared>,
+}
+
+impl BufMut {
+    fn memory(&self) -> &Memory {
+        self.memory.as_ref().expect("present until the drop")
+    }
+
+    /// Bytes that the buffer can hold; at least what was asked for.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.memory().bytes
+    }
+
+    /// Where the kernel may write. Valid as long as the buffer lives, also when it is moved.
+    #[must_use]
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.memory().start.as_ptr()
+    }
+
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        let memory = self.memory();
+        // SAFETY: the mapping holds `bytes` initialised bytes and nobody writes to it while `self` is borrowed:
+        // an operation of the kernel owns its buffer until it has completed.
+        unsafe { std::slice::from_raw_parts(memory.start.as_ptr(), memory.bytes) }
+    }
+
+    #[must_use]
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        let memory = self.memory();
+        // SAFETY: as for `as_slice`; `self` is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(memory.start.as_ptr(), memory.bytes) }
+    }
+
+    /// The first `len` bytes as shared, read-only bytes; the memory returns to the pool with the last of them.
+    ///
+    /// # Panics
+    /// When `len` exceeds the capacity.
+    #[must_use]
+    pub fn freeze(self, len: usize) -> Bytes {
+        assert!(len <= self.capacity(), "{len} bytes of a buffer of {}", self.capacity());
+        Bytes::from_owner(Frozen { buffer: self, len })
+    }
+}
+
+impl Drop for BufMut {
+    fn drop(&mut self) {
+        if let Some(memory) = self.memory.take() {
+            self.shared.give_back(memory);
+        }
+    }
+}
+
+impl std::fmt::Debug for BufMut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "BufMut({})", self.memory.as_ref().map_or(0, |memory| memory.bytes))
+    }
+}
+
+struct Frozen {
+    buffer: BufMut,
+    len: usize,
+}
+
+impl AsRef<[u8]> for Frozen {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer.as_slice()[..self.len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_powers_of_two() {
+        for (len, bytes) in [(0, 4096), (1, 4096), (4096, 4096), (4097, 8192), (5 << 20, 8 << 20)] {
+            assert_eq!(class_bytes(class_of(len)), bytes, "{len}");
+        }
+        assert_eq!(class_of(BUFFER_BYTES_MAX), CLASSES - 1);
+    }
+
+    #[test]
+    fn a_buffer_returns_with_the_last_reference() {
+        let pool = BufferPool::new(1 << 20);
+        let mut buffer = pool.get(5000);
+        let address = buffer.as_mut_ptr() as usize;
+        assert_eq!((address % BUFFER_ALIGN, buffer.capacity()), (0, 8192));
+        buffer.as_mut_slice()[..3].copy_from_slice(b"abc");
+        let bytes = buffer.freeze(3);
+        let tail = bytes.slice(1..);
+        drop(bytes);
+        assert_eq!((&tail[..], pool.in_use_bytes(), pool.idle_bytes()), (&b"bc"[..], 8192, 0));
+        std::thread::spawn(move || drop(tail)).join().expect("dropped on another thread");
+        assert_eq!((pool.in_use_bytes(), pool.idle_bytes()), (0, 8192));
+        assert_eq!(pool.get(8192).as_mut_ptr() as usize, address, "the same memory is used again");
+    }
+
+    #[test]
+    fn idle_memory_is_bounded() {
+        let pool = BufferPool::new(64 << 10);
+        drop((0..100).map(|_| pool.get(4096)).collect::<Vec<_>>());
+        assert_eq!(pool.idle_bytes(), 64 << 10);
+        drop(pool.get(128 << 10));
+        assert_eq!((pool.idle_bytes(), pool.in_use_bytes()), (64 << 10, 0));
+        let roomy = BufferPool::new(1 << 30);
+        drop((0..10).map(|_| roomy.get(4 << 20)).collect::<Vec<_>>());
+        assert_eq!(roomy.idle_bytes(), LARGE_IDLE_MAX * (4 << 20), "large buffers are freed early");
+    }
+
+    #[test]
+    fn the_bound_holds_between_threads() {
+        let pool = BufferPool::new(32 << 10);
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let pool = pool.clone();
+                std::thread::spawn(move || {
+                    for round in 0..2000usize {
+                        let held: Vec<_> = (0..round % 7).map(|n| pool.get(4096 << (n % 3)).freeze(1)).collect();
+                        drop(held);
+                        assert!(pool.idle_bytes() <= (32 << 10) + 4 * (16 << 10));
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().expect("the bound held");
+        }
+        assert!(pool.idle_bytes() <= 32 << 10 && pool.in_use_bytes() == 0);
+    }
+}

@@ -1,0 +1,659 @@
+//! The reactor: one io_uring per shard, through which all disk, network and device operations go.
+//!
+//! What this file guarantees: memory that the kernel may touch is owned by the ring from submission to
+//! completion and file descriptors stay open as long; both come back with the [`Completion`]. Dropping the ring
+//! cancels what is in flight and waits for it; what the kernel will not give back in time is leaked, never freed
+//! under its hands. A completion of an earlier life of a slot is recognised by the slot's generation.
+//!
+//! The shard's loop:
+//! ```text
+//! loop { ring.turn(deadline, &mut completions)?; for c in completions.drain(..) { dispatch by c.owner } }
+//! ```
+//! Everything that was submitted during a turn enters the kernel with the next one, in one system call.
+
+// Talking to io_uring means handing raw pointers to the kernel; every such place is in this file.
+#![allow(unsafe_code)]
+
+use crate::buffer::BufMut;
+use bytes::Bytes;
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use mainstay_types::Time;
+use std::collections::VecDeque;
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// A file descriptor that stays open while an operation on it is in flight.
+pub type Fd = Arc<OwnedFd>;
+
+/// Offset for [`Op::Read`] and [`Op::Write`] on a descriptor that has no positions (a device, a pipe).
+pub const STREAM_OFFSET: u64 = u64::MAX;
+
+/// Most pieces that one vectored operation passes to the kernel (IOV_MAX). More may be given: the operation
+/// then completes short and the caller continues it.
+pub const PIECES_MAX: usize = 1024;
+
+/// Size of the submission queue; when it is full the ring enters the kernel early.
+const ENTRIES: u32 = 512;
+/// How long dropping a ring waits for operations that the kernel cannot cancel.
+const DRAIN_MS: u64 = 10_000;
+const WAKE_DATA: u64 = u64::MAX;
+const CANCEL_DATA: u64 = u64::MAX - 1;
+const SLOT_BITS: u32 = 24;
+
+/// Why a ring could not be made or has stopped working.
+#[derive(Debug, Error)]
+pub enum RingError {
+    #[error("this kernel has no io_uring; Mainstay needs Linux 6.1 or newer")]
+    Missing(#[source] io::Error),
+    #[error(
+        "io_uring is not permitted here: it is disabled by the sysctl kernel.io_uring_disabled (now {sysctl}) or by the \
+         container's seccomp profile; set the sysctl to 0 or allow the io_uring system calls"
+    )]
+    Forbidden {
+        sysctl: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("this kernel's io_uring lacks {0}; Mainstay needs Linux 6.1 or newer")]
+    Unsupported(&'static str),
+    #[error("not enough locked memory for an io_uring; raise the limit (LimitMEMLOCK, ulimit -l)")]
+    Memory(#[source] io::Error),
+    #[error("io_uring: {what} failed")]
+    System {
+        what: &'static str,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Who submitted an operation and gets its completion.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Owner {
+    /// A replica's files, see [`crate::disk`].
+    Disk = 1,
+    /// The connections between engines, see [`crate::transport`].
+    Transport = 2,
+    /// Devices.
+    Frontend = 3,
+    /// The shard itself.
+    Shard = 4,
+}
+
+/// An operation together with everything that must live until it has completed.
+#[derive(Debug)]
+pub enum Op {
+    /// Reads into `buffer[at..at + len]`.
+    Read { fd: Fd, offset: u64, buffer: BufMut, at: usize, len: usize },
+    /// Writes the pieces one after the other. `durable`: complete only when on stable storage (RWF_DSYNC).
+    Write { fd: Fd, offset: u64, pieces: VecDeque<Bytes>, durable: bool },
+    /// fdatasync.
+    Sync { fd: Fd },
+    /// fallocate with the given mode bits.
+    Allocate { fd: Fd, mode: i32, offset: u64, len: u64 },
+    /// Takes one connection; it is in `accepted` when the operation has succeeded.
+    Accept { listener: Fd, accepted: Option<OwnedFd> },
+    Connect { socket: Fd, to: Box<socket2::SockAddr> },
+    /// Receives into `buffer[at..at + len]`. `whole`: complete only when `len` bytes have come, or the stream ended.
+    Receive { socket: Fd, buffer: BufMut, at: usize, len: usize, whole: bool },
+    /// Sends the pieces one after the other. The kernel goes on after a short send, but may still end short.
+    Send { socket: Fd, pieces: VecDeque<Bytes> },
+    /// Completes once the descriptor can be read.
+    Readable { fd: Fd },
+}
+
+/// The end of an operation.
+#[derive(Debug)]
+pub struct Completion {
+    pub owner: Owner,
+    /// As given to [`Ring::submit`].
+    pub tag: u64,
+    /// Bytes moved, where the operation moves bytes.
+    pub result: io::Result<u32>,
+    /// The operation, with its buffers.
+    pub op: Op,
+}
+
+/// Names an operation in flight, for [`Ring::cancel`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpHandle(u64);
+
+struct Slot {
+    generation: u32,
+    tag: u64,
+    owner: Owner,
+    op: Option<Op>,
+    /// What the kernel reads the pieces of `op` through; kept to be filled again.
+    iovecs: Vec<libc::iovec>,
+    message: libc::msghdr,
+}
+
+/// Wakes the ring's thread out of [`Ring::turn`]. May be cloned and used on any thread.
+#[derive(Clone)]
+pub struct Waker {
+    event: Fd,
+}
+
+impl Waker {
+    /// Makes the current or the next [`Ring::turn`] return with `true`.
+    pub fn wake(&self) {
+        let one = 1u64;
+        // SAFETY: the descriptor is open as long as `self` and the eight bytes are on this stack. A failure
+        // (EAGAIN) means that the counter is at its maximum, and so that a wake-up is pending already.
+        unsafe { libc::write(self.event.as_raw_fd(), (&raw const one).cast(), 8) };
+    }
+}
+
+/// An io_uring and the operations in flight on it. Belongs to the thread that made it.
+pub struct Ring {
+    uring: IoUring,
+    // Boxed because the kernel holds pointers into a slot while the list may grow.
+    #[expect(clippy::vec_box, reason = "the kernel holds pointers into a slot while the list grows")]
+    slots: Vec<Box<Slot>>,
+    free: Vec<u32>,
+    in_flight: usize,
+    /// Entries that found no place in the submission queue.
+    backlog: VecDeque<squeue::Entry>,
+    event: Fd,
+    event_value: Box<u64>,
+    event_armed: bool,
+    spin: Duration,
+    /// The ring accepts submissions from its own thread only (SINGLE_ISSUER).
+    not_send: PhantomData<*const ()>,
+}
+
+/// The boot-time clock.
+#[must_use]
+pub fn now() -> Time {
+    let mut spec = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `spec` is a valid place for the result.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut spec) };
+    assert!(result == 0, "Linux has had CLOCK_BOOTTIME since 2.6.39");
+    Time(spec.tv_sec as u64 * 1_000_000 + spec.tv_nsec as u64 / 1000)
+}
+
+impl Ring {
+    /// Makes a ring for the calling thread.
+    pub fn new() -> Result<Self, RingError> {
+        let uring = build()?;
+        check_features(&uring)?;
+        // SAFETY: eventfd takes no pointers.
+        let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if event < 0 {
+            return Err(RingError::System { what: "eventfd", source: io::Error::last_os_error() });
+        }
+        // SAFETY: the descriptor was just made and nobody else owns it.
+        let event = Arc::new(unsafe { OwnedFd::from_raw_fd(event) });
+        Ok(Self {
+            uring,
+            slots: Vec::new(),
+            free: Vec::new(),
+            in_flight: 0,
+            backlog: VecDeque::new(),
+            event,
+            event_value: Box::new(0),
+            event_armed: false,
+            spin: Duration::ZERO,
+            not_send: PhantomData,
+        })
+    }
+
+    /// How long [`turn`](Self::turn) polls for completions before it sleeps. Saves the cost of a wake-up
+    /// (tens of microseconds on an idle virtual processor) where a core can be spared. Zero at first.
+    pub fn set_spin(&mut self, spin: Duration) {
+        self.spin = spin;
+    }
+
+    /// For other threads.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        Waker { event: Arc::clone(&self.event) }
+    }
+
+    /// Operations that have not completed yet.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Queues an operation; it enters the kernel with the next [`turn`](Self::turn).
+    ///
+    /// # Panics
+    /// When a read or receive would leave its buffer, or a vectored operation has no pieces.
+    pub fn submit(&mut self, owner: Owner, tag: u64, op: Op) -> OpHandle {
+        if let Op::Read { buffer, at, len, .. } | Op::Receive { buffer, at, len, .. } = &op {
+            let end = at.checked_add(*len);
+            assert!(end.is_some_and(|end| end <= buffer.capacity()) && *len > 0, "read outside of its buffer");
+        }
+        if let Op::Write { pieces, .. } | Op::Send { pieces, .. } = &op {
+            assert!(!pieces.is_empty(), "nothing to write");
+        }
+        let index = self.free.pop().unwrap_or_else(|| {
+            let index = u32::try_from(self.slots.len()).expect("bounded by the assertion below");
+            assert!(index < 1 << SLOT_BITS, "too many operations in flight");
+            self.slots.push(Box::new(Slot::empty()));
+            index
+        });
+        let slot = &mut self.slots[index as usize];
+        slot.tag = tag;
+        slot.owner = owner;
+        let data = (owner as u64) << 56 | u64::from(index) << 32 | u64::from(slot.generation);
+        let entry = slot.prepare(op).user_data(data);
+        self.in_flight += 1;
+        self.push(&entry);
+        OpHandle(data)
+    }
+
+    /// Asks the kernel to end an operation early. Its completion still comes, with an error or with success.
+    pub fn cancel(&mut self, handle: OpHandle) {
+        self.push(&opcode::AsyncCancel::new(handle.0).build().user_data(CANCEL_DATA));
+    }
+
+    /// Submits what is queued, waits until something completes, `deadline` passes or a [`Waker`] is used, and
+    /// appends what has completed to `out`. Returns whether a waker was used. Does not wait when completions
+    /// are there already.
+    pub fn turn(&mut self, deadline: Option<Time>, out: &mut Vec<Completion>) -> Result<bool, RingError> {
+        if !self.event_armed {
+            self.event_armed = true;
+            let place = (&raw mut *self.event_value).cast::<u8>();
+            let entry = opcode::Read::new(types::Fd(self.event.as_raw_fd()), place, 8).build();
+            self.push(&entry.user_data(WAKE_DATA));
+        }
+        let mut ready = !self.uring.completion().is_empty();
+        if !ready && !self.spin.is_zero() {
+            let end = Instant::now() + self.spin;
+            while !ready && Instant::now() < end && deadline.is_none_or(|deadline| now() < deadline) {
+                self.enter(Some(Duration::ZERO))?;
+                ready = !self.uring.completion().is_empty();
+                std::hint::spin_loop();
+            }
+        }
+        let wait = if ready {
+            Some(Duration::ZERO)
+        } else {
+            deadline.map(|deadline| Duration::from_micros(deadline.0.saturating_sub(now().0)))
+        };
+        self.enter(wait)?;
+        Ok(self.reap(out))
+    }
+
+    /// Enters the kernel: submits everything, runs deferred work, waits for one completion or `wait`.
+    fn enter(&mut self, wait: Option<Duration>) -> Result<(), RingError> {
+        self.refill();
+        let result = match wait {
+            None => self.uring.submitter().submit_and_wait(1),
+            Some(wait) => {
+                let spec = types::Timespec::from(wait);
+                self.uring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&spec))
+            }
+        };
+        match result {
+            Ok(_) => Ok(()),
+            // Time is up; a signal; the completion queue must be emptied first; memory is short for now: what was
+            // not submitted stays queued for the next turn.
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN | libc::ENOMEM)
+                ) =>
+            {
+                Ok(())
+            }
+            Err(source) => Err(RingError::System { what: "entering the ring", source }),
+        }
+    }
+
+    fn reap(&mut self, out: &mut Vec<Completion>) -> bool {
+        let mut woken = false;
+        let Self { uring, slots, free, in_flight, event_armed, .. } = self;
+        for entry in uring.completion() {
+            match entry.user_data() {
+                WAKE_DATA => {
+                    *event_armed = false;
+                    woken = true;
+                }
+                CANCEL_DATA => {}
+                data => out.push(finish(slots, free, in_flight, data, &entry)),
+            }
+        }
+        woken
+    }
+
+    fn push(&mut self, entry: &squeue::Entry) {
+        self.backlog.push_back(entry.clone());
+        if self.refill() {
+            return;
+        }
+        // The queue is full: enter early. What still finds no place waits for the next turn, where a failure
+        // that lasts is reported.
+        if self.uring.submit().is_ok() {
+            self.refill();
+        }
+    }
+
+    /// Moves entries into the submission queue; false when it is full.
+    fn refill(&mut self) -> bool {
+        let mut queue = self.uring.submission();
+        while let Some(entry) = self.backlog.front() {
+            // SAFETY: everything that the entry points to is owned by its slot, or by `self` for the wake-up, until
+            // the completion has been reaped; `Drop` waits for the completions or leaks the memory.
+            if unsafe { queue.push(entry) }.is_err() {
+                return false;
+            }
+            self.backlog.pop_front();
+        }
+        true
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        let until = types::Timespec::from(Duration::from_millis(DRAIN_MS));
+        // Nothing below may panic; an error only means that fewer operations end early.
+        let _ = self.enter(Some(Duration::ZERO));
+        let _ = self.uring.submitter().register_sync_cancel(Some(until), types::CancelBuilder::any());
+        let end = Instant::now() + Duration::from_millis(DRAIN_MS);
+        let mut completions = Vec::new();
+        while (self.in_flight > 0 || self.event_armed) && Instant::now() < end {
+            if self.enter(Some(Duration::from_millis(10))).is_err() {
+                break;
+            }
+            self.reap(&mut completions);
+            completions.clear();
+        }
+        if self.in_flight > 0 || self.event_armed {
+            // The kernel may still write there: better lost than used twice.
+            std::mem::forget(std::mem::take(&mut self.slots));
+            std::mem::forget(std::mem::take(&mut self.event_value));
+        }
+    }
+}
+
+impl Slot {
+    fn empty() -> Self {
+        Self {
+            generation: 0,
+            tag: 0,
+            owner: Owner::Shard,
+            op: None,
+            iovecs: Vec::new(),
+            // SAFETY: `msghdr` consists of integers and pointers, for which zero is a value.
+            message: unsafe { std::mem::zeroed() },
+        }
+    }
+
+    /// Takes the operation in and describes it to the kernel. All pointers lead to memory that stays where it
+    /// is while `self` stays boxed: heap memory of buffers and pieces, `self.iovecs`, `self.message`.
+    fn prepare(&mut self, op: Op) -> squeue::Entry {
+        let Self { iovecs, message, .. } = self;
+        let op = self.op.insert(op);
+        match op {
+            Op::Read { fd, offset, buffer, at, len } => {
+                let start = buffer.as_mut_slice()[*at..].as_mut_ptr();
+                opcode::Read::new(raw(fd), start, *len as u32).offset(*offset).build()
+            }
+            Op::Write { fd, offset, pieces, durable } => {
+                gather(iovecs, pieces);
+                let flags = if *durable { libc::RWF_DSYNC } else { 0 };
+                opcode::Writev::new(raw(fd), iovecs.as_ptr(), iovecs.len() as u32)
+                    .offset(*offset)
+                    .rw_flags(flags)
+                    .build()
+            }
+            Op::Sync { fd } => opcode::Fsync::new(raw(fd)).flags(types::FsyncFlags::DATASYNC).build(),
+            Op::Allocate { fd, mode, offset, len } => {
+                opcode::Fallocate::new(raw(fd), *len).offset(*offset).mode(*mode).build()
+            }
+            Op::Accept { listener, .. } => {
+                opcode::Accept::new(raw(listener), std::ptr::null_mut(), std::ptr::null_mut())
+                    .flags(libc::SOCK_CLOEXEC)
+                    .build()
+            }
+            Op::Connect { socket, to } => opcode::Connect::new(raw(socket), to.as_ptr().cast(), to.len()).build(),
+            Op::Receive { socket, buffer, at, len, whole } => {
+                let start = buffer.as_mut_slice()[*at..].as_mut_ptr();
+                let flags = if *whole { libc::MSG_WAITALL } else { 0 };
+                opcode::Recv::new(raw(socket), start, *len as u32).flags(flags).build()
+            }
+            Op::Send { socket, pieces } => {
+                gather(iovecs, pieces);
+                message.msg_iov = iovecs.as_mut_ptr();
+                message.msg_iovlen = iovecs.len();
+                let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
+                opcode::SendMsg::new(raw(socket), &raw const *message).flags(flags).build()
+            }
+            Op::Readable { fd } => opcode::PollAdd::new(raw(fd), libc::POLLIN as u32).build(),
+        }
+    }
+}
+
+fn raw(fd: &Fd) -> types::Fd {
+    types::Fd(fd.as_raw_fd())
+}
+
+fn gather(iovecs: &mut Vec<libc::iovec>, pieces: &VecDeque<Bytes>) {
+    iovecs.clear();
+    iovecs.extend(pieces.iter().take(PIECES_MAX).map(|piece| libc::iovec {
+        // The kernel only reads through this pointer.
+        iov_base: piece.as_ptr().cast_mut().cast(),
+        iov_len: piece.len(),
+    }));
+}
+
+/// Takes the first `bytes` off the front of `pieces`; for an operation that has completed short.
+///
+/// # Panics
+/// When there are fewer.
+pub fn advance(pieces: &mut VecDeque<Bytes>, mut bytes: usize) {
+    while bytes > 0 {
+        let front = pieces.front_mut().expect("the kernel moves no more bytes than it was given");
+        if front.len() > bytes {
+            let _ = front.split_to(bytes);
+            return;
+        }
+        bytes -= front.len();
+        pieces.pop_front();
+    }
+}
+
+fn finish(
+    slots: &mut [Box<Slot>],
+    free: &mut Vec<u32>,
+    in_flight: &mut usize,
+    data: u64,
+    entry: &cqueue::Entry,
+) -> Completion {
+    let index = (data >> 32) as u32 & ((1 << SLOT_BITS) - 1);
+    let slot = &mut slots[index as usize];
+    // Only a fault of the kernel or of this file can break this, and then memory is no longer safe.
+    assert!(slot.generation == data as u32 && slot.owner as u64 == data >> 56, "completion of an unknown operation");
+    let mut op = slot.op.take().expect("a slot in use holds its operation");
+    slot.generation = slot.generation.wrapping_add(1);
+    free.push(index);
+    *in_flight -= 1;
+    let result =
+        if entry.result() < 0 { Err(io::Error::from_raw_os_error(-entry.result())) } else { Ok(entry.result() as u32) };
+    if let (Op::Accept { accepted, .. }, Ok(fd)) = (&mut op, &result) {
+        // SAFETY: the kernel made this descriptor for this completion; nobody else knows it.
+        *accepted = Some(unsafe { OwnedFd::from_raw_fd(*fd as i32) });
+    }
+    Completion { owner: slot.owner, tag: slot.tag, result, op }
+}
+
+/// Makes a ring with the best flags that the kernel takes.
+fn build() -> Result<IoUring, RingError> {
+    let mut full = IoUring::builder();
+    full.setup_clamp().setup_single_issuer().setup_defer_taskrun().setup_coop_taskrun();
+    full.setup_submit_all().setup_cqsize(ENTRIES * 8);
+    match full.build(ENTRIES) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+        result => return result.map_err(explain),
+    }
+    let mut plain = IoUring::builder();
+    plain.setup_clamp().setup_cqsize(ENTRIES * 8);
+    plain.build(ENTRIES).map_err(explain)
+}
+
+fn explain(source: io::Error) -> RingError {
+    match source.raw_os_error() {
+        Some(libc::ENOSYS) => RingError::Missing(source),
+        Some(libc::EPERM | libc::EACCES) => {
+            let sysctl = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
+            RingError::Forbidden { sysctl: sysctl.trim().to_owned(), source }
+        }
+        Some(libc::ENOMEM) => RingError::Memory(source),
+        _ => RingError::System { what: "making a ring", source },
+    }
+}
+
+fn check_features(uring: &IoUring) -> Result<(), RingError> {
+    let params = uring.params();
+    if !params.is_feature_nodrop() {
+        return Err(RingError::Unsupported("the guarantee that completions are not dropped"));
+    }
+    if !params.is_feature_ext_arg() {
+        return Err(RingError::Unsupported("waiting with a time limit"));
+    }
+    let mut probe = io_uring::Probe::new();
+    let known = uring.submitter().register_probe(&mut probe);
+    known.map_err(|source| RingError::System { what: "probing the ring", source })?;
+    let needed = [
+        (opcode::Read::CODE, "read"),
+        (opcode::Writev::CODE, "vectored write"),
+        (opcode::Fsync::CODE, "fsync"),
+        (opcode::Fallocate::CODE, "fallocate"),
+        (opcode::Accept::CODE, "accept"),
+        (opcode::Connect::CODE, "connect"),
+        (opcode::Recv::CODE, "receive"),
+        (opcode::SendMsg::CODE, "vectored send"),
+        (opcode::PollAdd::CODE, "poll"),
+        (opcode::AsyncCancel::CODE, "cancel"),
+    ];
+    match needed.iter().find(|(code, _)| !probe.is_supported(*code)) {
+        Some((_, name)) => Err(RingError::Unsupported(name)),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::BufferPool;
+
+    fn pipe() -> (Fd, Fd) {
+        let (read, write) = std::io::pipe().expect("a pipe");
+        (Arc::new(read.into()), Arc::new(write.into()))
+    }
+
+    fn read(fd: &Fd, pool: &BufferPool) -> Op {
+        Op::Read { fd: Arc::clone(fd), offset: STREAM_OFFSET, buffer: pool.get(4096), at: 0, len: 4096 }
+    }
+
+    #[test]
+    fn a_deadline_ends_the_wait() {
+        let mut ring = Ring::new().expect("a ring");
+        let before = now();
+        let mut out = Vec::new();
+        assert!(!ring.turn(Some(before.plus_ms(20)), &mut out).expect("a turn"));
+        assert!(out.is_empty() && now().ms_since(before) >= 19);
+    }
+
+    #[test]
+    fn another_thread_wakes_the_ring_again_and_again() {
+        let mut ring = Ring::new().expect("a ring");
+        for _ in 0..3 {
+            let waker = ring.waker();
+            let thread = std::thread::spawn(move || waker.wake());
+            assert!(ring.turn(None, &mut Vec::new()).expect("a turn"));
+            thread.join().expect("woken");
+        }
+        assert!(!ring.turn(Some(now()), &mut Vec::new()).expect("a turn"), "one wake, one turn");
+    }
+
+    #[test]
+    fn buffers_come_back_with_the_completion() {
+        let mut ring = Ring::new().expect("a ring");
+        let pool = BufferPool::new(1 << 20);
+        let (reader, writer) = pipe();
+        ring.submit(Owner::Frontend, 7, read(&reader, &pool));
+        let pieces = [Bytes::from_static(b"one "), Bytes::from_static(b"two")].into();
+        ring.submit(Owner::Shard, 8, Op::Write { fd: writer, offset: STREAM_OFFSET, pieces, durable: false });
+        let mut out = Vec::new();
+        while out.len() < 2 {
+            ring.turn(None, &mut out).expect("a turn");
+        }
+        out.sort_by_key(|completion| completion.tag);
+        assert_eq!((out[0].owner, out[1].owner), (Owner::Frontend, Owner::Shard));
+        let (Op::Read { buffer, .. }, Ok(7)) = (&out[0].op, &out[0].result) else { panic!("{:?}", out[0]) };
+        assert_eq!(&buffer.as_slice()[..7], b"one two");
+        assert_eq!(ring.in_flight(), 0);
+    }
+
+    #[test]
+    fn a_cancelled_operation_completes() {
+        let mut ring = Ring::new().expect("a ring");
+        let pool = BufferPool::new(1 << 20);
+        let (reader, _writer) = pipe();
+        let handle = ring.submit(Owner::Shard, 1, read(&reader, &pool));
+        ring.turn(Some(now()), &mut Vec::new()).expect("a turn");
+        ring.cancel(handle);
+        let mut out = Vec::new();
+        while out.is_empty() {
+            ring.turn(None, &mut out).expect("a turn");
+        }
+        assert_eq!(out[0].result.as_ref().map_err(io::Error::raw_os_error), Err(Some(libc::ECANCELED)));
+    }
+
+    #[test]
+    fn more_operations_than_the_queue_holds() {
+        let mut ring = Ring::new().expect("a ring");
+        let pool = BufferPool::new(1 << 20);
+        let null: Fd = Arc::new(std::fs::File::open("/dev/zero").expect("a device").into());
+        let count = ENTRIES as usize * 20;
+        for tag in 0..count {
+            ring.submit(Owner::Shard, tag as u64, read(&null, &pool));
+        }
+        let mut out = Vec::new();
+        while out.len() < count {
+            ring.turn(None, &mut out).expect("a turn");
+        }
+        assert!(out.iter().all(|completion| completion.result.as_ref().is_ok_and(|n| *n == 4096)));
+    }
+
+    #[test]
+    fn dropping_a_ring_waits_for_the_kernel() {
+        let pool = BufferPool::new(1 << 20);
+        let (reader, _writer) = pipe();
+        let mut ring = Ring::new().expect("a ring");
+        for tag in 0..10 {
+            ring.submit(Owner::Shard, tag, read(&reader, &pool));
+        }
+        ring.turn(Some(now()), &mut Vec::new()).expect("a turn");
+        assert_eq!(pool.in_use_bytes(), 10 * 4096);
+        drop(ring);
+        assert_eq!(pool.in_use_bytes(), 0);
+        assert_eq!(Arc::strong_count(&reader), 1);
+    }
+
+    #[test]
+    fn pieces_advance_over_their_borders() {
+        let mut pieces: VecDeque<_> = [Bytes::from_static(b"abc"), Bytes::from_static(b"def")].into();
+        advance(&mut pieces, 4);
+        assert_eq!(pieces, [Bytes::from_static(b"ef")]);
+        advance(&mut pieces, 2);
+        assert!(pieces.is_empty());
+    }
+
+    #[test]
+    fn spinning_still_honours_the_deadline() {
+        let mut ring = Ring::new().expect("a ring");
+        ring.set_spin(Duration::from_millis(5));
+        let before = now();
+        assert!(!ring.turn(Some(before.plus_ms(2)), &mut Vec::new()).expect("a turn"));
+        assert!(now().ms_since(before) < 1000);
+    }
+}
