@@ -1,0 +1,233 @@
+//! The words that the store and its caller exchange: configuration, operations, answers, errors.
+
+use bytes::Bytes;
+use mainstay_codec::{Batch, DecodeError, LocalHeader};
+use mainstay_types::{
+    Chain, EXTENT_BYTES, Epoch, Incarnation, Index, JOURNAL_RESERVE_BYTES, Position, ResourceId, VolumeId,
+};
+use std::sync::Arc;
+use thiserror::Error;
+
+/// One of the areas in which a replica keeps its bytes. Each starts at offset 0.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Area {
+    /// Superblock copies and version tables.
+    Meta,
+    /// The ring of batches.
+    Journal,
+    /// The backing store of one volume.
+    Volume(VolumeId),
+}
+
+/// What is fixed when a replica is formatted. It is kept in the superblock.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoreConfig {
+    pub resource: ResourceId,
+    pub incarnation: Incarnation,
+    /// Size of each volume in bytes, a multiple of the block size.
+    pub volumes: Vec<u64>,
+    /// Size of the journal in bytes, a multiple of the block size. The caller demands
+    /// `JOURNAL_BYTES_MIN` of its users; the store itself works with any ring of two batches.
+    pub journal_bytes: u64,
+}
+
+/// Limits of the running store (R18). They are not kept on disk and may differ after each start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tuning {
+    /// Destaging starts when the overlay holds more bytes than this.
+    pub destage_start_bytes: u64,
+    /// Payloads of batches that are kept in memory; beyond it they are read from the journal.
+    pub memory_bytes_max: u64,
+    /// Largest journal write that is made of several queued batches.
+    pub write_bytes_max: u64,
+    /// Largest merged write to a volume.
+    pub destage_write_bytes_max: u64,
+    /// Most destage operations in flight.
+    pub destage_writes_max: usize,
+    /// Most extent installations in flight.
+    pub installs_max: usize,
+    /// Most runs in the overlay; discards cost no journal bytes worth mentioning but they cost memory.
+    pub runs_max: usize,
+    /// Part of the journal that [`crate::Store::room`] keeps back for epoch starts.
+    pub reserve_bytes: u64,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            destage_start_bytes: 32 << 20,
+            memory_bytes_max: 64 << 20,
+            write_bytes_max: 8 << 20,
+            destage_write_bytes_max: EXTENT_BYTES,
+            destage_writes_max: 8,
+            installs_max: 8,
+            runs_max: 1 << 20,
+            reserve_bytes: JOURNAL_RESERVE_BYTES,
+        }
+    }
+}
+
+/// Why a [`Media`] did not do what it was asked.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+#[error("{detail}")]
+pub struct MediaError {
+    pub detail: String,
+}
+
+/// Synchronous access to a replica's areas, for formatting and recovery only.
+pub trait Media {
+    /// Exactly `len` bytes; bytes that were never written read as zeroes.
+    fn read(&mut self, area: Area, offset: u64, len: usize) -> Result<Bytes, MediaError>;
+    /// Returns when `data` would survive a power cut.
+    fn write_durable(&mut self, area: Area, offset: u64, data: &[u8]) -> Result<(), MediaError>;
+}
+
+/// Why a replica could not be recovered. None of these changes anything on the media.
+#[derive(Debug, Error)]
+pub enum RecoverError {
+    #[error("the device failed")]
+    Media(#[from] MediaError),
+    #[error("no valid superblock: this is not a replica, or all of its copies are damaged")]
+    NoSuperblock,
+    /// R12: something that is known to have been durable cannot be read back.
+    #[error("journal record of entry {index} at offset {offset} is damaged; entries up to {known_durable} were durable")]
+    Corrupt { index: Index, offset: u64, known_durable: Index },
+    #[error("version table page {page} is damaged")]
+    VersionTable {
+        page: u32,
+        #[source]
+        source: DecodeError,
+    },
+}
+
+/// Names an operation between its [`Output`] and [`crate::Store::complete`]. Never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct OpId(pub u64);
+
+/// Why an operation failed.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+#[error("{detail}")]
+pub struct IoFailure {
+    pub detail: String,
+}
+
+/// Outcome of an operation: bytes for a [`Output::JournalRead`], nothing for the others.
+pub type IoResult = Result<Option<Bytes>, IoFailure>;
+
+/// Where the bytes of a [`Segment`] are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Source {
+    Memory(Bytes),
+    /// At this offset of the journal. After reading ask [`crate::Store::retains`] whether the batch of
+    /// `index` is still there; if not, its place may have been overwritten meanwhile: read again.
+    Journal {
+        offset: u64,
+        index: Index,
+    },
+    /// At the segment's offset of the volume.
+    Volume,
+    Zero,
+}
+
+/// A part of a volume and where its committed content is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Segment {
+    /// Offset within the volume, in bytes.
+    pub offset: u64,
+    pub len: u64,
+    pub source: Source,
+}
+
+/// A batch of the log and where it is.
+#[derive(Clone, Debug)]
+pub struct LogPiece {
+    pub first: Index,
+    pub last: Index,
+    /// Header block and payload, in bytes.
+    pub len: u64,
+    pub source: LogSource,
+}
+
+#[derive(Clone, Debug)]
+pub enum LogSource {
+    Memory(Arc<Batch>),
+    /// At this offset of the journal. A batch behind the checkpoint may be overwritten while it is being
+    /// read: the reader decodes what it got and checks index and chain, or asks
+    /// [`crate::Store::retains`], before it uses it.
+    Journal {
+        offset: u64,
+    },
+}
+
+/// The journal does not hold the asked index any more.
+#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+#[error("the journal no longer holds the asked entries")]
+pub struct Gone;
+
+/// What the store wants done, or has to tell. Operations carry an [`OpId`] and may complete in any order.
+#[derive(Clone, Debug)]
+pub enum Output {
+    /// Write the batches one after the other, each as its header block with the local area and its
+    /// payload, starting at `offset`. Completion means durable.
+    JournalWrite {
+        op: OpId,
+        offset: u64,
+        parts: Vec<(LocalHeader, Arc<Batch>)>,
+    },
+    JournalRead {
+        op: OpId,
+        offset: u64,
+        len: u64,
+    },
+    /// Completion does not mean durable.
+    VolumeWrite {
+        op: OpId,
+        volume: VolumeId,
+        offset: u64,
+        data: Vec<Bytes>,
+    },
+    /// Make the range read as zeroes and free its space where possible (R15). Completion does not mean durable.
+    VolumeZero {
+        op: OpId,
+        volume: VolumeId,
+        offset: u64,
+        len: u64,
+    },
+    VolumeFlush {
+        op: OpId,
+        volume: VolumeId,
+    },
+    /// Completion means durable.
+    MetaWrite {
+        op: OpId,
+        offset: u64,
+        data: Bytes,
+    },
+    /// Everything up to `index` is durable in the journal.
+    Durable {
+        index: Index,
+    },
+    /// The promise is durable (R1), and so is everything that was appended before, unless the journal is full.
+    Promised {
+        epoch: Epoch,
+    },
+    /// The cut is durable; this is the end now.
+    CutDone {
+        end: Position,
+        chain: Chain,
+    },
+    /// The replica is marked inconsistent and its log is empty after `at` (R16).
+    Restarted {
+        at: Position,
+    },
+    ExtentInstalled {
+        volume: VolumeId,
+        extent: u32,
+    },
+    /// The replica is consistent and recorded so.
+    CopyFinished,
+    /// R13: the last output ever. Nothing in flight is acknowledged any more.
+    Failed {
+        reason: String,
+    },
+}
