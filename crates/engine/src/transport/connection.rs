@@ -1,0 +1,243 @@
+//! One TCP connection: what it has received so far, what it has to send, and when something last came.
+
+use super::assembler::Assembler;
+use super::stream::{Plain, Stream};
+use super::{Channel, DownReason};
+use crate::buffer::{BufMut, BufferPool};
+use crate::ring::{Fd, Op, OpHandle, Owner, Ring, advance};
+use bytes::Bytes;
+use mainstay_codec::{Envelope, Message, frame};
+use mainstay_types::{ConfigVersion, Epoch, Incarnation, NodeId, ResourceId, Time};
+use socket2::{SockRef, TcpKeepalive};
+use std::collections::VecDeque;
+use std::io;
+use std::net::Shutdown;
+use std::time::Duration;
+
+/// A connection on which nothing came for so long is pinged, in milliseconds.
+pub const PING_MS: u64 = 250;
+/// A connection on which nothing came for so long is lost, in milliseconds.
+pub const SILENCE_MS: u64 = 1000;
+/// How long both sides have to say hello, in milliseconds.
+pub const HELLO_MS: u64 = 1000;
+/// Most bytes waiting to be sent on one connection (R18). All resources of a node pair share it; each bounds itself
+/// by its window, and looks at the queue before it sends what can wait.
+pub const SEND_QUEUE_BYTES_MAX: usize = 256 << 20;
+/// How much is received at once when no large payload is expected, in bytes.
+const STAGING_BYTES: usize = 64 << 10;
+/// After so long without an answer the kernel itself gives a connection up, in milliseconds.
+const USER_TIMEOUT_MS: u64 = 2 * SILENCE_MS;
+
+const _: () = assert!(3 * PING_MS < SILENCE_MS, "a lost ping or two must not end a connection");
+
+/// How far a connection has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum State {
+    Connecting { peer: NodeId, attempt: OpHandle },
+    /// Waiting for the peer's hello. `peer` is known when this node opened the connection.
+    Greeting { peer: Option<NodeId> },
+    Up { channel: Channel },
+    /// Refused: ends when the own hello has left.
+    Refused,
+}
+
+pub(super) struct Connection {
+    pub(super) state: State,
+    socket: Fd,
+    stream: Box<dyn Stream>,
+    assembler: Assembler,
+    /// `None` while the kernel has it.
+    staging: Option<BufMut>,
+    frames: VecDeque<Bytes>,
+    frames_bytes: usize,
+    /// What is in flight; its buffer is kept to be filled again.
+    wire: Option<VecDeque<Bytes>>,
+    wire_bytes: usize,
+    last_received: Time,
+    last_ping: Time,
+}
+
+/// Marks which operation of a connection a completion belongs to; the low bits of the ring's tag.
+pub(super) const TAG_BITS: u32 = 2;
+pub(super) const TAG_CONNECT: u64 = 0;
+pub(super) const TAG_RECEIVE: u64 = 1;
+pub(super) const TAG_SEND: u64 = 2;
+
+/// A message about the connection and not about a resource.
+pub(super) fn own(message: Message) -> Envelope {
+    Envelope {
+        resource: ResourceId(0),
+        epoch: Epoch(0),
+        version: ConfigVersion(0),
+        incarnation: Incarnation(0),
+        message,
+    }
+}
+
+pub(super) fn system(what: &'static str, error: &io::Error) -> DownReason {
+    DownReason::System { what, error: error.to_string() }
+}
+
+impl Connection {
+    pub(super) fn new(state: State, socket: Fd, pool: &BufferPool, now: Time) -> Self {
+        Self {
+            state,
+            socket,
+            stream: Box::new(Plain),
+            assembler: Assembler::new(pool.clone()),
+            staging: Some(pool.get(STAGING_BYTES)),
+            frames: VecDeque::new(),
+            frames_bytes: 0,
+            wire: Some(VecDeque::new()),
+            wire_bytes: 0,
+            last_received: now,
+            last_ping: now,
+        }
+    }
+
+    /// Sets what a connection needs whoever opened it.
+    pub(super) fn configure(socket: &Fd) -> io::Result<()> {
+        let socket = SockRef::from(&**socket);
+        socket.set_tcp_nodelay(true)?;
+        let second = Duration::from_secs(1);
+        socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(second).with_interval(second).with_retries(3))?;
+        socket.set_tcp_user_timeout(Some(Duration::from_millis(USER_TIMEOUT_MS)))
+    }
+
+    /// Starts the wait for the peer's hello.
+    pub(super) fn connected(&mut self, peer: NodeId, now: Time) {
+        self.state = State::Greeting { peer: Some(peer) };
+        self.last_received = now;
+    }
+
+    pub(super) fn queued_bytes(&self) -> usize {
+        self.frames_bytes + self.wire_bytes
+    }
+
+    /// Queues a message; refuses when the queue is too long.
+    pub(super) fn queue(&mut self, envelope: &Envelope) -> Result<(), DownReason> {
+        for piece in frame::encode(envelope) {
+            self.frames_bytes += piece.len();
+            self.frames.push_back(piece);
+        }
+        if self.queued_bytes() > SEND_QUEUE_BYTES_MAX { Err(DownReason::Overflow) } else { Ok(()) }
+    }
+
+    /// Sends all that is queued, unless a send is in flight.
+    pub(super) fn flush(&mut self, ring: &mut Ring, id: u64) -> Result<(), DownReason> {
+        if matches!(self.state, State::Connecting { .. }) {
+            return Ok(());
+        }
+        let Some(mut wire) = self.wire.take() else { return Ok(()) };
+        self.stream.seal(&mut self.frames, &mut wire)?;
+        self.frames_bytes = self.frames.iter().map(Bytes::len).sum();
+        self.wire_bytes = wire.iter().map(Bytes::len).sum();
+        if wire.is_empty() {
+            self.wire = Some(wire);
+        } else {
+            self.send(ring, id, wire);
+        }
+        Ok(())
+    }
+
+    fn send(&self, ring: &mut Ring, id: u64, pieces: VecDeque<Bytes>) {
+        let op = Op::Send { socket: Fd::clone(&self.socket), pieces };
+        ring.submit(Owner::Transport, id << TAG_BITS | TAG_SEND, op);
+    }
+
+    /// Takes the end of a send; goes on where it ended short.
+    pub(super) fn sent(
+        &mut self,
+        ring: &mut Ring,
+        id: u64,
+        result: io::Result<u32>,
+        mut pieces: VecDeque<Bytes>,
+    ) -> Result<(), DownReason> {
+        let sent = result.map_err(|error| system("sending", &error))? as usize;
+        advance(&mut pieces, sent);
+        self.wire_bytes -= sent;
+        if pieces.is_empty() {
+            self.wire = Some(pieces);
+        } else {
+            self.send(ring, id, pieces);
+        }
+        Ok(())
+    }
+
+    /// Whether everything queued has been handed to the kernel.
+    pub(super) fn is_drained(&self) -> bool {
+        self.queued_bytes() == 0
+    }
+
+    /// Asks for more bytes: the rest of a large payload in place, anything else into the staging buffer.
+    pub(super) fn receive(&mut self, ring: &mut Ring, id: u64) {
+        let socket = Fd::clone(&self.socket);
+        let lent = if self.stream.is_plain() { self.assembler.lend() } else { None };
+        let op = match lent {
+            Some((buffer, at, len)) => Op::Receive { socket, buffer, at, len, whole: true },
+            None => {
+                let buffer = self.staging.take().expect("one receive at a time");
+                Op::Receive { socket, buffer, at: 0, len: STAGING_BYTES, whole: false }
+            }
+        };
+        ring.submit(Owner::Transport, id << TAG_BITS | TAG_RECEIVE, op);
+    }
+
+    /// Takes the end of a receive and adds the messages that it completes to `out`. The messages before a fault in
+    /// the stream are delivered.
+    pub(super) fn received(
+        &mut self,
+        now: Time,
+        result: io::Result<u32>,
+        buffer: BufMut,
+        whole: bool,
+        out: &mut Vec<Envelope>,
+    ) -> Result<(), DownReason> {
+        let received = result.map_err(|error| system("receiving", &error))? as usize;
+        if received == 0 {
+            return Err(DownReason::Closed);
+        }
+        self.last_received = now;
+        if whole {
+            return self.assembler.take_back(buffer, received, out);
+        }
+        let assembler = &mut self.assembler;
+        let result = self.stream.open(&buffer.as_slice()[..received], &mut |bytes| assembler.feed(bytes, out));
+        self.staging = Some(buffer);
+        result
+    }
+
+    /// When [`tick`](Self::tick) has something to do next.
+    pub(super) fn deadline(&self) -> Time {
+        match self.state {
+            State::Connecting { .. } => self.last_received.plus_ms(super::CONNECT_MS),
+            State::Greeting { .. } | State::Refused => self.last_received.plus_ms(HELLO_MS),
+            State::Up { .. } => {
+                let ping = self.last_received.max(self.last_ping).plus_ms(PING_MS);
+                ping.min(self.last_received.plus_ms(SILENCE_MS))
+            }
+        }
+    }
+
+    /// Pings a quiet peer; fails when it has been quiet for too long.
+    pub(super) fn tick(&mut self, now: Time) -> Result<(), DownReason> {
+        if now < self.deadline() {
+            return Ok(());
+        }
+        match self.state {
+            State::Connecting { .. } => Err(DownReason::ConnectTimeout),
+            State::Greeting { .. } | State::Refused => Err(DownReason::Silent),
+            State::Up { .. } if now.ms_since(self.last_received) >= SILENCE_MS => Err(DownReason::Silent),
+            State::Up { .. } => {
+                self.last_ping = now;
+                self.queue(&own(Message::Ping))
+            }
+        }
+    }
+
+    /// Ends the connection: what is in flight on it completes soon after, with an error.
+    pub(super) fn close(self) {
+        // It fails when the peer was faster; then there is nothing left to end.
+        let _ = SockRef::from(&*self.socket).shutdown(Shutdown::Both);
+    }
+}
