@@ -1,0 +1,275 @@
+//! What goes into a replica and what comes out of it: events, effects, requests, proposals.
+
+use bytes::Bytes;
+use mainstay_codec::{Batch, Envelope};
+use mainstay_types::{
+    Chain, ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, Position, Range, ResourceId,
+    ResourceRecord, VolumeId,
+};
+use std::sync::Arc;
+use thiserror::Error;
+
+/// What a replica is, and its limits. All limits are bounds in the sense of R18.
+#[derive(Clone, Debug)]
+pub struct ReplicaConfig {
+    pub resource: ResourceId,
+    /// The node that this replica lives on.
+    pub node: NodeId,
+    /// The identity of its disk content (R9).
+    pub incarnation: Incarnation,
+    /// Size of each volume in bytes; entries beyond are refused on admission and on receipt.
+    pub volumes: Vec<u64>,
+    /// A member that acknowledges nothing for this long while something is outstanding leaves the ISS.
+    pub member_timeout_ms: u64,
+    /// A member that is disconnected for longer than this leaves the ISS; a mere reconnect is shorter.
+    pub reconnect_grace_ms: u64,
+    /// A proposal without an answer is repeated after this time.
+    pub proposal_repeat_ms: u64,
+    /// A member that left because it was slow is not asked to return before this time has passed.
+    pub slow_quiet_ms: u64,
+    /// Most bytes of batches sent to one peer and not acknowledged.
+    pub window_bytes: u64,
+    /// Most requests admitted and not completed.
+    pub requests_max: usize,
+    /// Most payload bytes admitted and not completed.
+    pub request_bytes_max: u64,
+    /// A replica that lags by less than this is made to join the ISS.
+    pub join_lag_bytes: u64,
+    /// Most extents of one copy being read, sent or installed at a time.
+    pub copy_extents_max: usize,
+}
+
+impl ReplicaConfig {
+    /// The defaults for everything that need not be chosen.
+    #[must_use]
+    pub fn new(resource: ResourceId, node: NodeId, incarnation: Incarnation, volumes: Vec<u64>) -> Self {
+        Self {
+            resource,
+            node,
+            incarnation,
+            volumes,
+            member_timeout_ms: 1000,
+            reconnect_grace_ms: 300,
+            proposal_repeat_ms: 500,
+            slow_quiet_ms: 10_000,
+            window_bytes: 16 << 20,
+            requests_max: 1024,
+            request_bytes_max: 8 << 20,
+            join_lag_bytes: 4 << 20,
+            copy_extents_max: 4,
+        }
+    }
+}
+
+/// Names a request between a frontend and the replica; chosen by the runtime, unique while pending.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct RequestId(pub u64);
+
+/// What a frontend asks for. Ranges are whole blocks.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// `payload` has exactly `range.len` bytes, at most `REQUEST_BYTES_MAX`; it was copied once and
+    /// nobody changes it any more (P34).
+    Write {
+        range: Range,
+        payload: Bytes,
+    },
+    Discard {
+        range: Range,
+    },
+    WriteZeroes {
+        range: Range,
+    },
+    Read {
+        range: Range,
+    },
+    Flush,
+}
+
+/// Why a request failed.
+#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+pub enum RequestError {
+    /// A write that fails so may or may not have happened, as after a crash.
+    #[error("this replica is not the primary")]
+    NotPrimary,
+    #[error("the range is not within the volume, not whole blocks, or too long")]
+    Range,
+    #[error("too many requests or bytes are in flight")]
+    Busy,
+    #[error("the replica has stopped using its store")]
+    StoreFailed,
+}
+
+/// What happens to a replica. Events of one connection arrive in the order of that connection; nothing of
+/// an old connection arrives after its `PeerDown`.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The control plane's record, at start and after every change; older versions are ignored.
+    Record(ResourceRecord),
+    /// A connection to this node stands. On a peer that is already up it means a new connection.
+    PeerUp {
+        node: NodeId,
+    },
+    PeerDown {
+        node: NodeId,
+    },
+    Message {
+        from: NodeId,
+        envelope: Envelope,
+    },
+    Request {
+        id: RequestId,
+        op: Op,
+    },
+    /// The journal takes this many bytes now, the reserve not counted. 0 until first told.
+    Room {
+        bytes: u64,
+    },
+    /// The journal holds everything up to `index` durably.
+    Durable {
+        index: Index,
+    },
+    Promised {
+        epoch: Epoch,
+    },
+    /// Answers [`Effect::Cut`].
+    CutDone {
+        end: Position,
+        chain: Chain,
+    },
+    /// Answers [`Effect::Restart`].
+    Restarted {
+        at: Position,
+    },
+    /// Answers [`Effect::InstallExtent`].
+    ExtentInstalled {
+        volume: VolumeId,
+        extent: u32,
+    },
+    /// Answers [`Effect::FinishCopy`].
+    CopyFinished,
+    /// Answers [`Effect::LoadLog`]: at least one batch, beginning at `from`; `None`: no longer in the journal.
+    LogLoaded {
+        peer: NodeId,
+        from: Index,
+        batches: Option<Vec<Arc<Batch>>>,
+    },
+    /// Answers [`Effect::ListExtents`], in the order of asking.
+    ExtentList {
+        peer: NodeId,
+        extents: Vec<(VolumeId, u32)>,
+    },
+    /// Answers [`Effect::LoadExtent`]: committed content as of commit index `at`; empty data is zeroes.
+    ExtentLoaded {
+        peer: NodeId,
+        volume: VolumeId,
+        extent: u32,
+        version: Index,
+        at: Index,
+        data: Bytes,
+    },
+    /// R13: the store has given up its device.
+    StoreFailed,
+    /// Stop admitting, finish what is in flight, then say [`Effect::Demoted`].
+    Demote,
+    /// Hold new writes; [`Effect::Paused`] follows when everything sequenced is committed.
+    Pause,
+    Resume,
+    /// The time of [`crate::Replica::next_deadline`] has come.
+    Tick,
+}
+
+/// What the runtime is to do, in this order.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    Send {
+        to: NodeId,
+        envelope: Envelope,
+    },
+    Append(Arc<Batch>),
+    Commit(Index),
+    Promise(Epoch),
+    Cut(Position),
+    Restart {
+        at: Position,
+        chain: Chain,
+    },
+    InstallExtent {
+        volume: VolumeId,
+        extent: u32,
+        version: Index,
+        data: Bytes,
+    },
+    FinishCopy {
+        need: Index,
+    },
+    /// Read batches from `from` on for `peer`: about `max_bytes`, at least one.
+    LoadLog {
+        peer: NodeId,
+        from: Index,
+        max_bytes: u64,
+    },
+    ListExtents {
+        peer: NodeId,
+        newer_than: Index,
+    },
+    LoadExtent {
+        peer: NodeId,
+        volume: VolumeId,
+        extent: u32,
+    },
+    /// Writes complete in log order.
+    Complete {
+        id: RequestId,
+        result: Result<(), RequestError>,
+    },
+    /// Execute this read now: no uncommitted entry overlaps it. The runtime completes it.
+    Read {
+        id: RequestId,
+        range: Range,
+    },
+    Propose(Proposal),
+    RoleChanged(Role),
+    Paused {
+        at: Position,
+    },
+    Demoted,
+}
+
+/// A compare-and-set on the record, to be sent to the control plane. Its result arrives as a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Proposal {
+    /// R3. If `remove` is not in the ISS the change still counts and raises the version: it makes sure
+    /// that an earlier `Grow` can no longer happen (R4).
+    Shrink { version: ConfigVersion, epoch: Epoch, remove: Member },
+    /// R4.
+    Grow { version: ConfigVersion, epoch: Epoch, add: Member },
+    /// The primary cannot go on in this epoch.
+    StepDown { version: ConfigVersion, epoch: Epoch, reason: StepDownReason },
+}
+
+/// Why a primary gives up its epoch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StepDownReason {
+    /// Another member should be promoted; this one leaves the ISS (R13).
+    StoreFailed,
+    /// The process was restarted in its epoch. Positions it gave away before may be unknown to it, so it
+    /// needs a new epoch; it may be the one that is promoted.
+    Restarted,
+    /// Its data is inconsistent or of another incarnation; it must not be promoted (R9, R16).
+    NotEligible,
+}
+
+/// What a replica is at the moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Follows a primary, or waits for one.
+    Secondary,
+    /// Named primary; has not yet committed its epoch start (R6). Requests are queued.
+    Promoting,
+    /// Serves.
+    Primary,
+    /// Neither serves nor follows: the store failed, or it has learnt that its epoch is over and not yet
+    /// what came after. Answers requests with an error.
+    Fenced,
+}
