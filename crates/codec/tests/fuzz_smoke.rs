@@ -4,6 +4,8 @@
 //!
 //! `MAINSTAY_FUZZ_SEED=<n>` repeats one round, `MAINSTAY_FUZZ_ROUNDS=<n>` runs more of them.
 
+#![allow(clippy::disallowed_methods, reason = "the seed comes from the environment")]
+
 mod support;
 
 use bytes::Bytes;

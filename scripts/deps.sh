@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Installs what building, testing and the demo need beyond the Rust toolchain and git. Debian 12 or newer,
+# as root. Changes nothing, and needs no network, when everything is there already.
+set -euo pipefail
+
+packages=()
+need() { # need COMMAND PACKAGE
+    command -v "$1" >/dev/null 2>&1 || packages+=("$2")
+}
+PATH="$PATH:/usr/sbin:/sbin"
+need cc gcc
+need make make
+need mariadbd mariadb-server
+need mariadb mariadb-client
+need sysbench sysbench
+need mkfs.xfs xfsprogs
+need ip iproute2
+need nft nftables
+need fio fio
+need losetup util-linux
+if [ ! -e /dev/fuse ] || [ ! -e /dev/loop-control ] || ! grep -qw xfs /proc/filesystems; then
+    need modprobe kmod
+fi
+
+if [ "${#packages[@]}" -gt 0 ]; then
+    if [ "$(id -u)" -ne 0 ]; then
+        echo "deps: these packages are missing and only root can install them: ${packages[*]}" >&2
+        exit 1
+    fi
+    echo "deps: installing ${packages[*]}"
+    # The packages must not start a database server of their own: Mainstay's services run it. A policy that
+    # says so stands only while apt runs, and never replaces one that is there.
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e "$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' >"$policy"
+        chmod 755 "$policy"
+        trap 'rm -f "$policy"' EXIT
+    fi
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -q
+    apt-get install -y -q --no-install-recommends "${packages[@]}"
+fi
+
+if ! command -v cargo >/dev/null 2>&1; then
+    echo "deps: cargo is not on the PATH; install Rust from https://rustup.rs, then run this again" >&2
+    exit 1
+fi
+
+# The lab needs these of the kernel. Built-in ones make modprobe fail or succeed, so ask the device nodes
+# and the list of file systems, not its exit status.
+if [ "$(id -u)" -eq 0 ]; then
+    for module in fuse loop xfs veth bridge; do
+        modprobe -q "$module" 2>/dev/null || true
+    done
+fi
+missing=()
+[ -e /dev/fuse ] || missing+=("/dev/fuse")
+[ -e /dev/loop-control ] || missing+=("/dev/loop-control")
+grep -qw xfs /proc/filesystems || missing+=("the xfs file system")
+if [ "${#missing[@]}" -gt 0 ]; then
+    echo "deps: this kernel lacks ${missing[*]}; unit tests run without, the lab does not" >&2
+fi

@@ -1,0 +1,181 @@
+//! The dependency law: types ◁ codec ◁ {replica, store}; types ◁ {control, ha}; only engine and agent
+//! touch the operating system. What a pure crate may use is a list; everything else needs an argument.
+//! The other half, what pure code may call in the standard library, is `clippy.toml` in each pure crate.
+
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+/// Each crate of ours and the crates of ours it may depend on, directly.
+const OURS: &[(&str, &[&str])] = &[
+    ("mainstay-types", &[]),
+    ("mainstay-codec", &["mainstay-types"]),
+    ("mainstay-replica", &["mainstay-types", "mainstay-codec"]),
+    ("mainstay-store", &["mainstay-types", "mainstay-codec"]),
+    ("mainstay-control", &["mainstay-types", "mainstay-ha"]),
+    ("mainstay-ha", &["mainstay-types"]),
+    ("mainstay-api", &["mainstay-types"]),
+    (
+        "mainstay-engine",
+        &["mainstay-types", "mainstay-codec", "mainstay-replica", "mainstay-store", "mainstay-api"],
+    ),
+    ("mainstay-agent", &["mainstay-types", "mainstay-control", "mainstay-ha", "mainstay-api"]),
+    ("mainstay", &["mainstay-types", "mainstay-api", "mainstay-agent", "mainstay-engine"]),
+    ("mainstay-tests", &["mainstay-types", "mainstay-api"]),
+];
+
+const PURE: &[&str] = &[
+    "mainstay-types",
+    "mainstay-codec",
+    "mainstay-replica",
+    "mainstay-store",
+    "mainstay-control",
+    "mainstay-ha",
+];
+
+/// Crates from outside that pure crates may name: data, errors, checksums, a configuration syntax.
+const PURE_MAY_USE: &[&str] = &["bytes", "crc-fast", "serde", "serde_json", "thiserror", "toml"];
+
+/// Nothing that a pure crate pulls in, however far down, may be one of these.
+const NEVER_UNDER_PURE: &[&str] = &[
+    "tokio",
+    "mio",
+    "async-std",
+    "smol",
+    "futures",
+    "libc",
+    "nix",
+    "rustix",
+    "io-uring",
+    "socket2",
+    "rand",
+    "rand_core",
+    "getrandom",
+    "fastrand",
+    "chrono",
+    "time",
+    "parking_lot",
+    "crossbeam-channel",
+    "redb",
+    "raft",
+    "hyper",
+    "tracing-subscriber",
+];
+
+/// The law is about the product, and this is what it runs on.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+struct Graph {
+    names: BTreeMap<String, String>,
+    /// Normal dependencies only: tests and build scripts may use more.
+    edges: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Graph {
+    fn load() -> Self {
+        let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+            .args(["metadata", "--format-version", "1", "--locked", "--filter-platform", TARGET])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output()
+            .expect("cargo runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo writes JSON");
+        let text = |value: &Value| value.as_str().expect("a string").to_owned();
+        let list = |value: &Value| value.as_array().expect("a list").clone();
+        let names = list(&metadata["packages"]).iter().map(|p| (text(&p["id"]), text(&p["name"]))).collect();
+        let edges = list(&metadata["resolve"]["nodes"])
+            .iter()
+            .map(|node| {
+                let normal = list(&node["deps"])
+                    .into_iter()
+                    .filter(|dep| list(&dep["dep_kinds"]).iter().any(|kind| kind["kind"].is_null()))
+                    .map(|dep| text(&dep["pkg"]))
+                    .collect();
+                (text(&node["id"]), normal)
+            })
+            .collect();
+        Self { names, edges }
+    }
+
+    fn id(&self, name: &str) -> &str {
+        let found = self.names.iter().find(|(id, n)| *n == name && id.starts_with("path+"));
+        found.unwrap_or_else(|| panic!("{name} is not in the workspace")).0
+    }
+
+    fn direct(&self, name: &str) -> BTreeSet<&str> {
+        self.edges[self.id(name)].iter().map(|id| self.names[id].as_str()).collect()
+    }
+
+    /// Everything below `name`, each with the path that leads to it. Procedural macros run in the
+    /// compiler, not in the product, so what is below them does not count.
+    fn below(&self, name: &str) -> BTreeMap<&str, String> {
+        let macros = ["serde_derive", "thiserror-impl"];
+        let mut found = BTreeMap::new();
+        let mut open = vec![(self.id(name), name.to_owned())];
+        while let Some((id, path)) = open.pop() {
+            for next in &self.edges[id] {
+                let next_name = self.names[next].as_str();
+                let path = format!("{path} → {next_name}");
+                if !macros.contains(&next_name) && found.insert(next_name, path.clone()).is_none() {
+                    open.push((next, path));
+                }
+            }
+        }
+        found
+    }
+}
+
+#[test]
+fn our_crates_depend_only_downwards() {
+    let graph = Graph::load();
+    for (name, allowed) in OURS {
+        for dep in graph.direct(name) {
+            assert!(
+                !dep.starts_with("mainstay") || allowed.contains(&dep),
+                "{name} must not depend on {dep}: the law allows {allowed:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn every_crate_of_the_workspace_is_under_the_law() {
+    let graph = Graph::load();
+    for (id, name) in &graph.names {
+        if id.starts_with("path+") {
+            assert!(OURS.iter().any(|(known, _)| known == name), "{name} has no line in the law");
+        }
+    }
+}
+
+#[test]
+fn pure_crates_use_only_what_is_listed() {
+    let graph = Graph::load();
+    for name in PURE {
+        for dep in graph.direct(name) {
+            assert!(
+                dep.starts_with("mainstay") || PURE_MAY_USE.contains(&dep),
+                "{name} is pure and depends on {dep}, which is not on the list"
+            );
+        }
+        let below = graph.below(name);
+        for never in NEVER_UNDER_PURE {
+            assert!(!below.contains_key(never), "a pure crate reaches the outside: {}", below[never]);
+        }
+    }
+}
+
+#[test]
+fn pure_crates_have_the_clippy_deny_list() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+    let list = |name: &str| {
+        let dir = name.strip_prefix("mainstay-").expect("pure crates are prefixed");
+        let path = root.join("crates").join(dir).join("clippy.toml");
+        std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    };
+    let first = list(PURE[0]);
+    for name in PURE {
+        assert_eq!(list(name), first, "the deny-list of {name} differs from that of {}", PURE[0]);
+    }
+    assert!(first.contains("std::time::Instant::now") && first.contains("std::collections::HashMap"));
+}
