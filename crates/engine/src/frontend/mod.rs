@@ -1,0 +1,101 @@
+//! How a volume becomes a device.
+//!
+//! A frontend translates between a kernel protocol and requests to a resource. It never decides: it neither
+//! orders, retries, splits nor delays requests, and it knows nothing of roles, epochs or leases. What it does
+//! check is form: a request that leaves the frontend lies within its volume, consists of whole blocks and is
+//! not longer than the limits of the log.
+//!
+//! A frontend runs on the shard's thread and does its I/O on the shard's ring. The shard passes every
+//! completion whose owner is [`Owner::Frontend`](crate::ring::Owner) to the frontend that
+//! [`frontend_of`] names.
+
+mod fuse;
+mod fuse_abi;
+mod fuse_session;
+
+pub use fuse::{FuseError, FuseFrontend, unmount_stale};
+
+use crate::ring::{Completion, Ring};
+use bytes::Bytes;
+use mainstay_types::VolumeId;
+
+/// An error number of the kernel's, positive (`libc::EIO`).
+pub type Errno = i32;
+
+/// Identifies a frontend on its shard; chosen by the shard, not used again while completions of an earlier
+/// frontend may still come.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FrontendId(pub u32);
+
+/// A request that waits for [`Frontend::complete`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FrontendRequest {
+    /// Unique among the outstanding requests of its frontend.
+    pub tag: u64,
+    pub volume: VolumeId,
+    pub op: FrontendOp,
+}
+
+/// What a device is asked to do. Offsets and lengths are in bytes, whole blocks, inside the volume.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FrontendOp {
+    /// At most [`REQUEST_BYTES_MAX`](mainstay_types::REQUEST_BYTES_MAX) bytes.
+    Read { offset: u64, len: u64 },
+    /// The payload is aligned to a block in memory and belongs to the engine alone; at most
+    /// [`REQUEST_BYTES_MAX`](mainstay_types::REQUEST_BYTES_MAX) bytes.
+    Write { offset: u64, payload: Bytes },
+    /// Less than 4 GiB. The range reads as zeroes afterwards (R15).
+    Discard { offset: u64, len: u64 },
+    /// Less than 4 GiB.
+    WriteZeroes { offset: u64, len: u64 },
+    /// Everything that was completed before is to be durable.
+    Flush,
+}
+
+/// How a request ended: for a read the pieces of exactly as many bytes as were asked for, for all others
+/// nothing; or the error that the caller shall see.
+pub type FrontendResult = Result<Vec<Bytes>, Errno>;
+
+/// The devices of one resource.
+pub trait Frontend {
+    fn id(&self) -> FrontendId;
+
+    /// Begins to take requests from the kernel. Called once.
+    fn start(&mut self, ring: &mut Ring);
+
+    /// Takes the completion of an operation that this frontend has submitted; appends the requests that have
+    /// arrived with it to `requests`.
+    fn completed(&mut self, ring: &mut Ring, completion: Completion, requests: &mut Vec<FrontendRequest>);
+
+    /// Answers a request. A tag that is not outstanding is ignored: its request was answered by
+    /// [`fail_all`](Self::fail_all), or its device is gone.
+    fn complete(&mut self, ring: &mut Ring, tag: u64, result: FrontendResult);
+
+    /// Answers every outstanding and every later request with `errno`: the device is fenced (R19). Cannot be
+    /// undone; a resource that is served again gets a new frontend.
+    fn fail_all(&mut self, ring: &mut Ring, errno: Errno);
+
+    /// Takes the devices away, whoever uses them (R20). Nothing is admitted from then on.
+    fn detach(&mut self);
+
+    /// Whether the kernel has let go, and no completion will come any more, so that the frontend may be
+    /// dropped and its id used again.
+    fn is_closed(&self) -> bool;
+}
+
+/// The kinds of operations that a frontend has in flight share its id: the low bits tell them apart.
+const TAG_KIND_BITS: u32 = 8;
+
+/// The frontend that submitted an operation with this tag.
+#[must_use]
+pub fn frontend_of(completion_tag: u64) -> FrontendId {
+    FrontendId((completion_tag >> TAG_KIND_BITS) as u32)
+}
+
+fn ring_tag(id: FrontendId, kind: u8) -> u64 {
+    u64::from(id.0) << TAG_KIND_BITS | u64::from(kind)
+}
+
+fn kind_of(completion_tag: u64) -> u8 {
+    completion_tag as u8
+}

@@ -1,0 +1,401 @@
+//! Real kernel: volumes in memory, a FUSE mount, loop devices, file systems and fio on top.
+//!
+//! Needs root, `/dev/fuse`, `/dev/loop-control`, xfsprogs, util-linux and fio; says so and passes where root is
+//! missing. Every test takes away what it made, also when it fails.
+
+use bytes::Bytes;
+use mainstay_engine::buffer::BufferPool;
+use mainstay_engine::devices::{DeviceAdmin, DeviceJob, DeviceOutcome, LoopDevice};
+use mainstay_engine::frontend::{
+    Frontend, FrontendId, FrontendOp, FrontendRequest, FuseFrontend, frontend_of, unmount_stale,
+};
+use mainstay_engine::ring::{Owner, Ring, Waker};
+use mainstay_types::{ResourceId, VolumeId};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const RESOURCE: ResourceId = ResourceId(1);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Order {
+    /// Answer everything with EIO from now on.
+    Fence,
+    /// Leave requests unanswered from now on.
+    Hang,
+    /// Take the mount away, end when the kernel has let go.
+    Detach,
+    /// End at once, as a killed engine does.
+    Die,
+}
+
+/// What the devices were asked, by kind: number of requests, bytes, largest.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Count {
+    requests: u64,
+    bytes: u64,
+    largest: u64,
+}
+
+type Counts = Arc<Mutex<BTreeMap<&'static str, Count>>>;
+
+/// A shard with one frontend whose volumes are memory.
+struct Shard {
+    dir: PathBuf,
+    file: PathBuf,
+    counts: Counts,
+    orders: mpsc::Sender<Order>,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Shard {
+    fn start(name: &str, bytes: u64) -> Self {
+        let dir = std::env::temp_dir().join(format!("mainstay-test-{}-{name}", std::process::id()));
+        let (orders, queue) = mpsc::channel();
+        let (ready, started) = mpsc::channel();
+        let counts = Counts::default();
+        let (dir2, counts2) = (dir.clone(), Arc::clone(&counts));
+        let thread = std::thread::spawn(move || serve(&dir2, bytes, &counts2, &queue, &ready));
+        let (waker, file) = started.recv_timeout(Duration::from_secs(10)).expect("mounted");
+        Self { dir, file, counts, orders, waker, thread: Some(thread) }
+    }
+
+    fn order(&self, order: Order) {
+        // The shard may have ended before.
+        let _ = self.orders.send(order);
+        self.waker.wake();
+    }
+
+    fn count(&self, kind: &str) -> Count {
+        self.counts.lock().expect("not poisoned").get(kind).copied().unwrap_or_default()
+    }
+
+    fn end(&mut self, order: Order) {
+        self.order(order);
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("the shard ended well");
+        }
+    }
+}
+
+impl Drop for Shard {
+    fn drop(&mut self) {
+        self.order(Order::Die);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        unmount_stale(&self.dir);
+        let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+fn serve(
+    dir: &Path,
+    bytes: u64,
+    counts: &Counts,
+    orders: &mpsc::Receiver<Order>,
+    ready: &mpsc::Sender<(Waker, PathBuf)>,
+) {
+    let pool = BufferPool::new(64 << 20);
+    let mut ring = Ring::new().expect("a ring");
+    let id = FrontendId(3);
+    let mut frontend = FuseFrontend::mount(id, dir, &[bytes], pool.clone()).expect("a mount");
+    frontend.start(&mut ring);
+    ready.send((ring.waker(), frontend.file(VolumeId(0)))).expect("somebody waits");
+    let mut memory = vec![0u8; bytes as usize];
+    let (mut completions, mut requests) = (Vec::new(), Vec::new());
+    let mut hang = false;
+    while !frontend.is_closed() {
+        ring.turn(None, &mut completions).expect("a turn");
+        for order in orders.try_iter() {
+            match order {
+                Order::Fence => frontend.fail_all(&mut ring, libc::EIO),
+                Order::Hang => hang = true,
+                Order::Detach => frontend.detach(),
+                Order::Die => return,
+            }
+        }
+        for completion in completions.drain(..) {
+            assert_eq!((completion.owner, frontend_of(completion.tag)), (Owner::Frontend, id));
+            frontend.completed(&mut ring, completion, &mut requests);
+        }
+        for FrontendRequest { tag, op, .. } in requests.drain(..) {
+            let (kind, len) = match &op {
+                FrontendOp::Read { len, .. } => ("read", *len),
+                FrontendOp::Write { payload, .. } => ("write", payload.len() as u64),
+                FrontendOp::Discard { len, .. } => ("discard", *len),
+                FrontendOp::WriteZeroes { len, .. } => ("write-zeroes", *len),
+                FrontendOp::Flush => ("flush", 0),
+            };
+            let mut counts = counts.lock().expect("not poisoned");
+            let count = counts.entry(kind).or_default();
+            *count = Count {
+                requests: count.requests + 1,
+                bytes: count.bytes + len,
+                largest: count.largest.max(len),
+            };
+            drop(counts);
+            if !hang {
+                let result = execute(&mut memory, &pool, op);
+                frontend.complete(&mut ring, tag, Ok(result));
+            }
+        }
+    }
+}
+
+fn execute(memory: &mut [u8], pool: &BufferPool, op: FrontendOp) -> Vec<Bytes> {
+    match op {
+        FrontendOp::Read { offset, len } => {
+            return vec![pool.copy_of(&memory[offset as usize..(offset + len) as usize])];
+        }
+        FrontendOp::Write { offset, payload } => {
+            assert!((payload.as_ptr() as usize).is_multiple_of(4096), "payloads are aligned");
+            memory[offset as usize..][..payload.len()].copy_from_slice(&payload);
+        }
+        FrontendOp::Discard { offset, len } | FrontendOp::WriteZeroes { offset, len } => {
+            memory[offset as usize..(offset + len) as usize].fill(0);
+        }
+        FrontendOp::Flush => {}
+    }
+    Vec::new()
+}
+
+/// A file system mounted for the time of a test.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(device: &Path, at: &Path) -> Self {
+        fs::create_dir_all(at).expect("a directory");
+        run("mount", &[device.to_str().unwrap(), at.to_str().unwrap()]);
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).stderr(Stdio::null()).status();
+        unmount_stale(&self.0);
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new("timeout").arg("120").arg(program).args(arguments).output().expect("started");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {}\n{text}\n{errors}", output.status);
+    text
+}
+
+fn may_run() -> bool {
+    // Writing to /dev/fuse's neighbours takes the same right as mounting.
+    let root = fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("\nUid:\t0\t"));
+    if !root || !Path::new("/dev/fuse").exists() || !Path::new("/dev/loop-control").exists() {
+        eprintln!("skipped: needs root, /dev/fuse and /dev/loop-control");
+        return false;
+    }
+    true
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("paths of tests are text")
+}
+
+fn gone(device: &Path) -> bool {
+    let name = device.file_name().unwrap().to_str().unwrap();
+    !Path::new(&format!("/sys/block/{name}/loop/backing_file")).exists()
+}
+
+#[test]
+fn a_file_system_lives_on_a_loop_device() {
+    if !may_run() {
+        return;
+    }
+    let mut shard = Shard::start("xfs", 512 << 20);
+    let listed: Vec<_> = fs::read_dir(&shard.dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(listed, ["0"]);
+    let device = LoopDevice::attach(&shard.file).expect("attached");
+    let path = device.path().to_owned();
+    assert_eq!(run("blockdev", &["--getss", text(&path)]).trim(), "4096");
+    assert_eq!(run("blockdev", &["--getsize64", text(&path)]).trim(), (512u64 << 20).to_string());
+    run("mkfs.xfs", &["-q", text(&path)]);
+    assert!(shard.count("discard").bytes >= 500 << 20, "mkfs discards: {:?}", shard.counts);
+    let at = shard.dir.with_extension("mnt");
+    {
+        let mounted = Mounted::new(&path, &at);
+        let content: Vec<u8> = (0..3_000_000u32).flat_map(u32::to_le_bytes).collect();
+        fs::write(mounted.0.join("file"), &content).unwrap();
+        fs::write(mounted.0.join("gone"), &content).unwrap();
+        run("sync", &["-f", text(&mounted.0)]);
+        fs::remove_file(mounted.0.join("gone")).unwrap();
+        run("sync", &["-f", text(&mounted.0)]);
+        let before = shard.count("discard").bytes;
+        run("fstrim", &[text(&mounted.0)]);
+        assert!(shard.count("discard").bytes >= before + content.len() as u64, "fstrim arrives");
+        run("umount", &[text(&at)]);
+        let mounted = Mounted::new(&path, &at);
+        assert!(fs::read(mounted.0.join("file")).unwrap() == content, "content survives a mount");
+    }
+    assert!(shard.count("flush").requests > 0, "a file system flushes");
+    eprintln!("{:?}", shard.counts);
+    run("xfs_repair", &["-n", text(&path)]);
+    assert!(device.detach().expect("detached"), "nobody else uses it");
+    assert!(gone(&path));
+    shard.end(Order::Detach);
+    assert!(!shard.dir.exists(), "the mount point is taken away");
+}
+
+#[test]
+fn fio_verifies_what_it_wrote() {
+    if !may_run() {
+        return;
+    }
+    let mut shard = Shard::start("fio", 128 << 20);
+    let device = LoopDevice::attach(&shard.file).expect("attached");
+    for (size, rw) in [("4k", "randwrite"), ("1m", "write"), ("4k-256k", "randrw")] {
+        let name = if size.contains('-') { format!("--bsrange={size}") } else { format!("--bs={size}") };
+        run(
+            "fio",
+            &[
+                "--name=verify",
+                &format!("--filename={}", text(device.path())),
+                &format!("--rw={rw}"),
+                &name,
+                "--blockalign=4k",
+                "--size=64m",
+                "--ioengine=libaio",
+                "--direct=1",
+                "--iodepth=16",
+                "--verify=crc32c",
+                "--verify_fatal=1",
+                "--output-format=terse",
+            ],
+        );
+    }
+    // The block layer cuts at 128 pieces of memory, and fio's memory is scattered pages.
+    assert!(shard.count("write").largest >= 512 << 10, "large writes arrive as such");
+    let before = shard.count("discard");
+    run("blkdiscard", &[text(device.path())]);
+    assert!(shard.count("discard").bytes >= before.bytes + (128 << 20));
+    run("blkdiscard", &["--zeroout", "--offset", "4096", "--length", "65536", text(device.path())]);
+    let mut block = [1; 4096];
+    fs::File::open(device.path()).unwrap().read_exact_at(&mut block, 4096).unwrap();
+    assert_eq!(block, [0; 4096]);
+    assert!(device.detach().expect("detached"));
+    shard.end(Order::Detach);
+}
+
+#[test]
+fn a_fenced_device_fails_writes_at_once() {
+    if !may_run() {
+        return;
+    }
+    let mut shard = Shard::start("fence", 64 << 20);
+    let device = LoopDevice::attach(&shard.file).expect("attached");
+    shard.order(Order::Hang);
+    let path = device.path().to_owned();
+    let writer = std::thread::spawn(move || {
+        Command::new("dd").args(["if=/dev/zero", "bs=4k", "count=1", "oflag=direct"]).arg(format!("of={}", text(&path)))
+            .stderr(Stdio::null()).status().expect("dd")
+    });
+    let end = Instant::now() + Duration::from_secs(10);
+    while shard.count("write").requests == 0 {
+        assert!(Instant::now() < end, "the write arrives");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(!writer.is_finished(), "nobody has answered");
+    shard.order(Order::Fence);
+    assert!(!writer.join().unwrap().success(), "the write that was outstanding fails");
+    let file = fs::File::options().write(true).open(device.path()).unwrap();
+    let error = file.write_all_at(&[0; 4096], 0).and_then(|()| file.sync_all()).expect_err("later ones too");
+    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    drop(file);
+    assert!(device.detach().expect("detached"));
+    shard.end(Order::Detach);
+}
+
+#[test]
+fn everything_can_be_taken_away_after_the_engine_died() {
+    if !may_run() {
+        return;
+    }
+    for order in [Order::Die, Order::Detach] {
+        let mut shard = Shard::start("death", 512 << 20);
+        let device = LoopDevice::attach(&shard.file).expect("attached");
+        let path = device.path().to_owned();
+        run("mkfs.xfs", &["-q", text(&path)]);
+        let mounted = Mounted::new(&path, &shard.dir.with_extension("mnt"));
+        fs::write(mounted.0.join("file"), vec![7; 1 << 20]).unwrap();
+        shard.end(order);
+        let file = fs::File::options().write(true).open(mounted.0.join("file"));
+        let failed = file.and_then(|file| file.write_all_at(&[1; 4096], 0).and_then(|()| file.sync_all()));
+        assert!(failed.is_err(), "{order:?}: writing without an engine succeeds");
+        drop(device);
+        run("umount", &[text(&mounted.0)]);
+        let end = Instant::now() + Duration::from_secs(10);
+        while !gone(&path) {
+            assert!(Instant::now() < end, "{order:?}: autoclear takes the loop device away");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        unmount_stale(&shard.dir);
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(text(&shard.dir)), "{mounts}");
+    }
+}
+
+#[test]
+fn the_admin_thread_attaches_and_detaches() {
+    if !may_run() {
+        return;
+    }
+    let mut shard = Shard::start("admin", 16 << 20);
+    let (done, outcomes) = mpsc::channel();
+    let admin = DeviceAdmin::start(move |outcome| done.send(outcome).expect("the test waits")).unwrap();
+    let next = || outcomes.recv_timeout(Duration::from_secs(10)).expect("an outcome");
+    let missing = shard.dir.join("1");
+    admin.submit(DeviceJob::Attach { resource: RESOURCE, volume: VolumeId(1), backing: missing });
+    assert!(matches!(next(), DeviceOutcome::AttachFailed { volume: VolumeId(1), .. }));
+    admin.submit(DeviceJob::Attach { resource: RESOURCE, volume: VolumeId(0), backing: shard.file.clone() });
+    let DeviceOutcome::Attached { device, .. } = next() else { panic!("attached") };
+    let path = device.path().to_owned();
+    admin.submit(DeviceJob::Detach { resource: RESOURCE, devices: vec![device] });
+    let DeviceOutcome::Detached { errors, .. } = next() else { panic!("detached") };
+    assert!(errors.is_empty() && gone(&path), "{errors:?}");
+    shard.end(Order::Detach);
+}
+
+/// Not a test of anything: prints what the transport can do. `cargo test --release -- --ignored --nocapture speed`
+#[test]
+#[ignore = "a measurement, not a test"]
+fn speed() {
+    let mut shard = Shard::start("speed", 512 << 20);
+    let device = LoopDevice::attach(&shard.file).expect("attached");
+    for (rw, size, depth) in
+        [("randwrite", "4k", 1), ("randwrite", "4k", 32), ("randread", "4k", 1), ("randread", "4k", 32), ("write", "1m", 8)]
+    {
+        let report = run(
+            "fio",
+            &[
+                "--name=speed",
+                &format!("--filename={}", text(device.path())),
+                &format!("--rw={rw}"),
+                &format!("--bs={size}"),
+                &format!("--iodepth={depth}"),
+                "--ioengine=io_uring",
+                "--direct=1",
+                "--time_based",
+                "--runtime=3",
+            ],
+        );
+        let line = report.lines().find(|line| line.contains("IOPS=")).unwrap_or_default();
+        println!("{rw} {size} depth {depth}: {}", line.trim());
+    }
+    device.detach().expect("detached");
+    shard.end(Order::Detach);
+}
