@@ -9,11 +9,14 @@
 pub mod batch;
 pub mod frame;
 pub mod message;
+pub mod superblock;
+pub mod versions;
 mod wire;
 
 pub use batch::{Batch, EntryDesc, EntryKind, LocalHeader, NewEntry};
 pub use frame::{FRAME_HEADER_BYTES, FrameHeader, META_BYTES_MAX, PAYLOAD_BYTES_MAX};
 pub use message::{Envelope, LogState, Message, Reject, ReplicaData};
+pub use superblock::{Checkpoint, DataState, Superblock, Void};
 pub use wire::DecodeError;
 
 /// CRC-32C of `bytes`.

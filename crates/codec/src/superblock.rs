@@ -1,0 +1,304 @@
+//! The superblock: what a replica must know before it can read its own journal. One block; several
+//! copies of it are kept and the valid one with the highest sequence counts (R14).
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 4 | magic `MSSB` |
+//! | 4 | 2 | format version |
+//! | 6 | 2 | zero |
+//! | 8 | 8 | sequence |
+//! | 16 | 8 | resource |
+//! | 24 | 8 | incarnation |
+//! | 32 | 8 | journal bytes |
+//! | 40 | 8 | promised epoch |
+//! | 48 | 8 | generation |
+//! | 56 | 32 | checkpoint: epoch, index, chain, journal offset |
+//! | 88 | 8 | commit index |
+//! | 96 | 8 | data state: 0 consistent, 1 inconsistent |
+//! | 104 | 8 | base, 0 while consistent |
+//! | 112 | 8 | active slot of the version table, 0 or 1 |
+//! | 120 | 8 | zero |
+//! | 128 | 8 | number of volumes n, 1..=64 |
+//! | 136 | 8 | number of voids v, 0..=32 |
+//! | 144 | 8 | number of epochs e, 0..=64 |
+//! | 152 | 8 n | volume sizes in bytes |
+//! | … | 16 v | voids: generation, end |
+//! | … | 16 e | epochs: epoch, last index |
+//! | 4092 | 4 | CRC-32C over bytes 0..4092 |
+
+use crate::crc32c;
+use crate::frame::EPOCHS_MAX;
+use crate::wire::{DecodeError, Put, Reader};
+use mainstay_types::{
+    BLOCK_BYTES, Chain, Epoch, Incarnation, Index, Position, ResourceId, VOLUME_BYTES_MAX, VOLUMES_MAX,
+};
+
+pub const SUPERBLOCK_BYTES: usize = BLOCK_BYTES as usize;
+pub const SUPERBLOCK_MAGIC: u32 = u32::from_le_bytes(*b"MSSB");
+pub const SUPERBLOCK_VERSION: u16 = 1;
+/// Most voids that are kept.
+pub const VOIDS_MAX: usize = 32;
+
+const _: () = assert!(152 + VOLUMES_MAX * 8 + VOIDS_MAX * 16 + EPOCHS_MAX * 16 + 4 <= SUPERBLOCK_BYTES);
+
+/// Journal records of an older generation than `generation` that lie beyond `end` are void: a cut or a
+/// recovery ended the log there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Void {
+    pub generation: u64,
+    pub end: Index,
+}
+
+/// How far the backing store is complete, and where the journal goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Checkpoint {
+    pub at: Position,
+    /// Chain after `at`.
+    pub chain: Chain,
+    /// Where the batch after `at` is, or would be unless it had to go to the start of the ring.
+    pub offset: u64,
+}
+
+/// State of the backing store together with the journal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DataState {
+    Consistent,
+    /// Target of an extent copy (R16). Every extent is at least as new as `base`.
+    Inconsistent {
+        base: Index,
+    },
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Superblock {
+    /// Rises with every update.
+    pub sequence: u64,
+    pub resource: ResourceId,
+    pub incarnation: Incarnation,
+    pub volumes: Vec<u64>,
+    pub journal_bytes: u64,
+    /// R1.
+    pub promised: Epoch,
+    /// Goes into the local area of every journal record; rises with every recovery, cut and restart.
+    pub generation: u64,
+    /// Ascending in both fields.
+    pub voids: Vec<Void>,
+    pub checkpoint: Checkpoint,
+    /// Highest index that was known to be committed, and was durable here.
+    pub commit: Index,
+    pub data: DataState,
+    /// Epochs up to the checkpoint with their last index, ascending; the newest 64.
+    pub epochs: Vec<(Epoch, Index)>,
+    pub versions_slot: u8,
+}
+
+impl Superblock {
+    /// The whole block.
+    ///
+    /// # Panics
+    /// On more volumes, voids or epochs than the block has room for.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        assert!(!self.volumes.is_empty() && self.volumes.len() <= VOLUMES_MAX);
+        assert!(self.voids.len() <= VOIDS_MAX && self.epochs.len() <= EPOCHS_MAX);
+        let mut out = Vec::with_capacity(SUPERBLOCK_BYTES);
+        out.put_u32(SUPERBLOCK_MAGIC);
+        out.put_u16(SUPERBLOCK_VERSION);
+        out.put_u16(0);
+        out.put_u64(self.sequence);
+        out.put_u64(self.resource.0);
+        out.put_u64(self.incarnation.0);
+        out.put_u64(self.journal_bytes);
+        out.put_u64(self.promised.0);
+        out.put_u64(self.generation);
+        out.put_u64(self.checkpoint.at.epoch.0);
+        out.put_u64(self.checkpoint.at.index.0);
+        out.put_u64(self.checkpoint.chain.0);
+        out.put_u64(self.checkpoint.offset);
+        out.put_u64(self.commit.0);
+        let (state, base) = match self.data {
+            DataState::Consistent => (0, 0),
+            DataState::Inconsistent { base } => (1, base.0),
+        };
+        out.put_u64(state);
+        out.put_u64(base);
+        out.put_u64(self.versions_slot.into());
+        out.put_u64(0);
+        out.put_u64(self.volumes.len() as u64);
+        out.put_u64(self.voids.len() as u64);
+        out.put_u64(self.epochs.len() as u64);
+        for &volume in &self.volumes {
+            out.put_u64(volume);
+        }
+        for void in &self.voids {
+            out.put_u64(void.generation);
+            out.put_u64(void.end.0);
+        }
+        for (epoch, last) in &self.epochs {
+            out.put_u64(epoch.0);
+            out.put_u64(last.0);
+        }
+        out.resize(SUPERBLOCK_BYTES - 4, 0);
+        let crc = crc32c(&out);
+        out.put_u32(crc);
+        out
+    }
+
+    pub fn decode(block: &[u8]) -> Result<Self, DecodeError> {
+        let what = "superblock";
+        if block.len() != SUPERBLOCK_BYTES {
+            return Err(DecodeError::Short { what, need: SUPERBLOCK_BYTES, have: block.len() });
+        }
+        let (body, crc) = block.split_at(SUPERBLOCK_BYTES - 4);
+        let mut r = Reader::new(what, body);
+        let magic = r.u32()?;
+        if magic != SUPERBLOCK_MAGIC {
+            return Err(DecodeError::Magic { what, found: magic });
+        }
+        if crc32c(body).to_le_bytes() != crc {
+            return Err(DecodeError::Checksum { what });
+        }
+        let version = r.u16()?;
+        if version != SUPERBLOCK_VERSION {
+            return Err(DecodeError::Version { what, found: version, known: SUPERBLOCK_VERSION });
+        }
+        r.zeroes(2)?;
+        let sequence = r.u64()?;
+        let resource = ResourceId(r.u64()?);
+        let incarnation = Incarnation(r.u64()?);
+        let journal_bytes = r.u64()?;
+        let promised = Epoch(r.u64()?);
+        let generation = r.u64()?;
+        let checkpoint = Checkpoint {
+            at: Position { epoch: Epoch(r.u64()?), index: Index(r.u64()?) },
+            chain: Chain(r.u64()?),
+            offset: r.u64()?,
+        };
+        let commit = Index(r.u64()?);
+        let state = r.u64()?;
+        let base = Index(r.u64()?);
+        let data = match (state, base.0) {
+            (0, 0) => DataState::Consistent,
+            (1, _) => DataState::Inconsistent { base },
+            _ => return Err(r.field("data state", state)),
+        };
+        let versions_slot = match r.u64()? {
+            slot @ (0 | 1) => slot as u8,
+            other => return Err(r.field("version table slot", other)),
+        };
+        r.zeroes(8)?;
+        let volume_count = bounded(&mut r, "volumes", VOLUMES_MAX)?;
+        let void_count = bounded(&mut r, "voids", VOIDS_MAX)?;
+        let epoch_count = bounded(&mut r, "epochs", EPOCHS_MAX)?;
+        if volume_count == 0 {
+            return Err(r.field("volumes", 0));
+        }
+        let mut volumes = Vec::with_capacity(volume_count);
+        for _ in 0..volume_count {
+            let bytes = r.u64()?;
+            if bytes == 0 || bytes > VOLUME_BYTES_MAX || !bytes.is_multiple_of(BLOCK_BYTES) {
+                return Err(r.field("volume bytes", bytes));
+            }
+            volumes.push(bytes);
+        }
+        let mut voids = Vec::with_capacity(void_count);
+        for _ in 0..void_count {
+            voids.push(Void { generation: r.u64()?, end: Index(r.u64()?) });
+        }
+        let mut epochs = Vec::with_capacity(epoch_count);
+        for _ in 0..epoch_count {
+            epochs.push((Epoch(r.u64()?), Index(r.u64()?)));
+        }
+        if !journal_bytes.is_multiple_of(BLOCK_BYTES)
+            || checkpoint.offset > journal_bytes
+            || !checkpoint.offset.is_multiple_of(BLOCK_BYTES)
+        {
+            return Err(r.field("journal offset", checkpoint.offset));
+        }
+        let rest = r.remaining();
+        r.zeroes(rest)?;
+        Ok(Self {
+            sequence,
+            resource,
+            incarnation,
+            volumes,
+            journal_bytes,
+            promised,
+            generation,
+            voids,
+            checkpoint,
+            commit,
+            data,
+            epochs,
+            versions_slot,
+        })
+    }
+}
+
+fn bounded(r: &mut Reader<'_>, field: &'static str, max: usize) -> Result<usize, DecodeError> {
+    let value = r.u64()?;
+    if value > max as u64 {
+        return Err(r.field(field, value));
+    }
+    Ok(value as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Superblock {
+        Superblock {
+            sequence: 9,
+            resource: ResourceId(3),
+            incarnation: Incarnation(77),
+            volumes: vec![1 << 20, 4096],
+            journal_bytes: 1 << 24,
+            promised: Epoch(5),
+            generation: 8,
+            voids: vec![Void { generation: 7, end: Index(11) }, Void { generation: 8, end: Index(15) }],
+            checkpoint: Checkpoint { at: Position::new(4, 12), chain: Chain(99), offset: 8192 },
+            commit: Index(14),
+            data: DataState::Inconsistent { base: Index(2) },
+            epochs: vec![(Epoch(1), Index(3)), (Epoch(4), Index(12))],
+            versions_slot: 1,
+        }
+    }
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        let block = example().encode();
+        assert_eq!(block.len(), SUPERBLOCK_BYTES);
+        assert_eq!(Superblock::decode(&block), Ok(example()));
+        let full = Superblock {
+            volumes: vec![VOLUME_BYTES_MAX; VOLUMES_MAX],
+            voids: vec![Void { generation: 1, end: Index(1) }; VOIDS_MAX],
+            epochs: vec![(Epoch(1), Index(1)); EPOCHS_MAX],
+            data: DataState::Consistent,
+            ..example()
+        };
+        assert_eq!(Superblock::decode(&full.encode()), Ok(full));
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let good = example().encode();
+        for byte in 0..good.len() {
+            let mut bad = good.clone();
+            bad[byte] ^= 1 << (byte % 8);
+            assert!(Superblock::decode(&bad).is_err(), "byte {byte}");
+        }
+        assert!(Superblock::decode(&good[..100]).is_err());
+    }
+
+    #[test]
+    fn impossible_counts_are_refused_even_with_a_good_checksum() {
+        for at in [96, 112, 128, 136, 144, 152] {
+            let mut bad = example().encode();
+            bad[at..at + 8].copy_from_slice(&u64::MAX.to_le_bytes());
+            let crc = crc32c(&bad[..SUPERBLOCK_BYTES - 4]);
+            bad[SUPERBLOCK_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+            assert!(matches!(Superblock::decode(&bad), Err(DecodeError::Field { .. })), "offset {at}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! The version table on disk: for every extent the index of the last entry that changed it, in pages
+//! of one block, each with a checksum of its own, so that a checkpoint rewrites only what changed.
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 4 | magic `MSVT` |
+//! | 4 | 4 | page number |
+//! | 8 | 4 | CRC-32C over the page, this field taken as zero |
+//! | 12 | 4 | zero |
+//! | 16 | 8 × 510 | versions; extents of all volumes in order, zeroes behind the last |
+
+use crate::crc32c;
+use crate::wire::{DecodeError, Put, Reader};
+use mainstay_types::{BLOCK_BYTES, Index};
+
+pub const VERSIONS_PAGE_BYTES: usize = BLOCK_BYTES as usize;
+/// Versions in one page.
+pub const VERSIONS_PER_PAGE: usize = (VERSIONS_PAGE_BYTES - 16) / 8;
+const VERSIONS_MAGIC: u32 = u32::from_le_bytes(*b"MSVT");
+const CRC_AT: usize = 8;
+
+/// Appends one page to `out`.
+///
+/// # Panics
+/// On more than [`VERSIONS_PER_PAGE`] versions.
+pub fn encode_page(out: &mut Vec<u8>, page: u32, versions: &[Index]) {
+    assert!(versions.len() <= VERSIONS_PER_PAGE);
+    let start = out.len();
+    out.put_u32(VERSIONS_MAGIC);
+    out.put_u32(page);
+    out.put_u64(0);
+    for version in versions {
+        out.put_u64(version.0);
+    }
+    out.resize(start + VERSIONS_PAGE_BYTES, 0);
+    let crc = crc32c(&out[start..]);
+    out[start + CRC_AT..start + CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Decodes the page that must be number `page` into `versions`.
+pub fn decode_page(block: &[u8], page: u32, versions: &mut [Index]) -> Result<(), DecodeError> {
+    let what = "version table page";
+    if block.len() != VERSIONS_PAGE_BYTES || versions.len() > VERSIONS_PER_PAGE {
+        return Err(DecodeError::Short { what, need: VERSIONS_PAGE_BYTES, have: block.len() });
+    }
+    let mut r = Reader::new(what, block);
+    let magic = r.u32()?;
+    if magic != VERSIONS_MAGIC {
+        return Err(DecodeError::Magic { what, found: magic });
+    }
+    let number = r.u32()?;
+    let crc = r.u32()?;
+    let mut whole = [0; VERSIONS_PAGE_BYTES];
+    whole.copy_from_slice(block);
+    whole[CRC_AT..CRC_AT + 4].fill(0);
+    if crc32c(&whole) != crc {
+        return Err(DecodeError::Checksum { what });
+    }
+    if number != page {
+        return Err(r.field("page", number.into()));
+    }
+    r.zeroes(4)?;
+    for version in versions {
+        *version = Index(r.u64()?);
+    }
+    let rest = r.remaining();
+    r.zeroes(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        for len in [0, 1, VERSIONS_PER_PAGE] {
+            let versions: Vec<Index> = (0..len as u64).map(|i| Index(i * 7)).collect();
+            let mut out = vec![1, 2, 3];
+            encode_page(&mut out, 5, &versions);
+            assert_eq!(out.len(), 3 + VERSIONS_PAGE_BYTES);
+            let mut back = vec![Index(1); len];
+            assert_eq!(decode_page(&out[3..], 5, &mut back), Ok(()));
+            assert_eq!(back, versions);
+            assert!(decode_page(&out[3..], 6, &mut back).is_err(), "a misplaced page is refused");
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let mut good = Vec::new();
+        encode_page(&mut good, 0, &[Index(3), Index(4)]);
+        let mut versions = [Index(0); 2];
+        for byte in 0..good.len() {
+            let mut bad = good.clone();
+            bad[byte] ^= 1 << (byte % 8);
+            assert!(decode_page(&bad, 0, &mut versions).is_err(), "byte {byte}");
+        }
+    }
+}
