@@ -1,1 +1,41 @@
+//! What the end-to-end tests and the demo share: a lab driven through the real binary, a MariaDB on top of
+//! it, the load and the proofs. Everything here works from outside: it knows the command line and the API,
+//! not the crates behind them.
 
+pub mod command;
+pub mod events;
+pub mod lab;
+pub mod ledger;
+pub mod mariadb;
+pub mod proof;
+pub mod sysbench;
+
+use std::time::{Duration, Instant, SystemTime};
+
+/// Microseconds of wall clock since 1970. All processes of a lab run on one machine, so their clocks are
+/// one clock; nothing but reports depends on it.
+#[must_use]
+pub fn now_us() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
+}
+
+/// Asks `ready` every 50 ms until it gives a value; after `limit` fails with what it said last.
+///
+/// # Errors
+/// When the limit is reached.
+pub fn wait_for<T>(
+    what: &str,
+    limit: Duration,
+    mut ready: impl FnMut() -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let start = Instant::now();
+    loop {
+        match ready() {
+            Ok(value) => return Ok(value),
+            Err(error) if start.elapsed() >= limit => {
+                return Err(error.context(format!("{what}: not within {limit:?}")));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
