@@ -1,0 +1,244 @@
+//! The connection to the engine of this node.
+//!
+//! It is made again whenever it breaks. The greeting and the lease are stated again right away, by the
+//! thread of the connection; everything else is stated again by the reconciler, which hears of the new
+//! connection through [`EngineInput::Connected`]. Nothing here waits without a limit, so that an engine
+//! that hangs delays neither a lease nor a request for status.
+
+use crate::threads::{lock, spawn};
+use mainstay_api::engine::{
+    EngineError, EngineEvent, EngineLine, LineError, ReplicaStatus, Reply, Request, RequestLine, encode_line,
+    read_line,
+};
+use mainstay_types::{ResourceId, Time};
+use std::collections::BTreeMap;
+use std::io::{BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
+/// The engine's reader is its own thread; a line that it does not take within this time means that it hangs.
+const WRITE_TIMEOUT: Duration = Duration::from_millis(300);
+/// Requests whose replies are outstanding.
+const PENDING_MAX: usize = 1024;
+
+#[derive(Debug, thiserror::Error)]
+pub enum EngineCallError {
+    #[error("the engine of this node is not running or does not answer")]
+    Disconnected,
+    #[error("the engine did not answer within {0:?}")]
+    Timeout(Duration),
+    #[error(transparent)]
+    Refused(EngineError),
+}
+
+impl EngineCallError {
+    /// The same as the engine would say it.
+    #[must_use]
+    pub fn into_engine_error(self) -> EngineError {
+        let (code, remedy) = match &self {
+            Self::Refused(error) => return error.clone(),
+            Self::Disconnected => ("engine-unreachable", "Start the engine of this node."),
+            Self::Timeout(_) => ("engine-timeout", "Look at the engine's log."),
+        };
+        EngineError { code: code.into(), message: self.to_string(), remedy: remedy.into() }
+    }
+}
+
+/// What the engine does unasked.
+#[derive(Clone, Debug)]
+pub enum EngineInput {
+    Connected,
+    Disconnected,
+    Event(Box<EngineEvent>),
+}
+
+/// Talks to the engine. Clones share the connection.
+#[derive(Clone)]
+pub struct EngineLink {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    socket: PathBuf,
+    writer: Mutex<Option<UnixStream>>,
+    pending: Mutex<BTreeMap<u64, SyncSender<Reply>>>,
+    next_id: AtomicU64,
+    greeting: Mutex<Option<Request>>,
+    lease_until: AtomicU64,
+    replicas: Mutex<BTreeMap<ResourceId, ReplicaStatus>>,
+}
+
+impl EngineLink {
+    /// Starts connecting to `socket`; `input` is called on the connection's thread and must not wait.
+    #[must_use]
+    pub fn start(socket: &Path, input: impl Fn(EngineInput) + Send + 'static) -> Self {
+        let shared = Arc::new(Shared {
+            socket: socket.to_path_buf(),
+            writer: Mutex::new(None),
+            pending: Mutex::new(BTreeMap::new()),
+            next_id: AtomicU64::new(1),
+            greeting: Mutex::new(None),
+            lease_until: AtomicU64::new(0),
+            replicas: Mutex::new(BTreeMap::new()),
+        });
+        let thread = shared.clone();
+        spawn("agent-engine", move || {
+            loop {
+                run_connection(&thread, &input);
+                std::thread::sleep(RECONNECT_PAUSE);
+            }
+        });
+        Self { shared }
+    }
+
+    /// Says who this node is, now and on every new connection.
+    pub fn greet(&self, greeting: Request) {
+        let changed = lock(&self.shared.greeting).replace(greeting.clone()).as_ref() != Some(&greeting);
+        if changed {
+            self.post(greeting);
+        }
+    }
+
+    /// Tells the engine how long the lease lasts, now and on every new connection. Never waits for an answer.
+    pub fn lease(&self, until: Time) {
+        self.shared.lease_until.store(until.0, Ordering::SeqCst);
+        self.post(Request::Lease { until_us: until });
+    }
+
+    /// When the lease ends that was told last.
+    #[must_use]
+    pub fn lease_until(&self) -> Time {
+        Time(self.shared.lease_until.load(Ordering::SeqCst))
+    }
+
+    /// Sends a request whose reply does not matter.
+    pub fn post(&self, request: Request) {
+        let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
+        self.shared.write(id, request);
+    }
+
+    /// Sends a request and waits for its reply.
+    ///
+    /// # Errors
+    /// When there is no connection, no reply in time, or the engine refuses.
+    pub fn request(&self, request: Request, timeout: Duration) -> Result<Reply, EngineCallError> {
+        let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
+        let (sender, receiver) = sync_channel(1);
+        {
+            let mut pending = lock(&self.shared.pending);
+            if pending.len() >= PENDING_MAX {
+                return Err(EngineCallError::Timeout(Duration::ZERO));
+            }
+            pending.insert(id, sender);
+        }
+        let sent = self.shared.write(id, request);
+        let reply = if sent { receiver.recv_timeout(timeout) } else { Err(RecvTimeoutError::Disconnected) };
+        lock(&self.shared.pending).remove(&id);
+        match reply {
+            Ok(Reply::Error(error)) => Err(EngineCallError::Refused(error)),
+            Ok(reply) => Ok(reply),
+            Err(RecvTimeoutError::Timeout) => Err(EngineCallError::Timeout(timeout)),
+            Err(RecvTimeoutError::Disconnected) => Err(EngineCallError::Disconnected),
+        }
+    }
+
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        lock(&self.shared.writer).is_some()
+    }
+
+    /// The last status of every replica on the present connection.
+    #[must_use]
+    pub fn replicas(&self) -> BTreeMap<ResourceId, ReplicaStatus> {
+        lock(&self.shared.replicas).clone()
+    }
+
+    /// Forgets a replica that was dropped.
+    pub fn forget(&self, resource: ResourceId) {
+        lock(&self.shared.replicas).remove(&resource);
+    }
+}
+
+impl Shared {
+    fn write(&self, id: u64, request: Request) -> bool {
+        let Ok(line) = encode_line(&RequestLine { id, request }) else {
+            tracing::error!("a request to the engine is longer than a line may be and is not sent");
+            return false;
+        };
+        let mut writer = lock(&self.writer);
+        let Some(stream) = writer.as_mut() else {
+            return false;
+        };
+        if stream.write_all(&line).is_ok() {
+            return true;
+        }
+        // A line may have been cut: the connection is of no use any more. Its reader notices and reconnects.
+        if let Some(stream) = writer.take() {
+            drop(stream.shutdown(std::net::Shutdown::Both));
+        }
+        false
+    }
+}
+
+fn run_connection(shared: &Shared, input: &impl Fn(EngineInput)) {
+    let Ok(stream) = UnixStream::connect(&shared.socket) else {
+        return;
+    };
+    let Ok(writer) = stream.try_clone() else {
+        return;
+    };
+    if writer.set_write_timeout(Some(WRITE_TIMEOUT)).is_err() {
+        return;
+    }
+    *lock(&shared.writer) = Some(writer);
+    let greeting = lock(&shared.greeting).clone();
+    if let Some(greeting) = greeting {
+        shared.write(0, greeting);
+        let until_us = Time(shared.lease_until.load(Ordering::SeqCst));
+        shared.write(0, Request::Lease { until_us });
+    }
+    input(EngineInput::Connected);
+    let error = read_lines(stream, shared, input);
+    *lock(&shared.writer) = None;
+    // Nobody may wait for replies of a connection that is gone.
+    lock(&shared.pending).clear();
+    lock(&shared.replicas).clear();
+    input(EngineInput::Disconnected);
+    if let Some(error) = error {
+        tracing::warn!(%error, "lost the connection to the engine; it is made again");
+    }
+}
+
+fn read_lines(stream: UnixStream, shared: &Shared, input: &impl Fn(EngineInput)) -> Option<LineError> {
+    let mut reader = BufReader::new(stream);
+    loop {
+        match read_line::<EngineLine>(&mut reader) {
+            Ok(Some(EngineLine::Reply { id, reply })) => {
+                let waiting = lock(&shared.pending).remove(&id);
+                if let Some(waiting) = waiting {
+                    // The asker may have given up at this moment, which is its right.
+                    drop(waiting.try_send(reply));
+                } else if let Reply::Error(error) = reply {
+                    tracing::debug!(%error, "the engine refused a request that waits for no reply");
+                }
+            }
+            Ok(Some(EngineLine::Event { event })) => {
+                if let EngineEvent::Replica(status) = &event {
+                    lock(&shared.replicas).insert(status.resource, status.clone());
+                }
+                input(EngineInput::Event(Box::new(event)));
+            }
+            Ok(None) => return None,
+            Err(LineError::Json(error)) => {
+                // One line that this version does not know does not spoil the others.
+                tracing::debug!(%error, "ignored a line of the engine");
+            }
+            Err(error) => return Some(error),
+        }
+    }
+}

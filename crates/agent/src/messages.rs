@@ -1,0 +1,118 @@
+//! What agents say to each other. The encoding is JSON, but for the Raft core's own messages.
+
+use mainstay_api::engine;
+use mainstay_api::rest::ErrorBody;
+use mainstay_control::Command;
+use mainstay_types::NodeId;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// First on every connection.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Greeting {
+    /// 0 when the sender is not a member yet.
+    pub cluster: u64,
+    pub node: NodeId,
+    pub lane: LaneKind,
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum LaneKind {
+    Lease,
+    Log,
+    /// Questions with answers.
+    Call,
+}
+
+/// See `mainstay_control::lease`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum LeaseMessage {
+    Heartbeat {
+        generation: u64,
+        seq: u64,
+        /// Nodes and generations that the sender never acknowledges again.
+        suspects: Vec<(NodeId, u64)>,
+    },
+    Ack {
+        generation: u64,
+        seq: u64,
+    },
+}
+
+/// Identity of a proposal; the same id takes effect at most once, however often it is sent.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct ProposalId(pub u64, pub u64);
+
+impl ProposalId {
+    /// A new id. Its randomness is what tells it from those of other nodes and earlier runs.
+    #[must_use]
+    pub fn random() -> Self {
+        Self(random_u64(), random_u64())
+    }
+}
+
+/// A random number that is not 0.
+#[must_use]
+pub fn random_u64() -> u64 {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).expect("the kernel gives randomness once it is up");
+    u64::from_le_bytes(bytes).max(1)
+}
+
+impl fmt::Display for ProposalId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}{:016x}", self.0, self.1)
+    }
+}
+
+/// A command on its way into the log; also the content of a log entry.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Proposal {
+    pub id: ProposalId,
+    pub command: Command,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct JoinRequest {
+    pub node: String,
+    pub agent_address: String,
+    pub engine_address: String,
+}
+
+/// What a joiner needs to become a member.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct JoinTicket {
+    pub cluster: u64,
+    pub cluster_name: String,
+    pub node: NodeId,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Call {
+    Join(JoinRequest),
+    /// A question to the engine of the asked node: only [`engine::Request::Status`] and
+    /// [`engine::Request::Digest`] are passed on.
+    Engine(engine::Request),
+    Pool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum CallReply {
+    Joined(JoinTicket),
+    Engine(engine::Reply),
+    Pool { free_bytes: u64 },
+    Error(ErrorBody),
+}
+
+impl CallReply {
+    /// The answer to whoever belongs elsewhere.
+    #[must_use]
+    pub fn other_cluster() -> Self {
+        Self::Error(ErrorBody {
+            code: "other-cluster".into(),
+            message: "the asked node is not a member of the asker's cluster".into(),
+            remedy: "Check the address of the peer.".into(),
+        })
+    }
+}

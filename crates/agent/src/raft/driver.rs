@@ -1,0 +1,546 @@
+//! The thread that drives the Raft core.
+//!
+//! Guarantees
+//! - A vote, an entry or a snapshot is durable before anybody hears of it: messages that depend on them leave
+//!   after [`RaftStore::persist`] returned.
+//! - A proposal takes effect at most once, however often it is repeated here or forwarded to other leaders.
+//!   It is repeated until its outcome was applied here or its proposer's patience ends.
+//! - A change of members is durable as committed before it is acted on, so that a restart never falls back
+//!   to an older majority.
+//! - When the store fails the thread ends and says so; the agent ends with it (R13).
+
+use super::machine::Machine;
+use super::store::{RaftStore, RaftStoreError, SNAPSHOT_EVERY_ENTRIES};
+use super::{ConsensusLog, ProposeError, View};
+use crate::messages::{Proposal, ProposalId};
+use crate::threads::{lock, spawn};
+use crate::transport::Transport;
+use mainstay_control::{Command, Outcome};
+use mainstay_types::NodeId;
+use protobuf::Message as _;
+use raft::eraftpb::{ConfChange, ConfChangeType, ConfState, Entry, EntryType, Message, MessageType};
+use raft::{ProgressState, RawNode, SnapshotStatus, StateRole};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// One tick; heartbeats every 2, elections after 8 to 16 of them: 100 ms, and 400 to 800 ms.
+const TICK: Duration = Duration::from_millis(50);
+const HEARTBEAT_TICKS: usize = 2;
+const ELECTION_TICKS: usize = 8;
+/// Messages and proposals that wait for the thread; more messages are dropped.
+const QUEUE_MAX: usize = 4096;
+/// Proposals of this node whose outcome is awaited.
+const WAITING_MAX: usize = 1024;
+/// An unanswered proposal is sent again after this time.
+const REPEAT_AFTER: Duration = Duration::from_millis(400);
+/// A snapshot that was not confirmed within this time is taken for lost.
+const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(5);
+/// A learner that lacks at most this many entries becomes a voter.
+const LEARNER_LAG_MAX: u64 = 16;
+
+/// What a driver is started with.
+pub struct RaftSettings {
+    pub node: NodeId,
+    /// Called when the thread ended because it cannot go on.
+    pub on_fatal: Box<dyn FnOnce(String) + Send>,
+}
+
+enum Input {
+    Message(Box<Message>),
+    Forwarded(Proposal),
+    Propose { proposal: Proposal, reply: SyncSender<Outcome>, deadline: Instant },
+    Stop,
+}
+
+type Listener = Box<dyn Fn(&View) + Send>;
+
+/// The rest of the agent's access to the log. Clones share it.
+#[derive(Clone)]
+pub struct RaftHandle {
+    queue: SyncSender<Input>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    view: Mutex<View>,
+    listeners: Mutex<Vec<Listener>>,
+    stopped: AtomicBool,
+}
+
+/// Starts the thread on an opened store.
+///
+/// # Errors
+/// When the store's content cannot be used.
+pub fn start(store: RaftStore, transport: Transport, settings: RaftSettings) -> Result<RaftHandle, RaftStoreError> {
+    let machine = Machine::restore(store.newest_snapshot())?;
+    let applied = store.newest_snapshot().get_metadata().index;
+    let conf_state = store.newest_snapshot().get_metadata().get_conf_state().clone();
+    let config = raft::Config {
+        id: u64::from(settings.node.0),
+        election_tick: ELECTION_TICKS,
+        heartbeat_tick: HEARTBEAT_TICKS,
+        applied,
+        max_size_per_msg: 1 << 20,
+        max_inflight_msgs: 64,
+        check_quorum: true,
+        pre_vote: true,
+        ..raft::Config::default()
+    };
+    let raw = RawNode::new(&config, store, &slog::Logger::root(ToTracing, slog::o!()))
+        .map_err(|error| RaftStoreError::Core { source: Box::new(error) })?;
+    let (queue, inputs) = sync_channel(QUEUE_MAX);
+    let mut driver = Driver {
+        node: settings.node,
+        raw,
+        machine,
+        applied,
+        conf_state,
+        transport,
+        waiting: BTreeMap::new(),
+        snapshots_sent: BTreeMap::new(),
+        shared: Arc::new(Shared {
+            view: Mutex::new(View {
+                state: Arc::default(),
+                leader: None,
+                is_leader: false,
+                voters: BTreeSet::new(),
+                learners: BTreeSet::new(),
+            }),
+            listeners: Mutex::new(Vec::new()),
+            stopped: AtomicBool::new(false),
+        }),
+        state_changed: true,
+    };
+    // Entries known to be committed are applied before anybody sees the state.
+    driver.process_ready()?;
+    driver.publish();
+    let handle = RaftHandle { queue, shared: driver.shared.clone() };
+    spawn("agent-raft", move || {
+        let shared = driver.shared.clone();
+        let end = Ending { shared, on_fatal: Some(settings.on_fatal) };
+        let result = driver.run(&inputs);
+        end.finish(result);
+    });
+    Ok(handle)
+}
+
+/// Reports the end of the thread, be it by an error or by a panic of the Raft core.
+struct Ending {
+    shared: Arc<Shared>,
+    on_fatal: Option<Box<dyn FnOnce(String) + Send>>,
+}
+
+impl Ending {
+    fn finish(mut self, result: Result<(), RaftStoreError>) {
+        let on_fatal = self.on_fatal.take();
+        if let (Err(error), Some(on_fatal)) = (result, on_fatal) {
+            on_fatal(error.to_string());
+        }
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.shared.stopped.store(true, Ordering::SeqCst);
+        if let Some(on_fatal) = self.on_fatal.take() {
+            on_fatal("the thread of the control plane's log panicked".to_owned());
+        }
+    }
+}
+
+impl RaftHandle {
+    /// Takes a message that another agent's Raft core sent.
+    pub fn message(&self, bytes: &[u8]) {
+        let mut message = Message::default();
+        if let Err(error) = message.merge_from_bytes(bytes) {
+            tracing::warn!(%error, "dropped an unreadable message of another agent");
+            return;
+        }
+        // Dropping is allowed; the core repeats what matters.
+        drop(self.queue.try_send(Input::Message(Box::new(message))));
+    }
+
+    /// Takes a proposal that another agent forwarded because this node leads, as far as it knows.
+    pub fn forwarded(&self, proposal: Proposal) {
+        drop(self.queue.try_send(Input::Forwarded(proposal)));
+    }
+
+    /// Ends the thread. Outstanding proposals are reported as unknown.
+    pub fn stop(&self) {
+        drop(self.queue.try_send(Input::Stop));
+    }
+
+    /// Whether the thread has ended and closed its store.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.shared.stopped.load(Ordering::SeqCst)
+    }
+}
+
+impl ConsensusLog for RaftHandle {
+    fn propose(&self, command: Command, timeout: Duration) -> Result<Outcome, ProposeError> {
+        let id = ProposalId::random();
+        let (reply, outcome) = sync_channel(1);
+        let deadline = Instant::now() + timeout;
+        let input = Input::Propose { proposal: Proposal { id, command }, reply, deadline };
+        self.queue.try_send(input).map_err(|error| match error {
+            TrySendError::Full(_) => ProposeError::Busy,
+            TrySendError::Disconnected(_) => ProposeError::Stopped,
+        })?;
+        outcome.recv_timeout(timeout + TICK).map_err(|_| ProposeError::Unknown { id })
+    }
+
+    fn view(&self) -> View {
+        lock(&self.shared.view).clone()
+    }
+
+    fn subscribe(&self, listener: Listener) {
+        let mut listeners = lock(&self.shared.listeners);
+        listener(&lock(&self.shared.view));
+        listeners.push(listener);
+    }
+}
+
+struct Waiting {
+    proposal: Proposal,
+    reply: SyncSender<Outcome>,
+    deadline: Instant,
+    repeat_at: Instant,
+}
+
+struct Driver {
+    node: NodeId,
+    raw: RawNode<RaftStore>,
+    machine: Machine,
+    applied: u64,
+    /// Members after the last applied entry.
+    conf_state: ConfState,
+    transport: Transport,
+    waiting: BTreeMap<ProposalId, Waiting>,
+    snapshots_sent: BTreeMap<u64, Instant>,
+    shared: Arc<Shared>,
+    state_changed: bool,
+}
+
+impl Driver {
+    fn run(&mut self, inputs: &Receiver<Input>) -> Result<(), RaftStoreError> {
+        let mut next_tick = Instant::now() + TICK;
+        loop {
+            let mut input = inputs.recv_timeout(next_tick.saturating_duration_since(Instant::now()));
+            // Everything that has arrived is taken before the disk is touched: one transaction for all.
+            for _ in 0..QUEUE_MAX {
+                match input {
+                    Ok(Input::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                    Ok(input) => self.take(input),
+                    Err(RecvTimeoutError::Timeout) => break,
+                }
+                input = inputs.recv_timeout(Duration::ZERO);
+            }
+            if Instant::now() >= next_tick {
+                // Ticks missed while the disk was slow are not made up for: nobody elects because of them.
+                next_tick = Instant::now() + TICK;
+                self.raw.tick();
+                self.repeat_proposals();
+                self.lead();
+            }
+            self.process_ready()?;
+            self.maintain_snapshot()?;
+            self.publish();
+        }
+    }
+
+    fn take(&mut self, input: Input) {
+        match input {
+            Input::Message(message) => {
+                let from = message.from;
+                if let Err(error) = self.raw.step(*message) {
+                    tracing::debug!(from, %error, "the Raft core refused a message");
+                }
+            }
+            Input::Forwarded(proposal) => {
+                if self.raw.raft.state == StateRole::Leader {
+                    self.append(&proposal);
+                }
+            }
+            Input::Propose { proposal, reply, deadline } => {
+                if self.waiting.len() < WAITING_MAX {
+                    self.submit(&proposal);
+                    let repeat_at = Instant::now() + REPEAT_AFTER;
+                    let waiting = Waiting { proposal, reply, deadline, repeat_at };
+                    self.waiting.insert(waiting.proposal.id, waiting);
+                }
+            }
+            Input::Stop => {}
+        }
+    }
+
+    fn submit(&mut self, proposal: &Proposal) {
+        if self.raw.raft.state == StateRole::Leader {
+            self.append(proposal);
+        } else if let Some(leader) = node_of(self.raw.raft.leader_id) {
+            self.transport.send_proposal(leader, proposal);
+        }
+    }
+
+    fn append(&mut self, proposal: &Proposal) {
+        match serde_json::to_vec(proposal) {
+            Ok(bytes) => {
+                if let Err(error) = self.raw.propose(Vec::new(), bytes) {
+                    tracing::debug!(id = %proposal.id, %error, "a proposal was dropped; its proposer repeats it");
+                }
+            }
+            Err(error) => tracing::error!(id = %proposal.id, %error, "a proposal cannot be encoded"),
+        }
+    }
+
+    fn repeat_proposals(&mut self) {
+        let now = Instant::now();
+        self.waiting.retain(|_, waiting| waiting.deadline > now);
+        let due: Vec<Proposal> = self
+            .waiting
+            .values_mut()
+            .filter(|waiting| waiting.repeat_at <= now)
+            .map(|waiting| {
+                waiting.repeat_at = now + REPEAT_AFTER;
+                waiting.proposal.clone()
+            })
+            .collect();
+        for proposal in due {
+            self.submit(&proposal);
+        }
+    }
+
+    /// What only the leader does: bring the members in line with the cluster state, one at a time, and
+    /// notice lost snapshots.
+    fn lead(&mut self) {
+        if self.raw.raft.state != StateRole::Leader {
+            self.snapshots_sent.clear();
+            return;
+        }
+        let progress = self.raw.raft.prs();
+        let lost: Vec<u64> = self
+            .snapshots_sent
+            .iter()
+            .filter(|(_, sent)| sent.elapsed() > SNAPSHOT_PATIENCE)
+            .map(|(&peer, _)| peer)
+            .collect();
+        let stuck: Vec<u64> = lost
+            .iter()
+            .copied()
+            .filter(|&peer| progress.get(peer).is_some_and(|progress| progress.state == ProgressState::Snapshot))
+            .collect();
+        for peer in lost {
+            self.snapshots_sent.remove(&peer);
+        }
+        for peer in stuck {
+            self.raw.report_snapshot(peer, SnapshotStatus::Failure);
+        }
+        if self.raw.raft.has_pending_conf() {
+            return;
+        }
+        if let Some(change) = self.next_member_change()
+            && let Err(error) = self.raw.propose_conf_change(Vec::new(), change)
+        {
+            tracing::debug!(%error, "a change of members was dropped; it is proposed again");
+        }
+    }
+
+    fn next_member_change(&self) -> Option<ConfChange> {
+        let wanted: BTreeSet<u64> = self.machine.state.nodes.keys().map(|node| u64::from(node.0)).collect();
+        let change = |kind, node_id| {
+            let mut change = ConfChange { node_id, ..ConfChange::default() };
+            change.set_change_type(kind);
+            change
+        };
+        let known = |node: u64| self.conf_state.voters.contains(&node) || self.conf_state.learners.contains(&node);
+        if let Some(&node) = wanted.iter().find(|&&node| !known(node)) {
+            return Some(change(ConfChangeType::AddLearnerNode, node));
+        }
+        let committed = self.raw.raft.raft_log.committed;
+        let caught_up = |node: u64| {
+            self.raw
+                .raft
+                .prs()
+                .get(node)
+                .is_some_and(|progress| progress.recent_active && progress.matched + LEARNER_LAG_MAX >= committed)
+        };
+        self.conf_state
+            .learners
+            .iter()
+            .find(|&&node| wanted.contains(&node) && caught_up(node))
+            .map(|&node| change(ConfChangeType::AddNode, node))
+    }
+
+    fn process_ready(&mut self) -> Result<(), RaftStoreError> {
+        while self.raw.has_ready() {
+            let mut ready = self.raw.ready();
+            self.send(ready.take_messages());
+            let snapshot = Some(ready.snapshot()).filter(|snapshot| !snapshot.is_empty()).cloned();
+            let must_write = snapshot.is_some() || !ready.entries().is_empty() || ready.must_sync();
+            if let Some(hard_state) = ready.hs() {
+                self.raw.mut_store().note_hard_state(hard_state);
+            }
+            if must_write {
+                let entries = ready.take_entries();
+                self.raw.mut_store().persist(&entries, None, snapshot.as_ref())?;
+            }
+            if let Some(snapshot) = &snapshot {
+                self.machine = Machine::restore(snapshot)?;
+                self.applied = snapshot.get_metadata().index;
+                self.conf_state = snapshot.get_metadata().get_conf_state().clone();
+                self.state_changed = true;
+                self.answer_remembered();
+            }
+            self.send(ready.take_persisted_messages());
+            let committed = ready.take_committed_entries();
+            self.apply(&committed)?;
+            let mut light = self.raw.advance(ready);
+            if let Some(commit) = light.commit_index() {
+                self.raw.mut_store().note_commit(commit);
+            }
+            self.send(light.take_messages());
+            let committed = light.take_committed_entries();
+            self.apply(&committed)?;
+            self.raw.advance_apply();
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, entries: &[Entry]) -> Result<(), RaftStoreError> {
+        if let Some(last) = entries.last()
+            && entries.iter().any(|entry| entry.get_entry_type() != EntryType::EntryNormal)
+        {
+            let store = self.raw.mut_store();
+            store.note_commit(last.index);
+            store.persist(&[], None, None)?;
+        }
+        for entry in entries {
+            self.applied = entry.index;
+            match entry.get_entry_type() {
+                EntryType::EntryNormal if entry.data.is_empty() => {}
+                EntryType::EntryNormal => self.apply_proposal(entry)?,
+                EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => {
+                    let mut change = ConfChange::default();
+                    change
+                        .merge_from_bytes(&entry.data)
+                        .map_err(|error| RaftStoreError::Entry { index: entry.index, what: error.to_string() })?;
+                    self.conf_state = self
+                        .raw
+                        .apply_conf_change(&change)
+                        .map_err(|source| RaftStoreError::Core { source: Box::new(source) })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_proposal(&mut self, entry: &Entry) -> Result<(), RaftStoreError> {
+        // An entry that this version cannot read must stop it: skipping would make its state another one.
+        let proposal: Proposal = serde_json::from_slice(&entry.data)
+            .map_err(|error| RaftStoreError::Entry { index: entry.index, what: error.to_string() })?;
+        let outcome = self.machine.apply(&proposal);
+        self.state_changed = true;
+        if let Some(waiting) = self.waiting.remove(&proposal.id) {
+            // The proposer may have given up at this moment, which is its right.
+            drop(waiting.reply.try_send(outcome));
+        }
+        Ok(())
+    }
+
+    /// Proposals whose outcome came with a snapshot.
+    fn answer_remembered(&mut self) {
+        let machine = &self.machine;
+        self.waiting.retain(|id, waiting| {
+            let Some(outcome) = machine.remembered(*id) else {
+                return true;
+            };
+            drop(waiting.reply.try_send(outcome.clone()));
+            false
+        });
+    }
+
+    fn maintain_snapshot(&mut self) -> Result<(), RaftStoreError> {
+        let store = self.raw.store();
+        let old = store.newest_snapshot().get_metadata().index;
+        let due = self.applied >= old + SNAPSHOT_EVERY_ENTRIES || store.snapshot_wanted();
+        if !due || self.applied == 0 || self.applied == old {
+            return Ok(());
+        }
+        let data = self.machine.encode()?;
+        let (applied, conf_state) = (self.applied, self.conf_state.clone());
+        self.raw.mut_store().save_snapshot(applied, conf_state, data)
+    }
+
+    fn send(&mut self, messages: Vec<Message>) {
+        for message in messages {
+            let (to, is_snapshot) = (message.to, message.get_msg_type() == MessageType::MsgSnapshot);
+            let sent = match (node_of(to), message.write_to_bytes()) {
+                (Some(node), Ok(bytes)) => self.transport.send_raft(node, &bytes),
+                _ => false,
+            };
+            if is_snapshot {
+                if sent {
+                    self.snapshots_sent.insert(to, Instant::now());
+                } else {
+                    self.raw.report_snapshot(to, SnapshotStatus::Failure);
+                }
+            } else if !sent {
+                self.raw.report_unreachable(to);
+            }
+        }
+    }
+
+    fn publish(&mut self) {
+        let nodes = |ids: &[u64]| ids.iter().filter_map(|&id| node_of(id)).collect::<BTreeSet<_>>();
+        let leader = node_of(self.raw.raft.leader_id);
+        let is_leader = self.raw.raft.state == StateRole::Leader;
+        let (voters, learners) = (nodes(&self.conf_state.voters), nodes(&self.conf_state.learners));
+        let listeners = lock(&self.shared.listeners);
+        let mut view = lock(&self.shared.view);
+        let same = view.leader == leader
+            && view.is_leader == is_leader
+            && view.voters == voters
+            && view.learners == learners;
+        if same && !self.state_changed {
+            return;
+        }
+        if view.leader != leader {
+            tracing::info!(node = %self.node, ?leader, "the control plane's leader changed");
+            for waiting in self.waiting.values_mut() {
+                waiting.repeat_at = Instant::now();
+            }
+        }
+        let state = if self.state_changed { Arc::new(self.machine.state.clone()) } else { view.state.clone() };
+        self.state_changed = false;
+        *view = View { state, leader, is_leader, voters, learners };
+        let published = view.clone();
+        drop(view);
+        for listener in listeners.iter() {
+            listener(&published);
+        }
+    }
+}
+
+fn node_of(id: u64) -> Option<NodeId> {
+    u32::try_from(id).ok().filter(|id| *id != 0).map(NodeId)
+}
+
+/// Passes the Raft core's log on.
+struct ToTracing;
+
+impl slog::Drain for ToTracing {
+    type Ok = ();
+    type Err = slog::Never;
+
+    fn log(&self, record: &slog::Record<'_>, _values: &slog::OwnedKVList) -> Result<(), slog::Never> {
+        match record.level() {
+            slog::Level::Critical | slog::Level::Error => tracing::error!(target: "raft", "{}", record.msg()),
+            slog::Level::Warning => tracing::debug!(target: "raft", "{}", record.msg()),
+            _ => tracing::trace!(target: "raft", "{}", record.msg()),
+        }
+        Ok(())
+    }
+}

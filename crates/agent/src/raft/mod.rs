@@ -1,0 +1,56 @@
+//! The replicated cluster state: an existing Raft core, a durable log, and a thread that drives both.
+//!
+//! Everything else sees [`ConsensusLog`] only, so that the Raft library can be exchanged.
+
+mod driver;
+mod machine;
+pub mod store;
+
+pub use driver::{RaftHandle, RaftSettings, start};
+pub use machine::Machine;
+
+use crate::messages::ProposalId;
+use mainstay_control::{Command, Outcome, State};
+use mainstay_types::NodeId;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a node knows about the log now.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// The state after the last entry that was applied here.
+    pub state: Arc<State>,
+    pub leader: Option<NodeId>,
+    pub is_leader: bool,
+    /// Nodes whose agents make up the majority.
+    pub voters: BTreeSet<NodeId>,
+    /// Nodes that receive the log and do not vote yet.
+    pub learners: BTreeSet<NodeId>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ProposeError {
+    /// It may have taken effect, or may do so later: the caller reads the state again.
+    #[error("the control plane did not confirm the change in time; it may still take effect (proposal {id})")]
+    Unknown { id: ProposalId },
+    #[error("too many changes wait for the control plane")]
+    Busy,
+    #[error("this agent is stopping")]
+    Stopped,
+}
+
+/// The log of commands that all nodes apply in one order.
+pub trait ConsensusLog: Send + Sync {
+    /// Proposes a command and waits until it was applied here.
+    ///
+    /// # Errors
+    /// [`ProposeError::Unknown`] after `timeout`; nothing happened with the other errors.
+    fn propose(&self, command: Command, timeout: Duration) -> Result<Outcome, ProposeError>;
+
+    /// The state as of the last entry applied here, with the membership and the leader.
+    fn view(&self) -> View;
+
+    /// Called, on the log's own thread, after every change of the view. Must not wait.
+    fn subscribe(&self, listener: Box<dyn Fn(&View) + Send>);
+}

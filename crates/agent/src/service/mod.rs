@@ -1,0 +1,8 @@
+//! What services do to the operating system: mounts, processes, addresses.
+//!
+//! The order of steps, their time limits and their undoing are decided by `mainstay_ha`; the files here carry
+//! single steps out. Every step may be repeated.
+
+pub mod mount;
+pub mod process;
+pub mod vip;

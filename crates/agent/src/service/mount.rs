@@ -1,0 +1,297 @@
+//! File systems of services.
+//!
+//! Guarantees
+//! - A file system is made only on a volume whose beginning and end are all zeroes, which is how a new
+//!   volume is born. Anything else is content and is never formatted.
+//! - Mounting what is mounted and unmounting what is not are successes.
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Bytes at the beginning of a volume that are searched for content; every known file system, volume manager
+/// and partition table has something there.
+const HEAD_BYTES: u64 = 4 << 20;
+/// Bytes at the end of a volume that are searched, where RAID and partition tables keep copies.
+const TAIL_BYTES: u64 = 1 << 20;
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
+
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    #[error("cannot read {device}: {source}")]
+    Read {
+        device: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{device} is blank and the service does not allow making a file system (mkfs = true)")]
+    Blank { device: PathBuf },
+    #[error("{device} holds {found}, not {wanted}; it is not touched")]
+    Foreign { device: PathBuf, found: &'static str, wanted: String },
+    #[error("making the file system on {device} failed: {message}")]
+    Make { device: PathBuf, message: String },
+    #[error("cannot make the mount point {path}: {source}")]
+    MountPoint {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("mounting {device} at {path} failed: {errno}")]
+    Mount { device: PathBuf, path: PathBuf, errno: Errno },
+    #[error("something else is mounted at {path}: {source_found}")]
+    Occupied { path: PathBuf, source_found: String },
+    #[error("unmounting {path} failed: {errno}")]
+    Unmount { path: PathBuf, errno: Errno },
+}
+
+/// What to mount.
+#[derive(Clone, Debug)]
+pub struct MountPlan {
+    pub device: PathBuf,
+    pub path: PathBuf,
+    pub fstype: String,
+    /// Comma-separated, as in fstab; may be empty.
+    pub options: String,
+    pub mkfs: bool,
+}
+
+/// Mounts, after making a file system if the volume is blank and that is wanted.
+///
+/// # Errors
+/// See [`MountError`].
+pub fn ensure_mounted(plan: &MountPlan) -> Result<(), MountError> {
+    if let Some(found) = mounted_source(&plan.path) {
+        if same_device(Path::new(&found), &plan.device) {
+            return Ok(());
+        }
+        return Err(MountError::Occupied { path: plan.path.clone(), source_found: found });
+    }
+    let read = |source| MountError::Read { device: plan.device.clone(), source };
+    let content = inspect(&mut File::open(&plan.device).map_err(read)?).map_err(read)?;
+    match content {
+        Content::Blank if plan.mkfs => make(&plan.device, &plan.fstype)?,
+        Content::Blank => return Err(MountError::Blank { device: plan.device.clone() }),
+        Content::FileSystem(name) if name == family(&plan.fstype) => {}
+        Content::FileSystem(found) => {
+            return Err(MountError::Foreign {
+                device: plan.device.clone(),
+                found,
+                wanted: plan.fstype.clone(),
+            });
+        }
+        // The kernel knows more file systems than this file; it refuses what it does not recognize.
+        Content::Unknown => {}
+    }
+    std::fs::create_dir_all(&plan.path)
+        .map_err(|source| MountError::MountPoint { path: plan.path.clone(), source })?;
+    let (flags, data) = parse_options(&plan.fstype, &plan.options);
+    mount(Some(&plan.device), &plan.path, Some(plan.fstype.as_str()), flags, Some(data.as_str())).map_err(|errno| {
+        MountError::Mount { device: plan.device.clone(), path: plan.path.clone(), errno }
+    })
+}
+
+/// Unmounts; waits up to `patience` for what still holds it busy.
+///
+/// # Errors
+/// When it is still busy, or the kernel refuses for another reason.
+pub fn ensure_unmounted(path: &Path, patience: Duration) -> Result<(), MountError> {
+    let deadline = Instant::now() + patience;
+    while mounted_source(path).is_some() {
+        match umount2(path, MntFlags::UMOUNT_NOFOLLOW) {
+            Ok(()) | Err(Errno::EINVAL) => {}
+            Err(Errno::EBUSY) if Instant::now() < deadline => std::thread::sleep(BUSY_PAUSE),
+            Err(errno) => return Err(MountError::Unmount { path: path.to_path_buf(), errno }),
+        }
+    }
+    Ok(())
+}
+
+/// Takes the mount out of sight at once; the kernel ends it when the last user is gone (R19).
+pub fn detach(path: &Path) {
+    while mounted_source(path).is_some() {
+        if umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).is_err() {
+            return;
+        }
+    }
+}
+
+/// Source of the topmost mount at `path`, if there is one.
+#[must_use]
+pub fn mounted_source(path: &Path) -> Option<String> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    find_mount(&table, path)
+}
+
+/// Mount point of the cgroup hierarchy of version 2.
+#[must_use]
+pub fn cgroup2_mount() -> Option<PathBuf> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    table.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let kind = after.split(' ').next()?;
+        let point = PathBuf::from(unescape(before.split(' ').nth(4)?));
+        (kind == "cgroup2" && point.is_dir()).then_some(point)
+    })
+}
+
+fn find_mount(table: &str, path: &Path) -> Option<String> {
+    table.lines().rev().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let point = unescape(before.split(' ').nth(4)?);
+        (Path::new(&point) == path).then(|| unescape(after.split(' ').nth(1).unwrap_or("")))
+    })
+}
+
+/// The kernel writes space, tab, newline and backslash as three octal digits.
+fn unescape(field: &str) -> String {
+    field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+}
+
+fn same_device(a: &Path, b: &Path) -> bool {
+    let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    real(a) == real(b)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Content {
+    Blank,
+    FileSystem(&'static str),
+    Unknown,
+}
+
+fn inspect(device: &mut (impl Read + Seek)) -> io::Result<Content> {
+    let bytes = device.seek(SeekFrom::End(0))?;
+    let head = read_piece(device, 0, bytes.min(HEAD_BYTES))?;
+    let has = |offset: usize, magic: &[u8]| head.get(offset..offset + magic.len()) == Some(magic);
+    if has(0, b"XFSB") {
+        return Ok(Content::FileSystem("xfs"));
+    }
+    if has(1080, &[0x53, 0xef]) {
+        return Ok(Content::FileSystem("ext"));
+    }
+    if has(65_600, b"_BHRfS_M") {
+        return Ok(Content::FileSystem("btrfs"));
+    }
+    let tail_start = bytes.saturating_sub(TAIL_BYTES);
+    let tail = read_piece(device, tail_start, bytes - tail_start)?;
+    let blank = head.iter().chain(&tail).all(|&byte| byte == 0);
+    Ok(if blank { Content::Blank } else { Content::Unknown })
+}
+
+fn read_piece(device: &mut (impl Read + Seek), offset: u64, bytes: u64) -> io::Result<Vec<u8>> {
+    device.seek(SeekFrom::Start(offset))?;
+    let mut piece = Vec::new();
+    device.take(bytes).read_to_end(&mut piece)?;
+    Ok(piece)
+}
+
+/// The name that [`inspect`] has for file systems of this type.
+fn family(fstype: &str) -> &str {
+    if fstype.starts_with("ext") { "ext" } else { fstype }
+}
+
+fn make(device: &Path, fstype: &str) -> Result<(), MountError> {
+    let failed = |message: String| MountError::Make { device: device.to_path_buf(), message };
+    let mut command = Command::new(format!("mkfs.{fstype}"));
+    // A new volume is all zeroes already: discarding it would only send that to every replica.
+    match fstype {
+        "xfs" => command.args(["-q", "-K"]),
+        "ext2" | "ext3" | "ext4" => command.args(["-q", "-E", "nodiscard"]),
+        _ => &mut command,
+    };
+    let output = command
+        .arg(device)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| failed(format!("mkfs.{fstype} cannot be run: {error}")))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(failed(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())))
+}
+
+fn parse_options(fstype: &str, options: &str) -> (MsFlags, String) {
+    let mut flags = MsFlags::empty();
+    let mut data: Vec<&str> = Vec::new();
+    for option in options.split(',').map(str::trim).filter(|option| !option.is_empty()) {
+        match option {
+            "defaults" | "rw" => {}
+            "ro" => flags |= MsFlags::MS_RDONLY,
+            "noatime" => flags |= MsFlags::MS_NOATIME,
+            "nodiratime" => flags |= MsFlags::MS_NODIRATIME,
+            "relatime" => flags |= MsFlags::MS_RELATIME,
+            "nodev" => flags |= MsFlags::MS_NODEV,
+            "nosuid" => flags |= MsFlags::MS_NOSUID,
+            "noexec" => flags |= MsFlags::MS_NOEXEC,
+            "sync" => flags |= MsFlags::MS_SYNCHRONOUS,
+            other => data.push(other),
+        }
+    }
+    // XFS refuses two mounts of one UUID in one kernel. A dead mount of an earlier primacy that somebody
+    // still holds open must not keep the service down; the record decides who may write, not the UUID.
+    if fstype == "xfs" && !data.contains(&"nouuid") {
+        data.push("nouuid");
+    }
+    (flags, data.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Cursor;
+
+    #[test]
+    fn only_zeroes_are_blank() {
+        let size = 8 << 20;
+        assert_eq!(inspect(&mut Cursor::new(vec![0; size])).unwrap(), Content::Blank);
+        for at in [0, 512, HEAD_BYTES as usize - 1, size - 1, size - TAIL_BYTES as usize] {
+            let mut bytes = vec![0; size];
+            bytes[at] = 1;
+            assert_eq!(inspect(&mut Cursor::new(bytes)).unwrap(), Content::Unknown, "a byte at {at}");
+        }
+        let mut xfs = vec![0; size];
+        xfs[..4].copy_from_slice(b"XFSB");
+        assert_eq!(inspect(&mut Cursor::new(xfs)).unwrap(), Content::FileSystem("xfs"));
+        let mut ext = vec![0; size];
+        ext[1080..1082].copy_from_slice(&[0x53, 0xef]);
+        assert_eq!(inspect(&mut Cursor::new(ext)).unwrap(), Content::FileSystem(family("ext4")));
+    }
+
+    #[test]
+    fn content_is_never_formatted() {
+        let dir = tempfile::tempdir().unwrap();
+        let device = dir.path().join("volume");
+        let mut bytes = vec![0; 8 << 20];
+        bytes[65_600..65_608].copy_from_slice(b"_BHRfS_M");
+        std::fs::write(&device, &bytes).unwrap();
+        let plan = MountPlan {
+            device: device.clone(),
+            path: dir.path().join("mnt"),
+            fstype: "xfs".into(),
+            options: String::new(),
+            mkfs: true,
+        };
+        assert!(matches!(ensure_mounted(&plan), Err(MountError::Foreign { found: "btrfs", .. })));
+        assert_eq!(std::fs::read(&device).unwrap(), bytes);
+    }
+
+    #[test]
+    fn the_topmost_mount_counts() {
+        let table = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+                     40 22 7:1 / /srv/my\\040db rw - xfs /dev/loop1 rw\n\
+                     41 40 7:2 / /srv/my\\040db rw shared:3 - xfs /dev/loop2 rw\n";
+        assert_eq!(find_mount(table, Path::new("/srv/my db")).as_deref(), Some("/dev/loop2"));
+        assert_eq!(find_mount(table, Path::new("/srv")), None);
+    }
+
+    #[test]
+    fn options_are_split_into_flags_and_data() {
+        let (flags, data) = parse_options("xfs", "noatime, nodev,logbsize=256k");
+        assert_eq!(flags, MsFlags::MS_NOATIME | MsFlags::MS_NODEV);
+        assert_eq!(data, "logbsize=256k,nouuid");
+    }
+}

@@ -1,0 +1,353 @@
+//! Processes of services.
+//!
+//! Guarantees
+//! - A process is in the cgroup `<root>/<service>/<process>` from its first instruction on, and all that it
+//!   starts stays there: killing the cgroup leaves nothing behind.
+//! - Processes survive the agent. A restarted agent finds them through [`Running::load`]: process id and
+//!   start time from the state file, checked against the cgroup, so that a reused id is never taken for it.
+//! - What cannot be found out counts as running (R19).
+
+use crate::sys::{self, Identity};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Group, Pid, User};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+const POLL: Duration = Duration::from_millis(20);
+/// A log of a service that is larger is moved aside when its process starts again.
+const LOG_BYTES_MAX: u64 = 64 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    #[error("the cgroup {path} cannot be used: {source}")]
+    Cgroup {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the log file {path} cannot be opened: {source}")]
+    Log {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("there is no user {0} on this node")]
+    UnknownUser(String),
+    #[error("an empty command")]
+    EmptyCommand,
+    #[error("{command} cannot be started: {source}")]
+    Start {
+        command: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{command} did not finish within {seconds} s")]
+    Timeout { command: String, seconds: u64 },
+    #[error("{command} ended with {status}; see {log}")]
+    Failed { command: String, status: ExitStatus, log: PathBuf },
+    #[error("the processes in {0} could not be killed; they count as running")]
+    Unkillable(PathBuf),
+    #[error("{0} is not a signal name")]
+    UnknownSignal(String),
+}
+
+/// Where a service's processes live.
+#[derive(Clone, Debug)]
+pub struct ServiceDirs {
+    /// `<root>/<service>`
+    pub cgroup: PathBuf,
+    /// `<state>/services/<service>`
+    pub logs: PathBuf,
+}
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub struct ProcessPlan {
+    pub name: String,
+    pub command: Vec<String>,
+    pub user: Option<String>,
+    pub env: BTreeMap<String, String>,
+}
+
+/// A process that was started, by this agent or by its predecessor.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Running {
+    pub name: String,
+    pub pid: i32,
+    /// Clock ticks since boot, from `/proc/<pid>/stat`: with the id the identity of a process.
+    pub start_ticks: u64,
+}
+
+impl Running {
+    /// Whether it still runs. A zombie does not.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        matches!(stat_of(self.pid), Some((state, ticks)) if ticks == self.start_ticks && state != 'Z' && state != 'X')
+    }
+}
+
+/// Starts a process in its cgroup and does not wait for it.
+///
+/// # Errors
+/// See [`ProcessError`].
+pub fn start(dirs: &ServiceDirs, plan: &ProcessPlan) -> Result<(Running, Child), ProcessError> {
+    let child = spawn(dirs, plan, &plan.name)?;
+    let pid = i32::try_from(child.id()).expect("process ids of Linux fit");
+    // The child is not reaped yet, so its entry in /proc exists even if it has ended.
+    let start_ticks = stat_of(pid).map_or(0, |(_, ticks)| ticks);
+    Ok((Running { name: plan.name.clone(), pid, start_ticks }, child))
+}
+
+/// Runs a command to its end: preparation and checks.
+///
+/// # Errors
+/// See [`ProcessError`]. After a timeout the command has been killed with all that it started.
+pub fn run(dirs: &ServiceDirs, plan: &ProcessPlan, role: &str, timeout: Duration) -> Result<(), ProcessError> {
+    let leaf = format!("{}-{role}", plan.name);
+    let mut child = spawn(dirs, plan, &leaf)?;
+    let deadline = Instant::now() + timeout;
+    let command = plan.command.join(" ");
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) if status.success() => return Ok(()),
+            Ok(Some(status)) => {
+                return Err(ProcessError::Failed { command, status, log: log_path(dirs, &plan.name) });
+            }
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(POLL),
+            Ok(None) | Err(_) => {
+                kill_cgroup(&dirs.cgroup.join(leaf), Duration::from_secs(5))?;
+                drop(child.wait());
+                return Err(ProcessError::Timeout { command, seconds: timeout.as_secs() });
+            }
+        }
+    }
+}
+
+/// Stops a process: the signal to its process group, then, after `timeout`, the end of its whole cgroup.
+///
+/// # Errors
+/// When something survived, which then counts as running (R19).
+pub fn stop(dirs: &ServiceDirs, running: &Running, signal: &str, timeout: Duration) -> Result<(), ProcessError> {
+    let signal = parse_signal(signal)?;
+    let cgroup = dirs.cgroup.join(&running.name);
+    if running.is_alive() {
+        let pid = Pid::from_raw(running.pid);
+        // It leads its own session and thereby its own process group; databases get the signal once, from here.
+        // It may have ended by itself just now.
+        let _ = kill(pid, signal);
+        let deadline = Instant::now() + timeout;
+        while running.is_alive() && Instant::now() < deadline {
+            std::thread::sleep(POLL);
+        }
+    }
+    if is_populated(&cgroup) {
+        kill_cgroup(&cgroup, Duration::from_secs(5))?;
+    }
+    Ok(())
+}
+
+/// Kills every process in `cgroup` and below, and waits until none is left.
+///
+/// # Errors
+/// When some process does not go away within `patience`.
+pub fn kill_cgroup(cgroup: &Path, patience: Duration) -> Result<(), ProcessError> {
+    let deadline = Instant::now() + patience;
+    while is_populated(cgroup) {
+        if fs::write(cgroup.join("cgroup.kill"), "1").is_err() {
+            // Kernels before 5.14 have no cgroup.kill.
+            for pid in pids(cgroup) {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+        }
+        if Instant::now() >= deadline {
+            return Err(ProcessError::Unkillable(cgroup.to_path_buf()));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Whether any process lives in `cgroup` or below. An unreadable one counts as populated.
+#[must_use]
+pub fn is_populated(cgroup: &Path) -> bool {
+    match fs::read_to_string(cgroup.join("cgroup.events")) {
+        Ok(events) => !events.lines().any(|line| line == "populated 0"),
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
+}
+
+/// Whether `address` accepts a TCP connection now.
+#[must_use]
+pub fn tcp_answers(address: &str) -> bool {
+    let Ok(addresses) = address.to_socket_addrs() else {
+        return false;
+    };
+    addresses.into_iter().any(|address| TcpStream::connect_timeout(&address, Duration::from_millis(500)).is_ok())
+}
+
+/// Removes a service's empty cgroups.
+pub fn remove_cgroups(cgroup: &Path) {
+    if let Ok(entries) = fs::read_dir(cgroup) {
+        for entry in entries.flatten().filter(|entry| entry.path().is_dir()) {
+            drop(fs::remove_dir(entry.path()));
+        }
+    }
+    drop(fs::remove_dir(cgroup));
+}
+
+fn spawn(dirs: &ServiceDirs, plan: &ProcessPlan, leaf: &str) -> Result<Child, ProcessError> {
+    let (program, arguments) = plan.command.split_first().ok_or(ProcessError::EmptyCommand)?;
+    let cgroup = dirs.cgroup.join(leaf);
+    let unusable = |source| ProcessError::Cgroup { path: cgroup.clone(), source };
+    fs::create_dir_all(&cgroup).map_err(unusable)?;
+    let procs = OpenOptions::new().write(true).open(cgroup.join("cgroup.procs")).map_err(unusable)?;
+    let log = open_log(dirs, &plan.name)?;
+    let log_again = log
+        .try_clone()
+        .map_err(|source| ProcessError::Log { path: log_path(dirs, &plan.name), source })?;
+    let user = plan.user.as_deref().map(find_user).transpose()?;
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(log).stderr(log_again).current_dir("/");
+    // The agent's own environment is its operator's business, not the service's.
+    command.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    if let Some(user) = &user {
+        command.env("HOME", &user.dir).env("USER", &user.name).env("LOGNAME", &user.name);
+    }
+    command.envs(&plan.env);
+    sys::isolate(&mut command, procs, user.map(|user| identity_of(&user)));
+    command
+        .spawn()
+        .map_err(|source| ProcessError::Start { command: plan.command.join(" "), source })
+}
+
+fn log_path(dirs: &ServiceDirs, process: &str) -> PathBuf {
+    dirs.logs.join(format!("{process}.log"))
+}
+
+fn open_log(dirs: &ServiceDirs, process: &str) -> Result<File, ProcessError> {
+    let path = log_path(dirs, process);
+    let open = || -> io::Result<File> {
+        fs::create_dir_all(&dirs.logs)?;
+        if fs::metadata(&path).is_ok_and(|metadata| metadata.len() > LOG_BYTES_MAX) {
+            fs::rename(&path, path.with_extension("log.old"))?;
+        }
+        OpenOptions::new().create(true).append(true).open(&path)
+    };
+    open().map_err(|source| ProcessError::Log { path: path.clone(), source })
+}
+
+fn find_user(name: &str) -> Result<User, ProcessError> {
+    User::from_name(name).ok().flatten().ok_or_else(|| ProcessError::UnknownUser(name.to_owned()))
+}
+
+fn identity_of(user: &User) -> Identity {
+    let groups = CString::new(user.name.as_str())
+        .ok()
+        .and_then(|name| nix::unistd::getgrouplist(&name, user.gid).ok())
+        .unwrap_or_else(|| vec![Group::from_gid(user.gid).ok().flatten().map_or(user.gid, |group| group.gid)]);
+    Identity { uid: user.uid, gid: user.gid, groups }
+}
+
+fn parse_signal(name: &str) -> Result<Signal, ProcessError> {
+    let upper = name.to_uppercase();
+    let full = if upper.starts_with("SIG") { upper } else { format!("SIG{upper}") };
+    Signal::from_str(&full).map_err(|_| ProcessError::UnknownSignal(name.to_owned()))
+}
+
+fn pids(cgroup: &Path) -> Vec<i32> {
+    let mut found: Vec<i32> = fs::read_to_string(cgroup.join("cgroup.procs"))
+        .unwrap_or_default()
+        .lines()
+        .filter_map(|line| line.parse().ok())
+        .collect();
+    if let Ok(entries) = fs::read_dir(cgroup) {
+        for entry in entries.flatten().filter(|entry| entry.path().is_dir()) {
+            found.extend(pids(&entry.path()));
+        }
+    }
+    found
+}
+
+/// State and start time of a process.
+fn stat_of(pid: i32) -> Option<(char, u64)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may contain spaces and parentheses; the fields start behind the last one.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    Some((fields.first()?.chars().next()?, fields.get(19)?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dirs(dir: &Path) -> Option<ServiceDirs> {
+        let root = crate::service::mount::cgroup2_mount()?.join(format!("mainstay-test-{}", std::process::id()));
+        fs::create_dir_all(&root).ok()?;
+        Some(ServiceDirs { cgroup: root.join("svc"), logs: dir.join("logs") })
+    }
+
+    fn plan(script: &str) -> ProcessPlan {
+        ProcessPlan {
+            name: "p".into(),
+            command: vec!["sh".into(), "-c".into(), script.into()],
+            user: None,
+            env: BTreeMap::from([("WORD".to_owned(), "hello".to_owned())]),
+        }
+    }
+
+    #[test]
+    fn a_process_and_all_that_it_started_are_stopped() {
+        let dir = tempfile::tempdir().unwrap();
+        let Some(dirs) = dirs(dir.path()) else {
+            eprintln!("skipped: no writable cgroup hierarchy of version 2 here");
+            return;
+        };
+        // The shell ignores the signal, and has a child in a session of its own.
+        let (running, mut child) =
+            start(&dirs, &plan("trap '' TERM; echo $WORD; setsid sleep 1000 & while :; do sleep 0.1; done")).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while fs::read_to_string(dirs.logs.join("p.log")).unwrap() != "hello\n" {
+            assert!(Instant::now() < deadline, "the process wrote no log");
+            std::thread::sleep(POLL);
+        }
+        assert!(running.is_alive() && is_populated(&dirs.cgroup));
+        stop(&dirs, &running, "TERM", Duration::from_millis(200)).unwrap();
+        drop(child.wait());
+        assert!(!running.is_alive() && !is_populated(&dirs.cgroup));
+        assert!(run(&dirs, &plan("exit 0"), "prepare", Duration::from_secs(5)).is_ok());
+        assert!(matches!(
+            run(&dirs, &plan("exit 3"), "prepare", Duration::from_secs(5)),
+            Err(ProcessError::Failed { .. })
+        ));
+        assert!(matches!(
+            run(&dirs, &plan("sleep 1000"), "prepare", Duration::from_millis(100)),
+            Err(ProcessError::Timeout { .. })
+        ));
+        remove_cgroups(&dirs.cgroup);
+        remove_cgroups(dirs.cgroup.parent().unwrap());
+    }
+
+    #[test]
+    fn a_reused_process_id_is_not_taken_for_the_process() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let (_, ticks) = stat_of(pid).unwrap();
+        let me = Running { name: "me".into(), pid, start_ticks: ticks };
+        assert!(me.is_alive());
+        assert!(!Running { start_ticks: ticks + 1, ..me }.is_alive());
+    }
+
+    #[test]
+    fn signals_have_names() {
+        assert_eq!(parse_signal("quit").unwrap(), Signal::SIGQUIT);
+        assert_eq!(parse_signal("SIGINT").unwrap(), Signal::SIGINT);
+        assert!(parse_signal("BANG").is_err());
+    }
+}

@@ -1,0 +1,468 @@
+//! Messages between agents.
+//!
+//! Guarantees
+//! - A message arrives whole or not at all; it may be lost, and later ones may then still arrive. Everything
+//!   that is sent here is repeated by its sender until it has had its effect.
+//! - Nothing here waits for a peer: each peer has two lanes with a bounded queue, a thread and a connection
+//!   each. The lease lane is apart so that neither a snapshot nor a slow disk delays a heartbeat (R10).
+//! - What arrives is bounded by [`FRAME_BYTES_MAX`], and memory grows only with bytes that have arrived (R25).
+//! - A connection starts with a greeting that names the protocol version, the cluster and the sender; another
+//!   cluster's messages are refused.
+//!
+//! Connections are dialled by the sender and carry messages in one direction, so that there is never a
+//! question which of two connections counts. Questions that want an answer use a connection of their own
+//! ([`call`]). Everything goes through [`Wire`], where TLS takes its place; until then the network between
+//! the agents has to be trusted.
+
+use crate::threads::{read, spawn, write};
+use crate::messages::{Call, CallReply, Greeting, LaneKind, LeaseMessage, Proposal};
+use mainstay_types::NodeId;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, RwLock};
+use std::thread;
+use std::time::Duration;
+
+/// Port of agents when none is named.
+pub const AGENT_PORT: u16 = 7400;
+/// Largest frame, its header included, in bytes. A snapshot of the cluster state has to fit.
+pub const FRAME_BYTES_MAX: usize = 16 << 20;
+/// Version of the frames and messages.
+const PROTOCOL_VERSION: u8 = 1;
+/// Bytes before a frame's body: its length, the version and the kind.
+const HEADER_BYTES: usize = 6;
+/// Messages that wait for one lane; more are dropped.
+const LANE_QUEUE_MAX: usize = 512;
+/// Connections that this agent serves at a time; more are closed at once.
+const INBOUND_MAX: usize = 256;
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(400);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// Unacknowledged data breaks a connection after this time. After a healed cut the next message then starts
+/// on a new connection at once, instead of waiting for a retransmission that has backed off for seconds.
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_millis(1000);
+
+#[derive(Debug, thiserror::Error)]
+pub enum TransportError {
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        address: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("no agent answers at {address}: {source}")]
+    Unreachable {
+        address: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{address} is not an address: give an IP address, or a name, with or without a port")]
+    Address { address: String },
+}
+
+/// A byte stream between two agents.
+trait Wire: Read + Write + Send {}
+impl Wire for TcpStream {}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Greeting,
+    Raft,
+    Lease,
+    Propose,
+    Call,
+    Reply,
+}
+
+impl Kind {
+    const ALL: [Self; 6] = [Self::Greeting, Self::Raft, Self::Lease, Self::Propose, Self::Call, Self::Reply];
+
+    fn from_byte(byte: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| *kind as u8 == byte)
+    }
+}
+
+/// Takes what arrives. Called on the threads of the connections; must not wait.
+pub trait Inbound: Send + Sync + 'static {
+    /// A message of the Raft core, as protobuf.
+    fn raft(&self, from: NodeId, message: Vec<u8>);
+    fn lease(&self, from: NodeId, message: LeaseMessage);
+    fn propose(&self, from: NodeId, proposal: Proposal);
+    /// May wait; runs on the thread of the caller's own connection.
+    fn call(&self, call: Call) -> CallReply;
+}
+
+/// The sending side towards all peers. Clones share it.
+#[derive(Clone)]
+pub struct Transport {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// Cluster and own node; `None` before this agent is a member.
+    identity: RwLock<Option<(u64, NodeId)>>,
+    peers: RwLock<BTreeMap<NodeId, PeerLanes>>,
+}
+
+struct PeerLanes {
+    address: String,
+    lease: SyncSender<Frame>,
+    log: SyncSender<Frame>,
+    connected: Arc<AtomicBool>,
+}
+
+/// A complete frame, header included.
+type Frame = Vec<u8>;
+
+impl Transport {
+    #[must_use]
+    pub fn new() -> Self {
+        Self { shared: Arc::new(Shared { identity: RwLock::new(None), peers: RwLock::new(BTreeMap::new()) }) }
+    }
+
+    /// Serves connections on `address` until the process ends.
+    ///
+    /// # Errors
+    /// When the address cannot be bound.
+    pub fn listen(&self, address: &str, inbound: Arc<dyn Inbound>) -> Result<SocketAddr, TransportError> {
+        let listener = with_port(address, AGENT_PORT)
+            .to_socket_addrs()
+            .and_then(|mut found| found.next().ok_or_else(|| io::ErrorKind::AddrNotAvailable.into()))
+            .and_then(TcpListener::bind)
+            .map_err(|source| TransportError::Listen { address: address.to_owned(), source })?;
+        let bound = listener
+            .local_addr()
+            .map_err(|source| TransportError::Listen { address: address.to_owned(), source })?;
+        let shared = self.shared.clone();
+        spawn("agent-accept", move || accept_loop(&listener, &shared, &inbound));
+        Ok(bound)
+    }
+
+    /// Who greets: set once this agent is a member.
+    pub fn set_identity(&self, cluster: u64, node: NodeId) {
+        *write(&self.shared.identity) = Some((cluster, node));
+    }
+
+    /// The agents of all other nodes. Lanes of nodes that left or moved are closed.
+    pub fn set_peers(&self, addresses: &BTreeMap<NodeId, String>) {
+        let current = |peers: &BTreeMap<NodeId, PeerLanes>| {
+            peers.len() == addresses.len()
+                && addresses.iter().all(|(node, address)| {
+                    peers.get(node).is_some_and(|lanes| lanes.address == *address)
+                })
+        };
+        if current(&read(&self.shared.peers)) {
+            return;
+        }
+        let mut peers = write(&self.shared.peers);
+        peers.retain(|node, lanes| addresses.get(node) == Some(&lanes.address));
+        for (&node, address) in addresses {
+            peers.entry(node).or_insert_with(|| {
+                let connected = Arc::new(AtomicBool::new(false));
+                PeerLanes {
+                    address: address.clone(),
+                    lease: self.start_lane(LaneKind::Lease, address, &Arc::default()),
+                    log: self.start_lane(LaneKind::Log, address, &connected),
+                    connected,
+                }
+            });
+        }
+    }
+
+    /// Sends a message of the Raft core. `false`: it was dropped.
+    pub fn send_raft(&self, to: NodeId, message: &[u8]) -> bool {
+        self.send(to, LaneKind::Log, frame(Kind::Raft, message))
+    }
+
+    /// Sends a message of the lease machine. `false`: it was dropped.
+    pub fn send_lease(&self, to: NodeId, message: &LeaseMessage) -> bool {
+        self.send(to, LaneKind::Lease, json_frame(Kind::Lease, message))
+    }
+
+    /// Passes a proposal on to the node that leads. `false`: it was dropped.
+    pub fn send_proposal(&self, to: NodeId, proposal: &Proposal) -> bool {
+        self.send(to, LaneKind::Log, json_frame(Kind::Propose, proposal))
+    }
+
+    /// Whether the log lane to `node` has a connection.
+    #[must_use]
+    pub fn is_connected(&self, node: NodeId) -> bool {
+        read(&self.shared.peers).get(&node).is_some_and(|lanes| lanes.connected.load(Ordering::Relaxed))
+    }
+
+    fn send(&self, to: NodeId, lane: LaneKind, frame: Option<Frame>) -> bool {
+        let peers = read(&self.shared.peers);
+        let (Some(lanes), Some(frame)) = (peers.get(&to), frame) else {
+            return false;
+        };
+        let queue = match lane {
+            LaneKind::Lease => &lanes.lease,
+            LaneKind::Log | LaneKind::Call => &lanes.log,
+        };
+        queue.try_send(frame).is_ok()
+    }
+
+    fn start_lane(&self, lane: LaneKind, address: &str, connected: &Arc<AtomicBool>) -> SyncSender<Frame> {
+        let (sender, receiver) = sync_channel(LANE_QUEUE_MAX);
+        let shared = self.shared.clone();
+        let connected = connected.clone();
+        let address = address.to_owned();
+        spawn("agent-lane", move || lane_loop(lane, &address, &shared, &receiver, &connected));
+        sender
+    }
+}
+
+impl Default for Transport {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Asks the agent at `address` and waits for its answer. `identity` is `None` before this agent is a
+/// member; only a request to join is answered then.
+///
+/// # Errors
+/// When no agent answers there within `timeout`.
+pub fn call(
+    address: &str,
+    identity: Option<(u64, NodeId)>,
+    question: &Call,
+    timeout: Duration,
+) -> Result<CallReply, TransportError> {
+    let (cluster, node) = identity.unwrap_or((0, NodeId(0)));
+    let exchange = || -> io::Result<CallReply> {
+        let mut stream = dial(address)?;
+        stream.set_read_timeout(Some(timeout))?;
+        let greeting = Greeting { cluster, node, lane: LaneKind::Call };
+        write_json(&mut stream, Kind::Greeting, &greeting)?;
+        write_json(&mut stream, Kind::Call, question)?;
+        let (kind, body) = read_frame(&mut stream)?;
+        if kind != Kind::Reply {
+            return Err(invalid("an answer was expected"));
+        }
+        parse(&body)
+    };
+    exchange().map_err(|source| TransportError::Unreachable { address: address.to_owned(), source })
+}
+
+/// `address` with `port` added when it names none.
+#[must_use]
+pub fn with_port(address: &str, port: u16) -> String {
+    if address.parse::<SocketAddr>().is_ok() {
+        return address.to_owned();
+    }
+    if let Ok(ip) = address.parse::<std::net::IpAddr>() {
+        return SocketAddr::new(ip, port).to_string();
+    }
+    match address.rsplit_once(':') {
+        Some((_, digits)) if digits.parse::<u16>().is_ok() => address.to_owned(),
+        _ => format!("{address}:{port}"),
+    }
+}
+
+fn accept_loop(listener: &TcpListener, shared: &Arc<Shared>, inbound: &Arc<dyn Inbound>) {
+    let open = Arc::new(AtomicUsize::new(0));
+    loop {
+        let Ok((stream, from)) = listener.accept() else {
+            // Out of file descriptors or memory: others may be closed meanwhile.
+            thread::sleep(RETRY_PAUSE);
+            continue;
+        };
+        if open.load(Ordering::Relaxed) >= INBOUND_MAX || tune(&stream).is_err() {
+            continue;
+        }
+        open.fetch_add(1, Ordering::Relaxed);
+        let (shared, inbound, open) = (shared.clone(), inbound.clone(), open.clone());
+        spawn("agent-inbound", move || {
+            let mut wire: Box<dyn Wire> = Box::new(stream);
+            if let Err(error) = serve(&mut *wire, &shared, &*inbound)
+                && error.kind() == io::ErrorKind::InvalidData
+            {
+                tracing::warn!(%from, %error, "closed a connection that did not speak the protocol");
+            }
+            open.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+}
+
+fn serve(wire: &mut dyn Wire, shared: &Shared, inbound: &dyn Inbound) -> io::Result<()> {
+    let (kind, body) = read_frame(wire)?;
+    if kind != Kind::Greeting {
+        return Err(invalid("a greeting was expected"));
+    }
+    let greeting: Greeting = parse(&body)?;
+    let own = read(&shared.identity).map(|(cluster, _)| cluster);
+    let stranger = own != Some(greeting.cluster);
+    if stranger && greeting.lane != LaneKind::Call {
+        return Err(invalid("the sender belongs to another cluster"));
+    }
+    loop {
+        let (kind, body) = read_frame(wire)?;
+        match (greeting.lane, kind) {
+            (LaneKind::Log, Kind::Raft) => inbound.raft(greeting.node, body),
+            (LaneKind::Lease, Kind::Lease) => inbound.lease(greeting.node, parse(&body)?),
+            (LaneKind::Log, Kind::Propose) => inbound.propose(greeting.node, parse(&body)?),
+            (LaneKind::Call, Kind::Call) => {
+                let question: Call = parse(&body)?;
+                let reply = if stranger && !matches!(question, Call::Join(_)) {
+                    CallReply::other_cluster()
+                } else {
+                    inbound.call(question)
+                };
+                write_json(wire, Kind::Reply, &reply)?;
+            }
+            _ => return Err(invalid("a message came on the wrong lane")),
+        }
+    }
+}
+
+fn lane_loop(
+    lane: LaneKind,
+    address: &str,
+    shared: &Shared,
+    queue: &Receiver<Frame>,
+    connected: &AtomicBool,
+) {
+    let mut wire: Option<Box<dyn Wire>> = None;
+    while let Ok(frame) = queue.recv() {
+        if wire.is_none() {
+            wire = open_lane(lane, address, shared);
+            connected.store(wire.is_some(), Ordering::Relaxed);
+        }
+        let Some(open) = wire.as_mut() else {
+            thread::sleep(RETRY_PAUSE);
+            // What has waited here is outdated; the senders repeat what still matters.
+            while queue.try_recv().is_ok() {}
+            continue;
+        };
+        if open.write_all(&frame).is_err() {
+            wire = None;
+            connected.store(false, Ordering::Relaxed);
+        }
+    }
+    connected.store(false, Ordering::Relaxed);
+}
+
+fn open_lane(lane: LaneKind, address: &str, shared: &Shared) -> Option<Box<dyn Wire>> {
+    let (cluster, node) = (*read(&shared.identity))?;
+    let mut stream = dial(address).ok()?;
+    write_json(&mut stream, Kind::Greeting, &Greeting { cluster, node, lane }).ok()?;
+    Some(Box::new(stream))
+}
+
+fn dial(address: &str) -> io::Result<TcpStream> {
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in with_port(address, AGENT_PORT).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+            Ok(stream) => {
+                tune(&stream)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn tune(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(UNACKNOWLEDGED_MAX * 2))?;
+    let socket = socket2::SockRef::from(stream);
+    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
+    // Finds peers that vanished while nothing is being sent.
+    let keepalive = socket2::TcpKeepalive::new()
+        .with_time(Duration::from_secs(2))
+        .with_interval(Duration::from_secs(1))
+        .with_retries(2);
+    socket.set_tcp_keepalive(&keepalive)
+}
+
+fn frame(kind: Kind, body: &[u8]) -> Option<Frame> {
+    let length = HEADER_BYTES + body.len();
+    if length > FRAME_BYTES_MAX {
+        tracing::error!(?kind, length, "a message is larger than a frame may be and is not sent");
+        return None;
+    }
+    let mut frame = Vec::with_capacity(length);
+    frame.extend_from_slice(&u32::try_from(length).ok()?.to_le_bytes());
+    frame.push(PROTOCOL_VERSION);
+    frame.push(kind as u8);
+    frame.extend_from_slice(body);
+    Some(frame)
+}
+
+fn json_frame(kind: Kind, message: &impl Serialize) -> Option<Frame> {
+    frame(kind, &serde_json::to_vec(message).ok()?)
+}
+
+fn write_json(wire: &mut (impl Write + ?Sized), kind: Kind, message: &impl Serialize) -> io::Result<()> {
+    let frame = json_frame(kind, message).ok_or_else(|| invalid("a message is too large"))?;
+    wire.write_all(&frame)
+}
+
+fn read_frame(wire: &mut (impl Read + ?Sized)) -> io::Result<(Kind, Vec<u8>)> {
+    let mut header = [0; HEADER_BYTES];
+    wire.read_exact(&mut header)?;
+    let [a, b, c, d, version, kind] = header;
+    let length = u32::from_le_bytes([a, b, c, d]) as usize;
+    if version != PROTOCOL_VERSION {
+        return Err(invalid("the peer speaks another version of the protocol"));
+    }
+    let kind = Kind::from_byte(kind).ok_or_else(|| invalid("unknown kind of message"))?;
+    if !(HEADER_BYTES..=FRAME_BYTES_MAX).contains(&length) {
+        return Err(invalid("a frame of an impossible length"));
+    }
+    let expected = length - HEADER_BYTES;
+    let mut body = Vec::new();
+    wire.take(expected as u64).read_to_end(&mut body)?;
+    if body.len() < expected {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok((kind, body))
+}
+
+fn parse<T: DeserializeOwned>(body: &[u8]) -> io::Result<T> {
+    serde_json::from_slice(body).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_added_where_they_are_missing() {
+        assert_eq!(with_port("10.0.0.1", 7400), "10.0.0.1:7400");
+        assert_eq!(with_port("10.0.0.1:9", 7400), "10.0.0.1:9");
+        assert_eq!(with_port("fd00::1", 7400), "[fd00::1]:7400");
+        assert_eq!(with_port("[fd00::1]:9", 7400), "[fd00::1]:9");
+        assert_eq!(with_port("host", 7400), "host:7400");
+        assert_eq!(with_port("host:9", 7400), "host:9");
+    }
+
+    #[test]
+    fn frames_from_outside_are_bounded_and_checked() {
+        let good = frame(Kind::Raft, b"abc").unwrap();
+        assert_eq!(read_frame(&mut good.as_slice()).unwrap(), (Kind::Raft, b"abc".to_vec()));
+        let kind_of = |bytes: &[u8]| read_frame(&mut &*bytes).unwrap_err().kind();
+        assert_eq!(kind_of(&good[..good.len() - 1]), io::ErrorKind::UnexpectedEof);
+        let mut bad = good.clone();
+        bad[0..4].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(kind_of(&bad), io::ErrorKind::InvalidData);
+        bad[0..4].copy_from_slice(&5_u32.to_le_bytes());
+        assert_eq!(kind_of(&bad), io::ErrorKind::InvalidData);
+        let mut other = good.clone();
+        other[4] = 9;
+        assert_eq!(kind_of(&other), io::ErrorKind::InvalidData);
+        let mut unknown = good;
+        unknown[5] = 200;
+        assert_eq!(kind_of(&unknown), io::ErrorKind::InvalidData);
+    }
+}
