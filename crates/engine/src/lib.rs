@@ -1,5 +1,6 @@
 //! placeholder
 
 pub mod buffer;
+pub mod disk;
 pub mod ring;
 pub mod transport;

@@ -1,0 +1,335 @@
+//! A replica's disk: what the store wants done, as operations on the ring.
+//!
+//! What this file guarantees: an operation is reported complete only when every byte of it was moved, and for
+//! durable ones is on stable storage; a short transfer is continued, or fails with a stated reason when it ended
+//! inside a block. A failure is never retried (R13). Memory that direct I/O cannot take is copied into memory that it
+//! can.
+//!
+//! Durable writes are direct writes with RWF_DSYNC over blocks that were written when the replica was made, so that
+//! the file system has nothing of its own to make durable; on a device with FUA that is one command.
+
+mod files;
+
+pub use files::{DiskError, FileMedia, Layout, NewReplica, ReplicaFiles};
+
+use crate::buffer::BufferPool;
+use crate::ring::{Completion, Fd, Op, Owner, Ring, advance};
+use bytes::Bytes;
+use mainstay_codec::batch::{HEADER_BLOCK_BYTES, LocalHeader};
+use mainstay_codec::Batch;
+use mainstay_store::{Area, IoFailure, IoResult, OpId, Output};
+use mainstay_types::{BLOCK_BYTES, VolumeId};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::Arc;
+
+/// How much is zeroed at once where the file system cannot do it, in bytes.
+const ZERO_CHUNK_BYTES: u64 = 1 << 20;
+
+/// Whose operation it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DiskTag {
+    /// The store's; goes to `Store::complete`.
+    Store(OpId),
+    /// The shard's own, with a number of its choice.
+    Shard(u64),
+}
+
+/// The end of an operation.
+#[derive(Debug)]
+pub struct DiskDone {
+    pub tag: DiskTag,
+    /// Bytes for a read, nothing otherwise.
+    pub result: IoResult,
+}
+
+/// How a range is made to read as zeroes; tried in this order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Zeroing {
+    /// Keeps the allocation, so that later writes cannot run out of space. What was allocated whole stays whole.
+    Range,
+    /// Frees the blocks. For file systems that do not know the former (tmpfs).
+    Hole,
+    /// Writes zeroes, for those that know neither.
+    Write,
+}
+
+impl Zeroing {
+    const fn mode(self) -> i32 {
+        match self {
+            Self::Range => libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE,
+            Self::Hole | Self::Write => libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+        }
+    }
+}
+
+enum Work {
+    Read { len: usize },
+    /// `offset` moves on with what has been written.
+    Write { offset: u64, durable: bool },
+    Zero { zeroing: Zeroing },
+    Flush,
+}
+
+struct Pending {
+    tag: DiskTag,
+    area: Area,
+    work: Work,
+}
+
+/// The disk of one replica, on the shard's ring.
+pub struct Disk {
+    id: u32,
+    files: ReplicaFiles,
+    pool: BufferPool,
+    pending: BTreeMap<u32, Pending>,
+    next: u32,
+    /// What this file system can do.
+    zeroing: Zeroing,
+}
+
+impl Disk {
+    /// `id` is unique within the shard for as long as operations may be in flight, see [`Disk::id_of`].
+    #[must_use]
+    pub fn new(id: u32, files: ReplicaFiles, pool: BufferPool) -> Self {
+        Self { id, files, pool, pending: BTreeMap::new(), next: 0, zeroing: Zeroing::Range }
+    }
+
+    /// Whose [`handle_completion`](Self::handle_completion) gets a completion of [`Owner::Disk`].
+    #[must_use]
+    pub fn id_of(completion: &Completion) -> u32 {
+        (completion.tag >> 32) as u32
+    }
+
+    /// Operations that have not ended.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.pending.len()
+    }
+
+    #[must_use]
+    pub fn files(&self) -> &ReplicaFiles {
+        &self.files
+    }
+
+    /// Starts what `output` asks for. Gives it back when it asks for nothing of a disk.
+    pub fn submit(&mut self, ring: &mut Ring, output: Output) -> Option<Output> {
+        match output {
+            Output::JournalWrite { op, offset, parts } => {
+                let pieces = self.journal_pieces(&parts);
+                self.write(ring, DiskTag::Store(op), Area::Journal, offset, pieces, true);
+            }
+            Output::JournalRead { op, offset, len } => {
+                self.read(ring, DiskTag::Store(op), Area::Journal, offset, len);
+            }
+            Output::VolumeWrite { op, volume, offset, data } => {
+                self.write(ring, DiskTag::Store(op), Area::Volume(volume), offset, data.into(), false);
+            }
+            Output::VolumeZero { op, volume, offset, len } => {
+                self.zero(ring, DiskTag::Store(op), volume, offset, len);
+            }
+            Output::VolumeFlush { op, volume } => {
+                let area = Area::Volume(volume);
+                self.start(ring, Pending { tag: DiskTag::Store(op), area, work: Work::Flush }, |fd| Op::Sync { fd });
+            }
+            Output::MetaWrite { op, offset, data } => {
+                self.write(ring, DiskTag::Store(op), Area::Meta, offset, [data].into(), true);
+            }
+            other => return Some(other),
+        }
+        None
+    }
+
+    /// Reads whole blocks.
+    ///
+    /// # Panics
+    /// When offset or length are not whole blocks, or the length exceeds what a buffer holds.
+    pub fn read(&mut self, ring: &mut Ring, tag: DiskTag, area: Area, offset: u64, len: u64) {
+        check_blocks(offset, len);
+        let len = len as usize;
+        let buffer = self.pool.get(len);
+        self.start(ring, Pending { tag, area, work: Work::Read { len } }, |fd| {
+            Op::Read { fd, offset, buffer, at: 0, len }
+        });
+    }
+
+    fn write(
+        &mut self,
+        ring: &mut Ring,
+        tag: DiskTag,
+        area: Area,
+        offset: u64,
+        pieces: VecDeque<Bytes>,
+        durable: bool,
+    ) {
+        check_blocks(offset, pieces.iter().map(|piece| piece.len() as u64).sum());
+        let pieces = self.aligned(area, pieces);
+        self.start(ring, Pending { tag, area, work: Work::Write { offset, durable } }, |fd| {
+            Op::Write { fd, offset, pieces, durable }
+        });
+    }
+
+    fn zero(&mut self, ring: &mut Ring, tag: DiskTag, volume: VolumeId, offset: u64, len: u64) {
+        check_blocks(offset, len);
+        let zeroing = self.zeroing;
+        if zeroing == Zeroing::Write {
+            let pieces = self.zeroes(len);
+            return self.write(ring, tag, Area::Volume(volume), offset, pieces, false);
+        }
+        let pending = Pending { tag, area: Area::Volume(volume), work: Work::Zero { zeroing } };
+        self.start(ring, pending, |fd| Op::Allocate { fd, mode: zeroing.mode(), offset, len });
+    }
+
+    fn zeroes(&self, len: u64) -> VecDeque<Bytes> {
+        let chunk = len.min(ZERO_CHUNK_BYTES) as usize;
+        let mut buffer = self.pool.get(chunk);
+        buffer.as_mut_slice()[..chunk].fill(0);
+        let zeroes = buffer.freeze(chunk);
+        let whole = (len / ZERO_CHUNK_BYTES) as usize;
+        let rest = zeroes.slice(..(len % ZERO_CHUNK_BYTES) as usize);
+        std::iter::repeat_n(zeroes, whole).chain([rest]).filter(|piece| !piece.is_empty()).collect()
+    }
+
+    /// Header blocks and payloads of consecutive batches.
+    fn journal_pieces(&self, parts: &[(LocalHeader, Arc<Batch>)]) -> VecDeque<Bytes> {
+        let mut pieces = VecDeque::new();
+        for (local, batch) in parts {
+            pieces.push_back(self.pool.copy_of(&batch.header_block(*local)));
+            pieces.extend(batch.payload.iter().cloned());
+        }
+        pieces
+    }
+
+    /// The same bytes in pieces that direct I/O can take: address and length of each fit.
+    fn aligned(&self, area: Area, mut pieces: VecDeque<Bytes>) -> VecDeque<Bytes> {
+        let align = self.files.area(area).map_or(BLOCK_BYTES as usize, |file| file.mem_align);
+        if pieces.iter().any(|piece| !(piece.len() as u64).is_multiple_of(BLOCK_BYTES)) {
+            // Block borders run through pieces: the bytes must move anyway.
+            let all: Vec<u8> = pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
+            return all.chunks(ZERO_CHUNK_BYTES as usize).map(|part| self.pool.copy_of(part)).collect();
+        }
+        for piece in &mut pieces {
+            if !(piece.as_ptr() as usize).is_multiple_of(align) {
+                *piece = self.pool.copy_of(piece);
+            }
+        }
+        pieces
+    }
+
+    fn start(&mut self, ring: &mut Ring, pending: Pending, op: impl FnOnce(Fd) -> Op) {
+        // Which volumes there are was checked against the superblock when the replica was opened.
+        let file = self.files.area(pending.area).expect("the store names only files that exist");
+        let op = op(Fd::clone(&file.file));
+        let number = self.next;
+        self.next = self.next.wrapping_add(1);
+        let older = self.pending.insert(number, pending);
+        assert!(older.is_none(), "an operation is older than four billion others");
+        self.go(ring, number, op);
+    }
+
+    fn go(&self, ring: &mut Ring, number: u32, op: Op) {
+        ring.submit(Owner::Disk, u64::from(self.id) << 32 | u64::from(number), op);
+    }
+
+    /// Takes a completion that is this disk's. `None`: the operation goes on.
+    ///
+    /// # Panics
+    /// On a completion that is not this disk's.
+    pub fn handle_completion(&mut self, ring: &mut Ring, completion: Completion) -> Option<DiskDone> {
+        assert!(Self::id_of(&completion) == self.id, "completion of another disk");
+        let number = completion.tag as u32;
+        let mut pending = self.pending.remove(&number).expect("completes once");
+        let step = match completion.result {
+            Ok(moved) => self.step(&mut pending, moved, completion.op),
+            Err(error) => self.fall_back(&mut pending, &error, completion.op),
+        };
+        match step {
+            Ok(Step::Go(op)) => {
+                self.pending.insert(number, pending);
+                self.go(ring, number, op);
+                None
+            }
+            Ok(Step::Done(bytes)) => Some(DiskDone { tag: pending.tag, result: Ok(bytes) }),
+            Err(error) => {
+                let what = match pending.work {
+                    Work::Read { .. } => "reading",
+                    Work::Write { .. } => "writing",
+                    Work::Zero { .. } => "zeroing",
+                    Work::Flush => "flushing",
+                };
+                let detail = format!("{what} {:?} in {}: {error}", pending.area, self.files.path().display());
+                Some(DiskDone { tag: pending.tag, result: Err(IoFailure { detail }) })
+            }
+        }
+    }
+
+    /// What follows on `moved` bytes.
+    fn step(&mut self, pending: &mut Pending, moved: u32, op: Op) -> io::Result<Step> {
+        let moved = u64::from(moved);
+        let whole = |moved: u64| {
+            if moved == 0 || !moved.is_multiple_of(BLOCK_BYTES) {
+                return Err(io::Error::other(format!("ended short after {moved} bytes")));
+            }
+            Ok(())
+        };
+        match (op, &mut pending.work) {
+            (Op::Read { buffer, .. }, Work::Read { len }) if moved == *len as u64 => {
+                Ok(Step::Done(Some(buffer.freeze(*len))))
+            }
+            (Op::Read { fd, offset, buffer, at, len: asked }, Work::Read { len }) => {
+                whole(moved)?;
+                let (at, left) = (at + moved as usize, asked - moved as usize);
+                if left == 0 {
+                    return Ok(Step::Done(Some(buffer.freeze(*len))));
+                }
+                Ok(Step::Go(Op::Read { fd, offset: offset + moved, buffer, at, len: left }))
+            }
+            (Op::Write { fd, mut pieces, .. }, Work::Write { offset, durable }) => {
+                whole(moved)?;
+                advance(&mut pieces, moved as usize);
+                *offset += moved;
+                if pieces.is_empty() {
+                    return Ok(Step::Done(None));
+                }
+                Ok(Step::Go(Op::Write { fd, offset: *offset, pieces, durable: *durable }))
+            }
+            (Op::Sync { .. }, Work::Flush) | (Op::Allocate { .. }, Work::Zero { .. }) => Ok(Step::Done(None)),
+            (op, _) => unreachable!("{op:?} is not what was submitted"),
+        }
+    }
+
+    /// What follows on an error: another way to zero where the file system lacks the first one; otherwise nothing.
+    fn fall_back(&mut self, pending: &mut Pending, error: &io::Error, op: Op) -> io::Result<Step> {
+        let lacking = error.raw_os_error() == Some(libc::EOPNOTSUPP);
+        let (Op::Allocate { fd, offset, len, .. }, Work::Zero { zeroing }, true) = (op, &mut pending.work, lacking)
+        else {
+            return Err(io::Error::new(error.kind(), error.to_string()));
+        };
+        match zeroing {
+            Zeroing::Range => {
+                self.zeroing = Zeroing::Hole;
+                *zeroing = Zeroing::Hole;
+                Ok(Step::Go(Op::Allocate { fd, mode: Zeroing::Hole.mode(), offset, len }))
+            }
+            Zeroing::Hole | Zeroing::Write => {
+                self.zeroing = Zeroing::Write;
+                pending.work = Work::Write { offset, durable: false };
+                Ok(Step::Go(Op::Write { fd, offset, pieces: self.zeroes(len), durable: false }))
+            }
+        }
+    }
+}
+
+enum Step {
+    Go(Op),
+    Done(Option<Bytes>),
+}
+
+fn check_blocks(offset: u64, len: u64) {
+    assert!(
+        len > 0 && offset.is_multiple_of(BLOCK_BYTES) && len.is_multiple_of(BLOCK_BYTES),
+        "{len} bytes at {offset} are not whole blocks"
+    );
+}
+
+const _: () = assert!(HEADER_BLOCK_BYTES as u64 == BLOCK_BYTES);

@@ -1,0 +1,272 @@
+//! The disk of a replica on real files: what was written comes back, nothing half-made stays, faults are stated.
+
+use bytes::Bytes;
+use mainstay_codec::{Batch, EntryKind, LocalHeader, NewEntry};
+use mainstay_engine::buffer::BufferPool;
+use mainstay_engine::disk::{Disk, DiskDone, DiskError, DiskTag, Layout, NewReplica, ReplicaFiles};
+use mainstay_engine::ring::{Owner, Ring};
+use mainstay_store::{Area, Media, OpId, Output};
+use mainstay_types::{Chain, Epoch, Index, Range, ResourceId, VolumeId};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("disk-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a directory");
+        Self(path)
+    }
+
+    fn replica(&self) -> PathBuf {
+        self.0.join("replica")
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).expect("a directory");
+        entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("a name")).collect()
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn layout() -> Layout {
+    Layout { meta_bytes: 64 << 10, journal_bytes: 16 << 20, volumes: vec![8 << 20, 4 << 20] }
+}
+
+fn pattern(len: usize, seed: usize) -> Bytes {
+    (0..len).map(|n| ((n * 31 + n / 4096 + seed) % 251) as u8).collect::<Vec<_>>().into()
+}
+
+fn pool() -> BufferPool {
+    BufferPool::new(16 << 20)
+}
+
+struct Bench {
+    ring: Ring,
+    disk: Disk,
+    next: u64,
+}
+
+impl Bench {
+    fn new(dir: &Dir) -> Self {
+        Self::with(dir, pool())
+    }
+
+    fn with(dir: &Dir, pool: BufferPool) -> Self {
+        let new = NewReplica::create(&dir.replica(), &layout(), &pool).expect("space for a replica");
+        let files = new.publish().expect("a name");
+        Self { ring: Ring::new().expect("a ring"), disk: Disk::new(3, files, pool), next: 0 }
+    }
+
+    fn op(&mut self) -> OpId {
+        self.next += 1;
+        OpId(self.next)
+    }
+
+    fn submit(&mut self, output: Output) {
+        assert!(self.disk.submit(&mut self.ring, output).is_none());
+    }
+
+    fn wait(&mut self) -> DiskDone {
+        let mut completions = Vec::new();
+        let mut done = Vec::new();
+        while self.disk.in_flight() > 0 {
+            self.ring.turn(None, &mut completions).expect("a turn");
+            for completion in completions.drain(..) {
+                assert_eq!((completion.owner, Disk::id_of(&completion)), (Owner::Disk, 3));
+                done.extend(self.disk.handle_completion(&mut self.ring, completion));
+            }
+        }
+        assert_eq!(done.len(), 1);
+        done.remove(0)
+    }
+
+    fn run(&mut self, output: impl FnOnce(OpId) -> Output) -> DiskDone {
+        let op = self.op();
+        self.submit(output(op));
+        let done = self.wait();
+        assert_eq!(done.tag, DiskTag::Store(op));
+        done
+    }
+
+    fn read(&mut self, area: Area, offset: u64, len: u64) -> Bytes {
+        self.disk.read(&mut self.ring, DiskTag::Shard(77), area, offset, len);
+        let done = self.wait();
+        assert_eq!(done.tag, DiskTag::Shard(77));
+        done.result.expect("readable").expect("bytes")
+    }
+}
+
+fn batch(first: u64, payloads: Vec<Bytes>) -> Arc<Batch> {
+    let entries = payloads
+        .into_iter()
+        .enumerate()
+        .map(|(n, payload)| NewEntry {
+            kind: EntryKind::Write,
+            range: Range { volume: VolumeId(0), offset: n as u64 * 65536, len: payload.len() as u64 },
+            payload,
+            session: 0,
+            request: 0,
+        })
+        .collect();
+    Arc::new(Batch::seal(ResourceId(1), Epoch(1), Index(first), Chain(0), Index(0), entries))
+}
+
+#[test]
+fn a_journal_write_of_several_batches_is_contiguous_and_comes_back() {
+    let dir = Dir::new("journal");
+    let mut bench = Bench::new(&dir);
+    // Odd slices of a larger piece of memory: addresses that direct I/O refuses.
+    let crooked = pattern(20_000, 1);
+    let batches = [
+        batch(1, vec![pattern(4096, 2), crooked.slice(3..3 + 8192)]),
+        batch(3, vec![pattern(65536, 3), pattern(4096, 4)]),
+    ];
+    let local = LocalHeader { generation: 5, durable_before: Index(0) };
+    let parts: Vec<_> = batches.iter().map(|batch| (local, Arc::clone(batch))).collect();
+    let mut expected = Vec::new();
+    for (local, batch) in &parts {
+        expected.extend_from_slice(&batch.header_block(*local));
+        expected.extend(batch.payload.concat());
+    }
+    let done = bench.run(|op| Output::JournalWrite { op, offset: 8192, parts });
+    assert_eq!(done.result, Ok(None));
+    let len = expected.len() as u64;
+    let read = bench.run(|op| Output::JournalRead { op, offset: 8192, len }).result.expect("readable");
+    assert!(read.expect("bytes") == expected);
+    assert!(bench.read(Area::Journal, 0, 8192).iter().all(|byte| *byte == 0), "what was never written is zero");
+    // The same through the files, after the disk is closed.
+    drop(bench);
+    let files = ReplicaFiles::open(&dir.replica()).expect("a replica");
+    files.check(&layout()).expect("sizes as made");
+    assert!(files.media(&pool()).read(Area::Journal, 8192, expected.len()).expect("readable") == expected);
+}
+
+#[test]
+fn more_pieces_than_the_kernel_takes_at_once_are_all_written() {
+    let dir = Dir::new("pieces");
+    let mut bench = Bench::new(&dir);
+    let whole = pattern(1500 * 4096, 9);
+    let data: Vec<_> = (0..1500).map(|n| whole.slice(n * 4096..(n + 1) * 4096)).collect();
+    let done = bench.run(|op| Output::VolumeWrite { op, volume: VolumeId(0), offset: 4096, data });
+    assert_eq!(done.result, Ok(None));
+    assert!(bench.read(Area::Volume(VolumeId(0)), 4096, 1500 * 4096) == whole);
+}
+
+#[test]
+fn pieces_with_block_borders_inside_are_written_too() {
+    let dir = Dir::new("borders");
+    let mut bench = Bench::new(&dir);
+    let whole = pattern(8192, 9);
+    let data = vec![whole.slice(..5000), whole.slice(5000..)];
+    let done = bench.run(|op| Output::VolumeWrite { op, volume: VolumeId(1), offset: 0, data });
+    assert_eq!(done.result, Ok(None));
+    assert!(bench.read(Area::Volume(VolumeId(1)), 0, 8192) == whole);
+}
+
+#[test]
+fn zeroing_is_exact_and_keeps_the_space() {
+    use std::os::unix::fs::MetadataExt;
+    let dir = Dir::new("zero");
+    let mut bench = Bench::new(&dir);
+    let volume = VolumeId(0);
+    let written = pattern(3 << 20, 5);
+    let data = vec![written.clone()];
+    bench.run(|op| Output::VolumeWrite { op, volume, offset: 0, data }).result.expect("written");
+    let done = bench.run(|op| Output::VolumeZero { op, volume, offset: 4096, len: (2 << 20) + 4096 });
+    assert_eq!(done.result, Ok(None));
+    bench.run(|op| Output::VolumeFlush { op, volume }).result.expect("flushed");
+    let mut expected = written.to_vec();
+    expected[4096..(2 << 20) + 8192].fill(0);
+    assert!(bench.read(Area::Volume(volume), 0, 3 << 20) == expected);
+    let blocks = std::fs::metadata(dir.replica().join("vol0")).expect("a file").blocks();
+    assert!(blocks * 512 >= 8 << 20, "still allocated: {blocks} sectors");
+}
+
+#[test]
+fn meta_is_written_durably() {
+    let dir = Dir::new("meta");
+    let mut bench = Bench::new(&dir);
+    let data = pattern(8192, 7);
+    let copy = data.clone();
+    bench.run(|op| Output::MetaWrite { op, offset: 4096, data: copy }).result.expect("written");
+    assert!(bench.read(Area::Meta, 4096, 8192) == data);
+    let other = bench.disk.submit(&mut bench.ring, Output::CopyFinished);
+    assert!(matches!(other, Some(Output::CopyFinished)), "not for the disk");
+}
+
+#[test]
+fn reading_beyond_the_end_fails_and_says_where() {
+    let dir = Dir::new("beyond");
+    let mut bench = Bench::new(&dir);
+    let done = bench.run(|op| Output::JournalRead { op, offset: (16 << 20) - 4096, len: 8192 });
+    let failure = done.result.expect_err("beyond the end");
+    assert!(failure.detail.contains("reading Journal"), "{failure}");
+}
+
+#[test]
+fn media_reads_any_range_and_writes_blocks() {
+    let dir = Dir::new("media");
+    let new = NewReplica::create(&dir.replica(), &layout(), &pool()).expect("space for a replica");
+    let pool = pool();
+    let mut media = new.media(&pool);
+    let data = pattern(10 << 20, 3);
+    media.write_durable(Area::Journal, 4096, &data).expect("writable");
+    assert!(media.read(Area::Journal, 4096, 10 << 20).expect("readable") == data);
+    assert!(media.read(Area::Journal, 4096 + 777, 5000).expect("readable") == data[777..5777]);
+    assert!(media.write_durable(Area::Meta, 0, &data[..100]).is_err());
+    assert!(media.read(Area::Meta, 64 << 10, 1).is_err());
+    assert!(media.read(Area::Volume(VolumeId(2)), 0, 1).is_err());
+}
+
+#[test]
+fn a_replica_appears_whole_or_not_at_all() {
+    let dir = Dir::new("whole");
+    let huge = Layout { volumes: vec![4096, 1 << 60], ..layout() };
+    let error = NewReplica::create(&dir.replica(), &huge, &pool()).expect_err("there is no such disk");
+    assert!(matches!(error, DiskError::NoSpace { need, .. } if need > 1 << 60), "{error}");
+    assert_eq!(dir.names(), Vec::<String>::new());
+
+    let new = NewReplica::create(&dir.replica(), &layout(), &pool()).expect("space for a replica");
+    assert_eq!(dir.names(), ["replica.creating"]);
+    assert!(matches!(ReplicaFiles::open(&dir.replica()), Err(DiskError::Missing { .. })));
+    drop(new);
+    assert_eq!(dir.names(), Vec::<String>::new());
+
+    // Leftovers of a crash do not stand in the way.
+    std::fs::create_dir_all(dir.0.join("replica.creating")).expect("a directory");
+    std::fs::write(dir.0.join("replica.creating/meta"), b"half").expect("a file");
+    let new = NewReplica::create(&dir.replica(), &layout(), &pool()).expect("space for a replica");
+    let files = new.publish().expect("a name");
+    assert_eq!((dir.names(), files.path()), (vec!["replica".to_owned()], &*dir.replica()));
+    assert!(matches!(NewReplica::create(&dir.replica(), &layout(), &pool()), Err(DiskError::Exists { .. })));
+
+    assert!(matches!(ReplicaFiles::open(&dir.replica()), Err(DiskError::InUse { .. })));
+    drop(files);
+    let files = ReplicaFiles::open(&dir.replica()).expect("free again");
+    let other = Layout { journal_bytes: 32 << 20, ..layout() };
+    assert!(matches!(files.check(&other), Err(DiskError::Size { found, .. }) if found == 16 << 20));
+    drop(files);
+    ReplicaFiles::remove(&dir.replica()).expect("removable");
+    assert_eq!(dir.names(), Vec::<String>::new());
+    ReplicaFiles::remove(&dir.replica()).expect("removing twice is no fault");
+}
+
+#[test]
+fn memory_returns_to_the_pool() {
+    let dir = Dir::new("pool");
+    let pool = pool();
+    let mut bench = Bench::with(&dir, pool.clone());
+    for round in 0..50 {
+        let parts = vec![(LocalHeader::default(), batch(1, vec![pattern(65536, round)]))];
+        bench.run(|op| Output::JournalWrite { op, offset: 0, parts }).result.expect("written");
+        bench.run(|op| Output::JournalRead { op, offset: 0, len: 65536 }).result.expect("readable");
+    }
+    assert_eq!(pool.in_use_bytes(), 0);
+}

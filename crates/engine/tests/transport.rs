@@ -1,0 +1,425 @@
+//! Two and more transports over the loopback device, and peers that misbehave.
+
+use bytes::Bytes;
+use mainstay_codec::{Batch, EntryKind, Envelope, Message, NewEntry, frame};
+use mainstay_engine::buffer::BufferPool;
+use mainstay_engine::ring::{Owner, Ring, now};
+use mainstay_engine::transport::{Channel, DownReason, SILENCE_MS, SendError, Transport, TransportEvent};
+use mainstay_types::{
+    Chain, ConfigVersion, Epoch, Incarnation, Index, NodeId, Range, ResourceId, Time, VolumeId,
+};
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+const CLUSTER: u64 = 0xC1;
+/// How long anything here may take; far more than it does.
+const PATIENCE_MS: u64 = 20_000;
+
+struct Node {
+    id: NodeId,
+    ring: Ring,
+    pool: BufferPool,
+    transport: Transport,
+    events: Vec<TransportEvent>,
+}
+
+fn any_port() -> SocketAddr {
+    "127.0.0.1:0".parse().expect("an address")
+}
+
+impl Node {
+    fn new(id: u32) -> Self {
+        Self::with(id, CLUSTER, any_port())
+    }
+
+    fn with(id: u32, cluster: u64, addr: SocketAddr) -> Self {
+        let (id, pool) = (NodeId(id), BufferPool::new(16 << 20));
+        let transport = Transport::new(pool.clone(), cluster, id, addr).expect("a free port");
+        Self { id, ring: Ring::new().expect("a ring"), pool, transport, events: Vec::new() }
+    }
+
+    fn addr(&self) -> SocketAddr {
+        self.transport.local_addr()
+    }
+
+    fn know(&mut self, peers: &[(u32, SocketAddr)]) {
+        let peers: BTreeMap<_, _> = peers.iter().map(|(id, addr)| (NodeId(*id), *addr)).collect();
+        self.transport.set_peers(&peers);
+    }
+
+    /// One turn of a shard's loop that waits for a millisecond at most.
+    fn turn(&mut self) {
+        let mut completions = Vec::new();
+        self.transport.flush(&mut self.ring);
+        self.ring.turn(Some(now().plus_ms(1)), &mut completions).expect("a turn");
+        for completion in completions {
+            assert_eq!(completion.owner, Owner::Transport);
+            self.transport.handle_completion(&mut self.ring, now(), completion);
+        }
+        self.transport.tick(&mut self.ring, now());
+        while let Some(event) = self.transport.poll() {
+            self.events.push(event);
+        }
+    }
+
+    fn downs(&self) -> Vec<(Channel, DownReason)> {
+        let down = |event: &TransportEvent| match event {
+            TransportEvent::PeerDown { channel, reason } => Some((*channel, reason.clone())),
+            _ => None,
+        };
+        self.events.iter().filter_map(down).collect()
+    }
+
+    fn last_error(&self, peer: u32) -> Option<DownReason> {
+        self.transport.peers().into_iter().find(|p| p.node == NodeId(peer)).expect("a peer").last_error
+    }
+}
+
+fn out(peer: u32) -> Channel {
+    Channel { peer: NodeId(peer), initiated_by_us: true }
+}
+
+fn back(peer: u32) -> Channel {
+    Channel { peer: NodeId(peer), initiated_by_us: false }
+}
+
+fn run(nodes: &mut [&mut Node], what: &str, mut until: impl FnMut(&mut [&mut Node]) -> bool) {
+    let end = now().plus_ms(PATIENCE_MS);
+    while !until(nodes) {
+        assert!(now() < end, "in vain: {what}; {:?}", nodes.iter().map(|n| n.transport.peers()).collect::<Vec<_>>());
+        for node in nodes.iter_mut() {
+            node.turn();
+        }
+    }
+}
+
+fn for_ms(nodes: &mut [&mut Node], ms: u64) {
+    let end = now().plus_ms(ms);
+    run(nodes, "time", |_| now() >= end);
+}
+
+/// Two nodes that know each other, both connections up.
+fn pair() -> (Node, Node) {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    a.know(&[(2, b.addr())]);
+    b.know(&[(1, a.addr())]);
+    up(&mut a, &mut b);
+    (a, b)
+}
+
+fn up(a: &mut Node, b: &mut Node) {
+    let (one, two) = (a.id.0, b.id.0);
+    run(&mut [a, b], "both connections up", |nodes| {
+        let up = |node: &Node, peer| node.transport.is_up(out(peer)) && node.transport.is_up(back(peer));
+        up(nodes[0], two) && up(nodes[1], one)
+    });
+}
+
+fn envelope(message: Message) -> Envelope {
+    let (epoch, version, incarnation) = (Epoch(4), ConfigVersion(5), Incarnation(6));
+    Envelope { resource: ResourceId(3), epoch, version, incarnation, message }
+}
+
+fn append(first: u64, lens: &[usize]) -> Envelope {
+    let entry = |(n, len): (usize, &usize)| NewEntry {
+        kind: EntryKind::Write,
+        range: Range { volume: VolumeId(0), offset: n as u64 * (1 << 20), len: *len as u64 },
+        payload: (0..*len).map(|at| ((at * 7 + at / 4096 + n + first as usize) % 253) as u8).collect::<Vec<_>>().into(),
+        session: first,
+        request: n as u64,
+    };
+    let entries = lens.iter().enumerate().map(entry).collect();
+    let batch = Batch::seal(ResourceId(3), Epoch(4), Index(first), Chain(first), Index(0), entries);
+    envelope(Message::Append(Arc::new(batch)))
+}
+
+/// The n-th of a mix of messages of all sizes.
+fn mixed(n: u64) -> Envelope {
+    match n % 10 {
+        0..4 => append(n + 1, &[4096]),
+        4 => append(n + 1, &[4096, 8192, 12288]),
+        5 if n.is_multiple_of(500) => append(n + 1, &[1 << 20, 1 << 20, 1 << 20, 1 << 20]),
+        5 => append(n + 1, &[65536]),
+        6 => {
+            let data = Bytes::from(vec![n as u8; if n.is_multiple_of(200) { 1 << 20 } else { 20480 }]);
+            let (volume, extent) = (VolumeId(1), n as u32);
+            envelope(Message::CopyExtent { volume, extent, version: Index(n), at: Index(n), data })
+        }
+        7 => envelope(Message::Commit { commit: Index(n) }),
+        _ => envelope(Message::Ack { durable: Index(n) }),
+    }
+}
+
+fn bytes_of(envelope: &Envelope) -> Vec<u8> {
+    frame::encode(envelope).concat()
+}
+
+#[test]
+fn ten_thousand_mixed_messages_arrive_whole_and_in_order() {
+    const COUNT: u64 = 10_000;
+    let (mut a, mut b) = pair();
+    let (mut sent, mut there, mut again) = (0, 0, 0);
+    a.events.clear();
+    b.events.clear();
+    run(&mut [&mut a, &mut b], "all messages", |nodes| {
+        // At most so much on the way that the queue stays short.
+        while sent < COUNT && nodes[0].transport.queued_bytes(out(2)) < 4 << 20 && sent < there + 600 {
+            nodes[0].transport.send(out(2), &mixed(sent)).expect("up");
+            sent += 1;
+        }
+        for event in std::mem::take(&mut nodes[1].events) {
+            let TransportEvent::Message { channel, envelope } = event else { panic!("{event:?}") };
+            assert_eq!(channel, back(1), "it came on the connection that the sender opened");
+            assert!(bytes_of(&envelope) == bytes_of(&mixed(there)), "message {there}");
+            if let Message::Append(batch) = &envelope.message {
+                assert_eq!(batch.payload[0].as_ptr() as usize % 4096, 0, "ready for direct I/O");
+            }
+            there += 1;
+            // Some answers, on the same connection.
+            if there % 3 == 0 {
+                let ack = super_ack(there);
+                nodes[1].transport.send(channel, &ack).expect("up");
+            }
+        }
+        for event in std::mem::take(&mut nodes[0].events) {
+            let TransportEvent::Message { channel, envelope } = event else { panic!("{event:?}") };
+            again += 3;
+            assert_eq!((channel, bytes_of(&envelope)), (out(2), bytes_of(&super_ack(again))));
+        }
+        there == COUNT && again == COUNT - COUNT % 3
+    });
+    assert_eq!(a.transport.queued_bytes(out(2)), 0);
+    let staging = 2 * 64 << 10;
+    assert_eq!((a.pool.in_use_bytes(), b.pool.in_use_bytes()), (staging, staging), "nothing leaks");
+}
+
+fn super_ack(durable: u64) -> Envelope {
+    envelope(Message::Ack { durable: Index(durable) })
+}
+
+#[test]
+fn an_idle_pair_stays_connected_and_says_nothing_to_the_shard() {
+    let (mut a, mut b) = pair();
+    a.events.clear();
+    b.events.clear();
+    for_ms(&mut [&mut a, &mut b], 3 * SILENCE_MS);
+    assert!(a.events.is_empty() && b.events.is_empty(), "{:?} {:?}", a.events, b.events);
+    let far = a.transport.next_deadline().expect("a ping is due some time");
+    assert!(far > now(), "nothing is due now");
+}
+
+#[test]
+fn another_cluster_is_refused_on_both_sides() {
+    let (mut a, mut b) = (Node::new(1), Node::with(2, 0xC2, any_port()));
+    a.know(&[(2, b.addr())]);
+    b.know(&[(1, a.addr())]);
+    run(&mut [&mut a, &mut b], "a refusal", |nodes| {
+        nodes[0].last_error(2).is_some() && nodes[1].last_error(1).is_some()
+    });
+    assert_eq!(a.last_error(2), Some(DownReason::OtherCluster { ours: CLUSTER, theirs: 0xC2 }));
+    assert_eq!(b.last_error(1), Some(DownReason::OtherCluster { ours: 0xC2, theirs: CLUSTER }));
+    for_ms(&mut [&mut a, &mut b], 300);
+    assert!(a.events.is_empty() && b.events.is_empty(), "nobody was up");
+}
+
+#[test]
+fn a_wrong_address_is_noticed() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    a.know(&[(3, b.addr())]);
+    b.know(&[(1, a.addr())]);
+    run(&mut [&mut a, &mut b], "a refusal", |nodes| nodes[0].last_error(3).is_some());
+    assert_eq!(a.last_error(3), Some(DownReason::OtherNode { says: NodeId(2), expected: NodeId(3) }));
+}
+
+#[test]
+fn a_stranger_is_not_let_in_until_it_is_known() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    a.know(&[(2, b.addr())]);
+    run(&mut [&mut a, &mut b], "a refusal", |nodes| nodes[0].last_error(2).is_some());
+    assert!(!b.transport.is_up(back(1)));
+    b.know(&[(1, a.addr())]);
+    up(&mut a, &mut b);
+}
+
+#[test]
+fn nobody_listening_is_an_error_and_not_the_end() {
+    let mut a = Node::new(1);
+    let gone = TcpListener::bind(any_port()).expect("a port").local_addr().expect("an address");
+    a.know(&[(2, gone)]);
+    run(&mut [&mut a], "a refusal", |nodes| nodes[0].last_error(2).is_some());
+    assert!(matches!(a.last_error(2), Some(DownReason::System { what: "connecting", .. })), "{:?}", a.last_error(2));
+    let mut b = Node::with(2, CLUSTER, gone);
+    b.know(&[(1, a.addr())]);
+    up(&mut a, &mut b);
+    assert_eq!(a.last_error(2), None);
+}
+
+#[test]
+fn a_peer_that_restarts_is_connected_again() {
+    let (mut a, b) = pair();
+    let addr = b.addr();
+    a.events.clear();
+    drop(b);
+    run(&mut [&mut a], "both directions down", |nodes| nodes[0].downs().len() == 2);
+    assert_eq!(a.transport.send(out(2), &super_ack(1)), Err(SendError::Down));
+    let mut b = Node::with(2, CLUSTER, addr);
+    b.know(&[(1, a.addr())]);
+    up(&mut a, &mut b);
+    a.transport.send(out(2), &append(1, &[4096])).expect("up");
+    run(&mut [&mut a, &mut b], "a message", |nodes| {
+        nodes[1].events.iter().any(|event| matches!(event, TransportEvent::Message { .. }))
+    });
+}
+
+#[test]
+fn a_peer_that_is_removed_is_disconnected() {
+    let (mut a, mut b) = pair();
+    a.know(&[]);
+    run(&mut [&mut a, &mut b], "down on both sides", |nodes| {
+        nodes[0].downs().len() == 2 && nodes[1].downs().len() == 2
+    });
+    assert_eq!(a.downs(), [(out(2), DownReason::Removed), (back(2), DownReason::Removed)]);
+}
+
+/// A peer made by hand: takes the connection of `node` and says a correct hello.
+fn by_hand(node: &mut Node, listener: &TcpListener, id: u32) -> TcpStream {
+    listener.set_nonblocking(true).expect("a socket");
+    let mut accepted = None;
+    run(&mut [node], "a connection", |_| {
+        accepted = listener.accept().ok();
+        accepted.is_some()
+    });
+    let (mut stream, _) = accepted.expect("accepted");
+    stream.set_nonblocking(false).expect("a socket");
+    let hello = Message::Hello { cluster: CLUSTER, node: NodeId(id), to: node.id };
+    let zero = Envelope {
+        resource: ResourceId(0),
+        epoch: Epoch(0),
+        version: ConfigVersion(0),
+        incarnation: Incarnation(0),
+        message: hello,
+    };
+    stream.write_all(&bytes_of(&zero)).expect("sent");
+    run(&mut [node], "a hello", |nodes| nodes[0].transport.is_up(out(id)));
+    stream
+}
+
+#[test]
+fn a_silent_peer_is_down_after_a_second() {
+    let mut a = Node::new(1);
+    let listener = TcpListener::bind(any_port()).expect("a port");
+    a.know(&[(2, listener.local_addr().expect("an address"))]);
+    let mut stream = by_hand(&mut a, &listener, 2);
+    let before = now();
+    run(&mut [&mut a], "down", |nodes| !nodes[0].downs().is_empty());
+    let waited = now().ms_since(before);
+    assert_eq!(a.downs(), [(out(2), DownReason::Silent)]);
+    assert!((SILENCE_MS - 100..SILENCE_MS + 1500).contains(&waited), "{waited} ms");
+    // It was asked before: a hello and some pings.
+    stream.set_read_timeout(Some(Duration::from_millis(500))).expect("a socket");
+    let mut heard = Vec::new();
+    let _ = stream.read_to_end(&mut heard);
+    assert!(heard.len() >= 64 + 20 + 2 * 68, "{} bytes", heard.len());
+}
+
+#[test]
+fn a_peer_that_only_listens_to_half_of_a_payload_is_down() {
+    // A peer that stops reading must not hold memory for ever.
+    let mut a = Node::new(1);
+    let listener = TcpListener::bind(any_port()).expect("a port");
+    a.know(&[(2, listener.local_addr().expect("an address"))]);
+    let _stream = by_hand(&mut a, &listener, 2);
+    for n in 0..8 {
+        a.transport.send(out(2), &append(n + 1, &[1 << 20, 1 << 20])).expect("up");
+    }
+    run(&mut [&mut a], "down", |nodes| !nodes[0].downs().is_empty());
+    assert_eq!(a.transport.queued_bytes(out(2)), 0);
+}
+
+#[test]
+fn damaged_bytes_end_the_connection_with_a_reason() {
+    let good = bytes_of(&append(1, &[4096, 65536]));
+    // In the header, in the meta, in a small and in a large payload; and something that is no frame at all.
+    for at in [0, 44, 70, 64 + 128 + 80 + 100, good.len() - 100] {
+        let mut bad = good.clone();
+        bad[at] ^= 0x40;
+        let mut a = Node::new(1);
+        let listener = TcpListener::bind(any_port()).expect("a port");
+        a.know(&[(2, listener.local_addr().expect("an address"))]);
+        let mut stream = by_hand(&mut a, &listener, 2);
+        stream.write_all(&good).expect("sent");
+        stream.write_all(&bad).expect("sent");
+        run(&mut [&mut a], "down", |nodes| !nodes[0].downs().is_empty());
+        let [(channel, DownReason::Garbled(_))] = a.downs()[..] else { panic!("byte {at}: {:?}", a.downs()) };
+        assert_eq!(channel, out(2));
+        let messages = a.events.iter().filter(|event| matches!(event, TransportEvent::Message { .. }));
+        assert_eq!(messages.count(), 1, "what came before the fault was good");
+    }
+}
+
+#[test]
+fn noise_from_a_stranger_is_refused() {
+    let mut a = Node::new(1);
+    a.know(&[]);
+    let (mut noise, mut early) = (connect(&a), connect(&a));
+    noise.write_all(b"GET / HTTP/1.1\r\nHost: example.org\r\nUser-Agent: noise that is longer than one header\r\n\r\n").expect("sent");
+    early.write_all(&bytes_of(&append(1, &[4096]))).expect("sent");
+    for mut stream in [noise, early] {
+        stream.set_nonblocking(true).expect("a socket");
+        run(&mut [&mut a], "the end of the connection", |_| match stream.read(&mut [0; 8]) {
+            Ok(n) => n == 0,
+            Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+        });
+    }
+    assert!(a.events.is_empty());
+    // One that says nothing at all is not kept either.
+    let mut mute = connect(&a);
+    mute.set_nonblocking(true).expect("a socket");
+    run(&mut [&mut a], "the end of the connection", |_| matches!(mute.read(&mut [0; 8]), Ok(0)));
+}
+
+fn connect(node: &Node) -> TcpStream {
+    TcpStream::connect(node.addr()).expect("it listens")
+}
+
+#[test]
+fn a_send_queue_that_is_too_long_ends_the_connection() {
+    let (mut a, _b) = pair();
+    let big = append(1, &[1 << 20, 1 << 20, 1 << 20, 1 << 20]);
+    let end = (0..100).find_map(|_| a.transport.send(out(2), &big).err());
+    assert_eq!(end, Some(SendError::Overflow));
+    a.turn();
+    assert_eq!(a.downs(), [(out(2), DownReason::Overflow)]);
+}
+
+#[test]
+fn a_newer_connection_of_a_peer_replaces_the_older() {
+    let mut a = Node::new(1);
+    a.know(&[(2, any_port())]);
+    let hello = bytes_of(&Envelope {
+        resource: ResourceId(0),
+        epoch: Epoch(0),
+        version: ConfigVersion(0),
+        incarnation: Incarnation(0),
+        message: Message::Hello { cluster: CLUSTER, node: NodeId(2), to: NodeId(1) },
+    });
+    let mut first = connect(&a);
+    first.write_all(&hello).expect("sent");
+    run(&mut [&mut a], "up", |nodes| nodes[0].transport.is_up(back(2)));
+    let mut second = connect(&a);
+    second.write_all(&hello).expect("sent");
+    run(&mut [&mut a], "replaced", |nodes| !nodes[0].downs().is_empty());
+    assert_eq!(a.downs(), [(back(2), DownReason::Replaced)]);
+    run(&mut [&mut a], "up again", |nodes| nodes[0].transport.is_up(back(2)));
+    let ups = a.events.iter().filter(|event| matches!(event, TransportEvent::PeerUp { .. })).count();
+    assert_eq!((ups, matches!(a.events.last(), Some(TransportEvent::PeerUp { .. }))), (2, true));
+}
+
+#[test]
+fn a_deadline_is_always_given() {
+    let a = Node::new(1);
+    assert_eq!(a.transport.next_deadline(), Some(Time(0)), "the first accept is due");
+}
