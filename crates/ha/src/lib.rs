@@ -1,1 +1,11 @@
-//! placeholder
+//! Service promotion: what runs on top of a primary, in which order it is started, and how it is undone.
+//!
+//! Pure: [`Machine::handle`] takes events, [`Machine::poll`] gives effects, time is a parameter. The agent
+//! carries the effects out. Rules: R19 (the old node is silent before the new one starts), R21 (a persisted
+//! sequence of steps, each with timeout and undo), R22 (an address is probed before it is taken).
+
+mod machine;
+mod spec;
+
+pub use machine::{Effect, Event, Machine, Report, Saved, ServicePhase, Step};
+pub use spec::{Address, Mount, Policy, Process, Ready, ServiceSpec, SpecError, Vip, valid_name};

@@ -1,0 +1,837 @@
+//! One service on one node: the steps up, the steps down, and the way out when the lease ends.
+//!
+//! What is guaranteed:
+//! - A step is started only after a [`Effect::Persist`] that says so; a restarted agent goes on from there (R21).
+//! - A failed or overdue step undoes itself and every earlier one, in reverse. An undo that fails is repeated
+//!   with force and without end: "unknown" counts as running (R19), so [`ServicePhase::Stopped`] and
+//!   [`ServicePhase::Failed`] are reported only when every undo has succeeded.
+//! - When the lease is lost, the address goes first, then the processes are killed, then the mount is
+//!   detached, all without waiting in between (R19). After that the service does not start again in the same epoch.
+//! - The address is taken only after it was probed in this start (R22).
+//! - More than `restart_limit` failures within `window_s` stop the service with a reason (R21).
+//!
+//! What the runtime owes: effects are carried out in the order in which they are polled; every `Run`, `Undo`
+//! and `Kill` is answered by one [`Event::StepDone`] with its ticket (late answers are ignored here); steps and
+//! undos are idempotent, `Undo` also cancels a step that still runs; after a *reboot* a machine is made with
+//! [`Machine::new`], after a restart of the agent with [`Machine::restore`].
+
+use crate::spec::ServiceSpec;
+use mainstay_types::{Epoch, Time};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+
+/// How long the address probe may take, in milliseconds.
+const PROBE_TIMEOUT_MS: u64 = 5_000;
+/// How long mounting, including the recovery of the file system's log, may take, in milliseconds.
+const MOUNT_TIMEOUT_MS: u64 = 120_000;
+/// How long adding or removing an address may take, in milliseconds.
+const ADDRESS_TIMEOUT_MS: u64 = 5_000;
+/// How long unmounting may take before it is forced, in milliseconds.
+const UNMOUNT_TIMEOUT_MS: u64 = 30_000;
+/// How long a process may take to vanish after SIGKILL, in milliseconds; also the limit of a forced undo.
+const KILL_TIMEOUT_MS: u64 = 10_000;
+/// Pause before a failed undo is repeated, in milliseconds.
+const UNDO_RETRY_MS: u64 = 1_000;
+/// Pause before a failed action of the kill path is repeated, in milliseconds.
+const KILL_RETRY_MS: u64 = 200;
+/// First pause before a restart, in milliseconds; doubles with every failure in the window.
+const BACKOFF_MS: u64 = 1_000;
+const BACKOFF_MS_MAX: u64 = 60_000;
+
+/// One step of a start. `process` counts within the specification.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Step {
+    /// Ask whether another node answers for the address. Runs beside the following steps. Done = none does, or
+    /// the address is already on an interface of this node.
+    ProbeAddress,
+    /// Make the file system if asked and blank, and mount. Undo: unmount; forced: detach lazily.
+    Mount,
+    /// Run the process's `prepare` command to its end. Undo: kill it.
+    Prepare { process: usize },
+    /// Start the process, or adopt it if it runs. Undo: stop signal, then SIGKILL of its cgroup, done when the
+    /// cgroup is empty; forced: SIGKILL at once.
+    StartProcess { process: usize },
+    /// Repeat the readiness test until it succeeds.
+    CheckReady { process: usize },
+    /// Add the address and announce it. Undo: remove it.
+    AddAddress,
+}
+
+/// Where a service is on one node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ServicePhase {
+    /// Proven to be silent here.
+    #[default]
+    Stopped,
+    Starting,
+    Running,
+    /// Being undone, or waiting for the next attempt after a failure.
+    Stopping,
+    /// A failure was undone; waiting before the next attempt on this node.
+    BackingOff,
+    /// The lease ended: being killed.
+    Killing,
+    /// Too many failures here; proven to be silent. Starts again only in a later round.
+    Failed,
+}
+
+impl ServicePhase {
+    /// Whether nothing of the service is left on the node.
+    #[must_use]
+    pub fn is_silent(self) -> bool {
+        matches!(self, Self::Stopped | Self::Failed | Self::BackingOff)
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// This node is primary in `epoch` and the devices exist. `round` rises when the operator clears failures.
+    Start { epoch: Epoch, round: u64 },
+    Stop,
+    /// The lease ended or is about to: silence everything now (R19).
+    LeaseLost,
+    /// Answer to `Run`, `Undo` or `Kill`; an error says why, in words for the operator.
+    StepDone { ticket: u64, result: Result<(), String> },
+    /// A started process ended by itself.
+    ProcessExited { process: usize, status: String },
+    Tick,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// Make this durable before anything that follows is done.
+    Persist(Saved),
+    Run { ticket: u64, step: Step, timeout_ms: u64 },
+    /// `force`: no more courtesy, an earlier attempt failed.
+    Undo { ticket: u64, step: Step, force: bool, timeout_ms: u64 },
+    /// SIGKILL to all processes of the service; done when none is left.
+    Kill { ticket: u64 },
+    Report(Report),
+}
+
+/// What the operator and the control plane are told.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Report {
+    pub phase: ServicePhase,
+    /// Of the last start; 0 before the first.
+    pub epoch: Epoch,
+    pub round: u64,
+    /// What is being done, or why it failed.
+    pub detail: String,
+    /// Failures within the window.
+    pub failures: u32,
+}
+
+/// What goes on after everything down to `floor` is undone.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Then {
+    Stop,
+    Fail,
+    /// Wait, then go forward from `floor`.
+    Retry,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Mode {
+    Stopped,
+    Failed,
+    /// `steps[at]` is being run.
+    Forward { at: usize },
+    Running,
+    /// `steps[at]` is being undone, or waits for the next attempt of that.
+    Backward { at: usize, floor: usize, then: Then, attempt: u32 },
+    BackingOff { from: usize },
+    Killing,
+}
+
+/// The persisted part of a machine. Opaque to others; serialisable.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Saved {
+    mode: Mode,
+    epoch: Epoch,
+    round: u64,
+    spent_epoch: Option<Epoch>,
+    /// Boot-time points of failures within the window.
+    failures: Vec<Time>,
+    reason: String,
+    next_ticket: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Probe {
+    NotAsked,
+    Running { ticket: u64 },
+    Free,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum KillAction {
+    RemoveAddress,
+    KillProcesses,
+    Detach,
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub struct Machine {
+    spec: ServiceSpec,
+    steps: Vec<Step>,
+    mode: Mode,
+    epoch: Epoch,
+    round: u64,
+    spent_epoch: Option<Epoch>,
+    failures: Vec<Time>,
+    reason: String,
+    probe: Probe,
+    /// Steps below this one were done by a former agent already and are only walked over again.
+    adopt_below: usize,
+    /// The answer that the current step or undo waits for.
+    awaited: Option<u64>,
+    deadline: Option<Time>,
+    kill_awaited: BTreeMap<u64, KillAction>,
+    kill_failed: Vec<KillAction>,
+    pending_start: Option<(Epoch, u64)>,
+    next_ticket: u64,
+    effects: VecDeque<Effect>,
+}
+
+impl Machine {
+    /// A service of which nothing runs on this node. `spec` has been validated.
+    #[must_use]
+    pub fn new(spec: ServiceSpec) -> Self {
+        let steps = steps_of(&spec);
+        Self {
+            spec,
+            steps,
+            mode: Mode::Stopped,
+            epoch: Epoch(0),
+            round: 0,
+            spent_epoch: None,
+            failures: Vec::new(),
+            reason: String::new(),
+            probe: Probe::NotAsked,
+            adopt_below: 0,
+            awaited: None,
+            deadline: None,
+            kill_awaited: BTreeMap::new(),
+            kill_failed: Vec::new(),
+            pending_start: None,
+            next_ticket: 1,
+            effects: VecDeque::new(),
+        }
+    }
+
+    /// Goes on where an earlier agent process was, without a reboot in between. `spec` is the one that was
+    /// in force then.
+    #[must_use]
+    pub fn restore(spec: ServiceSpec, saved: Saved, now: Time) -> Self {
+        let mut machine = Self::new(spec);
+        machine.epoch = saved.epoch;
+        machine.round = saved.round;
+        machine.spent_epoch = saved.spent_epoch;
+        machine.failures = saved.failures;
+        machine.reason = saved.reason;
+        machine.next_ticket = saved.next_ticket;
+        let last = machine.steps.len().saturating_sub(1);
+        match saved.mode {
+            mode @ (Mode::Stopped | Mode::Failed) => {
+                machine.mode = mode;
+                machine.report();
+            }
+            // Every earlier step is walked again: it is idempotent, and a process that died meanwhile is
+            // noticed and started again.
+            Mode::Forward { at } => {
+                machine.adopt_below = at;
+                machine.forward(0, now);
+            }
+            Mode::Running => {
+                machine.adopt_below = machine.steps.len();
+                machine.probe = Probe::Free;
+                machine.forward(0, now);
+            }
+            Mode::Backward { at, floor, then, attempt } => {
+                machine.backward(at.min(last), floor, then, attempt, now);
+            }
+            Mode::BackingOff { from } => {
+                machine.mode = Mode::BackingOff { from };
+                machine.deadline = Some(now.plus_ms(machine.backoff_ms()));
+                machine.report();
+            }
+            Mode::Killing => machine.kill(now),
+        }
+        machine
+    }
+
+    #[must_use]
+    pub fn phase(&self) -> ServicePhase {
+        match self.mode {
+            Mode::Stopped => ServicePhase::Stopped,
+            Mode::Failed => ServicePhase::Failed,
+            Mode::Forward { .. } => ServicePhase::Starting,
+            Mode::Running => ServicePhase::Running,
+            Mode::Backward { .. } => ServicePhase::Stopping,
+            // After a partial undo the mount and other processes may still be there.
+            Mode::BackingOff { from } if from > 0 => ServicePhase::Starting,
+            Mode::BackingOff { .. } => ServicePhase::BackingOff,
+            Mode::Killing => ServicePhase::Killing,
+        }
+    }
+
+    /// Epoch of the last start; 0 before the first.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Round of the last start.
+    #[must_use]
+    pub fn round(&self) -> u64 {
+        self.round
+    }
+
+    /// The epoch in which the service was killed because the lease ended: it needs a later one to start.
+    #[must_use]
+    pub fn spent_epoch(&self) -> Option<Epoch> {
+        self.spent_epoch
+    }
+
+    /// Why the service failed or stopped last; empty when there is nothing to say.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    #[must_use]
+    pub fn spec(&self) -> &ServiceSpec {
+        &self.spec
+    }
+
+    /// When [`Event::Tick`] is due; `None` while nothing is awaited.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.deadline
+    }
+
+    /// The next effect, in order.
+    pub fn poll(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    pub fn handle(&mut self, now: Time, event: Event) {
+        match event {
+            Event::Start { epoch, round } => self.on_start(epoch, round, now),
+            Event::Stop => self.on_stop(now),
+            Event::LeaseLost => self.on_lease_lost(now),
+            Event::StepDone { ticket, result } => self.on_step_done(ticket, result, now),
+            Event::ProcessExited { process, status } => self.on_process_exited(process, &status, now),
+            Event::Tick => self.on_tick(now),
+        }
+    }
+
+    fn on_start(&mut self, epoch: Epoch, round: u64, now: Time) {
+        match self.mode {
+            Mode::Forward { .. } | Mode::Running | Mode::BackingOff { .. } if self.epoch == epoch => {
+                self.round = self.round.max(round);
+            }
+            _ if self.spent_epoch.is_some_and(|spent| epoch <= spent) => {}
+            Mode::Failed if round <= self.round => {}
+            Mode::Stopped | Mode::Failed => self.begin(epoch, round, now),
+            // The devices of another epoch are other devices: everything on top is taken down first.
+            Mode::Forward { .. } | Mode::Running | Mode::BackingOff { .. } => {
+                self.on_stop(now);
+                if self.mode == Mode::Stopped {
+                    self.begin(epoch, round, now);
+                } else {
+                    self.pending_start = Some((epoch, round));
+                }
+            }
+            Mode::Backward { .. } | Mode::Killing => self.pending_start = Some((epoch, round)),
+        }
+    }
+
+    fn begin(&mut self, epoch: Epoch, round: u64, now: Time) {
+        if round > self.round {
+            self.failures.clear();
+        }
+        self.epoch = epoch;
+        self.round = round;
+        self.reason.clear();
+        self.probe = Probe::NotAsked;
+        self.adopt_below = 0;
+        self.forward(0, now);
+    }
+
+    fn on_stop(&mut self, now: Time) {
+        self.pending_start = None;
+        match &mut self.mode {
+            Mode::Stopped | Mode::Failed | Mode::Killing => {}
+            Mode::Forward { at } => {
+                let at = *at;
+                self.backward(at, 0, Then::Stop, 0, now);
+            }
+            Mode::Running => self.backward(self.steps.len().saturating_sub(1), 0, Then::Stop, 0, now),
+            Mode::BackingOff { from } => match from.checked_sub(1) {
+                None => self.settle(Mode::Stopped),
+                Some(at) => self.backward(at, 0, Then::Stop, 0, now),
+            },
+            Mode::Backward { floor, then, .. } => {
+                // A service that has used up its attempts stays failed even if it is also told to stop.
+                if *then == Then::Retry {
+                    *then = Then::Stop;
+                }
+                *floor = 0;
+                self.persist();
+            }
+        }
+    }
+
+    fn on_lease_lost(&mut self, now: Time) {
+        self.pending_start = None;
+        let nothing_left = matches!(self.mode, Mode::Stopped | Mode::Failed);
+        if nothing_left || self.mode == Mode::Killing {
+            return;
+        }
+        self.reason = "the node's lease ended".into();
+        self.kill(now);
+    }
+
+    /// Silences everything at once. Not persisted first: the write could be slower than the lease, and an
+    /// agent that restarts in between finds nothing to adopt and comes to the same end.
+    fn kill(&mut self, now: Time) {
+        self.mode = Mode::Killing;
+        self.spent_epoch = Some(self.epoch);
+        self.awaited = None;
+        self.probe = Probe::NotAsked;
+        self.kill_awaited.clear();
+        self.kill_failed.clear();
+        let mut actions = Vec::new();
+        if self.spec.vip.is_some() {
+            actions.push(KillAction::RemoveAddress);
+        }
+        actions.push(KillAction::KillProcesses);
+        if self.spec.mount.is_some() {
+            actions.push(KillAction::Detach);
+        }
+        for action in actions {
+            self.kill_action(action);
+        }
+        self.deadline = Some(now.plus_ms(KILL_TIMEOUT_MS));
+        self.persist();
+        self.report();
+    }
+
+    fn kill_action(&mut self, action: KillAction) {
+        let ticket = self.ticket();
+        self.kill_awaited.insert(ticket, action);
+        let effect = match action {
+            KillAction::RemoveAddress => {
+                Effect::Undo { ticket, step: Step::AddAddress, force: true, timeout_ms: ADDRESS_TIMEOUT_MS }
+            }
+            KillAction::KillProcesses => Effect::Kill { ticket },
+            KillAction::Detach => {
+                Effect::Undo { ticket, step: Step::Mount, force: true, timeout_ms: KILL_TIMEOUT_MS }
+            }
+        };
+        self.effects.push_back(effect);
+    }
+
+    fn on_kill_done(&mut self, ticket: u64, result: Result<(), String>, now: Time) {
+        let Some(action) = self.kill_awaited.remove(&ticket) else { return };
+        if let Err(why) = result {
+            self.kill_failed.push(action);
+            self.reason = format!("the node's lease ended; {}: {why}", kill_action_words(action));
+            self.deadline = Some(now.plus_ms(KILL_RETRY_MS));
+            self.report();
+        }
+        if self.kill_awaited.is_empty() && self.kill_failed.is_empty() {
+            self.settle(Mode::Stopped);
+            self.start_pending(now);
+        }
+    }
+
+    fn retry_kill(&mut self, now: Time) {
+        // What did not answer in time is repeated as well: its answer may be lost.
+        let mut actions = std::mem::take(&mut self.kill_failed);
+        actions.extend(std::mem::take(&mut self.kill_awaited).into_values());
+        actions.sort_unstable();
+        for action in actions {
+            self.kill_action(action);
+        }
+        self.deadline = Some(now.plus_ms(KILL_TIMEOUT_MS));
+    }
+
+    fn on_step_done(&mut self, ticket: u64, result: Result<(), String>, now: Time) {
+        if self.mode == Mode::Killing {
+            self.on_kill_done(ticket, result, now);
+            return;
+        }
+        if self.probe == (Probe::Running { ticket }) {
+            self.on_probe_done(result, now);
+            return;
+        }
+        if self.awaited != Some(ticket) {
+            return;
+        }
+        self.awaited = None;
+        match (&self.mode, result) {
+            (Mode::Forward { at }, Ok(())) => {
+                let next = at + 1;
+                self.forward(next, now);
+            }
+            (Mode::Forward { at }, Err(why)) => {
+                let at = *at;
+                let why = format!("{} failed: {why}", step_words(&self.spec, self.steps[at]));
+                self.fail(at, 0, why, now);
+            }
+            (Mode::Backward { at, floor, then, .. }, Ok(())) => {
+                let (at, floor, then) = (*at, *floor, then.clone());
+                self.undone(at, floor, then, now);
+            }
+            (Mode::Backward { .. }, Err(why)) => self.undo_failed(&why, now),
+            _ => {}
+        }
+    }
+
+    fn on_probe_done(&mut self, result: Result<(), String>, now: Time) {
+        let Mode::Forward { at } = self.mode else {
+            self.probe = if result.is_ok() { Probe::Free } else { Probe::NotAsked };
+            return;
+        };
+        match result {
+            Ok(()) => {
+                self.probe = Probe::Free;
+                if self.steps[at] == Step::AddAddress && self.awaited.is_none() {
+                    self.forward(at, now);
+                }
+            }
+            Err(why) => {
+                self.probe = Probe::NotAsked;
+                self.fail(at, 0, format!("the address cannot be taken: {why}"), now);
+            }
+        }
+    }
+
+    fn on_process_exited(&mut self, process: usize, status: &str, now: Time) {
+        let top = match self.mode {
+            Mode::Forward { at } => at,
+            Mode::Running => self.steps.len().saturating_sub(1),
+            // While it is being undone an exit is what is wanted.
+            _ => return,
+        };
+        let Some(started) =
+            self.steps.iter().position(|step| *step == Step::StartProcess { process }).filter(|at| *at <= top)
+        else {
+            return;
+        };
+        let name = &self.spec.processes[process].name;
+        let why = format!("process {name} ended by itself: {status}");
+        self.fail(top, started, why, now);
+    }
+
+    fn on_tick(&mut self, now: Time) {
+        if self.deadline.is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        self.deadline = None;
+        match self.mode {
+            Mode::Stopped | Mode::Failed | Mode::Running => {}
+            Mode::Killing => self.retry_kill(now),
+            Mode::BackingOff { from } => {
+                if from == 0 {
+                    self.probe = Probe::NotAsked;
+                }
+                self.forward(from, now);
+            }
+            Mode::Forward { at } => {
+                self.awaited = None;
+                self.probe = Probe::NotAsked;
+                let seconds = self.timeout_ms(self.steps[at]).div_ceil(1000);
+                let why =
+                    format!("{} did not finish within {seconds} s", step_words(&self.spec, self.steps[at]));
+                self.fail(at, 0, why, now);
+            }
+            Mode::Backward { at, floor, ref then, attempt } => {
+                let then = then.clone();
+                if self.awaited.take().is_some() {
+                    self.undo_failed("it did not finish in time", now);
+                } else {
+                    self.backward(at, floor, then, attempt, now);
+                }
+            }
+        }
+    }
+
+    /// Runs `steps[at]` and, as far as they need no waiting, the following ones.
+    fn forward(&mut self, mut at: usize, now: Time) {
+        self.awaited = None;
+        self.deadline = None;
+        loop {
+            let Some(step) = self.steps.get(at).copied() else {
+                self.adopt_below = 0;
+                self.mode = Mode::Running;
+                self.reason.clear();
+                self.persist();
+                self.report();
+                return;
+            };
+            self.mode = Mode::Forward { at };
+            match step {
+                // Preparing beside a running process could destroy what it works on.
+                Step::Prepare { .. } if at < self.adopt_below => {}
+                Step::ProbeAddress => {
+                    if self.probe == Probe::NotAsked {
+                        self.persist();
+                        self.ask_probe();
+                    }
+                }
+                Step::AddAddress if self.probe != Probe::Free => {
+                    if self.probe == Probe::NotAsked {
+                        self.ask_probe();
+                    }
+                    self.deadline = Some(now.plus_ms(PROBE_TIMEOUT_MS));
+                    self.persist();
+                    self.report();
+                    return;
+                }
+                _ => {
+                    self.persist();
+                    self.report();
+                    self.awaited = Some(self.run(step));
+                    self.deadline = Some(now.plus_ms(self.timeout_ms(step)));
+                    return;
+                }
+            }
+            at += 1;
+        }
+    }
+
+    fn ask_probe(&mut self) {
+        let ticket = self.run(Step::ProbeAddress);
+        self.probe = Probe::Running { ticket };
+    }
+
+    fn run(&mut self, step: Step) -> u64 {
+        let ticket = self.ticket();
+        let timeout_ms = self.timeout_ms(step);
+        self.effects.push_back(Effect::Run { ticket, step, timeout_ms });
+        ticket
+    }
+
+    /// Counts a failure and undoes from `at` down to `floor`; all of it if no attempt is left (R21).
+    fn fail(&mut self, at: usize, floor: usize, why: String, now: Time) {
+        let window_ms = self.spec.policy.window_s.saturating_mul(1000);
+        self.failures.retain(|failure| now.ms_since(*failure) < window_ms);
+        self.failures.push(now);
+        let spent = self.failures.len() > self.spec.policy.restart_limit as usize;
+        self.reason = why;
+        self.adopt_below = 0;
+        let (floor, then) = if spent { (0, Then::Fail) } else { (floor, Then::Retry) };
+        self.backward(at, floor, then, 0, now);
+    }
+
+    /// Undoes `steps[at]`; `attempt` counts failed attempts of it.
+    fn backward(&mut self, mut at: usize, floor: usize, then: Then, attempt: u32, now: Time) {
+        self.awaited = None;
+        self.deadline = None;
+        loop {
+            let step = self.steps[at];
+            // A probe leaves nothing behind, and a readiness test ends with the process that it tests.
+            if !matches!(step, Step::CheckReady { .. } | Step::ProbeAddress) {
+                self.mode = Mode::Backward { at, floor, then, attempt };
+                self.persist();
+                self.report();
+                let ticket = self.ticket();
+                let force = attempt > 0;
+                let timeout_ms = if force { KILL_TIMEOUT_MS } else { self.undo_timeout_ms(step) };
+                self.effects.push_back(Effect::Undo { ticket, step, force, timeout_ms });
+                self.awaited = Some(ticket);
+                self.deadline = Some(now.plus_ms(timeout_ms));
+                return;
+            }
+            if at <= floor {
+                self.all_undone(floor, then, now);
+                return;
+            }
+            at -= 1;
+        }
+    }
+
+    fn undone(&mut self, at: usize, floor: usize, then: Then, now: Time) {
+        if at <= floor {
+            self.all_undone(floor, then, now);
+        } else {
+            self.backward(at - 1, floor, then, 0, now);
+        }
+    }
+
+    fn undo_failed(&mut self, why: &str, now: Time) {
+        let Mode::Backward { at, attempt, .. } = &mut self.mode else { return };
+        *attempt = attempt.saturating_add(1);
+        let at = *at;
+        self.reason = format!("undoing '{}' failed, trying again with force: {why}", step_words(&self.spec, self.steps[at]));
+        self.awaited = None;
+        self.deadline = Some(now.plus_ms(UNDO_RETRY_MS));
+        self.report();
+    }
+
+    fn all_undone(&mut self, floor: usize, then: Then, now: Time) {
+        match then {
+            Then::Stop => {
+                self.settle(Mode::Stopped);
+                self.start_pending(now);
+            }
+            Then::Fail => {
+                self.settle(Mode::Failed);
+                self.start_pending(now);
+            }
+            Then::Retry => {
+                self.mode = Mode::BackingOff { from: floor };
+                self.awaited = None;
+                self.deadline = Some(now.plus_ms(self.backoff_ms()));
+                self.persist();
+                self.report();
+            }
+        }
+    }
+
+    fn settle(&mut self, mode: Mode) {
+        self.mode = mode;
+        self.awaited = None;
+        self.deadline = None;
+        self.probe = Probe::NotAsked;
+        self.persist();
+        self.report();
+    }
+
+    fn start_pending(&mut self, now: Time) {
+        if let Some((epoch, round)) = self.pending_start.take() {
+            self.on_start(epoch, round, now);
+        }
+    }
+
+    fn backoff_ms(&self) -> u64 {
+        let doublings = u32::try_from(self.failures.len().saturating_sub(1)).unwrap_or(u32::MAX).min(16);
+        (BACKOFF_MS << doublings).min(BACKOFF_MS_MAX)
+    }
+
+    fn ticket(&mut self) -> u64 {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        ticket
+    }
+
+    fn persist(&mut self) {
+        let saved = Saved {
+            mode: self.mode.clone(),
+            epoch: self.epoch,
+            round: self.round,
+            spent_epoch: self.spent_epoch,
+            failures: self.failures.clone(),
+            reason: self.reason.clone(),
+            // Answers to what is still under way must not match tickets given after a restart.
+            next_ticket: self.next_ticket + 64,
+        };
+        self.effects.push_back(Effect::Persist(saved));
+    }
+
+    fn report(&mut self) {
+        let detail = match &self.mode {
+            Mode::Forward { at } => match self.steps.get(*at) {
+                Some(Step::AddAddress) if self.probe != Probe::Free => "probe the address".into(),
+                Some(step) => step_words(&self.spec, *step),
+                None => String::new(),
+            },
+            Mode::Backward { at, attempt: 0, .. } => {
+                let undoing = format!("undo '{}'", step_words(&self.spec, self.steps[*at]));
+                if self.reason.is_empty() { undoing } else { format!("{undoing}: {}", self.reason) }
+            }
+            _ => self.reason.clone(),
+        };
+        let report = Report {
+            phase: self.phase(),
+            epoch: self.epoch,
+            round: self.round,
+            detail,
+            failures: u32::try_from(self.failures.len()).unwrap_or(u32::MAX),
+        };
+        self.effects.push_back(Effect::Report(report));
+    }
+
+    fn timeout_ms(&self, step: Step) -> u64 {
+        match step {
+            Step::ProbeAddress => PROBE_TIMEOUT_MS,
+            Step::Mount => MOUNT_TIMEOUT_MS,
+            Step::AddAddress => ADDRESS_TIMEOUT_MS,
+            Step::StartProcess { .. } => KILL_TIMEOUT_MS,
+            Step::Prepare { process } | Step::CheckReady { process } => {
+                self.spec.processes[process].start_timeout_s.saturating_mul(1000)
+            }
+        }
+    }
+
+    fn undo_timeout_ms(&self, step: Step) -> u64 {
+        match step {
+            Step::ProbeAddress | Step::CheckReady { .. } => 0,
+            Step::Mount => UNMOUNT_TIMEOUT_MS,
+            Step::AddAddress => ADDRESS_TIMEOUT_MS,
+            Step::Prepare { .. } => KILL_TIMEOUT_MS,
+            Step::StartProcess { process } => {
+                self.spec.processes[process].stop_timeout_s.saturating_mul(1000).saturating_add(KILL_TIMEOUT_MS)
+            }
+        }
+    }
+}
+
+/// The steps of a start, in order.
+fn steps_of(spec: &ServiceSpec) -> Vec<Step> {
+    let mut steps = Vec::new();
+    if spec.vip.is_some() {
+        steps.push(Step::ProbeAddress);
+    }
+    if spec.mount.is_some() {
+        steps.push(Step::Mount);
+    }
+    for (process, described) in spec.processes.iter().enumerate() {
+        if !described.prepare.is_empty() {
+            steps.push(Step::Prepare { process });
+        }
+        steps.push(Step::StartProcess { process });
+        if described.ready.is_some() {
+            steps.push(Step::CheckReady { process });
+        }
+    }
+    if spec.vip.is_some() {
+        steps.push(Step::AddAddress);
+    }
+    steps
+}
+
+fn step_words(spec: &ServiceSpec, step: Step) -> String {
+    let name = |process: usize| spec.processes[process].name.as_str();
+    match step {
+        Step::ProbeAddress => "probe the address".into(),
+        Step::Mount => match &spec.mount {
+            Some(mount) => format!("mount {}", mount.path),
+            None => "mount".into(),
+        },
+        Step::Prepare { process } => format!("prepare {}", name(process)),
+        Step::StartProcess { process } => format!("start {}", name(process)),
+        Step::CheckReady { process } => format!("wait until {} is ready", name(process)),
+        Step::AddAddress => match &spec.vip {
+            Some(vip) => format!("add address {}", vip.address),
+            None => "add the address".into(),
+        },
+    }
+}
+
+fn kill_action_words(action: KillAction) -> &'static str {
+    match action {
+        KillAction::RemoveAddress => "the address could not be removed",
+        KillAction::KillProcesses => "the processes could not be killed",
+        KillAction::Detach => "the file system could not be detached",
+    }
+}

@@ -1,0 +1,530 @@
+//! The description of a service, as the operator writes it in TOML.
+//!
+//! [`ServiceSpec::parse`] is the only way in from text; whatever it returns has passed
+//! [`ServiceSpec::validate`], so nothing later has to check again. Unknown fields are refused: a
+//! mistyped name must not silently become a default.
+
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use thiserror::Error;
+
+/// Most processes of one service.
+pub const PROCESSES_MAX: usize = 16;
+/// Longest time that a step may be given, in seconds.
+pub const TIMEOUT_S_MAX: u64 = 3600;
+/// Longest specification that is parsed, in bytes.
+pub const SPEC_BYTES_MAX: usize = 64 << 10;
+
+/// What is wrong with a specification, in words for the operator.
+#[derive(Clone, PartialEq, Eq, Debug, Error, Serialize, Deserialize)]
+#[error("{field}: {problem}")]
+pub struct SpecError {
+    /// The field as it is written in TOML, for example `process[0].command`; `line 3` when the text could
+    /// not be read at all.
+    pub field: String,
+    pub problem: String,
+    pub remedy: String,
+}
+
+impl SpecError {
+    fn new(field: impl Into<String>, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { field: field.into(), problem: problem.into(), remedy: remedy.into() }
+    }
+}
+
+/// A service: started on the primary of `resource` in the order mount, processes, address; stopped in reverse.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceSpec {
+    pub name: String,
+    /// Name of the resource whose primary runs the service.
+    pub resource: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mount: Option<Mount>,
+    /// Started in this order.
+    #[serde(default, rename = "process", skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<Process>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vip: Option<Vip>,
+    #[serde(default)]
+    pub policy: Policy,
+}
+
+/// A file system on a volume of the resource.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mount {
+    #[serde(default)]
+    pub volume: u16,
+    pub path: String,
+    #[serde(default = "default_fstype")]
+    pub fstype: String,
+    /// As for mount(8) `-o`; empty for none.
+    #[serde(default)]
+    pub options: String,
+    /// Make the file system if the volume is blank.
+    #[serde(default)]
+    pub mkfs: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Process {
+    pub name: String,
+    /// Program and arguments; no shell is involved. Stays in the foreground.
+    pub command: Vec<String>,
+    /// Runs to its end before `command` is started, each time the service starts: must be idempotent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prepare: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// How long `prepare` and, after the start, readiness may take, each.
+    #[serde(default = "default_start_timeout_s")]
+    pub start_timeout_s: u64,
+    /// How long the process may take to end after `stop_signal`, before it is killed.
+    #[serde(default = "default_stop_timeout_s")]
+    pub stop_timeout_s: u64,
+    #[serde(default = "default_stop_signal")]
+    pub stop_signal: String,
+    /// When the process counts as ready; at once if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready: Option<Ready>,
+}
+
+/// A test that is repeated until it succeeds or `start_timeout_s` is over.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ready {
+    /// Exits with 0.
+    Command(Vec<String>),
+    /// `host:port` accepts a connection.
+    Tcp(String),
+    /// The process has lived for this many seconds.
+    #[serde(alias = "delay")]
+    DelayS(u64),
+}
+
+/// The floating address of the service.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Vip {
+    /// With prefix length, for example `10.0.0.7/24`.
+    pub address: String,
+    /// The interface that has an address in the same subnet, if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    /// Restarts on the same node within `window_s` before the service goes to another node.
+    #[serde(default = "default_restart_limit")]
+    pub restart_limit: u32,
+    #[serde(default = "default_window_s")]
+    pub window_s: u64,
+    /// Name of the node that is chosen first when there is a choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preferred: Option<String>,
+    /// Go back to `preferred` as soon as it is in sync again.
+    #[serde(default)]
+    pub failback: bool,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            restart_limit: default_restart_limit(),
+            window_s: default_window_s(),
+            preferred: None,
+            failback: false,
+        }
+    }
+}
+
+fn default_fstype() -> String {
+    "xfs".into()
+}
+fn default_start_timeout_s() -> u64 {
+    60
+}
+fn default_stop_timeout_s() -> u64 {
+    30
+}
+fn default_stop_signal() -> String {
+    "SIGTERM".into()
+}
+fn default_restart_limit() -> u32 {
+    3
+}
+fn default_window_s() -> u64 {
+    600
+}
+
+/// Signals that may be used to stop a process, with their numbers on Linux.
+const STOP_SIGNALS: [(&str, i32); 7] = [
+    ("SIGTERM", 15),
+    ("SIGINT", 2),
+    ("SIGQUIT", 3),
+    ("SIGHUP", 1),
+    ("SIGUSR1", 10),
+    ("SIGUSR2", 12),
+    ("SIGKILL", 9),
+];
+
+impl Process {
+    /// The number of `stop_signal`; SIGTERM if the name is unknown, which validation excludes.
+    #[must_use]
+    pub fn stop_signal_number(&self) -> i32 {
+        STOP_SIGNALS.iter().find(|(name, _)| *name == self.stop_signal).map_or(15, |(_, number)| *number)
+    }
+}
+
+/// A parsed `address/prefix`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Address {
+    pub ip: IpAddr,
+    pub prefix: u8,
+}
+
+impl Vip {
+    /// The parsed address; `None` only for a specification that was not validated.
+    #[must_use]
+    pub fn parsed(&self) -> Option<Address> {
+        let (ip, prefix) = self.address.split_once('/')?;
+        let ip: IpAddr = ip.parse().ok()?;
+        let prefix: u8 = prefix.parse().ok()?;
+        let prefix_max = if ip.is_ipv4() { 32 } else { 128 };
+        (prefix >= 1 && prefix <= prefix_max && !ip.is_unspecified() && !ip.is_multicast())
+            .then_some(Address { ip, prefix })
+    }
+}
+
+/// Whether `name` can name a node, a resource, a service or a process: they become parts of paths.
+#[must_use]
+pub fn valid_name(name: &str) -> bool {
+    (1..=32).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && !name.starts_with('-')
+}
+
+const NAME_REMEDY: &str = "use 1 to 32 of a-z, 0-9 and '-', not starting with '-'";
+
+impl ServiceSpec {
+    /// Parses and validates.
+    pub fn parse(text: &str) -> Result<Self, SpecError> {
+        if text.len() > SPEC_BYTES_MAX {
+            return Err(SpecError::new(
+                "file",
+                format!("longer than {SPEC_BYTES_MAX} bytes"),
+                "check that this is a service file",
+            ));
+        }
+        let spec: Self = toml::from_str(text).map_err(|error| from_toml(text, &error))?;
+        spec.validate()?;
+        Ok(spec)
+    }
+
+    /// Checks everything that can be checked without a node.
+    pub fn validate(&self) -> Result<(), SpecError> {
+        name_field("name", &self.name)?;
+        name_field("resource", &self.resource)?;
+        if self.mount.is_none() && self.processes.is_empty() && self.vip.is_none() {
+            return Err(SpecError::new(
+                "service",
+                "there is nothing to run",
+                "add [mount], [[process]] or [vip]",
+            ));
+        }
+        if let Some(mount) = &self.mount {
+            mount.validate()?;
+        }
+        if self.processes.len() > PROCESSES_MAX {
+            return Err(SpecError::new(
+                "process",
+                format!("more than {PROCESSES_MAX} processes"),
+                "split the service or start helpers from one process",
+            ));
+        }
+        let mut names = BTreeSet::new();
+        for (i, process) in self.processes.iter().enumerate() {
+            process.validate(&format!("process[{i}]"))?;
+            if !names.insert(&process.name) {
+                return Err(SpecError::new(
+                    format!("process[{i}].name"),
+                    format!("'{}' is used twice", process.name),
+                    "give every process its own name",
+                ));
+            }
+        }
+        if let Some(vip) = &self.vip {
+            if vip.parsed().is_none() {
+                return Err(SpecError::new(
+                    "vip.address",
+                    format!("'{}' is not a unicast IP address with prefix length", vip.address),
+                    "write it like \"10.0.0.7/24\"",
+                ));
+            }
+            if let Some(interface) = &vip.interface
+                && (interface.is_empty()
+                    || interface.len() > 15
+                    || interface.bytes().any(|b| b == b'/' || b.is_ascii_whitespace()))
+            {
+                return Err(SpecError::new(
+                    "vip.interface",
+                    format!("'{interface}' is not an interface name"),
+                    "name an interface as `ip link` shows it, or leave the field out to have it found by subnet",
+                ));
+            }
+        }
+        if self.policy.restart_limit > 100 {
+            return Err(SpecError::new("policy.restart_limit", "more than 100", "use 0 to 100"));
+        }
+        if self.policy.window_s == 0 || self.policy.window_s > 86_400 {
+            return Err(SpecError::new("policy.window_s", "out of range", "use 1 to 86400"));
+        }
+        if let Some(node) = &self.policy.preferred {
+            name_field("policy.preferred", node)?;
+        } else if self.policy.failback {
+            return Err(SpecError::new(
+                "policy.failback",
+                "there is no node to go back to",
+                "name it in policy.preferred",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Mount {
+    fn validate(&self) -> Result<(), SpecError> {
+        let path_is_plain = self.path.starts_with('/')
+            && self.path.len() > 1
+            && self.path.len() <= 1024
+            && !self.path.contains('\0')
+            && self.path.split('/').skip(1).all(|part| !part.is_empty() && part != "." && part != "..");
+        if !path_is_plain {
+            return Err(SpecError::new(
+                "mount.path",
+                format!("'{}' is not a plain absolute path", self.path),
+                "write it like \"/srv/db\", without '.', '..' or a trailing '/'",
+            ));
+        }
+        if self.fstype.is_empty() || !self.fstype.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+            return Err(SpecError::new(
+                "mount.fstype",
+                format!("'{}' is not a file system type", self.fstype),
+                "use for example \"xfs\" or \"ext4\"",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Process {
+    fn validate(&self, field: &str) -> Result<(), SpecError> {
+        name_field(&format!("{field}.name"), &self.name)?;
+        command_field(&format!("{field}.command"), &self.command)?;
+        if !self.prepare.is_empty() {
+            command_field(&format!("{field}.prepare"), &self.prepare)?;
+        }
+        for (name, seconds) in
+            [("start_timeout_s", self.start_timeout_s), ("stop_timeout_s", self.stop_timeout_s)]
+        {
+            if seconds == 0 || seconds > TIMEOUT_S_MAX {
+                return Err(SpecError::new(
+                    format!("{field}.{name}"),
+                    format!("{seconds} is out of range"),
+                    format!("use 1 to {TIMEOUT_S_MAX} seconds"),
+                ));
+            }
+        }
+        if !STOP_SIGNALS.iter().any(|(name, _)| *name == self.stop_signal) {
+            let known: Vec<&str> = STOP_SIGNALS.iter().map(|(name, _)| *name).collect();
+            return Err(SpecError::new(
+                format!("{field}.stop_signal"),
+                format!("'{}' is not known", self.stop_signal),
+                format!("use one of {}", known.join(", ")),
+            ));
+        }
+        if self.user.as_ref().is_some_and(String::is_empty) {
+            return Err(SpecError::new(
+                format!("{field}.user"),
+                "is empty",
+                "name a user, or leave the field out for root",
+            ));
+        }
+        if let Some(bad) =
+            self.env.keys().find(|k| k.is_empty() || k.contains('=') || k.contains('\0'))
+        {
+            return Err(SpecError::new(
+                format!("{field}.env"),
+                format!("'{bad}' is not a variable name"),
+                "use a name without '='",
+            ));
+        }
+        match &self.ready {
+            None => Ok(()),
+            Some(Ready::Command(command)) => command_field(&format!("{field}.ready.command"), command),
+            Some(Ready::Tcp(target)) => {
+                let port = target.rsplit_once(':').and_then(|(host, port)| {
+                    (!host.is_empty()).then(|| port.parse::<u16>().ok()).flatten()
+                });
+                if port.is_none_or(|port| port == 0) {
+                    return Err(SpecError::new(
+                        format!("{field}.ready.tcp"),
+                        format!("'{target}' is not host:port"),
+                        "write it like \"127.0.0.1:3306\"",
+                    ));
+                }
+                Ok(())
+            }
+            Some(Ready::DelayS(seconds)) if *seconds >= self.start_timeout_s => Err(SpecError::new(
+                format!("{field}.ready.delay_s"),
+                format!("{seconds} s is not less than start_timeout_s ({} s)", self.start_timeout_s),
+                "raise start_timeout_s or shorten the delay",
+            )),
+            Some(Ready::DelayS(_)) => Ok(()),
+        }
+    }
+}
+
+fn name_field(field: &str, name: &str) -> Result<(), SpecError> {
+    if valid_name(name) {
+        Ok(())
+    } else {
+        Err(SpecError::new(field, format!("'{name}' is not a valid name"), NAME_REMEDY))
+    }
+}
+
+fn command_field(field: &str, command: &[String]) -> Result<(), SpecError> {
+    match command.first() {
+        None => Err(SpecError::new(field, "is empty", "give the program and its arguments as a list of strings")),
+        Some(program) if program.is_empty() => {
+            Err(SpecError::new(field, "the program is an empty string", "name a program"))
+        }
+        Some(_) if command.iter().any(|argument| argument.contains('\0')) => {
+            Err(SpecError::new(field, "contains a NUL character", "remove it"))
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// Turns the parser's error into ours: the field if the message names one, else the line.
+fn from_toml(text: &str, error: &toml::de::Error) -> SpecError {
+    let message = error.message().to_string();
+    let line = error
+        .span()
+        .map(|span| 1 + text.as_bytes()[..span.start.min(text.len())].iter().filter(|b| **b == b'\n').count());
+    let named = message.split('`').nth(1).filter(|_| message.contains("field")).map(str::to_string);
+    let field = match (named, line) {
+        (Some(name), Some(line)) => format!("{name} (line {line})"),
+        (Some(name), None) => name,
+        (None, Some(line)) => format!("line {line}"),
+        (None, None) => "file".into(),
+    };
+    let remedy = if message.starts_with("unknown field") {
+        "correct the name or remove the line"
+    } else if message.starts_with("missing field") {
+        "add the field"
+    } else {
+        "correct the value there; strings need quotes and tables a [header]"
+    };
+    SpecError::new(field, message, remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FULL: &str = r#"
+name = "db"
+resource = "db"
+[mount]
+volume = 0
+path = "/srv/db"
+fstype = "xfs"
+options = "noatime"
+mkfs = true
+[[process]]
+name = "mysqld"
+command = ["/usr/sbin/mysqld", "--datadir=/srv/db/data"]
+prepare = ["/usr/local/bin/init-db"]
+user = "mysql"
+env = { TZ = "UTC" }
+start_timeout_s = 120
+stop_timeout_s = 60
+stop_signal = "SIGTERM"
+ready = { tcp = "127.0.0.1:3306" }
+[vip]
+address = "10.213.1.100/24"
+[policy]
+restart_limit = 2
+window_s = 300
+preferred = "alpha"
+"#;
+
+    #[test]
+    fn a_full_specification_survives_json() {
+        let spec = ServiceSpec::parse(FULL).unwrap();
+        assert_eq!(spec.processes[0].ready, Some(Ready::Tcp("127.0.0.1:3306".into())));
+        assert_eq!(spec.vip.as_ref().unwrap().parsed().unwrap().prefix, 24);
+        let json = serde_json::to_string(&spec).unwrap();
+        assert_eq!(serde_json::from_str::<ServiceSpec>(&json).unwrap(), spec);
+    }
+
+    #[test]
+    fn defaults_are_filled_in() {
+        let spec = ServiceSpec::parse("name='a'\nresource='r'\n[mount]\npath='/srv/a'\n").unwrap();
+        assert_eq!(spec.mount.unwrap().fstype, "xfs");
+        assert_eq!(spec.policy, Policy::default());
+    }
+
+    #[test]
+    fn all_forms_of_readiness_are_read() {
+        for (text, ready) in [
+            ("{ delay_s = 3 }", Ready::DelayS(3)),
+            ("{ delay = 3 }", Ready::DelayS(3)),
+            ("{ command = ['/bin/true'] }", Ready::Command(vec!["/bin/true".into()])),
+        ] {
+            let spec = ServiceSpec::parse(&FULL.replace("{ tcp = \"127.0.0.1:3306\" }", text)).unwrap();
+            assert_eq!(spec.processes[0].ready, Some(ready));
+        }
+    }
+
+    #[test]
+    fn every_error_names_its_field_and_a_remedy() {
+        for (from, to, field) in [
+            ("name = \"db\"\nresource", "name = \"DB\"\nresource", "name"),
+            ("path = \"/srv/db\"", "path = \"srv/../db\"", "mount.path"),
+            ("path = \"/srv/db\"", "", "path"),
+            ("stop_signal = \"SIGTERM\"", "stop_signal = \"TERM\"", "process[0].stop_signal"),
+            ("10.213.1.100/24", "10.213.1.100", "vip.address"),
+            ("10.213.1.100/24", "10.213.1.100/33", "vip.address"),
+            ("user = \"mysql\"", "usr = \"mysql\"", "usr"),
+            ("start_timeout_s = 120", "start_timeout_s = 0", "process[0].start_timeout_s"),
+            ("127.0.0.1:3306", "3306", "process[0].ready.tcp"),
+            ("{ tcp = \"127.0.0.1:3306\" }", "{ delay_s = 120 }", "process[0].ready.delay_s"),
+            ("preferred = \"alpha\"", "failback = true", "policy.failback"),
+            ("[\"/usr/sbin/mysqld\", \"--datadir=/srv/db/data\"]", "[]", "process[0].command"),
+            ("window_s = 300", "window_s = \"x\"", "line 2"),
+        ] {
+            let text = FULL.replacen(from, to, 1);
+            assert_ne!(text, FULL, "the test did not change {from}");
+            let error = ServiceSpec::parse(&text).unwrap_err();
+            assert!(error.field.starts_with(field), "{error} names {} and not {field}", error.field);
+            assert!(!error.remedy.is_empty());
+        }
+    }
+
+    #[test]
+    fn names_are_safe_in_paths() {
+        for bad in ["", ".", "..", "a/b", "-a", "A", "a b", &"x".repeat(33)] {
+            assert!(!valid_name(bad), "{bad}");
+        }
+        assert!(valid_name("db-1"));
+    }
+}
