@@ -34,9 +34,15 @@ pub struct RequestLine {
 pub enum Request {
     /// First on the agent's connection: who this node is. A second agent connection replaces the first.
     /// Answered by [`Reply::Ok`], or by an error when the engine serves another cluster or node.
-    Hello { node: NodeId, cluster: u64, generation: u64 },
+    Hello {
+        node: NodeId,
+        cluster: u64,
+        generation: u64,
+    },
     /// All engines of the cluster, this node's own included or not. Replaces what was stated before.
-    Peers { peers: Vec<Peer> },
+    Peers {
+        peers: Vec<Peer>,
+    },
     /// Formats a replica in `dir` (made if missing), unless it holds one of the same incarnation.
     /// Answered by [`Reply::Created`]. The replica is not open afterwards.
     Create {
@@ -50,25 +56,47 @@ pub enum Request {
     },
     /// Recovers the replica in `dir` and starts it as a secondary. Answered by [`Reply::Opened`].
     /// `name` names the directory of its devices.
-    Open { resource: ResourceId, name: String, dir: String },
+    Open {
+        resource: ResourceId,
+        name: String,
+        dir: String,
+    },
     /// Stops the replica, without deleting anything.
-    Drop { resource: ResourceId },
+    Drop {
+        resource: ResourceId,
+    },
     /// The control plane's record, whenever it changed. Older versions than the known one are ignored.
-    Record { record: ResourceRecord },
+    Record {
+        record: ResourceRecord,
+    },
     /// The node's lease ends at `until_us` on this machine's boot-time clock (R10).
-    Lease { until_us: Time },
+    Lease {
+        until_us: Time,
+    },
     /// Everything that must be silent before the lease ends (R19). Replaces what was stated before.
-    Guard { entries: Vec<GuardEntry> },
+    Guard {
+        entries: Vec<GuardEntry>,
+    },
     /// Stop admitting requests, finish what is in flight, give the devices back; a
     /// [`EngineEvent::Replica`] with the role [`Role::Secondary`] tells when that has been done.
-    Demote { resource: ResourceId },
+    Demote {
+        resource: ResourceId,
+    },
     /// Hold new requests until [`Request::Resume`]. Answered when everything admitted before is committed.
-    Pause { resource: ResourceId },
-    Resume { resource: ResourceId },
+    Pause {
+        resource: ResourceId,
+    },
+    Resume {
+        resource: ResourceId,
+    },
     /// Digests of the volumes as of the commit index. Answered by [`Reply::Digest`].
-    Digest { resource: ResourceId },
+    Digest {
+        resource: ResourceId,
+    },
     /// Takes the devices away from whoever uses them: outstanding and later requests fail with EIO.
-    Detach { resource: ResourceId },
+    Detach {
+        resource: ResourceId,
+    },
     /// Answered by [`Reply::Status`].
     Status,
 }
@@ -428,7 +456,11 @@ mod tests {
             EngineLine::Reply { id: 1, reply: Reply::Ok },
             EngineLine::Reply {
                 id: 2,
-                reply: Reply::Error(EngineError { code: "x".into(), message: "m".into(), remedy: String::new() }),
+                reply: Reply::Error(EngineError {
+                    code: "x".into(),
+                    message: "m".into(),
+                    remedy: String::new(),
+                }),
             },
             EngineLine::Reply { id: 3, reply: Reply::Status(EngineStatus::default()) },
             EngineLine::Event { event: EngineEvent::Replica(ReplicaStatus::default()) },
@@ -437,7 +469,9 @@ mod tests {
                     resource: ResourceId(1),
                     version: ConfigVersion(2),
                     epoch: Epoch(3),
-                    change: ProposedChange::Grow { add: Member { node: NodeId(4), incarnation: Incarnation(5) } },
+                    change: ProposedChange::Grow {
+                        add: Member { node: NodeId(4), incarnation: Incarnation(5) },
+                    },
                 }),
             },
         ];

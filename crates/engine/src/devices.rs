@@ -13,6 +13,7 @@
 use mainstay_types::{BLOCK_BYTES, REQUEST_BYTES_MAX, ResourceId, VolumeId};
 use std::ffi::CString;
 use std::fs::{self, File};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
@@ -20,7 +21,6 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use std::io;
 use thiserror::Error;
 
 const LOOP_SET_FD_MAJOR: u32 = 7;
@@ -282,10 +282,21 @@ pub enum DeviceJob {
 /// How a job ended.
 #[derive(Debug)]
 pub enum DeviceOutcome {
-    Attached { resource: ResourceId, volume: VolumeId, device: LoopDevice },
-    AttachFailed { resource: ResourceId, volume: VolumeId, error: DeviceError },
+    Attached {
+        resource: ResourceId,
+        volume: VolumeId,
+        device: LoopDevice,
+    },
+    AttachFailed {
+        resource: ResourceId,
+        volume: VolumeId,
+        error: DeviceError,
+    },
     /// All that were given are detached, or left to their last users.
-    Detached { resource: ResourceId, errors: Vec<DeviceError> },
+    Detached {
+        resource: ResourceId,
+        errors: Vec<DeviceError>,
+    },
 }
 
 /// The thread that attaches and detaches devices. Jobs are done one after the other; the queue is bounded by

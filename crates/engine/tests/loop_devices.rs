@@ -301,8 +301,12 @@ fn a_fenced_device_fails_writes_at_once() {
     shard.order(Order::Hang);
     let path = device.path().to_owned();
     let writer = std::thread::spawn(move || {
-        Command::new("dd").args(["if=/dev/zero", "bs=4k", "count=1", "oflag=direct"]).arg(format!("of={}", text(&path)))
-            .stderr(Stdio::null()).status().expect("dd")
+        Command::new("dd")
+            .args(["if=/dev/zero", "bs=4k", "count=1", "oflag=direct"])
+            .arg(format!("of={}", text(&path)))
+            .stderr(Stdio::null())
+            .status()
+            .expect("dd")
     });
     let end = Instant::now() + Duration::from_secs(10);
     while shard.count("write").requests == 0 {
@@ -376,9 +380,13 @@ fn the_admin_thread_attaches_and_detaches() {
 fn speed() {
     let mut shard = Shard::start("speed", 512 << 20);
     let device = LoopDevice::attach(&shard.file).expect("attached");
-    for (rw, size, depth) in
-        [("randwrite", "4k", 1), ("randwrite", "4k", 32), ("randread", "4k", 1), ("randread", "4k", 32), ("write", "1m", 8)]
-    {
+    for (rw, size, depth) in [
+        ("randwrite", "4k", 1),
+        ("randwrite", "4k", 32),
+        ("randread", "4k", 1),
+        ("randread", "4k", 32),
+        ("write", "1m", 8),
+    ] {
         let report = run(
             "fio",
             &[

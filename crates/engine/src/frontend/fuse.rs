@@ -13,9 +13,7 @@
 #![allow(unsafe_code)]
 
 use super::fuse_session::{MESSAGE_AT, MESSAGE_BYTES_MAX, Outcome, Session};
-use super::{
-    Errno, Frontend, FrontendId, FrontendRequest, FrontendResult, kind_of, ring_tag,
-};
+use super::{Errno, Frontend, FrontendId, FrontendRequest, FrontendResult, kind_of, ring_tag};
 use crate::buffer::{BufMut, BufferPool};
 use crate::ring::{Completion, Fd, Op, Owner, Ring, STREAM_OFFSET};
 use bytes::Bytes;
@@ -173,7 +171,9 @@ impl FuseFrontend {
                     Some(libc::ENODEV | libc::ECONNABORTED | libc::ECANCELED) => {
                         tracing::info!(dir = %self.dir.display(), "volumes are no longer mounted");
                     }
-                    _ => tracing::error!(dir = %self.dir.display(), %error, "reading from /dev/fuse failed: devices end"),
+                    _ => {
+                        tracing::error!(dir = %self.dir.display(), %error, "reading from /dev/fuse failed: devices end")
+                    }
                 }
                 self.end();
                 return;

@@ -284,7 +284,10 @@ mod tests {
         };
         assert_eq!(Reply::new(1).init(&init).len(), OUT_HEADER_BYTES + 64);
         for name in ["a", "12345678", "123456789"] {
-            assert_eq!(Reply::new(1).dirent(1, 2, 8, name).len(), OUT_HEADER_BYTES + dirent_bytes(name.len()));
+            assert_eq!(
+                Reply::new(1).dirent(1, 2, 8, name).len(),
+                OUT_HEADER_BYTES + dirent_bytes(name.len())
+            );
         }
         let bytes = Reply::with_error(7, libc::EIO).finish(100);
         assert_eq!(bytes[..4], 116u32.to_ne_bytes());

@@ -46,8 +46,12 @@ pub enum Outcome {
 
 #[derive(Clone, Copy, Debug)]
 enum Outstanding {
-    Read { len: u64 },
-    Write { len: u32 },
+    Read {
+        len: u64,
+    },
+    Write {
+        len: u32,
+    },
     /// Discard, write-zeroes, flush: the reply has no body.
     Other,
 }
@@ -78,7 +82,12 @@ impl Session {
             return (Some(buffer), Outcome::Silent);
         };
         if header.len as usize != message.len() {
-            tracing::error!(len, header.len, header.opcode, "the kernel sent a FUSE message of another length");
+            tracing::error!(
+                len,
+                header.len,
+                header.opcode,
+                "the kernel sent a FUSE message of another length"
+            );
             return (Some(buffer), error(header.unique, libc::EIO));
         }
         let body = &message[abi::IN_HEADER_BYTES..];
@@ -319,7 +328,11 @@ fn init(unique: u64, body: &[u8]) -> Result<Reply, Errno> {
     if kernel.major < abi::KERNEL_VERSION
         || (kernel.major == abi::KERNEL_VERSION && kernel.minor < abi::MINOR_MIN)
     {
-        tracing::error!(kernel.major, kernel.minor, "this kernel's FUSE is too old; 7.31 (Linux 5.4) is needed");
+        tracing::error!(
+            kernel.major,
+            kernel.minor,
+            "this kernel's FUSE is too old; 7.31 (Linux 5.4) is needed"
+        );
         return Err(libc::EPROTO);
     }
     // A newer major version is answered with ours; the kernel then asks again in it.
@@ -408,7 +421,8 @@ mod tests {
     #[test]
     fn payloads_are_aligned_and_large_ones_are_not_copied() {
         let mut session = session();
-        for (unique, len) in [(2u64, 4096usize), (4, COPY_BREAK_BYTES), (6, COPY_BREAK_BYTES + 4096), (8, 1 << 20)]
+        for (unique, len) in
+            [(2u64, 4096usize), (4, COPY_BREAK_BYTES), (6, COPY_BREAK_BYTES + 4096), (8, 1 << 20)]
         {
             let content: Vec<u8> = (0..len).map(|at| (at / 7) as u8).collect();
             let (kept, outcome) = feed(&mut session, &write(unique, 4096, &content));
@@ -436,7 +450,10 @@ mod tests {
         assert_eq!(errno(&feed(&mut session, &message(abi::WRITE, 2, 2, &lying)).1), libc::EINVAL);
         assert_eq!(errno(&feed(&mut session, &message(abi::READ, 2, 9, &transfer(0, 4096))).1), libc::ENOENT);
         assert_eq!(errno(&feed(&mut session, &message(abi::READ, 2, 1, &transfer(0, 4096))).1), libc::EISDIR);
-        assert_eq!(errno(&feed(&mut session, &message(abi::READ, 2, 2, &transfer(0, 2 << 20))).1), libc::EINVAL);
+        assert_eq!(
+            errno(&feed(&mut session, &message(abi::READ, 2, 2, &transfer(0, 2 << 20))).1),
+            libc::EINVAL
+        );
         assert!(session.outstanding.is_empty());
     }
 
@@ -493,15 +510,19 @@ mod tests {
     #[test]
     fn the_directory_lists_and_finds_its_volumes() {
         let mut session = session();
-        for (name, expected) in [("0", 0), ("1", 0), ("2", libc::ENOENT), ("00", libc::ENOENT), ("", libc::ENOENT)] {
+        for (name, expected) in
+            [("0", 0), ("1", 0), ("2", libc::ENOENT), ("00", libc::ENOENT), ("", libc::ENOENT)]
+        {
             let body = [name.as_bytes(), b"\0"].concat();
             assert_eq!(errno(&feed(&mut session, &message(abi::LOOKUP, 2, 1, &body)).1), expected, "{name}");
         }
-        let Outcome::Reply(all) = feed(&mut session, &message(abi::READDIR, 4, 1, &transfer(0, 4096))).1 else {
+        let Outcome::Reply(all) = feed(&mut session, &message(abi::READDIR, 4, 1, &transfer(0, 4096))).1
+        else {
             panic!()
         };
         assert_eq!(all[0].len(), 16 + 4 * 32);
-        let Outcome::Reply(rest) = feed(&mut session, &message(abi::READDIR, 4, 1, &transfer(3, 40))).1 else {
+        let Outcome::Reply(rest) = feed(&mut session, &message(abi::READDIR, 4, 1, &transfer(3, 40))).1
+        else {
             panic!()
         };
         assert_eq!(rest[0].len(), 16 + 32);

@@ -1,0 +1,581 @@
+//! The guard: silences this node's services before its lease ends (R19).
+//!
+//! What this file guarantees: when the lease is not renewed, then `margin_ms` before its end the addresses are
+//! taken off, then the cgroups are killed, then the shard is told to fail the devices, in this order, and each
+//! with a bounded wait. It needs neither the agent nor the shard for that, nor memory of either: it has a thread
+//! of its own, and what it must do was told to it in advance. Its clock is the boot-time clock, by a timer that
+//! also fires after a suspend.
+//!
+//! What it does not guarantee: anything when the machine stops running altogether and goes on later; then it
+//! acts late, and only a watchdog would have acted in time.
+//!
+//! A lease that is renewed arms it again.
+
+// Timers are system calls with pointers.
+#![allow(unsafe_code)]
+
+use crate::ring::now;
+use mainstay_api::engine::GuardEntry;
+use mainstay_types::{ResourceId, Time};
+use socket2::{Domain, Protocol, Socket, Type};
+use std::ffi::CString;
+use std::io::{self, Read, Write};
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use std::{fs, mem};
+use thiserror::Error;
+
+/// How long before the end of the lease the guard acts.
+pub const GUARD_MARGIN_MS: u64 = 400;
+/// How long killed processes are waited for before the devices fail regardless: a process that waits for a
+/// device dies only when that answers.
+const KILL_WAIT_MS: u64 = 150;
+const KILL_POLL: Duration = Duration::from_millis(2);
+const NETLINK_TIMEOUT: Duration = Duration::from_millis(50);
+
+const _: () = assert!(KILL_WAIT_MS < GUARD_MARGIN_MS / 2);
+
+/// Why a [`GuardEntry`] was refused.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum GuardError {
+    #[error("{0:?} is not an address with a prefix length")]
+    Address(String),
+    #[error("{0:?} is not an absolute path")]
+    Path(String),
+}
+
+/// A floating address on an interface.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GuardedAddress {
+    pub interface: String,
+    pub ip: IpAddr,
+    pub prefix: u8,
+}
+
+/// A checked [`GuardEntry`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GuardTarget {
+    pub resource: ResourceId,
+    pub cgroups: Vec<PathBuf>,
+    pub addresses: Vec<GuardedAddress>,
+    pub mounts: Vec<PathBuf>,
+}
+
+impl TryFrom<&GuardEntry> for GuardTarget {
+    type Error = GuardError;
+
+    fn try_from(entry: &GuardEntry) -> Result<Self, GuardError> {
+        let paths = |names: &[String]| -> Result<Vec<PathBuf>, GuardError> {
+            let checked = names.iter().map(|name| {
+                let path = PathBuf::from(name);
+                if path.is_absolute() { Ok(path) } else { Err(GuardError::Path(name.clone())) }
+            });
+            checked.collect()
+        };
+        let addresses = entry.addresses.iter().map(|given| {
+            let (ip, prefix) =
+                parse_address(&given.address).ok_or(GuardError::Address(given.address.clone()))?;
+            Ok(GuardedAddress { interface: given.interface.clone(), ip, prefix })
+        });
+        Ok(Self {
+            resource: entry.resource,
+            cgroups: paths(&entry.cgroups)?,
+            addresses: addresses.collect::<Result<_, _>>()?,
+            mounts: paths(&entry.mounts)?,
+        })
+    }
+}
+
+fn parse_address(text: &str) -> Option<(IpAddr, u8)> {
+    let (ip, prefix) = text.split_once('/')?;
+    let (ip, prefix): (IpAddr, u8) = (ip.parse().ok()?, prefix.parse().ok()?);
+    let longest = if ip.is_ipv4() { 32 } else { 128 };
+    (prefix <= longest).then_some((ip, prefix))
+}
+
+/// What the guard has done; given to the shard, which then fails the devices of all resources.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Silenced {
+    /// End of the lease that was not renewed.
+    pub until: Time,
+    pub began: Time,
+    pub addresses_gone: Time,
+    pub processes_gone: Time,
+    /// What could not be done, in words.
+    pub problems: Vec<String>,
+}
+
+#[derive(Default)]
+struct State {
+    lease_until: Option<Time>,
+    targets: Vec<GuardTarget>,
+    /// Acted and not renewed since.
+    fenced: bool,
+    /// Targets were named after the guard had acted: they are to be silenced too.
+    late_targets: bool,
+    stopping: bool,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// Copies of what `state` holds, for readers that must not wait.
+    lease_until_us: AtomicU64,
+    fenced: AtomicBool,
+    timer: OwnedFd,
+    margin_ms: u64,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the timer; the point 0 of the clock would disarm it, so 1 is the earliest.
+    fn arm(&self, at: Time) {
+        let us = at.0.max(1);
+        let spec = libc::itimerspec {
+            it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 },
+            it_value: libc::timespec {
+                tv_sec: i64::try_from(us / 1_000_000).unwrap_or(i64::MAX),
+                tv_nsec: (us % 1_000_000 * 1000) as i64,
+            },
+        };
+        // SAFETY: `spec` is valid for the call and the descriptor is open as long as `self`.
+        let result = unsafe {
+            libc::timerfd_settime(
+                self.timer.as_raw_fd(),
+                libc::TFD_TIMER_ABSTIME,
+                &raw const spec,
+                std::ptr::null_mut(),
+            )
+        };
+        assert!(result == 0, "a valid time for a valid timer");
+    }
+
+    /// Blocks until the timer has fired.
+    fn wait(&self) {
+        let mut count = 0u64;
+        // SAFETY: the eight bytes are a valid place for the result. An interrupted read returns early, which
+        // only means that the caller looks at the clock once more.
+        unsafe { libc::read(self.timer.as_raw_fd(), (&raw mut count).cast(), 8) };
+    }
+
+    fn act_at(&self, until: Time) -> Time {
+        Time(until.0.saturating_sub(self.margin_ms * 1000))
+    }
+}
+
+/// Handle of the guard's thread. Dropping it stops the guard without silencing anything.
+pub struct Guard {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Guard {
+    /// Starts the guard, in the network namespace of the calling thread. It is idle until the first lease.
+    ///
+    /// `fail_devices` is called on the guard's thread each time it has acted; it must not block.
+    pub fn start(margin_ms: u64, fail_devices: impl FnMut(&Silenced) + Send + 'static) -> io::Result<Self> {
+        // SAFETY: timerfd_create takes no pointers.
+        let timer = unsafe { libc::timerfd_create(libc::CLOCK_BOOTTIME, libc::TFD_CLOEXEC) };
+        if timer < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let shared = Arc::new(Shared {
+            state: Mutex::default(),
+            lease_until_us: AtomicU64::new(0),
+            fenced: AtomicBool::new(false),
+            // SAFETY: the descriptor was just made and nobody else owns it.
+            timer: unsafe { OwnedFd::from_raw_fd(timer) },
+            margin_ms,
+        });
+        let worker = Arc::clone(&shared);
+        let mut addresses = AddressRemover::new()?;
+        let mut fail_devices = fail_devices;
+        let thread = thread::Builder::new().name("guard".into()).spawn(move || {
+            prefer_this_thread();
+            watch(&worker, &mut addresses, &mut fail_devices);
+        })?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// The lease now ends at `until`; replaces what was said before, whether later or earlier.
+    pub fn set_lease(&self, until: Time) {
+        let mut state = self.shared.state();
+        state.lease_until = Some(until);
+        self.shared.lease_until_us.store(until.0, Ordering::Release);
+        if now() < self.shared.act_at(until) {
+            state.fenced = false;
+            state.late_targets = false;
+            self.shared.fenced.store(false, Ordering::Release);
+        }
+        if !state.fenced {
+            self.shared.arm(self.shared.act_at(until));
+        }
+    }
+
+    /// What to silence; replaces what was said before. After the guard has acted it silences these at once.
+    pub fn set_targets(&self, targets: Vec<GuardTarget>) {
+        let mut state = self.shared.state();
+        if state.fenced && state.targets != targets {
+            state.late_targets = true;
+            self.shared.arm(Time(1));
+        }
+        state.targets = targets;
+    }
+
+    /// End of the lease, 0 before the first. Does not wait.
+    #[must_use]
+    pub fn lease_until(&self) -> Time {
+        Time(self.shared.lease_until_us.load(Ordering::Acquire))
+    }
+
+    /// Whether the guard has acted and the lease was not renewed since. Does not wait.
+    #[must_use]
+    pub fn fenced(&self) -> bool {
+        self.shared.fenced.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.shared.state().stopping = true;
+        self.shared.arm(Time(1));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The guard does little and must not come late: it asks for a place before ordinary threads. Where that is not
+/// permitted it runs as an ordinary thread.
+fn prefer_this_thread() {
+    let parameters = libc::sched_param { sched_priority: 1 };
+    // SAFETY: `parameters` is valid for the call; 0 is the calling thread.
+    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const parameters) };
+    if result != 0 {
+        tracing::debug!(error = %io::Error::last_os_error(), "the guard runs without real-time priority");
+    }
+}
+
+fn watch(shared: &Shared, addresses: &mut AddressRemover, fail_devices: &mut dyn FnMut(&Silenced)) {
+    loop {
+        shared.wait();
+        let (until, targets) = {
+            let mut state = shared.state();
+            if state.stopping {
+                return;
+            }
+            let Some(until) = state.lease_until else { continue };
+            if state.fenced {
+                if !mem::take(&mut state.late_targets) {
+                    continue;
+                }
+            } else if now() < shared.act_at(until) {
+                shared.arm(shared.act_at(until));
+                continue;
+            }
+            state.fenced = true;
+            shared.fenced.store(true, Ordering::Release);
+            (until, state.targets.clone())
+        };
+        let silenced = silence(until, &targets, addresses);
+        fail_devices(&silenced);
+        detach_mounts(&targets);
+        // Only now: a log that nobody reads must not hold up what has to be done.
+        report(&silenced, &targets);
+    }
+}
+
+fn silence(until: Time, targets: &[GuardTarget], addresses: &mut AddressRemover) -> Silenced {
+    let began = now();
+    let mut problems = Vec::new();
+    for address in targets.iter().flat_map(|target| &target.addresses) {
+        if let Err(error) = addresses.remove(address) {
+            problems
+                .push(format!("address {}/{} on {}: {error}", address.ip, address.prefix, address.interface));
+        }
+    }
+    let addresses_gone = now();
+    let cgroups: Vec<&Path> =
+        targets.iter().flat_map(|target| &target.cgroups).map(PathBuf::as_path).collect();
+    for cgroup in &cgroups {
+        match fs::write(cgroup.join("cgroup.kill"), "1") {
+            // A cgroup that is not there has no processes.
+            Err(error) if cgroup.exists() => problems.push(format!("cgroup {}: {error}", cgroup.display())),
+            _ => {}
+        }
+    }
+    let end = addresses_gone.plus_ms(KILL_WAIT_MS);
+    for cgroup in cgroups {
+        while populated(cgroup) {
+            if now() >= end {
+                problems.push(format!("cgroup {} still has processes", cgroup.display()));
+                break;
+            }
+            thread::sleep(KILL_POLL);
+        }
+    }
+    Silenced { until, began, addresses_gone, processes_gone: now(), problems }
+}
+
+/// Whether a cgroup, nested ones included, has live processes.
+fn populated(cgroup: &Path) -> bool {
+    fs::read_to_string(cgroup.join("cgroup.events"))
+        .is_ok_and(|events| events.lines().any(|line| line == "populated 1"))
+}
+
+/// On a thread of its own: the last reference to a mount flushes it, and that may take as long as the device
+/// does not answer.
+fn detach_mounts(targets: &[GuardTarget]) {
+    let mounts: Vec<PathBuf> = targets.iter().flat_map(|target| target.mounts.clone()).collect();
+    if mounts.is_empty() {
+        return;
+    }
+    let started = thread::Builder::new().name("guard-unmount".into()).spawn(move || {
+        for mount in mounts {
+            let Ok(name) = CString::new(mount.as_os_str().as_bytes()) else { continue };
+            // SAFETY: the pointer is to a zero-terminated string that outlives the call.
+            let result = unsafe { libc::umount2(name.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) };
+            let error = io::Error::last_os_error();
+            if result != 0 && !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) {
+                tracing::warn!(mount = %mount.display(), %error, "the guard could not detach a mount");
+            }
+        }
+    });
+    if let Err(error) = started {
+        tracing::warn!(%error, "the guard could not detach mounts");
+    }
+}
+
+fn report(silenced: &Silenced, targets: &[GuardTarget]) {
+    let left_ms = silenced.until.ms_since(silenced.processes_gone);
+    let resources: Vec<String> = targets.iter().map(|target| target.resource.to_string()).collect();
+    tracing::error!(
+        lease_until_us = silenced.until.0,
+        began_us = silenced.began.0,
+        addresses_gone_us = silenced.addresses_gone.0,
+        processes_gone_us = silenced.processes_gone.0,
+        left_ms,
+        resources = resources.join(" "),
+        "the lease was not renewed: addresses removed, processes killed, devices fail until it is"
+    );
+    for problem in &silenced.problems {
+        tracing::error!(problem, "the guard could not silence everything");
+    }
+}
+
+/// Takes addresses off interfaces through rtnetlink. The socket is made in advance: when it is needed there may
+/// be no memory or no descriptor for one.
+struct AddressRemover {
+    socket: Socket,
+    sequence: u32,
+}
+
+const NLMSG_HEADER_BYTES: usize = 16;
+const RTM_DELADDR: u16 = 21;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_ACK: u16 = 4;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+
+impl AddressRemover {
+    fn new() -> io::Result<Self> {
+        let protocol = Protocol::from(libc::NETLINK_ROUTE);
+        let socket = Socket::new(Domain::from(libc::AF_NETLINK), Type::RAW, Some(protocol))?;
+        socket.set_read_timeout(Some(NETLINK_TIMEOUT))?;
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    /// An address or interface that is not there is success.
+    fn remove(&mut self, address: &GuardedAddress) -> io::Result<()> {
+        let name = CString::new(address.interface.as_str())?;
+        // SAFETY: the pointer is to a zero-terminated string that outlives the call.
+        let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+        if index == 0 {
+            return Ok(());
+        }
+        self.sequence = self.sequence.wrapping_add(1);
+        (&self.socket).write_all(&delete_message(self.sequence, index, address.ip, address.prefix))?;
+        let mut buffer = [0; 1024];
+        loop {
+            let len = (&self.socket).read(&mut buffer)?;
+            match acknowledged(&buffer[..len], self.sequence) {
+                // The answer to an earlier request that came after its time limit.
+                None => {}
+                Some(0) => return Ok(()),
+                Some(errno) if matches!(errno, libc::EADDRNOTAVAIL | libc::ENODEV) => return Ok(()),
+                Some(errno) => return Err(io::Error::from_raw_os_error(errno)),
+            }
+        }
+    }
+}
+
+fn delete_message(sequence: u32, index: u32, ip: IpAddr, prefix: u8) -> Vec<u8> {
+    let (family, octets) = match ip {
+        IpAddr::V4(ip) => (libc::AF_INET, ip.octets().to_vec()),
+        IpAddr::V6(ip) => (libc::AF_INET6, ip.octets().to_vec()),
+    };
+    let len = NLMSG_HEADER_BYTES + 8 + 2 * (4 + octets.len());
+    let mut message = Vec::with_capacity(len);
+    message.extend_from_slice(&(len as u32).to_ne_bytes());
+    message.extend_from_slice(&RTM_DELADDR.to_ne_bytes());
+    message.extend_from_slice(&(NLM_F_REQUEST | NLM_F_ACK).to_ne_bytes());
+    message.extend_from_slice(&sequence.to_ne_bytes());
+    message.extend_from_slice(&[0; 4]); // Port: the kernel knows it.
+    message.extend_from_slice(&[family as u8, prefix, 0, 0]);
+    message.extend_from_slice(&index.to_ne_bytes());
+    for attribute in [IFA_LOCAL, IFA_ADDRESS] {
+        message.extend_from_slice(&(4 + octets.len() as u16).to_ne_bytes());
+        message.extend_from_slice(&attribute.to_ne_bytes());
+        message.extend_from_slice(&octets);
+    }
+    message
+}
+
+/// The error number (0 for success) in the kernel's answer to `sequence`.
+fn acknowledged(answer: &[u8], sequence: u32) -> Option<i32> {
+    const NLMSG_ERROR: u16 = 2;
+    let kind = u16::from_ne_bytes(*answer.get(4..)?.first_chunk()?);
+    let found = u32::from_ne_bytes(*answer.get(8..)?.first_chunk()?);
+    let errno = i32::from_ne_bytes(*answer.get(NLMSG_HEADER_BYTES..)?.first_chunk()?);
+    (kind == NLMSG_ERROR && found == sequence).then_some(errno.saturating_neg())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mainstay_api::engine::GuardAddress;
+    use std::process::{Child, Command};
+    use std::sync::mpsc;
+
+    fn entry(address: &str) -> GuardEntry {
+        GuardEntry {
+            resource: ResourceId(1),
+            cgroups: vec![],
+            addresses: vec![GuardAddress { interface: "lo".into(), address: address.into() }],
+            mounts: vec![],
+        }
+    }
+
+    #[test]
+    fn entries_are_checked() {
+        for bad in ["10.0.0.1", "10.0.0.1/33", "x/24", "::1/129", "10.0.0.1/"] {
+            assert_eq!(GuardTarget::try_from(&entry(bad)), Err(GuardError::Address(bad.into())));
+        }
+        let target = GuardTarget::try_from(&entry("fd00::7/64")).expect("well formed");
+        assert_eq!(target.addresses[0].prefix, 64);
+        let relative = GuardEntry { cgroups: vec!["x/y".into()], ..GuardEntry::default() };
+        assert_eq!(GuardTarget::try_from(&relative), Err(GuardError::Path("x/y".into())));
+    }
+
+    #[test]
+    fn it_acts_once_before_the_end_and_again_after_a_renewal() {
+        let (tell, told) = mpsc::channel();
+        let guard =
+            Guard::start(200, move |silenced| tell.send(silenced.clone()).expect("heard")).expect("a guard");
+        assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "no lease, no end of it");
+        for _ in 0..2 {
+            let until = now().plus_ms(500);
+            guard.set_lease(until);
+            assert!(!guard.fenced() && guard.lease_until() == until);
+            assert!(told.recv_timeout(Duration::from_millis(200)).is_err(), "not yet");
+            let silenced = told.recv_timeout(Duration::from_secs(5)).expect("acted");
+            assert_eq!(silenced.until, until);
+            assert!(silenced.began >= Time(until.0 - 200_000) && guard.fenced());
+            assert!(told.recv_timeout(Duration::from_millis(400)).is_err(), "once");
+        }
+        // Renewals in time keep it quiet.
+        for _ in 0..5 {
+            guard.set_lease(now().plus_ms(400));
+            assert!(told.recv_timeout(Duration::from_millis(100)).is_err());
+        }
+        // A lease that has ended already is acted upon at once.
+        guard.set_lease(Time(1));
+        told.recv_timeout(Duration::from_secs(5)).expect("acted");
+        guard.set_targets(vec![GuardTarget::try_from(&entry("10.213.250.9/24")).expect("well formed")]);
+        told.recv_timeout(Duration::from_secs(5)).expect("what comes late is silenced too");
+    }
+
+    /// A cgroup with a process in it; taken away at the end.
+    struct Victim {
+        cgroup: PathBuf,
+        process: Child,
+    }
+
+    impl Victim {
+        fn new() -> Option<Self> {
+            let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+            let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "))?.split(' ').nth(4)?;
+            let cgroup = Path::new(mount).join(format!("mainstay-test-guard-{}", std::process::id()));
+            fs::create_dir(&cgroup).ok()?;
+            let process = Command::new("sleep").arg("1000").spawn().expect("sleep");
+            fs::write(cgroup.join("cgroup.procs"), process.id().to_string()).expect("moved");
+            Some(Self { cgroup, process })
+        }
+    }
+
+    impl Drop for Victim {
+        fn drop(&mut self) {
+            let _ = self.process.kill();
+            let _ = self.process.wait();
+            let _ = fs::remove_dir(&self.cgroup);
+        }
+    }
+
+    fn ip(arguments: &[&str]) -> String {
+        let output = Command::new("ip").args(arguments).output().expect("iproute2");
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    #[test]
+    fn addresses_go_first_then_processes_and_all_before_the_lease_ends() {
+        // SAFETY: the thread that the test runs on gets a network of its own, which ends with it.
+        if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+            eprintln!("skipped: needs the right to make a network namespace");
+            return;
+        }
+        let Some(mut victim) = Victim::new() else {
+            eprintln!("skipped: needs a writable cgroup version 2 hierarchy");
+            return;
+        };
+        ip(&["link", "add", "guarded", "type", "veth", "peer", "name", "other"]);
+        ip(&["addr", "add", "10.213.250.1/24", "dev", "guarded"]);
+        ip(&["addr", "add", "10.213.250.9/24", "dev", "guarded"]);
+        ip(&["addr", "add", "fd00:213::9/64", "dev", "guarded"]);
+        let mut entry = entry("10.213.250.9/24");
+        entry.addresses[0].interface = "guarded".into();
+        for (interface, address) in
+            [("guarded", "fd00:213::9/64"), ("guarded", "10.213.250.77/24"), ("none", "10.0.0.1/8")]
+        {
+            entry.addresses.push(GuardAddress { interface: interface.into(), address: address.into() });
+        }
+        entry.cgroups =
+            vec![victim.cgroup.to_str().expect("text").into(), "/sys/fs/cgroup/no-such-group".into()];
+        let (tell, told) = mpsc::channel();
+        let guard =
+            Guard::start(GUARD_MARGIN_MS, move |silenced| tell.send(silenced.clone()).expect("heard"));
+        let guard = guard.expect("a guard");
+        guard.set_targets(vec![GuardTarget::try_from(&entry).expect("well formed")]);
+        let until = now().plus_ms(600);
+        guard.set_lease(until);
+        let silenced = told.recv_timeout(Duration::from_secs(5)).expect("acted");
+        assert_eq!(silenced.problems, Vec::<String>::new());
+        assert!(
+            silenced.began <= silenced.addresses_gone && silenced.addresses_gone <= silenced.processes_gone
+        );
+        assert!(silenced.processes_gone < until, "{silenced:?}");
+        let left = ip(&["-o", "addr", "show", "dev", "guarded"]);
+        assert!(left.contains("10.213.250.1/24"), "{left}");
+        assert!(!left.contains("10.213.250.9") && !left.contains("fd00:213::9"), "{left}");
+        assert!(!populated(&victim.cgroup));
+        assert!(victim.process.try_wait().expect("our child").is_some(), "killed");
+    }
+}
