@@ -1,6 +1,23 @@
-//! placeholder
+//! The data plane of one node: devices, disks and the network on one io_uring per shard, driving the replication
+//! core and the storage core of every replica. It keeps serving while the agent restarts, as long as its lease
+//! lasts.
+//!
+//! Where to start reading: [`shard`], the loop; [`host`], one replica; then [`ring`], [`transport`], [`disk`],
+//! [`frontend`], [`guard`].
 
 pub mod buffer;
+pub mod devices;
 pub mod disk;
+pub mod frontend;
+pub mod guard;
+pub mod host;
+pub mod ipc;
+pub mod lifecycle;
+pub mod options;
 pub mod ring;
+pub mod runtime;
+pub mod shard;
 pub mod transport;
+
+pub use options::EngineOptions;
+pub use runtime::{EngineError, run};

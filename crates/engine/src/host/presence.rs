@@ -1,0 +1,197 @@
+//! The devices of a primary: offered when it begins to serve, withdrawn when it stops.
+
+use super::{Host, Shared};
+use crate::devices::{DeviceJob, DeviceOutcome, LoopDevice};
+use crate::frontend::{Frontend, FrontendId, FrontendRequest, FrontendResult, FuseFrontend};
+use crate::ring::Completion;
+use mainstay_api::engine::{DeviceStatus, EngineEvent};
+use mainstay_replica::Role;
+use mainstay_types::VolumeId;
+
+/// What stands between the resource and the kernel.
+#[derive(Default)]
+pub(super) struct Presence {
+    frontend: Option<FuseFrontend>,
+    devices: Vec<(VolumeId, LoopDevice)>,
+    /// Attach jobs that have not ended.
+    attaching: usize,
+    /// The loop devices are being detached; the frontend goes after them.
+    detaching: bool,
+    /// Frontends that the kernel has not let go of yet.
+    closing: Vec<FuseFrontend>,
+    /// Becomes true when the devices are to be offered again once the old ones are gone.
+    again: bool,
+}
+
+/// Whether something of the devices is still there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Closing {
+    Done,
+    Waiting,
+}
+
+impl Host {
+    /// Makes the devices, unless they are there.
+    pub(super) fn offer(&mut self, shared: &mut Shared<'_>) {
+        if self.presence.frontend.is_some() {
+            self.presence.again = self.presence.detaching;
+            return;
+        }
+        if shared.fenced || self.role != Role::Primary {
+            return;
+        }
+        let id = FrontendId(*shared.next_frontend);
+        *shared.next_frontend += 1;
+        let dir = shared.run_dir.join("fuse").join(&self.name);
+        let volumes = self.store.config().volumes.clone();
+        let made = std::fs::create_dir_all(&dir)
+            .map_err(|error| error.to_string())
+            .and_then(|()| {
+                FuseFrontend::mount(id, &dir, &volumes, shared.pool.clone()).map_err(|error| error.to_string())
+            });
+        let mut frontend = match made {
+            Ok(frontend) => frontend,
+            Err(error) => {
+                let reason = format!("cannot make a device at {}: {error}", dir.display());
+                tracing::error!(resource = %self.resource, reason);
+                shared.events.push(EngineEvent::Failed { resource: self.resource, reason });
+                return;
+            }
+        };
+        frontend.start(shared.ring);
+        shared.frontends.insert(id, self.resource);
+        for volume in (0..volumes.len()).map(|volume| VolumeId(volume as u16)) {
+            let backing = frontend.file(volume);
+            shared.devices.submit(DeviceJob::Attach { resource: self.resource, volume, backing });
+            self.presence.attaching += 1;
+        }
+        self.presence.frontend = Some(frontend);
+    }
+
+    /// Takes the devices away. Requests that are still in them are answered with errors by the core or by the
+    /// frontend, so nobody can hold this up (R20).
+    pub(super) fn withdraw(&mut self, shared: &mut Shared<'_>) {
+        self.presence.again = false;
+        let Some(frontend) = &mut self.presence.frontend else { return };
+        if self.presence.detaching {
+            return;
+        }
+        frontend.fail_all(shared.ring, libc::EIO);
+        self.dirty = true;
+        if self.presence.attaching == 0 {
+            self.detach(shared);
+        }
+    }
+
+    fn detach(&mut self, shared: &mut Shared<'_>) {
+        self.presence.detaching = true;
+        let devices = self.presence.devices.drain(..).map(|(_, device)| device).collect();
+        shared.devices.submit(DeviceJob::Detach { resource: self.resource, devices });
+    }
+
+    /// R19: the devices answer with errors at once, whatever the cores think.
+    pub fn fence(&mut self, shared: &mut Shared<'_>) {
+        self.withdraw(shared);
+        self.report(shared);
+    }
+
+    /// The lease is back. A replica that is still primary, because nobody else was promoted, offers new devices.
+    pub fn unfence(&mut self, shared: &mut Shared<'_>) {
+        self.offer(shared);
+        self.pump(shared);
+    }
+
+    /// A device job of this resource has ended.
+    pub fn device_outcome(&mut self, shared: &mut Shared<'_>, outcome: DeviceOutcome) {
+        self.dirty = true;
+        match outcome {
+            DeviceOutcome::Attached { volume, device, .. } => {
+                self.presence.attaching -= 1;
+                self.presence.devices.push((volume, device));
+                self.presence.devices.sort_by_key(|(volume, _)| *volume);
+            }
+            DeviceOutcome::AttachFailed { volume, error, .. } => {
+                self.presence.attaching -= 1;
+                let reason = format!("volume {volume} got no device: {error}");
+                tracing::error!(resource = %self.resource, reason);
+                shared.events.push(EngineEvent::Failed { resource: self.resource, reason });
+            }
+            DeviceOutcome::Detached { errors, .. } => {
+                for error in errors {
+                    tracing::warn!(resource = %self.resource, %error, "a device was left to its last user");
+                }
+                self.presence.detaching = false;
+                if let Some(mut frontend) = self.presence.frontend.take() {
+                    frontend.detach();
+                    self.presence.closing.push(frontend);
+                }
+                self.sweep(shared);
+                if std::mem::take(&mut self.presence.again) || self.role == Role::Primary {
+                    self.offer(shared);
+                }
+            }
+        }
+        let unwanted = self.role != Role::Primary || shared.fenced;
+        if unwanted && self.presence.attaching == 0 && self.presence.frontend.is_some() && !self.presence.detaching {
+            self.detach(shared);
+        }
+    }
+
+    /// A completion of one of this resource's frontends.
+    pub fn frontend_completed(
+        &mut self,
+        shared: &mut Shared<'_>,
+        id: FrontendId,
+        completion: Completion,
+        requests: &mut Vec<FrontendRequest>,
+    ) {
+        let current = self.presence.frontend.iter_mut();
+        if let Some(frontend) = current.chain(&mut self.presence.closing).find(|frontend| frontend.id() == id) {
+            frontend.completed(shared.ring, completion, requests);
+        }
+        self.sweep(shared);
+    }
+
+    fn sweep(&mut self, shared: &mut Shared<'_>) {
+        self.presence.closing.retain(|frontend| {
+            let closed = frontend.is_closed();
+            if closed {
+                shared.frontends.remove(&frontend.id());
+            }
+            !closed
+        });
+    }
+
+    pub(super) fn answer(&mut self, shared: &mut Shared<'_>, id: FrontendId, tag: u64, result: FrontendResult) {
+        let current = self.presence.frontend.iter_mut();
+        if let Some(frontend) = current.chain(&mut self.presence.closing).find(|frontend| frontend.id() == id) {
+            frontend.complete(shared.ring, tag, result);
+        }
+    }
+
+    /// Gives up everything that the kernel knows of this replica, because it is to be dropped.
+    pub fn close(&mut self, shared: &mut Shared<'_>) {
+        self.withdraw(shared);
+    }
+
+    #[must_use]
+    pub fn closing(&self) -> Closing {
+        let presence = &self.presence;
+        if presence.frontend.is_none() && presence.closing.is_empty() && self.disk.in_flight() == 0 {
+            Closing::Done
+        } else {
+            Closing::Waiting
+        }
+    }
+
+    pub(super) fn device_list(&self) -> Vec<DeviceStatus> {
+        if self.presence.detaching || self.role != Role::Primary || self.presence.attaching > 0 {
+            return Vec::new();
+        }
+        let path = |(volume, device): &(VolumeId, LoopDevice)| DeviceStatus {
+            volume: *volume,
+            path: device.path().display().to_string(),
+        };
+        self.presence.devices.iter().map(path).collect()
+    }
+}

@@ -1,0 +1,160 @@
+//! Replicas on disk: made, opened. Formatting and recovery read and write for as long as they need, so they
+//! happen on a thread of their own and never hold up the shard.
+
+use crate::buffer::BufferPool;
+use crate::disk::{DiskError, Layout, NewReplica, ReplicaFiles};
+use crate::host::Answer;
+use mainstay_api::engine::{EngineError, Reply};
+use mainstay_store::{MediaError, RecoverError, Store, StoreConfig, Tuning};
+use mainstay_types::{
+    BLOCK_BYTES, Incarnation, JOURNAL_BYTES_MIN, ResourceId, VOLUME_BYTES_MAX, VOLUMES_MAX,
+};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use thiserror::Error;
+
+/// Why a replica could not be made or opened.
+#[derive(Debug, Error)]
+pub enum LifecycleError {
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    #[error("formatting {dir} failed")]
+    Format {
+        dir: PathBuf,
+        #[source]
+        source: MediaError,
+    },
+    #[error("the replica in {dir} cannot be recovered")]
+    Recover {
+        dir: PathBuf,
+        #[source]
+        source: RecoverError,
+    },
+    #[error("{dir} holds another replica: resource {resource}, incarnation {incarnation}")]
+    Occupied { dir: PathBuf, resource: ResourceId, incarnation: Incarnation },
+    #[error("impossible size: {what}")]
+    Size { what: String },
+}
+
+impl LifecycleError {
+    /// For the agent: a stable code, the chain of causes, a remedy.
+    #[must_use]
+    pub fn to_reply(&self) -> Reply {
+        let (code, remedy) = match self {
+            Self::Disk(DiskError::NoSpace { .. }) => ("no-space", "free space in the pool, or choose a smaller volume or journal"),
+            Self::Disk(_) | Self::Format { .. } => ("disk", "look at the kernel's log for the device of the pool"),
+            Self::Recover { source: RecoverError::Corrupt { .. } | RecoverError::VersionTable { .. }, .. } => {
+                ("corrupt", "the replica must be rebuilt from the others: remove its directory, it joins empty")
+            }
+            Self::Recover { .. } => ("recover", "remove the directory if the replica is to be rebuilt from the others"),
+            Self::Occupied { .. } => ("occupied", "remove the directory if its content is not needed"),
+            Self::Size { .. } => ("size", "choose another size"),
+        };
+        let mut message = self.to_string();
+        let mut cause: Option<&dyn std::error::Error> = std::error::Error::source(self);
+        while let Some(error) = cause {
+            message.push_str(": ");
+            message.push_str(&error.to_string());
+            cause = error.source();
+        }
+        Reply::Error(EngineError { code: code.into(), message, remedy: remedy.into() })
+    }
+}
+
+/// What the thread is asked to do.
+pub enum Job {
+    Create { dir: PathBuf, config: StoreConfig, answer: Answer },
+    Open { resource: ResourceId, name: String, dir: PathBuf, answer: Answer },
+}
+
+/// A replica that has been recovered, or not; for the shard.
+pub struct Opened {
+    pub resource: ResourceId,
+    pub name: String,
+    pub answer: Answer,
+    pub result: Result<(Store, ReplicaFiles), LifecycleError>,
+}
+
+/// The thread. It ends when this is dropped.
+pub struct Lifecycle {
+    jobs: mpsc::Sender<Job>,
+}
+
+impl Lifecycle {
+    /// `opened` is called on the thread and must not block on the shard.
+    pub fn start(pool: BufferPool, mut opened: impl FnMut(Opened) + Send + 'static) -> io::Result<Self> {
+        let (jobs, queue) = mpsc::channel();
+        thread::Builder::new().name("lifecycle".into()).spawn(move || {
+            for job in queue {
+                match job {
+                    Job::Create { dir, config, answer } => answer(match create(&dir, &config, &pool) {
+                        Ok(()) => Reply::Created { incarnation: config.incarnation },
+                        Err(error) => error.to_reply(),
+                    }),
+                    Job::Open { resource, name, dir, answer } => {
+                        opened(Opened { resource, name, answer, result: open(&dir, &pool) });
+                    }
+                }
+            }
+        })?;
+        Ok(Self { jobs })
+    }
+
+    pub fn submit(&self, job: Job) {
+        // Fails only when the thread has panicked, which the panic itself has reported.
+        let _ = self.jobs.send(job);
+    }
+}
+
+fn create(dir: &Path, config: &StoreConfig, pool: &BufferPool) -> Result<(), LifecycleError> {
+    check_sizes(config)?;
+    if dir.exists() {
+        let (store, _) = open(dir, pool)?;
+        let found = store.config();
+        if found.resource == config.resource && found.incarnation == config.incarnation {
+            return Ok(());
+        }
+        return Err(LifecycleError::Occupied {
+            dir: dir.to_owned(),
+            resource: found.resource,
+            incarnation: found.incarnation,
+        });
+    }
+    let layout = Layout::new(config, Store::meta_bytes(config));
+    let new = NewReplica::create(dir, &layout, pool)?;
+    Store::format(&mut new.media(pool), config)
+        .map_err(|source| LifecycleError::Format { dir: dir.to_owned(), source })?;
+    new.publish()?;
+    Ok(())
+}
+
+fn check_sizes(config: &StoreConfig) -> Result<(), LifecycleError> {
+    let size = |what: String| Err(LifecycleError::Size { what });
+    if config.volumes.is_empty() || config.volumes.len() > VOLUMES_MAX {
+        return size(format!("{} volumes, allowed are 1 to {VOLUMES_MAX}", config.volumes.len()));
+    }
+    for (number, bytes) in config.volumes.iter().enumerate() {
+        if *bytes == 0 || *bytes > VOLUME_BYTES_MAX || !bytes.is_multiple_of(BLOCK_BYTES) {
+            return size(format!(
+                "volume {number} has {bytes} bytes, allowed are multiples of {BLOCK_BYTES} up to {VOLUME_BYTES_MAX}"
+            ));
+        }
+    }
+    if config.journal_bytes < JOURNAL_BYTES_MIN || !config.journal_bytes.is_multiple_of(BLOCK_BYTES) {
+        return size(format!(
+            "a journal of {} bytes, allowed are multiples of {BLOCK_BYTES} from {JOURNAL_BYTES_MIN} on",
+            config.journal_bytes
+        ));
+    }
+    Ok(())
+}
+
+fn open(dir: &Path, pool: &BufferPool) -> Result<(Store, ReplicaFiles), LifecycleError> {
+    let files = ReplicaFiles::open(dir)?;
+    let store = Store::recover(&mut files.media(pool), Tuning::default())
+        .map_err(|source| LifecycleError::Recover { dir: dir.to_owned(), source })?;
+    files.check(&Layout::new(store.config(), Store::meta_bytes(store.config())))?;
+    Ok((store, files))
+}

@@ -1,0 +1,24 @@
+//! What an engine is started with. Everything else it learns from its agent.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Limits and places of one engine process.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Where the agent's socket and the mounts of the devices live; gone after a reboot.
+    pub run_dir: PathBuf,
+    /// Where the engines of other nodes connect to.
+    pub listen: SocketAddr,
+    /// Payload memory that may lie idle in the pool, in bytes (R18).
+    pub idle_memory_bytes: usize,
+    /// How long before the end of the lease the guard silences this node, in milliseconds (R19).
+    pub guard_margin_ms: u64,
+}
+
+impl EngineOptions {
+    #[must_use]
+    pub fn new(run_dir: PathBuf, listen: SocketAddr) -> Self {
+        Self { run_dir, listen, idle_memory_bytes: 32 << 20, guard_margin_ms: 400 }
+    }
+}

@@ -1,0 +1,82 @@
+//! The engine process: its threads and how they hear of each other.
+//!
+//! The shard has the main thread. The guard, the devices, the lifecycle of replicas and the agent's socket have
+//! threads of their own, which reach the shard through one channel and the ring's waker.
+
+use crate::buffer::BufferPool;
+use crate::devices::DeviceAdmin;
+use crate::guard::Guard;
+use crate::ipc::{IpcMessage, IpcServer};
+use crate::lifecycle::Lifecycle;
+use crate::options::EngineOptions;
+use crate::ring::{Ring, RingError};
+use crate::shard::{Inbound, Parts, Shard};
+use std::convert::Infallible;
+use std::io;
+use std::sync::mpsc;
+use thiserror::Error;
+
+/// Why an engine cannot run.
+#[derive(Debug, Error)]
+pub enum EngineError {
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    #[error("{what}")]
+    System {
+        what: String,
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn failed<T>(what: impl Into<String>, result: io::Result<T>) -> Result<T, EngineError> {
+    result.map_err(|source| EngineError::System { what: what.into(), source })
+}
+
+/// Runs the engine for as long as the process lives.
+pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
+    let run_dir = &options.run_dir;
+    failed(format!("cannot make {}", run_dir.display()), std::fs::create_dir_all(run_dir))?;
+    clear_stale_mounts(&options);
+    let ring = Ring::new()?;
+    let pool = BufferPool::new(options.idle_memory_bytes);
+    let (sender, inbox) = mpsc::channel();
+    let waker = ring.waker();
+    let tell = move |inbound| {
+        // Fails only while the process ends.
+        if sender.send(inbound).is_ok() {
+            waker.wake();
+        }
+    };
+
+    let to_shard = tell.clone();
+    let guard = Guard::start(options.guard_margin_ms, move |_| to_shard(Inbound::Fence));
+    let guard = failed("cannot start the guard", guard)?;
+    let to_shard = tell.clone();
+    let devices = DeviceAdmin::start(move |outcome| to_shard(Inbound::Device(outcome)));
+    let devices = failed("cannot start the device thread", devices)?;
+    let to_shard = tell.clone();
+    let lifecycle = Lifecycle::start(pool.clone(), move |opened| to_shard(Inbound::Opened(Box::new(opened))));
+    let lifecycle = failed("cannot start the lifecycle thread", lifecycle)?;
+    let socket = run_dir.join("engine.sock");
+    let ipc = IpcServer::start(&socket, move |message| {
+        tell(match message {
+            IpcMessage::Connected(client) => Inbound::Connected(client),
+            IpcMessage::Request { request, reply, .. } => {
+                Inbound::Request { request, answer: Box::new(move |answer| reply.send(answer)) }
+            }
+        });
+    });
+    let ipc = failed(format!("cannot listen at {}", socket.display()), ipc)?;
+    tracing::info!(listen = %options.listen, run_dir = %run_dir.display(), "engine started");
+    let shard = Shard::new(Parts { options, ring, pool, inbox, ipc, guard, devices, lifecycle });
+    Ok(shard.run()?)
+}
+
+/// An engine that was killed leaves dead mounts, on which every access fails.
+fn clear_stale_mounts(options: &EngineOptions) {
+    let Ok(entries) = std::fs::read_dir(options.run_dir.join("fuse")) else { return };
+    for entry in entries.flatten() {
+        crate::frontend::unmount_stale(&entry.path());
+    }
+}

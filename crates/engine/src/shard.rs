@@ -1,0 +1,523 @@
+//! The shard: one thread, one ring, all replicas of this engine.
+//!
+//! A turn takes what has completed on the ring and what other threads have sent, tells it to the replicas that it
+//! concerns, lets their cores run until they are quiet, and hands everything they want to the kernel with one
+//! system call at the beginning of the next turn. Nothing on this thread blocks, and nobody else touches what
+//! it owns: there is no lock on the path of a request.
+
+use crate::buffer::BufferPool;
+use crate::devices::{DeviceAdmin, DeviceOutcome};
+use crate::disk::Disk;
+use crate::frontend::{FrontendId, FrontendRequest, frontend_of};
+use crate::guard::{Guard, GuardTarget};
+use crate::host::{Answer, Closing, Host, Shared};
+use crate::ipc::{Client, IpcServer};
+use crate::lifecycle::{Job, Lifecycle, Opened};
+use crate::options::EngineOptions;
+use crate::ring::{Completion, Owner, Ring, RingError, now};
+use crate::transport::{Channel, Transport, TransportEvent};
+use mainstay_api::engine::{EngineError, EngineEvent, EngineStatus, GuardEntry, Peer, Reply, Request};
+use mainstay_codec::{Envelope, Message, Reject};
+use mainstay_store::StoreConfig;
+use mainstay_types::{ConfigVersion, Epoch, Incarnation, NodeId, ResourceId, Time};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::mpsc::Receiver;
+
+/// What other threads tell the shard.
+pub enum Inbound {
+    /// The agent asks for something.
+    Request { request: Request, answer: Answer },
+    /// Somebody new listens to events, and is to be told everything.
+    Connected(Client),
+    /// A device was attached or detached.
+    Device(DeviceOutcome),
+    /// A replica was recovered.
+    Opened(Box<Opened>),
+    /// R19: the lease has run out; the devices answer with errors from now on. `done` is called then.
+    Fence,
+}
+
+/// Who this engine is, from the agent's first hello.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    cluster: u64,
+    node: NodeId,
+}
+
+/// See the top of this file.
+pub struct Shard {
+    options: EngineOptions,
+    ring: Ring,
+    pool: BufferPool,
+    inbox: Receiver<Inbound>,
+    ipc: IpcServer,
+    guard: Guard,
+    devices: DeviceAdmin,
+    lifecycle: Lifecycle,
+    identity: Option<Identity>,
+    transport: Option<Transport>,
+    hosts: BTreeMap<ResourceId, Host>,
+    /// Which resource a [`Disk`] belongs to; its numbers are not used again.
+    disks: BTreeMap<u32, ResourceId>,
+    next_disk: u32,
+    frontends: BTreeMap<FrontendId, ResourceId>,
+    next_frontend: u32,
+    /// Replicas that are being opened, and those who wait for it.
+    opening: BTreeMap<ResourceId, Vec<Answer>>,
+    /// Replicas that are to be dropped once their devices are gone.
+    dropping: BTreeMap<ResourceId, Vec<Answer>>,
+    /// When which replica wants a tick: an idle one costs nothing.
+    timers: BTreeSet<(Time, ResourceId)>,
+    deadlines: BTreeMap<ResourceId, Time>,
+    /// Replicas whose cores have something to say.
+    touched: BTreeSet<ResourceId>,
+    up: BTreeSet<NodeId>,
+    lease_until: Time,
+    fenced: bool,
+    events: Vec<EngineEvent>,
+    requests: Vec<FrontendRequest>,
+}
+
+/// What a shard is built from.
+pub struct Parts {
+    pub options: EngineOptions,
+    pub ring: Ring,
+    pub pool: BufferPool,
+    pub inbox: Receiver<Inbound>,
+    pub ipc: IpcServer,
+    pub guard: Guard,
+    pub devices: DeviceAdmin,
+    pub lifecycle: Lifecycle,
+}
+
+impl Shard {
+    #[must_use]
+    pub fn new(parts: Parts) -> Self {
+        Self {
+            options: parts.options,
+            ring: parts.ring,
+            pool: parts.pool,
+            inbox: parts.inbox,
+            ipc: parts.ipc,
+            guard: parts.guard,
+            devices: parts.devices,
+            lifecycle: parts.lifecycle,
+            identity: None,
+            transport: None,
+            hosts: BTreeMap::new(),
+            disks: BTreeMap::new(),
+            next_disk: 1,
+            frontends: BTreeMap::new(),
+            next_frontend: 1,
+            opening: BTreeMap::new(),
+            dropping: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            deadlines: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            up: BTreeSet::new(),
+            lease_until: Time(0),
+            fenced: true,
+            events: Vec::new(),
+            requests: Vec::new(),
+        }
+    }
+
+    /// Runs for as long as the process lives; returns only when the ring fails.
+    pub fn run(mut self) -> Result<std::convert::Infallible, RingError> {
+        let mut completions = Vec::new();
+        loop {
+            self.flush();
+            let woken = self.ring.turn(self.next_deadline(), &mut completions)?;
+            let now = now();
+            for completion in completions.drain(..) {
+                self.completed(now, completion);
+            }
+            if woken {
+                while let Ok(inbound) = self.inbox.try_recv() {
+                    self.inbound(now, inbound);
+                }
+            }
+            self.transport_events(now);
+            self.due(now);
+            self.pump(now);
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        let replicas = self.timers.first().map(|(at, _)| *at);
+        let transport = self.transport.as_ref().and_then(Transport::next_deadline);
+        replicas.into_iter().chain(transport).min()
+    }
+
+    /// Hands what is queued to the kernel and to the listeners.
+    fn flush(&mut self) {
+        if let Some(transport) = &mut self.transport {
+            transport.flush(&mut self.ring);
+        }
+        for event in self.events.drain(..) {
+            self.ipc.send_all(&event);
+        }
+    }
+
+    /// Calls `work` with a replica and what it needs of the shard.
+    fn with<T>(
+        &mut self,
+        now: Time,
+        resource: ResourceId,
+        work: impl FnOnce(&mut Host, &mut Shared<'_>) -> T,
+    ) -> Option<T> {
+        let identity = self.identity?;
+        let host = self.hosts.get_mut(&resource)?;
+        let mut shared = Shared {
+            ring: &mut self.ring,
+            transport: self.transport.as_mut()?,
+            pool: &self.pool,
+            devices: &self.devices,
+            run_dir: &self.options.run_dir,
+            node: identity.node,
+            now,
+            lease_until: self.lease_until,
+            fenced: self.fenced,
+            events: &mut self.events,
+            next_frontend: &mut self.next_frontend,
+            frontends: &mut self.frontends,
+        };
+        self.touched.insert(resource);
+        Some(work(host, &mut shared))
+    }
+
+    fn with_all(&mut self, now: Time, mut work: impl FnMut(&mut Host, &mut Shared<'_>)) {
+        for resource in self.hosts.keys().copied().collect::<Vec<_>>() {
+            self.with(now, resource, &mut work);
+        }
+    }
+
+    fn completed(&mut self, now: Time, completion: Completion) {
+        match completion.owner {
+            Owner::Disk => {
+                if let Some(&resource) = self.disks.get(&Disk::id_of(&completion)) {
+                    self.with(now, resource, |host, shared| host.disk_completed(shared, completion));
+                }
+            }
+            Owner::Transport => {
+                if let Some(transport) = &mut self.transport {
+                    transport.handle_completion(&mut self.ring, now, completion);
+                }
+            }
+            Owner::Frontend => {
+                let id = frontend_of(completion.tag);
+                let Some(&resource) = self.frontends.get(&id) else { return };
+                let mut requests = std::mem::take(&mut self.requests);
+                self.with(now, resource, |host, shared| {
+                    host.frontend_completed(shared, id, completion, &mut requests);
+                    for request in requests.drain(..) {
+                        host.request(shared, id, request);
+                    }
+                });
+                self.requests = requests;
+            }
+            Owner::Shard => {}
+        }
+    }
+
+    fn transport_events(&mut self, now: Time) {
+        let Some(transport) = &mut self.transport else { return };
+        transport.tick(&mut self.ring, now);
+        while let Some(event) = self.transport.as_mut().and_then(Transport::poll) {
+            match event {
+                TransportEvent::PeerUp { channel } if channel.initiated_by_us => {
+                    tracing::info!(peer = %channel.peer, "connected");
+                    self.up.insert(channel.peer);
+                    self.with_all(now, |host, _| host.peer(now, channel.peer, true));
+                }
+                TransportEvent::PeerDown { channel, reason } if channel.initiated_by_us => {
+                    tracing::info!(peer = %channel.peer, %reason, "disconnected");
+                    self.up.remove(&channel.peer);
+                    self.with_all(now, |host, _| host.peer(now, channel.peer, false));
+                }
+                TransportEvent::PeerUp { .. } | TransportEvent::PeerDown { .. } => {}
+                TransportEvent::Message { channel, envelope } => {
+                    let resource = envelope.resource;
+                    if self.hosts.contains_key(&resource) {
+                        self.with(now, resource, |host, _| host.message(now, channel, envelope));
+                    } else if matches!(envelope.message, Message::Attach) {
+                        self.refuse_unknown(channel, resource);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Says that there is no such replica here, so that the primary need not wait to find out.
+    fn refuse_unknown(&mut self, channel: Channel, resource: ResourceId) {
+        let envelope = Envelope {
+            resource,
+            epoch: Epoch(0),
+            version: ConfigVersion(0),
+            incarnation: Incarnation(0),
+            message: Message::Rejected(Reject::Unknown),
+        };
+        if let Some(transport) = &mut self.transport {
+            // If the channel is down there is nobody to tell.
+            let _ = transport.send(channel, &envelope);
+        }
+    }
+
+    fn due(&mut self, now: Time) {
+        while let Some(&(at, resource)) = self.timers.first()
+            && at <= now
+        {
+            self.timers.pop_first();
+            self.deadlines.remove(&resource);
+            self.with(now, resource, |host, _| host.tick(now));
+        }
+    }
+
+    fn pump(&mut self, now: Time) {
+        while let Some(resource) = self.touched.pop_first() {
+            self.with(now, resource, |host, shared| host.pump(shared));
+            self.touched.remove(&resource);
+            let deadline = self.hosts.get(&resource).and_then(Host::next_deadline);
+            if self.deadlines.get(&resource) != deadline.as_ref() {
+                if let Some(old) = self.deadlines.remove(&resource) {
+                    self.timers.remove(&(old, resource));
+                }
+                if let Some(at) = deadline {
+                    self.deadlines.insert(resource, at);
+                    self.timers.insert((at, resource));
+                }
+            }
+            self.finish_drop(resource);
+        }
+    }
+
+    fn inbound(&mut self, now: Time, inbound: Inbound) {
+        match inbound {
+            Inbound::Request { request, answer } => self.request(now, request, answer),
+            Inbound::Connected(client) => {
+                for host in self.hosts.values() {
+                    client.send(EngineEvent::Replica(host.status()));
+                }
+            }
+            Inbound::Device(outcome) => {
+                let resource = match &outcome {
+                    DeviceOutcome::Attached { resource, .. }
+                    | DeviceOutcome::AttachFailed { resource, .. }
+                    | DeviceOutcome::Detached { resource, .. } => *resource,
+                };
+                self.with(now, resource, |host, shared| host.device_outcome(shared, outcome));
+            }
+            Inbound::Opened(opened) => self.opened(now, *opened),
+            Inbound::Fence => {
+                tracing::warn!("the lease has run out; the devices answer with errors");
+                self.fenced = true;
+                self.with_all(now, |host, shared| host.fence(shared));
+                self.events.push(EngineEvent::LeaseLost { until_us: self.lease_until });
+            }
+        }
+    }
+
+    fn request(&mut self, now: Time, request: Request, answer: Answer) {
+        match request {
+            Request::Hello { node, cluster, .. } => answer(self.hello(Identity { cluster, node })),
+            Request::Status => answer(Reply::Status(self.status(now))),
+            _ if self.identity.is_none() => {
+                answer(refusal("no-hello", "the engine does not know its node yet", "say hello first"));
+            }
+            Request::Peers { peers } => answer(self.set_peers(&peers)),
+            Request::Create { resource, volumes, journal_bytes, incarnation, dir, .. } => {
+                let config = StoreConfig { resource, incarnation, volumes, journal_bytes };
+                self.lifecycle.submit(Job::Create { dir: dir.into(), config, answer });
+            }
+            Request::Open { resource, name, dir } => self.open(resource, name, dir.into(), answer),
+            Request::Drop { resource } => self.drop_replica(now, resource, answer),
+            Request::Lease { until_us } => {
+                self.lease(now, until_us);
+                answer(Reply::Ok);
+            }
+            Request::Guard { entries } => {
+                answer(self.set_targets(&entries));
+            }
+            Request::Record { record } => {
+                self.on_host(now, record.resource, answer, |host, _, answer| {
+                    host.record(now, record);
+                    answer(Reply::Ok);
+                });
+            }
+            Request::Demote { resource } => self.on_host(now, resource, answer, |host, _, answer| {
+                host.demote(now);
+                answer(Reply::Ok);
+            }),
+            Request::Pause { resource } => {
+                self.on_host(now, resource, answer, |host, _, answer| host.pause(now, answer));
+            }
+            Request::Resume { resource } => self.on_host(now, resource, answer, |host, _, answer| {
+                host.resume(now);
+                answer(Reply::Ok);
+            }),
+            Request::Digest { resource } => {
+                self.on_host(now, resource, answer, |host, shared, answer| host.start_digest(shared, answer));
+            }
+            Request::Detach { resource } => self.on_host(now, resource, answer, |host, shared, answer| {
+                host.fence(shared);
+                answer(Reply::Ok);
+            }),
+        }
+    }
+
+    fn on_host(
+        &mut self,
+        now: Time,
+        resource: ResourceId,
+        answer: Answer,
+        work: impl FnOnce(&mut Host, &mut Shared<'_>, Answer),
+    ) {
+        if self.hosts.contains_key(&resource) {
+            self.with(now, resource, |host, shared| work(host, shared, answer));
+        } else {
+            answer(refusal("unknown-resource", &format!("resource {resource} is not open here"), "open it first"));
+        }
+    }
+
+    fn hello(&mut self, identity: Identity) -> Reply {
+        match self.identity {
+            Some(known) if known == identity => Reply::Ok,
+            Some(known) => refusal(
+                "other-node",
+                &format!("this engine serves node {} of cluster {:#x}", known.node, known.cluster),
+                "restart the engine if this machine has another identity now",
+            ),
+            None => {
+                let pool = self.pool.clone();
+                match Transport::new(pool, identity.cluster, identity.node, self.options.listen) {
+                    Ok(transport) => {
+                        self.transport = Some(transport);
+                        self.identity = Some(identity);
+                        Reply::Ok
+                    }
+                    Err(error) => {
+                        let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+                        refusal("listen", &format!("{error}: {cause}"), "free the address, or configure another")
+                    }
+                }
+            }
+        }
+    }
+
+    fn set_peers(&mut self, peers: &[Peer]) -> Reply {
+        let mut addrs = BTreeMap::new();
+        for peer in peers {
+            let Ok(addr) = peer.addr.parse::<SocketAddr>() else {
+                let message = format!("{} is not an address of the form IP:port", peer.addr);
+                return refusal("address", &message, "state the engine's address as IP:port");
+            };
+            addrs.insert(peer.node, addr);
+        }
+        if let Some(transport) = &mut self.transport {
+            transport.set_peers(&addrs);
+        }
+        Reply::Ok
+    }
+
+    fn set_targets(&mut self, entries: &[GuardEntry]) -> Reply {
+        match entries.iter().map(GuardTarget::try_from).collect::<Result<Vec<_>, _>>() {
+            Ok(targets) => {
+                self.guard.set_targets(targets);
+                Reply::Ok
+            }
+            Err(error) => refusal("guard", &error.to_string(), "state absolute paths and addresses with prefix"),
+        }
+    }
+
+    fn lease(&mut self, now: Time, until: Time) {
+        self.guard.set_lease(until);
+        self.lease_until = until;
+        if self.fenced && until > now.plus_ms(self.options.guard_margin_ms) {
+            tracing::info!("the lease is valid");
+            self.fenced = false;
+            self.with_all(now, |host, shared| host.unfence(shared));
+        }
+    }
+
+    fn open(&mut self, resource: ResourceId, name: String, dir: std::path::PathBuf, answer: Answer) {
+        if let Some(host) = self.hosts.get(&resource) {
+            return answer(Reply::Opened { incarnation: host.status().incarnation });
+        }
+        let waiting = self.opening.entry(resource).or_default();
+        waiting.push(answer);
+        if waiting.len() == 1 {
+            // The answers wait here: the thread's own would only reach the first who asked.
+            self.lifecycle.submit(Job::Open { resource, name, dir, answer: Box::new(|_| {}) });
+        }
+    }
+
+    fn opened(&mut self, now: Time, opened: Opened) {
+        let answers = self.opening.remove(&opened.resource).unwrap_or_default();
+        let reply = match (opened.result, self.identity) {
+            (Ok((store, _)), _) if store.config().resource != opened.resource => refusal(
+                "other-resource",
+                &format!("the directory holds resource {}", store.config().resource),
+                "state the directory of this resource",
+            ),
+            (Ok((store, files)), Some(identity)) => {
+                let incarnation = store.config().incarnation;
+                let id = self.next_disk;
+                self.next_disk += 1;
+                self.disks.insert(id, opened.resource);
+                let disk = Disk::new(id, files, self.pool.clone());
+                self.hosts.insert(opened.resource, Host::new(identity.node, opened.name, store, disk));
+                for peer in self.up.clone() {
+                    self.with(now, opened.resource, |host, _| host.peer(now, peer, true));
+                }
+                self.touched.insert(opened.resource);
+                Reply::Opened { incarnation }
+            }
+            (Ok(_), None) => refusal("no-hello", "the engine does not know its node yet", "say hello first"),
+            (Err(error), _) => error.to_reply(),
+        };
+        if let Reply::Error(error) = &reply {
+            tracing::error!(resource = %opened.resource, %error, "cannot open the replica");
+        }
+        for answer in answers {
+            answer(reply.clone());
+        }
+    }
+
+    fn drop_replica(&mut self, now: Time, resource: ResourceId, answer: Answer) {
+        if !self.hosts.contains_key(&resource) {
+            return answer(Reply::Ok);
+        }
+        self.dropping.entry(resource).or_default().push(answer);
+        self.with(now, resource, |host, shared| host.close(shared));
+    }
+
+    fn finish_drop(&mut self, resource: ResourceId) {
+        let closed = self.hosts.get(&resource).is_some_and(|host| host.closing() == Closing::Done);
+        if !closed || !self.dropping.contains_key(&resource) {
+            return;
+        }
+        self.hosts.remove(&resource);
+        self.disks.retain(|_, owner| *owner != resource);
+        if let Some(at) = self.deadlines.remove(&resource) {
+            self.timers.remove(&(at, resource));
+        }
+        for answer in self.dropping.remove(&resource).unwrap_or_default() {
+            answer(Reply::Ok);
+        }
+    }
+
+    fn status(&self, now: Time) -> EngineStatus {
+        EngineStatus {
+            node: self.identity.map(|identity| identity.node),
+            now_us: now,
+            lease_until_us: self.lease_until,
+            fenced: self.fenced,
+            replicas: self.hosts.values().map(Host::status).collect(),
+        }
+    }
+}
+
+fn refusal(code: &str, message: &str, remedy: &str) -> Reply {
+    Reply::Error(EngineError { code: code.into(), message: message.into(), remedy: remedy.into() })
+}
