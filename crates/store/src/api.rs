@@ -90,7 +90,9 @@ pub enum RecoverError {
     #[error("no valid superblock: this is not a replica, or all of its copies are damaged")]
     NoSuperblock,
     /// R12: something that is known to have been durable cannot be read back.
-    #[error("journal record of entry {index} at offset {offset} is damaged; entries up to {known_durable} were durable")]
+    #[error(
+        "journal record of entry {index} at offset {offset} is damaged; entries up to {known_durable} were durable"
+    )]
     Corrupt { index: Index, offset: u64, known_durable: Index },
     #[error("version table page {page} is damaged")]
     VersionTable {
@@ -207,7 +209,8 @@ pub enum Output {
     Durable {
         index: Index,
     },
-    /// The promise is durable (R1), and so is everything that was appended before, unless the journal is full.
+    /// The promise is durable (R1), and so is everything that was appended before. What could not be,
+    /// because the journal is full, is dropped. `log_state` tells where the log ends now.
     Promised {
         epoch: Epoch,
     },

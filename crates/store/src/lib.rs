@@ -1,44 +1,229 @@
-//! The storage core of one replica.
+//! The storage core of one replica: a journal in front of a backing store, as a pure state machine.
+//!
+//! Methods go in, [`Store::poll`] tells what to do, [`Store::complete`] tells what became of it. Operations in
+//! flight may complete in any order. No clock, no I/O; [`Media`] is used by formatting and recovery only.
+//!
+//! What is guaranteed, whatever the caller's disks do short of lying about a completed durable write:
+//! - Only committed entries, durable in the own journal, reach a volume (R7). Uncommitted ones can be cut.
+//! - A damaged journal record that is known to have been durable is reported as corruption; only what
+//!   may never have been durable is cut as a torn tail (R12). Cut records never come back.
+//! - After any failed operation nothing more is issued and nothing is acknowledged (R13).
+//! - Volumes are flushed, then versions and superblock are durable, then journal space is reused. Versions
+//!   on disk may be too new, never too old (R14).
+//! - Discards and write-zeroes read as zeroes on exactly their range (R15).
+//! - A copy target is durably inconsistent before its first extent is written and until all of it is flushed
+//!   (R16). An extent that is copied late never overwrites newer content.
+//! - Journal, memory, overlay and operations in flight are bounded by [`Tuning`] (R18).
+//!
+//! What is not: contents of volumes are not checksummed here, and a record that decays after it was the
+//! last one in the journal looks like a torn tail. Scrubbing and the peers find these.
+//!
+//! An entry's way: `append` → queued → placed in the ring, being written → durable → (`commit`) applied:
+//! in the overlay, readable → destaged → flushed → behind the checkpoint, its space reusable.
+//!
+//! Where to read on: `journal` (the ring), `append` (from queue to overlay), `overlay`, `destage` (a
+//! *pass* up to one position: writes, flushes, version table, superblock), `superblock` (promise, cut,
+//! restart: everything that waits for a superblock), `copy` (the target of an extent copy), `read`,
+//! `recovery` (format and recover).
 
 mod api;
+mod append;
+mod copy;
+mod destage;
+mod journal;
+mod overlay;
+mod read;
+mod recovery;
+mod superblock;
+mod versions;
+mod volume_op;
 
 pub use api::{
     Area, Gone, IoFailure, IoResult, LogPiece, LogSource, Media, MediaError, OpId, Output, RecoverError,
     Segment, Source, StoreConfig, Tuning,
 };
 
-use bytes::Bytes;
-use mainstay_codec::{Batch, LogState};
-use mainstay_types::{Chain, Epoch, Index, Position, Range, VolumeId};
+use append::JournalInFlight;
+use copy::Install;
+use destage::Pass;
+use journal::Journal;
+use mainstay_codec::{Batch, DataState, Superblock};
+use mainstay_types::{Chain, Epoch, Index, Position, VolumeId};
+use overlay::Overlay;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use superblock::{Job, SuperblockWrite};
+use versions::Versions;
+use volume_op::{Group, GroupId};
 
 /// See the top of this crate.
 pub struct Store {
     config: StoreConfig,
+    tuning: Tuning,
+
+    /// The superblock as it was last submitted. What it says counts only once it is durable; fields that
+    /// others look at are therefore kept again below.
+    superblock: Superblock,
+    superblock_write: Option<SuperblockWrite>,
+    /// Waiting for their turn to change the superblock.
+    jobs: VecDeque<Job>,
+    promised: Epoch,
+    /// Promises that are durable and wait for the journal to come to rest.
+    promises_made: VecDeque<Epoch>,
+    data: DataState,
+
+    journal: Journal,
+    /// Appended, not yet placed.
+    queue: VecDeque<Arc<Batch>>,
+    /// Journal bytes that the queue will need.
+    queue_bytes: u64,
+    journal_write: Option<JournalInFlight>,
+    /// Position and chain of the last appended batch.
+    end: Position,
+    end_chain: Chain,
+    /// Epochs up to `end` with their last index.
+    epochs: Vec<(Epoch, Index)>,
+    durable: Index,
+    durable_chain: Chain,
+    /// Highest commit index heard of; may be ahead of the log.
+    commit: Index,
+    /// Everything up to here is in the overlay or beyond: committed, and durable here.
+    applied: Index,
+    /// Batches with entries after `applied`, placed or not. Their payload may be missing.
+    pending: VecDeque<Arc<Batch>>,
+
+    overlay: Overlay,
+    versions: Versions,
+    pass: Option<Pass>,
+    /// A checkpoint up to the present is wanted, no matter how little there is to destage.
+    destage_forced: bool,
+
+    /// Between [`Output::Restarted`] and [`Output::CopyFinished`].
+    copying: bool,
+    /// Extents installed since the restart.
+    installed: BTreeSet<(VolumeId, u32)>,
+    /// What was destaged into extents that are not installed yet: their copies must not overwrite it
+    /// with something older.
+    ahead: Overlay,
+    installs: VecDeque<Install>,
+    /// Groups that are still to complete, for each extent being installed, and its version.
+    installing: BTreeMap<(VolumeId, u32), (usize, Index)>,
+    finish: Option<Index>,
+
+    ops: BTreeMap<OpId, Op>,
+    groups: BTreeMap<GroupId, Group>,
+    /// Volumes written since their last flush was issued.
+    touched: BTreeSet<VolumeId>,
+    outputs: VecDeque<Output>,
+    next_op: u64,
+    failed: bool,
 }
 
-#[allow(unused_variables, clippy::missing_panics_doc)]
+/// What an operation in flight is for.
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    JournalWrite,
+    Superblock,
+    VersionTable,
+    Flush,
+    /// Piece of a group that had to be read from the journal.
+    Piece {
+        group: GroupId,
+        piece: usize,
+        len: u64,
+    },
+    Volume(GroupId),
+}
+
 impl Store {
-    pub fn meta_bytes(config: &StoreConfig) -> u64 { unimplemented!() }
-    pub fn format(media: &mut dyn Media, config: &StoreConfig) -> Result<(), MediaError> { unimplemented!() }
-    pub fn recover(media: &mut dyn Media, tuning: Tuning) -> Result<Store, RecoverError> { unimplemented!() }
-    pub fn config(&self) -> &StoreConfig { &self.config }
-    pub fn promised(&self) -> Epoch { unimplemented!() }
-    pub fn log_state(&self) -> LogState { unimplemented!() }
-    pub fn room(&self) -> u64 { unimplemented!() }
-    pub fn version(&self, volume: VolumeId, extent: u32) -> Index { unimplemented!() }
-    pub fn extents_newer_than(&self, index: Index) -> Vec<(VolumeId, u32)> { unimplemented!() }
-    pub fn append(&mut self, batch: Arc<Batch>) { unimplemented!() }
-    pub fn commit(&mut self, index: Index) { unimplemented!() }
-    pub fn promise(&mut self, epoch: Epoch) { unimplemented!() }
-    pub fn cut(&mut self, to: Position) { unimplemented!() }
-    pub fn restart(&mut self, at: Position, chain: Chain) { unimplemented!() }
-    pub fn install_extent(&mut self, volume: VolumeId, extent: u32, version: Index, data: Bytes) { unimplemented!() }
-    pub fn finish_copy(&mut self, need: Index) { unimplemented!() }
-    pub fn destage_now(&mut self) { unimplemented!() }
-    pub fn read(&self, range: Range) -> Vec<Segment> { unimplemented!() }
-    pub fn log_plan(&self, from: Index, max_bytes: u64) -> Result<Vec<LogPiece>, Gone> { unimplemented!() }
-    pub fn retains(&self, index: Index) -> bool { unimplemented!() }
-    pub fn complete(&mut self, op: OpId, result: IoResult) { unimplemented!() }
-    pub fn poll(&mut self) -> Option<Output> { unimplemented!() }
+    #[must_use]
+    pub fn config(&self) -> &StoreConfig {
+        &self.config
+    }
+
+    /// The highest epoch whose promise is durable (R1).
+    #[must_use]
+    pub fn promised(&self) -> Epoch {
+        self.promised
+    }
+
+    /// Version-table entry of an extent: at least the index of the last committed entry that changed it.
+    #[must_use]
+    pub fn version(&self, volume: VolumeId, extent: u32) -> Index {
+        self.versions.get(volume, extent)
+    }
+
+    /// Extents that may have changed after `index`, in order.
+    #[must_use]
+    pub fn extents_newer_than(&self, index: Index) -> Vec<(VolumeId, u32)> {
+        self.versions.newer_than(index)
+    }
+
+    /// Tells the outcome of an operation. A failure is final (R13).
+    ///
+    /// # Panics
+    /// On an operation that is not in flight.
+    pub fn complete(&mut self, op: OpId, result: IoResult) {
+        if self.failed {
+            return;
+        }
+        let kind = self.ops.remove(&op);
+        assert!(kind.is_some(), "operation {op:?} is not in flight");
+        let (Some(kind), Ok(bytes)) = (kind, &result) else {
+            let detail = result.err().map_or_else(String::new, |failure| failure.detail);
+            return self.fail(format!("{} failed: {detail}", kind.map_or("operation", Op::name)));
+        };
+        match kind {
+            Op::JournalWrite => self.journal_written(),
+            Op::Superblock => self.superblock_written(),
+            Op::VersionTable => self.version_table_written(),
+            Op::Flush => self.volume_flushed(),
+            Op::Piece { group, piece, len } => match bytes {
+                Some(bytes) if bytes.len() as u64 == len => self.piece_read(group, piece, bytes.clone()),
+                _ => self.fail("journal read returned the wrong number of bytes".to_owned()),
+            },
+            Op::Volume(group) => self.group_written(group),
+        }
+    }
+
+    /// The next thing to do or to know.
+    pub fn poll(&mut self) -> Option<Output> {
+        if self.outputs.is_empty() && !self.failed {
+            self.issue_journal_write();
+            self.tell_promises();
+            self.issue_superblock();
+            self.destage();
+            self.issue_installs();
+        }
+        self.outputs.pop_front()
+    }
+
+    /// R13: stop for good.
+    fn fail(&mut self, reason: String) {
+        self.failed = true;
+        self.ops.clear();
+        self.groups.clear();
+        self.outputs.clear();
+        self.outputs.push_back(Output::Failed { reason });
+    }
+
+    fn start(&mut self, op: Op) -> OpId {
+        let id = OpId(self.next_op);
+        self.next_op += 1;
+        self.ops.insert(id, op);
+        id
+    }
+}
+
+impl Op {
+    fn name(self) -> &'static str {
+        match self {
+            Self::JournalWrite => "journal write",
+            Self::Superblock => "superblock write",
+            Self::VersionTable => "version table write",
+            Self::Flush => "volume flush",
+            Self::Piece { .. } => "journal read",
+            Self::Volume(_) => "volume write",
+        }
+    }
 }

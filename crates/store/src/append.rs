@@ -1,0 +1,223 @@
+//! From the queue to the overlay: batches are placed and written one contiguous write at a time, become
+//! durable, and are applied once they are both committed and durable here (R7).
+
+use crate::overlay::{Content, Run};
+use crate::superblock::Job;
+use crate::{Op, Output, Store};
+use mainstay_codec::batch::HEADER_BLOCK_BYTES;
+use mainstay_codec::frame::EPOCHS_MAX;
+use mainstay_codec::{Batch, EntryDesc, EntryKind, LocalHeader};
+use mainstay_types::{BLOCK_BYTES, Epoch, Index};
+use std::sync::Arc;
+
+/// The one journal write in flight. One at a time, so that a record's `durable_before` covers
+/// everything before its write.
+#[derive(Debug)]
+pub struct JournalInFlight {
+    /// Its last entry that still counts; a cut may lower it.
+    pub last: Index,
+}
+
+impl Store {
+    /// Queues a batch for the journal. Its durability is told by [`Output::Durable`], in order. A batch
+    /// for which there is no [`Store::room`] waits in the queue for a checkpoint.
+    ///
+    /// # Panics
+    /// If the batch does not continue the log or reaches beyond a volume: both were checked when it was
+    /// received or made.
+    pub fn append(&mut self, batch: Arc<Batch>) {
+        if self.failed {
+            return;
+        }
+        assert!(batch.resource == self.config.resource, "batch of another resource");
+        assert!(
+            batch.first == self.end.index.next()
+                && batch.prev_chain == self.end_chain
+                && batch.epoch >= self.end.epoch,
+            "batch {} of {} does not continue the log after {}",
+            batch.first,
+            batch.epoch,
+            self.end
+        );
+        assert!(batch.journal_len() <= self.config.journal_bytes, "batch larger than the journal");
+        for entry in batch.entries.iter().filter(|entry| entry.kind != EntryKind::EpochStart) {
+            let volume = self.config.volumes.get(usize::from(entry.range.volume.0));
+            assert!(volume.is_some_and(|&bytes| entry.range.end() <= bytes), "entry beyond its volume");
+        }
+        self.end = batch.end();
+        self.end_chain = batch.chain;
+        if !self.restarting() {
+            note_epoch(&mut self.epochs, batch.epoch, batch.last());
+        }
+        self.queue_bytes += batch.journal_len();
+        self.pending.push_back(batch.clone());
+        self.queue.push_back(batch);
+    }
+
+    /// Everything up to `index` is committed, whether or not it is here already.
+    pub fn commit(&mut self, index: Index) {
+        if !self.failed && index > self.commit {
+            self.commit = index;
+            self.apply();
+        }
+    }
+
+    /// The largest batch, in journal bytes, that may be appended now and still leave the reserve for
+    /// an epoch start (R18). 0 when full.
+    #[must_use]
+    pub fn room(&self) -> u64 {
+        if self.failed || self.overlay.len() >= self.tuning.runs_max {
+            return 0;
+        }
+        self.journal.free_bytes().saturating_sub(self.queue_bytes + self.tuning.reserve_bytes)
+    }
+
+    /// Entries after this index must not be written before the cuts and restarts that wait are durable:
+    /// they would carry the old generation and be void after a crash.
+    fn write_limit(&self) -> Index {
+        let writing = self.superblock_write.as_ref().map(|write| &write.job);
+        let limits = self.jobs.iter().chain(writing).filter_map(|job| match job {
+            Job::Cut { to } => Some(*to),
+            Job::Restart { .. } => Some(Index(0)),
+            Job::Promise(_) | Job::Checkpoint => None,
+        });
+        limits.min().unwrap_or(Index(u64::MAX))
+    }
+
+    /// Whether nothing is being written to the journal and nothing that may be written now can be.
+    pub(crate) fn journal_at_rest(&self) -> bool {
+        let limit = self.write_limit();
+        let may_go = self.queue.front().is_some_and(|batch| batch.last() <= limit);
+        self.journal_write.is_none() && (!may_go || self.journal_blocked())
+    }
+
+    /// Takes back what is queued and not yet submitted.
+    pub(crate) fn drop_queue(&mut self) {
+        for _ in self.queue.drain(..) {
+            // What is queued is the end of what is pending.
+            self.pending.pop_back();
+        }
+        self.queue_bytes = 0;
+    }
+
+    /// Whether a batch waits for space in the ring.
+    pub(crate) fn journal_blocked(&self) -> bool {
+        self.journal_write.is_none()
+            && self.queue.front().is_some_and(|batch| self.journal.place_for(batch.journal_len()).is_none())
+    }
+
+    pub(crate) fn issue_journal_write(&mut self) {
+        if self.journal_write.is_some() || self.queue.is_empty() {
+            return;
+        }
+        let limit = self.write_limit();
+        let local = LocalHeader { generation: self.superblock.generation, durable_before: self.durable };
+        let mut parts = Vec::new();
+        let mut start = 0;
+        let mut bytes = 0;
+        while let Some(batch) = self.queue.front().filter(|batch| batch.last() <= limit) {
+            let len = batch.journal_len();
+            let Some(offset) = self.journal.place_for(len) else { break };
+            if parts.is_empty() {
+                start = offset;
+            } else if offset != start + bytes || bytes + len > self.tuning.write_bytes_max {
+                break;
+            }
+            let Some(batch) = self.queue.pop_front() else { break };
+            self.queue_bytes -= len;
+            bytes += len;
+            self.journal.place(offset, batch.clone());
+            parts.push((local, batch));
+        }
+        let Some((_, last)) = parts.last() else { return };
+        self.journal_write = Some(JournalInFlight { last: last.last() });
+        let op = self.start(Op::JournalWrite);
+        self.outputs.push_back(Output::JournalWrite { op, offset: start, parts });
+    }
+
+    pub(crate) fn journal_written(&mut self) {
+        let Some(write) = self.journal_write.take() else { return };
+        if write.last > self.durable {
+            self.durable = write.last;
+            if let Some((_, chain)) = self.journal.end_at(write.last) {
+                self.durable_chain = chain;
+            }
+            self.outputs.push_back(Output::Durable { index: write.last });
+        }
+        self.apply();
+        self.evict();
+    }
+
+    /// Moves what is committed and durable into the overlay, whole batches only: a commit index is always the
+    /// end of one, because batches are what is acknowledged.
+    pub(crate) fn apply(&mut self) {
+        let to = self.commit.min(self.durable);
+        while let Some(batch) = self.pending.front().filter(|batch| batch.last() <= to).cloned() {
+            let Some(offset) = self.journal.find(batch.first).map(|placed| placed.offset) else { break };
+            for (n, entry) in batch.entries.iter().enumerate() {
+                let index = Index(batch.first.0 + n as u64);
+                self.apply_entry(index, entry, offset + HEADER_BLOCK_BYTES as u64 + entry.payload_at);
+            }
+            self.applied = batch.last();
+            self.pending.pop_front();
+        }
+    }
+
+    fn apply_entry(&mut self, index: Index, entry: &EntryDesc, at: u64) {
+        let content = match entry.kind {
+            EntryKind::Write => Content::Data { at },
+            EntryKind::Discard | EntryKind::WriteZeroes => Content::Zero,
+            EntryKind::EpochStart => return,
+        };
+        let range = entry.range;
+        let run = Run { blocks: range.len / BLOCK_BYTES, index, content };
+        self.overlay.insert(range.volume, range.first_block(), run);
+        self.versions.raise_range(range, index);
+    }
+
+    /// Keeps the payloads in memory below their limit (R18), the oldest going first.
+    fn evict(&mut self) {
+        while let Some(first) = self.journal.evict(self.tuning.memory_bytes_max, self.durable) {
+            let at = self.pending.partition_point(|batch| batch.first < first);
+            if let Some(batch) = self.pending.get_mut(at).filter(|batch| batch.first == first) {
+                *batch = without_payload(batch);
+            }
+        }
+    }
+}
+
+/// The batch with its entries but without their bytes.
+pub fn without_payload(batch: &Batch) -> Arc<Batch> {
+    let entries = batch
+        .entries
+        .iter()
+        .map(|entry| EntryDesc { payload: bytes::Bytes::new(), ..entry.clone() })
+        .collect();
+    Arc::new(Batch { entries, payload: Vec::new(), header: batch.header.clone(), ..*batch })
+}
+
+/// Adds a batch of `epoch` that ends at `last` to an epoch history.
+pub fn note_epoch(epochs: &mut Vec<(Epoch, Index)>, epoch: Epoch, last: Index) {
+    match epochs.last_mut() {
+        Some(newest) if newest.0 == epoch => newest.1 = last,
+        _ => {
+            if epochs.len() == EPOCHS_MAX {
+                epochs.remove(0);
+            }
+            epochs.push((epoch, last));
+        }
+    }
+}
+
+/// Shortens an epoch history to what it is up to `end`.
+pub fn cut_epochs(epochs: &mut Vec<(Epoch, Index)>, end: Index) {
+    while epochs.len() >= 2 && epochs[epochs.len() - 2].1 >= end {
+        epochs.pop();
+    }
+    if let Some(newest) = epochs.last_mut() {
+        newest.1 = newest.1.min(end);
+    }
+    if end.0 == 0 {
+        epochs.clear();
+    }
+}

@@ -1,0 +1,260 @@
+//! Destaging (R7, R14). A *pass* brings the backing store up to one position of the log: it writes the
+//! newest version of every block that was last changed at or before that position, in the order of the volume
+//! and merged; then flushes every volume that was touched; then writes the version table to the slot
+//! that is not in use; then the superblock; then the journal up to the position is free.
+//!
+//! Blocks that changed again after the position stay in the overlay and are not written: their newer
+//! version is committed and durable in the journal behind the checkpoint, and the superblock's commit index
+//! covers it, so that recovery lays it over the volume again.
+
+use crate::overlay::{Content, Run};
+use crate::read::Found;
+use crate::recovery::table_offset;
+use crate::volume_op::{Group, Owner, Piece};
+use crate::{Op, Output, Store};
+use bytes::Bytes;
+use mainstay_codec::DataState;
+use mainstay_codec::versions::VERSIONS_PAGE_BYTES;
+use mainstay_types::{BLOCK_BYTES, Chain, EXTENT_BYTES, Index, Position, VolumeId};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// From here on there may be blocks to write.
+    Writes {
+        cursor: (VolumeId, u64),
+    },
+    Flushes {
+        left: usize,
+    },
+    /// From this page on the version table is still to be written.
+    Table {
+        from: usize,
+        writing: bool,
+    },
+    Superblock {
+        submitted: bool,
+    },
+}
+
+#[derive(Debug)]
+pub struct Pass {
+    to: Position,
+    chain: Chain,
+    /// The end of an extent copy: the replica is consistent when this pass is durable.
+    finish: bool,
+    stage: Stage,
+}
+
+impl Store {
+    /// Wants a checkpoint of everything committed, however little it is.
+    pub fn destage_now(&mut self) {
+        self.destage_forced = true;
+    }
+
+    /// Takes the pass as far as it goes now.
+    pub(crate) fn destage(&mut self) {
+        if self.pass.is_none() {
+            self.pass = self.next_pass();
+        }
+        while let Some(stage) = self.pass.as_ref().map(|pass| pass.stage) {
+            let next = match stage {
+                Stage::Writes { cursor } => self.issue_destage(cursor),
+                Stage::Flushes { left: 0 } => Some(Stage::Table { from: 0, writing: false }),
+                Stage::Table { from, writing: false } => Some(self.issue_version_table(from)),
+                Stage::Superblock { submitted: false } => return self.issue_superblock(),
+                Stage::Flushes { .. } | Stage::Table { .. } | Stage::Superblock { .. } => None,
+            };
+            match (next, &mut self.pass) {
+                (Some(next), Some(pass)) => pass.stage = next,
+                _ => return,
+            }
+        }
+    }
+
+    fn next_pass(&mut self) -> Option<Pass> {
+        let finish = self.finish_ready();
+        let restart_waits = self.restarting();
+        if restart_waits && self.data != DataState::Consistent {
+            // The overlay will be dropped: the copy brings everything in it again.
+            return None;
+        }
+        let checkpoint = self.superblock.checkpoint;
+        let (to, chain) = self
+            .journal
+            .end_at(self.applied)
+            .filter(|(to, _)| to.index > checkpoint.at.index)
+            .unwrap_or((checkpoint.at, checkpoint.chain));
+        let progress = to.index > checkpoint.at.index;
+        if !progress {
+            self.destage_forced = false;
+        }
+        let due = self.destage_forced
+            || restart_waits
+            || self.overlay.data_bytes() > self.tuning.destage_start_bytes
+            || self.overlay.len() > self.tuning.runs_max / 2
+            || self.journal.live_bytes() > self.config.journal_bytes / 2
+            || self.journal_blocked();
+        if !(finish || (progress && due)) {
+            return None;
+        }
+        self.destage_forced = false;
+        Some(Pass { to, chain, finish, stage: Stage::Writes { cursor: (VolumeId(0), 0) } })
+    }
+
+    /// Issues writes until enough are in flight, then waits (`None`); goes on to the flushes when all
+    /// are done.
+    fn issue_destage(&mut self, mut cursor: (VolumeId, u64)) -> Option<Stage> {
+        let to = self.pass.as_ref()?.to.index;
+        let mut in_flight = self.groups_of_pass();
+        while in_flight < self.tuning.destage_writes_max {
+            let Some((volume, first, runs)) = self.next_group(cursor, to) else {
+                if in_flight > 0 {
+                    break;
+                }
+                return Some(self.issue_flushes());
+            };
+            let blocks = runs.iter().map(|run| run.blocks).sum::<u64>();
+            if self.conflicts(volume, first, first + blocks) || !self.note_ahead(volume, first, &runs) {
+                break;
+            }
+            let pieces = self.pieces(&runs);
+            self.write_group(Owner::Pass, volume, first, blocks, pieces);
+            in_flight += 1;
+            cursor = (volume, first + blocks);
+        }
+        if let Some(pass) = &mut self.pass {
+            pass.stage = Stage::Writes { cursor };
+        }
+        None
+    }
+
+    /// The next stretch of neighbouring runs, not newer than `to`, that fits one write: data, or one
+    /// run of zeroes.
+    fn next_group(&self, cursor: (VolumeId, u64), to: Index) -> Option<(VolumeId, u64, Vec<Run>)> {
+        let blocks_max = (self.tuning.destage_write_bytes_max / BLOCK_BYTES).max(1);
+        let mut old_enough = self.overlay.from(cursor).filter(|(_, _, run)| run.index <= to);
+        let (volume, first, mut run) = old_enough.next()?;
+        if run.content == Content::Zero {
+            return Some((volume, first, vec![run]));
+        }
+        run.blocks = run.blocks.min(blocks_max);
+        let mut blocks = run.blocks;
+        let mut runs = vec![run];
+        for (v, at, mut run) in old_enough {
+            if v != volume || at != first + blocks || run.content == Content::Zero || blocks == blocks_max {
+                break;
+            }
+            run.blocks = run.blocks.min(blocks_max - blocks);
+            blocks += run.blocks;
+            runs.push(run);
+        }
+        Some((volume, first, runs))
+    }
+
+    fn pieces(&self, runs: &[Run]) -> Vec<Piece> {
+        let mut pieces = Vec::with_capacity(runs.len());
+        for run in runs {
+            match self.find_content(run) {
+                Found::Zero => {}
+                Found::Memory(bytes) => pieces.push(Piece::Here(bytes)),
+                Found::Journal { offset, len } => pieces.push(Piece::InJournal { offset, len }),
+            }
+        }
+        pieces
+    }
+
+    /// While extents are being copied: remembers what is written into those that are still to come.
+    /// False when too much is remembered already; the pass then waits for extents (R18).
+    fn note_ahead(&mut self, volume: VolumeId, first: u64, runs: &[Run]) -> bool {
+        if !self.copying {
+            return true;
+        }
+        if self.ahead.len() >= self.tuning.runs_max {
+            return false;
+        }
+        let blocks_per_extent = EXTENT_BYTES / BLOCK_BYTES;
+        let mut at = first;
+        for run in runs {
+            let end = at + run.blocks;
+            while at < end {
+                let extent = at / blocks_per_extent;
+                let blocks = end.min((extent + 1) * blocks_per_extent) - at;
+                if !self.installed.contains(&(volume, extent as u32)) {
+                    self.ahead.insert(volume, at, Run { blocks, index: run.index, content: Content::Zero });
+                }
+                at += blocks;
+            }
+        }
+        true
+    }
+
+    pub(crate) fn destaged(&mut self, group: &Group) {
+        if let Some(pass) = &self.pass {
+            self.overlay.forget(group.volume, group.first, group.end, pass.to.index);
+        }
+    }
+
+    fn issue_flushes(&mut self) -> Stage {
+        let touched = std::mem::take(&mut self.touched);
+        let left = touched.len();
+        for volume in touched {
+            let op = self.start(Op::Flush);
+            self.outputs.push_back(Output::VolumeFlush { op, volume });
+        }
+        Stage::Flushes { left }
+    }
+
+    pub(crate) fn volume_flushed(&mut self) {
+        if let Some(Pass { stage: Stage::Flushes { left }, .. }) = &mut self.pass {
+            *left -= 1;
+        }
+    }
+
+    fn issue_version_table(&mut self, from: usize) -> Stage {
+        let slot = 1 - self.superblock.versions_slot;
+        let Some((page, bytes)) = self.versions.next_write(slot, from) else {
+            return Stage::Superblock { submitted: false };
+        };
+        let next = page + bytes.len() / VERSIONS_PAGE_BYTES;
+        let offset = table_offset(self.versions.page_count(), slot) + (page * VERSIONS_PAGE_BYTES) as u64;
+        let op = self.start(Op::VersionTable);
+        self.outputs.push_back(Output::MetaWrite { op, offset, data: Bytes::from(bytes) });
+        Stage::Table { from: next, writing: true }
+    }
+
+    pub(crate) fn version_table_written(&mut self) {
+        if let Some(Pass { stage: Stage::Table { writing, .. }, .. }) = &mut self.pass {
+            *writing = false;
+        }
+    }
+
+    pub(crate) fn pass_wants_superblock(&self) -> bool {
+        self.pass.as_ref().is_some_and(|pass| pass.stage == Stage::Superblock { submitted: false })
+    }
+
+    /// The superblock is about to be written on behalf of the pass.
+    pub(crate) fn fill_checkpoint(&mut self) {
+        let Some(pass) = &mut self.pass else { return };
+        pass.stage = Stage::Superblock { submitted: true };
+        let (to, chain, finish) = (pass.to, pass.chain, pass.finish);
+        let offset = if to.index > self.superblock.checkpoint.at.index {
+            self.journal.offset_after(to.index)
+        } else {
+            self.superblock.checkpoint.offset
+        };
+        self.checkpoint_at(to, chain, offset);
+        self.superblock.versions_slot = 1 - self.superblock.versions_slot;
+        if finish {
+            self.superblock.data = DataState::Consistent;
+        }
+    }
+
+    /// The checkpoint is durable: the journal before it may be overwritten.
+    pub(crate) fn checkpointed(&mut self) {
+        let Some(pass) = self.pass.take() else { return };
+        self.journal.trim(pass.to.index);
+        if pass.finish {
+            self.copy_finished();
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Where committed content and log batches are to be found.
+
+use crate::overlay::{Content, Run};
+use crate::{Gone, LogPiece, LogSource, Segment, Source, Store};
+use bytes::Bytes;
+use mainstay_codec::batch::HEADER_BLOCK_BYTES;
+use mainstay_types::{BLOCK_BYTES, Index, Range};
+
+/// Where the bytes of a run of the overlay are.
+pub enum Found {
+    Zero,
+    Memory(Bytes),
+    Journal { offset: u64, len: u64 },
+}
+
+impl Store {
+    pub(crate) fn find_content(&self, run: &Run) -> Found {
+        let Content::Data { at } = run.content else { return Found::Zero };
+        let len = run.blocks * BLOCK_BYTES;
+        let in_journal = Found::Journal { offset: at, len };
+        let Some(placed) = self.journal.find(run.index) else { return in_journal };
+        let Some(batch) = &placed.batch else { return in_journal };
+        let entry = &batch.entries[(run.index.0 - batch.first.0) as usize];
+        let skip = (at - placed.offset - HEADER_BLOCK_BYTES as u64 - entry.payload_at) as usize;
+        Found::Memory(entry.payload.slice(skip..skip + len as usize))
+    }
+
+    /// The committed content of a range as consecutive segments that cover it.
+    ///
+    /// A segment in the volume may be read at leisure: what changes there meanwhile was committed meanwhile.
+    #[must_use]
+    pub fn read(&self, range: Range) -> Vec<Segment> {
+        let mut segments = Vec::new();
+        let mut push = |first: u64, end: u64, source| {
+            if first < end {
+                segments.push(Segment {
+                    offset: first * BLOCK_BYTES,
+                    len: (end - first) * BLOCK_BYTES,
+                    source,
+                });
+            }
+        };
+        let mut at = range.first_block();
+        for (block, run) in self.overlay.within(range.volume, range.first_block(), range.end_block()) {
+            push(at, block, Source::Volume);
+            at = block + run.blocks;
+            let source = match self.find_content(&run) {
+                Found::Zero => Source::Zero,
+                Found::Memory(bytes) => Source::Memory(bytes),
+                Found::Journal { offset, .. } => Source::Journal { offset, index: run.index },
+            };
+            push(block, at, source);
+        }
+        push(at, range.end_block(), Source::Volume);
+        segments
+    }
+
+    /// The batches from `from` on, at most `max_bytes` of them but at least one if there is one. Batches that
+    /// are not durable here yet are among them. Empty when the log ends right before `from`.
+    pub fn log_plan(&self, from: Index, max_bytes: u64) -> Result<Vec<LogPiece>, Gone> {
+        if from == self.end.index.next() {
+            return Ok(Vec::new());
+        }
+        if self.restarting() || from > self.end.index {
+            return Err(Gone);
+        }
+        let mut pieces = Vec::new();
+        let mut bytes = 0;
+        let placed = self.journal.from(from).map(|placed| LogPiece {
+            first: placed.first,
+            last: placed.last,
+            len: placed.len,
+            source: match &placed.batch {
+                Some(batch) => LogSource::Memory(batch.clone()),
+                None => LogSource::Journal { offset: placed.offset },
+            },
+        });
+        let queued = self.queue.iter().filter(|batch| batch.last() >= from).map(|batch| LogPiece {
+            first: batch.first,
+            last: batch.last(),
+            len: batch.journal_len(),
+            source: LogSource::Memory(batch.clone()),
+        });
+        for piece in placed.chain(queued) {
+            if pieces.is_empty() && piece.first > from {
+                return Err(Gone);
+            }
+            bytes += piece.len;
+            if bytes > max_bytes && !pieces.is_empty() {
+                break;
+            }
+            pieces.push(piece);
+        }
+        if pieces.is_empty() { Err(Gone) } else { Ok(pieces) }
+    }
+
+    /// Whether the ring still holds the batch with this entry, so that what was read of it is what it was.
+    #[must_use]
+    pub fn retains(&self, index: Index) -> bool {
+        self.journal.find(index).is_some()
+    }
+}

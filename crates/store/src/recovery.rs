@@ -1,0 +1,303 @@
+//! Formatting and recovery.
+//!
+//! Recovery takes the newest superblock, loads the version table it names, and follows the chain of batches
+//! from the checkpoint. Where the chain ends it asks whether the next record is torn or damaged (R12): every
+//! record that was submitted after another was durable says so (`durable_before`), so the rest of the ring
+//! is searched for such words. What a cut or an earlier recovery made void does not count. Then a new
+//! generation and the end that was found are made durable, before anything else can be appended.
+//!
+//! A batch's own `commit` field is not evidence of durability here: a replica that is catching up
+//! receives batches whose commit index is ahead of its journal.
+
+use crate::Store;
+use crate::api::{Area, Media, MediaError, RecoverError, StoreConfig, Tuning};
+use crate::append::{note_epoch, without_payload};
+use crate::journal::{Journal, Placed};
+use crate::overlay::Overlay;
+use crate::superblock::{SUPERBLOCK_COPIES, is_void, push_void};
+use crate::versions::{Versions, pages};
+use bytes::Bytes;
+use mainstay_codec::batch::{BATCH_MAGIC, BatchHead, HEADER_BLOCK_BYTES};
+use mainstay_codec::superblock::SUPERBLOCK_BYTES;
+use mainstay_codec::versions::{VERSIONS_PAGE_BYTES, decode_page, encode_page};
+use mainstay_codec::{Batch, Checkpoint, DataState, LocalHeader, Superblock, Void};
+use mainstay_types::{BLOCK_BYTES, Chain, Epoch, Index, Position};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// Bytes that are read or written at once.
+const CHUNK_BYTES: u64 = 4 << 20;
+
+/// Where a slot of the version table starts in the meta area.
+pub fn table_offset(pages: usize, slot: u8) -> u64 {
+    ((SUPERBLOCK_COPIES * SUPERBLOCK_BYTES) + usize::from(slot) * pages * VERSIONS_PAGE_BYTES) as u64
+}
+
+impl Store {
+    /// Size of [`Area::Meta`].
+    #[must_use]
+    pub fn meta_bytes(config: &StoreConfig) -> u64 {
+        table_offset(pages(&config.volumes), 2)
+    }
+
+    /// Makes an empty replica. Zeroes the whole journal, so that no record of an earlier life is in it and
+    /// its space is allocated. Volumes must read as zeroes already.
+    pub fn format(media: &mut dyn Media, config: &StoreConfig) -> Result<(), MediaError> {
+        // An earlier replica must not be half there: first its superblocks go.
+        media.write_durable(Area::Meta, 0, &[0; SUPERBLOCK_COPIES * SUPERBLOCK_BYTES])?;
+        let zeroes = vec![0; CHUNK_BYTES.min(config.journal_bytes) as usize];
+        let mut offset = 0;
+        while offset < config.journal_bytes {
+            let len = CHUNK_BYTES.min(config.journal_bytes - offset);
+            media.write_durable(Area::Journal, offset, &zeroes[..len as usize])?;
+            offset += len;
+        }
+        let page_count = pages(&config.volumes);
+        let mut versions = Versions::new(&config.volumes);
+        let mut bytes = Vec::new();
+        let mut offset = table_offset(page_count, 0);
+        for page in 0..page_count {
+            encode_page(&mut bytes, page as u32, versions.load_page(0, page));
+            if bytes.len() as u64 >= CHUNK_BYTES || page + 1 == page_count {
+                media.write_durable(Area::Meta, offset, &bytes)?;
+                offset += bytes.len() as u64;
+                bytes.clear();
+            }
+        }
+        let superblock = Superblock {
+            sequence: 1,
+            resource: config.resource,
+            incarnation: config.incarnation,
+            volumes: config.volumes.clone(),
+            journal_bytes: config.journal_bytes,
+            promised: Epoch(0),
+            generation: 1,
+            voids: Vec::new(),
+            checkpoint: Checkpoint { at: Position::default(), chain: Chain(0), offset: 0 },
+            commit: Index(0),
+            data: DataState::Consistent,
+            epochs: Vec::new(),
+            versions_slot: 0,
+        };
+        write_superblock(media, &superblock)
+    }
+
+    /// Brings back what was durable.
+    ///
+    /// # Errors
+    /// See [`RecoverError`]. Nothing is changed on the media then, except when writing itself failed.
+    pub fn recover(media: &mut dyn Media, tuning: Tuning) -> Result<Self, RecoverError> {
+        let mut superblock = read_superblock(media)?;
+        let versions = read_versions(media, &superblock)?;
+        let log = scan(media, &superblock)?;
+        superblock.sequence += 1;
+        superblock.generation += 1;
+        superblock.commit = log.commit;
+        push_void(&mut superblock.voids, Void { generation: superblock.generation, end: log.end.index });
+        write_superblock(media, &superblock)?;
+
+        let config = StoreConfig {
+            resource: superblock.resource,
+            incarnation: superblock.incarnation,
+            volumes: superblock.volumes.clone(),
+            journal_bytes: superblock.journal_bytes,
+        };
+        let mut store = Self {
+            config,
+            tuning,
+            superblock_write: None,
+            jobs: VecDeque::new(),
+            promised: superblock.promised,
+            promises_made: VecDeque::new(),
+            data: superblock.data,
+            journal: log.journal,
+            queue: VecDeque::new(),
+            queue_bytes: 0,
+            journal_write: None,
+            end: log.end,
+            end_chain: log.chain,
+            epochs: log.epochs,
+            durable: log.end.index,
+            durable_chain: log.chain,
+            commit: log.commit,
+            applied: superblock.checkpoint.at.index,
+            pending: log.pending,
+            overlay: Overlay::default(),
+            versions,
+            pass: None,
+            destage_forced: false,
+            copying: false,
+            installed: BTreeSet::new(),
+            ahead: Overlay::default(),
+            installs: VecDeque::new(),
+            installing: BTreeMap::new(),
+            finish: None,
+            ops: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            outputs: VecDeque::new(),
+            next_op: 1,
+            failed: false,
+            superblock,
+        };
+        store.apply();
+        Ok(store)
+    }
+}
+
+fn write_superblock(media: &mut dyn Media, superblock: &Superblock) -> Result<(), MediaError> {
+    let copy = superblock.encode();
+    let pair = [copy.as_slice(), copy.as_slice()].concat();
+    media.write_durable(Area::Meta, 0, &pair)?;
+    media.write_durable(Area::Meta, pair.len() as u64, &pair)
+}
+
+fn read_superblock(media: &mut dyn Media) -> Result<Superblock, RecoverError> {
+    let copies = media.read(Area::Meta, 0, SUPERBLOCK_COPIES * SUPERBLOCK_BYTES)?;
+    copies
+        .chunks_exact(SUPERBLOCK_BYTES)
+        .filter_map(|copy| Superblock::decode(copy).ok())
+        .max_by_key(|superblock| superblock.sequence)
+        .ok_or(RecoverError::NoSuperblock)
+}
+
+fn read_versions(media: &mut dyn Media, superblock: &Superblock) -> Result<Versions, RecoverError> {
+    let slot = superblock.versions_slot;
+    let mut versions = Versions::new(&superblock.volumes);
+    let page_count = versions.page_count();
+    let pages_per_read = CHUNK_BYTES as usize / VERSIONS_PAGE_BYTES;
+    for start in (0..page_count).step_by(pages_per_read) {
+        let end = page_count.min(start + pages_per_read);
+        let offset = table_offset(page_count, slot) + (start * VERSIONS_PAGE_BYTES) as u64;
+        let bytes = media.read(Area::Meta, offset, (end - start) * VERSIONS_PAGE_BYTES)?;
+        for (page, block) in (start..end).zip(bytes.chunks_exact(VERSIONS_PAGE_BYTES)) {
+            decode_page(block, page as u32, versions.load_page(slot, page))
+                .map_err(|source| RecoverError::VersionTable { page: page as u32, source })?;
+        }
+    }
+    Ok(versions)
+}
+
+/// What the scan of the journal found.
+struct Log {
+    journal: Journal,
+    /// Every batch after the checkpoint, without payloads.
+    pending: VecDeque<Arc<Batch>>,
+    end: Position,
+    chain: Chain,
+    epochs: Vec<(Epoch, Index)>,
+    commit: Index,
+}
+
+fn scan(media: &mut dyn Media, superblock: &Superblock) -> Result<Log, RecoverError> {
+    let checkpoint = superblock.checkpoint;
+    let mut window = Window { media, size: superblock.journal_bytes, start: 0, bytes: Bytes::new() };
+    let mut log = Log {
+        journal: Journal::new(superblock.journal_bytes, checkpoint.offset, checkpoint.at.index),
+        pending: VecDeque::new(),
+        end: checkpoint.at,
+        chain: checkpoint.chain,
+        epochs: superblock.epochs.clone(),
+        commit: superblock.commit,
+    };
+    let mut offset = checkpoint.offset;
+    loop {
+        let mut found = None;
+        for at in [offset, 0] {
+            if let Some(batch) = read_batch(&mut window, superblock, &log, at)? {
+                found = Some((at, batch));
+                break;
+            }
+        }
+        let Some((at, batch)) = found else { break };
+        log.end = batch.end();
+        log.chain = batch.chain;
+        log.commit = log.commit.max(batch.commit);
+        note_epoch(&mut log.epochs, batch.epoch, batch.last());
+        offset = at + batch.journal_len();
+        log.journal.push(Placed {
+            first: batch.first,
+            last: batch.last(),
+            epoch: batch.epoch,
+            chain: batch.chain,
+            offset: at,
+            len: batch.journal_len(),
+            batch: None,
+        });
+        log.pending.push_back(without_payload(&batch));
+    }
+    let known_durable = known_durable(&mut window, superblock, log.end.index)?;
+    if known_durable > log.end.index {
+        return Err(RecoverError::Corrupt { index: log.end.index.next(), offset, known_durable });
+    }
+    log.commit = log.commit.min(log.end.index);
+    Ok(log)
+}
+
+/// The batch at `at` if it is whole and continues the log.
+fn read_batch(
+    window: &mut Window<'_>,
+    superblock: &Superblock,
+    log: &Log,
+    at: u64,
+) -> Result<Option<Batch>, MediaError> {
+    let Some(block) = window.get(at, HEADER_BLOCK_BYTES as u64)? else { return Ok(None) };
+    let Ok(head) = BatchHead::decode(&block) else { return Ok(None) };
+    let continues = head.resource == superblock.resource
+        && head.first == log.end.index.next()
+        && head.prev_chain == log.chain
+        && head.epoch >= log.end.epoch;
+    let Ok(local) = LocalHeader::decode(&block, head.chain) else { return Ok(None) };
+    if !continues || is_void(&superblock.voids, local.generation, head.first) {
+        return Ok(None);
+    }
+    let Some(payload) = window.get(at + HEADER_BLOCK_BYTES as u64, head.payload_len)? else {
+        return Ok(None);
+    };
+    Ok(Batch::decode(&block, &payload).ok())
+}
+
+/// The highest index that anything on the media says was durable in this journal, `end` or less if
+/// nothing does.
+fn known_durable(window: &mut Window<'_>, superblock: &Superblock, end: Index) -> Result<Index, MediaError> {
+    let mut known = superblock.commit.max(superblock.checkpoint.at.index);
+    for at in (0..superblock.journal_bytes).step_by(HEADER_BLOCK_BYTES) {
+        let Some(block) = window.get(at, HEADER_BLOCK_BYTES as u64)? else { break };
+        if !block.starts_with(&BATCH_MAGIC.to_le_bytes()) {
+            continue;
+        }
+        let Ok(head) = BatchHead::decode(&block) else { continue };
+        let Ok(local) = LocalHeader::decode(&block, head.chain) else { continue };
+        if head.resource == superblock.resource
+            && head.first > end
+            && !is_void(&superblock.voids, local.generation, head.first)
+        {
+            known = known.max(local.durable_before);
+        }
+    }
+    Ok(known)
+}
+
+/// Reads the journal ahead in large pieces.
+struct Window<'a> {
+    media: &'a mut dyn Media,
+    size: u64,
+    start: u64,
+    bytes: Bytes,
+}
+
+impl Window<'_> {
+    /// `None` if the range reaches beyond the ring.
+    fn get(&mut self, offset: u64, len: u64) -> Result<Option<Bytes>, MediaError> {
+        if offset.checked_add(len).is_none_or(|end| end > self.size) {
+            return Ok(None);
+        }
+        if offset < self.start || offset + len > self.start + self.bytes.len() as u64 {
+            let ahead = (CHUNK_BYTES + BLOCK_BYTES).max(len).min(self.size - offset);
+            self.bytes = self.media.read(Area::Journal, offset, ahead as usize)?;
+            self.start = offset;
+        }
+        let at = (offset - self.start) as usize;
+        Ok(Some(self.bytes.slice(at..at + len as usize)))
+    }
+}
