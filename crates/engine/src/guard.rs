@@ -409,8 +409,7 @@ impl AddressRemover {
             match acknowledged(&buffer[..len], self.sequence) {
                 // The answer to an earlier request that came after its time limit.
                 None => {}
-                Some(0) => return Ok(()),
-                Some(errno) if matches!(errno, libc::EADDRNOTAVAIL | libc::ENODEV) => return Ok(()),
+                Some(0 | libc::EADDRNOTAVAIL | libc::ENODEV) => return Ok(()),
                 Some(errno) => return Err(io::Error::from_raw_os_error(errno)),
             }
         }
