@@ -1,58 +1,300 @@
-//! The replication core.
+//! The replication core: one replica of one resource, in whatever role. Pure: events in, effects out, time is a
+//! parameter.
+//!
+//! # What it guarantees
+//!
+//! - R1  A replica persists its promise of an epoch before it answers in it, and refuses lower epochs forever;
+//!   what another disk content acknowledged never counts. ([`secondary`], [`commit`])
+//! - R2  A write is acknowledged when the primary and its whole required set hold it durably. ([`commit`])
+//! - R3, R4  Who is required changes so that every recorded in-sync set holds all acknowledged writes, whenever
+//!   the control plane decides and however late the answer comes. ([`membership`])
+//! - R5, R6  A replica is primary because the record says so in an epoch it never served, and serves after its
+//!   epoch start is committed. ([`promote`])
+//! - R7  A tail that the primary's log does not hold is cut, never below a known commit index. ([`catch_up`])
+//! - R8  Only a replica with data sequences: this core is the only one that does.
+//! - R9  A replica answers for one incarnation only.
+//! - R16 The target of an extent copy is inconsistent, and not required nor promotable, until it is whole.
+//!   ([`copy`])
+//! - R18 Requests, windows, loads and copies are bounded.
+//!
+//! It does not guarantee that reads are fresh: that is the lease's task (R10), checked by the runtime.
+//!
+//! # Roles
+//!
+//! ```text
+//! Secondary ─▶ Promoting ─▶ Primary     by the record (R5) and the commit of the epoch start (R6)
+//!     ▲            │           │
+//!     ├────────────┴───────────┤        the record names another, or a higher epoch attaches
+//!     │            │           ▼
+//!     └──────────  └──────▶ Fenced      a higher epoch is known, demoted, restarted, or the store failed
+//! ```
+//!
+//! Files, in the order in which to read them: [`interface`] (events and effects), [`log`] (what a replica knows of
+//! its log), [`sequence`], [`commit`], [`secondary`], [`promote`], [`peer`], [`catch_up`], [`membership`], [`copy`].
 
+mod catch_up;
+mod commit;
+mod copy;
 mod interface;
+mod log;
+mod membership;
+mod peer;
+mod planted;
+mod promote;
+mod secondary;
+mod sequence;
 mod status;
+#[cfg(test)]
+mod tests;
 
 pub use interface::{
     Effect, Event, Op, Proposal, ReplicaConfig, RequestError, RequestId, Role, StepDownReason,
 };
 pub use status::{PeerState, PeerStatus, Status};
 
-use mainstay_codec::LogState;
-use mainstay_types::{ConfigVersion, Epoch, Time};
-use std::collections::VecDeque;
+use crate::log::Log;
+use crate::peer::{Link, Peer};
+use crate::secondary::Session;
+use crate::sequence::Sequence;
+use mainstay_codec::{Envelope, LogState, Message};
+use mainstay_types::{Chain, Epoch, Incarnation, Index, NodeId, Position, ResourceRecord, Time};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// What the own log is busy with, besides appending.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Busy {
+    Cut,
+    Restart { at: Position, chain: Chain },
+}
+
+/// Why a replica is [`Role::Fenced`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fence {
+    StoreFailed,
+    /// Named primary in an epoch in which it may have sequenced before this process began.
+    Restarted,
+    /// Named primary without being a whole member of the ISS.
+    NotEligible,
+    /// A higher epoch exists; what it is, the record will tell.
+    Outlived,
+    Demoted,
+}
 
 /// One replica of one resource, in whatever role.
+#[derive(Debug)]
 pub struct Replica {
+    config: ReplicaConfig,
+    now: Time,
+    log: Log,
+    /// Bytes that the journal takes now, the reserve not counted.
+    room: u64,
+    busy: Option<Busy>,
+    /// Extents given to the store and not installed yet.
+    installing: u32,
+    /// The highest epoch whose promise is durable, and the highest one asked of the store.
     promised: Epoch,
-    log: LogState,
+    promise_wanted: Epoch,
+    record: Option<ResourceRecord>,
+    connected: BTreeSet<NodeId>,
+    role: Role,
+    fence: Option<Fence>,
+    failed: bool,
+    /// When the control plane was last asked to relieve this replica, on which version.
+    relief_asked: Option<(mainstay_types::ConfigVersion, Time)>,
+    /// As a secondary.
+    session: Option<Session>,
+    /// As a primary: the epoch, the index of its epoch start once sequenced, the others, the requests.
+    epoch: Epoch,
+    epoch_start: Option<Index>,
+    peers: BTreeMap<NodeId, Peer>,
+    sequence: Sequence,
+    paused: bool,
+    pause_wanted: bool,
     effects: VecDeque<Effect>,
 }
 
 impl Replica {
     /// A replica as its store found it.
     #[must_use]
-    pub fn new(_config: ReplicaConfig, promised: Epoch, log: LogState) -> Self {
-        Self { promised, log, effects: VecDeque::new() }
+    pub fn new(config: ReplicaConfig, promised: Epoch, log: LogState) -> Self {
+        Self {
+            config,
+            now: Time(0),
+            log: Log::new(log),
+            room: 0,
+            busy: None,
+            installing: 0,
+            promised,
+            promise_wanted: promised,
+            record: None,
+            connected: BTreeSet::new(),
+            role: Role::Secondary,
+            fence: None,
+            failed: false,
+            relief_asked: None,
+            session: None,
+            epoch: Epoch(0),
+            epoch_start: None,
+            peers: BTreeMap::new(),
+            sequence: Sequence::default(),
+            paused: false,
+            pause_wanted: false,
+            effects: VecDeque::new(),
+        }
     }
 
-    /// Takes in what happened.
-    pub fn handle(&mut self, _now: Time, _event: Event) {}
+    /// Takes in what happened at `now`.
+    pub fn handle(&mut self, now: Time, event: Event) {
+        self.now = self.now.max(now);
+        match event {
+            Event::Record(record) => self.on_record(record),
+            Event::PeerUp { node } => self.on_peer_up(node),
+            Event::PeerDown { node } => self.on_peer_down(node),
+            Event::Message { from, envelope } => self.on_message(from, envelope),
+            Event::Request { id, op } => self.on_request(id, op),
+            Event::StoreFailed => self.on_store_failed(),
+            Event::Demote => self.on_demote(),
+            Event::Pause => {
+                self.paused = self.leading();
+                self.pause_wanted = self.paused;
+            }
+            Event::Resume => {
+                self.paused = false;
+                self.pause_wanted = false;
+            }
+            Event::Tick => {}
+            // R13: what a failed store still says does not count.
+            _ if self.failed => {}
+            Event::Room { bytes } => {
+                self.room = bytes;
+                self.append_held();
+            }
+            Event::Durable { index } => self.on_durable(index),
+            Event::Promised { epoch } => self.promised = self.promised.max(epoch),
+            Event::CutDone { end, chain } => self.on_cut_done(end, chain),
+            Event::Restarted { at } => self.on_restarted(at),
+            Event::ExtentInstalled { volume, extent } => self.on_extent_installed(volume, extent),
+            Event::CopyFinished => self.on_copy_finished(),
+            Event::LogLoaded { peer, from, batches } => self.on_log_loaded(peer, from, batches),
+            Event::ExtentList { peer, extents } => self.on_extent_list(peer, extents),
+            Event::ExtentLoaded { peer, volume, extent, version, at, data } => {
+                self.on_extent_loaded(peer, (volume, extent), version, at, data);
+            }
+        }
+        self.settle();
+    }
 
     /// What is to be done, in order; to be called until it is empty.
     pub fn poll(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
 
-    /// When [`Event::Tick`] is wanted; `None` when nothing is timed.
+    /// When [`Event::Tick`] is wanted; `None` when nothing is timed: an idle resource costs no wake-ups.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        None
+        self.deadline()
     }
 
-    #[must_use]
-    pub fn status(&self) -> Status {
-        Status {
-            role: Role::Secondary,
-            epoch: self.promised,
-            version: ConfigVersion(0),
-            commit: self.log.commit,
-            durable: self.log.end.index,
-            end: self.log.end,
-            data: self.log.data,
-            peers: Vec::new(),
-            requests: 0,
-            waiting_for: Vec::new(),
+    /// Does what the event made possible.
+    fn settle(&mut self) {
+        self.continue_attach();
+        self.continue_promotion();
+        self.review();
+        if self.leading() {
+            self.seal();
+            self.tell_commit();
+            self.report_pause();
+            self.continue_demotion();
         }
+    }
+
+    fn on_message(&mut self, from: NodeId, envelope: Envelope) {
+        if envelope.resource != self.config.resource || !self.connected.contains(&from) {
+            return;
+        }
+        match &envelope.message {
+            Message::Hello { .. } | Message::Ping | Message::Pong => {}
+            Message::Attach
+            | Message::Cut { .. }
+            | Message::Append(_)
+            | Message::Commit { .. }
+            | Message::CopyBegin { .. }
+            | Message::CopyExtent { .. }
+            | Message::CopyEnd { .. } => self.on_primary_message(from, envelope),
+            Message::Rejected(reject) => {
+                if self.leading() && envelope.epoch == self.epoch {
+                    self.on_rejected(from, *reject);
+                }
+            }
+            _ => self.on_reply(from, envelope),
+        }
+    }
+
+    /// A replica answers. Counts only in this epoch and from the disk content that was meant (R1, R9).
+    fn on_reply(&mut self, from: NodeId, envelope: Envelope) {
+        let expected = self.peers.get(&from).map(|peer| peer.member.incarnation);
+        if !self.leading() || envelope.epoch != self.epoch || expected != Some(envelope.incarnation) {
+            return;
+        }
+        match envelope.message {
+            Message::AttachReply(state) => self.on_attach_reply(from, &state),
+            Message::CutReply { end } => self.on_cut_reply(from, end),
+            Message::Ack { durable } => self.on_ack(from, durable),
+            Message::CopyBeginReply { at } => self.on_copy_begin_reply(from, at),
+            Message::CopyExtentAck { volume, extent } => self.on_copy_extent_ack(from, (volume, extent)),
+            Message::CopyEndReply => self.on_copy_end_reply(from),
+            _ => {}
+        }
+    }
+
+    fn on_peer_up(&mut self, node: NodeId) {
+        if !self.connected.insert(node) {
+            self.on_peer_down(node);
+            self.connected.insert(node);
+        }
+        self.attach_connected();
+    }
+
+    fn on_peer_down(&mut self, node: NodeId) {
+        self.connected.remove(&node);
+        if self.session.as_ref().is_some_and(|session| session.primary == node) {
+            self.session = None;
+        }
+        if let Some(peer) = self.peers.get_mut(&node) {
+            if !matches!(peer.link, Link::Down) {
+                peer.durable = Index(0);
+                peer.set_link(Link::Down, self.now);
+            }
+        }
+    }
+
+    /// Whether this replica is, or is about to be, the primary of `self.epoch`.
+    fn leading(&self) -> bool {
+        matches!(self.role, Role::Promoting | Role::Primary)
+    }
+
+    /// Whether the epoch start is committed.
+    fn serving(&self) -> bool {
+        self.role == Role::Primary
+    }
+
+    fn set_role(&mut self, role: Role) {
+        if self.role != role {
+            self.role = role;
+            self.effects.push_back(Effect::RoleChanged(role));
+        }
+    }
+
+    /// Speaks as primary, to the disk content that the record names.
+    fn send_as_primary(&mut self, to: NodeId, message: Message) {
+        let Some(peer) = self.peers.get(&to) else { return };
+        let incarnation = peer.member.incarnation;
+        self.send(to, self.epoch, incarnation, message);
+    }
+
+    fn send(&mut self, to: NodeId, epoch: Epoch, incarnation: Incarnation, message: Message) {
+        let (resource, version) = (self.config.resource, self.version());
+        let envelope = Envelope { resource, epoch, version, incarnation, message };
+        self.effects.push_back(Effect::Send { to, envelope });
     }
 }

@@ -1,6 +1,7 @@
 //! What a replica tells about itself.
 
-use crate::Role;
+use crate::peer::{Link, Peer};
+use crate::{Fence, Replica, Role};
 use mainstay_codec::ReplicaData;
 use mainstay_types::{ConfigVersion, Epoch, Index, Member, Position};
 
@@ -57,4 +58,93 @@ pub enum PeerState {
     Joining,
     /// It refuses: foreign disk content, a failed store, or a damaged log.
     Refused,
+}
+
+impl Replica {
+    /// A snapshot for people and for the agent.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        Status {
+            role: self.role,
+            epoch: if self.leading() { self.epoch } else { self.promise_wanted },
+            version: self.version(),
+            commit: self.log.commit,
+            durable: self.log.durable,
+            end: self.log.end,
+            data: self.log.data,
+            peers: self.peers.values().map(|peer| self.peer_status(peer)).collect(),
+            requests: self.sequence.len(),
+            waiting_for: self.waiting_for(),
+        }
+    }
+
+    fn peer_status(&self, peer: &Peer) -> PeerStatus {
+        let end = self.log.end.index;
+        PeerStatus {
+            member: peer.member,
+            state: self.peer_state(peer),
+            required: peer.required(),
+            in_iss: peer.in_iss,
+            durable: peer.durable,
+            lag_entries: end.0.saturating_sub(peer.durable.0),
+        }
+    }
+
+    fn peer_state(&self, peer: &Peer) -> PeerState {
+        match &peer.link {
+            Link::Down => PeerState::Disconnected,
+            Link::Attaching | Link::Cutting { .. } => PeerState::Attaching,
+            Link::Stale | Link::Beginning { .. } => PeerState::Copying { done: 0, total: 0 },
+            Link::Refused(_) => PeerState::Refused,
+            Link::Streaming(stream) => match &stream.copy {
+                Some(copy) => PeerState::Copying { done: copy.done, total: copy.total },
+                None if peer.joining.is_some() => PeerState::Joining,
+                None if peer.in_iss && self.serving() => PeerState::InSync,
+                None => PeerState::CatchingUp {
+                    lag_bytes: self.sequence.lag_bytes(peer.durable, self.log.end.index),
+                },
+            },
+        }
+    }
+
+    /// What keeps this replica from doing its work, one sentence each.
+    fn waiting_for(&self) -> Vec<String> {
+        let mut out = Vec::new();
+        if let Some(fence) = self.fence {
+            out.push(
+                match fence {
+                    Fence::StoreFailed => "its store failed; replace the disk or restart the node",
+                    Fence::Restarted => "it was restarted in its epoch; waits for a new promotion",
+                    Fence::NotEligible => "it was named primary but its data is not whole or not the recorded one",
+                    Fence::Outlived => "a higher epoch exists; waits for the record that says whose",
+                    Fence::Demoted => "it was demoted; waits for the next promotion",
+                }
+                .to_owned(),
+            );
+        }
+        if self.leading() && self.epoch_start.is_none() {
+            out.push("its own journal, to promise the new epoch".to_owned());
+        }
+        for (node, peer) in &self.peers {
+            if !peer.required() {
+                continue;
+            }
+            let what = match &peer.link {
+                Link::Down => "is disconnected; waits for it or for its removal from the in-sync set",
+                Link::Attaching | Link::Cutting { .. } => "has not answered the new epoch yet",
+                Link::Stale | Link::Beginning { .. } => "needs a copy and must leave the in-sync set first",
+                Link::Refused(_) => "refuses; waits for its removal from the in-sync set",
+                Link::Streaming(_) if peer.durable < self.log.commit.max(self.epoch_start.unwrap_or_default()) => {
+                    "has not acknowledged enough yet"
+                }
+                Link::Streaming(_) => continue,
+            };
+            out.push(format!("member {node} {what}"));
+        }
+        if self.role == Role::Primary && self.log.durable == self.log.end.index && !self.sequence.nothing_open() {
+            let what = if self.paused { "new writes are held" } else { "room in the journal" };
+            out.push(what.to_owned());
+        }
+        out
+    }
 }

@@ -1,0 +1,157 @@
+//! Catch-up from the journal: attaching a peer, cutting its log to the last common position, and feeding it
+//! what it lacks, at most a window ahead of its acknowledgements and one load at a time (R18).
+
+use crate::peer::Link;
+use crate::planted::{Bug, planted};
+use crate::{Effect, Replica};
+use mainstay_codec::{Batch, LogState, Message, Reject, ReplicaData};
+use mainstay_types::{Index, NodeId, Position};
+use std::sync::Arc;
+
+impl Replica {
+    /// Attaches every peer that is connected and not yet spoken to in this epoch.
+    pub(crate) fn attach_connected(&mut self) {
+        if self.epoch_start.is_none() {
+            return;
+        }
+        let waiting: Vec<NodeId> = self
+            .peers
+            .iter()
+            .filter(|(node, peer)| matches!(peer.link, Link::Down) && self.connected.contains(node))
+            .map(|(node, _)| *node)
+            .collect();
+        for node in waiting {
+            self.attach(node);
+        }
+    }
+
+    pub(crate) fn attach(&mut self, node: NodeId) {
+        let now = self.now;
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        peer.durable = Index(0);
+        peer.told = Index(0);
+        peer.set_link(Link::Attaching, now);
+        self.send_as_primary(node, Message::Attach);
+    }
+
+    /// A peer has promised this epoch and shows its log.
+    pub(crate) fn on_attach_reply(&mut self, from: NodeId, state: &LogState) {
+        let now = self.now;
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        if !matches!(peer.link, Link::Attaching) {
+            return;
+        }
+        peer.base = state.base;
+        let consistent = state.data == ReplicaData::Consistent && !peer.damaged;
+        // R7: what the peer knows to be committed is in every later log, so it is never cut. A common position
+        // below it only says that the lists of epochs do not reach back far enough.
+        let common = self.log.last_common(state).filter(|common| consistent && common.index >= state.commit);
+        match common {
+            None => {
+                peer.set_link(Link::Stale, now);
+                self.begin_copy(from);
+            }
+            Some(common) if common == state.end || planted(Bug::NoCut) => {
+                if common == self.log.end && state.chain != self.log.chain {
+                    self.damaged(from);
+                    return;
+                }
+                peer.start_stream(common, None, now);
+                self.advance_commit();
+                self.pump(from);
+            }
+            Some(common) => {
+                peer.set_link(Link::Cutting { to: common }, now);
+                let chain = (common == self.log.end).then_some(self.log.chain);
+                self.send_as_primary(from, Message::Cut { to: common, chain });
+            }
+        }
+    }
+
+    pub(crate) fn on_cut_reply(&mut self, from: NodeId, end: Position) {
+        let now = self.now;
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        match peer.link {
+            Link::Cutting { to } if to == end => {
+                peer.start_stream(to, None, now);
+                self.advance_commit();
+                self.pump(from);
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn on_rejected(&mut self, from: NodeId, reject: Reject) {
+        if let Reject::Epoch(epoch) = reject {
+            if epoch > self.epoch {
+                self.outlived(epoch);
+            }
+            return;
+        }
+        if reject == Reject::Chain {
+            self.damaged(from);
+            return;
+        }
+        let now = self.now;
+        if let Some(peer) = self.peers.get_mut(&from) {
+            peer.set_link(Link::Refused(reject), now);
+        }
+    }
+
+    /// The peer's log and ours differ where they should be equal: it needs a copy.
+    fn damaged(&mut self, node: NodeId) {
+        let now = self.now;
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.damaged = true;
+            peer.set_link(Link::Refused(Reject::Chain), now);
+        }
+    }
+
+    /// Loads what the peer lacks and the window allows.
+    pub(crate) fn pump(&mut self, node: NodeId) {
+        let window = self.config.window_bytes;
+        let end = self.log.end.index;
+        let Some(stream) = self.peers.get_mut(&node).and_then(|peer| peer.stream()) else { return };
+        if stream.next > end || stream.loading.is_some() || stream.sent_bytes >= window {
+            return;
+        }
+        let from = stream.next;
+        stream.loading = Some(from);
+        let max_bytes = window - stream.sent_bytes;
+        self.effects.push_back(Effect::LoadLog { peer: node, from, max_bytes });
+    }
+
+    pub(crate) fn on_log_loaded(&mut self, node: NodeId, from: Index, batches: Option<Vec<Arc<Batch>>>) {
+        let now = self.now;
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        let known = peer.durable;
+        let Some(stream) = peer.stream() else { return };
+        if stream.loading != Some(from) {
+            return;
+        }
+        stream.loading = None;
+        let Some(batches) = batches.filter(|batches| !batches.is_empty()) else {
+            // The journal has let it go: the extents themselves must be copied.
+            peer.set_link(Link::Stale, now);
+            self.begin_copy(node);
+            return;
+        };
+        let mut to_send = Vec::with_capacity(batches.len());
+        for batch in batches {
+            let Some(stream) = peer.stream() else { break };
+            // A load that was asked for in an earlier epoch may hold what was cut since.
+            if batch.first != stream.next || !self.log.holds(batch.end()) {
+                break;
+            }
+            stream.sent(batch.last(), batch.journal_len());
+            to_send.push(batch);
+        }
+        if known.next() == from {
+            peer.progress_at = now;
+        }
+        for batch in to_send {
+            self.send_as_primary(node, Message::Append(batch));
+        }
+        self.pump(node);
+    }
+}

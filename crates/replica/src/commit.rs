@@ -1,0 +1,68 @@
+//! The commit index (R2): an entry is committed when the primary and every member of its required set are durable
+//! up to it. Required are the members of the recorded ISS and every joiner.
+
+use crate::planted::{Bug, planted};
+use crate::{Effect, Replica, Role};
+use mainstay_codec::Message;
+use mainstay_types::{Index, NodeId};
+
+impl Replica {
+    /// A peer says what it holds durably. Counts only on a stream of this epoch, and only for what was sent (R1).
+    pub(crate) fn on_ack(&mut self, from: NodeId, durable: Index) {
+        let now = self.now;
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        let known = peer.durable;
+        let Some(stream) = peer.stream() else { return };
+        if durable >= stream.next || durable <= known {
+            return;
+        }
+        stream.acknowledged(durable);
+        peer.durable = durable;
+        peer.progress_at = now;
+        self.advance_commit();
+        self.pump(from);
+    }
+
+    /// Moves the commit index as far as the required set allows.
+    pub(crate) fn advance_commit(&mut self) {
+        let Some(epoch_start) = self.epoch_start else { return };
+        let mut to = self.log.durable;
+        if !planted(Bug::CommitAlone) {
+            for peer in self.peers.values().filter(|peer| peer.required()) {
+                to = to.min(peer.durable);
+            }
+        }
+        // R6: what older epochs left behind is committed with the epoch start, never by count alone.
+        if to < epoch_start || !self.log.commit_to(to) {
+            return;
+        }
+        self.effects.push_back(Effect::Commit(self.log.commit));
+        self.complete_committed();
+        if self.role == Role::Promoting {
+            self.serve();
+        }
+    }
+
+    /// Tells the commit index to peers that will not learn it from the next batch. It rides on the batch when one
+    /// is about to be sealed; an idle primary says it at once.
+    pub(crate) fn tell_commit(&mut self) {
+        let commit = self.log.commit;
+        let rides = !self.sequence.nothing_open() && !self.paused && self.log.end.index > self.log.durable;
+        let next = self.log.end.index.next();
+        let mut to = Vec::new();
+        for (node, peer) in &mut self.peers {
+            if peer.told >= commit {
+                continue;
+            }
+            let Some(stream) = peer.stream() else { continue };
+            if rides && stream.next == next && stream.sent_bytes < self.config.window_bytes {
+                continue;
+            }
+            peer.told = commit;
+            to.push(*node);
+        }
+        for node in to {
+            self.send_as_primary(node, Message::Commit { commit });
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Extent copy (R16): how a replica becomes whole when the journal no longer reaches back to it.
+//!
+//! The source fixes its commit position C, and from then on streams every entry after C. Beside that it sends each
+//! extent that changed since the target's `base`, with whatever committed content it has when it is read. Content
+//! that is newer than C is harmless: the entries that made it are in the target's log and give the same bytes
+//! again. The target is whole once its log is committed up to the newest content that it was sent (P42).
+
+use crate::peer::Link;
+use crate::planted::{Bug, planted};
+use crate::{Effect, Replica};
+use bytes::Bytes;
+use mainstay_codec::{Message, Reject};
+use mainstay_types::{Index, NodeId, Position, VolumeId};
+use std::collections::{BTreeSet, VecDeque};
+
+type ExtentId = (VolumeId, u32);
+
+/// A copy, at its source.
+#[derive(Debug)]
+pub(crate) struct CopySource {
+    /// Where the target's log was restarted. Older content is useless: what came between is not streamed.
+    at: Index,
+    /// Extents not asked for yet; `None` until they are listed.
+    todo: Option<VecDeque<ExtentId>>,
+    /// Asked of the store.
+    loading: BTreeSet<ExtentId>,
+    /// Sent, not installed yet.
+    sending: BTreeSet<ExtentId>,
+    pub total: u64,
+    pub done: u64,
+    /// Newest commit index among the content sent.
+    need: Index,
+    /// `CopyEnd` was sent.
+    ending: bool,
+}
+
+impl CopySource {
+    fn new(at: Index) -> Self {
+        Self {
+            at,
+            todo: None,
+            loading: BTreeSet::new(),
+            sending: BTreeSet::new(),
+            total: 0,
+            done: 0,
+            need: at,
+            ending: false,
+        }
+    }
+}
+
+/// A copy, at its target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CopyTarget {
+    Copying,
+    /// `CopyEnd` has come; the store finishes.
+    Ending,
+}
+
+impl Replica {
+    /// Begins a copy to a stale peer, unless commits wait for it: such a peer must leave the ISS first, because a
+    /// target is not promotable until it is whole.
+    pub(crate) fn begin_copy(&mut self, node: NodeId) {
+        let now = self.now;
+        // Before the epoch start is committed the chain at the commit index may not be known.
+        let Some(mark) = self.log.commit_mark().filter(|_| self.serving()) else { return };
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        if peer.required() || !matches!(peer.link, Link::Stale) {
+            return;
+        }
+        let (at, chain) = mark;
+        peer.durable = Index(0);
+        peer.set_link(Link::Beginning { at }, now);
+        self.send_as_primary(node, Message::CopyBegin { at, chain });
+    }
+
+    pub(crate) fn on_copy_begin_reply(&mut self, from: NodeId, at: Position) {
+        let now = self.now;
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        let Link::Beginning { at: asked } = peer.link else { return };
+        if asked != at {
+            return;
+        }
+        peer.damaged = false;
+        peer.start_stream(at, Some(CopySource::new(at.index)), now);
+        peer.lists_pending += 1;
+        let newer_than = peer.base;
+        self.effects.push_back(Effect::ListExtents { peer: from, newer_than });
+        self.pump(from);
+    }
+
+    pub(crate) fn on_extent_list(&mut self, node: NodeId, extents: Vec<ExtentId>) {
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        peer.lists_pending = peer.lists_pending.saturating_sub(1);
+        if peer.lists_pending > 0 {
+            // An older question: what changed between it and the present copy is missing in it.
+            return;
+        }
+        let Some(copy) = peer.stream().and_then(|stream| stream.copy.as_mut()) else { return };
+        if copy.todo.is_none() {
+            copy.total = extents.len() as u64;
+            copy.todo = Some(extents.into());
+            self.pump_copy(node);
+        }
+    }
+
+    pub(crate) fn on_extent_loaded(
+        &mut self,
+        node: NodeId,
+        id: ExtentId,
+        version: Index,
+        at: Index,
+        data: Bytes,
+    ) {
+        let Some(copy) = self.copy_source(node) else { return };
+        // Content older than the copy was read for an earlier one.
+        if (at < copy.at && !planted(Bug::StaleExtent)) || !copy.loading.remove(&id) {
+            return;
+        }
+        copy.sending.insert(id);
+        copy.need = copy.need.max(at);
+        let (volume, extent) = id;
+        self.send_as_primary(node, Message::CopyExtent { volume, extent, version, at, data });
+    }
+
+    pub(crate) fn on_copy_extent_ack(&mut self, from: NodeId, id: ExtentId) {
+        let Some(copy) = self.copy_source(from) else { return };
+        if copy.sending.remove(&id) {
+            copy.done += 1;
+            self.pump_copy(from);
+        }
+    }
+
+    pub(crate) fn on_copy_end_reply(&mut self, from: NodeId) {
+        let Some(copy) = self.copy_source(from) else { return };
+        if !copy.ending {
+            return;
+        }
+        let need = copy.need;
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        peer.base = peer.base.max(need);
+        if let Some(stream) = peer.stream() {
+            stream.copy = None;
+        }
+    }
+
+    fn copy_source(&mut self, node: NodeId) -> Option<&mut CopySource> {
+        self.peers.get_mut(&node)?.stream()?.copy.as_mut()
+    }
+
+    /// Asks for the next extents; ends the copy when there are none.
+    fn pump_copy(&mut self, node: NodeId) {
+        let extents_max = self.config.copy_extents_max;
+        let Some(copy) = self.copy_source(node) else { return };
+        let Some(todo) = copy.todo.as_mut() else { return };
+        let mut load = Vec::new();
+        while copy.loading.len() + copy.sending.len() < extents_max {
+            let Some(id) = todo.pop_front() else { break };
+            copy.loading.insert(id);
+            load.push(id);
+        }
+        let over = copy.loading.is_empty() && copy.sending.is_empty() && !copy.ending;
+        let need = copy.need;
+        copy.ending |= over;
+        for (volume, extent) in load {
+            self.effects.push_back(Effect::LoadExtent { peer: node, volume, extent });
+        }
+        if over {
+            self.send_as_primary(node, Message::CopyEnd { need });
+        }
+    }
+
+    // The target.
+
+    pub(crate) fn on_copy_extent(&mut self, id: ExtentId, version: Index, data: Bytes) {
+        let (volume, extent) = id;
+        let start = u64::from(extent) * mainstay_types::EXTENT_BYTES;
+        let size = self.config.volumes.get(usize::from(volume.0)).copied().unwrap_or(0);
+        let len = size.saturating_sub(start).min(mainstay_types::EXTENT_BYTES);
+        let whole = len > 0 && (data.is_empty() || data.len() as u64 == len);
+        let copying = self.session.as_ref().is_some_and(|session| session.copy == Some(CopyTarget::Copying));
+        if !whole || !copying || self.busy.is_some() {
+            self.reject(Reject::Gap(self.log.end));
+            return;
+        }
+        self.installing += 1;
+        self.effects.push_back(Effect::InstallExtent { volume, extent, version, data });
+    }
+
+    pub(crate) fn on_extent_installed(&mut self, volume: VolumeId, extent: u32) {
+        self.installing = self.installing.saturating_sub(1);
+        if self.session.as_ref().is_some_and(|session| session.copy.is_some()) {
+            self.answer(Message::CopyExtentAck { volume, extent });
+        }
+    }
+
+    pub(crate) fn on_copy_end(&mut self, need: Index) {
+        let Some(session) = self.session.as_mut() else { return };
+        if session.copy == Some(CopyTarget::Copying) {
+            session.copy = Some(CopyTarget::Ending);
+            self.effects.push_back(Effect::FinishCopy { need });
+            if planted(Bug::CopyEndsEarly) {
+                self.answer(Message::CopyEndReply);
+            }
+        }
+    }
+
+    pub(crate) fn on_copy_finished(&mut self) {
+        self.log.data = mainstay_codec::ReplicaData::Consistent;
+        let Some(session) = self.session.as_mut() else { return };
+        if session.copy == Some(CopyTarget::Ending) {
+            session.copy = None;
+            self.answer(Message::CopyEndReply);
+        }
+    }
+}

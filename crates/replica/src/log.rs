@@ -1,0 +1,191 @@
+//! What a replica knows of its own log without holding it: its end, how far it is durable and committed, and
+//! which epochs it consists of. The entries themselves are in the store.
+
+use mainstay_codec::frame::EPOCHS_MAX;
+use mainstay_codec::{Batch, LogState, ReplicaData};
+use mainstay_types::{Chain, Epoch, Index, Position};
+use std::collections::VecDeque;
+
+#[derive(Debug)]
+pub(crate) struct Log {
+    /// Last entry given to the store.
+    pub end: Position,
+    pub chain: Chain,
+    pub durable: Index,
+    pub commit: Index,
+    pub data: ReplicaData,
+    /// See [`LogState::base`]; meaningful while inconsistent.
+    base: Index,
+    /// See [`LogState::epochs`].
+    epochs: VecDeque<(Epoch, Index)>,
+    /// Ends of the batches above `commit`, with the chain there.
+    marks: VecDeque<(Position, Chain)>,
+    /// Position and chain at `commit`, where known: not right after a start with an uncommitted tail.
+    commit_mark: Option<(Position, Chain)>,
+}
+
+impl Log {
+    pub fn new(state: LogState) -> Self {
+        let commit_mark = (state.commit == state.end.index).then_some((state.end, state.chain));
+        Self {
+            end: state.end,
+            chain: state.chain,
+            durable: state.end.index,
+            commit: state.commit,
+            data: state.data,
+            base: state.base,
+            epochs: state.epochs.into(),
+            marks: VecDeque::new(),
+            commit_mark,
+        }
+    }
+
+    /// What to tell a primary that attaches.
+    pub fn state(&self) -> LogState {
+        LogState {
+            data: self.data,
+            end: self.end,
+            chain: self.chain,
+            commit: self.commit,
+            base: if self.data == ReplicaData::Consistent { self.commit } else { self.base },
+            epochs: self.epochs.iter().copied().collect(),
+        }
+    }
+
+    pub fn appended(&mut self, batch: &Batch) {
+        self.end = batch.end();
+        self.chain = batch.chain;
+        self.marks.push_back((self.end, self.chain));
+        match self.epochs.back_mut() {
+            Some((epoch, last)) if *epoch == batch.epoch => *last = self.end.index,
+            _ => {
+                if self.epochs.len() == EPOCHS_MAX {
+                    self.epochs.pop_front();
+                }
+                self.epochs.push_back((batch.epoch, self.end.index));
+            }
+        }
+    }
+
+    /// Moves the commit index to `to`, if that is further and durable here. Returns whether it moved.
+    pub fn commit_to(&mut self, to: Index) -> bool {
+        let to = to.min(self.durable);
+        if to <= self.commit {
+            return false;
+        }
+        self.commit = to;
+        while self.marks.front().is_some_and(|(position, _)| position.index <= to) {
+            self.commit_mark = self.marks.pop_front();
+        }
+        if self.commit_mark.is_some_and(|(position, _)| position.index != to) {
+            self.commit_mark = None;
+        }
+        true
+    }
+
+    /// Position and chain at the commit index.
+    pub fn commit_mark(&self) -> Option<(Position, Chain)> {
+        if self.commit == self.end.index { Some((self.end, self.chain)) } else { self.commit_mark }
+    }
+
+    /// The store has cut the log after `end`.
+    pub fn was_cut(&mut self, end: Position, chain: Chain) {
+        self.end = end;
+        self.chain = chain;
+        self.durable = end.index;
+        while self.epochs.back().is_some_and(|(epoch, _)| *epoch > end.epoch) {
+            self.epochs.pop_back();
+        }
+        if let Some((epoch, last)) = self.epochs.back_mut() {
+            if *epoch == end.epoch {
+                *last = end.index;
+            }
+        }
+        while self.marks.back().is_some_and(|(position, _)| position.index > end.index) {
+            self.marks.pop_back();
+        }
+    }
+
+    /// The store has begun an empty log right after `at`, which is committed, as the target of a copy (R16).
+    pub fn restarted(&mut self, at: Position, chain: Chain) {
+        if self.data == ReplicaData::Consistent {
+            self.base = self.commit;
+        }
+        self.data = ReplicaData::Inconsistent;
+        self.end = at;
+        self.chain = chain;
+        self.durable = at.index;
+        self.commit = at.index;
+        self.epochs.clear();
+        if at.index > Index(0) {
+            self.epochs.push_back((at.epoch, at.index));
+        }
+        self.marks.clear();
+        self.commit_mark = Some((at, chain));
+    }
+
+    /// The last position that both this log and the other hold, by their epochs: only one node sequences in an
+    /// epoch, so logs that hold the same position hold the same prefix. `None` when the lists, which are bounded,
+    /// do not reach back far enough to tell.
+    pub fn last_common(&self, other: &LogState) -> Option<Position> {
+        for (epoch, theirs) in other.epochs.iter().rev() {
+            if let Ok(found) = self.epochs.binary_search_by_key(epoch, |(epoch, _)| *epoch) {
+                return Some(Position { epoch: *epoch, index: self.epochs[found].1.min(*theirs) });
+            }
+        }
+        // Both hold the empty prefix, and nothing of the other's was ever committed beyond it.
+        (other.commit == Index(0)).then(Position::default)
+    }
+
+    /// Whether this log holds this position. Unknown for epochs before the list: those are long committed.
+    pub fn holds(&self, position: Position) -> bool {
+        match self.epochs.binary_search_by_key(&position.epoch, |(epoch, _)| *epoch) {
+            Ok(found) => {
+                position.index <= self.epochs[found].1
+                    && (found == 0 || self.epochs[found - 1].1 < position.index)
+            }
+            Err(0) => self.epochs.front().is_some_and(|(_, last)| position.index <= *last),
+            Err(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(epochs: &[(u64, u64)], commit: u64) -> LogState {
+        let (epoch, index) = *epochs.last().unwrap_or(&(0, 0));
+        LogState {
+            data: ReplicaData::Consistent,
+            end: Position::new(epoch, index),
+            chain: Chain(0),
+            commit: Index(commit),
+            base: Index(commit),
+            epochs: epochs.iter().map(|(e, i)| (Epoch(*e), Index(*i))).collect(),
+        }
+    }
+
+    #[test]
+    fn the_last_common_position_is_found_by_epochs() {
+        let own = Log::new(log(&[(1, 10), (3, 20)], 10));
+        // A longer tail of an older epoch is cut where the own log leaves that epoch.
+        assert_eq!(own.last_common(&log(&[(1, 14)], 8)), Some(Position::new(1, 10)));
+        // A tail of an epoch that the own log never had is cut entirely, however long.
+        assert_eq!(own.last_common(&log(&[(1, 9), (2, 40)], 9)), Some(Position::new(1, 9)));
+        assert_eq!(own.last_common(&log(&[(1, 10), (3, 15)], 9)), Some(Position::new(3, 15)));
+        // An empty replica has everything in common with everyone.
+        assert_eq!(own.last_common(&log(&[], 0)), Some(Position::default()));
+        // Nothing shared but something committed: the lists cannot tell.
+        assert_eq!(own.last_common(&log(&[(2, 5)], 3)), None);
+    }
+
+    #[test]
+    fn a_cut_shortens_the_epochs() {
+        let mut own = Log::new(log(&[(1, 10), (3, 20)], 5));
+        own.was_cut(Position::new(1, 8), Chain(7));
+        assert_eq!(own.state().epochs, vec![(Epoch(1), Index(8))]);
+        assert!(own.holds(Position::new(1, 8)) && !own.holds(Position::new(1, 9)));
+        assert!(!own.holds(Position::new(3, 11)));
+    }
+}

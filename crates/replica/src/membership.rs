@@ -1,0 +1,249 @@
+//! Who belongs to the in-sync set: shrink (R3) and grow (R4).
+//!
+//! The two are mirror images. A member leaves the required set only *after* the primary has learnt that it is out
+//! of the record; a joiner enters the required set *before* its entry into the record is proposed, and leaves it only
+//! when the version has moved on without it. So required is always a superset of every ISS that is or may become
+//! recorded, and whoever is promoted out of it holds everything that was acknowledged.
+
+use crate::peer::{Asked, Joining, Link};
+use crate::planted::{Bug, planted};
+use crate::{Effect, Fence, Proposal, Replica, Role, StepDownReason};
+use mainstay_codec::Reject;
+use mainstay_types::{ConfigVersion, Member, NodeId, ResourceRecord, Time};
+
+/// What is due about a peer.
+enum Verdict {
+    Fine,
+    Remove,
+    GiveUpJoin,
+    Join,
+    Record,
+    Reattach,
+}
+
+impl Replica {
+    /// Takes the membership of a newer record of this epoch.
+    pub(crate) fn adopt_members(&mut self, record: &ResourceRecord) {
+        let own = self.config.node;
+        let wanted = |member: &Member| record.replica(member.node) == Some(*member);
+        self.peers.retain(|_, peer| wanted(&peer.member) || record.iss.contains(&peer.member));
+        for member in record.replicas.iter().chain(&record.iss).filter(|member| member.node != own) {
+            let in_iss = record.iss.contains(member);
+            let now = self.now;
+            let peer = self
+                .peers
+                .entry(member.node)
+                .or_insert_with(|| crate::peer::Peer::new(*member, in_iss, now));
+            peer.in_iss = in_iss;
+            if in_iss {
+                peer.joining = None;
+            } else if let Some(joining) = &mut peer.joining {
+                // The change on an older version can no longer happen.
+                if joining.proposed.is_some_and(|version| version < record.version) {
+                    joining.proposed = None;
+                }
+            }
+        }
+        self.attach_connected();
+        let stale: Vec<NodeId> =
+            self.peers.iter().filter(|(_, p)| matches!(p.link, Link::Stale)).map(|(n, _)| *n).collect();
+        for node in stale {
+            self.begin_copy(node);
+        }
+        self.advance_commit();
+    }
+
+    /// Looks at every peer for what is due. At most `REPLICAS_MAX` of them, a few comparisons each.
+    pub(crate) fn review(&mut self) {
+        self.review_own();
+        if self.epoch_start.is_none() {
+            return;
+        }
+        let nodes: [Option<NodeId>; mainstay_types::REPLICAS_MAX] = {
+            let mut nodes = [None; mainstay_types::REPLICAS_MAX];
+            for (slot, node) in nodes.iter_mut().zip(self.peers.keys()) {
+                *slot = Some(*node);
+            }
+            nodes
+        };
+        for node in nodes.into_iter().flatten() {
+            self.review_peer(node);
+        }
+    }
+
+    fn review_peer(&mut self, node: NodeId) {
+        let (version, now) = (self.version(), self.now);
+        let quiet_until = now.plus_ms(self.config.slow_quiet_ms);
+        let verdict = self.verdict(node);
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        match verdict {
+            Verdict::Fine => {}
+            Verdict::Remove => {
+                if matches!(peer.link, Link::Streaming(_)) {
+                    peer.quiet_until = quiet_until;
+                }
+                if planted(Bug::ShrinkBeforeKnown) {
+                    peer.in_iss = false;
+                }
+                self.propose(node, false);
+                self.advance_commit_if(Bug::ShrinkBeforeKnown);
+            }
+            Verdict::GiveUpJoin => {
+                peer.joining = None;
+                peer.quiet_until = quiet_until;
+                self.begin_copy(node);
+                self.advance_commit();
+            }
+            Verdict::Join => {
+                if planted(Bug::GrowBeforeRequired) {
+                    self.propose(node, true);
+                } else {
+                    peer.joining = Some(Joining { proposed: None });
+                    self.review_peer(node);
+                }
+            }
+            Verdict::Record => {
+                if let Some(joining) = &mut peer.joining {
+                    joining.proposed = Some(version);
+                }
+                self.propose(node, true);
+            }
+            Verdict::Reattach => self.attach(node),
+        }
+    }
+
+    fn advance_commit_if(&mut self, bug: Bug) {
+        if planted(bug) {
+            self.advance_commit();
+        }
+    }
+
+    fn verdict(&self, node: NodeId) -> Verdict {
+        let Some(peer) = self.peers.get(&node) else { return Verdict::Fine };
+        if peer.required() && self.fails_at(node).is_some_and(|due| due <= self.now) {
+            let may_still_happen =
+                peer.joining.is_some_and(|joining| joining.proposed.is_some()) && !planted(Bug::GiveUpJoin);
+            return if peer.in_iss || may_still_happen { Verdict::Remove } else { Verdict::GiveUpJoin };
+        }
+        match &peer.link {
+            Link::Refused(_) if self.retry_at(node).is_some_and(|due| due <= self.now) => Verdict::Reattach,
+            Link::Streaming(stream) if stream.copy.is_none() && !peer.in_iss && self.serving() => {
+                match peer.joining {
+                    Some(_) if peer.durable >= self.log.commit => Verdict::Record,
+                    Some(_) => Verdict::Fine,
+                    None if peer.quiet_until > self.now || self.sequence.demoting => Verdict::Fine,
+                    None => match self.sequence.lag_bytes(peer.durable, self.log.end.index) {
+                        Some(lag) if lag < self.config.join_lag_bytes => Verdict::Join,
+                        _ => Verdict::Fine,
+                    },
+                }
+            }
+            _ => Verdict::Fine,
+        }
+    }
+
+    /// When a required peer is to be taken for failed, as things stand.
+    fn fails_at(&self, node: NodeId) -> Option<Time> {
+        let peer = self.peers.get(&node)?;
+        let timeout = self.config.member_timeout_ms;
+        match &peer.link {
+            Link::Down if self.role == Role::Promoting => Some(peer.since.plus_ms(timeout)),
+            Link::Down => Some(peer.since.plus_ms(self.config.reconnect_grace_ms)),
+            Link::Attaching | Link::Cutting { .. } | Link::Beginning { .. } => Some(peer.since.plus_ms(timeout)),
+            Link::Stale | Link::Refused(_) => Some(peer.since),
+            Link::Streaming(_) if peer.durable < self.log.end.index => Some(peer.progress_at.plus_ms(timeout)),
+            Link::Streaming(_) => None,
+        }
+    }
+
+    /// When a peer that refused is asked again. A failed store stays failed until it comes back anew.
+    fn retry_at(&self, node: NodeId) -> Option<Time> {
+        let peer = self.peers.get(&node)?;
+        match peer.link {
+            Link::Refused(Reject::Failed) => None,
+            Link::Refused(_) => Some(peer.since.plus_ms(self.config.member_timeout_ms)),
+            _ => None,
+        }
+    }
+
+    /// Proposes to record the peer, or to remove it; repeats at most every so often while the version stands.
+    fn propose(&mut self, node: NodeId, grow: bool) {
+        let (version, epoch, now) = (self.version(), self.epoch, self.now);
+        let repeat = self.config.proposal_repeat_ms;
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        let asked = Asked { grow, version, at: now };
+        let answered = peer.asked.is_none_or(|last| {
+            (last.grow, last.version) != (grow, version) || last.at.plus_ms(repeat) <= now
+        });
+        if !answered {
+            return;
+        }
+        peer.asked = Some(asked);
+        let member = peer.member;
+        self.effects.push_back(Effect::Propose(if grow {
+            Proposal::Grow { version, epoch, add: member }
+        } else {
+            Proposal::Shrink { version, epoch, remove: member }
+        }));
+    }
+
+    /// Asks to be relieved while the record names this replica and it cannot serve.
+    fn review_own(&mut self) {
+        let Some(reason) = self.relief() else { return };
+        let (version, now) = (self.version(), self.now);
+        let repeat = self.config.proposal_repeat_ms;
+        if self.relief_asked.is_some_and(|(asked, at)| asked == version && at.plus_ms(repeat) > now) {
+            return;
+        }
+        self.relief_asked = Some((version, now));
+        let epoch = self.record.as_ref().map_or(self.epoch, |record| record.epoch);
+        self.effects.push_back(Effect::Propose(Proposal::StepDown { version, epoch, reason }));
+    }
+
+    fn relief(&self) -> Option<StepDownReason> {
+        let record = self.record.as_ref()?;
+        if record.primary != Some(self.config.node) {
+            return None;
+        }
+        match self.fence? {
+            Fence::StoreFailed => Some(StepDownReason::StoreFailed),
+            Fence::Restarted => Some(StepDownReason::Restarted),
+            Fence::NotEligible => Some(StepDownReason::NotEligible),
+            Fence::Outlived | Fence::Demoted => None,
+        }
+    }
+
+    /// The next time at which something is due.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        let repeat = self.config.proposal_repeat_ms;
+        let own = self.relief().and(self.relief_asked).map(|(_, at)| at.plus_ms(repeat));
+        if self.epoch_start.is_none() {
+            return own;
+        }
+        let peers = self.peers.iter().filter_map(|(node, peer)| self.peer_deadline(*node, peer, repeat));
+        peers.chain(own).min()
+    }
+
+    fn peer_deadline(&self, node: NodeId, peer: &crate::peer::Peer, repeat: u64) -> Option<Time> {
+        let asked_again = |grow: bool| {
+            peer.asked
+                .filter(|asked| asked.version == self.version() && asked.grow == grow)
+                .map(|asked| asked.at.plus_ms(repeat))
+        };
+        let fails = if peer.required() { self.fails_at(node) } else { None };
+        let remove = fails.map(|due| if due > self.now { due } else { asked_again(false).unwrap_or(due) });
+        let streaming = matches!(&peer.link, Link::Streaming(stream) if stream.copy.is_none());
+        let grow = if peer.joining.is_some_and(|joining| joining.proposed.is_some()) && streaming {
+            asked_again(true)
+        } else {
+            None
+        };
+        let quiet = (streaming && !peer.required() && peer.quiet_until > self.now).then_some(peer.quiet_until);
+        [remove, grow, quiet, self.retry_at(node)].into_iter().flatten().min()
+    }
+
+    /// Version of the record that this replica holds.
+    pub(crate) fn version(&self) -> ConfigVersion {
+        self.record.as_ref().map_or(ConfigVersion(0), |record| record.version)
+    }
+}

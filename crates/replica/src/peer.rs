@@ -1,0 +1,155 @@
+//! Another replica, as the primary of an epoch sees it.
+//!
+//! ```text
+//! Down ─▶ Attaching ─▶ Cutting ─▶ Streaming            any ─▶ Down (connection lost)
+//!             │                      ▲                 any ─▶ Refused ─▶ Attaching (after a while)
+//!             ├─▶ Stale ─▶ Beginning ┘ (with a copy)
+//!             └──────────────────────▶ (nothing to cut)
+//! ```
+
+use crate::copy::CopySource;
+use mainstay_codec::Reject;
+use mainstay_types::{ConfigVersion, Index, Member, Position, Time};
+use std::collections::VecDeque;
+
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub member: Member,
+    /// In the ISS of the newest record.
+    pub in_iss: bool,
+    pub link: Link,
+    /// When `link` became what it is.
+    pub since: Time,
+    /// Everything up to here is durable there. Counts only what was acknowledged on this connection in this
+    /// epoch (R1).
+    pub durable: Index,
+    /// Every extent of its backing store is at least as new as this, whatever happens to its log.
+    pub base: Index,
+    /// The commit index that it was told last.
+    pub told: Index,
+    /// Set while commits wait for it although it is not recorded yet (R4).
+    pub joining: Option<Joining>,
+    /// When it last made progress, or when it last began to have something outstanding.
+    pub progress_at: Time,
+    /// The last proposal about it, to time its repetition.
+    pub asked: Option<Asked>,
+    /// Not asked to join before then.
+    pub quiet_until: Time,
+    /// Its log differs from ours at a position that both hold; only a copy helps.
+    pub damaged: bool,
+    /// `ListExtents` not answered yet. Only the answer to the last one is of use.
+    pub lists_pending: u32,
+}
+
+#[derive(Debug)]
+pub(crate) enum Link {
+    Down,
+    /// `Attach` was sent.
+    Attaching,
+    /// `Cut` was sent.
+    Cutting {
+        to: Position,
+    },
+    /// It needs a copy, which may not begin while it is required (R16).
+    Stale,
+    /// `CopyBegin` was sent.
+    Beginning {
+        at: Position,
+    },
+    Streaming(Stream),
+    /// It refused, or said something impossible.
+    Refused(Reject),
+}
+
+/// The log on its way to a peer.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    /// First entry not sent yet.
+    pub next: Index,
+    /// Ends and journal lengths of batches sent and not acknowledged.
+    pub sent: VecDeque<(Index, u64)>,
+    pub sent_bytes: u64,
+    /// `LoadLog` from here is not answered yet.
+    pub loading: Option<Index>,
+    pub copy: Option<CopySource>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Joining {
+    /// The version on which `Grow` was last proposed. While the record has this version the change may still
+    /// happen, and the joiner stays required.
+    pub proposed: Option<ConfigVersion>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Asked {
+    pub grow: bool,
+    pub version: ConfigVersion,
+    pub at: Time,
+}
+
+impl Stream {
+    pub fn new(next: Index, copy: Option<CopySource>) -> Self {
+        Self { next, sent: VecDeque::new(), sent_bytes: 0, loading: None, copy }
+    }
+
+    pub fn sent(&mut self, last: Index, bytes: u64) {
+        self.next = last.next();
+        self.sent.push_back((last, bytes));
+        self.sent_bytes += bytes;
+    }
+
+    pub fn acknowledged(&mut self, durable: Index) {
+        while let Some((last, bytes)) = self.sent.front().copied() {
+            if last > durable {
+                break;
+            }
+            self.sent.pop_front();
+            self.sent_bytes -= bytes;
+        }
+    }
+}
+
+impl Peer {
+    pub fn new(member: Member, in_iss: bool, now: Time) -> Self {
+        Self {
+            member,
+            in_iss,
+            link: Link::Down,
+            since: now,
+            durable: Index(0),
+            base: Index(0),
+            told: Index(0),
+            joining: None,
+            progress_at: now,
+            asked: None,
+            quiet_until: Time(0),
+            damaged: false,
+            lists_pending: 0,
+        }
+    }
+
+    /// Whether commits wait for it (R2).
+    pub fn required(&self) -> bool {
+        self.in_iss || self.joining.is_some()
+    }
+
+    pub fn set_link(&mut self, link: Link, now: Time) {
+        self.link = link;
+        self.since = now;
+    }
+
+    pub fn stream(&mut self) -> Option<&mut Stream> {
+        match &mut self.link {
+            Link::Streaming(stream) => Some(stream),
+            _ => None,
+        }
+    }
+
+    /// Begins to feed it from right after `at`, which it holds durably.
+    pub fn start_stream(&mut self, at: Position, copy: Option<CopySource>, now: Time) {
+        self.durable = at.index;
+        self.progress_at = now;
+        self.set_link(Link::Streaming(Stream::new(at.index.next(), copy)), now);
+    }
+}

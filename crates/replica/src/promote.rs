@@ -1,0 +1,171 @@
+//! Becoming primary, and ceasing to be it (R5, R6).
+//!
+//! A record that names this replica primary in an epoch that is higher than everything it has promised makes it
+//! promise that epoch durably, append an epoch start to its log, attach every replica, and serve once the epoch
+//! start is committed on the whole required set. Every member that attaches cuts what the new log does not hold.
+
+use crate::planted::{Bug, planted};
+use crate::{Effect, Fence, Replica, RequestError, Role};
+use bytes::Bytes;
+use mainstay_codec::{EntryKind, NewEntry, ReplicaData};
+use mainstay_types::{Epoch, Range, ResourceRecord, VolumeId};
+
+impl Replica {
+    pub(crate) fn on_record(&mut self, record: ResourceRecord) {
+        if record.resource != self.config.resource || record.version <= self.version() {
+            return;
+        }
+        let named = record.primary == Some(self.config.node);
+        let epoch = record.epoch;
+        self.record = Some(record);
+        if self.failed {
+            return;
+        }
+        if self.leading() {
+            if named && epoch == self.epoch {
+                // Before the epoch start there are no peers; they are taken from the record then.
+                if self.epoch_start.is_some() {
+                    self.adopt_newest();
+                }
+                return;
+            }
+            self.give_up(None, RequestError::NotPrimary);
+        }
+        if !named {
+            self.fence(None);
+        } else if epoch < self.promise_wanted {
+            self.fence(Some(Fence::Outlived));
+        } else if epoch == self.promise_wanted {
+            // It may have sequenced in this epoch before, and must not give a position away twice. A replica
+            // that was demoted, or knows itself outlived, waits for what the control plane decides next.
+            let known = self.fence.filter(|fence| matches!(fence, Fence::Demoted | Fence::Outlived));
+            self.fence(Some(known.unwrap_or(Fence::Restarted)));
+        } else if !self.eligible() {
+            self.fence(Some(Fence::NotEligible));
+        } else {
+            self.promote(epoch);
+        }
+    }
+
+    fn adopt_newest(&mut self) {
+        if let Some(record) = self.record.take() {
+            self.record = Some(record.clone());
+            self.adopt_members(&record);
+        }
+    }
+
+    /// R5, R9, R16: only a whole replica whose disk content is the recorded one.
+    fn eligible(&self) -> bool {
+        let member = self.record.as_ref().and_then(|record| record.iss_member(self.config.node));
+        self.log.data == ReplicaData::Consistent
+            && member.is_some_and(|member| member.incarnation == self.config.incarnation)
+    }
+
+    fn promote(&mut self, epoch: Epoch) {
+        self.session = None;
+        self.fence = None;
+        self.epoch = epoch;
+        self.epoch_start = None;
+        self.set_role(Role::Promoting);
+        self.promise(epoch);
+    }
+
+    /// Persists a promise of `epoch`, after which lower ones are refused forever (R1).
+    pub(crate) fn promise(&mut self, epoch: Epoch) {
+        if epoch > self.promise_wanted {
+            self.promise_wanted = epoch;
+            self.effects.push_back(Effect::Promise(epoch));
+        }
+    }
+
+    /// Begins the epoch once its promise is durable and nothing is under way in the own journal.
+    pub(crate) fn continue_promotion(&mut self) {
+        let ready = self.role == Role::Promoting
+            && self.epoch_start.is_none()
+            && self.promised >= self.epoch
+            && self.quiescent();
+        if !ready {
+            return;
+        }
+        let end = self.log.end.index;
+        self.epoch_start = Some(end.next());
+        self.sequence.begin_sizes(end);
+        self.adopt_newest();
+        self.append_own(vec![NewEntry {
+            kind: EntryKind::EpochStart,
+            range: Range { volume: VolumeId(0), offset: 0, len: 0 },
+            payload: Bytes::new(),
+            session: 0,
+            request: 0,
+        }]);
+        if planted(Bug::ServeAtOnce) {
+            self.serve();
+        }
+    }
+
+    /// The epoch start is committed.
+    pub(crate) fn serve(&mut self) {
+        self.set_role(Role::Primary);
+        self.unpark();
+        let nodes: Vec<_> = self.peers.keys().copied().collect();
+        for node in nodes {
+            self.begin_copy(node);
+        }
+    }
+
+    /// Somebody has promised a higher epoch: nothing of this one can be committed any more.
+    pub(crate) fn outlived(&mut self, _by: Epoch) {
+        self.give_up(Some(Fence::Outlived), RequestError::NotPrimary);
+    }
+
+    /// Ceases to be primary. What was not committed fails, and may or may not survive, as after a crash.
+    pub(crate) fn give_up(&mut self, fence: Option<Fence>, error: RequestError) {
+        self.fail_requests(error);
+        self.peers.clear();
+        self.epoch_start = None;
+        self.pause_wanted = false;
+        self.paused = false;
+        self.fence(fence);
+    }
+
+    /// Follows, or waits behind a fence.
+    pub(crate) fn fence(&mut self, fence: Option<Fence>) {
+        self.fence = fence;
+        self.set_role(if fence.is_some() { Role::Fenced } else { Role::Secondary });
+    }
+
+    pub(crate) fn on_demote(&mut self) {
+        match self.role {
+            Role::Primary => {
+                self.sequence.demoting = true;
+                self.paused = false;
+            }
+            Role::Promoting => self.demoted(),
+            Role::Secondary | Role::Fenced => self.effects.push_back(Effect::Demoted),
+        }
+    }
+
+    /// Ends a demotion when everything admitted is finished.
+    pub(crate) fn continue_demotion(&mut self) {
+        if self.role == Role::Primary && self.sequence.demoting && self.sequence.finished() {
+            self.tell_commit();
+            self.demoted();
+        }
+    }
+
+    fn demoted(&mut self) {
+        self.give_up(Some(Fence::Demoted), RequestError::NotPrimary);
+        self.effects.push_back(Effect::Demoted);
+    }
+
+    /// R13: nothing is acknowledged any more, in any role.
+    pub(crate) fn on_store_failed(&mut self) {
+        if self.failed {
+            return;
+        }
+        self.failed = true;
+        self.give_up(Some(Fence::StoreFailed), RequestError::StoreFailed);
+        self.reject(mainstay_codec::Reject::Failed);
+        self.session = None;
+    }
+}

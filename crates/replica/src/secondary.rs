@@ -1,0 +1,270 @@
+//! Following a primary: promise, cut, append, acknowledge, commit (R1, R7).
+//!
+//! Everything that a primary says is checked before it reaches the journal (P63): epoch, incarnation, continuity,
+//! chain, ranges. What does not fit is refused with the reason; nothing from outside makes a replica panic.
+
+use crate::copy::CopyTarget;
+use crate::planted::{Bug, planted};
+use crate::{Busy, Effect, Replica, Role};
+use mainstay_codec::{Batch, EntryKind, Envelope, Message, Reject, ReplicaData};
+use mainstay_types::{Chain, Epoch, Index, NodeId, Position};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A primary that attached on the present connection.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub primary: NodeId,
+    pub epoch: Epoch,
+    /// `AttachReply` was sent; before that nothing but `Attach` is heard.
+    pub attached: bool,
+    /// Highest commit index heard from it; may be ahead of the own journal.
+    commit_known: Index,
+    pub copy: Option<CopyTarget>,
+    /// The answer to a cut or to the beginning of a copy is owed.
+    answer_owed: bool,
+    /// The chain that the primary expects after the cut.
+    cut_chain: Option<Chain>,
+    /// Received, not yet in the journal for want of room. At most two windows of them (R18).
+    held: VecDeque<Arc<Batch>>,
+    held_bytes: u64,
+}
+
+impl Replica {
+    /// What a primary says. `envelope` is from a connected node and of this resource.
+    pub(crate) fn on_primary_message(&mut self, from: NodeId, envelope: Envelope) {
+        let Envelope { epoch, incarnation, message, .. } = envelope;
+        if self.failed {
+            return self.reject_to(from, epoch, Reject::Failed);
+        }
+        if incarnation != self.config.incarnation {
+            return self.reject_to(from, epoch, Reject::Unknown);
+        }
+        if epoch < self.promise_wanted && !planted(Bug::NoEpochCheck) {
+            return self.reject_to(from, epoch, Reject::Epoch(self.promise_wanted));
+        }
+        if let Message::Attach = message {
+            return self.on_attach(from, epoch);
+        }
+        let heard = self
+            .session
+            .as_ref()
+            .is_some_and(|session| session.primary == from && session.epoch == epoch && session.attached);
+        if !heard {
+            return;
+        }
+        match message {
+            Message::Append(batch) => self.on_append(batch),
+            Message::Commit { commit } => self.learn_commit(commit),
+            Message::Cut { to, chain } => self.on_cut(to, chain),
+            Message::CopyBegin { at, chain } => self.on_copy_begin(at, chain),
+            Message::CopyExtent { volume, extent, version, data, .. } => {
+                self.on_copy_extent((volume, extent), version, data);
+            }
+            Message::CopyEnd { need } => self.on_copy_end(need),
+            _ => {}
+        }
+    }
+
+    fn on_attach(&mut self, from: NodeId, epoch: Epoch) {
+        if self.leading() {
+            if epoch == self.epoch {
+                // Only one node is primary in an epoch, and that is this one.
+                return self.reject_to(from, epoch, Reject::Epoch(epoch));
+            }
+            self.give_up(None, crate::RequestError::NotPrimary);
+        }
+        self.promise(epoch);
+        self.fence = None;
+        self.set_role(Role::Secondary);
+        self.session = Some(Session {
+            primary: from,
+            epoch,
+            attached: false,
+            commit_known: Index(0),
+            copy: None,
+            answer_owed: false,
+            cut_chain: None,
+            held: VecDeque::new(),
+            held_bytes: 0,
+        });
+    }
+
+    /// Answers an attach once the promise is durable and the own log stands still.
+    pub(crate) fn continue_attach(&mut self) {
+        let (promised, quiescent) = (self.promised, self.quiescent());
+        let Some(session) = self.session.as_mut() else { return };
+        if session.attached || promised < session.epoch || !quiescent {
+            return;
+        }
+        session.attached = true;
+        self.answer(Message::AttachReply(self.log.state()));
+    }
+
+    /// Nothing is under way in the own store.
+    pub(crate) fn quiescent(&self) -> bool {
+        self.busy.is_none() && self.installing == 0 && self.log.durable == self.log.end.index
+    }
+
+    fn on_append(&mut self, batch: Arc<Batch>) {
+        let Some(session) = self.session.as_mut() else { return };
+        let (end, chain) =
+            session.held.back().map_or((self.log.end, self.log.chain), |held| (held.end(), held.chain));
+        let held_max = self.config.window_bytes.saturating_mul(2);
+        let continues = batch.first == end.index.next() && batch.epoch >= end.epoch;
+        let lawful = batch.resource == self.config.resource && batch.epoch <= session.epoch;
+        // An inconsistent replica appends only as the target of a copy: its log begins where the copy does.
+        let placed = self.busy.is_none()
+            && (self.log.data == ReplicaData::Consistent || session.copy.is_some())
+            && (session.held.is_empty() || session.held_bytes + batch.journal_len() <= held_max);
+        if !continues || !lawful || !placed {
+            return self.reject(Reject::Gap(end));
+        }
+        if batch.prev_chain != chain {
+            return self.reject(Reject::Chain);
+        }
+        session.held_bytes += batch.journal_len();
+        session.held.push_back(Arc::clone(&batch));
+        let fits = |entry: &mainstay_codec::EntryDesc| {
+            entry.kind == EntryKind::EpochStart || self.fits(entry.range)
+        };
+        if !batch.entries.iter().all(fits) {
+            self.unhold_last();
+            return self.reject(Reject::Unknown);
+        }
+        self.append_held();
+        self.learn_commit(batch.commit);
+    }
+
+    fn unhold_last(&mut self) {
+        if let Some(session) = self.session.as_mut() {
+            if let Some(batch) = session.held.pop_back() {
+                session.held_bytes -= batch.journal_len();
+            }
+        }
+    }
+
+    /// Gives to the journal what it has room for. An epoch start may use the reserve.
+    pub(crate) fn append_held(&mut self) {
+        while let Some(session) = self.session.as_mut() {
+            let Some(batch) = session.held.front() else { return };
+            let reserved = batch.entries.iter().all(|entry| entry.kind == EntryKind::EpochStart);
+            let len = batch.journal_len();
+            if len > self.room && !reserved {
+                return;
+            }
+            let Some(batch) = session.held.pop_front() else { return };
+            session.held_bytes -= len;
+            self.room = self.room.saturating_sub(len);
+            self.log.appended(&batch);
+            self.effects.push_back(Effect::Append(Arc::clone(&batch)));
+            if planted(Bug::AckOnReceipt) {
+                self.answer(Message::Ack { durable: batch.last() });
+            }
+        }
+    }
+
+    /// The own journal holds everything up to `index`.
+    pub(crate) fn on_durable(&mut self, index: Index) {
+        if index <= self.log.durable || index > self.log.end.index {
+            return;
+        }
+        self.log.durable = index;
+        if self.leading() {
+            self.advance_commit();
+            return;
+        }
+        if self.session.as_ref().is_some_and(|session| session.attached) {
+            self.answer(Message::Ack { durable: index });
+            self.learn_commit(Index(0));
+        }
+    }
+
+    /// Takes over the primary's commit index as far as the own journal is durable.
+    fn learn_commit(&mut self, commit: Index) {
+        let Some(session) = self.session.as_mut() else { return };
+        session.commit_known = session.commit_known.max(commit);
+        if self.log.commit_to(session.commit_known) {
+            self.effects.push_back(Effect::Commit(self.log.commit));
+        }
+    }
+
+    fn on_cut(&mut self, to: Position, chain: Option<Chain>) {
+        if !self.quiescent() || to.index > self.log.end.index {
+            return self.reject(Reject::Gap(self.log.end));
+        }
+        // R7: what is committed is in the log of every later primary; a cut below it means damage.
+        if to.index < self.log.commit {
+            return self.reject(Reject::Chain);
+        }
+        let Some(session) = self.session.as_mut() else { return };
+        session.answer_owed = true;
+        session.cut_chain = chain;
+        if to == self.log.end {
+            self.after_cut(self.log.end, self.log.chain);
+            return;
+        }
+        self.busy = Some(Busy::Cut);
+        self.effects.push_back(Effect::Cut(to));
+    }
+
+    pub(crate) fn on_cut_done(&mut self, end: Position, chain: Chain) {
+        if self.busy != Some(Busy::Cut) {
+            return;
+        }
+        self.busy = None;
+        self.log.was_cut(end, chain);
+        self.after_cut(end, chain);
+    }
+
+    fn after_cut(&mut self, end: Position, chain: Chain) {
+        let Some(session) = self.session.as_mut() else { return };
+        if !std::mem::take(&mut session.answer_owed) {
+            return;
+        }
+        if session.cut_chain.take().is_some_and(|expected| expected != chain) {
+            return self.reject(Reject::Chain);
+        }
+        self.answer(Message::CutReply { end });
+    }
+
+    fn on_copy_begin(&mut self, at: Position, chain: Chain) {
+        if !self.quiescent() {
+            return self.reject(Reject::Gap(self.log.end));
+        }
+        let Some(session) = self.session.as_mut() else { return };
+        session.answer_owed = true;
+        session.copy = Some(CopyTarget::Copying);
+        self.busy = Some(Busy::Restart { at, chain });
+        self.effects.push_back(Effect::Restart { at, chain });
+    }
+
+    pub(crate) fn on_restarted(&mut self, at: Position) {
+        let Some(Busy::Restart { at: asked, chain }) = self.busy else { return };
+        if asked != at {
+            return;
+        }
+        self.busy = None;
+        self.log.restarted(at, chain);
+        let Some(session) = self.session.as_mut() else { return };
+        if std::mem::take(&mut session.answer_owed) {
+            self.answer(Message::CopyBeginReply { at });
+        }
+    }
+
+    /// Says something to the primary that is attached.
+    pub(crate) fn answer(&mut self, message: Message) {
+        let Some(session) = self.session.as_ref() else { return };
+        let (to, epoch) = (session.primary, session.epoch);
+        self.send(to, epoch, self.config.incarnation, message);
+    }
+
+    pub(crate) fn reject(&mut self, reject: Reject) {
+        self.answer(Message::Rejected(reject));
+    }
+
+    /// Refuses a message, in the epoch of that message.
+    fn reject_to(&mut self, to: NodeId, epoch: Epoch, reject: Reject) {
+        self.send(to, epoch, self.config.incarnation, Message::Rejected(reject));
+    }
+}

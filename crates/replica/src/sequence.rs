@@ -1,0 +1,342 @@
+//! Admission, the open batch, sealing, and reads that wait.
+//!
+//! Guarantees: requests complete in the order of the log; a read is executed only when no uncommitted entry that
+//! was admitted before it overlaps it (P30); everything held is bounded in count and bytes (R18). Batches form by
+//! themselves: whatever was admitted while the journal was busy goes into the next one; there is no timer.
+
+use crate::{Effect, Op, Replica, RequestError, RequestId, Role};
+use bytes::Bytes;
+use mainstay_codec::batch::HEADER_BLOCK_BYTES;
+use mainstay_codec::{Batch, EntryKind, Message, NewEntry};
+use mainstay_types::{
+    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, Index, REQUEST_BYTES_MAX, Range, VolumeId,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// Batches whose sizes the primary remembers, to tell how many bytes a peer lags.
+const SIZES_MAX: usize = 4096;
+/// Longest discard or write-zeroes, in bytes; the wire carries 32 bits and whole blocks.
+const ZERO_BYTES_MAX: u64 = (1 << 32) - BLOCK_BYTES;
+
+/// Order of admission; writes commit in this order.
+type Ticket = u64;
+
+/// The primary's requests.
+#[derive(Debug, Default)]
+pub(crate) struct Sequence {
+    /// Admitted, not sealed.
+    open: VecDeque<Open>,
+    /// Sealed, not committed.
+    in_flight: VecDeque<InFlight>,
+    /// Ranges in `open` and `in_flight`: (volume, offset, ticket) to end.
+    uncommitted: BTreeMap<(VolumeId, u64, Ticket), u64>,
+    /// At least the longest range in `uncommitted`.
+    longest: u64,
+    /// Reads that wait for the entry with this ticket.
+    reads: BTreeMap<(Ticket, RequestId), Range>,
+    /// Reads and flushes that came before the replica served.
+    parked: VecDeque<(RequestId, Option<Range>)>,
+    next_ticket: Ticket,
+    /// Payload bytes in `open` and `in_flight`.
+    bytes: u64,
+    pub demoting: bool,
+    /// Journal bytes sealed in this epoch, and what this sum was at the end of each recent batch.
+    total: u64,
+    sizes: VecDeque<(Index, u64)>,
+}
+
+#[derive(Debug)]
+struct Open {
+    id: RequestId,
+    ticket: Ticket,
+    kind: EntryKind,
+    range: Range,
+    payload: Bytes,
+}
+
+#[derive(Debug)]
+struct InFlight {
+    id: RequestId,
+    ticket: Ticket,
+    index: Index,
+    range: Range,
+    bytes: u64,
+}
+
+impl Sequence {
+    /// Requests that are held.
+    pub fn len(&self) -> usize {
+        self.open.len() + self.in_flight.len() + self.reads.len() + self.parked.len()
+    }
+
+    pub fn nothing_open(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Nothing admitted is unfinished.
+    pub fn finished(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Forgets everything and returns the requests that were held, oldest writes first.
+    pub fn abandon(&mut self) -> Vec<RequestId> {
+        let old = std::mem::take(self);
+        let in_flight = old.in_flight.into_iter().map(|entry| entry.id);
+        let open = old.open.into_iter().map(|entry| entry.id);
+        let reads = old.reads.into_keys().map(|(_, id)| id);
+        in_flight.chain(open).chain(reads).chain(old.parked.into_iter().map(|(id, _)| id)).collect()
+    }
+
+    /// Bytes between `durable` and the end of the log, if that is within what is remembered.
+    pub fn lag_bytes(&self, durable: Index, end: Index) -> Option<u64> {
+        if durable >= end {
+            return Some(0);
+        }
+        let found = self.sizes.binary_search_by_key(&durable, |(last, _)| *last).ok()?;
+        Some(self.total - self.sizes[found].1)
+    }
+
+    /// Begins the account of bytes at the end of the log, where an epoch starts.
+    pub fn begin_sizes(&mut self, end: Index) {
+        self.total = 0;
+        self.sizes.clear();
+        self.sizes.push_back((end, 0));
+    }
+
+    fn remember_size(&mut self, last: Index, bytes: u64) {
+        self.total += bytes;
+        if self.sizes.len() == SIZES_MAX {
+            self.sizes.pop_front();
+        }
+        self.sizes.push_back((last, self.total));
+    }
+
+    /// The newest uncommitted entry that overlaps `range`.
+    fn blocker(&self, range: Range) -> Option<Ticket> {
+        let from = (range.volume, range.offset.saturating_sub(self.longest), 0);
+        let to = (range.volume, range.end(), 0);
+        self.uncommitted
+            .range(from..to)
+            .filter(|(_, end)| **end > range.offset)
+            .map(|((_, _, ticket), _)| *ticket)
+            .max()
+    }
+
+    fn admit(&mut self, id: RequestId, kind: EntryKind, range: Range, payload: Bytes) {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.bytes += payload.len() as u64;
+        self.longest = self.longest.max(range.len);
+        self.uncommitted.insert((range.volume, range.offset, ticket), range.end());
+        self.open.push_back(Open { id, ticket, kind, range, payload });
+    }
+
+    /// Takes from the open entries what fits into one batch and into `room` journal bytes.
+    fn take_batch(&mut self, room: u64, first: Index) -> Vec<NewEntry> {
+        let mut entries = Vec::with_capacity(self.open.len().min(BATCH_ENTRIES_MAX));
+        let mut bytes = 0;
+        let bytes_max = BATCH_BYTES_MAX.min(room.saturating_sub(HEADER_BLOCK_BYTES as u64));
+        if room < HEADER_BLOCK_BYTES as u64 {
+            return entries;
+        }
+        while entries.len() < BATCH_ENTRIES_MAX {
+            let fits = self.open.front().is_some_and(|entry| bytes + entry.payload.len() as u64 <= bytes_max);
+            let Some(entry) = fits.then(|| self.open.pop_front()).flatten() else { break };
+            let len = entry.payload.len() as u64;
+            bytes += len;
+            self.in_flight.push_back(InFlight {
+                id: entry.id,
+                ticket: entry.ticket,
+                index: Index(first.0 + entries.len() as u64),
+                range: entry.range,
+                bytes: len,
+            });
+            entries.push(NewEntry {
+                kind: entry.kind,
+                range: entry.range,
+                payload: entry.payload,
+                session: 0,
+                request: 0,
+            });
+        }
+        entries
+    }
+
+    /// Takes the next entry that is committed.
+    fn pop_committed(&mut self, commit: Index) -> Option<(RequestId, Ticket)> {
+        if self.in_flight.front()?.index > commit {
+            return None;
+        }
+        let entry = self.in_flight.pop_front()?;
+        self.bytes -= entry.bytes;
+        self.uncommitted.remove(&(entry.range.volume, entry.range.offset, entry.ticket));
+        if self.uncommitted.is_empty() {
+            self.longest = 0;
+        }
+        Some((entry.id, entry.ticket))
+    }
+
+    /// Takes the next read that waits for nothing newer than `ticket`.
+    fn pop_read(&mut self, ticket: Ticket) -> Option<(RequestId, Range)> {
+        let first = self.reads.first_entry()?;
+        if first.key().0 > ticket {
+            return None;
+        }
+        let ((_, id), range) = first.remove_entry();
+        Some((id, range))
+    }
+}
+
+impl Replica {
+    pub(crate) fn on_request(&mut self, id: RequestId, op: Op) {
+        let refused = self.refusal(&op);
+        if let Some(error) = refused {
+            self.effects.push_back(Effect::Complete { id, result: Err(error) });
+            return;
+        }
+        match op {
+            Op::Write { range, payload } => self.sequence.admit(id, EntryKind::Write, range, payload),
+            Op::Discard { range } => self.sequence.admit(id, EntryKind::Discard, range, Bytes::new()),
+            Op::WriteZeroes { range } => self.sequence.admit(id, EntryKind::WriteZeroes, range, Bytes::new()),
+            Op::Read { range } => self.read_or_park(id, Some(range)),
+            Op::Flush => self.read_or_park(id, None),
+        }
+    }
+
+    fn refusal(&self, op: &Op) -> Option<RequestError> {
+        if self.failed {
+            return Some(RequestError::StoreFailed);
+        }
+        if !self.leading() || self.sequence.demoting {
+            return Some(RequestError::NotPrimary);
+        }
+        let (range, len_max, bytes) = match op {
+            Op::Write { range, payload } => {
+                if payload.len() as u64 != range.len {
+                    return Some(RequestError::Range);
+                }
+                (*range, REQUEST_BYTES_MAX, range.len)
+            }
+            Op::Discard { range } | Op::WriteZeroes { range } => (*range, ZERO_BYTES_MAX, 0),
+            Op::Read { range } => (*range, u64::MAX, 0),
+            Op::Flush => (Range { volume: VolumeId(0), offset: 0, len: BLOCK_BYTES }, BLOCK_BYTES, 0),
+        };
+        if !self.fits(range) || range.len == 0 || range.len > len_max {
+            return Some(RequestError::Range);
+        }
+        let sequence = &self.sequence;
+        let full = sequence.len() >= self.config.requests_max
+            || (sequence.bytes > 0 && sequence.bytes + bytes > self.config.request_bytes_max);
+        full.then_some(RequestError::Busy)
+    }
+
+    /// Whether the range is whole blocks within its volume.
+    pub(crate) fn fits(&self, range: Range) -> bool {
+        let size = self.config.volumes.get(usize::from(range.volume.0)).copied().unwrap_or(0);
+        range.offset.is_multiple_of(BLOCK_BYTES)
+            && range.len.is_multiple_of(BLOCK_BYTES)
+            && range.offset.checked_add(range.len).is_some_and(|end| end <= size)
+    }
+
+    /// A flush orders only completed writes (P40), and those are durable on every required replica.
+    fn read_or_park(&mut self, id: RequestId, range: Option<Range>) {
+        if self.role != Role::Primary {
+            self.sequence.parked.push_back((id, range));
+            return;
+        }
+        let effect = match range {
+            None => Effect::Complete { id, result: Ok(()) },
+            Some(range) => match self.sequence.blocker(range) {
+                Some(ticket) => {
+                    self.sequence.reads.insert((ticket, id), range);
+                    return;
+                }
+                None => Effect::Read { id, range },
+            },
+        };
+        self.effects.push_back(effect);
+    }
+
+    /// The replica serves from now on.
+    pub(crate) fn unpark(&mut self) {
+        for (id, range) in std::mem::take(&mut self.sequence.parked) {
+            self.read_or_park(id, range);
+        }
+    }
+
+    /// Seals the open entries into a batch when the journal is free, and gives the same batch to the journal
+    /// and to every peer that has everything before it.
+    pub(crate) fn seal(&mut self) {
+        let blocked = self.role != Role::Primary || self.paused || self.log.end.index > self.log.durable;
+        if blocked || self.sequence.nothing_open() {
+            return;
+        }
+        let first = self.log.end.index.next();
+        let entries = self.sequence.take_batch(self.room, first);
+        if !entries.is_empty() {
+            self.append_own(entries);
+        }
+    }
+
+    /// Appends a batch of this epoch to the own log and sends it.
+    pub(crate) fn append_own(&mut self, entries: Vec<NewEntry>) {
+        let first = self.log.end.index.next();
+        let batch = Arc::new(Batch::seal(
+            self.config.resource,
+            self.epoch,
+            first,
+            self.log.chain,
+            self.log.commit,
+            entries,
+        ));
+        let len = batch.journal_len();
+        let before = self.log.end.index;
+        self.room = self.room.saturating_sub(len);
+        self.log.appended(&batch);
+        self.sequence.remember_size(batch.last(), len);
+        self.effects.push_back(Effect::Append(Arc::clone(&batch)));
+        let window = self.config.window_bytes;
+        let mut to = Vec::new();
+        for (node, peer) in &mut self.peers {
+            if peer.durable == before {
+                peer.progress_at = self.now;
+            }
+            let Some(stream) = peer.stream() else { continue };
+            // A peer that is behind, or that has not acknowledged enough, is fed from the journal later.
+            if stream.next == first && stream.loading.is_none() && stream.sent_bytes < window {
+                stream.sent(batch.last(), len);
+                peer.told = batch.commit;
+                to.push(*node);
+            }
+        }
+        for node in to {
+            self.send_as_primary(node, Message::Append(Arc::clone(&batch)));
+        }
+    }
+
+    /// Completes what the commit index has passed, in the order of the log.
+    pub(crate) fn complete_committed(&mut self) {
+        while let Some((id, ticket)) = self.sequence.pop_committed(self.log.commit) {
+            self.effects.push_back(Effect::Complete { id, result: Ok(()) });
+            while let Some((id, range)) = self.sequence.pop_read(ticket) {
+                self.effects.push_back(Effect::Read { id, range });
+            }
+        }
+    }
+
+    /// Fails every request that is held.
+    pub(crate) fn fail_requests(&mut self, error: RequestError) {
+        for id in self.sequence.abandon() {
+            self.effects.push_back(Effect::Complete { id, result: Err(error) });
+        }
+    }
+
+    /// Says [`Effect::Paused`] once everything sequenced is committed.
+    pub(crate) fn report_pause(&mut self) {
+        if self.pause_wanted && self.role == Role::Primary && self.log.commit == self.log.end.index {
+            self.pause_wanted = false;
+            self.effects.push_back(Effect::Paused { at: self.log.end });
+        }
+    }
+}
