@@ -1,0 +1,248 @@
+//! The command line as data: every noun, verb and option, from which help and errors come.
+
+use crate::lab::cli::LabCommand;
+use crate::size;
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+const EXIT_CODES: &str = "Exit codes:
+  0    done
+  1    refused or failed; the message names a code, the cause and what to do
+  2    wrong command line
+  3    no agent answered, or not in time
+  4    `status`: something needs attention
+  5    `resource scrub`: replicas differ
+  125  `lab exec`: the command could not be started (otherwise its own code)";
+
+/// Replicated block storage with failover of the services on top of it.
+#[derive(Parser, Debug)]
+#[command(name = "mainstay", version, after_help = EXIT_CODES, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(flatten)]
+    pub target: Target,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Which agent is asked, and how the answer is printed.
+#[derive(Args, Debug)]
+pub struct Target {
+    /// Print answers and errors as JSON.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Socket of the agent to ask.
+    #[arg(
+        long,
+        global = true,
+        env = "MAINSTAY_SOCKET",
+        default_value = "/run/mainstay/agent.sock",
+        value_name = "PATH"
+    )]
+    pub socket: PathBuf,
+    /// Ask an agent inside this lab instead of the one behind --socket.
+    #[arg(long, global = true, value_name = "NAME")]
+    pub lab: Option<String>,
+    /// With --lab: the node whose agent is asked; the first that runs if not given.
+    #[arg(long = "node", id = "lab_node", global = true, requires = "lab", value_name = "NODE")]
+    pub node: Option<String>,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run the data plane of this node in the foreground.
+    Engine(EngineArgs),
+    /// Run the control plane of this node in the foreground.
+    Agent(AgentArgs),
+    /// Make, join and look at a cluster.
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
+    /// Look at the nodes.
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// Create, look at, compare and delete resources.
+    #[command(subcommand)]
+    Resource(ResourceCommand),
+    /// Apply, look at, move and delete services.
+    #[command(subcommand)]
+    Service(ServiceCommand),
+    /// Show what happened in the cluster.
+    Events(EventsArgs),
+    /// Say what is wrong and what to do next. Exits with 4 if anything needs attention.
+    Status,
+    /// A whole cluster on this machine, for trying out and testing. Needs root.
+    Lab(LabCommand),
+    /// First process of a lab node; started by `lab up`.
+    #[command(hide = true)]
+    LabNode(crate::lab::cli::LabNodeArgs),
+    /// Ends FUSE connections that outlived their node; started by `lab kill`.
+    #[command(hide = true)]
+    LabFuseAbort { connections: Vec<u32> },
+}
+
+/// Paths that engine and agent share.
+#[derive(Args, Debug, Clone)]
+pub struct PathArgs {
+    /// Durable state of the node.
+    #[arg(long, default_value = "/var/lib/mainstay", value_name = "DIR")]
+    pub state_dir: PathBuf,
+    /// Sockets, devices and mounts; empty after a restart of the machine.
+    #[arg(long, default_value = "/run/mainstay", value_name = "DIR")]
+    pub run_dir: PathBuf,
+}
+
+#[derive(Args, Debug, Clone)]
+pub struct EngineArgs {
+    #[command(flatten)]
+    pub paths: PathArgs,
+    /// Address and port for other engines.
+    #[arg(long, default_value = "0.0.0.0:7401", value_name = "ADDRESS:PORT")]
+    pub listen: std::net::SocketAddr,
+}
+
+#[derive(Args, Debug, Clone)]
+pub struct AgentArgs {
+    #[command(flatten)]
+    pub paths: PathArgs,
+    /// Address and port for other agents.
+    #[arg(long, default_value = "0.0.0.0:7400", value_name = "ADDRESS:PORT")]
+    pub listen: std::net::SocketAddr,
+    /// Control group (version 2) under which services get groups of their own.
+    #[arg(long, value_name = "DIR")]
+    pub cgroup_root: Option<PathBuf>,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum ClusterCommand {
+    /// Make this node the first member of a new cluster.
+    Init {
+        /// Name of the cluster.
+        #[arg(long)]
+        name: String,
+        /// Name of this node.
+        #[arg(long = "as", value_name = "NODE")]
+        node: String,
+        /// Address under which other agents reach this one, with or without a port.
+        #[arg(long)]
+        address: String,
+        /// Address under which other engines reach this node's engine, if it is another one.
+        #[arg(long)]
+        engine_address: Option<String>,
+        /// How long a node may serve without hearing from a majority.
+        #[arg(long)]
+        lease_ms: Option<u64>,
+        /// How often nodes renew their lease.
+        #[arg(long)]
+        heartbeat_ms: Option<u64>,
+    },
+    /// Make this node a member of an existing cluster.
+    Join {
+        /// Address of the agent of any member.
+        #[arg(long)]
+        peer: String,
+        /// Name of this node.
+        #[arg(long = "as", value_name = "NODE")]
+        node: String,
+        /// Address under which other agents reach this one; the one used to reach the peer if not given.
+        #[arg(long)]
+        address: Option<String>,
+        /// Address under which other engines reach this node's engine, if it is another one.
+        #[arg(long)]
+        engine_address: Option<String>,
+    },
+    /// Show the cluster and its nodes.
+    Status,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum NodeCommand {
+    /// List the nodes.
+    List,
+}
+
+#[derive(Args, Debug)]
+pub struct CreateArgs {
+    pub name: String,
+    /// Size of a volume, for example 4GiB; once per volume.
+    #[arg(long = "size", required = true, value_parser = size::parse, value_name = "SIZE")]
+    pub sizes: Vec<u64>,
+    /// Size of the journal.
+    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
+    pub journal: Option<u64>,
+    /// Nodes that get a replica, separated by commas.
+    #[arg(long, value_delimiter = ',', conflicts_with = "replica_count", value_name = "NODES")]
+    pub replicas: Vec<String>,
+    /// Number of replicas; the nodes with the most free space get them.
+    #[arg(long, value_name = "N")]
+    pub replica_count: Option<u32>,
+    /// Nodes that should be primary, best first, separated by commas.
+    #[arg(long, value_delimiter = ',', value_name = "NODES")]
+    pub preferred: Vec<String>,
+    #[command(flatten)]
+    pub wait: WaitArgs,
+}
+
+/// Long work goes on in the cluster; the command follows it to its end unless told otherwise.
+#[derive(Args, Debug, Clone, Copy)]
+pub struct WaitArgs {
+    /// Return as soon as the change is recorded.
+    #[arg(long)]
+    pub no_wait: bool,
+    /// Give up waiting after this many seconds; the work goes on.
+    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
+    pub wait_s: u64,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum ResourceCommand {
+    /// Create a resource and wait until all its replicas are in sync.
+    Create(CreateArgs),
+    /// List the resources.
+    List,
+    /// Show one resource with its replicas.
+    Status { name: String },
+    /// Compare all replicas at one position of the log. Exits with 5 if they differ.
+    Scrub { name: String },
+    /// Delete a resource and its data on all nodes.
+    Delete {
+        name: String,
+        #[command(flatten)]
+        wait: WaitArgs,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum ServiceCommand {
+    /// Create or change a service from a TOML file; `-` reads standard input.
+    Apply { file: PathBuf },
+    /// List the services.
+    List,
+    /// Show one service.
+    Status { name: String },
+    /// Move a service to another node.
+    Move {
+        name: String,
+        #[arg(long, value_name = "NODE")]
+        to: String,
+        #[command(flatten)]
+        wait: WaitArgs,
+    },
+    /// Stop a service and forget it; its resource stays.
+    Delete {
+        name: String,
+        #[command(flatten)]
+        wait: WaitArgs,
+    },
+}
+
+#[derive(Args, Debug)]
+pub struct EventsArgs {
+    /// Only events after this one.
+    #[arg(long, default_value_t = 0, value_name = "INDEX")]
+    pub after: u64,
+    /// Go on and print events as they happen. With --json one object per line.
+    #[arg(long, short)]
+    pub follow: bool,
+    /// Only the newest N.
+    #[arg(long, short = 'n', value_name = "N")]
+    pub lines: Option<usize>,
+}

@@ -1,0 +1,59 @@
+//! The verbs that talk to an agent. They translate between the command line and the API and decide
+//! nothing themselves; advice comes from the API.
+
+pub mod cluster;
+pub mod events;
+pub mod resource;
+pub mod service;
+pub mod status;
+
+use crate::failure::{Failure, Outcome, exit};
+use std::time::{Duration, Instant};
+
+/// How often the cluster is asked while a command follows long work.
+const POLL: Duration = Duration::from_millis(250);
+
+/// Asks again and again until `step` says that the work is done, or the time is over.
+fn follow<T>(what: &str, limit_s: u64, mut step: impl FnMut() -> Outcome<Option<T>>) -> Outcome<T> {
+    let deadline = Instant::now() + Duration::from_secs(limit_s);
+    loop {
+        if let Some(done) = step()? {
+            return Ok(done);
+        }
+        if Instant::now() >= deadline {
+            let remedy = "The work goes on; `mainstay status` says what it waits for.";
+            return Err(Failure::new("wait-over", format!("{what} is not done after {limit_s} s"), remedy)
+                .with_exit(exit::UNREACHABLE));
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// Names go into request paths; the API allows only these characters in them.
+fn checked_name(name: &str) -> Outcome<&str> {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if (1..=32).contains(&name.len()) && name.chars().all(fits) {
+        return Ok(name);
+    }
+    Err(Failure::usage(
+        "bad-name",
+        format!("`{name}` is not a name"),
+        "Names have 1 to 32 characters out of a-z, 0-9 and the dash.",
+    ))
+}
+
+/// Advice as an indented list under its subject.
+fn advice_lines(advice: &[String]) -> String {
+    advice.iter().map(|line| format!("\n  → {}", line.replace('\n', "\n    "))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_name_cannot_leave_its_path() {
+        assert!(super::checked_name("db-1").is_ok());
+        for name in ["", "../nodes", "a b", "DB", "a?b", &"x".repeat(33)] {
+            assert!(super::checked_name(name).is_err(), "{name}");
+        }
+    }
+}

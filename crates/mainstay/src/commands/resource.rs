@@ -1,0 +1,182 @@
+//! `mainstay resource …`.
+
+use super::{advice_lines, checked_name, follow};
+use crate::cli::{CreateArgs, ResourceCommand, WaitArgs};
+use crate::failure::{Failure, Outcome, exit};
+use crate::output::{Output, Progress, table};
+use crate::size;
+use mainstay_api::client::Client;
+use mainstay_api::rest::{Accepted, Health, ResourceCreate, ResourceView, ScrubReport};
+
+pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome<u8> {
+    match command {
+        ResourceCommand::Create(args) => create(args, client, output)?,
+        ResourceCommand::List => {
+            let list: Vec<ResourceView> = client.get("/v1/resources")?;
+            output.result(&list, |list| overview(list))?;
+        }
+        ResourceCommand::Status { name } => {
+            let resource: ResourceView = client.get(&path(&name)?)?;
+            output.result(&resource, details)?;
+        }
+        ResourceCommand::Scrub { name } => return scrub(&name, client, output),
+        ResourceCommand::Delete { name, wait } => delete(&name, wait, client, output)?,
+    }
+    Ok(0)
+}
+
+fn path(name: &str) -> Outcome<String> {
+    Ok(format!("/v1/resources/{}", checked_name(name)?))
+}
+
+fn create(args: CreateArgs, client: &Client, output: Output) -> Outcome<()> {
+    let path = path(&args.name)?;
+    let request = ResourceCreate {
+        name: args.name.clone(),
+        volumes: args.sizes,
+        journal_bytes: args.journal,
+        replicas: args.replicas,
+        replica_count: args.replica_count,
+        preferred: args.preferred,
+    };
+    let mut resource: ResourceView = client.post("/v1/resources", &request)?;
+    if !args.wait.no_wait {
+        let mut progress = Progress::new();
+        resource = follow(&format!("resource {}", args.name), args.wait.wait_s, || {
+            let now: ResourceView = client.get(&path)?;
+            if let Some(reason) = &now.failure {
+                let remedy = now.advice.first().cloned().unwrap_or_default();
+                return Err(Failure::new("resource-failed", reason.clone(), remedy));
+            }
+            progress.show(&format!("creating: {}", summary(&now)));
+            Ok((now.health == Health::Ok && now.primary.is_some()).then_some(now))
+        })?;
+    }
+    output.result(&resource, details)
+}
+
+fn delete(name: &str, wait: WaitArgs, client: &Client, output: Output) -> Outcome<()> {
+    let path = path(name)?;
+    let accepted: Accepted = client.delete(&path)?;
+    if !wait.no_wait {
+        let mut progress = Progress::new();
+        follow(&format!("deleting resource {name}"), wait.wait_s, || {
+            let list: Vec<ResourceView> = client.get("/v1/resources")?;
+            let left = list.iter().find(|resource| resource.name == name);
+            if let Some(left) = left {
+                progress.show(&format!("deleting: {} replicas left", left.replicas.len()));
+            }
+            Ok(left.is_none().then_some(()))
+        })?;
+    }
+    output.result(&accepted, |accepted| accepted.message.clone())
+}
+
+fn scrub(name: &str, client: &Client, output: Output) -> Outcome<u8> {
+    let report: ScrubReport = {
+        let mut progress = Progress::new();
+        progress.show("comparing all replicas…");
+        client.post(&format!("{}/scrub", path(name)?), &serde_json::json!({}))?
+    };
+    output.result(&report, |report| {
+        let rows: Vec<_> = report
+            .replicas
+            .iter()
+            .map(|r| {
+                vec![
+                    r.node.clone(),
+                    r.index.to_string(),
+                    r.failure.clone().unwrap_or_else(|| r.volumes.join(" ")),
+                ]
+            })
+            .collect();
+        let verdict = if report.equal { "all replicas are equal" } else { "REPLICAS ARE NOT PROVEN EQUAL" };
+        let table = table(&["NODE", "INDEX", "DIGEST PER VOLUME"], &rows);
+        format!("{table}\nresource {} at index {}: {verdict}", report.resource, report.index)
+    })?;
+    Ok(if report.equal { 0 } else { exit::UNEQUAL })
+}
+
+pub fn health(resource: &ResourceView) -> &'static str {
+    match resource.health {
+        _ if resource.deleting => "deleting",
+        Health::Ok => "ok",
+        Health::Degraded => "degraded",
+        Health::Changing => "changing",
+        Health::Down => "DOWN",
+    }
+}
+
+fn in_sync(resource: &ResourceView) -> String {
+    let names = |wanted: bool| {
+        let list = resource.replicas.iter().filter(|replica| replica.in_sync == wanted);
+        list.map(|replica| replica.node.as_str()).collect::<Vec<_>>().join(" ")
+    };
+    let (inside, outside) = (names(true), names(false));
+    let inside = if inside.is_empty() { "none".to_owned() } else { inside };
+    if outside.is_empty() { format!("in sync {inside}") } else { format!("in sync {inside}, not {outside}") }
+}
+
+/// One line about a resource.
+pub fn summary(resource: &ResourceView) -> String {
+    let primary = resource.primary.as_deref().map_or("no primary".into(), |node| format!("primary {node}"));
+    format!("resource {}: {}, {primary}, {}", resource.name, health(resource), in_sync(resource))
+}
+
+fn sizes(resource: &ResourceView) -> String {
+    resource.volumes.iter().map(|&bytes| size::format(bytes)).collect::<Vec<_>>().join(" + ")
+}
+
+fn overview(list: &[ResourceView]) -> String {
+    let row = |resource: &ResourceView| {
+        let primary = resource.primary.clone().unwrap_or_else(|| "none".into());
+        vec![resource.name.clone(), health(resource).into(), primary, in_sync(resource), sizes(resource)]
+    };
+    let rows: Vec<_> = list.iter().map(row).collect();
+    table(&["RESOURCE", "HEALTH", "PRIMARY", "REPLICAS", "VOLUMES"], &rows)
+}
+
+fn details(resource: &ResourceView) -> String {
+    let mut text = format!(
+        "{}\nvolumes {}, journal {}, epoch {}, version {}",
+        summary(resource),
+        sizes(resource),
+        size::format(resource.journal_bytes),
+        resource.epoch,
+        resource.version
+    );
+    let lag = |node: &str| {
+        let mut peers = resource.replicas.iter().filter_map(|r| r.live.as_ref()).flat_map(|live| &live.peers);
+        peers.find(|peer| peer.node == node)
+    };
+    let row = |replica: &mainstay_api::rest::ReplicaView| {
+        let sync = if replica.in_sync { "in sync" } else { "not in sync" };
+        let peer = lag(&replica.node).map_or(String::new(), |peer| {
+            let copied =
+                peer.progress_percent.map_or(String::new(), |percent| format!(", {percent} % copied"));
+            format!("{}, {} behind{copied}", peer.state, size::format(peer.lag_bytes))
+        });
+        match &replica.live {
+            None => vec![replica.node.clone(), sync.into(), "no answer".into(), String::new(), peer],
+            Some(live) => {
+                let role = format!("{}, {}", live.role, live.data);
+                vec![
+                    replica.node.clone(),
+                    sync.into(),
+                    role,
+                    format!("{} of {}", live.commit, live.end),
+                    peer,
+                ]
+            }
+        }
+    };
+    let rows: Vec<_> = resource.replicas.iter().map(row).collect();
+    text += &format!("\n{}", table(&["NODE", "RECORDED", "ROLE", "COMMITTED", "SEEN BY THE PRIMARY"], &rows));
+    for device in resource.replicas.iter().filter_map(|r| r.live.as_ref()).flat_map(|live| &live.devices) {
+        text += &format!("\nvolume {} is {}", device.volume, device.path);
+    }
+    if let Some(reason) = &resource.failure {
+        text += &format!("\nlast failure: {reason}");
+    }
+    text + &advice_lines(&resource.advice)
+}

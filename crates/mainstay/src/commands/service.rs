@@ -1,0 +1,110 @@
+//! `mainstay service …`.
+
+use super::{advice_lines, checked_name, follow};
+use crate::cli::{ServiceCommand, WaitArgs};
+use crate::failure::{Context, Outcome};
+use crate::output::{Output, Progress, table};
+use mainstay_api::client::Client;
+use mainstay_api::rest::{Accepted, ServiceApply, ServiceMove, ServiceView};
+use std::io::Read;
+use std::path::Path;
+
+pub fn run(command: ServiceCommand, client: &Client, output: Output) -> Outcome<u8> {
+    match command {
+        ServiceCommand::Apply { file } => {
+            let service: ServiceView = client.put("/v1/services", &ServiceApply { toml: read(&file)? })?;
+            output.result(&service, details)?;
+        }
+        ServiceCommand::List => {
+            let list: Vec<ServiceView> = client.get("/v1/services")?;
+            output.result(&list, |list| overview(list))?;
+        }
+        ServiceCommand::Status { name } => {
+            let service: ServiceView = client.get(&path(&name)?)?;
+            output.result(&service, details)?;
+        }
+        ServiceCommand::Move { name, to, wait } => relocate(&name, &to, wait, client, output)?,
+        ServiceCommand::Delete { name, wait } => delete(&name, wait, client, output)?,
+    }
+    Ok(0)
+}
+
+fn path(name: &str) -> Outcome<String> {
+    Ok(format!("/v1/services/{}", checked_name(name)?))
+}
+
+fn read(file: &Path) -> Outcome<String> {
+    let mut text = String::new();
+    let result = if file == Path::new("-") {
+        std::io::stdin().read_to_string(&mut text)
+    } else {
+        std::fs::File::open(file).and_then(|mut file| file.read_to_string(&mut text))
+    };
+    result.or_fail("service-file-unreadable", || format!("read the service file {}", file.display()))?;
+    Ok(text)
+}
+
+fn relocate(name: &str, to: &str, wait: WaitArgs, client: &Client, output: Output) -> Outcome<()> {
+    let path = path(name)?;
+    let accepted: Accepted =
+        client.post(&format!("{path}/move"), &ServiceMove { to: checked_name(to)?.to_owned() })?;
+    if !wait.no_wait {
+        let mut progress = Progress::new();
+        follow(&format!("moving service {name}"), wait.wait_s, || {
+            let now: ServiceView = client.get(&path)?;
+            progress.show(&summary(&now));
+            Ok((now.phase == "running" && now.phase_node.as_deref() == Some(to)).then_some(()))
+        })?;
+    }
+    output.result(&accepted, |accepted| accepted.message.clone())
+}
+
+fn delete(name: &str, wait: WaitArgs, client: &Client, output: Output) -> Outcome<()> {
+    let accepted: Accepted = client.delete(&path(name)?)?;
+    if !wait.no_wait {
+        let mut progress = Progress::new();
+        follow(&format!("deleting service {name}"), wait.wait_s, || {
+            let list: Vec<ServiceView> = client.get("/v1/services")?;
+            let left = list.iter().find(|service| service.name == name);
+            if let Some(left) = left {
+                progress.show(&summary(left));
+            }
+            Ok(left.is_none().then_some(()))
+        })?;
+    }
+    output.result(&accepted, |accepted| accepted.message.clone())
+}
+
+fn place(service: &ServiceView) -> &str {
+    service.phase_node.as_deref().or(service.node.as_deref()).unwrap_or("no node")
+}
+
+/// One line about a service.
+pub fn summary(service: &ServiceView) -> String {
+    let vip = service.vip.as_deref().map_or(String::new(), |vip| format!(", address {vip}"));
+    let deleting = if service.deleting { ", being deleted" } else { "" };
+    format!("service {}: {} on {}{vip}{deleting}", service.name, service.phase, place(service))
+}
+
+fn overview(list: &[ServiceView]) -> String {
+    let row = |service: &ServiceView| {
+        let vip = service.vip.clone().unwrap_or_default();
+        vec![
+            service.name.clone(),
+            service.phase.clone(),
+            place(service).into(),
+            vip,
+            service.resource.clone(),
+        ]
+    };
+    let rows: Vec<_> = list.iter().map(row).collect();
+    table(&["SERVICE", "PHASE", "NODE", "ADDRESS", "RESOURCE"], &rows)
+}
+
+fn details(service: &ServiceView) -> String {
+    let mut text = format!("{}, on resource {}", summary(service), service.resource);
+    for failure in &service.failures {
+        text += &format!("\n{} failures on {}, the last: {}", failure.count, failure.node, failure.reason);
+    }
+    text + &advice_lines(&service.advice)
+}

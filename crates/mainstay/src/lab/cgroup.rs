@@ -1,0 +1,117 @@
+//! Control groups (version 2) of a lab: `mainstay-lab-<name>/<node>/…`. They are how all processes of a
+//! node are found, frozen and killed at once, whatever they did to their names and parents.
+
+use super::state::{Lab, cgroup_name};
+use crate::failure::{Context, Failure, Outcome};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Group of a node's first process, engine, agent and `lab exec`. Services get groups beside it, and no
+/// service name contains an underscore.
+const OWN: &str = "_node";
+
+/// Where version 2 is mounted: `/sys/fs/cgroup`, or a directory below it on machines that still use
+/// version 1 as well.
+fn root() -> Outcome<PathBuf> {
+    let mounts =
+        std::fs::read_to_string("/proc/self/mountinfo").or_fail("lab-cgroup", || "read mounts".into())?;
+    let found = mounts.lines().find_map(|line| {
+        let (left, right) = line.split_once(" - ")?;
+        (right.split(' ').next() == Some("cgroup2")).then(|| left.split(' ').nth(4))?
+    });
+    found.map(PathBuf::from).ok_or_else(|| {
+        Failure::new(
+            "lab-cgroup",
+            "no control groups of version 2 are mounted",
+            "mount -t cgroup2 none /sys/fs/cgroup",
+        )
+    })
+}
+
+pub fn of_lab(name: &str) -> Outcome<PathBuf> {
+    Ok(root()?.join(cgroup_name(name)))
+}
+
+/// The group of a node, under which its services get theirs.
+pub fn of_node(lab: &Lab, node: &str) -> Outcome<PathBuf> {
+    Ok(of_lab(&lab.name)?.join(node))
+}
+
+pub fn create(lab: &Lab, node: &str) -> Outcome<()> {
+    let group = of_node(lab, node)?.join(OWN);
+    std::fs::create_dir_all(&group).or_fail("lab-cgroup", || format!("make {}", group.display()))
+}
+
+/// Moves this process into a node's group; it is killed with the node.
+pub fn enter(lab: &Lab, node: &str) -> Outcome<()> {
+    let file = of_node(lab, node)?.join(OWN).join("cgroup.procs");
+    std::fs::write(&file, "0").or_fail("lab-cgroup", || format!("enter {}", file.display()))
+}
+
+pub fn set_frozen(group: &Path, frozen: bool) -> Outcome<()> {
+    let file = group.join("cgroup.freeze");
+    std::fs::write(&file, if frozen { "1" } else { "0" })
+        .or_fail("lab-cgroup", || format!("write {}", file.display()))
+}
+
+pub fn is_frozen(group: &Path) -> bool {
+    std::fs::read_to_string(group.join("cgroup.freeze")).is_ok_and(|text| text.trim() == "1")
+}
+
+/// Whether a line of the group's events is set: `populated`, `frozen`.
+pub fn event(group: &Path, name: &str) -> bool {
+    let events = std::fs::read_to_string(group.join("cgroup.events")).unwrap_or_default();
+    events.lines().any(|line| line.strip_prefix(name).is_some_and(|value| value.trim() == "1"))
+}
+
+/// Kills every process in the group and below, frozen or not, without waiting.
+pub fn kill(group: &Path) -> Outcome<()> {
+    if !group.exists() {
+        return Ok(());
+    }
+    let file = group.join("cgroup.kill");
+    std::fs::write(&file, "1").or_fail("lab-cgroup", || format!("write {}", file.display()))
+}
+
+/// Waits until the group has no process; false if the time is over.
+pub fn wait_empty(group: &Path, limit: Duration) -> bool {
+    let deadline = Instant::now() + limit;
+    while event(group, "populated") {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    true
+}
+
+/// Removes a group with all groups below it. They have to be empty of processes.
+pub fn remove(group: &Path) -> Outcome<()> {
+    let Ok(entries) = std::fs::read_dir(group) else { return Ok(()) };
+    for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        remove(&entry.path())?;
+    }
+    // A group stays busy for a moment after its last process has been reaped.
+    for _ in 0..100 {
+        match std::fs::remove_dir(group) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                std::thread::sleep(Duration::from_millis(10))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            other => return other.or_fail("lab-cgroup", || format!("remove {}", group.display())),
+        }
+    }
+    Err(Failure::new("lab-cgroup", format!("{} stays busy", group.display()), ""))
+}
+
+/// Processes in the group and below.
+pub fn processes(group: &Path) -> Vec<u32> {
+    let own = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    let mut pids: Vec<u32> = own.lines().filter_map(|line| line.parse().ok()).collect();
+    if let Ok(entries) = std::fs::read_dir(group) {
+        for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+            pids.extend(processes(&entry.path()));
+        }
+    }
+    pids
+}

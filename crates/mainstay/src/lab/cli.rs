@@ -1,0 +1,105 @@
+//! The command line of the lab.
+
+use crate::size;
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+#[derive(Args, Debug)]
+pub struct LabCommand {
+    /// Name of the lab; several can be up at once.
+    #[arg(long, global = true, env = "MAINSTAY_LAB", default_value = "lab", value_parser = lab_name)]
+    pub name: String,
+    /// Directory that holds the labs: state, disks, logs.
+    #[arg(long, global = true, env = "MAINSTAY_LAB_DIR", value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    #[command(subcommand)]
+    pub verb: LabVerb,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum LabVerb {
+    /// Make a lab and form a cluster of its nodes.
+    Up(UpArgs),
+    /// Remove a lab, its disks included. Works on remains as well.
+    Down,
+    /// Cut a node's power: every process dies at once, unsynced data is gone.
+    Kill { node: String },
+    /// Return a node after a power cut.
+    Start { node: String },
+    /// Stop all processes of a node where they stand.
+    Pause { node: String },
+    /// Let a paused node go on.
+    Resume { node: String },
+    /// Let nothing pass between two nodes.
+    Cut { one: String, other: String },
+    /// Cut a node off from everything.
+    Isolate { node: String },
+    /// End all cuts and isolations.
+    Heal,
+    /// Run a command inside a node, or inside the network of `client`. Passes its exit code.
+    Exec {
+        node: String,
+        #[arg(last = true, required = true, value_name = "COMMAND")]
+        command: Vec<String>,
+    },
+    /// Show the nodes and the state of the network.
+    Status,
+    /// Show what engine and agent of a node have logged.
+    Logs(LogsArgs),
+}
+
+#[derive(Args, Debug)]
+pub struct UpArgs {
+    /// Number of nodes.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=32))]
+    pub nodes: u8,
+    /// Size of each node's disk; space is taken only as it is written.
+    #[arg(long, default_value = "16GiB", value_parser = size::parse, value_name = "SIZE")]
+    pub disk: u64,
+    /// Start neither engine nor agent; form no cluster.
+    #[arg(long)]
+    pub plain: bool,
+    /// Lease of the cluster.
+    #[arg(long, value_name = "MS")]
+    pub lease_ms: Option<u64>,
+    /// Leave everything as it is if this fails, to look at it.
+    #[arg(long)]
+    pub keep: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct LogsArgs {
+    pub node: String,
+    /// Only this program.
+    #[arg(long, value_parser = ["engine", "agent", "init"])]
+    pub program: Option<String>,
+    /// Number of lines from the end of each log.
+    #[arg(long, short = 'n', default_value_t = 40)]
+    pub lines: usize,
+    /// Go on and print lines as they are written.
+    #[arg(long, short)]
+    pub follow: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct LabNodeArgs {
+    /// Directory of the lab itself.
+    #[arg(long)]
+    pub lab_dir: PathBuf,
+    #[arg(long = "self")]
+    pub node: String,
+    /// Loop device with the node's disk.
+    #[arg(long)]
+    pub device: PathBuf,
+    /// Set by the process that has entered the new namespaces.
+    #[arg(long)]
+    pub inside: bool,
+}
+
+fn lab_name(text: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if (1..=32).contains(&text.len()) && text.chars().all(fits) {
+        return Ok(text.to_owned());
+    }
+    Err("a lab's name has 1 to 32 characters out of a-z, 0-9 and the dash".into())
+}

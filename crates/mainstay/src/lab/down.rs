@@ -1,0 +1,81 @@
+//! Removes a lab, or what is left of one. Everything is found by its name in the kernel, not only by
+//! the state file.
+
+use super::state::{LOCK_FILE, Lock, STATE_FILE};
+use super::{cgroup, disk, fuse, network, node, tool};
+use crate::failure::{Context, Failure, Outcome};
+use std::path::Path;
+use std::time::Duration;
+
+const DETACHED_WITHIN: Duration = Duration::from_secs(30);
+
+/// What exists of a lab of this name, in words; empty if nothing does.
+pub fn remains(base: &Path, name: &str) -> Outcome<Vec<String>> {
+    let dir = base.join(name);
+    let mut found = network::namespaces(name)?;
+    let group = cgroup::of_lab(name)?;
+    if group.exists() {
+        found.push(group.display().to_string());
+    }
+    found.extend(disk::attached_below(&dir).iter().map(|device| device.display().to_string()));
+    if dir.join(STATE_FILE).exists() {
+        found.push(dir.display().to_string());
+    }
+    Ok(found)
+}
+
+/// Files are deleted only in a directory that a lab has made.
+pub fn refuse_foreign(dir: &Path) -> Outcome<()> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Ok(()) };
+    let names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+    if names.iter().any(|name| name == STATE_FILE) || names.iter().all(|name| name == LOCK_FILE) {
+        return Ok(());
+    }
+    Err(Failure::new(
+        "lab-dir-foreign",
+        format!("{} holds files that no lab has made", dir.display()),
+        "Give another --name or --dir.",
+    ))
+}
+
+pub fn run(base: &Path, name: &str) -> Outcome<()> {
+    tool::check()?;
+    let dir = base.join(name);
+    refuse_foreign(&dir)?;
+    if remains(base, name)?.is_empty() {
+        return Err(Failure::new(
+            "lab-unknown",
+            format!("there is no lab `{name}` in {}", base.display()),
+            "Give --name or --dir if it has another name or place.",
+        ));
+    }
+    std::fs::create_dir_all(&dir).or_fail("lab-state", || format!("make {}", dir.display()))?;
+    let _lock = Lock::take(base, name)?;
+    remove(base, name)
+}
+
+/// Removes everything, going on after failures so that as little as possible stays; returns the first.
+pub fn remove(base: &Path, name: &str) -> Outcome<()> {
+    let dir = base.join(name);
+    let group = cgroup::of_lab(name)?;
+    let mut connections: Vec<u32> =
+        cgroup::processes(&group).into_iter().flat_map(fuse::connections).collect();
+    connections.sort_unstable();
+    connections.dedup();
+    let mut result = node::kill_and_wait(&group, &connections);
+    let left = disk::wait_detached(&dir, DETACHED_WITHIN);
+    if !left.is_empty() {
+        let message = format!("loop devices are still in use: {left:?}");
+        result = result.and(Err(Failure::new("lab-disk-busy", message, "Try again in a moment.")));
+    }
+    for namespace in network::namespaces(name)? {
+        result = result.and(network::delete_namespace(&namespace));
+    }
+    result = result.and(cgroup::remove(&group));
+    // The state file stays until all it stands for is gone, so that the next `down` finds it.
+    result?;
+    std::fs::remove_dir_all(&dir).or_fail("lab-state", || format!("remove {}", dir.display()))?;
+    // Other labs may live beside it; then this refuses, as it should.
+    let _ = std::fs::remove_dir(base);
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! FUSE connections of a node. A request that waits for a dead file system server would keep a process
+//! of the node from dying; aborting the connection ends the wait.
+
+use crate::failure::{Context, Outcome};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use std::process::Command;
+
+/// Connection numbers of the FUSE file systems that a process sees and this one does not: a node's own.
+pub fn connections(pid: u32) -> Vec<u32> {
+    let outside = seen_by("self");
+    seen_by(&pid.to_string()).into_iter().filter(|connection| !outside.contains(connection)).collect()
+}
+
+/// The number is the minor part of the mount's device number.
+fn seen_by(process: &str) -> Vec<u32> {
+    let mounts = std::fs::read_to_string(format!("/proc/{process}/mountinfo")).unwrap_or_default();
+    let connection = |line: &str| {
+        let (left, right) = line.split_once(" - ")?;
+        let kind = right.split(' ').next()?;
+        if kind != "fuse" && kind != "fuseblk" && !kind.starts_with("fuse.") {
+            return None;
+        }
+        left.split(' ').nth(2)?.split_once(':')?.1.parse().ok()
+    };
+    mounts.lines().filter_map(connection).collect()
+}
+
+/// Aborts connections in a process of its own, because the control file system has to be mounted for
+/// it, and nothing of that may remain.
+pub fn abort(connections: &[u32]) -> Outcome<()> {
+    if connections.is_empty() {
+        return Ok(());
+    }
+    let exe = std::env::current_exe().or_fail("lab-fuse", || "find this program".into())?;
+    let numbers = connections.iter().map(u32::to_string);
+    Command::new(exe)
+        .arg("lab-fuse-abort")
+        .args(numbers)
+        .status()
+        .or_fail("lab-fuse", || "abort file system connections".into())
+        .map(drop)
+}
+
+/// The part of [`abort`] that runs in its own process.
+pub fn abort_here(connections: &[u32]) -> Outcome<()> {
+    let nothing = None::<&str>;
+    unshare(CloneFlags::CLONE_NEWNS)
+        .and_then(|()| mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing))
+        .and_then(|()| {
+            mount(Some("fusectl"), "/sys/fs/fuse/connections", Some("fusectl"), MsFlags::empty(), nothing)
+        })
+        .or_fail("lab-fuse", || "mount the FUSE control file system".into())?;
+    for connection in connections {
+        // A connection that has ended by itself is as good.
+        let _ = std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1");
+    }
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! A whole cluster on one machine: a network, mount, process and host name namespace per node, its own
+//! disk that loses unsynced data in a power cut, and a switch whose ports can be cut.
+//!
+//! What a lab guarantees:
+//! - The host's own network namespace gets no address, interface or rule. Mounts exist only inside nodes.
+//! - Everything is named after the lab, and the state file is written before the first of it is made, so
+//!   `lab down` removes all of it, whatever died when.
+//! - A power cut is one: no packet leaves after the link went down, nothing reaches the disk afterwards,
+//!   no process of the node runs when the command returns.
+//! - A lab that is up belongs to no process. It stays when the command that made it ends.
+//!
+//! Reading order: `state` (what a lab is), `up`, `node` (start and power cut), `init` (first process of a
+//! node), `network`, `disk`, `cgroup`, `exec`, `down`.
+
+mod cgroup;
+pub mod cli;
+mod disk;
+mod down;
+mod exec;
+pub mod fuse;
+pub mod init;
+mod logs;
+mod network;
+mod node;
+mod report;
+pub mod state;
+mod sys;
+mod tool;
+mod up;
+
+use crate::failure::{Failure, Outcome, exit};
+use crate::output::{self, Output};
+use cli::{LabCommand, LabVerb};
+use state::{Lab, base_dir};
+
+pub fn run(command: LabCommand, output: Output) -> Outcome<u8> {
+    let dir = base_dir(command.dir.as_deref());
+    let name = command.name.as_str();
+    if let LabVerb::Exec { node, command } = &command.verb {
+        let status = require_root().and_then(|()| exec::run(&Lab::load(&dir, name)?, node, command));
+        return status.map_err(|failure| failure.with_exit(exit::EXEC));
+    }
+    require_root()?;
+    match command.verb {
+        LabVerb::Up(args) => up::run(&dir, name, &args, output)?,
+        LabVerb::Down => {
+            down::run(&dir, name)?;
+            output::line(&format!("lab `{name}` is gone"));
+        }
+        LabVerb::Kill { node } => changed(&dir, name, |lab| {
+            node::power_cut(lab, &node)?;
+            Ok(format!("{node} has lost its power; `mainstay lab start {node} --name {name}` returns it"))
+        })?,
+        LabVerb::Start { node } => changed(&dir, name, |lab| {
+            node::start(lab, &node)?;
+            Ok(format!("{node} runs again"))
+        })?,
+        LabVerb::Pause { node } => changed(&dir, name, |lab| {
+            node::freeze(lab, &node, true)?;
+            Ok(format!("{node} stands still; `mainstay lab resume {node} --name {name}` lets it go on"))
+        })?,
+        LabVerb::Resume { node } => changed(&dir, name, |lab| {
+            node::freeze(lab, &node, false)?;
+            Ok(format!("{node} goes on"))
+        })?,
+        LabVerb::Cut { one, other } => changed(&dir, name, |lab| {
+            lab.port(&one)?;
+            lab.port(&other)?;
+            if one == other {
+                return Err(Failure::usage("lab-cut", "a port cannot be cut from itself", "Name two nodes."));
+            }
+            lab.cuts.insert((one.clone(), other.clone()));
+            network::apply_cuts(lab)?;
+            Ok(format!("nothing passes between {one} and {other}; `mainstay lab heal --name {name}` ends it"))
+        })?,
+        LabVerb::Isolate { node } => changed(&dir, name, |lab| {
+            lab.port(&node)?;
+            lab.isolated.insert(node.clone());
+            network::apply_cuts(lab)?;
+            Ok(format!("{node} is cut off from everything; `mainstay lab heal --name {name}` ends it"))
+        })?,
+        LabVerb::Heal => changed(&dir, name, |lab| {
+            lab.cuts.clear();
+            lab.isolated.clear();
+            network::apply_cuts(lab)?;
+            Ok("all links are whole".into())
+        })?,
+        LabVerb::Status => report::run(&Lab::load(&dir, name)?, output)?,
+        LabVerb::Logs(args) => logs::run(&Lab::load(&dir, name)?, &args)?,
+        LabVerb::Exec { .. } => unreachable!("handled above, because its exit code is the command's"),
+    }
+    Ok(0)
+}
+
+/// Runs one change of a lab under its lock and saves what is known afterwards, also when it failed.
+fn changed(
+    dir: &std::path::Path,
+    name: &str,
+    change: impl FnOnce(&mut Lab) -> Outcome<String>,
+) -> Outcome<()> {
+    let _lock = state::Lock::take(dir, name)?;
+    let mut lab = Lab::load(dir, name)?;
+    let result = change(&mut lab);
+    lab.save()?;
+    output::line(&result?);
+    Ok(())
+}
+
+fn require_root() -> Outcome<()> {
+    if nix::unistd::geteuid().is_root() {
+        return Ok(());
+    }
+    Err(Failure::new(
+        "lab-needs-root",
+        "a lab makes namespaces, mounts and loop devices, and only root may do that",
+        "Run the command as root, for example with sudo.",
+    ))
+}

@@ -1,0 +1,212 @@
+//! Makes a lab and forms a cluster of its nodes.
+
+use super::cli::UpArgs;
+use super::state::{CLIENT, Lab, Lock, Phase};
+use super::{cgroup, disk, down, logs, network, node, sys, tool};
+use crate::failure::{Context, Failure, Outcome, exit};
+use crate::output::{Output, Progress};
+use crate::size;
+use mainstay_api::client::Client;
+use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView, NodeStatus, StatusView};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const AGENT_PORT: u16 = 7400;
+/// How long an agent gets to answer, to join, and all together to see each other.
+const STEP_WITHIN: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(50);
+/// One request to an agent that may be starting.
+const REQUEST_WITHIN: Duration = Duration::from_secs(10);
+
+pub fn run(base: &Path, name: &str, args: &UpArgs, output: Output) -> Outcome<()> {
+    tool::check()?;
+    if args.disk < disk::DISK_BYTES_MIN {
+        let least = size::format(disk::DISK_BYTES_MIN);
+        return Err(Failure::usage(
+            "lab-disk-small",
+            "the disk is too small",
+            format!("Give at least {least}."),
+        ));
+    }
+    let dir = base.join(name);
+    down::refuse_foreign(&dir)?;
+    std::fs::create_dir_all(&dir).or_fail("lab-state", || format!("make {}", dir.display()))?;
+    let base = std::fs::canonicalize(base).or_fail("lab-state", || format!("find {}", base.display()))?;
+    let _lock = Lock::take(&base, name)?;
+    refuse_remains(&base, name)?;
+    let mut lab = Lab::plan(&base, name, args.nodes, args.disk, args.plain);
+    // Known before it exists: whatever happens now, `down` finds it.
+    lab.save()?;
+    sys::note_interrupts();
+    if let Err(failure) = create(&mut lab, args) {
+        return Err(give_up(&base, &lab, args, failure));
+    }
+    output.result(&lab, summary)
+}
+
+fn refuse_remains(base: &Path, name: &str) -> Outcome<()> {
+    let found = down::remains(base, name)?;
+    if found.is_empty() {
+        return Ok(());
+    }
+    if let Ok(lab) = Lab::load(base, name)
+        && lab.phase == Phase::Up
+        && lab.nodes.iter().any(|node| lab.init_pid(node).is_some())
+    {
+        let remedy = format!(
+            "Use it (`mainstay lab status --name {name}`) or end it: mainstay lab down --name {name}"
+        );
+        return Err(Failure::new("lab-is-up", format!("lab `{name}` is up already"), remedy));
+    }
+    Err(Failure::new(
+        "lab-remains",
+        format!("an earlier lab `{name}` was not taken down; there are still: {}", found.join(", ")),
+        format!("mainstay lab down --name {name}"),
+    ))
+}
+
+/// Removes what was made so far and says so.
+fn give_up(base: &Path, lab: &Lab, args: &UpArgs, mut failure: Failure) -> Failure {
+    if args.keep && !sys::interrupted() {
+        failure.body.remedy = format!("Everything is left as it is; mainstay lab down --name {}", lab.name);
+        return failure;
+    }
+    match down::remove(base, &lab.name) {
+        Ok(()) => failure.body.message += "; what was made of the lab is removed again",
+        Err(second) => {
+            failure.body.message += &format!("; and cleaning up failed: {}", second.body.message);
+            failure.body.remedy = format!("mainstay lab down --name {}", lab.name);
+        }
+    }
+    failure
+}
+
+fn go_on() -> Outcome<()> {
+    if sys::interrupted() {
+        return Err(Failure::new("interrupted", "interrupted", "").with_exit(exit::FAILED));
+    }
+    Ok(())
+}
+
+fn create(lab: &mut Lab, args: &UpArgs) -> Outcome<()> {
+    let mut progress = Progress::new();
+    progress.show("making the switch");
+    network::create_switch(lab)?;
+    cgroup::create(lab, CLIENT)?;
+    network::plug(lab, &lab.client())?;
+    let names: Vec<String> = lab.nodes.iter().map(|node| node.name.clone()).collect();
+    for name in &names {
+        go_on()?;
+        progress.show(&format!("starting {name}"));
+        let logs = node::log_dir(lab, name);
+        std::fs::create_dir_all(&logs).or_fail("lab-state", || format!("make {}", logs.display()))?;
+        disk::create(&node::image(lab, name), lab.disk_bytes)?;
+        node::start(lab, name)?;
+    }
+    if !lab.plain {
+        form_cluster(lab, args, &mut progress)?;
+    }
+    go_on()?;
+    lab.phase = Phase::Up;
+    lab.save()
+}
+
+/// Repeats a step until it gives a value; between tries it looks whether to stop.
+fn within<T>(what: &str, mut step: impl FnMut() -> Outcome<Option<T>>) -> Outcome<T> {
+    let deadline = Instant::now() + STEP_WITHIN;
+    let mut last = None;
+    loop {
+        go_on()?;
+        match step() {
+            Ok(Some(value)) => return Ok(value),
+            Ok(None) => {}
+            Err(failure) => last = Some(failure.body.message),
+        }
+        if Instant::now() > deadline {
+            let why = last.map_or(String::new(), |last| format!(": {last}"));
+            let limit = STEP_WITHIN.as_secs();
+            return Err(Failure::new("lab-cluster", format!("{what} took longer than {limit} s{why}"), ""));
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+fn form_cluster(lab: &Lab, args: &UpArgs, progress: &mut Progress) -> Outcome<()> {
+    let mut first: Option<Client> = None;
+    for member in &lab.nodes {
+        let name = &member.name;
+        let client = Client::new(lab.agent_socket(member)?).with_timeout(REQUEST_WITHIN);
+        progress.show(&format!("waiting for the agent of {name}"));
+        within(&format!("the agent of {name}"), || {
+            lab.running(member)?;
+            let status: StatusView = client.get("/v1/status")?;
+            Ok(status.engine.connected.then_some(()))
+        })
+        .map_err(|failure| with_log(lab, name, failure))?;
+        progress.show(&format!("making {name} a member"));
+        within(&format!("the membership of {name}"), || {
+            let address = format!("{}:{AGENT_PORT}", member.address);
+            let joined: Result<ClusterView, _> = if first.is_none() {
+                let request = ClusterInit {
+                    name: lab.name.clone(),
+                    node: name.clone(),
+                    address,
+                    engine_address: None,
+                    lease_ms: args.lease_ms,
+                    heartbeat_ms: None,
+                };
+                client.post("/v1/cluster/init", &request)
+            } else {
+                let peer = format!("{}:{AGENT_PORT}", lab.nodes[0].address);
+                let request =
+                    ClusterJoin { peer, node: name.clone(), address: Some(address), engine_address: None };
+                client.post("/v1/cluster/join", &request)
+            };
+            // A request whose answer got lost may have been carried out all the same.
+            let member_now =
+                client.get::<StatusView>("/v1/status").is_ok_and(|status| status.cluster.is_some());
+            if joined.is_ok() || member_now {
+                Ok(Some(()))
+            } else {
+                joined.map(|_| None).map_err(Failure::from)
+            }
+        })
+        .map_err(|failure| with_log(lab, name, failure))?;
+        first.get_or_insert(client);
+    }
+    let Some(first) = first else { return Ok(()) };
+    progress.show("waiting until all nodes see each other");
+    within("seeing all nodes alive", || {
+        let cluster: ClusterView = first.get("/v1/cluster")?;
+        let well = cluster.nodes.iter().filter(|node| node.status == NodeStatus::Alive && node.connected);
+        Ok((well.count() == lab.nodes.len()).then_some(()))
+    })
+}
+
+/// The end of a node's logs usually says why it does not answer.
+fn with_log(lab: &Lab, name: &str, mut failure: Failure) -> Failure {
+    for program in ["init", "engine", "agent"] {
+        let lines = logs::tail(&node::log_dir(lab, name).join(format!("{program}.log")), 5);
+        for line in lines {
+            failure.body.message += &format!("\n  {name} {program} | {line}");
+        }
+    }
+    failure.body.remedy = "`mainstay lab up --keep` leaves the logs to look at.".into();
+    failure
+}
+
+fn summary(lab: &Lab) -> String {
+    let name = &lab.name;
+    let nodes: Vec<_> = lab.nodes.iter().map(|node| format!("{} ({})", node.name, node.address)).collect();
+    let client = lab.client().address;
+    let mut text = format!("lab {name} is up: {}, client ({client})\nnext:", nodes.join(", "));
+    if !lab.plain {
+        text += &format!("\n  mainstay --lab {name} status");
+        text += &format!(
+            "\n  mainstay --lab {name} resource create db --size 1GiB --replica-count {}",
+            lab.nodes.len().min(3)
+        );
+    }
+    text += &format!("\n  mainstay lab exec n1 --name {name} -- bash\n  mainstay lab kill n1 --name {name}");
+    text + &format!("\n  mainstay lab down --name {name}")
+}
