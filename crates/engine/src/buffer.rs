@@ -28,7 +28,8 @@ const LARGE_IDLE_MAX: usize = 4;
 
 const CLASSES: usize = (BUFFER_BYTES_MAX / BUFFER_BYTES_MIN).trailing_zeros() as usize + 1;
 const _: () = assert!(BUFFER_BYTES_MIN.is_power_of_two() && BUFFER_BYTES_MAX.is_power_of_two());
-const _: () = assert!(BUFFER_BYTES_MAX as u64 >= mainstay_types::BATCH_BYTES_MAX + mainstay_types::BLOCK_BYTES);
+const _: () =
+    assert!(BUFFER_BYTES_MAX as u64 >= mainstay_types::BATCH_BYTES_MAX + mainstay_types::BLOCK_BYTES);
 
 const fn class_of(len: usize) -> usize {
     let len = if len < BUFFER_BYTES_MIN { BUFFER_BYTES_MIN } else { len.next_power_of_two() };
@@ -53,7 +54,8 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     fn map(bytes: usize) -> Self {
-        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no existing memory.
+        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no existing
+        // memory.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -196,8 +198,8 @@ impl BufMut {
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         let memory = self.memory();
-        // SAFETY: the mapping holds `bytes` initialised bytes and nobody writes to it while `self` is borrowed:
-        // an operation of the kernel owns its buffer until it has completed.
+        // SAFETY: the mapping holds `bytes` initialised bytes and nobody writes to it while `self` is
+        // borrowed: an operation of the kernel owns its buffer until it has completed.
         unsafe { std::slice::from_raw_parts(memory.start.as_ptr(), memory.bytes) }
     }
 
@@ -208,7 +210,8 @@ impl BufMut {
         unsafe { std::slice::from_raw_parts_mut(memory.start.as_ptr(), memory.bytes) }
     }
 
-    /// The first `len` bytes as shared, read-only bytes; the memory returns to the pool with the last of them.
+    /// The first `len` bytes as shared, read-only bytes; the memory returns to the pool with the last of
+    /// them.
     ///
     /// # Panics
     /// When `len` exceeds the capacity.
@@ -292,7 +295,8 @@ mod tests {
                 let pool = pool.clone();
                 std::thread::spawn(move || {
                     for round in 0..2000usize {
-                        let held: Vec<_> = (0..round % 7).map(|n| pool.get(4096 << (n % 3)).freeze(1)).collect();
+                        let held: Vec<_> =
+                            (0..round % 7).map(|n| pool.get(4096 << (n % 3)).freeze(1)).collect();
                         drop(held);
                         assert!(pool.idle_bytes() <= (32 << 10) + 4 * (16 << 10));
                     }

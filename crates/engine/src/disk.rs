@@ -1,12 +1,13 @@
 //! A replica's disk: what the store wants done, as operations on the ring.
 //!
-//! What this file guarantees: an operation is reported complete only when every byte of it was moved, and for
-//! durable ones is on stable storage; a short transfer is continued, or fails with a stated reason when it ended
-//! inside a block. A failure is never retried (R13). Memory that direct I/O cannot take is copied into memory that it
-//! can.
+//! What this file guarantees: an operation is reported complete only when every byte of it was moved, and
+//! for durable ones is on stable storage; a short transfer is continued, or fails with a stated reason when
+//! it ended inside a block. A failure is never retried (R13). Memory that direct I/O cannot take is copied
+//! into memory that it can.
 //!
-//! Durable writes are direct writes with RWF_DSYNC over blocks that were written when the replica was made, so that
-//! the file system has nothing of its own to make durable; on a device with FUA that is one command.
+//! Durable writes are direct writes with RWF_DSYNC over blocks that were written when the replica was made,
+//! so that the file system has nothing of its own to make durable; on a device with FUA that is one
+//! command.
 
 mod files;
 
@@ -15,8 +16,8 @@ pub use files::{DiskError, FileMedia, Layout, NewReplica, ReplicaFiles};
 use crate::buffer::BufferPool;
 use crate::ring::{Completion, Fd, Op, Owner, Ring, advance};
 use bytes::Bytes;
-use mainstay_codec::batch::{HEADER_BLOCK_BYTES, LocalHeader};
 use mainstay_codec::Batch;
+use mainstay_codec::batch::{HEADER_BLOCK_BYTES, LocalHeader};
 use mainstay_store::{Area, IoFailure, IoResult, OpId, Output};
 use mainstay_types::{BLOCK_BYTES, VolumeId};
 use std::collections::{BTreeMap, VecDeque};
@@ -46,7 +47,8 @@ pub struct DiskDone {
 /// How a range is made to read as zeroes; tried in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Zeroing {
-    /// Keeps the allocation, so that later writes cannot run out of space. What was allocated whole stays whole.
+    /// Keeps the allocation, so that later writes cannot run out of space. What was allocated whole stays
+    /// whole.
     Range,
     /// Frees the blocks. For file systems that do not know the former (tmpfs).
     Hole,
@@ -64,10 +66,17 @@ impl Zeroing {
 }
 
 enum Work {
-    Read { len: usize },
+    Read {
+        len: usize,
+    },
     /// `offset` moves on with what has been written.
-    Write { offset: u64, durable: bool },
-    Zero { zeroing: Zeroing },
+    Write {
+        offset: u64,
+        durable: bool,
+    },
+    Zero {
+        zeroing: Zeroing,
+    },
     Flush,
 }
 
@@ -77,7 +86,8 @@ struct Pending {
     work: Work,
 }
 
-/// The disk of one replica, on the shard's ring.
+/// The disk of one replica, on the shard's ring. Operations in flight outlive it: the ring keeps their
+/// buffers and files, and whoever routes completions ignores those of an id that is gone.
 pub struct Disk {
     id: u32,
     files: ReplicaFiles,
@@ -130,7 +140,9 @@ impl Disk {
             }
             Output::VolumeFlush { op, volume } => {
                 let area = Area::Volume(volume);
-                self.start(ring, Pending { tag: DiskTag::Store(op), area, work: Work::Flush }, |fd| Op::Sync { fd });
+                self.start(ring, Pending { tag: DiskTag::Store(op), area, work: Work::Flush }, |fd| {
+                    Op::Sync { fd }
+                });
             }
             Output::MetaWrite { op, offset, data } => {
                 self.write(ring, DiskTag::Store(op), Area::Meta, offset, [data].into(), true);
@@ -148,8 +160,12 @@ impl Disk {
         check_blocks(offset, len);
         let len = len as usize;
         let buffer = self.pool.get(len);
-        self.start(ring, Pending { tag, area, work: Work::Read { len } }, |fd| {
-            Op::Read { fd, offset, buffer, at: 0, len }
+        self.start(ring, Pending { tag, area, work: Work::Read { len } }, |fd| Op::Read {
+            fd,
+            offset,
+            buffer,
+            at: 0,
+            len,
         });
     }
 
@@ -164,8 +180,11 @@ impl Disk {
     ) {
         check_blocks(offset, pieces.iter().map(|piece| piece.len() as u64).sum());
         let pieces = self.aligned(area, pieces);
-        self.start(ring, Pending { tag, area, work: Work::Write { offset, durable } }, |fd| {
-            Op::Write { fd, offset, pieces, durable }
+        self.start(ring, Pending { tag, area, work: Work::Write { offset, durable } }, |fd| Op::Write {
+            fd,
+            offset,
+            pieces,
+            durable,
         });
     }
 
@@ -298,10 +317,12 @@ impl Disk {
         }
     }
 
-    /// What follows on an error: another way to zero where the file system lacks the first one; otherwise nothing.
+    /// What follows on an error: another way to zero where the file system lacks the first one; otherwise
+    /// nothing.
     fn fall_back(&mut self, pending: &mut Pending, error: &io::Error, op: Op) -> io::Result<Step> {
         let lacking = error.raw_os_error() == Some(libc::EOPNOTSUPP);
-        let (Op::Allocate { fd, offset, len, .. }, Work::Zero { zeroing }, true) = (op, &mut pending.work, lacking)
+        let (Op::Allocate { fd, offset, len, .. }, Work::Zero { zeroing }, true) =
+            (op, &mut pending.work, lacking)
         else {
             return Err(io::Error::new(error.kind(), error.to_string()));
         };

@@ -1,9 +1,10 @@
 //! The reactor: one io_uring per shard, through which all disk, network and device operations go.
 //!
 //! What this file guarantees: memory that the kernel may touch is owned by the ring from submission to
-//! completion and file descriptors stay open as long; both come back with the [`Completion`]. Dropping the ring
-//! cancels what is in flight and waits for it; what the kernel will not give back in time is leaked, never freed
-//! under its hands. A completion of an earlier life of a slot is recognised by the slot's generation.
+//! completion and file descriptors stay open as long; both come back with the [`Completion`]. Dropping the
+//! ring cancels what is in flight and waits for it; what the kernel will not give back in time is leaked,
+//! never freed under its hands. A completion of an earlier life of a slot is recognised by the slot's
+//! generation.
 //!
 //! The shard's loop:
 //! ```text
@@ -88,22 +89,58 @@ pub enum Owner {
 #[derive(Debug)]
 pub enum Op {
     /// Reads into `buffer[at..at + len]`.
-    Read { fd: Fd, offset: u64, buffer: BufMut, at: usize, len: usize },
+    Read {
+        fd: Fd,
+        offset: u64,
+        buffer: BufMut,
+        at: usize,
+        len: usize,
+    },
     /// Writes the pieces one after the other. `durable`: complete only when on stable storage (RWF_DSYNC).
-    Write { fd: Fd, offset: u64, pieces: VecDeque<Bytes>, durable: bool },
+    Write {
+        fd: Fd,
+        offset: u64,
+        pieces: VecDeque<Bytes>,
+        durable: bool,
+    },
     /// fdatasync.
-    Sync { fd: Fd },
+    Sync {
+        fd: Fd,
+    },
     /// fallocate with the given mode bits.
-    Allocate { fd: Fd, mode: i32, offset: u64, len: u64 },
+    Allocate {
+        fd: Fd,
+        mode: i32,
+        offset: u64,
+        len: u64,
+    },
     /// Takes one connection; it is in `accepted` when the operation has succeeded.
-    Accept { listener: Fd, accepted: Option<OwnedFd> },
-    Connect { socket: Fd, to: Box<socket2::SockAddr> },
-    /// Receives into `buffer[at..at + len]`. `whole`: complete only when `len` bytes have come, or the stream ended.
-    Receive { socket: Fd, buffer: BufMut, at: usize, len: usize, whole: bool },
+    Accept {
+        listener: Fd,
+        accepted: Option<OwnedFd>,
+    },
+    Connect {
+        socket: Fd,
+        to: Box<socket2::SockAddr>,
+    },
+    /// Receives into `buffer[at..at + len]`. `whole`: complete only when `len` bytes have come, or the
+    /// stream ended.
+    Receive {
+        socket: Fd,
+        buffer: BufMut,
+        at: usize,
+        len: usize,
+        whole: bool,
+    },
     /// Sends the pieces one after the other. The kernel goes on after a short send, but may still end short.
-    Send { socket: Fd, pieces: VecDeque<Bytes> },
+    Send {
+        socket: Fd,
+        pieces: VecDeque<Bytes>,
+    },
     /// Completes once the descriptor can be read.
-    Readable { fd: Fd },
+    Readable {
+        fd: Fd,
+    },
 }
 
 /// The end of an operation.
@@ -142,8 +179,8 @@ impl Waker {
     /// Makes the current or the next [`Ring::turn`] return with `true`.
     pub fn wake(&self) {
         let one = 1u64;
-        // SAFETY: the descriptor is open as long as `self` and the eight bytes are on this stack. A failure
-        // (EAGAIN) means that the counter is at its maximum, and so that a wake-up is pending already.
+        // SAFETY: the descriptor is open as long as `self` and the eight bytes are on this stack. It cannot
+        // fail, and would block only after 2^64 - 2 wake-ups that nobody has seen.
         unsafe { libc::write(self.event.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 }
@@ -182,7 +219,7 @@ impl Ring {
         let uring = build()?;
         check_features(&uring)?;
         // SAFETY: eventfd takes no pointers.
-        let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
         if event < 0 {
             return Err(RingError::System { what: "eventfd", source: io::Error::last_os_error() });
         }
@@ -227,7 +264,10 @@ impl Ring {
     pub fn submit(&mut self, owner: Owner, tag: u64, op: Op) -> OpHandle {
         if let Op::Read { buffer, at, len, .. } | Op::Receive { buffer, at, len, .. } = &op {
             let end = at.checked_add(*len);
-            assert!(end.is_some_and(|end| end <= buffer.capacity()) && *len > 0, "read outside of its buffer");
+            assert!(
+                end.is_some_and(|end| end <= buffer.capacity()) && *len > 0,
+                "read outside of its buffer"
+            );
         }
         if let Op::Write { pieces, .. } | Op::Send { pieces, .. } = &op {
             assert!(!pieces.is_empty(), "nothing to write");
@@ -293,8 +333,8 @@ impl Ring {
         };
         match result {
             Ok(_) => Ok(()),
-            // Time is up; a signal; the completion queue must be emptied first; memory is short for now: what was
-            // not submitted stays queued for the next turn.
+            // Time is up; a signal; the completion queue must be emptied first; memory is short for now:
+            // what was not submitted stays queued for the next turn.
             Err(error)
                 if matches!(
                     error.raw_os_error(),
@@ -339,8 +379,9 @@ impl Ring {
     fn refill(&mut self) -> bool {
         let mut queue = self.uring.submission();
         while let Some(entry) = self.backlog.front() {
-            // SAFETY: everything that the entry points to is owned by its slot, or by `self` for the wake-up, until
-            // the completion has been reaped; `Drop` waits for the completions or leaks the memory.
+            // SAFETY: everything that the entry points to is owned by its slot, or by `self` for the
+            // wake-up, until the completion has been reaped; `Drop` waits for the completions or leaks the
+            // memory.
             if unsafe { queue.push(entry) }.is_err() {
                 return false;
             }
@@ -413,7 +454,9 @@ impl Slot {
                     .flags(libc::SOCK_CLOEXEC)
                     .build()
             }
-            Op::Connect { socket, to } => opcode::Connect::new(raw(socket), to.as_ptr().cast(), to.len()).build(),
+            Op::Connect { socket, to } => {
+                opcode::Connect::new(raw(socket), to.as_ptr().cast(), to.len()).build()
+            }
             Op::Receive { socket, buffer, at, len, whole } => {
                 let start = buffer.as_mut_slice()[*at..].as_mut_ptr();
                 let flags = if *whole { libc::MSG_WAITALL } else { 0 };
@@ -470,13 +513,19 @@ fn finish(
     let index = (data >> 32) as u32 & ((1 << SLOT_BITS) - 1);
     let slot = &mut slots[index as usize];
     // Only a fault of the kernel or of this file can break this, and then memory is no longer safe.
-    assert!(slot.generation == data as u32 && slot.owner as u64 == data >> 56, "completion of an unknown operation");
+    assert!(
+        slot.generation == data as u32 && slot.owner as u64 == data >> 56,
+        "completion of an unknown operation"
+    );
     let mut op = slot.op.take().expect("a slot in use holds its operation");
     slot.generation = slot.generation.wrapping_add(1);
     free.push(index);
     *in_flight -= 1;
-    let result =
-        if entry.result() < 0 { Err(io::Error::from_raw_os_error(-entry.result())) } else { Ok(entry.result() as u32) };
+    let result = if entry.result() < 0 {
+        Err(io::Error::from_raw_os_error(-entry.result()))
+    } else {
+        Ok(entry.result() as u32)
+    };
     if let (Op::Accept { accepted, .. }, Ok(fd)) = (&mut op, &result) {
         // SAFETY: the kernel made this descriptor for this completion; nobody else knows it.
         *accepted = Some(unsafe { OwnedFd::from_raw_fd(*fd as i32) });

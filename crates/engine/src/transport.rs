@@ -1,18 +1,19 @@
 //! Messages between engines over TCP.
 //!
-//! What this file guarantees: messages of a channel arrive in order, each exactly once, or the channel goes down;
-//! nothing is delivered before both sides have said [`Message::Hello`] and agreed on cluster and identities;
-//! damaged or foreign bytes end the connection with a stated reason and never panic (R25); a peer from which
-//! nothing came for [`SILENCE_MS`] is down; what is queued per connection is bounded (R18).
+//! What this file guarantees: messages of a channel arrive in order, each exactly once, or the channel goes
+//! down; nothing is delivered before both sides have said [`Message::Hello`] and agreed on cluster and
+//! identities; damaged or foreign bytes end the connection with a stated reason and never panic (R25); a
+//! peer from which nothing came for [`SILENCE_MS`] is down; what is queued per connection is bounded (R18).
 //!
-//! A node pair has two connections, one opened by each side. A primary speaks on the connection that its own node
-//! opened; the replica answers on that same connection. A [`Channel`] therefore names a peer and who opened it.
-//! Only the channels with `initiated_by_us` are what a replica core means by a peer that is up or down.
+//! A node pair has two connections, one opened by each side. A primary speaks on the connection that its
+//! own node opened; the replica answers on that same connection. A [`Channel`] therefore names a peer and
+//! who opened it. Only the channels with `initiated_by_us` are what a replica core means by a peer that is
+//! up or down.
 //!
 //! Call order in a turn of the shard: [`Transport::handle_completion`] for each completion, then
-//! [`Transport::tick`], [`Transport::poll`] until it is empty, and last [`Transport::flush`], which turns all that
-//! was queued on a connection into one gathered send. The tick comes after the completions so that a shard that
-//! was held up itself does not take its peers for silent.
+//! [`Transport::tick`], [`Transport::poll`] until it is empty, and last [`Transport::flush`], which turns
+//! all that was queued on a connection into one gathered send. The tick comes after the completions so that
+//! a shard that was held up itself does not take its peers for silent.
 
 mod assembler;
 mod connection;
@@ -162,8 +163,8 @@ pub struct Transport {
 }
 
 impl Transport {
-    /// Listens on `addr` (port 0: any free port, see [`local_addr`](Self::local_addr)). Nobody is let in before
-    /// [`set_peers`](Self::set_peers).
+    /// Listens on `addr` (port 0: any free port, see [`local_addr`](Self::local_addr)). Nobody is let in
+    /// before [`set_peers`](Self::set_peers).
     pub fn new(pool: BufferPool, cluster: u64, node: NodeId, addr: SocketAddr) -> Result<Self, ListenError> {
         let listen = || -> io::Result<(Fd, SocketAddr)> {
             let socket = Socket::new(Domain::for_address(addr), Type::STREAM.cloexec(), Some(Protocol::TCP))?;
@@ -279,9 +280,14 @@ impl Transport {
         self.now = now;
         if self.accept_at.is_some_and(|at| at <= now) {
             self.accept_at = None;
-            ring.submit(Owner::Transport, 0, Op::Accept { listener: Fd::clone(&self.listener), accepted: None });
+            ring.submit(
+                Owner::Transport,
+                0,
+                Op::Accept { listener: Fd::clone(&self.listener), accepted: None },
+            );
         }
-        let due: Vec<_> = self.connections.iter().filter(|(_, c)| c.deadline() <= now).map(|(id, _)| *id).collect();
+        let due: Vec<_> =
+            self.connections.iter().filter(|(_, c)| c.deadline() <= now).map(|(id, _)| *id).collect();
         for id in due {
             self.with(id, |connection| connection.tick(now));
         }
@@ -296,8 +302,9 @@ impl Transport {
         for attempt in self.cancels.drain(..) {
             ring.cancel(attempt);
         }
+        let now = self.now;
         for id in self.connections.keys().copied().collect::<Vec<_>>() {
-            self.with(id, |connection| connection.flush(ring, id));
+            self.with(id, |connection| connection.flush(ring, id, now));
         }
     }
 
@@ -407,7 +414,8 @@ impl Transport {
     }
 
     fn greet(&mut self, ring: &mut Ring, socket: Fd) {
-        let strangers = self.connections.values().filter(|c| matches!(c.state, State::Greeting { peer: None }));
+        let strangers =
+            self.connections.values().filter(|c| matches!(c.state, State::Greeting { peer: None }));
         if strangers.count() >= STRANGERS_MAX {
             tracing::warn!("refused a connection: {STRANGERS_MAX} others have not said hello yet");
             return;
@@ -504,7 +512,9 @@ impl Transport {
                 self.failed(peer, reason);
             }
             State::Greeting { peer: Some(peer) } => self.failed(peer, reason),
-            State::Greeting { peer: None } => tracing::warn!(%reason, "an accepted connection ended without a hello"),
+            State::Greeting { peer: None } => {
+                tracing::warn!(%reason, "an accepted connection ended without a hello")
+            }
             State::Refused => {}
             State::Up { channel } => {
                 self.events.push_back(TransportEvent::PeerDown { channel, reason: reason.clone() });

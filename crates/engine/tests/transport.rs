@@ -89,7 +89,11 @@ fn back(peer: u32) -> Channel {
 fn run(nodes: &mut [&mut Node], what: &str, mut until: impl FnMut(&mut [&mut Node]) -> bool) {
     let end = now().plus_ms(PATIENCE_MS);
     while !until(nodes) {
-        assert!(now() < end, "in vain: {what}; {:?}", nodes.iter().map(|n| n.transport.peers()).collect::<Vec<_>>());
+        assert!(
+            now() < end,
+            "in vain: {what}; {:?}",
+            nodes.iter().map(|n| n.transport.peers()).collect::<Vec<_>>()
+        );
         for node in nodes.iter_mut() {
             node.turn();
         }
@@ -127,7 +131,10 @@ fn append(first: u64, lens: &[usize]) -> Envelope {
     let entry = |(n, len): (usize, &usize)| NewEntry {
         kind: EntryKind::Write,
         range: Range { volume: VolumeId(0), offset: n as u64 * (1 << 20), len: *len as u64 },
-        payload: (0..*len).map(|at| ((at * 7 + at / 4096 + n + first as usize) % 253) as u8).collect::<Vec<_>>().into(),
+        payload: (0..*len)
+            .map(|at| ((at * 7 + at / 4096 + n + first as usize) % 253) as u8)
+            .collect::<Vec<_>>()
+            .into(),
         session: first,
         request: n as u64,
     };
@@ -192,7 +199,7 @@ fn ten_thousand_mixed_messages_arrive_whole_and_in_order() {
         there == COUNT && again == COUNT - COUNT % 3
     });
     assert_eq!(a.transport.queued_bytes(out(2)), 0);
-    let staging = 2 * 64 << 10;
+    let staging = 2 * (64 << 10);
     assert_eq!((a.pool.in_use_bytes(), b.pool.in_use_bytes()), (staging, staging), "nothing leaks");
 }
 
@@ -250,7 +257,11 @@ fn nobody_listening_is_an_error_and_not_the_end() {
     let gone = TcpListener::bind(any_port()).expect("a port").local_addr().expect("an address");
     a.know(&[(2, gone)]);
     run(&mut [&mut a], "a refusal", |nodes| nodes[0].last_error(2).is_some());
-    assert!(matches!(a.last_error(2), Some(DownReason::System { what: "connecting", .. })), "{:?}", a.last_error(2));
+    assert!(
+        matches!(a.last_error(2), Some(DownReason::System { what: "connecting", .. })),
+        "{:?}",
+        a.last_error(2)
+    );
     let mut b = Node::with(2, CLUSTER, gone);
     b.know(&[(1, a.addr())]);
     up(&mut a, &mut b);
@@ -337,6 +348,24 @@ fn a_peer_that_only_listens_to_half_of_a_payload_is_down() {
     }
     run(&mut [&mut a], "down", |nodes| !nodes[0].downs().is_empty());
     assert_eq!(a.transport.queued_bytes(out(2)), 0);
+}
+
+#[test]
+fn a_peer_that_says_much_hears_something_all_the_same() {
+    // Its own pings may be far behind in its queue; without ours it would take us for silent.
+    let mut a = Node::new(1);
+    let listener = TcpListener::bind(any_port()).expect("a port");
+    a.know(&[(2, listener.local_addr().expect("an address"))]);
+    let mut stream = by_hand(&mut a, &listener, 2);
+    for n in 0..20 {
+        stream.write_all(&bytes_of(&super_ack(n))).expect("sent");
+        for_ms(&mut [&mut a], 50);
+    }
+    stream.set_read_timeout(Some(Duration::from_millis(100))).expect("a socket");
+    let mut heard = Vec::new();
+    let _ = stream.read_to_end(&mut heard);
+    assert!(heard.len() >= 64 + 20 + 2 * 68, "{} bytes", heard.len());
+    assert!(a.downs().is_empty());
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! The files of a replica: `meta`, `journal` and `vol0`, `vol1`, … in a directory of their own.
 //!
-//! What this file guarantees: a directory of that name appears whole or not at all; all space is allocated before it
-//! appears, so that a later write cannot run out of it; meta and journal are filled with zeroes, so that a durable
-//! overwrite changes no metadata of the file system; one process at a time has the files open.
+//! What this file guarantees: a directory of that name appears whole or not at all; all space is allocated
+//! before it appears, so that a later write cannot run out of it; meta and journal are filled with zeroes,
+//! so that a durable overwrite changes no metadata of the file system; one process at a time has the files
+//! open.
 //!
-//! Everything here blocks and belongs on a thread that may block (formatting a journal takes seconds). What is made
-//! here can be sent to the shard.
+//! Everything here blocks and belongs on a thread that may block (formatting a journal takes seconds). What
+//! is made here can be sent to the shard.
 
 // fallocate, statx and statvfs have no safe form in the standard library.
 #![allow(unsafe_code)]
@@ -26,7 +27,8 @@ use thiserror::Error;
 
 /// How much is zero-filled or copied at once, in bytes.
 const CHUNK_BYTES: usize = 4 << 20;
-/// Space that a new replica leaves free in the pool, in bytes: for the directory, and for the file system's own sake.
+/// Space that a new replica leaves free in the pool, in bytes: for the directory, and for the file system's
+/// own sake.
 const SPARE_BYTES: u64 = 16 << 20;
 
 const _: () = assert!(CHUNK_BYTES <= BUFFER_BYTES_MAX);
@@ -111,8 +113,8 @@ pub struct ReplicaFiles {
 }
 
 impl ReplicaFiles {
-    /// Opens the files of the replica in `path`. Their sizes are to be compared with what the superblock says, see
-    /// [`check`](Self::check).
+    /// Opens the files of the replica in `path`. Their sizes are to be compared with what the superblock
+    /// says, see [`check`](Self::check).
     pub fn open(path: &Path) -> Result<Self, DiskError> {
         if !path.join(name(Area::Meta)).exists() {
             return Err(DiskError::Missing { path: path.to_owned() });
@@ -148,7 +150,8 @@ impl ReplicaFiles {
         &self.path
     }
 
-    /// Removes the replica in `path`; its name is free at once, whatever happens meanwhile. It must not be open.
+    /// Removes the replica in `path`; its name is free at once, whatever happens meanwhile. It must not be
+    /// open.
     pub fn remove(path: &Path) -> Result<(), DiskError> {
         let doomed = beside(path, "deleting");
         remove_all(&doomed)?;
@@ -183,8 +186,8 @@ pub struct NewReplica {
 }
 
 impl NewReplica {
-    /// Allocates all files of a replica that will be in `path`, and fills meta and journal with zeroes. When this
-    /// fails nothing is left behind.
+    /// Allocates all files of a replica that will be in `path`, and fills meta and journal with zeroes.
+    /// When this fails nothing is left behind.
     pub fn create(path: &Path, layout: &Layout, pool: &BufferPool) -> Result<Self, DiskError> {
         if path.exists() {
             return Err(DiskError::Exists { path: path.to_owned() });
@@ -314,12 +317,13 @@ fn open_area(path: &Path, area: Area) -> Result<AreaFile, DiskError> {
     Ok(AreaFile { file: Fd::new(file.into()), bytes, mem_align })
 }
 
-/// What direct I/O on `file` asks of memory addresses; `None` when blocks of [`BLOCK_BYTES`] are not possible.
+/// What direct I/O on `file` asks of memory addresses; `None` when blocks of [`BLOCK_BYTES`] are not
+/// possible.
 fn direct_alignment(file: &File) -> io::Result<Option<usize>> {
     // SAFETY: `statx` consists of integers, for which zero is a value.
     let mut stat: libc::statx = unsafe { std::mem::zeroed() };
-    // SAFETY: the path is an empty C string, which together with AT_EMPTY_PATH means the open descriptor; `stat` is
-    // a valid place for the result.
+    // SAFETY: the path is an empty C string, which together with AT_EMPTY_PATH means the open descriptor;
+    // `stat` is a valid place for the result.
     let result = unsafe {
         libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, &raw mut stat)
     };
@@ -401,7 +405,8 @@ impl Media for FileMedia<'_> {
 
     fn write_durable(&mut self, area: Area, offset: u64, data: &[u8]) -> Result<(), MediaError> {
         let file = self.file(area, offset, data.len())?;
-        let failed = |detail: String| MediaError { detail: format!("writing {} at {offset}: {detail}", name(area)) };
+        let failed =
+            |detail: String| MediaError { detail: format!("writing {} at {offset}: {detail}", name(area)) };
         if !offset.is_multiple_of(BLOCK_BYTES) || !(data.len() as u64).is_multiple_of(BLOCK_BYTES) {
             return Err(failed(format!("{} bytes are not whole blocks", data.len())));
         }

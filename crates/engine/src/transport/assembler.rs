@@ -1,8 +1,8 @@
 //! Frames out of a byte stream: header, then meta, then payload in an aligned buffer of its own.
 //!
 //! Small things are copied out of what was received; the rest of a large payload is received in place, see
-//! [`Assembler::lend`]. Memory is taken only for lengths that a verified header states, and before the peer has
-//! said hello not even for those (R25).
+//! [`Assembler::lend`]. Memory is taken only for lengths that a verified header states, and before the peer
+//! has said hello not even for those (R25).
 
 use super::DownReason;
 use crate::buffer::{BufMut, BufferPool};
@@ -89,8 +89,8 @@ impl Assembler {
         Ok(envelope)
     }
 
-    /// The buffer of a payload that misses many bytes, and where the next of them belong, as `at` and `len`. Give it
-    /// back with [`take_back`](Self::take_back).
+    /// The buffer of a payload that misses many bytes, and where the next of them belong, as `at` and
+    /// `len`. Give it back with [`take_back`](Self::take_back).
     pub(super) fn lend(&mut self) -> Option<(BufMut, usize, usize)> {
         let missing = self.header?.payload_len - self.payload_at;
         if missing < DIRECT_BYTES_MIN {
@@ -155,7 +155,12 @@ mod tests {
 
     #[test]
     fn any_cut_of_the_stream_gives_the_same_messages() {
-        let sent = [append(4096), envelope(Message::Ping), append(65536), envelope(Message::Ack { durable: Index(7) })];
+        let sent = [
+            append(4096),
+            envelope(Message::Ping),
+            append(65536),
+            envelope(Message::Ack { durable: Index(7) }),
+        ];
         let bytes = wire(&sent);
         for step in [1, 7, 63, 64, 65, 4096, 16384, bytes.len()] {
             let (mut assembler, mut out) = (greeted(), Vec::new());

@@ -14,14 +14,16 @@ use std::io;
 use std::net::Shutdown;
 use std::time::Duration;
 
-/// A connection on which nothing came for so long is pinged, in milliseconds.
+/// A connection on which nothing came, or nothing was said, for so long is pinged, in milliseconds. The
+/// second matters where much is received: the other side's pings may wait behind much data, and it must
+/// hear something.
 pub const PING_MS: u64 = 250;
 /// A connection on which nothing came for so long is lost, in milliseconds.
 pub const SILENCE_MS: u64 = 1000;
 /// How long both sides have to say hello, in milliseconds.
 pub const HELLO_MS: u64 = 1000;
-/// Most bytes waiting to be sent on one connection (R18). All resources of a node pair share it; each bounds itself
-/// by its window, and looks at the queue before it sends what can wait.
+/// Most bytes waiting to be sent on one connection (R18). All resources of a node pair share it; each
+/// bounds itself by its window, and looks at the queue before it sends what can wait.
 pub const SEND_QUEUE_BYTES_MAX: usize = 256 << 20;
 /// How much is received at once when no large payload is expected, in bytes.
 const STAGING_BYTES: usize = 64 << 10;
@@ -33,10 +35,17 @@ const _: () = assert!(3 * PING_MS < SILENCE_MS, "a lost ping or two must not end
 /// How far a connection has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
-    Connecting { peer: NodeId, attempt: OpHandle },
+    Connecting {
+        peer: NodeId,
+        attempt: OpHandle,
+    },
     /// Waiting for the peer's hello. `peer` is known when this node opened the connection.
-    Greeting { peer: Option<NodeId> },
-    Up { channel: Channel },
+    Greeting {
+        peer: Option<NodeId>,
+    },
+    Up {
+        channel: Channel,
+    },
     /// Refused: ends when the own hello has left.
     Refused,
 }
@@ -54,6 +63,7 @@ pub(super) struct Connection {
     wire: Option<VecDeque<Bytes>>,
     wire_bytes: usize,
     last_received: Time,
+    last_said: Time,
     last_ping: Time,
 }
 
@@ -91,6 +101,7 @@ impl Connection {
             wire: Some(VecDeque::new()),
             wire_bytes: 0,
             last_received: now,
+            last_said: now,
             last_ping: now,
         }
     }
@@ -100,7 +111,9 @@ impl Connection {
         let socket = SockRef::from(&**socket);
         socket.set_tcp_nodelay(true)?;
         let second = Duration::from_secs(1);
-        socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(second).with_interval(second).with_retries(3))?;
+        socket.set_tcp_keepalive(
+            &TcpKeepalive::new().with_time(second).with_interval(second).with_retries(3),
+        )?;
         socket.set_tcp_user_timeout(Some(Duration::from_millis(USER_TIMEOUT_MS)))
     }
 
@@ -124,7 +137,7 @@ impl Connection {
     }
 
     /// Sends all that is queued, unless a send is in flight.
-    pub(super) fn flush(&mut self, ring: &mut Ring, id: u64) -> Result<(), DownReason> {
+    pub(super) fn flush(&mut self, ring: &mut Ring, id: u64, now: Time) -> Result<(), DownReason> {
         if matches!(self.state, State::Connecting { .. }) {
             return Ok(());
         }
@@ -135,6 +148,7 @@ impl Connection {
         if wire.is_empty() {
             self.wire = Some(wire);
         } else {
+            self.last_said = now;
             self.send(ring, id, wire);
         }
         Ok(())
@@ -183,8 +197,8 @@ impl Connection {
         ring.submit(Owner::Transport, id << TAG_BITS | TAG_RECEIVE, op);
     }
 
-    /// Takes the end of a receive and adds the messages that it completes to `out`. The messages before a fault in
-    /// the stream are delivered.
+    /// Takes the end of a receive and adds the messages that it completes to `out`. The messages before a
+    /// fault in the stream are delivered.
     pub(super) fn received(
         &mut self,
         now: Time,
@@ -202,7 +216,8 @@ impl Connection {
             return self.assembler.take_back(buffer, received, out);
         }
         let assembler = &mut self.assembler;
-        let result = self.stream.open(&buffer.as_slice()[..received], &mut |bytes| assembler.feed(bytes, out));
+        let result =
+            self.stream.open(&buffer.as_slice()[..received], &mut |bytes| assembler.feed(bytes, out));
         self.staging = Some(buffer);
         result
     }
@@ -213,7 +228,7 @@ impl Connection {
             State::Connecting { .. } => self.last_received.plus_ms(super::CONNECT_MS),
             State::Greeting { .. } | State::Refused => self.last_received.plus_ms(HELLO_MS),
             State::Up { .. } => {
-                let ping = self.last_received.max(self.last_ping).plus_ms(PING_MS);
+                let ping = self.last_received.min(self.last_said).max(self.last_ping).plus_ms(PING_MS);
                 ping.min(self.last_received.plus_ms(SILENCE_MS))
             }
         }

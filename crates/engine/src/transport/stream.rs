@@ -15,8 +15,8 @@ pub(super) trait Stream {
     /// Hands what `wire` holds for the frames to `frames`.
     fn open(&mut self, wire: &[u8], frames: Sink<'_>) -> Result<(), DownReason>;
 
-    /// Turns as much of `frames` as may be sent now into bytes for the socket, after whatever the layer has to
-    /// say itself. May leave `frames` alone (before a handshake has ended) and may add nothing.
+    /// Turns as much of `frames` as may be sent now into bytes for the socket, after whatever the layer has
+    /// to say itself. May leave `frames` alone (before a handshake has ended) and may add nothing.
     fn seal(&mut self, frames: &mut VecDeque<Bytes>, wire: &mut VecDeque<Bytes>) -> Result<(), DownReason>;
 }
 
