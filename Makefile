@@ -1,8 +1,8 @@
 # The gates of this project. `make test` is what CI runs; it changes no source file.
 
 CARGO ?= cargo
-# One file of end-to-end tests, or one test of it: make e2e E2E=e2e_failover ARGS=kill_secondary
-E2E ?= e2e_*
+BUILT := $(or $(CARGO_TARGET_DIR),target)/release
+# One end-to-end test: make e2e ARGS=kill_a_secondary
 ARGS ?=
 
 .PHONY: help deps fmt fmt-check lint unit e2e test build demo demo-down
@@ -10,7 +10,7 @@ ARGS ?=
 help:
 	@echo "make test       format check, lints, unit and model tests, end-to-end tests (root)"
 	@echo "make unit       unit and model tests only (no root)"
-	@echo "make e2e        end-to-end tests only; E2E=e2e_failover picks a file, ARGS=name a test"
+	@echo "make e2e        end-to-end tests only; ARGS=name picks one"
 	@echo "make fmt        format the sources"
 	@echo "make lint       clippy with warnings as errors"
 	@echo "make demo       a database on three replicas survives the loss of its primary (root)"
@@ -36,7 +36,7 @@ unit:
 # The lab's nodes run the binary that this builds, with debug assertions on.
 e2e: deps
 	$(CARGO) build --locked -p mainstay -p mainstay-tests --bins
-	$(CARGO) test --locked -p mainstay-tests --test '$(E2E)' -- --test-threads=1 --nocapture $(ARGS)
+	$(CARGO) test --locked -p mainstay-tests --test e2e -- $(ARGS)
 
 # Each step is a make of its own so that they keep their order under -j.
 test: deps
@@ -49,7 +49,8 @@ build: deps
 	$(CARGO) build --locked --release -p mainstay -p mainstay-tests --bins
 
 demo: build
-	target/release/demo
+	@$(BUILT)/demo
 
-demo-down: build
-	target/release/demo --down
+demo-down:
+	@test -x $(BUILT)/demo || { echo "there is no built demo to end: make demo" >&2; exit 1; }
+	@$(BUILT)/demo --down

@@ -7,8 +7,11 @@ pub mod events;
 pub mod lab;
 pub mod ledger;
 pub mod mariadb;
+pub mod plain;
 pub mod proof;
+pub mod report;
 pub mod sysbench;
+pub mod timeline;
 
 use std::time::{Duration, Instant, SystemTime};
 

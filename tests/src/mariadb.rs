@@ -1,8 +1,7 @@
 //! MariaDB as the tests and the demo run it: Debian's server, the same settings wherever it runs.
 
 use crate::lab::{CLIENT, Lab, built};
-use anyhow::{Context, Result};
-use std::path::{Path, PathBuf};
+use anyhow::Result;
 
 pub const USER: &str = "mainstay";
 pub const PASSWORD: &str = "mainstay";
@@ -36,55 +35,30 @@ pub fn command(root: &str, port: u16) -> Vec<String> {
     std::iter::once("/usr/sbin/mariadbd".to_owned()).chain(fixed).chain(own).collect()
 }
 
-/// The script that makes an empty data directory with the tests' user and tables, unless there is one.
-/// A data directory appears under its name only when it is whole and on disk.
+/// A script that makes an empty data directory with the tests' user and tables, unless there is one. A
+/// data directory appears under its name only when it is whole and on disk.
 #[must_use]
-pub fn prepare_script(root: &str, sql: &Path) -> String {
+pub fn prepare_script(root: &str) -> String {
     format!(
-        "test -d {root}/data && exit 0\n\
-         rm -rf {root}/data.new\n\
-         mariadb-install-db --no-defaults --user=mysql --datadir={root}/data.new --skip-test-db \
-         --skip-name-resolve --auth-root-authentication-method=normal --extra-file={sql} >/dev/null\n\
-         sync -f {root}\n\
-         mv {root}/data.new {root}/data\n\
-         sync -f {root}\n",
-        sql = sql.display()
+        "set -e
+test -d {root}/data && exit 0
+rm -rf {root}/data.new
+cat >{root}/initial.sql <<SQL
+FLUSH PRIVILEGES;
+CREATE DATABASE sbtest;
+CREATE DATABASE ledger;
+CREATE TABLE {table} (number BIGINT UNSIGNED PRIMARY KEY, content CHAR(64) NOT NULL) ENGINE=InnoDB;
+CREATE USER '{USER}'@'%' IDENTIFIED BY '{PASSWORD}';
+GRANT ALL ON *.* TO '{USER}'@'%';
+SQL
+mariadb-install-db --no-defaults --user=mysql --datadir={root}/data.new --skip-test-db --skip-name-resolve \\
+  --auth-root-authentication-method=normal --extra-file={root}/initial.sql >/dev/null
+sync -f {root}
+mv {root}/data.new {root}/data
+sync -f {root}
+",
+        table = crate::ledger::TABLE
     )
-}
-
-/// Files that every node reads from the lab's directory.
-pub struct Files {
-    pub sql: PathBuf,
-}
-
-impl Files {
-    /// # Errors
-    /// When the lab's directory cannot be written.
-    pub fn write(lab: &Lab) -> Result<Self> {
-        let sql = lab.dir().join("initial.sql");
-        let text = format!(
-            "FLUSH PRIVILEGES;\n\
-             CREATE DATABASE sbtest;\n\
-             CREATE DATABASE ledger;\n\
-             CREATE TABLE {} (number BIGINT UNSIGNED PRIMARY KEY, content CHAR(64) NOT NULL) ENGINE=InnoDB;\n\
-             CREATE USER '{USER}'@'%' IDENTIFIED BY '{PASSWORD}';\n\
-             GRANT ALL ON *.* TO '{USER}'@'%';\n",
-            crate::ledger::TABLE
-        );
-        std::fs::write(&sql, text).with_context(|| sql.display().to_string())?;
-        Ok(Self { sql })
-    }
-
-    /// The script of [`prepare_script`] as a file that takes no arguments.
-    ///
-    /// # Errors
-    /// When the lab's directory cannot be written.
-    pub fn prepare(&self, lab: &Lab, name: &str, root: &str) -> Result<PathBuf> {
-        let path = lab.dir().join(format!("prepare-{name}.sh"));
-        let text = format!("set -e\n{}", prepare_script(root, &self.sql));
-        std::fs::write(&path, text).with_context(|| path.display().to_string())?;
-        Ok(path)
-    }
 }
 
 /// A database on a resource, with a floating address.
@@ -108,13 +82,13 @@ impl Service<'_> {
 
     /// The service file.
     #[must_use]
-    pub fn toml(&self, prepare: &Path) -> String {
+    pub fn toml(&self) -> String {
         let root = self.root();
         let words = |words: &[String]| {
             let quoted: Vec<_> = words.iter().map(|word| format!("{word:?}")).collect();
             format!("[{}]", quoted.join(", "))
         };
-        let prepare = ["sh".to_owned(), prepare.display().to_string()];
+        let script = prepare_script(&root);
         format!(
             "name = \"{name}\"\n\
              resource = \"{resource}\"\n\
@@ -127,7 +101,7 @@ impl Service<'_> {
              \n\
              [[process]]\n\
              name = \"mariadb\"\n\
-             prepare = {prepare}\n\
+             prepare = [\"sh\", \"-c\", '''\n{script}''']\n\
              command = {command}\n\
              ready = {{ tcp = \"127.0.0.1:{port}\" }}\n\
              start_timeout_s = 60\n\
@@ -137,7 +111,6 @@ impl Service<'_> {
              address = \"{vip}/24\"\n",
             name = self.name,
             resource = self.resource,
-            prepare = words(&prepare),
             command = words(&command(&root, self.port)),
             port = self.port,
             vip = self.vip,
@@ -148,9 +121,8 @@ impl Service<'_> {
     ///
     /// # Errors
     /// When the service is refused.
-    pub fn apply(&self, lab: &Lab, files: &Files) -> Result<()> {
-        let prepare = files.prepare(lab, self.name, &self.root())?;
-        lab.apply_service(self.name, &self.toml(&prepare))
+    pub fn apply(&self, lab: &Lab) -> Result<()> {
+        lab.apply_service(self.name, &self.toml())
     }
 }
 

@@ -5,6 +5,8 @@ use crate::ledger::{Note, Verdict, parse_notes};
 use crate::mariadb;
 use anyhow::{Context, Result, ensure};
 use mainstay_api::rest::ScrubReport;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;
@@ -45,6 +47,26 @@ impl Ledger {
     /// When the notes cannot be read.
     pub fn notes(&self) -> Result<Vec<Note>> {
         read_notes(&self.notes)
+    }
+
+    /// The end of the last whole line now, for [`Ledger::notes_from`].
+    ///
+    /// # Errors
+    /// When the notes cannot be read.
+    pub fn position(&self) -> Result<u64> {
+        let text = std::fs::read(&self.notes).with_context(|| self.notes.display().to_string())?;
+        Ok(text.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end as u64 + 1))
+    }
+
+    /// The notes written since `position`: cheap enough to be asked for many times a second.
+    ///
+    /// # Errors
+    /// When the notes cannot be read.
+    pub fn notes_from(&self, position: u64) -> Result<Vec<Note>> {
+        let mut text = String::new();
+        let mut file = File::open(&self.notes).with_context(|| self.notes.display().to_string())?;
+        file.seek(SeekFrom::Start(position)).and_then(|_| file.read_to_string(&mut text))?;
+        parse_notes(&text)
     }
 
     /// Waits for an acknowledgement of a row sent after `after_us`, and returns when it came.

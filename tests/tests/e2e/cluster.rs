@@ -1,0 +1,104 @@
+//! The cluster that all scenarios share, and what holds before and after each of them.
+
+use anyhow::{Context, Result, ensure};
+use mainstay_tests::lab::Lab;
+use mainstay_tests::mariadb::Service;
+use mainstay_tests::proof::{self, Ledger};
+use mainstay_tests::{now_us, sysbench};
+use std::path::PathBuf;
+use std::time::Duration;
+
+const LAB: &str = "e2e";
+pub const NODES: [&str; 3] = ["n1", "n2", "n3"];
+pub const DB: Service<'static> = Service { name: "db", resource: "db", vip: "10.213.0.100", port: 3306 };
+/// Longest patience with anything that should take seconds; the machine may be slow and shared.
+pub const LIMIT: Duration = Duration::from_secs(90);
+
+pub struct Cluster {
+    pub lab: Lab,
+    notes: PathBuf,
+}
+
+impl Cluster {
+    /// The cluster in good order: all nodes up, all links whole, all replicas in sync, the database
+    /// running. Makes a new lab if there is none.
+    pub fn ready(held: Option<Self>) -> Result<Self> {
+        let Some(cluster) = held else { return Self::make() };
+        cluster.lab.wait_in_sync(DB.resource, LIMIT)?;
+        cluster.lab.wait_running(DB.name, LIMIT)?;
+        Ok(cluster)
+    }
+
+    fn make() -> Result<Self> {
+        let lab = Lab::new(LAB)?;
+        lab.up(NODES.len() as u8)?;
+        lab.quick_keepalive()?;
+        lab.create_resource(DB.resource, "1GiB", &NODES, &["--journal", "64MiB"])?;
+        DB.apply(&lab)?;
+        lab.wait_running(DB.name, LIMIT)?;
+        sysbench::prepare(&lab, &DB.address())?;
+        let notes = lab.dir().join("ledger.notes");
+        Ok(Self { lab, notes })
+    }
+
+    /// The newest lines of every node's logs, for a failure's message.
+    pub fn logs(&self) -> String {
+        let mut out = String::new();
+        for node in NODES {
+            out += &format!("── logs of {node}\n");
+            out += &self.lab.lab(&["logs", node, "-n", "30"]).unwrap_or_else(|error| format!("{error:#}\n"));
+        }
+        out
+    }
+
+    pub fn primary(&self) -> Result<String> {
+        self.lab.primary(DB.resource)
+    }
+
+    /// The nodes that are not primary.
+    pub fn secondaries(&self) -> Result<Vec<&'static str>> {
+        let primary = self.primary()?;
+        Ok(NODES.into_iter().filter(|node| *node != primary).collect())
+    }
+
+    /// Path of the first volume's device on the node that serves it.
+    pub fn device(&self, resource: &str) -> Result<(String, String)> {
+        mainstay_tests::wait_for("a device", LIMIT, || {
+            let view = self.lab.resource(resource)?;
+            let primary = view.primary.with_context(|| format!("{resource} has no primary"))?;
+            let replica = view.replicas.into_iter().find(|replica| replica.node == primary);
+            let live = replica.and_then(|replica| replica.live).context("the primary's engine is silent")?;
+            let device = live.devices.first().context("the primary has no device yet")?;
+            Ok((primary, device.path.clone()))
+        })
+    }
+
+    /// What has to hold after every scenario.
+    pub fn prove(&self) -> Result<()> {
+        self.lab.wait_in_sync(DB.resource, LIMIT)?;
+        self.lab.wait_running(DB.name, LIMIT)?;
+        let verdict = proof::ledger(&self.lab, &DB.address(), &self.notes)?;
+        ensure!(verdict.good() && verdict.acknowledged_rows > 0, "the ledger is broken: {verdict:?}");
+        let (checked, faults) = proof::tables(&self.lab, &DB.address())?;
+        ensure!(checked > 0 && faults.is_empty(), "CHECK TABLE: {faults:?}");
+        self.prove_equal(DB.resource)?;
+        eprintln!("  {} rows acknowledged so far, none lost", verdict.acknowledged_rows);
+        Ok(())
+    }
+
+    pub fn prove_equal(&self, resource: &str) -> Result<()> {
+        let report = self.lab.scrub(resource)?;
+        ensure!(report.equal, "replicas differ: {}", proof::difference(&report));
+        Ok(())
+    }
+}
+
+/// Runs a scenario while the ledger inserts, sees that it can insert afterwards, and proves.
+pub fn under_load(cluster: &Cluster, scenario: impl Fn(&Cluster, &Ledger) -> Result<()>) -> Result<()> {
+    let ledger = Ledger::start(&cluster.lab, &DB.address(), &cluster.notes, 4, 2)?;
+    ledger.wait_commit(now_us(), LIMIT)?;
+    scenario(cluster, &ledger)?;
+    ledger.wait_commit(now_us(), LIMIT).context("after the scenario")?;
+    ledger.stop()?;
+    cluster.prove()
+}

@@ -1,0 +1,77 @@
+//! End-to-end tests: real processes, a real database, a real kernel, in a lab of three nodes. They run one
+//! after the other in one lab, each under the load of the ledger; after each, no acknowledged row is
+//! missing and all replicas are equal. Needs root.
+//!
+//! One test: `make e2e ARGS=kill_a_secondary`. `MAINSTAY_E2E_KEEP=1` leaves the lab up afterwards.
+
+mod cluster;
+mod failover;
+mod limits;
+mod partitions;
+mod processes;
+mod wrong_input;
+
+use cluster::{Cluster, under_load};
+use libtest_mimic::{Arguments, Trial};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+
+type Scenario = fn(&Cluster) -> anyhow::Result<()>;
+type LoadScenario = fn(&Cluster, &mainstay_tests::proof::Ledger) -> anyhow::Result<()>;
+
+type Body = Box<dyn Fn(&Cluster) -> anyhow::Result<()> + Send>;
+
+/// In this order: from the mildest to the hardest, so that the first failure says most.
+const UNDER_LOAD: &[(&str, LoadScenario)] = &[
+    ("kill_the_agent_alone", processes::kill_the_agent_alone),
+    ("kill_a_secondary", failover::kill_a_secondary),
+    ("cut_the_primary_from_one_secondary", partitions::cut_the_primary_from_one_secondary),
+    ("kill_the_engine_alone", processes::kill_the_engine_alone),
+    ("isolate_the_primary", partitions::isolate_the_primary),
+    ("kill_the_primary_that_leads_the_control_plane", failover::kill_the_primary_that_leads),
+    ("kill_all_three_and_start_them_again", failover::kill_all_three),
+    ("kill_the_primary_ten_times_in_a_row", failover::kill_the_primary_ten_times),
+];
+
+const ALONE: &[(&str, Scenario)] = &[
+    ("wrong_input_to_the_command_line", wrong_input::command_line),
+    ("wrong_service_files", wrong_input::service_files),
+    ("a_full_journal", limits::full_journal),
+    ("a_full_pool", limits::full_pool),
+];
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // One lab, one scenario at a time.
+    arguments.test_threads = Some(1);
+    let cluster = Arc::new(Mutex::new(None::<Cluster>));
+    let trial = |name: &str, run: Body| {
+        let cluster = cluster.clone();
+        Trial::test(name, move || {
+            let mut held = cluster.lock().unwrap_or_else(PoisonError::into_inner);
+            let ready =
+                Cluster::ready(held.take()).map_err(|error| format!("no cluster to test: {error:#}"))?;
+            let start = std::time::Instant::now();
+            let result = run(&ready);
+            eprintln!("  took {:.1} s", start.elapsed().as_secs_f64());
+            // What the nodes logged is part of a failure, after which the next test makes a new lab.
+            result.map_err(|error| format!("{error:#}\n{}", ready.logs()))?;
+            *held = Some(ready);
+            Ok(())
+        })
+    };
+    let under_load =
+        UNDER_LOAD.iter().map(|(name, run)| trial(name, Box::new(|cluster| under_load(cluster, *run))));
+    let alone = ALONE.iter().map(|(name, run)| trial(name, Box::new(run)));
+    let trials = under_load.chain(alone).collect();
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    let held = cluster.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(cluster) = held
+        && std::env::var_os("MAINSTAY_E2E_KEEP").is_none()
+        && let Err(error) = cluster.lab.down()
+    {
+        eprintln!("the lab could not be removed: {error:#}");
+        return ExitCode::FAILURE;
+    }
+    conclusion.exit_code()
+}
