@@ -9,7 +9,7 @@ ARGS ?=
 
 help:
 	@echo "make test       format check, lints, unit and model tests, end-to-end tests (root)"
-	@echo "make unit       unit and model tests only (no root)"
+	@echo "make unit       unit and model tests only"
 	@echo "make e2e        end-to-end tests only; ARGS=name picks one"
 	@echo "make fmt        format the sources"
 	@echo "make lint       clippy with warnings as errors"
