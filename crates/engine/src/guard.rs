@@ -254,11 +254,12 @@ impl Drop for Guard {
 }
 
 /// The guard does little and must not come late: it asks for a place before ordinary threads. Where that is not
-/// permitted it runs as an ordinary thread.
+/// permitted it runs as an ordinary thread. The thread that detaches mounts does not inherit it.
 fn prefer_this_thread() {
     let parameters = libc::sched_param { sched_priority: 1 };
+    let policy = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
     // SAFETY: `parameters` is valid for the call; 0 is the calling thread.
-    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const parameters) };
+    let result = unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
     if result != 0 {
         tracing::debug!(error = %io::Error::last_os_error(), "the guard runs without real-time priority");
     }
@@ -556,6 +557,12 @@ mod tests {
         {
             entry.addresses.push(GuardAddress { interface: interface.into(), address: address.into() });
         }
+        let mount = std::env::temp_dir().join(format!("mainstay-guard-{}", std::process::id()));
+        fs::create_dir_all(&mount).expect("a directory");
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "guarded"]).arg(&mount).status().expect("mount");
+        assert!(mounted.success());
+        entry.mounts = vec![mount.to_str().expect("text").into(), "/no/such/mount".into()];
         entry.cgroups =
             vec![victim.cgroup.to_str().expect("text").into(), "/sys/fs/cgroup/no-such-group".into()];
         let (tell, told) = mpsc::channel();
@@ -576,5 +583,10 @@ mod tests {
         assert!(!left.contains("10.213.250.9") && !left.contains("fd00:213::9"), "{left}");
         assert!(!populated(&victim.cgroup));
         assert!(victim.process.try_wait().expect("our child").is_some(), "killed");
+        let end = now().plus_ms(5000);
+        while fs::remove_dir(&mount).is_err() {
+            assert!(now() < end, "the mount is detached, and its directory empty");
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 }

@@ -243,7 +243,11 @@ fn a_file_system_lives_on_a_loop_device() {
         assert!(fs::read(mounted.0.join("file")).unwrap() == content, "content survives a mount");
     }
     assert!(shard.count("flush").requests > 0, "a file system flushes");
-    assert_eq!(shard.count("write").largest, 1 << 20, "what a file system writes in one piece arrives in one");
+    assert_eq!(
+        shard.count("write").largest,
+        1 << 20,
+        "what a file system writes in one piece arrives in one"
+    );
     run("xfs_repair", &["-n", text(&path)]);
     assert!(device.detach().expect("detached"), "nobody else uses it");
     assert!(gone(&path));
