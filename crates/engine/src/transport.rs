@@ -267,9 +267,13 @@ impl Transport {
         self.events.pop_front()
     }
 
-    /// When [`tick`](Self::tick) has something to do next.
+    /// When [`tick`](Self::tick) or [`poll`](Self::poll) has something to do next.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
+        // A send that overflowed its queue has left an event outside of any completion.
+        if !self.events.is_empty() {
+            return Some(self.now);
+        }
         let retries = self.peers.values().filter(|peer| peer.outgoing.is_none()).map(|peer| peer.retry_at);
         let connections = self.connections.values().map(Connection::deadline);
         retries.chain(connections).chain(self.accept_at).min()

@@ -420,6 +420,7 @@ fn a_send_queue_that_is_too_long_ends_the_connection() {
     let big = append(1, &[1 << 20, 1 << 20, 1 << 20, 1 << 20]);
     let end = (0..100).find_map(|_| a.transport.send(out(2), &big).err());
     assert_eq!(end, Some(SendError::Overflow));
+    assert!(a.transport.next_deadline().is_some_and(|at| at <= now()), "the event waits for nothing");
     a.turn();
     assert_eq!(a.downs(), [(out(2), DownReason::Overflow)]);
 }
