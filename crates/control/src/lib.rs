@@ -1,1 +1,18 @@
-//! placeholder
+//! The cluster state machine: what the operator asked for, who may write, who is alive, and what a node does next.
+//!
+//! Pure. [`State::apply`] is run by every agent on the same committed entries and gives the same state everywhere;
+//! [`lease::LeaseMachine`] decides whether a node may act (R10); [`reconcile::plan`] tells a node what to do next;
+//! [`advice::advice`] says in words what is wrong and what to do about it.
+
+pub mod advice;
+mod apply;
+mod failover;
+mod iss;
+pub mod lease;
+pub mod placement;
+mod promote;
+pub mod reconcile;
+mod service;
+pub mod state;
+
+pub use state::State;

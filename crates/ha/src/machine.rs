@@ -78,24 +78,33 @@ pub enum ServicePhase {
 }
 
 impl ServicePhase {
-    /// Whether nothing of the service is left on the node.
+    /// Whether nothing of the service is left on the node and nothing starts by itself.
     #[must_use]
     pub fn is_silent(self) -> bool {
-        matches!(self, Self::Stopped | Self::Failed | Self::BackingOff)
+        matches!(self, Self::Stopped | Self::Failed)
     }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
     /// This node is primary in `epoch` and the devices exist. `round` rises when the operator clears failures.
-    Start { epoch: Epoch, round: u64 },
+    Start {
+        epoch: Epoch,
+        round: u64,
+    },
     Stop,
     /// The lease ended or is about to: silence everything now (R19).
     LeaseLost,
     /// Answer to `Run`, `Undo` or `Kill`; an error says why, in words for the operator.
-    StepDone { ticket: u64, result: Result<(), String> },
+    StepDone {
+        ticket: u64,
+        result: Result<(), String>,
+    },
     /// A started process ended by itself.
-    ProcessExited { process: usize, status: String },
+    ProcessExited {
+        process: usize,
+        status: String,
+    },
     Tick,
 }
 
@@ -103,11 +112,22 @@ pub enum Event {
 pub enum Effect {
     /// Make this durable before anything that follows is done.
     Persist(Saved),
-    Run { ticket: u64, step: Step, timeout_ms: u64 },
+    Run {
+        ticket: u64,
+        step: Step,
+        timeout_ms: u64,
+    },
     /// `force`: no more courtesy, an earlier attempt failed.
-    Undo { ticket: u64, step: Step, force: bool, timeout_ms: u64 },
+    Undo {
+        ticket: u64,
+        step: Step,
+        force: bool,
+        timeout_ms: u64,
+    },
     /// SIGKILL to all processes of the service; done when none is left.
-    Kill { ticket: u64 },
+    Kill {
+        ticket: u64,
+    },
     Report(Report),
 }
 
@@ -140,11 +160,20 @@ enum Mode {
     Stopped,
     Failed,
     /// `steps[at]` is being run.
-    Forward { at: usize },
+    Forward {
+        at: usize,
+    },
     Running,
     /// `steps[at]` is being undone, or waits for the next attempt of that.
-    Backward { at: usize, floor: usize, then: Then, attempt: u32 },
-    BackingOff { from: usize },
+    Backward {
+        at: usize,
+        floor: usize,
+        then: Then,
+        attempt: u32,
+    },
+    BackingOff {
+        from: usize,
+    },
     Killing,
 }
 
@@ -522,8 +551,11 @@ impl Machine {
             // While it is being undone an exit is what is wanted.
             _ => return,
         };
-        let Some(started) =
-            self.steps.iter().position(|step| *step == Step::StartProcess { process }).filter(|at| *at <= top)
+        let Some(started) = self
+            .steps
+            .iter()
+            .position(|step| *step == Step::StartProcess { process })
+            .filter(|at| *at <= top)
         else {
             return;
         };
@@ -672,7 +704,10 @@ impl Machine {
         let Mode::Backward { at, attempt, .. } = &mut self.mode else { return };
         *attempt = attempt.saturating_add(1);
         let at = *at;
-        self.reason = format!("undoing '{}' failed, trying again with force: {why}", step_words(&self.spec, self.steps[at]));
+        self.reason = format!(
+            "undoing '{}' failed, trying again with force: {why}",
+            step_words(&self.spec, self.steps[at])
+        );
         self.awaited = None;
         self.deadline = Some(now.plus_ms(UNDO_RETRY_MS));
         self.report();
@@ -779,9 +814,10 @@ impl Machine {
             Step::Mount => UNMOUNT_TIMEOUT_MS,
             Step::AddAddress => ADDRESS_TIMEOUT_MS,
             Step::Prepare { .. } => KILL_TIMEOUT_MS,
-            Step::StartProcess { process } => {
-                self.spec.processes[process].stop_timeout_s.saturating_mul(1000).saturating_add(KILL_TIMEOUT_MS)
-            }
+            Step::StartProcess { process } => self.spec.processes[process]
+                .stop_timeout_s
+                .saturating_mul(1000)
+                .saturating_add(KILL_TIMEOUT_MS),
         }
     }
 }

@@ -357,9 +357,7 @@ impl Process {
                 "name a user, or leave the field out for root",
             ));
         }
-        if let Some(bad) =
-            self.env.keys().find(|k| k.is_empty() || k.contains('=') || k.contains('\0'))
-        {
+        if let Some(bad) = self.env.keys().find(|k| k.is_empty() || k.contains('=') || k.contains('\0')) {
             return Err(SpecError::new(
                 format!("{field}.env"),
                 format!("'{bad}' is not a variable name"),
@@ -370,9 +368,9 @@ impl Process {
             None => Ok(()),
             Some(Ready::Command(command)) => command_field(&format!("{field}.ready.command"), command),
             Some(Ready::Tcp(target)) => {
-                let port = target.rsplit_once(':').and_then(|(host, port)| {
-                    (!host.is_empty()).then(|| port.parse::<u16>().ok()).flatten()
-                });
+                let port = target
+                    .rsplit_once(':')
+                    .and_then(|(host, port)| (!host.is_empty()).then(|| port.parse::<u16>().ok()).flatten());
                 if port.is_none_or(|port| port == 0) {
                     return Err(SpecError::new(
                         format!("{field}.ready.tcp"),
@@ -402,7 +400,9 @@ fn name_field(field: &str, name: &str) -> Result<(), SpecError> {
 
 fn command_field(field: &str, command: &[String]) -> Result<(), SpecError> {
     match command.first() {
-        None => Err(SpecError::new(field, "is empty", "give the program and its arguments as a list of strings")),
+        None => {
+            Err(SpecError::new(field, "is empty", "give the program and its arguments as a list of strings"))
+        }
         Some(program) if program.is_empty() => {
             Err(SpecError::new(field, "the program is an empty string", "name a program"))
         }
@@ -416,9 +416,9 @@ fn command_field(field: &str, command: &[String]) -> Result<(), SpecError> {
 /// Turns the parser's error into ours: the field if the message names one, else the line.
 fn from_toml(text: &str, error: &toml::de::Error) -> SpecError {
     let message = error.message().to_string();
-    let line = error
-        .span()
-        .map(|span| 1 + text.as_bytes()[..span.start.min(text.len())].iter().filter(|b| **b == b'\n').count());
+    let line = error.span().map(|span| {
+        1 + text.as_bytes()[..span.start.min(text.len())].iter().filter(|b| **b == b'\n').count()
+    });
     let named = message.split('`').nth(1).filter(|_| message.contains("field")).map(str::to_string);
     let field = match (named, line) {
         (Some(name), Some(line)) => format!("{name} (line {line})"),

@@ -1,0 +1,222 @@
+//! What is wrong, and what the operator can do about it, in words.
+
+use crate::state::{NodeStatus, Resource, ServicePhase, Severity, State};
+use mainstay_types::NodeId;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Advice {
+    pub severity: Severity,
+    /// For example `resource db`.
+    pub subject: String,
+    /// What is wrong.
+    pub what: String,
+    /// What to do; empty when it mends itself.
+    pub remedy: String,
+}
+
+/// What the asked node knows beyond the state.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Observations {
+    /// Nodes whose agent could not be reached just now.
+    pub unreachable: BTreeSet<NodeId>,
+    /// The control plane has a leader that this node knows.
+    pub has_leader: bool,
+}
+
+/// Everything that is not as it should be, worst first; empty if all is well.
+#[must_use]
+pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
+    let mut list = Vec::new();
+    let mut add = |severity, subject: String, what: String, remedy: String| {
+        list.push(Advice { severity, subject, what, remedy });
+    };
+    if state.cluster.is_none() {
+        add(
+            Severity::Critical,
+            "cluster".into(),
+            "this node belongs to no cluster".into(),
+            "run `mainstay cluster init` or `mainstay cluster join`".into(),
+        );
+        return list;
+    }
+    if !observations.has_leader {
+        add(
+            Severity::Critical,
+            "cluster".into(),
+            "no majority of the voters is reachable from here: no change and no failover is possible".into(),
+            "bring nodes or their network back; see `mainstay node list`".into(),
+        );
+    }
+    for node in state.nodes.values() {
+        if node.status == NodeStatus::Dead {
+            add(
+                Severity::Critical,
+                format!("node {}", node.name),
+                "is dead: it does not answer and its lease has ended".into(),
+                format!("bring {} back; it rejoins by itself", node.name),
+            );
+        } else if observations.unreachable.contains(&node.id) {
+            add(
+                Severity::Warning,
+                format!("node {}", node.name),
+                "cannot be reached from this node".into(),
+                "check the network between the nodes".into(),
+            );
+        }
+    }
+    let voters = state.voters();
+    let alive = voters.iter().filter(|node| state.alive(**node)).count();
+    let majority = voters.len() / 2 + 1;
+    if !voters.is_empty() && alive <= majority && !state.resources.is_empty() {
+        let (what, remedy) = if voters.len() < 3 {
+            (
+                format!("has {} voter(s): no failover is possible when one is lost", voters.len()),
+                "add nodes until there are three; one may be a witness without data".into(),
+            )
+        } else {
+            (
+                format!("{alive} of {} voters live: if one more is lost nothing can fail over", voters.len()),
+                "bring the dead nodes back".into(),
+            )
+        };
+        add(Severity::Warning, "cluster".into(), what, remedy);
+    }
+    for resource in state.resources.values() {
+        advise_resource(state, resource, &mut add);
+    }
+    for (name, service) in &state.services {
+        let subject = format!("service {name}");
+        if service.deleting {
+            add(Severity::Info, subject, "is being deleted".into(), String::new());
+            continue;
+        }
+        if let Some(halted) = &service.halted {
+            add(
+                Severity::Critical,
+                subject,
+                halted.clone(),
+                format!(
+                    "mend the cause, then run `mainstay service move {name} NODE` or apply the service again: both clear the failures"
+                ),
+            );
+            continue;
+        }
+        for (node, on) in &service.nodes {
+            let node_name = state.node_name(*node);
+            if service.failed_on(*node) {
+                add(
+                    Severity::Warning,
+                    subject.clone(),
+                    format!(
+                        "is not tried on {node_name} any more, after {} failures: {}",
+                        on.failures, on.detail
+                    ),
+                    format!(
+                        "mend the cause, then clear the failures with `mainstay service move {name} NODE` or by applying it again"
+                    ),
+                );
+            } else if on.phase == ServicePhase::BackingOff {
+                add(
+                    Severity::Warning,
+                    subject.clone(),
+                    format!("failed on {node_name} and is tried again soon: {}", on.detail),
+                    format!("see `mainstay service status {name}`"),
+                );
+            }
+        }
+        let runs = service.nodes.values().any(|on| on.phase == ServicePhase::Running);
+        let primary = state.resource_of(service).and_then(|resource| resource.record.primary);
+        if !runs && primary.is_some() {
+            add(
+                Severity::Warning,
+                subject,
+                "does not run yet".into(),
+                format!("see `mainstay service status {name}`"),
+            );
+        }
+    }
+    list.sort_by_key(|advice| std::cmp::Reverse(advice.severity));
+    list
+}
+
+fn advise_resource(
+    state: &State,
+    resource: &Resource,
+    add: &mut impl FnMut(Severity, String, String, String),
+) {
+    let subject = format!("resource {}", resource.name);
+    let names =
+        |nodes: Vec<NodeId>| nodes.iter().map(|node| state.node_name(*node)).collect::<Vec<_>>().join(", ");
+    let record = &resource.record;
+    if resource.deleting {
+        let waiting: Vec<NodeId> =
+            resource.spec.replicas.iter().copied().filter(|node| !resource.gone.contains(node)).collect();
+        add(
+            Severity::Info,
+            subject,
+            format!("is being deleted; not yet gone from {}", names(waiting)),
+            String::new(),
+        );
+        return;
+    }
+    let unmade: Vec<NodeId> =
+        resource.spec.replicas.iter().copied().filter(|node| record.replica(*node).is_none()).collect();
+    if record.epoch.0 == 0 {
+        let what = if unmade.is_empty() {
+            "waits for its first promotion".to_string()
+        } else {
+            format!("waits for the replicas of {}", names(unmade))
+        };
+        add(Severity::Warning, subject, what, "see `mainstay node list` if this lasts".into());
+        return;
+    }
+    if record.primary.is_none() {
+        let members: Vec<NodeId> = record.iss.iter().map(|member| member.node).collect();
+        let living = members.iter().any(|node| state.alive(*node));
+        let what = resource.failure.clone().unwrap_or_else(|| "has no primary".into());
+        let remedy = if living {
+            format!(
+                "{} should become primary by itself; see `mainstay resource status {}`",
+                names(members),
+                resource.name
+            )
+        } else {
+            format!("bring {} back: no other node has every acknowledged write", names(members))
+        };
+        add(Severity::Critical, subject, what, remedy);
+        return;
+    }
+    let behind: Vec<NodeId> =
+        resource.spec.replicas.iter().copied().filter(|node| record.iss_member(*node).is_none()).collect();
+    let alone = record.iss.len() == 1 && resource.spec.replicas.len() > 1;
+    if !behind.is_empty() {
+        let dead: Vec<NodeId> = behind.iter().copied().filter(|node| !state.alive(*node)).collect();
+        let mut what = format!("is degraded: {} not in sync", names(behind));
+        if alone {
+            what.push_str("; no failover is possible");
+        }
+        let remedy = if dead.is_empty() {
+            format!("it catches up by itself; see `mainstay resource status {}`", resource.name)
+        } else {
+            format!("bring {} back; it catches up by itself", names(dead))
+        };
+        add(if alone { Severity::Critical } else { Severity::Warning }, subject.clone(), what, remedy);
+    } else if resource.spec.replicas.len() == 1 {
+        add(
+            Severity::Warning,
+            subject.clone(),
+            "has one replica: no failover is possible".into(),
+            "create resources with two or more replicas".into(),
+        );
+    }
+    if let Some(failure) = &resource.failure {
+        add(
+            Severity::Warning,
+            subject,
+            failure.clone(),
+            format!("see `mainstay resource status {}`", resource.name),
+        );
+    }
+}

@@ -1,0 +1,342 @@
+//! Applying an entry of the control plane's log.
+
+use crate::service::StatusReport;
+use crate::state::{
+    Cluster, Command, Entry, LEASE_MS, NODES_MAX, Node, NodeStatus, Outcome, RESOURCES_MAX, Resource,
+    ResourceSpec, Settings, Severity, State, refused,
+};
+use mainstay_ha::valid_name;
+use mainstay_types::{
+    BLOCK_BYTES, ConfigVersion, Epoch, JOURNAL_BYTES_MIN, NodeId, REPLICAS_MAX, ResourceId, ResourceRecord,
+    VOLUME_BYTES_MAX, VOLUMES_MAX,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+const NAME_REMEDY: &str = "use 1 to 32 of a-z, 0-9 and '-', not starting with '-'";
+
+impl Settings {
+    /// Whether leases are safe with these (R10), and why not.
+    pub fn validate(&self) -> Result<(), String> {
+        if !LEASE_MS.contains(&self.lease_ms) {
+            return Err(format!("lease_ms must be {} to {}", LEASE_MS.start(), LEASE_MS.end()));
+        }
+        if self.heartbeat_ms == 0 || self.heartbeat_ms > self.lease_ms / 4 {
+            return Err("heartbeat_ms must be 1 to a quarter of lease_ms".into());
+        }
+        if self.margin_ms < self.lease_ms.div_ceil(40) || self.margin_ms > self.lease_ms {
+            return Err("margin_ms must be at least 2.5 % of lease_ms and at most lease_ms".into());
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Applies one committed entry. Deterministic.
+    pub fn apply(&mut self, entry: Entry) -> Outcome {
+        let at_ms = entry.at_ms;
+        let outcome = self.command(at_ms, entry.command);
+        if matches!(outcome, Outcome::Done | Outcome::NodeAdded { .. } | Outcome::ResourceCreated { .. }) {
+            self.revision += 1;
+        }
+        outcome
+    }
+
+    fn command(&mut self, at_ms: u64, command: Command) -> Outcome {
+        if self.cluster.is_none() && !matches!(command, Command::InitCluster { .. }) {
+            return refused("no-cluster", "there is no cluster yet", "run `mainstay cluster init`");
+        }
+        match command {
+            Command::InitCluster { id, name, settings } => self.init(at_ms, id, name, settings),
+            Command::AddNode { name, agent_addr, engine_addr, voter, nonce } => {
+                self.add_node(at_ms, name, agent_addr, engine_addr, voter, nonce)
+            }
+            Command::VotersSeen { node, voters_version } => self.voters_seen(node, voters_version),
+            Command::NodeDead { node, generation } => self.node_dead(at_ms, node, generation),
+            Command::NodeRejoin { node, generation } => self.rejoin(at_ms, node, generation),
+            Command::CreateResource { name, spec } => self.create_resource(at_ms, name, spec),
+            Command::ReplicaReady { resource, node, incarnation } => {
+                self.replica_ready(at_ms, resource, node, incarnation)
+            }
+            Command::DeleteResource { resource } => self.delete_resource(at_ms, resource),
+            Command::ReplicaGone { resource, node } => self.replica_gone(at_ms, resource, node),
+            Command::ChangeIss { resource, version, epoch, change } => {
+                self.change_iss(at_ms, resource, version, epoch, change)
+            }
+            Command::Promote { resource, expect_version, by, to, reason } => {
+                self.promote(at_ms, resource, expect_version, by, to, &reason)
+            }
+            Command::StepDown { resource, version, node, reason } => {
+                self.step_down(at_ms, resource, version, node, &reason)
+            }
+            Command::ApplyService { spec } => self.apply_service(at_ms, spec),
+            Command::DeleteService { name } => self.delete_service(at_ms, &name),
+            Command::ServiceGone { name } => self.service_gone(at_ms, &name),
+            Command::MoveService { name, to } => self.move_service(at_ms, &name, to),
+            Command::ServiceStatus { name, node, phase, epoch, round, detail, failures } => self
+                .service_status(at_ms, &name, StatusReport { node, phase, epoch, round, detail, failures }),
+        }
+    }
+
+    fn init(&mut self, at_ms: u64, id: u64, name: String, settings: Settings) -> Outcome {
+        match &self.cluster {
+            Some(cluster) if cluster.id == id => return Outcome::Unchanged,
+            Some(_) => {
+                return refused(
+                    "cluster-exists",
+                    "the node is a member of a cluster",
+                    "use `mainstay cluster join`",
+                );
+            }
+            None => {}
+        }
+        if !valid_name(&name) {
+            return refused("bad-name", format!("'{name}' is not a valid name"), NAME_REMEDY);
+        }
+        if let Err(why) = settings.validate() {
+            return refused("bad-settings", why, "correct the value, or leave it out");
+        }
+        self.note(at_ms, Severity::Info, format!("cluster {name}"), "created");
+        self.cluster = Some(Cluster { id, name });
+        self.settings = settings;
+        Outcome::Done
+    }
+
+    fn add_node(
+        &mut self,
+        at_ms: u64,
+        name: String,
+        agent_addr: String,
+        engine_addr: String,
+        voter: bool,
+        nonce: u64,
+    ) -> Outcome {
+        if !valid_name(&name) {
+            return refused("bad-name", format!("'{name}' is not a valid name"), NAME_REMEDY);
+        }
+        if let Some(node) = self.node_by_name(&name) {
+            return if node.nonce == nonce {
+                Outcome::NodeAdded { node: node.id, generation: node.generation }
+            } else {
+                refused("name-taken", format!("there is a node {name} already"), "choose another name")
+            };
+        }
+        if self.nodes.len() >= NODES_MAX {
+            return refused("too-many-nodes", format!("a cluster has at most {NODES_MAX} nodes"), "");
+        }
+        if let Some(node) =
+            self.nodes.values().find(|node| node.agent_addr == agent_addr || node.engine_addr == engine_addr)
+        {
+            return refused(
+                "address-taken",
+                format!("node {} has this address", node.name),
+                "give another address",
+            );
+        }
+        if voter {
+            let behind = self
+                .nodes
+                .values()
+                .find(|node| node.status == NodeStatus::Alive && node.voters_seen < self.voters_version);
+            if let Some(node) = behind {
+                return refused(
+                    "membership-settling",
+                    format!("node {} has not yet taken notice of the last change of voters", node.name),
+                    "try again in a moment",
+                );
+            }
+            self.voters_version += 1;
+        }
+        self.last_node += 1;
+        let id = NodeId(self.last_node);
+        let node = Node {
+            id,
+            name: name.clone(),
+            agent_addr,
+            engine_addr,
+            status: NodeStatus::Alive,
+            generation: 1,
+            voter,
+            voters_seen: self.voters_version,
+            nonce,
+        };
+        self.nodes.insert(id, node);
+        self.note(at_ms, Severity::Info, format!("node {name}"), "joined the cluster");
+        Outcome::NodeAdded { node: id, generation: 1 }
+    }
+
+    fn voters_seen(&mut self, node: NodeId, voters_version: u64) -> Outcome {
+        let version = voters_version.min(self.voters_version);
+        match self.nodes.get_mut(&node) {
+            Some(node) if node.voters_seen < version => {
+                node.voters_seen = version;
+                Outcome::Done
+            }
+            _ => Outcome::Unchanged,
+        }
+    }
+
+    fn rejoin(&mut self, at_ms: u64, id: NodeId, generation: u64) -> Outcome {
+        let voters_version = self.voters_version;
+        let Some(node) = self.nodes.get_mut(&id) else { return Outcome::Conflict { record: None } };
+        if node.generation != generation {
+            return Outcome::Conflict { record: None };
+        }
+        let was_dead = node.status == NodeStatus::Dead;
+        node.generation += 1;
+        node.status = NodeStatus::Alive;
+        if was_dead {
+            // It acts only on a state that holds this entry, hence all changes of voters before it.
+            node.voters_seen = voters_version;
+        }
+        let subject = format!("node {}", node.name);
+        let text = if was_dead { "is back" } else { "was not heard by some voters for a while, and is well" };
+        self.note(at_ms, Severity::Info, subject, text);
+        Outcome::Done
+    }
+
+    fn create_resource(&mut self, at_ms: u64, name: String, mut spec: ResourceSpec) -> Outcome {
+        if !valid_name(&name) {
+            return refused("bad-name", format!("'{name}' is not a valid name"), NAME_REMEDY);
+        }
+        if self.resource_by_name(&name).is_some() {
+            return refused(
+                "name-taken",
+                format!("there is a resource {name} already"),
+                "choose another name",
+            );
+        }
+        if self.resources.len() >= RESOURCES_MAX {
+            return refused("too-many-resources", "the cluster has as many resources as it can hold", "");
+        }
+        if let Err((message, remedy)) = self.check_spec(&spec) {
+            return refused("bad-resource", message, remedy);
+        }
+        spec.replicas.sort_unstable();
+        self.last_resource += 1;
+        let id = ResourceId(self.last_resource);
+        let record = ResourceRecord {
+            resource: id,
+            version: ConfigVersion(1),
+            epoch: Epoch(0),
+            primary: None,
+            iss: Vec::new(),
+            replicas: Vec::new(),
+        };
+        let resource = Resource {
+            id,
+            name: name.clone(),
+            spec,
+            record,
+            deleting: false,
+            gone: BTreeSet::new(),
+            failure: None,
+        };
+        self.resources.insert(id, resource);
+        self.note(at_ms, Severity::Info, format!("resource {name}"), "created");
+        Outcome::ResourceCreated { resource: id }
+    }
+
+    fn check_spec(&self, spec: &ResourceSpec) -> Result<(), (String, String)> {
+        let fail = |message: String, remedy: &str| Err((message, remedy.to_string()));
+        if spec.volumes.is_empty() || spec.volumes.len() > VOLUMES_MAX {
+            return fail(format!("{} volumes", spec.volumes.len()), "use 1 to 64 volumes");
+        }
+        if let Some(bytes) = spec
+            .volumes
+            .iter()
+            .find(|bytes| **bytes == 0 || **bytes > VOLUME_BYTES_MAX || !bytes.is_multiple_of(BLOCK_BYTES))
+        {
+            return fail(format!("a volume of {bytes} bytes"), "use a multiple of 4096 bytes up to 4 TiB");
+        }
+        if spec.journal_bytes < JOURNAL_BYTES_MIN || !spec.journal_bytes.is_multiple_of(BLOCK_BYTES) {
+            return fail(
+                format!("a journal of {} bytes", spec.journal_bytes),
+                "use a multiple of 4096 bytes, at least 16 MiB",
+            );
+        }
+        let nodes: BTreeSet<NodeId> = spec.replicas.iter().copied().collect();
+        if nodes.is_empty() || nodes.len() != spec.replicas.len() || nodes.len() > REPLICAS_MAX {
+            return fail("the replicas are not 1 to 32 different nodes".into(), "name each node once");
+        }
+        if let Some(node) = nodes.iter().find(|node| !self.nodes.contains_key(node)) {
+            return fail(format!("there is no node {node}"), "see `mainstay node list`");
+        }
+        if let Some(node) = spec.preferred.iter().find(|node| !nodes.contains(node)) {
+            return fail(
+                format!("preferred node {} holds no replica", self.node_name(*node)),
+                "prefer nodes that hold a replica",
+            );
+        }
+        Ok(())
+    }
+
+    fn delete_resource(&mut self, at_ms: u64, id: ResourceId) -> Outcome {
+        if let Some((name, _)) = self.service_of(id) {
+            return refused(
+                "resource-in-use",
+                format!("service {name} runs on it"),
+                format!("delete the service first: `mainstay service delete {name}`"),
+            );
+        }
+        let Some(resource) = self.resources.get_mut(&id) else {
+            return refused(
+                "unknown-resource",
+                format!("there is no resource {id}"),
+                "see `mainstay resource list`",
+            );
+        };
+        if resource.deleting {
+            return Outcome::Unchanged;
+        }
+        resource.deleting = true;
+        resource.record.primary = None;
+        resource.record.version = resource.record.version.next();
+        let subject = format!("resource {}", resource.name);
+        self.note(at_ms, Severity::Warning, subject, "is being deleted");
+        Outcome::Done
+    }
+
+    fn replica_gone(&mut self, at_ms: u64, id: ResourceId, node: NodeId) -> Outcome {
+        let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Unchanged };
+        if !resource.deleting {
+            return refused("not-deleting", "the resource is not being deleted", "");
+        }
+        if !resource.gone.insert(node) {
+            return Outcome::Unchanged;
+        }
+        if resource.spec.replicas.iter().all(|node| resource.gone.contains(node)) {
+            let subject = format!("resource {}", resource.name);
+            self.resources.remove(&id);
+            self.note(at_ms, Severity::Info, subject, "deleted");
+        }
+        Outcome::Done
+    }
+
+    /// Whether the invariants hold; tests call it after every command.
+    pub fn check(&self) -> Result<(), String> {
+        let mut names: BTreeMap<&str, ResourceId> = BTreeMap::new();
+        for (id, resource) in &self.resources {
+            let record = &resource.record;
+            let fail = |what: &str| Err(format!("{}: {what}: {record:?}", resource.name));
+            if names.insert(&resource.name, *id).is_some() {
+                return fail("two resources of one name");
+            }
+            if record.epoch.0 > 0 && record.iss.is_empty() {
+                return fail("empty in-sync set (R11)");
+            }
+            if record.primary.is_some_and(|primary| record.iss_member(primary).is_none()) {
+                return fail("the primary is not in sync (R8)");
+            }
+            if record.primary.is_some_and(|primary| !self.alive(primary)) {
+                return fail("the primary is dead");
+            }
+            if record.iss.iter().any(|member| !record.replicas.contains(member)) {
+                return fail("a member without a replica");
+            }
+            if !record.iss.is_sorted() || !record.replicas.is_sorted() {
+                return fail("not sorted");
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,125 @@
+//! Changes of the in-sync set: by the primary (R3, R4), and when a node's disk is new (R9).
+
+use crate::state::{IssChange, Outcome, Severity, State, refused};
+use mainstay_types::{ConfigVersion, Epoch, Incarnation, Member, NodeId, ResourceId};
+
+impl State {
+    pub(crate) fn change_iss(
+        &mut self,
+        at_ms: u64,
+        id: ResourceId,
+        version: ConfigVersion,
+        epoch: Epoch,
+        change: IssChange,
+    ) -> Outcome {
+        let Some(resource) = self.resources.get(&id) else { return Outcome::Conflict { record: None } };
+        let record = &resource.record;
+        if record.version != version || record.epoch != epoch || record.primary.is_none() {
+            return Outcome::Conflict { record: Some(record.clone()) };
+        }
+        let (IssChange::Shrink { remove: member } | IssChange::Grow { add: member }) = change;
+        let name = self.node_name(member.node);
+        let (severity, text) = match change {
+            IssChange::Shrink { remove } => {
+                if !record.iss.contains(&remove) {
+                    return Outcome::Conflict { record: Some(record.clone()) };
+                }
+                if record.primary == Some(remove.node) {
+                    return refused(
+                        "is-primary",
+                        "the primary cannot leave the in-sync set (R8)",
+                        "it has to step down",
+                    );
+                }
+                (Severity::Warning, format!("{name} left the in-sync set: it does not answer"))
+            }
+            IssChange::Grow { add } => {
+                if record.iss.contains(&add) || record.replica(add.node) != Some(add) {
+                    return Outcome::Conflict { record: Some(record.clone()) };
+                }
+                if !self.alive(add.node) {
+                    return refused(
+                        "node-dead",
+                        format!("node {name} counts as dead"),
+                        "it joins after it came back",
+                    );
+                }
+                (Severity::Info, format!("{name} is in sync"))
+            }
+        };
+        let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Conflict { record: None } };
+        match change {
+            IssChange::Shrink { remove } => resource.record.iss.retain(|member| *member != remove),
+            IssChange::Grow { add } => {
+                resource.record.iss.push(add);
+                resource.record.iss.sort_unstable();
+            }
+        }
+        resource.record.version = resource.record.version.next();
+        let subject = format!("resource {}", resource.name);
+        self.note(at_ms, severity, subject, text);
+        self.cancel_impossible_moves(at_ms);
+        Outcome::Done
+    }
+
+    pub(crate) fn replica_ready(
+        &mut self,
+        at_ms: u64,
+        id: ResourceId,
+        node: NodeId,
+        incarnation: Incarnation,
+    ) -> Outcome {
+        let Some(resource) = self.resources.get(&id) else { return Outcome::Conflict { record: None } };
+        let name = self.node_name(node);
+        let subject = format!("resource {}", resource.name);
+        if resource.deleting || !resource.spec.replicas.contains(&node) || incarnation.0 == 0 {
+            return refused("no-replica-here", format!("node {name} is to hold no replica"), "");
+        }
+        let known = resource.record.replica(node);
+        let new = Member { node, incarnation };
+        if known == Some(new) {
+            return Outcome::Unchanged;
+        }
+        let record = &resource.record;
+        let first = record.epoch == Epoch(0);
+        let in_sync = record.iss_member(node).is_some();
+        if in_sync && !first && record.iss.len() == 1 {
+            // The only complete copy cannot be replaced by an empty one (R11).
+            let text = format!("{name} reports a new disk, but its old one had the only complete copy");
+            if resource.failure.as_ref() != Some(&text) {
+                self.note(at_ms, Severity::Critical, subject, text.clone());
+                if let Some(resource) = self.resources.get_mut(&id) {
+                    resource.failure = Some(text.clone());
+                }
+            }
+            return refused(
+                "last-copy",
+                text,
+                "bring the old disk back, or delete the resource and restore a backup",
+            );
+        }
+        let was_primary = record.primary == Some(node);
+        let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Conflict { record: None } };
+        let record = &mut resource.record;
+        record.replicas.retain(|member| member.node != node);
+        record.replicas.push(new);
+        record.replicas.sort_unstable();
+        record.iss.retain(|member| member.node != node);
+        if first {
+            // Nothing was ever written: all empty replicas are equal.
+            record.iss.push(new);
+            record.iss.sort_unstable();
+        }
+        record.version = record.version.next();
+        let (severity, text) = match known {
+            None => (Severity::Info, format!("{name} has made its replica")),
+            Some(_) => (Severity::Warning, format!("{name} has a new disk and starts empty")),
+        };
+        self.note(at_ms, severity, subject, text);
+        if was_primary {
+            self.replace_primary(at_ms, id, &format!("{name} lost its disk"));
+        }
+        self.cancel_impossible_moves(at_ms);
+        Outcome::Done
+    }
+}

@@ -1,0 +1,383 @@
+//! Leases without a leader (R10): when a node may act, and when it is proven that it may not.
+//!
+//! Every node sends heartbeats to all voters. A voter acknowledges a heartbeat iff it knows the node as alive in
+//! that generation and has not suspected that generation. The *holder's* lease ends `lease_ms` after it **sent** the
+//! newest heartbeat that a majority of voters acknowledged. A *voter* suspects a generation when it has not heard it for
+//! `lease_ms + margin_ms`, from then on never acknowledges it, and says so only after the suspicion is durable.
+//! When a majority of voters suspects a generation, its death may be proposed.
+//!
+//! Why that is safe: let a majority have acknowledged a heartbeat sent at s, and a majority suspect the generation. Some
+//! voter v did both, and v is not the holder, which never suspects itself. v heard the heartbeat at r >= s and suspected it
+//! at t with t - r > lease_ms + margin_ms on its clock. With clocks off by at most 1 % either way and
+//! margin_ms >= lease_ms / 40 the holder's clock has passed s + lease_ms by then. v's suspicion survives its
+//! restart; after a restart v has "heard" everybody at its start, which is only later. A new generation starts with
+//! "heard now", after v acknowledged the old one for the last time. Voters are changed one at a time
+//! ([`crate::state::Command::VotersSeen`]), so majorities of different nodes' views intersect as well.
+
+use mainstay_types::{NodeId, Time};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// One generation of a node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct Suspect {
+    pub node: NodeId,
+    pub generation: u64,
+}
+
+/// Sent to every voter every `heartbeat_ms`; unordered, unreliable delivery is enough.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Heartbeat {
+    pub generation: u64,
+    /// Random per start of the sender's agent: an answer to an earlier process must not count.
+    pub session: u64,
+    pub seq: u64,
+    /// Durable suspicions of the sender.
+    pub suspects: Vec<Suspect>,
+}
+
+/// A voter's answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Ack {
+    pub generation: u64,
+    pub session: u64,
+    pub seq: u64,
+}
+
+/// What the machine needs of [`crate::State`]; see [`View::of`].
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct View {
+    pub voters: BTreeSet<NodeId>,
+    /// Generation, and whether it is alive.
+    pub nodes: BTreeMap<NodeId, (u64, bool)>,
+    pub lease_ms: u64,
+    pub heartbeat_ms: u64,
+    pub margin_ms: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A newer state was applied. Given before [`crate::state::Command::VotersSeen`] is proposed for it.
+    View(View),
+    Heartbeat {
+        from: NodeId,
+        heartbeat: Heartbeat,
+    },
+    Ack {
+        from: NodeId,
+        ack: Ack,
+    },
+    /// Answer to [`Effect::PersistSuspect`].
+    SuspectPersisted(Suspect),
+    Tick,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    SendHeartbeat {
+        to: NodeId,
+        heartbeat: Heartbeat,
+    },
+    SendAck {
+        to: NodeId,
+        ack: Ack,
+    },
+    /// Make durable, then answer.
+    PersistSuspect(Suspect),
+    /// The lease of this node ends at this point, on its own boot-time clock. Given whenever it changes.
+    LeaseUntil(Time),
+    /// A majority suspects this generation. Repeated until the state says so; the leader proposes it.
+    ProposeDead(Suspect),
+    /// Some voter has stopped to acknowledge this node's generation although it lives: it should get a new one by
+    /// [`crate::state::Command::NodeRejoin`]. Not given while the node is dead: [`crate::reconcile::plan`] does that.
+    ProposeRejoin {
+        generation: u64,
+    },
+}
+
+/// See the module documentation.
+#[derive(Debug)]
+pub struct LeaseMachine {
+    node: NodeId,
+    session: u64,
+    view: View,
+    seq: u64,
+    /// Heartbeats that may still be acknowledged: seq -> when sent, and by whom acknowledged.
+    sent: BTreeMap<u64, (Time, BTreeSet<NodeId>)>,
+    lease_until: Time,
+    next_heartbeat: Time,
+    /// When each node was last heard in its present generation.
+    heard: BTreeMap<NodeId, Time>,
+    /// Latched; `true` once durable.
+    suspected: BTreeMap<Suspect, bool>,
+    /// Who is known to suspect whom.
+    reports: BTreeMap<Suspect, BTreeSet<NodeId>>,
+    last_tick: Time,
+    last_rejoin: Option<Time>,
+    last_dead: BTreeMap<Suspect, Time>,
+    effects: VecDeque<Effect>,
+}
+
+impl View {
+    /// What leases need to know of `state`.
+    #[must_use]
+    pub fn of(state: &crate::State) -> Self {
+        Self {
+            voters: state.voters(),
+            nodes: state
+                .nodes
+                .values()
+                .map(|node| (node.id, (node.generation, state.alive(node.id))))
+                .collect(),
+            lease_ms: state.settings.lease_ms,
+            heartbeat_ms: state.settings.heartbeat_ms,
+            margin_ms: state.settings.margin_ms,
+        }
+    }
+}
+
+/// Heartbeats whose acknowledgement is still waited for, at most.
+const SENT_MAX: usize = 64;
+
+impl LeaseMachine {
+    /// `session` is random per start of the agent; `suspected` is what was ever persisted here.
+    #[must_use]
+    pub fn new(node: NodeId, session: u64, suspected: impl IntoIterator<Item = Suspect>, now: Time) -> Self {
+        Self {
+            node,
+            session,
+            view: View::default(),
+            seq: 0,
+            sent: BTreeMap::new(),
+            lease_until: Time(0),
+            next_heartbeat: now,
+            heard: BTreeMap::new(),
+            suspected: suspected.into_iter().map(|suspect| (suspect, true)).collect(),
+            reports: BTreeMap::new(),
+            last_tick: now,
+            last_rejoin: None,
+            last_dead: BTreeMap::new(),
+            effects: VecDeque::new(),
+        }
+    }
+
+    /// End of this node's lease on its own clock; `Time(0)` if it never had one or is dead.
+    #[must_use]
+    pub fn lease_until(&self) -> Time {
+        self.lease_until
+    }
+
+    /// The next effect, in order.
+    pub fn poll(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// When [`Event::Tick`] is due.
+    #[must_use]
+    pub fn next_deadline(&self) -> Time {
+        self.next_heartbeat
+    }
+
+    pub fn handle(&mut self, now: Time, event: Event) {
+        match event {
+            Event::View(view) => self.on_view(now, view),
+            Event::Heartbeat { from, heartbeat } => self.on_heartbeat(now, from, heartbeat),
+            Event::Ack { from, ack } => self.on_ack(from, ack),
+            Event::SuspectPersisted(suspect) => self.on_persisted(now, suspect),
+            Event::Tick => self.on_tick(now),
+        }
+    }
+
+    fn is_voter(&self) -> bool {
+        self.view.voters.contains(&self.node)
+    }
+
+    fn majority(&self, nodes: &BTreeSet<NodeId>) -> bool {
+        let count = nodes.intersection(&self.view.voters).count();
+        count * 2 > self.view.voters.len()
+    }
+
+    /// The generation of `node` if it is alive in this node's view.
+    fn alive_generation(&self, node: NodeId) -> Option<u64> {
+        self.view.nodes.get(&node).filter(|(_, alive)| *alive).map(|(generation, _)| *generation)
+    }
+
+    fn on_view(&mut self, now: Time, view: View) {
+        let old = std::mem::replace(&mut self.view, view);
+        for (node, (generation, alive)) in &self.view.nodes {
+            let known = old.nodes.get(node);
+            if known != Some(&(*generation, *alive)) {
+                // A generation that is new here counts as heard now: later than it can have been.
+                self.heard.insert(*node, now);
+            }
+        }
+        let nodes = &self.view.nodes;
+        let current = |suspect: &Suspect| {
+            nodes.get(&suspect.node).is_none_or(|(generation, _)| suspect.generation >= *generation)
+        };
+        self.suspected.retain(|suspect, _| current(suspect));
+        self.reports.retain(|suspect, _| current(suspect));
+        self.last_dead.retain(|suspect, _| current(suspect));
+        self.heard.retain(|node, _| nodes.contains_key(node));
+        let durable: Vec<Suspect> = self.durable_suspects();
+        for suspect in durable {
+            self.reports.entry(suspect).or_default().insert(self.node);
+        }
+        let was = old.nodes.get(&self.node).copied();
+        let is = self.view.nodes.get(&self.node).copied();
+        if was != is {
+            self.sent.clear();
+            self.last_rejoin = None;
+        }
+        if is.is_none_or(|(_, alive)| !alive) && self.lease_until != Time(0) {
+            self.lease_until = Time(0);
+            self.effects.push_back(Effect::LeaseUntil(Time(0)));
+        }
+        self.propose_dead(now);
+    }
+
+    fn durable_suspects(&self) -> Vec<Suspect> {
+        self.suspected.iter().filter(|(_, durable)| **durable).map(|(suspect, _)| *suspect).collect()
+    }
+
+    fn on_tick(&mut self, now: Time) {
+        // Whoever was stopped itself has heartbeats waiting unread: silence during a pause proves nothing. Starting the
+        // count again is always safe, because it is later.
+        if now.ms_since(self.last_tick) > self.view.lease_ms / 2 {
+            for heard in self.heard.values_mut() {
+                *heard = now;
+            }
+        }
+        self.last_tick = now;
+        self.suspect_the_silent(now);
+        if now >= self.next_heartbeat {
+            self.next_heartbeat = now.plus_ms(self.view.heartbeat_ms.max(1));
+            self.send_heartbeats(now);
+        }
+        self.propose_dead(now);
+        self.propose_rejoin(now);
+    }
+
+    fn suspect_the_silent(&mut self, now: Time) {
+        if !self.is_voter() {
+            return;
+        }
+        let silence_ms = self.view.lease_ms + self.view.margin_ms;
+        for (node, (generation, alive)) in &self.view.nodes {
+            let suspect = Suspect { node: *node, generation: *generation };
+            if *node == self.node || !alive || self.suspected.contains_key(&suspect) {
+                continue;
+            }
+            let heard = self.heard.get(node).copied().unwrap_or(now);
+            if now.ms_since(heard) > silence_ms {
+                // Latched at once, reported when durable.
+                self.suspected.insert(suspect, false);
+                self.effects.push_back(Effect::PersistSuspect(suspect));
+            }
+        }
+    }
+
+    fn send_heartbeats(&mut self, now: Time) {
+        let Some(generation) = self.view.nodes.get(&self.node).map(|(generation, _)| *generation) else {
+            return;
+        };
+        self.seq += 1;
+        let heartbeat =
+            Heartbeat { generation, session: self.session, seq: self.seq, suspects: self.durable_suspects() };
+        for to in self.view.voters.iter().copied().filter(|voter| *voter != self.node) {
+            self.effects.push_back(Effect::SendHeartbeat { to, heartbeat: heartbeat.clone() });
+        }
+        if self.alive_generation(self.node).is_none() {
+            return;
+        }
+        while self.sent.len() >= SENT_MAX {
+            self.sent.pop_first();
+        }
+        self.sent.insert(self.seq, (now, BTreeSet::new()));
+        if self.is_voter() {
+            self.count_ack(self.node, self.seq);
+        }
+    }
+
+    fn on_heartbeat(&mut self, now: Time, from: NodeId, heartbeat: Heartbeat) {
+        for suspect in heartbeat.suspects.iter().take(crate::state::NODES_MAX) {
+            let generation = self.view.nodes.get(&suspect.node).map(|(generation, _)| *generation);
+            // Reports about generations that are not known yet come again.
+            if generation == Some(suspect.generation) {
+                self.reports.entry(*suspect).or_default().insert(from);
+            }
+        }
+        let Heartbeat { generation, session, seq, .. } = heartbeat;
+        let suspect = Suspect { node: from, generation };
+        if self.is_voter()
+            && self.alive_generation(from) == Some(generation)
+            && !self.suspected.contains_key(&suspect)
+        {
+            self.heard.insert(from, now);
+            self.effects.push_back(Effect::SendAck { to: from, ack: Ack { generation, session, seq } });
+        }
+        self.propose_dead(now);
+    }
+
+    fn on_ack(&mut self, from: NodeId, ack: Ack) {
+        if ack.session == self.session && self.alive_generation(self.node) == Some(ack.generation) {
+            self.count_ack(from, ack.seq);
+        }
+    }
+
+    fn count_ack(&mut self, from: NodeId, seq: u64) {
+        let Some((sent_at, acked)) = self.sent.get_mut(&seq) else { return };
+        acked.insert(from);
+        let (sent_at, acked) = (*sent_at, acked.clone());
+        if self.majority(&acked) {
+            self.sent.retain(|other, _| *other > seq);
+            let until = sent_at.plus_ms(self.view.lease_ms);
+            if until > self.lease_until {
+                self.lease_until = until;
+                self.effects.push_back(Effect::LeaseUntil(until));
+            }
+        }
+    }
+
+    fn on_persisted(&mut self, now: Time, suspect: Suspect) {
+        if let Some(durable) = self.suspected.get_mut(&suspect) {
+            *durable = true;
+            self.reports.entry(suspect).or_default().insert(self.node);
+            // Said at once: the others' decision waits for it.
+            self.next_heartbeat = now;
+            self.propose_dead(now);
+        }
+    }
+
+    fn propose_dead(&mut self, now: Time) {
+        let due: Vec<Suspect> = self
+            .reports
+            .iter()
+            .filter(|(suspect, by)| {
+                self.alive_generation(suspect.node) == Some(suspect.generation)
+                    && suspect.node != self.node
+                    && self.majority(by)
+                    && self
+                        .last_dead
+                        .get(suspect)
+                        .is_none_or(|last| now.ms_since(*last) >= self.view.heartbeat_ms)
+            })
+            .map(|(suspect, _)| *suspect)
+            .collect();
+        for suspect in due {
+            self.last_dead.insert(suspect, now);
+            self.effects.push_back(Effect::ProposeDead(suspect));
+        }
+    }
+
+    fn propose_rejoin(&mut self, now: Time) {
+        let Some(generation) = self.alive_generation(self.node) else { return };
+        let suspected =
+            self.reports.get(&Suspect { node: self.node, generation }).is_some_and(|by| !by.is_empty());
+        let due = self.last_rejoin.is_none_or(|last| now.ms_since(last) >= self.view.lease_ms);
+        if suspected && due {
+            self.last_rejoin = Some(now);
+            self.effects.push_back(Effect::ProposeRejoin { generation });
+        }
+    }
+}

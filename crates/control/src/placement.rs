@@ -1,0 +1,75 @@
+//! Which node should be primary of a resource. Every node computes the same answer from the same state.
+
+use crate::state::{Resource, State};
+use mainstay_types::{NodeId, ResourceId};
+
+impl State {
+    /// Whether `node` may become primary (R5): a member of the in-sync set, with the registered disk, alive.
+    #[must_use]
+    pub fn eligible(&self, resource: &Resource, node: NodeId) -> bool {
+        let member = resource.record.iss_member(node);
+        !resource.deleting && self.alive(node) && member.is_some() && member == resource.record.replica(node)
+    }
+
+    /// Resources whose primary is `node`.
+    #[must_use]
+    pub fn primaries_on(&self, node: NodeId) -> usize {
+        self.resources.values().filter(|resource| resource.record.primary == Some(node)).count()
+    }
+
+    /// The eligible nodes, best first: where the service has not failed, the service's preferred node, the resource's
+    /// preferred nodes in order, the node with the fewest primaries, the lowest id.
+    #[must_use]
+    pub fn candidates(&self, resource: &Resource) -> Vec<NodeId> {
+        let service = self.service_of(resource.id).map(|(_, service)| service);
+        let mut nodes: Vec<NodeId> = resource
+            .record
+            .iss
+            .iter()
+            .map(|member| member.node)
+            .filter(|node| self.eligible(resource, *node))
+            .collect();
+        nodes.sort_by_key(|node| {
+            let failed = service.is_some_and(|service| service.failed_on(*node));
+            let named = service
+                .and_then(|service| service.spec.policy.preferred.as_ref())
+                .is_some_and(|name| *name == self.node_name(*node));
+            let preferred = resource.spec.preferred.iter().position(|p| p == node).unwrap_or(usize::MAX);
+            (failed, !named, preferred, self.primaries_on(*node), *node)
+        });
+        nodes
+    }
+
+    /// Where the primary of `resource` should be now; the present primary unless there is a reason to move (R21).
+    /// `None` if no node is eligible.
+    #[must_use]
+    pub fn target(&self, resource: ResourceId) -> Option<NodeId> {
+        let resource = self.resources.get(&resource)?;
+        let service = self.service_of(resource.id).map(|(_, service)| service);
+        let candidates = self.candidates(resource);
+        let failed = |node: NodeId| service.is_some_and(|service| service.failed_on(node));
+        if let Some(desired) = service.and_then(|service| service.desired_node)
+            && candidates.contains(&desired)
+            && !failed(desired)
+        {
+            return Some(desired);
+        }
+        if let Some(service) = service
+            && service.spec.policy.failback
+            && let Some(preferred) =
+                service.spec.policy.preferred.as_deref().and_then(|name| self.node_by_name(name))
+            && candidates.contains(&preferred.id)
+            && !failed(preferred.id)
+        {
+            return Some(preferred.id);
+        }
+        let best = candidates.first().copied();
+        match resource.record.primary {
+            Some(primary) if candidates.contains(&primary) => {
+                // The best candidate is one where the service has not failed, if there is any.
+                if failed(primary) && best.is_some_and(|best| !failed(best)) { best } else { Some(primary) }
+            }
+            _ => best,
+        }
+    }
+}

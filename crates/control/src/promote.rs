@@ -1,0 +1,80 @@
+//! Promotion: one compare-and-set that names the next primary in the next epoch (R5).
+
+use crate::state::{Outcome, Severity, State, refused};
+use mainstay_types::{ConfigVersion, NodeId, ResourceId};
+
+impl State {
+    pub(crate) fn promote(
+        &mut self,
+        at_ms: u64,
+        id: ResourceId,
+        expect_version: ConfigVersion,
+        by: NodeId,
+        to: NodeId,
+        reason: &str,
+    ) -> Outcome {
+        let Some(resource) = self.resources.get(&id) else { return Outcome::Conflict { record: None } };
+        if resource.record.version != expect_version {
+            return Outcome::Conflict { record: Some(resource.record.clone()) };
+        }
+        if resource.record.primary.is_some_and(|primary| primary != by) {
+            // Only the primary itself can say that it has stopped; the others wait for its death (R19).
+            return refused(
+                "not-primary",
+                "another node is primary",
+                "wait until it hands over or is declared dead",
+            );
+        }
+        if !self.alive(by) {
+            return refused("node-dead", "the proposing node counts as dead", "it has to rejoin first");
+        }
+        if !self.eligible(resource, to) {
+            return refused(
+                "not-eligible",
+                format!("node {} is not alive and in sync with the registered disk", self.node_name(to)),
+                "choose a node of the in-sync set",
+            );
+        }
+        if !self.first_promotion_is_due(id) {
+            return refused(
+                "not-ready",
+                "not every living node has made its replica yet",
+                "wait for the nodes, or bring them up",
+            );
+        }
+        self.set_primary(at_ms, id, to, reason);
+        Outcome::Done
+    }
+
+    /// Before the first promotion all replicas are empty and in sync without a copy; so it waits for everybody who can come.
+    #[must_use]
+    pub(crate) fn first_promotion_is_due(&self, id: ResourceId) -> bool {
+        let Some(resource) = self.resources.get(&id) else { return false };
+        resource.record.epoch.0 > 0
+            || resource
+                .spec
+                .replicas
+                .iter()
+                .all(|node| !self.alive(*node) || resource.record.replica(*node).is_some())
+    }
+
+    /// Raises the epoch and names `to`. The caller has checked that `to` is eligible.
+    pub(crate) fn set_primary(&mut self, at_ms: u64, id: ResourceId, to: NodeId, reason: &str) {
+        let name = self.node_name(to);
+        let Some(resource) = self.resources.get_mut(&id) else { return };
+        let record = &mut resource.record;
+        record.epoch = record.epoch.next();
+        record.version = record.version.next();
+        record.primary = Some(to);
+        resource.failure = None;
+        let subject = format!("resource {}", resource.name);
+        let text = format!("{name} is primary in epoch {}: {reason}", record.epoch.0);
+        let resource_name = resource.name.clone();
+        for service in self.services.values_mut().filter(|service| service.spec.resource == resource_name) {
+            if service.desired_node == Some(to) {
+                service.desired_node = None;
+            }
+        }
+        self.note(at_ms, Severity::Info, subject, text);
+    }
+}

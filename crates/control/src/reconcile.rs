@@ -1,0 +1,344 @@
+//! What a node should do next, given the agreed state and what it sees of itself.
+//!
+//! Level-triggered: the agent calls [`plan`] whenever something changed and about once per second, and starts what it
+//! says unless the same is under way already. Every action is idempotent. The order that matters is kept by giving an action only
+//! when what must precede it is *observed*: services are silent before a role ends, a role has ended before it is
+//! handed over (R19), and a node without a lease starts nothing (R10).
+
+use crate::state::{Command, NodeStatus, Resource, ServicePhase, State};
+use mainstay_types::{ConfigVersion, Epoch, Incarnation, NodeId, ResourceId, ResourceRecord};
+use std::collections::BTreeMap;
+
+/// The role that the engine reports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Role {
+    #[default]
+    Secondary,
+    Promoting,
+    Primary,
+    /// Was primary; answers everything with an error.
+    Fenced,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ReplicaObserved {
+    pub role: Role,
+    /// Highest epoch promised (R1).
+    pub epoch: Epoch,
+    /// Version of the record that it acts on; 0 for none.
+    pub version: ConfigVersion,
+    pub incarnation: Incarnation,
+    /// All devices exist and answer.
+    pub devices_ready: bool,
+    /// Why the store is no longer used (R13), or why the engine asks to step down.
+    pub failed: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ServiceObserved {
+    pub phase: ServicePhase,
+    /// Of the last start.
+    pub epoch: Epoch,
+    pub round: u64,
+    /// See [`mainstay_ha::Machine::spent_epoch`].
+    pub spent_epoch: Option<Epoch>,
+    /// [`crate::state::Service::revision`] of the specification that the machine was made with.
+    pub revision: u64,
+}
+
+/// What a node sees of itself.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Observed {
+    /// The lease is valid, and long enough to start something.
+    pub lease_valid: bool,
+    /// The engine answers. `replicas` counts only then.
+    pub engine: bool,
+    /// Replicas whose files exist in a pool of this node, opened or not.
+    pub stored: BTreeMap<ResourceId, Incarnation>,
+    /// Replicas that the engine has open.
+    pub replicas: BTreeMap<ResourceId, ReplicaObserved>,
+    /// Every service of which this node has a machine, by name.
+    pub services: BTreeMap<String, ServiceObserved>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Make an incarnation, format, open.
+    CreateReplica {
+        resource: ResourceId,
+    },
+    OpenReplica {
+        resource: ResourceId,
+    },
+    /// Close and remove the files.
+    DropReplica {
+        resource: ResourceId,
+    },
+    GiveRecord(ResourceRecord),
+    /// Make the engine's replica a secondary. Its services are silent.
+    Demote {
+        resource: ResourceId,
+    },
+    StartService {
+        name: String,
+        epoch: Epoch,
+        round: u64,
+    },
+    StopService {
+        name: String,
+        reason: String,
+    },
+    /// The lease is lost: [`mainstay_ha::Event::LeaseLost`].
+    KillService {
+        name: String,
+    },
+    /// The machine of a service that is silent and no longer wanted, or was changed: remove it.
+    ForgetService {
+        name: String,
+    },
+    Propose(Command),
+}
+
+/// The actions that are due on `node`, in the order in which they should be started.
+#[must_use]
+pub fn plan(node: NodeId, state: &State, observed: &Observed) -> Vec<Action> {
+    let mut actions = Vec::new();
+    let Some(me) = state.nodes.get(&node) else { return actions };
+    if me.voters_seen < state.voters_version {
+        actions.push(Action::Propose(Command::VotersSeen { node, voters_version: state.voters_version }));
+    }
+    if me.status == NodeStatus::Dead || !observed.lease_valid {
+        for (name, service) in &observed.services {
+            if !service.phase.is_silent() && service.phase != ServicePhase::Killing {
+                actions.push(Action::KillService { name: name.clone() });
+            }
+        }
+    }
+    if me.status == NodeStatus::Dead && observed.services.values().all(|service| service.phase.is_silent()) {
+        actions.push(Action::Propose(Command::NodeRejoin { node, generation: me.generation }));
+    }
+    plan_unwanted_services(node, state, observed, &mut actions);
+    if observed.engine {
+        for resource in state.resources.values() {
+            plan_resource(node, state, resource, observed, &mut actions);
+        }
+    }
+    for resource in
+        observed.stored.keys().filter(|id| !state.resources.contains_key(id) && id.0 <= state.last_resource)
+    {
+        actions.push(Action::DropReplica { resource: *resource });
+    }
+    actions
+}
+
+/// Whether `name` leaves nothing behind on this node.
+fn silent(observed: &Observed, name: &str) -> bool {
+    observed.services.get(name).is_none_or(|service| service.phase.is_silent())
+}
+
+/// Services that must not run here: deleted, changed, or of a resource whose primary is elsewhere.
+fn plan_unwanted_services(node: NodeId, state: &State, observed: &Observed, actions: &mut Vec<Action>) {
+    for (name, seen) in &observed.services {
+        let wanted = state.services.get(name).filter(|service| !service.deleting);
+        let reason = match wanted {
+            None => "it is being deleted",
+            Some(service) if service.revision != seen.revision => "its specification changed",
+            Some(service) => match state.resource_of(service) {
+                Some(resource) if resource.record.primary == Some(node) => continue,
+                _ => "the primary is on another node",
+            },
+        };
+        match seen.phase {
+            phase if phase.is_silent() => actions.push(Action::ForgetService { name: name.clone() }),
+            // Told already.
+            ServicePhase::Killing => {}
+            _ => actions.push(Action::StopService { name: name.clone(), reason: reason.into() }),
+        }
+    }
+    for (name, service) in state.services.iter().filter(|(_, service)| service.deleting) {
+        // The node that may run it says when it is gone; without a primary the first replica's node does.
+        let speaker = state.resource_of(service).and_then(|resource| {
+            resource
+                .record
+                .primary
+                .or_else(|| resource.spec.replicas.iter().copied().find(|node| state.alive(*node)))
+        });
+        let silent_elsewhere = service
+            .nodes
+            .iter()
+            .all(|(other, on)| *other == node || on.phase.is_silent() || !state.alive(*other));
+        if speaker.is_none_or(|speaker| speaker == node)
+            && silent_elsewhere
+            && !observed.services.contains_key(name)
+        {
+            actions.push(Action::Propose(Command::ServiceGone { name: name.clone() }));
+        }
+    }
+}
+
+fn plan_resource(
+    node: NodeId,
+    state: &State,
+    resource: &Resource,
+    observed: &Observed,
+    actions: &mut Vec<Action>,
+) {
+    let id = resource.id;
+    if !resource.spec.replicas.contains(&node) {
+        return;
+    }
+    let stored = observed.stored.get(&id).copied();
+    if resource.deleting {
+        if stored.is_some() || observed.replicas.contains_key(&id) {
+            actions.push(Action::DropReplica { resource: id });
+        } else if !resource.gone.contains(&node) {
+            actions.push(Action::Propose(Command::ReplicaGone { resource: id, node }));
+        }
+        return;
+    }
+    let Some(incarnation) = stored else {
+        actions.push(Action::CreateReplica { resource: id });
+        return;
+    };
+    let Some(replica) = observed.replicas.get(&id) else {
+        // A service on top of it has lost its device with the engine.
+        stop_service(state, id, observed, "the engine restarted", actions);
+        actions.push(Action::OpenReplica { resource: id });
+        return;
+    };
+    if resource.record.replica(node).map(|member| member.incarnation) != Some(incarnation) {
+        stop_service(state, id, observed, "the disk is new", actions);
+        if service_silent(state, id, observed) {
+            actions.push(Action::Propose(Command::ReplicaReady { resource: id, node, incarnation }));
+        }
+        return;
+    }
+    if resource.record.primary == Some(node) {
+        plan_primary(node, state, resource, replica, observed, actions);
+        return;
+    }
+    // Given even while a service is still being stopped: the sooner a superseded replica refuses, the better.
+    if replica.version < resource.record.version {
+        actions.push(Action::GiveRecord(resource.record.clone()));
+    }
+    let may_promote = resource.record.primary.is_none()
+        && observed.lease_valid
+        && replica.failed.is_none()
+        && state.first_promotion_is_due(id);
+    if may_promote && state.target(id) == Some(node) {
+        actions.push(propose_promote(node, resource, node, "there was no primary"));
+    }
+}
+
+fn service_silent(state: &State, resource: ResourceId, observed: &Observed) -> bool {
+    state.service_of(resource).is_none_or(|(name, _)| silent(observed, name))
+}
+
+fn stop_service(
+    state: &State,
+    resource: ResourceId,
+    observed: &Observed,
+    reason: &str,
+    actions: &mut Vec<Action>,
+) {
+    let Some((name, _)) = state.service_of(resource) else { return };
+    let Some(seen) = observed.services.get(name) else { return };
+    if !seen.phase.is_silent() && seen.phase != ServicePhase::Killing {
+        actions.push(Action::StopService { name: name.clone(), reason: reason.into() });
+    }
+}
+
+fn propose_promote(by: NodeId, resource: &Resource, to: NodeId, reason: &str) -> Action {
+    Action::Propose(Command::Promote {
+        resource: resource.id,
+        expect_version: resource.record.version,
+        by,
+        to,
+        reason: reason.into(),
+    })
+}
+
+/// The record names this node primary.
+fn plan_primary(
+    node: NodeId,
+    state: &State,
+    resource: &Resource,
+    replica: &ReplicaObserved,
+    observed: &Observed,
+    actions: &mut Vec<Action>,
+) {
+    let id = resource.id;
+    let record = &resource.record;
+    let service = state.service_of(id);
+    let seen = service.and_then(|(name, _)| observed.services.get(name));
+    let serving = matches!(replica.role, Role::Promoting | Role::Primary) && replica.epoch == record.epoch;
+    if let Some(why) = &replica.failed {
+        stop_service(state, id, observed, "the replica failed", actions);
+        if service_silent(state, id, observed) {
+            let reason = why.clone();
+            actions.push(Action::Propose(Command::StepDown {
+                resource: id,
+                version: record.version,
+                node,
+                reason,
+            }));
+        }
+        return;
+    }
+    if !serving {
+        // An epoch that was promised but is not being served belonged to an engine that restarted or was demoted: it
+        // must never be served again, because its log may differ from what the others were sent (R5).
+        if replica.epoch < record.epoch {
+            stop_service(state, id, observed, "the primary's epoch changed", actions);
+            if service_silent(state, id, observed) {
+                actions.push(Action::GiveRecord(record.clone()));
+            }
+            return;
+        }
+        stop_service(state, id, observed, "the engine does not serve", actions);
+        if service_silent(state, id, observed)
+            && observed.lease_valid
+            && let Some(to) = state.target(id)
+        {
+            let reason = if to == node { "the engine restarted or its lease had ended" } else { "moved" };
+            actions.push(propose_promote(node, resource, to, reason));
+        }
+        return;
+    }
+    if replica.version < record.version {
+        actions.push(Action::GiveRecord(record.clone()));
+    }
+    if !observed.lease_valid {
+        return;
+    }
+    let spent = seen.is_some_and(|seen| seen.spent_epoch == Some(record.epoch));
+    let target = state.target(id).unwrap_or(node);
+    if target != node || spent {
+        let reason = if spent { "the lease had ended" } else { "the service moves" };
+        stop_service(state, id, observed, reason, actions);
+        if service_silent(state, id, observed) {
+            actions.push(Action::Demote { resource: id });
+        }
+        return;
+    }
+    let Some((name, service)) = service.filter(|(_, service)| !service.deleting) else { return };
+    if replica.role != Role::Primary || !replica.devices_ready || service.failed_on(node) {
+        return;
+    }
+    let start = match seen {
+        None => true,
+        Some(seen) if seen.revision != service.revision => false,
+        Some(seen) => match seen.phase {
+            ServicePhase::Stopped => true,
+            ServicePhase::Failed => seen.round < service.round,
+            // Another epoch's devices are gone; the machine takes the service down and starts it again.
+            ServicePhase::Running | ServicePhase::Starting | ServicePhase::BackingOff => {
+                seen.epoch != record.epoch
+            }
+            ServicePhase::Stopping | ServicePhase::Killing => false,
+        },
+    };
+    if start {
+        actions.push(Action::StartService { name: name.clone(), epoch: record.epoch, round: service.round });
+    }
+}

@@ -1,0 +1,248 @@
+//! Services: what the operator asked for, and what the nodes report about them.
+
+use crate::state::{Outcome, Service, ServiceOnNode, ServicePhase, Severity, State, cut, refused};
+use mainstay_ha::ServiceSpec;
+use mainstay_types::{Epoch, NodeId};
+use std::collections::BTreeMap;
+
+/// What a node reports; see [`crate::state::Command::ServiceStatus`].
+pub(crate) struct StatusReport {
+    pub node: NodeId,
+    pub phase: ServicePhase,
+    pub epoch: Epoch,
+    pub round: u64,
+    pub detail: String,
+    pub failures: u32,
+}
+
+impl State {
+    pub(crate) fn apply_service(&mut self, at_ms: u64, spec: ServiceSpec) -> Outcome {
+        if let Err(error) = spec.validate() {
+            return refused("bad-service", error.to_string(), error.remedy);
+        }
+        let Some(resource) = self.resource_by_name(&spec.resource).filter(|resource| !resource.deleting)
+        else {
+            return refused(
+                "unknown-resource",
+                format!("there is no resource {}", spec.resource),
+                "create it with `mainstay resource create`, or correct `resource`",
+            );
+        };
+        if let Some(mount) = &spec.mount
+            && usize::from(mount.volume) >= resource.spec.volumes.len()
+        {
+            return refused(
+                "unknown-volume",
+                format!("resource {} has no volume {}", spec.resource, mount.volume),
+                format!("use 0 to {}", resource.spec.volumes.len().saturating_sub(1)),
+            );
+        }
+        if let Some((other, _)) = self.service_of(resource.id)
+            && *other != spec.name
+        {
+            return refused(
+                "resource-in-use",
+                format!("service {other} runs on resource {}", spec.resource),
+                "put the processes into one service, or use another resource",
+            );
+        }
+        let subject = format!("service {}", spec.name);
+        match self.services.get_mut(&spec.name) {
+            Some(service) if service.deleting => {
+                return refused(
+                    "being-deleted",
+                    format!("service {} is being deleted", spec.name),
+                    "wait until it is gone",
+                );
+            }
+            Some(service) if service.spec.resource != spec.resource => {
+                return refused(
+                    "resource-changed",
+                    "a service cannot change its resource",
+                    "delete the service and apply it again",
+                );
+            }
+            Some(service) => {
+                let same = service.spec == spec;
+                service.round += 1;
+                service.halted = None;
+                if !same {
+                    service.revision += 1;
+                    service.spec = spec;
+                }
+                let text = if same { "applied again, failures cleared" } else { "changed" };
+                self.note(at_ms, Severity::Info, subject, text);
+            }
+            None => {
+                if self.services.len() >= crate::state::RESOURCES_MAX {
+                    return refused(
+                        "too-many-services",
+                        "the cluster has as many services as it can hold",
+                        "",
+                    );
+                }
+                let name = spec.name.clone();
+                let service = Service {
+                    spec,
+                    revision: 1,
+                    round: 1,
+                    desired_node: None,
+                    nodes: BTreeMap::new(),
+                    deleting: false,
+                    halted: None,
+                };
+                self.services.insert(name, service);
+                self.note(at_ms, Severity::Info, subject, "created");
+            }
+        }
+        Outcome::Done
+    }
+
+    pub(crate) fn delete_service(&mut self, at_ms: u64, name: &str) -> Outcome {
+        let Some(service) = self.services.get_mut(name) else { return unknown_service(name) };
+        if service.deleting {
+            return Outcome::Unchanged;
+        }
+        service.deleting = true;
+        service.desired_node = None;
+        self.note(at_ms, Severity::Info, format!("service {name}"), "is being deleted");
+        Outcome::Done
+    }
+
+    pub(crate) fn service_gone(&mut self, at_ms: u64, name: &str) -> Outcome {
+        match self.services.get(name) {
+            None => Outcome::Unchanged,
+            Some(service) if !service.deleting => {
+                refused("not-deleting", "the service is not being deleted", "")
+            }
+            Some(_) => {
+                self.services.remove(name);
+                self.note(at_ms, Severity::Info, format!("service {name}"), "deleted");
+                Outcome::Done
+            }
+        }
+    }
+
+    pub(crate) fn move_service(&mut self, at_ms: u64, name: &str, to: NodeId) -> Outcome {
+        let Some(service) = self.services.get(name).filter(|service| !service.deleting) else {
+            return unknown_service(name);
+        };
+        let to_name = self.node_name(to);
+        let Some(resource) = self.resource_of(service) else { return unknown_service(name) };
+        if !self.eligible(resource, to) {
+            let remedy = if resource.record.iss.is_empty() {
+                "wait until the replicas are made".to_string()
+            } else {
+                let possible: Vec<String> =
+                    self.candidates(resource).iter().map(|node| self.node_name(*node)).collect();
+                format!(
+                    "possible now: {}",
+                    if possible.is_empty() { "none".into() } else { possible.join(", ") }
+                )
+            };
+            return refused("not-eligible", format!("node {to_name} is not alive and in sync"), remedy);
+        }
+        let there = resource.record.primary == Some(to);
+        let Some(service) = self.services.get_mut(name) else { return unknown_service(name) };
+        service.round += 1;
+        service.halted = None;
+        service.desired_node = (!there).then_some(to);
+        self.note(at_ms, Severity::Info, format!("service {name}"), format!("is to run on {to_name}"));
+        Outcome::Done
+    }
+
+    pub(crate) fn service_status(&mut self, at_ms: u64, name: &str, report: StatusReport) -> Outcome {
+        if !self.nodes.contains_key(&report.node) {
+            return Outcome::Unchanged;
+        }
+        let node_name = self.node_name(report.node);
+        let Some(service) = self.services.get_mut(name) else { return unknown_service(name) };
+        let StatusReport { node, phase, epoch, round, detail, failures } = report;
+        let before = service.nodes.get(&node);
+        let failed_round = match phase {
+            ServicePhase::Failed => Some(round),
+            _ => before.and_then(|on| on.failed_round),
+        };
+        let on = ServiceOnNode { phase, epoch, round, detail: cut(detail), failures, failed_round, at_ms };
+        if before.is_some_and(|old| ServiceOnNode { at_ms, ..old.clone() } == on) {
+            return Outcome::Unchanged;
+        }
+        let phase_changed = before.is_none_or(|old| old.phase != phase);
+        let text = match phase {
+            ServicePhase::Running => Some((Severity::Info, format!("runs on {node_name}"))),
+            ServicePhase::Stopped => Some((Severity::Info, format!("stopped on {node_name}"))),
+            ServicePhase::Failed => {
+                Some((Severity::Critical, format!("failed on {node_name}: {}", on.detail)))
+            }
+            ServicePhase::BackingOff => {
+                Some((Severity::Warning, format!("failed on {node_name}, trying again: {}", on.detail)))
+            }
+            ServicePhase::Killing => {
+                Some((Severity::Warning, format!("is being killed on {node_name}: {}", on.detail)))
+            }
+            ServicePhase::Starting | ServicePhase::Stopping => None,
+        };
+        service.nodes.insert(node, on);
+        if phase == ServicePhase::Running {
+            service.halted = None;
+        }
+        if let Some((severity, text)) = text.filter(|_| phase_changed) {
+            self.note(at_ms, severity, format!("service {name}"), text);
+        }
+        if phase == ServicePhase::Failed {
+            self.halt_if_nowhere(at_ms, name);
+        }
+        Outcome::Done
+    }
+
+    /// Says so when a service has used up its attempts wherever it could run (R21).
+    fn halt_if_nowhere(&mut self, at_ms: u64, name: &str) {
+        let Some(service) = self.services.get(name) else { return };
+        let Some(resource) = self.resource_of(service) else { return };
+        let candidates = self.candidates(resource);
+        if service.halted.is_some() || candidates.iter().any(|node| !service.failed_on(*node)) {
+            return;
+        }
+        let reasons: Vec<String> = candidates
+            .iter()
+            .filter_map(|node| {
+                service.nodes.get(node).map(|on| format!("{}: {}", self.node_name(*node), on.detail))
+            })
+            .collect();
+        let text =
+            cut(format!("stopped: it failed on every node that could run it ({})", reasons.join("; ")));
+        if let Some(service) = self.services.get_mut(name) {
+            service.halted = Some(text.clone());
+        }
+        self.note(at_ms, Severity::Critical, format!("service {name}"), text);
+    }
+
+    /// A move to a node that can no longer be primary is given up: it would surprise the operator later.
+    pub(crate) fn cancel_impossible_moves(&mut self, at_ms: u64) {
+        let cancelled: Vec<(String, NodeId)> = self
+            .services
+            .iter()
+            .filter_map(|(name, service)| service.desired_node.map(|to| (name.clone(), to)))
+            .filter(|(name, to)| {
+                self.services
+                    .get(name)
+                    .and_then(|service| self.resource_of(service))
+                    .is_none_or(|resource| !self.eligible(resource, *to))
+            })
+            .collect();
+        for (name, to) in cancelled {
+            if let Some(service) = self.services.get_mut(&name) {
+                service.desired_node = None;
+            }
+            let text = format!(
+                "the move to {} is given up: it is not alive and in sync any more",
+                self.node_name(to)
+            );
+            self.note(at_ms, Severity::Warning, format!("service {name}"), text);
+        }
+    }
+}
+
+fn unknown_service(name: &str) -> Outcome {
+    refused("unknown-service", format!("there is no service {name}"), "see `mainstay service list`")
+}

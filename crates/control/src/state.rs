@@ -1,0 +1,404 @@
+//! The replicated state of the cluster and the commands that change it.
+//!
+//! What is guaranteed, after every command (`State::check` asserts it in tests):
+//! - the in-sync set of a resource that was ever ready is never empty (R11), and contains the primary (R8);
+//! - epochs and versions never decrease; a promotion raises the epoch by exactly one (R5);
+//! - a change that names a version applies to exactly that version, or the answer is [`Outcome::Conflict`];
+//! - applying is deterministic: no clock, no randomness; `at_ms` is kept for display only.
+
+use mainstay_ha::ServiceSpec;
+use mainstay_types::{ConfigVersion, Epoch, Incarnation, Member, NodeId, ResourceId, ResourceRecord};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+pub use mainstay_ha::ServicePhase;
+
+/// Most nodes of a cluster.
+pub const NODES_MAX: usize = 64;
+/// Most resources, and most services, of a cluster.
+pub const RESOURCES_MAX: usize = 1024;
+/// Events that are kept.
+pub const EVENTS_MAX: usize = 1000;
+/// Longest text of an event or a reason, in bytes; longer ones are cut.
+pub const TEXT_BYTES_MAX: usize = 512;
+/// Bounds of the length of a lease, in milliseconds.
+pub const LEASE_MS: std::ops::RangeInclusive<u64> = 500..=60_000;
+
+/// Everything that the nodes agree on. Serialisable as JSON; two nodes that applied the same entries hold equal values.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct State {
+    /// `None` before [`Command::InitCluster`].
+    pub cluster: Option<Cluster>,
+    pub settings: Settings,
+    pub nodes: BTreeMap<NodeId, Node>,
+    pub resources: BTreeMap<ResourceId, Resource>,
+    /// By name.
+    pub services: BTreeMap<String, Service>,
+    /// The last [`EVENTS_MAX`], oldest first.
+    pub events: VecDeque<EventRecord>,
+    /// Rises by one with every entry that changed something.
+    pub revision: u64,
+    /// Rises by one with every change of the set of voters.
+    pub voters_version: u64,
+    /// Number of the newest event; the first is 1.
+    pub last_event: u64,
+    pub last_node: u32,
+    pub last_resource: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Cluster {
+    /// Random; the same on all nodes.
+    pub id: u64,
+    pub name: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Settings {
+    /// How long a node may act after the heartbeat that a majority acknowledged was sent.
+    pub lease_ms: u64,
+    pub heartbeat_ms: u64,
+    /// What others wait beyond the lease, for clocks that run at different rates (R10). At least 2.5 % of `lease_ms`.
+    pub margin_ms: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { lease_ms: 2000, heartbeat_ms: 200, margin_ms: 50 }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NodeStatus {
+    Alive,
+    /// A majority of voters has stopped hearing it and its lease has ended.
+    Dead,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Node {
+    pub id: NodeId,
+    pub name: String,
+    /// `host:port` of the agent.
+    pub agent_addr: String,
+    /// `host:port` of the engine.
+    pub engine_addr: String,
+    pub status: NodeStatus,
+    /// Rises with every rejoin; a suspicion concerns one generation only.
+    pub generation: u64,
+    pub voter: bool,
+    /// The newest [`State::voters_version`] that the node is known to act on.
+    pub voters_seen: u64,
+    /// Random number of the request that added the node, to recognise its repetition.
+    pub nonce: u64,
+}
+
+/// What the operator asked for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ResourceSpec {
+    /// Bytes of each volume.
+    pub volumes: Vec<u64>,
+    pub journal_bytes: u64,
+    /// The nodes that hold a replica, sorted.
+    pub replicas: Vec<NodeId>,
+    /// Nodes that should be primary, best first; each one of `replicas`.
+    pub preferred: Vec<NodeId>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Resource {
+    pub id: ResourceId,
+    pub name: String,
+    pub spec: ResourceSpec,
+    pub record: ResourceRecord,
+    /// Being deleted; nodes drop their replicas and confirm.
+    pub deleting: bool,
+    /// While deleting: the nodes whose replica is gone.
+    pub gone: BTreeSet<NodeId>,
+    /// Why the last primary could not go on, or why there is none. Cleared by a promotion.
+    pub failure: Option<String>,
+}
+
+/// What one node last reported about a service.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ServiceOnNode {
+    pub phase: ServicePhase,
+    /// Of the start that this is about.
+    pub epoch: Epoch,
+    pub round: u64,
+    pub detail: String,
+    /// Failures in the policy's window, as the node counted them.
+    pub failures: u32,
+    /// The round in which it used up its attempts here; see [`Service::round`].
+    pub failed_round: Option<u64>,
+    /// Wall clock of the report, for display.
+    pub at_ms: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Service {
+    pub spec: ServiceSpec,
+    /// Rises when the specification changes.
+    pub revision: u64,
+    /// Rises when the operator applies or moves the service: failures of earlier rounds do not count any more (R21).
+    pub round: u64,
+    /// Where the operator wants it; cleared when it got there or when that became impossible.
+    pub desired_node: Option<NodeId>,
+    pub nodes: BTreeMap<NodeId, ServiceOnNode>,
+    /// Being deleted; removed when the node that runs it has stopped it.
+    pub deleting: bool,
+    /// Why it runs nowhere, when it used up its attempts on every node that could run it.
+    pub halted: Option<String>,
+}
+
+impl Service {
+    /// Whether the service used up its attempts on `node` in the current round.
+    #[must_use]
+    pub fn failed_on(&self, node: NodeId) -> bool {
+        self.nodes.get(&node).is_some_and(|on| on.failed_round.is_some_and(|round| round >= self.round))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Severity {
+    Info,
+    Warning,
+    /// Something is down or unprotected.
+    Critical,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EventRecord {
+    /// Rises by one per event.
+    pub index: u64,
+    /// Wall clock of the proposer.
+    pub at_ms: u64,
+    pub severity: Severity,
+    /// For example `node alpha`, `resource db`, `service db`.
+    pub subject: String,
+    pub text: String,
+}
+
+/// One entry of the control plane's log.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Entry {
+    /// Wall clock of the proposer in milliseconds since 1970, for display only.
+    pub at_ms: u64,
+    pub command: Command,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+pub enum Command {
+    /// The first entry of a cluster.
+    InitCluster {
+        id: u64,
+        name: String,
+        settings: Settings,
+    },
+    /// Ids are given in order. Repeated with the same nonce it answers the same node.
+    AddNode {
+        name: String,
+        agent_addr: String,
+        engine_addr: String,
+        voter: bool,
+        nonce: u64,
+    },
+    /// `node` acts on the voters of this version (or later): its lease counts only acknowledgements of those. Until every
+    /// alive node has said so no further voter is added, so that any two majorities in use intersect (R10).
+    VotersSeen {
+        node: NodeId,
+        voters_version: u64,
+    },
+    /// Proposed when a majority of voters suspects this generation: one entry for everything that follows.
+    NodeDead {
+        node: NodeId,
+        generation: u64,
+    },
+    /// The node is well and silent, and wants a new generation. `generation` is the one it had.
+    NodeRejoin {
+        node: NodeId,
+        generation: u64,
+    },
+    CreateResource {
+        name: String,
+        spec: ResourceSpec,
+    },
+    /// The node has formatted a replica. With another incarnation than before: the old content is lost (R9).
+    ReplicaReady {
+        resource: ResourceId,
+        node: NodeId,
+        incarnation: Incarnation,
+    },
+    DeleteResource {
+        resource: ResourceId,
+    },
+    /// The replica and its files are gone from the node, or never existed.
+    ReplicaGone {
+        resource: ResourceId,
+        node: NodeId,
+    },
+    /// Proposed by the primary's engine (R3, R4).
+    ChangeIss {
+        resource: ResourceId,
+        version: ConfigVersion,
+        epoch: Epoch,
+        change: IssChange,
+    },
+    /// Makes `to` the primary in the next epoch (R5). `by` is the node that proposes: either there is no primary, or `by`
+    /// is the primary and has stopped its services and its role before (R19).
+    Promote {
+        resource: ResourceId,
+        expect_version: ConfigVersion,
+        by: NodeId,
+        to: NodeId,
+        reason: String,
+    },
+    /// The primary `node` cannot go on (R13) and has stopped its services. Another member takes over, if there is one.
+    StepDown {
+        resource: ResourceId,
+        version: ConfigVersion,
+        node: NodeId,
+        reason: String,
+    },
+    /// Creates or changes a service, and clears its failures.
+    ApplyService {
+        spec: ServiceSpec,
+    },
+    DeleteService {
+        name: String,
+    },
+    /// The service is stopped on every node: forget it. Only after `DeleteService`.
+    ServiceGone {
+        name: String,
+    },
+    /// Clears failures and names the node where the service is to run.
+    MoveService {
+        name: String,
+        to: NodeId,
+    },
+    ServiceStatus {
+        name: String,
+        node: NodeId,
+        phase: ServicePhase,
+        epoch: Epoch,
+        round: u64,
+        detail: String,
+        failures: u32,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+pub enum IssChange {
+    Shrink { remove: Member },
+    Grow { add: Member },
+}
+
+/// The answer to a command; the same on every node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+pub enum Outcome {
+    Done,
+    /// It was so already.
+    Unchanged,
+    NodeAdded {
+        node: NodeId,
+        generation: u64,
+    },
+    ResourceCreated {
+        resource: ResourceId,
+    },
+    /// The record is not the one that the command was based on. `record` is the current one, `None` if it is not about
+    /// a resource or the resource is gone.
+    Conflict {
+        record: Option<ResourceRecord>,
+    },
+    Refused(Refusal),
+}
+
+impl Outcome {
+    /// Whether what was asked for is now the case.
+    #[must_use]
+    pub fn is_ok(&self) -> bool {
+        !matches!(self, Self::Conflict { .. } | Self::Refused(_))
+    }
+}
+
+/// Why a command was refused, in words for the operator.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Refusal {
+    /// Stable, lower case with dashes.
+    pub code: String,
+    pub message: String,
+    pub remedy: String,
+}
+
+impl State {
+    #[must_use]
+    pub fn node_by_name(&self, name: &str) -> Option<&Node> {
+        self.nodes.values().find(|node| node.name == name)
+    }
+
+    #[must_use]
+    pub fn resource_by_name(&self, name: &str) -> Option<&Resource> {
+        self.resources.values().find(|resource| resource.name == name)
+    }
+
+    #[must_use]
+    pub fn alive(&self, node: NodeId) -> bool {
+        self.nodes.get(&node).is_some_and(|node| node.status == NodeStatus::Alive)
+    }
+
+    /// The node's name, or its id if it is unknown.
+    #[must_use]
+    pub fn node_name(&self, node: NodeId) -> String {
+        self.nodes.get(&node).map_or_else(|| node.to_string(), |node| node.name.clone())
+    }
+
+    /// The service that runs on the primary of `resource`; there is at most one.
+    #[must_use]
+    pub fn service_of(&self, resource: ResourceId) -> Option<(&String, &Service)> {
+        let name = &self.resources.get(&resource)?.name;
+        self.services.iter().find(|(_, service)| service.spec.resource == *name)
+    }
+
+    /// The resource that `service` runs on.
+    #[must_use]
+    pub fn resource_of(&self, service: &Service) -> Option<&Resource> {
+        self.resource_by_name(&service.spec.resource)
+    }
+
+    #[must_use]
+    pub fn voters(&self) -> BTreeSet<NodeId> {
+        self.nodes.values().filter(|node| node.voter).map(|node| node.id).collect()
+    }
+
+    /// Adds an event; called while a command is applied.
+    pub(crate) fn note(&mut self, at_ms: u64, severity: Severity, subject: String, text: impl Into<String>) {
+        self.last_event += 1;
+        if self.events.len() >= EVENTS_MAX {
+            self.events.pop_front();
+        }
+        let text = cut(text.into());
+        self.events.push_back(EventRecord { index: self.last_event, at_ms, severity, subject, text });
+    }
+}
+
+/// Shortens to [`TEXT_BYTES_MAX`] at a character's edge.
+pub(crate) fn cut(mut text: String) -> String {
+    if text.len() > TEXT_BYTES_MAX {
+        let mut end = TEXT_BYTES_MAX;
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+    }
+    text
+}
+
+pub(crate) fn refused(code: &str, message: impl Into<String>, remedy: impl Into<String>) -> Outcome {
+    Outcome::Refused(Refusal { code: code.into(), message: message.into(), remedy: remedy.into() })
+}
