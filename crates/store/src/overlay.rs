@@ -92,7 +92,8 @@ impl Overlay {
                 self.runs.remove(&key);
                 self.data_bytes -= run.data_bytes();
             }
-            at = key.1 + run.blocks;
+            // A newer run was not split and may reach beyond the end.
+            at = end.min(key.1 + run.blocks);
         }
     }
 
