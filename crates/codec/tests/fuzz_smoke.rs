@@ -10,13 +10,15 @@ mod support;
 
 use bytes::Bytes;
 use mainstay_codec::batch::{BatchHead, HEADER_BLOCK_BYTES};
+use mainstay_codec::superblock::{SUPERBLOCK_BYTES, Superblock};
+use mainstay_codec::versions::{VERSIONS_PER_PAGE, decode_page, encode_page};
 use mainstay_codec::{Batch, FRAME_HEADER_BYTES, FrameHeader, LocalHeader, crc32c, frame};
 use mainstay_types::{Chain, Index};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use support::{batch, envelope, receive, wire};
+use support::{batch, envelope, receive, superblock, wire};
 
 thread_local! {
     static LARGEST: Cell<usize> = const { Cell::new(0) };
@@ -78,6 +80,8 @@ fn decode_all(bytes: &Bytes) {
     let _ = bounded(given, || receive(bytes));
     let _ = bounded(given, || BatchHead::decode(bytes));
     let _ = bounded(given, || LocalHeader::decode(bytes, Chain(0)));
+    let _ = bounded(given, || Superblock::decode(bytes));
+    let _ = bounded(given, || decode_page(bytes, 0, &mut [Index(0); VERSIONS_PER_PAGE]));
     for split in [0, given.min(168), given.min(HEADER_BLOCK_BYTES), given] {
         let _ = bounded(given, || Batch::decode(&bytes[..split], &bytes.slice(split..)));
     }
@@ -185,6 +189,40 @@ fn round(seed: u64) -> usize {
         let given = block.len() + payload.len();
         if let Ok(found) = bounded(given, || Batch::decode(&block, &payload)) {
             assert!(found.last() >= found.first && found.payload_len == payload.len() as u64, "seed {seed}");
+            accepted += 1;
+        }
+    }
+    accepted + metadata(&mut random, seed)
+}
+
+/// The superblock and a page of the version table, mutated and with their checksums mended.
+fn metadata(random: &mut Random, seed: u64) -> usize {
+    let mut accepted = 0;
+    let good = sample(random, &superblock()).encode();
+    let mut page = Vec::new();
+    let versions: Vec<Index> = (0..random.below(VERSIONS_PER_PAGE)).map(|_| Index(random.next())).collect();
+    encode_page(&mut page, 0, &versions);
+    for _ in 0..32 {
+        let mut block = good.clone();
+        let reach = [168, SUPERBLOCK_BYTES - 4][random.below(2)];
+        mutate(random, &mut block[..reach]);
+        let crc = crc32c(&block[..SUPERBLOCK_BYTES - 4]);
+        block[SUPERBLOCK_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+        if let Ok(found) = bounded(block.len(), || Superblock::decode(&block)) {
+            assert_eq!(found.encode(), block, "seed {seed}");
+            accepted += 1;
+        }
+
+        let mut block = page.clone();
+        mutate(random, &mut block);
+        block[8..12].fill(0);
+        let crc = crc32c(&block);
+        block[8..12].copy_from_slice(&crc.to_le_bytes());
+        let mut found = vec![Index(0); versions.len()];
+        if bounded(block.len(), || decode_page(&block, 0, &mut found)).is_ok() {
+            let mut again = Vec::new();
+            encode_page(&mut again, 0, &found);
+            assert_eq!(again, block, "seed {seed}");
             accepted += 1;
         }
     }

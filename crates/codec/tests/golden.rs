@@ -7,6 +7,8 @@
 mod support;
 
 use bytes::Bytes;
+use mainstay_codec::superblock::{Checkpoint, DataState, Superblock, Void};
+use mainstay_codec::versions::{decode_page, encode_page};
 use mainstay_codec::{
     Batch, EntryKind, Envelope, LocalHeader, LogState, Message, NewEntry, Reject, ReplicaData,
 };
@@ -142,10 +144,39 @@ fn journal_records_keep_their_bytes() {
 }
 
 #[test]
+fn a_replicas_metadata_keeps_its_bytes() {
+    let superblock = Superblock {
+        sequence: 9,
+        resource: ResourceId(7),
+        incarnation: Incarnation(0xd15c),
+        volumes: vec![1 << 30, 1 << 20],
+        journal_bytes: 1 << 26,
+        promised: Epoch(4),
+        generation: 17,
+        voids: vec![Void { generation: 16, end: Index(30) }],
+        checkpoint: Checkpoint { at: Position::new(3, 36), chain: Chain(77), offset: 8192 },
+        commit: Index(40),
+        data: DataState::Inconsistent { base: Index(12) },
+        epochs: vec![(Epoch(1), Index(20)), (Epoch(3), Index(36))],
+        versions_slot: 1,
+    };
+    let file = golden("superblock", &superblock.encode());
+    assert_eq!(Superblock::decode(&file), Ok(superblock));
+
+    let versions = [Index(3), Index(0), Index(36)];
+    let mut page = Vec::new();
+    encode_page(&mut page, 2, &versions);
+    let file = golden("versions_page", &page);
+    let mut found = [Index(0); 3];
+    assert_eq!(decode_page(&file, 2, &mut found), Ok(()));
+    assert_eq!(found, versions);
+}
+
+#[test]
 fn every_golden_file_has_a_test() {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let mut known: Vec<String> = messages().iter().map(|(name, _)| format!("frame_{name}.hex")).collect();
-    known.push("journal_header_block.hex".into());
+    known.extend(["journal_header_block", "superblock", "versions_page"].map(|name| format!("{name}.hex")));
     for file in std::fs::read_dir(dir).expect("the golden directory") {
         let name = file.expect("an entry").file_name().into_string().expect("an ASCII name");
         assert!(known.contains(&name), "{name} is compared with nothing");

@@ -3,6 +3,7 @@
 
 use bytes::{Bytes, BytesMut};
 use mainstay_codec::frame::{self, EPOCHS_MAX};
+use mainstay_codec::superblock::{Checkpoint, DataState, Superblock, VOIDS_MAX, Void};
 use mainstay_codec::{
     Batch, DecodeError, EntryKind, Envelope, FRAME_HEADER_BYTES, FrameHeader, LogState, Message, NewEntry,
     Reject, ReplicaData,
@@ -144,6 +145,31 @@ pub fn envelope() -> impl Strategy<Value = Envelope> {
                 incarnation: Incarnation(incarnation),
                 message,
             }
+        },
+    )
+}
+
+pub fn superblock() -> impl Strategy<Value = Superblock> {
+    let numbers = any::<(u64, u64, u64, u64, u64, u64)>();
+    let place = (position(), any::<u64>(), 0..=1024u64);
+    let volumes = vec(1..=VOLUME_BYTES_MAX / BLOCK_BYTES, 1..=VOLUMES_MAX);
+    let pairs = |max| vec(any::<(u64, u64)>(), 0..=max);
+    let state = (proptest::option::of(any::<u64>()), any::<bool>());
+    (numbers, place, volumes, pairs(VOIDS_MAX), pairs(EPOCHS_MAX), state).prop_map(
+        |(numbers, (at, chain, block), volumes, voids, epochs, (base, slot))| Superblock {
+            sequence: numbers.0,
+            resource: ResourceId(numbers.1),
+            incarnation: Incarnation(numbers.2),
+            volumes: volumes.into_iter().map(|blocks| blocks * BLOCK_BYTES).collect(),
+            journal_bytes: 1024 * BLOCK_BYTES,
+            promised: Epoch(numbers.3),
+            generation: numbers.4,
+            voids: voids.into_iter().map(|(generation, end)| Void { generation, end: Index(end) }).collect(),
+            checkpoint: Checkpoint { at, chain: Chain(chain), offset: block * BLOCK_BYTES },
+            commit: Index(numbers.5),
+            data: base.map_or(DataState::Consistent, |base| DataState::Inconsistent { base: Index(base) }),
+            epochs: epochs.into_iter().map(|(epoch, last)| (Epoch(epoch), Index(last))).collect(),
+            versions_slot: slot.into(),
         },
     )
 }
