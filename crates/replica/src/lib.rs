@@ -209,7 +209,7 @@ impl Replica {
     }
 
     fn on_message(&mut self, from: NodeId, envelope: Envelope) {
-        if envelope.resource != self.config.resource || !self.connected.contains(&from) {
+        if envelope.resource != self.config.resource {
             return;
         }
         match &envelope.message {
@@ -257,9 +257,6 @@ impl Replica {
 
     fn on_peer_down(&mut self, node: NodeId) {
         self.connected.remove(&node);
-        if self.session.as_ref().is_some_and(|session| session.primary == node) {
-            self.session = None;
-        }
         if let Some(peer) = self.peers.get_mut(&node) {
             if !matches!(peer.link, Link::Down) {
                 peer.durable = Index(0);

@@ -120,13 +120,15 @@ impl Replica {
 
     fn verdict(&self, node: NodeId) -> Verdict {
         let Some(peer) = self.peers.get(&node) else { return Verdict::Fine };
+        if self.retry_at(node).is_some_and(|due| due <= self.now) {
+            return Verdict::Reattach;
+        }
         if peer.required() && self.fails_at(node).is_some_and(|due| due <= self.now) {
             let may_still_happen =
                 peer.joining.is_some_and(|joining| joining.proposed.is_some()) && !planted(Bug::GiveUpJoin);
             return if peer.in_iss || may_still_happen { Verdict::Remove } else { Verdict::GiveUpJoin };
         }
         match &peer.link {
-            Link::Refused(_) if self.retry_at(node).is_some_and(|due| due <= self.now) => Verdict::Reattach,
             Link::Streaming(stream) if stream.copy.is_none() && !peer.in_iss && self.serving() => {
                 match peer.joining {
                     Some(_) if peer.durable >= self.log.commit => Verdict::Record,

@@ -1,1 +1,7 @@
-//! placeholder
+//! Replicas, fake stores, a network and a control plane in one deterministic machine. The scenarios read like
+//! prose; the random test plays many of them at once and checks what must always hold.
+
+mod lab;
+mod random;
+mod scenarios;
+mod store;

@@ -1,0 +1,758 @@
+//! The machine: nodes with replicas and stores, connections, and the control plane. Everything happens in the order
+//! of a clock that only the lab moves.
+
+use super::store::{Image, Store, VOLUME_BLOCKS, Value};
+use crate::{Effect, Event, Op, Proposal, Replica, ReplicaConfig, RequestError, RequestId, Role};
+use bytes::Bytes;
+use mainstay_codec::{Batch, Envelope, ReplicaData};
+use mainstay_types::{
+    BLOCK_BYTES, Chain, ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, Position, Range, ResourceId,
+    ResourceRecord, Time, VolumeId,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+pub const A: NodeId = NodeId(1);
+pub const B: NodeId = NodeId(2);
+pub const C: NodeId = NodeId(3);
+const RESOURCE: ResourceId = ResourceId(7);
+pub const VOLUMES: u16 = 6;
+
+/// SplitMix64.
+#[derive(Clone, Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// What will happen.
+#[derive(Debug)]
+enum Due {
+    /// To the replica on a node, in this boot of it.
+    Event(NodeId, u64, Event),
+    /// The disk of a node finishes its oldest operation.
+    Disk(NodeId, u64, DiskOp),
+    /// On a connection of this generation.
+    Message {
+        from: NodeId,
+        to: NodeId,
+        connection: u64,
+        envelope: Envelope,
+    },
+    /// A node notices that a connection is gone.
+    Lost {
+        at: NodeId,
+        peer: NodeId,
+        connection: u64,
+    },
+    Proposal(Proposal),
+    /// The record reaches a node.
+    Record(NodeId, ResourceRecord),
+}
+
+#[derive(Debug)]
+enum DiskOp {
+    Durable(Index),
+    Promise(Epoch),
+    Cut(Position),
+    Restart(Position, Chain),
+    Install(VolumeId, u32, Index, Bytes),
+    Finish(Index),
+}
+
+pub struct Node {
+    pub replica: Option<Replica>,
+    pub store: Store,
+    pub incarnation: Incarnation,
+    boot: u64,
+    disk_free: Time,
+    connected: BTreeMap<NodeId, u64>,
+    /// Milliseconds that a write to the journal takes.
+    pub disk_ms: u64,
+}
+
+#[derive(Clone, Debug)]
+pub enum Answer {
+    Done,
+    Content(Vec<Value>),
+    Failed(RequestError),
+}
+
+struct Asked {
+    node: NodeId,
+    op: Op,
+    /// For a read: the newest acknowledged value of each block when it was asked.
+    floor: Vec<Index>,
+}
+
+pub struct Lab {
+    pub now: Time,
+    due: BTreeMap<(Time, u64), Due>,
+    sequence: u64,
+    pub nodes: BTreeMap<NodeId, Node>,
+    cuts: BTreeSet<(NodeId, NodeId)>,
+    /// Nodes that the control plane cannot hear nor reach.
+    pub aside: BTreeSet<NodeId>,
+    connections: BTreeMap<(NodeId, NodeId), u64>,
+    last_arrival: BTreeMap<(NodeId, NodeId), Time>,
+    pub record: ResourceRecord,
+    pub random: Random,
+    /// Whether proposals and records get lost and late.
+    pub rough: bool,
+    /// Proposals are answered only when let go.
+    pub hold_proposals: bool,
+    pub held: Vec<Proposal>,
+    pub proposed: Vec<Proposal>,
+    requests: BTreeMap<RequestId, Asked>,
+    pub answers: BTreeMap<RequestId, Answer>,
+    next_request: u64,
+    /// Committed entries, as the first replica that committed them saw them.
+    truth: BTreeMap<Index, (Epoch, Chain, Position)>,
+    /// Newest value of each block in the committed log, with its index; and where each value was written.
+    pub model: BTreeMap<(VolumeId, u64), (Index, Value)>,
+    written: BTreeMap<(VolumeId, u64, Value), Index>,
+    floor: BTreeMap<(VolumeId, u64), Index>,
+    pub acknowledged: Index,
+    pub demoted: BTreeSet<NodeId>,
+    pub acks: u64,
+    /// The first thing that was found wrong.
+    pub wrong: Option<String>,
+}
+
+impl Lab {
+    /// A resource on `nodes`, all in the ISS, the first one primary.
+    pub fn new(nodes: u32, keep: usize, seed: u64) -> Self {
+        let members: Vec<Member> =
+            (1..=nodes).map(|n| Member { node: NodeId(n), incarnation: Incarnation(u64::from(n)) }).collect();
+        let record = ResourceRecord {
+            resource: RESOURCE,
+            version: ConfigVersion(1),
+            epoch: Epoch(1),
+            primary: Some(A),
+            iss: members.clone(),
+            replicas: members.clone(),
+        };
+        let mut lab = Self {
+            now: Time(1_000_000),
+            due: BTreeMap::new(),
+            sequence: 0,
+            nodes: BTreeMap::new(),
+            cuts: BTreeSet::new(),
+            aside: BTreeSet::new(),
+            connections: BTreeMap::new(),
+            last_arrival: BTreeMap::new(),
+            record,
+            random: Random(seed),
+            rough: false,
+            hold_proposals: false,
+            held: Vec::new(),
+            proposed: Vec::new(),
+            requests: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            next_request: 1,
+            truth: BTreeMap::new(),
+            model: BTreeMap::new(),
+            written: BTreeMap::new(),
+            floor: BTreeMap::new(),
+            acknowledged: Index(0),
+            demoted: BTreeSet::new(),
+            acks: 0,
+            wrong: None,
+        };
+        for member in members {
+            lab.nodes.insert(
+                member.node,
+                Node {
+                    replica: None,
+                    store: Store::new(keep, 40 * BLOCK_BYTES),
+                    incarnation: member.incarnation,
+                    boot: 0,
+                    disk_free: Time(0),
+                    connected: BTreeMap::new(),
+                    disk_ms: 1,
+                },
+            );
+            lab.start(member.node);
+        }
+        lab
+    }
+
+    // What scenarios do.
+
+    pub fn start(&mut self, node: NodeId) {
+        let record = self.record.clone();
+        let n = self.nodes.get_mut(&node).expect("known node");
+        n.boot += 1;
+        n.disk_free = self.now;
+        let sizes = vec![VOLUME_BLOCKS * BLOCK_BYTES; usize::from(VOLUMES)];
+        let mut config = ReplicaConfig::new(RESOURCE, node, n.incarnation, sizes);
+        config.slow_quiet_ms = 1500;
+        config.window_bytes = 10 * BLOCK_BYTES;
+        config.join_lag_bytes = 20 * BLOCK_BYTES;
+        config.copy_extents_max = 2;
+        n.replica = Some(Replica::new(config, n.store.promised, n.store.log_state()));
+        let room = n.store.room();
+        self.event(node, Event::Room { bytes: room });
+        if !self.aside.contains(&node) {
+            self.event(node, Event::Record(record));
+        }
+        self.connect();
+    }
+
+    /// Power cut: what was not durable may or may not have reached the journal.
+    pub fn crash(&mut self, node: NodeId) {
+        let survivors = self.random.below(3) as usize;
+        let n = self.nodes.get_mut(&node).expect("known node");
+        if n.replica.take().is_none() {
+            return;
+        }
+        n.boot += 1;
+        n.store.crash(survivors);
+        n.connected.clear();
+        self.requests.retain(|_, asked| asked.node != node);
+        let peers: Vec<NodeId> = self.nodes.keys().copied().filter(|peer| *peer != node).collect();
+        for peer in peers {
+            self.drop_connection(node, peer);
+        }
+    }
+
+    /// The node comes back with an empty disk of a new identity (R9).
+    pub fn replace_disk(&mut self, node: NodeId) {
+        self.crash(node);
+        let n = self.nodes.get_mut(&node).expect("known node");
+        n.store = Store::new(n.store.keep, n.store.capacity);
+        n.incarnation = Incarnation(n.incarnation.0 + 100);
+        let member = Member { node, incarnation: n.incarnation };
+        self.record.version = self.record.version.next();
+        self.record.iss.retain(|m| m.node != node);
+        for replica in self.record.replicas.iter_mut().filter(|m| m.node == node) {
+            *replica = member;
+        }
+        assert!(!self.record.iss.is_empty());
+        self.publish();
+        self.start(node);
+    }
+
+    pub fn fail_store(&mut self, node: NodeId) {
+        self.event(node, Event::StoreFailed);
+    }
+
+    pub fn cut(&mut self, a: NodeId, b: NodeId) {
+        self.cuts.insert((a.min(b), a.max(b)));
+        self.drop_connection(a, b);
+    }
+
+    /// From the control plane and from everyone.
+    pub fn isolate(&mut self, node: NodeId) {
+        self.aside.insert(node);
+        for peer in self.nodes.keys().copied().collect::<Vec<_>>() {
+            if peer != node {
+                self.cut(node, peer);
+            }
+        }
+    }
+
+    pub fn heal(&mut self) {
+        self.cuts.clear();
+        self.aside.clear();
+        self.connect();
+        self.publish();
+    }
+
+    /// R5: what the control plane does once it has decided.
+    pub fn promote(&mut self, node: NodeId) {
+        assert!(self.record.iss_member(node).is_some(), "not eligible");
+        let old = self.record.primary.filter(|old| *old != node);
+        self.record.version = self.record.version.next();
+        self.record.epoch = self.record.epoch.next();
+        self.record.primary = Some(node);
+        self.record.iss.retain(|member| Some(member.node) != old);
+        self.publish();
+    }
+
+    pub fn demote(&mut self, node: NodeId) {
+        self.event(node, Event::Demote);
+    }
+
+    pub fn request(&mut self, node: NodeId, op: Op) -> RequestId {
+        let id = RequestId(self.next_request);
+        self.next_request += 1;
+        let floor = match &op {
+            Op::Read { range } => (range.first_block()..range.end_block())
+                .map(|block| self.floor.get(&(range.volume, block)).copied().unwrap_or_default())
+                .collect(),
+            _ => Vec::new(),
+        };
+        self.requests.insert(id, Asked { node, op: op.clone(), floor });
+        self.event(node, Event::Request { id, op });
+        id
+    }
+
+    /// Writes a new value to a block; the value is the number of the request.
+    pub fn write(&mut self, node: NodeId, volume: u16, block: u64) -> RequestId {
+        let mut payload = vec![0; BLOCK_BYTES as usize];
+        payload[..8].copy_from_slice(&self.next_request.to_le_bytes());
+        let range = Range { volume: VolumeId(volume), offset: block * BLOCK_BYTES, len: BLOCK_BYTES };
+        self.request(node, Op::Write { range, payload: payload.into() })
+    }
+
+    pub fn read(&mut self, node: NodeId, volume: u16) -> RequestId {
+        self.request(node, Op::Read { range: whole(volume) })
+    }
+
+    pub fn run_ms(&mut self, ms: u64) {
+        let until = self.now.plus_ms(ms);
+        while self.wrong.is_none() && self.step(until) {}
+        self.now = until;
+    }
+
+    /// Runs until nothing changes any more, at most so long; panics on what is wrong.
+    pub fn settle(&mut self) {
+        self.run_ms(8000);
+        assert_eq!(self.wrong, None);
+    }
+
+    pub fn done(&self, id: RequestId) -> bool {
+        matches!(self.answers.get(&id), Some(Answer::Done))
+    }
+
+    pub fn role(&self, node: NodeId) -> Role {
+        self.status(node).role
+    }
+
+    pub fn status(&self, node: NodeId) -> crate::Status {
+        self.nodes[&node].replica.as_ref().expect("the node is up").status()
+    }
+
+    pub fn iss(&self) -> Vec<NodeId> {
+        self.record.iss.iter().map(|member| member.node).collect()
+    }
+
+    pub fn serving(&self) -> Option<NodeId> {
+        let primary = self.record.primary?;
+        let replica = self.nodes[&primary].replica.as_ref()?;
+        let status = replica.status();
+        (status.role == Role::Primary && status.epoch == self.record.epoch).then_some(primary)
+    }
+
+    /// After healing all replicas hold the same, and it is what the committed log says.
+    pub fn assert_equal(&self) {
+        let expected: Image = self.model.iter().map(|(at, (_, value))| (*at, *value)).collect();
+        for (id, node) in &self.nodes {
+            for volume in 0..VOLUMES {
+                for block in 0..VOLUME_BLOCKS {
+                    let at = (VolumeId(volume), block);
+                    let want = expected.get(&at).copied().unwrap_or(0);
+                    let have = node.store.block(at.0, at.1);
+                    assert_eq!(have, want, "{id} differs at {at:?}; record {:?}", self.record);
+                }
+            }
+        }
+    }
+
+    // The machine.
+
+    fn at(&mut self, when: Time, due: Due) {
+        self.sequence += 1;
+        self.due.insert((when, self.sequence), due);
+    }
+
+    fn step(&mut self, until: Time) -> bool {
+        let tick = self
+            .nodes
+            .iter()
+            .filter_map(|(id, n)| Some((n.replica.as_ref()?.next_deadline()?, *id)))
+            .min();
+        let next = self.due.keys().next().map(|(when, _)| *when);
+        match (next, tick) {
+            (next, Some((when, node))) if when <= until && next.is_none_or(|next| when < next) => {
+                self.now = self.now.max(when);
+                self.event(node, Event::Tick);
+                let again = self.nodes[&node].replica.as_ref().and_then(Replica::next_deadline);
+                assert!(again.is_none_or(|again| again > self.now), "a deadline that does not pass");
+                true
+            }
+            (Some(when), _) if when <= until => {
+                let (_, due) = self.due.pop_first().expect("just seen");
+                self.now = self.now.max(when);
+                self.happen(due);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn happen(&mut self, due: Due) {
+        match due {
+            Due::Event(node, boot, event) => {
+                if self.nodes[&node].boot == boot {
+                    self.event(node, event);
+                }
+            }
+            Due::Disk(node, boot, op) => {
+                if self.nodes[&node].boot == boot {
+                    self.disk_done(node, op);
+                }
+            }
+            Due::Message { from, to, connection, envelope } => {
+                let alive = self.connections.get(&(from.min(to), from.max(to))) == Some(&connection);
+                if alive && self.nodes[&to].connected.get(&from) == Some(&connection) {
+                    self.event(to, Event::Message { from, envelope });
+                }
+            }
+            Due::Lost { at, peer, connection } => {
+                let n = self.nodes.get_mut(&at).expect("known node");
+                if n.connected.get(&peer) == Some(&connection) {
+                    n.connected.remove(&peer);
+                    self.event(at, Event::PeerDown { node: peer });
+                    self.connect();
+                }
+            }
+            Due::Proposal(proposal) => self.decide(proposal),
+            Due::Record(node, record) => {
+                if !self.aside.contains(&node) {
+                    self.event(node, Event::Record(record));
+                }
+            }
+        }
+    }
+
+    fn disk_done(&mut self, node: NodeId, op: DiskOp) {
+        let n = self.nodes.get_mut(&node).expect("known node");
+        let event = match op {
+            DiskOp::Durable(index) => {
+                n.store.durable = index;
+                Event::Durable { index }
+            }
+            DiskOp::Promise(epoch) => {
+                n.store.promised = epoch;
+                Event::Promised { epoch }
+            }
+            DiskOp::Cut(to) => {
+                let (end, chain) = n.store.cut(to);
+                Event::CutDone { end, chain }
+            }
+            DiskOp::Restart(at, chain) => {
+                n.store.restart(at, chain);
+                Event::Restarted { at }
+            }
+            DiskOp::Install(volume, extent, version, data) => {
+                n.store.install(volume, version, &data);
+                Event::ExtentInstalled { volume, extent }
+            }
+            DiskOp::Finish(need) => {
+                n.store.finish = Some(need);
+                n.store.destage();
+                if n.store.try_finish() { Event::CopyFinished } else { Event::Tick }
+            }
+        };
+        let room = n.store.room();
+        self.event(node, Event::Room { bytes: room });
+        self.event(node, event);
+    }
+
+    /// Gives an event to a replica and carries out what it wants.
+    pub fn event(&mut self, node: NodeId, event: Event) {
+        let now = self.now;
+        let n = self.nodes.get_mut(&node).expect("known node");
+        let Some(replica) = n.replica.as_mut() else { return };
+        replica.handle(now, event);
+        while let Some(effect) = self
+            .nodes
+            .get_mut(&node)
+            .and_then(|n| n.replica.as_mut())
+            .and_then(Replica::poll)
+        {
+            self.carry_out(node, effect);
+        }
+    }
+
+    fn carry_out(&mut self, node: NodeId, effect: Effect) {
+        let n = self.nodes.get_mut(&node).expect("known node");
+        let boot = n.boot;
+        match effect {
+            Effect::Send { to, envelope } => self.send(node, to, envelope),
+            Effect::Append(batch) => {
+                let last = batch.last();
+                n.store.append(batch);
+                self.disk(node, DiskOp::Durable(last));
+            }
+            Effect::Commit(to) => self.commit(node, to),
+            Effect::Promise(epoch) => self.disk(node, DiskOp::Promise(epoch)),
+            Effect::Cut(to) => self.disk(node, DiskOp::Cut(to)),
+            Effect::Restart { at, chain } => self.disk(node, DiskOp::Restart(at, chain)),
+            Effect::InstallExtent { volume, extent, version, data } => {
+                self.disk(node, DiskOp::Install(volume, extent, version, data));
+            }
+            Effect::FinishCopy { need } => self.disk(node, DiskOp::Finish(need)),
+            Effect::LoadLog { peer, from, .. } => {
+                let batches = n.store.load(from);
+                let when = self.soon();
+                self.at(when, Due::Event(node, boot, Event::LogLoaded { peer, from, batches }));
+            }
+            Effect::ListExtents { peer, newer_than } => {
+                let extents = n.store.newer_than(newer_than);
+                self.at(self.now, Due::Event(node, boot, Event::ExtentList { peer, extents }));
+            }
+            Effect::LoadExtent { peer, volume, extent } => {
+                let mut data = vec![0; (VOLUME_BLOCKS * BLOCK_BYTES) as usize];
+                for block in 0..VOLUME_BLOCKS {
+                    let at = (block * BLOCK_BYTES) as usize;
+                    data[at..at + 8].copy_from_slice(&n.store.block(volume, block).to_le_bytes());
+                }
+                let (version, at) = (n.store.version(volume), n.store.commit);
+                let data = data.into();
+                let late = if self.random.chance(30) { 400 } else { 1 };
+                let when = self.now.plus_ms(late);
+                self.at(
+                    when,
+                    Due::Event(node, boot, Event::ExtentLoaded { peer, volume, extent, version, at, data }),
+                );
+            }
+            Effect::Complete { id, result } => self.complete(id, result),
+            Effect::Read { id, range } => self.execute_read(node, id, range),
+            Effect::Propose(proposal) => {
+                self.proposed.push(proposal);
+                if self.aside.contains(&node) || (self.rough && self.random.chance(20)) {
+                    return;
+                }
+                if self.hold_proposals {
+                    self.held.push(proposal);
+                    return;
+                }
+                let late = if self.rough { 1 + self.random.below(900) } else { 5 };
+                self.at(self.now.plus_ms(late), Due::Proposal(proposal));
+            }
+            Effect::Demoted => {
+                self.demoted.insert(node);
+            }
+            Effect::RoleChanged(_) | Effect::Paused { .. } => {}
+        }
+    }
+
+    fn soon(&mut self) -> Time {
+        Time(self.now.0 + 200 + self.random.below(2000))
+    }
+
+    fn disk(&mut self, node: NodeId, op: DiskOp) {
+        let n = self.nodes.get_mut(&node).expect("known node");
+        n.disk_free = Time(n.disk_free.max(self.now).0 + n.disk_ms * 1000);
+        let (when, boot) = (n.disk_free, n.boot);
+        self.at(when, Due::Disk(node, boot, op));
+    }
+
+    fn send(&mut self, from: NodeId, to: NodeId, envelope: Envelope) {
+        let Some(connection) = self.nodes[&from].connected.get(&to).copied() else { return };
+        let earliest = self.soon();
+        let last = self.last_arrival.entry((from, to)).or_default();
+        let when = earliest.max(*last);
+        *last = when;
+        self.at(when, Due::Message { from, to, connection, envelope });
+    }
+
+    fn connect(&mut self) {
+        let ids: Vec<NodeId> = self.nodes.keys().copied().collect();
+        for a in &ids {
+            for b in ids.iter().filter(|b| *b > a) {
+                let pair = (*a, *b);
+                let up = [a, b].iter().all(|n| self.nodes[n].replica.is_some());
+                let free = !self.nodes[a].connected.contains_key(b) && !self.nodes[b].connected.contains_key(a);
+                if !up || !free || self.cuts.contains(&pair) {
+                    continue;
+                }
+                self.sequence += 1;
+                let connection = self.sequence;
+                self.connections.insert(pair, connection);
+                for (x, y) in [(*a, *b), (*b, *a)] {
+                    self.nodes.get_mut(&x).expect("known node").connected.insert(y, connection);
+                }
+                self.event(*a, Event::PeerUp { node: *b });
+                self.event(*b, Event::PeerUp { node: *a });
+            }
+        }
+    }
+
+    /// From now on nothing arrives; both ends notice after a while.
+    fn drop_connection(&mut self, a: NodeId, b: NodeId) {
+        let pair = (a.min(b), a.max(b));
+        let Some(connection) = self.connections.remove(&pair) else { return };
+        for (at, peer) in [(a, b), (b, a)] {
+            let late = 1 + self.random.below(if self.rough { 600 } else { 50 });
+            self.at(self.now.plus_ms(late), Due::Lost { at, peer, connection });
+        }
+    }
+
+    // The control plane.
+
+    pub fn publish(&mut self) {
+        self.check_members();
+        for node in self.nodes.keys().copied().collect::<Vec<_>>() {
+            if self.aside.contains(&node) || (self.rough && self.random.chance(30)) {
+                continue;
+            }
+            let late = if self.rough { 1 + self.random.below(400) } else { 2 };
+            let record = self.record.clone();
+            self.at(self.now.plus_ms(late), Due::Record(node, record));
+        }
+    }
+
+    pub fn let_go(&mut self) {
+        for proposal in std::mem::take(&mut self.held) {
+            self.decide(proposal);
+        }
+    }
+
+    fn decide(&mut self, proposal: Proposal) {
+        let (version, epoch) = match proposal {
+            Proposal::Shrink { version, epoch, .. }
+            | Proposal::Grow { version, epoch, .. }
+            | Proposal::StepDown { version, epoch, .. } => (version, epoch),
+        };
+        if (version, epoch) != (self.record.version, self.record.epoch) {
+            return;
+        }
+        self.record.version = version.next();
+        match proposal {
+            Proposal::Shrink { remove, .. } => self.record.iss.retain(|member| *member != remove),
+            Proposal::Grow { add, .. } => {
+                if self.record.replicas.contains(&add) && !self.record.iss.contains(&add) {
+                    self.record.iss.push(add);
+                    self.record.iss.sort();
+                }
+            }
+            Proposal::StepDown { reason, .. } => {
+                let old = self.record.primary.take();
+                if reason != crate::StepDownReason::Restarted && self.record.iss.len() > 1 {
+                    self.record.iss.retain(|member| Some(member.node) != old);
+                }
+            }
+        }
+        assert!(!self.record.iss.is_empty(), "R11");
+        self.publish();
+    }
+
+    // What must always hold.
+
+    fn fault(&mut self, what: String) {
+        self.wrong.get_or_insert(what);
+    }
+
+    /// S6: committed entries agree on all replicas.
+    fn commit(&mut self, node: NodeId, to: Index) {
+        let n = self.nodes.get_mut(&node).expect("known node");
+        let from = n.store.commit;
+        if to > n.store.durable {
+            return self.fault(format!("{node} commits {to} before it is durable"));
+        }
+        let batches: Vec<Arc<Batch>> = n.store.journal.iter().filter(|b| b.last() > from).cloned().collect();
+        n.store.commit(to);
+        let finished = n.store.try_finish();
+        let (room, boot) = (n.store.room(), n.boot);
+        self.at(self.now, Due::Event(node, boot, Event::Room { bytes: room }));
+        if finished {
+            self.at(self.now, Due::Event(node, boot, Event::CopyFinished));
+        }
+        for batch in batches {
+            for (place, entry) in batch.entries.iter().enumerate() {
+                let index = Index(batch.first.0 + place as u64);
+                if index > to {
+                    return;
+                }
+                let identity = (batch.epoch, batch.chain, batch.end());
+                let known = *self.truth.entry(index).or_insert(identity);
+                if known != identity {
+                    return self.fault(format!("{node} commits another {index}: {identity:?}, was {known:?}"));
+                }
+                if entry.range.len == 0 {
+                    continue;
+                }
+                for (nth, block) in (entry.range.first_block()..entry.range.end_block()).enumerate() {
+                    let at = nth * BLOCK_BYTES as usize;
+                    let value =
+                        if entry.payload.is_empty() { 0 } else { super::store::value_of(&entry.payload[at..]) };
+                    let key = (entry.range.volume, block);
+                    self.written.insert((key.0, key.1, value), index);
+                    let newest = self.model.entry(key).or_default();
+                    if newest.0 < index {
+                        *newest = (index, value);
+                    }
+                }
+            }
+        }
+    }
+
+    fn complete(&mut self, id: RequestId, result: Result<(), RequestError>) {
+        let Some(asked) = self.requests.remove(&id) else { return };
+        let range = match (&asked.op, result) {
+            (Op::Write { range, .. } | Op::Discard { range } | Op::WriteZeroes { range }, Ok(())) => *range,
+            (_, result) => {
+                self.answers.insert(id, result.map_or_else(Answer::Failed, |()| Answer::Done));
+                return;
+            }
+        };
+        self.answers.insert(id, Answer::Done);
+        self.acks += 1;
+        let value = if matches!(asked.op, Op::Write { .. }) { id.0 } else { 0 };
+        let key = (range.volume, range.first_block());
+        let Some(index) = self.written.get(&(key.0, key.1, value)).copied() else {
+            return self.fault(format!("request {id:?} is acknowledged and not committed"));
+        };
+        self.acknowledged = self.acknowledged.max(index);
+        for block in range.first_block()..range.end_block() {
+            let floor = self.floor.entry((range.volume, block)).or_default();
+            *floor = index.max(*floor);
+        }
+        self.check_members();
+    }
+
+    /// S1, S8: every recorded member of the ISS holds all that was acknowledged, and is whole.
+    fn check_members(&mut self) {
+        let Some((epoch, chain, position)) = self.truth.get(&self.acknowledged).copied() else { return };
+        debug_assert_eq!(epoch, position.epoch);
+        for member in self.record.iss.clone() {
+            let n = &self.nodes[&member.node];
+            let whole = n.store.data == ReplicaData::Consistent && n.incarnation == member.incarnation;
+            if !whole || !n.store.holds(position, chain) {
+                self.fault(format!(
+                    "{} is recorded and lacks acknowledged entries up to {position} (whole: {whole})",
+                    member.node
+                ));
+            }
+        }
+    }
+
+    /// A read returns committed content only; on the primary of the newest epoch nothing older than what was
+    /// acknowledged when it was asked. (On others freshness is the lease's task, R10.)
+    fn execute_read(&mut self, node: NodeId, id: RequestId, range: Range) {
+        let Some(asked) = self.requests.remove(&id) else { return };
+        let content = self.nodes[&node].store.read(range);
+        let fresh = self.record.primary == Some(node)
+            && self.nodes[&node].replica.as_ref().is_some_and(|r| r.status().epoch == self.record.epoch);
+        for (nth, value) in content.iter().enumerate() {
+            let block = range.first_block() + nth as u64;
+            let index = self.written.get(&(range.volume, block, *value)).copied();
+            if index.is_none() && *value != 0 {
+                self.fault(format!("a read returned {value}, which was never committed"));
+            }
+            if fresh && index.unwrap_or_default() < asked.floor[nth] {
+                self.fault(format!("{node} read {value} after something newer was acknowledged"));
+            }
+        }
+        self.answers.insert(id, Answer::Content(content));
+    }
+}
+
+pub fn whole(volume: u16) -> Range {
+    Range { volume: VolumeId(volume), offset: 0, len: VOLUME_BLOCKS * BLOCK_BYTES }
+}

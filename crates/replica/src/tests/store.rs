@@ -1,0 +1,250 @@
+//! The flat model of a store: a log in a vector, blocks in a map. It survives crashes as a real one must and
+//! keeps the contract that the replica relies on.
+
+use mainstay_codec::{Batch, EntryKind, LogState, ReplicaData};
+use mainstay_types::{BLOCK_BYTES, Chain, Epoch, Index, Position, Range, VolumeId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a block holds: the number that its writer put into it; 0 is zeroes.
+pub type Value = u64;
+pub type Image = BTreeMap<(VolumeId, u64), Value>;
+/// Two blocks in each volume: a volume is one extent.
+pub const VOLUME_BLOCKS: u64 = 2;
+
+#[derive(Clone, Debug)]
+pub struct Store {
+    pub promised: Epoch,
+    pub data: ReplicaData,
+    base: Index,
+    /// Batches in the journal, appended in order.
+    pub journal: Vec<Arc<Batch>>,
+    /// Where the journal begins: everything up to here has been let go.
+    start: (Position, Chain),
+    /// Durable up to here.
+    pub durable: Index,
+    pub commit: Index,
+    epochs: Vec<(Epoch, Index)>,
+    /// Everything up to here is in `volume`.
+    pub checkpoint: Index,
+    pub volume: Image,
+    overlay: Image,
+    versions: BTreeMap<VolumeId, Index>,
+    /// Batches that are kept after a checkpoint.
+    pub keep: usize,
+    pub capacity: u64,
+    pub finish: Option<Index>,
+}
+
+impl Store {
+    pub fn new(keep: usize, capacity: u64) -> Self {
+        Self {
+            promised: Epoch(0),
+            data: ReplicaData::Consistent,
+            base: Index(0),
+            journal: Vec::new(),
+            start: (Position::default(), Chain(0)),
+            durable: Index(0),
+            commit: Index(0),
+            epochs: Vec::new(),
+            checkpoint: Index(0),
+            volume: Image::new(),
+            overlay: Image::new(),
+            versions: BTreeMap::new(),
+            keep,
+            capacity,
+            finish: None,
+        }
+    }
+
+    pub fn end(&self) -> (Position, Chain) {
+        self.journal.last().map_or(self.start, |batch| (batch.end(), batch.chain))
+    }
+
+    pub fn log_state(&self) -> LogState {
+        let (end, chain) = self.end();
+        let base = if self.data == ReplicaData::Consistent { self.commit } else { self.base };
+        LogState { data: self.data, end, chain, commit: self.commit, base, epochs: self.epochs.clone() }
+    }
+
+    pub fn room(&self) -> u64 {
+        let used: u64 =
+            self.journal.iter().filter(|b| b.last() > self.checkpoint).map(|b| b.journal_len()).sum();
+        self.capacity.saturating_sub(used)
+    }
+
+    pub fn append(&mut self, batch: Arc<Batch>) {
+        let (end, chain) = self.end();
+        assert_eq!(batch.first, end.index.next(), "append must continue the log");
+        assert_eq!(batch.prev_chain, chain, "append must continue the chain");
+        let reserve = batch.entries.iter().all(|e| e.kind == EntryKind::EpochStart);
+        assert!(reserve || batch.journal_len() <= self.room(), "append without room");
+        match self.epochs.last_mut() {
+            Some((epoch, last)) if *epoch == batch.epoch => *last = batch.last(),
+            _ => self.epochs.push((batch.epoch, batch.last())),
+        }
+        self.journal.push(batch);
+    }
+
+    pub fn commit(&mut self, to: Index) {
+        assert!(to <= self.durable, "commit beyond what is durable");
+        assert!(to >= self.commit, "commit goes backwards");
+        let from = self.commit;
+        self.commit = to;
+        for batch in self.journal.clone() {
+            for (place, entry) in batch.entries.iter().enumerate() {
+                let index = Index(batch.first.0 + place as u64);
+                if index <= from || index > to || entry.kind == EntryKind::EpochStart {
+                    continue;
+                }
+                for (nth, block) in (entry.range.first_block()..entry.range.end_block()).enumerate() {
+                    let at = nth * BLOCK_BYTES as usize;
+                    let value = if entry.kind == EntryKind::Write {
+                        value_of(&entry.payload[at..])
+                    } else {
+                        0
+                    };
+                    self.overlay.insert((entry.range.volume, block), value);
+                }
+                self.versions.insert(entry.range.volume, index);
+            }
+        }
+        if self.room() < self.capacity / 2 {
+            self.destage();
+        }
+    }
+
+    pub fn destage(&mut self) {
+        // While extents are awaited nothing is destaged: they would overwrite what is newer. After the last
+        // one the journal must empty, or a full one could never reach the end of the copy.
+        if self.data == ReplicaData::Inconsistent && self.finish.is_none() {
+            return;
+        }
+        let overlay = std::mem::take(&mut self.overlay);
+        self.volume.extend(overlay);
+        self.checkpoint = self.commit;
+        while self.journal.len() > self.keep && self.journal[0].last() <= self.checkpoint {
+            let gone = self.journal.remove(0);
+            self.start = (gone.end(), gone.chain);
+        }
+    }
+
+    pub fn cut(&mut self, to: Position) -> (Position, Chain) {
+        assert!(to.index >= self.commit, "cut below the commit index");
+        self.journal.retain(|batch| batch.last() <= to.index);
+        let (end, chain) = self.end();
+        assert_eq!(end, to, "cut at a position that the log does not hold");
+        self.durable = self.durable.min(end.index);
+        while self.epochs.last().is_some_and(|(epoch, _)| *epoch > to.epoch) {
+            self.epochs.pop();
+        }
+        if let Some((epoch, last)) = self.epochs.last_mut() {
+            if *epoch == to.epoch {
+                *last = to.index;
+            }
+        }
+        (end, chain)
+    }
+
+    pub fn restart(&mut self, at: Position, chain: Chain) {
+        if self.data == ReplicaData::Consistent {
+            self.destage();
+            self.base = self.commit;
+        }
+        // What had been committed on the way of an earlier copy is older than what this one sends.
+        self.overlay.clear();
+        self.data = ReplicaData::Inconsistent;
+        self.journal.clear();
+        self.start = (at, chain);
+        self.durable = at.index;
+        self.commit = at.index;
+        self.checkpoint = at.index;
+        self.epochs = vec![(at.epoch, at.index)];
+        self.finish = None;
+    }
+
+    pub fn install(&mut self, volume: VolumeId, version: Index, data: &[u8]) {
+        for block in 0..VOLUME_BLOCKS {
+            let at = (block * BLOCK_BYTES) as usize;
+            let value = if data.is_empty() { 0 } else { value_of(&data[at..]) };
+            self.volume.insert((volume, block), value);
+        }
+        let known = self.versions.entry(volume).or_default();
+        *known = version.max(*known);
+    }
+
+    /// Whether a copy that is to be finished is finished now.
+    pub fn try_finish(&mut self) -> bool {
+        if self.finish.is_none_or(|need| self.commit < need) {
+            return false;
+        }
+        self.finish = None;
+        self.data = ReplicaData::Consistent;
+        self.destage();
+        true
+    }
+
+    pub fn newer_than(&self, base: Index) -> Vec<(VolumeId, u32)> {
+        self.versions.iter().filter(|(_, version)| **version > base).map(|(v, _)| (*v, 0)).collect()
+    }
+
+    pub fn version(&self, volume: VolumeId) -> Index {
+        self.versions.get(&volume).copied().unwrap_or_default()
+    }
+
+    pub fn load(&self, from: Index) -> Option<Vec<Arc<Batch>>> {
+        let at = self.journal.iter().position(|batch| batch.first == from)?;
+        Some(self.journal[at..].iter().take(3).cloned().collect())
+    }
+
+    pub fn block(&self, volume: VolumeId, block: u64) -> Value {
+        let key = (volume, block);
+        self.overlay.get(&key).or_else(|| self.volume.get(&key)).copied().unwrap_or(0)
+    }
+
+    pub fn read(&self, range: Range) -> Vec<Value> {
+        (range.first_block()..range.end_block()).map(|block| self.block(range.volume, block)).collect()
+    }
+
+    /// A crash: what was durable stays, and the first `survivors` of the appended batches that were not.
+    pub fn crash(&mut self, survivors: usize) {
+        let durable = self.durable;
+        let pending = self.journal.iter().filter(|batch| batch.last() > durable).count();
+        let keep = self.journal.len() - pending + survivors.min(pending);
+        if keep < self.journal.len() {
+            let to = if keep == 0 { self.start.0 } else { self.journal[keep - 1].end() };
+            self.cut_at(to);
+        }
+        self.durable = self.end().0.index;
+        if self.data == ReplicaData::Consistent {
+            self.overlay.clear();
+            self.commit = self.checkpoint;
+        } else {
+            self.overlay.clear();
+            self.commit = self.checkpoint;
+            self.finish = None;
+        }
+    }
+
+    fn cut_at(&mut self, to: Position) {
+        let commit = self.commit;
+        self.commit = Index(0);
+        self.cut(to);
+        self.commit = commit;
+    }
+
+    /// Whether the durable log holds this position.
+    pub fn holds(&self, position: Position, chain: Chain) -> bool {
+        if position.index > self.durable {
+            return false;
+        }
+        if position.index <= self.start.0.index {
+            return true;
+        }
+        self.journal.iter().any(|batch| batch.end() == position && batch.chain == chain)
+    }
+}
+
+pub fn value_of(bytes: &[u8]) -> Value {
+    u64::from_le_bytes(bytes[..8].try_into().expect("a block is longer"))
+}
