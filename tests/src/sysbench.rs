@@ -65,15 +65,17 @@ pub fn prepare(lab: &Lab, address: &str) -> Result<()> {
     lab.exec(CLIENT, &words.iter().map(String::as_str).collect::<Vec<_>>()).map(drop)
 }
 
-/// Runs the load to its end.
+/// Runs the load for `warmup_s` seconds that do not count, then for `seconds` that do.
 ///
 /// # Errors
 /// When sysbench fails or prints something unknown.
 pub fn run(lab: &Lab, address: &str, threads: u32, warmup_s: u64, seconds: u64) -> Result<Summary> {
-    let more =
-        [format!("--threads={threads}"), format!("--time={seconds}"), format!("--warmup-time={warmup_s}")];
-    let words = words(address, &more, "run")?;
-    parse_summary(&lab.exec(CLIENT, &words.iter().map(String::as_str).collect::<Vec<_>>())?)
+    let once = |seconds: u64| {
+        let words = words(address, &[format!("--threads={threads}"), format!("--time={seconds}")], "run")?;
+        lab.exec(CLIENT, &words.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    once(warmup_s)?;
+    parse_summary(&once(seconds)?)
 }
 
 /// A run in the background that outlives its server: it reconnects and goes on.
