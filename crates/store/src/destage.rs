@@ -1,5 +1,6 @@
-//! Destaging (R7, R14). A *pass* brings the backing store up to one position of the log: it writes the
-//! newest version of every block that was last changed at or before that position, in the order of the volume
+//! Destaging (R7, R14). A *pass* brings the backing store up to one position of the log: it first makes the
+//! commit index durable, so that after a crash nothing in a volume is newer than what is known to be
+//! committed, and a cut can never reach below it; then writes the newest version of every block that was last changed at or before that position, in the order of the volume
 //! and merged; then flushes every volume that was touched; then writes the version table to the slot
 //! that is not in use; then the superblock; then the journal up to the position is free.
 //!
@@ -10,6 +11,7 @@
 use crate::overlay::{Content, Run};
 use crate::read::Found;
 use crate::recovery::table_offset;
+use crate::superblock::Job;
 use crate::volume_op::{Group, Owner, Piece};
 use crate::{Op, Output, Store};
 use bytes::Bytes;
@@ -19,6 +21,10 @@ use mainstay_types::{BLOCK_BYTES, Chain, EXTENT_BYTES, Index, Position, VolumeId
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
+    /// The commit index must be durable first.
+    Announce {
+        submitted: bool,
+    },
     /// From here on there may be blocks to write.
     Writes {
         cursor: (VolumeId, u64),
@@ -35,6 +41,8 @@ enum Stage {
         submitted: bool,
     },
 }
+
+const FIRST_WRITES: Stage = Stage::Writes { cursor: (VolumeId(0), 0) };
 
 #[derive(Debug)]
 pub struct Pass {
@@ -61,8 +69,13 @@ impl Store {
                 Stage::Writes { cursor } => self.issue_destage(cursor),
                 Stage::Flushes { left: 0 } => Some(Stage::Table { from: 0, writing: false }),
                 Stage::Table { from, writing: false } => Some(self.issue_version_table(from)),
-                Stage::Superblock { submitted: false } => return self.issue_superblock(),
-                Stage::Flushes { .. } | Stage::Table { .. } | Stage::Superblock { .. } => None,
+                Stage::Announce { submitted: false } | Stage::Superblock { submitted: false } => {
+                    return self.issue_superblock();
+                }
+                Stage::Announce { .. }
+                | Stage::Flushes { .. }
+                | Stage::Table { .. }
+                | Stage::Superblock { .. } => None,
             };
             match (next, &mut self.pass) {
                 (Some(next), Some(pass)) => pass.stage = next,
@@ -98,7 +111,9 @@ impl Store {
             return None;
         }
         self.destage_forced = false;
-        Some(Pass { to, chain, finish, stage: Stage::Writes { cursor: (VolumeId(0), 0) } })
+        let announced = self.superblock_write.is_none() && self.superblock.commit >= to.index;
+        let stage = if announced { FIRST_WRITES } else { Stage::Announce { submitted: false } };
+        Some(Pass { to, chain, finish, stage })
     }
 
     /// Issues writes until enough are in flight, then waits (`None`); goes on to the flushes when all
@@ -228,8 +243,26 @@ impl Store {
         }
     }
 
-    pub(crate) fn pass_wants_superblock(&self) -> bool {
-        self.pass.as_ref().is_some_and(|pass| pass.stage == Stage::Superblock { submitted: false })
+    /// What the pass needs a superblock for now.
+    pub(crate) fn job_of_pass(&self) -> Option<Job> {
+        match self.pass.as_ref()?.stage {
+            Stage::Announce { submitted: false } => Some(Job::Commit),
+            Stage::Superblock { submitted: false } => Some(Job::Checkpoint),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn fill_commit(&mut self) {
+        if let Some(pass) = &mut self.pass {
+            pass.stage = Stage::Announce { submitted: true };
+        }
+        self.superblock.commit = self.applied;
+    }
+
+    pub(crate) fn commit_announced(&mut self) {
+        if let Some(pass) = &mut self.pass {
+            pass.stage = FIRST_WRITES;
+        }
     }
 
     /// The superblock is about to be written on behalf of the pass.

@@ -27,6 +27,8 @@ pub enum Job {
         at: Position,
         chain: Chain,
     },
+    /// The present pass is about to write up to here.
+    Commit,
     /// The present pass has nothing left to do but this.
     Checkpoint,
 }
@@ -157,6 +159,7 @@ impl Store {
                 superblock.voids.clear();
                 self.push_void(at.index);
             }
+            Job::Commit => self.fill_commit(),
             Job::Checkpoint => self.fill_checkpoint(),
         }
         self.superblock.sequence += 1;
@@ -169,11 +172,11 @@ impl Store {
 
     /// A checkpoint goes first, because a restart may wait for it. The others keep their order.
     fn next_job(&mut self) -> Option<Job> {
-        if self.pass_wants_superblock() {
-            return Some(Job::Checkpoint);
+        if let Some(job) = self.job_of_pass() {
+            return Some(job);
         }
         let ready = match self.jobs.front()? {
-            Job::Promise(_) | Job::Checkpoint => true,
+            Job::Promise(_) | Job::Commit | Job::Checkpoint => true,
             Job::Cut { .. } => self.journal_at_rest(),
             Job::Restart { .. } => self.restart_ready(),
         };
@@ -205,6 +208,7 @@ impl Store {
                 self.outputs.push_back(Output::CutDone { end, chain });
             }
             Job::Restart { at, chain } => self.restarted(at, chain),
+            Job::Commit => self.commit_announced(),
             Job::Checkpoint => self.checkpointed(),
         }
     }

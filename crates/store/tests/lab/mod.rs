@@ -1,0 +1,495 @@
+//! A store on a simulated disk, next to a flat model of what it must contain.
+//!
+//! The disk executes operations in any order. Volume writes are volatile until a flush that was issued
+//! after them completes; a crash keeps an arbitrary subset of the volatile blocks and of the blocks of
+//! writes in flight.
+
+// Each test binary uses its own part of this.
+#![allow(dead_code)]
+
+use bytes::Bytes;
+use mainstay_codec::batch::HEADER_BLOCK_BYTES;
+use mainstay_codec::{Batch, EntryKind, NewEntry, ReplicaData};
+use mainstay_store::{
+    Area, IoFailure, LogSource, Media, MediaError, OpId, Output, RecoverError, Source, Store, StoreConfig,
+    Tuning,
+};
+use mainstay_types::{
+    BLOCK_BYTES, Chain, EXTENT_BYTES, Epoch, Incarnation, Index, Position, Range, ResourceId, VolumeId,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub const BLOCK: usize = BLOCK_BYTES as usize;
+pub const RESOURCE: ResourceId = ResourceId(7);
+
+/// A small generator of its own, so that a case repeats from its seed alone.
+#[derive(Clone)]
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound.max(1) as u64) as usize
+    }
+
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.next() % 100 < percent
+    }
+}
+
+pub fn config() -> StoreConfig {
+    StoreConfig {
+        resource: RESOURCE,
+        incarnation: Incarnation(99),
+        volumes: vec![2 * EXTENT_BYTES + 8 * BLOCK_BYTES, EXTENT_BYTES],
+        journal_bytes: 40 * BLOCK_BYTES,
+    }
+}
+
+pub fn tuning() -> Tuning {
+    Tuning {
+        destage_start_bytes: 12 * BLOCK_BYTES,
+        memory_bytes_max: 6 * BLOCK_BYTES,
+        write_bytes_max: 12 * BLOCK_BYTES,
+        destage_write_bytes_max: 4 * BLOCK_BYTES,
+        destage_writes_max: 3,
+        installs_max: 2,
+        runs_max: 1 << 10,
+        reserve_bytes: 2 * BLOCK_BYTES,
+    }
+}
+
+/// What the media hold.
+#[derive(Clone, Default)]
+pub struct Disk {
+    pub areas: BTreeMap<Area, Vec<u8>>,
+    /// What of each block of a volume would certainly survive, where that differs from `areas`, and which
+    /// later contents might.
+    volatile: BTreeMap<(Area, u64), Vec<Vec<u8>>>,
+}
+
+impl Disk {
+    pub fn new(config: &StoreConfig) -> Self {
+        let mut disk = Self::default();
+        disk.areas.insert(Area::Meta, vec![0; Store::meta_bytes(config) as usize]);
+        disk.areas.insert(Area::Journal, vec![0xee; config.journal_bytes as usize]);
+        for (volume, &bytes) in config.volumes.iter().enumerate() {
+            disk.areas.insert(Area::Volume(VolumeId(volume as u16)), vec![0; bytes as usize]);
+        }
+        disk
+    }
+
+    pub fn slice(&self, area: Area, offset: u64, len: u64) -> &[u8] {
+        &self.areas[&area][offset as usize..(offset + len) as usize]
+    }
+
+    fn put(&mut self, area: Area, offset: u64, data: &[u8]) {
+        let bytes = self.areas.get_mut(&area).expect("area exists");
+        bytes[offset as usize..offset as usize + data.len()].copy_from_slice(data);
+    }
+
+    fn put_volatile(&mut self, area: Area, offset: u64, data: &[u8]) {
+        for (n, block) in data.chunks(BLOCK).enumerate() {
+            let at = offset + (n * BLOCK) as u64;
+            let old = self.slice(area, at, BLOCK_BYTES).to_vec();
+            let versions = self.volatile.entry((area, at)).or_insert_with(|| vec![old]);
+            versions.push(block.to_vec());
+            self.put(area, at, block);
+        }
+    }
+}
+
+impl Media for Disk {
+    fn read(&mut self, area: Area, offset: u64, len: usize) -> Result<Bytes, MediaError> {
+        Ok(Bytes::copy_from_slice(self.slice(area, offset, len as u64)))
+    }
+
+    fn write_durable(&mut self, area: Area, offset: u64, data: &[u8]) -> Result<(), MediaError> {
+        self.put(area, offset, data);
+        Ok(())
+    }
+}
+
+/// An operation in flight.
+#[derive(Clone)]
+pub enum Doing {
+    Durable {
+        area: Area,
+        offset: u64,
+        data: Vec<u8>,
+    },
+    Volatile {
+        area: Area,
+        offset: u64,
+        data: Vec<u8>,
+    },
+    Read {
+        offset: u64,
+        len: u64,
+    },
+    /// How many versions of each block the flush covers.
+    Flush {
+        covers: BTreeMap<(Area, u64), usize>,
+    },
+}
+
+/// The log of the resource, and what the volumes contain after each of its entries.
+#[derive(Clone, Default)]
+pub struct Log {
+    pub batches: Vec<Arc<Batch>>,
+}
+
+impl Log {
+    pub fn end(&self) -> Position {
+        self.batches.last().map_or(Position::default(), |batch| batch.end())
+    }
+
+    pub fn chain(&self) -> Chain {
+        self.batches.last().map_or(Chain(0), |batch| batch.chain)
+    }
+
+    pub fn truncate(&mut self, end: Index) {
+        self.batches.retain(|batch| batch.last() <= end);
+    }
+
+    /// Ends of batches from `from` on.
+    pub fn ends(&self, from: Index) -> Vec<Position> {
+        let mut ends = vec![];
+        if from.0 == 0 {
+            ends.push(Position::default());
+        }
+        ends.extend(self.batches.iter().map(|batch| batch.end()).filter(|end| end.index >= from));
+        ends
+    }
+
+    /// Seals a batch of entries right after the end.
+    pub fn seal(&mut self, epoch: u64, commit: Index, entries: Vec<NewEntry>) -> Arc<Batch> {
+        let first = self.end().index.next();
+        let batch = Arc::new(Batch::seal(RESOURCE, Epoch(epoch), first, self.chain(), commit, entries));
+        self.batches.push(batch.clone());
+        batch
+    }
+
+    fn entries(&self, to: Index) -> impl Iterator<Item = (Index, &mainstay_codec::EntryDesc)> {
+        self.batches
+            .iter()
+            .flat_map(|b| b.entries.iter().enumerate().map(|(n, e)| (Index(b.first.0 + n as u64), e)))
+            .filter(move |&(index, _)| index <= to)
+    }
+
+    pub fn content(&self, volumes: &[u64], to: Index) -> Vec<Vec<u8>> {
+        let mut out: Vec<Vec<u8>> = volumes.iter().map(|&bytes| vec![0; bytes as usize]).collect();
+        for (_, entry) in self.entries(to).filter(|(_, e)| e.kind != EntryKind::EpochStart) {
+            let range = entry.range;
+            let slot = &mut out[usize::from(range.volume.0)][range.offset as usize..range.end() as usize];
+            if entry.kind == EntryKind::Write {
+                slot.copy_from_slice(&entry.payload);
+            } else {
+                slot.fill(0);
+            }
+        }
+        out
+    }
+
+    /// Last entry up to `to` that changed each extent.
+    pub fn versions(&self, to: Index) -> BTreeMap<(VolumeId, u32), Index> {
+        let mut out = BTreeMap::new();
+        for (index, entry) in self.entries(to).filter(|(_, e)| e.kind != EntryKind::EpochStart) {
+            for extent in entry.range.offset / EXTENT_BYTES..entry.range.end().div_ceil(EXTENT_BYTES) {
+                out.insert((entry.range.volume, extent as u32), index);
+            }
+        }
+        out
+    }
+}
+
+/// A few random entries, mostly on the same few blocks and around an extent boundary.
+pub fn entries(random: &mut Random, volumes: &[u64]) -> Vec<NewEntry> {
+    let count = 1 + random.below(3);
+    (0..count)
+        .map(|_| {
+            let volume = random.below(volumes.len());
+            let blocks_in_volume = volumes[volume] / BLOCK_BYTES;
+            let start = [0, 250, 508, blocks_in_volume - 8][random.below(4)].min(blocks_in_volume - 8);
+            let first = start + random.below(8) as u64;
+            let most = (blocks_in_volume - first).min(4);
+            let mut blocks = 1 + random.below(most as usize) as u64;
+            let kind = match random.below(10) {
+                0 => EntryKind::Discard,
+                1 => EntryKind::WriteZeroes,
+                _ => EntryKind::Write,
+            };
+            if kind == EntryKind::Discard && random.chance(30) {
+                blocks = blocks_in_volume - first;
+            }
+            let len = blocks * BLOCK_BYTES;
+            let payload = if kind == EntryKind::Write {
+                let tag = random.next().to_le_bytes();
+                Bytes::from(tag.iter().copied().cycle().take(len as usize).collect::<Vec<u8>>())
+            } else {
+                Bytes::new()
+            };
+            let range = Range { volume: VolumeId(volume as u16), offset: first * BLOCK_BYTES, len };
+            NewEntry { kind, range, payload, session: 0, request: 0 }
+        })
+        .collect()
+}
+
+pub fn write(block: u64, blocks: u64, fill: u8) -> NewEntry {
+    let len = blocks * BLOCK_BYTES;
+    NewEntry {
+        kind: EntryKind::Write,
+        range: Range { volume: VolumeId(0), offset: block * BLOCK_BYTES, len },
+        payload: Bytes::from(vec![fill; len as usize]),
+        session: 0,
+        request: 0,
+    }
+}
+
+pub struct Lab {
+    pub config: StoreConfig,
+    pub tuning: Tuning,
+    pub store: Store,
+    pub disk: Disk,
+    pub doing: Vec<(OpId, Doing)>,
+    /// What the store told, oldest first.
+    pub told: Vec<Output>,
+}
+
+impl Lab {
+    pub fn new() -> Self {
+        Self::with(config(), tuning())
+    }
+
+    pub fn with(config: StoreConfig, tuning: Tuning) -> Self {
+        let mut disk = Disk::new(&config);
+        Store::format(&mut disk, &config).expect("the simulated disk does not fail");
+        let store = Store::recover(&mut disk, tuning).expect("a formatted replica");
+        assert_eq!(store.config(), &config);
+        Self { config, tuning, store, disk, doing: Vec::new(), told: Vec::new() }
+    }
+
+    /// Takes all outputs.
+    pub fn pump(&mut self) {
+        while let Some(output) = self.store.poll() {
+            let (op, doing) = match output {
+                Output::JournalWrite { op, offset, parts } => {
+                    let mut data = Vec::new();
+                    for (local, batch) in &parts {
+                        data.extend_from_slice(&batch.header_block(*local));
+                        batch.payload.iter().for_each(|piece| data.extend_from_slice(piece));
+                    }
+                    (op, Doing::Durable { area: Area::Journal, offset, data })
+                }
+                Output::MetaWrite { op, offset, data } => {
+                    (op, Doing::Durable { area: Area::Meta, offset, data: data.to_vec() })
+                }
+                Output::JournalRead { op, offset, len } => (op, Doing::Read { offset, len }),
+                Output::VolumeWrite { op, volume, offset, data } => {
+                    (op, Doing::Volatile { area: Area::Volume(volume), offset, data: data.concat() })
+                }
+                Output::VolumeZero { op, volume, offset, len } => {
+                    (op, Doing::Volatile { area: Area::Volume(volume), offset, data: vec![0; len as usize] })
+                }
+                Output::VolumeFlush { op, volume } => {
+                    let area = Area::Volume(volume);
+                    let of_volume = self.disk.volatile.iter().filter(|((a, _), _)| *a == area);
+                    (op, Doing::Flush { covers: of_volume.map(|(&key, v)| (key, v.len())).collect() })
+                }
+                told => {
+                    self.told.push(told);
+                    continue;
+                }
+            };
+            self.forbid_overlap(&doing);
+            self.doing.push((op, doing));
+        }
+    }
+
+    /// Two writes in flight must not touch the same block: a disk may do them in either order.
+    fn forbid_overlap(&self, new: &Doing) {
+        let span = |doing: &Doing| match doing {
+            Doing::Durable { area, offset, data } | Doing::Volatile { area, offset, data } => {
+                Some((*area, *offset, *offset + data.len() as u64))
+            }
+            Doing::Read { .. } | Doing::Flush { .. } => None,
+        };
+        let Some((area, start, end)) = span(new) else { return };
+        assert!(end <= self.disk.areas[&area].len() as u64, "write beyond the end of {area:?}");
+        for (_, other) in &self.doing {
+            if let Some((a, s, e)) = span(other) {
+                assert!(a != area || e <= start || end <= s, "overlapping writes in flight to {area:?}");
+            }
+        }
+    }
+
+    /// Completes the operation at this place among those in flight.
+    pub fn complete(&mut self, at: usize) {
+        let (op, doing) = self.doing.remove(at);
+        let mut bytes = None;
+        match doing {
+            Doing::Durable { area, offset, data } => self.disk.put(area, offset, &data),
+            Doing::Volatile { area, offset, data } => self.disk.put_volatile(area, offset, &data),
+            Doing::Read { offset, len } => {
+                bytes = Some(Bytes::copy_from_slice(self.disk.slice(Area::Journal, offset, len)));
+            }
+            Doing::Flush { covers } => {
+                for (key, count) in covers {
+                    if let Some(versions) = self.disk.volatile.get_mut(&key) {
+                        versions.drain(..count - 1);
+                        if versions.len() == 1 {
+                            self.disk.volatile.remove(&key);
+                        }
+                    }
+                }
+            }
+        }
+        self.store.complete(op, Ok(bytes));
+        self.pump();
+    }
+
+    pub fn fail(&mut self, at: usize) {
+        let (op, _) = self.doing.remove(at);
+        self.store.complete(op, Err(IoFailure { detail: "planted".to_owned() }));
+        self.pump();
+    }
+
+    /// Completes everything, oldest first.
+    pub fn settle(&mut self) {
+        self.pump();
+        while !self.doing.is_empty() {
+            self.complete(0);
+        }
+    }
+
+    /// What a crash now could leave behind.
+    pub fn crashed_disk(&self, random: &mut Random) -> Disk {
+        let mut disk = self.disk.clone();
+        let keep = [0, 50, 100][random.below(3)];
+        for (_, doing) in &self.doing {
+            match doing {
+                Doing::Durable { area, offset, data } => {
+                    for (n, block) in data.chunks(BLOCK).enumerate() {
+                        if random.chance(keep) {
+                            disk.put(*area, offset + (n * BLOCK) as u64, block);
+                        }
+                    }
+                }
+                Doing::Volatile { area, offset, data } => disk.put_volatile(*area, *offset, data),
+                Doing::Read { .. } | Doing::Flush { .. } => {}
+            }
+        }
+        for ((area, at), versions) in std::mem::take(&mut disk.volatile) {
+            let survivor = &versions[random.below(versions.len())];
+            disk.put(area, at, survivor);
+        }
+        disk
+    }
+
+    pub fn recover_from(&mut self, disk: Disk) -> Result<(), RecoverError> {
+        self.disk = disk;
+        self.doing.clear();
+        self.told.clear();
+        self.store = Store::recover(&mut self.disk, self.tuning)?;
+        Ok(())
+    }
+
+    pub fn crash(&mut self, random: &mut Random) -> Result<(), RecoverError> {
+        let disk = self.crashed_disk(random);
+        self.recover_from(disk)
+    }
+
+    /// Committed content as a reader of the devices would see it.
+    pub fn content(&self) -> Vec<Vec<u8>> {
+        let mut out = Vec::new();
+        for (n, &bytes) in self.config.volumes.iter().enumerate() {
+            let volume = VolumeId(n as u16);
+            let mut content = Vec::new();
+            for segment in self.store.read(Range { volume, offset: 0, len: bytes }) {
+                assert_eq!(segment.offset, content.len() as u64, "segments are consecutive");
+                match segment.source {
+                    Source::Memory(data) => {
+                        assert_eq!(data.len() as u64, segment.len);
+                        content.extend_from_slice(&data);
+                    }
+                    Source::Journal { offset, index } => {
+                        assert!(self.store.retains(index));
+                        content.extend_from_slice(self.disk.slice(Area::Journal, offset, segment.len));
+                    }
+                    Source::Volume => {
+                        content.extend_from_slice(self.disk.slice(
+                            Area::Volume(volume),
+                            segment.offset,
+                            segment.len,
+                        ));
+                    }
+                    Source::Zero => content.resize(content.len() + segment.len as usize, 0),
+                }
+            }
+            assert_eq!(content.len() as u64, bytes);
+            out.push(content);
+        }
+        out
+    }
+
+    /// The store agrees with the model in everything it can be asked.
+    pub fn check(&self, log: &Log) {
+        let state = self.store.log_state();
+        assert!(state.commit <= state.end.index);
+        assert!(log.end().index >= state.end.index, "durable {} beyond {}", state.end, log.end());
+        if self.store.log_state().data == ReplicaData::Consistent {
+            assert!(
+                self.content() == log.content(&self.config.volumes, state.commit),
+                "content at {}",
+                state.commit
+            );
+            for ((volume, extent), changed) in log.versions(state.commit) {
+                let version = self.store.version(volume, extent);
+                assert!(
+                    version >= changed,
+                    "version of {volume}/{extent} is {version}, changed at {changed} (R14)"
+                );
+            }
+        }
+        self.check_log(log);
+    }
+
+    /// Every batch that the store says it has is the model's.
+    pub fn check_log(&self, log: &Log) {
+        let durable = self.store.log_state().end.index;
+        for batch in &log.batches {
+            let Ok(plan) = self.store.log_plan(batch.first, 1) else { continue };
+            let Some(piece) = plan.first() else { continue };
+            assert_eq!(
+                (piece.first, piece.last, piece.len),
+                (batch.first, batch.last(), batch.journal_len())
+            );
+            match &piece.source {
+                LogSource::Memory(found) => assert_eq!(found.chain, batch.chain),
+                LogSource::Journal { offset } => {
+                    assert!(batch.last() <= durable);
+                    let bytes = Bytes::copy_from_slice(self.disk.slice(Area::Journal, *offset, piece.len));
+                    let found =
+                        Batch::decode(&bytes[..HEADER_BLOCK_BYTES], &bytes.slice(HEADER_BLOCK_BYTES..));
+                    assert_eq!(found.expect("a whole batch").chain, batch.chain);
+                }
+            }
+        }
+    }
+
+    pub fn told_durable(&self) -> Index {
+        let durable = self.told.iter().filter_map(|told| match told {
+            Output::Durable { index } => Some(*index),
+            _ => None,
+        });
+        durable.last().unwrap_or_default()
+    }
+}
