@@ -1,0 +1,159 @@
+//! The target of an extent copy (R16), against the primary's log as the model.
+
+mod lab;
+
+use bytes::Bytes;
+use lab::{Lab, Log, Random, entries};
+use mainstay_codec::ReplicaData;
+use mainstay_store::Output;
+use mainstay_types::{EXTENT_BYTES, Index, VolumeId};
+use proptest::prelude::*;
+
+/// Whether the store told it since the last call.
+fn told(lab: &mut Lab, what: impl Fn(&Output) -> bool) -> bool {
+    let heard = lab.told.iter().any(what);
+    lab.told.clear();
+    heard
+}
+
+/// Copies everything the target lacks, with a random order of everything. False if it crashed on the way.
+fn copy(lab: &mut Lab, log: &mut Log, random: &mut Random, crash_percent: u64) -> bool {
+    let base = lab.store.log_state().base;
+    let start = log.end();
+    lab.store.restart(start, log.chain());
+    let mut appended = start.index;
+    let mut need = start.index;
+    let mut to_copy: Option<Vec<(VolumeId, u32)>> = None;
+    let mut finishing = false;
+    for _ in 0..600 {
+        if random.chance(crash_percent) {
+            return false;
+        }
+        match random.below(10) {
+            // The primary goes on.
+            0 | 1 if lab.store.room() > 16 * 4096 && !finishing => {
+                let commit = log.end().index;
+                log.seal(2, commit, entries(random, &lab.config.volumes));
+            }
+            2 | 3 => {
+                let next = log.batches.iter().find(|batch| batch.first > appended).cloned();
+                if let Some(batch) = next {
+                    appended = batch.last();
+                    lab.store.append(batch);
+                    if random.chance(70) {
+                        lab.store.commit(appended);
+                    }
+                }
+            }
+            4 | 5 => match &mut to_copy {
+                None => {
+                    if told(lab, |told| matches!(told, Output::Restarted { .. })) {
+                        let versions = log.versions(log.end().index);
+                        let lacking = versions.into_iter().filter(|&(_, version)| version > base);
+                        to_copy = Some(lacking.map(|(extent, _)| extent).collect());
+                    }
+                }
+                Some(left) if !left.is_empty() => {
+                    let (volume, extent) = left.swap_remove(random.below(left.len()));
+                    let at = log.end().index;
+                    need = need.max(at);
+                    let content = &log.content(&lab.config.volumes, at)[usize::from(volume.0)];
+                    let from = extent as usize * EXTENT_BYTES as usize;
+                    let to = content.len().min(from + EXTENT_BYTES as usize);
+                    let data = &content[from..to];
+                    let zero = data.iter().all(|&byte| byte == 0);
+                    let data = if zero { Bytes::new() } else { Bytes::copy_from_slice(data) };
+                    let version = log.versions(at)[&(volume, extent)];
+                    lab.store.install_extent(volume, extent, version, data);
+                }
+                Some(_) if !finishing => {
+                    finishing = true;
+                    lab.store.finish_copy(need);
+                }
+                Some(_) => {}
+            },
+            6 => lab.store.destage_now(),
+            _ => {
+                lab.pump();
+                if !lab.doing.is_empty() {
+                    let at = random.below(lab.doing.len());
+                    lab.complete(at);
+                }
+            }
+        }
+        if finishing && told(lab, |told| matches!(told, Output::CopyFinished)) {
+            assert!(lab.store.log_state().commit >= need);
+            assert_eq!(lab.store.log_state().data, ReplicaData::Consistent);
+            return true;
+        }
+    }
+    // Whatever is left now happens in order.
+    lab.settle();
+    for batch in log.batches.iter().filter(|batch| batch.first > appended) {
+        lab.store.append(batch.clone());
+        lab.store.commit(batch.last());
+        lab.settle();
+    }
+    lab.store.commit(log.end().index);
+    lab.settle();
+    if finishing {
+        assert!(told(lab, |told| matches!(told, Output::CopyFinished)));
+    }
+    finishing
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    /// Whatever the order of stream, extents, destaging and completions, the target ends with the primary's
+    /// content; and until then it is inconsistent with the base it began with, through any crash.
+    #[test]
+    fn a_copy_ends_with_the_content_of_the_primary(seed in any::<u64>()) {
+        let mut random = Random(seed);
+        let mut lab = Lab::new();
+        let mut log = Log::default();
+        for _ in 0..random.below(12) {
+            let batch = log.seal(1, log.end().index, entries(&mut random, &lab.config.volumes));
+            lab.store.append(batch.clone());
+            lab.settle();
+            lab.store.commit(batch.last());
+        }
+        let known = log.end().index;
+        lab.settle();
+        // A divergent tail that was never committed.
+        let mut divergent = log.clone();
+        lab.store.append(divergent.seal(1, known, entries(&mut random, &lab.config.volumes)));
+        for _ in 0..random.below(30) {
+            log.seal(2, log.end().index, entries(&mut random, &lab.config.volumes));
+        }
+        log.seal(2, log.end().index, entries(&mut random, &lab.config.volumes));
+        let mut base = lab.store.log_state().base;
+        prop_assert_eq!(base, known);
+        let mut tries = 0;
+        while !copy(&mut lab, &mut log, &mut random, if tries < 4 { 1 } else { 0 }) {
+            lab.crash(&mut random).expect("no corruption");
+            let state = lab.store.log_state();
+            if state.data == ReplicaData::Inconsistent {
+                prop_assert_eq!(state.base, base);
+            } else {
+                // Nothing was restarted yet and some of the knowledge of commits was lost, or the copy was
+                // complete and not told yet.
+                prop_assert!(state.base <= base || state.base > known);
+                base = state.base;
+            }
+            tries += 1;
+            prop_assert!(tries < 20);
+        }
+        let commit = lab.store.log_state().commit;
+        prop_assert!(commit >= Index(1));
+        lab.check(&log);
+        // And so it is after a crash.
+        lab.crash(&mut random).expect("no corruption");
+        prop_assert_eq!(lab.store.log_state().data, ReplicaData::Consistent);
+        prop_assert!(lab.store.log_state().commit >= commit);
+        let end = lab.store.log_state().end.index;
+        log.truncate(end);
+        lab.store.commit(end);
+        lab.check(&log);
+    }
+}

@@ -1,0 +1,267 @@
+//! Torn tails, corruption, cuts, failures: recovery scenarios, each exhaustive over where it may strike.
+
+mod lab;
+
+use lab::{BLOCK, Doing, Lab, Log, Random, write};
+use mainstay_store::{Area, Output, RecoverError, Store};
+use mainstay_types::{BLOCK_BYTES, Epoch, Index};
+
+/// Appends a batch of one entry and makes it durable.
+fn durable(lab: &mut Lab, log: &mut Log, block: u64, blocks: u64, fill: u8) {
+    lab.store.append(log.seal(1, Index(0), vec![write(block, blocks, fill)]));
+    lab.settle();
+}
+
+#[test]
+fn every_torn_subset_of_the_last_write_leaves_a_prefix() {
+    let mut lab = Lab::new();
+    let mut log = Log::default();
+    durable(&mut lab, &mut log, 0, 1, 1);
+    // Two batches in one write: 3 and 2 sectors.
+    lab.store.append(log.seal(1, Index(0), vec![write(1, 2, 2)]));
+    lab.store.append(log.seal(1, Index(0), vec![write(3, 1, 3)]));
+    lab.pump();
+    let [(_, Doing::Durable { area: Area::Journal, offset, data })] = &lab.doing[..] else {
+        panic!("one journal write is in flight")
+    };
+    let (offset, data) = (*offset as usize, data.clone());
+    assert_eq!(data.len(), 5 * BLOCK);
+    let before = lab.disk.clone();
+    for subset in 0u32..32 {
+        let mut disk = before.clone();
+        let journal = disk.areas.get_mut(&Area::Journal).expect("exists");
+        for sector in (0..5).filter(|sector| subset & (1 << sector) != 0) {
+            let at = sector * BLOCK..(sector + 1) * BLOCK;
+            journal[offset + at.start..offset + at.end].copy_from_slice(&data[at]);
+        }
+        let mut torn = Lab::new();
+        torn.recover_from(disk).expect("a torn tail is no corruption");
+        let expected = match subset {
+            0b11111 => 3,
+            s if s & 0b111 == 0b111 => 2,
+            _ => 1,
+        };
+        assert_eq!(torn.store.log_state().end.index, Index(expected), "subset {subset:05b}");
+
+        // The whole first batch is sent again, byte for byte. Were the second one still there, it would
+        // continue the chain; it is void, because recovery ended the log before it.
+        if expected < 3 {
+            let mut resent = log.clone();
+            if expected == 1 {
+                torn.store.append(resent.batches[1].clone());
+                torn.settle();
+            }
+            let again = torn.disk.clone();
+            torn.recover_from(again).expect("nothing is damaged");
+            resent.truncate(Index(2));
+            assert_eq!(torn.store.log_state().end, resent.end(), "subset {subset:05b}");
+            torn.check(&resent);
+        }
+    }
+}
+
+#[test]
+fn damage_below_a_durable_successor_is_corruption_and_at_the_end_a_torn_tail() {
+    let mut lab = Lab::new();
+    let mut log = Log::default();
+    for n in 0..3 {
+        durable(&mut lab, &mut log, n, 1, n as u8);
+    }
+    // Records of two sectors each, one after the other from the start.
+    for sector in 0..6 {
+        let mut disk = lab.disk.clone();
+        disk.areas.get_mut(&Area::Journal).expect("exists")[sector * BLOCK + 20] ^= 1;
+        let mut damaged = Lab::new();
+        match damaged.recover_from(disk) {
+            Ok(()) => {
+                assert!(sector >= 4, "sector {sector}");
+                assert_eq!(damaged.store.log_state().end.index, Index(2));
+            }
+            Err(RecoverError::Corrupt { index, known_durable, .. }) => {
+                assert!(sector < 4, "sector {sector}");
+                assert_eq!(index, Index(sector as u64 / 2 + 1));
+                assert_eq!(known_durable, Index(2));
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn a_record_known_to_be_committed_is_never_a_torn_tail() {
+    let mut lab = Lab::new();
+    let mut log = Log::default();
+    durable(&mut lab, &mut log, 0, 1, 1);
+    lab.store.commit(Index(1));
+    durable(&mut lab, &mut log, 1, 1, 2);
+    // The commit index comes with the cut's superblock.
+    lab.store.cut(log.end());
+    lab.settle();
+    let mut disk = lab.disk.clone();
+    disk.areas.get_mut(&Area::Journal).expect("exists")[..2 * BLOCK].fill(0);
+    disk.areas.get_mut(&Area::Journal).expect("exists")[2 * BLOCK..4 * BLOCK].fill(0);
+    assert!(matches!(
+        lab.recover_from(disk),
+        Err(RecoverError::Corrupt { index: Index(1), known_durable: Index(1), .. })
+    ));
+}
+
+#[test]
+fn a_cut_tail_stays_cut_through_crashes() {
+    let mut random = Random(5);
+    for crash_after in 0..8 {
+        let mut lab = Lab::new();
+        let mut log = Log::default();
+        for n in 0..4 {
+            durable(&mut lab, &mut log, n, 1, n as u8);
+        }
+        let old = log.clone();
+        lab.store.cut(log.ends(Index(2))[0]);
+        log.truncate(Index(2));
+        lab.store.append(log.seal(2, Index(0), vec![write(9, 1, 9)]));
+        lab.pump();
+        for _ in 0..crash_after {
+            if !lab.doing.is_empty() {
+                lab.complete(0);
+            }
+        }
+        let cut_done = lab.told.iter().any(|told| matches!(told, Output::CutDone { .. }));
+        lab.crash(&mut random).expect("nothing is damaged");
+        let state = lab.store.log_state();
+        if cut_done {
+            assert!(state.end.index == Index(2) || state.end == log.end(), "{}", state.end);
+        } else {
+            assert!(state.end == old.end() || state.end.index == Index(2) || state.end == log.end());
+        }
+        lab.crash(&mut random).expect("nothing is damaged");
+        assert_eq!(lab.store.log_state().end, state.end, "a second crash finds the same log");
+    }
+}
+
+/// A life with several checkpoints and wraps of the ring, as a function of the number of completed operations.
+fn busy(steps: usize) -> (Lab, Log, Index) {
+    let mut lab = Lab::new();
+    let mut log = Log::default();
+    let mut done = 0;
+    let mut commit = Index(0);
+    for n in 0..24u64 {
+        let entries = vec![write(n % 6, 2, n as u8 + 1), write(255 + n % 3, 2, n as u8)];
+        lab.store.append(log.seal(1 + n / 10, commit, entries));
+        if n % 7 == 3 {
+            lab.store.promise(Epoch(n));
+        }
+        lab.pump();
+        while !lab.doing.is_empty() {
+            if done == steps {
+                return (lab, log, commit);
+            }
+            // The newest first, so that the journal write is not always ahead of the rest.
+            lab.complete(if done % 3 == 0 { 0 } else { lab.doing.len() - 1 });
+            done += 1;
+        }
+        commit = log.end().index;
+        lab.store.commit(commit);
+    }
+    lab.settle();
+    (lab, log, commit)
+}
+
+#[test]
+fn a_crash_at_every_step_of_journal_destage_and_checkpoint_is_survived() {
+    let mut random = Random(1);
+    for steps in 0..150 {
+        let (lab, log, _) = busy(steps);
+        let told = lab.told_durable();
+        let promised = lab.store.promised();
+        for _ in 0..3 {
+            let mut after = Lab::new();
+            after.recover_from(lab.crashed_disk(&mut random)).expect("no corruption");
+            assert!(after.store.log_state().end.index >= told, "step {steps}");
+            assert!(after.store.promised() >= promised, "step {steps}");
+            let mut log = log.clone();
+            log.truncate(after.store.log_state().end.index);
+            after.check(&log);
+            after.store.commit(log.end().index);
+            after.store.destage_now();
+            after.settle();
+            after.check(&log);
+        }
+    }
+}
+
+#[test]
+fn after_a_failure_nothing_is_issued_or_acknowledged() {
+    for steps in 0..150 {
+        let (mut lab, mut log, commit) = busy(steps);
+        if lab.doing.is_empty() {
+            continue;
+        }
+        let at = steps % lab.doing.len();
+        lab.told.clear();
+        lab.fail(at);
+        assert!(matches!(&lab.told[..], [Output::Failed { .. }]), "step {steps}: {:?}", lab.told);
+        let (told, doing) = (lab.told.len(), lab.doing.len());
+        while !lab.doing.is_empty() {
+            lab.complete(0);
+        }
+        lab.store.commit(log.end().index);
+        lab.store.append(log.seal(9, commit, vec![write(0, 1, 0)]));
+        lab.store.promise(Epoch(99));
+        lab.store.destage_now();
+        lab.pump();
+        assert_eq!(lab.told.len(), told, "step {steps}");
+        assert!(lab.doing.is_empty() && doing < 99);
+        assert_eq!(lab.store.room(), 0);
+    }
+}
+
+#[test]
+fn three_of_four_superblock_copies_may_be_lost() {
+    let (lab, log, _) = busy(usize::MAX);
+    let state = lab.store.log_state();
+    for survivor in 0..4 {
+        let mut disk = lab.disk.clone();
+        let meta = disk.areas.get_mut(&Area::Meta).expect("exists");
+        for copy in (0..4).filter(|&copy| copy != survivor) {
+            meta[copy * BLOCK + 9] ^= 0x10;
+        }
+        let mut after = Lab::new();
+        after.recover_from(disk).expect("one copy is enough");
+        assert_eq!(after.store.log_state().end, state.end);
+        after.check(&log);
+    }
+    let mut disk = lab.disk.clone();
+    disk.areas.get_mut(&Area::Meta).expect("exists")[..4 * BLOCK].fill(0);
+    let mut after = Lab::new();
+    assert!(matches!(after.recover_from(disk), Err(RecoverError::NoSuperblock)));
+}
+
+#[test]
+fn formatting_leaves_nothing_of_an_earlier_life() {
+    let (mut lab, _, _) = busy(usize::MAX);
+    Store::format(&mut lab.disk, &lab.config).expect("no failure");
+    let disk = lab.disk.clone();
+    lab.recover_from(disk).expect("formatted");
+    assert_eq!(lab.store.log_state().end.index, Index(0));
+    assert!(lab.store.extents_newer_than(Index(0)).is_empty());
+}
+
+#[test]
+fn a_full_journal_keeps_the_reserve_and_takes_what_waits_once_entries_are_committed() {
+    let mut lab = Lab::new();
+    let mut log = Log::default();
+    while lab.store.room() >= 2 * BLOCK_BYTES {
+        durable(&mut lab, &mut log, 0, 1, 1);
+    }
+    assert!(lab.store.room() < 2 * BLOCK_BYTES);
+    // The reserve takes one more batch; the others wait in the queue.
+    for n in 0..4 {
+        lab.store.append(log.seal(1, Index(0), vec![write(n, 1, 7)]));
+    }
+    lab.settle();
+    let full = lab.store.log_state().end.index;
+    assert!(full < log.end().index, "the journal is full");
+    lab.store.commit(full);
+    lab.settle();
+    assert_eq!(lab.store.log_state().end, log.end(), "a checkpoint made room for what waited");
+}
