@@ -121,7 +121,8 @@ pub enum Event {
         id: RequestId,
         op: Op,
     },
-    /// The journal takes this many bytes now, the reserve not counted. 0 until first told.
+    /// The journal takes this many bytes now, the reserve not counted, after every [`Effect::Append`] that was
+    /// polled. 0 until first told.
     Room {
         bytes: u64,
     },

@@ -30,10 +30,8 @@ impl Replica {
         for member in record.replicas.iter().chain(&record.iss).filter(|member| member.node != own) {
             let in_iss = record.iss.contains(member);
             let now = self.now;
-            let peer = self
-                .peers
-                .entry(member.node)
-                .or_insert_with(|| crate::peer::Peer::new(*member, in_iss, now));
+            let peer =
+                self.peers.entry(member.node).or_insert_with(|| crate::peer::Peer::new(*member, in_iss, now));
             peer.in_iss = in_iss;
             if in_iss {
                 peer.joining = None;
@@ -151,9 +149,13 @@ impl Replica {
         match &peer.link {
             Link::Down if self.role == Role::Promoting => Some(peer.since.plus_ms(timeout)),
             Link::Down => Some(peer.since.plus_ms(self.config.reconnect_grace_ms)),
-            Link::Attaching | Link::Cutting { .. } | Link::Beginning { .. } => Some(peer.since.plus_ms(timeout)),
+            Link::Attaching | Link::Cutting { .. } | Link::Beginning { .. } => {
+                Some(peer.since.plus_ms(timeout))
+            }
             Link::Stale | Link::Refused(_) => Some(peer.since),
-            Link::Streaming(_) if peer.durable < self.log.end.index => Some(peer.progress_at.plus_ms(timeout)),
+            Link::Streaming(_) if peer.durable < self.log.end.index => {
+                Some(peer.progress_at.plus_ms(timeout))
+            }
             Link::Streaming(_) => None,
         }
     }
@@ -240,7 +242,8 @@ impl Replica {
         } else {
             None
         };
-        let quiet = (streaming && !peer.required() && peer.quiet_until > self.now).then_some(peer.quiet_until);
+        let quiet =
+            (streaming && !peer.required() && peer.quiet_until > self.now).then_some(peer.quiet_until);
         [remove, grow, quiet, self.retry_at(node)].into_iter().flatten().min()
     }
 

@@ -7,7 +7,7 @@ use crate::copy::CopyTarget;
 use crate::planted::{Bug, planted};
 use crate::{Busy, Effect, Replica, Role};
 use mainstay_codec::{Batch, EntryKind, Envelope, Message, Reject, ReplicaData};
-use mainstay_types::{Chain, Epoch, Index, NodeId, Position};
+use mainstay_types::{BATCH_BYTES_MAX, Chain, Epoch, Index, NodeId, Position};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub(crate) struct Session {
     answer_owed: bool,
     /// The chain that the primary expects after the cut.
     cut_chain: Option<Chain>,
-    /// Received, not yet in the journal for want of room. At most two windows of them (R18).
+    /// Received, not yet in the journal for want of room. At most two windows and a batch of them (R18).
     held: VecDeque<Arc<Batch>>,
     held_bytes: u64,
 }
@@ -110,7 +110,7 @@ impl Replica {
         let Some(session) = self.session.as_mut() else { return };
         let (end, chain) =
             session.held.back().map_or((self.log.end, self.log.chain), |held| (held.end(), held.chain));
-        let held_max = self.config.window_bytes.saturating_mul(2);
+        let held_max = self.config.window_bytes.saturating_mul(2).saturating_add(BATCH_BYTES_MAX);
         let continues = batch.first == end.index.next() && batch.epoch >= end.epoch;
         let lawful = batch.resource == self.config.resource && batch.epoch <= session.epoch;
         // An inconsistent replica appends only as the target of a copy: its log begins where the copy does.
@@ -125,9 +125,8 @@ impl Replica {
         }
         session.held_bytes += batch.journal_len();
         session.held.push_back(Arc::clone(&batch));
-        let fits = |entry: &mainstay_codec::EntryDesc| {
-            entry.kind == EntryKind::EpochStart || self.fits(entry.range)
-        };
+        let fits =
+            |entry: &mainstay_codec::EntryDesc| entry.kind == EntryKind::EpochStart || self.fits(entry.range);
         if !batch.entries.iter().all(fits) {
             self.unhold_last();
             return self.reject(Reject::Unknown);

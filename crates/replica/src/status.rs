@@ -115,7 +115,9 @@ impl Replica {
                 match fence {
                     Fence::StoreFailed => "its store failed; replace the disk or restart the node",
                     Fence::Restarted => "it was restarted in its epoch; waits for a new promotion",
-                    Fence::NotEligible => "it was named primary but its data is not whole or not the recorded one",
+                    Fence::NotEligible => {
+                        "it was named primary but its data is not whole or not the recorded one"
+                    }
                     Fence::Outlived => "a higher epoch exists; waits for the record that says whose",
                     Fence::Demoted => "it was demoted; waits for the next promotion",
                 }
@@ -134,14 +136,19 @@ impl Replica {
                 Link::Attaching | Link::Cutting { .. } => "has not answered the new epoch yet",
                 Link::Stale | Link::Beginning { .. } => "needs a copy and must leave the in-sync set first",
                 Link::Refused(_) => "refuses; waits for its removal from the in-sync set",
-                Link::Streaming(_) if peer.durable < self.log.commit.max(self.epoch_start.unwrap_or_default()) => {
+                Link::Streaming(_)
+                    if peer.durable < self.log.commit.max(self.epoch_start.unwrap_or_default()) =>
+                {
                     "has not acknowledged enough yet"
                 }
                 Link::Streaming(_) => continue,
             };
             out.push(format!("member {node} {what}"));
         }
-        if self.role == Role::Primary && self.log.durable == self.log.end.index && !self.sequence.nothing_open() {
+        if self.role == Role::Primary
+            && self.log.durable == self.log.end.index
+            && !self.sequence.nothing_open()
+        {
             let what = if self.paused { "new writes are held" } else { "room in the journal" };
             out.push(what.to_owned());
         }

@@ -6,8 +6,8 @@ use crate::{Effect, Event, Op, Proposal, Replica, ReplicaConfig, RequestError, R
 use bytes::Bytes;
 use mainstay_codec::{Batch, Envelope, ReplicaData};
 use mainstay_types::{
-    BLOCK_BYTES, Chain, ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, Position, Range, ResourceId,
-    ResourceRecord, Time, VolumeId,
+    BLOCK_BYTES, Chain, ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, Position, Range,
+    ResourceId, ResourceRecord, Time, VolumeId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -41,6 +41,8 @@ impl Random {
 enum Due {
     /// To the replica on a node, in this boot of it.
     Event(NodeId, u64, Event),
+    /// The replica is told the room that there is then.
+    Room(NodeId, u64),
     /// The disk of a node finishes its oldest operation.
     Disk(NodeId, u64, DiskOp),
     /// On a connection of this generation.
@@ -128,6 +130,8 @@ pub struct Lab {
     pub acks: u64,
     /// The first thing that was found wrong.
     pub wrong: Option<String>,
+    /// Print every event, as `TRACE=1` asks.
+    pub trace: bool,
 }
 
 impl Lab {
@@ -169,6 +173,7 @@ impl Lab {
             demoted: BTreeSet::new(),
             acks: 0,
             wrong: None,
+            trace: std::env::var_os("TRACE").is_some(),
         };
         for member in members {
             lab.nodes.insert(
@@ -201,6 +206,8 @@ impl Lab {
         config.window_bytes = 10 * BLOCK_BYTES;
         config.join_lag_bytes = 20 * BLOCK_BYTES;
         config.copy_extents_max = 2;
+        // As with the real limits, the largest batch is less than the half of the journal that is always freed.
+        config.request_bytes_max = 16 * BLOCK_BYTES;
         n.replica = Some(Replica::new(config, n.store.promised, n.store.log_state()));
         let room = n.store.room();
         self.event(node, Event::Room { bytes: room });
@@ -369,11 +376,8 @@ impl Lab {
     }
 
     fn step(&mut self, until: Time) -> bool {
-        let tick = self
-            .nodes
-            .iter()
-            .filter_map(|(id, n)| Some((n.replica.as_ref()?.next_deadline()?, *id)))
-            .min();
+        let tick =
+            self.nodes.iter().filter_map(|(id, n)| Some((n.replica.as_ref()?.next_deadline()?, *id))).min();
         let next = self.due.keys().next().map(|(when, _)| *when);
         match (next, tick) {
             (next, Some((when, node))) if when <= until && next.is_none_or(|next| when < next) => {
@@ -398,6 +402,12 @@ impl Lab {
             Due::Event(node, boot, event) => {
                 if self.nodes[&node].boot == boot {
                     self.event(node, event);
+                }
+            }
+            Due::Room(node, boot) => {
+                if self.nodes[&node].boot == boot {
+                    let bytes = self.nodes[&node].store.room();
+                    self.event(node, Event::Room { bytes });
                 }
             }
             Due::Disk(node, boot, op) => {
@@ -467,12 +477,13 @@ impl Lab {
         let now = self.now;
         let n = self.nodes.get_mut(&node).expect("known node");
         let Some(replica) = n.replica.as_mut() else { return };
+        if self.trace {
+            let text = format!("{event:?}");
+            println!("{:>10} {node} <- {}", now.0, &text[..text.len().min(300)]);
+        }
         replica.handle(now, event);
-        while let Some(effect) = self
-            .nodes
-            .get_mut(&node)
-            .and_then(|n| n.replica.as_mut())
-            .and_then(Replica::poll)
+        while let Some(effect) =
+            self.nodes.get_mut(&node).and_then(|n| n.replica.as_mut()).and_then(Replica::poll)
         {
             self.carry_out(node, effect);
         }
@@ -567,7 +578,8 @@ impl Lab {
             for b in ids.iter().filter(|b| *b > a) {
                 let pair = (*a, *b);
                 let up = [a, b].iter().all(|n| self.nodes[n].replica.is_some());
-                let free = !self.nodes[a].connected.contains_key(b) && !self.nodes[b].connected.contains_key(a);
+                let free =
+                    !self.nodes[a].connected.contains_key(b) && !self.nodes[b].connected.contains_key(a);
                 if !up || !free || self.cuts.contains(&pair) {
                     continue;
                 }
@@ -658,8 +670,8 @@ impl Lab {
         let batches: Vec<Arc<Batch>> = n.store.journal.iter().filter(|b| b.last() > from).cloned().collect();
         n.store.commit(to);
         let finished = n.store.try_finish();
-        let (room, boot) = (n.store.room(), n.boot);
-        self.at(self.now, Due::Event(node, boot, Event::Room { bytes: room }));
+        let boot = n.boot;
+        self.at(self.now, Due::Room(node, boot));
         if finished {
             self.at(self.now, Due::Event(node, boot, Event::CopyFinished));
         }
@@ -672,17 +684,22 @@ impl Lab {
                 let identity = (batch.epoch, batch.chain, batch.end());
                 let known = *self.truth.entry(index).or_insert(identity);
                 if known != identity {
-                    return self.fault(format!("{node} commits another {index}: {identity:?}, was {known:?}"));
+                    return self
+                        .fault(format!("{node} commits another {index}: {identity:?}, was {known:?}"));
                 }
                 if entry.range.len == 0 {
                     continue;
                 }
                 for (nth, block) in (entry.range.first_block()..entry.range.end_block()).enumerate() {
                     let at = nth * BLOCK_BYTES as usize;
-                    let value =
-                        if entry.payload.is_empty() { 0 } else { super::store::value_of(&entry.payload[at..]) };
+                    let value = if entry.payload.is_empty() {
+                        0
+                    } else {
+                        super::store::value_of(&entry.payload[at..])
+                    };
                     let key = (entry.range.volume, block);
-                    self.written.insert((key.0, key.1, value), index);
+                    let at = self.written.entry((key.0, key.1, value)).or_default();
+                    *at = index.max(*at);
                     let newest = self.model.entry(key).or_default();
                     if newest.0 < index {
                         *newest = (index, value);

@@ -330,7 +330,7 @@ fn a_member_with_a_failed_store_leaves() {
 #[test]
 fn a_demotion_finishes_what_was_admitted() {
     let mut lab = two();
-    let ids: Vec<_> = (0..20).map(|i| lab.write(A, i % 6, 0)).collect();
+    let ids: Vec<_> = (0..12).map(|i| lab.write(A, i % 6, 0)).collect();
     lab.demote(A);
     let late = lab.write(A, 0, 1);
     lab.run_ms(200);

@@ -99,11 +99,8 @@ impl Store {
                 }
                 for (nth, block) in (entry.range.first_block()..entry.range.end_block()).enumerate() {
                     let at = nth * BLOCK_BYTES as usize;
-                    let value = if entry.kind == EntryKind::Write {
-                        value_of(&entry.payload[at..])
-                    } else {
-                        0
-                    };
+                    let value =
+                        if entry.kind == EntryKind::Write { value_of(&entry.payload[at..]) } else { 0 };
                     self.overlay.insert((entry.range.volume, block), value);
                 }
                 self.versions.insert(entry.range.volume, index);
