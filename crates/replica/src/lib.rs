@@ -4,17 +4,17 @@
 //! # What it guarantees
 //!
 //! - R1  A replica persists its promise of an epoch before it answers in it, and refuses lower epochs forever;
-//!   what another disk content acknowledged never counts. ([`secondary`], [`commit`])
-//! - R2  A write is acknowledged when the primary and its whole required set hold it durably. ([`commit`])
+//!   what another disk content acknowledged never counts. (`secondary.rs`, `commit.rs`)
+//! - R2  A write is acknowledged when the primary and its whole required set hold it durably. (`commit.rs`)
 //! - R3, R4  Who is required changes so that every recorded in-sync set holds all acknowledged writes, whenever
-//!   the control plane decides and however late the answer comes. ([`membership`])
+//!   the control plane decides and however late the answer comes. (`membership.rs`)
 //! - R5, R6  A replica is primary because the record says so in an epoch it never served, and serves after its
-//!   epoch start is committed. ([`promote`])
-//! - R7  A tail that the primary's log does not hold is cut, never below a known commit index. ([`catch_up`])
+//!   epoch start is committed. (`promote.rs`)
+//! - R7  A tail that the primary's log does not hold is cut, never below a known commit index. (`catch_up.rs`)
 //! - R8  Only a replica with data sequences: this core is the only one that does.
 //! - R9  A replica answers for one incarnation only.
 //! - R16 The target of an extent copy is inconsistent, and not required nor promotable, until it is whole.
-//!   ([`copy`])
+//!   (`copy.rs`)
 //! - R18 Requests, windows, loads and copies are bounded.
 //!
 //! It does not guarantee that reads are fresh: that is the lease's task (R10), checked by the runtime.
@@ -29,8 +29,8 @@
 //!     └──────────  └──────▶ Fenced      a higher epoch is known, demoted, restarted, or the store failed
 //! ```
 //!
-//! Files, in the order in which to read them: [`interface`] (events and effects), [`log`] (what a replica knows of
-//! its log), [`sequence`], [`commit`], [`secondary`], [`promote`], [`peer`], [`catch_up`], [`membership`], [`copy`].
+//! Files, in the order in which to read them: `interface.rs` (events and effects), `log.rs` (what a replica knows of
+//! its log), `sequence.rs`, `commit.rs`, `secondary.rs`, `promote.rs`, `peer.rs`, `catch_up.rs`, `membership.rs`, `copy.rs`.
 
 mod catch_up;
 mod commit;
@@ -257,11 +257,11 @@ impl Replica {
 
     fn on_peer_down(&mut self, node: NodeId) {
         self.connected.remove(&node);
-        if let Some(peer) = self.peers.get_mut(&node) {
-            if !matches!(peer.link, Link::Down) {
-                peer.durable = Index(0);
-                peer.set_link(Link::Down, self.now);
-            }
+        if let Some(peer) = self.peers.get_mut(&node)
+            && !matches!(peer.link, Link::Down)
+        {
+            peer.durable = Index(0);
+            peer.set_link(Link::Down, self.now);
         }
     }
 

@@ -96,10 +96,10 @@ impl Log {
         while self.epochs.back().is_some_and(|(epoch, _)| *epoch > end.epoch) {
             self.epochs.pop_back();
         }
-        if let Some((epoch, last)) = self.epochs.back_mut() {
-            if *epoch == end.epoch {
-                *last = end.index;
-            }
+        if let Some((epoch, last)) = self.epochs.back_mut()
+            && *epoch == end.epoch
+        {
+            *last = end.index;
         }
         while self.marks.back().is_some_and(|(position, _)| position.index > end.index) {
             self.marks.pop_back();

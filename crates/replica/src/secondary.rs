@@ -6,7 +6,7 @@
 use crate::copy::CopyTarget;
 use crate::planted::{Bug, planted};
 use crate::{Busy, Effect, Replica, Role};
-use mainstay_codec::{Batch, EntryKind, Envelope, Message, Reject, ReplicaData};
+use mainstay_codec::{Batch, EntryDesc, EntryKind, Envelope, Message, Reject, ReplicaData};
 use mainstay_types::{BATCH_BYTES_MAX, Chain, Epoch, Index, NodeId, Position};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -107,7 +107,7 @@ impl Replica {
     }
 
     fn on_append(&mut self, batch: Arc<Batch>) {
-        let Some(session) = self.session.as_mut() else { return };
+        let Some(session) = self.session.as_ref() else { return };
         let (end, chain) =
             session.held.back().map_or((self.log.end, self.log.chain), |held| (held.end(), held.chain));
         let held_max = self.config.window_bytes.saturating_mul(2).saturating_add(BATCH_BYTES_MAX);
@@ -123,24 +123,17 @@ impl Replica {
         if batch.prev_chain != chain {
             return self.reject(Reject::Chain);
         }
-        session.held_bytes += batch.journal_len();
-        session.held.push_back(Arc::clone(&batch));
-        let fits =
-            |entry: &mainstay_codec::EntryDesc| entry.kind == EntryKind::EpochStart || self.fits(entry.range);
+        let fits = |entry: &EntryDesc| entry.kind == EntryKind::EpochStart || self.fits(entry.range);
         if !batch.entries.iter().all(fits) {
-            self.unhold_last();
             return self.reject(Reject::Unknown);
         }
-        self.append_held();
-        self.learn_commit(batch.commit);
-    }
-
-    fn unhold_last(&mut self) {
+        let commit = batch.commit;
         if let Some(session) = self.session.as_mut() {
-            if let Some(batch) = session.held.pop_back() {
-                session.held_bytes -= batch.journal_len();
-            }
+            session.held_bytes += batch.journal_len();
+            session.held.push_back(batch);
         }
+        self.append_held();
+        self.learn_commit(commit);
     }
 
     /// Gives to the journal what it has room for. An epoch start may use the reserve.

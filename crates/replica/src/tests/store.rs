@@ -135,10 +135,10 @@ impl Store {
         while self.epochs.last().is_some_and(|(epoch, _)| *epoch > to.epoch) {
             self.epochs.pop();
         }
-        if let Some((epoch, last)) = self.epochs.last_mut() {
-            if *epoch == to.epoch {
-                *last = to.index;
-            }
+        if let Some((epoch, last)) = self.epochs.last_mut()
+            && *epoch == to.epoch
+        {
+            *last = to.index;
         }
         (end, chain)
     }
@@ -213,14 +213,9 @@ impl Store {
             self.cut_at(to);
         }
         self.durable = self.end().0.index;
-        if self.data == ReplicaData::Consistent {
-            self.overlay.clear();
-            self.commit = self.checkpoint;
-        } else {
-            self.overlay.clear();
-            self.commit = self.checkpoint;
-            self.finish = None;
-        }
+        self.overlay.clear();
+        self.commit = self.checkpoint;
+        self.finish = None;
     }
 
     fn cut_at(&mut self, to: Position) {
