@@ -1,16 +1,33 @@
 //! The control-plane runtime: it drives the pure cores of `mainstay_control` and `mainstay_ha`, and is the
 //! only crate but the engine's that touches the operating system.
 //!
-//! Reading order: `runtime.rs` (what runs on which thread), `raft/`, `lease.rs`, `reconcile.rs`,
-//! `service/`, `http/`.
+//! Reading order: `runtime.rs` (what runs on which thread), `raft/`, `lease.rs`, `node.rs`, `service/`, `http.rs`.
 
+pub mod agent;
 pub mod clock;
 pub mod engine_link;
+pub mod error;
+pub mod http;
+pub mod identity;
+pub mod lease;
+pub mod member;
+pub mod messages;
+pub mod node;
+pub mod pool;
+pub mod raft;
+pub mod replicas;
 pub mod service;
 mod sys;
 pub mod threads;
+pub mod transport;
+pub mod views;
 
+use agent::{Agent, Started};
+use error::AgentError;
+use std::fs;
+use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// What an agent is started with.
 #[derive(Clone, Debug)]
@@ -23,4 +40,51 @@ pub struct AgentOptions {
     pub listen: Option<String>,
     /// cgroup (version 2) below which services run; `<mount point>/mainstay/<node>` if none.
     pub cgroup_root: Option<PathBuf>,
+}
+
+/// Name of the API's socket in the run directory.
+pub const SOCKET: &str = "agent.sock";
+/// Threads that serve connections of the API. What waits runs on others.
+const HTTP_THREADS: usize = 2;
+
+/// Runs an agent until it cannot go on.
+///
+/// # Errors
+/// Always: an agent ends only because something failed. Its supervisor starts it again.
+pub fn run(options: AgentOptions) -> Result<(), AgentError> {
+    let started = Agent::start(options)?;
+    serve(started.agent.clone())?;
+    tracing::info!(address = %started.address, "the agent is up");
+    let Started { fatal, .. } = started;
+    let why = fatal.recv().unwrap_or_else(|_| "all threads ended".to_owned());
+    Err(AgentError::Fatal(why))
+}
+
+/// Serves the API of a started agent on its socket, in the background.
+///
+/// # Errors
+/// When the socket cannot be made.
+pub fn serve(agent: Arc<Agent>) -> Result<(), AgentError> {
+    let path = agent.options.run_dir.join(SOCKET);
+    let failed = |source: io::Error| AgentError::File { path: path.clone(), source };
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(HTTP_THREADS)
+        .thread_name("agent-http")
+        .enable_all()
+        .build()
+        .map_err(failed)?;
+    let listener = {
+        let _inside = runtime.enter();
+        tokio::net::UnixListener::bind(&path).map_err(failed)?
+    };
+    threads::spawn("agent-http", move || {
+        if let Err(error) = runtime.block_on(async { axum::serve(listener, http::router(agent)).await }) {
+            tracing::error!(%error, "the API is no longer served");
+        }
+    });
+    Ok(())
 }

@@ -2,9 +2,11 @@
 
 use mainstay_api::engine;
 use mainstay_api::rest::ErrorBody;
-use mainstay_control::Command;
-use mainstay_types::NodeId;
+use mainstay_control::lease::{Ack, Heartbeat};
+use mainstay_control::state::Entry;
+use mainstay_types::{NodeId, ResourceId};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// First on every connection.
@@ -28,16 +30,8 @@ pub enum LaneKind {
 /// See `mainstay_control::lease`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum LeaseMessage {
-    Heartbeat {
-        generation: u64,
-        seq: u64,
-        /// Nodes and generations that the sender never acknowledges again.
-        suspects: Vec<(NodeId, u64)>,
-    },
-    Ack {
-        generation: u64,
-        seq: u64,
-    },
+    Heartbeat(Heartbeat),
+    Ack(Ack),
 }
 
 /// Identity of a proposal; the same id takes effect at most once, however often it is sent.
@@ -70,7 +64,7 @@ impl fmt::Display for ProposalId {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Proposal {
     pub id: ProposalId,
-    pub command: Command,
+    pub entry: Entry,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -78,6 +72,8 @@ pub struct JoinRequest {
     pub node: String,
     pub agent_address: String,
     pub engine_address: String,
+    /// Random per joiner, to recognise a repeated request.
+    pub nonce: u64,
 }
 
 /// What a joiner needs to become a member.
@@ -101,7 +97,11 @@ pub enum Call {
 pub enum CallReply {
     Joined(JoinTicket),
     Engine(engine::Reply),
-    Pool { free_bytes: u64 },
+    Pool {
+        free_bytes: u64,
+        /// Replicas that could not be made.
+        failures: BTreeMap<ResourceId, engine::EngineError>,
+    },
     Error(ErrorBody),
 }
 

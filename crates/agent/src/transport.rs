@@ -14,8 +14,8 @@
 //! ([`call`]). Everything goes through [`Wire`], where TLS takes its place; until then the network between
 //! the agents has to be trusted.
 
-use crate::threads::{read, spawn, write};
 use crate::messages::{Call, CallReply, Greeting, LaneKind, LeaseMessage, Proposal};
+use crate::threads::{read, spawn, write};
 use mainstay_types::NodeId;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -147,13 +147,25 @@ impl Transport {
         *write(&self.shared.identity) = Some((cluster, node));
     }
 
+    /// This node, once it is a member.
+    #[must_use]
+    pub fn own_node(&self) -> Option<NodeId> {
+        read(&self.shared.identity).map(|(_, node)| node)
+    }
+
+    /// Cluster and node, once this agent is a member.
+    #[must_use]
+    pub fn identity(&self) -> Option<(u64, NodeId)> {
+        *read(&self.shared.identity)
+    }
+
     /// The agents of all other nodes. Lanes of nodes that left or moved are closed.
     pub fn set_peers(&self, addresses: &BTreeMap<NodeId, String>) {
         let current = |peers: &BTreeMap<NodeId, PeerLanes>| {
             peers.len() == addresses.len()
-                && addresses.iter().all(|(node, address)| {
-                    peers.get(node).is_some_and(|lanes| lanes.address == *address)
-                })
+                && addresses
+                    .iter()
+                    .all(|(node, address)| peers.get(node).is_some_and(|lanes| lanes.address == *address))
         };
         if current(&read(&self.shared.peers)) {
             return;

@@ -49,7 +49,9 @@ fn child() {
         out.flush().unwrap();
         if round % 40 == 39 {
             let at = last_index(&store);
-            store.save_snapshot(at, ConfState { voters: vec![1], ..ConfState::default() }, b"{}".to_vec()).unwrap();
+            store
+                .save_snapshot(at, ConfState { voters: vec![1], ..ConfState::default() }, b"{}".to_vec())
+                .unwrap();
         }
     }
 }
@@ -91,7 +93,11 @@ fn crash(child: &mut Child, time: Duration, strike: impl FnOnce()) -> (u64, u64)
 
 fn verify(path: &Path, (index, term): (u64, u64)) -> u64 {
     let store = RaftStore::open(path).unwrap();
-    assert!(last_index(&store) >= index, "entry {index} was acknowledged, {} is the last", last_index(&store));
+    assert!(
+        last_index(&store) >= index,
+        "entry {index} was acknowledged, {} is the last",
+        last_index(&store)
+    );
     assert!(store.hard_state().term >= term, "the vote in term {term} was acknowledged");
     let log: Vec<&Entry> = store.log().collect();
     let expected_first = store.newest_snapshot().get_metadata().index.saturating_sub(ENTRIES_RETAINED) + 1;

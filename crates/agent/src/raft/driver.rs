@@ -12,10 +12,11 @@
 use super::machine::Machine;
 use super::store::{RaftStore, RaftStoreError, SNAPSHOT_EVERY_ENTRIES};
 use super::{ConsensusLog, ProposeError, View};
+use crate::clock;
 use crate::messages::{Proposal, ProposalId};
 use crate::threads::{lock, spawn};
 use crate::transport::Transport;
-use mainstay_control::{Command, Outcome};
+use mainstay_control::state::{Command, Entry as StateEntry, Outcome};
 use mainstay_types::NodeId;
 use protobuf::Message as _;
 use raft::eraftpb::{ConfChange, ConfChangeType, ConfState, Entry, EntryType, Message, MessageType};
@@ -38,6 +39,8 @@ const WAITING_MAX: usize = 1024;
 const REPEAT_AFTER: Duration = Duration::from_millis(400);
 /// A snapshot that was not confirmed within this time is taken for lost.
 const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a submitted proposal is repeated.
+const SUBMIT_PATIENCE: Duration = Duration::from_secs(3);
 /// A learner that lacks at most this many entries becomes a voter.
 const LEARNER_LAG_MAX: u64 = 16;
 
@@ -74,7 +77,11 @@ struct Shared {
 ///
 /// # Errors
 /// When the store's content cannot be used.
-pub fn start(store: RaftStore, transport: Transport, settings: RaftSettings) -> Result<RaftHandle, RaftStoreError> {
+pub fn start(
+    store: RaftStore,
+    transport: Transport,
+    settings: RaftSettings,
+) -> Result<RaftHandle, RaftStoreError> {
     let machine = Machine::restore(store.newest_snapshot())?;
     let applied = store.newest_snapshot().get_metadata().index;
     let conf_state = store.newest_snapshot().get_metadata().get_conf_state().clone();
@@ -168,6 +175,23 @@ impl RaftHandle {
         drop(self.queue.try_send(Input::Forwarded(proposal)));
     }
 
+    fn queue_proposal(
+        &self,
+        command: Command,
+        reply: SyncSender<Outcome>,
+        timeout: Duration,
+    ) -> Result<ProposalId, ProposeError> {
+        let id = ProposalId::random();
+        let entry = StateEntry { at_ms: clock::wall_ms(), command };
+        let deadline = Instant::now() + timeout;
+        let input = Input::Propose { proposal: Proposal { id, entry }, reply, deadline };
+        match self.queue.try_send(input) {
+            Ok(()) => Ok(id),
+            Err(TrySendError::Full(_)) => Err(ProposeError::Busy),
+            Err(TrySendError::Disconnected(_)) => Err(ProposeError::Stopped),
+        }
+    }
+
     /// Ends the thread. Outstanding proposals are reported as unknown.
     pub fn stop(&self) {
         drop(self.queue.try_send(Input::Stop));
@@ -182,15 +206,16 @@ impl RaftHandle {
 
 impl ConsensusLog for RaftHandle {
     fn propose(&self, command: Command, timeout: Duration) -> Result<Outcome, ProposeError> {
-        let id = ProposalId::random();
         let (reply, outcome) = sync_channel(1);
-        let deadline = Instant::now() + timeout;
-        let input = Input::Propose { proposal: Proposal { id, command }, reply, deadline };
-        self.queue.try_send(input).map_err(|error| match error {
-            TrySendError::Full(_) => ProposeError::Busy,
-            TrySendError::Disconnected(_) => ProposeError::Stopped,
-        })?;
+        let id = self.queue_proposal(command, reply, timeout)?;
         outcome.recv_timeout(timeout + TICK).map_err(|_| ProposeError::Unknown { id })
+    }
+
+    fn submit(&self, command: Command) {
+        let (reply, _) = sync_channel(1);
+        if let Err(error) = self.queue_proposal(command, reply, SUBMIT_PATIENCE) {
+            tracing::debug!(%error, "a proposal was dropped; its proposer finds out again");
+        }
     }
 
     fn view(&self) -> View {
@@ -330,7 +355,9 @@ impl Driver {
         let stuck: Vec<u64> = lost
             .iter()
             .copied()
-            .filter(|&peer| progress.get(peer).is_some_and(|progress| progress.state == ProgressState::Snapshot))
+            .filter(|&peer| {
+                progress.get(peer).is_some_and(|progress| progress.state == ProgressState::Snapshot)
+            })
             .collect();
         for peer in lost {
             self.snapshots_sent.remove(&peer);
@@ -350,27 +377,28 @@ impl Driver {
 
     fn next_member_change(&self) -> Option<ConfChange> {
         let wanted: BTreeSet<u64> = self.machine.state.nodes.keys().map(|node| u64::from(node.0)).collect();
+        let voters: BTreeSet<u64> =
+            self.machine.state.voters().iter().map(|node| u64::from(node.0)).collect();
         let change = |kind, node_id| {
             let mut change = ConfChange { node_id, ..ConfChange::default() };
             change.set_change_type(kind);
             change
         };
-        let known = |node: u64| self.conf_state.voters.contains(&node) || self.conf_state.learners.contains(&node);
+        let known =
+            |node: u64| self.conf_state.voters.contains(&node) || self.conf_state.learners.contains(&node);
         if let Some(&node) = wanted.iter().find(|&&node| !known(node)) {
             return Some(change(ConfChangeType::AddLearnerNode, node));
         }
         let committed = self.raw.raft.raft_log.committed;
         let caught_up = |node: u64| {
-            self.raw
-                .raft
-                .prs()
-                .get(node)
-                .is_some_and(|progress| progress.recent_active && progress.matched + LEARNER_LAG_MAX >= committed)
+            self.raw.raft.prs().get(node).is_some_and(|progress| {
+                progress.recent_active && progress.matched + LEARNER_LAG_MAX >= committed
+            })
         };
         self.conf_state
             .learners
             .iter()
-            .find(|&&node| wanted.contains(&node) && caught_up(node))
+            .find(|&&node| voters.contains(&node) && caught_up(node))
             .map(|&node| change(ConfChangeType::AddNode, node))
     }
 
@@ -424,9 +452,10 @@ impl Driver {
                 EntryType::EntryNormal => self.apply_proposal(entry)?,
                 EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => {
                     let mut change = ConfChange::default();
-                    change
-                        .merge_from_bytes(&entry.data)
-                        .map_err(|error| RaftStoreError::Entry { index: entry.index, what: error.to_string() })?;
+                    change.merge_from_bytes(&entry.data).map_err(|error| RaftStoreError::Entry {
+                        index: entry.index,
+                        what: error.to_string(),
+                    })?;
                     self.conf_state = self
                         .raw
                         .apply_conf_change(&change)
@@ -513,7 +542,8 @@ impl Driver {
                 waiting.repeat_at = Instant::now();
             }
         }
-        let state = if self.state_changed { Arc::new(self.machine.state.clone()) } else { view.state.clone() };
+        let state =
+            if self.state_changed { Arc::new(self.machine.state.clone()) } else { view.state.clone() };
         self.state_changed = false;
         *view = View { state, leader, is_leader, voters, learners };
         let published = view.clone();

@@ -2,7 +2,8 @@
 
 use super::store::RaftStoreError;
 use crate::messages::{Proposal, ProposalId};
-use mainstay_control::{Outcome, State};
+use mainstay_control::State;
+use mainstay_control::state::Outcome;
 use raft::eraftpb::Snapshot;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -46,7 +47,7 @@ impl Machine {
         if let Some(outcome) = self.remembered(proposal.id) {
             return outcome.clone();
         }
-        let outcome = self.state.apply(&proposal.command);
+        let outcome = self.state.apply(proposal.entry.clone());
         self.recent.push_back((proposal.id, outcome.clone()));
         if self.recent.len() > REMEMBERED_MAX {
             self.recent.pop_front();

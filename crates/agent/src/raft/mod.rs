@@ -10,7 +10,8 @@ pub use driver::{RaftHandle, RaftSettings, start};
 pub use machine::Machine;
 
 use crate::messages::ProposalId;
-use mainstay_control::{Command, Outcome, State};
+use mainstay_control::State;
+use mainstay_control::state::{Command, Outcome};
 use mainstay_types::NodeId;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -47,6 +48,10 @@ pub trait ConsensusLog: Send + Sync {
     /// # Errors
     /// [`ProposeError::Unknown`] after `timeout`; nothing happened with the other errors.
     fn propose(&self, command: Command, timeout: Duration) -> Result<Outcome, ProposeError>;
+
+    /// Proposes a command without waiting; it is repeated for a few seconds until it was applied. For what its
+    /// proposer finds out again by itself.
+    fn submit(&self, command: Command);
 
     /// The state as of the last entry applied here, with the membership and the leader.
     fn view(&self) -> View;

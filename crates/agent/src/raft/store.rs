@@ -200,7 +200,12 @@ impl RaftStore {
     ///
     /// # Errors
     /// When the state is too large or the transaction failed.
-    pub fn save_snapshot(&mut self, index: u64, conf_state: ConfState, data: Vec<u8>) -> Result<(), RaftStoreError> {
+    pub fn save_snapshot(
+        &mut self,
+        index: u64,
+        conf_state: ConfState,
+        data: Vec<u8>,
+    ) -> Result<(), RaftStoreError> {
         if data.len() > SNAPSHOT_BYTES_MAX {
             return Err(RaftStoreError::SnapshotTooLarge { bytes: data.len() });
         }
@@ -208,7 +213,8 @@ impl RaftStore {
         self.snapshot = make_snapshot(index, term, conf_state, data);
         self.snapshot_wanted.set(false);
         let cut = index.saturating_sub(ENTRIES_RETAINED).max(self.truncated.0);
-        let cut_term = self.term_of(cut).expect("the cut lies between the truncation point and a known entry");
+        let cut_term =
+            self.term_of(cut).expect("the cut lies between the truncation point and a known entry");
         self.truncated = (cut, cut_term);
         while self.entries.front().is_some_and(|entry| entry.index <= cut) {
             self.entries.pop_front();
@@ -282,7 +288,11 @@ impl RaftStore {
         RaftStoreError::Format { path: self.path.clone(), what }
     }
 
-    fn decode<M: protobuf::Message + Default>(&self, bytes: Option<&[u8]>, what: &str) -> Result<M, RaftStoreError> {
+    fn decode<M: protobuf::Message + Default>(
+        &self,
+        bytes: Option<&[u8]>,
+        what: &str,
+    ) -> Result<M, RaftStoreError> {
         let mut message = M::default();
         if let Some(bytes) = bytes {
             message.merge_from_bytes(bytes).map_err(|error| self.format(format!("{what}: {error}")))?;
@@ -311,8 +321,7 @@ impl Storage for RaftStore {
         if high > self.last() + 1 {
             return Err(raft::Error::Store(StorageError::Unavailable));
         }
-        let mut entries: Vec<Entry> =
-            (low..high).filter_map(|index| self.entry(index).cloned()).collect();
+        let mut entries: Vec<Entry> = (low..high).filter_map(|index| self.entry(index).cloned()).collect();
         raft::util::limit_size(&mut entries, max_size.into());
         Ok(entries)
     }

@@ -5,4 +5,5 @@
 
 pub mod mount;
 pub mod process;
+pub mod runner;
 pub mod vip;

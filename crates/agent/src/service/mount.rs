@@ -89,9 +89,8 @@ pub fn ensure_mounted(plan: &MountPlan) -> Result<(), MountError> {
     std::fs::create_dir_all(&plan.path)
         .map_err(|source| MountError::MountPoint { path: plan.path.clone(), source })?;
     let (flags, data) = parse_options(&plan.fstype, &plan.options);
-    mount(Some(&plan.device), &plan.path, Some(plan.fstype.as_str()), flags, Some(data.as_str())).map_err(|errno| {
-        MountError::Mount { device: plan.device.clone(), path: plan.path.clone(), errno }
-    })
+    mount(Some(&plan.device), &plan.path, Some(plan.fstype.as_str()), flags, Some(data.as_str()))
+        .map_err(|errno| MountError::Mount { device: plan.device.clone(), path: plan.path.clone(), errno })
 }
 
 /// Unmounts; waits up to `patience` for what still holds it busy.

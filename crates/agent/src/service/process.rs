@@ -110,7 +110,12 @@ pub fn start(dirs: &ServiceDirs, plan: &ProcessPlan) -> Result<(Running, Child),
 ///
 /// # Errors
 /// See [`ProcessError`]. After a timeout the command has been killed with all that it started.
-pub fn run(dirs: &ServiceDirs, plan: &ProcessPlan, role: &str, timeout: Duration) -> Result<(), ProcessError> {
+pub fn run(
+    dirs: &ServiceDirs,
+    plan: &ProcessPlan,
+    role: &str,
+    timeout: Duration,
+) -> Result<(), ProcessError> {
     let leaf = format!("{}-{role}", plan.name);
     let mut child = spawn(dirs, plan, &leaf)?;
     let deadline = Instant::now() + timeout;
@@ -135,7 +140,12 @@ pub fn run(dirs: &ServiceDirs, plan: &ProcessPlan, role: &str, timeout: Duration
 ///
 /// # Errors
 /// When something survived, which then counts as running (R19).
-pub fn stop(dirs: &ServiceDirs, running: &Running, signal: &str, timeout: Duration) -> Result<(), ProcessError> {
+pub fn stop(
+    dirs: &ServiceDirs,
+    running: &Running,
+    signal: &str,
+    timeout: Duration,
+) -> Result<(), ProcessError> {
     let signal = parse_signal(signal)?;
     let cgroup = dirs.cgroup.join(&running.name);
     if running.is_alive() {
@@ -190,7 +200,9 @@ pub fn tcp_answers(address: &str) -> bool {
     let Ok(addresses) = address.to_socket_addrs() else {
         return false;
     };
-    addresses.into_iter().any(|address| TcpStream::connect_timeout(&address, Duration::from_millis(500)).is_ok())
+    addresses
+        .into_iter()
+        .any(|address| TcpStream::connect_timeout(&address, Duration::from_millis(500)).is_ok())
 }
 
 /// Removes a service's empty cgroups.
@@ -210,9 +222,8 @@ fn spawn(dirs: &ServiceDirs, plan: &ProcessPlan, leaf: &str) -> Result<Child, Pr
     fs::create_dir_all(&cgroup).map_err(unusable)?;
     let procs = OpenOptions::new().write(true).open(cgroup.join("cgroup.procs")).map_err(unusable)?;
     let log = open_log(dirs, &plan.name)?;
-    let log_again = log
-        .try_clone()
-        .map_err(|source| ProcessError::Log { path: log_path(dirs, &plan.name), source })?;
+    let log_again =
+        log.try_clone().map_err(|source| ProcessError::Log { path: log_path(dirs, &plan.name), source })?;
     let user = plan.user.as_deref().map(find_user).transpose()?;
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(log).stderr(log_again).current_dir("/");
@@ -223,9 +234,7 @@ fn spawn(dirs: &ServiceDirs, plan: &ProcessPlan, leaf: &str) -> Result<Child, Pr
     }
     command.envs(&plan.env);
     sys::isolate(&mut command, procs, user.map(|user| identity_of(&user)));
-    command
-        .spawn()
-        .map_err(|source| ProcessError::Start { command: plan.command.join(" "), source })
+    command.spawn().map_err(|source| ProcessError::Start { command: plan.command.join(" "), source })
 }
 
 fn log_path(dirs: &ServiceDirs, process: &str) -> PathBuf {
@@ -252,7 +261,9 @@ fn identity_of(user: &User) -> Identity {
     let groups = CString::new(user.name.as_str())
         .ok()
         .and_then(|name| nix::unistd::getgrouplist(&name, user.gid).ok())
-        .unwrap_or_else(|| vec![Group::from_gid(user.gid).ok().flatten().map_or(user.gid, |group| group.gid)]);
+        .unwrap_or_else(|| {
+            vec![Group::from_gid(user.gid).ok().flatten().map_or(user.gid, |group| group.gid)]
+        });
     Identity { uid: user.uid, gid: user.gid, groups }
 }
 
@@ -289,7 +300,8 @@ mod tests {
     use super::*;
 
     fn dirs(dir: &Path) -> Option<ServiceDirs> {
-        let root = crate::service::mount::cgroup2_mount()?.join(format!("mainstay-test-{}", std::process::id()));
+        let root =
+            crate::service::mount::cgroup2_mount()?.join(format!("mainstay-test-{}", std::process::id()));
         fs::create_dir_all(&root).ok()?;
         Some(ServiceDirs { cgroup: root.join("svc"), logs: dir.join("logs") })
     }
@@ -312,7 +324,8 @@ mod tests {
         };
         // The shell ignores the signal, and has a child in a session of its own.
         let (running, mut child) =
-            start(&dirs, &plan("trap '' TERM; echo $WORD; setsid sleep 1000 & while :; do sleep 0.1; done")).unwrap();
+            start(&dirs, &plan("trap '' TERM; echo $WORD; setsid sleep 1000 & while :; do sleep 0.1; done"))
+                .unwrap();
         let deadline = Instant::now() + Duration::from_secs(5);
         while fs::read_to_string(dirs.logs.join("p.log")).unwrap() != "hello\n" {
             assert!(Instant::now() < deadline, "the process wrote no log");

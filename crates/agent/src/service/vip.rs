@@ -31,7 +31,9 @@ const BROADCAST: [u8; 6] = [0xff; 6];
 pub enum VipError {
     #[error("{0} is not an IPv4 address with a prefix length, such as 10.0.0.7/24")]
     Malformed(String),
-    #[error("no interface of this node has an address in the subnet of {0}; name the interface in the service file")]
+    #[error(
+        "no interface of this node has an address in the subnet of {0}; name the interface in the service file"
+    )]
     NoInterface(Vip),
     #[error("this node has no interface {0}")]
     UnknownInterface(String),
@@ -138,7 +140,8 @@ pub fn probe(vip: Vip, interface: &Interface) -> Result<(), VipError> {
     for _ in 0..PROBES {
         socket.send_to(&question, &to).map_err(arp)?;
         let deadline = Instant::now() + PROBE_WAIT;
-        while let Some(left) = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+        while let Some(left) = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+        {
             socket.set_read_timeout(Some(left)).map_err(arp)?;
             let mut buffer = [0; 128];
             match socket.read(&mut buffer) {
@@ -282,7 +285,9 @@ fn address_of(message: &AddressMessage) -> Option<Ipv4Addr> {
     }
 }
 
-fn with_netlink<T>(work: impl AsyncFnOnce(rtnetlink::Handle) -> Result<T, rtnetlink::Error>) -> Result<T, VipError> {
+fn with_netlink<T>(
+    work: impl AsyncFnOnce(rtnetlink::Handle) -> Result<T, rtnetlink::Error>,
+) -> Result<T, VipError> {
     let failed = |error: &dyn fmt::Display| VipError::Netlink(error.to_string());
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| failed(&error))?;

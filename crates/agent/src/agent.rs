@@ -1,0 +1,444 @@
+//! The agent as a whole: it serves the API from the start, and becomes a member when told to.
+
+use crate::AgentOptions;
+use crate::clock::{boot_now, wall_ms};
+use crate::engine_link::EngineLink;
+use crate::error::{AgentError, body, from_engine, settle};
+use crate::identity::{Identity, write_durable};
+use crate::member::{EngineInputs, Member, fatal_channel, log_path, suspects_path};
+use crate::messages::{Call, CallReply, JoinRequest, JoinTicket, LeaseMessage, Proposal, random_u64};
+use crate::pool;
+use crate::raft::store::RaftStore;
+use crate::raft::{ConsensusLog, Machine, View};
+use crate::threads::{read, spawn, write};
+use crate::transport::{AGENT_PORT, Inbound, Transport, call, with_port};
+use crate::views::{self, Connections, Live};
+use mainstay_api::engine::{Reply, Request};
+use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView, ErrorBody};
+use mainstay_control::State;
+use mainstay_control::state::{Command, Entry, NodeStatus, Outcome, Refusal, Settings};
+use mainstay_types::NodeId;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::{Duration, Instant};
+
+/// Port of engines when none is named.
+const ENGINE_PORT: u16 = 7401;
+/// How long a change waits for its majority.
+pub const PROPOSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a joiner waits until it is a voter.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long another node may take to answer a question about itself.
+const ASK_TIMEOUT: Duration = Duration::from_millis(1500);
+
+pub struct Agent {
+    pub options: AgentOptions,
+    pub engine: EngineLink,
+    engine_inputs: EngineInputs,
+    transport: Transport,
+    member: RwLock<Option<Arc<Member>>>,
+    /// Becoming a member happens once.
+    joining: Mutex<()>,
+    fatal: SyncSender<String>,
+}
+
+/// A started agent.
+pub struct Started {
+    pub agent: Arc<Agent>,
+    /// Where other agents are served.
+    pub address: SocketAddr,
+    /// Says why the agent has to end.
+    pub fatal: Receiver<String>,
+}
+
+impl Agent {
+    /// Starts everything but the API.
+    ///
+    /// # Errors
+    /// When something on disk or an address cannot be used.
+    pub fn start(options: AgentOptions) -> Result<Started, AgentError> {
+        for path in [&options.state_dir, &options.run_dir] {
+            fs::create_dir_all(path).map_err(|source| AgentError::File { path: path.clone(), source })?;
+        }
+        let engine_inputs = EngineInputs::default();
+        let inputs = engine_inputs.clone();
+        let engine = EngineLink::start(&options.run_dir.join("engine.sock"), move |input| inputs.pass(input));
+        let (fatal, fatal_receiver) = fatal_channel();
+        let listen = options.listen.clone().unwrap_or_else(|| format!("0.0.0.0:{AGENT_PORT}"));
+        let agent = Arc::new(Self {
+            options,
+            engine,
+            engine_inputs,
+            transport: Transport::new(),
+            member: RwLock::new(None),
+            joining: Mutex::new(()),
+            fatal,
+        });
+        let identity = Identity::load(&agent.options.state_dir)
+            .map_err(|source| AgentError::File { path: agent.options.state_dir.clone(), source })?;
+        if let Some(identity) = identity {
+            agent.start_member(identity)?;
+        }
+        let address = agent.transport.listen(&listen, agent.clone())?;
+        Ok(Started { agent, address, fatal: fatal_receiver })
+    }
+
+    fn start_member(&self, identity: Identity) -> Result<Arc<Member>, AgentError> {
+        let member = Arc::new(Member::start(
+            identity,
+            &self.options,
+            self.transport.clone(),
+            self.engine.clone(),
+            &self.engine_inputs,
+            &self.fatal,
+        )?);
+        *write(&self.member) = Some(member.clone());
+        Ok(member)
+    }
+
+    /// # Errors
+    /// `not-a-member` before [`Agent::init`] or [`Agent::join`].
+    pub fn member(&self) -> Result<Arc<Member>, ErrorBody> {
+        read(&self.member).clone().ok_or_else(|| {
+            body(
+                "not-a-member",
+                "this node is not a member of a cluster",
+                "Run `mainstay cluster init` or `mainstay cluster join` on it.",
+            )
+        })
+    }
+
+    /// Makes this node the first member of a new cluster.
+    ///
+    /// # Errors
+    /// When it is a member already, a name or setting is refused, or the disk fails.
+    pub fn init(&self, request: &ClusterInit) -> Result<ClusterView, ErrorBody> {
+        let _once = self.joining.lock();
+        self.refuse_members()?;
+        let mut settings = Settings::default();
+        if let Some(lease_ms) = request.lease_ms {
+            settings.lease_ms = lease_ms;
+            settings.margin_ms = settings.margin_ms.max(lease_ms.div_ceil(40));
+            settings.heartbeat_ms = settings.heartbeat_ms.min(lease_ms / 5);
+        }
+        settings.heartbeat_ms = request.heartbeat_ms.unwrap_or(settings.heartbeat_ms);
+        let cluster = random_u64();
+        let (agent_addr, engine_addr) = addresses(&request.address, request.engine_address.as_deref());
+        let mut state = State::default();
+        let mut node = NodeId(0);
+        for command in [
+            Command::InitCluster { id: cluster, name: request.name.clone(), settings },
+            Command::AddNode {
+                name: request.node.clone(),
+                agent_addr,
+                engine_addr,
+                voter: true,
+                nonce: random_u64(),
+            },
+        ] {
+            match state.apply(Entry { at_ms: wall_ms(), command }) {
+                Outcome::Refused(Refusal { code, message, remedy }) => {
+                    return Err(ErrorBody { code, message, remedy });
+                }
+                Outcome::NodeAdded { node: added, .. } => node = added,
+                _ => {}
+            }
+        }
+        let identity =
+            Identity { cluster, cluster_name: request.name.clone(), node, name: request.node.clone() };
+        self.clear_leftovers().map_err(|error| error.body())?;
+        // The log before the identity: with the identity the node is a member, and has to have its log.
+        let write = || -> Result<(), AgentError> {
+            let mut store = RaftStore::open(&log_path(&self.options.state_dir))?;
+            store.bootstrap(u64::from(node.0), Machine::new(state).encode()?)?;
+            drop(store);
+            self.save_identity(&identity)
+        };
+        write().map_err(|error| error.body())?;
+        let member = self.start_member(identity).map_err(|error| error.body())?;
+        self.wait_for(&member, Duration::from_secs(10), |view| view.leader.is_some());
+        Ok(self.cluster_view(&member))
+    }
+
+    /// Makes this node a member of the cluster that `request.peer` belongs to.
+    ///
+    /// # Errors
+    /// When it is a member already, the peer does not answer or refuses, or the disk fails.
+    pub fn join(&self, request: &ClusterJoin) -> Result<ClusterView, ErrorBody> {
+        let _once = self.joining.lock();
+        self.refuse_members()?;
+        let address = request.address.clone().ok_or_else(|| {
+            body("address-missing", "the address of this node is not given", "Name it with --address.")
+        })?;
+        let (agent_address, engine_address) = addresses(&address, request.engine_address.as_deref());
+        let nonce = self.join_nonce().map_err(|error| error.body())?;
+        let question =
+            Call::Join(JoinRequest { node: request.node.clone(), agent_address, engine_address, nonce });
+        let deadline = Instant::now() + JOIN_TIMEOUT;
+        let ticket = loop {
+            let reply = call(&request.peer, None, &question, PROPOSE_TIMEOUT + ASK_TIMEOUT)
+                .map_err(|error| AgentError::from(error).body())?;
+            match reply {
+                CallReply::Joined(ticket) => break ticket,
+                CallReply::Error(error)
+                    if error.code == "membership-settling" && Instant::now() < deadline =>
+                {
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                CallReply::Error(error) => return Err(error),
+                _ => return Err(body("peer-answer", "the peer gave an answer to another question", "")),
+            }
+        };
+        let JoinTicket { cluster, cluster_name, node } = ticket;
+        let identity = Identity { cluster, cluster_name, node, name: request.node.clone() };
+        self.clear_leftovers().and_then(|()| self.save_identity(&identity)).map_err(|error| error.body())?;
+        let member = self.start_member(identity).map_err(|error| error.body())?;
+        let joined = self.wait_for(&member, JOIN_TIMEOUT, |view| {
+            view.state.nodes.contains_key(&node) && view.voters.contains(&node)
+        });
+        if !joined {
+            return Err(body(
+                "join-unfinished",
+                "this node is a member now, but has not received the cluster's log yet",
+                "Check that the members can reach this node's address; joining goes on by itself.",
+            ));
+        }
+        Ok(self.cluster_view(&member))
+    }
+
+    fn refuse_members(&self) -> Result<(), ErrorBody> {
+        match read(&self.member).as_ref() {
+            None => Ok(()),
+            Some(member) => Err(body(
+                "already-a-member",
+                format!(
+                    "this node is {} of the cluster {}",
+                    member.identity.name, member.identity.cluster_name
+                ),
+                "A node belongs to one cluster. Use a new state directory for another.",
+            )),
+        }
+    }
+
+    /// What an attempt to become a member left, that ended before there was an identity.
+    fn clear_leftovers(&self) -> Result<(), AgentError> {
+        for path in [log_path(&self.options.state_dir), suspects_path(&self.options.state_dir)] {
+            match fs::remove_file(&path) {
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    return Err(AgentError::File { path, source });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn save_identity(&self, identity: &Identity) -> Result<(), AgentError> {
+        let path = self.options.state_dir.clone();
+        identity.save(&path).map_err(|source| AgentError::File { path, source })
+    }
+
+    /// The same number for every attempt of this node to join, so that a repeated request adds one node.
+    fn join_nonce(&self) -> Result<u64, AgentError> {
+        let path = self.options.state_dir.join("join-nonce");
+        if let Some(nonce) = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok()) {
+            return Ok(nonce);
+        }
+        let nonce = random_u64();
+        write_durable(&path, nonce.to_string().as_bytes())
+            .map_err(|source| AgentError::File { path, source })?;
+        Ok(nonce)
+    }
+
+    /// Waits until the view is as wanted; `false` after `patience`.
+    pub fn wait_for(&self, member: &Member, patience: Duration, wanted: impl Fn(&View) -> bool) -> bool {
+        let deadline = Instant::now() + patience;
+        while !wanted(&member.log.view()) {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        true
+    }
+
+    #[must_use]
+    pub fn cluster_view(&self, member: &Member) -> ClusterView {
+        let view = member.log.view();
+        let live = self.ask_all(member, &view);
+        self.cluster_view_of(member, &view, &live)
+    }
+
+    #[must_use]
+    pub fn cluster_view_of(&self, member: &Member, view: &View, live: &Live) -> ClusterView {
+        let connected = |node| self.transport.is_connected(node);
+        let connections =
+            Connections { this_node: member.identity.node, leader: view.leader, connected: &connected };
+        views::cluster(&view.state, &connections, live)
+    }
+
+    /// Whether the log lane to `node` has a connection.
+    #[must_use]
+    pub fn is_connected(&self, node: NodeId) -> bool {
+        self.transport.is_connected(node)
+    }
+
+    /// Milliseconds that this node's lease has left.
+    #[must_use]
+    pub fn lease_left_ms(&self) -> u64 {
+        read(&self.member).as_ref().map_or(0, |member| member.lease.until().ms_since(boot_now()))
+    }
+
+    /// Asks every living node about its engine and its pool, all at once.
+    #[must_use]
+    pub fn ask_all(&self, member: &Member, view: &View) -> Live {
+        let (sender, answers) = sync_channel(256);
+        let mut asked = 0;
+        for node in view.state.nodes.values().filter(|node| node.status == NodeStatus::Alive) {
+            for question in [Call::Engine(Request::Status), Call::Pool] {
+                asked += 1;
+                let (sender, identity) = (sender.clone(), member.transport.identity());
+                let (id, address) = (node.id, node.agent_addr.clone());
+                if id == member.identity.node {
+                    drop(sender.send((id, Some(self.call(question)))));
+                } else {
+                    spawn("agent-ask", move || {
+                        let reply = call(&address, identity, &question, ASK_TIMEOUT).ok();
+                        drop(sender.send((id, reply)));
+                    });
+                }
+            }
+        }
+        drop(sender);
+        let mut live = Live::default();
+        let deadline = Instant::now() + ASK_TIMEOUT;
+        for _ in 0..asked {
+            match answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok((node, Some(CallReply::Engine(Reply::Status(status))))) => {
+                    live.engines.insert(node, status);
+                }
+                Ok((node, Some(CallReply::Pool { free_bytes, failures }))) => {
+                    live.pools.insert(node, free_bytes);
+                    live.failures.insert(node, failures);
+                }
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        live
+    }
+
+    /// Asks one node; itself without the network.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn ask(
+        &self,
+        member: &Member,
+        node: NodeId,
+        question: Call,
+        timeout: Duration,
+    ) -> Result<CallReply, ErrorBody> {
+        if node == member.identity.node {
+            return Ok(self.call(question));
+        }
+        let address = member.log.view().state.nodes.get(&node).map(|node| node.agent_addr.clone());
+        let Some(address) = address else {
+            return Err(body("unknown-node", format!("there is no node {node}"), ""));
+        };
+        call(&address, member.transport.identity(), &question, timeout)
+            .map_err(|error| AgentError::from(error).body())
+    }
+
+    fn admit(&self, request: JoinRequest) -> Result<JoinTicket, ErrorBody> {
+        let member = self.member()?;
+        let JoinRequest { node, agent_address, engine_address, nonce } = request;
+        let command = Command::AddNode {
+            name: node,
+            agent_addr: agent_address,
+            engine_addr: engine_address,
+            voter: true,
+            nonce,
+        };
+        match settle(member.log.propose(command, PROPOSE_TIMEOUT))? {
+            Outcome::NodeAdded { node, .. } => Ok(JoinTicket {
+                cluster: member.identity.cluster,
+                cluster_name: member.identity.cluster_name.clone(),
+                node,
+            }),
+            other => Err(body("peer-answer", format!("the cluster answered {other:?}"), "")),
+        }
+    }
+
+    fn engine_question(&self, request: Request) -> CallReply {
+        if !matches!(request, Request::Status | Request::Digest { .. }) {
+            return CallReply::Error(body("not-allowed", "only questions are passed on to an engine", ""));
+        }
+        let timeout = if matches!(request, Request::Status) {
+            Duration::from_secs(1)
+        } else {
+            Duration::from_secs(600)
+        };
+        match self.engine.request(request, timeout) {
+            Ok(reply) => CallReply::Engine(reply),
+            Err(error) => CallReply::Error(from_engine(error.into_engine_error())),
+        }
+    }
+
+    /// Ends the threads that decide, as a crash of the process would. Services and the engine go on.
+    pub fn stop(&self) {
+        if let Some(member) = read(&self.member).as_ref() {
+            member.stop();
+        }
+    }
+}
+
+impl Inbound for Agent {
+    fn raft(&self, _from: NodeId, message: Vec<u8>) {
+        if let Some(member) = read(&self.member).as_ref() {
+            member.log.message(&message);
+        }
+    }
+
+    fn lease(&self, from: NodeId, message: LeaseMessage) {
+        if let Some(member) = read(&self.member).as_ref() {
+            member.lease.message(from, message);
+        }
+    }
+
+    fn propose(&self, _from: NodeId, proposal: Proposal) {
+        if let Some(member) = read(&self.member).as_ref() {
+            member.log.forwarded(proposal);
+        }
+    }
+
+    fn call(&self, question: Call) -> CallReply {
+        match question {
+            Call::Join(request) => self.admit(request).map_or_else(CallReply::Error, CallReply::Joined),
+            Call::Engine(request) => self.engine_question(request),
+            Call::Pool => {
+                let failures = self.member().map(|member| member.replicas.failures()).unwrap_or_default();
+                match pool::free_bytes(&self.options.state_dir) {
+                    Ok(free_bytes) => CallReply::Pool { free_bytes, failures },
+                    Err(error) => CallReply::Error(body("pool-files", error.to_string(), "")),
+                }
+            }
+        }
+    }
+}
+
+/// The agent's and the engine's address, with ports.
+fn addresses(address: &str, engine: Option<&str>) -> (String, String) {
+    let agent = with_port(address, AGENT_PORT);
+    let engine = match engine {
+        Some(engine) => with_port(engine, ENGINE_PORT),
+        None => {
+            let host = agent.rsplit_once(':').map_or(agent.as_str(), |(host, _)| host);
+            format!("{host}:{ENGINE_PORT}")
+        }
+    };
+    (agent, engine)
+}

@@ -1,0 +1,486 @@
+//! The HTTP API on `<run>/agent.sock`. See `mainstay_api::rest` for its routes.
+//!
+//! Handlers run on a thread pool for blocking work: they wait for the control plane and for other nodes. Lease, log
+//! and reconciler have threads of their own and are not delayed by any request.
+
+use crate::agent::{Agent, PROPOSE_TIMEOUT};
+use crate::error::{body, from_engine, settle};
+use crate::member::Member;
+use crate::messages::{Call, CallReply};
+use crate::pool;
+use crate::raft::{ConsensusLog, View};
+use crate::views::{self, Live};
+use axum::extract::{Path, Query, State as Shared};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use mainstay_api::engine::{DigestReport, Reply, Request};
+use mainstay_api::rest::{
+    Accepted, ClusterInit, ClusterJoin, ClusterView, EVENTS_WAIT_MS_MAX, EngineView, ErrorBody, EventsPage,
+    NodeView, ResourceCreate, ResourceView, ScrubReplica, ScrubReport, ServiceApply, ServiceMove,
+    ServiceView, StatusView,
+};
+use mainstay_control::advice::{Advice, Observations, advice};
+use mainstay_control::state::{Command, Outcome, Resource, ResourceSpec};
+use mainstay_ha::ServiceSpec;
+use mainstay_types::{NodeId, ResourceId};
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Journal of a resource when the operator names no size.
+const JOURNAL_BYTES_DEFAULT: u64 = 256 << 20;
+/// How long a new resource may take until its devices exist.
+const CREATE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long the nodes of a scrub are asked again until all answer about one position.
+const SCRUB_ATTEMPTS: usize = 5;
+const SCRUB_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// A refusal on its way out.
+pub struct Problem(ErrorBody);
+
+impl From<ErrorBody> for Problem {
+    fn from(body: ErrorBody) -> Self {
+        Self(body)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = match self.0.code.as_str() {
+            "not-found" | "unknown-resource" | "unknown-service" | "unknown-node" => StatusCode::NOT_FOUND,
+            "not-a-member" | "already-a-member" | "conflict" | "name-taken" => StatusCode::CONFLICT,
+            "result-unknown" | "control-plane-busy" | "engine-unreachable" => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::UNPROCESSABLE_ENTITY,
+        };
+        let mut response = (status, Json(self.0)).into_response();
+        let kind = header::HeaderValue::from_static("application/problem+json");
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        response
+    }
+}
+
+type Answer<T> = Result<Json<T>, Problem>;
+type App = Shared<Arc<Agent>>;
+
+/// All routes.
+pub fn router(agent: Arc<Agent>) -> Router {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/cluster", get(cluster))
+        .route("/v1/cluster/init", post(init))
+        .route("/v1/cluster/join", post(join))
+        .route("/v1/nodes", get(nodes))
+        .route("/v1/resources", get(resources).post(create_resource))
+        .route("/v1/resources/{name}", get(resource).delete(delete_resource))
+        .route("/v1/resources/{name}/scrub", post(scrub))
+        .route("/v1/services", get(services).put(apply_service))
+        .route("/v1/services/{name}", get(service).delete(delete_service))
+        .route("/v1/services/{name}/move", post(move_service))
+        .route("/v1/events", get(events))
+        .fallback(async || Problem(body("not-found", "there is no such route", "See the API's description.")))
+        .with_state(agent)
+}
+
+/// Runs what waits, off the threads that serve connections.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ErrorBody> + Send + 'static,
+) -> Answer<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => Ok(Json(result?)),
+        Err(error) => Err(Problem(body("agent-internal", error.to_string(), "Look at the agent's log."))),
+    }
+}
+
+async fn init(Shared(agent): App, Json(request): Json<ClusterInit>) -> Answer<ClusterView> {
+    blocking(move || agent.init(&request)).await
+}
+
+async fn join(Shared(agent): App, Json(request): Json<ClusterJoin>) -> Answer<ClusterView> {
+    blocking(move || agent.join(&request)).await
+}
+
+async fn cluster(Shared(agent): App) -> Answer<ClusterView> {
+    blocking(move || Ok(agent.cluster_view(&*agent.member()?))).await
+}
+
+async fn nodes(Shared(agent): App) -> Answer<Vec<NodeView>> {
+    blocking(move || Ok(agent.cluster_view(&*agent.member()?).nodes)).await
+}
+
+async fn status(Shared(agent): App) -> Answer<StatusView> {
+    blocking(move || {
+        let engine = EngineView {
+            connected: agent.engine.is_connected(),
+            message: if agent.engine.is_connected() {
+                "connected"
+            } else {
+                "the engine of this node does not answer"
+            }
+            .to_owned(),
+        };
+        let Ok(member) = agent.member() else {
+            return Ok(StatusView {
+                cluster: None,
+                engine,
+                lease_left_ms: 0,
+                resources: Vec::new(),
+                services: Vec::new(),
+                advice: vec![
+                    "Run `mainstay cluster init` or `mainstay cluster join` on this node.".to_owned(),
+                ],
+            });
+        };
+        let view = member.log.view();
+        let live = agent.ask_all(&member, &view);
+        let advice = advise(&agent, &member, &view);
+        let mut lines: Vec<String> = advice.iter().map(words).collect();
+        if !engine.connected {
+            lines.insert(0, "the engine of this node does not answer: start it".to_owned());
+        }
+        Ok(StatusView {
+            cluster: Some(agent.cluster_view_of(&member, &view, &live)),
+            engine,
+            lease_left_ms: agent.lease_left_ms(),
+            resources: with_advice(views::resources(&view.state, &live), &advice),
+            services: views::services(&view.state),
+            advice: lines,
+        })
+    })
+    .await
+}
+
+fn advise(agent: &Agent, member: &Member, view: &View) -> Vec<Advice> {
+    let own = member.identity.node;
+    let unreachable: BTreeSet<NodeId> =
+        view.state.nodes.keys().copied().filter(|&node| node != own && !agent.is_connected(node)).collect();
+    advice(&view.state, &Observations { unreachable, has_leader: view.leader.is_some() })
+}
+
+fn words(advice: &Advice) -> String {
+    if advice.remedy.is_empty() {
+        format!("{}: {}", advice.subject, advice.what)
+    } else {
+        format!("{}: {}; {}", advice.subject, advice.what, advice.remedy)
+    }
+}
+
+fn with_advice(mut resources: Vec<ResourceView>, advice: &[Advice]) -> Vec<ResourceView> {
+    for resource in &mut resources {
+        let subject = format!("resource {}", resource.name);
+        resource.advice = advice.iter().filter(|one| one.subject == subject).map(words).collect();
+    }
+    resources
+}
+
+async fn resources(Shared(agent): App) -> Answer<Vec<ResourceView>> {
+    blocking(move || {
+        let member = agent.member()?;
+        let view = member.log.view();
+        let live = agent.ask_all(&member, &view);
+        Ok(with_advice(views::resources(&view.state, &live), &advise(&agent, &member, &view)))
+    })
+    .await
+}
+
+async fn resource(Shared(agent): App, Path(name): Path<String>) -> Answer<ResourceView> {
+    blocking(move || {
+        let member = agent.member()?;
+        resource_view(&agent, &member, &name)
+    })
+    .await
+}
+
+fn resource_view(agent: &Agent, member: &Member, name: &str) -> Result<ResourceView, ErrorBody> {
+    let view = member.log.view();
+    let resource = find_resource(&view, name)?;
+    let live = agent.ask_all(member, &view);
+    let shown = vec![views::resource(&view.state, resource, &live)];
+    let shown = with_advice(shown, &advise(agent, member, &view)).pop();
+    shown.ok_or_else(|| unknown_resource(name))
+}
+
+fn find_resource<'a>(view: &'a View, name: &str) -> Result<&'a Resource, ErrorBody> {
+    view.state.resource_by_name(name).ok_or_else(|| unknown_resource(name))
+}
+
+fn unknown_resource(name: &str) -> ErrorBody {
+    body("unknown-resource", format!("there is no resource {name}"), "See `mainstay resource list`.")
+}
+
+async fn create_resource(Shared(agent): App, Json(request): Json<ResourceCreate>) -> Answer<ResourceView> {
+    blocking(move || {
+        let member = agent.member()?;
+        let view = member.log.view();
+        let live = agent.ask_all(&member, &view);
+        let spec = resource_spec(&view, &live, &request)?;
+        let name = request.name.clone();
+        let command = Command::CreateResource { name: name.clone(), spec };
+        let outcome = settle(member.log.propose(command, PROPOSE_TIMEOUT))?;
+        let Outcome::ResourceCreated { resource } = outcome else {
+            return Err(body("conflict", format!("the cluster answered {outcome:?}"), ""));
+        };
+        await_creation(&agent, &member, resource)?;
+        resource_view(&agent, &member, &name)
+    })
+    .await
+}
+
+/// Chooses the nodes, and refuses what their pools cannot hold.
+fn resource_spec(view: &View, live: &Live, request: &ResourceCreate) -> Result<ResourceSpec, ErrorBody> {
+    let find = |name: &String| {
+        view.state.node_by_name(name).map(|node| node.id).ok_or_else(|| {
+            body("unknown-node", format!("there is no node {name}"), "See `mainstay node list`.")
+        })
+    };
+    let journal_bytes = request.journal_bytes.unwrap_or(JOURNAL_BYTES_DEFAULT);
+    let needed = pool::replica_bytes(&request.volumes, journal_bytes);
+    let mut replicas: Vec<NodeId> = request.replicas.iter().map(find).collect::<Result<_, _>>()?;
+    if replicas.is_empty() {
+        let mut free: Vec<(u64, NodeId)> = live.pools.iter().map(|(&node, &bytes)| (bytes, node)).collect();
+        free.sort_by_key(|&(bytes, node)| (std::cmp::Reverse(bytes), node));
+        let count = request.replica_count.map_or_else(|| free.len().min(2), |count| count as usize);
+        if free.len() < count {
+            return Err(body(
+                "too-few-nodes",
+                format!("{count} replicas are wanted, and {} nodes answer", free.len()),
+                "Bring nodes up, or ask for fewer replicas.",
+            ));
+        }
+        replicas = free.into_iter().take(count).map(|(_, node)| node).collect();
+    }
+    for &node in &replicas {
+        let name = view.state.node_name(node);
+        match live.pools.get(&node) {
+            Some(&free) if free >= needed => {}
+            Some(free) => {
+                return Err(body(
+                    "pool-too-small",
+                    format!("the pool of {name} has {free} bytes free, and a replica takes {needed}"),
+                    "Choose another node, or make the resource smaller.",
+                ));
+            }
+            None => {
+                return Err(body(
+                    "node-unreachable",
+                    format!("node {name} does not answer"),
+                    "Bring it up, or choose another node.",
+                ));
+            }
+        }
+    }
+    let preferred = request.preferred.iter().map(find).collect::<Result<_, _>>()?;
+    Ok(ResourceSpec { volumes: request.volumes.clone(), journal_bytes, replicas, preferred })
+}
+
+/// Waits until every replica exists and the devices are there. If some node cannot make its replica, the
+/// whole creation is undone.
+fn await_creation(agent: &Agent, member: &Member, id: ResourceId) -> Result<(), ErrorBody> {
+    let deadline = Instant::now() + CREATE_TIMEOUT;
+    loop {
+        std::thread::sleep(Duration::from_millis(100));
+        let view = member.log.view();
+        let Some(resource) = view.state.resources.get(&id) else {
+            return Err(body("conflict", "the resource was deleted meanwhile", ""));
+        };
+        let live = agent.ask_all(member, &view);
+        let failure =
+            live.failures.iter().find_map(|(node, failures)| failures.get(&id).map(|error| (node, error)));
+        if let Some((&node, error)) =
+            failure.filter(|_| resource.record.replicas.len() < resource.spec.replicas.len())
+        {
+            settle(member.log.propose(Command::DeleteResource { resource: id }, PROPOSE_TIMEOUT))?;
+            let mut failure = from_engine(error.clone());
+            failure.message = format!(
+                "{} could not make its replica, so the resource is removed again: {}",
+                view.state.node_name(node),
+                failure.message
+            );
+            return Err(failure);
+        }
+        let serving =
+            resource.record.primary.and_then(|primary| live.engines.get(&primary)).is_some_and(|engine| {
+                engine.replicas.iter().any(|replica| replica.resource == id && !replica.devices.is_empty())
+            });
+        if serving {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            return Err(body(
+                "creation-unfinished",
+                "the resource is recorded, but is not being served yet",
+                "See `mainstay status`; creation goes on by itself.",
+            ));
+        }
+    }
+}
+
+async fn delete_resource(Shared(agent): App, Path(name): Path<String>) -> Answer<Accepted> {
+    change(agent, move |view| {
+        Ok((
+            Command::DeleteResource { resource: find_resource(view, &name)?.id },
+            format!("resource {name} is being deleted"),
+        ))
+    })
+    .await
+}
+
+async fn scrub(Shared(agent): App, Path(name): Path<String>) -> Answer<ScrubReport> {
+    blocking(move || {
+        let member = agent.member()?;
+        let view = member.log.view();
+        let resource = find_resource(&view, &name)?;
+        let mut report = scrub_once(&agent, &member, &view, resource);
+        // Replicas commit the same entries a moment apart; only digests of one position can be compared.
+        for _ in 1..SCRUB_ATTEMPTS {
+            let mut positions =
+                report.replicas.iter().filter(|one| one.failure.is_none()).map(|one| one.index);
+            let first = positions.next();
+            if positions.all(|position| Some(position) == first) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+            report = scrub_once(&agent, &member, &view, resource);
+        }
+        let positions: BTreeSet<u64> = report.replicas.iter().map(|one| one.index).collect();
+        if positions.len() > 1 && report.replicas.iter().all(|one| one.failure.is_none()) {
+            return Err(body(
+                "scrub-moving",
+                "the replicas could not be read at one position, because the resource is being written",
+                "Try again when fewer writes arrive.",
+            ));
+        }
+        Ok(report)
+    })
+    .await
+}
+
+fn scrub_once(agent: &Arc<Agent>, member: &Arc<Member>, view: &View, resource: &Resource) -> ScrubReport {
+    let id = resource.id;
+    let threads: Vec<_> = resource
+        .spec
+        .replicas
+        .iter()
+        .map(|&node| {
+            let (agent, member) = (agent.clone(), member.clone());
+            std::thread::spawn(move || {
+                let question = Call::Engine(Request::Digest { resource: id });
+                (node, agent.ask(&member, node, question, SCRUB_TIMEOUT))
+            })
+        })
+        .collect();
+    let mut replicas = Vec::new();
+    for thread in threads {
+        let Ok((node, answer)) = thread.join() else { continue };
+        let failed = |why: String| ScrubReplica {
+            node: view.state.node_name(node),
+            index: 0,
+            volumes: Vec::new(),
+            failure: Some(why),
+        };
+        replicas.push(match answer {
+            Ok(CallReply::Engine(Reply::Digest(DigestReport { index, volumes, .. }))) => ScrubReplica {
+                node: view.state.node_name(node),
+                index: index.0,
+                volumes: volumes.into_iter().map(|volume| volume.digest).collect(),
+                failure: None,
+            },
+            Ok(CallReply::Error(error)) | Err(error) => failed(error.message),
+            Ok(_) => failed("an answer to another question".to_owned()),
+        });
+    }
+    let whole = replicas.iter().all(|one| one.failure.is_none());
+    let equal = whole
+        && replicas
+            .windows(2)
+            .all(|pair| pair[0].volumes == pair[1].volumes && pair[0].index == pair[1].index);
+    let index = replicas.iter().map(|one| one.index).max().unwrap_or(0);
+    ScrubReport { resource: resource.name.clone(), index, equal, replicas }
+}
+
+async fn services(Shared(agent): App) -> Answer<Vec<ServiceView>> {
+    blocking(move || Ok(views::services(&agent.member()?.log.view().state))).await
+}
+
+async fn service(Shared(agent): App, Path(name): Path<String>) -> Answer<ServiceView> {
+    blocking(move || service_view(&agent.member()?.log.view(), &name)).await
+}
+
+fn service_view(view: &View, name: &str) -> Result<ServiceView, ErrorBody> {
+    match view.state.services.get(name) {
+        Some(service) => Ok(views::service(&view.state, name, service)),
+        None => Err(body(
+            "unknown-service",
+            format!("there is no service {name}"),
+            "See `mainstay service list`.",
+        )),
+    }
+}
+
+async fn apply_service(Shared(agent): App, Json(request): Json<ServiceApply>) -> Answer<ServiceView> {
+    blocking(move || {
+        let member = agent.member()?;
+        let spec = ServiceSpec::parse(&request.toml)
+            .map_err(|error| body("bad-service-file", error.to_string(), error.remedy))?;
+        let name = spec.name.clone();
+        settle(member.log.propose(Command::ApplyService { spec }, PROPOSE_TIMEOUT))?;
+        service_view(&member.log.view(), &name)
+    })
+    .await
+}
+
+async fn delete_service(Shared(agent): App, Path(name): Path<String>) -> Answer<Accepted> {
+    change(agent, move |_| {
+        let message = format!("service {name} is being stopped and deleted");
+        Ok((Command::DeleteService { name }, message))
+    })
+    .await
+}
+
+async fn move_service(
+    Shared(agent): App,
+    Path(name): Path<String>,
+    Json(request): Json<ServiceMove>,
+) -> Answer<Accepted> {
+    change(agent, move |view| {
+        let to = view.state.node_by_name(&request.to).map(|node| node.id).ok_or_else(|| {
+            body("unknown-node", format!("there is no node {}", request.to), "See `mainstay node list`.")
+        })?;
+        let message = format!("service {name} moves to {}", request.to);
+        Ok((Command::MoveService { name, to }, message))
+    })
+    .await
+}
+
+async fn change(
+    agent: Arc<Agent>,
+    command: impl FnOnce(&View) -> Result<(Command, String), ErrorBody> + Send + 'static,
+) -> Answer<Accepted> {
+    blocking(move || {
+        let member = agent.member()?;
+        let (command, message) = command(&member.log.view())?;
+        settle(member.log.propose(command, PROPOSE_TIMEOUT))?;
+        Ok(Accepted { revision: member.log.view().state.revision, message })
+    })
+    .await
+}
+
+#[derive(Deserialize)]
+struct EventsQuery {
+    #[serde(default)]
+    after: u64,
+    #[serde(default)]
+    wait_ms: u64,
+}
+
+async fn events(Shared(agent): App, Query(query): Query<EventsQuery>) -> Answer<EventsPage> {
+    let member = agent.member()?;
+    let mut last_event = member.last_event.clone();
+    let wait = Duration::from_millis(query.wait_ms.min(EVENTS_WAIT_MS_MAX));
+    let newer = last_event.wait_for(|last| *last > query.after);
+    // Without newer events in time the answer is an empty page.
+    drop(tokio::time::timeout(wait, newer).await);
+    Ok(Json(views::events(&member.log.view().state, query.after)))
+}

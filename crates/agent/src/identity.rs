@@ -1,0 +1,67 @@
+//! Who this node is, in `<state>/identity.json`. Written once, durably, when it becomes a member.
+
+use mainstay_types::NodeId;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+
+const FILE: &str = "identity.json";
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Identity {
+    pub cluster: u64,
+    pub cluster_name: String,
+    pub node: NodeId,
+    pub name: String,
+}
+
+impl Identity {
+    /// `None` before the node is a member.
+    ///
+    /// # Errors
+    /// When the file is there and cannot be read.
+    pub fn load(state_dir: &Path) -> io::Result<Option<Self>> {
+        match fs::read(state_dir.join(FILE)) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(io::Error::other),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// # Errors
+    /// When it could not be made durable.
+    pub fn save(&self, state_dir: &Path) -> io::Result<()> {
+        let bytes = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
+        write_durable(&state_dir.join(FILE), &bytes)
+    }
+}
+
+/// Replaces a file as a whole: after a crash it has the old content or the new.
+///
+/// # Errors
+/// When the new content may not survive a power cut.
+pub fn write_durable(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(directory)?;
+    let fresh = path.with_extension("new");
+    let mut file = File::create(&fresh)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&fresh, path)?;
+    File::open(directory)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_is_what_was_saved() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Identity::load(dir.path()).unwrap(), None);
+        let identity = Identity { cluster: 7, cluster_name: "c".into(), node: NodeId(3), name: "n3".into() };
+        identity.save(dir.path()).unwrap();
+        assert_eq!(Identity::load(dir.path()).unwrap(), Some(identity));
+    }
+}

@@ -1,0 +1,245 @@
+//! The thread that keeps this node's lease and watches those of the others (R10).
+//!
+//! Guarantees
+//! - Heartbeats are sent, answered and counted on a thread that never touches a disk and waits for nobody:
+//!   suspicions are made durable on a second thread, proposals are handed over, frames are queued.
+//! - A suspicion is reported only after it is durable, and is known again after a restart.
+//! - The engine hears of a longer lease at once.
+
+use crate::clock::boot_now;
+use crate::engine_link::EngineLink;
+use crate::messages::{LeaseMessage, random_u64};
+use crate::raft::store::{RaftStoreError, open_database};
+use crate::raft::{ConsensusLog, View};
+use crate::threads::spawn;
+use crate::transport::Transport;
+use mainstay_control::lease::{self, Effect, Event, LeaseMachine, Suspect};
+use mainstay_control::state::Command;
+use mainstay_types::{NodeId, Time};
+use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::time::Duration;
+
+/// Generations that were ever suspected here, and have not been superseded: node -> generation.
+const SUSPECTS: TableDefinition<u32, u64> = TableDefinition::new("suspects");
+/// Messages that wait for the thread; more are dropped.
+const QUEUE_MAX: usize = 1024;
+
+enum Input {
+    Event(Event),
+    Leader(bool),
+    Stop,
+}
+
+/// The way to the thread. Clones share it.
+#[derive(Clone)]
+pub struct LeaseKeeper {
+    queue: SyncSender<Input>,
+    until: Arc<AtomicU64>,
+}
+
+/// Called whenever the end of the lease moved.
+pub type OnLease = Box<dyn Fn(Time) + Send>;
+
+/// Starts the threads. `path` is the file of the suspicions.
+///
+/// # Errors
+/// When that file cannot be used.
+pub fn start(
+    node: NodeId,
+    path: &Path,
+    transport: Transport,
+    log: Arc<dyn ConsensusLog>,
+    engine: EngineLink,
+    on_lease: OnLease,
+) -> Result<LeaseKeeper, RaftStoreError> {
+    let database = open_database(path)?;
+    let failed = |source: redb::Error| RaftStoreError::Database {
+        path: PathBuf::from(path),
+        source: Box::new(source),
+    };
+    let suspects = load(&database).map_err(failed)?;
+    let machine = LeaseMachine::new(node, random_u64(), suspects, boot_now());
+    let (queue, inputs) = sync_channel(QUEUE_MAX);
+    let (persist, to_persist) = channel();
+    let keeper = LeaseKeeper { queue: queue.clone(), until: Arc::new(AtomicU64::new(0)) };
+    let persisted = queue.clone();
+    spawn("agent-suspects", move || persist_loop(&database, &to_persist, &persisted));
+    let until = keeper.until.clone();
+    let views = queue;
+    let voters_log = log.clone();
+    // A view must not get lost, and must be here before the reconciler acts on the same state. The thread takes
+    // it soon: it waits for nothing but the engine's socket, and there not long.
+    log.subscribe(Box::new(move |view: &View| {
+        drop(views.send(Input::Event(Event::View(lease::View::of(&view.state)))));
+        drop(views.send(Input::Leader(view.is_leader)));
+    }));
+    spawn("agent-lease", move || {
+        let runner = Runner {
+            machine,
+            transport,
+            log: voters_log,
+            engine,
+            on_lease,
+            persist,
+            until,
+            is_leader: AtomicBool::new(false),
+        };
+        runner.run(&inputs);
+    });
+    Ok(keeper)
+}
+
+impl LeaseKeeper {
+    /// Takes a message of another agent.
+    pub fn message(&self, from: NodeId, message: LeaseMessage) {
+        let event = match message {
+            LeaseMessage::Heartbeat(heartbeat) => Event::Heartbeat { from, heartbeat },
+            LeaseMessage::Ack(ack) => Event::Ack { from, ack },
+        };
+        drop(self.queue.try_send(Input::Event(event)));
+    }
+
+    /// When this node's lease ends.
+    #[must_use]
+    pub fn until(&self) -> Time {
+        Time(self.until.load(Ordering::SeqCst))
+    }
+
+    /// Ends the threads.
+    pub fn stop(&self) {
+        drop(self.queue.try_send(Input::Stop));
+    }
+}
+
+struct Runner {
+    machine: LeaseMachine,
+    transport: Transport,
+    log: Arc<dyn ConsensusLog>,
+    engine: EngineLink,
+    on_lease: OnLease,
+    persist: Sender<Suspect>,
+    until: Arc<AtomicU64>,
+    is_leader: AtomicBool,
+}
+
+impl Runner {
+    fn run(mut self, inputs: &Receiver<Input>) {
+        loop {
+            let wait_us = self.machine.next_deadline().0.saturating_sub(boot_now().0);
+            match inputs.recv_timeout(Duration::from_micros(wait_us)) {
+                Ok(Input::Event(event)) => self.machine.handle(boot_now(), event),
+                Ok(Input::Leader(is_leader)) => self.is_leader.store(is_leader, Ordering::Relaxed),
+                Ok(Input::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let now = boot_now();
+            if now >= self.machine.next_deadline() {
+                self.machine.handle(now, Event::Tick);
+            }
+            while let Some(effect) = self.machine.poll() {
+                self.carry_out(effect);
+            }
+        }
+    }
+
+    fn carry_out(&self, effect: Effect) {
+        match effect {
+            Effect::SendHeartbeat { to, heartbeat } => {
+                self.transport.send_lease(to, &LeaseMessage::Heartbeat(heartbeat));
+            }
+            Effect::SendAck { to, ack } => {
+                self.transport.send_lease(to, &LeaseMessage::Ack(ack));
+            }
+            Effect::PersistSuspect(suspect) => {
+                tracing::warn!(node = %suspect.node, "a node has been silent for longer than its lease; making the suspicion durable");
+                // The other thread ends only with the process.
+                let _ = self.persist.send(suspect);
+            }
+            Effect::LeaseUntil(until) => {
+                self.until.store(until.0, Ordering::SeqCst);
+                self.engine.lease(until);
+                (self.on_lease)(until);
+            }
+            Effect::ProposeDead(Suspect { node, generation }) => {
+                if self.is_leader.load(Ordering::Relaxed) {
+                    self.log.submit(Command::NodeDead { node, generation });
+                }
+            }
+            Effect::ProposeRejoin { generation } => {
+                let node = self.own();
+                self.log.submit(Command::NodeRejoin { node, generation });
+            }
+        }
+    }
+
+    fn own(&self) -> NodeId {
+        self.transport.own_node().unwrap_or_default()
+    }
+}
+
+fn persist_loop(database: &Database, suspects: &Receiver<Suspect>, answer: &SyncSender<Input>) {
+    while let Ok(suspect) = suspects.recv() {
+        match save(database, suspect) {
+            Ok(()) => {
+                if answer.send(Input::Event(Event::SuspectPersisted(suspect))).is_err() {
+                    return;
+                }
+            }
+            Err(error) => {
+                // Not durable: never reported. The other voters decide without this one.
+                tracing::error!(%error, "a suspicion could not be made durable; this voter stays silent about it");
+            }
+        }
+    }
+}
+
+fn load(database: &Database) -> Result<Vec<Suspect>, redb::Error> {
+    let read = database.begin_read()?;
+    let table = match read.open_table(SUSPECTS) {
+        Ok(table) => table,
+        Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
+        Err(error) => return Err(error.into()),
+    };
+    let mut suspects = Vec::new();
+    for item in table.iter()? {
+        let (node, generation) = item?;
+        suspects.push(Suspect { node: NodeId(node.value()), generation: generation.value() });
+    }
+    Ok(suspects)
+}
+
+fn save(database: &Database, suspect: Suspect) -> Result<(), redb::Error> {
+    let mut write = database.begin_write()?;
+    write.set_durability(Durability::Immediate)?;
+    {
+        let mut table = write.open_table(SUSPECTS)?;
+        let known = table.get(suspect.node.0)?.map_or(0, |value| value.value());
+        table.insert(suspect.node.0, known.max(suspect.generation))?;
+    }
+    write.commit()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suspicions_are_known_again_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("suspects.redb");
+        let suspect = |node, generation| Suspect { node: NodeId(node), generation };
+        {
+            let database = open_database(&path).unwrap();
+            assert!(load(&database).unwrap().is_empty());
+            for suspect in [suspect(2, 1), suspect(3, 5), suspect(2, 4), suspect(2, 3)] {
+                save(&database, suspect).unwrap();
+            }
+        }
+        assert_eq!(load(&open_database(&path).unwrap()).unwrap(), [suspect(2, 4), suspect(3, 5)]);
+    }
+}

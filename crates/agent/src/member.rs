@@ -1,0 +1,154 @@
+//! What runs on a node that is a member of a cluster: log, lease, reconciler.
+
+use crate::AgentOptions;
+use crate::engine_link::{EngineInput, EngineLink};
+use crate::error::AgentError;
+use crate::identity::Identity;
+use crate::lease::{self, LeaseKeeper};
+use crate::node::{self, Input, NodeHandle, NodeParts};
+use crate::raft::store::RaftStore;
+use crate::raft::{self, ConsensusLog, RaftHandle, RaftSettings, View};
+use crate::replicas::Replicas;
+use crate::service::mount::cgroup2_mount;
+use crate::service::runner::Places;
+use crate::threads::lock;
+use crate::transport::Transport;
+use mainstay_types::NodeId;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use tokio::sync::watch;
+
+/// Named file of the replicated log.
+#[must_use]
+pub fn log_path(state_dir: &Path) -> PathBuf {
+    state_dir.join("agent.redb")
+}
+
+/// Named file of the durable suspicions.
+#[must_use]
+pub fn suspects_path(state_dir: &Path) -> PathBuf {
+    state_dir.join("suspects.redb")
+}
+
+pub struct Member {
+    pub identity: Identity,
+    pub log: RaftHandle,
+    pub lease: LeaseKeeper,
+    pub node: NodeHandle,
+    pub replicas: Arc<Replicas>,
+    pub transport: Transport,
+    /// Number of the newest event.
+    pub last_event: watch::Receiver<u64>,
+}
+
+impl Member {
+    /// Starts everything. `fatal` hears why the agent has to end.
+    ///
+    /// # Errors
+    /// When something on disk cannot be used.
+    pub fn start(
+        identity: Identity,
+        options: &AgentOptions,
+        transport: Transport,
+        engine: EngineLink,
+        engine_inputs: &EngineInputs,
+        fatal: &SyncSender<String>,
+    ) -> Result<Self, AgentError> {
+        transport.set_identity(identity.cluster, identity.node);
+        let file = |path: &Path| {
+            let path = path.to_path_buf();
+            move |source| AgentError::File { path, source }
+        };
+        let replicas =
+            Arc::new(Replicas::open(&options.state_dir, engine.clone()).map_err(file(&options.state_dir))?);
+        let places = Places {
+            cgroup_root: cgroup_root(options, &identity)?,
+            state_dir: options.state_dir.clone(),
+            run_dir: options.run_dir.clone(),
+        };
+        let store = RaftStore::open(&log_path(&options.state_dir))?;
+        let fatal = fatal.clone();
+        let settings =
+            RaftSettings { node: identity.node, on_fatal: Box::new(move |why| drop(fatal.try_send(why))) };
+        let log = raft::start(store, transport.clone(), settings)?;
+        let peers = transport.clone();
+        let own = identity.node;
+        let (event_sender, last_event) = watch::channel(0);
+        log.subscribe(Box::new(move |view: &View| {
+            let addresses: BTreeMap<NodeId, String> = view
+                .state
+                .nodes
+                .values()
+                .filter(|node| node.id != own)
+                .map(|node| (node.id, node.agent_addr.clone()))
+                .collect();
+            peers.set_peers(&addresses);
+            event_sender.send_if_modified(|last| {
+                std::mem::replace(last, view.state.last_event) != view.state.last_event
+            });
+        }));
+        let node = node::start(NodeParts {
+            node: identity.node,
+            log: Arc::new(log.clone()),
+            engine: engine.clone(),
+            replicas: replicas.clone(),
+            places,
+        });
+        engine_inputs.connect(node.clone(), engine.is_connected());
+        let leases = node.clone();
+        let lease = lease::start(
+            identity.node,
+            &suspects_path(&options.state_dir),
+            transport.clone(),
+            Arc::new(log.clone()),
+            engine,
+            Box::new(move |until| leases.send(Input::Lease(until))),
+        )?;
+        Ok(Self { identity, log, lease, node, replicas, transport, last_event })
+    }
+
+    /// Ends the threads that decide. Services and the engine go on.
+    pub fn stop(&self) {
+        self.node.send(Input::Stop);
+        self.lease.stop();
+        self.log.stop();
+    }
+}
+
+/// Passes on what the engine says, from the moment on when there is somebody to hear it.
+#[derive(Clone, Default)]
+pub struct EngineInputs {
+    to: Arc<Mutex<Option<NodeHandle>>>,
+}
+
+impl EngineInputs {
+    pub fn pass(&self, input: EngineInput) {
+        if let Some(node) = lock(&self.to).as_ref() {
+            node.send(Input::Engine(input));
+        }
+    }
+
+    fn connect(&self, node: NodeHandle, connected: bool) {
+        let mut to = lock(&self.to);
+        if connected {
+            node.send(Input::Engine(EngineInput::Connected));
+        }
+        *to = Some(node);
+    }
+}
+
+fn cgroup_root(options: &AgentOptions, identity: &Identity) -> Result<PathBuf, AgentError> {
+    if let Some(root) = &options.cgroup_root {
+        return Ok(root.clone());
+    }
+    let mount = cgroup2_mount().ok_or(AgentError::NoCgroup)?;
+    Ok(mount.join("mainstay").join(&identity.name))
+}
+
+/// A bounded channel for the reason why the agent ends: the first one counts.
+#[must_use]
+pub fn fatal_channel() -> (SyncSender<String>, std::sync::mpsc::Receiver<String>) {
+    sync_channel(1)
+}

@@ -1,0 +1,525 @@
+//! The reconciler of this node: it compares what the cluster agreed on with what is here, and acts.
+//!
+//! Guarantees
+//! - It decides nothing: `mainstay_control::reconcile::plan` says what is due. Called after every change and at
+//!   least once per second.
+//! - It never waits long: replicas are handled on threads of their own, one job per replica at a time, services by
+//!   their runners, proposals by the log's thread.
+//! - The engine knows what to silence before a service starts (R19). Without its confirmation nothing starts.
+//! - The state of a service is reported until the cluster state says the same.
+
+use crate::clock::boot_now;
+use crate::engine_link::{EngineInput, EngineLink};
+use crate::raft::{ConsensusLog, View};
+use crate::replicas::Replicas;
+use crate::service::runner::{Done, OnDone, Places, Runner};
+use crate::threads::{lock, spawn};
+use mainstay_api::engine::{
+    self, DataState, EngineError, EngineEvent, GuardEntry, ProposalEvent, ProposedChange, ReplicaStatus,
+    Request,
+};
+use mainstay_control::State;
+use mainstay_control::reconcile::{self, Action, Observed, ReplicaObserved, Role, ServiceObserved};
+use mainstay_control::state::{Command, IssChange, ServicePhase};
+use mainstay_ha::{Event, Report};
+use mainstay_types::{NodeId, ResourceId, Time};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const TICK: Duration = Duration::from_secs(1);
+/// Services are killed when the lease has less than this left; the engine's guard does the same (R19).
+pub const GUARD_MARGIN_MS: u64 = 400;
+/// The same proposal is not made again before this time.
+const REPEAT_PROPOSAL_AFTER: Duration = Duration::from_millis(800);
+/// A failed job of a replica is not started again before this time.
+const RETRY_JOB_AFTER: Duration = Duration::from_secs(1);
+const GUARD_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// What wakes the reconciler.
+pub enum Input {
+    State(View),
+    Engine(EngineInput),
+    Service(Done),
+    Lease(Time),
+    JobDone { resource: ResourceId, job: &'static str, result: Result<(), EngineError> },
+    Stop,
+}
+
+/// What the reconciler is started with.
+pub struct NodeParts {
+    pub node: NodeId,
+    pub log: Arc<dyn ConsensusLog>,
+    pub engine: EngineLink,
+    pub replicas: Arc<Replicas>,
+    pub places: Places,
+}
+
+/// The way to the thread.
+#[derive(Clone)]
+pub struct NodeHandle {
+    queue: Sender<Input>,
+}
+
+impl NodeHandle {
+    /// Hands something over; after the thread's end it is dropped.
+    pub fn send(&self, input: Input) {
+        drop(self.queue.send(input));
+    }
+}
+
+/// Starts the thread.
+#[must_use]
+pub fn start(parts: NodeParts) -> NodeHandle {
+    let (queue, inputs) = channel();
+    let handle = NodeHandle { queue };
+    let done_queue = Mutex::new(handle.queue.clone());
+    let on_done: OnDone = Arc::new(move |done| drop(lock(&done_queue).send(Input::Service(done))));
+    let view = parts.log.view();
+    let states = handle.clone();
+    parts.log.subscribe(Box::new(move |view| states.send(Input::State(view.clone()))));
+    let thread_handle = handle.clone();
+    spawn("agent-node", move || {
+        let runners = Runner::load_all(&parts.places, &on_done);
+        let node = Node {
+            parts,
+            queue: thread_handle,
+            on_done,
+            view,
+            runners,
+            lease_until: Time(0),
+            busy: BTreeSet::new(),
+            retry_at: BTreeMap::new(),
+            proposed: Vec::new(),
+            failed: BTreeMap::new(),
+            reports: BTreeMap::new(),
+            guard: None,
+            peers: Vec::new(),
+            swept: false,
+        };
+        node.run(&inputs);
+    });
+    handle
+}
+
+struct Node {
+    parts: NodeParts,
+    queue: NodeHandle,
+    on_done: OnDone,
+    view: View,
+    runners: BTreeMap<String, Runner>,
+    lease_until: Time,
+    /// Replicas with a job under way.
+    busy: BTreeSet<ResourceId>,
+    retry_at: BTreeMap<ResourceId, Instant>,
+    proposed: Vec<(Command, Instant)>,
+    /// Replicas that the present engine process has given up.
+    failed: BTreeMap<ResourceId, String>,
+    /// Newest report per service and when it was last proposed.
+    reports: BTreeMap<String, (Report, Option<Instant>)>,
+    /// What the engine confirmed; `None` when it has to be told.
+    guard: Option<Vec<GuardEntry>>,
+    peers: Vec<engine::Peer>,
+    /// No remains of forgotten instances are left here.
+    swept: bool,
+}
+
+impl Node {
+    fn run(mut self, inputs: &Receiver<Input>) {
+        loop {
+            let mut input = inputs.recv_timeout(self.patience());
+            loop {
+                match input {
+                    Ok(Input::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                    Ok(input) => self.take(input),
+                    Err(RecvTimeoutError::Timeout) => break,
+                }
+                input = inputs.recv_timeout(Duration::ZERO);
+            }
+            self.reconcile();
+        }
+    }
+
+    /// Until when nothing has to be done unless something happens.
+    fn patience(&self) -> Duration {
+        let now = boot_now();
+        let lease_end = Time(self.lease_until.0.saturating_sub(GUARD_MARGIN_MS * 1000));
+        self.runners
+            .values()
+            .filter_map(Runner::next_deadline)
+            .chain((lease_end > now).then_some(lease_end))
+            .map(|deadline| Duration::from_micros(deadline.0.saturating_sub(now.0)))
+            .fold(TICK, Duration::min)
+    }
+
+    fn take(&mut self, input: Input) {
+        match input {
+            Input::State(view) => self.view = view,
+            Input::Lease(until) => self.lease_until = until,
+            Input::Engine(EngineInput::Connected) => {
+                // A new engine process knows nothing; an old one is told again.
+                self.guard = None;
+                self.peers.clear();
+                self.retry_at.clear();
+            }
+            Input::Engine(EngineInput::Disconnected) => {
+                self.failed.clear();
+                self.guard = None;
+            }
+            Input::Engine(EngineInput::Event(event)) => self.engine_event(*event),
+            Input::Service(Done { service, event }) => {
+                if let Some(runner) = self.runners.get_mut(&service) {
+                    runner.handle(boot_now(), event);
+                }
+            }
+            Input::JobDone { resource, job, result } => {
+                self.busy.remove(&resource);
+                if let Err(error) = result {
+                    tracing::warn!(%resource, job, %error, "a job of a replica failed; it is tried again");
+                    self.retry_at.insert(resource, Instant::now() + RETRY_JOB_AFTER);
+                }
+            }
+            Input::Stop => {}
+        }
+    }
+
+    fn engine_event(&mut self, event: EngineEvent) {
+        match event {
+            EngineEvent::Replica(status) => {
+                link_devices(&self.parts.places.run_dir, &status);
+                if let Some(proposal) = status.proposal {
+                    self.engine_proposal(proposal);
+                }
+            }
+            EngineEvent::Proposal(proposal) => self.engine_proposal(proposal),
+            EngineEvent::Failed { resource, reason } => {
+                tracing::error!(%resource, reason, "the engine has given a replica up");
+                self.failed.insert(resource, reason);
+            }
+            EngineEvent::LeaseLost { until_us } => {
+                tracing::error!(
+                    until_us = until_us.0,
+                    "the engine has silenced this node, because its lease ran out"
+                );
+                for runner in self.runners.values_mut() {
+                    runner.handle(boot_now(), Event::LeaseLost);
+                }
+            }
+        }
+    }
+
+    fn engine_proposal(&mut self, proposal: ProposalEvent) {
+        let ProposalEvent { resource, version, epoch, change } = proposal;
+        let change = match change {
+            ProposedChange::Shrink { remove } => IssChange::Shrink { remove },
+            ProposedChange::Grow { add } => IssChange::Grow { add },
+            ProposedChange::StepDown { reason } => {
+                let current = self.view.state.resources.get(&resource).map(|known| known.record.version);
+                if current == Some(version) {
+                    self.failed.insert(resource, reason);
+                }
+                return;
+            }
+        };
+        self.propose(Command::ChangeIss { resource, version, epoch, change });
+    }
+
+    fn propose(&mut self, command: Command) {
+        let now = Instant::now();
+        self.proposed.retain(|(_, at)| now.duration_since(*at) < REPEAT_PROPOSAL_AFTER);
+        if self.proposed.iter().any(|(known, _)| *known == command) {
+            return;
+        }
+        self.parts.log.submit(command.clone());
+        self.proposed.push((command, now));
+    }
+
+    fn reconcile(&mut self) {
+        let state = self.view.state.clone();
+        if state.cluster.is_none() {
+            return;
+        }
+        self.tell_engine(&state);
+        self.sweep(&state);
+        let now = boot_now();
+        for runner in self.runners.values_mut() {
+            if runner.next_deadline().is_some_and(|deadline| deadline <= now) {
+                runner.handle(now, Event::Tick);
+            }
+        }
+        let observed = self.observe();
+        for action in reconcile::plan(self.parts.node, &state, &observed) {
+            self.act(&state, action);
+        }
+        self.tell_guard(None);
+        for (name, runner) in &mut self.runners {
+            runner.carry_out();
+            for report in runner.take_reports() {
+                tracing::info!(service = name, phase = ?report.phase, detail = report.detail, "service");
+                self.reports.insert(name.clone(), (report, None));
+            }
+        }
+        self.report(&state);
+    }
+
+    fn observe(&self) -> Observed {
+        let lease_valid = boot_now().plus_ms(GUARD_MARGIN_MS) < self.lease_until;
+        let replicas = self
+            .parts
+            .engine
+            .replicas()
+            .into_iter()
+            .map(|(resource, status)| (resource, self.observe_replica(&status)))
+            .collect();
+        let services = self
+            .runners
+            .iter()
+            .map(|(name, runner)| {
+                let machine = runner.machine();
+                let seen = ServiceObserved {
+                    phase: machine.phase(),
+                    epoch: machine.epoch(),
+                    round: machine.round(),
+                    spent_epoch: machine.spent_epoch(),
+                    revision: runner.revision(),
+                };
+                (name.clone(), seen)
+            })
+            .collect();
+        Observed {
+            lease_valid,
+            engine: self.parts.engine.is_connected(),
+            stored: self.parts.replicas.stored(),
+            replicas,
+            services,
+        }
+    }
+
+    fn observe_replica(&self, status: &ReplicaStatus) -> ReplicaObserved {
+        let failed = self.failed.get(&status.resource).cloned().or_else(|| {
+            (status.data == DataState::Failed).then(|| "its store failed and is no longer used".to_owned())
+        });
+        ReplicaObserved {
+            role: match status.role {
+                engine::Role::Secondary => Role::Secondary,
+                engine::Role::Promoting => Role::Promoting,
+                engine::Role::Primary => Role::Primary,
+                engine::Role::Fenced => Role::Fenced,
+            },
+            epoch: status.epoch,
+            version: status.version,
+            incarnation: status.incarnation,
+            devices_ready: !status.devices.is_empty() && status.devices.len() == status.volumes.len(),
+            failed,
+        }
+    }
+
+    fn act(&mut self, state: &State, action: Action) {
+        match action {
+            Action::CreateReplica { resource } => {
+                if let Some(resource) = state.resources.get(&resource).cloned() {
+                    self.job(resource.id, "create", move |replicas| replicas.create(&resource));
+                }
+            }
+            Action::OpenReplica { resource } => {
+                self.job(resource, "open", move |replicas| replicas.open_replica(resource));
+            }
+            Action::DropReplica { resource } => {
+                self.job(resource, "drop", move |replicas| replicas.drop_replica(resource));
+            }
+            Action::GiveRecord(record) => {
+                self.job(record.resource, "record", move |replicas| replicas.give_record(record));
+            }
+            Action::Demote { resource } => {
+                self.job(resource, "demote", move |replicas| replicas.demote(resource));
+            }
+            Action::StartService { name, epoch, round } => {
+                self.start_service(state, &name, Event::Start { epoch, round })
+            }
+            Action::StopService { name, reason } => {
+                if let Some(runner) = self.runners.get_mut(&name) {
+                    if runner.machine().phase() != ServicePhase::Stopping {
+                        tracing::info!(service = name, reason, "stopping a service");
+                    }
+                    runner.handle(boot_now(), Event::Stop);
+                }
+            }
+            Action::KillService { name } => {
+                if let Some(runner) = self.runners.get_mut(&name) {
+                    runner.handle(boot_now(), Event::LeaseLost);
+                }
+            }
+            Action::ForgetService { name } => {
+                let known = !self.reports.contains_key(&name) || !state.services.contains_key(&name);
+                if known && let Some(runner) = self.runners.remove(&name) {
+                    runner.forget();
+                    self.reports.remove(&name);
+                }
+            }
+            Action::Propose(command) => self.propose(command),
+        }
+    }
+
+    fn start_service(&mut self, state: &State, name: &str, event: Event) {
+        let Some((service, resource)) =
+            state.services.get(name).and_then(|service| Some((service, state.resource_of(service)?)))
+        else {
+            return;
+        };
+        if !self.runners.contains_key(name) {
+            let runner = Runner::new(
+                &service.spec,
+                service.revision,
+                resource.id,
+                &self.parts.places,
+                self.on_done.clone(),
+            );
+            self.runners.insert(name.to_owned(), runner);
+        }
+        if self.tell_guard(Some(name))
+            && let Some(runner) = self.runners.get_mut(name)
+        {
+            runner.handle(boot_now(), event);
+        }
+    }
+
+    fn job(
+        &mut self,
+        resource: ResourceId,
+        job: &'static str,
+        body: impl FnOnce(&Replicas) -> Result<(), EngineError> + Send + 'static,
+    ) {
+        let waits = self.retry_at.get(&resource).is_some_and(|at| *at > Instant::now());
+        if waits || !self.busy.insert(resource) {
+            return;
+        }
+        self.retry_at.remove(&resource);
+        let (replicas, queue) = (self.parts.replicas.clone(), self.queue.clone());
+        spawn("agent-job", move || {
+            let result = body(&replicas);
+            queue.send(Input::JobDone { resource, job, result });
+        });
+    }
+
+    /// Who this node is and who the others are.
+    fn tell_engine(&mut self, state: &State) {
+        let (Some(cluster), Some(me)) = (&state.cluster, state.nodes.get(&self.parts.node)) else { return };
+        self.parts.engine.greet(Request::Hello {
+            node: me.id,
+            cluster: cluster.id,
+            generation: me.generation,
+        });
+        let peers: Vec<engine::Peer> = state
+            .nodes
+            .values()
+            .map(|node| engine::Peer { node: node.id, addr: node.engine_addr.clone() })
+            .collect();
+        if self.peers != peers && self.parts.engine.is_connected() {
+            self.parts.engine.post(Request::Peers { peers: peers.clone() });
+            self.peers = peers;
+        }
+    }
+
+    /// Tells the engine what to silence; `starting` is about to start. `true` when it has confirmed.
+    fn tell_guard(&mut self, starting: Option<&str>) -> bool {
+        let entries: Vec<GuardEntry> = self
+            .runners
+            .iter()
+            .filter(|(name, runner)| Some(name.as_str()) == starting || !runner.machine().phase().is_silent())
+            .map(|(_, runner)| runner.guard().clone())
+            .collect();
+        if self.guard.as_ref() == Some(&entries) {
+            return true;
+        }
+        if !self.parts.engine.is_connected() {
+            return false;
+        }
+        match self.parts.engine.request(Request::Guard { entries: entries.clone() }, GUARD_TIMEOUT) {
+            Ok(_) => {
+                self.guard = Some(entries);
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the engine has not confirmed what to silence; no service starts until it has");
+                false
+            }
+        }
+    }
+
+    /// Once, at the start: an instance that an earlier agent process left and nobody remembers counts as running
+    /// until this was done (R19). Services that are applied later cannot have left anything.
+    fn sweep(&mut self, state: &State) {
+        if std::mem::replace(&mut self.swept, true) {
+            return;
+        }
+        for service in
+            state.services.iter().filter(|(name, _)| !self.runners.contains_key(*name)).map(|(_, one)| one)
+        {
+            Runner::sweep(&service.spec, &self.parts.places);
+        }
+    }
+
+    fn report(&mut self, state: &State) {
+        let node = self.parts.node;
+        let mut due = Vec::new();
+        self.reports.retain(|name, (report, proposed)| {
+            let Some(service) = state.services.get(name) else { return false };
+            let known = service.nodes.get(&node).is_some_and(|on| {
+                on.phase == report.phase
+                    && on.epoch == report.epoch
+                    && on.round == report.round
+                    && on.failures == report.failures
+            });
+            if known && proposed.is_some() {
+                return false;
+            }
+            if proposed.is_none_or(|at| at.elapsed() >= REPEAT_PROPOSAL_AFTER) {
+                *proposed = Some(Instant::now());
+                due.push((name.clone(), report.clone()));
+            }
+            true
+        });
+        for (name, report) in due {
+            let Report { phase, epoch, round, detail, failures } = report;
+            self.parts.log.submit(Command::ServiceStatus {
+                name,
+                node,
+                phase,
+                epoch,
+                round,
+                detail,
+                failures,
+            });
+        }
+    }
+}
+
+/// Keeps `<run>/dev/<resource>/<volume>` pointing at the devices that exist now.
+fn link_devices(run_dir: &Path, status: &ReplicaStatus) {
+    let directory = run_dir.join("dev").join(&status.name);
+    let link = || -> std::io::Result<()> {
+        if status.devices.is_empty() {
+            return match std::fs::remove_dir_all(&directory) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            };
+        }
+        std::fs::create_dir_all(&directory)?;
+        for device in &status.devices {
+            let path = directory.join(device.volume.0.to_string());
+            if std::fs::read_link(&path).ok() == Some(PathBuf::from(&device.path)) {
+                continue;
+            }
+            let fresh = directory.join(format!("{}.new", device.volume.0));
+            drop(std::fs::remove_file(&fresh));
+            std::os::unix::fs::symlink(&device.path, &fresh)?;
+            std::fs::rename(&fresh, &path)?;
+        }
+        Ok(())
+    };
+    if let Err(error) = link() {
+        tracing::warn!(directory = %directory.display(), %error, "cannot name the devices of a resource");
+    }
+}

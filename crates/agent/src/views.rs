@@ -1,0 +1,229 @@
+//! The cluster state as the HTTP API shows it.
+
+use mainstay_api::engine::{self, EngineError, EngineStatus, PeerState, Role};
+use mainstay_api::rest::{
+    ClusterView, DeviceView, EventView, EventsPage, Health, NodeStatus, NodeView, PeerView, ReplicaLive,
+    ReplicaView, ResourceView, ServiceFailure, ServiceView, Severity,
+};
+use mainstay_control::State;
+use mainstay_control::state::{self, Resource, Service};
+use mainstay_types::{NodeId, ResourceId};
+use std::collections::BTreeMap;
+
+/// What was found out from the nodes just now; a node that did not answer is absent.
+#[derive(Default)]
+pub struct Live {
+    pub engines: BTreeMap<NodeId, EngineStatus>,
+    pub pools: BTreeMap<NodeId, u64>,
+    /// Replicas that could not be made.
+    pub failures: BTreeMap<NodeId, BTreeMap<ResourceId, EngineError>>,
+}
+
+/// What the asked agent itself knows about the cluster's connections.
+pub struct Connections<'a> {
+    pub this_node: NodeId,
+    pub leader: Option<NodeId>,
+    pub connected: &'a dyn Fn(NodeId) -> bool,
+}
+
+#[must_use]
+pub fn cluster(state: &State, connections: &Connections<'_>, live: &Live) -> ClusterView {
+    let (id, name) =
+        state.cluster.as_ref().map_or((0, String::new()), |cluster| (cluster.id, cluster.name.clone()));
+    ClusterView {
+        id,
+        name,
+        revision: state.revision,
+        leader: connections.leader.map(|node| state.node_name(node)),
+        this_node: state.node_name(connections.this_node),
+        lease_ms: state.settings.lease_ms,
+        heartbeat_ms: state.settings.heartbeat_ms,
+        nodes: nodes(state, connections, live),
+    }
+}
+
+#[must_use]
+pub fn nodes(state: &State, connections: &Connections<'_>, live: &Live) -> Vec<NodeView> {
+    let mut views: Vec<NodeView> = state
+        .nodes
+        .values()
+        .map(|node| NodeView {
+            id: node.id.0,
+            name: node.name.clone(),
+            agent_address: node.agent_addr.clone(),
+            engine_address: node.engine_addr.clone(),
+            status: match node.status {
+                state::NodeStatus::Alive => NodeStatus::Alive,
+                state::NodeStatus::Dead => NodeStatus::Dead,
+            },
+            generation: node.generation,
+            voter: node.voter,
+            leader: connections.leader == Some(node.id),
+            connected: node.id == connections.this_node || (connections.connected)(node.id),
+            pool_free_bytes: live.pools.get(&node.id).copied(),
+        })
+        .collect();
+    views.sort_by(|a, b| a.name.cmp(&b.name));
+    views
+}
+
+#[must_use]
+pub fn resources(state: &State, live: &Live) -> Vec<ResourceView> {
+    let mut views: Vec<ResourceView> =
+        state.resources.values().map(|one| resource(state, one, live)).collect();
+    views.sort_by(|a, b| a.name.cmp(&b.name));
+    views
+}
+
+#[must_use]
+pub fn resource(state: &State, resource: &Resource, live: &Live) -> ResourceView {
+    let record = &resource.record;
+    let replicas: Vec<ReplicaView> = resource
+        .spec
+        .replicas
+        .iter()
+        .map(|&node| ReplicaView {
+            node: state.node_name(node),
+            in_sync: record.iss_member(node).is_some(),
+            live: live
+                .engines
+                .get(&node)
+                .and_then(|engine| engine.replicas.iter().find(|replica| replica.resource == resource.id))
+                .map(|replica| replica_live(state, replica)),
+        })
+        .collect();
+    ResourceView {
+        id: resource.id.0,
+        name: resource.name.clone(),
+        health: health(state, resource, live),
+        deleting: resource.deleting,
+        volumes: resource.spec.volumes.clone(),
+        journal_bytes: resource.spec.journal_bytes,
+        epoch: record.epoch.0,
+        version: record.version.0,
+        primary: record.primary.map(|node| state.node_name(node)),
+        preferred: resource.spec.preferred.iter().map(|&node| state.node_name(node)).collect(),
+        replicas,
+        failure: resource.failure.clone(),
+        advice: Vec::new(),
+    }
+}
+
+fn health(state: &State, resource: &Resource, live: &Live) -> Health {
+    let record = &resource.record;
+    if resource.deleting || record.replicas.len() < resource.spec.replicas.len() && record.primary.is_none() {
+        return Health::Changing;
+    }
+    let Some(primary) = record.primary else {
+        let promotable = record.iss.iter().any(|member| state.alive(member.node));
+        return if promotable { Health::Changing } else { Health::Down };
+    };
+    let role = live
+        .engines
+        .get(&primary)
+        .and_then(|engine| engine.replicas.iter().find(|replica| replica.resource == resource.id))
+        .map(|replica| replica.role);
+    match role {
+        Some(Role::Promoting | Role::Secondary) => Health::Changing,
+        Some(Role::Fenced) => Health::Down,
+        Some(Role::Primary) | None if record.iss.len() < resource.spec.replicas.len() => Health::Degraded,
+        Some(Role::Primary) => Health::Ok,
+        // The primary's node did not answer; nothing says that it does not serve.
+        None => Health::Degraded,
+    }
+}
+
+fn replica_live(state: &State, replica: &engine::ReplicaStatus) -> ReplicaLive {
+    ReplicaLive {
+        role: name_of(&replica.role),
+        data: name_of(&replica.data),
+        epoch: replica.epoch.0,
+        version: replica.version.0,
+        commit: replica.commit.0,
+        end: replica.end.0,
+        durable: replica.durable.0,
+        devices: replica
+            .devices
+            .iter()
+            .map(|device| DeviceView { volume: device.volume.0, path: device.path.clone() })
+            .collect(),
+        peers: replica
+            .peers
+            .iter()
+            .map(|peer| PeerView {
+                node: state.node_name(peer.node),
+                state: name_of(&peer.state),
+                lag_entries: peer.lag_entries,
+                lag_bytes: peer.lag_bytes,
+                progress_percent: (peer.state == PeerState::Copying)
+                    .then(|| u8::try_from(peer.copied_permille.min(1000) / 10).unwrap_or(100)),
+            })
+            .collect(),
+    }
+}
+
+#[must_use]
+pub fn services(state: &State) -> Vec<ServiceView> {
+    state.services.iter().map(|(name, one)| service(state, name, one)).collect()
+}
+
+#[must_use]
+pub fn service(state: &State, name: &str, service: &Service) -> ServiceView {
+    let primary = state.resource_of(service).and_then(|resource| resource.record.primary);
+    // The primary's own report counts; without one, that of a node where something is left.
+    let shown = primary
+        .and_then(|node| service.nodes.get(&node).map(|on| (node, on)))
+        .or_else(|| service.nodes.iter().find(|(_, on)| !on.phase.is_silent()).map(|(&node, on)| (node, on)))
+        .or_else(|| service.nodes.iter().next().map(|(&node, on)| (node, on)));
+    let failures = service
+        .nodes
+        .iter()
+        .filter(|(_, on)| on.failures > 0 || on.failed_round.is_some())
+        .map(|(&node, on)| ServiceFailure {
+            node: state.node_name(node),
+            count: on.failures,
+            reason: on.detail.clone(),
+        })
+        .collect();
+    ServiceView {
+        name: name.to_owned(),
+        resource: service.spec.resource.clone(),
+        node: primary.map(|node| state.node_name(node)),
+        phase: shown.map_or_else(|| "stopped".to_owned(), |(_, on)| name_of(&on.phase)),
+        phase_node: shown.map(|(node, _)| state.node_name(node)),
+        vip: service.spec.vip.as_ref().map(|vip| vip.address.clone()),
+        deleting: service.deleting,
+        failures,
+        advice: service.halted.iter().cloned().collect(),
+    }
+}
+
+#[must_use]
+pub fn events(state: &State, after: u64) -> EventsPage {
+    let first = state.events.front().map_or(state.last_event + 1, |event| event.index);
+    let events: Vec<EventView> = state
+        .events
+        .iter()
+        .filter(|event| event.index > after)
+        .map(|event| EventView {
+            index: event.index,
+            at_ms: event.at_ms,
+            severity: match event.severity {
+                state::Severity::Info => Severity::Info,
+                state::Severity::Warning => Severity::Warning,
+                state::Severity::Critical => Severity::Error,
+            },
+            subject: event.subject.replacen(' ', "/", 1),
+            text: event.text.clone(),
+        })
+        .collect();
+    EventsPage { events, last: state.last_event, gap: after + 1 < first && after < state.last_event }
+}
+
+/// The name that serde gives to a value without fields.
+fn name_of(value: &impl serde::Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(name)) => name,
+        _ => String::new(),
+    }
+}
