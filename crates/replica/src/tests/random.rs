@@ -157,11 +157,15 @@ fn one_seed() {
 }
 
 /// A bug counts as caught by a fault, by a broken assertion, or by replicas that differ.
-fn caught(bug: Bug, seeds: u64) -> Option<u64> {
+fn caught(bug: Bug, seeds: u64) -> Option<(u64, String)> {
     plant(Some(bug));
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
-    let found = (0..seeds).find(|seed| !matches!(std::panic::catch_unwind(|| play(*seed)), Ok(Ok(_))));
+    let found = (0..seeds).find_map(|seed| match std::panic::catch_unwind(|| play(seed)) {
+        Ok(Ok(_)) => None,
+        Ok(Err(wrong)) => Some((seed, wrong)),
+        Err(_) => Some((seed, "a broken assertion".to_owned())),
+    });
     std::panic::set_hook(hook);
     plant(None);
     found
@@ -184,7 +188,7 @@ fn every_planted_bug_is_caught() {
     let mut missed = Vec::new();
     for bug in bugs {
         match caught(bug, seeds(8000)) {
-            Some(seed) => println!("{bug:?} is caught by seed {seed}"),
+            Some((seed, wrong)) => println!("{bug:?} is caught by seed {seed}: {wrong:.120}"),
             None => missed.push(bug),
         }
     }
