@@ -24,6 +24,7 @@ fn copy(lab: &mut Lab, log: &mut Log, random: &mut Random, crash_percent: u64) -
     let mut appended = start.index;
     let mut need = start.index;
     let mut to_copy: Option<Vec<(VolumeId, u32)>> = None;
+    let mut in_transit = Vec::new();
     let mut finishing = false;
     for _ in 0..600 {
         if random.chance(crash_percent) {
@@ -64,14 +65,20 @@ fn copy(lab: &mut Lab, log: &mut Log, random: &mut Random, crash_percent: u64) -
                     let zero = data.iter().all(|&byte| byte == 0);
                     let data = if zero { Bytes::new() } else { Bytes::copy_from_slice(data) };
                     let version = log.versions(at)[&(volume, extent)];
-                    lab.store.install_extent(volume, extent, version, data);
+                    in_transit.push((volume, extent, version, data));
                 }
-                Some(_) if !finishing => {
+                Some(_) if !finishing && in_transit.is_empty() => {
                     finishing = true;
                     lab.store.finish_copy(need);
                 }
                 Some(_) => {}
             },
+            // An extent is under way for a while, and the stream overtakes it.
+            6 if !in_transit.is_empty() => {
+                let at = random.below(in_transit.len());
+                let (volume, extent, version, data) = in_transit.swap_remove(at);
+                lab.store.install_extent(volume, extent, version, data);
+            }
             6 => lab.store.destage_now(),
             _ => {
                 lab.pump();
