@@ -18,6 +18,7 @@ use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView, ErrorBody};
 use mainstay_control::State;
 use mainstay_control::state::{Command, Entry, NodeStatus, Outcome, Refusal, Settings};
 use mainstay_types::NodeId;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
@@ -147,8 +148,13 @@ impl Agent {
                 _ => {}
             }
         }
-        let identity =
-            Identity { cluster, cluster_name: request.name.clone(), node, name: request.node.clone() };
+        let identity = Identity {
+            cluster,
+            cluster_name: request.name.clone(),
+            node,
+            name: request.node.clone(),
+            first_members: BTreeMap::new(),
+        };
         self.clear_leftovers().map_err(|error| error.body())?;
         // The log before the identity: with the identity the node is a member, and has to have its log.
         let write = || -> Result<(), AgentError> {
@@ -192,8 +198,9 @@ impl Agent {
                 _ => return Err(body("peer-answer", "the peer gave an answer to another question", "")),
             }
         };
-        let JoinTicket { cluster, cluster_name, node } = ticket;
-        let identity = Identity { cluster, cluster_name, node, name: request.node.clone() };
+        let JoinTicket { cluster, cluster_name, node, members } = ticket;
+        let identity =
+            Identity { cluster, cluster_name, node, name: request.node.clone(), first_members: members };
         self.clear_leftovers().and_then(|()| self.save_identity(&identity)).map_err(|error| error.body())?;
         let member = self.start_member(identity).map_err(|error| error.body())?;
         let joined = self.wait_for(&member, JOIN_TIMEOUT, |view| {
@@ -368,6 +375,15 @@ impl Agent {
                 cluster: member.identity.cluster,
                 cluster_name: member.identity.cluster_name.clone(),
                 node,
+                members: member
+                    .log
+                    .view()
+                    .state
+                    .nodes
+                    .values()
+                    .filter(|known| known.id != node)
+                    .map(|known| (known.id, known.agent_addr.clone()))
+                    .collect(),
             }),
             other => Err(body("peer-answer", format!("the cluster answered {other:?}"), "")),
         }

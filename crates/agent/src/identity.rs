@@ -2,6 +2,7 @@
 
 use mainstay_types::NodeId;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
@@ -14,6 +15,8 @@ pub struct Identity {
     pub cluster_name: String,
     pub node: NodeId,
     pub name: String,
+    /// Agents of the members when this node joined; used until the cluster state has arrived.
+    pub first_members: BTreeMap<NodeId, String>,
 }
 
 impl Identity {
@@ -60,7 +63,13 @@ mod tests {
     fn an_identity_is_what_was_saved() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(Identity::load(dir.path()).unwrap(), None);
-        let identity = Identity { cluster: 7, cluster_name: "c".into(), node: NodeId(3), name: "n3".into() };
+        let identity = Identity {
+            cluster: 7,
+            cluster_name: "c".into(),
+            node: NodeId(3),
+            name: "n3".into(),
+            first_members: BTreeMap::new(),
+        };
         identity.save(dir.path()).unwrap();
         assert_eq!(Identity::load(dir.path()).unwrap(), Some(identity));
     }

@@ -75,6 +75,7 @@ impl Member {
         let log = raft::start(store, transport.clone(), settings)?;
         let peers = transport.clone();
         let own = identity.node;
+        let first_members = identity.first_members.clone();
         let (event_sender, last_event) = watch::channel(0);
         log.subscribe(Box::new(move |view: &View| {
             let addresses: BTreeMap<NodeId, String> = view
@@ -84,7 +85,7 @@ impl Member {
                 .filter(|node| node.id != own)
                 .map(|node| (node.id, node.agent_addr.clone()))
                 .collect();
-            peers.set_peers(&addresses);
+            peers.set_peers(if view.state.cluster.is_none() { &first_members } else { &addresses });
             event_sender.send_if_modified(|last| {
                 std::mem::replace(last, view.state.last_event) != view.state.last_event
             });

@@ -82,6 +82,8 @@ pub struct JoinTicket {
     pub cluster: u64,
     pub cluster_name: String,
     pub node: NodeId,
+    /// Agents of the members: the joiner has to answer them before it has their state.
+    pub members: BTreeMap<NodeId, String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

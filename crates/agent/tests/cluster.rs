@@ -1,0 +1,187 @@
+//! Three agents in one process, each with an engine that is only pretended: enough to see the control plane
+//! make a cluster, keep its state, elect, and fail over.
+
+mod support;
+
+use mainstay_api::engine::Role;
+use mainstay_api::rest::{
+    ClusterInit, ClusterJoin, ClusterView, EventsPage, NodeStatus, ResourceCreate, ResourceView,
+};
+use std::time::{Duration, Instant};
+use support::TestNode;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what} did not happen in time");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn three_nodes(net: u8) -> Vec<TestNode> {
+    let mut nodes: Vec<TestNode> = (1..=3).map(|host| TestNode::new(net, host)).collect();
+    for node in &mut nodes {
+        node.start();
+    }
+    let init = ClusterInit {
+        name: "test".into(),
+        node: "n1".into(),
+        address: nodes[0].address(),
+        engine_address: None,
+        lease_ms: None,
+        heartbeat_ms: None,
+    };
+    let view: ClusterView = nodes[0].client().post("/v1/cluster/init", &init).unwrap();
+    assert_eq!(view.leader.as_deref(), Some("n1"));
+    for index in [1, 2] {
+        let join = ClusterJoin {
+            peer: nodes[0].address(),
+            node: format!("n{}", index + 1),
+            address: Some(nodes[index].address()),
+            engine_address: None,
+        };
+        let view: ClusterView = nodes[index].client().post("/v1/cluster/join", &join).unwrap();
+        assert_eq!(view.nodes.len(), index + 1);
+    }
+    nodes
+}
+
+fn create(node: &TestNode, name: &str) -> ResourceView {
+    let request = ResourceCreate {
+        name: name.into(),
+        volumes: vec![64 << 20],
+        journal_bytes: Some(16 << 20),
+        replicas: vec!["n1".into(), "n2".into()],
+        replica_count: None,
+        preferred: vec!["n1".into()],
+    };
+    node.client().post("/v1/resources", &request).unwrap()
+}
+
+fn resource(node: &TestNode, name: &str) -> Option<ResourceView> {
+    node.client().get(&format!("/v1/resources/{name}")).ok()
+}
+
+#[test]
+fn a_cluster_keeps_its_state_through_the_loss_of_its_leader_and_a_restart_of_all() {
+    let mut nodes = three_nodes(1);
+    let created = create(&nodes[1], "db");
+    assert_eq!((created.primary.as_deref(), created.epoch), (Some("n1"), 1));
+    assert!(created.replicas.iter().all(|replica| replica.in_sync));
+
+    // The agent and the engine of the leader and primary are gone.
+    nodes[0].kill();
+    eventually("promotion of n2", || {
+        resource(&nodes[2], "db").is_some_and(|db| db.primary.as_deref() == Some("n2") && db.epoch == 2)
+    });
+    let view: ClusterView = nodes[2].client().get("/v1/cluster").unwrap();
+    assert!(view.leader.is_some_and(|leader| leader != "n1"));
+    let dead = view.nodes.iter().find(|node| node.name == "n1").unwrap();
+    assert_eq!(dead.status, NodeStatus::Dead);
+
+    // It comes back as a living secondary, in a new generation.
+    nodes[0].start();
+    eventually("return of n1", || {
+        let view: Option<ClusterView> = nodes[0].client().get("/v1/cluster").ok();
+        view.is_some_and(|view| {
+            view.nodes
+                .iter()
+                .any(|node| node.name == "n1" && node.status == NodeStatus::Alive && node.generation > 1)
+        })
+    });
+
+    for node in &mut nodes {
+        node.kill();
+    }
+    for node in &mut nodes {
+        node.start();
+    }
+    eventually("service of db after the restart of all", || {
+        let served = nodes.iter().any(|node| node.engine_role() == Some(Role::Primary));
+        served && resource(&nodes[1], "db").is_some_and(|db| db.epoch >= 2 && db.primary.is_some())
+    });
+    let page: EventsPage = nodes[1].client().get("/v1/events").unwrap();
+    assert!(page.events.iter().any(|event| event.subject == "resource/db" && event.text.contains("primary")));
+    for node in &mut nodes {
+        node.kill();
+    }
+}
+
+#[test]
+fn an_agent_without_a_majority_has_no_lease_and_changes_nothing() {
+    let mut nodes = three_nodes(2);
+    nodes[1].kill();
+    nodes[2].kill();
+    eventually("end of the lease of n1", || nodes[0].lease_left_ms() == 0);
+    let request = ResourceCreate {
+        name: "lost".into(),
+        volumes: vec![64 << 20],
+        journal_bytes: Some(16 << 20),
+        replicas: vec!["n1".into()],
+        replica_count: None,
+        preferred: vec![],
+    };
+    let error = nodes[0].client().post::<_, ResourceView>("/v1/resources", &request).unwrap_err();
+    assert_eq!(error.body().code, "result-unknown");
+    nodes[0].kill();
+}
+
+#[test]
+fn a_creation_that_fails_on_one_node_is_undone_everywhere() {
+    let mut nodes = three_nodes(3);
+    nodes[1].engine_refuses_to_create();
+    let request = ResourceCreate {
+        name: "db".into(),
+        volumes: vec![64 << 20],
+        journal_bytes: Some(16 << 20),
+        replicas: vec!["n1".into(), "n2".into()],
+        replica_count: None,
+        preferred: vec![],
+    };
+    let error = nodes[0].client().post::<_, ResourceView>("/v1/resources", &request).unwrap_err();
+    assert_eq!(error.body().code, "no-space");
+    eventually("removal of the resource", || resource(&nodes[0], "db").is_none());
+    assert!(nodes.iter().all(|node| node.pool_is_empty()));
+    for node in &mut nodes {
+        node.kill();
+    }
+}
+
+#[test]
+fn strangers_and_second_memberships_are_refused() {
+    let mut nodes: Vec<TestNode> = (1..=2).map(|host| TestNode::new(4, host)).collect();
+    for node in &mut nodes {
+        node.start();
+    }
+    let code = |error: mainstay_api::client::ClientError| error.body().code;
+    let client = nodes[0].client();
+    assert_eq!(code(client.get::<ClusterView>("/v1/cluster").unwrap_err()), "not-a-member");
+    let join = ClusterJoin {
+        peer: nodes[1].address(),
+        node: "n1".into(),
+        address: Some(nodes[0].address()),
+        engine_address: None,
+    };
+    assert_eq!(code(client.post::<_, ClusterView>("/v1/cluster/join", &join).unwrap_err()), "not-a-member");
+    for node in &nodes {
+        let init = ClusterInit {
+            name: "c".into(),
+            node: "n1".into(),
+            address: node.address(),
+            engine_address: None,
+            lease_ms: None,
+            heartbeat_ms: None,
+        };
+        let _: ClusterView = node.client().post("/v1/cluster/init", &init).unwrap();
+    }
+    assert_eq!(
+        code(client.post::<_, ClusterView>("/v1/cluster/join", &join).unwrap_err()),
+        "already-a-member"
+    );
+    assert_eq!(code(client.get::<ClusterView>("/v1/nonsense").unwrap_err()), "not-found");
+    for node in &mut nodes {
+        node.kill();
+    }
+}

@@ -1,0 +1,278 @@
+//! A node of a test: an agent in a child process, and an engine that is pretended by threads of the test.
+//!
+//! The agent is a process of its own because killing it must be like killing it.
+
+use mainstay_agent::AgentOptions;
+use mainstay_api::client::Client;
+use mainstay_api::engine::{
+    DeviceStatus, EngineError, EngineEvent, EngineLine, EngineStatus, ReplicaStatus, Reply, Request,
+    RequestLine, Role, read_line, write_line,
+};
+use mainstay_api::rest::StatusView;
+use mainstay_types::{ResourceId, VolumeId};
+use std::collections::BTreeMap;
+use std::io::BufReader;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const CHILD_VARIABLE: &str = "MAINSTAY_TEST_AGENT";
+
+/// Not a test of its own: the agent's process, which does nothing unless a test asks for it.
+#[test]
+fn agent_process() {
+    let Ok(text) = std::env::var(CHILD_VARIABLE) else {
+        return;
+    };
+    let (directory, listen) = text.split_once(' ').unwrap();
+    let directory = PathBuf::from(directory);
+    let options = AgentOptions {
+        state_dir: directory.join("state"),
+        run_dir: directory.join("run"),
+        listen: Some(listen.to_owned()),
+        cgroup_root: Some(directory.join("cgroup")),
+    };
+    panic!("the agent ended: {:?}", mainstay_agent::run(options));
+}
+
+pub struct TestNode {
+    directory: tempfile::TempDir,
+    address: String,
+    agent: Option<Child>,
+    engine: Option<FakeEngine>,
+    refuse_create: Arc<AtomicBool>,
+}
+
+impl TestNode {
+    pub fn new(net: u8, host: u8) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        for part in ["state", "run", "cgroup"] {
+            std::fs::create_dir(directory.path().join(part)).unwrap();
+        }
+        Self {
+            directory,
+            address: format!("127.66.{net}.{host}:7400"),
+            agent: None,
+            engine: None,
+            refuse_create: Arc::default(),
+        }
+    }
+
+    pub fn address(&self) -> String {
+        self.address.clone()
+    }
+
+    pub fn client(&self) -> Client {
+        Client::new(self.run_dir().join("agent.sock")).with_timeout(Duration::from_secs(90))
+    }
+
+    fn run_dir(&self) -> PathBuf {
+        self.directory.path().join("run")
+    }
+
+    /// Starts engine and agent, and waits until the agent answers.
+    pub fn start(&mut self) {
+        self.engine =
+            Some(FakeEngine::start(&self.run_dir().join("engine.sock"), self.refuse_create.clone()));
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "support::agent_process", "--nocapture"])
+            .env(CHILD_VARIABLE, format!("{} {}", self.directory.path().display(), self.address))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.agent = Some(child);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while self.client().get::<StatusView>("/v1/status").is_err() {
+            assert!(Instant::now() < deadline, "the agent did not start");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// kill -9 of the agent, and the end of the engine.
+    pub fn kill(&mut self) {
+        if let Some(mut agent) = self.agent.take() {
+            agent.kill().unwrap();
+            agent.wait().unwrap();
+        }
+        self.engine = None;
+    }
+
+    pub fn engine_role(&self) -> Option<Role> {
+        let engine = self.engine.as_ref()?;
+        engine.shared.replicas.lock().unwrap().values().map(|replica| replica.role).next()
+    }
+
+    pub fn engine_refuses_to_create(&self) {
+        self.refuse_create.store(true, Ordering::SeqCst);
+    }
+
+    pub fn lease_left_ms(&self) -> u64 {
+        self.client().get::<StatusView>("/v1/status").unwrap().lease_left_ms
+    }
+
+    pub fn pool_is_empty(&self) -> bool {
+        let pool = self.directory.path().join("state/pools/default");
+        std::fs::read_dir(pool).map(|mut entries| entries.next().is_none()).unwrap_or(true)
+    }
+}
+
+impl Drop for TestNode {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Answers as an engine whose replicas have no data.
+struct FakeEngine {
+    shared: Arc<EngineShared>,
+}
+
+struct EngineShared {
+    stopped: AtomicBool,
+    refuse_create: Arc<AtomicBool>,
+    replicas: Mutex<BTreeMap<ResourceId, ReplicaStatus>>,
+    connections: Mutex<Vec<UnixStream>>,
+}
+
+impl FakeEngine {
+    fn start(socket: &Path, refuse_create: Arc<AtomicBool>) -> Self {
+        drop(std::fs::remove_file(socket));
+        let listener = UnixListener::bind(socket).unwrap();
+        let shared = Arc::new(EngineShared {
+            stopped: AtomicBool::new(false),
+            refuse_create,
+            replicas: Mutex::default(),
+            connections: Mutex::default(),
+        });
+        let thread = shared.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(stream) = stream else { return };
+                if thread.stopped.load(Ordering::SeqCst) {
+                    return;
+                }
+                thread.connections.lock().unwrap().push(stream.try_clone().unwrap());
+                let shared = thread.clone();
+                std::thread::spawn(move || shared.serve(stream));
+            }
+        });
+        Self { shared }
+    }
+}
+
+impl Drop for FakeEngine {
+    fn drop(&mut self) {
+        self.shared.stopped.store(true, Ordering::SeqCst);
+        for connection in self.shared.connections.lock().unwrap().drain(..) {
+            drop(connection.shutdown(std::net::Shutdown::Both));
+        }
+    }
+}
+
+impl EngineShared {
+    fn serve(&self, stream: UnixStream) {
+        let mut writer = stream.try_clone().unwrap();
+        let mut reader = BufReader::new(stream);
+        while let Ok(Some(RequestLine { id, request })) = read_line(&mut reader) {
+            let (reply, event) = self.answer(request);
+            if let Some(status) = event {
+                let event = EngineEvent::Replica(status);
+                drop(write_line(&mut writer, &EngineLine::Event { event }));
+            }
+            if write_line(&mut writer, &EngineLine::Reply { id, reply }).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn answer(&self, request: Request) -> (Reply, Option<ReplicaStatus>) {
+        let mut replicas = self.replicas.lock().unwrap();
+        match request {
+            Request::Create { incarnation, dir, volumes, .. } => {
+                if self.refuse_create.load(Ordering::SeqCst) {
+                    let error = EngineError {
+                        code: "no-space".into(),
+                        message: "no space left".into(),
+                        remedy: "Make room.".into(),
+                    };
+                    return (Reply::Error(error), None);
+                }
+                std::fs::create_dir_all(&dir).unwrap();
+                std::fs::write(format!("{dir}/meta"), serde_json::to_vec(&(incarnation, volumes)).unwrap())
+                    .unwrap();
+                (Reply::Created { incarnation }, None)
+            }
+            Request::Open { resource, name, dir } => {
+                let meta = std::fs::read(format!("{dir}/meta")).unwrap();
+                let (incarnation, volumes) = serde_json::from_slice(&meta).unwrap();
+                // The promised epoch is kept with the data, as a real engine does.
+                let epoch = std::fs::read(format!("{dir}/epoch"))
+                    .ok()
+                    .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+                    .unwrap_or_default();
+                let status = ReplicaStatus {
+                    resource,
+                    name: format!("{name}\n{dir}"),
+                    incarnation,
+                    volumes,
+                    epoch,
+                    ..ReplicaStatus::default()
+                };
+                replicas.insert(resource, status.clone());
+                (Reply::Opened { incarnation }, Some(shown(&status)))
+            }
+            Request::Drop { resource } => {
+                replicas.remove(&resource);
+                (Reply::Ok, None)
+            }
+            Request::Record { record } => {
+                let Some(status) = replicas.get_mut(&record.resource) else { return (Reply::Ok, None) };
+                let primary = record.primary.is_some_and(|node| {
+                    record
+                        .replicas
+                        .iter()
+                        .any(|member| member.node == node && member.incarnation == status.incarnation)
+                });
+                if primary && record.epoch > status.epoch {
+                    status.role = Role::Primary;
+                    status.devices = (0..status.volumes.len())
+                        .map(|volume| DeviceStatus {
+                            volume: VolumeId(volume as u16),
+                            path: format!("/dev/none{volume}"),
+                        })
+                        .collect();
+                } else if !primary {
+                    status.role = Role::Secondary;
+                    status.devices.clear();
+                }
+                status.version = record.version;
+                if record.epoch > status.epoch {
+                    status.epoch = record.epoch;
+                    let (_, dir) = status.name.split_once('\n').unwrap();
+                    std::fs::write(format!("{dir}/epoch"), serde_json::to_vec(&status.epoch).unwrap())
+                        .unwrap();
+                }
+                (Reply::Ok, Some(shown(status)))
+            }
+            Request::Demote { resource } => {
+                let Some(status) = replicas.get_mut(&resource) else { return (Reply::Ok, None) };
+                status.role = Role::Secondary;
+                status.devices.clear();
+                (Reply::Ok, Some(shown(status)))
+            }
+            Request::Status => {
+                let replicas = replicas.values().map(shown).collect();
+                (Reply::Status(EngineStatus { replicas, ..EngineStatus::default() }), None)
+            }
+            _ => (Reply::Ok, None),
+        }
+    }
+}
+
+fn shown(status: &ReplicaStatus) -> ReplicaStatus {
+    let name = status.name.split('\n').next().unwrap().to_owned();
+    ReplicaStatus { name, ..status.clone() }
+}
