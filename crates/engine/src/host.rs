@@ -18,9 +18,7 @@ use crate::frontend::{FrontendId, FrontendOp, FrontendRequest};
 use crate::ring::{Completion, Ring};
 use crate::transport::{Channel, Transport};
 use loads::LogLoad;
-use mainstay_api::engine::{
- EngineError, EngineEvent, ProposalEvent, ProposedChange, Reply,
-};
+use mainstay_api::engine::{EngineError, EngineEvent, ProposalEvent, ProposedChange, Reply};
 use mainstay_codec::{Envelope, Message};
 use mainstay_replica::{Effect, Event, Op, Proposal, Replica, ReplicaConfig, RequestError, RequestId, Role};
 use mainstay_store::{Output, Store};
@@ -74,6 +72,8 @@ pub struct Host {
     role: Role,
     promoted_at: Time,
     paused: bool,
+    /// Has stopped serving at the agent's wish, and waits for the record to say who is next.
+    demoted: bool,
     failed: Option<String>,
     proposal: Option<ProposalEvent>,
     pause_answers: Vec<Answer>,
@@ -89,8 +89,7 @@ impl Host {
     pub fn new(node: NodeId, name: String, store: Store, disk: Disk) -> Self {
         let config = store.config();
         let resource = config.resource;
-        let replica_config =
-            ReplicaConfig::new(resource, node, config.incarnation, config.volumes.clone());
+        let replica_config = ReplicaConfig::new(resource, node, config.incarnation, config.volumes.clone());
         let replica = Replica::new(replica_config, store.promised(), store.log_state());
         Self {
             resource,
@@ -108,6 +107,7 @@ impl Host {
             role: Role::Secondary,
             promoted_at: Time(0),
             paused: false,
+            demoted: false,
             failed: None,
             proposal: None,
             pause_answers: Vec::new(),
@@ -159,7 +159,11 @@ impl Host {
     /// Answered when everything that was admitted is committed.
     pub fn pause(&mut self, now: Time, answer: Answer) {
         if self.role != Role::Primary {
-            return answer(self.refuse("not-primary", "the resource is not primary on this node", "ask the primary's node"));
+            return answer(self.refuse(
+                "not-primary",
+                "the resource is not primary on this node",
+                "ask the primary's node",
+            ));
         }
         self.paused = true;
         self.pause_answers.push(answer);
@@ -278,6 +282,7 @@ impl Host {
             }
             Effect::Demoted => {
                 self.dirty = true;
+                self.demoted = true;
                 self.withdraw(shared);
             }
         }
@@ -299,7 +304,9 @@ impl Host {
 
     fn propose(&mut self, shared: &mut Shared<'_>, proposal: Proposal) {
         let (version, epoch, change) = match proposal {
-            Proposal::Shrink { version, epoch, remove } => (version, epoch, ProposedChange::Shrink { remove }),
+            Proposal::Shrink { version, epoch, remove } => {
+                (version, epoch, ProposedChange::Shrink { remove })
+            }
             Proposal::Grow { version, epoch, add } => (version, epoch, ProposedChange::Grow { add }),
             Proposal::StepDown { version, epoch, reason } => {
                 (version, epoch, ProposedChange::StepDown { reason: report::step_down_words(reason).into() })
@@ -307,12 +314,14 @@ impl Host {
         };
         let event = ProposalEvent { resource: self.resource, version, epoch, change };
         self.proposal = Some(event.clone());
+        self.dirty = true;
         shared.events.push(EngineEvent::Proposal(event));
     }
 
     fn role_changed(&mut self, shared: &mut Shared<'_>, role: Role) {
         self.role = role;
         self.dirty = true;
+        self.demoted &= role == Role::Fenced;
         tracing::info!(resource = %self.resource, ?role, "role changed");
         if role == Role::Primary {
             self.promoted_at = shared.now;

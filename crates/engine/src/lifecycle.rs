@@ -43,12 +43,22 @@ impl LifecycleError {
     #[must_use]
     pub fn to_reply(&self) -> Reply {
         let (code, remedy) = match self {
-            Self::Disk(DiskError::NoSpace { .. }) => ("no-space", "free space in the pool, or choose a smaller volume or journal"),
-            Self::Disk(_) | Self::Format { .. } => ("disk", "look at the kernel's log for the device of the pool"),
-            Self::Recover { source: RecoverError::Corrupt { .. } | RecoverError::VersionTable { .. }, .. } => {
-                ("corrupt", "the replica must be rebuilt from the others: remove its directory, it joins empty")
+            Self::Disk(DiskError::NoSpace { .. }) => {
+                ("no-space", "free space in the pool, or choose a smaller volume or journal")
             }
-            Self::Recover { .. } => ("recover", "remove the directory if the replica is to be rebuilt from the others"),
+            Self::Disk(_) | Self::Format { .. } => {
+                ("disk", "look at the kernel's log for the device of the pool")
+            }
+            Self::Recover {
+                source: RecoverError::Corrupt { .. } | RecoverError::VersionTable { .. },
+                ..
+            } => (
+                "corrupt",
+                "the replica must be rebuilt from the others: remove its directory, it joins empty",
+            ),
+            Self::Recover { .. } => {
+                ("recover", "remove the directory if the replica is to be rebuilt from the others")
+            }
             Self::Occupied { .. } => ("occupied", "remove the directory if its content is not needed"),
             Self::Size { .. } => ("size", "choose another size"),
         };

@@ -17,12 +17,15 @@ use crate::options::EngineOptions;
 use crate::ring::{Completion, Owner, Ring, RingError, now};
 use crate::transport::{Channel, Transport, TransportEvent};
 use mainstay_api::engine::{EngineError, EngineEvent, EngineStatus, GuardEntry, Peer, Reply, Request};
-use mainstay_codec::{Envelope, Message, Reject};
+use mainstay_codec::{Envelope, Message};
 use mainstay_store::StoreConfig;
-use mainstay_types::{ConfigVersion, Epoch, Incarnation, NodeId, ResourceId, Time};
+use mainstay_types::{NodeId, ResourceId, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::mpsc::Receiver;
+
+/// Most messages kept for replicas that are not open yet (R18). What finds no place is said again by its primary.
+const EARLY_MAX: usize = 4096;
 
 /// What other threads tell the shard.
 pub enum Inbound {
@@ -67,6 +70,9 @@ pub struct Shard {
     opening: BTreeMap<ResourceId, Vec<Answer>>,
     /// Replicas that are to be dropped once their devices are gone.
     dropping: BTreeMap<ResourceId, Vec<Answer>>,
+    /// What primaries said to replicas that are not open yet: this engine has just started, or they are being
+    /// made. They hear it when they are.
+    early: BTreeMap<(ResourceId, Channel), Envelope>,
     /// When which replica wants a tick: an idle one costs nothing.
     timers: BTreeSet<(Time, ResourceId)>,
     deadlines: BTreeMap<ResourceId, Time>,
@@ -112,6 +118,7 @@ impl Shard {
             next_frontend: 1,
             opening: BTreeMap::new(),
             dropping: BTreeMap::new(),
+            early: BTreeMap::new(),
             timers: BTreeSet::new(),
             deadlines: BTreeMap::new(),
             touched: BTreeSet::new(),
@@ -236,31 +243,19 @@ impl Shard {
                     self.up.remove(&channel.peer);
                     self.with_all(now, |host, _| host.peer(now, channel.peer, false));
                 }
-                TransportEvent::PeerUp { .. } | TransportEvent::PeerDown { .. } => {}
+                TransportEvent::PeerUp { .. } => {}
+                TransportEvent::PeerDown { channel, .. } => {
+                    self.early.retain(|(_, from), _| *from != channel)
+                }
                 TransportEvent::Message { channel, envelope } => {
                     let resource = envelope.resource;
                     if self.hosts.contains_key(&resource) {
                         self.with(now, resource, |host, _| host.message(now, channel, envelope));
-                    } else if matches!(envelope.message, Message::Attach) {
-                        self.refuse_unknown(channel, resource);
+                    } else if matches!(envelope.message, Message::Attach) && self.early.len() < EARLY_MAX {
+                        self.early.insert((resource, channel), envelope);
                     }
                 }
             }
-        }
-    }
-
-    /// Says that there is no such replica here, so that the primary need not wait to find out.
-    fn refuse_unknown(&mut self, channel: Channel, resource: ResourceId) {
-        let envelope = Envelope {
-            resource,
-            epoch: Epoch(0),
-            version: ConfigVersion(0),
-            incarnation: Incarnation(0),
-            message: Message::Rejected(Reject::Unknown),
-        };
-        if let Some(transport) = &mut self.transport {
-            // If the channel is down there is nobody to tell.
-            let _ = transport.send(channel, &envelope);
         }
     }
 
@@ -376,7 +371,11 @@ impl Shard {
         if self.hosts.contains_key(&resource) {
             self.with(now, resource, |host, shared| work(host, shared, answer));
         } else {
-            answer(refusal("unknown-resource", &format!("resource {resource} is not open here"), "open it first"));
+            answer(refusal(
+                "unknown-resource",
+                &format!("resource {resource} is not open here"),
+                "open it first",
+            ));
         }
     }
 
@@ -397,8 +396,13 @@ impl Shard {
                         Reply::Ok
                     }
                     Err(error) => {
-                        let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-                        refusal("listen", &format!("{error}: {cause}"), "free the address, or configure another")
+                        let cause =
+                            std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+                        refusal(
+                            "listen",
+                            &format!("{error}: {cause}"),
+                            "free the address, or configure another",
+                        )
                     }
                 }
             }
@@ -426,7 +430,9 @@ impl Shard {
                 self.guard.set_targets(targets);
                 Reply::Ok
             }
-            Err(error) => refusal("guard", &error.to_string(), "state absolute paths and addresses with prefix"),
+            Err(error) => {
+                refusal("guard", &error.to_string(), "state absolute paths and addresses with prefix")
+            }
         }
     }
 
@@ -469,6 +475,15 @@ impl Shard {
                 self.hosts.insert(opened.resource, Host::new(identity.node, opened.name, store, disk));
                 for peer in self.up.clone() {
                     self.with(now, opened.resource, |host, _| host.peer(now, peer, true));
+                }
+                let first = (opened.resource, Channel { peer: NodeId(0), initiated_by_us: false });
+                while let Some((key, _)) = self.early.range(first..).next()
+                    && key.0 == opened.resource
+                {
+                    let key = *key;
+                    if let Some(envelope) = self.early.remove(&key) {
+                        self.with(now, opened.resource, |host, _| host.message(now, key.1, envelope));
+                    }
                 }
                 self.touched.insert(opened.resource);
                 Reply::Opened { incarnation }

@@ -1,7 +1,7 @@
 //! Reading batches back from the journal to feed a replica that lags.
 
-use crate::disk::DiskTag;
 use super::{Host, Shared};
+use crate::disk::DiskTag;
 use bytes::Bytes;
 use mainstay_codec::Batch;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
@@ -63,7 +63,9 @@ impl Host {
         // What was overwritten meanwhile does not decode, or is another batch.
         let decoded = result.map(|bytes| {
             let split = HEADER_BLOCK_BYTES.min(bytes.len());
-            Batch::decode(&bytes[..split], &bytes.slice(split..)).ok().filter(|batch| batch.first == piece.first)
+            Batch::decode(&bytes[..split], &bytes.slice(split..))
+                .ok()
+                .filter(|batch| batch.first == piece.first)
         });
         let first = piece.first;
         load.outstanding -= 1;

@@ -21,6 +21,8 @@ pub(super) struct Presence {
     closing: Vec<FuseFrontend>,
     /// Becomes true when the devices are to be offered again once the old ones are gone.
     again: bool,
+    /// The replica is to be dropped: no devices any more.
+    ended: bool,
 }
 
 /// Whether something of the devices is still there.
@@ -37,18 +39,16 @@ impl Host {
             self.presence.again = self.presence.detaching;
             return;
         }
-        if shared.fenced || self.role != Role::Primary {
+        if shared.fenced || self.presence.ended || self.role != Role::Primary {
             return;
         }
         let id = FrontendId(*shared.next_frontend);
         *shared.next_frontend += 1;
         let dir = shared.run_dir.join("fuse").join(&self.name);
         let volumes = self.store.config().volumes.clone();
-        let made = std::fs::create_dir_all(&dir)
-            .map_err(|error| error.to_string())
-            .and_then(|()| {
-                FuseFrontend::mount(id, &dir, &volumes, shared.pool.clone()).map_err(|error| error.to_string())
-            });
+        let made = std::fs::create_dir_all(&dir).map_err(|error| error.to_string()).and_then(|()| {
+            FuseFrontend::mount(id, &dir, &volumes, shared.pool.clone()).map_err(|error| error.to_string())
+        });
         let mut frontend = match made {
             Ok(frontend) => frontend,
             Err(error) => {
@@ -132,7 +132,11 @@ impl Host {
             }
         }
         let unwanted = self.role != Role::Primary || shared.fenced;
-        if unwanted && self.presence.attaching == 0 && self.presence.frontend.is_some() && !self.presence.detaching {
+        if unwanted
+            && self.presence.attaching == 0
+            && self.presence.frontend.is_some()
+            && !self.presence.detaching
+        {
             self.detach(shared);
         }
     }
@@ -146,7 +150,8 @@ impl Host {
         requests: &mut Vec<FrontendRequest>,
     ) {
         let current = self.presence.frontend.iter_mut();
-        if let Some(frontend) = current.chain(&mut self.presence.closing).find(|frontend| frontend.id() == id) {
+        if let Some(frontend) = current.chain(&mut self.presence.closing).find(|frontend| frontend.id() == id)
+        {
             frontend.completed(shared.ring, completion, requests);
         }
         self.sweep(shared);
@@ -162,15 +167,23 @@ impl Host {
         });
     }
 
-    pub(super) fn answer(&mut self, shared: &mut Shared<'_>, id: FrontendId, tag: u64, result: FrontendResult) {
+    pub(super) fn answer(
+        &mut self,
+        shared: &mut Shared<'_>,
+        id: FrontendId,
+        tag: u64,
+        result: FrontendResult,
+    ) {
         let current = self.presence.frontend.iter_mut();
-        if let Some(frontend) = current.chain(&mut self.presence.closing).find(|frontend| frontend.id() == id) {
+        if let Some(frontend) = current.chain(&mut self.presence.closing).find(|frontend| frontend.id() == id)
+        {
             frontend.complete(shared.ring, tag, result);
         }
     }
 
     /// Gives up everything that the kernel knows of this replica, because it is to be dropped.
     pub fn close(&mut self, shared: &mut Shared<'_>) {
+        self.presence.ended = true;
         self.withdraw(shared);
     }
 
@@ -182,6 +195,11 @@ impl Host {
         } else {
             Closing::Waiting
         }
+    }
+
+    /// Whether there are no devices that anyone could use.
+    pub(super) fn is_withdrawn(&self) -> bool {
+        self.presence.frontend.is_none()
     }
 
     pub(super) fn device_list(&self) -> Vec<DeviceStatus> {

@@ -4,8 +4,8 @@
 //! or volume. A part that was read from the journal counts only if the journal still holds its batch
 //! afterwards: its place may have been used again meanwhile, and then the whole read is done anew.
 
-use crate::disk::DiskTag;
 use super::{Answer, Host, Pending, Shared, refusal};
+use crate::disk::DiskTag;
 use bytes::Bytes;
 use mainstay_api::engine::{DigestReport, Reply, VolumeDigest};
 use mainstay_codec::crc64;
@@ -60,12 +60,24 @@ impl Host {
                 Source::Journal { offset, index } => {
                     part.token = self.token();
                     job.journal.push(index);
-                    self.disk.read(shared.ring, DiskTag::Shard(part.token), Area::Journal, offset, segment.len);
+                    self.disk.read(
+                        shared.ring,
+                        DiskTag::Shard(part.token),
+                        Area::Journal,
+                        offset,
+                        segment.len,
+                    );
                 }
                 Source::Volume => {
                     part.token = self.token();
                     let area = Area::Volume(range.volume);
-                    self.disk.read(shared.ring, DiskTag::Shard(part.token), area, segment.offset, segment.len);
+                    self.disk.read(
+                        shared.ring,
+                        DiskTag::Shard(part.token),
+                        area,
+                        segment.offset,
+                        segment.len,
+                    );
                 }
             }
             job.outstanding += usize::from(part.data.is_none());
@@ -78,10 +90,16 @@ impl Host {
         }
     }
 
-    pub(super) fn piece_read(&mut self, shared: &mut Shared<'_>, token: u64, result: Result<Bytes, IoFailure>) {
-        let found = self.reads.iter_mut().find_map(|(id, job)| {
-            job.parts.iter().position(|part| part.token == token).map(|at| (*id, at))
-        });
+    pub(super) fn piece_read(
+        &mut self,
+        shared: &mut Shared<'_>,
+        token: u64,
+        result: Result<Bytes, IoFailure>,
+    ) {
+        let found = self
+            .reads
+            .iter_mut()
+            .find_map(|(id, job)| job.parts.iter().position(|part| part.token == token).map(|at| (*id, at)));
         let Some((id, at)) = found else { return };
         let job = self.reads.get_mut(&id).expect("found above");
         match result {
@@ -118,7 +136,8 @@ impl Host {
             }
             Purpose::Extent { peer, volume, extent, version, at } => {
                 let data = without_zeroes(join(shared, pieces.collect()));
-                self.replica.handle(shared.now, Event::ExtentLoaded { peer, volume, extent, version, at, data });
+                self.replica
+                    .handle(shared.now, Event::ExtentLoaded { peer, volume, extent, version, at, data });
             }
             Purpose::Digest { extent } => {
                 let data = without_zeroes(join(shared, pieces.collect()));
@@ -138,14 +157,22 @@ impl Host {
                     self.answer(shared, frontend, tag, Err(libc::EIO));
                 }
             }
-            Purpose::Digest { .. } => self.end_digest(Reply::Error(refusal("io", &reason, "replace the disk"))),
+            Purpose::Digest { .. } => {
+                self.end_digest(Reply::Error(refusal("io", &reason, "replace the disk")))
+            }
             Purpose::Extent { .. } => {}
         }
         self.fail(shared, reason);
     }
 
     /// Reads one extent for a replica that is being copied to, as of the commit index of now.
-    pub(super) fn load_extent(&mut self, shared: &mut Shared<'_>, peer: NodeId, volume: VolumeId, extent: u32) {
+    pub(super) fn load_extent(
+        &mut self,
+        shared: &mut Shared<'_>,
+        peer: NodeId,
+        volume: VolumeId,
+        extent: u32,
+    ) {
         let version = self.store.version(volume, extent);
         let at = self.store.log_state().commit;
         let Some(range) = self.extent_range(volume, extent) else { return };
@@ -186,7 +213,8 @@ impl Host {
         }
         let index = digest.index;
         if self.store.log_state().commit != index {
-            let moved = self.refuse("busy", "the log moved while the digest was made", "pause the resource first");
+            let moved =
+                self.refuse("busy", "the log moved while the digest was made", "pause the resource first");
             return self.end_digest(moved);
         }
         let sizes = self.store.config().volumes.iter();

@@ -23,7 +23,13 @@ impl Host {
                 Seen::Joining => (PeerState::Joining, 0, 0),
                 Seen::Refused => (PeerState::Failed, 0, 0),
             };
-            PeerStatus { node: peer.member.node, state, lag_bytes, lag_entries: peer.lag_entries, copied_permille }
+            PeerStatus {
+                node: peer.member.node,
+                state,
+                lag_bytes,
+                lag_entries: peer.lag_entries,
+                copied_permille,
+            }
         });
         ReplicaStatus {
             resource: self.resource,
@@ -33,6 +39,8 @@ impl Host {
                 CoreRole::Secondary => Role::Secondary,
                 CoreRole::Promoting => Role::Promoting,
                 CoreRole::Primary => Role::Primary,
+                // Once its devices are gone a replica that was asked to step back is as good as a secondary.
+                CoreRole::Fenced if self.demoted && self.is_withdrawn() => Role::Secondary,
                 CoreRole::Fenced => Role::Fenced,
             },
             epoch: status.epoch,
