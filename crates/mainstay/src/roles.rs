@@ -2,16 +2,45 @@
 
 use crate::cli::{AgentArgs, EngineArgs};
 use crate::failure::{Failure, Outcome};
+use mainstay_agent::AgentOptions;
+use mainstay_engine::EngineOptions;
+use std::error::Error;
+use tracing_subscriber::EnvFilter;
+
+const REMEDY: &str = "The supervisor starts it again; its log tells what went before.";
 
 pub fn engine(args: EngineArgs) -> Outcome<()> {
-    Err(absent("engine", &args.paths.run_dir))
+    start_log();
+    let options = EngineOptions::new(args.paths.run_dir, args.listen);
+    let Err(error) = mainstay_engine::run(options);
+    Err(Failure::new("engine-ended", chain(&error), REMEDY))
 }
 
 pub fn agent(args: AgentArgs) -> Outcome<()> {
-    Err(absent("agent", &args.paths.run_dir))
+    start_log();
+    let options = AgentOptions {
+        state_dir: args.paths.state_dir,
+        run_dir: args.paths.run_dir,
+        listen: Some(args.listen.to_string()),
+        cgroup_root: args.cgroup_root,
+    };
+    mainstay_agent::run(options).map_err(|error| Failure::new("agent-ended", chain(&error), REMEDY))
 }
 
-fn absent(role: &str, run_dir: &std::path::Path) -> Failure {
-    let message = format!("this build has no {role} to run in {}", run_dir.display());
-    Failure::new("role-absent", message, "")
+/// Logs go to standard error, from `MAINSTAY_LOG` on (`info` if not set), in the syntax of `tracing`.
+fn start_log() {
+    let filter = EnvFilter::try_from_env("MAINSTAY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    // Fails only if it was done before.
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).try_init();
+}
+
+/// An error and everything that caused it.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        text = format!("{text}: {next}");
+        cause = next.source();
+    }
+    text
 }
