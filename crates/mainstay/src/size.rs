@@ -1,6 +1,6 @@
 //! Byte counts as people write them: `4GiB`, `512M`, `4096`. K, M, G and T are powers of 1024.
 
-/// Parses a byte count.
+/// Parses a byte count. Nothing that has a size here may have none.
 pub fn parse(text: &str) -> Result<u64, String> {
     let explain = || format!("`{text}` is not a size; write for example 4GiB, 512MiB or 4096");
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -14,7 +14,11 @@ pub fn parse(text: &str) -> Result<u64, String> {
         "t" => 40,
         _ => return Err(explain()),
     };
-    number.checked_mul(1 << shift).ok_or_else(|| format!("`{text}` is too large"))
+    match number.checked_mul(1 << shift) {
+        Some(0) => Err("a size is at least 1 byte".into()),
+        Some(bytes) => Ok(bytes),
+        None => Err(format!("`{text}` is too large")),
+    }
 }
 
 /// A byte count with three or more significant digits.
@@ -43,7 +47,7 @@ mod tests {
         {
             assert_eq!(parse(text), Ok(bytes), "{text}");
         }
-        for text in ["", "G", "4X", "-1", "4.5G", "7i", "99999999999T", "4GG"] {
+        for text in ["", "G", "4X", "-1", "4.5G", "7i", "99999999999T", "0", "0GiB", "4GG"] {
             assert!(parse(text).is_err(), "{text}");
         }
         assert_eq!(format(4 << 30), "4 GiB");

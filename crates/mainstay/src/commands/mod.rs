@@ -35,7 +35,7 @@ fn checked_name(name: &str) -> Outcome<&str> {
     if (1..=32).contains(&name.len()) && name.chars().all(fits) {
         return Ok(name);
     }
-    Err(Failure::usage(
+    Err(Failure::new(
         "bad-name",
         format!("`{name}` is not a name"),
         "Names have 1 to 32 characters out of a-z, 0-9 and the dash.",

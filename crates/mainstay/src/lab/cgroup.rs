@@ -3,6 +3,8 @@
 
 use super::state::{Lab, cgroup_name};
 use crate::failure::{Context, Failure, Outcome};
+use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -46,6 +48,20 @@ pub fn create(lab: &Lab, node: &str) -> Outcome<()> {
 pub fn enter(lab: &Lab, node: &str) -> Outcome<()> {
     let file = of_node(lab, node)?.join(OWN).join("cgroup.procs");
     std::fs::write(&file, "0").or_fail("lab-cgroup", || format!("enter {}", file.display()))
+}
+
+/// The group this process is in, as a way back to it. Open, because the path may mean something else
+/// by then.
+pub fn own() -> Outcome<File> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").or_fail("lab-cgroup", || "read own group".into())?;
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    let file = root()?.join(path).join("cgroup.procs");
+    File::options().write(true).open(&file).or_fail("lab-cgroup", || format!("open {}", file.display()))
+}
+
+/// Moves this process back to the group that [`own`] has found.
+pub fn leave_to(mut group: &File) -> Outcome<()> {
+    group.write_all(b"0").or_fail("lab-cgroup", || "leave the node's group".into())
 }
 
 pub fn set_frozen(group: &Path, frozen: bool) -> Outcome<()> {

@@ -53,6 +53,8 @@ fn in_node(lab: &Lab, name: &str, command: &mut Command) -> Outcome<u8> {
         namespaces.push((File::open(&path).or_fail("lab-exec", || format!("open {path}"))?, flag));
     }
     let here = std::env::current_dir();
+    // The command belongs to the node and dies with it; this process outlives it to tell how it ended.
+    let own_group = cgroup::own()?;
     cgroup::enter(lab, name)?;
     for (namespace, flag) in namespaces {
         setns(namespace, flag).or_fail("lab-exec", || format!("enter the namespaces of {name}"))?;
@@ -64,7 +66,9 @@ fn in_node(lab: &Lab, name: &str, command: &mut Command) -> Outcome<u8> {
     // The terminal sends Ctrl-C to the command as well; its answer is awaited.
     sys::note_interrupts();
     sys::die_with_parent(command);
-    let status = command.spawn().and_then(|mut child| child.wait());
+    let child = command.spawn();
+    cgroup::leave_to(&own_group)?;
+    let status = child.and_then(|mut child| child.wait());
     let status = status.map_err(|error| not_started(command, &error))?;
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     Ok(u8::try_from(code).unwrap_or(1))

@@ -28,6 +28,8 @@ pub fn run(base: &Path, name: &str, args: &UpArgs, output: Output) -> Outcome<()
             format!("Give at least {least}."),
         ));
     }
+    // Before anything is made, so that an interruption at any point is followed by a clean-up.
+    sys::note_interrupts();
     let dir = base.join(name);
     down::refuse_foreign(&dir)?;
     std::fs::create_dir_all(&dir).or_fail("lab-state", || format!("make {}", dir.display()))?;
@@ -37,7 +39,6 @@ pub fn run(base: &Path, name: &str, args: &UpArgs, output: Output) -> Outcome<()
     let mut lab = Lab::plan(&base, name, args.nodes, args.disk, args.plain);
     // Known before it exists: whatever happens now, `down` finds it.
     lab.save()?;
-    sys::note_interrupts();
     if let Err(failure) = create(&mut lab, args) {
         return Err(give_up(&base, &lab, args, failure));
     }
@@ -56,7 +57,7 @@ fn refuse_remains(base: &Path, name: &str) -> Outcome<()> {
         let remedy = format!(
             "Use it (`mainstay lab status --name {name}`) or end it: mainstay lab down --name {name}"
         );
-        return Err(Failure::new("lab-is-up", format!("lab `{name}` is up already"), remedy));
+        return Err(Failure::new("lab-is-up", format!("lab `{name}` exists already and is up"), remedy));
     }
     Err(Failure::new(
         "lab-remains",
