@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::io::{BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,6 +25,8 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 const WRITE_TIMEOUT: Duration = Duration::from_millis(300);
 /// Requests whose replies are outstanding.
 const PENDING_MAX: usize = 1024;
+/// Id of the request whose reply says what the engine has and does; until then the connection does not count.
+const FIRST_STATUS_ID: u64 = u64::MAX;
 
 #[derive(Debug, thiserror::Error)]
 pub enum EngineCallError {
@@ -52,7 +54,11 @@ impl EngineCallError {
 /// What the engine does unasked.
 #[derive(Clone, Debug)]
 pub enum EngineInput {
-    Connected,
+    /// The engine has said what it has. `lease_until` is what it knows of this node's lease, which an earlier
+    /// agent process may have told it.
+    Connected {
+        lease_until: Time,
+    },
     Disconnected,
     Event(Box<EngineEvent>),
 }
@@ -71,6 +77,8 @@ struct Shared {
     greeting: Mutex<Option<Request>>,
     lease_until: AtomicU64,
     replicas: Mutex<BTreeMap<ResourceId, ReplicaStatus>>,
+    /// The first status of the present connection has arrived.
+    synced: AtomicBool,
 }
 
 impl EngineLink {
@@ -85,6 +93,7 @@ impl EngineLink {
             greeting: Mutex::new(None),
             lease_until: AtomicU64::new(0),
             replicas: Mutex::new(BTreeMap::new()),
+            synced: AtomicBool::new(false),
         });
         let thread = shared.clone();
         spawn("agent-engine", move || {
@@ -149,7 +158,7 @@ impl EngineLink {
 
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        lock(&self.shared.writer).is_some()
+        self.shared.synced.load(Ordering::SeqCst)
     }
 
     /// The last status of every replica on the present connection.
@@ -200,11 +209,15 @@ fn run_connection(shared: &Shared, input: &impl Fn(EngineInput)) {
     if let Some(greeting) = greeting {
         shared.write(0, greeting);
         let until_us = Time(shared.lease_until.load(Ordering::SeqCst));
-        shared.write(0, Request::Lease { until_us });
+        // An agent that has just started knows of no lease; the engine may still have one of its predecessor.
+        if until_us != Time(0) {
+            shared.write(0, Request::Lease { until_us });
+        }
     }
-    input(EngineInput::Connected);
+    shared.write(FIRST_STATUS_ID, Request::Status);
     let error = read_lines(stream, shared, input);
     *lock(&shared.writer) = None;
+    shared.synced.store(false, Ordering::SeqCst);
     // Nobody may wait for replies of a connection that is gone.
     lock(&shared.pending).clear();
     lock(&shared.replicas).clear();
@@ -218,6 +231,13 @@ fn read_lines(stream: UnixStream, shared: &Shared, input: &impl Fn(EngineInput))
     let mut reader = BufReader::new(stream);
     loop {
         match read_line::<EngineLine>(&mut reader) {
+            Ok(Some(EngineLine::Reply { id: FIRST_STATUS_ID, reply: Reply::Status(status) })) => {
+                let found = status.replicas.into_iter().map(|replica| (replica.resource, replica)).collect();
+                *lock(&shared.replicas) = found;
+                shared.synced.store(true, Ordering::SeqCst);
+                let lease_until = if status.fenced { Time(0) } else { status.lease_until_us };
+                input(EngineInput::Connected { lease_until });
+            }
             Ok(Some(EngineLine::Reply { id, reply })) => {
                 let waiting = lock(&shared.pending).remove(&id);
                 if let Some(waiting) = waiting {

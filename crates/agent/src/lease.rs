@@ -155,6 +155,13 @@ impl Runner {
                 self.transport.send_lease(to, &LeaseMessage::Ack(ack));
             }
             Effect::PersistSuspect(suspect) => {
+                let state = self.log.view().state;
+                let (subject, by) =
+                    (format!("node {}", state.node_name(suspect.node)), state.node_name(self.own()));
+                self.log.submit(Command::Note {
+                    subject,
+                    text: format!("suspected by {by}: not heard for longer than its lease"),
+                });
                 tracing::warn!(node = %suspect.node, "a node has been silent for longer than its lease; making the suspicion durable");
                 // The other thread ends only with the process.
                 let _ = self.persist.send(suspect);

@@ -13,7 +13,7 @@ use crate::service::mount::cgroup2_mount;
 use crate::service::runner::Places;
 use crate::threads::lock;
 use crate::transport::Transport;
-use mainstay_types::NodeId;
+use mainstay_types::{NodeId, Time};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -97,7 +97,7 @@ impl Member {
             replicas: replicas.clone(),
             places,
         });
-        engine_inputs.connect(node.clone(), engine.is_connected());
+        engine_inputs.connect(node.clone());
         let leases = node.clone();
         let lease = lease::start(
             identity.node,
@@ -122,19 +122,27 @@ impl Member {
 #[derive(Clone, Default)]
 pub struct EngineInputs {
     to: Arc<Mutex<Option<NodeHandle>>>,
+    /// What the engine said of the lease when the present connection was made.
+    connected: Arc<Mutex<Option<Time>>>,
 }
 
 impl EngineInputs {
     pub fn pass(&self, input: EngineInput) {
-        if let Some(node) = lock(&self.to).as_ref() {
+        let to = lock(&self.to);
+        match input {
+            EngineInput::Connected { lease_until } => *lock(&self.connected) = Some(lease_until),
+            EngineInput::Disconnected => *lock(&self.connected) = None,
+            EngineInput::Event(_) => {}
+        }
+        if let Some(node) = to.as_ref() {
             node.send(Input::Engine(input));
         }
     }
 
-    fn connect(&self, node: NodeHandle, connected: bool) {
+    fn connect(&self, node: NodeHandle) {
         let mut to = lock(&self.to);
-        if connected {
-            node.send(Input::Engine(EngineInput::Connected));
+        if let Some(lease_until) = *lock(&self.connected) {
+            node.send(Input::Engine(EngineInput::Connected { lease_until }));
         }
         *to = Some(node);
     }

@@ -22,7 +22,7 @@ use mainstay_control::State;
 use mainstay_control::reconcile::{self, Action, Observed, ReplicaObserved, Role, ServiceObserved};
 use mainstay_control::state::{Command, IssChange, ServicePhase};
 use mainstay_ha::{Event, Report};
-use mainstay_types::{NodeId, ResourceId, Time};
+use mainstay_types::{Epoch, NodeId, ResourceId, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -36,6 +36,8 @@ pub const GUARD_MARGIN_MS: u64 = 400;
 const REPEAT_PROPOSAL_AFTER: Duration = Duration::from_millis(800);
 /// A failed job of a replica is not started again before this time.
 const RETRY_JOB_AFTER: Duration = Duration::from_secs(1);
+/// How long a starting agent waits to hear of a lease before it takes itself for one without.
+const LEASE_UNKNOWN_MAX: Duration = Duration::from_millis(500);
 const GUARD_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What wakes the reconciler.
@@ -90,6 +92,8 @@ pub fn start(parts: NodeParts) -> NodeHandle {
             view,
             runners,
             lease_until: Time(0),
+            lease_known: false,
+            started: Instant::now(),
             busy: BTreeSet::new(),
             retry_at: BTreeMap::new(),
             proposed: Vec::new(),
@@ -97,6 +101,7 @@ pub fn start(parts: NodeParts) -> NodeHandle {
             reports: BTreeMap::new(),
             guard: None,
             peers: Vec::new(),
+            noted: BTreeMap::new(),
             swept: false,
         };
         node.run(&inputs);
@@ -111,6 +116,9 @@ struct Node {
     view: View,
     runners: BTreeMap<String, Runner>,
     lease_until: Time,
+    /// Somebody has said when the lease ends: the keeper, or the engine, which knew it from an earlier agent.
+    lease_known: bool,
+    started: Instant,
     /// Replicas with a job under way.
     busy: BTreeSet<ResourceId>,
     retry_at: BTreeMap<ResourceId, Instant>,
@@ -122,6 +130,8 @@ struct Node {
     /// What the engine confirmed; `None` when it has to be told.
     guard: Option<Vec<GuardEntry>>,
     peers: Vec<engine::Peer>,
+    /// What was last noted about replicas: epoch, role, whether devices exist.
+    noted: BTreeMap<ResourceId, (Epoch, engine::Role, bool)>,
     /// No remains of forgotten instances are left here.
     swept: bool,
 }
@@ -151,14 +161,22 @@ impl Node {
             .filter_map(Runner::next_deadline)
             .chain((lease_end > now).then_some(lease_end))
             .map(|deadline| Duration::from_micros(deadline.0.saturating_sub(now.0)))
-            .fold(TICK, Duration::min)
+            .fold(if self.lease_known { TICK } else { LEASE_UNKNOWN_MAX }, Duration::min)
     }
 
     fn take(&mut self, input: Input) {
         match input {
             Input::State(view) => self.view = view,
-            Input::Lease(until) => self.lease_until = until,
-            Input::Engine(EngineInput::Connected) => {
+            Input::Lease(until) => {
+                self.lease_until = until;
+                self.lease_known = true;
+            }
+            Input::Engine(EngineInput::Connected { lease_until }) => {
+                if !self.lease_known {
+                    // A lease does not end because the agent was restarted.
+                    self.lease_until = lease_until;
+                    self.lease_known = true;
+                }
                 // A new engine process knows nothing; an old one is told again.
                 self.guard = None;
                 self.peers.clear();
@@ -189,6 +207,7 @@ impl Node {
         match event {
             EngineEvent::Replica(status) => {
                 link_devices(&self.parts.places.run_dir, &status);
+                self.note_replica(&status);
                 if let Some(proposal) = status.proposal {
                     self.engine_proposal(proposal);
                 }
@@ -208,6 +227,29 @@ impl Node {
                 }
             }
         }
+    }
+
+    /// Tells the operator when a replica begins to serve and when its devices exist.
+    fn note_replica(&mut self, status: &ReplicaStatus) {
+        let now = (status.epoch, status.role, !status.devices.is_empty());
+        let before = self.noted.insert(status.resource, now);
+        let serves = |(_, role, _): &(Epoch, engine::Role, bool)| *role == engine::Role::Primary;
+        let same_epoch = before.is_some_and(|(epoch, ..)| epoch == status.epoch);
+        let (subject, node) = (format!("resource {}", status.name), self.name());
+        if serves(&now) && !(same_epoch && before.as_ref().is_some_and(serves)) {
+            self.note(subject.clone(), format!("{node} serves epoch {}", status.epoch.0));
+        }
+        if now.2 && !(same_epoch && before.is_some_and(|(.., attached)| attached)) {
+            self.note(subject, format!("devices attached on {node}"));
+        }
+    }
+
+    fn note(&self, subject: String, text: String) {
+        self.parts.log.submit(Command::Note { subject, text });
+    }
+
+    fn name(&self) -> String {
+        self.view.state.node_name(self.parts.node)
     }
 
     fn engine_proposal(&mut self, proposal: ProposalEvent) {
@@ -242,6 +284,9 @@ impl Node {
             return;
         }
         self.tell_engine(&state);
+        if !self.lease_known && self.started.elapsed() < LEASE_UNKNOWN_MAX {
+            return;
+        }
         self.sweep(&state);
         let now = boot_now();
         for runner in self.runners.values_mut() {
@@ -254,8 +299,13 @@ impl Node {
             self.act(&state, action);
         }
         self.tell_guard(None);
+        let node_name = self.name();
         for (name, runner) in &mut self.runners {
             runner.carry_out();
+            for stage in runner.take_stages() {
+                let (subject, text) = (format!("service {name}"), format!("{stage} on {node_name}"));
+                self.parts.log.submit(Command::Note { subject, text });
+            }
             for report in runner.take_reports() {
                 tracing::info!(service = name, phase = ?report.phase, detail = report.detail, "service");
                 self.reports.insert(name.clone(), (report, None));

@@ -5,7 +5,8 @@ mod support;
 
 use mainstay_api::engine::Role;
 use mainstay_api::rest::{
-    ClusterInit, ClusterJoin, ClusterView, EventsPage, NodeStatus, ResourceCreate, ResourceView,
+    Accepted, ClusterInit, ClusterJoin, ClusterView, EventsPage, NodeStatus, ResourceCreate, ResourceView,
+    ServiceApply, ServiceView,
 };
 use std::time::{Duration, Instant};
 use support::TestNode;
@@ -144,6 +145,51 @@ fn a_creation_that_fails_on_one_node_is_undone_everywhere() {
     assert_eq!(error.body().code, "no-space");
     eventually("removal of the resource", || resource(&nodes[0], "db").is_none());
     assert!(nodes.iter().all(|node| node.pool_is_empty()));
+    for node in &mut nodes {
+        node.kill();
+    }
+}
+
+#[test]
+fn a_service_survives_its_agent_and_ends_when_it_is_deleted() {
+    let mut nodes = three_nodes(5);
+    if !nodes[0].has_cgroups() {
+        eprintln!("skipped: no writable cgroup hierarchy of version 2 here");
+        return;
+    }
+    create(&nodes[0], "db");
+    let toml =
+        "name = 'web'\nresource = 'db'\n[[process]]\nname = 'sleeper'\ncommand = ['/bin/sleep', '1000']\n";
+    let _: ServiceView = nodes[2].client().put("/v1/services", &ServiceApply { toml: toml.into() }).unwrap();
+    let phase =
+        |node: &TestNode| node.client().get::<ServiceView>("/v1/services/web").map(|view| view.phase).ok();
+    eventually("start of the service", || phase(&nodes[2]).as_deref() == Some("running"));
+    let pids = nodes[0].pids("web", "sleeper");
+    assert_eq!(pids.len(), 1);
+
+    nodes[0].kill_agent();
+    nodes[0].start_agent();
+    eventually("return of the agent", || nodes[0].lease_left_ms() > 0);
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(nodes[0].pids("web", "sleeper"), pids, "the process goes on");
+    assert_eq!(phase(&nodes[2]).as_deref(), Some("running"));
+
+    let page: EventsPage = nodes[1].client().get("/v1/events").unwrap();
+    for text in ["started process sleeper on n1", "devices attached on n1", "runs on n1"] {
+        assert!(page.events.iter().any(|event| event.text == text), "{text} is not among the events");
+    }
+    // A process that ends by itself is started again.
+    let pid = pids[0].parse().unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
+    eventually("restart of the process", || {
+        let now = nodes[0].pids("web", "sleeper");
+        now.len() == 1 && now != pids && phase(&nodes[2]).as_deref() == Some("running")
+    });
+
+    let _: Accepted = nodes[1].client().delete("/v1/services/web").unwrap();
+    eventually("end of the service", || {
+        phase(&nodes[1]).is_none() && nodes[0].pids("web", "sleeper").is_empty()
+    });
     for node in &mut nodes {
         node.kill();
     }

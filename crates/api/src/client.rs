@@ -92,7 +92,12 @@ impl Client {
         self.call(Method::DELETE, path, None)
     }
 
-    fn call<T: DeserializeOwned>(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<T, ClientError> {
+    fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Bytes>,
+    ) -> Result<T, ClientError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -114,8 +119,9 @@ impl Client {
             .await
             .map_err(|source| ClientError::Unreachable { path: self.socket.clone(), source })?;
         let transport = |error: &dyn std::error::Error| ClientError::Transport(error.to_string());
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| transport(&error))?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| transport(&error))?;
         tokio::spawn(connection);
         let request = Request::builder()
             .method(method)

@@ -3,7 +3,7 @@
 use crate::service::StatusReport;
 use crate::state::{
     Cluster, Command, Entry, LEASE_MS, NODES_MAX, Node, NodeStatus, Outcome, RESOURCES_MAX, Resource,
-    ResourceSpec, Settings, Severity, State, refused,
+    ResourceSpec, Settings, Severity, State, cut, refused,
 };
 use mainstay_ha::valid_name;
 use mainstay_types::{
@@ -72,6 +72,10 @@ impl State {
             Command::DeleteService { name } => self.delete_service(at_ms, &name),
             Command::ServiceGone { name } => self.service_gone(at_ms, &name),
             Command::MoveService { name, to } => self.move_service(at_ms, &name, to),
+            Command::Note { subject, text } => {
+                self.note(at_ms, Severity::Info, cut(subject), text);
+                Outcome::Done
+            }
             Command::ServiceStatus { name, node, phase, epoch, round, detail, failures } => self
                 .service_status(at_ms, &name, StatusReport { node, phase, epoch, round, detail, failures }),
         }

@@ -279,6 +279,8 @@ pub enum Command {
         name: String,
         to: NodeId,
     },
+    /// Something that an operator may want to see in the list of events; changes nothing else.
+    Note { subject: String, text: String },
     ServiceStatus {
         name: String,
         node: NodeId,

@@ -67,6 +67,10 @@ pub struct Runner {
     cancels: BTreeMap<Step, Arc<AtomicBool>>,
     guard: GuardEntry,
     reports: Vec<Report>,
+    /// Steps that are being run, by ticket.
+    steps: BTreeMap<u64, Step>,
+    /// Steps that succeeded since they were last asked for, in words.
+    stages: Vec<String>,
 }
 
 /// What the threads of one service share.
@@ -123,6 +127,8 @@ impl Runner {
             cancels: BTreeMap::new(),
             guard,
             reports: Vec::new(),
+            steps: BTreeMap::new(),
+            stages: Vec::new(),
         }
     }
 
@@ -183,12 +189,23 @@ impl Runner {
     }
 
     pub fn handle(&mut self, now: Time, event: Event) {
+        if let Event::StepDone { ticket, result } = &event
+            && let Some(step) = self.steps.remove(ticket)
+            && result.is_ok()
+        {
+            self.stages.extend(self.work.stage(step));
+        }
         self.machine.handle(now, event);
     }
 
     /// Reports since the last call, oldest first.
     pub fn take_reports(&mut self) -> Vec<Report> {
         std::mem::take(&mut self.reports)
+    }
+
+    /// What was reached since the last call, oldest first.
+    pub fn take_stages(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.stages)
     }
 
     /// Carries out what the machine wants. The guard has been told to the engine before.
@@ -201,6 +218,7 @@ impl Runner {
                 }
                 Effect::Run { ticket, step, .. } => self.run(ticket, step),
                 Effect::Undo { ticket, step, force, timeout_ms } => {
+                    self.steps.retain(|_, running| *running != step);
                     if let Some(cancel) = self.cancels.remove(&step) {
                         cancel.store(true, Ordering::SeqCst);
                     }
@@ -237,6 +255,7 @@ impl Runner {
     fn run(&mut self, ticket: u64, step: Step) {
         let cancel = Arc::new(AtomicBool::new(false));
         self.cancels.insert(step, cancel.clone());
+        self.steps.insert(ticket, step);
         if let Step::StartProcess { process } = step {
             // The process belongs into the state file before anybody may forget it.
             let result = self.work.start_process(process, &self.on_done);
@@ -280,6 +299,18 @@ impl Runner {
 }
 
 impl Work {
+    /// A finished step as an event for the operator; `None` for what nobody waits for.
+    fn stage(&self, step: Step) -> Option<String> {
+        let name = |process: usize| self.process(process).map_or("", |process| process.name.as_str());
+        match step {
+            Step::ProbeAddress | Step::Prepare { .. } => None,
+            Step::Mount => self.spec.mount.as_ref().map(|mount| format!("mounted {}", mount.path)),
+            Step::StartProcess { process } => Some(format!("started process {}", name(process))),
+            Step::CheckReady { process } => Some(format!("process {} is ready", name(process))),
+            Step::AddAddress => self.spec.vip.as_ref().map(|vip| format!("address {} answers", vip.address)),
+        }
+    }
+
     fn run(&self, step: Step, cancel: &AtomicBool) -> Result<(), String> {
         match step {
             Step::ProbeAddress => self.probe(),

@@ -9,7 +9,7 @@ use mainstay_api::engine::{
     RequestLine, Role, read_line, write_line,
 };
 use mainstay_api::rest::StatusView;
-use mainstay_types::{ResourceId, VolumeId};
+use mainstay_types::{ResourceId, Time, VolumeId};
 use std::collections::BTreeMap;
 use std::io::BufReader;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -33,9 +33,18 @@ fn agent_process() {
         state_dir: directory.join("state"),
         run_dir: directory.join("run"),
         listen: Some(listen.to_owned()),
-        cgroup_root: Some(directory.join("cgroup")),
+        cgroup_root: Some(cgroup_root(&directory)),
     };
     panic!("the agent ended: {:?}", mainstay_agent::run(options));
+}
+
+/// cgroup of the node's services. Without a writable hierarchy here nothing can be started.
+fn cgroup_root(directory: &Path) -> PathBuf {
+    let name = format!("mainstay-test{}", directory.display().to_string().replace('/', "-"));
+    match mainstay_agent::service::mount::cgroup2_mount() {
+        Some(mount) => mount.join(name),
+        None => directory.join("cgroup"),
+    }
 }
 
 pub struct TestNode {
@@ -77,6 +86,10 @@ impl TestNode {
     pub fn start(&mut self) {
         self.engine =
             Some(FakeEngine::start(&self.run_dir().join("engine.sock"), self.refuse_create.clone()));
+        self.start_agent();
+    }
+
+    pub fn start_agent(&mut self) {
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "support::agent_process", "--nocapture"])
             .env(CHILD_VARIABLE, format!("{} {}", self.directory.path().display(), self.address))
@@ -93,11 +106,27 @@ impl TestNode {
 
     /// kill -9 of the agent, and the end of the engine.
     pub fn kill(&mut self) {
+        self.kill_agent();
+        self.engine = None;
+    }
+
+    pub fn kill_agent(&mut self) {
         if let Some(mut agent) = self.agent.take() {
             agent.kill().unwrap();
             agent.wait().unwrap();
         }
-        self.engine = None;
+    }
+
+    /// Whether services can be started here at all.
+    pub fn has_cgroups(&self) -> bool {
+        std::fs::create_dir_all(cgroup_root(self.directory.path()).join("probe")).is_ok()
+            && cgroup_root(self.directory.path()).join("probe/cgroup.procs").exists()
+    }
+
+    /// Processes of a service.
+    pub fn pids(&self, service: &str, process: &str) -> Vec<String> {
+        let path = cgroup_root(self.directory.path()).join(service).join(process).join("cgroup.procs");
+        std::fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
     }
 
     pub fn engine_role(&self) -> Option<Role> {
@@ -122,6 +151,15 @@ impl TestNode {
 impl Drop for TestNode {
     fn drop(&mut self) {
         self.kill();
+        let root = cgroup_root(self.directory.path());
+        if root.join("cgroup.procs").exists() {
+            drop(std::fs::write(root.join("cgroup.kill"), "1"));
+            std::thread::sleep(Duration::from_millis(50));
+            for service in std::fs::read_dir(&root).into_iter().flatten().flatten() {
+                mainstay_agent::service::process::remove_cgroups(&service.path());
+            }
+            drop(std::fs::remove_dir(&root));
+        }
     }
 }
 
@@ -135,6 +173,7 @@ struct EngineShared {
     refuse_create: Arc<AtomicBool>,
     replicas: Mutex<BTreeMap<ResourceId, ReplicaStatus>>,
     connections: Mutex<Vec<UnixStream>>,
+    lease_until: Mutex<Time>,
 }
 
 impl FakeEngine {
@@ -146,6 +185,7 @@ impl FakeEngine {
             refuse_create,
             replicas: Mutex::default(),
             connections: Mutex::default(),
+            lease_until: Mutex::default(),
         });
         let thread = shared.clone();
         std::thread::spawn(move || {
@@ -263,9 +303,14 @@ impl EngineShared {
                 status.devices.clear();
                 (Reply::Ok, Some(shown(status)))
             }
+            Request::Lease { until_us } => {
+                *self.lease_until.lock().unwrap() = until_us;
+                (Reply::Ok, None)
+            }
             Request::Status => {
                 let replicas = replicas.values().map(shown).collect();
-                (Reply::Status(EngineStatus { replicas, ..EngineStatus::default() }), None)
+                let lease_until_us = *self.lease_until.lock().unwrap();
+                (Reply::Status(EngineStatus { replicas, lease_until_us, ..EngineStatus::default() }), None)
             }
             _ => (Reply::Ok, None),
         }
