@@ -40,7 +40,7 @@ impl Stage {
         let about = |kind: &str, name: &str| event.subject.strip_prefix(kind) == Some(name);
         if about("node/", lost) && says("suspected") {
             Some(Self::Detected)
-        } else if about("node/", lost) && says("dead") {
+        } else if about("node/", lost) && says("lease has ended") {
             Some(Self::LeaseOver)
         } else if about("resource/", resource) && says("serves") {
             Some(Self::Promoted)
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn only_the_first_event_of_a_stage_counts() {
         let mut failover = Failover::default();
-        let dead = event("node/n1", "n1 is dead: its lease is over");
+        let dead = event("node/n1", "does not answer; its lease has ended");
         assert_eq!(Stage::of(&dead, "n1", "db", "db"), Some(Stage::LeaseOver));
         assert_eq!(Stage::of(&dead, "n2", "db", "db"), None);
         failover.note(Stage::LeaseOver, 2000.0);

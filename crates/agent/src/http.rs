@@ -333,16 +333,21 @@ async fn scrub(Shared(agent): App, Path(name): Path<String>) -> Answer<ScrubRepo
         let view = member.log.view();
         let resource = find_resource(&view, &name)?;
         let mut report = scrub_once(&agent, &member, &view, resource);
-        // Replicas commit the same entries a moment apart; only digests of one position can be compared.
+        // Replicas commit the same entries a moment apart; only digests of one position can be compared. Where
+        // the resource is written meanwhile, new writes are held for as long as the reading takes; the engine
+        // lets them go by itself after a while, whatever becomes of this agent.
         for _ in 1..SCRUB_ATTEMPTS {
-            let mut positions =
-                report.replicas.iter().filter(|one| one.failure.is_none()).map(|one| one.index);
-            let first = positions.next();
-            if positions.all(|position| Some(position) == first) {
+            if at_one_position(&report) {
                 break;
             }
-            std::thread::sleep(Duration::from_millis(200));
+            let Some(primary) = resource.record.primary else { break };
+            let held = |request| agent.ask(&member, primary, Call::Engine(request), SCRUB_TIMEOUT);
+            if let Ok(CallReply::Error(error)) | Err(error) = held(Request::Pause { resource: resource.id }) {
+                return Err(error);
+            }
             report = scrub_once(&agent, &member, &view, resource);
+            // If this is lost the engine resumes by itself.
+            let _ = held(Request::Resume { resource: resource.id });
         }
         let positions: BTreeSet<u64> = report.replicas.iter().map(|one| one.index).collect();
         if positions.len() > 1 && report.replicas.iter().all(|one| one.failure.is_none()) {
@@ -355,6 +360,13 @@ async fn scrub(Shared(agent): App, Path(name): Path<String>) -> Answer<ScrubRepo
         Ok(report)
     })
     .await
+}
+
+fn at_one_position(report: &ScrubReport) -> bool {
+    let positions: BTreeSet<u64> =
+        report.replicas.iter().filter(|one| one.failure.is_none()).map(|one| one.index).collect();
+    let moved = report.replicas.iter().any(|one| one.failure.is_some());
+    positions.len() <= 1 && !moved
 }
 
 fn scrub_once(agent: &Arc<Agent>, member: &Arc<Member>, view: &View, resource: &Resource) -> ScrubReport {

@@ -177,8 +177,8 @@ impl Transport {
                 let connected = Arc::new(AtomicBool::new(false));
                 PeerLanes {
                     address: address.clone(),
-                    lease: self.start_lane(LaneKind::Lease, address, &Arc::default()),
-                    log: self.start_lane(LaneKind::Log, address, &connected),
+                    lease: self.start_lane(LaneKind::Lease, address, &connected),
+                    log: self.start_lane(LaneKind::Log, address, &Arc::default()),
                     connected,
                 }
             });
@@ -200,7 +200,7 @@ impl Transport {
         self.send(to, LaneKind::Log, json_frame(Kind::Propose, proposal))
     }
 
-    /// Whether the log lane to `node` has a connection.
+    /// Whether heartbeats reach `node`: the log lane is opened only when there is something to say.
     #[must_use]
     pub fn is_connected(&self, node: NodeId) -> bool {
         read(&self.shared.peers).get(&node).is_some_and(|lanes| lanes.connected.load(Ordering::Relaxed))

@@ -28,6 +28,9 @@ use reads::{Purpose, ReadJob};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
+/// Longest pause of writes that the agent can ask for, in milliseconds; a scrub of some gigabytes fits (R20).
+const PAUSE_MS_MAX: u64 = 15_000;
+
 /// Sends the reply of a request of the agent.
 pub type Answer = Box<dyn FnOnce(Reply) + Send>;
 
@@ -71,7 +74,8 @@ pub struct Host {
     told_room: u64,
     role: Role,
     promoted_at: Time,
-    paused: bool,
+    /// Writes are held until then at the latest (R20).
+    paused_until: Option<Time>,
     /// Has stopped serving at the agent's wish, and waits for the record to say who is next.
     demoted: bool,
     failed: Option<String>,
@@ -106,7 +110,7 @@ impl Host {
             told_room: 0,
             role: Role::Secondary,
             promoted_at: Time(0),
-            paused: false,
+            paused_until: None,
             demoted: false,
             failed: None,
             proposal: None,
@@ -119,7 +123,7 @@ impl Host {
 
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        self.replica.next_deadline()
+        self.replica.next_deadline().into_iter().chain(self.paused_until).min()
     }
 
     /// The control plane's record.
@@ -148,6 +152,10 @@ impl Host {
     }
 
     pub fn tick(&mut self, now: Time) {
+        if self.paused_until.is_some_and(|until| until <= now) {
+            tracing::warn!(resource = %self.resource, "nobody has ended the pause in time; writes go on");
+            self.resume(now);
+        }
         self.replica.handle(now, Event::Tick);
     }
 
@@ -165,13 +173,13 @@ impl Host {
                 "ask the primary's node",
             ));
         }
-        self.paused = true;
+        self.paused_until = Some(now.plus_ms(PAUSE_MS_MAX));
         self.pause_answers.push(answer);
         self.replica.handle(now, Event::Pause);
     }
 
     pub fn resume(&mut self, now: Time) {
-        if std::mem::take(&mut self.paused) {
+        if self.paused_until.take().is_some() {
             self.replica.handle(now, Event::Resume);
         }
     }
@@ -334,7 +342,7 @@ impl Host {
             for answer in self.pause_answers.drain(..) {
                 answer(Reply::Error(refusal("not-primary", "the resource is no longer primary here", "")));
             }
-            self.paused = false;
+            self.paused_until = None;
         }
     }
 

@@ -53,7 +53,7 @@ impl Host {
                 (None, ReplicaData::Consistent) => DataState::Consistent,
                 (None, ReplicaData::Inconsistent) => DataState::Inconsistent,
             },
-            paused: self.paused,
+            paused: self.paused_until.is_some(),
             promoted_at_us: self.promoted_at,
             journal_bytes_used: config.journal_bytes.saturating_sub(self.store.room()),
             journal_bytes: config.journal_bytes,
