@@ -280,7 +280,10 @@ pub enum Command {
         to: NodeId,
     },
     /// Something that an operator may want to see in the list of events; changes nothing else.
-    Note { subject: String, text: String },
+    Note {
+        subject: String,
+        text: String,
+    },
     ServiceStatus {
         name: String,
         node: NodeId,

@@ -399,8 +399,8 @@ impl Machine {
         match &mut self.mode {
             Mode::Stopped | Mode::Failed | Mode::Killing => {}
             Mode::Forward { at } => {
-                let at = *at;
-                self.backward(at, 0, Then::Stop, 0, now);
+                let top = *at;
+                self.backward(self.top(top), 0, Then::Stop, 0, now);
             }
             Mode::Running => self.backward(self.steps.len().saturating_sub(1), 0, Then::Stop, 0, now),
             Mode::BackingOff { from } => match from.checked_sub(1) {
@@ -546,7 +546,7 @@ impl Machine {
 
     fn on_process_exited(&mut self, process: usize, status: &str, now: Time) {
         let top = match self.mode {
-            Mode::Forward { at } => at,
+            Mode::Forward { at } => self.top(at),
             Mode::Running => self.steps.len().saturating_sub(1),
             // While it is being undone an exit is what is wanted.
             _ => return,
@@ -660,13 +660,19 @@ impl Machine {
         self.failures.push(now);
         let spent = self.failures.len() > self.spec.policy.restart_limit as usize;
         self.reason = why;
-        self.adopt_below = 0;
+        let at = self.top(at);
         let (floor, then) = if spent { (0, Then::Fail) } else { (floor, Then::Retry) };
         self.backward(at, floor, then, 0, now);
     }
 
+    /// The highest step of which something may be there while `steps[at]` is being run.
+    fn top(&self, at: usize) -> usize {
+        at.max(self.adopt_below).min(self.steps.len().saturating_sub(1))
+    }
+
     /// Undoes `steps[at]`; `attempt` counts failed attempts of it.
     fn backward(&mut self, mut at: usize, floor: usize, then: Then, attempt: u32, now: Time) {
+        self.adopt_below = 0;
         self.awaited = None;
         self.deadline = None;
         loop {
@@ -761,7 +767,11 @@ impl Machine {
 
     fn persist(&mut self) {
         let saved = Saved {
-            mode: self.mode.clone(),
+            mode: match self.mode {
+                // A second restart must still know how far the first process had come.
+                Mode::Forward { at } => Mode::Forward { at: at.max(self.adopt_below) },
+                ref mode => mode.clone(),
+            },
             epoch: self.epoch,
             round: self.round,
             spent_epoch: self.spent_epoch,

@@ -1,0 +1,464 @@
+//! The machine of a service against a node that may fail, linger or never answer in every step.
+
+use mainstay_ha::{Effect, Event, Machine, Report, Saved, ServicePhase, ServiceSpec, Step};
+use mainstay_types::{Epoch, Time};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+fn spec() -> ServiceSpec {
+    ServiceSpec::parse(
+        r#"
+name = "db"
+resource = "db"
+[mount]
+path = "/srv/db"
+[[process]]
+name = "one"
+command = ["/bin/one"]
+prepare = ["/bin/init"]
+ready = { tcp = "127.0.0.1:1" }
+[[process]]
+name = "two"
+command = ["/bin/two"]
+[vip]
+address = "10.0.0.7/24"
+[policy]
+restart_limit = 2
+window_s = 600
+"#,
+    )
+    .unwrap()
+}
+
+/// A simulated node: what of the service is there.
+struct Node {
+    machine: Machine,
+    now: Time,
+    there: BTreeSet<Step>,
+    saved: Option<Saved>,
+    log: Vec<Effect>,
+    reports: Vec<Report>,
+    /// Steps that fail when run.
+    broken: BTreeSet<Step>,
+    /// Steps that are never answered when run.
+    hung: BTreeSet<Step>,
+    /// Undos without force fail.
+    stubborn: bool,
+    /// How many runs of a step were not preceded by a persisted state since the last answer.
+    unanswered: Vec<u64>,
+}
+
+impl Node {
+    fn new() -> Self {
+        Self {
+            machine: Machine::new(spec()),
+            now: Time(1_000_000),
+            there: BTreeSet::new(),
+            saved: None,
+            log: Vec::new(),
+            reports: Vec::new(),
+            broken: BTreeSet::new(),
+            hung: BTreeSet::new(),
+            stubborn: false,
+            unanswered: Vec::new(),
+        }
+    }
+
+    fn give(&mut self, event: Event) {
+        self.machine.handle(self.now, event);
+        self.settle();
+    }
+
+    fn start(&mut self, epoch: u64) {
+        self.give(Event::Start { epoch: Epoch(epoch), round: 1 });
+    }
+
+    /// Carries out effects until the machine waits for time or for a hung step.
+    fn settle(&mut self) {
+        while self.one() {}
+    }
+
+    /// Carries out one effect.
+    fn one(&mut self) -> bool {
+        let Some(effect) = self.machine.poll() else { return false };
+        self.log.push(effect.clone());
+        match effect {
+            Effect::Persist(saved) => self.saved = Some(saved),
+            Effect::Report(report) => {
+                if report.phase.is_silent() {
+                    assert!(self.there.is_empty(), "silent with {:?}", self.there);
+                }
+                self.reports.push(report);
+            }
+            Effect::Run { ticket, step, .. } => {
+                self.check_order(step);
+                if self.hung.contains(&step) {
+                    // It may have happened or not: assume it has.
+                    self.take(step);
+                    self.unanswered.push(ticket);
+                } else if self.broken.contains(&step) {
+                    self.take(step);
+                    self.machine.handle(self.now, Event::StepDone { ticket, result: Err("broken".into()) });
+                } else {
+                    self.take(step);
+                    self.machine.handle(self.now, Event::StepDone { ticket, result: Ok(()) });
+                }
+            }
+            Effect::Undo { ticket, step, force, .. } => {
+                if !force {
+                    let above: Vec<&Step> =
+                        self.there.iter().filter(|other| rank(**other) > rank(step)).collect();
+                    assert!(above.is_empty(), "undo of {step:?} under {above:?}");
+                }
+                let result = if self.stubborn && !force { Err("busy".into()) } else { Ok(()) };
+                if result.is_ok() {
+                    self.there.remove(&step);
+                }
+                self.machine.handle(self.now, Event::StepDone { ticket, result });
+            }
+            Effect::Kill { ticket } => {
+                self.there.retain(|step| !matches!(step, Step::StartProcess { .. } | Step::Prepare { .. }));
+                self.machine.handle(self.now, Event::StepDone { ticket, result: Ok(()) });
+            }
+        }
+        true
+    }
+
+    fn take(&mut self, step: Step) {
+        if !matches!(step, Step::ProbeAddress | Step::CheckReady { .. } | Step::Prepare { .. }) {
+            self.there.insert(step);
+        }
+    }
+
+    fn check_order(&self, step: Step) {
+        match step {
+            Step::Prepare { .. } | Step::StartProcess { .. } => assert!(self.there.contains(&Step::Mount)),
+            Step::AddAddress => {
+                for process in 0..2 {
+                    assert!(self.there.contains(&Step::StartProcess { process }));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Lets time pass, ticking at every deadline.
+    fn pass(&mut self, ms: u64) {
+        let end = self.now.plus_ms(ms);
+        while let Some(deadline) = self.machine.next_deadline().filter(|deadline| *deadline <= end) {
+            self.now = deadline.max(self.now);
+            self.give(Event::Tick);
+        }
+        self.now = end;
+    }
+
+    fn phase(&self) -> ServicePhase {
+        self.machine.phase()
+    }
+
+    fn undone(&self) -> Vec<Step> {
+        self.log
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::Undo { step, .. } => Some(*step),
+                _ => None,
+            })
+            .collect()
+    }
+}
+
+fn rank(step: Step) -> usize {
+    match step {
+        Step::ProbeAddress => 0,
+        Step::Mount => 1,
+        Step::Prepare { process } => 2 + process * 3,
+        Step::StartProcess { process } => 3 + process * 3,
+        Step::CheckReady { process } => 4 + process * 3,
+        Step::AddAddress => 100,
+    }
+}
+
+const STEPS: [Step; 7] = [
+    Step::ProbeAddress,
+    Step::Mount,
+    Step::Prepare { process: 0 },
+    Step::StartProcess { process: 0 },
+    Step::CheckReady { process: 0 },
+    Step::StartProcess { process: 1 },
+    Step::AddAddress,
+];
+
+#[test]
+fn starts_in_order_and_stops_in_reverse() {
+    let mut node = Node::new();
+    node.start(1);
+    assert_eq!(node.phase(), ServicePhase::Running);
+    let run: Vec<Step> = node
+        .log
+        .iter()
+        .filter_map(|effect| if let Effect::Run { step, .. } = effect { Some(*step) } else { None })
+        .collect();
+    assert_eq!(run, STEPS);
+    node.give(Event::Stop);
+    assert_eq!(node.phase(), ServicePhase::Stopped);
+    assert_eq!(
+        node.undone(),
+        [
+            Step::AddAddress,
+            Step::StartProcess { process: 1 },
+            Step::StartProcess { process: 0 },
+            Step::Prepare { process: 0 },
+            Step::Mount
+        ]
+    );
+}
+
+#[test]
+fn every_step_is_persisted_before_it_runs() {
+    let mut node = Node::new();
+    node.start(1);
+    node.give(Event::Stop);
+    let mut persisted = false;
+    for effect in &node.log {
+        match effect {
+            Effect::Persist(_) => persisted = true,
+            Effect::Run { step: Step::ProbeAddress, .. } => assert!(persisted),
+            Effect::Run { .. } | Effect::Undo { .. } => assert!(std::mem::take(&mut persisted), "{effect:?}"),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn every_failing_or_hanging_step_is_undone_and_finally_given_up() {
+    for step in STEPS {
+        for hangs in [false, true] {
+            let mut node = Node::new();
+            if hangs {
+                node.hung.insert(step)
+            } else {
+                node.broken.insert(step)
+            };
+            node.start(1);
+            node.pass(20 * 60_000);
+            assert_eq!(node.phase(), ServicePhase::Failed, "{step:?} hangs: {hangs}");
+            assert!(node.there.is_empty());
+            assert!(!node.machine.reason().is_empty());
+            let failures =
+                node.reports.iter().filter(|report| report.phase == ServicePhase::BackingOff).count();
+            assert_eq!(failures, 2, "{step:?} hangs: {hangs}");
+            // Another order of the same round does not start it again; a later round does.
+            node.start(2);
+            assert_eq!(node.phase(), ServicePhase::Failed);
+            node.broken.clear();
+            node.hung.clear();
+            node.give(Event::Start { epoch: Epoch(2), round: 2 });
+            assert_eq!(node.phase(), ServicePhase::Running, "{step:?}");
+        }
+    }
+}
+
+#[test]
+fn a_flapping_process_backs_off_and_stops_with_its_reason() {
+    let mut node = Node::new();
+    node.start(1);
+    for expected in [ServicePhase::Starting, ServicePhase::Starting, ServicePhase::Failed] {
+        node.give(Event::ProcessExited { process: 1, status: "exit 3".into() });
+        assert_eq!(node.phase(), expected);
+        node.pass(60_000);
+    }
+    assert!(node.there.is_empty());
+    assert!(node.machine.reason().contains("exit 3"), "{}", node.machine.reason());
+}
+
+#[test]
+fn a_crash_restarts_only_what_depends_on_it() {
+    let mut node = Node::new();
+    node.start(1);
+    node.log.clear();
+    node.give(Event::ProcessExited { process: 1, status: "signal 11".into() });
+    node.pass(5_000);
+    assert_eq!(node.phase(), ServicePhase::Running);
+    assert_eq!(node.undone(), [Step::AddAddress, Step::StartProcess { process: 1 }]);
+}
+
+#[test]
+fn failures_long_ago_do_not_count() {
+    let mut node = Node::new();
+    node.start(1);
+    for _ in 0..10 {
+        node.give(Event::ProcessExited { process: 0, status: "exit 1".into() });
+        node.pass(601_000);
+        assert_eq!(node.phase(), ServicePhase::Running);
+    }
+}
+
+#[test]
+fn an_undo_that_fails_is_repeated_with_force() {
+    let mut node = Node::new();
+    node.stubborn = true;
+    node.start(1);
+    node.give(Event::Stop);
+    assert_eq!(node.phase(), ServicePhase::Stopping);
+    node.pass(30_000);
+    assert_eq!(node.phase(), ServicePhase::Stopped);
+    assert!(node.there.is_empty());
+}
+
+#[test]
+fn the_kill_path_takes_the_address_first_and_waits_for_nothing() {
+    for step in STEPS {
+        let mut node = Node::new();
+        node.hung.insert(step);
+        node.start(1);
+        if step == Step::AddAddress || step == Step::ProbeAddress {
+            assert_eq!(node.phase(), ServicePhase::Starting);
+        }
+        node.machine.handle(node.now, Event::LeaseLost);
+        let mut order = Vec::new();
+        // All three are there before any of them is answered.
+        let effects: Vec<Effect> = std::iter::from_fn(|| node.machine.poll()).collect();
+        for effect in &effects {
+            match effect {
+                Effect::Undo { step, force: true, .. } => order.push(format!("{step:?}")),
+                Effect::Kill { .. } => order.push("Kill".into()),
+                Effect::Persist(_) => assert_eq!(order.len(), 3, "the disk may be slower than the lease"),
+                Effect::Report(report) => assert_eq!(report.phase, ServicePhase::Killing),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(order, ["AddAddress", "Kill", "Mount"]);
+        for effect in effects {
+            if let Effect::Undo { ticket, .. } | Effect::Kill { ticket } = effect {
+                assert_eq!(node.phase(), ServicePhase::Killing);
+                node.machine.handle(node.now, Event::StepDone { ticket, result: Ok(()) });
+            }
+        }
+        node.there.clear();
+        node.settle();
+        assert_eq!(node.phase(), ServicePhase::Stopped);
+        // The same epoch's devices are dead; only a later one will do.
+        node.hung.clear();
+        node.start(1);
+        assert_eq!(node.phase(), ServicePhase::Stopped);
+        node.start(2);
+        assert_eq!(node.phase(), ServicePhase::Running);
+    }
+}
+
+#[test]
+fn a_kill_that_fails_is_repeated_until_it_is_proven() {
+    let mut node = Node::new();
+    node.start(1);
+    node.machine.handle(node.now, Event::LeaseLost);
+    let effects: Vec<Effect> = std::iter::from_fn(|| node.machine.poll()).collect();
+    for effect in effects {
+        match effect {
+            Effect::Kill { ticket } => {
+                node.machine.handle(node.now, Event::StepDone { ticket, result: Err("in D state".into()) });
+            }
+            Effect::Undo { ticket, step, .. } => {
+                node.there.remove(&step);
+                node.machine.handle(node.now, Event::StepDone { ticket, result: Ok(()) });
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(node.phase(), ServicePhase::Killing);
+    node.settle();
+    node.pass(1_000);
+    assert_eq!(node.phase(), ServicePhase::Stopped);
+}
+
+#[test]
+fn stop_during_each_step_of_a_start() {
+    for step in STEPS {
+        let mut node = Node::new();
+        node.hung.insert(step);
+        node.start(1);
+        node.give(Event::Stop);
+        assert_eq!(node.phase(), ServicePhase::Stopped, "{step:?}");
+        assert!(node.there.is_empty());
+        // The answer that comes late changes nothing.
+        for ticket in std::mem::take(&mut node.unanswered) {
+            node.give(Event::StepDone { ticket, result: Ok(()) });
+        }
+        assert_eq!(node.phase(), ServicePhase::Stopped);
+    }
+}
+
+#[test]
+fn another_epoch_takes_everything_down_before_it_starts() {
+    let mut node = Node::new();
+    node.start(1);
+    node.log.clear();
+    node.start(2);
+    assert_eq!(node.phase(), ServicePhase::Running);
+    assert_eq!(node.machine.epoch(), Epoch(2));
+    assert!(node.undone().contains(&Step::Mount));
+}
+
+#[test]
+fn a_restarted_agent_adopts_without_preparing_again() {
+    let mut node = Node::new();
+    node.start(1);
+    node.machine = Machine::restore(spec(), node.saved.clone().unwrap(), node.now);
+    node.log.clear();
+    node.settle();
+    assert_eq!(node.phase(), ServicePhase::Running);
+    assert!(!node.log.iter().any(|effect| matches!(effect, Effect::Run { step: Step::Prepare { .. }, .. })));
+    assert!(node.undone().is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// Whatever happens, and wherever the agent is restarted: silence is reported only when nothing is left
+    /// (asserted in `Node::one`), and a service that is told to stop ends up silent.
+    #[test]
+    fn silence_is_never_a_lie(events in prop::collection::vec((0u8..9, 0usize..7, 0u64..70_000), 1..60)) {
+        let mut node = Node::new();
+        let mut epoch = 1;
+        for (kind, which, ms) in events {
+            match kind {
+                0 => node.start(epoch),
+                1 => node.give(Event::Stop),
+                2 => node.give(Event::LeaseLost),
+                3 => node.give(Event::ProcessExited { process: which % 2, status: "x".into() }),
+                4 => {
+                    if !node.broken.remove(&STEPS[which]) {
+                        node.broken.insert(STEPS[which]);
+                    }
+                }
+                5 => {
+                    if !node.hung.remove(&STEPS[which]) {
+                        node.hung.insert(STEPS[which]);
+                    }
+                }
+                6 => node.stubborn = !node.stubborn,
+                7 => {
+                    epoch += 1;
+                    let (at, round) = (Epoch(epoch), which as u64);
+                    // The agent dies after some of the effects.
+                    node.machine.handle(node.now, Event::Start { epoch: at, round });
+                    for _ in 0..which {
+                        node.one();
+                    }
+                    if let Some(saved) = node.saved.clone() {
+                        node.machine = Machine::restore(spec(), saved, node.now);
+                        node.settle();
+                    } else {
+                        node.settle();
+                    }
+                }
+                _ => node.pass(ms),
+            }
+        }
+        node.hung.clear();
+        node.broken.clear();
+        node.give(Event::Stop);
+        node.pass(400_000);
+        prop_assert!(node.phase().is_silent(), "{:?}", node.phase());
+        prop_assert!(node.there.is_empty());
+    }
+}
