@@ -1,0 +1,499 @@
+//! The control record: the two-replicas-and-a-witness table, random commands against invariants, and whole nodes that
+//! follow `reconcile::plan` over a simulated engine.
+
+use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, Role, ServiceObserved, plan};
+use mainstay_control::state::{
+    Command, Entry, IssChange, Outcome, ResourceSpec, ServicePhase, Settings, Severity, State,
+};
+use mainstay_ha::ServiceSpec;
+use mainstay_types::{ConfigVersion, Incarnation, Member, NodeId, ResourceId};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const A: NodeId = NodeId(1);
+const B: NodeId = NodeId(2);
+const W: NodeId = NodeId(3);
+const R: ResourceId = ResourceId(1);
+
+fn apply(state: &mut State, command: Command) -> Outcome {
+    let outcome = state.apply(Entry { at_ms: 0, command });
+    if let Err(why) = state.check() {
+        panic!("{why}");
+    }
+    outcome
+}
+
+fn cluster() -> State {
+    let mut state = State::default();
+    apply(&mut state, Command::InitCluster { id: 9, name: "c".into(), settings: Settings::default() });
+    for (i, name) in ["a", "b", "w"].into_iter().enumerate() {
+        let added = apply(
+            &mut state,
+            Command::AddNode {
+                name: name.into(),
+                agent_addr: format!("10.0.0.{i}:7400"),
+                engine_addr: format!("10.0.0.{i}:7401"),
+                voter: true,
+                nonce: i as u64,
+            },
+        );
+        assert!(added.is_ok(), "{added:?}");
+        for node in 1..=i as u32 {
+            let voters_version = state.voters_version;
+            apply(&mut state, Command::VotersSeen { node: NodeId(node), voters_version });
+        }
+    }
+    state
+}
+
+fn with_resource() -> State {
+    let mut state = cluster();
+    let spec = ResourceSpec {
+        volumes: vec![1 << 20],
+        journal_bytes: 16 << 20,
+        replicas: vec![A, B],
+        preferred: vec![A],
+    };
+    assert!(apply(&mut state, Command::CreateResource { name: "db".into(), spec }).is_ok());
+    state
+}
+
+fn ready() -> State {
+    let mut state = with_resource();
+    for node in [A, B] {
+        apply(
+            &mut state,
+            Command::ReplicaReady { resource: R, node, incarnation: Incarnation(node.0.into()) },
+        );
+    }
+    assert!(promote(&mut state, A, A).is_ok());
+    state
+}
+
+fn promote(state: &mut State, by: NodeId, to: NodeId) -> Outcome {
+    let expect_version = state.resources[&R].record.version;
+    apply(state, Command::Promote { resource: R, expect_version, by, to, reason: "test".into() })
+}
+
+fn die(state: &mut State, node: NodeId) -> Outcome {
+    let generation = state.nodes[&node].generation;
+    apply(state, Command::NodeDead { node, generation })
+}
+
+fn rejoin(state: &mut State, node: NodeId) {
+    let generation = state.nodes[&node].generation;
+    assert!(apply(state, Command::NodeRejoin { node, generation }).is_ok());
+}
+
+fn members(state: &State) -> Vec<NodeId> {
+    state.resources[&R].record.iss.iter().map(|member| member.node).collect()
+}
+
+fn primary(state: &State) -> Option<NodeId> {
+    state.resources[&R].record.primary
+}
+
+fn db_service() -> ServiceSpec {
+    ServiceSpec::parse("name='db'\nresource='db'\n[mount]\npath='/srv/db'\n").unwrap()
+}
+
+#[test]
+fn when_the_primary_dies_the_secondary_takes_over_alone() {
+    let mut state = ready();
+    let epoch = state.resources[&R].record.epoch;
+    assert!(die(&mut state, A).is_ok());
+    assert_eq!((primary(&state), members(&state)), (Some(B), vec![B]));
+    assert_eq!(state.resources[&R].record.epoch, epoch.next());
+    assert!(matches!(die(&mut state, A), Outcome::Conflict { .. }));
+    rejoin(&mut state, A);
+    assert_eq!(members(&state), vec![B], "it is in sync only after it caught up");
+}
+
+#[test]
+fn when_the_secondary_or_the_witness_dies_the_primary_stays() {
+    let mut state = ready();
+    die(&mut state, W);
+    assert_eq!((primary(&state), members(&state)), (Some(A), vec![A, B]));
+    rejoin(&mut state, W);
+    die(&mut state, B);
+    assert_eq!((primary(&state), members(&state)), (Some(A), vec![A]));
+}
+
+/// B dies, A writes on, A dies, B returns: stop, B lacks acknowledged writes.
+#[test]
+fn a_node_outside_the_in_sync_set_is_never_promoted() {
+    let mut state = ready();
+    die(&mut state, B);
+    die(&mut state, A);
+    rejoin(&mut state, B);
+    assert_eq!((primary(&state), members(&state)), (None, vec![A]));
+    assert!(matches!(promote(&mut state, B, B), Outcome::Refused(_)));
+    assert_eq!(state.target(R), None);
+    let last = state.events.iter().rev().find(|event| event.severity == Severity::Critical).unwrap();
+    assert!(last.text.contains("only a has"), "{}", last.text);
+    let advice = mainstay_control::advice::advice(&state, &Default::default());
+    assert!(advice.iter().any(|advice| advice.remedy.contains("bring a back")), "{advice:?}");
+    rejoin(&mut state, A);
+    assert_eq!(state.target(R), Some(A));
+    assert!(promote(&mut state, A, A).is_ok());
+}
+
+#[test]
+fn a_change_of_another_version_or_epoch_is_a_conflict() {
+    let mut state = ready();
+    let record = state.resources[&R].record.clone();
+    let remove = record.iss_member(B).unwrap();
+    let shrink = |version, epoch| Command::ChangeIss {
+        resource: R,
+        version,
+        epoch,
+        change: IssChange::Shrink { remove },
+    };
+    for command in [
+        shrink(ConfigVersion(record.version.0 - 1), record.epoch),
+        shrink(record.version.next(), record.epoch),
+        shrink(record.version, record.epoch.next()),
+    ] {
+        let outcome = apply(&mut state, command);
+        assert_eq!(outcome, Outcome::Conflict { record: Some(record.clone()) });
+    }
+    assert!(apply(&mut state, shrink(record.version, record.epoch)).is_ok());
+    // The same request again, as after a lost answer.
+    assert!(matches!(apply(&mut state, shrink(record.version, record.epoch)), Outcome::Conflict { .. }));
+    assert_eq!(members(&state), vec![A]);
+}
+
+#[test]
+fn nobody_takes_over_from_a_living_primary() {
+    let mut state = ready();
+    assert!(matches!(promote(&mut state, B, B), Outcome::Refused(_)));
+    assert!(promote(&mut state, A, B).is_ok(), "but it may hand over");
+    assert_eq!(members(&state), vec![A, B]);
+}
+
+#[test]
+fn a_new_disk_starts_empty_and_the_last_copy_is_not_given_away() {
+    let mut state = ready();
+    let new = |node, incarnation| Command::ReplicaReady {
+        resource: R,
+        node,
+        incarnation: Incarnation(incarnation),
+    };
+    assert!(apply(&mut state, new(B, 77)).is_ok());
+    assert_eq!(members(&state), vec![A]);
+    assert!(matches!(apply(&mut state, new(A, 78)), Outcome::Refused(_)));
+    assert_eq!(members(&state), vec![A]);
+    let record = state.resources[&R].record.clone();
+    let old = Member { node: B, incarnation: Incarnation(2) };
+    let grow = |add| Command::ChangeIss {
+        resource: R,
+        version: record.version,
+        epoch: record.epoch,
+        change: IssChange::Grow { add },
+    };
+    assert!(!apply(&mut state, grow(old)).is_ok(), "the old disk is gone (R9)");
+    assert!(apply(&mut state, grow(Member { node: B, incarnation: Incarnation(77) })).is_ok());
+}
+
+/// Majorities of any two views in use must intersect, so voters are added one by one.
+#[test]
+fn a_voter_is_added_only_when_everybody_knows_the_last_one() {
+    let mut state = cluster();
+    let add = |name: &str, n: u64| Command::AddNode {
+        name: name.into(),
+        agent_addr: format!("x{n}"),
+        engine_addr: format!("y{n}"),
+        voter: true,
+        nonce: n,
+    };
+    let added = apply(&mut state, add("d", 10));
+    assert!(added.is_ok(), "{added:?}");
+    assert_eq!(apply(&mut state, add("d", 10)), added, "the repetition gets the same node");
+    let Outcome::Refused(why) = apply(&mut state, add("e", 11)) else { panic!("added too early") };
+    assert_eq!(why.code, "membership-settling");
+    for node in [A, B] {
+        apply(&mut state, Command::VotersSeen { node, voters_version: 4 });
+    }
+    assert!(!apply(&mut state, add("e", 11)).is_ok(), "one has not yet seen it");
+    apply(&mut state, Command::VotersSeen { node: W, voters_version: 4 });
+    assert!(apply(&mut state, add("e", 11)).is_ok());
+}
+
+#[test]
+fn the_state_survives_json() {
+    let mut state = ready();
+    apply(&mut state, Command::ApplyService { spec: db_service() });
+    die(&mut state, A);
+    let json = serde_json::to_string(&state).unwrap();
+    assert_eq!(serde_json::from_str::<State>(&json).unwrap(), state);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Random commands, right and wrong ones: `State::check` holds after each, epoch and version never fall, the epoch
+    /// rises by at most one, every change of the record raises the version, a dead node is never made primary, and
+    /// nobody becomes primary or stays in sync who was not a member before, unless the primary's Grow says so.
+    #[test]
+    fn the_record_keeps_its_invariants(steps in prop::collection::vec((0u8..9, 1u32..4, 1u32..4, 0u64..4), 1..120)) {
+        let mut state = with_resource();
+        for (kind, x, y, back) in steps {
+            let (x, y) = (NodeId(x), NodeId(y));
+            let before = state.resources[&R].record.clone();
+            let version = ConfigVersion(before.version.0.saturating_sub(back / 3));
+            let member = Member { node: y, incarnation: Incarnation(u64::from(y.0) + 10 * (back / 3)) };
+            let command = match kind {
+                0 => Command::NodeDead { node: x, generation: state.nodes[&x].generation },
+                1 => Command::NodeRejoin { node: x, generation: state.nodes[&x].generation },
+                2 => Command::ReplicaReady { resource: R, node: y, incarnation: member.incarnation },
+                3 => Command::ChangeIss { resource: R, version, epoch: before.epoch, change: IssChange::Shrink { remove: member } },
+                4 => Command::ChangeIss { resource: R, version, epoch: before.epoch, change: IssChange::Grow { add: member } },
+                5 | 6 => Command::Promote { resource: R, expect_version: version, by: x, to: y, reason: String::new() },
+                7 => Command::StepDown { resource: R, version, node: x, reason: String::new() },
+                _ => Command::ChangeIss { resource: R, version, epoch: before.epoch.next(), change: IssChange::Shrink { remove: member } },
+            };
+            let mut twin = state.clone();
+            let outcome = apply(&mut state, command.clone());
+            prop_assert_eq!(&twin.apply(Entry { at_ms: 0, command: command.clone() }), &outcome);
+            prop_assert_eq!(&twin, &state);
+            let after = &state.resources[&R].record;
+            prop_assert!(after.epoch >= before.epoch && after.epoch.0 <= before.epoch.0 + 1);
+            prop_assert!(after.version >= before.version);
+            prop_assert_eq!(*after == before, after.version == before.version);
+            if !outcome.is_ok() {
+                prop_assert_eq!(after, &before);
+            }
+            if version != before.version && (3..=8).contains(&kind) {
+                prop_assert!(!outcome.is_ok());
+            }
+            if after.epoch > before.epoch {
+                prop_assert!(before.iss_member(after.primary.unwrap()).is_some());
+            }
+            let grew = after.iss.iter().any(|member| !before.iss.contains(member));
+            let may_grow = kind == 4 || (kind == 2 && before.epoch.0 == 0);
+            prop_assert!(!grew || may_grow);
+        }
+    }
+}
+
+/// Nodes that do what `plan` says over an engine and services that obey at once.
+struct Nodes {
+    state: State,
+    observed: BTreeMap<NodeId, Observed>,
+    up: BTreeMap<NodeId, bool>,
+}
+
+impl Nodes {
+    fn new(state: State) -> Self {
+        let well = Observed { lease_valid: true, engine: true, ..Observed::default() };
+        Self {
+            state,
+            observed: [A, B, W].into_iter().map(|node| (node, well.clone())).collect(),
+            up: [A, B, W].into_iter().map(|node| (node, true)).collect(),
+        }
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..60 {
+            let mut quiet = true;
+            for node in [A, B, W] {
+                if !self.up[&node] {
+                    continue;
+                }
+                for action in plan(node, &self.state, &self.observed[&node]) {
+                    quiet = false;
+                    self.act(node, action);
+                    self.no_two_run();
+                }
+            }
+            if quiet {
+                return;
+            }
+        }
+        panic!("the plans do not come to rest: {:?}", plan(A, &self.state, &self.observed[&A]));
+    }
+
+    fn act(&mut self, node: NodeId, action: Action) {
+        let observed = self.observed.get_mut(&node).unwrap();
+        match action {
+            Action::CreateReplica { resource } => {
+                observed.stored.insert(resource, Incarnation(u64::from(node.0)));
+            }
+            Action::OpenReplica { resource } => {
+                let incarnation = observed.stored[&resource];
+                observed
+                    .replicas
+                    .insert(resource, ReplicaObserved { incarnation, ..ReplicaObserved::default() });
+            }
+            Action::DropReplica { resource } => {
+                observed.stored.remove(&resource);
+                observed.replicas.remove(&resource);
+            }
+            Action::GiveRecord(record) => {
+                let replica = observed.replicas.get_mut(&record.resource).unwrap();
+                replica.version = record.version;
+                let promoted = record.primary == Some(node) && record.epoch > replica.epoch;
+                if promoted {
+                    replica.role = Role::Primary;
+                    replica.devices_ready = true;
+                } else if record.primary != Some(node) {
+                    replica.role = Role::Secondary;
+                }
+                replica.epoch = replica.epoch.max(record.epoch);
+            }
+            Action::Demote { resource } => {
+                let service = observed.services.values().all(|service| service.phase.is_silent());
+                assert!(service, "demoted under a service (R19)");
+                observed.replicas.get_mut(&resource).unwrap().role = Role::Secondary;
+            }
+            Action::StartService { name, epoch, round } => {
+                assert!(observed.lease_valid && observed.replicas[&R].role == Role::Primary);
+                let revision = self.state.services[&name].revision;
+                let phase = ServicePhase::Running;
+                let seen = ServiceObserved { phase, epoch, round, revision, spent_epoch: None };
+                observed.services.insert(name, seen);
+            }
+            Action::StopService { name, .. } => {
+                observed.services.get_mut(&name).unwrap().phase = ServicePhase::Stopped;
+            }
+            Action::KillService { name } => {
+                let service = observed.services.get_mut(&name).unwrap();
+                service.phase = ServicePhase::Stopped;
+                service.spent_epoch = Some(service.epoch);
+            }
+            Action::ForgetService { name } => {
+                observed.services.remove(&name);
+            }
+            Action::Propose(command) => {
+                apply(&mut self.state, command);
+            }
+        }
+    }
+
+    fn runs_on(&self) -> Vec<NodeId> {
+        let runs = |observed: &Observed| observed.services.values().any(|service| !service.phase.is_silent());
+        self.observed.iter().filter(|(_, observed)| runs(observed)).map(|(node, _)| *node).collect()
+    }
+
+    fn no_two_run(&self) {
+        assert!(self.runs_on().len() <= 1, "{:?} (H1)", self.runs_on());
+    }
+
+    /// The node stops; its memory is gone, its disk stays.
+    fn power_cut(&mut self, node: NodeId) {
+        self.up.insert(node, false);
+        let observed = self.observed.get_mut(&node).unwrap();
+        observed.replicas.clear();
+        observed.services.clear();
+    }
+
+    fn engine_restart(&mut self, node: NodeId) {
+        let observed = self.observed.get_mut(&node).unwrap();
+        for replica in observed.replicas.values_mut() {
+            *replica = ReplicaObserved {
+                epoch: replica.epoch,
+                incarnation: replica.incarnation,
+                ..ReplicaObserved::default()
+            };
+        }
+    }
+}
+
+fn running() -> Nodes {
+    let mut nodes = Nodes::new(with_resource());
+    nodes.settle();
+    assert_eq!(primary(&nodes.state), Some(A));
+    apply(&mut nodes.state, Command::ApplyService { spec: db_service() });
+    nodes.settle();
+    assert_eq!(nodes.runs_on(), vec![A]);
+    nodes
+}
+
+#[test]
+fn plans_move_a_service_and_hand_the_primary_over() {
+    let mut nodes = running();
+    assert!(apply(&mut nodes.state, Command::MoveService { name: "db".into(), to: B }).is_ok());
+    nodes.settle();
+    assert_eq!((nodes.runs_on(), primary(&nodes.state)), (vec![B], Some(B)));
+    assert_eq!(members(&nodes.state), vec![A, B]);
+    assert_eq!(nodes.state.services["db"].desired_node, None);
+}
+
+#[test]
+fn plans_fail_over_and_do_not_go_back() {
+    let mut nodes = running();
+    nodes.power_cut(A);
+    die(&mut nodes.state, A);
+    nodes.settle();
+    assert_eq!(nodes.runs_on(), vec![B]);
+    nodes.up.insert(A, true);
+    nodes.settle();
+    assert!(nodes.state.alive(A));
+    assert_eq!(nodes.runs_on(), vec![B]);
+}
+
+#[test]
+fn a_restarted_engine_gets_a_new_epoch_after_its_service_was_stopped() {
+    let mut nodes = running();
+    let epoch = nodes.state.resources[&R].record.epoch;
+    nodes.engine_restart(A);
+    let first = plan(A, &nodes.state, &nodes.observed[&A]);
+    assert!(matches!(first[..], [Action::StopService { .. }]), "{first:?}");
+    nodes.settle();
+    assert_eq!(nodes.state.resources[&R].record.epoch, epoch.next());
+    assert_eq!(nodes.observed[&A].services["db"].epoch, epoch.next());
+}
+
+#[test]
+fn a_lost_lease_kills_and_the_next_start_has_a_new_epoch() {
+    let mut nodes = running();
+    let epoch = nodes.state.resources[&R].record.epoch;
+    nodes.observed.get_mut(&A).unwrap().lease_valid = false;
+    nodes.settle();
+    assert!(nodes.runs_on().is_empty());
+    nodes.observed.get_mut(&A).unwrap().lease_valid = true;
+    nodes.settle();
+    assert_eq!(nodes.runs_on(), vec![A]);
+    assert!(nodes.state.resources[&R].record.epoch > epoch);
+}
+
+#[test]
+fn a_service_that_fails_everywhere_stops_until_it_is_applied_again() {
+    let mut nodes = running();
+    for node in [A, B] {
+        assert_eq!(nodes.runs_on(), vec![node]);
+        let service = nodes.observed.get_mut(&node).unwrap().services.get_mut("db").unwrap();
+        service.phase = ServicePhase::Failed;
+        let (epoch, round) = (service.epoch, service.round);
+        let detail = "exit 1".to_string();
+        let phase = ServicePhase::Failed;
+        apply(
+            &mut nodes.state,
+            Command::ServiceStatus { name: "db".into(), node, phase, epoch, round, detail, failures: 4 },
+        );
+        nodes.settle();
+    }
+    assert!(nodes.runs_on().is_empty());
+    assert!(nodes.state.services["db"].halted.is_some());
+    apply(&mut nodes.state, Command::ApplyService { spec: db_service() });
+    nodes.settle();
+    assert_eq!(nodes.runs_on().len(), 1);
+}
+
+#[test]
+fn a_failed_store_hands_over_and_a_deleted_service_and_resource_vanish() {
+    let mut nodes = running();
+    let replica = nodes.observed.get_mut(&A).unwrap().replicas.get_mut(&R).unwrap();
+    replica.failed = Some("write error".into());
+    replica.role = Role::Fenced;
+    nodes.settle();
+    assert_eq!((nodes.runs_on(), members(&nodes.state)), (vec![B], vec![B]));
+    assert!(!apply(&mut nodes.state, Command::DeleteResource { resource: R }).is_ok());
+    apply(&mut nodes.state, Command::DeleteService { name: "db".into() });
+    nodes.settle();
+    assert!(nodes.state.services.is_empty());
+    assert!(apply(&mut nodes.state, Command::DeleteResource { resource: R }).is_ok());
+    nodes.settle();
+    assert!(nodes.state.resources.is_empty());
+    assert!(nodes.observed.values().all(|observed| observed.stored.is_empty()));
+}
