@@ -354,7 +354,12 @@ impl Nodes {
                 observed.services.insert(name, seen);
             }
             Action::StopService { name, .. } => {
-                observed.services.get_mut(&name).unwrap().phase = ServicePhase::Stopped;
+                // Stopping takes a while, and is asked for again meanwhile.
+                let service = observed.services.get_mut(&name).unwrap();
+                service.phase = match service.phase {
+                    ServicePhase::Stopping => ServicePhase::Stopped,
+                    _ => ServicePhase::Stopping,
+                };
             }
             Action::KillService { name } => {
                 let service = observed.services.get_mut(&name).unwrap();
