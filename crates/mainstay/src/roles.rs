@@ -31,7 +31,11 @@ pub fn agent(args: AgentArgs) -> Outcome<()> {
 fn start_log() {
     let filter = EnvFilter::try_from_env("MAINSTAY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     // Fails only if it was done before.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .try_init();
 }
 
 /// An error and everything that caused it.

@@ -210,6 +210,29 @@ fn nothing_that_was_synced_is_lost_under_load() {
     }
 }
 
+/// The last process of such a node unmounts what lies on the engine's own device, when the engine is dead.
+#[test]
+fn a_node_dies_at_once_while_a_file_system_on_its_volume_is_written() {
+    let lab = Lab::plan("volume");
+    lab.done(&["up", "--nodes", "1", "--disk", "2GiB"]);
+    let make = "mainstay resource create r --size 512MiB --replica-count 1 && \
+                mkfs.xfs -q /run/mainstay/dev/r/0";
+    assert_eq!(lab.shell("n1", make).0, Some(0));
+    for end in ["kill", "down"] {
+        let write = "mkdir /srv/r && mount /run/mainstay/dev/r/0 /srv/r && (setsid sh -c 'while :; do dd if=/dev/zero of=/srv/r/f \
+                     bs=64k count=200 oflag=sync; done' </dev/null >/dev/null 2>&1 &) && sleep 1 && ls /srv/r";
+        soon("the volume", || lab.shell("n1", "test -b /run/mainstay/dev/r/0").0 == Some(0));
+        assert_eq!(lab.shell("n1", write), (Some(0), "f".to_owned()));
+        let start = Instant::now();
+        lab.done(&if end == "kill" { vec!["kill", "n1"] } else { vec!["down"] });
+        assert!(start.elapsed() < Duration::from_secs(10), "{end} took {:?}", start.elapsed());
+        if end == "kill" {
+            lab.done(&["start", "n1"]);
+        }
+    }
+    assert_eq!(lab.traces(), BTreeSet::new());
+}
+
 #[test]
 fn a_paused_node_stands_still_and_goes_on() {
     let lab = Lab::up("pause", 1);

@@ -53,7 +53,8 @@ pub fn enter(lab: &Lab, node: &str) -> Outcome<()> {
 /// The group this process is in, as a way back to it. Open, because the path may mean something else
 /// by then.
 pub fn own() -> Outcome<File> {
-    let groups = std::fs::read_to_string("/proc/self/cgroup").or_fail("lab-cgroup", || "read own group".into())?;
+    let groups =
+        std::fs::read_to_string("/proc/self/cgroup").or_fail("lab-cgroup", || "read own group".into())?;
     let path = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
     let file = root()?.join(path).join("cgroup.procs");
     File::options().write(true).open(&file).or_fail("lab-cgroup", || format!("open {}", file.display()))

@@ -1,7 +1,7 @@
 //! Removes a lab, or what is left of one. Everything is found by its name in the kernel, not only by
 //! the state file.
 
-use super::state::{LOCK_FILE, Lock, STATE_FILE};
+use super::state::{LOCK_FILE, Lab, Lock, STATE_FILE};
 use super::{cgroup, disk, fuse, network, node, tool};
 use crate::failure::{Context, Failure, Outcome};
 use std::path::Path;
@@ -54,12 +54,29 @@ pub fn run(base: &Path, name: &str) -> Outcome<()> {
     remove(base, name)
 }
 
+fn connections_of(group: &Path) -> Vec<u32> {
+    let mut all: Vec<u32> = cgroup::processes(group).into_iter().flat_map(fuse::connections).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
 /// Removes everything, going on after failures so that as little as possible stays; returns the first.
 pub fn remove(base: &Path, name: &str) -> Outcome<()> {
     let dir = base.join(name);
     let group = cgroup::of_lab(name)?;
-    let mut connections: Vec<u32> =
-        cgroup::processes(&group).into_iter().flat_map(fuse::connections).collect();
+    let mut connections = vec![];
+    // A state file that cannot be read names nothing more; the processes that live still can be asked.
+    if let Ok(mut lab) = Lab::load(base, name) {
+        for node in &mut lab.nodes {
+            let seen = connections_of(&group.join(&node.name));
+            node.fuse.extend(seen);
+            connections.append(&mut node.fuse.clone());
+        }
+        lab.save()?;
+    } else {
+        connections = connections_of(&group);
+    }
     connections.sort_unstable();
     connections.dedup();
     let mut result = node::kill_and_wait(&group, &connections);

@@ -1,7 +1,9 @@
-//! FUSE connections of a node. A request that waits for a dead file system server would keep a process
-//! of the node from dying; aborting the connection ends the wait.
+//! FUSE connections of a node. The last process of a node unmounts what the node had mounted, and if that
+//! lies on a volume, it waits for the engine's file system. The engine is dead then, but its end of the
+//! connection may be closed only later by the very process that waits. Aborting the connection ends that.
 
 use crate::failure::{Context, Outcome};
+use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use std::process::Command;
@@ -32,9 +34,9 @@ pub fn abort(connections: &[u32]) -> Outcome<()> {
     if connections.is_empty() {
         return Ok(());
     }
-    let exe = std::env::current_exe().or_fail("lab-fuse", || "find this program".into())?;
     let numbers = connections.iter().map(u32::to_string);
-    Command::new(exe)
+    // By this name the program is found even if its file has been replaced meanwhile.
+    Command::new("/proc/self/exe")
         .arg("lab-fuse-abort")
         .args(numbers)
         .status()
@@ -48,7 +50,17 @@ pub fn abort_here(connections: &[u32]) -> Outcome<()> {
     unshare(CloneFlags::CLONE_NEWNS)
         .and_then(|()| mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing))
         .and_then(|()| {
-            mount(Some("fusectl"), "/sys/fs/fuse/connections", Some("fusectl"), MsFlags::empty(), nothing)
+            match mount(
+                Some("fusectl"),
+                "/sys/fs/fuse/connections",
+                Some("fusectl"),
+                MsFlags::empty(),
+                nothing,
+            ) {
+                // It is mounted there already, as on most machines.
+                Err(Errno::EBUSY) => Ok(()),
+                other => other,
+            }
         })
         .or_fail("lab-fuse", || "mount the FUSE control file system".into())?;
     for connection in connections {

@@ -10,8 +10,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long processes get to die before their file systems are torn from under them.
-const DIE_BEFORE_ABORT: Duration = Duration::from_secs(2);
 /// How long the kernel gets to take everything down.
 const GONE_WITHIN: Duration = Duration::from_secs(30);
 
@@ -35,10 +33,10 @@ pub fn start(lab: &mut Lab, name: &str) -> Outcome<()> {
         ));
     }
     // A first process that died by itself left the rest of its node behind.
-    clear(lab, name, &[])?;
+    clear(lab, name)?;
     let booted = boot(lab, &node);
     if booted.is_err() {
-        clear(lab, name, &[])?;
+        clear(lab, name)?;
     }
     lab.node_mut(name)?.init = Some(booted?);
     lab.save()
@@ -95,25 +93,28 @@ pub fn power_cut(lab: &mut Lab, name: &str) -> Outcome<()> {
         if node.init.is_none() {
             return lab.running(&node).map(drop);
         }
-        clear(lab, name, &[])?;
+        clear(lab, name)?;
         lab.node_mut(name)?.init = None;
         return Ok(());
     };
     let group = cgroup::of_node(lab, name)?;
-    let connections = fuse::connections(pid);
+    // Written down first: when the processes are half dead nobody can tell any more.
+    lab.node_mut(name)?.fuse = fuse::connections(pid);
+    lab.save()?;
     cgroup::set_frozen(&group, true)?;
     let link = network::link_down(lab, name);
     let disk = disk::power_cut(Path::new(&format!("/proc/{pid}/root{STATE_DIR}")));
     cgroup::kill(&group)?;
-    clear(lab, name, &connections)?;
+    clear(lab, name)?;
     lab.node_mut(name)?.init = None;
     link.and(disk)
 }
 
 /// Kills what runs of a node, waits until it is gone with its mounts and devices, unplugs it.
-fn clear(lab: &Lab, name: &str, connections: &[u32]) -> Outcome<()> {
+fn clear(lab: &mut Lab, name: &str) -> Outcome<()> {
     let group = cgroup::of_node(lab, name)?;
-    kill_and_wait(&group, connections)?;
+    kill_and_wait(&group, &lab.node(name)?.fuse)?;
+    lab.node_mut(name)?.fuse.clear();
     network::unplug(lab, name)?;
     let left = disk::wait_detached(&lab.node_dir(name), GONE_WITHIN);
     if !left.is_empty() {
@@ -127,14 +128,13 @@ fn clear(lab: &Lab, name: &str, connections: &[u32]) -> Outcome<()> {
     cgroup::remove(&group)
 }
 
-/// Kills every process in a group and returns when none is left.
+/// Kills every process in a group, ends its FUSE connections and returns when no process is left.
 pub fn kill_and_wait(group: &Path, connections: &[u32]) -> Outcome<()> {
-    cgroup::kill(group)?;
-    if cgroup::wait_empty(group, DIE_BEFORE_ABORT) {
+    if !cgroup::event(group, "populated") {
         return Ok(());
     }
-    fuse::abort(connections)?;
     cgroup::kill(group)?;
+    fuse::abort(connections)?;
     if cgroup::wait_empty(group, GONE_WITHIN) {
         return Ok(());
     }

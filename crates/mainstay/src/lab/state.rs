@@ -48,6 +48,9 @@ pub struct Node {
     pub address: String,
     /// Process id, outside, of the node's first process; `None` while the node has no power.
     pub init: Option<u32>,
+    /// FUSE connections the node had when its end began; empty once the end is complete.
+    #[serde(default)]
+    pub fuse: Vec<u32>,
 }
 
 /// A plug of the switch.
@@ -73,6 +76,7 @@ impl Lab {
             number,
             address: format!("{SUBNET}.{number}"),
             init: None,
+            fuse: vec![],
         };
         Self {
             name: name.into(),
