@@ -6,6 +6,8 @@
 
 mod machine;
 mod spec;
+mod steps;
 
-pub use machine::{Effect, Event, Machine, Report, Saved, ServicePhase, Step};
+pub use machine::{Effect, Event, Machine, Report, Saved, ServicePhase};
 pub use spec::{Address, Mount, Policy, Process, Ready, ServiceSpec, SpecError, Vip, valid_name};
+pub use steps::Step;

@@ -16,20 +16,11 @@
 //! [`Machine::new`], after a restart of the agent with [`Machine::restore`].
 
 use crate::spec::ServiceSpec;
+use crate::steps::{ADDRESS_TIMEOUT_MS, KILL_TIMEOUT_MS, PROBE_TIMEOUT_MS, Step, step_words, steps_of};
 use mainstay_types::{Epoch, Time};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
-/// How long the address probe may take, in milliseconds.
-const PROBE_TIMEOUT_MS: u64 = 5_000;
-/// How long mounting, including the recovery of the file system's log, may take, in milliseconds.
-const MOUNT_TIMEOUT_MS: u64 = 120_000;
-/// How long adding or removing an address may take, in milliseconds.
-const ADDRESS_TIMEOUT_MS: u64 = 5_000;
-/// How long unmounting may take before it is forced, in milliseconds.
-const UNMOUNT_TIMEOUT_MS: u64 = 30_000;
-/// How long a process may take to vanish after SIGKILL, in milliseconds; also the limit of a forced undo.
-const KILL_TIMEOUT_MS: u64 = 10_000;
 /// Pause before a failed undo is repeated, in milliseconds.
 const UNDO_RETRY_MS: u64 = 1_000;
 /// Pause before a failed action of the kill path is repeated, in milliseconds.
@@ -37,26 +28,6 @@ const KILL_RETRY_MS: u64 = 200;
 /// First pause before a restart, in milliseconds; doubles with every failure in the window.
 const BACKOFF_MS: u64 = 1_000;
 const BACKOFF_MS_MAX: u64 = 60_000;
-
-/// One step of a start. `process` counts within the specification.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Step {
-    /// Ask whether another node answers for the address. Runs beside the following steps. Done = none does, or
-    /// the address is already on an interface of this node.
-    ProbeAddress,
-    /// Make the file system if asked and blank, and mount. Undo: unmount; forced: detach lazily.
-    Mount,
-    /// Run the process's `prepare` command to its end. Undo: kill it.
-    Prepare { process: usize },
-    /// Start the process, or adopt it if it runs. Undo: stop signal, then SIGKILL of its cgroup, done when the
-    /// cgroup is empty; forced: SIGKILL at once.
-    StartProcess { process: usize },
-    /// Repeat the readiness test until it succeeds.
-    CheckReady { process: usize },
-    /// Add the address and announce it. Undo: remove it.
-    AddAddress,
-}
 
 /// Where a service is on one node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Serialize, Deserialize)]
@@ -581,7 +552,7 @@ impl Machine {
             Mode::Forward { at } => {
                 self.awaited = None;
                 self.probe = Probe::NotAsked;
-                let seconds = self.timeout_ms(self.steps[at]).div_ceil(1000);
+                let seconds = self.spec.timeout_ms(self.steps[at]).div_ceil(1000);
                 let why =
                     format!("{} did not finish within {seconds} s", step_words(&self.spec, self.steps[at]));
                 self.fail(at, 0, why, now);
@@ -633,7 +604,7 @@ impl Machine {
                     self.persist();
                     self.report();
                     self.awaited = Some(self.run(step));
-                    self.deadline = Some(now.plus_ms(self.timeout_ms(step)));
+                    self.deadline = Some(now.plus_ms(self.spec.timeout_ms(step)));
                     return;
                 }
             }
@@ -648,7 +619,7 @@ impl Machine {
 
     fn run(&mut self, step: Step) -> u64 {
         let ticket = self.ticket();
-        let timeout_ms = self.timeout_ms(step);
+        let timeout_ms = self.spec.timeout_ms(step);
         self.effects.push_back(Effect::Run { ticket, step, timeout_ms });
         ticket
     }
@@ -684,7 +655,7 @@ impl Machine {
                 self.report();
                 let ticket = self.ticket();
                 let force = attempt > 0;
-                let timeout_ms = if force { KILL_TIMEOUT_MS } else { self.undo_timeout_ms(step) };
+                let timeout_ms = if force { KILL_TIMEOUT_MS } else { self.spec.undo_timeout_ms(step) };
                 self.effects.push_back(Effect::Undo { ticket, step, force, timeout_ms });
                 self.awaited = Some(ticket);
                 self.deadline = Some(now.plus_ms(timeout_ms));
@@ -804,73 +775,6 @@ impl Machine {
             failures: u32::try_from(self.failures.len()).unwrap_or(u32::MAX),
         };
         self.effects.push_back(Effect::Report(report));
-    }
-
-    fn timeout_ms(&self, step: Step) -> u64 {
-        match step {
-            Step::ProbeAddress => PROBE_TIMEOUT_MS,
-            Step::Mount => MOUNT_TIMEOUT_MS,
-            Step::AddAddress => ADDRESS_TIMEOUT_MS,
-            Step::StartProcess { .. } => KILL_TIMEOUT_MS,
-            Step::Prepare { process } | Step::CheckReady { process } => {
-                self.spec.processes[process].start_timeout_s.saturating_mul(1000)
-            }
-        }
-    }
-
-    fn undo_timeout_ms(&self, step: Step) -> u64 {
-        match step {
-            Step::ProbeAddress | Step::CheckReady { .. } => 0,
-            Step::Mount => UNMOUNT_TIMEOUT_MS,
-            Step::AddAddress => ADDRESS_TIMEOUT_MS,
-            Step::Prepare { .. } => KILL_TIMEOUT_MS,
-            Step::StartProcess { process } => self.spec.processes[process]
-                .stop_timeout_s
-                .saturating_mul(1000)
-                .saturating_add(KILL_TIMEOUT_MS),
-        }
-    }
-}
-
-/// The steps of a start, in order.
-fn steps_of(spec: &ServiceSpec) -> Vec<Step> {
-    let mut steps = Vec::new();
-    if spec.vip.is_some() {
-        steps.push(Step::ProbeAddress);
-    }
-    if spec.mount.is_some() {
-        steps.push(Step::Mount);
-    }
-    for (process, described) in spec.processes.iter().enumerate() {
-        if !described.prepare.is_empty() {
-            steps.push(Step::Prepare { process });
-        }
-        steps.push(Step::StartProcess { process });
-        if described.ready.is_some() {
-            steps.push(Step::CheckReady { process });
-        }
-    }
-    if spec.vip.is_some() {
-        steps.push(Step::AddAddress);
-    }
-    steps
-}
-
-fn step_words(spec: &ServiceSpec, step: Step) -> String {
-    let name = |process: usize| spec.processes[process].name.as_str();
-    match step {
-        Step::ProbeAddress => "probe the address".into(),
-        Step::Mount => match &spec.mount {
-            Some(mount) => format!("mount {}", mount.path),
-            None => "mount".into(),
-        },
-        Step::Prepare { process } => format!("prepare {}", name(process)),
-        Step::StartProcess { process } => format!("start {}", name(process)),
-        Step::CheckReady { process } => format!("wait until {} is ready", name(process)),
-        Step::AddAddress => match &spec.vip {
-            Some(vip) => format!("add address {}", vip.address),
-            None => "add the address".into(),
-        },
     }
 }
 

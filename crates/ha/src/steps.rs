@@ -1,0 +1,106 @@
+//! The steps of a start: their order, how long each may take, and their names for the operator.
+
+use crate::spec::ServiceSpec;
+use serde::{Deserialize, Serialize};
+
+/// How long the address probe may take, in milliseconds.
+pub(crate) const PROBE_TIMEOUT_MS: u64 = 5_000;
+/// How long mounting, including the recovery of the file system's log, may take, in milliseconds.
+pub(crate) const MOUNT_TIMEOUT_MS: u64 = 120_000;
+/// How long adding or removing an address may take, in milliseconds.
+pub(crate) const ADDRESS_TIMEOUT_MS: u64 = 5_000;
+/// How long unmounting may take before it is forced, in milliseconds.
+pub(crate) const UNMOUNT_TIMEOUT_MS: u64 = 30_000;
+/// How long a process may take to vanish after SIGKILL, in milliseconds; also the limit of a forced undo.
+pub(crate) const KILL_TIMEOUT_MS: u64 = 10_000;
+
+/// One step of a start. `process` counts within the specification.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Step {
+    /// Ask whether another node answers for the address. Runs beside the following steps. Done = none does, or
+    /// the address is already on an interface of this node.
+    ProbeAddress,
+    /// Make the file system if asked and blank, and mount. Undo: unmount; forced: detach lazily.
+    Mount,
+    /// Run the process's `prepare` command to its end. Undo: kill it.
+    Prepare { process: usize },
+    /// Start the process, or adopt it if it runs. Undo: stop signal, then SIGKILL of its cgroup, done when the
+    /// cgroup is empty; forced: SIGKILL at once.
+    StartProcess { process: usize },
+    /// Repeat the readiness test until it succeeds.
+    CheckReady { process: usize },
+    /// Add the address and announce it. Undo: remove it.
+    AddAddress,
+}
+
+impl ServiceSpec {
+    /// How long `step` may take, in milliseconds.
+    pub(crate) fn timeout_ms(&self, step: Step) -> u64 {
+        match step {
+            Step::ProbeAddress => PROBE_TIMEOUT_MS,
+            Step::Mount => MOUNT_TIMEOUT_MS,
+            Step::AddAddress => ADDRESS_TIMEOUT_MS,
+            Step::StartProcess { .. } => KILL_TIMEOUT_MS,
+            Step::Prepare { process } | Step::CheckReady { process } => {
+                self.processes[process].start_timeout_s.saturating_mul(1000)
+            }
+        }
+    }
+
+    /// How long undoing `step` may take before it is forced, in milliseconds.
+    pub(crate) fn undo_timeout_ms(&self, step: Step) -> u64 {
+        match step {
+            Step::ProbeAddress | Step::CheckReady { .. } => 0,
+            Step::Mount => UNMOUNT_TIMEOUT_MS,
+            Step::AddAddress => ADDRESS_TIMEOUT_MS,
+            Step::Prepare { .. } => KILL_TIMEOUT_MS,
+            Step::StartProcess { process } => {
+                self.processes[process].stop_timeout_s.saturating_mul(1000).saturating_add(KILL_TIMEOUT_MS)
+            }
+        }
+    }
+}
+
+/// The steps of a start, in order.
+pub(crate) fn steps_of(spec: &ServiceSpec) -> Vec<Step> {
+    let mut steps = Vec::new();
+    if spec.vip.is_some() {
+        steps.push(Step::ProbeAddress);
+    }
+    if spec.mount.is_some() {
+        steps.push(Step::Mount);
+    }
+    for (process, described) in spec.processes.iter().enumerate() {
+        if !described.prepare.is_empty() {
+            steps.push(Step::Prepare { process });
+        }
+        steps.push(Step::StartProcess { process });
+        if described.ready.is_some() {
+            steps.push(Step::CheckReady { process });
+        }
+    }
+    if spec.vip.is_some() {
+        steps.push(Step::AddAddress);
+    }
+    steps
+}
+
+/// The step in words for the operator.
+pub(crate) fn step_words(spec: &ServiceSpec, step: Step) -> String {
+    let name = |process: usize| spec.processes[process].name.as_str();
+    match step {
+        Step::ProbeAddress => "probe the address".into(),
+        Step::Mount => match &spec.mount {
+            Some(mount) => format!("mount {}", mount.path),
+            None => "mount".into(),
+        },
+        Step::Prepare { process } => format!("prepare {}", name(process)),
+        Step::StartProcess { process } => format!("start {}", name(process)),
+        Step::CheckReady { process } => format!("wait until {} is ready", name(process)),
+        Step::AddAddress => match &spec.vip {
+            Some(vip) => format!("add address {}", vip.address),
+            None => "add the address".into(),
+        },
+    }
+}
