@@ -29,9 +29,10 @@ impl<'a> Plain<'a> {
              dd if=/dev/zero of={ROOT}.img bs=4M count={count} oflag=direct status=none
              device=$(losetup --find --show --direct-io=on --sector-size 4096 {ROOT}.img)
              mkfs.xfs -q $device
-             mount $device {ROOT}
+             mount -o {options} $device {ROOT}
              losetup --detach $device",
-            count = gib * 256
+            count = gib * 256,
+            options = mariadb::MOUNT_OPTIONS
         );
         // Detaching a device that is mounted makes it go with the mount, whatever becomes of the node.
         lab.shell(node, &script).context("make the plain device")?;

@@ -61,6 +61,11 @@ fn words(address: &str, more: &[String], verb: &str) -> Result<Vec<String>> {
 /// # Errors
 /// When sysbench fails.
 pub fn prepare(lab: &Lab, address: &str) -> Result<()> {
+    // sysbench ends with 0 even when it could not connect, so that is tried by another client first.
+    let (host, port) = address.rsplit_once(':').context("ADDRESS:PORT")?;
+    let (host, port) = (format!("--host={host}"), format!("--port={port}"));
+    let (user, password) = (format!("--user={}", mariadb::USER), format!("--password={}", mariadb::PASSWORD));
+    lab.exec(CLIENT, &["mariadb", &host, &port, &user, &password, "--execute=SELECT 1"])?;
     let words = words(address, &["--threads=2".into()], "prepare")?;
     lab.exec(CLIENT, &words.iter().map(String::as_str).collect::<Vec<_>>()).map(drop)
 }

@@ -390,8 +390,12 @@ impl Agent {
     }
 
     fn engine_question(&self, request: Request) -> CallReply {
-        if !matches!(request, Request::Status | Request::Digest { .. }) {
-            return CallReply::Error(body("not-allowed", "only questions are passed on to an engine", ""));
+        let passed_on = matches!(
+            request,
+            Request::Status | Request::Digest { .. } | Request::Pause { .. } | Request::Resume { .. }
+        );
+        if !passed_on {
+            return CallReply::Error(body("not-allowed", "this is not passed on to an engine", ""));
         }
         let timeout = if matches!(request, Request::Status) {
             Duration::from_secs(1)

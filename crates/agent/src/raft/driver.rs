@@ -119,6 +119,7 @@ pub fn start(
             listeners: Mutex::new(Vec::new()),
             stopped: AtomicBool::new(false),
         }),
+        answers: Vec::new(),
         state_changed: true,
     };
     // Entries known to be committed are applied before anybody sees the state.
@@ -248,6 +249,8 @@ struct Driver {
     snapshots_sent: BTreeMap<u64, Instant>,
     shared: Arc<Shared>,
     state_changed: bool,
+    /// Outcomes that are told only once the view shows them: who proposed reads what it wrote.
+    answers: Vec<(SyncSender<Outcome>, Outcome)>,
 }
 
 impl Driver {
@@ -274,6 +277,10 @@ impl Driver {
             self.process_ready()?;
             self.maintain_snapshot()?;
             self.publish();
+            for (proposer, outcome) in self.answers.drain(..) {
+                // The proposer may have given up at this moment, which is its right.
+                drop(proposer.try_send(outcome));
+            }
         }
     }
 
@@ -473,20 +480,19 @@ impl Driver {
         let outcome = self.machine.apply(&proposal);
         self.state_changed = true;
         if let Some(waiting) = self.waiting.remove(&proposal.id) {
-            // The proposer may have given up at this moment, which is its right.
-            drop(waiting.reply.try_send(outcome));
+            self.answers.push((waiting.reply, outcome));
         }
         Ok(())
     }
 
     /// Proposals whose outcome came with a snapshot.
     fn answer_remembered(&mut self) {
-        let machine = &self.machine;
+        let (machine, answers) = (&self.machine, &mut self.answers);
         self.waiting.retain(|id, waiting| {
             let Some(outcome) = machine.remembered(*id) else {
                 return true;
             };
-            drop(waiting.reply.try_send(outcome.clone()));
+            answers.push((waiting.reply.clone(), outcome.clone()));
             false
         });
     }

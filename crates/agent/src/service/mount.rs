@@ -223,6 +223,7 @@ fn parse_options(fstype: &str, options: &str) -> (MsFlags, String) {
             "noatime" => flags |= MsFlags::MS_NOATIME,
             "nodiratime" => flags |= MsFlags::MS_NODIRATIME,
             "relatime" => flags |= MsFlags::MS_RELATIME,
+            "lazytime" => flags |= MsFlags::MS_LAZYTIME,
             "nodev" => flags |= MsFlags::MS_NODEV,
             "nosuid" => flags |= MsFlags::MS_NOSUID,
             "noexec" => flags |= MsFlags::MS_NOEXEC,
