@@ -99,6 +99,8 @@ impl Background {
             format!("--time={seconds}"),
             "--report-interval=1".into(),
             "--mysql-ignore-errors=all".into(),
+            // A statement prepared on the lost server is unknown to the new one for good.
+            "--db-ps-mode=disable".into(),
         ];
         let words = words(address, &more, "run")?;
         // Line by line, so that the report can be read while it is written.

@@ -276,6 +276,12 @@ pub struct ReplicaStatus {
     pub journal_bytes: u64,
     /// Bytes of each volume.
     pub volumes: Vec<u64>,
+    /// Requests of devices that have not been answered.
+    #[serde(default)]
+    pub requests: usize,
+    /// What the replica waits for, in words; empty when all is well.
+    #[serde(default)]
+    pub waiting_for: Vec<String>,
     /// The other replicas as the primary sees them; empty on others.
     pub peers: Vec<PeerStatus>,
     /// Empty unless primary.

@@ -54,12 +54,14 @@ pub fn full_pool(cluster: &Cluster) -> Result<()> {
     let (node, device) = cluster.device(NAME)?;
     let full = NODES.into_iter().find(|other| *other != node).expect("there are three nodes");
     let fill = "/var/lib/mainstay/fill";
-    // Ends with "no space left", which is what it is for.
-    lab.shell(full, &format!("dd if=/dev/zero of={fill} bs=4M status=none || true; sync"))?;
+    // Most of it at once, and the rest until there is "no space left", which is what it is for.
+    let most = format!("fallocate -l $(($(stat -f -c '%a * %S' {dir}) - (64 << 20))) {fill}", dir = "/var/lib/mainstay");
+    let rest = format!("dd if=/dev/zero of={fill}.rest bs=1M status=none || true; sync");
+    lab.shell(full, &format!("{most}\n{rest}"))?;
     let write = format!("dd if=/dev/urandom of={device} bs=1M count=200 oflag=direct status=none");
     lab.shell(&node, &write)?;
     ensure!(lab.primary(NAME)? == node, "a full pool elsewhere moved the primary");
-    lab.shell(full, &format!("rm {fill}; sync"))?;
+    lab.shell(full, &format!("rm {fill} {fill}.rest; sync"))?;
     lab.wait_in_sync(NAME, LIMIT)?;
     cluster.prove_equal(NAME)?;
     lab.cli(&["resource", "delete", NAME]).map(drop)

@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 const HEAD_BYTES: u64 = 4 << 20;
 /// Bytes at the end of a volume that are searched, where RAID and partition tables keep copies.
 const TAIL_BYTES: u64 = 1 << 20;
+const XFS_PUSH: &str = "/proc/sys/fs/xfs/xfssyncd_centisecs";
+/// The shortest that the kernel takes.
+const XFS_PUSH_CENTISECS: u32 = 100;
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, thiserror::Error)]
@@ -88,9 +91,26 @@ pub fn ensure_mounted(plan: &MountPlan) -> Result<(), MountError> {
     }
     std::fs::create_dir_all(&plan.path)
         .map_err(|source| MountError::MountPoint { path: plan.path.clone(), source })?;
+    if plan.fstype == "xfs" {
+        push_often();
+    }
     let (flags, data) = parse_options(&plan.fstype, &plan.options);
     mount(Some(&plan.device), &plan.path, Some(plan.fstype.as_str()), flags, Some(data.as_str()))
         .map_err(|errno| MountError::Mount { device: plan.device.clone(), path: plan.path.clone(), errno })
+}
+
+/// Makes XFS write back what its log holds once per second instead of every 30 seconds. All that has not been
+/// written back must be replayed record by record by the node that mounts after a power cut: seconds of failover
+/// time under load. The setting is the machine's, and is read when a file system is mounted.
+fn push_often() {
+    let current = std::fs::read_to_string(XFS_PUSH).ok().and_then(|text| text.trim().parse::<u32>().ok());
+    if current.is_none_or(|current| current <= XFS_PUSH_CENTISECS) {
+        return;
+    }
+    match std::fs::write(XFS_PUSH, XFS_PUSH_CENTISECS.to_string()) {
+        Ok(()) => tracing::info!("{XFS_PUSH} is {XFS_PUSH_CENTISECS} from now on: a mount after a power cut is quicker"),
+        Err(error) => tracing::warn!(%error, "cannot write {XFS_PUSH}: a mount after a power cut may take seconds"),
+    }
 }
 
 /// Unmounts; waits up to `patience` for what still holds it busy.

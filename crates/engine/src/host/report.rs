@@ -58,6 +58,8 @@ impl Host {
             journal_bytes_used: config.journal_bytes.saturating_sub(self.store.room()),
             journal_bytes: config.journal_bytes,
             volumes: config.volumes.clone(),
+            requests: self.pending.len(),
+            waiting_for: status.waiting_for.clone(),
             peers: peers.collect(),
             devices: self.device_list(),
             proposal: self.proposal.clone(),

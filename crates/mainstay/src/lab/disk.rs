@@ -17,6 +17,20 @@ pub struct Attached {
     _device: File,
 }
 
+/// How often XFS pushes its metadata, for the whole machine. Agents shorten it when they mount a service's file
+/// system, as they would on a machine of their own.
+const XFS_PUSH: &str = "/proc/sys/fs/xfs/xfssyncd_centisecs";
+
+/// The machine's setting, if it has one.
+pub fn xfs_push() -> Option<String> {
+    std::fs::read_to_string(XFS_PUSH).ok().map(|text| text.trim().to_owned())
+}
+
+/// Puts the machine's setting back.
+pub fn restore_xfs_push(before: &str) -> Outcome<()> {
+    std::fs::write(XFS_PUSH, before).or_fail("lab-sysctl", || format!("write {XFS_PUSH}"))
+}
+
 /// Makes the image with an empty file system.
 pub fn create(image: &Path, bytes: u64) -> Outcome<()> {
     File::create(image)

@@ -66,6 +66,7 @@ pub fn remove(base: &Path, name: &str) -> Outcome<()> {
     let dir = base.join(name);
     let group = cgroup::of_lab(name)?;
     let mut connections = vec![];
+    let mut xfs_push_before = None;
     // A state file that cannot be read names nothing more; the processes that live still can be asked.
     if let Ok(mut lab) = Lab::load(base, name) {
         for node in &mut lab.nodes {
@@ -74,6 +75,7 @@ pub fn remove(base: &Path, name: &str) -> Outcome<()> {
             connections.append(&mut node.fuse.clone());
         }
         lab.save()?;
+        xfs_push_before = lab.xfs_push_before.take();
     } else {
         connections = connections_of(&group);
     }
@@ -89,6 +91,9 @@ pub fn remove(base: &Path, name: &str) -> Outcome<()> {
         result = result.and(network::delete_namespace(&namespace));
     }
     result = result.and(cgroup::remove(&group));
+    if let Some(before) = xfs_push_before {
+        result = result.and(disk::restore_xfs_push(&before));
+    }
     // The state file stays until all it stands for is gone, so that the next `down` finds it.
     result?;
     std::fs::remove_dir_all(&dir).or_fail("lab-state", || format!("remove {}", dir.display()))?;

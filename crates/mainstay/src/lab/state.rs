@@ -38,6 +38,9 @@ pub struct Lab {
     /// Pairs of ports between which nothing passes.
     pub cuts: BTreeSet<(String, String)>,
     pub isolated: BTreeSet<String>,
+    /// What the machine had set before the lab, see [`super::disk::xfs_push`]; put back at the end.
+    #[serde(default)]
+    pub xfs_push_before: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -87,6 +90,7 @@ impl Lab {
             nodes: (1..=nodes).map(node).collect(),
             cuts: BTreeSet::new(),
             isolated: BTreeSet::new(),
+            xfs_push_before: super::disk::xfs_push(),
         }
     }
 
