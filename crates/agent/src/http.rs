@@ -36,6 +36,8 @@ const JOURNAL_BYTES_DEFAULT: u64 = 256 << 20;
 const CREATE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the nodes of a scrub are asked again until all answer about one position.
 const SCRUB_ATTEMPTS: usize = 5;
+/// Before a scrub asks again who is primary.
+const SCRUB_PAUSE: Duration = Duration::from_millis(200);
 const SCRUB_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A refusal on its way out.
@@ -330,9 +332,9 @@ async fn delete_resource(Shared(agent): App, Path(name): Path<String>) -> Answer
 async fn scrub(Shared(agent): App, Path(name): Path<String>) -> Answer<ScrubReport> {
     blocking(move || {
         let member = agent.member()?;
-        let view = member.log.view();
-        let resource = find_resource(&view, &name)?;
-        let mut report = scrub_once(&agent, &member, &view, resource);
+        let mut view = member.log.view();
+        let mut resource = find_resource(&view, &name)?.clone();
+        let mut report = scrub_once(&agent, &member, &view, &resource);
         // Replicas commit the same entries a moment apart; only digests of one position can be compared. Where
         // the resource is written meanwhile, new writes are held for as long as the reading takes; the engine
         // lets them go by itself after a while, whatever becomes of this agent.
@@ -342,10 +344,18 @@ async fn scrub(Shared(agent): App, Path(name): Path<String>) -> Answer<ScrubRepo
             }
             let Some(primary) = resource.record.primary else { break };
             let held = |request| agent.ask(&member, primary, Call::Engine(request), SCRUB_TIMEOUT);
-            if let Ok(CallReply::Error(error)) | Err(error) = held(Request::Pause { resource: resource.id }) {
-                return Err(error);
+            match held(Request::Pause { resource: resource.id }) {
+                Ok(CallReply::Error(error)) | Err(error) if error.code == "not-primary" => {
+                    // The primary is just being replaced.
+                    std::thread::sleep(SCRUB_PAUSE);
+                    view = member.log.view();
+                    resource = find_resource(&view, &name)?.clone();
+                    continue;
+                }
+                Ok(CallReply::Error(error)) | Err(error) => return Err(error),
+                Ok(_) => {}
             }
-            report = scrub_once(&agent, &member, &view, resource);
+            report = scrub_once(&agent, &member, &view, &resource);
             // If this is lost the engine resumes by itself.
             let _ = held(Request::Resume { resource: resource.id });
         }

@@ -22,11 +22,15 @@ use mainstay_api::engine::{EngineError, EngineEvent, ProposalEvent, ProposedChan
 use mainstay_codec::{Envelope, Message};
 use mainstay_replica::{Effect, Event, Op, Proposal, Replica, ReplicaConfig, RequestError, RequestId, Role};
 use mainstay_store::{Output, Store};
-use mainstay_types::{NodeId, Range, ResourceId, ResourceRecord, Time};
+use mainstay_types::{NodeId, REQUEST_BYTES_MAX, Range, ResourceId, ResourceRecord, Time};
 use presence::Presence;
 use reads::{Purpose, ReadJob};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
+
+/// Most requests of a device that are admitted and not completed. The FUSE frontend lets the kernel have
+/// [`crate::frontend::BACKGROUND_MAX`] outstanding, and those who wait for their own request beside them (R18).
+const REQUESTS_MAX: usize = 4 * crate::frontend::BACKGROUND_MAX as usize;
 
 /// Longest pause of writes that the agent can ask for, in milliseconds; a scrub of some gigabytes fits (R20).
 const PAUSE_MS_MAX: u64 = 15_000;
@@ -71,7 +75,9 @@ pub struct Host {
     reads: BTreeMap<u64, ReadJob>,
     log_loads: BTreeMap<u64, LogLoad>,
     next_token: u64,
-    told_room: u64,
+    /// What the replication core was told last; `None` once it has appended since. It counts down by itself, but
+    /// the room of a ring that continues at its start need not shrink with an append, and then is told again.
+    told_room: Option<u64>,
     role: Role,
     promoted_at: Time,
     /// Writes are held until then at the latest (R20).
@@ -107,7 +113,7 @@ impl Host {
             reads: BTreeMap::new(),
             log_loads: BTreeMap::new(),
             next_token: 1,
-            told_room: 0,
+            told_room: None,
             role: Role::Secondary,
             promoted_at: Time(0),
             paused_until: None,
@@ -227,8 +233,8 @@ impl Host {
                 self.output(shared, output);
             }
             let room = self.store.room();
-            if room != self.told_room {
-                self.told_room = room;
+            if self.told_room != Some(room) {
+                self.told_room = Some(room);
                 self.replica.handle(shared.now, Event::Room { bytes: room });
             }
             while let Some(effect) = self.replica.poll() {
@@ -264,7 +270,10 @@ impl Host {
                 // A channel that is down or overflows reports so as an event of its own.
                 let _ = shared.transport.send(channel, &envelope);
             }
-            Effect::Append(batch) => self.store.append(batch),
+            Effect::Append(batch) => {
+                self.store.append(batch);
+                self.told_room = None;
+            }
             Effect::Commit(index) => self.store.commit(index),
             Effect::Promise(epoch) => self.store.promise(epoch),
             Effect::Cut(to) => self.store.cut(to),

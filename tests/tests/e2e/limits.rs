@@ -55,7 +55,10 @@ pub fn full_pool(cluster: &Cluster) -> Result<()> {
     let full = NODES.into_iter().find(|other| *other != node).expect("there are three nodes");
     let fill = "/var/lib/mainstay/fill";
     // Most of it at once, and the rest until there is "no space left", which is what it is for.
-    let most = format!("fallocate -l $(($(stat -f -c '%a * %S' {dir}) - (64 << 20))) {fill}", dir = "/var/lib/mainstay");
+    let most = format!(
+        "fallocate -l $(($(stat -f -c '%a * %S' {dir}) - (64 << 20))) {fill}",
+        dir = "/var/lib/mainstay"
+    );
     let rest = format!("dd if=/dev/zero of={fill}.rest bs=1M status=none || true; sync");
     lab.shell(full, &format!("{most}\n{rest}"))?;
     let write = format!("dd if=/dev/urandom of={device} bs=1M count=200 oflag=direct status=none");

@@ -33,7 +33,7 @@ pub fn command_line(cluster: &Cluster) -> Result<()> {
         (&["resource", "create", "x", "--size", "12parsecs"], USAGE, "size"),
         (&["resource", "create", "x", "--size", "0"], USAGE, "size"),
         (&["resource", "create", "Not a name", "--size", "1GiB"], REFUSED, "name"),
-        (&["resource", "create", "db", "--size", "1GiB"], REFUSED, "exists"),
+        (&["resource", "create", "db", "--size", "1GiB"], REFUSED, "name-taken"),
         (&["resource", "create", "x", "--size", "1GiB", "--replicas", "n1,n9"], REFUSED, "n9"),
         (&["resource", "create", "x", "--size", "1GiB", "--replica-count", "7"], REFUSED, "node"),
         (&["resource", "create", "x", "--size", "1GiB", "--journal", "4KiB"], REFUSED, "journal"),

@@ -108,8 +108,12 @@ fn push_often() {
         return;
     }
     match std::fs::write(XFS_PUSH, XFS_PUSH_CENTISECS.to_string()) {
-        Ok(()) => tracing::info!("{XFS_PUSH} is {XFS_PUSH_CENTISECS} from now on: a mount after a power cut is quicker"),
-        Err(error) => tracing::warn!(%error, "cannot write {XFS_PUSH}: a mount after a power cut may take seconds"),
+        Ok(()) => tracing::info!(
+            "{XFS_PUSH} is {XFS_PUSH_CENTISECS} from now on: a mount after a power cut is quicker"
+        ),
+        Err(error) => {
+            tracing::warn!(%error, "cannot write {XFS_PUSH}: a mount after a power cut may take seconds")
+        }
     }
 }
 

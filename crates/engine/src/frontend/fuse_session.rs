@@ -28,7 +28,7 @@ pub const MESSAGE_BYTES_MAX: usize = abi::WRITE_PREFIX_BYTES + REQUEST_BYTES_MAX
 pub const COPY_BREAK_BYTES: usize = REQUEST_BYTES_MAX as usize / 2;
 
 /// Requests that the kernel may have in the background (direct I/O of the loop device is) at once.
-const MAX_BACKGROUND: u16 = 256;
+const MAX_BACKGROUND: u16 = super::BACKGROUND_MAX;
 /// Attributes never change, so the kernel may remember them for an hour.
 const VALID_S: u64 = 3600;
 const DISCARD_BYTES_MAX: u64 = (u32::MAX as u64 + 1) - BLOCK_BYTES;

@@ -19,6 +19,10 @@ use crate::ring::{Completion, Ring};
 use bytes::Bytes;
 use mainstay_types::VolumeId;
 
+/// Most requests that the kernel keeps outstanding on one frontend without waiting itself. With requests of the
+/// largest size this also bounds the memory of what is in flight (R18).
+pub const BACKGROUND_MAX: u16 = 64;
+
 /// An error number of the kernel's, positive (`libc::EIO`).
 pub type Errno = i32;
 
