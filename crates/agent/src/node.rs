@@ -402,7 +402,9 @@ impl Node {
                 }
             }
             Action::ForgetService { name } => {
-                let known = !self.reports.contains_key(&name) || !state.services.contains_key(&name);
+                let unknown = |(report, _): &(Report, _)| !is_known(state, self.parts.node, &name, report);
+                let known =
+                    !self.reports.get(&name).is_some_and(unknown) || !state.services.contains_key(&name);
                 if known && let Some(runner) = self.runners.remove(&name) {
                     runner.forget();
                     self.reports.remove(&name);
@@ -515,15 +517,13 @@ impl Node {
         let node = self.parts.node;
         let mut due = Vec::new();
         self.reports.retain(|name, (report, proposed)| {
-            let Some(service) = state.services.get(name) else { return false };
-            let known = service.nodes.get(&node).is_some_and(|on| {
-                on.phase == report.phase
-                    && on.epoch == report.epoch
-                    && on.round == report.round
-                    && on.failures == report.failures
-            });
-            if known && proposed.is_some() {
+            if !state.services.contains_key(name) {
                 return false;
+            }
+            let known = is_known(state, node, name, report);
+            // It is kept: an older report that is still on its way would overwrite what is known now.
+            if known {
+                return true;
             }
             if proposed.is_none_or(|at| at.elapsed() >= REPEAT_PROPOSAL_AFTER) {
                 *proposed = Some(Instant::now());
@@ -572,4 +572,14 @@ fn link_devices(run_dir: &Path, status: &ReplicaStatus) {
     if let Err(error) = link() {
         tracing::warn!(directory = %directory.display(), %error, "cannot name the devices of a resource");
     }
+}
+
+/// Whether the control plane has the newest report of a service on this node.
+fn is_known(state: &State, node: NodeId, name: &str, report: &Report) -> bool {
+    state.services.get(name).and_then(|service| service.nodes.get(&node)).is_some_and(|on| {
+        on.phase == report.phase
+            && on.epoch == report.epoch
+            && on.round == report.round
+            && on.failures == report.failures
+    })
 }

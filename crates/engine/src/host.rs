@@ -99,7 +99,12 @@ impl Host {
     pub fn new(node: NodeId, name: String, store: Store, disk: Disk) -> Self {
         let config = store.config();
         let resource = config.resource;
-        let replica_config = ReplicaConfig::new(resource, node, config.incarnation, config.volumes.clone());
+        // Whatever the kernel may have outstanding is admitted: it waits for room, it does not fail.
+        let replica_config = ReplicaConfig {
+            requests_max: REQUESTS_MAX,
+            request_bytes_max: REQUESTS_MAX as u64 * REQUEST_BYTES_MAX,
+            ..ReplicaConfig::new(resource, node, config.incarnation, config.volumes.clone())
+        };
         let replica = Replica::new(replica_config, store.promised(), store.log_state());
         Self {
             resource,
