@@ -195,6 +195,7 @@ pub struct EngineStatus {
 
 /// What the engine says unasked. Every connection gets [`EngineEvent::Replica`] of all resources when
 /// it is accepted; proposals are repeated until a newer record arrives.
+#[expect(clippy::large_enum_variant, reason = "sent a few times per second; nobody keeps many")]
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum EngineEvent {
