@@ -31,6 +31,8 @@ pub fn command(root: &str, port: u16) -> Vec<String> {
     let data = format!("{root}/data");
     let own = [
         format!("--datadir={data}"),
+        // The nodes of a lab share the machine's /tmp, and servers with the same process id there share names.
+        format!("--tmpdir={root}/tmp"),
         format!("--socket={data}/mariadb.sock"),
         format!("--pid-file={data}/mariadb.pid"),
         format!("--port={port}"),
@@ -47,6 +49,8 @@ pub fn prepare_script(root: &str) -> String {
         "set -e
 test -d {root}/data && exit 0
 rm -rf {root}/data.new
+install -d -m 1777 {root}/tmp
+export TMPDIR={root}/tmp
 cat >{root}/initial.sql <<SQL
 FLUSH PRIVILEGES;
 CREATE DATABASE sbtest;
