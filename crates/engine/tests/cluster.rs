@@ -283,3 +283,52 @@ fn a_lease_that_runs_out_fences_the_device() {
     drop(device);
     std::fs::remove_dir_all(&base).expect("nothing holds the files any more");
 }
+
+/// R18: small writes go on for ever, wherever in the ring the journal's free part lies.
+#[test]
+fn small_writes_go_round_the_journal_again_and_again() {
+    let _turn = TURN.lock();
+    let base = std::env::temp_dir().join(format!("mainstay-round-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&base);
+    std::fs::create_dir_all(&base).expect("a directory");
+    let mut engine = Engine::start(8, &base);
+    let dir = engine.dir.display().to_string();
+    let (resource, me) = (ResourceId(8), member(8));
+    engine.ask(Request::Create {
+        resource,
+        name: "round".into(),
+        volumes: vec![VOLUME_BYTES],
+        journal_bytes: JOURNAL_BYTES,
+        incarnation: me.incarnation,
+        dir: dir.clone(),
+    });
+    engine.ask(Request::Open { resource, name: "round".into(), dir });
+    let record = ResourceRecord {
+        resource,
+        version: ConfigVersion(1),
+        epoch: Epoch(1),
+        primary: Some(me.node),
+        iss: vec![me],
+        replicas: vec![me],
+    };
+    engine.ask(Request::Record { record });
+    let device = engine.device();
+    // Each takes two blocks of the journal: four times round.
+    let writes = 4 * JOURNAL_BYTES / 8192;
+    let (done, all) = std::sync::mpsc::channel();
+    let writer = std::thread::spawn(move || {
+        let block = block(5);
+        let whole =
+            (0..writes).all(|at| device.write_all_at(&block.as_slice()[..4096], at % 997 * 4096).is_ok());
+        done.send(whole).expect("waited for");
+    });
+    let whole = all.recv_timeout(Duration::from_secs(60));
+    if whole.is_err() {
+        // Ends the write that hangs, so that the test can fail.
+        engine.ask(Request::Detach { resource });
+    }
+    writer.join().expect("a writer");
+    assert_eq!(whole, Ok(true), "the journal has gone round without a stop");
+    engine.ask(Request::Drop { resource });
+    std::fs::remove_dir_all(&base).expect("nothing holds the files any more");
+}
