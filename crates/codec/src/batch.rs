@@ -29,9 +29,10 @@
 use crate::wire::{DecodeError, Put, Reader};
 use crate::{crc32c, crc64};
 use bytes::Bytes;
+use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, Chain, Epoch, Index, Position, REQUEST_BYTES_MAX, Range,
-    ResourceId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId,
+    ResourceId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId, reach,
 };
 
 pub const BATCH_MAGIC: u32 = u32::from_le_bytes(*b"MSJB");
@@ -106,6 +107,8 @@ pub struct EntryDesc {
     pub payload_at: u64,
     /// A reference into the batch's payload; empty unless a write.
     pub payload: Bytes,
+    /// CRC-32C of the payload; 0 unless a write.
+    pub payload_crc: u32,
     pub session: u64,
     pub request: u64,
 }
@@ -178,6 +181,7 @@ impl Batch {
                 range: entry.range,
                 payload_at: payload_len,
                 payload: entry.payload.clone(),
+                payload_crc: crc,
                 session: entry.session,
                 request: entry.request,
             });
@@ -233,14 +237,15 @@ impl Batch {
         let mut entries = Vec::with_capacity(usize::from(head.count));
         let mut at = 0u64;
         for _ in 0..head.count {
-            let (desc, crc) = decode_desc(&mut reader, at)?;
+            let desc = decode_desc(&mut reader, at)?;
             let bytes = if desc.kind == EntryKind::Write { desc.range.len } else { 0 };
             let end = at + bytes;
             if end > head.payload_len {
                 return Err(reader.field("payload length", end));
             }
             let slice = payload.slice(at as usize..end as usize);
-            if bytes > 0 && crc32c(&slice) != crc {
+            if bytes > 0 && crc32c(&slice) != desc.payload_crc && !planted(Bug::PayloadNotChecked) {
+                reach!("codec: the payload of an entry is damaged");
                 return Err(DecodeError::Checksum { what: "entry payload" });
             }
             entries.push(EntryDesc { payload: slice, ..desc });
@@ -352,6 +357,7 @@ impl BatchHead {
         digest.update(&[0; 4]);
         digest.update(&used[CRC_OFFSET + 4..]);
         if digest.finalize() as u32 != u32::from_le_bytes(crc_bytes) {
+            reach!("codec: the header of a batch is damaged");
             return Err(DecodeError::Checksum { what });
         }
         if chain_of(head.prev_chain, used) != head.chain {
@@ -373,7 +379,7 @@ impl BatchHead {
     }
 }
 
-fn decode_desc(reader: &mut Reader<'_>, payload_at: u64) -> Result<(EntryDesc, u32), DecodeError> {
+fn decode_desc(reader: &mut Reader<'_>, payload_at: u64) -> Result<EntryDesc, DecodeError> {
     let kind = reader.u8()?;
     let flags = reader.u8()?;
     let volume = reader.u16()?;
@@ -397,7 +403,7 @@ fn decode_desc(reader: &mut Reader<'_>, payload_at: u64) -> Result<(EntryDesc, u
     if let Some((field, value)) = violation(kind, range) {
         return Err(reader.field(field, value));
     }
-    Ok((EntryDesc { kind, range, payload_at, payload: Bytes::new(), session, request }, crc))
+    Ok(EntryDesc { kind, range, payload_at, payload: Bytes::new(), payload_crc: crc, session, request })
 }
 
 /// The limit that a range breaks for an entry of this kind, as the field's name and its value. Sealing

@@ -2,7 +2,7 @@
 //! core and the storage core of every replica. It keeps serving while the agent restarts, as long as its lease
 //! lasts.
 //!
-//! Where to start reading: [`shard`], the loop; [`host`], one replica; then [`ring`], [`transport`], [`disk`],
+//! Where to start reading: [`shard`], the loop; [`open_replica`], one replica; then [`ring`], [`transport`], [`disk`],
 //! [`frontend`], [`guard`].
 
 pub mod buffer;
@@ -10,9 +10,9 @@ pub mod devices;
 pub mod disk;
 pub mod frontend;
 pub mod guard;
-pub mod host;
 pub mod ipc;
 pub mod lifecycle;
+pub mod open_replica;
 pub mod options;
 pub mod ring;
 pub mod runtime;

@@ -3,7 +3,7 @@
 
 use crate::buffer::BufferPool;
 use crate::disk::{DiskError, Layout, NewReplica, ReplicaFiles};
-use crate::host::Answer;
+use crate::open_replica::Answer;
 use mainstay_api::engine::{EngineError, Reply};
 use mainstay_store::{MediaError, RecoverError, Store, StoreConfig, Tuning};
 use mainstay_types::{
@@ -45,6 +45,10 @@ impl LifecycleError {
         let (code, remedy) = match self {
             Self::Disk(DiskError::NoSpace { .. }) => {
                 ("no-space", "free space in the pool, or choose a smaller volume or journal")
+            }
+            // Passes by itself: the process that an engine replaces has not quite ended.
+            Self::Disk(DiskError::InUse { .. }) => {
+                ("in-use", "end the process that uses the replica's files")
             }
             Self::Disk(_) | Self::Format { .. } => {
                 ("disk", "look at the kernel's log for the device of the pool")

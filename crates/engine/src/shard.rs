@@ -10,9 +10,9 @@ use crate::devices::{DeviceAdmin, DeviceOutcome};
 use crate::disk::Disk;
 use crate::frontend::{FrontendId, FrontendRequest, frontend_of};
 use crate::guard::{Guard, GuardTarget};
-use crate::host::{Answer, Closing, Host, Shared};
 use crate::ipc::{Client, IpcServer};
 use crate::lifecycle::{Job, Lifecycle, Opened};
+use crate::open_replica::{Answer, Closing, OpenReplica, Shared};
 use crate::options::EngineOptions;
 use crate::ring::{Completion, Owner, Ring, RingError, now};
 use crate::transport::{Channel, Transport, TransportEvent};
@@ -60,7 +60,7 @@ pub struct Shard {
     lifecycle: Lifecycle,
     identity: Option<Identity>,
     transport: Option<Transport>,
-    hosts: BTreeMap<ResourceId, Host>,
+    replicas: BTreeMap<ResourceId, OpenReplica>,
     /// Which resource a [`Disk`] belongs to; its numbers are not used again.
     disks: BTreeMap<u32, ResourceId>,
     next_disk: u32,
@@ -111,7 +111,7 @@ impl Shard {
             lifecycle: parts.lifecycle,
             identity: None,
             transport: None,
-            hosts: BTreeMap::new(),
+            replicas: BTreeMap::new(),
             disks: BTreeMap::new(),
             next_disk: 1,
             frontends: BTreeMap::new(),
@@ -172,10 +172,10 @@ impl Shard {
         &mut self,
         now: Time,
         resource: ResourceId,
-        work: impl FnOnce(&mut Host, &mut Shared<'_>) -> T,
+        work: impl FnOnce(&mut OpenReplica, &mut Shared<'_>) -> T,
     ) -> Option<T> {
         let identity = self.identity?;
-        let host = self.hosts.get_mut(&resource)?;
+        let replica = self.replicas.get_mut(&resource)?;
         let mut shared = Shared {
             ring: &mut self.ring,
             transport: self.transport.as_mut()?,
@@ -191,11 +191,11 @@ impl Shard {
             frontends: &mut self.frontends,
         };
         self.touched.insert(resource);
-        Some(work(host, &mut shared))
+        Some(work(replica, &mut shared))
     }
 
-    fn with_all(&mut self, now: Time, mut work: impl FnMut(&mut Host, &mut Shared<'_>)) {
-        for resource in self.hosts.keys().copied().collect::<Vec<_>>() {
+    fn with_all(&mut self, now: Time, mut work: impl FnMut(&mut OpenReplica, &mut Shared<'_>)) {
+        for resource in self.replicas.keys().copied().collect::<Vec<_>>() {
             self.with(now, resource, &mut work);
         }
     }
@@ -204,7 +204,7 @@ impl Shard {
         match completion.owner {
             Owner::Disk => {
                 if let Some(&resource) = self.disks.get(&Disk::id_of(&completion)) {
-                    self.with(now, resource, |host, shared| host.disk_completed(shared, completion));
+                    self.with(now, resource, |replica, shared| replica.disk_completed(shared, completion));
                 }
             }
             Owner::Transport => {
@@ -216,10 +216,10 @@ impl Shard {
                 let id = frontend_of(completion.tag);
                 let Some(&resource) = self.frontends.get(&id) else { return };
                 let mut requests = std::mem::take(&mut self.requests);
-                self.with(now, resource, |host, shared| {
-                    host.frontend_completed(shared, id, completion, &mut requests);
+                self.with(now, resource, |replica, shared| {
+                    replica.frontend_completed(shared, id, completion, &mut requests);
                     for request in requests.drain(..) {
-                        host.request(shared, id, request);
+                        replica.request(shared, id, request);
                     }
                 });
                 self.requests = requests;
@@ -236,12 +236,12 @@ impl Shard {
                 TransportEvent::PeerUp { channel } if channel.initiated_by_us => {
                     tracing::info!(peer = %channel.peer, "connected");
                     self.up.insert(channel.peer);
-                    self.with_all(now, |host, _| host.peer(now, channel.peer, true));
+                    self.with_all(now, |replica, _| replica.peer(now, channel.peer, true));
                 }
                 TransportEvent::PeerDown { channel, reason } if channel.initiated_by_us => {
                     tracing::info!(peer = %channel.peer, %reason, "disconnected");
                     self.up.remove(&channel.peer);
-                    self.with_all(now, |host, _| host.peer(now, channel.peer, false));
+                    self.with_all(now, |replica, _| replica.peer(now, channel.peer, false));
                 }
                 TransportEvent::PeerUp { .. } => {}
                 TransportEvent::PeerDown { channel, .. } => {
@@ -249,8 +249,8 @@ impl Shard {
                 }
                 TransportEvent::Message { channel, envelope } => {
                     let resource = envelope.resource;
-                    if self.hosts.contains_key(&resource) {
-                        self.with(now, resource, |host, _| host.message(now, channel, envelope));
+                    if self.replicas.contains_key(&resource) {
+                        self.with(now, resource, |replica, _| replica.message(now, channel, envelope));
                     } else if matches!(envelope.message, Message::Attach) && self.early.len() < EARLY_MAX {
                         self.early.insert((resource, channel), envelope);
                     }
@@ -265,15 +265,15 @@ impl Shard {
         {
             self.timers.pop_first();
             self.deadlines.remove(&resource);
-            self.with(now, resource, |host, _| host.tick(now));
+            self.with(now, resource, |replica, _| replica.tick(now));
         }
     }
 
     fn pump(&mut self, now: Time) {
         while let Some(resource) = self.touched.pop_first() {
-            self.with(now, resource, |host, shared| host.pump(shared));
+            self.with(now, resource, |replica, shared| replica.pump(shared));
             self.touched.remove(&resource);
-            let deadline = self.hosts.get(&resource).and_then(Host::next_deadline);
+            let deadline = self.replicas.get(&resource).and_then(OpenReplica::next_deadline);
             if self.deadlines.get(&resource) != deadline.as_ref() {
                 if let Some(old) = self.deadlines.remove(&resource) {
                     self.timers.remove(&(old, resource));
@@ -291,8 +291,8 @@ impl Shard {
         match inbound {
             Inbound::Request { request, answer } => self.request(now, request, answer),
             Inbound::Connected(client) => {
-                for host in self.hosts.values() {
-                    client.send(EngineEvent::Replica(host.status()));
+                for replica in self.replicas.values() {
+                    client.send(EngineEvent::Replica(replica.status()));
                 }
             }
             Inbound::Device(outcome) => {
@@ -301,13 +301,13 @@ impl Shard {
                     | DeviceOutcome::AttachFailed { resource, .. }
                     | DeviceOutcome::Detached { resource, .. } => *resource,
                 };
-                self.with(now, resource, |host, shared| host.device_outcome(shared, outcome));
+                self.with(now, resource, |replica, shared| replica.device_outcome(shared, outcome));
             }
             Inbound::Opened(opened) => self.opened(now, *opened),
             Inbound::Fence => {
                 tracing::warn!("the lease has run out; the devices answer with errors");
                 self.fenced = true;
-                self.with_all(now, |host, shared| host.fence(shared));
+                self.with_all(now, |replica, shared| replica.fence(shared));
                 self.events.push(EngineEvent::LeaseLost { until_us: self.lease_until });
             }
         }
@@ -335,41 +335,45 @@ impl Shard {
                 answer(self.set_targets(&entries));
             }
             Request::Record { record } => {
-                self.on_host(now, record.resource, answer, |host, _, answer| {
-                    host.record(now, record);
+                self.on_replica(now, record.resource, answer, |replica, _, answer| {
+                    replica.record(now, record);
                     answer(Reply::Ok);
                 });
             }
-            Request::Demote { resource } => self.on_host(now, resource, answer, |host, _, answer| {
-                host.demote(now);
+            Request::Demote { resource } => self.on_replica(now, resource, answer, |replica, _, answer| {
+                replica.demote(now);
                 answer(Reply::Ok);
             }),
             Request::Pause { resource } => {
-                self.on_host(now, resource, answer, |host, _, answer| host.pause(now, answer));
+                self.on_replica(now, resource, answer, |replica, _, answer| replica.pause(now, answer));
             }
-            Request::Resume { resource } => self.on_host(now, resource, answer, |host, _, answer| {
-                host.resume(now);
+            Request::Resume { resource } => self.on_replica(now, resource, answer, |replica, _, answer| {
+                replica.resume(now);
                 answer(Reply::Ok);
             }),
             Request::Digest { resource } => {
-                self.on_host(now, resource, answer, |host, shared, answer| host.start_digest(shared, answer));
+                self.on_replica(now, resource, answer, |replica, shared, answer| {
+                    replica.start_digest(shared, answer)
+                });
             }
-            Request::Detach { resource } => self.on_host(now, resource, answer, |host, shared, answer| {
-                host.fence(shared);
-                answer(Reply::Ok);
-            }),
+            Request::Detach { resource } => {
+                self.on_replica(now, resource, answer, |replica, shared, answer| {
+                    replica.fence(shared);
+                    answer(Reply::Ok);
+                })
+            }
         }
     }
 
-    fn on_host(
+    fn on_replica(
         &mut self,
         now: Time,
         resource: ResourceId,
         answer: Answer,
-        work: impl FnOnce(&mut Host, &mut Shared<'_>, Answer),
+        work: impl FnOnce(&mut OpenReplica, &mut Shared<'_>, Answer),
     ) {
-        if self.hosts.contains_key(&resource) {
-            self.with(now, resource, |host, shared| work(host, shared, answer));
+        if self.replicas.contains_key(&resource) {
+            self.with(now, resource, |replica, shared| work(replica, shared, answer));
         } else {
             answer(refusal(
                 "unknown-resource",
@@ -442,13 +446,13 @@ impl Shard {
         if self.fenced && until > now.plus_ms(self.options.guard_margin_ms) {
             tracing::info!("the lease is valid");
             self.fenced = false;
-            self.with_all(now, |host, shared| host.unfence(shared));
+            self.with_all(now, |replica, shared| replica.unfence(shared));
         }
     }
 
     fn open(&mut self, resource: ResourceId, name: String, dir: std::path::PathBuf, answer: Answer) {
-        if let Some(host) = self.hosts.get(&resource) {
-            return answer(Reply::Opened { incarnation: host.status().incarnation });
+        if let Some(replica) = self.replicas.get(&resource) {
+            return answer(Reply::Opened { incarnation: replica.status().incarnation });
         }
         let waiting = self.opening.entry(resource).or_default();
         waiting.push(answer);
@@ -472,9 +476,10 @@ impl Shard {
                 self.next_disk += 1;
                 self.disks.insert(id, opened.resource);
                 let disk = Disk::new(id, files, self.pool.clone());
-                self.hosts.insert(opened.resource, Host::new(identity.node, opened.name, store, disk));
+                self.replicas
+                    .insert(opened.resource, OpenReplica::new(identity.node, opened.name, store, disk));
                 for peer in self.up.clone() {
-                    self.with(now, opened.resource, |host, _| host.peer(now, peer, true));
+                    self.with(now, opened.resource, |replica, _| replica.peer(now, peer, true));
                 }
                 let first = (opened.resource, Channel { peer: NodeId(0), initiated_by_us: false });
                 while let Some((key, _)) = self.early.range(first..).next()
@@ -482,7 +487,7 @@ impl Shard {
                 {
                     let key = *key;
                     if let Some(envelope) = self.early.remove(&key) {
-                        self.with(now, opened.resource, |host, _| host.message(now, key.1, envelope));
+                        self.with(now, opened.resource, |replica, _| replica.message(now, key.1, envelope));
                     }
                 }
                 self.touched.insert(opened.resource);
@@ -500,19 +505,19 @@ impl Shard {
     }
 
     fn drop_replica(&mut self, now: Time, resource: ResourceId, answer: Answer) {
-        if !self.hosts.contains_key(&resource) {
+        if !self.replicas.contains_key(&resource) {
             return answer(Reply::Ok);
         }
         self.dropping.entry(resource).or_default().push(answer);
-        self.with(now, resource, |host, shared| host.close(shared));
+        self.with(now, resource, |replica, shared| replica.close(shared));
     }
 
     fn finish_drop(&mut self, resource: ResourceId) {
-        let closed = self.hosts.get(&resource).is_some_and(|host| host.closing() == Closing::Done);
+        let closed = self.replicas.get(&resource).is_some_and(|replica| replica.closing() == Closing::Done);
         if !closed || !self.dropping.contains_key(&resource) {
             return;
         }
-        self.hosts.remove(&resource);
+        self.replicas.remove(&resource);
         self.disks.retain(|_, owner| *owner != resource);
         if let Some(at) = self.deadlines.remove(&resource) {
             self.timers.remove(&(at, resource));
@@ -528,7 +533,7 @@ impl Shard {
             now_us: now,
             lease_until_us: self.lease_until,
             fenced: self.fenced,
-            replicas: self.hosts.values().map(Host::status).collect(),
+            replicas: self.replicas.values().map(OpenReplica::status).collect(),
         }
     }
 }

@@ -2,10 +2,10 @@
 //! what it lacks, at most a window ahead of its acknowledgements and one load at a time (R18).
 
 use crate::peer::Link;
-use crate::planted::{Bug, planted};
 use crate::{Effect, Replica};
 use mainstay_codec::{Batch, LogState, Message, Reject, ReplicaData};
-use mainstay_types::{Index, NodeId, Position};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{Index, NodeId, Position, reach};
 use std::sync::Arc;
 
 impl Replica {
@@ -28,6 +28,7 @@ impl Replica {
     pub(crate) fn attach(&mut self, node: NodeId) {
         let now = self.now;
         let Some(peer) = self.peers.get_mut(&node) else { return };
+        reach!("replica: a peer is attached");
         peer.durable = Index(0);
         peer.told = Index(0);
         peer.set_link(Link::Attaching, now);
@@ -48,19 +49,23 @@ impl Replica {
         let common = self.log.last_common(state).filter(|common| consistent && common.index >= state.commit);
         match common {
             None => {
+                reach!("replica: a peer has nothing in common and needs a copy");
                 peer.set_link(Link::Stale, now);
                 self.begin_copy(from);
             }
             Some(common) if common == state.end || planted(Bug::NoCut) => {
                 if common == self.log.end && state.chain != self.log.chain {
+                    reach!("replica: a peer's log differs at its end");
                     self.damaged(from);
                     return;
                 }
+                reach!("replica: a peer needs no cut");
                 peer.start_stream(common, None, now);
                 self.advance_commit();
                 self.pump(from);
             }
             Some(common) => {
+                reach!("replica: a peer's tail must be cut");
                 peer.set_link(Link::Cutting { to: common }, now);
                 let chain = (common == self.log.end).then_some(self.log.chain);
                 self.send_as_primary(from, Message::Cut { to: common, chain });
@@ -73,6 +78,7 @@ impl Replica {
         let Some(peer) = self.peers.get_mut(&from) else { return };
         match peer.link {
             Link::Cutting { to } if to == end => {
+                reach!("replica: a peer has cut its tail");
                 peer.start_stream(to, None, now);
                 self.advance_commit();
                 self.pump(from);
@@ -84,16 +90,19 @@ impl Replica {
     pub(crate) fn on_rejected(&mut self, from: NodeId, reject: Reject) {
         if let Reject::Epoch(epoch) = reject {
             if epoch > self.epoch {
+                reach!("replica: a peer knows a higher epoch");
                 self.outlived(epoch);
             }
             return;
         }
         if reject == Reject::Chain {
+            reach!("replica: a peer finds another history");
             self.damaged(from);
             return;
         }
         let now = self.now;
         if let Some(peer) = self.peers.get_mut(&from) {
+            reach!("replica: a peer refuses");
             peer.set_link(Link::Refused(reject), now);
         }
     }
@@ -115,6 +124,7 @@ impl Replica {
         if stream.next > end || stream.loading.is_some() || stream.sent_bytes >= window {
             return;
         }
+        reach!("replica: a peer is fed from the journal");
         let from = stream.next;
         stream.loading = Some(from);
         let max_bytes = window - stream.sent_bytes;
@@ -127,11 +137,13 @@ impl Replica {
         let known = peer.durable;
         let Some(stream) = peer.stream() else { return };
         if stream.loading != Some(from) {
+            reach!("replica: a load that nobody waits for");
             return;
         }
         stream.loading = None;
         let Some(batches) = batches.filter(|batches| !batches.is_empty()) else {
             // The journal has let it go: the extents themselves must be copied.
+            reach!("replica: the journal no longer reaches back to a peer");
             peer.set_link(Link::Stale, now);
             self.begin_copy(node);
             return;
@@ -141,6 +153,7 @@ impl Replica {
             let Some(stream) = peer.stream() else { break };
             // A load that was asked for in an earlier epoch may hold what was cut since.
             if batch.first != stream.next || !self.log.holds(batch.end()) {
+                reach!("replica: a load of what was cut since");
                 break;
             }
             stream.sent(batch.last(), batch.journal_len());

@@ -1,10 +1,11 @@
 //! The commit index (R2): an entry is committed when the primary and every member of its required set are durable
 //! up to it. Required are the members of the recorded ISS and every joiner.
 
-use crate::planted::{Bug, planted};
+use crate::peer::Link;
 use crate::{Effect, Replica, Role};
 use mainstay_codec::Message;
-use mainstay_types::{Index, NodeId};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{Index, NodeId, reach};
 
 impl Replica {
     /// A peer says what it holds durably. Counts only on a stream of this epoch, and only for what was sent (R1).
@@ -14,6 +15,7 @@ impl Replica {
         let known = peer.durable;
         let Some(stream) = peer.stream() else { return };
         if durable >= stream.next || durable <= known {
+            reach!("replica: an acknowledgement that says nothing new");
             return;
         }
         stream.acknowledged(durable);
@@ -29,11 +31,19 @@ impl Replica {
         let mut to = self.log.durable;
         if !planted(Bug::CommitAlone) {
             for peer in self.peers.values().filter(|peer| peer.required()) {
+                if planted(Bug::CommitWithoutDisconnected) && matches!(peer.link, Link::Down) {
+                    continue;
+                }
                 to = to.min(peer.durable);
             }
         }
+        let alone = self.log.durable >= epoch_start && planted(Bug::EpochStartAlone);
+        if alone && self.role == Role::Promoting {
+            self.serve();
+        }
         // R6: what older epochs left behind is committed with the epoch start, never by count alone.
         if to < epoch_start || !self.log.commit_to(to) {
+            reach!("replica: the commit index cannot move yet");
             return;
         }
         self.effects.push_back(Effect::Commit(self.log.commit));
@@ -58,6 +68,7 @@ impl Replica {
             if rides && stream.next == next && stream.sent_bytes < self.config.window_bytes {
                 continue;
             }
+            reach!("replica: a commit index is told alone");
             peer.told = commit;
             to.push(*node);
         }

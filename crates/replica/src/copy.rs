@@ -6,11 +6,11 @@
 //! again. The target is whole once its log is committed up to the newest content that it was sent (P42).
 
 use crate::peer::Link;
-use crate::planted::{Bug, planted};
 use crate::{Effect, Replica};
 use bytes::Bytes;
 use mainstay_codec::{Message, Reject};
-use mainstay_types::{Index, NodeId, Position, VolumeId};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{Index, NodeId, Position, VolumeId, reach};
 use std::collections::{BTreeSet, VecDeque};
 
 type ExtentId = (VolumeId, u32);
@@ -66,8 +66,10 @@ impl Replica {
         let Some(mark) = self.log.commit_mark().filter(|_| self.serving()) else { return };
         let Some(peer) = self.peers.get_mut(&node) else { return };
         if peer.required() || !matches!(peer.link, Link::Stale) {
+            reach!("replica: a copy must wait until its target is not required");
             return;
         }
+        reach!("replica: a copy begins");
         let (at, chain) = mark;
         peer.durable = Index(0);
         peer.set_link(Link::Beginning { at }, now);
@@ -84,7 +86,8 @@ impl Replica {
         peer.damaged = false;
         peer.start_stream(at, Some(CopySource::new(at.index)), now);
         peer.lists_pending += 1;
-        let newer_than = peer.base;
+        reach!("replica: the target of a copy has restarted its log");
+        let newer_than = if planted(Bug::CopyListsNothing) { at.index } else { peer.base };
         self.effects.push_back(Effect::ListExtents { peer: from, newer_than });
         self.pump(from);
     }
@@ -94,6 +97,7 @@ impl Replica {
         peer.lists_pending = peer.lists_pending.saturating_sub(1);
         if peer.lists_pending > 0 {
             // An older question: what changed between it and the present copy is missing in it.
+            reach!("replica: a list of extents for an earlier copy");
             return;
         }
         let Some(copy) = peer.stream().and_then(|stream| stream.copy.as_mut()) else { return };
@@ -112,13 +116,18 @@ impl Replica {
         at: Index,
         data: Bytes,
     ) {
+        let commit = self.log.commit;
         let Some(copy) = self.copy_source(node) else { return };
         // Content older than the copy was read for an earlier one.
         if (at < copy.at && !planted(Bug::StaleExtent)) || !copy.loading.remove(&id) {
+            reach!("replica: an extent was read for an earlier copy");
             return;
         }
         copy.sending.insert(id);
-        copy.need = copy.need.max(at);
+        if !planted(Bug::CopyNeedsNothing) {
+            // The content was read at some moment after `at`: it may hold what was committed until now.
+            copy.need = copy.need.max(at).max(commit);
+        }
         let (volume, extent) = id;
         self.send_as_primary(node, Message::CopyExtent { volume, extent, version, at, data });
     }
@@ -136,6 +145,7 @@ impl Replica {
         if !copy.ending {
             return;
         }
+        reach!("replica: a copy is done");
         let need = copy.need;
         let Some(peer) = self.peers.get_mut(&from) else { return };
         peer.base = peer.base.max(need);
@@ -166,6 +176,7 @@ impl Replica {
             self.effects.push_back(Effect::LoadExtent { peer: node, volume, extent });
         }
         if over {
+            reach!("replica: every extent of a copy is sent");
             self.send_as_primary(node, Message::CopyEnd { need });
         }
     }
@@ -180,9 +191,11 @@ impl Replica {
         let whole = len > 0 && (data.is_empty() || data.len() as u64 == len);
         let copying = self.session.as_ref().is_some_and(|session| session.copy == Some(CopyTarget::Copying));
         if !whole || !copying || self.busy.is_some() {
+            reach!("replica: an extent that does not fit here");
             self.reject(Reject::Gap(self.log.end));
             return;
         }
+        reach!("replica: an extent is installed");
         self.installing += 1;
         self.effects.push_back(Effect::InstallExtent { volume, extent, version, data });
     }
@@ -209,6 +222,7 @@ impl Replica {
         self.log.data = mainstay_codec::ReplicaData::Consistent;
         let Some(session) = self.session.as_mut() else { return };
         if session.copy == Some(CopyTarget::Ending) {
+            reach!("replica: the target of a copy is whole");
             session.copy = None;
             self.answer(Message::CopyEndReply);
         }

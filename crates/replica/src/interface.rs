@@ -249,6 +249,16 @@ pub enum Proposal {
     StepDown { version: ConfigVersion, epoch: Epoch, reason: StepDownReason },
 }
 
+impl Proposal {
+    /// The version of the record that it is about.
+    #[must_use]
+    pub fn version(&self) -> ConfigVersion {
+        let (Self::Shrink { version, .. } | Self::Grow { version, .. } | Self::StepDown { version, .. }) =
+            self;
+        *version
+    }
+}
+
 /// Why a primary gives up its epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StepDownReason {

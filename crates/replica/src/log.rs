@@ -3,7 +3,8 @@
 
 use mainstay_codec::frame::EPOCHS_MAX;
 use mainstay_codec::{Batch, LogState, ReplicaData};
-use mainstay_types::{Chain, Epoch, Index, Position};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{Chain, Epoch, Index, Position, reach};
 use std::collections::VecDeque;
 
 #[derive(Debug)]
@@ -60,6 +61,7 @@ impl Log {
             Some((epoch, last)) if *epoch == batch.epoch => *last = self.end.index,
             _ => {
                 if self.epochs.len() == EPOCHS_MAX {
+                    reach!("replica: the list of epochs is full");
                     self.epochs.pop_front();
                 }
                 self.epochs.push_back((batch.epoch, self.end.index));
@@ -108,8 +110,10 @@ impl Log {
 
     /// The store has begun an empty log right after `at`, which is committed, as the target of a copy (R16).
     pub fn restarted(&mut self, at: Position, chain: Chain) {
-        if self.data == ReplicaData::Consistent {
+        if self.data == ReplicaData::Consistent || planted(Bug::CopyForgetsBase) {
             self.base = self.commit;
+        } else {
+            reach!("replica: a copy starts over");
         }
         self.data = ReplicaData::Inconsistent;
         self.end = at;
@@ -134,6 +138,7 @@ impl Log {
             }
         }
         // Both hold the empty prefix, and nothing of the other's was ever committed beyond it.
+        reach!("replica: two logs without a common epoch");
         (other.commit == Index(0)).then(Position::default)
     }
 

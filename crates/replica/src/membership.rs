@@ -6,10 +6,10 @@
 //! recorded, and whoever is promoted out of it holds everything that was acknowledged.
 
 use crate::peer::{Asked, Joining, Link};
-use crate::planted::{Bug, planted};
 use crate::{Effect, Fence, Proposal, Replica, Role, StepDownReason};
 use mainstay_codec::Reject;
-use mainstay_types::{ConfigVersion, Member, NodeId, ResourceRecord, Time};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{ConfigVersion, Member, NodeId, ResourceRecord, Time, reach};
 
 /// What is due about a peer.
 enum Verdict {
@@ -38,6 +38,7 @@ impl Replica {
             } else if let Some(joining) = &mut peer.joining {
                 // The change on an older version can no longer happen.
                 if joining.proposed.is_some_and(|version| version < record.version) {
+                    reach!("replica: a proposal to join came to nothing");
                     joining.proposed = None;
                 }
             }
@@ -77,6 +78,7 @@ impl Replica {
         match verdict {
             Verdict::Fine => {}
             Verdict::Remove => {
+                reach!("replica: a shrink is due");
                 if matches!(peer.link, Link::Streaming(_)) {
                     peer.quiet_until = quiet_until;
                 }
@@ -87,12 +89,14 @@ impl Replica {
                 self.advance_commit_if(Bug::ShrinkBeforeKnown);
             }
             Verdict::GiveUpJoin => {
+                reach!("replica: a joiner is given up");
                 peer.joining = None;
                 peer.quiet_until = quiet_until;
                 self.begin_copy(node);
                 self.advance_commit();
             }
             Verdict::Join => {
+                reach!("replica: a peer becomes required to join");
                 if planted(Bug::GrowBeforeRequired) {
                     self.propose(node, true);
                 } else {
@@ -101,12 +105,16 @@ impl Replica {
                 }
             }
             Verdict::Record => {
+                reach!("replica: a grow is due");
                 if let Some(joining) = &mut peer.joining {
                     joining.proposed = Some(version);
                 }
                 self.propose(node, true);
             }
-            Verdict::Reattach => self.attach(node),
+            Verdict::Reattach => {
+                reach!("replica: a peer that refused is asked again");
+                self.attach(node);
+            }
         }
     }
 
@@ -122,14 +130,23 @@ impl Replica {
             return Verdict::Reattach;
         }
         if peer.required() && self.fails_at(node).is_some_and(|due| due <= self.now) {
+            if peer.joining.is_some_and(|joining| joining.proposed.is_some()) {
+                reach!("replica: a joiner that may be recorded fails");
+            }
             let may_still_happen =
                 peer.joining.is_some_and(|joining| joining.proposed.is_some()) && !planted(Bug::GiveUpJoin);
             return if peer.in_iss || may_still_happen { Verdict::Remove } else { Verdict::GiveUpJoin };
         }
         match &peer.link {
-            Link::Streaming(stream) if stream.copy.is_none() && !peer.in_iss && self.serving() => {
+            Link::Streaming(stream)
+                if (stream.copy.is_none() || planted(Bug::JoinWhileCopied))
+                    && !peer.in_iss
+                    && self.serving() =>
+            {
                 match peer.joining {
-                    Some(_) if peer.durable >= self.log.commit => Verdict::Record,
+                    Some(_) if peer.durable >= self.log.commit || planted(Bug::GrowBeforeCaughtUp) => {
+                        Verdict::Record
+                    }
                     Some(_) => Verdict::Fine,
                     None if peer.quiet_until > self.now || self.sequence.demoting => Verdict::Fine,
                     None => match self.sequence.lag_bytes(peer.durable, self.log.end.index) {
@@ -147,6 +164,7 @@ impl Replica {
         let peer = self.peers.get(&node)?;
         let timeout = self.config.member_timeout_ms;
         match &peer.link {
+            Link::Down if planted(Bug::WaitForever) => None,
             Link::Down if self.role == Role::Promoting => Some(peer.since.plus_ms(timeout)),
             Link::Down => Some(peer.since.plus_ms(self.config.reconnect_grace_ms)),
             Link::Attaching | Link::Cutting { .. } | Link::Beginning { .. } => {
@@ -165,6 +183,7 @@ impl Replica {
         let peer = self.peers.get(&node)?;
         match peer.link {
             Link::Refused(Reject::Failed) => None,
+            Link::Refused(_) if planted(Bug::AskOnce) => None,
             Link::Refused(_) => Some(peer.since.plus_ms(self.config.member_timeout_ms)),
             _ => None,
         }
@@ -181,6 +200,9 @@ impl Replica {
         });
         if !answered {
             return;
+        }
+        if peer.asked.is_some_and(|last| (last.grow, last.version) == (grow, version)) {
+            reach!("replica: a proposal is repeated");
         }
         peer.asked = Some(asked);
         let member = peer.member;
@@ -199,6 +221,7 @@ impl Replica {
         if self.relief_asked.is_some_and(|(asked, at)| asked == version && at.plus_ms(repeat) > now) {
             return;
         }
+        reach!("replica: a primary asks to be relieved");
         self.relief_asked = Some((version, now));
         let epoch = self.record.as_ref().map_or(self.epoch, |record| record.epoch);
         self.effects.push_back(Effect::Propose(Proposal::StepDown { version, epoch, reason }));

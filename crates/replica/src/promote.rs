@@ -4,15 +4,16 @@
 //! promise that epoch durably, append an epoch start to its log, attach every replica, and serve once the epoch
 //! start is committed on the whole required set. Every member that attaches cuts what the new log does not hold.
 
-use crate::planted::{Bug, planted};
 use crate::{Effect, Fence, Replica, RequestError, Role};
 use bytes::Bytes;
 use mainstay_codec::{EntryKind, NewEntry, ReplicaData};
-use mainstay_types::{Epoch, Range, ResourceRecord, VolumeId};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{Epoch, Range, ResourceRecord, VolumeId, reach};
 
 impl Replica {
     pub(crate) fn on_record(&mut self, record: ResourceRecord) {
         if record.resource != self.config.resource || record.version <= self.version() {
+            reach!("replica: a record that is not newer");
             return;
         }
         let named = record.primary == Some(self.config.node);
@@ -22,25 +23,33 @@ impl Replica {
             return;
         }
         if self.leading() {
+            if planted(Bug::KeepsServing) && !named {
+                return;
+            }
             if named && epoch == self.epoch {
+                reach!("replica: the own record changes");
                 // Before the epoch start there are no peers; they are taken from the record then.
                 if self.epoch_start.is_some() {
                     self.adopt_newest();
                 }
                 return;
             }
+            reach!("replica: the record ends the own epoch");
             self.give_up(None, RequestError::NotPrimary);
         }
         if !named {
             self.fence(None);
         } else if epoch < self.promise_wanted {
+            reach!("replica: named in an epoch that is outlived");
             self.fence(Some(Fence::Outlived));
-        } else if epoch == self.promise_wanted {
+        } else if epoch == self.promise_wanted && !planted(Bug::SameEpochTwice) {
+            reach!("replica: named in an epoch that it may have served");
             // It may have sequenced in this epoch before, and must not give a position away twice. A replica
             // that was demoted, or knows itself outlived, waits for what the control plane decides next.
             let known = self.fence.filter(|fence| matches!(fence, Fence::Demoted | Fence::Outlived));
             self.fence(Some(known.unwrap_or(Fence::Restarted)));
         } else if !self.eligible() {
+            reach!("replica: named but not eligible");
             self.fence(Some(Fence::NotEligible));
         } else {
             self.promote(epoch);
@@ -58,10 +67,13 @@ impl Replica {
     fn eligible(&self) -> bool {
         let member = self.record.as_ref().and_then(|record| record.iss_member(self.config.node));
         self.log.data == ReplicaData::Consistent
-            && member.is_some_and(|member| member.incarnation == self.config.incarnation)
+            && member.is_some_and(|member| {
+                member.incarnation == self.config.incarnation || planted(Bug::DiskNotChecked)
+            })
     }
 
     fn promote(&mut self, epoch: Epoch) {
+        reach!("replica: promoted");
         self.session = None;
         self.fence = None;
         self.epoch = epoch;
@@ -82,10 +94,14 @@ impl Replica {
     pub(crate) fn continue_promotion(&mut self) {
         let ready = self.role == Role::Promoting
             && self.epoch_start.is_none()
-            && self.promised >= self.epoch
+            && (self.promised >= self.epoch || planted(Bug::PromiseNotAwaited))
             && self.quiescent();
         if !ready {
             return;
+        }
+        reach!("replica: an epoch starts");
+        if self.log.commit < self.log.end.index {
+            reach!("replica: an epoch starts after entries whose fate is open");
         }
         let end = self.log.end.index;
         self.epoch_start = Some(end.next());
@@ -105,6 +121,7 @@ impl Replica {
 
     /// The epoch start is committed.
     pub(crate) fn serve(&mut self) {
+        reach!("replica: the epoch start is committed");
         self.set_role(Role::Primary);
         self.unpark();
         let nodes: Vec<_> = self.peers.keys().copied().collect();
@@ -137,10 +154,14 @@ impl Replica {
     pub(crate) fn on_demote(&mut self) {
         match self.role {
             Role::Primary => {
+                reach!("replica: a primary is demoted");
                 self.sequence.demoting = true;
                 self.paused = false;
             }
-            Role::Promoting => self.demoted(),
+            Role::Promoting => {
+                reach!("replica: demoted before it served");
+                self.demoted();
+            }
             Role::Secondary | Role::Fenced => self.effects.push_back(Effect::Demoted),
         }
     }
@@ -148,6 +169,7 @@ impl Replica {
     /// Ends a demotion when everything admitted is finished.
     pub(crate) fn continue_demotion(&mut self) {
         if self.role == Role::Primary && self.sequence.demoting && self.sequence.finished() {
+            reach!("replica: a demotion is complete");
             self.tell_commit();
             self.demoted();
         }
@@ -162,6 +184,10 @@ impl Replica {
     pub(crate) fn on_store_failed(&mut self) {
         if self.failed {
             return;
+        }
+        reach!("replica: the store failed");
+        if self.leading() {
+            reach!("replica: the store of a primary failed");
         }
         self.failed = true;
         self.give_up(Some(Fence::StoreFailed), RequestError::StoreFailed);

@@ -4,10 +4,10 @@
 //! chain, ranges. What does not fit is refused with the reason; nothing from outside makes a replica panic.
 
 use crate::copy::CopyTarget;
-use crate::planted::{Bug, planted};
 use crate::{Busy, Effect, Replica, Role};
 use mainstay_codec::{Batch, EntryDesc, EntryKind, Envelope, Message, Reject, ReplicaData};
-use mainstay_types::{BATCH_BYTES_MAX, Chain, Epoch, Index, NodeId, Position};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{BATCH_BYTES_MAX, Chain, Epoch, Index, NodeId, Position, reach};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -35,12 +35,15 @@ impl Replica {
     pub(crate) fn on_primary_message(&mut self, from: NodeId, envelope: Envelope) {
         let Envelope { epoch, incarnation, message, .. } = envelope;
         if self.failed {
+            reach!("replica: a failed replica refuses a primary");
             return self.reject_to(from, epoch, Reject::Failed);
         }
-        if incarnation != self.config.incarnation {
+        if incarnation != self.config.incarnation && !planted(Bug::DiskNotChecked) {
+            reach!("replica: a primary means another disk content");
             return self.reject_to(from, epoch, Reject::Unknown);
         }
         if epoch < self.promise_wanted && !planted(Bug::NoEpochCheck) {
+            reach!("replica: a lower epoch is refused");
             return self.reject_to(from, epoch, Reject::Epoch(self.promise_wanted));
         }
         if let Message::Attach = message {
@@ -51,6 +54,7 @@ impl Replica {
             .as_ref()
             .is_some_and(|session| session.primary == from && session.epoch == epoch && session.attached);
         if !heard {
+            reach!("replica: a primary that is not attached is not heard");
             return;
         }
         match message {
@@ -68,12 +72,15 @@ impl Replica {
 
     fn on_attach(&mut self, from: NodeId, epoch: Epoch) {
         if self.leading() {
-            if epoch == self.epoch {
+            if epoch == self.epoch || planted(Bug::KeepsServing) {
                 // Only one node is primary in an epoch, and that is this one.
+                reach!("replica: another speaks as primary of the own epoch");
                 return self.reject_to(from, epoch, Reject::Epoch(epoch));
             }
+            reach!("replica: a primary is attached by its successor");
             self.give_up(None, crate::RequestError::NotPrimary);
         }
+        reach!("replica: a primary attaches");
         self.promise(epoch);
         self.fence = None;
         self.set_role(Role::Secondary);
@@ -94,9 +101,11 @@ impl Replica {
     pub(crate) fn continue_attach(&mut self) {
         let (promised, quiescent) = (self.promised, self.quiescent());
         let Some(session) = self.session.as_mut() else { return };
-        if session.attached || promised < session.epoch || !quiescent {
+        let promise_waits = promised < session.epoch && !planted(Bug::PromiseNotAwaited);
+        if session.attached || promise_waits || !quiescent {
             return;
         }
+        reach!("replica: an attach is answered");
         session.attached = true;
         self.answer(Message::AttachReply(self.log.state()));
     }
@@ -118,13 +127,16 @@ impl Replica {
             && (self.log.data == ReplicaData::Consistent || session.copy.is_some())
             && (session.held.is_empty() || session.held_bytes + batch.journal_len() <= held_max);
         if !continues || !lawful || !placed {
+            reach!("replica: a batch does not fit here");
             return self.reject(Reject::Gap(end));
         }
         if batch.prev_chain != chain {
+            reach!("replica: a batch of another history");
             return self.reject(Reject::Chain);
         }
         let fits = |entry: &EntryDesc| entry.kind == EntryKind::EpochStart || self.fits(entry.range);
         if !batch.entries.iter().all(fits) {
+            reach!("replica: a batch beyond the volumes");
             return self.reject(Reject::Unknown);
         }
         let commit = batch.commit;
@@ -143,9 +155,13 @@ impl Replica {
             let reserved = batch.entries.iter().all(|entry| entry.kind == EntryKind::EpochStart);
             let len = batch.journal_len();
             if len > self.room && !reserved {
+                reach!("replica: a received batch waits for room in the journal");
                 return;
             }
             let Some(batch) = session.held.pop_front() else { return };
+            if reserved && len > self.room {
+                reach!("replica: an epoch start uses the reserve");
+            }
             session.held_bytes -= len;
             self.room = self.room.saturating_sub(len);
             self.log.appended(&batch);
@@ -168,7 +184,7 @@ impl Replica {
         }
         if self.session.as_ref().is_some_and(|session| session.attached) {
             self.answer(Message::Ack { durable: index });
-            self.learn_commit(Index(0));
+            self.learn_commit(if planted(Bug::DurableIsCommitted) { index } else { Index(0) });
         }
     }
 
@@ -177,25 +193,30 @@ impl Replica {
         let Some(session) = self.session.as_mut() else { return };
         session.commit_known = session.commit_known.max(commit);
         if self.log.commit_to(session.commit_known) {
+            reach!("replica: a secondary learns the commit index");
             self.effects.push_back(Effect::Commit(self.log.commit));
         }
     }
 
     fn on_cut(&mut self, to: Position, chain: Option<Chain>) {
         if !self.quiescent() || to.index > self.log.end.index {
+            reach!("replica: a cut comes too early");
             return self.reject(Reject::Gap(self.log.end));
         }
         // R7: what is committed is in the log of every later primary; a cut below it means damage.
         if to.index < self.log.commit {
+            reach!("replica: a cut below the commit index is refused");
             return self.reject(Reject::Chain);
         }
         let Some(session) = self.session.as_mut() else { return };
         session.answer_owed = true;
         session.cut_chain = chain;
         if to == self.log.end {
+            reach!("replica: there is nothing to cut");
             self.after_cut(self.log.end, self.log.chain);
             return;
         }
+        reach!("replica: the own tail is cut");
         self.busy = Some(Busy::Cut);
         self.effects.push_back(Effect::Cut(to));
     }
@@ -212,9 +233,11 @@ impl Replica {
     fn after_cut(&mut self, end: Position, chain: Chain) {
         let Some(session) = self.session.as_mut() else { return };
         if !std::mem::take(&mut session.answer_owed) {
+            reach!("replica: a cut ends in a later session");
             return;
         }
         if session.cut_chain.take().is_some_and(|expected| expected != chain) {
+            reach!("replica: what is left after a cut is another history");
             return self.reject(Reject::Chain);
         }
         self.answer(Message::CutReply { end });
@@ -226,6 +249,10 @@ impl Replica {
         }
         let Some(session) = self.session.as_mut() else { return };
         session.answer_owed = true;
+        // What still waits for room belongs to the log that ends here.
+        session.held.clear();
+        session.held_bytes = 0;
+        reach!("replica: the log is restarted for a copy");
         session.copy = Some(CopyTarget::Copying);
         self.busy = Some(Busy::Restart { at, chain });
         self.effects.push_back(Effect::Restart { at, chain });

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::{Batch, EntryKind, Message, NewEntry};
 use mainstay_types::{
-    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, Index, REQUEST_BYTES_MAX, Range, VolumeId,
+    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, Index, REQUEST_BYTES_MAX, Range, VolumeId, reach,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -192,6 +192,7 @@ impl Replica {
     pub(crate) fn on_request(&mut self, id: RequestId, op: Op) {
         let refused = self.refusal(&op);
         if let Some(error) = refused {
+            reach!("replica: a request is refused");
             self.effects.push_back(Effect::Complete { id, result: Err(error) });
             return;
         }
@@ -209,6 +210,7 @@ impl Replica {
             return Some(RequestError::StoreFailed);
         }
         if !self.leading() || self.sequence.demoting {
+            reach!("replica: a request to one that is not primary");
             return Some(RequestError::NotPrimary);
         }
         let (range, len_max, bytes) = match op {
@@ -228,6 +230,9 @@ impl Replica {
         let sequence = &self.sequence;
         let full = sequence.len() >= self.config.requests_max
             || (sequence.bytes > 0 && sequence.bytes + bytes > self.config.request_bytes_max);
+        if full {
+            reach!("replica: requests are at their limit");
+        }
         full.then_some(RequestError::Busy)
     }
 
@@ -242,6 +247,7 @@ impl Replica {
     /// A flush orders only completed writes (P40), and those are durable on every required replica.
     fn read_or_park(&mut self, id: RequestId, range: Option<Range>) {
         if self.role != Role::Primary {
+            reach!("replica: a read waits for the epoch start");
             self.sequence.parked.push_back((id, range));
             return;
         }
@@ -249,6 +255,7 @@ impl Replica {
             None => Effect::Complete { id, result: Ok(()) },
             Some(range) => match self.sequence.blocker(range) {
                 Some(ticket) => {
+                    reach!("replica: a read waits for a write");
                     self.sequence.reads.insert((ticket, id), range);
                     return;
                 }
@@ -274,7 +281,10 @@ impl Replica {
         }
         let first = self.log.end.index.next();
         let entries = self.sequence.take_batch(self.room, first);
-        if !entries.is_empty() {
+        if entries.is_empty() {
+            reach!("replica: the journal has no room for the open batch");
+        } else {
+            reach!("replica: a batch is sealed");
             self.append_own(entries);
         }
     }
@@ -308,6 +318,8 @@ impl Replica {
                 stream.sent(batch.last(), len);
                 peer.told = batch.commit;
                 to.push(*node);
+            } else {
+                reach!("replica: a peer is fed from the journal later");
             }
         }
         for node in to {
@@ -320,6 +332,7 @@ impl Replica {
         while let Some((id, ticket)) = self.sequence.pop_committed(self.log.commit) {
             self.effects.push_back(Effect::Complete { id, result: Ok(()) });
             while let Some((id, range)) = self.sequence.pop_read(ticket) {
+                reach!("replica: a read that waited is executed");
                 self.effects.push_back(Effect::Read { id, range });
             }
         }
@@ -328,6 +341,7 @@ impl Replica {
     /// Fails every request that is held.
     pub(crate) fn fail_requests(&mut self, error: RequestError) {
         for id in self.sequence.abandon() {
+            reach!("replica: a request fails with the epoch");
             self.effects.push_back(Effect::Complete { id, result: Err(error) });
         }
     }
@@ -335,6 +349,7 @@ impl Replica {
     /// Says [`Effect::Paused`] once everything sequenced is committed.
     pub(crate) fn report_pause(&mut self) {
         if self.pause_wanted && self.role == Role::Primary && self.log.commit == self.log.end.index {
+            reach!("replica: everything is committed while paused");
             self.pause_wanted = false;
             self.effects.push_back(Effect::Paused { at: self.log.end });
         }

@@ -66,7 +66,7 @@ impl Replica {
     pub fn status(&self) -> Status {
         Status {
             role: self.role,
-            epoch: if self.leading() { self.epoch } else { self.promise_wanted },
+            epoch: self.epoch(),
             version: self.version(),
             commit: self.log.commit,
             durable: self.log.durable,
@@ -76,6 +76,29 @@ impl Replica {
             requests: self.sequence.len(),
             waiting_for: self.waiting_for(),
         }
+    }
+
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The epoch that it leads in or has promised, as in [`Status::epoch`].
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        if self.leading() { self.epoch } else { self.promise_wanted }
+    }
+
+    /// Everything up to here is known to be committed.
+    #[must_use]
+    pub fn committed(&self) -> Index {
+        self.log.commit
+    }
+
+    /// Of the record that it acts on.
+    #[must_use]
+    pub fn record_version(&self) -> ConfigVersion {
+        self.version()
     }
 
     fn peer_status(&self, peer: &Peer) -> PeerStatus {

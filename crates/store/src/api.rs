@@ -1,9 +1,11 @@
 //! The words that the store and its caller exchange: configuration, operations, answers, errors.
 
 use bytes::Bytes;
-use mainstay_codec::{Batch, DecodeError, LocalHeader};
+use mainstay_codec::{Batch, DecodeError, LocalHeader, crc32c};
+use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    Chain, EXTENT_BYTES, Epoch, Incarnation, Index, JOURNAL_RESERVE_BYTES, Position, ResourceId, VolumeId,
+    BATCH_BYTES_MAX, BLOCK_BYTES, Chain, EXTENT_BYTES, Epoch, Incarnation, Index, JOURNAL_RESERVE_BYTES,
+    Position, REQUEST_BYTES_MAX, ResourceId, VolumeId, reach,
 };
 use std::sync::Arc;
 use thiserror::Error;
@@ -50,6 +52,9 @@ pub struct Tuning {
     pub runs_max: usize,
     /// Part of the journal that [`crate::Store::room`] keeps back for epoch starts.
     pub reserve_bytes: u64,
+    /// Largest batch that may come, in journal bytes. Destaging starts when there is no room for one, so the journal must
+    /// be at least twice this and the reserve.
+    pub batch_bytes_max: u64,
 }
 
 impl Default for Tuning {
@@ -63,6 +68,7 @@ impl Default for Tuning {
             installs_max: 8,
             runs_max: 1 << 20,
             reserve_bytes: JOURNAL_RESERVE_BYTES,
+            batch_bytes_max: BATCH_BYTES_MAX + BLOCK_BYTES,
         }
     }
 }
@@ -80,6 +86,8 @@ pub trait Media {
     fn read(&mut self, area: Area, offset: u64, len: usize) -> Result<Bytes, MediaError>;
     /// Returns when `data` would survive a power cut.
     fn write_durable(&mut self, area: Area, offset: u64, data: &[u8]) -> Result<(), MediaError>;
+    /// Returns when everything that was ever written to the area, by whomever, would survive a power cut.
+    fn flush(&mut self, area: Area) -> Result<(), MediaError>;
 }
 
 /// Why a replica could not be recovered. None of these changes anything on the media.
@@ -120,15 +128,58 @@ pub type IoResult = Result<Option<Bytes>, IoFailure>;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Source {
     Memory(Bytes),
-    /// At this offset of the journal. After reading ask [`crate::Store::retains`] whether the batch of
-    /// `index` is still there; if not, its place may have been overwritten meanwhile: read again.
+    /// At this offset of the journal, within this payload. Read the payload whole and then ask
+    /// [`crate::Store::holds`] whether it is still there; if not, its place may have been overwritten
+    /// meanwhile: ask the store again. If so, take [`Payload::part`].
     Journal {
         offset: u64,
-        index: Index,
+        payload: Payload,
     },
     /// At the segment's offset of the volume.
     Volume,
     Zero,
+}
+
+/// Payloads of the journal that are read at once for one read or one write of a volume (R18). Not the parts
+/// that are wanted: a part may be a block of a payload of [`REQUEST_BYTES_MAX`].
+pub const PAYLOADS_READ_BYTES_MAX: u64 = 2 * REQUEST_BYTES_MAX;
+
+/// The payload of one entry as it lies in the journal. It is read whole, because its checksum is one of the whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Payload {
+    pub index: Index,
+    /// Offset within the journal, in bytes.
+    pub offset: u64,
+    /// At most [`REQUEST_BYTES_MAX`].
+    pub len: u64,
+    /// CRC-32C.
+    pub crc: u32,
+}
+
+impl Payload {
+    /// Of `bytes`, which were read where this payload lies, the `len` at `offset` of the journal.
+    ///
+    /// # Errors
+    /// [`Damaged`]: the bytes are not the payload.
+    pub fn part(&self, bytes: &Bytes, offset: u64, len: u64) -> Result<Bytes, Damaged> {
+        let whole =
+            bytes.len() as u64 == self.len && (crc32c(bytes) == self.crc || planted(Bug::PayloadNotChecked));
+        if !whole {
+            reach!("store: the journal does not give back what was written");
+            return Err(Damaged { index: self.index });
+        }
+        let start = (offset - self.offset) as usize;
+        let part = &bytes[start..start + len as usize];
+        // A slice would keep all of the payload in memory for as long as the part is needed.
+        Ok(if part.len() == bytes.len() { bytes.clone() } else { Bytes::copy_from_slice(part) })
+    }
+}
+
+/// R12: what was durable in the journal cannot be read back.
+#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+#[error("journal record of entry {index} is damaged")]
+pub struct Damaged {
+    pub index: Index,
 }
 
 /// A part of a volume and where its committed content is.

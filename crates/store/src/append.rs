@@ -7,7 +7,8 @@ use crate::{Op, Output, Store};
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::frame::EPOCHS_MAX;
 use mainstay_codec::{Batch, EntryDesc, EntryKind, LocalHeader};
-use mainstay_types::{BLOCK_BYTES, Epoch, Index};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{BLOCK_BYTES, Epoch, Index, reach};
 use std::sync::Arc;
 
 /// The one journal write in flight. One at a time, so that a record's `durable_before` covers
@@ -67,9 +68,21 @@ impl Store {
     #[must_use]
     pub fn room(&self) -> u64 {
         if self.failed || self.overlay.len() >= self.tuning.runs_max {
+            reach!("store: no room because of a failure or too many runs");
             return 0;
         }
-        self.journal.free_bytes().saturating_sub(self.queue_bytes + self.tuning.reserve_bytes)
+        let reserve = if planted(Bug::ReserveSpent) { 0 } else { self.tuning.reserve_bytes };
+        let room = self.journal.free_bytes().saturating_sub(self.queue_bytes + reserve);
+        if room == 0 {
+            reach!("store: the journal is full but for the reserve");
+        }
+        room
+    }
+
+    /// Largest batch that must find room sooner or later; less than the setting in a journal that is too small for it.
+    pub(crate) fn batch_bytes_max(&self) -> u64 {
+        let half = (self.config.journal_bytes / 2).saturating_sub(self.tuning.reserve_bytes);
+        self.tuning.batch_bytes_max.min(half)
     }
 
     /// Entries after this index must not be written before the cuts and restarts that wait are durable:
@@ -94,6 +107,7 @@ impl Store {
     /// Takes back what is queued and not yet submitted.
     pub(crate) fn drop_queue(&mut self) {
         for _ in self.queue.drain(..) {
+            reach!("store: a queued batch is taken back");
             // What is queued is the end of what is pending.
             self.pending.pop_back();
         }
@@ -117,19 +131,32 @@ impl Store {
         let mut bytes = 0;
         while let Some(batch) = self.queue.front().filter(|batch| batch.last() <= limit) {
             let len = batch.journal_len();
-            let Some(offset) = self.journal.place_for(len) else { break };
+            let Some(offset) = self.journal.place_for(len) else {
+                reach!("store: a batch waits for space in the ring");
+                break;
+            };
             if parts.is_empty() {
                 start = offset;
             } else if offset != start + bytes || bytes + len > self.tuning.write_bytes_max {
+                reach!("store: a journal write ends before the queue does");
                 break;
             }
             let Some(batch) = self.queue.pop_front() else { break };
+            if !parts.is_empty() {
+                reach!("store: several batches in one journal write");
+            }
+            if len > self.journal.free_bytes().saturating_sub(self.tuning.reserve_bytes) {
+                reach!("store: the reserve is used");
+            }
             self.queue_bytes -= len;
             bytes += len;
             self.journal.place(offset, batch.clone());
             parts.push((local, batch));
         }
-        let Some((_, last)) = parts.last() else { return };
+        let Some((_, last)) = parts.last() else {
+            reach!("store: the queue waits for a cut, a restart or a checkpoint");
+            return;
+        };
         self.journal_write = Some(JournalInFlight { last: last.last() });
         let op = self.start(Op::JournalWrite);
         self.outputs.push_back(Output::JournalWrite { op, offset: start, parts });
@@ -143,6 +170,8 @@ impl Store {
                 self.durable_chain = chain;
             }
             self.outputs.push_back(Output::Durable { index: write.last });
+        } else {
+            reach!("store: a journal write ends after it was cut");
         }
         self.apply();
         self.evict();
@@ -151,7 +180,11 @@ impl Store {
     /// Moves what is committed and durable into the overlay, whole batches only: a commit index is always the
     /// end of one, because batches are what is acknowledged.
     pub(crate) fn apply(&mut self) {
-        let to = self.commit.min(self.durable);
+        let committed = if planted(Bug::UncommittedApplied) { self.durable } else { self.commit };
+        let to = committed.min(self.durable);
+        if self.commit > self.durable {
+            reach!("store: entries are committed before they are durable here");
+        }
         while let Some(batch) = self.pending.front().filter(|batch| batch.last() <= to).cloned() {
             let Some(offset) = self.journal.find(batch.first).map(|placed| placed.offset) else { break };
             for (n, entry) in batch.entries.iter().enumerate() {
@@ -166,20 +199,28 @@ impl Store {
     fn apply_entry(&mut self, index: Index, entry: &EntryDesc, at: u64) {
         let content = match entry.kind {
             EntryKind::Write => Content::Data { at },
+            EntryKind::Discard if planted(Bug::DiscardForgotten) => return,
             EntryKind::Discard | EntryKind::WriteZeroes => Content::Zero,
             EntryKind::EpochStart => return,
         };
         let range = entry.range;
         let run = Run { blocks: range.len / BLOCK_BYTES, index, content };
         self.overlay.insert(range.volume, range.first_block(), run);
-        self.versions.raise_range(range, index);
+        if content == Content::Zero {
+            reach!("store: zeroes are laid over the volume");
+        }
+        if !planted(Bug::VersionsTooOld) {
+            self.versions.raise_range(range, index);
+        }
     }
 
     /// Keeps the payloads in memory below their limit (R18), the oldest going first.
     fn evict(&mut self) {
         while let Some(first) = self.journal.evict(self.tuning.memory_bytes_max, self.durable) {
+            reach!("store: a batch leaves memory");
             let at = self.pending.partition_point(|batch| batch.first < first);
             if let Some(batch) = self.pending.get_mut(at).filter(|batch| batch.first == first) {
+                reach!("store: an uncommitted batch leaves memory");
                 *batch = without_payload(batch);
             }
         }

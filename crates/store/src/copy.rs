@@ -13,7 +13,8 @@ use crate::volume_op::{Owner, Piece};
 use crate::{Output, Store};
 use bytes::Bytes;
 use mainstay_codec::DataState;
-use mainstay_types::{BLOCK_BYTES, Chain, EXTENT_BYTES, Index, Position, VolumeId};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{BLOCK_BYTES, Chain, EXTENT_BYTES, Index, Position, VolumeId, reach};
 
 use crate::append::note_epoch;
 use crate::superblock::Job;
@@ -36,6 +37,10 @@ impl Store {
         if self.failed {
             return;
         }
+        reach!("store: restart");
+        if self.copying {
+            reach!("store: a restart in the middle of a copy");
+        }
         self.queue.clear();
         self.queue_bytes = 0;
         self.pending.clear();
@@ -56,6 +61,7 @@ impl Store {
     }
 
     pub(crate) fn restarted(&mut self, at: Position, chain: Chain) {
+        reach!("store: a restart is durable");
         self.data = self.superblock.data;
         self.journal.restart(at.index);
         self.overlay.clear();
@@ -96,12 +102,12 @@ impl Store {
     /// Ends the copy once everything up to `need` is committed here; answered by [`Output::CopyFinished`].
     ///
     /// # Panics
-    /// Outside of a copy.
+    /// Outside of a copy, or between `restart` and its answer: it would end the copy that is yet to begin.
     pub fn finish_copy(&mut self, need: Index) {
         if self.failed {
             return;
         }
-        assert!(self.copying, "the end of a copy that did not begin");
+        assert!(self.copying && !self.restarting(), "the end of a copy that did not begin");
         self.finish = Some(need);
     }
 
@@ -114,6 +120,7 @@ impl Store {
     }
 
     pub(crate) fn copy_finished(&mut self) {
+        reach!("store: a copy is finished");
         self.data = self.superblock.data;
         self.copying = false;
         self.finish = None;
@@ -136,16 +143,21 @@ impl Store {
             let Some(next) = self.installs.front() else { return };
             let (volume, extent) = (next.volume, next.extent);
             let (first, end) = self.extent_blocks(volume, extent);
-            if self.conflicts(volume, first, end) || self.installing.contains_key(&(volume, extent)) {
+            let conflicts = self.conflicts(volume, first, end) && !planted(Bug::WritesOverlap);
+            if conflicts || self.installing.contains_key(&(volume, extent)) {
+                reach!("store: an extent waits for writes to its blocks");
                 return;
             }
             let Some(install) = self.installs.pop_front() else { return };
             let newer: Vec<(u64, u64)> = self
                 .ahead
                 .within(volume, first, end)
-                .filter(|(_, run)| run.index > install.version)
+                .filter(|(_, run)| run.index > install.version && !planted(Bug::CopyOverwritesNewer))
                 .map(|(at, run)| (at, at + run.blocks))
                 .collect();
+            if !newer.is_empty() {
+                reach!("store: newer blocks are left out of an extent's copy");
+            }
             let mut stretches = Vec::with_capacity(newer.len() + 1);
             let mut at = first;
             for (newer_first, newer_end) in newer {
@@ -181,7 +193,10 @@ impl Store {
         if *left == 0 {
             let version = *version;
             self.installing.remove(&(volume, extent));
-            self.versions.raise(volume, extent, version);
+            reach!("store: an extent is installed");
+            if !planted(Bug::CopyVersionForgotten) {
+                self.versions.raise(volume, extent, version);
+            }
             self.outputs.push_back(Output::ExtentInstalled { volume, extent });
         }
     }

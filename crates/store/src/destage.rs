@@ -17,7 +17,8 @@ use crate::{Op, Output, Store};
 use bytes::Bytes;
 use mainstay_codec::DataState;
 use mainstay_codec::versions::VERSIONS_PAGE_BYTES;
-use mainstay_types::{BLOCK_BYTES, Chain, EXTENT_BYTES, Index, Position, VolumeId};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{BLOCK_BYTES, Chain, EXTENT_BYTES, Index, Position, VolumeId, reach};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
@@ -89,6 +90,7 @@ impl Store {
         let restart_waits = self.restarting();
         if restart_waits && self.data != DataState::Consistent {
             // The overlay will be dropped: the copy brings everything in it again.
+            reach!("store: a restart drops the overlay");
             return None;
         }
         let checkpoint = self.superblock.checkpoint;
@@ -106,13 +108,31 @@ impl Store {
             || self.overlay.data_bytes() > self.tuning.destage_start_bytes
             || self.overlay.len() > self.tuning.runs_max / 2
             || self.journal.live_bytes() > self.config.journal_bytes / 2
+            // The free parts of a ring may both be small though it is less than half full.
+            || self.journal.live_bytes() > 0 && self.room() < self.batch_bytes_max()
             || self.journal_blocked();
         if !(finish || (progress && due)) {
             return None;
         }
         self.destage_forced = false;
         let announced = self.superblock_write.is_none() && self.superblock.commit >= to.index;
+        reach!("store: a pass begins");
+        if finish {
+            reach!("store: a pass ends a copy");
+        }
+        if self.journal_blocked() {
+            reach!("store: a pass is due because the journal is full");
+        }
+        if restart_waits {
+            reach!("store: a restart waits for a pass");
+        }
+        if !announced {
+            reach!("store: a pass makes the commit index durable");
+        }
         let stage = if announced { FIRST_WRITES } else { Stage::Announce { submitted: false } };
+        if planted(Bug::TrimTooEarly) {
+            self.journal.trim(to.index);
+        }
         Some(Pass { to, chain, finish, stage })
     }
 
@@ -129,7 +149,9 @@ impl Store {
                 return Some(self.issue_flushes());
             };
             let blocks = runs.iter().map(|run| run.blocks).sum::<u64>();
-            if self.conflicts(volume, first, first + blocks) || !self.note_ahead(volume, first, &runs) {
+            let conflicts = self.conflicts(volume, first, first + blocks) && !planted(Bug::WritesOverlap);
+            if conflicts || !self.note_ahead(volume, first, &runs) {
+                reach!("store: a pass waits for an extent");
                 break;
             }
             let pieces = self.pieces(&runs);
@@ -150,6 +172,7 @@ impl Store {
         let mut old_enough = self.overlay.from(cursor).filter(|(_, _, run)| run.index <= to);
         let (volume, first, mut run) = old_enough.next()?;
         if run.content == Content::Zero {
+            reach!("store: zeroes are destaged");
             return Some((volume, first, vec![run]));
         }
         run.blocks = run.blocks.min(blocks_max);
@@ -163,6 +186,9 @@ impl Store {
             blocks += run.blocks;
             runs.push(run);
         }
+        if runs.len() > 1 {
+            reach!("store: neighbouring runs are destaged together");
+        }
         Some((volume, first, runs))
     }
 
@@ -172,7 +198,10 @@ impl Store {
             match self.find_content(run) {
                 Found::Zero => {}
                 Found::Memory(bytes) => pieces.push(Piece::Here(bytes)),
-                Found::Journal { offset, len } => pieces.push(Piece::InJournal { offset, len }),
+                Found::Journal(part) => {
+                    reach!("store: the journal is read to destage");
+                    pieces.push(Piece::InJournal(part));
+                }
             }
         }
         pieces
@@ -185,6 +214,7 @@ impl Store {
             return true;
         }
         if self.ahead.len() >= self.tuning.runs_max {
+            reach!("store: too much is destaged ahead of a copy");
             return false;
         }
         let blocks_per_extent = EXTENT_BYTES / BLOCK_BYTES;
@@ -195,6 +225,7 @@ impl Store {
                 let extent = at / blocks_per_extent;
                 let blocks = end.min((extent + 1) * blocks_per_extent) - at;
                 if !self.installed.contains(&(volume, extent as u32)) {
+                    reach!("store: an entry is destaged ahead of its extent's copy");
                     self.ahead.insert(volume, at, Run { blocks, index: run.index, content: Content::Zero });
                 }
                 at += blocks;
@@ -205,14 +236,15 @@ impl Store {
 
     pub(crate) fn destaged(&mut self, group: &Group) {
         if let Some(pass) = &self.pass {
-            self.overlay.forget(group.volume, group.first, group.end, pass.to.index);
+            let to = if planted(Bug::DestageForgetsNewer) { Index(u64::MAX) } else { pass.to.index };
+            self.overlay.forget(group.volume, group.first, group.end, to);
         }
     }
 
     fn issue_flushes(&mut self) -> Stage {
         let touched = std::mem::take(&mut self.touched);
-        let left = touched.len();
-        for volume in touched {
+        let left = if planted(Bug::FlushSkipped) { 0 } else { touched.len() };
+        for volume in touched.into_iter().take(left) {
             let op = self.start(Op::Flush);
             self.outputs.push_back(Output::VolumeFlush { op, volume });
         }
@@ -230,6 +262,7 @@ impl Store {
         let Some((page, bytes)) = self.versions.next_write(slot, from) else {
             return Stage::Superblock { submitted: false };
         };
+        reach!("store: version pages are written");
         let next = page + bytes.len() / VERSIONS_PAGE_BYTES;
         let offset = table_offset(self.versions.page_count(), slot) + (page * VERSIONS_PAGE_BYTES) as u64;
         let op = self.start(Op::VersionTable);
@@ -276,7 +309,9 @@ impl Store {
             self.superblock.checkpoint.offset
         };
         self.checkpoint_at(to, chain, offset);
-        self.superblock.versions_slot = 1 - self.superblock.versions_slot;
+        if !planted(Bug::SlotNotTurned) {
+            self.superblock.versions_slot = 1 - self.superblock.versions_slot;
+        }
         if finish {
             self.superblock.data = DataState::Consistent;
         }
@@ -285,6 +320,7 @@ impl Store {
     /// The checkpoint is durable: the journal before it may be overwritten.
     pub(crate) fn checkpointed(&mut self) {
         let Some(pass) = self.pass.take() else { return };
+        reach!("store: a checkpoint is durable");
         self.journal.trim(pass.to.index);
         if pass.finish {
             self.copy_finished();

@@ -4,10 +4,45 @@
 //! to offset 0. *Live* batches are those after the checkpoint; they are never overwritten. Older ones
 //! stay, for catch-up, until their space is needed.
 
-use mainstay_codec::Batch;
-use mainstay_types::{Chain, Epoch, Index, Position};
+use crate::Payload;
+use mainstay_codec::batch::HEADER_BLOCK_BYTES;
+use mainstay_codec::{Batch, EntryDesc, EntryKind};
+use mainstay_types::{Chain, Epoch, Index, Position, reach};
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// Where the bytes of a placed batch are.
+#[derive(Clone, Debug)]
+pub enum Held {
+    /// In memory, while it lasts.
+    Memory(Arc<Batch>),
+    /// Only in the ring. What is read back is checked against these, in order.
+    Ring(Box<[Sum]>),
+}
+
+/// The payload of one entry within its batch. 12 bytes for each write that the ring retains, and a write takes at least
+/// a block of it: at most 3 MiB for each GiB of journal (R18).
+#[derive(Clone, Copy, Debug)]
+pub struct Sum {
+    /// Where it starts in the payload area, in bytes.
+    at: u32,
+    len: u32,
+    crc: u32,
+}
+
+impl Held {
+    /// What is kept of a batch that is not kept in memory.
+    pub fn without_memory(batch: &Batch) -> Self {
+        let writes = batch.entries.iter().filter(|entry| entry.kind == EntryKind::Write);
+        // Proof: BATCH_BYTES_MAX is far below 4 GiB, and both were checked when the batch was made.
+        let sum = |entry: &EntryDesc| Sum {
+            at: entry.payload_at as u32,
+            len: entry.range.len as u32,
+            crc: entry.payload_crc,
+        };
+        Self::Ring(writes.map(sum).collect())
+    }
+}
 
 /// A batch that has a place in the ring.
 #[derive(Clone, Debug)]
@@ -20,8 +55,16 @@ pub struct Placed {
     pub offset: u64,
     /// Header block and payload, in bytes.
     pub len: u64,
-    /// The batch itself while memory lasts.
-    pub batch: Option<Arc<Batch>>,
+    pub held: Held,
+}
+
+impl Placed {
+    fn memory_bytes(&self) -> u64 {
+        match &self.held {
+            Held::Memory(batch) => batch.payload_len,
+            Held::Ring(_) => 0,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -81,12 +124,16 @@ impl Journal {
     /// before their bytes are overwritten.
     pub fn place(&mut self, offset: u64, batch: Arc<Batch>) {
         let len = batch.journal_len();
+        if offset != self.head {
+            reach!("store: the journal wraps");
+        }
         let skipped_from = if offset == self.head { self.size } else { self.head };
         while let Some(front) = self.placed.front() {
             let overlaps = front.offset < offset + len && offset < front.offset + front.len;
             if front.last > self.checkpoint || !(overlaps || front.offset >= skipped_from) {
                 break;
             }
+            reach!("store: a retained batch is overwritten");
             self.forget_front();
         }
         self.memory_bytes += batch.payload_len;
@@ -97,7 +144,7 @@ impl Journal {
             chain: batch.chain,
             offset,
             len,
-            batch: Some(batch),
+            held: Held::Memory(batch),
         });
     }
 
@@ -108,8 +155,8 @@ impl Journal {
     }
 
     fn forget_front(&mut self) {
-        if let Some(batch) = self.placed.pop_front().and_then(|p| p.batch) {
-            self.memory_bytes -= batch.payload_len;
+        if let Some(gone) = self.placed.pop_front() {
+            self.memory_bytes -= gone.memory_bytes();
         }
     }
 
@@ -117,11 +164,10 @@ impl Journal {
     pub fn truncate(&mut self, end: Index) {
         while self.placed.back().is_some_and(|p| p.last > end) {
             // Proof: just seen.
+            reach!("store: a placed batch is cut");
             let Some(gone) = self.placed.pop_back() else { break };
             self.head = gone.offset;
-            if let Some(batch) = gone.batch {
-                self.memory_bytes -= batch.payload_len;
-            }
+            self.memory_bytes -= gone.memory_bytes();
         }
         // The batch that was cut may have been the one that went to offset 0; the next one continues
         // behind the last that is left, where recovery looks first.
@@ -146,6 +192,17 @@ impl Journal {
         self.placed.get(at).filter(|p| p.first <= index)
     }
 
+    /// The payload at this offset of the journal if that is one of the batch of `index`, and the batch is no longer
+    /// in memory.
+    pub fn payload(&self, index: Index, offset: u64) -> Option<Payload> {
+        let placed = self.find(index)?;
+        let Held::Ring(sums) = &placed.held else { return None };
+        let start = placed.offset + HEADER_BLOCK_BYTES as u64;
+        let at = offset.checked_sub(start)?;
+        let sum = sums.get(sums.partition_point(|sum| u64::from(sum.at) + u64::from(sum.len) <= at))?;
+        Some(Payload { index, offset: start + u64::from(sum.at), len: sum.len.into(), crc: sum.crc })
+    }
+
     /// Batches from the one that holds `index` on.
     pub fn from(&self, index: Index) -> impl Iterator<Item = &Placed> {
         let at = self.placed.partition_point(|p| p.last < index);
@@ -159,10 +216,12 @@ impl Journal {
         Some((Position { epoch: placed.epoch, index: placed.last }, placed.chain))
     }
 
-    /// Where the batch after `index` is, or would go.
+    /// Where the last batch that ends at or before `index` ends. The next one is there or, if it did not fit there, at
+    /// the start. Not where it is now: it may be cut, and what comes instead may fit.
     pub fn offset_after(&self, index: Index) -> u64 {
         let at = self.placed.partition_point(|p| p.last <= index);
-        self.placed.get(at).map_or(self.head, |p| p.offset)
+        let before = at.checked_sub(1).and_then(|at| self.placed.get(at));
+        before.map_or(self.head, |placed| placed.offset + placed.len)
     }
 
     /// Drops the oldest batch from memory if more than `max` bytes are held; never one after `durable`,
@@ -172,9 +231,10 @@ impl Journal {
             let at = self.placed.partition_point(|p| p.first < self.memory_from);
             let placed = self.placed.get_mut(at).filter(|p| p.last <= durable)?;
             self.memory_from = placed.last.next();
-            if let Some(batch) = placed.batch.take() {
+            if let Held::Memory(batch) = &placed.held {
                 self.memory_bytes -= batch.payload_len;
-                return Some(batch.first);
+                placed.held = Held::without_memory(batch);
+                return Some(placed.first);
             }
         }
         None

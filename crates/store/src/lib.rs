@@ -7,6 +7,8 @@
 //! - Only committed entries, durable in the own journal, reach a volume (R7). Uncommitted ones can be cut.
 //! - A damaged journal record that is known to have been durable is reported as corruption; only what
 //!   may never have been durable is cut as a torn tail (R12). Cut records never come back.
+//! - Payload that is read back from the journal is checked against the checksum of its entry before it is written to
+//!   a volume; damage is a failure. Who reads on behalf of a [`Segment`] is given what it takes to do the same.
 //! - After any failed operation nothing more is issued and nothing is acknowledged (R13).
 //! - Volumes are flushed, then versions and superblock are durable, then journal space is reused. Versions
 //!   on disk may be too new, never too old (R14).
@@ -39,16 +41,19 @@ mod versions;
 mod volume_op;
 
 pub use api::{
-    Area, Gone, IoFailure, IoResult, LogPiece, LogSource, Media, MediaError, OpId, Output, RecoverError,
-    Segment, Source, StoreConfig, Tuning,
+    Area, Damaged, Gone, IoFailure, IoResult, LogPiece, LogSource, Media, MediaError, OpId, Output,
+    PAYLOADS_READ_BYTES_MAX, Payload, RecoverError, Segment, Source, StoreConfig, Tuning,
 };
+
+pub use superblock::SUPERBLOCK_COPIES;
 
 use append::JournalInFlight;
 use copy::Install;
 use destage::Pass;
 use journal::Journal;
 use mainstay_codec::{Batch, DataState, Superblock};
-use mainstay_types::{Chain, Epoch, Index, Position, VolumeId};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{Chain, Epoch, Index, Position, VolumeId, reach};
 use overlay::Overlay;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -126,7 +131,7 @@ enum Op {
     Superblock,
     VersionTable,
     Flush,
-    /// Piece of a group that had to be read from the journal.
+    /// Payload of a group's piece that had to be read from the journal.
     Piece {
         group: GroupId,
         piece: usize,
@@ -165,10 +170,16 @@ impl Store {
     /// On an operation that is not in flight.
     pub fn complete(&mut self, op: OpId, result: IoResult) {
         if self.failed {
+            reach!("store: an operation ends after the failure");
             return;
         }
         let kind = self.ops.remove(&op);
         assert!(kind.is_some(), "operation {op:?} is not in flight");
+        let ignored = match kind {
+            Some(Op::Flush) => planted(Bug::FailedFlushIgnored),
+            _ => planted(Bug::FailedWriteIgnored),
+        };
+        let result = if ignored { result.or(Ok(None)) } else { result };
         let (Some(kind), Ok(bytes)) = (kind, &result) else {
             let detail = result.err().map_or_else(String::new, |failure| failure.detail);
             return self.fail(format!("{} failed: {detail}", kind.map_or("operation", Op::name)));
@@ -200,6 +211,7 @@ impl Store {
 
     /// R13: stop for good.
     fn fail(&mut self, reason: String) {
+        reach!("store: an operation failed and the store stops");
         self.failed = true;
         self.ops.clear();
         self.groups.clear();

@@ -1,25 +1,39 @@
 //! Where committed content and log batches are to be found.
 
+use crate::journal::Held;
 use crate::overlay::{Content, Run};
-use crate::{Gone, LogPiece, LogSource, Segment, Source, Store};
+use crate::{Gone, LogPiece, LogSource, Payload, Segment, Source, Store};
 use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
-use mainstay_types::{BLOCK_BYTES, Index, Range};
+use mainstay_types::{BLOCK_BYTES, Index, Range, reach};
 
 /// Where the bytes of a run of the overlay are.
 pub enum Found {
     Zero,
     Memory(Bytes),
-    Journal { offset: u64, len: u64 },
+    Journal(Part),
+}
+
+/// A part of a payload in the journal.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    pub payload: Payload,
+    /// Offset within the journal, in bytes.
+    pub offset: u64,
+    pub len: u64,
 }
 
 impl Store {
     pub(crate) fn find_content(&self, run: &Run) -> Found {
         let Content::Data { at } = run.content else { return Found::Zero };
         let len = run.blocks * BLOCK_BYTES;
-        let in_journal = Found::Journal { offset: at, len };
-        let Some(placed) = self.journal.find(run.index) else { return in_journal };
-        let Some(batch) = &placed.batch else { return in_journal };
+        let placed = self.journal.find(run.index);
+        let Some((placed, Held::Memory(batch))) = placed.map(|placed| (placed, &placed.held)) else {
+            let payload = self.journal.payload(run.index, at);
+            // Proof: a batch is forgotten only behind the checkpoint, and the overlay names none of these.
+            let payload = payload.expect("what the overlay names is in the ring");
+            return Found::Journal(Part { payload, offset: at, len });
+        };
         let entry = &batch.entries[(run.index.0 - batch.first.0) as usize];
         let skip = (at - placed.offset - HEADER_BLOCK_BYTES as u64 - entry.payload_at) as usize;
         Found::Memory(entry.payload.slice(skip..skip + len as usize))
@@ -47,7 +61,10 @@ impl Store {
             let source = match self.find_content(&run) {
                 Found::Zero => Source::Zero,
                 Found::Memory(bytes) => Source::Memory(bytes),
-                Found::Journal { offset, .. } => Source::Journal { offset, index: run.index },
+                Found::Journal(Part { payload, offset, .. }) => {
+                    reach!("store: a read must look into the journal");
+                    Source::Journal { offset, payload }
+                }
             };
             push(block, at, source);
         }
@@ -70,9 +87,12 @@ impl Store {
             first: placed.first,
             last: placed.last,
             len: placed.len,
-            source: match &placed.batch {
-                Some(batch) => LogSource::Memory(batch.clone()),
-                None => LogSource::Journal { offset: placed.offset },
+            source: match &placed.held {
+                Held::Memory(batch) => LogSource::Memory(batch.clone()),
+                Held::Ring(_) => {
+                    reach!("store: a peer is fed with what left memory");
+                    LogSource::Journal { offset: placed.offset }
+                }
             },
         });
         let queued = self.queue.iter().filter(|batch| batch.last() >= from).map(|batch| LogPiece {
@@ -83,6 +103,7 @@ impl Store {
         });
         for piece in placed.chain(queued) {
             if pieces.is_empty() && piece.first > from {
+                reach!("store: the asked entries were overwritten");
                 return Err(Gone);
             }
             bytes += piece.len;
@@ -92,6 +113,12 @@ impl Store {
             pieces.push(piece);
         }
         if pieces.is_empty() { Err(Gone) } else { Ok(pieces) }
+    }
+
+    /// Whether the ring still holds this payload where it was, so that it is damaged if what was read is not it.
+    #[must_use]
+    pub fn holds(&self, payload: &Payload) -> bool {
+        self.journal.payload(payload.index, payload.offset) == Some(*payload)
     }
 
     /// Whether the ring still holds the batch with this entry, so that what was read of it is what it was.

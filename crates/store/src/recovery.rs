@@ -12,7 +12,7 @@
 use crate::Store;
 use crate::api::{Area, Media, MediaError, RecoverError, StoreConfig, Tuning};
 use crate::append::{note_epoch, without_payload};
-use crate::journal::{Journal, Placed};
+use crate::journal::{Held, Journal, Placed};
 use crate::overlay::Overlay;
 use crate::superblock::{SUPERBLOCK_COPIES, is_void, push_void};
 use crate::versions::{Versions, pages};
@@ -21,7 +21,8 @@ use mainstay_codec::batch::{BATCH_MAGIC, BatchHead, HEADER_BLOCK_BYTES};
 use mainstay_codec::superblock::SUPERBLOCK_BYTES;
 use mainstay_codec::versions::{VERSIONS_PAGE_BYTES, decode_page, encode_page};
 use mainstay_codec::{Batch, Checkpoint, DataState, LocalHeader, Superblock, Void};
-use mainstay_types::{BLOCK_BYTES, Chain, Epoch, Index, Position};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{BLOCK_BYTES, Chain, Epoch, Index, Position, reach};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -79,7 +80,7 @@ impl Store {
             epochs: Vec::new(),
             versions_slot: 0,
         };
-        write_superblock(media, &superblock)
+        write_superblock(media, &superblock, [0, 1])
     }
 
     /// Brings back what was durable.
@@ -87,14 +88,24 @@ impl Store {
     /// # Errors
     /// See [`RecoverError`]. Nothing is changed on the media then, except when writing itself failed.
     pub fn recover(media: &mut dyn Media, tuning: Tuning) -> Result<Self, RecoverError> {
-        let mut superblock = read_superblock(media)?;
+        let (mut superblock, order) = read_superblock(media)?;
         let versions = read_versions(media, &superblock)?;
         let log = scan(media, &superblock)?;
+        reach!("store: a replica is recovered");
+        if superblock.data != DataState::Consistent {
+            reach!("store: an inconsistent replica is recovered");
+        }
+        // What a process that died left in the device's cache was found as well. It counts as durable from now on.
+        media.flush(Area::Journal)?;
+        reach!("store: a replica is recovered");
+        if superblock.data != DataState::Consistent {
+            reach!("store: an inconsistent replica is recovered");
+        }
         superblock.sequence += 1;
         superblock.generation += 1;
         superblock.commit = log.commit;
         push_void(&mut superblock.voids, Void { generation: superblock.generation, end: log.end.index });
-        write_superblock(media, &superblock)?;
+        write_superblock(media, &superblock, order)?;
 
         let config = StoreConfig {
             resource: superblock.resource,
@@ -145,20 +156,40 @@ impl Store {
     }
 }
 
-fn write_superblock(media: &mut dyn Media, superblock: &Superblock) -> Result<(), MediaError> {
+/// `order`: of the pairs of copies.
+fn write_superblock(
+    media: &mut dyn Media,
+    superblock: &Superblock,
+    order: [u64; 2],
+) -> Result<(), MediaError> {
     let copy = superblock.encode();
-    let pair = [copy.as_slice(), copy.as_slice()].concat();
-    media.write_durable(Area::Meta, 0, &pair)?;
-    media.write_durable(Area::Meta, pair.len() as u64, &pair)
+    let data = [copy.as_slice(), copy.as_slice()].concat();
+    for pair in order {
+        media.write_durable(Area::Meta, pair * data.len() as u64, &data)?;
+    }
+    Ok(())
 }
 
-fn read_superblock(media: &mut dyn Media) -> Result<Superblock, RecoverError> {
-    let copies = media.read(Area::Meta, 0, SUPERBLOCK_COPIES * SUPERBLOCK_BYTES)?;
-    copies
-        .chunks_exact(SUPERBLOCK_BYTES)
-        .filter_map(|copy| Superblock::decode(copy).ok())
-        .max_by_key(|superblock| superblock.sequence)
-        .ok_or(RecoverError::NoSuperblock)
+/// The newest superblock, and in which order its pairs of copies are to be written: the one that was torn or is older
+/// goes first, so that the other one is whole until it is.
+fn read_superblock(media: &mut dyn Media) -> Result<(Superblock, [u64; 2]), RecoverError> {
+    let bytes = media.read(Area::Meta, 0, SUPERBLOCK_COPIES * SUPERBLOCK_BYTES)?;
+    let copies: Vec<Option<Superblock>> =
+        bytes.chunks_exact(SUPERBLOCK_BYTES).map(|copy| Superblock::decode(copy).ok()).collect();
+    if copies.iter().any(Option::is_none) {
+        reach!("store: a copy of the superblock is damaged");
+    }
+    let worth = |pair: &[Option<Superblock>]| {
+        let whole = pair.iter().all(|copy| copy.is_some() && *copy == pair[0]);
+        (whole, pair.iter().flatten().map(|copy| copy.sequence).max())
+    };
+    let (first, second) = copies.split_at(SUPERBLOCK_COPIES / 2);
+    let order = if worth(second) < worth(first) { [1, 0] } else { [0, 1] };
+    if copies.iter().any(Option::is_none) {
+        reach!("store: a copy of the superblock is damaged");
+    }
+    let newest = copies.into_iter().flatten().max_by_key(|superblock| superblock.sequence);
+    Ok((newest.ok_or(RecoverError::NoSuperblock)?, order))
 }
 
 fn read_versions(media: &mut dyn Media, superblock: &Superblock) -> Result<Versions, RecoverError> {
@@ -171,8 +202,10 @@ fn read_versions(media: &mut dyn Media, superblock: &Superblock) -> Result<Versi
         let offset = table_offset(page_count, slot) + (start * VERSIONS_PAGE_BYTES) as u64;
         let bytes = media.read(Area::Meta, offset, (end - start) * VERSIONS_PAGE_BYTES)?;
         for (page, block) in (start..end).zip(bytes.chunks_exact(VERSIONS_PAGE_BYTES)) {
-            decode_page(block, page as u32, versions.load_page(slot, page))
-                .map_err(|source| RecoverError::VersionTable { page: page as u32, source })?;
+            decode_page(block, page as u32, versions.load_page(slot, page)).map_err(|source| {
+                reach!("store: a version table page is damaged");
+                RecoverError::VersionTable { page: page as u32, source }
+            })?;
         }
     }
     Ok(versions)
@@ -210,6 +243,9 @@ fn scan(media: &mut dyn Media, superblock: &Superblock) -> Result<Log, RecoverEr
             }
         }
         let Some((at, batch)) = found else { break };
+        if at != offset {
+            reach!("store: recovery follows the log around the ring");
+        }
         log.end = batch.end();
         log.chain = batch.chain;
         log.commit = log.commit.max(batch.commit);
@@ -222,12 +258,13 @@ fn scan(media: &mut dyn Media, superblock: &Superblock) -> Result<Log, RecoverEr
             chain: batch.chain,
             offset: at,
             len: batch.journal_len(),
-            batch: None,
+            held: Held::without_memory(&batch),
         });
         log.pending.push_back(without_payload(&batch));
     }
     let known_durable = known_durable(&mut window, superblock, log.end.index)?;
-    if known_durable > log.end.index {
+    if known_durable > log.end.index && !planted(Bug::CorruptionTruncated) {
+        reach!("store: a journal record is found damaged");
         return Err(RecoverError::Corrupt { index: log.end.index.next(), offset, known_durable });
     }
     log.commit = log.commit.min(log.end.index);
@@ -249,12 +286,19 @@ fn read_batch(
         && head.epoch >= log.end.epoch;
     let Ok(local) = LocalHeader::decode(&block, head.chain) else { return Ok(None) };
     if !continues || is_void(&superblock.voids, local.generation, head.first) {
+        if continues {
+            reach!("store: a void record would have continued the log");
+        }
         return Ok(None);
     }
     let Some(payload) = window.get(at + HEADER_BLOCK_BYTES as u64, head.payload_len)? else {
         return Ok(None);
     };
-    Ok(Batch::decode(&block, &payload).ok())
+    let batch = Batch::decode(&block, &payload).ok();
+    if batch.is_none() {
+        reach!("store: a record with a good header is torn");
+    }
+    Ok(batch)
 }
 
 /// The highest index that anything on the media says was durable in this journal, `end` or less if
@@ -272,7 +316,9 @@ fn known_durable(window: &mut Window<'_>, superblock: &Superblock, end: Index) -
             && head.first > end
             && !is_void(&superblock.voids, local.generation, head.first)
         {
-            known = known.max(local.durable_before);
+            reach!("store: a record beyond the end of the log");
+            let torn = planted(Bug::TornTakenForDamaged);
+            known = known.max(if torn { head.last() } else { local.durable_before });
         }
     }
     Ok(known)

@@ -1,14 +1,16 @@
 //! Everything that waits for a superblock: promise (R1), cut (R7), restart (R16), checkpoint (R14).
 //!
 //! Four copies, written as two pairs, one pair after the other: at any moment one pair is whole, and two
-//! copies may decay. An update is durable when both pairs are. One update is in flight at a time.
+//! copies may decay. An update is durable when both pairs are. One update is in flight at a time. Recovery writes the
+//! pair first that a crash has torn.
 
 use crate::append::cut_epochs;
 use crate::{Op, Output, Store};
 use bytes::Bytes;
 use mainstay_codec::superblock::{SUPERBLOCK_BYTES, VOIDS_MAX};
 use mainstay_codec::{Checkpoint, DataState, LogState, ReplicaData, Void};
-use mainstay_types::{Chain, Epoch, Index, Position};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{Chain, Epoch, Index, Position, reach};
 
 /// Copies of the superblock, at the start of the meta area.
 pub const SUPERBLOCK_COPIES: usize = 4;
@@ -66,7 +68,10 @@ impl Store {
     /// Makes the promise durable (R1); answered by [`Output::Promised`]. A promise lower than an earlier
     /// one changes nothing and is answered all the same.
     pub fn promise(&mut self, epoch: Epoch) {
-        if !self.failed {
+        if planted(Bug::PromiseNotPersisted) {
+            self.promised = self.promised.max(epoch);
+            self.promises_made.push_back(epoch);
+        } else if !self.failed {
             self.jobs.push_back(Job::Promise(epoch));
         }
     }
@@ -82,6 +87,7 @@ impl Store {
             return;
         }
         assert!(!self.restarting(), "a cut of a log that is being restarted");
+        reach!("store: cut");
         let applied = self.applied;
         assert!(to.index >= applied, "cut to {to} would remove committed entry {applied} (R7)");
         self.drop_queue();
@@ -103,6 +109,7 @@ impl Store {
         if self.durable > end {
             self.durable = end;
             // No batch left in the ring that ends there: it is the checkpoint.
+            reach!("store: durable entries are cut");
             let checkpoint = self.superblock.checkpoint;
             self.durable_chain = self.journal.end_at(end).map_or(checkpoint.chain, |(_, chain)| chain);
         }
@@ -145,11 +152,14 @@ impl Store {
             Job::Restart { at, chain } => {
                 let base = match self.superblock.data {
                     DataState::Consistent => self.applied,
+                    DataState::Inconsistent { .. } if planted(Bug::CopyForgetsBase) => self.applied,
                     DataState::Inconsistent { base } => base,
                 };
                 let superblock = &mut self.superblock;
                 superblock.generation += 1;
-                superblock.data = DataState::Inconsistent { base };
+                if !planted(Bug::CopyNotMarked) {
+                    superblock.data = DataState::Inconsistent { base };
+                }
                 superblock.commit = at.index;
                 superblock.checkpoint = Checkpoint { at, chain, offset: 0 };
                 superblock.epochs.clear();
@@ -180,6 +190,9 @@ impl Store {
             Job::Cut { .. } => self.journal_at_rest(),
             Job::Restart { .. } => self.restart_ready(),
         };
+        if !ready {
+            reach!("store: a superblock waits for the journal");
+        }
         if ready { self.jobs.pop_front() } else { None }
     }
 
@@ -190,7 +203,7 @@ impl Store {
 
     pub(crate) fn superblock_written(&mut self) {
         let Some(mut write) = self.superblock_write.take() else { return };
-        if !write.second {
+        if !write.second && !planted(Bug::OnePairWritten) {
             write.second = true;
             let data = write.pair.clone();
             self.superblock_write = Some(write);
@@ -201,9 +214,11 @@ impl Store {
         match write.job {
             Job::Promise(epoch) => {
                 self.promised = self.superblock.promised;
+                reach!("store: a promise is durable");
                 self.promises_made.push_back(epoch);
             }
             Job::Cut { .. } => {
+                reach!("store: a cut is durable");
                 let (end, chain) = (self.durable_position(), self.durable_chain);
                 self.outputs.push_back(Output::CutDone { end, chain });
             }
@@ -215,8 +230,12 @@ impl Store {
 
     /// A promise is told once the journal rests, so that [`Store::log_state`] then tells all there is.
     pub(crate) fn tell_promises(&mut self) {
+        if !self.promises_made.is_empty() && !self.journal_at_rest() {
+            reach!("store: a promise waits for the journal to rest");
+        }
         if !self.promises_made.is_empty() && self.journal_at_rest() {
             if self.journal_blocked() && !self.restarting() {
+                reach!("store: a promise drops what waits for room");
                 // The journal is full. What waits for room was never acknowledged and its epoch is over.
                 self.drop_queue();
                 cut_epochs(&mut self.epochs, self.durable);
@@ -244,9 +263,11 @@ impl Store {
 /// goes: it protects only against a record older than 31 cuts that by chance continues the chain.
 pub fn push_void(voids: &mut Vec<Void>, void: Void) {
     while voids.last().is_some_and(|older| older.end >= void.end) {
+        reach!("store: a void makes an older one needless");
         voids.pop();
     }
     if voids.len() == VOIDS_MAX {
+        reach!("store: the voids are full");
         voids.remove(0);
     }
     voids.push(void);
@@ -255,11 +276,12 @@ pub fn push_void(voids: &mut Vec<Void>, void: Void) {
 /// Forgets voids that concern only records before the checkpoint, except the youngest of them.
 fn prune_voids(voids: &mut Vec<Void>, checkpoint: Index) {
     while voids.len() >= 2 && voids[1].end <= checkpoint {
+        reach!("store: a void before the checkpoint is forgotten");
         voids.remove(0);
     }
 }
 
 /// Whether a cut or a recovery made the record void.
 pub fn is_void(voids: &[Void], generation: u64, first: Index) -> bool {
-    voids.iter().any(|void| generation < void.generation && first > void.end)
+    !planted(Bug::VoidIgnored) && voids.iter().any(|void| generation < void.generation && first > void.end)
 }

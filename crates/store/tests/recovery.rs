@@ -2,9 +2,10 @@
 
 mod lab;
 
-use lab::{BLOCK, Doing, Lab, Log, Random, write};
-use mainstay_store::{Area, Output, RecoverError, Store};
-use mainstay_types::{BLOCK_BYTES, Epoch, Index};
+use bytes::Bytes;
+use lab::{BLOCK, Disk, Doing, Lab, Log, Random, write};
+use mainstay_store::{Area, Media, MediaError, Output, RecoverError, Store};
+use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Epoch, Index};
 
 /// Appends a batch of one entry and makes it durable.
 fn durable(lab: &mut Lab, log: &mut Log, block: u64, blocks: u64, fill: u8) {
@@ -106,6 +107,27 @@ fn a_record_known_to_be_committed_is_never_a_torn_tail() {
     ));
 }
 
+/// The process ends while its journal write is under way: the device has it in its cache, where recovery finds it. What
+/// recovery tells to be durable must survive a power cut from then on (S8).
+#[test]
+fn what_was_found_in_a_cache_after_the_end_of_a_process_is_durable_once_it_was_recovered() {
+    let mut lab = Lab::new();
+    let mut log = Log::default();
+    lab.store.append(log.seal(1, Index(0), vec![write(0, 1, 1)]));
+    lab.pump();
+    let [(_, Doing::Durable { area, offset, data })] = &lab.doing[..] else {
+        panic!("one journal write is in flight")
+    };
+    let mut disk = lab.disk.clone();
+    disk.put_volatile(*area, *offset, data);
+    lab.recover_from(disk).expect("the write is whole");
+    assert_eq!(lab.store.log_state().end, log.end());
+    let mut disk = lab.disk.clone();
+    disk.lose_volatile();
+    lab.recover_from(disk).expect("nothing is lost");
+    assert_eq!(lab.store.log_state().end, log.end());
+}
+
 #[test]
 fn a_cut_tail_stays_cut_through_crashes() {
     let mut random = Random(5);
@@ -145,7 +167,8 @@ fn busy(steps: usize) -> (Lab, Log, Index) {
     let mut done = 0;
     let mut commit = Index(0);
     for n in 0..24u64 {
-        let entries = vec![write(n % 6, 2, n as u8 + 1), write(255 + n % 3, 2, n as u8)];
+        let entries =
+            vec![write(n % 6, 2, n as u8 + 1), write(EXTENT_BYTES / BLOCK_BYTES - 1 + n % 3, 2, n as u8)];
         lab.store.append(log.seal(1 + n / 10, commit, entries));
         if n % 7 == 3 {
             lab.store.promise(Epoch(n));
@@ -236,6 +259,61 @@ fn three_of_four_superblock_copies_may_be_lost() {
     assert!(matches!(after.recover_from(disk), Err(RecoverError::NoSuperblock)));
 }
 
+/// Media of which the write after some others is torn in the middle of each of its blocks, and nothing works from then on.
+struct Torn {
+    disk: Disk,
+    writes: usize,
+}
+
+impl Media for Torn {
+    fn read(&mut self, area: Area, offset: u64, len: usize) -> Result<Bytes, MediaError> {
+        self.disk.read(area, offset, len)
+    }
+
+    fn write_durable(&mut self, area: Area, offset: u64, data: &[u8]) -> Result<(), MediaError> {
+        if self.writes > 0 {
+            self.writes -= 1;
+            return self.disk.write_durable(area, offset, data);
+        }
+        let bytes = self.disk.areas.get_mut(&area).expect("exists");
+        for (n, block) in data.chunks(BLOCK).enumerate() {
+            let at = offset as usize + n * BLOCK;
+            bytes[at..at + BLOCK / 2].copy_from_slice(&block[..BLOCK / 2]);
+        }
+        Err(MediaError { detail: "the power is gone".to_owned() })
+    }
+
+    fn flush(&mut self, area: Area) -> Result<(), MediaError> {
+        self.disk.flush(area)
+    }
+}
+
+/// R14: at any moment one pair of superblock copies is whole, also when the power goes during recovery after it
+/// went during an update.
+#[test]
+fn a_superblock_survives_a_crash_and_another_one_during_the_recovery() {
+    for pairs_before in 0..2 {
+        for pairs_after in 0..2 {
+            let mut lab = Lab::new();
+            lab.store.promise(Epoch(5));
+            lab.pump();
+            for _ in 0..pairs_before {
+                lab.complete(0);
+            }
+            let [(_, Doing::Durable { area, offset, data })] = &lab.doing[..] else {
+                panic!("one pair is being written")
+            };
+            let mut torn = Torn { disk: lab.disk.clone(), writes: 0 };
+            torn.write_durable(*area, *offset, data).expect_err("the power goes");
+            torn.writes = pairs_after;
+            assert!(Store::recover(&mut torn, lab.tuning).is_err(), "the power goes again");
+            lab.recover_from(torn.disk).unwrap_or_else(|error| {
+                panic!("torn after {pairs_before} pairs, recovery torn after {pairs_after}: {error}")
+            });
+        }
+    }
+}
+
 #[test]
 fn formatting_leaves_nothing_of_an_earlier_life() {
     let (mut lab, _, _) = busy(usize::MAX);
@@ -254,14 +332,45 @@ fn a_full_journal_keeps_the_reserve_and_takes_what_waits_once_entries_are_commit
         durable(&mut lab, &mut log, 0, 1, 1);
     }
     assert!(lab.store.room() < 2 * BLOCK_BYTES);
+    let filled = lab.store.log_state().end.index;
     // The reserve takes one more batch; the others wait in the queue.
     for n in 0..4 {
         lab.store.append(log.seal(1, Index(0), vec![write(n, 1, 7)]));
     }
     lab.settle();
     let full = lab.store.log_state().end.index;
+    assert!(full > filled, "the reserve is kept for one more batch (R18)");
     assert!(full < log.end().index, "the journal is full");
     lab.store.commit(full);
     lab.settle();
     assert_eq!(lab.store.log_state().end, log.end(), "a checkpoint made room for what waited");
+}
+
+/// A checkpoint says where the log goes on. The batch after it may lie at the start of the ring because it did not fit at
+/// the end, and then be cut, and what comes instead may fit. (Found by the simulator: recovery looked at the start only,
+/// and everything after the checkpoint was lost or taken for damaged.)
+#[test]
+fn a_log_goes_on_at_the_end_of_the_ring_after_a_cut_at_its_start() {
+    let mut lab = Lab::new();
+    let mut log = Log::default();
+    for n in 0..18 {
+        durable(&mut lab, &mut log, n % 4, 1, n as u8 + 1);
+        lab.store.commit(Index(n.min(16) + 1));
+    }
+    lab.store.destage_now();
+    lab.settle();
+    // 36 of 40 blocks are used: the next batch, of five, goes to the start.
+    durable(&mut lab, &mut log, 0, 4, 99);
+    lab.store.commit(Index(18));
+    lab.store.destage_now();
+    lab.settle();
+    log.truncate(Index(18));
+    lab.store.cut(log.end());
+    lab.settle();
+    lab.store.append(log.seal(2, Index(18), vec![write(5, 1, 77)]));
+    lab.settle();
+    assert_eq!(lab.told_durable(), Index(19));
+    lab.recover_from(lab.disk.clone()).expect("nothing is damaged");
+    assert_eq!(lab.store.log_state().end, log.end());
+    lab.check(&log);
 }

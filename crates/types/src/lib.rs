@@ -8,6 +8,7 @@ use std::fmt;
 
 pub mod limits;
 pub mod record;
+pub mod simulation;
 pub use limits::*;
 pub use record::*;
 

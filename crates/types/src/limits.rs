@@ -7,8 +7,9 @@ pub const BLOCK_BYTES: u64 = 4096;
 /// Largest payload of one request, in bytes. Frontends split nothing: they advertise this as maximum.
 pub const REQUEST_BYTES_MAX: u64 = 1 << 20;
 
-/// Granularity of the version table and of extent copies, in bytes.
-pub const EXTENT_BYTES: u64 = 1 << 20;
+/// Granularity of the version table and of extent copies, in bytes. Small in the simulator and in tests of the cores, so
+/// that a few blocks are many extents and a copy is cheap.
+pub const EXTENT_BYTES: u64 = if cfg!(feature = "simulation") { 64 << 10 } else { 1 << 20 };
 
 /// Most entries in one batch; their descriptors fit into one header block.
 pub const BATCH_ENTRIES_MAX: usize = 96;

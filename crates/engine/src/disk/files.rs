@@ -417,4 +417,10 @@ impl Media for FileMedia<'_> {
         }
         file.sync_data().map_err(|error| failed(error.to_string()))
     }
+
+    fn flush(&mut self, area: Area) -> Result<(), MediaError> {
+        let failed =
+            |error: std::io::Error| MediaError { detail: format!("flushing {}: {error}", name(area)) };
+        self.file(area, 0, 0)?.sync_data().map_err(failed)
+    }
 }

@@ -3,9 +3,9 @@
 //! To repeat one: `SEED=17 cargo test -p mainstay-replica one_seed -- --nocapture`.
 
 use super::lab::{Lab, VOLUMES, whole};
-use crate::planted::{Bug, plant};
 use crate::{Op, Role};
 use mainstay_types::NodeId;
+use mainstay_types::simulation::{Bug, plant};
 
 const ROUNDS: u64 = 120;
 
@@ -184,6 +184,17 @@ fn every_planted_bug_is_caught() {
         Bug::CopyEndsEarly,
         Bug::StaleExtent,
         Bug::AckOnReceipt,
+        Bug::PromiseNotAwaited,
+        Bug::CommitWithoutDisconnected,
+        Bug::GrowBeforeCaughtUp,
+        Bug::SameEpochTwice,
+        Bug::KeepsServing,
+        Bug::EpochStartAlone,
+        Bug::DurableIsCommitted,
+        Bug::AskOnce,
+        Bug::JoinWhileCopied,
+        Bug::CopyListsNothing,
+        Bug::CopyForgetsBase,
     ];
     let mut missed = Vec::new();
     for bug in bugs {

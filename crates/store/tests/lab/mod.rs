@@ -64,6 +64,7 @@ pub fn tuning() -> Tuning {
         installs_max: 2,
         runs_max: 1 << 10,
         reserve_bytes: 2 * BLOCK_BYTES,
+        batch_bytes_max: 8 * BLOCK_BYTES,
     }
 }
 
@@ -96,13 +97,23 @@ impl Disk {
         bytes[offset as usize..offset as usize + data.len()].copy_from_slice(data);
     }
 
-    fn put_volatile(&mut self, area: Area, offset: u64, data: &[u8]) {
+    /// A write that reads see and a power cut may undo.
+    pub fn put_volatile(&mut self, area: Area, offset: u64, data: &[u8]) {
         for (n, block) in data.chunks(BLOCK).enumerate() {
             let at = offset + (n * BLOCK) as u64;
             let old = self.slice(area, at, BLOCK_BYTES).to_vec();
             let versions = self.volatile.entry((area, at)).or_insert_with(|| vec![old]);
             versions.push(block.to_vec());
             self.put(area, at, block);
+        }
+    }
+}
+
+impl Disk {
+    /// The worst power cut: nothing stays that was not certain to.
+    pub fn lose_volatile(&mut self) {
+        for ((area, at), versions) in std::mem::take(&mut self.volatile) {
+            self.put(area, at, &versions[0]);
         }
     }
 }
@@ -114,6 +125,11 @@ impl Media for Disk {
 
     fn write_durable(&mut self, area: Area, offset: u64, data: &[u8]) -> Result<(), MediaError> {
         self.put(area, offset, data);
+        Ok(())
+    }
+
+    fn flush(&mut self, area: Area) -> Result<(), MediaError> {
+        self.volatile.retain(|&(of, _), _| of != area);
         Ok(())
     }
 }
@@ -420,9 +436,11 @@ impl Lab {
                         assert_eq!(data.len() as u64, segment.len);
                         content.extend_from_slice(&data);
                     }
-                    Source::Journal { offset, index } => {
-                        assert!(self.store.retains(index));
-                        content.extend_from_slice(self.disk.slice(Area::Journal, offset, segment.len));
+                    Source::Journal { offset, payload } => {
+                        assert!(self.store.holds(&payload));
+                        let whole = self.disk.slice(Area::Journal, payload.offset, payload.len);
+                        let part = payload.part(&Bytes::copy_from_slice(whole), offset, segment.len);
+                        content.extend_from_slice(&part.expect("the payload is whole"));
                     }
                     Source::Volume => {
                         content.extend_from_slice(self.disk.slice(

@@ -1,6 +1,6 @@
 //! The devices of a primary: offered when it begins to serve, withdrawn when it stops.
 
-use super::{Host, Shared};
+use super::{Around, OpenReplica, Shared};
 use crate::devices::{DeviceJob, DeviceOutcome, LoopDevice};
 use crate::frontend::{Frontend, FrontendId, FrontendRequest, FrontendResult, FuseFrontend};
 use crate::ring::Completion;
@@ -32,7 +32,7 @@ pub enum Closing {
     Waiting,
 }
 
-impl Host {
+impl Around {
     /// Makes the devices, unless they are there.
     pub(super) fn offer(&mut self, shared: &mut Shared<'_>) {
         if self.presence.frontend.is_some() {
@@ -45,9 +45,9 @@ impl Host {
         let id = FrontendId(*shared.next_frontend);
         *shared.next_frontend += 1;
         let dir = shared.run_dir.join("fuse").join(&self.name);
-        let volumes = self.store.config().volumes.clone();
         let made = std::fs::create_dir_all(&dir).map_err(|error| error.to_string()).and_then(|()| {
-            FuseFrontend::mount(id, &dir, &volumes, shared.pool.clone()).map_err(|error| error.to_string())
+            FuseFrontend::mount(id, &dir, &self.volumes, shared.pool.clone())
+                .map_err(|error| error.to_string())
         });
         let mut frontend = match made {
             Ok(frontend) => frontend,
@@ -60,7 +60,7 @@ impl Host {
         };
         frontend.start(shared.ring);
         shared.frontends.insert(id, self.resource);
-        for volume in (0..volumes.len()).map(|volume| VolumeId(volume as u16)) {
+        for volume in (0..self.volumes.len()).map(|volume| VolumeId(volume as u16)) {
             let backing = frontend.file(volume);
             shared.devices.submit(DeviceJob::Attach { resource: self.resource, volume, backing });
             self.presence.attaching += 1;
@@ -89,20 +89,7 @@ impl Host {
         shared.devices.submit(DeviceJob::Detach { resource: self.resource, devices });
     }
 
-    /// R19: the devices answer with errors at once, whatever the cores think.
-    pub fn fence(&mut self, shared: &mut Shared<'_>) {
-        self.withdraw(shared);
-        self.report(shared);
-    }
-
-    /// The lease is back. A replica that is still primary, because nobody else was promoted, offers new devices.
-    pub fn unfence(&mut self, shared: &mut Shared<'_>) {
-        self.offer(shared);
-        self.pump(shared);
-    }
-
-    /// A device job of this resource has ended.
-    pub fn device_outcome(&mut self, shared: &mut Shared<'_>, outcome: DeviceOutcome) {
+    fn device_outcome(&mut self, shared: &mut Shared<'_>, outcome: DeviceOutcome) {
         self.dirty = true;
         match outcome {
             DeviceOutcome::Attached { volume, device, .. } => {
@@ -141,8 +128,7 @@ impl Host {
         }
     }
 
-    /// A completion of one of this resource's frontends.
-    pub fn frontend_completed(
+    fn frontend_completed(
         &mut self,
         shared: &mut Shared<'_>,
         id: FrontendId,
@@ -181,22 +167,6 @@ impl Host {
         }
     }
 
-    /// Gives up everything that the kernel knows of this replica, because it is to be dropped.
-    pub fn close(&mut self, shared: &mut Shared<'_>) {
-        self.presence.ended = true;
-        self.withdraw(shared);
-    }
-
-    #[must_use]
-    pub fn closing(&self) -> Closing {
-        let presence = &self.presence;
-        if presence.frontend.is_none() && presence.closing.is_empty() && self.disk.in_flight() == 0 {
-            Closing::Done
-        } else {
-            Closing::Waiting
-        }
-    }
-
     /// Whether there are no devices that anyone could use.
     pub(super) fn is_withdrawn(&self) -> bool {
         self.presence.frontend.is_none()
@@ -211,5 +181,51 @@ impl Host {
             path: device.path().display().to_string(),
         };
         self.presence.devices.iter().map(path).collect()
+    }
+}
+
+impl OpenReplica {
+    /// R19: the devices answer with errors at once, whatever the cores think.
+    pub fn fence(&mut self, shared: &mut Shared<'_>) {
+        self.around.withdraw(shared);
+        self.report(shared);
+    }
+
+    /// The lease is back. A replica that is still primary, because nobody else was promoted, offers new devices.
+    pub fn unfence(&mut self, shared: &mut Shared<'_>) {
+        self.around.offer(shared);
+        self.pump(shared);
+    }
+
+    /// A device job of this resource has ended.
+    pub fn device_outcome(&mut self, shared: &mut Shared<'_>, outcome: DeviceOutcome) {
+        self.around.device_outcome(shared, outcome);
+    }
+
+    /// A completion of one of this resource's frontends.
+    pub fn frontend_completed(
+        &mut self,
+        shared: &mut Shared<'_>,
+        id: FrontendId,
+        completion: Completion,
+        requests: &mut Vec<FrontendRequest>,
+    ) {
+        self.around.frontend_completed(shared, id, completion, requests);
+    }
+
+    /// Gives up everything that the kernel knows of this replica, because it is to be dropped.
+    pub fn close(&mut self, shared: &mut Shared<'_>) {
+        self.around.presence.ended = true;
+        self.around.withdraw(shared);
+    }
+
+    #[must_use]
+    pub fn closing(&self) -> Closing {
+        let presence = &self.around.presence;
+        if presence.frontend.is_none() && presence.closing.is_empty() && self.around.disk.in_flight() == 0 {
+            Closing::Done
+        } else {
+            Closing::Waiting
+        }
     }
 }

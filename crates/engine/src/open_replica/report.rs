@@ -1,6 +1,6 @@
 //! What the agent is told about a replica.
 
-use super::{Host, Shared};
+use super::{OpenReplica, Shared};
 use mainstay_api::engine::{DataState, EngineEvent, PeerState, PeerStatus, ReplicaStatus, Role};
 use mainstay_codec::ReplicaData;
 use mainstay_replica::{PeerState as Seen, Role as CoreRole, StepDownReason};
@@ -8,11 +8,12 @@ use mainstay_replica::{PeerState as Seen, Role as CoreRole, StepDownReason};
 /// Shortest time between two reports of progress, in milliseconds.
 const PROGRESS_MS: u64 = 250;
 
-impl Host {
+impl OpenReplica {
     #[must_use]
     pub fn status(&self) -> ReplicaStatus {
-        let status = self.replica.status();
-        let config = self.store.config();
+        let (host, around) = (&self.host, &self.around);
+        let status = host.replica().status();
+        let config = host.store().config();
         let peers = status.peers.iter().map(|peer| {
             let (state, lag_bytes, copied_permille) = match peer.state {
                 Seen::Disconnected => (PeerState::Disconnected, 0, 0),
@@ -32,15 +33,15 @@ impl Host {
             }
         });
         ReplicaStatus {
-            resource: self.resource,
-            name: self.name.clone(),
+            resource: around.resource,
+            name: around.name.clone(),
             incarnation: config.incarnation,
             role: match status.role {
                 CoreRole::Secondary => Role::Secondary,
                 CoreRole::Promoting => Role::Promoting,
                 CoreRole::Primary => Role::Primary,
                 // Once its devices are gone a replica that was asked to step back is as good as a secondary.
-                CoreRole::Fenced if self.demoted && self.is_withdrawn() => Role::Secondary,
+                CoreRole::Fenced if host.demoted() && around.is_withdrawn() => Role::Secondary,
                 CoreRole::Fenced => Role::Fenced,
             },
             epoch: status.epoch,
@@ -48,31 +49,32 @@ impl Host {
             commit: status.commit,
             end: status.end.index,
             durable: status.durable,
-            data: match (&self.failed, status.data) {
+            data: match (host.failed(), status.data) {
                 (Some(_), _) => DataState::Failed,
                 (None, ReplicaData::Consistent) => DataState::Consistent,
                 (None, ReplicaData::Inconsistent) => DataState::Inconsistent,
             },
-            paused: self.paused_until.is_some(),
-            promoted_at_us: self.promoted_at,
-            journal_bytes_used: config.journal_bytes.saturating_sub(self.store.room()),
+            paused: host.paused_until().is_some(),
+            promoted_at_us: host.promoted_at(),
+            journal_bytes_used: config.journal_bytes.saturating_sub(host.store().room()),
             journal_bytes: config.journal_bytes,
             volumes: config.volumes.clone(),
-            requests: self.pending.len(),
+            requests: around.pending.len(),
             waiting_for: status.waiting_for.clone(),
             peers: peers.collect(),
-            devices: self.device_list(),
-            proposal: self.proposal.clone(),
+            devices: around.device_list(),
+            proposal: around.proposal.clone(),
         }
     }
 
     /// Tells the agent about a change at once, and about mere progress a few times per second at most, when
     /// something else happens anyway: an idle resource reports nothing.
     pub(super) fn report(&mut self, shared: &mut Shared<'_>) {
-        let busy = self.role == CoreRole::Primary && shared.now.ms_since(self.reported_at) >= PROGRESS_MS;
-        if self.dirty || busy {
-            self.dirty = false;
-            self.reported_at = shared.now;
+        let around = &mut self.around;
+        let busy = around.role == CoreRole::Primary && shared.now.ms_since(around.reported_at) >= PROGRESS_MS;
+        if around.dirty || busy {
+            around.dirty = false;
+            around.reported_at = shared.now;
             shared.events.push(EngineEvent::Replica(self.status()));
         }
     }

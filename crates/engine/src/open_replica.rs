@@ -1,0 +1,244 @@
+//! One open replica with everything that makes it one: its cores, its files and, while it is primary, its devices.
+//!
+//! The cores are driven by `mainstay_host`, which the simulator runs as well. Here is what that wants of the world: disk
+//! operations on the ring, messages on the transport, answers for devices and for the agent.
+
+mod platform;
+mod presence;
+mod report;
+
+pub use presence::Closing;
+
+use crate::buffer::BufferPool;
+use crate::devices::DeviceAdmin;
+use crate::disk::{Disk, DiskTag};
+use crate::frontend::{FrontendId, FrontendOp, FrontendRequest};
+use crate::ring::{Completion, Ring};
+use crate::transport::{Channel, Transport};
+use mainstay_api::engine::{EngineError, EngineEvent, ProposalEvent, Reply};
+use mainstay_codec::Envelope;
+use mainstay_host::Host;
+use mainstay_replica::{Op, ReplicaConfig, RequestId, Role};
+use mainstay_store::Store;
+use mainstay_types::{NodeId, REQUEST_BYTES_MAX, Range, ResourceId, ResourceRecord, Time};
+use platform::World;
+use presence::Presence;
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+/// Most requests of a device that are admitted and not completed. The FUSE frontend lets the kernel have
+/// [`crate::frontend::BACKGROUND_MAX`] outstanding, and those who wait for their own request beside them (R18).
+const REQUESTS_MAX: usize = 4 * crate::frontend::BACKGROUND_MAX as usize;
+
+/// Sends the reply of a request of the agent.
+pub type Answer = Box<dyn FnOnce(Reply) + Send>;
+
+/// What a host needs of its shard while it works.
+pub struct Shared<'a> {
+    pub ring: &'a mut Ring,
+    pub transport: &'a mut Transport,
+    pub pool: &'a BufferPool,
+    pub devices: &'a DeviceAdmin,
+    pub run_dir: &'a Path,
+    pub node: NodeId,
+    pub now: Time,
+    /// Until when reads may be answered (R10).
+    pub lease_until: Time,
+    /// The guard has acted and the lease was not renewed since (R19).
+    pub fenced: bool,
+    pub events: &'a mut Vec<EngineEvent>,
+    pub next_frontend: &'a mut u32,
+    pub frontends: &'a mut BTreeMap<FrontendId, ResourceId>,
+}
+
+/// A request of a device that is on its way through the cores.
+struct Pending {
+    frontend: FrontendId,
+    tag: u64,
+}
+
+/// See the top of this file.
+pub struct OpenReplica {
+    host: Host,
+    around: Around,
+}
+
+/// What is around the cores of a replica, and what has been said to whom.
+struct Around {
+    resource: ResourceId,
+    name: String,
+    /// Bytes of each volume.
+    volumes: Vec<u64>,
+    disk: Disk,
+    presence: Presence,
+    pending: HashMap<RequestId, Pending>,
+    next_request: u64,
+    /// As the cores said last.
+    role: Role,
+    proposal: Option<ProposalEvent>,
+    pause_answers: Vec<Answer>,
+    digest_answer: Option<Answer>,
+    dirty: bool,
+    reported_at: Time,
+}
+
+impl OpenReplica {
+    /// A replica as it was recovered. Peers that are already connected must be told with
+    /// [`peer`](Self::peer).
+    #[must_use]
+    pub fn new(node: NodeId, name: String, store: Store, disk: Disk) -> Self {
+        let config = store.config().clone();
+        // Whatever the kernel may have outstanding is admitted: it waits for room, it does not fail.
+        let replica_config = ReplicaConfig {
+            requests_max: REQUESTS_MAX,
+            request_bytes_max: REQUESTS_MAX as u64 * REQUEST_BYTES_MAX,
+            ..ReplicaConfig::new(config.resource, node, config.incarnation, config.volumes.clone())
+        };
+        let around = Around {
+            resource: config.resource,
+            name,
+            volumes: config.volumes,
+            disk,
+            presence: Presence::default(),
+            pending: HashMap::new(),
+            next_request: 1,
+            role: Role::Secondary,
+            proposal: None,
+            pause_answers: Vec::new(),
+            digest_answer: None,
+            dirty: true,
+            reported_at: Time(0),
+        };
+        Self { host: Host::new(replica_config, store), around }
+    }
+
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.host.next_deadline()
+    }
+
+    /// The control plane's record.
+    pub fn record(&mut self, now: Time, record: ResourceRecord) {
+        if self.around.proposal.as_ref().is_some_and(|proposal| proposal.version < record.version) {
+            self.around.proposal = None;
+        }
+        self.around.dirty = true;
+        self.host.record(now, record);
+    }
+
+    /// The connection that this node opened to `node` has come up or gone down.
+    pub fn peer(&mut self, now: Time, node: NodeId, up: bool) {
+        self.around.dirty = true;
+        self.host.peer(now, node, up);
+    }
+
+    /// A message of another engine.
+    pub fn message(&mut self, now: Time, channel: Channel, envelope: Envelope) {
+        if !self.host.message(now, channel.peer, channel.initiated_by_us, envelope) {
+            let resource = self.around.resource;
+            tracing::warn!(%resource, peer = %channel.peer, "dropped a message of the wrong direction");
+        }
+    }
+
+    pub fn tick(&mut self, now: Time) {
+        let paused = self.host.paused_until().is_some();
+        self.host.tick(now);
+        if paused && self.host.paused_until().is_none() {
+            tracing::warn!(resource = %self.around.resource, "nobody has ended the pause in time; writes go on");
+            self.pause_ended();
+        }
+    }
+
+    /// Stop serving on behalf of the agent; the devices go when what is in flight has ended.
+    pub fn demote(&mut self, now: Time) {
+        self.host.demote(now);
+    }
+
+    /// Answered when everything that was admitted is committed.
+    pub fn pause(&mut self, now: Time, answer: Answer) {
+        if self.host.pause(now) {
+            self.around.pause_answers.push(answer);
+        } else {
+            answer(self.around.refuse(
+                "not-primary",
+                "the resource is not primary on this node",
+                "ask the primary's node",
+            ));
+        }
+    }
+
+    pub fn resume(&mut self, now: Time) {
+        self.host.resume(now);
+        self.pause_ended();
+    }
+
+    /// Whoever still waits for writes to be held waits in vain.
+    fn pause_ended(&mut self) {
+        for answer in std::mem::take(&mut self.around.pause_answers) {
+            answer(self.around.refuse(
+                "busy",
+                "the pause ended before it had begun",
+                "try again in a moment",
+            ));
+        }
+    }
+
+    /// Digests everything as of the commit index of now; refuses when that moves meanwhile, so the caller
+    /// pauses writes first.
+    pub fn start_digest(&mut self, shared: &mut Shared<'_>, answer: Answer) {
+        if self.around.digest_answer.is_some() {
+            return answer(self.around.refuse("busy", "a digest is being made", "try again in a moment"));
+        }
+        self.around.digest_answer = Some(answer);
+        if let Err(error) = self.host.start_digest(&mut World { around: &mut self.around, shared }) {
+            self.around.digested(Err(error));
+        }
+    }
+
+    /// A request of a device.
+    pub fn request(&mut self, shared: &mut Shared<'_>, frontend: FrontendId, request: FrontendRequest) {
+        let around = &mut self.around;
+        let id = RequestId(around.next_request);
+        around.next_request += 1;
+        around.pending.insert(id, Pending { frontend, tag: request.tag });
+        let range = |offset, len| Range { volume: request.volume, offset, len };
+        let op = match request.op {
+            FrontendOp::Read { offset, len } => Op::Read { range: range(offset, len) },
+            FrontendOp::Write { offset, payload } => {
+                Op::Write { range: range(offset, payload.len() as u64), payload }
+            }
+            FrontendOp::Discard { offset, len } => Op::Discard { range: range(offset, len) },
+            FrontendOp::WriteZeroes { offset, len } => Op::WriteZeroes { range: range(offset, len) },
+            FrontendOp::Flush => Op::Flush,
+        };
+        self.host.request(shared.now, id, op);
+    }
+
+    /// A completion of one of this replica's files.
+    pub fn disk_completed(&mut self, shared: &mut Shared<'_>, completion: Completion) {
+        let Some(done) = self.around.disk.handle_completion(shared.ring, completion) else { return };
+        match done.tag {
+            DiskTag::Store(op) => self.host.store_done(op, done.result),
+            DiskTag::Shard(token) => {
+                let result = done.result.map(Option::unwrap_or_default);
+                self.host.read_done(&mut World { around: &mut self.around, shared }, token, result);
+            }
+        }
+    }
+
+    /// Carries out what the cores want until they want nothing more.
+    pub fn pump(&mut self, shared: &mut Shared<'_>) {
+        self.host.pump(&mut World { around: &mut self.around, shared });
+        self.report(shared);
+    }
+}
+
+impl Around {
+    fn refuse(&self, code: &str, message: &str, remedy: &str) -> Reply {
+        Reply::Error(refusal(code, &format!("{}: {message}", self.name), remedy))
+    }
+}
+
+fn refusal(code: &str, message: &str, remedy: &str) -> EngineError {
+    EngineError { code: code.into(), message: message.into(), remedy: remedy.into() }
+}

@@ -1,0 +1,144 @@
+//! The world of a replica: what its cores want is started on the shard's ring and transport, or said to devices and agent.
+
+use super::{Around, Pending, Shared, refusal, report};
+use crate::disk::DiskTag;
+use crate::transport::Channel;
+use bytes::Bytes;
+use mainstay_api::engine::{DigestReport, EngineEvent, ProposalEvent, ProposedChange, Reply, VolumeDigest};
+use mainstay_codec::Envelope;
+use mainstay_host::{AnswerError, Digest, DigestError, Happened, Platform};
+use mainstay_replica::{Proposal, RequestError, RequestId, Role};
+use mainstay_store::{Area, Output};
+use mainstay_types::{NodeId, Time};
+
+/// What a replica has of its own and what it has of its shard, for as long as its cores are driven.
+pub(super) struct World<'a, 's> {
+    pub around: &'a mut Around,
+    pub shared: &'a mut Shared<'s>,
+}
+
+impl Platform for World<'_, '_> {
+    fn now(&self) -> Time {
+        self.shared.now
+    }
+
+    fn may_answer_reads(&self) -> bool {
+        self.shared.now < self.shared.lease_until && !self.shared.fenced
+    }
+
+    fn store_operation(&mut self, output: Output) {
+        let rest = self.around.disk.submit(self.shared.ring, output);
+        assert!(rest.is_none(), "{rest:?} is not an operation");
+    }
+
+    fn read(&mut self, token: u64, area: Area, offset: u64, len: u64) {
+        self.around.disk.read(self.shared.ring, DiskTag::Shard(token), area, offset, len);
+    }
+
+    fn join(&mut self, pieces: Vec<Bytes>) -> Bytes {
+        let len = pieces.iter().map(Bytes::len).sum();
+        let mut buffer = self.shared.pool.get(len);
+        let mut at = 0;
+        for piece in pieces {
+            buffer.as_mut_slice()[at..at + piece.len()].copy_from_slice(&piece);
+            at += piece.len();
+        }
+        buffer.freeze(len)
+    }
+
+    fn send(&mut self, to: NodeId, answer: bool, envelope: Envelope) {
+        let channel = Channel { peer: to, initiated_by_us: !answer };
+        // A channel that is down or overflows reports so as an event of its own.
+        let _ = self.shared.transport.send(channel, &envelope);
+    }
+
+    fn complete(&mut self, id: RequestId, answer: mainstay_host::Answer) {
+        let Some(Pending { frontend, tag }) = self.around.pending.remove(&id) else { return };
+        let result = answer.map_err(|error| match error {
+            AnswerError::Request(RequestError::Range) => libc::EINVAL,
+            AnswerError::Request(
+                RequestError::NotPrimary | RequestError::Busy | RequestError::StoreFailed,
+            )
+            | AnswerError::NoLease
+            | AnswerError::Disk => libc::EIO,
+        });
+        self.around.answer(self.shared, frontend, tag, result);
+    }
+
+    fn happened(&mut self, happened: Happened) {
+        match happened {
+            Happened::RoleChanged(role) => self.around.role_changed(self.shared, role),
+            Happened::Proposed(proposal) => self.around.propose(self.shared, proposal),
+            Happened::Paused { .. } => {
+                for answer in self.around.pause_answers.drain(..) {
+                    answer(Reply::Ok);
+                }
+            }
+            Happened::Demoted => {
+                self.around.dirty = true;
+                self.around.withdraw(self.shared);
+            }
+            Happened::Failed { reason } => {
+                let resource = self.around.resource;
+                tracing::error!(%resource, reason, "the replica stops using its store");
+                self.around.dirty = true;
+                self.shared.events.push(EngineEvent::Failed { resource, reason });
+            }
+            Happened::Digested(result) => self.around.digested(result),
+        }
+    }
+}
+
+impl Around {
+    fn propose(&mut self, shared: &mut Shared<'_>, proposal: Proposal) {
+        let (version, epoch, change) = match proposal {
+            Proposal::Shrink { version, epoch, remove } => {
+                (version, epoch, ProposedChange::Shrink { remove })
+            }
+            Proposal::Grow { version, epoch, add } => (version, epoch, ProposedChange::Grow { add }),
+            Proposal::StepDown { version, epoch, reason } => {
+                (version, epoch, ProposedChange::StepDown { reason: report::step_down_words(reason).into() })
+            }
+        };
+        let event = ProposalEvent { resource: self.resource, version, epoch, change };
+        self.proposal = Some(event.clone());
+        self.dirty = true;
+        shared.events.push(EngineEvent::Proposal(event));
+    }
+
+    fn role_changed(&mut self, shared: &mut Shared<'_>, role: Role) {
+        self.role = role;
+        self.dirty = true;
+        tracing::info!(resource = %self.resource, ?role, "role changed");
+        if role == Role::Primary {
+            self.offer(shared);
+        } else {
+            if role != Role::Promoting {
+                self.withdraw(shared);
+            }
+            for answer in self.pause_answers.drain(..) {
+                answer(Reply::Error(refusal("not-primary", "the resource is no longer primary here", "")));
+            }
+        }
+    }
+
+    pub(super) fn digested(&mut self, result: Result<Digest, DigestError>) {
+        let Some(answer) = self.digest_answer.take() else { return };
+        answer(match result {
+            Ok(digest) => {
+                let volumes = self.volumes.iter().zip(&digest.volumes);
+                let volumes = volumes
+                    .map(|(bytes, sum)| VolumeDigest { bytes: *bytes, digest: format!("{sum:016x}") })
+                    .collect();
+                Reply::Digest(DigestReport { resource: self.resource, index: digest.index, volumes })
+            }
+            Err(error @ DigestError::Busy) => {
+                self.refuse("busy", &error.to_string(), "try again in a moment")
+            }
+            Err(error @ DigestError::Moved) => {
+                self.refuse("busy", &error.to_string(), "pause the resource first")
+            }
+            Err(DigestError::Disk(reason)) => Reply::Error(refusal("io", &reason, "replace the disk")),
+        });
+    }
+}

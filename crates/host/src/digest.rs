@@ -1,0 +1,80 @@
+//! Digests: what a replica holds, in short, so that replicas can be compared. The content of a volume is digested
+//! extent by extent, in order, one at a time.
+
+use crate::reads::{Purpose, is_zero};
+use crate::{Digest, DigestError, Happened, Host, Platform};
+use bytes::Bytes;
+use mainstay_codec::crc64;
+use mainstay_types::{Index, VolumeId};
+
+/// A digest in the making.
+pub(crate) struct Digesting {
+    index: Index,
+    extents: Vec<(VolumeId, u32)>,
+    next: usize,
+    sums: Vec<u64>,
+}
+
+impl Host {
+    /// Digests everything as of the commit index of now; answered by [`Happened::Digested`], perhaps before this
+    /// returns. Fails when that index moves meanwhile, so the caller pauses writes first.
+    ///
+    /// # Errors
+    /// [`DigestError::Busy`]: one is being made. Nothing else follows then.
+    pub fn start_digest(&mut self, platform: &mut impl Platform) -> Result<(), DigestError> {
+        if self.digest.is_some() {
+            return Err(DigestError::Busy);
+        }
+        self.digest = Some(Digesting {
+            index: self.store.log_state().commit,
+            extents: self.store.extents_newer_than(Index(0)),
+            next: 0,
+            sums: vec![0; self.store.config().volumes.len()],
+        });
+        self.continue_digest(platform);
+        Ok(())
+    }
+
+    /// Goes on to the next extent that must be waited for. A loop: all extents may be in memory.
+    pub(crate) fn continue_digest(&mut self, platform: &mut impl Platform) {
+        while let Some(digest) = &mut self.digest {
+            let Some(&(volume, extent)) = digest.extents.get(digest.next) else {
+                return self.end_digest(platform);
+            };
+            digest.next += 1;
+            let Some(range) = self.extent_range(volume, extent) else { continue };
+            match self.gather(platform, Purpose::Digest { extent }, range) {
+                Some(job) => self.digest_extent(volume, extent, &job.into_pieces()),
+                None => return,
+            }
+        }
+    }
+
+    pub(crate) fn digest_extent(&mut self, volume: VolumeId, extent: u32, pieces: &[Bytes]) {
+        let Some(digest) = &mut self.digest else { return };
+        if pieces.iter().all(is_zero) {
+            return;
+        }
+        let sum = &mut digest.sums[usize::from(volume.0)];
+        let (before, number) = (sum.to_le_bytes(), extent.to_le_bytes());
+        let mut parts: Vec<&[u8]> = vec![&before, &number];
+        parts.extend(pieces.iter().map(|piece| &**piece));
+        *sum = crc64(&parts);
+    }
+
+    fn end_digest(&mut self, platform: &mut impl Platform) {
+        let Some(digest) = self.digest.take() else { return };
+        let result = if self.store.log_state().commit == digest.index {
+            Ok(Digest { index: digest.index, volumes: digest.sums })
+        } else {
+            Err(DigestError::Moved)
+        };
+        platform.happened(Happened::Digested(result));
+    }
+
+    pub(crate) fn digest_failed(&mut self, platform: &mut impl Platform, reason: &str) {
+        if self.digest.take().is_some() {
+            platform.happened(Happened::Digested(Err(DigestError::Disk(reason.to_owned()))));
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! One open replica: its replication core and its store, joined. Pure; what it wants of the world goes through a [`Platform`].
+//!
+//! Nothing is decided here. What the cores ask for is carried out, and what has happened is told to them: an effect of
+//! the replica core becomes a call of the store or a message, an output of the store becomes an operation on a
+//! disk, a completion becomes an event. [`Host::pump`] runs until neither core has more to say. The engine and the
+//! simulator run this same code.
+//!
+//! What is guaranteed beyond what the cores guarantee:
+//! - R10 A read is answered with content only if the lease holds when it completes, and if the replica has been primary
+//!   all the time since it began. (`reads.rs`)
+//! - R13 After a failed operation, a read included, nothing more is written to the disk. The failure is told once.
+//! - R20 Writes are held for [`PAUSE_MS_MAX`] at most.
+//! - R12 What was read from the journal is used only if the journal still holds it afterwards and its checksum is right.
+//!   Damage is a failed operation. (`reads.rs`, `loads.rs`)
+
+mod digest;
+mod direction;
+mod loads;
+mod platform;
+mod reads;
+#[cfg(test)]
+mod tests;
+
+pub use platform::{Answer, AnswerError, Digest, DigestError, Happened, Platform, Seen};
+
+use bytes::Bytes;
+use digest::Digesting;
+use direction::is_answer;
+use loads::LogLoad;
+use mainstay_codec::Envelope;
+use mainstay_replica::{Effect, Event, Op, Replica, ReplicaConfig, RequestId, Role};
+use mainstay_store::{IoFailure, IoResult, OpId, Output, Store};
+use mainstay_types::{NodeId, ResourceRecord, Time};
+use reads::{Purpose, ReadJob};
+use std::collections::BTreeMap;
+
+/// Longest pause of writes, in milliseconds; a scrub of some gigabytes fits (R20).
+pub const PAUSE_MS_MAX: u64 = 15_000;
+
+/// See the top of this file. After any call, [`pump`](Self::pump) is to be called.
+pub struct Host {
+    store: Store,
+    replica: Replica,
+    /// By the token of the first part; a job has as many tokens in a row as it has parts.
+    reads: BTreeMap<u64, ReadJob>,
+    log_loads: BTreeMap<u64, LogLoad>,
+    next_token: u64,
+    /// What the replication core was told last; `None` once it has appended since. It counts down by itself, but
+    /// the room of a ring that continues at its start need not shrink with an append, and then is told again.
+    told_room: Option<u64>,
+    role: Role,
+    promoted_at: Time,
+    /// Writes are held until then at the latest (R20).
+    paused_until: Option<Time>,
+    demoted: bool,
+    failed: Option<String>,
+    digest: Option<Digesting>,
+}
+
+impl Host {
+    /// A replica as it was recovered. Peers that are already connected must be told with
+    /// [`peer`](Self::peer).
+    #[must_use]
+    pub fn new(config: ReplicaConfig, store: Store) -> Self {
+        let replica = Replica::new(config, store.promised(), store.log_state());
+        Self {
+            store,
+            replica,
+            reads: BTreeMap::new(),
+            log_loads: BTreeMap::new(),
+            next_token: 0,
+            told_room: None,
+            role: Role::Secondary,
+            promoted_at: Time(0),
+            paused_until: None,
+            demoted: false,
+            failed: None,
+            digest: None,
+        }
+    }
+
+    #[must_use]
+    pub fn replica(&self) -> &Replica {
+        &self.replica
+    }
+
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// What the platform was told last.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// Since when it serves; zero when it does not.
+    #[must_use]
+    pub fn promoted_at(&self) -> Time {
+        self.promoted_at
+    }
+
+    /// Until when writes are held, unless they are let go before.
+    #[must_use]
+    pub fn paused_until(&self) -> Option<Time> {
+        self.paused_until
+    }
+
+    /// Has stopped serving because it was asked to, and waits for the record to say who is next.
+    #[must_use]
+    pub fn demoted(&self) -> bool {
+        self.demoted
+    }
+
+    /// Why the store is not used any more (R13).
+    #[must_use]
+    pub fn failed(&self) -> Option<&str> {
+        self.failed.as_deref()
+    }
+
+    /// When [`tick`](Self::tick) is wanted.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.replica.next_deadline().into_iter().chain(self.paused_until).min()
+    }
+
+    /// The control plane's record.
+    pub fn record(&mut self, now: Time, record: ResourceRecord) {
+        self.replica.handle(now, Event::Record(record));
+    }
+
+    /// The connection that this node opened to `node` has come up or gone down.
+    pub fn peer(&mut self, now: Time, node: NodeId, up: bool) {
+        self.replica.handle(now, if up { Event::PeerUp { node } } else { Event::PeerDown { node } });
+    }
+
+    /// A message of another engine. One that came on the wrong side of a node pair is dropped: only a primary
+    /// speaks on the connection that it opened. False then.
+    pub fn message(&mut self, now: Time, from: NodeId, initiated_by_us: bool, envelope: Envelope) -> bool {
+        if is_answer(&envelope.message) != initiated_by_us {
+            return false;
+        }
+        self.replica.handle(now, Event::Message { from, envelope });
+        true
+    }
+
+    pub fn tick(&mut self, now: Time) {
+        if self.paused_until.is_some_and(|until| until <= now) {
+            self.resume(now);
+        }
+        self.replica.handle(now, Event::Tick);
+    }
+
+    /// Stop serving; [`Happened::Demoted`] follows when what is in flight has ended.
+    pub fn demote(&mut self, now: Time) {
+        self.replica.handle(now, Event::Demote);
+    }
+
+    /// Holds new writes; [`Happened::Paused`] follows when everything that was admitted is committed. Ends by itself
+    /// after [`PAUSE_MS_MAX`], and when the role changes. False, and nothing, when this is not the primary.
+    pub fn pause(&mut self, now: Time) -> bool {
+        let primary = self.role == Role::Primary;
+        if primary {
+            self.paused_until = Some(now.plus_ms(PAUSE_MS_MAX));
+            self.replica.handle(now, Event::Pause);
+        }
+        primary
+    }
+
+    pub fn resume(&mut self, now: Time) {
+        if self.paused_until.take().is_some() {
+            self.replica.handle(now, Event::Resume);
+        }
+    }
+
+    /// A request of a device. `id` is not used again before it was answered.
+    pub fn request(&mut self, now: Time, id: RequestId, op: Op) {
+        self.replica.handle(now, Event::Request { id, op });
+    }
+
+    /// Answers [`Platform::store_operation`].
+    ///
+    /// # Panics
+    /// On an operation that is not in flight.
+    pub fn store_done(&mut self, op: OpId, result: IoResult) {
+        self.store.complete(op, result);
+    }
+
+    /// Answers [`Platform::read`]. An answer that nobody waits for any more is ignored.
+    pub fn read_done(&mut self, platform: &mut impl Platform, token: u64, result: Result<Bytes, IoFailure>) {
+        if let Some(load) = self.load_of(token) {
+            self.log_read(platform, load, token, result);
+        } else if let Some(job) = self.job_of(token) {
+            self.piece_read(platform, job, token, result);
+        }
+    }
+
+    /// Carries out what the cores want until they want nothing more.
+    pub fn pump(&mut self, platform: &mut impl Platform) {
+        loop {
+            let mut quiet = true;
+            while let Some(output) = self.store.poll() {
+                quiet = false;
+                self.output(platform, output);
+            }
+            let room = self.store.room();
+            if self.told_room != Some(room) {
+                self.told_room = Some(room);
+                self.replica.handle(platform.now(), Event::Room { bytes: room });
+            }
+            while let Some(effect) = self.replica.poll() {
+                quiet = false;
+                self.effect(platform, effect);
+            }
+            if quiet {
+                break;
+            }
+        }
+    }
+
+    fn output(&mut self, platform: &mut impl Platform, output: Output) {
+        platform.observe(Seen::Output(&output));
+        let event = match output {
+            Output::Durable { index } => Event::Durable { index },
+            Output::Promised { epoch } => Event::Promised { epoch },
+            Output::CutDone { end, chain } => Event::CutDone { end, chain },
+            Output::Restarted { at } => Event::Restarted { at },
+            Output::ExtentInstalled { volume, extent } => Event::ExtentInstalled { volume, extent },
+            Output::CopyFinished => Event::CopyFinished,
+            Output::Failed { reason } => return self.fail(platform, reason),
+            Output::JournalWrite { .. }
+            | Output::JournalRead { .. }
+            | Output::VolumeWrite { .. }
+            | Output::VolumeZero { .. }
+            | Output::VolumeFlush { .. }
+            | Output::MetaWrite { .. } => {
+                // R13: the store does not know of a read that failed here, and would go on.
+                if self.failed.is_none() {
+                    platform.store_operation(output);
+                }
+                return;
+            }
+        };
+        self.replica.handle(platform.now(), event);
+    }
+
+    fn effect(&mut self, platform: &mut impl Platform, effect: Effect) {
+        platform.observe(Seen::Effect(&effect));
+        match effect {
+            Effect::Send { to, envelope } => {
+                let answer = is_answer(&envelope.message);
+                platform.send(to, answer, envelope);
+            }
+            Effect::Append(batch) => {
+                self.store.append(batch);
+                self.told_room = None;
+            }
+            Effect::Commit(index) => self.store.commit(index),
+            Effect::Promise(epoch) => self.store.promise(epoch),
+            Effect::Cut(to) => self.store.cut(to),
+            Effect::Restart { at, chain } => self.store.restart(at, chain),
+            Effect::InstallExtent { volume, extent, version, data } => {
+                self.store.install_extent(volume, extent, version, data);
+            }
+            Effect::FinishCopy { need } => self.store.finish_copy(need),
+            Effect::LoadLog { peer, from, max_bytes } => self.load_log(platform, peer, from, max_bytes),
+            Effect::ListExtents { peer, newer_than } => {
+                let extents = self.store.extents_newer_than(newer_than);
+                self.replica.handle(platform.now(), Event::ExtentList { peer, extents });
+            }
+            Effect::LoadExtent { peer, volume, extent } => self.load_extent(platform, peer, volume, extent),
+            Effect::Complete { id, result } => {
+                platform.complete(id, result.map(|()| Vec::new()).map_err(AnswerError::Request));
+            }
+            Effect::Read { id, range } => self.start_read(platform, Purpose::Request(id), range),
+            Effect::Propose(proposal) => platform.happened(Happened::Proposed(proposal)),
+            Effect::RoleChanged(role) => self.role_changed(platform, role),
+            Effect::Paused { at } => platform.happened(Happened::Paused { at }),
+            Effect::Demoted => {
+                self.demoted = true;
+                platform.happened(Happened::Demoted);
+            }
+        }
+    }
+
+    fn role_changed(&mut self, platform: &mut impl Platform, role: Role) {
+        self.role = role;
+        self.demoted &= role == Role::Fenced;
+        self.promoted_at = if role == Role::Primary { platform.now() } else { Time(0) };
+        if role != Role::Primary {
+            self.paused_until = None;
+        }
+        if matches!(role, Role::Secondary | Role::Fenced) {
+            self.refuse_reads(platform);
+            // Nobody waits for these any more, and a cut may now put other batches where they are being read.
+            self.log_loads.clear();
+        }
+        platform.happened(Happened::RoleChanged(role));
+    }
+
+    /// R13: the store is not used any more; the replica leaves the in-sync set.
+    fn fail(&mut self, platform: &mut impl Platform, reason: String) {
+        if self.failed.is_some() {
+            return;
+        }
+        self.failed = Some(reason.clone());
+        platform.happened(Happened::Failed { reason });
+        self.replica.handle(platform.now(), Event::StoreFailed);
+    }
+
+    /// The first of so many tokens in a row.
+    fn tokens(&mut self, count: usize) -> u64 {
+        let first = self.next_token;
+        // A job without parts has a number nevertheless.
+        self.next_token += count.max(1) as u64;
+        first
+    }
+}

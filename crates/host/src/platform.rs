@@ -1,0 +1,101 @@
+//! What a host wants of the world around it, and what it tells it.
+
+use bytes::Bytes;
+use mainstay_codec::Envelope;
+use mainstay_replica::{Effect, Proposal, RequestError, RequestId, Role};
+use mainstay_store::{Area, Output};
+use mainstay_types::{Index, NodeId, Position, Time};
+use thiserror::Error;
+
+/// The world around a host: the engine's shard, or the simulator. Everything is started here and answered later, by a call
+/// of the host; nothing blocks.
+pub trait Platform {
+    fn now(&self) -> Time;
+
+    /// Whether what has been read may be answered at this moment: the lease holds and the guard has not acted (R10, R19).
+    fn may_answer_reads(&self) -> bool;
+
+    /// Starts an operation of the store. Answered by [`crate::Host::store_done`].
+    fn store_operation(&mut self, output: Output);
+
+    /// Reads whole blocks. Answered by [`crate::Host::read_done`] with the same token.
+    fn read(&mut self, token: u64, area: Area, offset: u64, len: u64);
+
+    /// The pieces one after the other, in memory that a disk can take.
+    fn join(&mut self, pieces: Vec<Bytes>) -> Bytes;
+
+    /// Sends to the engine of another node. `answer`: a replica speaks to its primary, on the connection that the
+    /// primary opened. A connection that is down swallows it and is reported by itself.
+    fn send(&mut self, to: NodeId, answer: bool, envelope: Envelope);
+
+    /// Answers a request of a device: the pieces of a read, nothing otherwise.
+    fn complete(&mut self, id: RequestId, answer: Answer);
+
+    fn happened(&mut self, happened: Happened);
+
+    /// What passes between the two cores, before it is carried out; for those who judge it. Nothing by default.
+    #[inline]
+    fn observe(&mut self, _seen: Seen<'_>) {}
+}
+
+/// What one core says to the other.
+#[derive(Clone, Copy, Debug)]
+pub enum Seen<'a> {
+    Effect(&'a Effect),
+    Output(&'a Output),
+}
+
+/// What a request of a device is answered with.
+pub type Answer = Result<Vec<Bytes>, AnswerError>;
+
+/// Why a request failed.
+#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+pub enum AnswerError {
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// R10: the content was read, and nobody knows whether it is still the newest.
+    #[error("the lease of this node has ended")]
+    NoLease,
+    #[error("the disk could not be read")]
+    Disk,
+}
+
+/// What the runtime hears of besides answers.
+#[derive(Clone, Debug)]
+pub enum Happened {
+    RoleChanged(Role),
+    /// A compare-and-set for the control plane.
+    Proposed(Proposal),
+    /// Everything that was admitted is committed, and writes are held.
+    Paused {
+        at: Position,
+    },
+    /// Stopped serving because it was asked to.
+    Demoted,
+    /// R13: the store is not used any more. Said once.
+    Failed {
+        reason: String,
+    },
+    /// The end of [`crate::Host::start_digest`].
+    Digested(Result<Digest, DigestError>),
+}
+
+/// What a replica holds, in short: equal digests at equal indexes mean equal content.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Digest {
+    pub index: Index,
+    /// One for each volume. Extents of zeroes are left out, so that it does not matter whether one was written
+    /// with zeroes or never.
+    pub volumes: Vec<u64>,
+}
+
+/// Why there is no digest.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum DigestError {
+    #[error("a digest is being made already")]
+    Busy,
+    #[error("the log moved while the digest was made")]
+    Moved,
+    #[error("the disk could not be read: {0}")]
+    Disk(String),
+}

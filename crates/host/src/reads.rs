@@ -1,0 +1,245 @@
+//! Reading committed content: for a device, for a copy to another replica, for a digest.
+//!
+//! The store says where each part of a range is; parts in memory are taken, the others are read from journal
+//! or volume. For a part in the journal the payload of its entry is read whole. It counts only if the journal still
+//! holds it afterwards: its place may have been used again meanwhile, and then the whole read is done anew. If it is
+//! still held and its checksum is wrong, the journal is damaged and the replica stops (R12, R13).
+//!
+//! A part may be one block of a payload of a MiB, and each part of a read one of another payload. So only some payloads
+//! are read at once for one read ([`PAYLOADS_READ_BYTES_MAX`]), and of each only the part is kept (R18).
+
+use crate::{AnswerError, Host, Platform};
+use bytes::Bytes;
+use mainstay_replica::{Event, RequestError, RequestId};
+use mainstay_store::{Area, IoFailure, PAYLOADS_READ_BYTES_MAX, Payload, Source};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Index, NodeId, REQUEST_BYTES_MAX, Range, VolumeId, reach};
+
+/// What a read is for.
+#[derive(Clone, Copy)]
+pub(crate) enum Purpose {
+    Request(RequestId),
+    Extent { peer: NodeId, volume: VolumeId, extent: u32, version: Index, at: Index },
+    Digest { extent: u32 },
+}
+
+struct Part {
+    len: u64,
+    /// Where in the journal it is, and in which payload there.
+    journal: Option<(u64, Payload)>,
+    data: Option<Bytes>,
+}
+
+/// A read under way. The token of a part is the job's number plus its place.
+pub(crate) struct ReadJob {
+    purpose: Purpose,
+    range: Range,
+    parts: Vec<Part>,
+    /// Parts that are not here yet.
+    outstanding: usize,
+    /// Parts in the journal from this one on are not being read yet.
+    next: usize,
+    /// Payloads that are being read, in bytes.
+    reading_bytes: u64,
+    /// A payload was no longer there when it had been read.
+    stale: bool,
+}
+
+impl ReadJob {
+    /// Reads payloads, as many as may be read at once. `number`: of this job.
+    fn read_payloads(&mut self, platform: &mut impl Platform, number: u64) {
+        while let Some(part) = self.parts.get(self.next) {
+            if let Some((_, payload)) = part.journal {
+                if self.reading_bytes > 0 && self.reading_bytes + payload.len > PAYLOADS_READ_BYTES_MAX {
+                    reach!("host: a read waits for payloads before it reads more");
+                    return;
+                }
+                self.reading_bytes += payload.len;
+                platform.read(number + self.next as u64, Area::Journal, payload.offset, payload.len);
+            }
+            self.next += 1;
+        }
+    }
+
+    pub(crate) fn into_pieces(self) -> Vec<Bytes> {
+        self.parts.into_iter().filter_map(|part| part.data).collect()
+    }
+}
+
+/// What zeroes are answered with. Nothing longer is read at once.
+static ZEROES: [u8; REQUEST_BYTES_MAX as usize] = [0; REQUEST_BYTES_MAX as usize];
+
+const _: () = assert!(EXTENT_BYTES <= REQUEST_BYTES_MAX);
+
+impl Host {
+    pub(crate) fn start_read(&mut self, platform: &mut impl Platform, purpose: Purpose, range: Range) {
+        if let Some(job) = self.gather(platform, purpose, range) {
+            self.read_complete(platform, job);
+        }
+    }
+
+    /// Begins a read, and gives it back if that was all because everything is in memory.
+    pub(crate) fn gather(
+        &mut self,
+        platform: &mut impl Platform,
+        purpose: Purpose,
+        range: Range,
+    ) -> Option<ReadJob> {
+        let segments = self.store.read(range);
+        let number = self.tokens(segments.len());
+        let parts = Vec::with_capacity(segments.len());
+        let mut job =
+            ReadJob { purpose, range, parts, outstanding: 0, next: 0, reading_bytes: 0, stale: false };
+        for (token, segment) in (number..).zip(segments) {
+            let mut journal = None;
+            let data = match segment.source {
+                Source::Memory(bytes) => Some(bytes),
+                Source::Zero => Some(Bytes::from_static(&ZEROES[..segment.len as usize])),
+                Source::Journal { offset, payload } => {
+                    journal = Some((offset, payload));
+                    None
+                }
+                Source::Volume => {
+                    platform.read(token, Area::Volume(range.volume), segment.offset, segment.len);
+                    None
+                }
+            };
+            job.outstanding += usize::from(data.is_none());
+            job.parts.push(Part { len: segment.len, journal, data });
+        }
+        if job.outstanding == 0 {
+            return Some(job);
+        }
+        job.read_payloads(platform, number);
+        self.reads.insert(number, job);
+        None
+    }
+
+    /// The number of the read that waits for this token.
+    pub(crate) fn job_of(&self, token: u64) -> Option<u64> {
+        let (&number, job) = self.reads.range(..=token).next_back()?;
+        job.parts.get((token - number) as usize).filter(|part| part.data.is_none()).map(|_| number)
+    }
+
+    pub(crate) fn piece_read(
+        &mut self,
+        platform: &mut impl Platform,
+        number: u64,
+        token: u64,
+        result: Result<Bytes, IoFailure>,
+    ) {
+        let Some(job) = self.reads.get_mut(&number) else { return };
+        let part = &mut job.parts[(token - number) as usize];
+        let data = match (result, part.journal) {
+            (Err(error), _) => Err(error.to_string()),
+            (Ok(bytes), None) if bytes.len() as u64 == part.len => Ok(bytes),
+            (Ok(bytes), Some((offset, payload))) if bytes.len() as u64 == payload.len => {
+                job.reading_bytes -= payload.len;
+                if self.store.holds(&payload) {
+                    payload.part(&bytes, offset, part.len).map_err(|damaged| damaged.to_string())
+                } else {
+                    reach!("host: the place of a payload was used again while it was read");
+                    job.stale = true;
+                    Ok(Bytes::new())
+                }
+            }
+            (Ok(_), _) => Err("too few bytes".to_owned()),
+        };
+        let failure = match data {
+            Ok(bytes) => {
+                part.data = Some(bytes);
+                job.outstanding -= 1;
+                if job.outstanding > 0 {
+                    return job.read_payloads(platform, number);
+                }
+                None
+            }
+            Err(detail) => Some(detail),
+        };
+        let Some(job) = self.reads.remove(&number) else { return };
+        if let Some(detail) = failure {
+            self.read_failed(platform, &job, &detail);
+        } else if job.stale && !planted(Bug::ReusedPlaceRead) {
+            self.start_read(platform, job.purpose, job.range);
+        } else {
+            self.read_complete(platform, job);
+        }
+    }
+
+    fn read_complete(&mut self, platform: &mut impl Platform, job: ReadJob) {
+        match job.purpose {
+            Purpose::Request(id) => {
+                // R10: what was read counts only if the lease still holds now that the read completes.
+                let answer = if platform.may_answer_reads() || planted(Bug::LeaseNotAsked) {
+                    Ok(job.into_pieces())
+                } else {
+                    Err(AnswerError::NoLease)
+                };
+                platform.complete(id, answer);
+            }
+            Purpose::Extent { peer, volume, extent, version, at } => {
+                let pieces = job.into_pieces();
+                let data = if pieces.iter().all(is_zero) { Bytes::new() } else { join(platform, pieces) };
+                let event = Event::ExtentLoaded { peer, volume, extent, version, at, data };
+                self.replica.handle(platform.now(), event);
+            }
+            Purpose::Digest { extent } => {
+                let volume = job.range.volume;
+                self.digest_extent(volume, extent, &job.into_pieces());
+                self.continue_digest(platform);
+            }
+        }
+    }
+
+    fn read_failed(&mut self, platform: &mut impl Platform, job: &ReadJob, detail: &str) {
+        let reason = format!(
+            "reading volume {} at {} ({} bytes) failed: {detail}",
+            job.range.volume, job.range.offset, job.range.len
+        );
+        match job.purpose {
+            Purpose::Request(id) => platform.complete(id, Err(AnswerError::Disk)),
+            Purpose::Digest { .. } => self.digest_failed(platform, &reason),
+            Purpose::Extent { .. } => {}
+        }
+        self.fail(platform, reason);
+    }
+
+    /// R10: another may be primary from now on and write what these do not see, even if the lease of this node goes on.
+    pub(crate) fn refuse_reads(&mut self, platform: &mut impl Platform) {
+        self.reads.retain(|_, job| {
+            let Purpose::Request(id) = job.purpose else { return true };
+            platform.complete(id, Err(AnswerError::Request(RequestError::NotPrimary)));
+            false
+        });
+    }
+
+    /// Reads one extent for a replica that is being copied to, as of the commit index of now.
+    pub(crate) fn load_extent(
+        &mut self,
+        platform: &mut impl Platform,
+        peer: NodeId,
+        volume: VolumeId,
+        extent: u32,
+    ) {
+        let version = self.store.version(volume, extent);
+        let at = self.store.log_state().commit;
+        let Some(range) = self.extent_range(volume, extent) else { return };
+        self.start_read(platform, Purpose::Extent { peer, volume, extent, version, at }, range);
+    }
+
+    pub(crate) fn extent_range(&self, volume: VolumeId, extent: u32) -> Option<Range> {
+        let bytes = *self.store.config().volumes.get(usize::from(volume.0))?;
+        let offset = u64::from(extent) * EXTENT_BYTES;
+        (offset < bytes).then(|| Range { volume, offset, len: EXTENT_BYTES.min(bytes - offset) })
+    }
+}
+
+fn join(platform: &mut impl Platform, mut pieces: Vec<Bytes>) -> Bytes {
+    if pieces.len() == 1 { pieces.swap_remove(0) } else { platform.join(pieces) }
+}
+
+pub(crate) fn is_zero(piece: &Bytes) -> bool {
+    // Of a volume that was discarded there may be terabytes of these.
+    std::ptr::eq(piece.as_ptr(), ZEROES.as_ptr())
+        || piece.chunks(BLOCK_BYTES as usize).all(|block| block == &ZEROES[..block.len()])
+}

@@ -1,0 +1,389 @@
+//! What a host does beyond its cores, as scenarios.
+
+mod lab;
+
+use crate::{AnswerError, Digest, DigestError, Happened, PAUSE_MS_MAX};
+use lab::{HERE, JOURNAL_BLOCKS, Lab, THERE, VOLUME, broken, filled, lazy, range, record, roomy};
+use mainstay_codec::{Envelope, Message};
+use mainstay_replica::{Op, RequestError, Role};
+use mainstay_store::{Area, Output, PAYLOADS_READ_BYTES_MAX, Tuning};
+use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Epoch, Index, REQUEST_BYTES_MAX, Range};
+
+#[test]
+fn a_write_completes_when_the_journal_has_it() {
+    let mut lab = Lab::primary(roomy());
+    let write = lab.write(3, 0xaa);
+    assert!(!lab.is_answered(write));
+    let journal_write = |output: &Output| matches!(output, Output::JournalWrite { .. });
+    assert!(lab.world.operations.iter().any(journal_write), "{:?}", lab.world.operations);
+    lab.settle();
+    assert_eq!(lab.world.answers[&write], Ok(Vec::new()));
+    let read = lab.read(3, 1);
+    assert_eq!(lab.content(read), filled(&[0xaa]), "from memory, at once");
+    let beyond = lab.read(1 << 20, 1);
+    assert_eq!(lab.error(beyond), AnswerError::Request(RequestError::Range));
+}
+
+#[test]
+fn a_read_spans_overlay_and_volume() {
+    for memory_bytes_max in [0, 1 << 20] {
+        let mut lab = Lab::primary(Tuning { memory_bytes_max, ..lazy() });
+        lab.world.blocks.put(Area::Volume(VOLUME), 0, &filled(&[1, 2, 3, 4, 5]));
+        lab.write(1, 0xaa);
+        lab.request(Op::Discard { range: range(3, 1) });
+        lab.settle();
+        let read = lab.read(0, 5);
+        assert!(!lab.is_answered(read));
+        assert_eq!(lab.world.reads.len(), if memory_bytes_max == 0 { 4 } else { 3 });
+        // The disk may be in no hurry to keep the order.
+        lab.world.reads.make_contiguous().reverse();
+        lab.answer_reads();
+        assert_eq!(lab.content(read), filled(&[1, 0xaa, 3, 0, 5]));
+    }
+}
+
+#[test]
+fn a_read_whose_place_in_the_journal_was_used_again_is_done_anew() {
+    let mut lab = Lab::primary(lazy());
+    lab.write(0, 0x11);
+    lab.settle();
+    let read = lab.read(0, 1);
+    let old = lab.the_read();
+    assert_eq!(old.area, Area::Journal);
+    for fill in 0..JOURNAL_BLOCKS as u8 {
+        lab.write(5, fill);
+        lab.settle();
+    }
+    let found = lab.world.blocks.get(old.area, old.offset, old.len);
+    assert_ne!(found, filled(&[0x11]), "the place was used again, or this test shows nothing");
+    lab.world.reads.clear();
+    lab.answer(old, Ok(found));
+    assert!(!lab.is_answered(read));
+    assert_eq!(lab.the_read().area, Area::Volume(VOLUME));
+    lab.answer_reads();
+    assert_eq!(lab.content(read), filled(&[0x11]));
+    lab.answer(old, Ok(filled(&[9]).into()));
+    assert_eq!(lab.failures(), 0, "an answer that nobody waits for is ignored");
+}
+
+#[test]
+fn a_read_that_completes_without_lease_is_refused() {
+    let mut lab = Lab::primary(lazy());
+    let read = lab.read(0, 1);
+    lab.the_read();
+    lab.world.lease = false;
+    lab.answer_reads();
+    assert_eq!(lab.error(read), AnswerError::NoLease);
+    lab.world.lease = true;
+    let again = lab.read(0, 1);
+    lab.answer_reads();
+    assert_eq!(lab.content(again), filled(&[0]));
+}
+
+#[test]
+fn a_read_in_flight_is_refused_when_another_becomes_primary() {
+    let mut lab = Lab::primary(lazy());
+    let read = lab.read(0, 1);
+    lab.host.record(lab.world.now, record(2, 2, THERE.node));
+    lab.settle();
+    assert_eq!(lab.host.role(), Role::Secondary);
+    assert_eq!(lab.error(read), AnswerError::Request(RequestError::NotPrimary));
+    // The lease of the node goes on; the answer would be the content before the other's writes.
+    lab.answer_reads();
+    assert_eq!(lab.failures(), 0);
+}
+
+#[test]
+fn a_failed_read_ends_the_use_of_the_disk() {
+    let mut lab = Lab::primary(Tuning { destage_start_bytes: 0, ..lazy() });
+    let reads = [lab.read(0, 1), lab.read(1, 1)];
+    lab.write(5, 1);
+    assert!(lab.step(), "the journal write");
+    assert!(
+        matches!(lab.world.operations.make_contiguous(), [Output::MetaWrite { .. }]),
+        "destaging has begun"
+    );
+    let failed = lab.world.reads.pop_front().expect("two reads");
+    lab.answer(failed, Err(broken()));
+    assert_eq!(lab.error(reads[0]), AnswerError::Disk);
+    assert!(lab.host.failed().is_some_and(|reason| reason.contains("the disk is broken")));
+    assert_eq!(lab.host.role(), Role::Fenced);
+    assert!(lab.step());
+    assert!(lab.world.operations.is_empty(), "nothing follows on the operation that was in flight");
+    lab.answer_reads();
+    let failed = lab.request(Op::Flush);
+    assert_eq!(lab.error(failed), AnswerError::Request(RequestError::StoreFailed));
+}
+
+#[test]
+fn a_failure_is_said_once() {
+    let mut lab = Lab::primary(lazy());
+    lab.read(0, 1);
+    lab.write(5, 1);
+    let read = lab.the_read();
+    lab.answer(read, Err(broken()));
+    let Some(Output::JournalWrite { op, .. }) = lab.world.operations.pop_front() else {
+        panic!("the write is in flight");
+    };
+    lab.host.store_done(op, Err(broken()));
+    lab.settle();
+    assert_eq!(lab.failures(), 1);
+}
+
+#[test]
+fn a_short_read_is_a_failed_read() {
+    let mut lab = Lab::primary(lazy());
+    let read = lab.read(0, 2);
+    let asked = lab.the_read();
+    lab.answer(asked, Ok(filled(&[0]).into()));
+    assert_eq!(lab.error(read), AnswerError::Disk);
+}
+
+/// What is asked for, of which the journal gives back something else than was written.
+fn decayed(ask: impl FnOnce(&mut Lab)) -> Lab {
+    let mut lab = Lab::primary(lazy());
+    lab.request(Op::Write { range: range(0, 3), payload: filled(&[1, 2, 3]).into() });
+    lab.settle();
+    lab.write(1, 9);
+    lab.settle();
+    ask(&mut lab);
+    let payload = *lab.world.reads.iter().find(|read| read.area == Area::Journal).expect("it left memory");
+    assert_eq!(payload.len, 3 * BLOCK_BYTES, "the checksum is of the whole payload");
+    // The block that was overwritten since: not one of those that are wanted, which would otherwise look well.
+    let mut damaged = lab.world.blocks.get(payload.area, payload.offset, payload.len).to_vec();
+    damaged[BLOCK_BYTES as usize + 100] ^= 1;
+    lab.world.blocks.put(payload.area, payload.offset, &damaged);
+    lab.answer_reads();
+    let reason = lab.host.failed().expect("a damaged journal is not used any more");
+    assert!(reason.contains("journal record of entry i2 is damaged"), "{reason}");
+    assert_eq!((lab.failures(), lab.host.role()), (1, Role::Fenced));
+    lab
+}
+
+#[test]
+fn what_decayed_in_the_journal_is_not_answered() {
+    let mut read = None;
+    let lab = decayed(|lab| read = Some(lab.read(0, 1)));
+    assert_eq!(lab.error(read.expect("it was asked for")), AnswerError::Disk);
+}
+
+#[test]
+fn what_decayed_in_the_journal_is_not_copied() {
+    let lab = decayed(|lab| {
+        let Lab { host, world, .. } = lab;
+        host.load_extent(world, THERE.node, VOLUME, 0);
+    });
+    let copied = |(_, _, envelope): &(_, _, Envelope)| matches!(envelope.message, Message::CopyExtent { .. });
+    assert!(!lab.world.sent.iter().any(copied), "{:?}", lab.world.sent);
+}
+
+#[test]
+fn what_decayed_in_the_journal_is_not_digested() {
+    let lab = decayed(|lab| lab.host.start_digest(&mut lab.world).expect("none is being made"));
+    let disk = |h: &Happened| matches!(h, Happened::Digested(Err(DigestError::Disk(_))));
+    assert!(lab.world.happened.iter().any(disk), "{:?}", lab.world.happened);
+}
+
+#[test]
+fn parts_of_entries_are_cut_out_of_their_payloads() {
+    let mut lab = Lab::primary(lazy());
+    lab.request(Op::Write { range: range(0, 4), payload: filled(&[1, 2, 3, 4]).into() });
+    lab.settle();
+    lab.write(1, 9);
+    lab.settle();
+    let read = lab.read(0, 4);
+    lab.answer_reads();
+    assert_eq!(lab.content(read), filled(&[1, 9, 3, 4]));
+    let part = lab.read(2, 1);
+    lab.answer_reads();
+    assert_eq!(lab.content(part), filled(&[3]));
+}
+
+#[test]
+fn payloads_that_are_read_for_one_answer_are_bounded() {
+    let mut lab = Lab::with_journal(lazy(), 2 * EXTENT_BYTES + 8 * BLOCK_BYTES, 4096);
+    lab.promote();
+    let blocks = REQUEST_BYTES_MAX / BLOCK_BYTES;
+    // Of each but the last one block is left to see.
+    for fill in 0..4 {
+        let payload = filled(&[fill]).repeat(blocks as usize);
+        let write = lab.request(Op::Write { range: range(u64::from(fill), blocks), payload: payload.into() });
+        lab.settle();
+        assert_eq!(lab.world.answers[&write], Ok(Vec::new()));
+    }
+    let read = lab.read(0, 4);
+    let mut reads = 0;
+    while let Some(read) = lab.world.reads.pop_front() {
+        let in_flight = read.len + lab.world.reads.iter().map(|read| read.len).sum::<u64>();
+        assert!(in_flight <= PAYLOADS_READ_BYTES_MAX, "{in_flight} bytes");
+        reads += 1;
+        let bytes = lab.world.blocks.get(read.area, read.offset, read.len);
+        lab.answer(read, Ok(bytes));
+    }
+    assert_eq!(reads, 4);
+    assert_eq!(lab.content(read), filled(&[0, 1, 2, 3]));
+}
+
+#[test]
+fn a_message_of_the_wrong_direction_is_dropped() {
+    let mut lab = Lab::new(lazy());
+    assert!(
+        !lab.hear(true, HERE.incarnation, Message::Attach),
+        "only who opened a connection may be primary"
+    );
+    assert!(lab.world.sent.is_empty() && lab.host.store().promised() == Epoch(0));
+    assert!(lab.hear(false, HERE.incarnation, Message::Attach));
+    let [(to, answer, envelope)] = &lab.world.sent[..] else { panic!("{:?}", lab.world.sent) };
+    assert!(*to == THERE.node && *answer && matches!(envelope.message, Message::AttachReply(_)));
+    assert_eq!(lab.host.store().promised(), Epoch(1));
+    assert!(!lab.hear(false, HERE.incarnation, Message::Ack { durable: Index(1) }));
+}
+
+#[test]
+fn a_lagging_peer_is_fed_from_the_journal() {
+    let mut lab = Lab::primary(lazy());
+    for fill in 1..=3 {
+        lab.write(0, fill);
+        lab.settle();
+    }
+    lab.attach_empty_peer();
+    assert_eq!(lab.appended(), [], "they are being read");
+    assert_eq!(lab.world.reads.len(), 4);
+    lab.answer_reads();
+    assert_eq!(lab.appended(), [Index(1), Index(2), Index(3), Index(4)]);
+}
+
+#[test]
+fn a_damaged_batch_in_the_journal_is_not_sent() {
+    let mut lab = Lab::primary(lazy());
+    lab.write(0, 1);
+    lab.settle();
+    lab.attach_empty_peer();
+    let damaged = *lab.world.reads.back().expect("the write is read");
+    lab.world.blocks.put(Area::Journal, damaged.offset + damaged.len - BLOCK_BYTES, &filled(&[0xee]));
+    lab.answer_reads();
+    assert_eq!(lab.appended(), []);
+    assert!(lab.host.failed().is_some_and(|reason| reason.contains("damaged")));
+}
+
+#[test]
+fn what_is_read_for_a_peer_and_then_overwritten_is_no_damage() {
+    let mut lab = Lab::primary(lazy());
+    lab.write(0, 1);
+    lab.settle();
+    lab.attach_empty_peer();
+    for fill in 0..JOURNAL_BLOCKS as u8 {
+        lab.write(5, fill);
+        lab.settle();
+    }
+    lab.answer_reads();
+    lab.settle();
+    assert_eq!(lab.failures(), 0);
+    assert!(!lab.appended().contains(&Index(1)), "the journal does not reach back any more");
+    let copy = |(_, _, envelope): &(_, _, Envelope)| matches!(envelope.message, Message::CopyBegin { .. });
+    assert!(lab.world.sent.iter().any(copy), "{:?}", lab.world.sent);
+}
+
+#[test]
+fn loads_of_a_former_primary_are_forgotten() {
+    let mut lab = Lab::primary(lazy());
+    lab.write(0, 1);
+    lab.settle();
+    lab.attach_empty_peer();
+    lab.host.record(lab.world.now, record(2, 2, THERE.node));
+    lab.settle();
+    // A cut may have put something else where this is being read; that is no damage.
+    for read in std::mem::take(&mut lab.world.reads) {
+        lab.answer(read, Ok(filled(&[0xee, 0xee]).into()));
+    }
+    assert_eq!((lab.failures(), lab.appended()), (0, Vec::new()));
+}
+
+#[test]
+fn equal_content_gives_equal_digests_wherever_it_lies() {
+    // In the journal, in memory, in the volume: the overlay makes no difference.
+    let destaging = Tuning { destage_start_bytes: 0, ..lazy() };
+    let digests = [lazy(), roomy(), destaging].map(|tuning| {
+        let mut lab = Lab::primary(tuning);
+        for (block, fill) in [(0, 1), (256, 2), (257, 3), (0, 4)] {
+            lab.write(block, fill);
+        }
+        let zeroes = lab.request(Op::WriteZeroes { range: range(515, 2) });
+        lab.settle();
+        assert_eq!(lab.world.answers[&zeroes], Ok(Vec::new()));
+        let digest = lab.digest().expect("nothing moves");
+        assert_eq!(digest.index, Index(6));
+        assert!(lab.host.start_digest(&mut lab.world).is_ok(), "the next one can be made");
+        digest.volumes
+    });
+    assert_ne!(digests[0], [0]);
+    assert!(digests.iter().all(|digest| *digest == digests[0]), "{digests:?}");
+
+    let mut lab = Lab::primary(lazy());
+    lab.write(0, 4);
+    lab.write(256, 2);
+    lab.settle();
+    let without = lab.digest().expect("nothing moves");
+    lab.write(257, 3);
+    lab.settle();
+    let with = lab.digest().expect("nothing moves");
+    assert_ne!(without.volumes, with.volumes);
+    assert_eq!(with.volumes, digests[0], "zeroes that were written are zeroes that never were");
+}
+
+#[test]
+fn a_digest_of_a_moving_log_is_refused() {
+    let mut lab = Lab::primary(lazy());
+    lab.write(0, 1);
+    lab.settle();
+    lab.host.start_digest(&mut lab.world).expect("none is being made");
+    assert_eq!(lab.host.start_digest(&mut lab.world), Err(DigestError::Busy));
+    lab.write(0, 2);
+    lab.settle();
+    assert_eq!(lab.digested(), None);
+    lab.answer_reads();
+    assert_eq!(lab.digested(), Some(Err(DigestError::Moved)));
+
+    lab.host.start_digest(&mut lab.world).expect("none is being made");
+    let read = lab.world.reads.pop_front().expect("a read");
+    lab.answer(read, Err(broken()));
+    let disk = |h: &Happened| matches!(h, Happened::Digested(Err(DigestError::Disk(_))));
+    assert!(lab.world.happened.iter().any(disk), "{:?}", lab.world.happened);
+}
+
+#[test]
+fn a_digest_of_a_discarded_volume_needs_no_disk_and_little_stack() {
+    let bytes: u64 = 64 << 30;
+    let mut lab = Lab::sized(lazy(), bytes);
+    lab.promote();
+    for offset in (0..bytes).step_by(2 << 30) {
+        lab.request(Op::Discard { range: Range { volume: VOLUME, offset, len: 2 << 30 } });
+    }
+    // The store is told, and has no time to destage.
+    while lab.host.store().log_state().commit < Index(33) {
+        assert!(lab.step());
+    }
+    lab.host.start_digest(&mut lab.world).expect("none is being made");
+    assert!(lab.world.reads.is_empty(), "{} reads", lab.world.reads.len());
+    assert_eq!(lab.digested(), Some(Ok(Digest { index: Index(33), volumes: vec![0] })));
+}
+
+#[test]
+fn a_pause_ends_by_itself() {
+    let mut lab = Lab::new(lazy());
+    assert!(!lab.host.pause(lab.world.now), "not the primary");
+    lab.promote();
+    assert!(lab.host.pause(lab.world.now));
+    lab.settle();
+    assert!(lab.world.happened.iter().any(|h| matches!(h, Happened::Paused { .. })));
+    let write = lab.write(0, 1);
+    lab.settle();
+    assert!(!lab.is_answered(write));
+    let end = lab.world.now.plus_ms(PAUSE_MS_MAX);
+    assert_eq!((lab.host.paused_until(), lab.host.next_deadline()), (Some(end), Some(end)));
+    lab.world.now = end;
+    lab.host.tick(end);
+    lab.settle();
+    assert_eq!(lab.host.paused_until(), None);
+    assert_eq!(lab.world.answers[&write], Ok(Vec::new()));
+}

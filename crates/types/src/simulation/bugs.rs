@@ -1,0 +1,192 @@
+//! The bugs that can be planted, each under the rule that it leaves out.
+//!
+//! Rules that small models found to lose data when left out, and the bugs that stand for them:
+//!
+//! | left out | planted as |
+//! |---|---|
+//! | shrink only after the change is known | `ShrinkBeforeKnown` |
+//! | promote only members of the ISS | `OutsiderPromoted` |
+//! | record a member only when it has everything; require it before | `GrowBeforeCaughtUp`, `GrowBeforeRequired` |
+//! | keep a join whose outcome is open | `GiveUpJoin`, and on the other side `OldChangeApplied` |
+//! | epochs are checked at replicas | `NoEpochCheck` |
+//! | what was acknowledged from memory does not keep a crashed member in sync | `AckOnReceipt` |
+//! | four rules of write quorums below the ISS | they do not apply: every member acknowledges (R2) |
+//!
+//! The four are: recover before serving, seal before reading, compare epochs and not only lengths, begin with an epoch
+//! start. The last one holds here too, for another reason, and its bug is `ServeAtOnce`.
+//!
+//! R17 has no bug yet because scrub, snapshot and resize are not entries yet; R23 to R25 are not the simulator's.
+
+macro_rules! bugs {
+    ($($(#[doc = $doc:literal])* $name:ident($rule:literal),)*) => {
+        /// A rule that is left out. The texts say what goes wrong.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+        pub enum Bug {
+            $($(#[doc = $doc])* $name,)*
+        }
+
+        /// All of them, in the order of the rules.
+        pub const BUGS: &[BugInfo] = &[
+            $(BugInfo { bug: Bug::$name, name: stringify!($name), rule: $rule, what: concat!($($doc),*) },)*
+        ];
+    };
+}
+
+/// What a table of bugs shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BugInfo {
+    pub bug: Bug,
+    pub name: &'static str,
+    /// The rule of DESIGN.md, such as `R4`.
+    pub rule: &'static str,
+    pub what: &'static str,
+}
+
+bugs! {
+    /// A replica accepts a lower epoch than it has promised.
+    NoEpochCheck("R1"),
+    /// A replica answers and sequences in an epoch before its promise is durable.
+    PromiseNotAwaited("R1"),
+    /// A promise is kept in memory only.
+    PromiseNotPersisted("R1"),
+    /// An entry counts as committed when the primary alone holds it.
+    CommitAlone("R2"),
+    /// Commits do not wait for a member that is disconnected.
+    CommitWithoutDisconnected("R2"),
+    /// What a replica acknowledged counts before it is durable there.
+    AckOnReceipt("R2"),
+    /// A member stops counting when its removal is proposed, not when it is known.
+    ShrinkBeforeKnown("R3"),
+    /// A joiner is recorded before commits wait for it.
+    GrowBeforeRequired("R4"),
+    /// A joiner is recorded before it holds everything that was acknowledged.
+    GrowBeforeCaughtUp("R4"),
+    /// A join is given up although its proposal may still happen.
+    GiveUpJoin("R4"),
+    /// A change of the ISS counts although the record has moved on since it was proposed.
+    OldChangeApplied("R4"),
+    /// A restarted primary goes on in the epoch that it may have served before.
+    SameEpochTwice("R5"),
+    /// A primary goes on although the record names another.
+    KeepsServing("R5"),
+    /// A replica outside the ISS is promoted and takes a place in it.
+    OutsiderPromoted("R5"),
+    /// A promotion does not raise the epoch.
+    EpochNotRaised("R5"),
+    /// A new primary serves before its epoch start is committed.
+    ServeAtOnce("R6"),
+    /// A new primary serves when it alone holds its epoch start.
+    EpochStartAlone("R6"),
+    /// A service is started before the primary serves.
+    ServiceBeforeEpochStart("R6"),
+    /// A tail of another epoch is not cut.
+    NoCut("R7"),
+    /// A secondary takes for committed whatever it holds.
+    DurableIsCommitted("R7"),
+    /// Reads and backing stores see entries that are durable but not committed.
+    UncommittedApplied("R7"),
+    /// A peer that refused is never asked again, so it stays behind for ever.
+    AskOnce("R7"),
+    /// A node without data is named primary when no member can be.
+    WitnessPromoted("R8"),
+    /// A replica answers for another disk content, and is promoted with it.
+    DiskNotChecked("R9"),
+    /// A member with a new, empty disk stays in the ISS.
+    NewDiskStaysInSync("R9"),
+    /// A lease counts from when the acknowledgement came, not from when the heartbeat was sent.
+    LeaseFromReceipt("R10"),
+    /// A voter waits only for the length of a lease, without the margin for clock rates.
+    MarginLeftOut("R10"),
+    /// A voter suspects a node before its lease can have ended.
+    SuspectsTooEarly("R10"),
+    /// A voter acknowledges a generation that it suspected.
+    SuspectAcknowledged("R10"),
+    /// A voter tells a suspicion that a restart makes it forget.
+    SuspicionNotPersisted("R10"),
+    /// A node counts as dead when one voter suspects it.
+    OneSuspicionKills("R10"),
+    /// A node that rejoins keeps its generation, so what was said of the dead one still counts.
+    GenerationReused("R10"),
+    /// A late report of an earlier generation's death kills the present one.
+    OldDeathCounts("R10"),
+    /// A read is answered although the lease has ended by the time it completes.
+    LeaseNotAsked("R10"),
+    /// The last living member leaves the ISS, and nobody can be promoted any more.
+    IssEmptied("R11"),
+    /// A damaged record that was durable is cut like a torn tail.
+    CorruptionTruncated("R12"),
+    /// A torn tail is taken for damage when something behind it is whole.
+    TornTakenForDamaged("R12"),
+    /// Records that were cut count again after a restart.
+    VoidIgnored("R12"),
+    /// The payload of an entry is taken from journal and network without looking at its checksum.
+    PayloadNotChecked("R12"),
+    /// A copied extent is taken from the network without looking at its checksum.
+    ExtentNotChecked("R12"),
+    /// A write that failed counts as done.
+    FailedWriteIgnored("R13"),
+    /// A flush that failed counts as done.
+    FailedFlushIgnored("R13"),
+    /// The superblock is written before the volumes are flushed.
+    FlushSkipped("R14"),
+    /// The journal is reused before the checkpoint is durable.
+    TrimTooEarly("R14"),
+    /// What was read from the journal is used although its place was given to other entries meanwhile.
+    ReusedPlaceRead("R14"),
+    /// Only the first pair of superblock copies is written.
+    OnePairWritten("R14"),
+    /// Entries do not raise the versions of their extents.
+    VersionsTooOld("R14"),
+    /// The superblock goes on naming the older version table.
+    SlotNotTurned("R14"),
+    /// Destaging a block forgets the newer entry over it.
+    DestageForgetsNewer("R14"),
+    /// A discard is logged and never done.
+    DiscardForgotten("R15"),
+    /// The last block of a zeroed range keeps its content in the backing store.
+    ZeroesTooShort("R15"),
+    /// The target of a copy is not marked inconsistent on its disk.
+    CopyNotMarked("R16"),
+    /// A copied extent keeps its old version, so that the next copy from here leaves it out.
+    CopyVersionForgotten("R16"),
+    /// The target of a copy joins the ISS before it is whole.
+    JoinWhileCopied("R16"),
+    /// A copy target calls itself whole before it is.
+    CopyEndsEarly("R16"),
+    /// A copy target is whole although newer content was sent than its log reaches to.
+    CopyNeedsNothing("R16"),
+    /// Only extents that changed since the copy began are copied.
+    CopyListsNothing("R16"),
+    /// A copy that starts over asks only for what changed since the first one began.
+    CopyForgetsBase("R16"),
+    /// An extent that is copied late overwrites what was destaged since.
+    CopyOverwritesNewer("R16"),
+    /// Destaging and copying write the same block at the same time.
+    WritesOverlap("R16"),
+    /// Content that was read for an earlier copy is used in a later one.
+    StaleExtent("R16"),
+    /// The journal's reserve for epoch starts is given to writes.
+    ReserveSpent("R18"),
+    /// The primary's role ends and is handed over while its service still runs.
+    HandedOverTooEarly("R19"),
+    /// A step that could not be undone counts as undone.
+    FailedUndoCounts("R19"),
+    /// A service that could not be killed counts as silent.
+    FailedKillCounts("R19"),
+    /// A service starts again in the epoch in which its lease ended.
+    SpentEpochRuns("R19"),
+    /// A primary waits for ever for a member that is disconnected.
+    WaitForever("R20"),
+    /// A stop undoes only the last step.
+    UndoneHalfway("R21"),
+    /// A late answer to an earlier step counts for the present one.
+    AnyAnswerCounts("R21"),
+    /// A restarted agent forgets what it had started.
+    RestartForgets("R21"),
+    /// A service that fails is tried again without end.
+    AttemptsUnlimited("R21"),
+    /// A service that failed on one node is neither moved nor halted.
+    FailureForgotten("R21"),
+    /// An address is taken without asking whether another node has it.
+    AddressNotProbed("R22"),
+}
