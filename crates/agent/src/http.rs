@@ -137,7 +137,7 @@ async fn status(Shared(agent): App) -> Answer<StatusView> {
         };
         let view = member.log.view();
         let live = agent.ask_all(&member, &view);
-        let advice = advise(&agent, &member, &view);
+        let advice = advise(&agent, &member, &view, &live);
         let mut lines: Vec<String> = advice.iter().map(words).collect();
         if !engine.connected {
             lines.insert(0, "the engine of this node does not answer: start it".to_owned());
@@ -154,11 +154,12 @@ async fn status(Shared(agent): App) -> Answer<StatusView> {
     .await
 }
 
-fn advise(agent: &Agent, member: &Member, view: &View) -> Vec<Advice> {
+fn advise(agent: &Agent, member: &Member, view: &View, live: &Live) -> Vec<Advice> {
     let own = member.identity.node;
     let unreachable: BTreeSet<NodeId> =
         view.state.nodes.keys().copied().filter(|&node| node != own && !agent.is_connected(node)).collect();
-    advice(&view.state, &Observations { unreachable, has_leader: view.leader.is_some() })
+    let silent = view.state.nodes.keys().copied().filter(|node| !live.engines.contains_key(node)).collect();
+    advice(&view.state, &Observations { unreachable, silent, has_leader: view.leader.is_some() })
 }
 
 fn words(advice: &Advice) -> String {
@@ -182,7 +183,7 @@ async fn resources(Shared(agent): App) -> Answer<Vec<ResourceView>> {
         let member = agent.member()?;
         let view = member.log.view();
         let live = agent.ask_all(&member, &view);
-        Ok(with_advice(views::resources(&view.state, &live), &advise(&agent, &member, &view)))
+        Ok(with_advice(views::resources(&view.state, &live), &advise(&agent, &member, &view, &live)))
     })
     .await
 }
@@ -200,7 +201,7 @@ fn resource_view(agent: &Agent, member: &Member, name: &str) -> Result<ResourceV
     let resource = find_resource(&view, name)?;
     let live = agent.ask_all(member, &view);
     let shown = vec![views::resource(&view.state, resource, &live)];
-    let shown = with_advice(shown, &advise(agent, member, &view)).pop();
+    let shown = with_advice(shown, &advise(agent, member, &view, &live)).pop();
     shown.ok_or_else(|| unknown_resource(name))
 }
 

@@ -5,6 +5,8 @@
 //!   suspicions are made durable on a second thread, proposals are handed over, frames are queued.
 //! - A suspicion is reported only after it is durable, and is known again after a restart.
 //! - The engine hears of a longer lease at once.
+//! - The reconciler gets a view of the log only from here, after this thread has taken it: it may then say that this
+//!   node acts on the voters of that view, because leases are counted by them already (R10).
 
 use crate::clock::boot_now;
 use crate::engine_link::EngineLink;
@@ -19,7 +21,7 @@ use mainstay_types::{NodeId, Time};
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
@@ -30,7 +32,7 @@ const QUEUE_MAX: usize = 1024;
 
 enum Input {
     Event(Event),
-    Leader(bool),
+    View(Box<View>),
     Stop,
 }
 
@@ -43,6 +45,8 @@ pub struct LeaseKeeper {
 
 /// Called whenever the end of the lease moved.
 pub type OnLease = Box<dyn Fn(Time) + Send>;
+/// Called with every view of the log, after leases are counted by it. Must not wait.
+pub type OnView = Box<dyn Fn(View) + Send>;
 
 /// Starts the threads. `path` is the file of the suspicions.
 ///
@@ -55,6 +59,7 @@ pub fn start(
     log: Arc<dyn ConsensusLog>,
     engine: EngineLink,
     on_lease: OnLease,
+    on_view: OnView,
 ) -> Result<LeaseKeeper, RaftStoreError> {
     let database = open_database(path)?;
     let failed = |source: redb::Error| RaftStoreError::Database {
@@ -71,12 +76,8 @@ pub fn start(
     let until = keeper.until.clone();
     let views = queue;
     let voters_log = log.clone();
-    // A view must not get lost, and must be here before the reconciler acts on the same state. The thread takes
-    // it soon: it waits for nothing but the engine's socket, and there not long.
-    log.subscribe(Box::new(move |view: &View| {
-        drop(views.send(Input::Event(Event::View(lease::View::of(&view.state)))));
-        drop(views.send(Input::Leader(view.is_leader)));
-    }));
+    // A view must not get lost. The thread takes it soon: it waits for nothing but the engine's socket, and there not long.
+    log.subscribe(Box::new(move |view: &View| drop(views.send(Input::View(Box::new(view.clone()))))));
     spawn("agent-lease", move || {
         let runner = Runner {
             machine,
@@ -84,9 +85,10 @@ pub fn start(
             log: voters_log,
             engine,
             on_lease,
+            on_view,
             persist,
             until,
-            is_leader: AtomicBool::new(false),
+            is_leader: false,
         };
         runner.run(&inputs);
     });
@@ -121,9 +123,10 @@ struct Runner {
     log: Arc<dyn ConsensusLog>,
     engine: EngineLink,
     on_lease: OnLease,
+    on_view: OnView,
     persist: Sender<Suspect>,
     until: Arc<AtomicU64>,
-    is_leader: AtomicBool,
+    is_leader: bool,
 }
 
 impl Runner {
@@ -132,7 +135,11 @@ impl Runner {
             let wait_us = self.machine.next_deadline().0.saturating_sub(boot_now().0);
             match inputs.recv_timeout(Duration::from_micros(wait_us)) {
                 Ok(Input::Event(event)) => self.machine.handle(boot_now(), event),
-                Ok(Input::Leader(is_leader)) => self.is_leader.store(is_leader, Ordering::Relaxed),
+                Ok(Input::View(view)) => {
+                    self.is_leader = view.is_leader;
+                    self.machine.handle(boot_now(), Event::View(lease::View::of(&view.state)));
+                    (self.on_view)(*view);
+                }
                 Ok(Input::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {}
             }
@@ -172,7 +179,7 @@ impl Runner {
                 (self.on_lease)(until);
             }
             Effect::ProposeDead(Suspect { node, generation }) => {
-                if self.is_leader.load(Ordering::Relaxed) {
+                if self.is_leader {
                     self.log.submit(Command::NodeDead { node, generation });
                 }
             }
@@ -234,6 +241,92 @@ fn save(database: &Database, suspect: Suspect) -> Result<(), redb::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::raft::ProposeError;
+    use mainstay_control::State;
+    use mainstay_control::state::{Entry, Outcome, Settings};
+    use std::sync::Mutex;
+
+    type Listener = Box<dyn Fn(&View) + Send>;
+
+    /// A log that says what the test wants.
+    struct TestLog {
+        view: View,
+        listener: Mutex<Option<Listener>>,
+    }
+
+    impl ConsensusLog for TestLog {
+        fn propose(&self, _: Command, _: Duration) -> Result<Outcome, ProposeError> {
+            Err(ProposeError::Stopped)
+        }
+
+        fn submit(&self, _: Command) {}
+
+        fn view(&self) -> View {
+            self.view.clone()
+        }
+
+        fn subscribe(&self, listener: Listener) {
+            listener(&self.view);
+            *self.listener.lock().unwrap() = Some(listener);
+        }
+    }
+
+    fn apply(state: &State, command: Command) -> View {
+        let mut state = state.clone();
+        assert!(state.apply(Entry { at_ms: 0, command }).is_ok());
+        View { state: Arc::new(state), ..View::default() }
+    }
+
+    fn node(name: &str) -> Command {
+        Command::AddNode {
+            name: name.into(),
+            agent_addr: format!("127.0.0.{}:1", name.len()),
+            engine_addr: format!("127.0.0.{}:2", name.len()),
+            voter: true,
+            nonce: name.len() as u64,
+        }
+    }
+
+    /// R10: whoever acts on a view says that it counts by its voters.
+    #[test]
+    fn nobody_gets_a_view_by_which_leases_are_not_counted_yet() {
+        let dir = tempfile::tempdir().unwrap();
+        let init = Command::InitCluster { id: 1, name: "c".into(), settings: Settings::default() };
+        let alone = apply(&apply(&State::default(), init).state, node("a"));
+        let log = Arc::new(TestLog { view: alone.clone(), listener: Mutex::default() });
+        let (views, seen) = channel();
+        let (leases, granted) = channel();
+        let (release, released) = channel::<()>();
+        // The thread is held up where it says that this node, the only voter, has a lease.
+        let on_lease = move |until| {
+            let _ = leases.send(until);
+            let _ = released.recv();
+        };
+        let keeper = start(
+            NodeId(1),
+            &dir.path().join("suspects.redb"),
+            Transport::new(),
+            log.clone(),
+            EngineLink::start(&dir.path().join("engine.sock"), |_| ()),
+            Box::new(on_lease),
+            Box::new(move |view: View| drop(views.send(view))),
+        )
+        .unwrap();
+        let patience = Duration::from_secs(20);
+        assert!(granted.recv_timeout(patience).unwrap() > Time(0));
+        assert_eq!(seen.recv_timeout(patience).unwrap().state.voters().len(), 1);
+        let voters_version = alone.state.voters_version;
+        let seen_by = apply(&alone.state, Command::VotersSeen { node: NodeId(1), voters_version });
+        let two = apply(&seen_by.state, node("bb"));
+        log.listener.lock().unwrap().as_ref().unwrap()(&two);
+        assert!(
+            seen.recv_timeout(Duration::from_millis(50)).is_err(),
+            "leases are still counted by one voter"
+        );
+        drop(release);
+        assert_eq!(seen.recv_timeout(patience).unwrap().state.voters().len(), 2);
+        keeper.stop();
+    }
 
     #[test]
     fn suspicions_are_known_again_after_a_restart() {

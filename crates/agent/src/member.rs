@@ -98,7 +98,7 @@ impl Member {
             places,
         });
         engine_inputs.connect(node.clone());
-        let leases = node.clone();
+        let (leases, views) = (node.clone(), node.clone());
         let lease = lease::start(
             identity.node,
             &suspects_path(&options.state_dir),
@@ -106,6 +106,7 @@ impl Member {
             Arc::new(log.clone()),
             engine,
             Box::new(move |until| leases.send(Input::Lease(until))),
+            Box::new(move |view| views.send(Input::State(view))),
         )?;
         Ok(Self { identity, log, lease, node, replicas, transport, last_event })
     }

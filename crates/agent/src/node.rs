@@ -3,16 +3,20 @@
 //! Guarantees
 //! - It decides nothing: `mainstay_control::reconcile::plan` says what is due. Called after every change and at
 //!   least once per second.
-//! - It never waits long: replicas are handled on threads of their own, one job per replica at a time, services by
-//!   their runners, proposals by the log's thread.
-//! - The engine knows what to silence before a service starts (R19). Without its confirmation nothing starts.
+//! - It waits for nobody: replicas are handled on threads of their own, one job per replica at a time, services by
+//!   their runners, proposals by the log's thread, and the engine is told by another (see [`crate::teller`]). A service
+//!   is killed before anything else is looked at.
+//! - The engine knows what to silence before a service starts (R19). Without its confirmation nothing starts, and with
+//!   it only if the lease still allows it (R10).
 //! - The state of a service is reported until the cluster state says the same.
 
 use crate::clock::boot_now;
 use crate::engine_link::{EngineInput, EngineLink};
+use crate::guard::{Guard, Wanted};
 use crate::raft::{ConsensusLog, View};
-use crate::replicas::Replicas;
+use crate::replicas::{self, Replicas};
 use crate::service::runner::{Done, OnDone, Places, Runner};
+use crate::teller::Teller;
 use crate::threads::{lock, spawn};
 use mainstay_api::engine::{
     self, DataState, EngineError, EngineEvent, GuardEntry, ProposalEvent, ProposedChange, ReplicaStatus,
@@ -22,7 +26,7 @@ use mainstay_control::State;
 use mainstay_control::reconcile::{self, Action, Observed, ReplicaObserved, Role, ServiceObserved};
 use mainstay_control::state::{Command, IssChange, ServicePhase};
 use mainstay_ha::{Event, Report};
-use mainstay_types::{Epoch, NodeId, ResourceId, Time};
+use mainstay_types::{ConfigVersion, Epoch, NodeId, ResourceId, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -38,15 +42,28 @@ const REPEAT_PROPOSAL_AFTER: Duration = Duration::from_millis(800);
 const RETRY_JOB_AFTER: Duration = Duration::from_secs(1);
 /// How long a starting agent waits to hear of a lease before it takes itself for one without.
 const LEASE_UNKNOWN_MAX: Duration = Duration::from_millis(500);
-const GUARD_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What wakes the reconciler.
 pub enum Input {
+    /// Comes from the lease's thread, which has taken it before.
     State(View),
     Engine(EngineInput),
     Service(Done),
     Lease(Time),
-    JobDone { resource: ResourceId, job: &'static str, result: Result<(), EngineError> },
+    JobDone {
+        resource: ResourceId,
+        job: &'static str,
+        result: Result<(), EngineError>,
+    },
+    /// The engine has confirmed a list for its guard, or has not.
+    Guarded {
+        number: u64,
+        confirmed: bool,
+    },
+    /// Nothing is left of an instance of this service that nobody remembers.
+    Swept {
+        service: String,
+    },
     Stop,
 }
 
@@ -79,33 +96,8 @@ pub fn start(parts: NodeParts) -> NodeHandle {
     let handle = NodeHandle { queue };
     let done_queue = Mutex::new(handle.queue.clone());
     let on_done: OnDone = Arc::new(move |done| drop(lock(&done_queue).send(Input::Service(done))));
-    let view = parts.log.view();
-    let states = handle.clone();
-    parts.log.subscribe(Box::new(move |view| states.send(Input::State(view.clone()))));
     let thread_handle = handle.clone();
-    spawn("agent-node", move || {
-        let runners = Runner::load_all(&parts.places, &on_done);
-        let node = Node {
-            parts,
-            queue: thread_handle,
-            on_done,
-            view,
-            runners,
-            lease_until: Time(0),
-            lease_known: false,
-            started: Instant::now(),
-            busy: BTreeSet::new(),
-            retry_at: BTreeMap::new(),
-            proposed: Vec::new(),
-            failed: BTreeMap::new(),
-            reports: BTreeMap::new(),
-            guard: None,
-            peers: Vec::new(),
-            noted: BTreeMap::new(),
-            swept: false,
-        };
-        node.run(&inputs);
-    });
+    spawn("agent-node", move || Node::new(parts, thread_handle, on_done).run(&inputs));
     handle
 }
 
@@ -125,18 +117,57 @@ struct Node {
     proposed: Vec<(Command, Instant)>,
     /// Replicas that the present engine process has given up.
     failed: BTreeMap<ResourceId, String>,
+    /// Replicas that it could not open, for a reason that does not pass by itself (R12).
+    unusable: BTreeMap<ResourceId, String>,
+    /// Replicas that asked to be relieved: on which version of the record, and why.
+    relief: BTreeMap<ResourceId, (ConfigVersion, String)>,
     /// Newest report per service and when it was last proposed.
     reports: BTreeMap<String, (Report, Option<Instant>)>,
-    /// What the engine confirmed; `None` when it has to be told.
-    guard: Option<Vec<GuardEntry>>,
+    teller: Teller,
+    guard: Guard,
+    greeting: Option<Request>,
     peers: Vec<engine::Peer>,
     /// What was last noted about replicas: epoch, role, whether devices exist.
     noted: BTreeMap<ResourceId, (Epoch, engine::Role, bool)>,
-    /// No remains of forgotten instances are left here.
+    /// The removal of what forgotten instances left here has begun.
     swept: bool,
+    /// Services that this is still under way for.
+    sweeping: BTreeSet<String>,
 }
 
 impl Node {
+    fn new(parts: NodeParts, queue: NodeHandle, on_done: OnDone) -> Self {
+        let runners = Runner::load_all(&parts.places, &on_done);
+        let answers = queue.clone();
+        let answered = move |number, confirmed| answers.send(Input::Guarded { number, confirmed });
+        let teller = Teller::start(parts.engine.clone(), answered);
+        Self {
+            parts,
+            queue,
+            on_done,
+            // Nothing is known, and nothing is done, until the first view comes.
+            view: View::default(),
+            runners,
+            lease_until: Time(0),
+            lease_known: false,
+            started: Instant::now(),
+            busy: BTreeSet::new(),
+            retry_at: BTreeMap::new(),
+            proposed: Vec::new(),
+            failed: BTreeMap::new(),
+            unusable: BTreeMap::new(),
+            relief: BTreeMap::new(),
+            reports: BTreeMap::new(),
+            teller,
+            guard: Guard::default(),
+            greeting: None,
+            peers: Vec::new(),
+            noted: BTreeMap::new(),
+            swept: false,
+            sweeping: BTreeSet::new(),
+        }
+    }
+
     fn run(mut self, inputs: &Receiver<Input>) {
         loop {
             let mut input = inputs.recv_timeout(self.patience());
@@ -160,6 +191,7 @@ impl Node {
             .values()
             .filter_map(Runner::next_deadline)
             .chain((lease_end > now).then_some(lease_end))
+            .chain(self.guard.next_deadline())
             .map(|deadline| Duration::from_micros(deadline.0.saturating_sub(now.0)))
             .fold(if self.lease_known { TICK } else { LEASE_UNKNOWN_MAX }, Duration::min)
     }
@@ -178,13 +210,15 @@ impl Node {
                     self.lease_known = true;
                 }
                 // A new engine process knows nothing; an old one is told again.
-                self.guard = None;
+                self.guard.forget();
                 self.peers.clear();
                 self.retry_at.clear();
             }
             Input::Engine(EngineInput::Disconnected) => {
                 self.failed.clear();
-                self.guard = None;
+                self.unusable.clear();
+                self.relief.clear();
+                self.guard.forget();
             }
             Input::Engine(EngineInput::Event(event)) => self.engine_event(*event),
             Input::Service(Done { service, event }) => {
@@ -194,10 +228,29 @@ impl Node {
             }
             Input::JobDone { resource, job, result } => {
                 self.busy.remove(&resource);
-                if let Err(error) = result {
-                    tracing::warn!(%resource, job, %error, "a job of a replica failed; it is tried again");
-                    self.retry_at.insert(resource, Instant::now() + RETRY_JOB_AFTER);
+                match result {
+                    Err(error) => {
+                        tracing::warn!(%resource, job, %error, "a job of a replica failed; it is tried again");
+                        self.retry_at.insert(resource, Instant::now() + RETRY_JOB_AFTER);
+                        if job == "open" && replicas::stays_unusable(&error) {
+                            self.unusable.insert(resource, error.message);
+                        }
+                    }
+                    // What was given up is gone; whatever comes next is another replica.
+                    Ok(()) if job == "drop" => {
+                        self.failed.remove(&resource);
+                        self.relief.remove(&resource);
+                        self.unusable.remove(&resource);
+                    }
+                    Ok(()) if matches!(job, "create" | "open") => {
+                        self.unusable.remove(&resource);
+                    }
+                    Ok(()) => {}
                 }
+            }
+            Input::Guarded { number, confirmed } => self.guard.answered(number, confirmed),
+            Input::Swept { service } => {
+                self.sweeping.remove(&service);
             }
             Input::Stop => {}
         }
@@ -222,9 +275,7 @@ impl Node {
                     until_us = until_us.0,
                     "the engine has silenced this node, because its lease ran out"
                 );
-                for runner in self.runners.values_mut() {
-                    runner.handle(boot_now(), Event::LeaseLost);
-                }
+                self.runners.values_mut().for_each(kill);
             }
         }
     }
@@ -260,7 +311,7 @@ impl Node {
             ProposedChange::StepDown { reason } => {
                 let current = self.view.state.resources.get(&resource).map(|known| known.record.version);
                 if current == Some(version) {
-                    self.failed.insert(resource, reason);
+                    self.relief.insert(resource, (version, reason));
                 }
                 return;
             }
@@ -284,10 +335,11 @@ impl Node {
             return;
         }
         self.tell_engine(&state);
-        if !self.lease_known && self.started.elapsed() < LEASE_UNKNOWN_MAX {
+        // Whoever is dead in its own state need not wait to hear that it has no lease.
+        let lease_unknown = !self.lease_known && state.alive(self.parts.node);
+        if lease_unknown && self.started.elapsed() < LEASE_UNKNOWN_MAX {
             return;
         }
-        self.sweep(&state);
         let now = boot_now();
         for runner in self.runners.values_mut() {
             if runner.next_deadline().is_some_and(|deadline| deadline <= now) {
@@ -295,10 +347,12 @@ impl Node {
             }
         }
         let observed = self.observe();
+        let mut starts = Vec::new();
         for action in reconcile::plan(self.parts.node, &state, &observed) {
-            self.act(&state, action);
+            self.act(&state, action, &mut starts);
         }
-        self.tell_guard(None);
+        self.sweep(&state);
+        self.start_services(&state, starts);
         let node_name = self.name();
         for (name, runner) in &mut self.runners {
             runner.carry_out();
@@ -314,8 +368,11 @@ impl Node {
         self.report(&state);
     }
 
+    fn lease_valid(&self) -> bool {
+        boot_now().plus_ms(GUARD_MARGIN_MS) < self.lease_until
+    }
+
     fn observe(&self) -> Observed {
-        let lease_valid = boot_now().plus_ms(GUARD_MARGIN_MS) < self.lease_until;
         let replicas = self
             .parts
             .engine
@@ -339,34 +396,43 @@ impl Node {
             })
             .collect();
         Observed {
-            lease_valid,
+            lease_valid: self.lease_valid(),
             engine: self.parts.engine.is_connected(),
             stored: self.parts.replicas.stored(),
+            unusable: self.unusable.clone(),
             replicas,
             services,
         }
     }
 
     fn observe_replica(&self, status: &ReplicaStatus) -> ReplicaObserved {
-        let failed = self.failed.get(&status.resource).cloned().or_else(|| {
-            (status.data == DataState::Failed).then(|| "its store failed and is no longer used".to_owned())
-        });
+        let role = match status.role {
+            engine::Role::Secondary => Role::Secondary,
+            engine::Role::Promoting => Role::Promoting,
+            engine::Role::Primary => Role::Primary,
+            engine::Role::Fenced => Role::Fenced,
+        };
+        let relief = self
+            .relief
+            .get(&status.resource)
+            .filter(|(asked, _)| reconcile::asks_for_relief(*asked, status.version, role));
+        let failed =
+            self.failed.get(&status.resource).or(relief.map(|(_, why)| why)).cloned().or_else(|| {
+                (status.data == DataState::Failed)
+                    .then(|| "its store failed and is no longer used".to_owned())
+            });
         ReplicaObserved {
-            role: match status.role {
-                engine::Role::Secondary => Role::Secondary,
-                engine::Role::Promoting => Role::Promoting,
-                engine::Role::Primary => Role::Primary,
-                engine::Role::Fenced => Role::Fenced,
-            },
+            role,
             epoch: status.epoch,
             version: status.version,
             incarnation: status.incarnation,
             devices_ready: !status.devices.is_empty() && status.devices.len() == status.volumes.len(),
             failed,
+            store_failed: status.data == DataState::Failed,
         }
     }
 
-    fn act(&mut self, state: &State, action: Action) {
+    fn act(&mut self, state: &State, action: Action, starts: &mut Vec<(String, Event)>) {
         match action {
             Action::CreateReplica { resource } => {
                 if let Some(resource) = state.resources.get(&resource).cloned() {
@@ -386,7 +452,7 @@ impl Node {
                 self.job(resource, "demote", move |replicas| replicas.demote(resource));
             }
             Action::StartService { name, epoch, round } => {
-                self.start_service(state, &name, Event::Start { epoch, round })
+                starts.push((name, Event::Start { epoch, round }));
             }
             Action::StopService { name, reason } => {
                 if let Some(runner) = self.runners.get_mut(&name) {
@@ -397,9 +463,7 @@ impl Node {
                 }
             }
             Action::KillService { name } => {
-                if let Some(runner) = self.runners.get_mut(&name) {
-                    runner.handle(boot_now(), Event::LeaseLost);
-                }
+                self.runners.get_mut(&name).into_iter().for_each(kill);
             }
             Action::ForgetService { name } => {
                 let unknown = |(report, _): &(Report, _)| !is_known(state, self.parts.node, &name, report);
@@ -414,26 +478,32 @@ impl Node {
         }
     }
 
-    fn start_service(&mut self, state: &State, name: &str, event: Event) {
-        let Some((service, resource)) =
-            state.services.get(name).and_then(|service| Some((service, state.resource_of(service)?)))
-        else {
-            return;
-        };
-        if !self.runners.contains_key(name) {
-            let runner = Runner::new(
-                &service.spec,
-                service.revision,
-                resource.id,
-                &self.parts.places,
-                self.on_done.clone(),
-            );
-            self.runners.insert(name.to_owned(), runner);
+    /// Starts services of which the engine has confirmed that it silences them; asks it about the others (R19).
+    fn start_services(&mut self, state: &State, starts: Vec<(String, Event)>) {
+        let mut starting = BTreeSet::new();
+        for (name, _) in &starts {
+            let Some((service, resource)) =
+                state.services.get(name).and_then(|service| Some((service, state.resource_of(service)?)))
+            else {
+                continue;
+            };
+            if self.sweeping.contains(name) {
+                continue;
+            }
+            let (places, on_done) = (&self.parts.places, &self.on_done);
+            self.runners.entry(name.clone()).or_insert_with(|| {
+                Runner::new(&service.spec, service.revision, resource.id, places, on_done.clone())
+            });
+            starting.insert(name.clone());
         }
-        if self.tell_guard(Some(name))
-            && let Some(runner) = self.runners.get_mut(name)
-        {
-            runner.handle(boot_now(), event);
+        // R10: making a runner asks the kernel, which takes its time.
+        if !self.is_guarded(&starting) || !self.lease_valid() {
+            return;
+        }
+        for (name, event) in starts.into_iter().filter(|(name, _)| starting.contains(name)) {
+            if let Some(runner) = self.runners.get_mut(&name) {
+                runner.handle(boot_now(), event);
+            }
         }
     }
 
@@ -458,43 +528,40 @@ impl Node {
     /// Who this node is and who the others are.
     fn tell_engine(&mut self, state: &State) {
         let (Some(cluster), Some(me)) = (&state.cluster, state.nodes.get(&self.parts.node)) else { return };
-        self.parts.engine.greet(Request::Hello {
-            node: me.id,
-            cluster: cluster.id,
-            generation: me.generation,
-        });
+        let greeting = Request::Hello { node: me.id, cluster: cluster.id, generation: me.generation };
+        if self.greeting.as_ref() != Some(&greeting) {
+            self.teller.greet(greeting.clone());
+            self.greeting = Some(greeting);
+        }
         let peers: Vec<engine::Peer> = state
             .nodes
             .values()
             .map(|node| engine::Peer { node: node.id, addr: node.engine_addr.clone() })
             .collect();
         if self.peers != peers && self.parts.engine.is_connected() {
-            self.parts.engine.post(Request::Peers { peers: peers.clone() });
+            self.teller.post(Request::Peers { peers: peers.clone() });
             self.peers = peers;
         }
     }
 
-    /// Tells the engine what to silence; `starting` is about to start. `true` when it has confirmed.
-    fn tell_guard(&mut self, starting: Option<&str>) -> bool {
-        let entries: Vec<GuardEntry> = self
-            .runners
-            .iter()
-            .filter(|(name, runner)| Some(name.as_str()) == starting || !runner.machine().phase().is_silent())
-            .map(|(_, runner)| runner.guard().clone())
-            .collect();
-        if self.guard.as_ref() == Some(&entries) {
-            return true;
-        }
+    /// Whether the engine has confirmed that it silences exactly what runs here and what is `starting`. If not, it is asked,
+    /// and its answer is an [`Input::Guarded`].
+    fn is_guarded(&mut self, starting: &BTreeSet<String>) -> bool {
         if !self.parts.engine.is_connected() {
             return false;
         }
-        match self.parts.engine.request(Request::Guard { entries: entries.clone() }, GUARD_TIMEOUT) {
-            Ok(_) => {
-                self.guard = Some(entries);
-                true
-            }
-            Err(error) => {
-                tracing::warn!(%error, "the engine has not confirmed what to silence; no service starts until it has");
+        let silent = |runner: &Runner| runner.machine().phase().is_silent();
+        let entries: Vec<GuardEntry> = self
+            .runners
+            .iter()
+            .filter(|(name, runner)| starting.contains(*name) || !silent(runner))
+            .map(|(_, runner)| runner.guard().clone())
+            .collect();
+        match self.guard.want(boot_now(), entries) {
+            Wanted::Confirmed => true,
+            Wanted::Wait => false,
+            Wanted::Ask { number, entries } => {
+                self.teller.guard(number, entries);
                 false
             }
         }
@@ -506,10 +573,14 @@ impl Node {
         if std::mem::replace(&mut self.swept, true) {
             return;
         }
-        for service in
-            state.services.iter().filter(|(name, _)| !self.runners.contains_key(*name)).map(|(_, one)| one)
-        {
-            Runner::sweep(&service.spec, &self.parts.places);
+        for (name, service) in state.services.iter().filter(|(name, _)| !self.runners.contains_key(*name)) {
+            self.sweeping.insert(name.clone());
+            let (service, spec) = (name.clone(), service.spec.clone());
+            let (places, queue) = (self.parts.places.clone(), self.queue.clone());
+            spawn("agent-sweep", move || {
+                Runner::sweep(&spec, &places);
+                queue.send(Input::Swept { service });
+            });
         }
     }
 
@@ -544,6 +615,12 @@ impl Node {
             });
         }
     }
+}
+
+/// Silences a service (R19). Its threads are under way when this returns.
+fn kill(runner: &mut Runner) {
+    runner.handle(boot_now(), Event::LeaseLost);
+    runner.carry_out();
 }
 
 /// Keeps `<run>/dev/<resource>/<volume>` pointing at the devices that exist now.
@@ -583,3 +660,6 @@ fn is_known(state: &State, node: NodeId, name: &str, report: &Report) -> bool {
             && on.failures == report.failures
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -130,6 +130,11 @@ impl Replicas {
     /// What the engine said.
     pub fn open_replica(&self, resource: ResourceId) -> Result<(), EngineError> {
         let Some((label, directory)) = lock(&self.stored).get(&resource).cloned() else { return Ok(()) };
+        if was_removed(&directory) {
+            tracing::warn!(%resource, directory = %directory.display(), "the files of a replica were removed; it is made anew");
+            lock(&self.stored).remove(&resource);
+            return Ok(());
+        }
         let request =
             Request::Open { resource, name: label.name, dir: directory.to_string_lossy().into_owned() };
         match self.engine.request(request, JOB_TIMEOUT) {
@@ -190,6 +195,18 @@ impl Replicas {
     }
 }
 
+/// Whether an error of [`Replicas::open_replica`] is about what is on the disk, or about the disk (R12, R13), and not about
+/// an engine that is not ready or does not answer. Only the former is told to the cluster: another member takes over.
+#[must_use]
+pub fn stays_unusable(error: &EngineError) -> bool {
+    matches!(error.code.as_str(), "corrupt" | "recover" | "disk" | "wrong-disk" | "other-resource")
+}
+
+/// An operator has removed the directory to have the replica copied again. A pool that is not there was not emptied.
+fn was_removed(directory: &Path) -> bool {
+    matches!(directory.try_exists(), Ok(false)) && directory.parent().is_some_and(Path::is_dir)
+}
+
 fn remove(directory: &Path) -> io::Result<()> {
     match std::fs::remove_dir_all(directory) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -202,5 +219,32 @@ fn file_error(path: &Path, error: &io::Error) -> EngineError {
         code: "pool-files".into(),
         message: format!("{}: {error}", path.display()),
         remedy: "Look at the pool's file system.".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An engine that is not ready, or does not answer, says nothing about a disk.
+    #[test]
+    fn only_what_is_about_the_disk_is_told_to_the_cluster() {
+        let stays = |code: &str| {
+            stays_unusable(&EngineError { code: code.into(), message: String::new(), remedy: String::new() })
+        };
+        assert!(["corrupt", "recover", "disk", "wrong-disk", "other-resource"].into_iter().all(stays));
+        let passes = ["no-hello", "in-use", "engine-unreachable", "engine-timeout", "unknown-resource"];
+        assert!(!passes.into_iter().any(stays));
+    }
+
+    #[test]
+    fn only_a_directory_that_is_gone_from_a_pool_that_is_there_was_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let replica = root.path().join("pool/db-1");
+        assert!(!was_removed(&replica), "the pool is not mounted");
+        std::fs::create_dir_all(&replica).unwrap();
+        assert!(!was_removed(&replica));
+        std::fs::remove_dir(&replica).unwrap();
+        assert!(was_removed(&replica));
     }
 }

@@ -85,6 +85,7 @@ pub fn resource(state: &State, resource: &Resource, live: &Live) -> ResourceView
         .map(|&node| ReplicaView {
             node: state.node_name(node),
             in_sync: record.iss_member(node).is_some(),
+            broken: resource.broken(node).map(|broken| broken.reason.clone()),
             live: live
                 .engines
                 .get(&node)
@@ -115,8 +116,7 @@ fn health(state: &State, resource: &Resource, live: &Live) -> Health {
         return Health::Changing;
     }
     let Some(primary) = record.primary else {
-        let promotable = record.iss.iter().any(|member| state.alive(member.node));
-        return if promotable { Health::Changing } else { Health::Down };
+        return if !state.candidates(resource).is_empty() { Health::Changing } else { Health::Down };
     };
     let role = live
         .engines

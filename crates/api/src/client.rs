@@ -37,9 +37,10 @@ impl ClientError {
     pub fn body(&self) -> ErrorBody {
         let (code, remedy) = match self {
             Self::Refused { body, .. } => return body.clone(),
-            Self::Unreachable { .. } => {
-                ("agent-unreachable", "Start the agent on this node, or name its run directory.")
-            }
+            Self::Unreachable { .. } => (
+                "agent-unreachable",
+                "Start the agent on this node (`mainstay agent`), or name another socket with --socket or a lab with --lab.",
+            ),
             Self::Transport(_) => ("agent-answer-unreadable", "Look at the agent's log."),
             Self::Timeout(_) => ("agent-timeout", "The change may still happen: ask for the status."),
         };

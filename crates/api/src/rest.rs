@@ -182,6 +182,9 @@ pub struct ReplicaView {
     pub node: String,
     /// Part of the in-sync set of the record.
     pub in_sync: bool,
+    /// Why its node cannot use it, for example because what is on its disk is damaged.
+    #[serde(default)]
+    pub broken: Option<String>,
     /// What the replica's engine says about it; `None` when the node could not be asked.
     pub live: Option<ReplicaLive>,
 }

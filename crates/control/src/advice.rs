@@ -21,6 +21,8 @@ pub struct Advice {
 pub struct Observations {
     /// Nodes whose agent could not be reached just now.
     pub unreachable: BTreeSet<NodeId>,
+    /// Nodes that said nothing about their engine when they were asked just now, reachable or not.
+    pub silent: BTreeSet<NodeId>,
     /// The control plane has a leader that this node knows.
     pub has_leader: bool,
 }
@@ -64,12 +66,20 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
                 "cannot be reached from this node".into(),
                 "check the network between the nodes".into(),
             );
+        } else if observations.silent.contains(&node.id) {
+            add(
+                Severity::Warning,
+                format!("node {}", node.name),
+                "did not say just now how its replicas are".into(),
+                "if this lasts, look at the logs of its agent and its engine".into(),
+            );
         }
     }
     let voters = state.voters();
     let alive = voters.iter().filter(|node| state.alive(**node)).count();
     let majority = voters.len() / 2 + 1;
-    if !voters.is_empty() && alive <= majority && !state.resources.is_empty() {
+    // Without a leader the count is of no worth: who died since then could not be recorded.
+    if observations.has_leader && !voters.is_empty() && alive <= majority && !state.resources.is_empty() {
         let (what, remedy) = if voters.len() < 3 {
             (
                 format!("has {} voter(s): no failover is possible when one is lost", voters.len()),
@@ -161,6 +171,7 @@ fn advise_resource(
         );
         return;
     }
+    advise_broken(state, resource, add);
     let unmade: Vec<NodeId> =
         resource.spec.replicas.iter().copied().filter(|node| record.replica(*node).is_none()).collect();
     if record.epoch.0 == 0 {
@@ -173,7 +184,8 @@ fn advise_resource(
         return;
     }
     if record.primary.is_none() {
-        let members: Vec<NodeId> = record.iss.iter().map(|member| member.node).collect();
+        let (broken, members): (Vec<NodeId>, Vec<NodeId>) =
+            record.iss.iter().map(|member| member.node).partition(|node| resource.broken(*node).is_some());
         let living = members.iter().any(|node| state.alive(*node));
         let what = resource.failure.clone().unwrap_or_else(|| "has no primary".into());
         let remedy = if living {
@@ -181,6 +193,11 @@ fn advise_resource(
                 "{} should become primary by itself; see `mainstay resource status {}`",
                 names(members),
                 resource.name
+            )
+        } else if members.is_empty() {
+            format!(
+                "mend the disk of {}, or delete the resource and restore a backup: no other node has every acknowledged write",
+                names(broken)
             )
         } else {
             format!("bring {} back: no other node has every acknowledged write", names(members))
@@ -193,11 +210,14 @@ fn advise_resource(
     let alone = record.iss.len() == 1 && resource.spec.replicas.len() > 1;
     if !behind.is_empty() {
         let dead: Vec<NodeId> = behind.iter().copied().filter(|node| !state.alive(*node)).collect();
-        let mut what = format!("is degraded: {} not in sync", names(behind));
+        let only_broken = behind.iter().all(|node| resource.broken(*node).is_some());
+        let mut what = format!("is degraded: {} not in sync", names(behind.clone()));
         if alone {
             what.push_str("; no failover is possible");
         }
-        let remedy = if dead.is_empty() {
+        let remedy = if only_broken {
+            format!("see what is said of the replica on {}", names(behind))
+        } else if dead.is_empty() {
             format!("it catches up by itself; see `mainstay resource status {}`", resource.name)
         } else {
             format!("bring {} back; it catches up by itself", names(dead))
@@ -217,6 +237,37 @@ fn advise_resource(
             subject,
             failure.clone(),
             format!("see `mainstay resource status {}`", resource.name),
+        );
+    }
+}
+
+/// R12: what can be done about a replica depends on who else has everything.
+fn advise_broken(state: &State, resource: &Resource, add: &mut impl FnMut(Severity, String, String, String)) {
+    let members = resource.record.iss.iter().map(|member| member.node);
+    let (living, dead): (Vec<NodeId>, Vec<NodeId>) = members
+        .filter(|node| resource.broken(*node).is_none())
+        .partition(|node| state.lives_whole(resource, *node));
+    for (node, broken) in &resource.broken {
+        let name = state.node_name(*node);
+        let remedy = if let Some(source) = living.first() {
+            format!(
+                "mend its disk and restart the engine of {name}; or remove its directory in the pool of {name}, and it is copied again from {}",
+                state.node_name(*source)
+            )
+        } else if let Some(source) = dead.first() {
+            let source = state.node_name(*source);
+            format!(
+                "bring {source} back; then remove its directory in the pool of {name}, and it is copied again from {source}"
+            )
+        } else {
+            "keep its files: no other replica has every acknowledged write; mend the disk under it, or delete the resource and restore a backup"
+                .into()
+        };
+        add(
+            if living.is_empty() { Severity::Critical } else { Severity::Warning },
+            format!("resource {}", resource.name),
+            format!("the replica of {} on {name} cannot be used: {}", resource.name, broken.reason),
+            remedy,
         );
     }
 }

@@ -6,9 +6,10 @@ use crate::state::{
     ResourceSpec, Settings, Severity, State, cut, refused,
 };
 use mainstay_ha::valid_name;
+use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BLOCK_BYTES, ConfigVersion, Epoch, JOURNAL_BYTES_MIN, NodeId, REPLICAS_MAX, ResourceId, ResourceRecord,
-    VOLUME_BYTES_MAX, VOLUMES_MAX,
+    BLOCK_BYTES, ConfigVersion, Epoch, JOURNAL_BYTES_MIN, Member, NodeId, REPLICAS_MAX, ResourceId,
+    ResourceRecord, VOLUME_BYTES_MAX, VOLUMES_MAX, reach,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,6 +58,12 @@ impl State {
             Command::ReplicaReady { resource, node, incarnation } => {
                 self.replica_ready(at_ms, resource, node, incarnation)
             }
+            Command::ReplicaBroken { resource, version, node, incarnation, reason } => {
+                self.replica_broken(at_ms, resource, version, Member { node, incarnation }, reason)
+            }
+            Command::ReplicaOpened { resource, node, incarnation } => {
+                self.replica_opened(at_ms, resource, Member { node, incarnation })
+            }
             Command::DeleteResource { resource } => self.delete_resource(at_ms, resource),
             Command::ReplicaGone { resource, node } => self.replica_gone(at_ms, resource, node),
             Command::ChangeIss { resource, version, epoch, change } => {
@@ -99,6 +106,7 @@ impl State {
         if let Err(why) = settings.validate() {
             return refused("bad-settings", why, "correct the value, or leave it out");
         }
+        reach!("control: a cluster is made");
         self.note(at_ms, Severity::Info, format!("cluster {name}"), "created");
         self.cluster = Some(Cluster { id, name });
         self.settings = settings;
@@ -119,6 +127,7 @@ impl State {
         }
         if let Some(node) = self.node_by_name(&name) {
             return if node.nonce == nonce {
+                reach!("control: a node is added again");
                 Outcome::NodeAdded { node: node.id, generation: node.generation }
             } else {
                 refused("name-taken", format!("there is a node {name} already"), "choose another name")
@@ -142,6 +151,7 @@ impl State {
                 .values()
                 .find(|node| node.status == NodeStatus::Alive && node.voters_seen < self.voters_version);
             if let Some(node) = behind {
+                reach!("control: a voter must wait for the last change of voters");
                 return refused(
                     "membership-settling",
                     format!("node {} has not yet taken notice of the last change of voters", node.name),
@@ -150,6 +160,7 @@ impl State {
             }
             self.voters_version += 1;
         }
+        reach!("control: a node is added");
         self.last_node += 1;
         let id = NodeId(self.last_node);
         let node = Node {
@@ -172,6 +183,7 @@ impl State {
         let version = voters_version.min(self.voters_version);
         match self.nodes.get_mut(&node) {
             Some(node) if node.voters_seen < version => {
+                reach!("control: a node has seen the voters");
                 node.voters_seen = version;
                 Outcome::Done
             }
@@ -183,18 +195,29 @@ impl State {
         let voters_version = self.voters_version;
         let Some(node) = self.nodes.get_mut(&id) else { return Outcome::Conflict { record: None } };
         if node.generation != generation {
+            reach!("control: a rejoin of another generation");
             return Outcome::Conflict { record: None };
         }
         let was_dead = node.status == NodeStatus::Dead;
-        node.generation += 1;
+        if !planted(Bug::GenerationReused) {
+            node.generation += 1;
+        }
         node.status = NodeStatus::Alive;
         if was_dead {
+            reach!("control: a dead node rejoins");
             // It acts only on a state that holds this entry, hence all changes of voters before it.
             node.voters_seen = voters_version;
+        }
+        if !was_dead {
+            reach!("control: a living node gets a new generation");
         }
         let subject = format!("node {}", node.name);
         let text = if was_dead { "is back" } else { "was not heard by some voters for a while, and is well" };
         self.note(at_ms, Severity::Info, subject, text);
+        // It may be the whole member for whose sake broken ones stayed in sync.
+        for resource in self.resources.keys().copied().collect::<Vec<_>>() {
+            self.drop_broken(at_ms, resource);
+        }
         Outcome::Done
     }
 
@@ -215,6 +238,7 @@ impl State {
         if let Err((message, remedy)) = self.check_spec(&spec) {
             return refused("bad-resource", message, remedy);
         }
+        reach!("control: a resource is made");
         spec.replicas.sort_unstable();
         self.last_resource += 1;
         let id = ResourceId(self.last_resource);
@@ -234,6 +258,7 @@ impl State {
             deleting: false,
             gone: BTreeSet::new(),
             failure: None,
+            broken: BTreeMap::new(),
         };
         self.resources.insert(id, resource);
         self.note(at_ms, Severity::Info, format!("resource {name}"), "created");
@@ -276,6 +301,7 @@ impl State {
 
     fn delete_resource(&mut self, at_ms: u64, id: ResourceId) -> Outcome {
         if let Some((name, _)) = self.service_of(id) {
+            reach!("control: a resource in use is not deleted");
             return refused(
                 "resource-in-use",
                 format!("service {name} runs on it"),
@@ -292,7 +318,9 @@ impl State {
         if resource.deleting {
             return Outcome::Unchanged;
         }
+        reach!("control: a resource is being deleted");
         resource.deleting = true;
+        resource.broken.clear();
         resource.record.primary = None;
         resource.record.version = resource.record.version.next();
         let subject = format!("resource {}", resource.name);
@@ -309,6 +337,7 @@ impl State {
             return Outcome::Unchanged;
         }
         if resource.spec.replicas.iter().all(|node| resource.gone.contains(node)) {
+            reach!("control: a resource is gone");
             let subject = format!("resource {}", resource.name);
             self.resources.remove(&id);
             self.note(at_ms, Severity::Info, subject, "deleted");
@@ -339,6 +368,9 @@ impl State {
             }
             if !record.iss.is_sorted() || !record.replicas.is_sorted() {
                 return fail("not sorted");
+            }
+            if let Err(what) = self.check_broken(resource) {
+                return fail(what);
             }
         }
         Ok(())

@@ -1,14 +1,18 @@
 //! What follows when a node dies, or its replica cannot go on. One entry does all of it: no storm of entries.
 
 use crate::state::{NodeStatus, Outcome, Severity, State};
-use mainstay_types::{ConfigVersion, NodeId, ResourceId};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{ConfigVersion, NodeId, ResourceId, reach};
 
 impl State {
     pub(crate) fn node_dead(&mut self, at_ms: u64, node: NodeId, generation: u64) -> Outcome {
         let Some(entry) = self.nodes.get_mut(&node) else { return Outcome::Conflict { record: None } };
-        if entry.generation != generation || entry.status == NodeStatus::Dead {
+        let meant = entry.generation == generation || planted(Bug::OldDeathCounts);
+        if !meant || entry.status == NodeStatus::Dead {
+            reach!("control: a death of another generation, or a second one");
             return Outcome::Conflict { record: None };
         }
+        reach!("control: a node dies");
         entry.status = NodeStatus::Dead;
         let name = entry.name.clone();
         self.note(at_ms, Severity::Critical, format!("node {name}"), "does not answer; its lease has ended");
@@ -23,6 +27,7 @@ impl State {
                 self.resources.get(&id).is_some_and(|resource| resource.record.primary == Some(node));
             self.leave_iss(at_ms, id, node, &format!("{name} is dead"));
             if was_primary {
+                reach!("control: a primary dies");
                 self.replace_primary(at_ms, id, &format!("{name} is dead"));
             }
         }
@@ -47,9 +52,11 @@ impl State {
     ) -> Outcome {
         let Some(resource) = self.resources.get(&id) else { return Outcome::Conflict { record: None } };
         if resource.record.version != version || resource.record.primary != Some(node) {
+            reach!("control: a step-down is based on an older record");
             return Outcome::Conflict { record: Some(resource.record.clone()) };
         }
         let name = self.node_name(node);
+        reach!("control: a primary steps down");
         let reason = format!("{name} stepped down: {reason}");
         self.leave_iss(at_ms, id, node, &reason);
         self.replace_primary(at_ms, id, &reason);
@@ -57,13 +64,17 @@ impl State {
         Outcome::Done
     }
 
-    /// Takes `node` out of the in-sync set, if a living member remains (R11). While nobody else lives it stays: it holds
+    /// Takes `node` out of the in-sync set, if a living whole member remains (R11). While nobody else lives it stays: it holds
     /// everything that was acknowledged, and may be the first to return.
     fn leave_iss(&mut self, at_ms: u64, id: ResourceId, node: NodeId, why: &str) {
         let Some(resource) = self.resources.get(&id) else { return };
-        let others_live =
-            resource.record.iss.iter().any(|member| member.node != node && self.alive(member.node));
-        if !others_live {
+        let others_live = resource
+            .record
+            .iss
+            .iter()
+            .any(|member| member.node != node && self.lives_whole(resource, member.node));
+        if !others_live && !planted(Bug::IssEmptied) {
+            reach!("control: the last living member stays in sync");
             return;
         }
         let subject = format!("resource {}", resource.name);
@@ -79,16 +90,17 @@ impl State {
         let Some(resource) = self.resources.get(&id) else { return };
         let old = resource.record.primary;
         let target = self.candidates(resource).into_iter().find(|candidate| Some(*candidate) != old);
+        if planted(Bug::WitnessPromoted) && target.is_none() {
+            let witness = self.nodes.keys().copied().find(|node| self.alive(*node) && Some(*node) != old);
+            return witness.map_or((), |to| self.set_primary(at_ms, id, to, why));
+        }
         if let Some(to) = target {
+            reach!("control: another member takes over");
             self.set_primary(at_ms, id, to, why);
             return;
         }
-        let missing: Vec<String> =
-            resource.record.iss.iter().map(|member| self.node_name(member.node)).collect();
-        let text = format!(
-            "no node can take over ({why}); only {} has everything that was acknowledged",
-            missing.join(" or ")
-        );
+        reach!("control: no member can take over");
+        let text = self.nobody_can_take_over(resource, why);
         let subject = format!("resource {}", resource.name);
         let Some(resource) = self.resources.get_mut(&id) else { return };
         resource.record.primary = None;

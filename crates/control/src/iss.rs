@@ -1,7 +1,8 @@
 //! Changes of the in-sync set: by the primary (R3, R4), and when a node's disk is new (R9).
 
 use crate::state::{IssChange, Outcome, Severity, State, refused};
-use mainstay_types::{ConfigVersion, Epoch, Incarnation, Member, NodeId, ResourceId};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{ConfigVersion, Epoch, Incarnation, Member, NodeId, ResourceId, reach};
 
 impl State {
     pub(crate) fn change_iss(
@@ -14,36 +15,55 @@ impl State {
     ) -> Outcome {
         let Some(resource) = self.resources.get(&id) else { return Outcome::Conflict { record: None } };
         let record = &resource.record;
-        if record.version != version || record.epoch != epoch || record.primary.is_none() {
+        let current = record.version == version || planted(Bug::OldChangeApplied);
+        if !current || record.epoch != epoch || record.primary.is_none() {
+            reach!("control: a change of the in-sync set is based on an older record");
             return Outcome::Conflict { record: Some(record.clone()) };
         }
         let (IssChange::Shrink { remove: member } | IssChange::Grow { add: member }) = change;
         let name = self.node_name(member.node);
         let (severity, text) = match change {
             IssChange::Shrink { remove } => {
-                if !record.iss.contains(&remove) {
-                    return Outcome::Conflict { record: Some(record.clone()) };
-                }
                 if record.primary == Some(remove.node) {
+                    reach!("control: a shrink of the primary");
                     return refused(
                         "is-primary",
                         "the primary cannot leave the in-sync set (R8)",
                         "it has to step down",
                     );
                 }
-                (Severity::Warning, format!("{name} left the in-sync set: it does not answer"))
+                reach!("control: shrink");
+                if record.iss.contains(&remove) {
+                    (Severity::Warning, format!("{name} left the in-sync set: it does not answer"))
+                } else {
+                    // Raises the version all the same: the primary wants to be sure that an earlier `Grow` cannot
+                    // happen any more (R4), or it would wait for a joiner that is gone.
+                    reach!("control: a joiner is given up");
+                    (Severity::Info, format!("{name} does not join the in-sync set: it does not answer"))
+                }
             }
             IssChange::Grow { add } => {
                 if record.iss.contains(&add) || record.replica(add.node) != Some(add) {
+                    reach!("control: a grow by what is in sync or has another disk");
                     return Outcome::Conflict { record: Some(record.clone()) };
                 }
                 if !self.alive(add.node) {
+                    reach!("control: a grow by a dead node");
                     return refused(
                         "node-dead",
                         format!("node {name} counts as dead"),
                         "it joins after it came back",
                     );
                 }
+                if self.resources.get(&id).is_some_and(|resource| resource.broken(add.node).is_some()) {
+                    reach!("control: a grow by a broken replica");
+                    return refused(
+                        "replica-broken",
+                        format!("the replica of {name} counts as broken"),
+                        "it joins when its node has said that it was opened after all",
+                    );
+                }
+                reach!("control: grow");
                 (Severity::Info, format!("{name} is in sync"))
             }
         };
@@ -78,6 +98,7 @@ impl State {
         let known = resource.record.replica(node);
         let new = Member { node, incarnation };
         if known == Some(new) {
+            reach!("control: a replica reports ready again");
             return Outcome::Unchanged;
         }
         let record = &resource.record;
@@ -85,6 +106,7 @@ impl State {
         let in_sync = record.iss_member(node).is_some();
         if in_sync && !first && record.iss.len() == 1 {
             // The only complete copy cannot be replaced by an empty one (R11).
+            reach!("control: the only complete copy has a new disk");
             let text = format!("{name} reports a new disk, but its old one had the only complete copy");
             if resource.failure.as_ref() != Some(&text) {
                 self.note(at_ms, Severity::Critical, subject, text.clone());
@@ -105,18 +127,28 @@ impl State {
         record.replicas.push(new);
         record.replicas.sort_unstable();
         record.iss.retain(|member| member.node != node);
-        if first {
+        if first || (in_sync && planted(Bug::NewDiskStaysInSync)) {
             // Nothing was ever written: all empty replicas are equal.
             record.iss.push(new);
             record.iss.sort_unstable();
         }
         record.version = record.version.next();
+        // What was said of the old disk is void (R9).
+        resource.broken.remove(&node);
         let (severity, text) = match known {
-            None => (Severity::Info, format!("{name} has made its replica")),
-            Some(_) => (Severity::Warning, format!("{name} has a new disk and starts empty")),
+            None => {
+                reach!("control: a replica is made");
+                (Severity::Info, format!("{name} has made its replica"))
+            }
+            Some(_) => {
+                reach!("control: a replica has a new disk");
+                (Severity::Warning, format!("{name} has a new disk and starts empty"))
+            }
         };
         self.note(at_ms, severity, subject, text);
+        self.drop_broken(at_ms, id);
         if was_primary {
+            reach!("control: the primary lost its disk");
             self.replace_primary(at_ms, id, &format!("{name} lost its disk"));
         }
         self.cancel_impossible_moves(at_ms);

@@ -1,7 +1,7 @@
 //! Leases without a leader (R10): when a node may act, and when it is proven that it may not.
 //!
 //! Every node sends heartbeats to all voters. A voter acknowledges a heartbeat iff it knows the node as alive in
-//! that generation and has not suspected that generation. The *holder's* lease ends `lease_ms` after it **sent** the
+//! that generation and has suspected neither it nor a later one. The *holder's* lease ends `lease_ms` after it **sent** the
 //! newest heartbeat that a majority of voters acknowledged. A *voter* suspects a generation when it has not heard it for
 //! `lease_ms + margin_ms`, from then on never acknowledges it, and says so only after the suspicion is durable.
 //! When a majority of voters suspects a generation, its death may be proposed.
@@ -14,7 +14,8 @@
 //! "heard now", after v acknowledged the old one for the last time. Voters are changed one at a time
 //! ([`crate::state::Command::VotersSeen`]), so majorities of different nodes' views intersect as well.
 
-use mainstay_types::{NodeId, Time};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{NodeId, Time, reach};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -182,7 +183,7 @@ impl LeaseMachine {
         match event {
             Event::View(view) => self.on_view(now, view),
             Event::Heartbeat { from, heartbeat } => self.on_heartbeat(now, from, heartbeat),
-            Event::Ack { from, ack } => self.on_ack(from, ack),
+            Event::Ack { from, ack } => self.on_ack(now, from, ack),
             Event::SuspectPersisted(suspect) => self.on_persisted(now, suspect),
             Event::Tick => self.on_tick(now),
         }
@@ -230,6 +231,7 @@ impl LeaseMachine {
             self.last_rejoin = None;
         }
         if is.is_none_or(|(_, alive)| !alive) && self.lease_until != Time(0) {
+            reach!("control: a dead node gives its lease up");
             self.lease_until = Time(0);
             self.effects.push_back(Effect::LeaseUntil(Time(0)));
         }
@@ -244,6 +246,7 @@ impl LeaseMachine {
         // Whoever was stopped itself has heartbeats waiting unread: silence during a pause proves nothing. Starting the
         // count again is always safe, because it is later.
         if now.ms_since(self.last_tick) > self.view.lease_ms / 2 {
+            reach!("control: a voter was stopped itself");
             for heard in self.heard.values_mut() {
                 *heard = now;
             }
@@ -262,7 +265,13 @@ impl LeaseMachine {
         if !self.is_voter() {
             return;
         }
-        let silence_ms = self.view.lease_ms + self.view.margin_ms;
+        let silence_ms = if planted(Bug::SuspectsTooEarly) {
+            self.view.lease_ms / 2
+        } else if planted(Bug::MarginLeftOut) {
+            self.view.lease_ms
+        } else {
+            self.view.lease_ms + self.view.margin_ms
+        };
         for (node, (generation, alive)) in &self.view.nodes {
             let suspect = Suspect { node: *node, generation: *generation };
             if *node == self.node || !alive || self.suspected.contains_key(&suspect) {
@@ -271,6 +280,11 @@ impl LeaseMachine {
             let heard = self.heard.get(node).copied().unwrap_or(now);
             if now.ms_since(heard) > silence_ms {
                 // Latched at once, reported when durable.
+                reach!("control: a node is suspected");
+                if planted(Bug::SuspicionNotPersisted) {
+                    self.suspected.insert(suspect, true);
+                    continue;
+                }
                 self.suspected.insert(suspect, false);
                 self.effects.push_back(Effect::PersistSuspect(suspect));
             }
@@ -295,7 +309,7 @@ impl LeaseMachine {
         }
         self.sent.insert(self.seq, (now, BTreeSet::new()));
         if self.is_voter() {
-            self.count_ack(self.node, self.seq);
+            self.count_ack(now, self.node, self.seq);
         }
     }
 
@@ -308,31 +322,46 @@ impl LeaseMachine {
             }
         }
         let Heartbeat { generation, session, seq, .. } = heartbeat;
-        let suspect = Suspect { node: from, generation };
+        // A suspicion holds for that generation and all before it: a voter that restarted may have gone back to a
+        // state in which an older one is alive.
+        let suspected =
+            self.suspected.keys().any(|suspect| suspect.node == from && suspect.generation >= generation);
         if self.is_voter()
             && self.alive_generation(from) == Some(generation)
-            && !self.suspected.contains_key(&suspect)
+            && (!suspected || planted(Bug::SuspectAcknowledged))
         {
             self.heard.insert(from, now);
             self.effects.push_back(Effect::SendAck { to: from, ack: Ack { generation, session, seq } });
+        } else {
+            reach!("control: a heartbeat is not acknowledged");
         }
         self.propose_dead(now);
     }
 
-    fn on_ack(&mut self, from: NodeId, ack: Ack) {
+    fn on_ack(&mut self, now: Time, from: NodeId, ack: Ack) {
         if ack.session == self.session && self.alive_generation(self.node) == Some(ack.generation) {
-            self.count_ack(from, ack.seq);
+            self.count_ack(now, from, ack.seq);
+        } else {
+            reach!("control: an acknowledgement of an earlier process or generation");
         }
     }
 
-    fn count_ack(&mut self, from: NodeId, seq: u64) {
-        let Some((sent_at, acked)) = self.sent.get_mut(&seq) else { return };
+    fn count_ack(&mut self, now: Time, from: NodeId, seq: u64) {
+        let Some((sent_at, acked)) = self.sent.get_mut(&seq) else {
+            reach!("control: an acknowledgement that is not waited for");
+            return;
+        };
         acked.insert(from);
         let (sent_at, acked) = (*sent_at, acked.clone());
         if self.majority(&acked) {
             self.sent.retain(|other, _| *other > seq);
-            let until = sent_at.plus_ms(self.view.lease_ms);
+            // R10: from when it was sent; the answer may be late.
+            let from = if planted(Bug::LeaseFromReceipt) { now } else { sent_at };
+            let until = from.plus_ms(self.view.lease_ms);
             if until > self.lease_until {
+                if self.lease_until == Time(0) {
+                    reach!("control: a lease begins");
+                }
                 self.lease_until = until;
                 self.effects.push_back(Effect::LeaseUntil(until));
             }
@@ -341,6 +370,7 @@ impl LeaseMachine {
 
     fn on_persisted(&mut self, now: Time, suspect: Suspect) {
         if let Some(durable) = self.suspected.get_mut(&suspect) {
+            reach!("control: a suspicion is durable");
             *durable = true;
             self.reports.entry(suspect).or_default().insert(self.node);
             // Said at once: the others' decision waits for it.
@@ -356,7 +386,7 @@ impl LeaseMachine {
             .filter(|(suspect, by)| {
                 self.alive_generation(suspect.node) == Some(suspect.generation)
                     && suspect.node != self.node
-                    && self.majority(by)
+                    && (self.majority(by) || planted(Bug::OneSuspicionKills))
                     && self
                         .last_dead
                         .get(suspect)
@@ -365,6 +395,7 @@ impl LeaseMachine {
             .map(|(suspect, _)| *suspect)
             .collect();
         for suspect in due {
+            reach!("control: a death is proposed");
             self.last_dead.insert(suspect, now);
             self.effects.push_back(Effect::ProposeDead(suspect));
         }
@@ -376,6 +407,7 @@ impl LeaseMachine {
             self.reports.get(&Suspect { node: self.node, generation }).is_some_and(|by| !by.is_empty());
         let due = self.last_rejoin.is_none_or(|last| now.ms_since(last) >= self.view.lease_ms);
         if suspected && due {
+            reach!("control: a suspected node wants a new generation");
             self.last_rejoin = Some(now);
             self.effects.push_back(Effect::ProposeRejoin { generation });
         }

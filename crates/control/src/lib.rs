@@ -1,12 +1,15 @@
 //! The cluster state machine: what the operator asked for, who may write, who is alive, and what a node does next.
 //!
 //! Pure. [`State::apply`] is run by every agent on the same committed entries and gives the same state everywhere;
-//! [`lease::LeaseMachine`] decides whether a node may act (R10); [`reconcile::plan`] tells a node what to do next;
+//! [`lease::LeaseMachine`] decides whether a node may act (R10);
+//! [`handover::Handover`] when the log's leader should be another one; [`reconcile::plan`] tells a node what to do next;
 //! [`advice::advice`] says in words what is wrong and what to do about it.
 
 pub mod advice;
 mod apply;
+mod broken;
 mod failover;
+pub mod handover;
 mod iss;
 pub mod lease;
 pub mod placement;

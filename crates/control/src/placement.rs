@@ -1,14 +1,20 @@
 //! Which node should be primary of a resource. Every node computes the same answer from the same state.
 
 use crate::state::{Resource, State};
-use mainstay_types::{NodeId, ResourceId};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{NodeId, ResourceId, reach};
 
 impl State {
-    /// Whether `node` may become primary (R5): a member of the in-sync set, with the registered disk, alive.
+    /// Whether `node` may become primary (R5): a member of the in-sync set, with the registered disk, which
+    /// can be used (R12), alive.
     #[must_use]
     pub fn eligible(&self, resource: &Resource, node: NodeId) -> bool {
         let member = resource.record.iss_member(node);
-        !resource.deleting && self.alive(node) && member.is_some() && member == resource.record.replica(node)
+        let recorded = resource.record.replica(node);
+        let in_sync = member.is_some() && member == recorded;
+        !resource.deleting
+            && self.lives_whole(resource, node)
+            && (in_sync || (recorded.is_some() && planted(Bug::OutsiderPromoted)))
     }
 
     /// Resources whose primary is `node`.
@@ -22,13 +28,10 @@ impl State {
     #[must_use]
     pub fn candidates(&self, resource: &Resource) -> Vec<NodeId> {
         let service = self.service_of(resource.id).map(|(_, service)| service);
-        let mut nodes: Vec<NodeId> = resource
-            .record
-            .iss
-            .iter()
-            .map(|member| member.node)
-            .filter(|node| self.eligible(resource, *node))
-            .collect();
+        let record = &resource.record;
+        let members = if planted(Bug::OutsiderPromoted) { &record.replicas } else { &record.iss };
+        let mut nodes: Vec<NodeId> =
+            members.iter().map(|member| member.node).filter(|node| self.eligible(resource, *node)).collect();
         nodes.sort_by_key(|node| {
             let failed = service.is_some_and(|service| service.failed_on(*node));
             let named = service
@@ -52,6 +55,7 @@ impl State {
             && candidates.contains(&desired)
             && !failed(desired)
         {
+            reach!("control: the operator wants the primary elsewhere");
             return Some(desired);
         }
         if let Some(service) = service
@@ -61,13 +65,19 @@ impl State {
             && candidates.contains(&preferred.id)
             && !failed(preferred.id)
         {
+            reach!("control: the service prefers a node");
             return Some(preferred.id);
         }
         let best = candidates.first().copied();
         match resource.record.primary {
             Some(primary) if candidates.contains(&primary) => {
                 // The best candidate is one where the service has not failed, if there is any.
-                if failed(primary) && best.is_some_and(|best| !failed(best)) { best } else { Some(primary) }
+                if failed(primary) && best.is_some_and(|best| !failed(best)) {
+                    reach!("control: the service failed here and goes elsewhere");
+                    best
+                } else {
+                    Some(primary)
+                }
             }
             _ => best,
         }

@@ -1,7 +1,8 @@
 //! Promotion: one compare-and-set that names the next primary in the next epoch (R5).
 
 use crate::state::{Outcome, Severity, State, refused};
-use mainstay_types::{ConfigVersion, NodeId, ResourceId};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{ConfigVersion, NodeId, ResourceId, reach};
 
 impl State {
     pub(crate) fn promote(
@@ -15,9 +16,11 @@ impl State {
     ) -> Outcome {
         let Some(resource) = self.resources.get(&id) else { return Outcome::Conflict { record: None } };
         if resource.record.version != expect_version {
+            reach!("control: a promotion is based on an older record");
             return Outcome::Conflict { record: Some(resource.record.clone()) };
         }
         if resource.record.primary.is_some_and(|primary| primary != by) {
+            reach!("control: a promotion against a living primary");
             // Only the primary itself can say that it has stopped; the others wait for its death (R19).
             return refused(
                 "not-primary",
@@ -26,9 +29,11 @@ impl State {
             );
         }
         if !self.alive(by) {
+            reach!("control: a promotion by a dead node");
             return refused("node-dead", "the proposing node counts as dead", "it has to rejoin first");
         }
         if !self.eligible(resource, to) {
+            reach!("control: a promotion of what is not eligible");
             return refused(
                 "not-eligible",
                 format!("node {} is not alive and in sync with the registered disk", self.node_name(to)),
@@ -36,12 +41,14 @@ impl State {
             );
         }
         if !self.first_promotion_is_due(id) {
+            reach!("control: a first promotion comes too early");
             return refused(
                 "not-ready",
                 "not every living node has made its replica yet",
                 "wait for the nodes, or bring them up",
             );
         }
+        reach!("control: promote");
         self.set_primary(at_ms, id, to, reason);
         Outcome::Done
     }
@@ -63,15 +70,23 @@ impl State {
         let name = self.node_name(to);
         let Some(resource) = self.resources.get_mut(&id) else { return };
         let record = &mut resource.record;
-        record.epoch = record.epoch.next();
+        if record.epoch.0 == 0 || !planted(Bug::EpochNotRaised) {
+            record.epoch = record.epoch.next();
+        }
         record.version = record.version.next();
         record.primary = Some(to);
+        if planted(Bug::OutsiderPromoted) {
+            let member = record.replica(to).filter(|member| !record.iss.contains(member));
+            record.iss.extend(member);
+            record.iss.sort_unstable();
+        }
         resource.failure = None;
         let subject = format!("resource {}", resource.name);
         let text = format!("{name} is primary in epoch {}: {reason}", record.epoch.0);
         let resource_name = resource.name.clone();
         for service in self.services.values_mut().filter(|service| service.spec.resource == resource_name) {
             if service.desired_node == Some(to) {
+                reach!("control: a moved service has got there");
                 service.desired_node = None;
             }
         }

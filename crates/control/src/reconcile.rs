@@ -6,7 +6,8 @@
 //! handed over (R19), and a node without a lease starts nothing (R10).
 
 use crate::state::{Command, NodeStatus, Resource, ServicePhase, State};
-use mainstay_types::{ConfigVersion, Epoch, Incarnation, NodeId, ResourceId, ResourceRecord};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{ConfigVersion, Epoch, Incarnation, NodeId, ResourceId, ResourceRecord, reach};
 use std::collections::BTreeMap;
 
 /// The role that the engine reports.
@@ -32,6 +33,8 @@ pub struct ReplicaObserved {
     pub devices_ready: bool,
     /// Why the store is no longer used (R13), or why the engine asks to step down.
     pub failed: Option<String>,
+    /// The store is no longer used (R13), until an engine opens it again.
+    pub store_failed: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -55,6 +58,9 @@ pub struct Observed {
     pub engine: bool,
     /// Replicas whose files exist in a pool of this node, opened or not.
     pub stored: BTreeMap<ResourceId, Incarnation>,
+    /// Stored replicas that the engine could not open at the last attempt, and why; only for reasons that do not pass by
+    /// themselves (R12, R13).
+    pub unusable: BTreeMap<ResourceId, String>,
     /// Replicas that the engine has open.
     pub replicas: BTreeMap<ResourceId, ReplicaObserved>,
     /// Every service of which this node has a machine, by name.
@@ -99,6 +105,14 @@ pub enum Action {
     Propose(Command),
 }
 
+/// Whether a replica still asks to be relieved that did so when it acted on version `asked` of the record: it does until
+/// it acts on a later one, about which it asks again if it has to, or serves after all. Forgetting that would take it for
+/// whole too early; keeping it would keep it from ever being primary again.
+#[must_use]
+pub fn asks_for_relief(asked: ConfigVersion, version: ConfigVersion, role: Role) -> bool {
+    version <= asked && !matches!(role, Role::Promoting | Role::Primary)
+}
+
 /// The actions that are due on `node`, in the order in which they should be started.
 #[must_use]
 pub fn plan(node: NodeId, state: &State, observed: &Observed) -> Vec<Action> {
@@ -110,11 +124,13 @@ pub fn plan(node: NodeId, state: &State, observed: &Observed) -> Vec<Action> {
     if me.status == NodeStatus::Dead || !observed.lease_valid {
         for (name, service) in &observed.services {
             if !service.phase.is_silent() && service.phase != ServicePhase::Killing {
+                reach!("control: plan: a service is killed with the lease");
                 actions.push(Action::KillService { name: name.clone() });
             }
         }
     }
     if me.status == NodeStatus::Dead && observed.services.values().all(|service| service.phase.is_silent()) {
+        reach!("control: plan: rejoin");
         actions.push(Action::Propose(Command::NodeRejoin { node, generation: me.generation }));
     }
     plan_unwanted_services(node, state, observed, &mut actions);
@@ -148,6 +164,7 @@ fn plan_unwanted_services(node: NodeId, state: &State, observed: &Observed, acti
                 _ => "the primary is on another node",
             },
         };
+        reach!("control: plan: an unwanted service");
         match seen.phase {
             phase if phase.is_silent() => actions.push(Action::ForgetService { name: name.clone() }),
             // Told already.
@@ -171,6 +188,7 @@ fn plan_unwanted_services(node: NodeId, state: &State, observed: &Observed, acti
             && silent_elsewhere
             && !observed.services.contains_key(name)
         {
+            reach!("control: plan: a deleted service is gone");
             actions.push(Action::Propose(Command::ServiceGone { name: name.clone() }));
         }
     }
@@ -189,6 +207,7 @@ fn plan_resource(
     }
     let stored = observed.stored.get(&id).copied();
     if resource.deleting {
+        reach!("control: plan: a replica of a deleted resource");
         if stored.is_some() || observed.replicas.contains_key(&id) {
             actions.push(Action::DropReplica { resource: id });
         } else if !resource.gone.contains(&node) {
@@ -197,21 +216,38 @@ fn plan_resource(
         return;
     }
     let Some(incarnation) = stored else {
+        reach!("control: plan: make a replica");
         actions.push(Action::CreateReplica { resource: id });
         return;
     };
-    let Some(replica) = observed.replicas.get(&id) else {
+    // What the engine has open instead of the disk that was registered does not count (R9).
+    let open = observed.replicas.get(&id).filter(|replica| replica.incarnation == incarnation);
+    let Some(replica) = open else {
         // A service on top of it has lost its device with the engine.
         stop_service(state, id, observed, "the engine restarted", actions);
+        if let Some(reason) = observed.unusable.get(&id) {
+            plan_unusable(node, state, resource, incarnation, reason, observed, actions);
+        }
+        // It is tried again all the same: an operator may mend what is under it.
+        reach!("control: plan: open a replica");
         actions.push(Action::OpenReplica { resource: id });
         return;
     };
     if resource.record.replica(node).map(|member| member.incarnation) != Some(incarnation) {
         stop_service(state, id, observed, "the disk is new", actions);
         if service_silent(state, id, observed) {
+            reach!("control: plan: report a replica");
             actions.push(Action::Propose(Command::ReplicaReady { resource: id, node, incarnation }));
         }
         return;
+    }
+    if replica.store_failed && resource.record.primary != Some(node) {
+        // A primary steps down instead; after that this is for it, too.
+        let reason = replica.failed.as_deref().unwrap_or("its store failed");
+        plan_unusable(node, state, resource, incarnation, reason, observed, actions);
+    } else if !replica.store_failed && resource.broken(node).is_some() {
+        reach!("control: plan: a broken replica was opened after all");
+        actions.push(Action::Propose(Command::ReplicaOpened { resource: id, node, incarnation }));
     }
     if resource.record.primary == Some(node) {
         plan_primary(node, state, resource, replica, observed, actions);
@@ -219,6 +255,7 @@ fn plan_resource(
     }
     // Given even while a service is still being stopped: the sooner a superseded replica refuses, the better.
     if replica.version < resource.record.version {
+        reach!("control: plan: give the record to a secondary");
         actions.push(Action::GiveRecord(resource.record.clone()));
     }
     let may_promote = resource.record.primary.is_none()
@@ -226,12 +263,41 @@ fn plan_resource(
         && replica.failed.is_none()
         && state.first_promotion_is_due(id);
     if may_promote && state.target(id) == Some(node) {
+        reach!("control: plan: promote oneself where there was no primary");
         actions.push(propose_promote(node, resource, node, "there was no primary"));
     }
 }
 
+/// The replica cannot be used: says so, once its services are silent (R19), so that nobody counts on it and another one is
+/// promoted.
+fn plan_unusable(
+    node: NodeId,
+    state: &State,
+    resource: &Resource,
+    incarnation: Incarnation,
+    reason: &str,
+    observed: &Observed,
+    actions: &mut Vec<Action>,
+) {
+    let id = resource.id;
+    // A disk that was never registered holds nothing that anybody counts on.
+    let registered = resource.record.replica(node).map(|member| member.incarnation) == Some(incarnation);
+    if registered && resource.broken(node).is_none() && service_silent(state, id, observed) {
+        reach!("control: plan: report a broken replica");
+        actions.push(Action::Propose(Command::ReplicaBroken {
+            resource: id,
+            version: resource.record.version,
+            node,
+            incarnation,
+            reason: reason.into(),
+        }));
+    }
+}
+
 fn service_silent(state: &State, resource: ResourceId, observed: &Observed) -> bool {
-    state.service_of(resource).is_none_or(|(name, _)| silent(observed, name))
+    // R19: a role ends, and is handed over, only when nothing of the service is left.
+    planted(Bug::HandedOverTooEarly)
+        || state.service_of(resource).is_none_or(|(name, _)| silent(observed, name))
 }
 
 fn stop_service(
@@ -244,6 +310,7 @@ fn stop_service(
     let Some((name, _)) = state.service_of(resource) else { return };
     let Some(seen) = observed.services.get(name) else { return };
     if !seen.phase.is_silent() && seen.phase != ServicePhase::Killing {
+        reach!("control: plan: a service must stop first");
         actions.push(Action::StopService { name: name.clone(), reason: reason.into() });
     }
 }
@@ -275,6 +342,7 @@ fn plan_primary(
     if let Some(why) = &replica.failed {
         stop_service(state, id, observed, "the replica failed", actions);
         if service_silent(state, id, observed) {
+            reach!("control: plan: step down");
             let reason = why.clone();
             actions.push(Action::Propose(Command::StepDown {
                 resource: id,
@@ -288,9 +356,10 @@ fn plan_primary(
     if !serving {
         // An epoch that was promised but is not being served belonged to an engine that restarted or was demoted: it
         // must never be served again, because its log may differ from what the others were sent (R5).
-        if replica.epoch < record.epoch {
+        if replica.epoch < record.epoch || planted(Bug::SameEpochTwice) {
             stop_service(state, id, observed, "the primary's epoch changed", actions);
             if service_silent(state, id, observed) {
+                reach!("control: plan: give the record to a new primary");
                 actions.push(Action::GiveRecord(record.clone()));
             }
             return;
@@ -301,14 +370,21 @@ fn plan_primary(
             && let Some(to) = state.target(id)
         {
             let reason = if to == node { "the engine restarted or its lease had ended" } else { "moved" };
+            if to == node {
+                reach!("control: plan: promote again after a restart");
+            } else {
+                reach!("control: plan: hand over");
+            }
             actions.push(propose_promote(node, resource, to, reason));
         }
         return;
     }
     if replica.version < record.version {
+        reach!("control: plan: give the record to the primary");
         actions.push(Action::GiveRecord(record.clone()));
     }
     if !observed.lease_valid {
+        reach!("control: plan: a primary without a lease starts nothing");
         return;
     }
     let spent = seen.is_some_and(|seen| seen.spent_epoch == Some(record.epoch));
@@ -317,12 +393,15 @@ fn plan_primary(
         let reason = if spent { "the lease had ended" } else { "the service moves" };
         stop_service(state, id, observed, reason, actions);
         if service_silent(state, id, observed) {
+            reach!("control: plan: demote");
             actions.push(Action::Demote { resource: id });
         }
         return;
     }
     let Some((name, service)) = service.filter(|(_, service)| !service.deleting) else { return };
-    if replica.role != Role::Primary || !replica.devices_ready || service.failed_on(node) {
+    let serves = replica.role == Role::Primary && replica.devices_ready;
+    if !(serves || planted(Bug::ServiceBeforeEpochStart)) || service.failed_on(node) {
+        reach!("control: plan: a service cannot start yet");
         return;
     }
     let start = match seen {
@@ -339,6 +418,7 @@ fn plan_primary(
         },
     };
     if start {
+        reach!("control: plan: start a service");
         actions.push(Action::StartService { name: name.clone(), epoch: record.epoch, round: service.round });
     }
 }

@@ -1,8 +1,9 @@
 //! Services: what the operator asked for, and what the nodes report about them.
 
 use crate::state::{Outcome, Service, ServiceOnNode, ServicePhase, Severity, State, cut, refused};
-use mainstay_ha::ServiceSpec;
-use mainstay_types::{Epoch, NodeId};
+use mainstay_ha::{ServiceSpec, Vip};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{Epoch, NodeId, reach};
 use std::collections::BTreeMap;
 
 /// What a node reports; see [`crate::state::Command::ServiceStatus`].
@@ -46,6 +47,18 @@ impl State {
                 "put the processes into one service, or use another resource",
             );
         }
+        if let Some(preferred) = &spec.policy.preferred
+            && !self.node_by_name(preferred).is_some_and(|node| resource.spec.replicas.contains(&node.id))
+        {
+            return refused(
+                "bad-preferred",
+                format!("policy.preferred: resource {} has no replica on {preferred}", spec.resource),
+                format!("name a node that has one; see `mainstay resource status {}`", spec.resource),
+            );
+        }
+        if let Some(refusal) = self.taken(&spec) {
+            return refusal;
+        }
         let subject = format!("service {}", spec.name);
         match self.services.get_mut(&spec.name) {
             Some(service) if service.deleting => {
@@ -63,6 +76,7 @@ impl State {
                 );
             }
             Some(service) => {
+                reach!("control: a service is applied again");
                 let same = service.spec == spec;
                 service.round += 1;
                 service.halted = None;
@@ -81,6 +95,7 @@ impl State {
                         "",
                     );
                 }
+                reach!("control: a service is made");
                 let name = spec.name.clone();
                 let service = Service {
                     spec,
@@ -98,11 +113,41 @@ impl State {
         Outcome::Done
     }
 
+    /// Two services may meet on one node, so neither an address nor a place to mount can be given twice.
+    fn taken(&self, spec: &ServiceSpec) -> Option<Outcome> {
+        let others = || self.services.iter().filter(|(name, _)| **name != spec.name);
+        let address = spec.vip.as_ref().and_then(Vip::parsed).map(|address| address.ip);
+        if let Some(address) = address
+            && let Some((other, _)) = others().find(|(_, service)| {
+                service.spec.vip.as_ref().and_then(Vip::parsed).is_some_and(|vip| vip.ip == address)
+            })
+        {
+            return Some(refused(
+                "address-in-use",
+                format!("vip.address: service {other} has {address}"),
+                "give each service an address of its own",
+            ));
+        }
+        if let Some(mount) = &spec.mount
+            && let Some((other, _)) = others().find(|(_, service)| {
+                service.spec.mount.as_ref().is_some_and(|theirs| theirs.path == mount.path)
+            })
+        {
+            return Some(refused(
+                "path-in-use",
+                format!("mount.path: service {other} mounts at {}", mount.path),
+                "give each service a path of its own",
+            ));
+        }
+        None
+    }
+
     pub(crate) fn delete_service(&mut self, at_ms: u64, name: &str) -> Outcome {
         let Some(service) = self.services.get_mut(name) else { return unknown_service(name) };
         if service.deleting {
             return Outcome::Unchanged;
         }
+        reach!("control: a service is being deleted");
         service.deleting = true;
         service.desired_node = None;
         self.note(at_ms, Severity::Info, format!("service {name}"), "is being deleted");
@@ -116,6 +161,7 @@ impl State {
                 refused("not-deleting", "the service is not being deleted", "")
             }
             Some(_) => {
+                reach!("control: a service is gone");
                 self.services.remove(name);
                 self.note(at_ms, Severity::Info, format!("service {name}"), "deleted");
                 Outcome::Done
@@ -130,6 +176,7 @@ impl State {
         let to_name = self.node_name(to);
         let Some(resource) = self.resource_of(service) else { return unknown_service(name) };
         if !self.eligible(resource, to) {
+            reach!("control: a move to a node that is not eligible");
             let remedy = if resource.record.iss.is_empty() {
                 "wait until the replicas are made".to_string()
             } else {
@@ -146,6 +193,7 @@ impl State {
         let Some(service) = self.services.get_mut(name) else { return unknown_service(name) };
         service.round += 1;
         service.halted = None;
+        reach!("control: a service is moved");
         service.desired_node = (!there).then_some(to);
         self.note(at_ms, Severity::Info, format!("service {name}"), format!("is to run on {to_name}"));
         Outcome::Done
@@ -160,18 +208,24 @@ impl State {
         let StatusReport { node, phase, epoch, round, detail, failures } = report;
         let before = service.nodes.get(&node);
         let failed_round = match phase {
+            ServicePhase::Failed if planted(Bug::FailureForgotten) => None,
             ServicePhase::Failed => Some(round),
             _ => before.and_then(|on| on.failed_round),
         };
         let on = ServiceOnNode { phase, epoch, round, detail: cut(detail), failures, failed_round, at_ms };
         if before.is_some_and(|old| ServiceOnNode { at_ms, ..old.clone() } == on) {
+            reach!("control: a status that says nothing new");
             return Outcome::Unchanged;
         }
         let phase_changed = before.is_none_or(|old| old.phase != phase);
         let text = match phase {
-            ServicePhase::Running => Some((Severity::Info, format!("runs on {node_name}"))),
+            ServicePhase::Running => {
+                reach!("control: a service runs");
+                Some((Severity::Info, format!("runs on {node_name}")))
+            }
             ServicePhase::Stopped => Some((Severity::Info, format!("stopped on {node_name}"))),
             ServicePhase::Failed => {
+                reach!("control: a service failed on a node");
                 Some((Severity::Critical, format!("failed on {node_name}: {}", on.detail)))
             }
             ServicePhase::BackingOff => {
@@ -203,6 +257,7 @@ impl State {
         if service.halted.is_some() || candidates.iter().any(|node| !service.failed_on(*node)) {
             return;
         }
+        reach!("control: a service is halted");
         let reasons: Vec<String> = candidates
             .iter()
             .filter_map(|node| {
@@ -231,6 +286,7 @@ impl State {
             })
             .collect();
         for (name, to) in cancelled {
+            reach!("control: a move is given up");
             if let Some(service) = self.services.get_mut(&name) {
                 service.desired_node = None;
             }

@@ -21,8 +21,9 @@ pub const RESOURCES_MAX: usize = 1024;
 pub const EVENTS_MAX: usize = 1000;
 /// Longest text of an event or a reason, in bytes; longer ones are cut.
 pub const TEXT_BYTES_MAX: usize = 512;
-/// Bounds of the length of a lease, in milliseconds.
-pub const LEASE_MS: std::ops::RangeInclusive<u64> = 500..=60_000;
+/// Bounds of the length of a lease, in milliseconds. The engine's guard acts 400 ms before its end: with a shorter
+/// lease a late heartbeat would stop the services.
+pub const LEASE_MS: std::ops::RangeInclusive<u64> = 1000..=60_000;
 
 /// Everything that the nodes agree on. Serialisable as JSON; two nodes that applied the same entries hold equal values.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -118,6 +119,17 @@ pub struct Resource {
     pub gone: BTreeSet<NodeId>,
     /// Why the last primary could not go on, or why there is none. Cleared by a promotion.
     pub failure: Option<String>,
+    /// Registered replicas that cannot be used, by node; see `broken.rs`.
+    #[serde(default)]
+    pub broken: BTreeMap<NodeId, Broken>,
+}
+
+/// A replica that its node cannot use (R12, R13).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Broken {
+    /// Of the disk that this is about.
+    pub incarnation: Incarnation,
+    pub reason: String,
 }
 
 /// What one node last reported about a service.
@@ -228,6 +240,21 @@ pub enum Command {
     },
     /// The node has formatted a replica. With another incarnation than before: the old content is lost (R9).
     ReplicaReady {
+        resource: ResourceId,
+        node: NodeId,
+        incarnation: Incarnation,
+    },
+    /// The node cannot use its replica, for a reason that does not pass by itself (R12, R13). Counts only on the version that
+    /// is named: if `node` is the primary of that version it has stopped its services (R19).
+    ReplicaBroken {
+        resource: ResourceId,
+        version: ConfigVersion,
+        node: NodeId,
+        incarnation: Incarnation,
+        reason: String,
+    },
+    /// The node has opened the replica that it had said to be broken, and its store works.
+    ReplicaOpened {
         resource: ResourceId,
         node: NodeId,
         incarnation: Incarnation,

@@ -408,3 +408,30 @@ fn a_suspicion_survives_a_restart_and_is_reported_only_when_durable() {
         |effect| matches!(effect, Effect::SendHeartbeat { heartbeat, .. } if heartbeat.suspects == vec![suspect])
     ));
 }
+
+/// A voter that restarted may begin with an older state of the cluster, in which an older generation is alive. What it
+/// suspected before counts for that one too. (Found by the simulator: the old generation got a lease while the death of
+/// the new one was being agreed on.)
+#[test]
+fn a_suspicion_holds_for_older_generations_too() {
+    let view = |generation| View {
+        voters: (0..3).map(NodeId).collect(),
+        nodes: (0..3).map(|i| (NodeId(i), (if i == 2 { generation } else { 1 }, true))).collect(),
+        lease_ms: 2000,
+        heartbeat_ms: 200,
+        margin_ms: 50,
+    };
+    let heartbeat = |generation| Event::Heartbeat {
+        from: NodeId(2),
+        heartbeat: Heartbeat { generation, session: 9, seq: 1, suspects: vec![] },
+    };
+    let mut machine = LeaseMachine::new(NodeId(0), 2, [Suspect { node: NodeId(2), generation: 4 }], Time(0));
+    let mut acknowledges = |generation| {
+        machine.handle(Time(0), Event::View(view(generation)));
+        machine.handle(Time(MS), heartbeat(generation));
+        std::iter::from_fn(|| machine.poll()).any(|effect| matches!(effect, Effect::SendAck { .. }))
+    };
+    assert!(!acknowledges(3));
+    assert!(!acknowledges(4));
+    assert!(acknowledges(5));
+}

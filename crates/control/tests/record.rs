@@ -1,7 +1,10 @@
 //! The control record: the two-replicas-and-a-witness table, random commands against invariants, and whole nodes that
 //! follow `reconcile::plan` over a simulated engine.
 
-use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, Role, ServiceObserved, plan};
+use mainstay_control::advice::Observations;
+use mainstay_control::reconcile::{
+    Action, Observed, ReplicaObserved, Role, ServiceObserved, asks_for_relief, plan,
+};
 use mainstay_control::state::{
     Command, Entry, IssChange, Outcome, ResourceSpec, ServicePhase, Settings, Severity, State,
 };
@@ -98,6 +101,17 @@ fn db_service() -> ServiceSpec {
 }
 
 #[test]
+fn a_wish_to_be_relieved_ends_with_the_record_it_was_about() {
+    let version = ConfigVersion;
+    for role in [Role::Secondary, Role::Fenced] {
+        assert!(asks_for_relief(version(7), version(6), role), "it acts on an older record than that");
+        assert!(asks_for_relief(version(7), version(7), role));
+        assert!(!asks_for_relief(version(7), version(8), role), "it says so again if it still must");
+    }
+    assert!(!asks_for_relief(version(7), version(7), Role::Primary));
+}
+
+#[test]
 fn when_the_primary_dies_the_secondary_takes_over_alone() {
     let mut state = ready();
     let epoch = state.resources[&R].record.epoch;
@@ -107,6 +121,19 @@ fn when_the_primary_dies_the_secondary_takes_over_alone() {
     assert!(matches!(die(&mut state, A), Outcome::Conflict { .. }));
     rejoin(&mut state, A);
     assert_eq!(members(&state), vec![B], "it is in sync only after it caught up");
+}
+
+#[test]
+fn a_death_counts_for_one_generation_only() {
+    let mut state = ready();
+    let generation = state.nodes[&A].generation;
+    assert!(die(&mut state, A).is_ok());
+    rejoin(&mut state, A);
+    assert_eq!(state.nodes[&A].generation, generation + 1, "what was said of the dead one is void (R10)");
+    // The same report again, late.
+    let late = Command::NodeDead { node: A, generation };
+    assert_eq!(apply(&mut state, late), Outcome::Conflict { record: None });
+    assert!(state.alive(A));
 }
 
 #[test]
@@ -136,6 +163,61 @@ fn a_node_outside_the_in_sync_set_is_never_promoted() {
     rejoin(&mut state, A);
     assert_eq!(state.target(R), Some(A));
     assert!(promote(&mut state, A, A).is_ok());
+}
+
+#[test]
+fn a_node_that_says_nothing_is_not_all_well() {
+    let state = ready();
+    let advice = |observations| mainstay_control::advice::advice(&state, &observations);
+    let whole = Observations { has_leader: true, ..Default::default() };
+    assert_eq!(advice(whole.clone()), vec![]);
+    let silent = advice(Observations { silent: [A].into(), ..whole.clone() });
+    assert!(silent.iter().any(|advice| advice.subject == "node a"), "{silent:?}");
+    let both = advice(Observations { silent: [A].into(), unreachable: [A].into(), ..whole });
+    assert_eq!(both.len(), 1, "the same is not said twice: {both:?}");
+}
+
+/// A node cut off from the others cannot have learnt who died, so it must not count voters.
+#[test]
+fn without_a_leader_nobody_counts_the_living() {
+    let mut state = ready();
+    die(&mut state, W);
+    for (has_leader, counted) in [(true, true), (false, false)] {
+        let list =
+            mainstay_control::advice::advice(&state, &Observations { has_leader, ..Default::default() });
+        assert_eq!(list.iter().any(|advice| advice.what.contains("2 of 3 voters")), counted, "{list:?}");
+    }
+}
+
+#[test]
+fn a_service_gets_nothing_that_another_has_and_prefers_no_stranger() {
+    let mut state = ready();
+    let spec = ResourceSpec {
+        volumes: vec![1 << 20],
+        journal_bytes: 16 << 20,
+        replicas: vec![A, B],
+        preferred: vec![],
+    };
+    assert!(apply(&mut state, Command::CreateResource { name: "web".into(), spec }).is_ok());
+    let service = |resource: &str, path: &str, address: &str, preferred: &str| {
+        let text = format!(
+            "name='{resource}'\nresource='{resource}'\n[mount]\npath='{path}'\n[vip]\naddress='{address}'\n\
+             [policy]\npreferred='{preferred}'\n"
+        );
+        Command::ApplyService { spec: ServiceSpec::parse(&text).unwrap() }
+    };
+    assert!(apply(&mut state, service("db", "/srv/db", "10.0.0.7/24", "a")).is_ok());
+    for (command, code) in [
+        (service("web", "/srv/web", "10.0.0.7/16", "a"), "address-in-use"),
+        (service("web", "/srv/db", "10.0.0.8/24", "a"), "path-in-use"),
+        (service("web", "/srv/web", "10.0.0.8/24", "w"), "bad-preferred"),
+        (service("web", "/srv/web", "10.0.0.8/24", "nobody"), "bad-preferred"),
+    ] {
+        let Outcome::Refused(refusal) = apply(&mut state, command) else { panic!("{code}: not refused") };
+        assert_eq!(refusal.code, code);
+    }
+    assert!(apply(&mut state, service("web", "/srv/web", "10.0.0.8/24", "b")).is_ok());
+    assert!(apply(&mut state, service("db", "/srv/db", "10.0.0.7/24", "b")).is_ok(), "its own are its own");
 }
 
 #[test]
@@ -235,7 +317,7 @@ proptest! {
     /// rises by at most one, every change of the record raises the version, a dead node is never made primary, and
     /// nobody becomes primary or stays in sync who was not a member before, unless the primary's Grow says so.
     #[test]
-    fn the_record_keeps_its_invariants(steps in prop::collection::vec((0u8..9, 1u32..4, 1u32..4, 0u64..4), 1..120)) {
+    fn the_record_keeps_its_invariants(steps in prop::collection::vec((0u8..11, 1u32..4, 1u32..4, 0u64..4), 1..120)) {
         let mut state = with_resource();
         for (kind, x, y, back) in steps {
             let (x, y) = (NodeId(x), NodeId(y));
@@ -249,6 +331,8 @@ proptest! {
                 3 => Command::ChangeIss { resource: R, version, epoch: before.epoch, change: IssChange::Shrink { remove: member } },
                 4 => Command::ChangeIss { resource: R, version, epoch: before.epoch, change: IssChange::Grow { add: member } },
                 5 | 6 => Command::Promote { resource: R, expect_version: version, by: x, to: y, reason: String::new() },
+                9 => Command::ReplicaBroken { resource: R, version, node: y, incarnation: member.incarnation, reason: String::new() },
+                10 => Command::ReplicaOpened { resource: R, node: y, incarnation: member.incarnation },
                 7 => Command::StepDown { resource: R, version, node: x, reason: String::new() },
                 _ => Command::ChangeIss { resource: R, version, epoch: before.epoch.next(), change: IssChange::Shrink { remove: member } },
             };
@@ -263,11 +347,12 @@ proptest! {
             if !outcome.is_ok() {
                 prop_assert_eq!(after, &before);
             }
-            if version != before.version && (3..=8).contains(&kind) {
+            if version != before.version && (3..=9).contains(&kind) {
                 prop_assert!(!outcome.is_ok());
             }
             if after.epoch > before.epoch {
                 prop_assert!(before.iss_member(after.primary.unwrap()).is_some());
+                prop_assert!(state.resources[&R].broken(after.primary.unwrap()).is_none());
             }
             let grew = after.iss.iter().any(|member| !before.iss.contains(member));
             let may_grow = kind == 4 || (kind == 2 && before.epoch.0 == 0);
@@ -422,6 +507,26 @@ fn plans_move_a_service_and_hand_the_primary_over() {
     assert_eq!((nodes.runs_on(), primary(&nodes.state)), (vec![B], Some(B)));
     assert_eq!(members(&nodes.state), vec![A, B]);
     assert_eq!(nodes.state.services["db"].desired_node, None);
+}
+
+#[test]
+fn a_service_waits_until_its_primary_serves() {
+    let mut nodes = running();
+    nodes.power_cut(A);
+    die(&mut nodes.state, A);
+    let record = nodes.state.resources[&R].record.clone();
+    nodes.act(B, Action::GiveRecord(record));
+    let start = |nodes: &Nodes| {
+        let actions = plan(B, &nodes.state, &nodes.observed[&B]);
+        actions.iter().any(|action| matches!(action, Action::StartService { .. }))
+    };
+    let role = |nodes: &mut Nodes, role| {
+        nodes.observed.get_mut(&B).unwrap().replicas.get_mut(&R).unwrap().role = role;
+    };
+    role(&mut nodes, Role::Promoting);
+    assert!(!start(&nodes), "its epoch start is not committed (R6)");
+    role(&mut nodes, Role::Primary);
+    assert!(start(&nodes));
 }
 
 #[test]

@@ -17,7 +17,8 @@
 
 use crate::spec::ServiceSpec;
 use crate::steps::{ADDRESS_TIMEOUT_MS, KILL_TIMEOUT_MS, PROBE_TIMEOUT_MS, Step, step_words, steps_of};
-use mainstay_types::{Epoch, Time};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{Epoch, Time, reach};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -238,30 +239,40 @@ impl Machine {
         machine.next_ticket = saved.next_ticket;
         let last = machine.steps.len().saturating_sub(1);
         match saved.mode {
+            // R21: a restarted agent goes on from what was persisted.
+            Mode::Forward { .. } | Mode::Running if planted(Bug::RestartForgets) => machine.report(),
             mode @ (Mode::Stopped | Mode::Failed) => {
+                reach!("ha: nothing to adopt after a restart");
                 machine.mode = mode;
                 machine.report();
             }
             // Every earlier step is walked again: it is idempotent, and a process that died meanwhile is
             // noticed and started again.
             Mode::Forward { at } => {
+                reach!("ha: a start is adopted after a restart");
                 machine.adopt_below = at;
                 machine.forward(0, now);
             }
             Mode::Running => {
+                reach!("ha: a running service is adopted after a restart");
                 machine.adopt_below = machine.steps.len();
                 machine.probe = Probe::Free;
                 machine.forward(0, now);
             }
             Mode::Backward { at, floor, then, attempt } => {
+                reach!("ha: an undo is adopted after a restart");
                 machine.backward(at.min(last), floor, then, attempt, now);
             }
             Mode::BackingOff { from } => {
+                reach!("ha: a pause is adopted after a restart");
                 machine.mode = Mode::BackingOff { from };
                 machine.deadline = Some(now.plus_ms(machine.backoff_ms()));
                 machine.report();
             }
-            Mode::Killing => machine.kill(now),
+            Mode::Killing => {
+                reach!("ha: a kill is adopted after a restart");
+                machine.kill(now);
+            }
         }
         machine
     }
@@ -337,11 +348,16 @@ impl Machine {
             Mode::Forward { .. } | Mode::Running | Mode::BackingOff { .. } if self.epoch == epoch => {
                 self.round = self.round.max(round);
             }
-            _ if self.spent_epoch.is_some_and(|spent| epoch <= spent) => {}
-            Mode::Failed if round <= self.round => {}
+            _ if self.spent_epoch.is_some_and(|spent| epoch <= spent) => {
+                reach!("ha: a start in an epoch whose lease was lost");
+            }
+            Mode::Failed if round <= self.round => {
+                reach!("ha: a start of what failed");
+            }
             Mode::Stopped | Mode::Failed => self.begin(epoch, round, now),
             // The devices of another epoch are other devices: everything on top is taken down first.
             Mode::Forward { .. } | Mode::Running | Mode::BackingOff { .. } => {
+                reach!("ha: a start in another epoch");
                 self.on_stop(now);
                 if self.mode == Mode::Stopped {
                     self.begin(epoch, round, now);
@@ -349,7 +365,10 @@ impl Machine {
                     self.pending_start = Some((epoch, round));
                 }
             }
-            Mode::Backward { .. } | Mode::Killing => self.pending_start = Some((epoch, round)),
+            Mode::Backward { .. } | Mode::Killing => {
+                reach!("ha: a start waits until all is undone");
+                self.pending_start = Some((epoch, round));
+            }
         }
     }
 
@@ -357,6 +376,7 @@ impl Machine {
         if round > self.round {
             self.failures.clear();
         }
+        reach!("ha: a start begins");
         self.epoch = epoch;
         self.round = round;
         self.reason.clear();
@@ -370,15 +390,26 @@ impl Machine {
         match &mut self.mode {
             Mode::Stopped | Mode::Failed | Mode::Killing => {}
             Mode::Forward { at } => {
+                reach!("ha: stopped while starting");
                 let top = *at;
                 self.backward(self.top(top), 0, Then::Stop, 0, now);
             }
-            Mode::Running => self.backward(self.steps.len().saturating_sub(1), 0, Then::Stop, 0, now),
+            Mode::Running => {
+                reach!("ha: stopped while running");
+                self.backward(self.steps.len().saturating_sub(1), 0, Then::Stop, 0, now);
+            }
             Mode::BackingOff { from } => match from.checked_sub(1) {
-                None => self.settle(Mode::Stopped),
-                Some(at) => self.backward(at, 0, Then::Stop, 0, now),
+                None => {
+                    reach!("ha: stopped while backing off");
+                    self.settle(Mode::Stopped);
+                }
+                Some(at) => {
+                    reach!("ha: stopped while backing off with something left");
+                    self.backward(at, 0, Then::Stop, 0, now);
+                }
             },
             Mode::Backward { floor, then, .. } => {
+                reach!("ha: stopped while being undone");
                 // A service that has used up its attempts stays failed even if it is also told to stop.
                 if *then == Then::Retry {
                     *then = Then::Stop;
@@ -395,6 +426,7 @@ impl Machine {
         if nothing_left || self.mode == Mode::Killing {
             return;
         }
+        reach!("ha: the lease is lost");
         self.reason = "the node's lease ended".into();
         self.kill(now);
     }
@@ -403,11 +435,16 @@ impl Machine {
     /// agent that restarts in between finds nothing to adopt and comes to the same end.
     fn kill(&mut self, now: Time) {
         self.mode = Mode::Killing;
-        self.spent_epoch = Some(self.epoch);
+        if !planted(Bug::SpentEpochRuns) {
+            self.spent_epoch = Some(self.epoch);
+        }
         self.awaited = None;
         self.probe = Probe::NotAsked;
         self.kill_awaited.clear();
         self.kill_failed.clear();
+        // What was about to begin must not begin any more (R10): a process that was stopped for long, or has just
+        // started again, may have decided on it before it heard of the lease.
+        self.effects.retain(|effect| !matches!(effect, Effect::Run { .. }));
         let mut actions = Vec::new();
         if self.spec.vip.is_some() {
             actions.push(KillAction::RemoveAddress);
@@ -441,13 +478,17 @@ impl Machine {
 
     fn on_kill_done(&mut self, ticket: u64, result: Result<(), String>, now: Time) {
         let Some(action) = self.kill_awaited.remove(&ticket) else { return };
-        if let Err(why) = result {
+        if let Err(why) = result
+            && !planted(Bug::FailedKillCounts)
+        {
+            reach!("ha: a part of a kill failed");
             self.kill_failed.push(action);
             self.reason = format!("the node's lease ended; {}: {why}", kill_action_words(action));
             self.deadline = Some(now.plus_ms(KILL_RETRY_MS));
             self.report();
         }
         if self.kill_awaited.is_empty() && self.kill_failed.is_empty() {
+            reach!("ha: killed");
             self.settle(Mode::Stopped);
             self.start_pending(now);
         }
@@ -455,6 +496,7 @@ impl Machine {
 
     fn retry_kill(&mut self, now: Time) {
         // What did not answer in time is repeated as well: its answer may be lost.
+        reach!("ha: a kill is repeated");
         let mut actions = std::mem::take(&mut self.kill_failed);
         actions.extend(std::mem::take(&mut self.kill_awaited).into_values());
         actions.sort_unstable();
@@ -473,7 +515,10 @@ impl Machine {
             self.on_probe_done(result, now);
             return;
         }
-        if self.awaited != Some(ticket) {
+        let current =
+            self.awaited == Some(ticket) || (planted(Bug::AnyAnswerCounts) && self.awaited.is_some());
+        if !current {
+            reach!("ha: a late answer");
             return;
         }
         self.awaited = None;
@@ -484,10 +529,14 @@ impl Machine {
             }
             (Mode::Forward { at }, Err(why)) => {
                 let at = *at;
+                reach!("ha: a step failed");
                 let why = format!("{} failed: {why}", step_words(&self.spec, self.steps[at]));
                 self.fail(at, 0, why, now);
             }
-            (Mode::Backward { at, floor, then, .. }, Ok(())) => {
+            (Mode::Backward { at, floor, then, .. }, result)
+                if result.is_ok() || planted(Bug::FailedUndoCounts) =>
+            {
+                reach!("ha: a step is undone");
                 let (at, floor, then) = (*at, *floor, then.clone());
                 self.undone(at, floor, then, now);
             }
@@ -498,6 +547,7 @@ impl Machine {
 
     fn on_probe_done(&mut self, result: Result<(), String>, now: Time) {
         let Mode::Forward { at } = self.mode else {
+            reach!("ha: a probe ends when nothing is being started");
             self.probe = if result.is_ok() { Probe::Free } else { Probe::NotAsked };
             return;
         };
@@ -505,10 +555,12 @@ impl Machine {
             Ok(()) => {
                 self.probe = Probe::Free;
                 if self.steps[at] == Step::AddAddress && self.awaited.is_none() {
+                    reach!("ha: the last step waited for the probe");
                     self.forward(at, now);
                 }
             }
             Err(why) => {
+                reach!("ha: another node answers for the address");
                 self.probe = Probe::NotAsked;
                 self.fail(at, 0, format!("the address cannot be taken: {why}"), now);
             }
@@ -530,6 +582,7 @@ impl Machine {
         else {
             return;
         };
+        reach!("ha: a process ended by itself");
         let name = &self.spec.processes[process].name;
         let why = format!("process {name} ended by itself: {status}");
         self.fail(top, started, why, now);
@@ -544,12 +597,14 @@ impl Machine {
             Mode::Stopped | Mode::Failed | Mode::Running => {}
             Mode::Killing => self.retry_kill(now),
             Mode::BackingOff { from } => {
+                reach!("ha: another attempt after a pause");
                 if from == 0 {
                     self.probe = Probe::NotAsked;
                 }
                 self.forward(from, now);
             }
             Mode::Forward { at } => {
+                reach!("ha: a step took too long");
                 self.awaited = None;
                 self.probe = Probe::NotAsked;
                 let seconds = self.spec.timeout_ms(self.steps[at]).div_ceil(1000);
@@ -560,6 +615,7 @@ impl Machine {
             Mode::Backward { at, floor, ref then, attempt } => {
                 let then = then.clone();
                 if self.awaited.take().is_some() {
+                    reach!("ha: an undo took too long");
                     self.undo_failed("it did not finish in time", now);
                 } else {
                     self.backward(at, floor, then, attempt, now);
@@ -574,6 +630,7 @@ impl Machine {
         self.deadline = None;
         loop {
             let Some(step) = self.steps.get(at).copied() else {
+                reach!("ha: running");
                 self.adopt_below = 0;
                 self.mode = Mode::Running;
                 self.reason.clear();
@@ -591,7 +648,9 @@ impl Machine {
                         self.ask_probe();
                     }
                 }
-                Step::AddAddress if self.probe != Probe::Free => {
+                // R22
+                Step::AddAddress if self.probe != Probe::Free && !planted(Bug::AddressNotProbed) => {
+                    reach!("ha: the address waits for its probe");
                     if self.probe == Probe::NotAsked {
                         self.ask_probe();
                     }
@@ -629,7 +688,11 @@ impl Machine {
         let window_ms = self.spec.policy.window_s.saturating_mul(1000);
         self.failures.retain(|failure| now.ms_since(*failure) < window_ms);
         self.failures.push(now);
-        let spent = self.failures.len() > self.spec.policy.restart_limit as usize;
+        let limit = self.spec.policy.restart_limit as usize;
+        let spent = self.failures.len() > limit && !planted(Bug::AttemptsUnlimited);
+        if spent {
+            reach!("ha: no attempt is left");
+        }
         self.reason = why;
         let at = self.top(at);
         let (floor, then) = if spent { (0, Then::Fail) } else { (floor, Then::Retry) };
@@ -670,7 +733,7 @@ impl Machine {
     }
 
     fn undone(&mut self, at: usize, floor: usize, then: Then, now: Time) {
-        if at <= floor {
+        if at <= floor || planted(Bug::UndoneHalfway) {
             self.all_undone(floor, then, now);
         } else {
             self.backward(at - 1, floor, then, 0, now);
@@ -679,6 +742,7 @@ impl Machine {
 
     fn undo_failed(&mut self, why: &str, now: Time) {
         let Mode::Backward { at, attempt, .. } = &mut self.mode else { return };
+        reach!("ha: an undo failed");
         *attempt = attempt.saturating_add(1);
         let at = *at;
         self.reason = format!(
@@ -693,14 +757,20 @@ impl Machine {
     fn all_undone(&mut self, floor: usize, then: Then, now: Time) {
         match then {
             Then::Stop => {
+                reach!("ha: stopped");
                 self.settle(Mode::Stopped);
                 self.start_pending(now);
             }
             Then::Fail => {
+                reach!("ha: failed for good");
                 self.settle(Mode::Failed);
                 self.start_pending(now);
             }
             Then::Retry => {
+                reach!("ha: backing off");
+                if floor > 0 {
+                    reach!("ha: only a part is undone");
+                }
                 self.mode = Mode::BackingOff { from: floor };
                 self.awaited = None;
                 self.deadline = Some(now.plus_ms(self.backoff_ms()));
@@ -721,6 +791,7 @@ impl Machine {
 
     fn start_pending(&mut self, now: Time) {
         if let Some((epoch, round)) = self.pending_start.take() {
+            reach!("ha: the start that waited");
             self.on_start(epoch, round, now);
         }
     }

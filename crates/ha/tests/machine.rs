@@ -346,6 +346,44 @@ fn the_kill_path_takes_the_address_first_and_waits_for_nothing() {
     }
 }
 
+/// Steps that the runtime would begin now.
+fn begun(machine: &mut Machine) -> Vec<Step> {
+    std::iter::from_fn(|| machine.poll())
+        .filter_map(|effect| if let Effect::Run { step, .. } = effect { Some(step) } else { None })
+        .collect()
+}
+
+/// R10: an agent that was stopped for long wakes up to an answer and to the end of its lease, both in its queue.
+#[test]
+fn what_an_answer_made_due_does_not_begin_after_the_lease_was_lost() {
+    let mut node = Node::new();
+    node.hung.insert(Step::Mount);
+    node.start(1);
+    let ticket = *node.unanswered.last().unwrap();
+    node.machine.handle(node.now, Event::StepDone { ticket, result: Ok(()) });
+    node.machine.handle(node.now, Event::LeaseLost);
+    assert_eq!(
+        begun(&mut node.machine),
+        [],
+        "a file system is prepared, or a process started, without a lease"
+    );
+    assert_eq!(node.phase(), ServicePhase::Killing);
+}
+
+/// R10: a restarted agent walks its steps again, unless it hears first that its lease has ended.
+#[test]
+fn what_a_restart_made_due_does_not_begin_after_the_lease_was_lost() {
+    let mut node = Node::new();
+    node.start(1);
+    let mut machine = Machine::restore(spec(), node.saved.clone().unwrap(), node.now);
+    machine.handle(node.now, Event::LeaseLost);
+    assert_eq!(begun(&mut machine), []);
+    assert_eq!(machine.phase(), ServicePhase::Killing);
+    // Without that it does begin, so that the above says something.
+    let mut machine = Machine::restore(spec(), node.saved.clone().unwrap(), node.now);
+    assert_eq!(begun(&mut machine), [Step::Mount]);
+}
+
 #[test]
 fn a_kill_that_fails_is_repeated_until_it_is_proven() {
     let mut node = Node::new();

@@ -2,7 +2,7 @@
 
 use crate::cli::Target;
 use crate::failure::{Failure, Outcome};
-use crate::lab::state::Lab;
+use crate::lab::state::{Lab, Node};
 use mainstay_api::client::Client;
 
 /// A client for `--socket`, or for an agent inside a lab.
@@ -13,13 +13,19 @@ pub fn client(target: &Target) -> Outcome<Client> {
     let lab = Lab::load(&crate::lab::state::base_dir(None), name)?;
     let node = match &target.node {
         Some(node) => lab.node(node)?,
-        None => lab.nodes.iter().find(|node| lab.init_pid(node).is_some()).ok_or_else(|| {
+        None => lab.nodes.iter().find(|node| answers(&lab, node)).ok_or_else(|| {
             Failure::new(
                 "lab-down",
                 format!("no node of lab `{name}` runs"),
-                format!("mainstay lab start n1 --name {name}"),
+                format!("`mainstay lab status --name {name}` shows them; start or resume one"),
             )
         })?,
     };
+    lab.awake(&node.name)?;
     Ok(Client::new(lab.agent_socket(node)?))
+}
+
+/// Whether a node has power and is not paused.
+fn answers(lab: &Lab, node: &Node) -> bool {
+    lab.init_pid(node).is_some() && lab.awake(&node.name).is_ok()
 }

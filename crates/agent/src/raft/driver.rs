@@ -9,6 +9,9 @@
 //!   to an older majority.
 //! - When the store fails the thread ends and says so; the agent ends with it (R13).
 
+mod lead;
+mod reach;
+
 use super::machine::Machine;
 use super::store::{RaftStore, RaftStoreError, SNAPSHOT_EVERY_ENTRIES};
 use super::{ConsensusLog, ProposeError, View};
@@ -19,8 +22,9 @@ use crate::transport::Transport;
 use mainstay_control::state::{Command, Entry as StateEntry, Outcome};
 use mainstay_types::NodeId;
 use protobuf::Message as _;
-use raft::eraftpb::{ConfChange, ConfChangeType, ConfState, Entry, EntryType, Message, MessageType};
-use raft::{ProgressState, RawNode, SnapshotStatus, StateRole};
+use raft::eraftpb::{ConfChange, ConfState, Entry, EntryType, Message, MessageType};
+use raft::{RawNode, SnapshotStatus, StateRole};
+use reach::Reach;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -37,12 +41,8 @@ const QUEUE_MAX: usize = 4096;
 const WAITING_MAX: usize = 1024;
 /// An unanswered proposal is sent again after this time.
 const REPEAT_AFTER: Duration = Duration::from_millis(400);
-/// A snapshot that was not confirmed within this time is taken for lost.
-const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a submitted proposal is repeated.
 const SUBMIT_PATIENCE: Duration = Duration::from_secs(3);
-/// A learner that lacks at most this many entries becomes a voter.
-const LEARNER_LAG_MAX: u64 = 16;
 
 /// What a driver is started with.
 pub struct RaftSettings {
@@ -85,17 +85,7 @@ pub fn start(
     let machine = Machine::restore(store.newest_snapshot())?;
     let applied = store.newest_snapshot().get_metadata().index;
     let conf_state = store.newest_snapshot().get_metadata().get_conf_state().clone();
-    let config = raft::Config {
-        id: u64::from(settings.node.0),
-        election_tick: ELECTION_TICKS,
-        heartbeat_tick: HEARTBEAT_TICKS,
-        applied,
-        max_size_per_msg: 1 << 20,
-        max_inflight_msgs: 64,
-        check_quorum: true,
-        pre_vote: true,
-        ..raft::Config::default()
-    };
+    let config = core_config(settings.node, applied);
     let raw = RawNode::new(&config, store, &slog::Logger::root(ToTracing, slog::o!()))
         .map_err(|error| RaftStoreError::Core { source: Box::new(error) })?;
     let (queue, inputs) = sync_channel(QUEUE_MAX);
@@ -108,6 +98,7 @@ pub fn start(
         transport,
         waiting: BTreeMap::new(),
         snapshots_sent: BTreeMap::new(),
+        reach: Reach::new(settings.node),
         shared: Arc::new(Shared {
             view: Mutex::new(View {
                 state: Arc::default(),
@@ -133,6 +124,20 @@ pub fn start(
         end.finish(result);
     });
     Ok(handle)
+}
+
+fn core_config(node: NodeId, applied: u64) -> raft::Config {
+    raft::Config {
+        id: u64::from(node.0),
+        election_tick: ELECTION_TICKS,
+        heartbeat_tick: HEARTBEAT_TICKS,
+        applied,
+        max_size_per_msg: 1 << 20,
+        max_inflight_msgs: 64,
+        check_quorum: true,
+        pre_vote: true,
+        ..raft::Config::default()
+    }
 }
 
 /// Reports the end of the thread, be it by an error or by a panic of the Raft core.
@@ -247,6 +252,7 @@ struct Driver {
     transport: Transport,
     waiting: BTreeMap<ProposalId, Waiting>,
     snapshots_sent: BTreeMap<u64, Instant>,
+    reach: Reach,
     shared: Arc<Shared>,
     state_changed: bool,
     /// Outcomes that are told only once the view shows them: who proposed reads what it wrote.
@@ -270,6 +276,7 @@ impl Driver {
             if Instant::now() >= next_tick {
                 // Ticks missed while the disk was slow are not made up for: nobody elects because of them.
                 next_tick = Instant::now() + TICK;
+                self.reach.tick();
                 self.raw.tick();
                 self.repeat_proposals();
                 self.lead();
@@ -288,6 +295,7 @@ impl Driver {
         match input {
             Input::Message(message) => {
                 let from = message.from;
+                self.reach.note(&self.raw, &message);
                 if let Err(error) = self.raw.step(*message) {
                     tracing::debug!(from, %error, "the Raft core refused a message");
                 }
@@ -343,70 +351,6 @@ impl Driver {
         for proposal in due {
             self.submit(&proposal);
         }
-    }
-
-    /// What only the leader does: bring the members in line with the cluster state, one at a time, and
-    /// notice lost snapshots.
-    fn lead(&mut self) {
-        if self.raw.raft.state != StateRole::Leader {
-            self.snapshots_sent.clear();
-            return;
-        }
-        let progress = self.raw.raft.prs();
-        let lost: Vec<u64> = self
-            .snapshots_sent
-            .iter()
-            .filter(|(_, sent)| sent.elapsed() > SNAPSHOT_PATIENCE)
-            .map(|(&peer, _)| peer)
-            .collect();
-        let stuck: Vec<u64> = lost
-            .iter()
-            .copied()
-            .filter(|&peer| {
-                progress.get(peer).is_some_and(|progress| progress.state == ProgressState::Snapshot)
-            })
-            .collect();
-        for peer in lost {
-            self.snapshots_sent.remove(&peer);
-        }
-        for peer in stuck {
-            self.raw.report_snapshot(peer, SnapshotStatus::Failure);
-        }
-        if self.raw.raft.has_pending_conf() {
-            return;
-        }
-        if let Some(change) = self.next_member_change()
-            && let Err(error) = self.raw.propose_conf_change(Vec::new(), change)
-        {
-            tracing::debug!(%error, "a change of members was dropped; it is proposed again");
-        }
-    }
-
-    fn next_member_change(&self) -> Option<ConfChange> {
-        let wanted: BTreeSet<u64> = self.machine.state.nodes.keys().map(|node| u64::from(node.0)).collect();
-        let voters: BTreeSet<u64> =
-            self.machine.state.voters().iter().map(|node| u64::from(node.0)).collect();
-        let change = |kind, node_id| {
-            let mut change = ConfChange { node_id, ..ConfChange::default() };
-            change.set_change_type(kind);
-            change
-        };
-        let known =
-            |node: u64| self.conf_state.voters.contains(&node) || self.conf_state.learners.contains(&node);
-        if let Some(&node) = wanted.iter().find(|&&node| !known(node)) {
-            return Some(change(ConfChangeType::AddLearnerNode, node));
-        }
-        let committed = self.raw.raft.raft_log.committed;
-        let caught_up = |node: u64| {
-            self.raw.raft.prs().get(node).is_some_and(|progress| {
-                progress.recent_active && progress.matched + LEARNER_LAG_MAX >= committed
-            })
-        };
-        self.conf_state
-            .learners
-            .iter()
-            .find(|&&node| voters.contains(&node) && caught_up(node))
-            .map(|&node| change(ConfChangeType::AddNode, node))
     }
 
     fn process_ready(&mut self) -> Result<(), RaftStoreError> {

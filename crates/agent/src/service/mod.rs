@@ -3,7 +3,9 @@
 //! The order of steps, their time limits and their undoing are decided by `mainstay_ha`; the files here carry
 //! single steps out. Every step may be repeated.
 
+mod lane;
 pub mod mount;
 pub mod process;
 pub mod runner;
 pub mod vip;
+mod work;

@@ -4,6 +4,7 @@
 //! - A file system is made only on a volume whose beginning and end are all zeroes, which is how a new
 //!   volume is born. Anything else is content and is never formatted.
 //! - Mounting what is mounted and unmounting what is not are successes.
+//! - A mount table that cannot be read proves nothing: no unmount succeeds by it (R19).
 
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -22,6 +23,7 @@ const XFS_PUSH: &str = "/proc/sys/fs/xfs/xfssyncd_centisecs";
 /// The shortest that the kernel takes.
 const XFS_PUSH_CENTISECS: u32 = 100;
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
+const MAKE_POLL: Duration = Duration::from_millis(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
@@ -49,6 +51,10 @@ pub enum MountError {
     Occupied { path: PathBuf, source_found: String },
     #[error("unmounting {path} failed: {errno}")]
     Unmount { path: PathBuf, errno: Errno },
+    #[error("cannot read the mount table: {0}")]
+    Table(#[source] io::Error),
+    #[error("it was called off")]
+    CalledOff,
 }
 
 /// What to mount.
@@ -62,12 +68,13 @@ pub struct MountPlan {
     pub mkfs: bool,
 }
 
-/// Mounts, after making a file system if the volume is blank and that is wanted.
+/// Mounts, after making a file system if the volume is blank and that is wanted. Nothing that can still be avoided
+/// is begun when `wanted` has become false.
 ///
 /// # Errors
 /// See [`MountError`].
-pub fn ensure_mounted(plan: &MountPlan) -> Result<(), MountError> {
-    if let Some(found) = mounted_source(&plan.path) {
+pub fn ensure_mounted(plan: &MountPlan, wanted: &dyn Fn() -> bool) -> Result<(), MountError> {
+    if let Some(found) = mounted_source(&plan.path)? {
         if same_device(Path::new(&found), &plan.device) {
             return Ok(());
         }
@@ -76,7 +83,7 @@ pub fn ensure_mounted(plan: &MountPlan) -> Result<(), MountError> {
     let read = |source| MountError::Read { device: plan.device.clone(), source };
     let content = inspect(&mut File::open(&plan.device).map_err(read)?).map_err(read)?;
     match content {
-        Content::Blank if plan.mkfs => make(&plan.device, &plan.fstype)?,
+        Content::Blank if plan.mkfs => make(&plan.device, &plan.fstype, wanted)?,
         Content::Blank => return Err(MountError::Blank { device: plan.device.clone() }),
         Content::FileSystem(name) if name == family(&plan.fstype) => {}
         Content::FileSystem(found) => {
@@ -95,6 +102,9 @@ pub fn ensure_mounted(plan: &MountPlan) -> Result<(), MountError> {
         push_often();
     }
     let (flags, data) = parse_options(&plan.fstype, &plan.options);
+    if !wanted() {
+        return Err(MountError::CalledOff);
+    }
     mount(Some(&plan.device), &plan.path, Some(plan.fstype.as_str()), flags, Some(data.as_str()))
         .map_err(|errno| MountError::Mount { device: plan.device.clone(), path: plan.path.clone(), errno })
 }
@@ -117,13 +127,15 @@ fn push_often() {
     }
 }
 
-/// Unmounts; waits up to `patience` for what still holds it busy.
+/// Unmounts; waits for what still holds it busy until `deadline`, and no longer than it is `wanted`.
 ///
 /// # Errors
 /// When it is still busy, or the kernel refuses for another reason.
-pub fn ensure_unmounted(path: &Path, patience: Duration) -> Result<(), MountError> {
-    let deadline = Instant::now() + patience;
-    while mounted_source(path).is_some() {
+pub fn ensure_unmounted(path: &Path, deadline: Instant, wanted: &dyn Fn() -> bool) -> Result<(), MountError> {
+    while mounted_source(path)?.is_some() {
+        if !wanted() {
+            return Err(MountError::CalledOff);
+        }
         match umount2(path, MntFlags::UMOUNT_NOFOLLOW) {
             Ok(()) | Err(Errno::EINVAL) => {}
             Err(Errno::EBUSY) if Instant::now() < deadline => std::thread::sleep(BUSY_PAUSE),
@@ -134,19 +146,27 @@ pub fn ensure_unmounted(path: &Path, patience: Duration) -> Result<(), MountErro
 }
 
 /// Takes the mount out of sight at once; the kernel ends it when the last user is gone (R19).
-pub fn detach(path: &Path) {
-    while mounted_source(path).is_some() {
-        if umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).is_err() {
-            return;
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn detach(path: &Path) -> Result<(), MountError> {
+    while mounted_source(path)?.is_some() {
+        match umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
+            // Somebody else, such as the engine's guard, was quicker.
+            Ok(()) | Err(Errno::EINVAL) => {}
+            Err(errno) => return Err(MountError::Unmount { path: path.to_path_buf(), errno }),
         }
     }
+    Ok(())
 }
 
 /// Source of the topmost mount at `path`, if there is one.
-#[must_use]
-pub fn mounted_source(path: &Path) -> Option<String> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    find_mount(&table, path)
+///
+/// # Errors
+/// When the mount table cannot be read.
+pub fn mounted_source(path: &Path) -> Result<Option<String>, MountError> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").map_err(MountError::Table)?;
+    Ok(find_mount(&table, path))
 }
 
 /// Mount point of the cgroup hierarchy of version 2.
@@ -217,7 +237,11 @@ fn family(fstype: &str) -> &str {
     if fstype.starts_with("ext") { "ext" } else { fstype }
 }
 
-fn make(device: &Path, fstype: &str) -> Result<(), MountError> {
+/// Makes a file system. It is killed when it is not `wanted` any more.
+fn make(device: &Path, fstype: &str, wanted: &dyn Fn() -> bool) -> Result<(), MountError> {
+    if !wanted() {
+        return Err(MountError::CalledOff);
+    }
     let failed = |message: String| MountError::Make { device: device.to_path_buf(), message };
     let mut command = Command::new(format!("mkfs.{fstype}"));
     // A new volume is all zeroes already: discarding it would only send that to every replica.
@@ -226,11 +250,20 @@ fn make(device: &Path, fstype: &str) -> Result<(), MountError> {
         "ext2" | "ext3" | "ext4" => command.args(["-q", "-E", "nodiscard"]),
         _ => &mut command,
     };
-    let output = command
-        .arg(device)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| failed(format!("mkfs.{fstype} cannot be run: {error}")))?;
+    let unusable = |error| failed(format!("mkfs.{fstype} cannot be run: {error}"));
+    command.arg(device).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(unusable)?;
+    while child.try_wait().map_err(unusable)?.is_none() {
+        if !wanted() {
+            // It may have ended just now; in either case it is over only when it was waited for.
+            drop(child.kill());
+            drop(child.wait());
+            return Err(MountError::CalledOff);
+        }
+        std::thread::sleep(MAKE_POLL);
+    }
+    // What it writes there are a few lines, which fit into the pipe.
+    let output = child.wait_with_output().map_err(unusable)?;
     if output.status.success() {
         return Ok(());
     }
@@ -299,8 +332,32 @@ mod tests {
             options: String::new(),
             mkfs: true,
         };
-        assert!(matches!(ensure_mounted(&plan), Err(MountError::Foreign { found: "btrfs", .. })));
+        assert!(matches!(ensure_mounted(&plan, &|| true), Err(MountError::Foreign { found: "btrfs", .. })));
         assert_eq!(std::fs::read(&device).unwrap(), bytes);
+    }
+
+    #[test]
+    fn nothing_is_made_once_it_is_called_off() {
+        let dir = tempfile::tempdir().unwrap();
+        let device = dir.path().join("volume");
+        std::fs::write(&device, vec![0; 8 << 20]).unwrap();
+        let path = dir.path().join("mnt");
+        for mkfs in [true, false] {
+            let plan = MountPlan {
+                device: device.clone(),
+                path: path.clone(),
+                fstype: "xfs".into(),
+                options: String::new(),
+                mkfs,
+            };
+            let result = ensure_mounted(&plan, &|| false);
+            assert!(matches!(result, Err(MountError::CalledOff | MountError::Blank { .. })), "{result:?}");
+        }
+        assert!(std::fs::read(&device).unwrap().iter().all(|&byte| byte == 0));
+        // What holds a file system is not mounted either.
+        std::fs::write(&device, b"XFSB").unwrap();
+        let plan = MountPlan { device, path, fstype: "xfs".into(), options: String::new(), mkfs: false };
+        assert!(matches!(ensure_mounted(&plan, &|| false), Err(MountError::CalledOff)));
     }
 
     #[test]

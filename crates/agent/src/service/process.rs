@@ -57,6 +57,8 @@ pub enum ProcessError {
     Unkillable(PathBuf),
     #[error("{0} is not a signal name")]
     UnknownSignal(String),
+    #[error("it was called off")]
+    CalledOff,
 }
 
 /// Where a service's processes live.
@@ -106,18 +108,32 @@ pub fn start(dirs: &ServiceDirs, plan: &ProcessPlan) -> Result<(Running, Child),
     Ok((Running { name: plan.name.clone(), pid, start_ticks }, child))
 }
 
-/// Runs a command to its end: preparation and checks.
+/// A command that was started and is expected to end: a preparation or a check.
+pub struct Started {
+    child: Child,
+    leaf: String,
+}
+
+/// Starts a command in a cgroup of its own beside that of the process; [`finish`] waits for its end.
+///
+/// # Errors
+/// See [`ProcessError`].
+pub fn begin(dirs: &ServiceDirs, plan: &ProcessPlan, role: &str) -> Result<Started, ProcessError> {
+    let leaf = format!("{}-{role}", plan.name);
+    Ok(Started { child: spawn(dirs, plan, &leaf)?, leaf })
+}
+
+/// Waits for the end of a command. When it is not `wanted` any more, whoever called it off kills it.
 ///
 /// # Errors
 /// See [`ProcessError`]. After a timeout the command has been killed with all that it started.
-pub fn run(
+pub fn finish(
     dirs: &ServiceDirs,
     plan: &ProcessPlan,
-    role: &str,
+    Started { mut child, leaf }: Started,
     timeout: Duration,
+    wanted: &dyn Fn() -> bool,
 ) -> Result<(), ProcessError> {
-    let leaf = format!("{}-{role}", plan.name);
-    let mut child = spawn(dirs, plan, &leaf)?;
     let deadline = Instant::now() + timeout;
     let command = plan.command.join(" ");
     loop {
@@ -125,6 +141,11 @@ pub fn run(
             Ok(Some(status)) if status.success() => return Ok(()),
             Ok(Some(status)) => {
                 return Err(ProcessError::Failed { command, status, log: log_path(dirs, &plan.name) });
+            }
+            Ok(None) if !wanted() => {
+                // Its cgroup may be another attempt's by now. Only the zombie is this one's business.
+                drop(child.wait());
+                return Err(ProcessError::CalledOff);
             }
             Ok(None) if Instant::now() < deadline => std::thread::sleep(POLL),
             Ok(None) | Err(_) => {
@@ -335,15 +356,13 @@ mod tests {
         stop(&dirs, &running, "TERM", Duration::from_millis(200)).unwrap();
         drop(child.wait());
         assert!(!running.is_alive() && !is_populated(&dirs.cgroup));
-        assert!(run(&dirs, &plan("exit 0"), "prepare", Duration::from_secs(5)).is_ok());
-        assert!(matches!(
-            run(&dirs, &plan("exit 3"), "prepare", Duration::from_secs(5)),
-            Err(ProcessError::Failed { .. })
-        ));
-        assert!(matches!(
-            run(&dirs, &plan("sleep 1000"), "prepare", Duration::from_millis(100)),
-            Err(ProcessError::Timeout { .. })
-        ));
+        let run = |script: &str, timeout_ms: u64| {
+            let started = begin(&dirs, &plan(script), "prepare")?;
+            finish(&dirs, &plan(script), started, Duration::from_millis(timeout_ms), &|| true)
+        };
+        assert!(run("exit 0", 5_000).is_ok());
+        assert!(matches!(run("exit 3", 5_000), Err(ProcessError::Failed { .. })));
+        assert!(matches!(run("sleep 1000", 100), Err(ProcessError::Timeout { .. })));
         remove_cgroups(&dirs.cgroup);
         remove_cgroups(dirs.cgroup.parent().unwrap());
     }

@@ -150,7 +150,11 @@ fn details(resource: &ResourceView) -> String {
         peers.find(|peer| peer.node == node)
     };
     let row = |replica: &mainstay_api::rest::ReplicaView| {
-        let sync = if replica.in_sync { "in sync" } else { "not in sync" };
+        let sync = match (&replica.broken, replica.in_sync) {
+            (Some(_), _) => "cannot be used",
+            (None, true) => "in sync",
+            (None, false) => "not in sync",
+        };
         let peer = lag(&replica.node).map_or(String::new(), |peer| {
             let copied =
                 peer.progress_percent.map_or(String::new(), |percent| format!(", {percent} % copied"));

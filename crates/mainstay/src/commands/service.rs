@@ -2,7 +2,7 @@
 
 use super::{advice_lines, checked_name, follow};
 use crate::cli::{ServiceCommand, WaitArgs};
-use crate::failure::{Context, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::output::{Output, Progress, table};
 use mainstay_api::client::Client;
 use mainstay_api::rest::{Accepted, ServiceApply, ServiceMove, ServiceView};
@@ -40,7 +40,10 @@ fn read(file: &Path) -> Outcome<String> {
     } else {
         std::fs::File::open(file).and_then(|mut file| file.read_to_string(&mut text))
     };
-    result.or_fail("service-file-unreadable", || format!("read the service file {}", file.display()))?;
+    result.map_err(|error| {
+        let message = format!("cannot read the service file {}: {error}", file.display());
+        Failure::new("service-file-unreadable", message, "Name a TOML file, or `-` for standard input.")
+    })?;
     Ok(text)
 }
 

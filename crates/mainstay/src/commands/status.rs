@@ -21,6 +21,13 @@ fn words(status: &StatusView) -> String {
     if !status.engine.connected {
         lines.push(format!("the engine of this node does not answer: {}", status.engine.message));
     }
+    if let Some(view) = status.cluster.as_ref().filter(|_| status.lease_left_ms == 0) {
+        // It serves nothing, whatever the record says that it read when it still heard from a majority.
+        lines.push(format!(
+            "{} holds no lease: it serves nothing, and this is what it knew last:",
+            view.this_node
+        ));
+    }
     lines.extend(status.resources.iter().map(resource::summary));
     lines.extend(status.services.iter().map(service::summary));
     let verdict = if status.advice.is_empty() { "all is well".into() } else { advice(&status.advice) };

@@ -32,14 +32,7 @@ fn in_client_network(lab: &Lab, command: &mut Command) -> Outcome<u8> {
 
 fn in_node(lab: &Lab, name: &str, command: &mut Command) -> Outcome<u8> {
     let pid = lab.running(lab.node(name)?)?;
-    if cgroup::is_frozen(&cgroup::of_node(lab, name)?) {
-        let remedy = format!("mainstay lab resume {name} --name {}", lab.name);
-        return Err(Failure::new(
-            "lab-node-paused",
-            format!("{name} is paused; a command would wait"),
-            remedy,
-        ));
-    }
+    lab.awake(name)?;
     let kinds = [
         ("uts", CloneFlags::CLONE_NEWUTS),
         ("net", CloneFlags::CLONE_NEWNET),
@@ -76,7 +69,8 @@ fn in_node(lab: &Lab, name: &str, command: &mut Command) -> Outcome<u8> {
 
 fn not_started(command: &Command, error: &std::io::Error) -> Failure {
     let program = command.get_program().display();
-    Failure::new("lab-exec", format!("cannot run `{program}`: {error}"), "")
+    let remedy = "A node has the programs of this machine: install it here, or correct the name.";
+    Failure::new("lab-exec", format!("cannot run `{program}`: {error}"), remedy)
 }
 
 /// `mainstay` itself is found inside a node, wherever it was built.

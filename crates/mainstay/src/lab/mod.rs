@@ -29,7 +29,7 @@ mod tool;
 mod up;
 
 use crate::failure::{Failure, Outcome, exit};
-use crate::output::{self, Output};
+use crate::output::Output;
 use cli::{LabCommand, LabVerb};
 use state::{Lab, base_dir};
 
@@ -45,25 +45,25 @@ pub fn run(command: LabCommand, output: Output) -> Outcome<u8> {
         LabVerb::Up(args) => up::run(&dir, name, &args, output)?,
         LabVerb::Down => {
             down::run(&dir, name)?;
-            output::line(&format!("lab `{name}` is gone"));
+            said(output, format!("lab `{name}` is gone"))?;
         }
-        LabVerb::Kill { node } => changed(&dir, name, |lab| {
+        LabVerb::Kill { node } => changed(&dir, name, output, |lab| {
             node::power_cut(lab, &node)?;
             Ok(format!("{node} has lost its power; `mainstay lab start {node} --name {name}` returns it"))
         })?,
-        LabVerb::Start { node } => changed(&dir, name, |lab| {
+        LabVerb::Start { node } => changed(&dir, name, output, |lab| {
             node::start(lab, &node)?;
             Ok(format!("{node} runs again"))
         })?,
-        LabVerb::Pause { node } => changed(&dir, name, |lab| {
+        LabVerb::Pause { node } => changed(&dir, name, output, |lab| {
             node::freeze(lab, &node, true)?;
             Ok(format!("{node} stands still; `mainstay lab resume {node} --name {name}` lets it go on"))
         })?,
-        LabVerb::Resume { node } => changed(&dir, name, |lab| {
+        LabVerb::Resume { node } => changed(&dir, name, output, |lab| {
             node::freeze(lab, &node, false)?;
             Ok(format!("{node} goes on"))
         })?,
-        LabVerb::Cut { one, other } => changed(&dir, name, |lab| {
+        LabVerb::Cut { one, other } => changed(&dir, name, output, |lab| {
             lab.port(&one)?;
             lab.port(&other)?;
             if one == other {
@@ -73,13 +73,13 @@ pub fn run(command: LabCommand, output: Output) -> Outcome<u8> {
             network::apply_cuts(lab)?;
             Ok(format!("nothing passes between {one} and {other}; `mainstay lab heal --name {name}` ends it"))
         })?,
-        LabVerb::Isolate { node } => changed(&dir, name, |lab| {
+        LabVerb::Isolate { node } => changed(&dir, name, output, |lab| {
             lab.port(&node)?;
             lab.isolated.insert(node.clone());
             network::apply_cuts(lab)?;
             Ok(format!("{node} is cut off from everything; `mainstay lab heal --name {name}` ends it"))
         })?,
-        LabVerb::Heal => changed(&dir, name, |lab| {
+        LabVerb::Heal => changed(&dir, name, output, |lab| {
             lab.cuts.clear();
             lab.isolated.clear();
             network::apply_cuts(lab)?;
@@ -96,14 +96,24 @@ pub fn run(command: LabCommand, output: Output) -> Outcome<u8> {
 fn changed(
     dir: &std::path::Path,
     name: &str,
+    output: Output,
     change: impl FnOnce(&mut Lab) -> Outcome<String>,
 ) -> Outcome<()> {
     let _lock = state::Lock::take(dir, name)?;
     let mut lab = Lab::load(dir, name)?;
     let result = change(&mut lab);
     lab.save()?;
-    output::line(&result?);
-    Ok(())
+    said(output, result?)
+}
+
+/// What a verb has done, for people or for scripts.
+#[derive(serde::Serialize)]
+struct Done {
+    message: String,
+}
+
+fn said(output: Output, message: String) -> Outcome<()> {
+    output.result(&Done { message }, |done| done.message.clone())
 }
 
 fn require_root() -> Outcome<()> {

@@ -104,7 +104,7 @@ impl Lab {
         let text = std::fs::read(&path).map_err(|error| {
             Failure::new(
                 "lab-unknown",
-                format!("there is no lab here: {}: {error}", path.display()),
+                format!("there is no lab in {}: {error}", dir.display()),
                 "`mainstay lab up` makes one; give --name or --dir if it has another name or place.",
             )
         })?;
@@ -187,6 +187,18 @@ impl Lab {
         })
     }
 
+    /// Fails when the node is paused: whoever asks something of it would wait.
+    pub fn awake(&self, name: &str) -> Outcome<()> {
+        if !super::cgroup::is_frozen(&super::cgroup::of_node(self, name)?) {
+            return Ok(());
+        }
+        Err(Failure::new(
+            "lab-node-paused",
+            format!("{name} is paused and would not answer"),
+            format!("mainstay lab resume {name} --name {}", self.name),
+        ))
+    }
+
     /// The agent's socket as seen from outside.
     pub fn agent_socket(&self, node: &Node) -> Outcome<PathBuf> {
         Ok(format!("/proc/{}/root{RUN_DIR}/agent.sock", self.running(node)?).into())
@@ -209,8 +221,9 @@ impl Lock {
     pub fn take(base: &Path, name: &str) -> Outcome<Self> {
         let path = base.join(name).join(LOCK_FILE);
         let file = File::create(&path).map_err(|error| {
-            let remedy = "`mainstay lab up` makes a lab; give --dir if it lies elsewhere.";
-            Failure::new("lab-unknown", format!("cannot open {}: {error}", path.display()), remedy)
+            let remedy = "`mainstay lab up` makes one; give --name or --dir if it has another name or place.";
+            let message = format!("there is no lab in {}: {error}", base.join(name).display());
+            Failure::new("lab-unknown", message, remedy)
         })?;
         let held = Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| {
             Failure::new(

@@ -1,0 +1,266 @@
+//! The reconciler with a log and an engine that say what the test wants.
+
+use super::*;
+use crate::raft::ProposeError;
+use mainstay_api::engine::{
+    DeviceStatus, EngineLine, EngineStatus, Reply, RequestLine, read_line, write_line,
+};
+use mainstay_control::state::{Entry, Outcome, ResourceSpec, Settings};
+use mainstay_ha::ServiceSpec;
+use mainstay_types::{Incarnation, Member, VolumeId};
+use std::io::BufReader;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const ME: NodeId = NodeId(1);
+const R: ResourceId = ResourceId(1);
+const INCARNATION: Incarnation = Incarnation(9);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct TestLog;
+
+impl ConsensusLog for TestLog {
+    fn propose(&self, _: Command, _: Duration) -> Result<Outcome, ProposeError> {
+        Err(ProposeError::Stopped)
+    }
+
+    fn submit(&self, _: Command) {}
+
+    fn view(&self) -> View {
+        View::default()
+    }
+
+    fn subscribe(&self, _: Box<dyn Fn(&View) + Send>) {}
+}
+
+/// A primary with a service that may start.
+fn state() -> State {
+    let mut state = State::default();
+    let mut apply = |command| {
+        assert!(state.apply(Entry { at_ms: 0, command }).is_ok());
+        state.clone()
+    };
+    apply(Command::InitCluster { id: 1, name: "c".into(), settings: Settings::default() });
+    apply(Command::AddNode {
+        name: "n1".into(),
+        agent_addr: "127.0.0.1:1".into(),
+        engine_addr: "127.0.0.1:2".into(),
+        voter: true,
+        nonce: 1,
+    });
+    let spec = ResourceSpec {
+        volumes: vec![1 << 20],
+        journal_bytes: 16 << 20,
+        replicas: vec![ME],
+        preferred: vec![ME],
+    };
+    apply(Command::CreateResource { name: "db".into(), spec });
+    let ready = apply(Command::ReplicaReady { resource: R, node: ME, incarnation: INCARNATION });
+    let expect_version = ready.resources[&R].record.version;
+    apply(Command::Promote { resource: R, expect_version, by: ME, to: ME, reason: "test".into() });
+    let spec = ServiceSpec::parse("name='db'\nresource='db'\n[[process]]\nname='p'\ncommand=['/bin/true']\n");
+    apply(Command::ApplyService { spec: spec.unwrap() })
+}
+
+/// A node, and an engine that answers nothing but questions about its state while `hangs` is set.
+struct Lab {
+    node: Node,
+    inputs: Receiver<Input>,
+    hangs: Arc<AtomicBool>,
+    _dir: tempfile::TempDir,
+}
+
+fn replica(state: &State) -> ReplicaStatus {
+    let record = &state.resources[&R].record;
+    ReplicaStatus {
+        resource: R,
+        name: "db".into(),
+        incarnation: INCARNATION,
+        role: engine::Role::Primary,
+        epoch: record.epoch,
+        version: record.version,
+        volumes: vec![1 << 20],
+        devices: vec![DeviceStatus { volume: VolumeId(0), path: "/dev/none".into() }],
+        ..ReplicaStatus::default()
+    }
+}
+
+fn serve(stream: UnixStream, status: &EngineStatus, hangs: &AtomicBool) {
+    let mut writer = stream.try_clone().unwrap();
+    let mut reader = BufReader::new(stream);
+    while let Ok(Some(RequestLine { id, request })) = read_line(&mut reader) {
+        let reply = match request {
+            Request::Status => Reply::Status(status.clone()),
+            _ if hangs.load(Ordering::SeqCst) => continue,
+            _ => Reply::Ok,
+        };
+        if write_line(&mut writer, &EngineLine::Reply { id, reply }).is_err() {
+            return;
+        }
+    }
+}
+
+impl Lab {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let state = state();
+        let hangs = Arc::new(AtomicBool::new(false));
+        let status = EngineStatus { replicas: vec![replica(&state)], ..EngineStatus::default() };
+        let listener = UnixListener::bind(dir.path().join("engine.sock")).unwrap();
+        let engine_hangs = hangs.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                serve(stream, &status, &engine_hangs);
+            }
+        });
+        let directory = crate::pool::replica_directory(dir.path(), R, "db");
+        std::fs::create_dir_all(&directory).unwrap();
+        let label = serde_json::json!({"resource": R, "name": "db", "incarnation": INCARNATION});
+        std::fs::write(directory.join("replica.json"), label.to_string()).unwrap();
+        let (queue, inputs) = channel();
+        let handle = NodeHandle { queue };
+        let events = handle.clone();
+        let engine = EngineLink::start(&dir.path().join("engine.sock"), move |input| {
+            events.send(Input::Engine(input))
+        });
+        let done = handle.clone();
+        let done = Mutex::new(done);
+        let on_done: OnDone = Arc::new(move |event| lock(&done).send(Input::Service(event)));
+        let parts = NodeParts {
+            node: ME,
+            log: Arc::new(TestLog),
+            replicas: Arc::new(Replicas::open(dir.path(), engine.clone()).unwrap()),
+            engine,
+            places: Places {
+                cgroup_root: dir.path().join("cgroup"),
+                state_dir: dir.path().to_path_buf(),
+                run_dir: dir.path().to_path_buf(),
+            },
+        };
+        let mut lab = Self { node: Node::new(parts, handle, on_done), inputs, hangs, _dir: dir };
+        lab.node.take(Input::State(View { state: Arc::new(state), ..View::default() }));
+        lab.lease(true);
+        lab.until(|input| matches!(input, Input::Engine(EngineInput::Connected { .. })));
+        // There is nothing to sweep.
+        lab.node.swept = true;
+        lab
+    }
+
+    fn lease(&mut self, valid: bool) {
+        self.node.take(Input::Lease(if valid { boot_now().plus_ms(60_000) } else { boot_now() }));
+    }
+
+    /// Takes inputs up to one that is `awaited`.
+    fn until(&mut self, awaited: impl Fn(&Input) -> bool) {
+        loop {
+            let input = self.inputs.recv_timeout(PATIENCE).unwrap();
+            let found = awaited(&input);
+            self.node.take(input);
+            if found {
+                return;
+            }
+        }
+    }
+
+    fn phase(&self) -> Option<ServicePhase> {
+        self.node.runners.get("db").map(|runner| runner.machine().phase())
+    }
+}
+
+fn confirmed(input: &Input) -> bool {
+    matches!(input, Input::Guarded { confirmed: true, .. })
+}
+
+#[test]
+fn a_service_starts_when_the_engine_has_confirmed_that_it_silences_it() {
+    let mut lab = Lab::new();
+    lab.node.reconcile();
+    assert_eq!(lab.phase(), Some(ServicePhase::Stopped));
+    lab.until(confirmed);
+    lab.node.reconcile();
+    assert_eq!(lab.phase(), Some(ServicePhase::Starting));
+}
+
+/// R10
+#[test]
+fn a_lease_that_ends_before_the_confirmation_comes_starts_nothing() {
+    let mut lab = Lab::new();
+    lab.node.reconcile();
+    lab.until(confirmed);
+    lab.lease(false);
+    lab.node.reconcile();
+    assert!(lab.phase().is_none_or(ServicePhase::is_silent), "{:?}", lab.phase());
+    // Neither between the look at everything and the start.
+    lab.lease(true);
+    lab.node.reconcile();
+    while !lab.node.is_guarded(&BTreeSet::from(["db".to_owned()])) {
+        lab.until(|input| matches!(input, Input::Guarded { .. }));
+    }
+    lab.lease(false);
+    let state = lab.node.view.state.clone();
+    let epoch = state.resources[&R].record.epoch;
+    lab.node.start_services(&state, vec![("db".into(), Event::Start { epoch, round: 1 })]);
+    assert!(lab.phase().is_none_or(ServicePhase::is_silent), "{:?}", lab.phase());
+}
+
+/// R19: the engine has confirmed the service, is asked for an empty list when it stopped, and hangs.
+#[test]
+fn a_service_does_not_start_on_a_list_that_may_be_replaced() {
+    let mut lab = Lab::new();
+    lab.node.reconcile();
+    lab.until(confirmed);
+    lab.hangs.store(true, Ordering::SeqCst);
+    assert!(!lab.node.is_guarded(&BTreeSet::new()));
+    lab.until(|input| matches!(input, Input::Guarded { confirmed: false, .. }));
+    lab.node.reconcile();
+    assert_eq!(lab.phase(), Some(ServicePhase::Stopped));
+    lab.hangs.store(false, Ordering::SeqCst);
+    while lab.phase() == Some(ServicePhase::Stopped) {
+        lab.until(|input| matches!(input, Input::Guarded { .. }));
+        // An unconfirmed list is asked for again after a while.
+        std::thread::sleep(Duration::from_millis(crate::guard::REPEAT_GUARD_MS));
+        lab.node.reconcile();
+    }
+    assert_eq!(lab.phase(), Some(ServicePhase::Starting));
+}
+
+/// R19
+#[test]
+fn an_engine_that_hangs_does_not_delay_a_kill() {
+    let mut lab = Lab::new();
+    lab.node.reconcile();
+    lab.until(confirmed);
+    lab.node.reconcile();
+    assert_eq!(lab.phase(), Some(ServicePhase::Starting));
+    // Its answers to the start are not looked at.
+    lab.hangs.store(true, Ordering::SeqCst);
+    lab.node.guard.forget();
+    lab.lease(false);
+    lab.node.reconcile();
+    assert_eq!(lab.phase(), Some(ServicePhase::Killing));
+    lab.node.reconcile();
+    while lab.phase() == Some(ServicePhase::Killing) {
+        let input = lab.inputs.recv_timeout(PATIENCE).unwrap();
+        assert!(!matches!(input, Input::Guarded { .. }), "the kill came after the engine's time was over");
+        lab.node.take(input);
+    }
+    assert_eq!(lab.phase(), Some(ServicePhase::Stopped));
+}
+
+#[test]
+fn a_replica_that_asked_to_be_relieved_may_be_primary_again_once_it_was() {
+    let mut lab = Lab::new();
+    let mut status = replica(&lab.node.view.state);
+    status.role = engine::Role::Fenced;
+    let change = ProposedChange::StepDown { reason: "restarted".into() };
+    let (version, epoch) = (status.version, status.epoch);
+    lab.node.engine_proposal(ProposalEvent { resource: R, version, epoch, change });
+    assert_eq!(lab.node.observe_replica(&status).failed.as_deref(), Some("restarted"));
+    status.version = ConfigVersion(version.0 + 1);
+    assert_eq!(lab.node.observe_replica(&status).failed, None);
+    let add = Member { node: ME, incarnation: INCARNATION };
+    // Another wish of the same engine is none to be relieved.
+    let change = ProposedChange::Grow { add };
+    lab.node.engine_proposal(ProposalEvent { resource: R, version, epoch, change });
+    assert_eq!(lab.node.observe_replica(&status).failed, None);
+}

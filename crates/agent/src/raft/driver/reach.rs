@@ -1,0 +1,229 @@
+//! Whom the leader reaches both ways, as the Raft core's messages show it, and handing over when it is not everybody.
+
+use super::{TICK, node_of};
+use mainstay_control::State;
+use mainstay_control::handover::{Decision, Handover, Voter};
+use mainstay_types::NodeId;
+use raft::eraftpb::{Message, MessageType};
+use raft::{RawNode, StateRole, Storage};
+
+/// A learner that lacks at most this many entries becomes a voter, and a voter may be given the lead.
+const LAG_MAX: u64 = 16;
+
+pub(super) struct Reach {
+    node: NodeId,
+    handover: Handover,
+    /// Time as far as this thread was awake: while it waits for the disk it can hear nobody.
+    awake_ms: u64,
+}
+
+impl Reach {
+    pub(super) fn new(node: NodeId) -> Self {
+        Self { node, handover: Handover::new(node), awake_ms: 0 }
+    }
+
+    pub(super) fn tick(&mut self) {
+        self.awake_ms += TICK.as_millis() as u64;
+    }
+
+    pub(super) fn follow(&mut self) {
+        self.handover.follow();
+    }
+
+    /// A message has arrived that the core is about to take.
+    pub(super) fn note<S: Storage>(&mut self, raw: &RawNode<S>, message: &Message) {
+        if message.term != raw.raft.term {
+            return;
+        }
+        match message.get_msg_type() {
+            // Only answers prove that the link carries both ways: who hears nothing of its leader asks for votes.
+            MessageType::MsgHeartbeatResponse | MessageType::MsgAppendResponse => {
+                if raw.raft.state == StateRole::Leader
+                    && let Some(from) = node_of(message.from)
+                {
+                    self.handover.answered(self.awake_ms, from);
+                }
+            }
+            MessageType::MsgTimeoutNow => self.handover.given(self.awake_ms),
+            _ => {}
+        }
+    }
+
+    /// Asked at every tick of a leader.
+    pub(super) fn hand_over<S: Storage>(
+        &mut self,
+        raw: &mut RawNode<S>,
+        voters: &[u64],
+        state: &State,
+    ) -> Option<Decision> {
+        let others: Vec<Voter> = voters
+            .iter()
+            .filter_map(|&id| Some((id, node_of(id)?)))
+            .filter(|(_, node)| *node != self.node)
+            .map(|(id, node)| Voter { node, alive: state.alive(node), caught_up: is_caught_up(raw, id) })
+            .collect();
+        let decision = self.handover.lead(self.awake_ms, &state.settings, &others)?;
+        // If the other one does not take it within an election time, the core goes on as the leader.
+        raw.transfer_leader(u64::from(decision.to.0));
+        Some(decision)
+    }
+}
+
+pub(super) fn is_caught_up<S: Storage>(raw: &RawNode<S>, node: u64) -> bool {
+    let committed = raw.raft.raft_log.committed;
+    raw.raft.prs().get(node).is_some_and(|progress| progress.matched + LAG_MAX >= committed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::core_config;
+    use super::*;
+    use mainstay_control::state::{Node, NodeStatus};
+    use raft::storage::MemStorage;
+    use std::collections::BTreeSet;
+
+    const VOTERS: [u64; 3] = [1, 2, 3];
+
+    /// Three Raft cores with the agent's settings, and links that can be cut one way.
+    struct Lab {
+        cores: Vec<(RawNode<MemStorage>, Reach)>,
+        cut: BTreeSet<(u64, u64)>,
+        state: State,
+        handovers: Vec<(u64, u64, u64)>,
+    }
+
+    impl Lab {
+        /// Node 2 leads and is heard by all.
+        fn new() -> Self {
+            let core = |id: &u64| {
+                let node = node_of(*id).unwrap();
+                let storage = MemStorage::new_with_conf_state((VOTERS.to_vec(), vec![]));
+                let logger = slog::Logger::root(slog::Discard, slog::o!());
+                (RawNode::new(&core_config(node, 0), storage, &logger).unwrap(), Reach::new(node))
+            };
+            let cores = VOTERS.iter().map(core).collect();
+            let mut state = State::default();
+            for id in VOTERS {
+                let node = Node {
+                    id: node_of(id).unwrap(),
+                    name: format!("n{id}"),
+                    agent_addr: String::new(),
+                    engine_addr: String::new(),
+                    status: NodeStatus::Alive,
+                    generation: 1,
+                    voter: true,
+                    voters_seen: 0,
+                    nonce: id,
+                };
+                state.nodes.insert(node.id, node);
+            }
+            let mut lab = Self { cores, cut: BTreeSet::new(), state, handovers: Vec::new() };
+            lab.cores[1].0.campaign().unwrap();
+            lab.run_ms(10_000);
+            assert_eq!((lab.leaders(), lab.handovers.len()), (vec![2, 2, 2], 0));
+            lab
+        }
+
+        fn cut(&mut self, from: u64, to: u64) {
+            self.cut.insert((from, to));
+        }
+
+        fn leaders(&self) -> Vec<u64> {
+            self.cores.iter().map(|(raw, _)| raw.raft.leader_id).collect()
+        }
+
+        fn run_ms(&mut self, ms: u64) {
+            for _ in 0..ms / TICK.as_millis() as u64 {
+                for (raw, reach) in &mut self.cores {
+                    reach.tick();
+                    raw.tick();
+                    if raw.raft.state != StateRole::Leader {
+                        reach.follow();
+                    } else if let Some(Decision { to, silent }) = reach.hand_over(raw, &VOTERS, &self.state) {
+                        self.handovers.push((raw.raft.id, u64::from(to.0), u64::from(silent.0)));
+                    }
+                }
+                self.exchange();
+            }
+        }
+
+        fn exchange(&mut self) {
+            loop {
+                let mut messages = Vec::new();
+                for (raw, _) in &mut self.cores {
+                    while raw.has_ready() {
+                        let mut ready = raw.ready();
+                        messages.append(&mut ready.take_messages());
+                        raw.mut_store().wl().append(ready.entries()).unwrap();
+                        if let Some(hard_state) = ready.hs() {
+                            raw.mut_store().wl().set_hardstate(hard_state.clone());
+                        }
+                        messages.append(&mut ready.take_persisted_messages());
+                        let mut light = raw.advance(ready);
+                        messages.append(&mut light.take_messages());
+                        raw.advance_apply();
+                    }
+                }
+                if messages.is_empty() {
+                    return;
+                }
+                messages.retain(|message| !self.cut.contains(&(message.from, message.to)));
+                for message in messages {
+                    let (raw, reach) = &mut self.cores[message.to as usize - 1];
+                    reach.note(raw, &message);
+                    // As in the driver: what the core refuses is of no use.
+                    drop(raw.step(message));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_leader_that_somebody_does_not_hear_or_answer_gives_the_lead_to_the_third() {
+        for cuts in [vec![(1, 2), (2, 1)], vec![(1, 2)], vec![(2, 1)]] {
+            let mut lab = Lab::new();
+            for (from, to) in &cuts {
+                lab.cut(*from, *to);
+            }
+            lab.run_ms(2900);
+            assert_eq!(lab.cores[1].0.raft.state, StateRole::Leader, "{cuts:?}: too early");
+            lab.run_ms(300);
+            assert_eq!(lab.leaders(), [3, 3, 3], "{cuts:?}");
+            // What the one that was cut off proposes arrives, and it learns of it.
+            let before = lab.cores[0].0.raft.raft_log.committed;
+            lab.cores[0].0.propose(Vec::new(), b"shrink".to_vec()).unwrap();
+            lab.run_ms(200);
+            assert!(lab.cores[0].0.raft.raft_log.committed > before, "{cuts:?}");
+            lab.run_ms(100_000);
+            assert_eq!((lab.leaders(), lab.handovers), (vec![3, 3, 3], vec![(2, 3, 1)]), "{cuts:?}");
+        }
+    }
+
+    #[test]
+    fn a_leader_that_misses_only_the_dead_keeps_the_lead() {
+        let mut lab = Lab::new();
+        lab.state.nodes.get_mut(&NodeId(1)).unwrap().status = NodeStatus::Dead;
+        lab.cut(1, 2);
+        lab.cut(2, 1);
+        lab.run_ms(20_000);
+        assert!(lab.handovers.is_empty(), "{:?}", lab.handovers);
+        assert_eq!(lab.cores[1].0.raft.state, StateRole::Leader);
+    }
+
+    #[test]
+    fn one_that_nobody_hears_does_not_send_the_lead_round_and_round() {
+        let mut lab = Lab::new();
+        for other in [2, 3] {
+            lab.cut(1, other);
+            lab.cut(other, 1);
+        }
+        // It would count as dead long before.
+        lab.run_ms(120_000);
+        assert!((3..=8).contains(&lab.handovers.len()), "{:?}", lab.handovers);
+        let mut early = Lab::new();
+        early.cut(1, 2);
+        early.cut(1, 3);
+        early.run_ms(7000);
+        assert_eq!(early.handovers, [(2, 3, 1)]);
+    }
+}

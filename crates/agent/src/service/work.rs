@@ -1,0 +1,417 @@
+//! What the threads of one service do: single steps, undos and the kill.
+//!
+//! Guarantees
+//! - An undo or a kill succeeds only when nothing is left of what it takes away, and nothing that was begun before it can
+//!   still bring it back: see [`super::lane`].
+//! - Nothing here makes the reconciler wait.
+
+use super::lane::{CALLED_OFF, Haste, Lane};
+use super::mount::{self, MountPlan};
+use super::process::{self, ProcessPlan, Running, ServiceDirs};
+use super::runner::{Done, OnDone, StateFile};
+use super::vip::{self, Vip};
+use crate::threads::{lock, spawn};
+use mainstay_ha::{Event, Ready, Saved, ServiceSpec, Step};
+use mainstay_types::ResourceId;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+const POLL: Duration = Duration::from_millis(50);
+/// Longest run of one readiness test, after which it counts as failed and is repeated.
+const READY_TEST_MAX: Duration = Duration::from_secs(10);
+pub(super) const KILL_PATIENCE: Duration = Duration::from_secs(8);
+
+/// What the threads of one service share.
+pub(super) struct Work {
+    spec: ServiceSpec,
+    /// Of the specification, as the control plane counts it.
+    pub revision: u64,
+    pub resource: ResourceId,
+    pub dirs: ServiceDirs,
+    device_dir: PathBuf,
+    /// Where it is noted what has to be known again after a restart of the agent.
+    file: PathBuf,
+    /// What the machine wants to be known; `None` before it has said so. Held while the file is written.
+    saved: Mutex<Option<Saved>>,
+    running: Mutex<BTreeMap<usize, Running>>,
+    /// The three things that are taken away without waiting for one another (R19).
+    address: Lane,
+    pub processes: Lane,
+    mount: Lane,
+}
+
+impl Work {
+    pub fn new(
+        spec: ServiceSpec,
+        (revision, resource): (u64, ResourceId),
+        dirs: ServiceDirs,
+        device_dir: PathBuf,
+        file: PathBuf,
+        running: BTreeMap<usize, Running>,
+    ) -> Self {
+        Self {
+            spec,
+            revision,
+            resource,
+            dirs,
+            device_dir,
+            file,
+            saved: Mutex::new(None),
+            running: Mutex::new(running),
+            address: Lane::default(),
+            processes: Lane::default(),
+            mount: Lane::default(),
+        }
+    }
+
+    pub fn service(&self) -> &str {
+        &self.spec.name
+    }
+
+    /// Notes what the service does; `saved` if the machine has news.
+    pub fn save(&self, saved: Option<Saved>) {
+        let mut newest = lock(&self.saved);
+        if saved.is_some() {
+            *newest = saved;
+        }
+        let Some(saved) = newest.clone() else { return };
+        let file = StateFile {
+            resource: self.resource,
+            revision: self.revision,
+            spec: self.spec.clone(),
+            saved,
+            running: lock(&self.running).clone(),
+        };
+        // The run directory does not outlive a reboot, and neither do the processes: a rename is enough.
+        let write = || -> std::io::Result<()> {
+            if let Some(directory) = self.file.parent() {
+                std::fs::create_dir_all(directory)?;
+            }
+            let fresh = self.file.with_extension("new");
+            std::fs::write(&fresh, serde_json::to_vec(&file)?)?;
+            std::fs::rename(&fresh, &self.file)
+        };
+        if let Err(error) = write() {
+            tracing::error!(path = %self.file.display(), %error, "cannot note what a service does; a restarted agent would start it over");
+        }
+    }
+
+    /// Nothing has to be known any more.
+    pub fn forget(&self) {
+        let mut saved = lock(&self.saved);
+        *saved = None;
+        drop(std::fs::remove_file(&self.file));
+    }
+
+    /// What `step` makes; `None` for what leaves nothing behind.
+    pub fn lane(&self, step: Step) -> Option<&Lane> {
+        match step {
+            Step::ProbeAddress => None,
+            Step::AddAddress => Some(&self.address),
+            Step::Mount => Some(&self.mount),
+            Step::Prepare { .. } | Step::StartProcess { .. } | Step::CheckReady { .. } => {
+                Some(&self.processes)
+            }
+        }
+    }
+
+    /// A finished step as an event for the operator; `None` for what nobody waits for.
+    pub fn stage(&self, step: Step) -> Option<String> {
+        let name = |process: usize| self.process(process).map_or("", |process| process.name.as_str());
+        match step {
+            Step::ProbeAddress | Step::Prepare { .. } => None,
+            Step::Mount => self.spec.mount.as_ref().map(|mount| format!("mounted {}", mount.path)),
+            Step::StartProcess { process } => Some(format!("started process {}", name(process))),
+            Step::CheckReady { process } => Some(format!("process {} is ready", name(process))),
+            Step::AddAddress => self.spec.vip.as_ref().map(|vip| format!("address {} answers", vip.address)),
+        }
+    }
+
+    /// `number` is the step's on its [`Work::lane`].
+    pub fn run(&self, step: Step, number: Option<u64>, on_done: &OnDone) -> Result<(), String> {
+        let number = number.unwrap_or_default();
+        match step {
+            Step::ProbeAddress => self.probe(),
+            Step::Mount => self.mount(number),
+            Step::Prepare { process } => {
+                let spec = self.process(process)?;
+                if spec.prepare.is_empty() {
+                    return Ok(());
+                }
+                let plan = ProcessPlan { command: spec.prepare.clone(), ..self.plan(process)? };
+                self.command(process, &plan, "prepare", number, Duration::from_secs(spec.start_timeout_s))
+            }
+            Step::StartProcess { process } => self.start_process(process, number, on_done),
+            Step::CheckReady { process } => self.check_ready(process, number),
+            Step::AddAddress => {
+                let (vip, interface) = self.address()?;
+                let add = || vip::add(vip, &interface).map_err(words);
+                self.address.make(number, add, || {
+                    if let Err(error) = vip::remove(vip) {
+                        tracing::warn!(%vip, %error, "an address that is not wanted any more is still there");
+                    }
+                })?;
+                vip::announce(vip, &interface);
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes away what `step` made. `number` is the undo's on the step's [`Work::lane`].
+    pub fn undo(
+        &self,
+        step: Step,
+        number: Option<u64>,
+        force: bool,
+        patience: Duration,
+    ) -> Result<(), String> {
+        let number = number.unwrap_or_default();
+        let haste = if force { Haste::AtOnce } else { Haste::Orderly };
+        match step {
+            Step::ProbeAddress => Ok(()),
+            Step::Mount => {
+                let Some(mount) = &self.spec.mount else { return Ok(()) };
+                let path = Path::new(&mount.path);
+                let deadline = Instant::now() + patience;
+                self.mount.undo(number, haste, patience, || {
+                    if force {
+                        return mount::detach(path).map_err(words);
+                    }
+                    mount::ensure_unmounted(path, deadline, &|| self.mount.is_newest(number)).map_err(words)
+                })
+            }
+            Step::Prepare { process } => {
+                self.processes.undo(number, Haste::AtOnce, patience, || self.kill_leaf(process, "-prepare"))
+            }
+            Step::CheckReady { process } => {
+                self.processes.undo(number, Haste::AtOnce, patience, || self.kill_leaf(process, "-ready"))
+            }
+            Step::StartProcess { process } => {
+                self.processes.undo(number, haste, patience, || self.stop_process(process, force))
+            }
+            Step::AddAddress => {
+                let Some(vip) = self.vip() else { return Ok(()) };
+                let vip = vip?;
+                self.address.undo(number, Haste::AtOnce, patience, || vip::remove(vip).map_err(words))
+            }
+        }
+    }
+
+    /// Ends every process of the service. `number` is the kill's on [`Work::processes`].
+    pub fn kill(&self, number: u64) -> Result<(), String> {
+        self.processes.undo(number, Haste::AtOnce, KILL_PATIENCE, || {
+            process::kill_cgroup(&self.dirs.cgroup, KILL_PATIENCE).map_err(words)?;
+            lock(&self.running).clear();
+            Ok(())
+        })
+    }
+
+    fn stop_process(&self, process: usize, force: bool) -> Result<(), String> {
+        let spec = self.process(process)?;
+        let running = lock(&self.running).get(&process).cloned();
+        let patience = if force { Duration::ZERO } else { Duration::from_secs(spec.stop_timeout_s) };
+        match running {
+            Some(running) => {
+                let signal = if force { "SIGKILL" } else { &spec.stop_signal };
+                process::stop(&self.dirs, &running, signal, patience).map_err(words)?;
+            }
+            None => self.kill_leaf(process, "")?,
+        }
+        // A readiness test ends with the process that it tests.
+        self.kill_leaf(process, "-ready")?;
+        lock(&self.running).remove(&process);
+        Ok(())
+    }
+
+    fn kill_leaf(&self, process: usize, suffix: &str) -> Result<(), String> {
+        let leaf = format!("{}{suffix}", self.process(process)?.name);
+        process::kill_cgroup(&self.dirs.cgroup.join(leaf), KILL_PATIENCE).map_err(words)
+    }
+
+    fn mount(&self, number: u64) -> Result<(), String> {
+        let Some(mount) = &self.spec.mount else { return Ok(()) };
+        let link = self.device_dir.join(mount.volume.to_string());
+        let device = std::fs::canonicalize(&link)
+            .map_err(|error| format!("no device at {}: {error}", link.display()))?;
+        let plan = MountPlan {
+            device,
+            path: PathBuf::from(&mount.path),
+            fstype: mount.fstype.clone(),
+            options: mount.options.clone(),
+            mkfs: mount.mkfs,
+        };
+        let wanted = || self.mount.is_newest(number);
+        self.mount.make(
+            number,
+            || mount::ensure_mounted(&plan, &wanted).map_err(words),
+            || {
+                if let Err(error) = mount::detach(&plan.path) {
+                    tracing::warn!(%error, "a mount that is not wanted any more is still there");
+                }
+            },
+        )
+    }
+
+    fn start_process(&self, process: usize, number: u64, on_done: &OnDone) -> Result<(), String> {
+        let start = || {
+            if lock(&self.running).get(&process).is_some_and(Running::is_alive) {
+                return Ok(());
+            }
+            // What an instance that nobody remembers has left is in the way of a new one (R19).
+            self.kill_leaf(process, "")?;
+            let plan = self.plan(process)?;
+            let (running, mut child) = process::start(&self.dirs, &plan).map_err(words)?;
+            lock(&self.running).insert(process, running);
+            // The process belongs into the state file before anybody may forget it.
+            self.save(None);
+            let (service, on_done) = (self.spec.name.clone(), on_done.clone());
+            spawn("agent-child", move || {
+                let status = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+                on_done(Done { service, event: Event::ProcessExited { process, status } });
+            });
+            Ok(())
+        };
+        self.processes.make(number, start, || self.revoke(process, ""))
+    }
+
+    /// Runs a command of a process to its end.
+    fn command(
+        &self,
+        process: usize,
+        plan: &ProcessPlan,
+        role: &str,
+        number: u64,
+        timeout: Duration,
+    ) -> Result<(), String> {
+        let begin = || process::begin(&self.dirs, plan, role).map_err(words);
+        let started = self.processes.make(number, begin, || self.revoke(process, &format!("-{role}")))?;
+        process::finish(&self.dirs, plan, started, timeout, &|| self.processes.is_newest(number))
+            .map_err(words)
+    }
+
+    fn revoke(&self, process: usize, suffix: &str) {
+        if let Err(error) = self.kill_leaf(process, suffix) {
+            tracing::warn!(
+                service = self.spec.name,
+                error,
+                "a process that is not wanted any more still runs"
+            );
+        }
+    }
+
+    fn check_ready(&self, process: usize, number: u64) -> Result<(), String> {
+        let Some(ready) = self.process(process)?.ready.clone() else { return Ok(()) };
+        let start = Instant::now();
+        // The machine's own time limit ends this, through an undo of the process.
+        while self.processes.is_newest(number) {
+            let is_ready = match &ready {
+                Ready::Command(command) => {
+                    let plan = ProcessPlan { command: command.clone(), ..self.plan(process)? };
+                    self.command(process, &plan, "ready", number, READY_TEST_MAX).is_ok()
+                }
+                Ready::Tcp(address) => process::tcp_answers(address),
+                Ready::DelayS(seconds) => start.elapsed() >= Duration::from_secs(*seconds),
+            };
+            if is_ready {
+                return Ok(());
+            }
+            std::thread::sleep(POLL);
+        }
+        Err(CALLED_OFF.into())
+    }
+
+    fn probe(&self) -> Result<(), String> {
+        let (vip, interface) = self.address()?;
+        if vip::is_present(vip).map_err(words)? {
+            return Ok(());
+        }
+        vip::probe(vip, &interface).map_err(words)
+    }
+
+    fn vip(&self) -> Option<Result<Vip, String>> {
+        self.spec.vip.as_ref().map(|vip| vip.address.parse().map_err(words::<vip::VipError>))
+    }
+
+    fn address(&self) -> Result<(Vip, vip::Interface), String> {
+        let vip = self.vip().unwrap_or_else(|| Err("the service has no address".into()))?;
+        let name = self.spec.vip.as_ref().and_then(|vip| vip.interface.as_deref());
+        let interface = vip::find_interface(vip, name).map_err(words)?;
+        Ok((vip, interface))
+    }
+
+    fn process(&self, index: usize) -> Result<&mainstay_ha::Process, String> {
+        self.spec.processes.get(index).ok_or_else(|| format!("the service has no process {index}"))
+    }
+
+    fn plan(&self, index: usize) -> Result<ProcessPlan, String> {
+        let spec = self.process(index)?;
+        Ok(ProcessPlan {
+            name: spec.name.clone(),
+            command: spec.command.clone(),
+            user: spec.user.clone(),
+            env: spec.env.clone(),
+        })
+    }
+}
+
+/// An error with its causes, for operators.
+#[allow(clippy::needless_pass_by_value)]
+fn words<E: std::error::Error>(error: E) -> String {
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+
+    fn work(dir: &Path) -> Work {
+        // Nobody listens on this port of this address.
+        let spec = ServiceSpec::parse(
+            "name='s'\nresource='db'\n[[process]]\nname='p'\ncommand=['/bin/true']\nready={tcp='127.254.254.254:9'}\n",
+        );
+        let dirs = ServiceDirs { cgroup: dir.join("cgroup"), logs: dir.join("logs") };
+        let about = (1, ResourceId(1));
+        Work::new(spec.unwrap(), about, dirs, dir.join("dev"), dir.join("s.json"), BTreeMap::new())
+    }
+
+    /// The machine does not undo a readiness test: it ends with the process that it tests.
+    #[test]
+    fn a_readiness_test_ends_with_its_process() {
+        for kill in [true, false] {
+            let dir = tempfile::tempdir().unwrap();
+            let work = Arc::new(work(dir.path()));
+            let (step, number) = (Step::CheckReady { process: 0 }, work.processes.number());
+            let (ended, end) = channel();
+            let tester = work.clone();
+            spawn("test", move || {
+                let nobody: OnDone = Arc::new(|_| ());
+                drop(ended.send(tester.run(step, Some(number), &nobody)));
+            });
+            assert!(end.recv_timeout(POLL * 3).is_err(), "nobody answers");
+            let number = work.processes.number();
+            if kill {
+                work.kill(number).unwrap();
+            } else {
+                let start = Step::StartProcess { process: 0 };
+                work.undo(start, Some(number), false, Duration::from_secs(1)).unwrap();
+            }
+            assert_eq!(end.recv_timeout(Duration::from_secs(20)).unwrap(), Err(CALLED_OFF.into()));
+        }
+    }
+
+    #[test]
+    fn a_process_whose_start_was_called_off_is_not_started() {
+        let dir = tempfile::tempdir().unwrap();
+        let work = work(dir.path());
+        let late = work.processes.number();
+        work.kill(work.processes.number()).unwrap();
+        let nobody: OnDone = Arc::new(|_| panic!("nothing was started"));
+        let start = Step::StartProcess { process: 0 };
+        assert_eq!(work.run(start, Some(late), &nobody), Err(CALLED_OFF.into()));
+        assert!(lock(&work.running).is_empty());
+    }
+}

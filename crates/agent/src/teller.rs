@@ -1,0 +1,75 @@
+//! The thread that tells the engine who this node is, who the others are, and what to silence.
+//!
+//! An engine that hangs makes whoever writes to it or waits for its answer wait. That must not be the reconciler, which may
+//! have services to kill before the lease ends (R19).
+//!
+//! Guarantees
+//! - What is told is told in the order in which it was given, by one thread. A list for the guard that is outdated before its
+//!   turn comes is left out.
+
+use crate::engine_link::EngineLink;
+use crate::threads::spawn;
+use mainstay_api::engine::{GuardEntry, Request};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+const GUARD_TIMEOUT: Duration = Duration::from_millis(500);
+
+enum Telling {
+    Greet(Request),
+    Post(Request),
+    Guard { number: u64, entries: Vec<GuardEntry> },
+}
+
+/// The way to the thread, which ends with it.
+pub struct Teller {
+    queue: Sender<Telling>,
+}
+
+impl Teller {
+    /// `answered` hears, on the thread, whether the engine has confirmed a list for the guard.
+    #[must_use]
+    pub fn start(engine: EngineLink, answered: impl Fn(u64, bool) + Send + 'static) -> Self {
+        let (queue, tellings) = channel();
+        spawn("agent-teller", move || run(&engine, &tellings, &answered));
+        Self { queue }
+    }
+
+    /// See [`EngineLink::greet`].
+    pub fn greet(&self, greeting: Request) {
+        drop(self.queue.send(Telling::Greet(greeting)));
+    }
+
+    /// See [`EngineLink::post`].
+    pub fn post(&self, request: Request) {
+        drop(self.queue.send(Telling::Post(request)));
+    }
+
+    /// Asks the engine to silence these when the lease ends, and nothing else.
+    pub fn guard(&self, number: u64, entries: Vec<GuardEntry>) {
+        drop(self.queue.send(Telling::Guard { number, entries }));
+    }
+}
+
+fn run(engine: &EngineLink, tellings: &Receiver<Telling>, answered: &impl Fn(u64, bool)) {
+    while let Ok(first) = tellings.recv() {
+        let mut batch = vec![first];
+        batch.extend(tellings.try_iter());
+        let guards = batch.iter().filter(|telling| matches!(telling, Telling::Guard { .. })).count();
+        let mut outdated = guards.saturating_sub(1);
+        for telling in batch {
+            match telling {
+                Telling::Greet(greeting) => engine.greet(greeting),
+                Telling::Post(request) => engine.post(request),
+                Telling::Guard { .. } if outdated > 0 => outdated -= 1,
+                Telling::Guard { number, entries } => {
+                    let reply = engine.request(Request::Guard { entries }, GUARD_TIMEOUT);
+                    if let Err(error) = &reply {
+                        tracing::warn!(%error, "the engine has not confirmed what to silence; no service starts until it has");
+                    }
+                    answered(number, reply.is_ok());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Replicas that cannot be used: they cannot be opened, because what is on the disk is damaged (R12) or the disk fails, or
+//! their store has stopped after a failed write (R13). Their nodes are well, so nobody declares them dead; they have to be
+//! told apart from living members.
+//!
+//! What is guaranteed, after every command (`State::check` asserts it in tests):
+//! - a broken replica is not primary, and is not made primary (R5);
+//! - it is in sync only while no living member is whole: then it stays recorded, because nobody knows yet which of them
+//!   is usable first, and all of them hold everything that was acknowledged (R11);
+//! - the mark is about the registered disk and about no other (R9).
+//!
+//! Per replica, as the state has it:
+//!
+//! | from | command | to | with it |
+//! |---|---|---|---|
+//! | whole | [`Command::ReplicaBroken`] by its node, on the record that it has read | broken | it leaves the in-sync set if a living whole member remains; a primary is replaced |
+//! | broken | [`Command::ReplicaBroken`] | broken | nothing |
+//! | broken | [`Command::ReplicaOpened`] by its node | whole | in sync if it was left there, else it is caught up |
+//! | broken | [`Command::ReplicaReady`] with another incarnation | whole | the new disk is empty and is filled (R9) |
+//! | broken | [`Command::DeleteResource`] | forgotten | |
+//!
+//! A broken member that had to stay leaves as soon as a living whole member is there: one that rejoins, is opened after
+//! all, or is new while nothing was written yet.
+//!
+//! Whether a mark is true is for the node to say: it compares what it sees with what the state says and proposes the
+//! other command (`reconcile::plan`). Because a proposal may be committed late, `ReplicaBroken` counts only on the version of the record
+//! that it names: a node that became primary after that may have started services, and is not replaced without its word (R19).
+//!
+//! [`Command::ReplicaBroken`]: crate::state::Command::ReplicaBroken
+//! [`Command::ReplicaOpened`]: crate::state::Command::ReplicaOpened
+//! [`Command::ReplicaReady`]: crate::state::Command::ReplicaReady
+//! [`Command::DeleteResource`]: crate::state::Command::DeleteResource
+
+use crate::state::{Broken, Outcome, Resource, Severity, State, cut};
+use mainstay_types::{ConfigVersion, Member, NodeId, ResourceId, reach};
+
+impl Resource {
+    /// Why the replica on `node` cannot be used, if its node has said so.
+    #[must_use]
+    pub fn broken(&self, node: NodeId) -> Option<&Broken> {
+        self.broken.get(&node)
+    }
+}
+
+impl State {
+    /// Whether this member of the in-sync set could serve now: its node lives and its replica can be used.
+    #[must_use]
+    pub(crate) fn lives_whole(&self, resource: &Resource, node: NodeId) -> bool {
+        self.alive(node) && resource.broken(node).is_none()
+    }
+
+    pub(crate) fn replica_broken(
+        &mut self,
+        at_ms: u64,
+        id: ResourceId,
+        version: ConfigVersion,
+        member: Member,
+        reason: String,
+    ) -> Outcome {
+        let Some(resource) = self.resources.get(&id) else { return Outcome::Conflict { record: None } };
+        let (record, node) = (&resource.record, member.node);
+        if resource.deleting || record.version != version || record.replica(node) != Some(member) {
+            reach!("control: a replica was broken in an older record");
+            return Outcome::Conflict { record: Some(record.clone()) };
+        }
+        if resource.broken(node).is_some() {
+            reach!("control: a broken replica is reported again");
+            return Outcome::Unchanged;
+        }
+        reach!("control: a replica is broken");
+        let was_primary = record.primary == Some(node);
+        let name = self.node_name(node);
+        let why = format!("the replica of {name} cannot be used: {reason}");
+        let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Conflict { record: None } };
+        resource.broken.insert(node, Broken { incarnation: member.incarnation, reason: cut(reason) });
+        let subject = format!("resource {}", resource.name);
+        self.note(at_ms, Severity::Critical, subject, why.clone());
+        self.drop_broken(at_ms, id);
+        if was_primary {
+            reach!("control: the replica of the primary is broken");
+            self.replace_primary(at_ms, id, &why);
+        } else {
+            self.say_what_is_missing(at_ms, id, &why);
+        }
+        self.cancel_impossible_moves(at_ms);
+        Outcome::Done
+    }
+
+    pub(crate) fn replica_opened(&mut self, at_ms: u64, id: ResourceId, member: Member) -> Outcome {
+        let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Conflict { record: None } };
+        let node = member.node;
+        if resource.broken(node).is_none_or(|broken| broken.incarnation != member.incarnation) {
+            return Outcome::Unchanged;
+        }
+        reach!("control: a broken replica was opened after all");
+        resource.broken.remove(&node);
+        let subject = format!("resource {}", resource.name);
+        let text = format!("the replica of {} can be used again", self.node_name(node));
+        self.note(at_ms, Severity::Info, subject, text);
+        self.drop_broken(at_ms, id);
+        Outcome::Done
+    }
+
+    /// Takes broken members out of the in-sync set, if a living whole one remains (R11, R12). The primary learns it from
+    /// the record, as when a node dies. A broken primary is the caller's to replace.
+    pub(crate) fn drop_broken(&mut self, at_ms: u64, id: ResourceId) {
+        let Some(resource) = self.resources.get(&id) else { return };
+        let iss = &resource.record.iss;
+        let leaving: Vec<Member> =
+            iss.iter().copied().filter(|member| resource.broken(member.node).is_some()).collect();
+        if leaving.is_empty() {
+            return;
+        }
+        if !iss.iter().any(|member| self.lives_whole(resource, member.node)) {
+            reach!("control: a broken member stays in sync, because no other lives");
+            return;
+        }
+        reach!("control: a broken member leaves the in-sync set");
+        let subject = format!("resource {}", resource.name);
+        let Some(resource) = self.resources.get_mut(&id) else { return };
+        resource.record.iss.retain(|member| !leaving.contains(member));
+        resource.record.version = resource.record.version.next();
+        for member in leaving {
+            let text =
+                format!("{} left the in-sync set: its replica cannot be used", self.node_name(member.node));
+            self.note(at_ms, Severity::Warning, subject.clone(), text);
+        }
+    }
+
+    /// When nobody is primary and nobody can be: says who would have to come back.
+    fn say_what_is_missing(&mut self, at_ms: u64, id: ResourceId, why: &str) {
+        let Some(resource) = self.resources.get(&id) else { return };
+        let record = &resource.record;
+        if record.primary.is_some() || record.epoch.0 == 0 || !self.candidates(resource).is_empty() {
+            return;
+        }
+        let text = self.nobody_can_take_over(resource, why);
+        let subject = format!("resource {}", resource.name);
+        let Some(resource) = self.resources.get_mut(&id) else { return };
+        resource.failure = Some(text.clone());
+        self.note(at_ms, Severity::Critical, subject, text);
+    }
+
+    /// What is missing, in words.
+    pub(crate) fn nobody_can_take_over(&self, resource: &Resource, why: &str) -> String {
+        let names = |broken: bool| {
+            let members = resource.record.iss.iter().map(|member| member.node);
+            let list = members.filter(|node| resource.broken(*node).is_some() == broken);
+            list.map(|node| self.node_name(node)).collect::<Vec<_>>().join(" or ")
+        };
+        let missing = match (names(false), names(true)) {
+            (whole, broken) if broken.is_empty() => {
+                format!("only {whole} has everything that was acknowledged")
+            }
+            (whole, broken) if whole.is_empty() => {
+                format!("only {broken} has everything that was acknowledged, and that replica cannot be used")
+            }
+            (whole, broken) => format!(
+                "only {whole} has everything that was acknowledged, and {broken}, whose replica cannot be used"
+            ),
+        };
+        format!("no node can take over ({why}); {missing}")
+    }
+
+    /// For [`State::check`].
+    pub(crate) fn check_broken(&self, resource: &Resource) -> Result<(), &'static str> {
+        let record = &resource.record;
+        let registered = |(node, broken): (&NodeId, &Broken)| {
+            record.replica(*node).map(|member| member.incarnation) == Some(broken.incarnation)
+        };
+        if !resource.broken.iter().all(registered) {
+            return Err("a broken replica that is not registered (R9)");
+        }
+        if record.primary.is_some_and(|primary| resource.broken(primary).is_some()) {
+            return Err("the primary is broken (R12)");
+        }
+        let whole = record.iss.iter().any(|member| self.lives_whole(resource, member.node));
+        if whole && record.iss.iter().any(|member| resource.broken(member.node).is_some()) {
+            return Err("a broken member in sync beside a living whole one (R12)");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,373 @@
+//! Replicas that their nodes cannot use (R12): never promoted, never counted as a member that remains, and said in words.
+
+use mainstay_control::advice::{Advice, advice};
+use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, Role, ServiceObserved, plan};
+use mainstay_control::state::{
+    Command, Entry, IssChange, Outcome, ResourceSpec, ServicePhase, Settings, Severity, State,
+};
+use mainstay_ha::ServiceSpec;
+use mainstay_types::{ConfigVersion, Incarnation, Member, NodeId, ResourceId};
+
+const A: NodeId = NodeId(1);
+const B: NodeId = NodeId(2);
+const C: NodeId = NodeId(3);
+const R: ResourceId = ResourceId(1);
+const REASON: &str = "version table page 3 is damaged";
+
+fn apply(state: &mut State, command: Command) -> Outcome {
+    let outcome = state.apply(Entry { at_ms: 0, command });
+    if let Err(why) = state.check() {
+        panic!("{why}");
+    }
+    outcome
+}
+
+/// Three nodes, the first `replicas` of which hold a replica that is not registered yet.
+fn unready(replicas: u32) -> State {
+    let mut state = State::default();
+    apply(&mut state, Command::InitCluster { id: 9, name: "c".into(), settings: Settings::default() });
+    for (number, name) in (1..).zip(["a", "b", "c"]) {
+        let added = apply(
+            &mut state,
+            Command::AddNode {
+                name: name.into(),
+                agent_addr: format!("{name}:7400"),
+                engine_addr: format!("{name}:7401"),
+                voter: true,
+                nonce: u64::from(number),
+            },
+        );
+        assert!(added.is_ok(), "{added:?}");
+        for node in 1..=number {
+            let voters_version = state.voters_version;
+            apply(&mut state, Command::VotersSeen { node: NodeId(node), voters_version });
+        }
+    }
+    let replicas = (1..=replicas).map(NodeId).collect();
+    let spec = ResourceSpec { volumes: vec![1 << 20], journal_bytes: 16 << 20, replicas, preferred: vec![A] };
+    assert!(apply(&mut state, Command::CreateResource { name: "db".into(), spec }).is_ok());
+    state
+}
+
+fn incarnation(node: NodeId) -> Incarnation {
+    Incarnation(u64::from(node.0))
+}
+
+fn make(state: &mut State, node: NodeId, incarnation: Incarnation) -> Outcome {
+    apply(state, Command::ReplicaReady { resource: R, node, incarnation })
+}
+
+/// The first `replicas` nodes are in sync, A is primary.
+fn ready(replicas: u32) -> State {
+    let mut state = unready(replicas);
+    for node in (1..=replicas).map(NodeId) {
+        assert!(make(&mut state, node, incarnation(node)).is_ok());
+    }
+    assert!(promote(&mut state, A, A).is_ok());
+    state
+}
+
+fn promote(state: &mut State, by: NodeId, to: NodeId) -> Outcome {
+    let expect_version = version(state);
+    apply(state, Command::Promote { resource: R, expect_version, by, to, reason: "test".into() })
+}
+
+fn version(state: &State) -> ConfigVersion {
+    state.resources[&R].record.version
+}
+
+fn breaks(state: &State, node: NodeId) -> Command {
+    Command::ReplicaBroken {
+        resource: R,
+        version: version(state),
+        node,
+        incarnation: incarnation(node),
+        reason: REASON.into(),
+    }
+}
+
+fn broken(state: &mut State, node: NodeId) -> Outcome {
+    let command = breaks(state, node);
+    apply(state, command)
+}
+
+fn opened(state: &mut State, node: NodeId) -> Outcome {
+    apply(state, Command::ReplicaOpened { resource: R, node, incarnation: incarnation(node) })
+}
+
+fn die(state: &mut State, node: NodeId) {
+    let generation = state.nodes[&node].generation;
+    assert!(apply(state, Command::NodeDead { node, generation }).is_ok());
+}
+
+fn rejoin(state: &mut State, node: NodeId) {
+    let generation = state.nodes[&node].generation;
+    assert!(apply(state, Command::NodeRejoin { node, generation }).is_ok());
+}
+
+fn members(state: &State) -> Vec<NodeId> {
+    state.resources[&R].record.iss.iter().map(|member| member.node).collect()
+}
+
+fn primary(state: &State) -> Option<NodeId> {
+    state.resources[&R].record.primary
+}
+
+fn advice_about_the_replica(state: &State) -> Advice {
+    let list = advice(state, &Default::default());
+    let found = list.iter().find(|advice| advice.what.contains("cannot be used: ")).cloned();
+    found.unwrap_or_else(|| panic!("{list:?}"))
+}
+
+#[test]
+fn a_broken_primary_is_replaced_by_a_whole_member() {
+    let mut state = ready(2);
+    let epoch = state.resources[&R].record.epoch;
+    assert!(broken(&mut state, A).is_ok());
+    assert_eq!((primary(&state), members(&state)), (Some(B), vec![B]));
+    assert_eq!(state.resources[&R].record.epoch, epoch.next());
+    let said = advice_about_the_replica(&state);
+    assert!(said.what.contains("replica of db on a") && said.what.contains(REASON), "{said:?}");
+    assert!(said.remedy.contains("copied again from b"), "{said:?}");
+    assert_eq!(said.severity, Severity::Warning);
+}
+
+/// The broken one lives, the whole one dies: the whole one must stay in sync and must not be replaced.
+#[test]
+fn a_broken_secondary_leaves_and_is_not_promoted_when_the_primary_dies() {
+    let mut state = ready(2);
+    assert!(broken(&mut state, B).is_ok());
+    assert_eq!((primary(&state), members(&state)), (Some(A), vec![A]), "the primary goes on alone");
+    die(&mut state, A);
+    assert_eq!((primary(&state), members(&state)), (None, vec![A]));
+    assert_eq!(state.target(R), None);
+    assert!(!promote(&mut state, B, B).is_ok());
+    let said = advice_about_the_replica(&state);
+    assert!(said.remedy.starts_with("bring a back"), "{said:?}");
+    assert_eq!(said.severity, Severity::Critical);
+    rejoin(&mut state, A);
+    assert_eq!(state.target(R), Some(A));
+    assert!(promote(&mut state, A, A).is_ok());
+}
+
+/// Of three, the broken one is passed over.
+#[test]
+fn a_broken_member_is_passed_over() {
+    let mut state = ready(3);
+    assert!(broken(&mut state, B).is_ok());
+    assert_eq!(members(&state), vec![A, C]);
+    die(&mut state, A);
+    assert_eq!((primary(&state), members(&state)), (Some(C), vec![C]));
+}
+
+/// R11: what holds everything stays recorded, broken or not, and whoever is whole again goes on.
+#[test]
+fn the_last_member_stays_recorded_and_goes_on_when_it_was_opened_after_all() {
+    let mut state = ready(2);
+    die(&mut state, A);
+    assert_eq!((primary(&state), members(&state)), (Some(B), vec![B]));
+    assert!(broken(&mut state, B).is_ok());
+    assert_eq!((primary(&state), members(&state)), (None, vec![B]));
+    let failure = state.resources[&R].failure.clone().unwrap();
+    assert!(
+        failure.contains(REASON) && failure.contains("only b has") && failure.contains("cannot be used"),
+        "{failure}"
+    );
+    rejoin(&mut state, A);
+    assert_eq!(state.target(R), None, "it lacks what was acknowledged without it");
+    let said = advice_about_the_replica(&state);
+    assert!(said.remedy.starts_with("keep its files"), "{said:?}");
+    assert!(matches!(make(&mut state, B, Incarnation(77)), Outcome::Refused(_)), "the last copy (R11)");
+    assert!(opened(&mut state, B).is_ok());
+    assert_eq!(state.target(R), Some(B));
+    assert!(promote(&mut state, B, B).is_ok());
+    assert_eq!(opened(&mut state, B), Outcome::Unchanged);
+}
+
+/// Nothing was ever written: a broken empty replica gives way to a whole empty one, whoever comes first.
+#[test]
+fn a_broken_member_leaves_as_soon_as_a_whole_one_lives() {
+    let mut state = unready(3);
+    make(&mut state, A, incarnation(A));
+    assert!(broken(&mut state, A).is_ok());
+    assert_eq!(members(&state), vec![A]);
+    die(&mut state, B);
+    make(&mut state, B, incarnation(B));
+    assert_eq!(members(&state), vec![A, B], "neither can serve");
+    rejoin(&mut state, B);
+    assert_eq!(members(&state), vec![B]);
+}
+
+#[test]
+fn a_report_counts_once_for_the_record_and_the_disk_that_it_names() {
+    let mut state = ready(3);
+    let late = breaks(&state, B);
+    die(&mut state, C);
+    assert!(
+        matches!(apply(&mut state, late), Outcome::Conflict { .. }),
+        "B may serve in the newer record (R19)"
+    );
+    let other = Command::ReplicaBroken {
+        resource: R,
+        version: version(&state),
+        node: B,
+        incarnation: Incarnation(77),
+        reason: REASON.into(),
+    };
+    assert!(matches!(apply(&mut state, other), Outcome::Conflict { .. }), "another disk (R9)");
+    assert!(state.resources[&R].broken.is_empty());
+    assert!(broken(&mut state, B).is_ok());
+    let before = state.clone();
+    assert_eq!(broken(&mut state, B), Outcome::Unchanged);
+    let of_another_disk = Command::ReplicaOpened { resource: R, node: B, incarnation: Incarnation(77) };
+    assert_eq!(apply(&mut state, of_another_disk), Outcome::Unchanged);
+    assert_eq!(state, before);
+}
+
+#[test]
+fn a_broken_replica_does_not_join_and_a_new_disk_does() {
+    let mut state = ready(2);
+    assert!(broken(&mut state, B).is_ok());
+    let grow = |state: &State, incarnation| {
+        let record = &state.resources[&R].record;
+        let change = IssChange::Grow { add: Member { node: B, incarnation } };
+        Command::ChangeIss { resource: R, version: record.version, epoch: record.epoch, change }
+    };
+    let command = grow(&state, incarnation(B));
+    let Outcome::Refused(why) = apply(&mut state, command) else { panic!("it joined") };
+    assert_eq!(why.code, "replica-broken");
+    assert!(make(&mut state, B, Incarnation(77)).is_ok());
+    assert!(state.resources[&R].broken.is_empty(), "what was said of the old disk is void");
+    let command = grow(&state, Incarnation(77));
+    assert!(apply(&mut state, command).is_ok());
+    assert_eq!(members(&state), vec![A, B]);
+}
+
+#[test]
+fn a_deleted_resource_has_no_broken_replicas() {
+    let mut state = ready(2);
+    assert!(broken(&mut state, B).is_ok());
+    assert!(apply(&mut state, Command::DeleteResource { resource: R }).is_ok());
+    assert!(state.resources[&R].broken.is_empty());
+    assert!(matches!(broken(&mut state, B), Outcome::Conflict { .. }));
+}
+
+#[test]
+fn a_state_of_an_earlier_build_is_read() {
+    let state = ready(2);
+    let mut json = serde_json::to_value(&state).unwrap();
+    assert!(json["resources"]["1"].as_object_mut().unwrap().remove("broken").is_some());
+    assert_eq!(serde_json::from_value::<State>(json).unwrap(), state);
+}
+
+fn unusable(node: NodeId) -> Observed {
+    Observed {
+        lease_valid: true,
+        engine: true,
+        stored: [(R, incarnation(node))].into(),
+        unusable: [(R, REASON.to_owned())].into(),
+        ..Observed::default()
+    }
+}
+
+#[test]
+fn a_node_says_so_when_its_services_are_silent_and_takes_it_back() {
+    let mut state = ready(2);
+    let spec = ServiceSpec::parse("name='db'\nresource='db'\n[mount]\npath='/srv/db'\n").unwrap();
+    apply(&mut state, Command::ApplyService { spec });
+    let mut observed = unusable(A);
+    let seen = ServiceObserved {
+        phase: ServicePhase::Running,
+        revision: state.services["db"].revision,
+        ..ServiceObserved::default()
+    };
+    observed.services.insert("db".into(), seen);
+    let actions = plan(A, &state, &observed);
+    assert!(
+        matches!(actions[..], [Action::StopService { .. }, Action::OpenReplica { .. }]),
+        "its services go first (R19): {actions:?}"
+    );
+    observed.services.get_mut("db").unwrap().phase = ServicePhase::Stopped;
+    let actions = plan(A, &state, &observed);
+    let report = Action::Propose(breaks(&state, A));
+    assert!(actions.contains(&report), "{actions:?}");
+    assert!(actions.contains(&Action::OpenReplica { resource: R }), "it is tried again: {actions:?}");
+    assert!(broken(&mut state, A).is_ok());
+    assert_eq!(primary(&state), Some(B));
+    let actions = plan(A, &state, &observed);
+    assert!(
+        !actions.iter().any(|action| matches!(action, Action::Propose(_))),
+        "once is enough: {actions:?}"
+    );
+
+    observed.unusable.clear();
+    observed
+        .replicas
+        .insert(R, ReplicaObserved { incarnation: incarnation(A), ..ReplicaObserved::default() });
+    let actions = plan(A, &state, &observed);
+    let back = Command::ReplicaOpened { resource: R, node: A, incarnation: incarnation(A) };
+    assert!(actions.contains(&Action::Propose(back)), "{actions:?}");
+    assert!(opened(&mut state, A).is_ok());
+    let actions = plan(A, &state, &observed);
+    assert!(!actions.iter().any(|action| matches!(action, Action::Propose(_))), "{actions:?}");
+}
+
+/// An error that passes by itself, or a disk that nobody knows of, is nobody's business.
+#[test]
+fn a_node_says_nothing_of_what_is_not_registered_or_may_pass() {
+    let mut state = unready(2);
+    let not_registered = plan(A, &state, &unusable(A));
+    assert_eq!(not_registered, vec![Action::OpenReplica { resource: R }]);
+    make(&mut state, A, incarnation(A));
+    let passes = Observed { unusable: Default::default(), ..unusable(A) };
+    assert_eq!(plan(A, &state, &passes), vec![Action::OpenReplica { resource: R }]);
+}
+
+/// R9: what the engine has open instead of the registered disk is neither used nor promoted.
+#[test]
+fn another_disk_in_its_place_does_not_count_as_open() {
+    let state = ready(2);
+    let mut observed = unusable(A);
+    let other = ReplicaObserved { incarnation: Incarnation(99), role: Role::Secondary, ..Default::default() };
+    observed.replicas.insert(R, other);
+    let actions = plan(A, &state, &observed);
+    assert_eq!(actions[0], Action::Propose(breaks(&state, A)));
+    assert!(!actions.iter().any(|action| matches!(action, Action::GiveRecord(_))), "{actions:?}");
+}
+
+/// R13: a store that has stopped counts as broken, and a primary steps down first.
+#[test]
+fn a_node_says_that_its_store_has_stopped() {
+    let mut state = ready(2);
+    let stopped = |node| {
+        let replica = ReplicaObserved {
+            incarnation: incarnation(node),
+            version: ConfigVersion(99),
+            failed: Some(REASON.into()),
+            store_failed: true,
+            ..ReplicaObserved::default()
+        };
+        Observed { unusable: Default::default(), replicas: [(R, replica)].into(), ..unusable(node) }
+    };
+    assert_eq!(plan(B, &state, &stopped(B)), vec![Action::Propose(breaks(&state, B))]);
+    let actions = plan(A, &state, &stopped(A));
+    assert!(matches!(actions[..], [Action::Propose(Command::StepDown { .. })]), "{actions:?}");
+    // Both at once: whoever is whole first goes on.
+    let step_down =
+        Command::StepDown { resource: R, version: version(&state), node: A, reason: REASON.into() };
+    assert!(broken(&mut state, B).is_ok());
+    assert!(matches!(apply(&mut state, step_down), Outcome::Conflict { .. }));
+    let version = version(&state);
+    apply(&mut state, Command::StepDown { resource: R, version, node: A, reason: REASON.into() });
+    assert_eq!((primary(&state), members(&state)), (None, vec![A]));
+    assert_eq!(plan(A, &state, &stopped(A)), vec![Action::Propose(breaks(&state, A))]);
+    assert!(broken(&mut state, A).is_ok());
+    assert_eq!(state.target(R), None);
+    let mut observed = stopped(A);
+    let replica = observed.replicas.get_mut(&R).unwrap();
+    (replica.failed, replica.store_failed) = (None, false);
+    let back = Command::ReplicaOpened { resource: R, node: A, incarnation: incarnation(A) };
+    assert_eq!(plan(A, &state, &observed), vec![Action::Propose(back)]);
+    assert!(opened(&mut state, A).is_ok());
+    assert_eq!(state.target(R), Some(A));
+}
