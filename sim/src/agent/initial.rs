@@ -1,0 +1,85 @@
+//! The state that a simulated cluster starts with.
+
+use crate::plan::Shape;
+use mainstay_control::State;
+use mainstay_control::state::{Command, Entry, ResourceSpec, Settings};
+use mainstay_ha::{Mount, Policy, Process, ServiceSpec, Vip};
+use mainstay_types::{BLOCK_BYTES, JOURNAL_BYTES_MIN, NodeId};
+use std::collections::BTreeMap;
+
+/// A cluster that exists, with its nodes n1, n2, ..., its resources r0, r1, ... and their services s0, s1, ...; no replica is
+/// made yet. The journals are as small as an operator may have them; the simulated engine uses the shape's size.
+///
+/// # Panics
+/// When the control plane refuses something: then the shape is not one that can exist.
+#[must_use]
+pub fn initial_state(shape: &Shape) -> State {
+    let mut state = State::default();
+    let mut apply = |command: Command| {
+        let outcome = state.apply(Entry { at_ms: 0, command: command.clone() });
+        assert!(outcome.is_ok(), "{command:?}: {outcome:?}");
+    };
+    let settings =
+        Settings { lease_ms: shape.lease_ms, heartbeat_ms: shape.heartbeat_ms, margin_ms: shape.margin_ms };
+    apply(Command::InitCluster { id: 1, name: "sim".into(), settings });
+    for n in 1..=shape.nodes {
+        apply(add_node(n));
+        for seen_by in 1..=n {
+            apply(Command::VotersSeen { node: NodeId(seen_by), voters_version: u64::from(n) });
+        }
+    }
+    for (n, resource) in shape.resources.iter().enumerate() {
+        let spec = ResourceSpec {
+            volumes: resource.volumes.iter().map(|blocks| blocks * BLOCK_BYTES).collect(),
+            journal_bytes: JOURNAL_BYTES_MIN,
+            replicas: resource.replicas.iter().copied().map(NodeId).collect(),
+            preferred: Vec::new(),
+        };
+        apply(Command::CreateResource { name: format!("r{n}"), spec });
+        if resource.service {
+            apply(Command::ApplyService { spec: service(n) });
+        }
+    }
+    state
+}
+
+/// Adds node number `n`, counted from 1, as a voter.
+pub(super) fn add_node(n: u32) -> Command {
+    Command::AddNode {
+        name: format!("n{n}"),
+        agent_addr: format!("10.1.0.{n}:7400"),
+        engine_addr: format!("10.1.0.{n}:7401"),
+        voter: true,
+        nonce: u64::from(n),
+    }
+}
+
+/// A mount, a process and an address on resource number `n`. Its patience is short, so that a run of a minute sees the ends
+/// of it.
+fn service(n: usize) -> ServiceSpec {
+    let name = format!("s{n}");
+    ServiceSpec {
+        resource: format!("r{n}"),
+        mount: Some(Mount {
+            volume: 0,
+            path: format!("/srv/{name}"),
+            fstype: "xfs".into(),
+            options: String::new(),
+            mkfs: true,
+        }),
+        processes: vec![Process {
+            name: "db".into(),
+            command: vec!["/usr/bin/db".into()],
+            prepare: Vec::new(),
+            user: None,
+            env: BTreeMap::new(),
+            start_timeout_s: 10,
+            stop_timeout_s: 5,
+            stop_signal: "SIGTERM".into(),
+            ready: None,
+        }],
+        vip: Some(Vip { address: format!("10.2.0.{}/24", n + 1), interface: None }),
+        policy: Policy { restart_limit: 2, window_s: 60, ..Policy::default() },
+        name,
+    }
+}

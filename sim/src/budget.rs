@@ -1,0 +1,364 @@
+//! What may be done to a cluster that is asked to survive: the fault budget, in the manner of TigerBeetle's
+//! `ClusterFaultAtlas`. A plan that breaks it proves nothing when an oracle fires.
+//!
+//! The reasoning, for plans that are to be survived:
+//! - **What only interrupts is free**: power cuts of any set of nodes, kills, pauses, cuts of every kind, slow links and
+//!   disks, lost and late datagrams, control-plane faults, faults of services. None of them takes away what was durable.
+//! - **One copy of the superblock may rot on every replica**, always the same one of that replica: four copies are written as two
+//!   pairs, so that two may decay at any moment (R14).
+//! - **A disk is damaged on one replica of a resource at most**, its *victim*, the same in the whole run, and only if the
+//!   resource has others. An entry is committed when all of the recorded in-sync set hold it (R2), so the others have
+//!   everything that the victim may lose: at most (replicas - 1) replicas ever lack data, whatever the overlap.
+//!   The victim is named in the plan, never "whoever is primary", because who that is changes.
+//! - **The victim may be all that is left**: after the others were removed from the in-sync set for being unreachable, it alone has what was
+//!   acknowledged since. No plan knows when that is. So the world leaves a damage out when it is due and no other recorded member
+//!   is whole (`world/faults.rs`), and counts it. A removal that is on its way at that moment is not seen; then the resource
+//!   stands still for want of a whole member (R11), which is right. Safety is never excused.
+//! - **A rotten journal record must be one that a later durable record calls durable.** The newest record that rots looks
+//!   like the torn tail of a crash (R12) and nothing on that disk can tell the difference. The world picks accordingly.
+//! - **Nothing that lies.** A disk that acknowledges and forgets (F2, F9), writes or reads elsewhere (F3, F4), comes back as it was
+//!   before (F15), or changes a block of a volume silently (F5 in a volume) is believed by today's store: volumes have no checksums
+//!   yet (S16 is not yet promised), and a member of the in-sync set that forgets makes "all of them hold it" untrue, which is
+//!   what commits rest on. Such faults are in the plans of [`crate::swarm::beyond_plan`] only.
+//!
+//! *Unsurvivable* plans damage all replicas of a resource, with damage that the store is built to notice. The only right
+//! end is correct data or a clear stop. *Beyond* plans have the lying kinds on top; what they find is a list of what is
+//! not promised, not of defects.
+
+use crate::plan::{Action, ClientOp, DiskFault, Fault, Operator, Plan, Target};
+use mainstay_types::NodeId;
+use std::collections::BTreeMap;
+
+/// Largest read, write, discard or write-zeroes, in blocks (`REQUEST_BYTES_MAX`).
+pub const REQUEST_BLOCKS_MAX: u64 = mainstay_types::REQUEST_BYTES_MAX / mainstay_types::BLOCK_BYTES;
+
+/// What a disk fault takes away.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Harm {
+    /// Nothing.
+    None,
+    /// One of the copies of the superblock.
+    Copy(u64),
+    /// A replica; the store notices.
+    Replica,
+    /// A replica; today's store cannot notice.
+    Lie,
+}
+
+#[must_use]
+pub fn harm(fault: DiskFault) -> Harm {
+    match fault {
+        DiskFault::Slow { .. } | DiskFault::Stall { .. } => Harm::None,
+        DiskFault::RotSuperblock { copy } => Harm::Copy(copy),
+        DiskFault::WriteError
+        | DiskFault::FlushError
+        | DiskFault::ReadError
+        | DiskFault::Vanish
+        | DiskFault::RotSuperblocks
+        | DiskFault::RotJournal { .. }
+        | DiskFault::RotVersions { .. }
+        | DiskFault::Replace => Harm::Replica,
+        DiskFault::RotVolume { .. }
+        | DiskFault::LostWrite
+        | DiskFault::Misdirect
+        | DiskFault::StaleRead
+        | DiskFault::LyingFlush
+        | DiskFault::KeepImage
+        | DiskFault::OldImage => Harm::Lie,
+    }
+}
+
+/// Checks that a plan is in order and within its budget.
+///
+/// # Errors
+/// What is wrong, for people.
+pub fn check(plan: &Plan) -> Result<(), String> {
+    check_shape(plan)?;
+    let mut before = 0;
+    let mut damage = Damage::default();
+    for (number, step) in plan.steps.iter().enumerate() {
+        let at = |what: String| format!("step {number} at {} ms: {what}", step.at_ms);
+        if step.at_ms < before {
+            return Err(at("comes after a later one".into()));
+        }
+        before = step.at_ms;
+        if step.at_ms >= plan.heal_at_ms && !matches!(step.action, Action::Client { .. }) {
+            return Err(at("a fault after the healing has begun".into()));
+        }
+        check_action(plan, &step.action).map_err(at)?;
+        if let Action::Fault(Fault::Disk { target, resource, fault }) = step.action {
+            damage.add(plan, target, resource, fault).map_err(at)?;
+        }
+    }
+    Ok(())
+}
+
+/// What has been damaged so far.
+#[derive(Default)]
+struct Damage {
+    /// By resource.
+    victims: BTreeMap<usize, NodeId>,
+    /// By resource and node.
+    copies: BTreeMap<(usize, NodeId), u64>,
+}
+
+impl Damage {
+    fn add(&mut self, plan: &Plan, target: Target, resource: usize, fault: DiskFault) -> Result<(), String> {
+        if plan.unsurvivable {
+            return Ok(());
+        }
+        let harm = harm(fault);
+        if harm == Harm::None {
+            return Ok(());
+        }
+        let Target::Node(node) = target else {
+            return Err(format!("{fault:?} must name its node: who holds a role changes"));
+        };
+        match harm {
+            Harm::None => {}
+            Harm::Copy(copy) => {
+                let first = *self.copies.entry((resource, node)).or_insert(copy);
+                if first != copy {
+                    return Err(format!("a second copy of the superblock of {node} rots"));
+                }
+            }
+            Harm::Replica => {
+                if plan.shape.resources[resource].replicas.len() < 2 {
+                    return Err(format!("{fault:?} of the only replica"));
+                }
+                let victim = *self.victims.entry(resource).or_insert(node);
+                if victim != node {
+                    return Err(format!("{fault:?} of {node}, but {victim} is the victim"));
+                }
+            }
+            Harm::Lie => return Err(format!("{fault:?} is not survived by any member of an in-sync set")),
+        }
+        Ok(())
+    }
+}
+
+fn check_shape(plan: &Plan) -> Result<(), String> {
+    let shape = &plan.shape;
+    if shape.nodes == 0 || shape.nodes > 64 || shape.clock_ppm.len() != shape.nodes as usize {
+        return Err("there must be 1 to 64 nodes with a clock each".into());
+    }
+    if shape.clock_ppm.iter().any(|ppm| ppm.abs() > 10_000) {
+        return Err("a clock is more than 1 % off (R10)".into());
+    }
+    if shape.resources.is_empty() {
+        return Err("there must be a resource".into());
+    }
+    for (number, resource) in shape.resources.iter().enumerate() {
+        let mut seen = resource.replicas.clone();
+        seen.sort_unstable();
+        seen.dedup();
+        if seen.is_empty()
+            || seen.len() != resource.replicas.len()
+            || seen.iter().any(|node| *node == 0 || *node > shape.nodes)
+        {
+            return Err(format!("resource {number} has replicas on {:?}", resource.replicas));
+        }
+        if resource.volumes.is_empty() || resource.volumes.contains(&0) || resource.journal_blocks < 8 {
+            return Err(format!("resource {number} is too small"));
+        }
+    }
+    Ok(())
+}
+
+fn check_action(plan: &Plan, action: &Action) -> Result<(), String> {
+    match action {
+        Action::Client { resource, op } => {
+            let volumes = &plan.shape.resources.get(*resource).ok_or("there is no such resource")?.volumes;
+            let (ClientOp::Write { volume, block, blocks }
+            | ClientOp::Read { volume, block, blocks }
+            | ClientOp::Discard { volume, block, blocks }
+            | ClientOp::WriteZeroes { volume, block, blocks }) = *op
+            else {
+                return Ok(());
+            };
+            let size = *volumes.get(usize::from(volume)).ok_or("there is no such volume")?;
+            if blocks == 0 || blocks > REQUEST_BLOCKS_MAX || block + blocks > size {
+                return Err(format!("blocks {block} + {blocks} of a volume of {size}"));
+            }
+            Ok(())
+        }
+        Action::Operator(Operator::Move { resource, .. }) => check_resource(plan, *resource),
+        Action::Fault(fault) => check_fault(plan, fault),
+    }
+}
+
+fn check_fault(plan: &Plan, fault: &Fault) -> Result<(), String> {
+    for target in fault.targets().into_iter().flatten() {
+        match target {
+            Target::Node(node) if node.0 == 0 || node.0 > plan.shape.nodes => {
+                return Err(format!("there is no {node}"));
+            }
+            Target::Primary(resource) | Target::Secondary(resource, _) => check_resource(plan, resource)?,
+            Target::Node(_) | Target::Leader => {}
+        }
+    }
+    match fault {
+        Fault::Disk { target: Target::Node(node), resource, .. } => {
+            check_resource(plan, *resource)?;
+            if !plan.shape.resources[*resource].replicas.contains(&node.0) {
+                return Err(format!("{node} has no replica of resource {resource}"));
+            }
+            Ok(())
+        }
+        Fault::Disk { resource, .. } | Fault::Service { resource, .. } => check_resource(plan, *resource),
+        _ => Ok(()),
+    }
+}
+
+fn check_resource(plan: &Plan, resource: usize) -> Result<(), String> {
+    if resource < plan.shape.resources.len() {
+        Ok(())
+    } else {
+        Err(format!("there is no resource {resource}"))
+    }
+}
+
+impl ClientOp {
+    /// `None` for a flush, which concerns all of them.
+    #[must_use]
+    pub fn volume(&self) -> Option<u16> {
+        match *self {
+            Self::Write { volume, .. }
+            | Self::Read { volume, .. }
+            | Self::Discard { volume, .. }
+            | Self::WriteZeroes { volume, .. } => Some(volume),
+            Self::Flush => None,
+        }
+    }
+}
+
+impl Fault {
+    /// Whom it names: none, one or two.
+    #[must_use]
+    pub fn targets_mut(&mut self) -> [Option<&mut Target>; 2] {
+        match self {
+            Self::PowerCut(target)
+            | Self::PowerOn(target)
+            | Self::KillEngine { target, .. }
+            | Self::KillAgent { target, .. }
+            | Self::PauseMachine { target, .. }
+            | Self::PauseEngine { target, .. }
+            | Self::PauseAgent { target, .. }
+            | Self::Isolate(target)
+            | Self::Disk { target, .. }
+            | Self::Snapshot(target)
+            | Self::Service { target, .. } => [Some(target), None],
+            Self::Cut(a, b)
+            | Self::CutAgents(a, b)
+            | Self::CutEngines(a, b)
+            | Self::CutOneWay(a, b)
+            | Self::SlowLink { a, b, .. }
+            | Self::Reset(a, b)
+            | Self::CorruptFrame(a, b) => [Some(a), Some(b)],
+            Self::PowerCutAll
+            | Self::PowerOnAll
+            | Self::Partition(_)
+            | Self::Heal
+            | Self::LeaderChange
+            | Self::LoseProposals => [None, None],
+        }
+    }
+
+    /// Whom it names: none, one or two.
+    #[must_use]
+    pub fn targets(&self) -> [Option<Target>; 2] {
+        let mut copy = *self;
+        copy.targets_mut().map(|target| target.copied())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Step;
+    use crate::swarm;
+
+    /// Three replicas on n1, n2, n3, and nothing is done to them.
+    fn quiet() -> Plan {
+        let mut plan = swarm::plan(0);
+        let mut resource = plan.shape.resources[0].clone();
+        resource.replicas = vec![1, 2, 3];
+        resource.volumes = vec![256];
+        plan.shape.nodes = 3;
+        plan.shape.clock_ppm = vec![0; 3];
+        let mut lone = resource.clone();
+        lone.replicas = vec![2];
+        plan.shape.resources = vec![resource, lone];
+        plan.steps.clear();
+        plan
+    }
+
+    fn damage(node: u32, resource: usize, fault: DiskFault) -> Action {
+        Action::Fault(Fault::Disk { target: Target::Node(NodeId(node)), resource, fault })
+    }
+
+    fn checked(actions: Vec<Action>) -> Result<(), String> {
+        let mut plan = quiet();
+        plan.steps = actions.into_iter().map(|action| Step { at_ms: 5, action }).collect();
+        check(&plan)
+    }
+
+    fn refused(actions: Vec<Action>, why: &str) {
+        let Err(text) = checked(actions) else { panic!("not refused: {why}") };
+        assert!(text.contains(why), "{text}");
+    }
+
+    #[test]
+    fn one_victim_may_be_damaged_again_and_again() {
+        assert_eq!(
+            checked(vec![
+                damage(2, 0, DiskFault::Vanish),
+                damage(2, 0, DiskFault::Replace),
+                damage(2, 0, DiskFault::RotJournal { pick: 7 }),
+                damage(1, 0, DiskFault::RotSuperblock { copy: 1 }),
+                damage(2, 1, DiskFault::RotSuperblock { copy: 3 }),
+                damage(3, 0, DiskFault::Slow { factor: 100 }),
+            ]),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn what_nobody_survives_is_refused() {
+        let two = vec![damage(2, 0, DiskFault::Vanish), damage(3, 0, DiskFault::WriteError)];
+        refused(two, "n2 is the victim");
+        refused(vec![damage(2, 1, DiskFault::ReadError)], "only replica");
+        let copies = vec![
+            damage(1, 0, DiskFault::RotSuperblock { copy: 1 }),
+            damage(1, 0, DiskFault::RotSuperblock { copy: 2 }),
+        ];
+        refused(copies, "second copy");
+        for lie in [
+            DiskFault::LostWrite,
+            DiskFault::Misdirect,
+            DiskFault::StaleRead,
+            DiskFault::LyingFlush,
+            DiskFault::KeepImage,
+            DiskFault::OldImage,
+            DiskFault::RotVolume { pick: 1 },
+        ] {
+            refused(vec![damage(2, 0, lie)], "not survived");
+        }
+        let fault = Fault::Disk { target: Target::Primary(0), resource: 0, fault: DiskFault::Vanish };
+        refused(vec![Action::Fault(fault)], "must name its node");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        refused(vec![damage(1, 1, DiskFault::Slow { factor: 2 })], "no replica");
+        refused(vec![Action::Fault(Fault::PowerCut(Target::Node(NodeId(4))))], "there is no n4");
+        refused(vec![Action::Fault(Fault::PowerCut(Target::Primary(2)))], "no resource 2");
+        let op = ClientOp::Write { volume: 0, block: 250, blocks: 7 };
+        refused(vec![Action::Client { resource: 0, op }], "of a volume of 256");
+        let mut plan = quiet();
+        plan.steps = [8, 5].map(|at_ms| Step { at_ms, action: Action::Fault(Fault::Heal) }).to_vec();
+        assert!(check(&plan).is_err_and(|why| why.contains("after a later one")));
+        plan.steps = vec![Step { at_ms: plan.heal_at_ms, action: Action::Fault(Fault::Heal) }];
+        assert!(check(&plan).is_err_and(|why| why.contains("healing")));
+    }
+}

@@ -1,0 +1,142 @@
+//! Which places of the cores a campaign has been to. The marks are `reach!` in the sources of the cores; the list of all
+//! of them is read from these sources, so that a mark that was never reached is known as well.
+
+#![allow(clippy::disallowed_methods, reason = "a report about the sources; no run depends on it")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Crates whose sources hold marks.
+const CRATES: [&str; 6] = ["codec", "control", "ha", "host", "replica", "store"];
+/// How a mark begins in the sources.
+const MARK: &str = "reach!(\"";
+
+/// Every mark in the sources, sorted. Empty where the sources are not at hand: the binary may run elsewhere.
+#[must_use]
+pub fn known() -> Vec<String> {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let mut marks = BTreeSet::new();
+    for name in CRATES {
+        for file in sources(&crates.join(name).join("src")) {
+            let Ok(text) = std::fs::read_to_string(file) else { continue };
+            marks.extend(marks_in(&text).map(str::to_owned));
+        }
+    }
+    marks.into_iter().collect()
+}
+
+/// The marks that nothing in this process has reached yet, sorted.
+#[must_use]
+pub fn unreached() -> Vec<String> {
+    let reached = mainstay_types::simulation::reached();
+    known().into_iter().filter(|mark| !reached.contains_key(mark.as_str())).collect()
+}
+
+/// The marks of one file, in order. A mark in a comment does not count.
+fn marks_in(text: &str) -> impl Iterator<Item = &str> {
+    text.lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .filter_map(|line| line.split_once(MARK)?.1.split('"').next())
+}
+
+/// The Rust files below `folder`, sorted, so that every run reads them in the same order.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = std::fs::read_dir(folder) else { continue };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort_unstable();
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn marks_are_found_where_code_is() {
+        let text = "    reach!(\"store: a\");\n    // reach!(\"store: b\");\n    x => reach!(\"store: c\"),\nfn f() {}\n";
+        assert_eq!(marks_in(text).collect::<Vec<_>>(), ["store: a", "store: c"]);
+    }
+
+    /// A name that is used twice, or that does not say whose it is, would make the report lie.
+    #[test]
+    fn every_mark_has_a_name_of_its_own() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+        let mut places: BTreeMap<String, usize> = BTreeMap::new();
+        for name in CRATES {
+            for file in sources(&crates.join(name).join("src")) {
+                let text = std::fs::read_to_string(&file).expect("a source file");
+                for mark in marks_in(&text) {
+                    assert!(mark.starts_with(&format!("{name}: ")), "{mark} in {}", file.display());
+                    *places.entry(mark.to_owned()).or_default() += 1;
+                }
+            }
+        }
+        let twice: Vec<_> = places.iter().filter(|(_, count)| **count > 1).collect();
+        assert!(twice.is_empty(), "used twice: {twice:?}");
+        assert!(places.len() >= 120, "only {} marks", places.len());
+        assert_eq!(known(), places.into_keys().collect::<Vec<_>>());
+    }
+
+    /// What a core reaches leaves the list of what is unreached. Other tests of this process may have reached it
+    /// before, so the list is only looked at afterwards.
+    #[test]
+    fn what_is_reached_is_not_listed() {
+        let mark = "store: a replica is recovered";
+        assert!(known().iter().any(|known| known == mark));
+        let config = mainstay_store::StoreConfig {
+            resource: mainstay_types::ResourceId(1),
+            incarnation: mainstay_types::Incarnation(1),
+            volumes: vec![4096],
+            journal_bytes: 1 << 20,
+        };
+        let mut memory = Memory::default();
+        mainstay_store::Store::format(&mut memory, &config).expect("memory does not fail");
+        mainstay_store::Store::recover(&mut memory, mainstay_store::Tuning::default()).expect("a replica");
+        assert!(!unreached().iter().any(|unreached| unreached == mark));
+    }
+
+    #[derive(Default)]
+    struct Memory(BTreeMap<mainstay_store::Area, Vec<u8>>);
+
+    impl mainstay_store::Media for Memory {
+        fn read(
+            &mut self,
+            area: mainstay_store::Area,
+            offset: u64,
+            len: usize,
+        ) -> Result<bytes::Bytes, mainstay_store::MediaError> {
+            let at = offset as usize;
+            let bytes = self.0.entry(area).or_default();
+            bytes.resize(bytes.len().max(at + len), 0);
+            Ok(bytes::Bytes::copy_from_slice(&bytes[at..at + len]))
+        }
+
+        fn flush(&mut self, _area: mainstay_store::Area) -> Result<(), mainstay_store::MediaError> {
+            Ok(())
+        }
+
+        fn write_durable(
+            &mut self,
+            area: mainstay_store::Area,
+            offset: u64,
+            data: &[u8],
+        ) -> Result<(), mainstay_store::MediaError> {
+            let at = offset as usize;
+            let bytes = self.0.entry(area).or_default();
+            bytes.resize(bytes.len().max(at + data.len()), 0);
+            bytes[at..at + data.len()].copy_from_slice(data);
+            Ok(())
+        }
+    }
+}

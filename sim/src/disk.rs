@@ -1,0 +1,570 @@
+//! The disk of one replica, as physics has it: what reads see, what would survive a power cut, and everything that can
+//! go wrong with either.
+//!
+//! What holds, as long as no fault was injected:
+//! - A journal or meta write is durable when it has finished. A volume write or zeroing is visible when it has
+//!   finished, and durable when a flush of its volume has finished that was *submitted* after that.
+//! - A power cut leaves, of everything that was not durable, any subset of 512-byte sectors, in any order (F1, F17): each
+//!   sector is what it durably was, or what any of the later writes made it. Writes in flight count as such writes.
+//! - The end of the process alone loses nothing that was written; writes in flight may be carried out, wholly, in part or
+//!   not at all, *and are not durable*, even those that would have been durable had they finished.
+//! - A read gets what was there when it was submitted or when it finishes.
+//!
+//! What is not simulated: a device whose sectors are larger or smaller than 512 bytes; damage within a sector other than
+//! flipped bits; a full or read-only device (F11, F13); a write of a dead process that is carried out after the next
+//! one has started, because the replica's lock forbids it.
+//!
+//! Content that a fault made wrong behind the caller's back is marked until it is written again, see
+//! [`Disk::is_damaged`], so that oracles know which blocks must not be believed.
+
+mod media;
+mod region;
+mod rot;
+#[cfg(test)]
+mod tests;
+
+pub use media::DiskMedia;
+pub use region::SECTOR_BYTES;
+pub use rot::Record;
+
+use crate::plan::DiskFault;
+use crate::random::Random;
+use bytes::Bytes;
+use mainstay_store::{Area, IoFailure, IoResult, OpId, Output, SUPERBLOCK_COPIES, Store, StoreConfig};
+use mainstay_types::{BLOCK_BYTES, VolumeId};
+use region::{BLOCK, Block, Blocks, Region};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Overwritten blocks whose older content is remembered, for [`DiskFault::StaleRead`].
+const REMEMBERED_MAX: usize = 32;
+
+/// Sizes of the areas in bytes, all whole blocks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sizes {
+    pub meta: u64,
+    pub journal: u64,
+    pub volumes: Vec<u64>,
+}
+
+impl Sizes {
+    #[must_use]
+    pub fn of(config: &StoreConfig) -> Self {
+        Self {
+            meta: Store::meta_bytes(config),
+            journal: config.journal_bytes,
+            volumes: config.volumes.clone(),
+        }
+    }
+}
+
+/// Names an operation between [`Disk::submit`] and [`Disk::finish`]. Never reused.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Ticket(pub u64);
+
+/// What a disk can be asked.
+#[derive(Clone, Debug)]
+pub enum Operation {
+    /// One of the store's outputs that carry an [`OpId`].
+    Store(Output),
+    Read {
+        token: u64,
+        area: Area,
+        offset: u64,
+        len: u64,
+    },
+}
+
+/// How an operation ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Finished {
+    Store { op: OpId, result: IoResult },
+    Read { token: u64, result: Result<Bytes, IoFailure> },
+}
+
+/// See the top of this file.
+#[derive(Debug)]
+pub struct Disk {
+    random: Random,
+    /// Meta, journal, then the volumes.
+    regions: Vec<Region>,
+    in_flight: Vec<(Ticket, InFlight)>,
+    next_ticket: u64,
+    /// Counts volatile writes, so that a flush knows which ones it covers.
+    stamp: u64,
+    remembered: VecDeque<(usize, u64, Block)>,
+    image: Option<Vec<Region>>,
+    /// Faults that wait for the operation that they hit.
+    armed: Vec<DiskFault>,
+    /// Faults that have hit since the last [`Disk::fired`].
+    fired: Vec<DiskFault>,
+    lying: bool,
+    gone: bool,
+}
+
+#[derive(Debug)]
+struct InFlight {
+    who: Who,
+    work: Work,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Who {
+    Store(OpId),
+    Reader(u64),
+}
+
+#[derive(Debug)]
+enum Work {
+    Write {
+        region: usize,
+        first: u64,
+        blocks: Blocks,
+        durable: bool,
+    },
+    /// Covers the writes up to `stamp`.
+    Flush {
+        region: usize,
+        stamp: u64,
+    },
+    /// `early`: what was there at submission, if that is what it gets.
+    Read {
+        region: usize,
+        offset: u64,
+        len: u64,
+        early: Option<Bytes>,
+    },
+}
+
+fn region_of(area: Area) -> usize {
+    match area {
+        Area::Meta => 0,
+        Area::Journal => 1,
+        Area::Volume(VolumeId(volume)) => 2 + usize::from(volume),
+    }
+}
+
+fn failure(detail: &str) -> IoFailure {
+    IoFailure { detail: detail.to_owned() }
+}
+
+impl Disk {
+    /// All zeroes.
+    #[must_use]
+    pub fn new(random: Random, sizes: &Sizes) -> Self {
+        let mut regions = vec![Region::new(sizes.meta), Region::new(sizes.journal)];
+        regions.extend(sizes.volumes.iter().map(|&bytes| Region::new(bytes)));
+        Self {
+            random,
+            regions,
+            in_flight: Vec::new(),
+            next_ticket: 0,
+            stamp: 0,
+            remembered: VecDeque::with_capacity(REMEMBERED_MAX),
+            image: None,
+            armed: Vec::new(),
+            fired: Vec::new(),
+            lying: false,
+            gone: false,
+        }
+    }
+
+    /// Takes an operation in. Nothing happens to it before [`Disk::finish`].
+    ///
+    /// # Panics
+    /// On an output of the store that is no operation, and on ranges that are not whole blocks within their area.
+    pub fn submit(&mut self, operation: Operation) -> Ticket {
+        let (who, work) = match operation {
+            Operation::Read { token, area, offset, len } => {
+                (Who::Reader(token), self.read_work(area, offset, len))
+            }
+            Operation::Store(output) => {
+                let (op, work) = self.store_work(output);
+                (Who::Store(op), work)
+            }
+        };
+        if let Work::Write { region, first, blocks, .. } = &work {
+            assert!(
+                first + blocks.len() <= self.regions[*region].len(),
+                "a write beyond the end of area {region}: {} blocks at {first}",
+                blocks.len()
+            );
+        }
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        self.in_flight.push((ticket, InFlight { who, work }));
+        ticket
+    }
+
+    fn store_work(&mut self, output: Output) -> (OpId, Work) {
+        match output {
+            Output::JournalWrite { op, offset, parts } => {
+                let mut data = Vec::new();
+                for (local, batch) in &parts {
+                    data.push(Bytes::copy_from_slice(&batch.header_block(*local)));
+                    batch.payload.iter().for_each(|piece| Blocks::push(&mut data, piece));
+                }
+                (op, write_work(Area::Journal, offset, Blocks::Data(data), true))
+            }
+            Output::MetaWrite { op, offset, data } => {
+                let mut blocks = Vec::new();
+                Blocks::push(&mut blocks, &data);
+                (op, write_work(Area::Meta, offset, Blocks::Data(blocks), true))
+            }
+            Output::VolumeWrite { op, volume, offset, data } => {
+                let mut blocks = Vec::new();
+                data.iter().for_each(|piece| Blocks::push(&mut blocks, piece));
+                (op, write_work(Area::Volume(volume), offset, Blocks::Data(blocks), false))
+            }
+            Output::VolumeZero { op, volume, offset, len } => {
+                assert!(len.is_multiple_of(BLOCK_BYTES), "zeroing {len} bytes");
+                (op, write_work(Area::Volume(volume), offset, Blocks::Zero(len / BLOCK_BYTES), false))
+            }
+            Output::VolumeFlush { op, volume } => {
+                (op, Work::Flush { region: region_of(Area::Volume(volume)), stamp: self.stamp })
+            }
+            Output::JournalRead { op, offset, len } => (op, self.read_work(Area::Journal, offset, len)),
+            told => panic!("not an operation of a disk: {told:?}"),
+        }
+    }
+
+    fn read_work(&mut self, area: Area, offset: u64, len: u64) -> Work {
+        let region = region_of(area);
+        let early = self.random.coin().then(|| self.regions[region].read(offset, len));
+        Work::Read { region, offset, len, early }
+    }
+
+    /// The operation ends now. `None`: a power cut or the end of the process has made the ticket void.
+    pub fn finish(&mut self, ticket: Ticket) -> Option<Finished> {
+        let at = self.in_flight.iter().position(|&(t, _)| t == ticket)?;
+        let (_, InFlight { who, work }) = self.in_flight.remove(at);
+        let result = match work {
+            Work::Write { region, first, blocks, durable } => {
+                self.write(region, first, &blocks, durable).map(|()| None)
+            }
+            Work::Flush { region, stamp } => self.flush(region, stamp).map(|()| None),
+            Work::Read { region, offset, len, early } => self.read(region, offset, len, early).map(Some),
+        };
+        Some(match who {
+            Who::Store(op) => Finished::Store { op, result },
+            Who::Reader(token) => {
+                Finished::Read { token, result: result.map(|bytes| bytes.unwrap_or_default()) }
+            }
+        })
+    }
+
+    /// Operations between submission and end.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    fn write(&mut self, region: usize, first: u64, blocks: &Blocks, durable: bool) -> Result<(), IoFailure> {
+        if self.gone || self.hits(DiskFault::WriteError) {
+            let keep = self.random.below(1001);
+            self.write_some(region, first, blocks, keep, true);
+            return Err(failure(if self.gone { "the device is gone" } else { "planted: write error" }));
+        }
+        if durable && self.hits(DiskFault::LostWrite) {
+            for block in first..first + blocks.len() {
+                self.regions[region].now[block as usize].bad = true;
+            }
+            return Ok(());
+        }
+        let mut target = first;
+        let elsewhere = self.regions[region].len() - blocks.len();
+        if elsewhere > 0 && self.hits(DiskFault::Misdirect) {
+            target = self.random.below(elsewhere);
+            target += u64::from(target >= first);
+            for block in first..first + blocks.len() {
+                self.regions[region].now[block as usize].bad = true;
+            }
+        }
+        let durable = durable && !self.lying;
+        self.stamp += 1;
+        for n in 0..blocks.len() {
+            let content = Block { bad: target != first, ..blocks.get(n) };
+            self.put(region, target + n, content, durable);
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, region: usize, block: u64, content: Block, durable: bool) {
+        let place = &mut self.regions[region];
+        let old = &place.now[block as usize];
+        if old.bytes.is_none() && content.bytes.is_none() && !old.bad && !content.bad {
+            // Zeroes over zeroes: nothing that anybody can see, now or after a power cut, unless something
+            // else is still volatile there.
+            if place.unflushed.is_empty() || !place.unflushed.contains_key(&block) {
+                return;
+            }
+        }
+        if self.remembered.len() == REMEMBERED_MAX {
+            self.remembered.pop_front();
+        }
+        self.remembered.push_back((region, block, old.clone()));
+        if durable {
+            place.put_durable(block, content);
+        } else {
+            place.put_volatile(block, content, self.stamp);
+        }
+    }
+
+    /// Each piece of the write is carried out with a chance of `keep` per mille; none of it is durable. Pieces are
+    /// sectors if `torn`, else blocks.
+    fn write_some(&mut self, region: usize, first: u64, blocks: &Blocks, keep: u64, torn: bool) {
+        self.stamp += 1;
+        for n in 0..blocks.len() {
+            let old = self.regions[region].now[(first + n) as usize].clone();
+            let new = blocks.get(n);
+            let random = &mut self.random;
+            let content = if torn {
+                Block::mix(&[&old, &new], || usize::from(random.permille(keep)))
+            } else if random.permille(keep) {
+                new
+            } else {
+                continue;
+            };
+            self.put(region, first + n, content, false);
+        }
+    }
+
+    pub(super) fn flush(&mut self, region: usize, stamp: u64) -> Result<(), IoFailure> {
+        if self.gone {
+            return Err(failure("the device is gone"));
+        }
+        if self.hits(DiskFault::FlushError) {
+            // F8: some of it is durable, the rest is gone, and another flush would succeed.
+            self.cut_region(region);
+            return Err(failure("planted: flush error"));
+        }
+        if !self.lying {
+            self.regions[region].settle(stamp);
+        }
+        Ok(())
+    }
+
+    fn read(
+        &mut self,
+        region: usize,
+        offset: u64,
+        len: u64,
+        early: Option<Bytes>,
+    ) -> Result<Bytes, IoFailure> {
+        if self.gone {
+            return Err(failure("the device is gone"));
+        }
+        if self.hits(DiskFault::ReadError) {
+            return Err(failure("planted: read error"));
+        }
+        let bytes = early.unwrap_or_else(|| self.regions[region].read(offset, len));
+        if self.armed.is_empty() || !self.armed.contains(&DiskFault::StaleRead) {
+            return Ok(bytes);
+        }
+        let range = offset / BLOCK_BYTES..(offset + len).div_ceil(BLOCK_BYTES);
+        let stale = self.remembered.iter().rev().find(|(in_region, block, content)| {
+            *in_region == region
+                && range.contains(block)
+                && content.slice() != self.regions[region].now[*block as usize].slice()
+        });
+        let Some((_, block, content)) = stale else { return Ok(bytes) };
+        let mut whole = self.regions[region]
+            .read(range.start * BLOCK_BYTES, (range.end - range.start) * BLOCK_BYTES)
+            .to_vec();
+        let at = (block - range.start) as usize * BLOCK;
+        whole[at..at + BLOCK].copy_from_slice(content.slice());
+        let skip = (offset - range.start * BLOCK_BYTES) as usize;
+        let bytes = Bytes::from(whole).slice(skip..skip + len as usize);
+        self.hits(DiskFault::StaleRead);
+        Ok(bytes)
+    }
+
+    /// Whether the fault waits; it has hit then.
+    fn hits(&mut self, fault: DiskFault) -> bool {
+        let Some(at) = self.armed.iter().position(|&armed| armed == fault) else { return false };
+        self.armed.remove(at);
+        self.fired.push(fault);
+        true
+    }
+
+    /// F25, F1: see the top of this file. Every ticket is void.
+    pub fn power_cut(&mut self) {
+        for (_, InFlight { work, .. }) in std::mem::take(&mut self.in_flight) {
+            if let Work::Write { region, first, blocks, .. } = work {
+                self.stamp += 1;
+                for n in 0..blocks.len() {
+                    self.put(region, first + n, blocks.get(n), false);
+                }
+            }
+        }
+        for region in 0..self.regions.len() {
+            self.cut_region(region);
+        }
+        self.lying = false;
+        self.start_over();
+    }
+
+    /// Each sector that is not durable becomes something that it was since it was durable.
+    fn cut_region(&mut self, region: usize) {
+        let unflushed = std::mem::take(&mut self.regions[region].unflushed);
+        if unflushed.is_empty() {
+            return;
+        }
+        // The extremes find the most, so they are frequent.
+        let keep = [0, 1000, 100, 500, 900][self.random.below(5) as usize];
+        for (block, history) in unflushed {
+            let versions: Vec<&Block> =
+                std::iter::once(&history.durable).chain(history.later.iter().map(|(_, c)| c)).collect();
+            let last = versions.len() - 1;
+            let random = &mut self.random;
+            let content = match keep {
+                0 => history.durable.clone(),
+                1000 => versions[last].clone(),
+                keep => Block::mix(&versions, || {
+                    if random.permille(keep) { last } else { random.below(last as u64) as usize }
+                }),
+            };
+            self.regions[region].now[block as usize] = content;
+        }
+    }
+
+    /// F21: the process is gone, the machine is not. Every ticket is void.
+    pub fn abandon(&mut self) {
+        for (_, InFlight { work, .. }) in std::mem::take(&mut self.in_flight) {
+            match work {
+                Work::Write { region, first, blocks, .. } => {
+                    let keep = [0, 1000, 500][self.random.below(3) as usize];
+                    self.write_some(region, first, &blocks, keep, false);
+                }
+                Work::Flush { region, stamp } if self.random.coin() && !self.lying => {
+                    self.regions[region].settle(stamp);
+                }
+                Work::Flush { .. } | Work::Read { .. } => {}
+            }
+        }
+        self.start_over();
+    }
+
+    /// What waits for the next start.
+    fn start_over(&mut self) {
+        if self.hits(DiskFault::OldImage) {
+            self.restore_image();
+        }
+        if self.hits(DiskFault::Replace) {
+            self.wipe();
+        }
+    }
+
+    /// Does what the fault says, or lets it wait for the operation that it hits ([`Disk::fired`] then tells).
+    /// `OldImage` and `Replace` wait for the next power cut or end of the process. False if there is nothing that the
+    /// fault could do: damage to a journal that is empty, or an image that was never kept. `Slow` and `Stall` are not
+    /// the disk's business.
+    pub fn inject(&mut self, fault: DiskFault) -> bool {
+        match fault {
+            DiskFault::Slow { .. } | DiskFault::Stall { .. } => false,
+            DiskFault::OldImage if self.image.is_none() => false,
+            DiskFault::WriteError
+            | DiskFault::FlushError
+            | DiskFault::ReadError
+            | DiskFault::LostWrite
+            | DiskFault::Misdirect
+            | DiskFault::StaleRead
+            | DiskFault::OldImage
+            | DiskFault::Replace => {
+                self.armed.push(fault);
+                true
+            }
+            DiskFault::Vanish => !std::mem::replace(&mut self.gone, true),
+            DiskFault::LyingFlush => !std::mem::replace(&mut self.lying, true),
+            DiskFault::KeepImage => {
+                self.keep_image();
+                true
+            }
+            DiskFault::RotSuperblock { copy } => self.rot(Area::Meta, copy % SUPERBLOCK_COPIES as u64, copy),
+            DiskFault::RotSuperblocks => {
+                let copies = 0..SUPERBLOCK_COPIES as u64;
+                copies.filter(|&copy| self.rot(Area::Meta, copy, copy)).count() > 0
+            }
+            DiskFault::RotJournal { pick } => self.rot_record(pick, |_| true),
+            DiskFault::RotVersions { pick } => self.rot_versions(pick),
+            DiskFault::RotVolume { pick } => self.rot_volume(pick, |_, _| true),
+        }
+    }
+
+    /// Faults that were waiting and have hit since the last call.
+    pub fn fired(&mut self) -> Vec<DiskFault> {
+        std::mem::take(&mut self.fired)
+    }
+
+    /// F15: remembers what the disk holds now, what is only in its cache included.
+    pub fn keep_image(&mut self) {
+        let regions =
+            self.regions.iter().map(|region| Region { now: region.now.clone(), unflushed: BTreeMap::new() });
+        self.image = Some(regions.collect());
+    }
+
+    /// Puts the kept image back, at once. False if there is none. Nothing may be in flight.
+    pub fn restore_image(&mut self) -> bool {
+        let Some(image) = self.image.clone() else { return false };
+        self.void_all();
+        self.regions = image;
+        true
+    }
+
+    /// Replaces the disk by an empty one, at once; it is there again if it had vanished. Nothing may be in flight.
+    pub fn wipe(&mut self) {
+        self.void_all();
+        for region in &mut self.regions {
+            *region = Region::new(region.len() * BLOCK_BYTES);
+        }
+        self.image = None;
+        self.armed.clear();
+        self.lying = false;
+        self.gone = false;
+    }
+
+    /// A device that has vanished is there again, with what it held.
+    pub fn reappear(&mut self) {
+        self.gone = false;
+    }
+
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    fn void_all(&mut self) {
+        self.in_flight.clear();
+        self.remembered.clear();
+    }
+
+    /// Synchronous access, for formatting and recovery. What it writes is durable at once.
+    pub fn media(&mut self) -> DiskMedia<'_> {
+        DiskMedia::new(self, None)
+    }
+
+    /// As [`Disk::media`], but the power goes during the write after `writes` others: it is torn, and everything from
+    /// then on fails. The caller cuts the power as soon as it is told.
+    pub fn media_with_cut(&mut self, writes: u32) -> DiskMedia<'_> {
+        DiskMedia::new(self, Some(writes))
+    }
+
+    /// What reads of this block see; damage shows, read errors do not. `None`: zeroes.
+    ///
+    /// # Panics
+    /// On a block beyond the area.
+    #[must_use]
+    pub fn peek(&self, area: Area, block: u64) -> Option<&[u8]> {
+        self.regions[region_of(area)].now[block as usize].bytes.as_deref()
+    }
+
+    /// Whether a fault made this block what it is: rot, a write that was lost or that belonged elsewhere.
+    #[must_use]
+    pub fn is_damaged(&self, area: Area, block: u64) -> bool {
+        self.regions[region_of(area)].now[block as usize].bad
+    }
+}
+
+fn write_work(area: Area, offset: u64, blocks: Blocks, durable: bool) -> Work {
+    assert!(offset.is_multiple_of(BLOCK_BYTES), "a write at {offset}");
+    Work::Write { region: region_of(area), first: offset / BLOCK_BYTES, blocks, durable }
+}

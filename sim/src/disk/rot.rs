@@ -1,0 +1,99 @@
+//! Damage at rest (F5, F16): bits that flip in what lies on the disk.
+
+use super::region::Block;
+use super::{Disk, region_of};
+use crate::random::Random;
+use mainstay_codec::batch::{BATCH_MAGIC, BatchHead, HEADER_BLOCK_BYTES, LOCAL_BYTES, LOCAL_OFFSET};
+use mainstay_codec::{LocalHeader, Superblock};
+use mainstay_store::{Area, SUPERBLOCK_COPIES};
+use mainstay_types::{BLOCK_BYTES, Index, VolumeId};
+
+/// A batch that lies in the journal, as far as its header block says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record {
+    pub first: Index,
+    pub last: Index,
+    pub offset: u64,
+    pub len: u64,
+    pub generation: u64,
+}
+
+impl Disk {
+    /// F5: flips a bit of a block, in every version of it. False if there is nothing but zeroes.
+    pub fn rot(&mut self, area: Area, block: u64, pick: u64) -> bool {
+        let region = &mut self.regions[region_of(area)];
+        if region.now.get(block as usize).is_none_or(Block::is_zero) {
+            return false;
+        }
+        let bit = Random::new(pick).below(BLOCK_BYTES * 8);
+        region.flip(block, (bit / 8) as usize, (bit % 8) as u8);
+        true
+    }
+
+    /// The records in the journal whose headers can be read, by their offset: live ones, old ones, void ones.
+    #[must_use]
+    pub fn records(&self) -> Vec<Record> {
+        let blocks = self.regions[1].now.iter().enumerate();
+        blocks.filter_map(|(block, content)| record(block as u64 * BLOCK_BYTES, content)).collect()
+    }
+
+    /// F5: flips a bit that matters in a record that is `needed`. False if there is none.
+    pub fn rot_record(&mut self, pick: u64, needed: impl Fn(&Record) -> bool) -> bool {
+        let mut random = Random::new(pick);
+        let mut records = self.records();
+        records.retain(needed);
+        let Some(record) = random.pick(&records) else { return false };
+        let header_len = {
+            let block = self.regions[1].now[(record.offset / BLOCK_BYTES) as usize].slice();
+            BatchHead::decode(block).map_or(HEADER_BLOCK_BYTES, |head| head.header_len())
+        };
+        let skip = match random.below(3) {
+            0 if record.len > HEADER_BLOCK_BYTES as u64 => {
+                random.between(HEADER_BLOCK_BYTES as u64, record.len - 1)
+            }
+            1 => LOCAL_OFFSET as u64 + random.below(LOCAL_BYTES as u64),
+            _ => random.below(header_len as u64),
+        };
+        let (at, bit) = (record.offset + skip, random.below(8) as u8);
+        self.regions[1].flip(at / BLOCK_BYTES, (at % BLOCK_BYTES) as usize, bit);
+        true
+    }
+
+    /// F5: flips a bit of a block of a volume that holds anything but zeroes and is `needed`.
+    pub fn rot_volume(&mut self, pick: u64, needed: impl Fn(VolumeId, u64) -> bool) -> bool {
+        let mut candidates = Vec::new();
+        for (n, region) in self.regions[2..].iter().enumerate() {
+            let volume = VolumeId(n as u16);
+            let blocks = region.now.iter().enumerate().filter(|(_, content)| !content.is_zero());
+            let blocks = blocks.map(|(block, _)| block as u64).filter(|&block| needed(volume, block));
+            candidates.extend(blocks.map(|block| (volume, block)));
+        }
+        let mut random = Random::new(pick);
+        let Some(&(volume, block)) = random.pick(&candidates) else { return false };
+        self.rot(Area::Volume(volume), block, random.next())
+    }
+
+    /// F5: flips a bit of the slot of the version table that the superblock names.
+    pub(super) fn rot_versions(&mut self, pick: u64) -> bool {
+        let copies = self.regions[0].now[..SUPERBLOCK_COPIES].iter();
+        let newest = copies
+            .filter_map(|copy| Superblock::decode(copy.slice()).ok())
+            .max_by_key(|superblock| superblock.sequence);
+        let Some(superblock) = newest else { return false };
+        let pages = (self.regions[0].len() - SUPERBLOCK_COPIES as u64) / 2;
+        let mut random = Random::new(pick);
+        let page = random.below(pages) + u64::from(superblock.versions_slot) * pages;
+        self.rot(Area::Meta, SUPERBLOCK_COPIES as u64 + page, random.next())
+    }
+}
+
+fn record(offset: u64, content: &Block) -> Option<Record> {
+    let block = content.bytes.as_deref()?;
+    if !block.starts_with(&BATCH_MAGIC.to_le_bytes()) {
+        return None;
+    }
+    let head = BatchHead::decode(block).ok()?;
+    let local = LocalHeader::decode(block, head.chain).ok()?;
+    let len = HEADER_BLOCK_BYTES as u64 + head.payload_len;
+    Some(Record { first: head.first, last: head.last(), offset, len, generation: local.generation })
+}

@@ -1,0 +1,642 @@
+//! One engine process: the hosts of its replicas, its devices and its guard. Mirrors `engine/src/{shard,guard}.rs` and
+//! `engine/src/host/presence.rs` without a kernel; what it wants of the world is collected in [`Wish`]es.
+
+use crate::agent::{EngineEvent, Job, ReplicaReport};
+use crate::disk::{Disk, Finished, Operation, Ticket};
+use crate::oracle::Oracle;
+use bytes::Bytes;
+use mainstay_codec::{Envelope, Message};
+use mainstay_control::reconcile;
+use mainstay_host::{Answer, AnswerError, Happened, Host, Platform, Seen};
+use mainstay_replica::{Op, PeerState, Proposal, ReplicaConfig, RequestId, Role};
+use mainstay_store::{Area, Output, Store};
+use mainstay_types::{Incarnation, NodeId, ResourceId, Time};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// The engine's guard acts when the lease has less than this left.
+pub const GUARD_MARGIN_MS: u64 = 400;
+
+/// A primary that has waited so long for a member that is not connected should have asked for its removal.
+const PATIENCE_MS: u64 = 5_000;
+
+/// What an engine wants of the world, or tells it.
+#[derive(Debug)]
+pub enum Wish {
+    /// An operation was given to the disk.
+    Disk {
+        resource: ResourceId,
+        ticket: Ticket,
+    },
+    Send {
+        to: NodeId,
+        answer: bool,
+        envelope: Envelope,
+    },
+    /// A request of a device has ended.
+    Complete {
+        request: u64,
+        answer: Answer,
+    },
+    ToAgent(EngineEvent),
+    /// The device is to be attached or detached; the world says when that is done.
+    Attach {
+        resource: ResourceId,
+        generation: u64,
+    },
+    Detach {
+        resource: ResourceId,
+        generation: u64,
+    },
+    /// The guard knows these services now.
+    Guarded(Vec<String>),
+    /// R19: these services are silenced now.
+    Silence(Vec<String>),
+    RoleChanged {
+        resource: ResourceId,
+        role: Role,
+    },
+    /// The agent has been told everything that it missed.
+    Connected {
+        lease_until: Time,
+    },
+    /// A job of the agent has ended.
+    JobDone {
+        resource: ResourceId,
+        job: &'static str,
+    },
+}
+
+/// What the world tells an engine.
+pub enum EngineIn {
+    Disk {
+        resource: ResourceId,
+        finished: Finished,
+    },
+    Message {
+        from: NodeId,
+        initiated_by_us: bool,
+        envelope: Envelope,
+    },
+    Peer {
+        node: NodeId,
+        up: bool,
+    },
+    AcceptedDown {
+        from: NodeId,
+    },
+    Request {
+        resource: ResourceId,
+        request: u64,
+        op: Op,
+    },
+    Lease(Time),
+    Guard(Vec<String>),
+    Job {
+        resource: ResourceId,
+        job: Job,
+    },
+    Opened {
+        resource: ResourceId,
+        store: Box<Store>,
+        config: Box<ReplicaConfig>,
+    },
+    Attached {
+        resource: ResourceId,
+        generation: u64,
+    },
+    Detached {
+        resource: ResourceId,
+        generation: u64,
+    },
+    /// The agent's connection has come up: tell it everything.
+    Agent,
+    Tick,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Device {
+    #[default]
+    None,
+    Attaching,
+    Offered,
+    Detaching,
+}
+
+/// An open replica.
+pub struct Hosted {
+    pub host: Host,
+    pub role: Role,
+    pub device: Device,
+    /// Rises with every device, so that what concerns an old one is known.
+    generation: u64,
+    again: bool,
+    demoted: bool,
+    proposal: Option<Proposal>,
+    reported: Option<ReplicaReport>,
+    /// Requests of the device that are not answered.
+    pending: BTreeSet<u64>,
+    /// To be dropped once its device is gone.
+    closing: bool,
+    /// Where the newest batches were placed in the journal: offset, length, and the write that did it.
+    placed: VecDeque<(u64, u64, u64)>,
+}
+
+/// Placements that are remembered.
+const PLACED_MAX: usize = 32;
+
+impl Hosted {
+    /// Where batches lie that another one follows; none of them was overwritten since.
+    #[must_use]
+    pub fn needed_in_journal(&self) -> Vec<(u64, u64)> {
+        let mut found: Vec<(u64, u64)> = Vec::new();
+        let newest = self.placed.back().map_or(0, |(.., write)| *write);
+        let last_but_one =
+            self.placed.iter().rev().find(|(.., write)| *write != newest).map_or(0, |(.., write)| *write);
+        let mut needed = Vec::new();
+        for (offset, len, write) in self.placed.iter().rev() {
+            let overwritten =
+                found.iter().any(|(newer, size)| offset < &(newer + size) && newer < &(offset + len));
+            if overwritten {
+                break;
+            }
+            found.push((*offset, *len));
+            // What a write holds is called durable by the one after it, which must itself have ended.
+            if *write < last_but_one {
+                needed.push((*offset, *len));
+            }
+        }
+        needed
+    }
+}
+
+/// See the top of this file.
+pub struct Engine {
+    node: NodeId,
+    pub hosts: BTreeMap<ResourceId, Hosted>,
+    early: BTreeMap<(ResourceId, NodeId), Envelope>,
+    up: BTreeSet<NodeId>,
+    /// Since when peers are not connected, as far as they were.
+    down_since: BTreeMap<NodeId, Time>,
+    pub lease_until: Time,
+    pub fenced: bool,
+    guarded: Vec<String>,
+    /// The agent has greeted this process: it knows what to silence, or will in a moment.
+    pub greeted: bool,
+    pub wishes: Vec<Wish>,
+    touched: BTreeSet<ResourceId>,
+}
+
+/// The world around one host while it works.
+struct Shop<'a> {
+    now: Time,
+    node: NodeId,
+    may_read: bool,
+    resource: ResourceId,
+    incarnation: Incarnation,
+    disk: &'a mut Disk,
+    oracle: &'a mut Oracle,
+    wishes: &'a mut Vec<Wish>,
+    placed: &'a mut VecDeque<(u64, u64, u64)>,
+    happened: VecDeque<Happened>,
+    answered: Vec<(RequestId, Answer)>,
+}
+
+impl Platform for Shop<'_> {
+    fn now(&self) -> Time {
+        self.now
+    }
+
+    fn may_answer_reads(&self) -> bool {
+        self.may_read
+    }
+
+    fn store_operation(&mut self, output: Output) {
+        if let Output::JournalWrite { op, offset, parts } = &output {
+            let mut at = *offset;
+            for (_, batch) in parts {
+                if self.placed.len() == PLACED_MAX {
+                    self.placed.pop_front();
+                }
+                self.placed.push_back((at, batch.journal_len(), op.0));
+                at += batch.journal_len();
+            }
+        }
+        let ticket = self.disk.submit(Operation::Store(output));
+        self.wishes.push(Wish::Disk { resource: self.resource, ticket });
+    }
+
+    fn read(&mut self, token: u64, area: Area, offset: u64, len: u64) {
+        let ticket = self.disk.submit(Operation::Read { token, area, offset, len });
+        self.wishes.push(Wish::Disk { resource: self.resource, ticket });
+    }
+
+    fn join(&mut self, pieces: Vec<Bytes>) -> Bytes {
+        let mut all = Vec::with_capacity(pieces.iter().map(Bytes::len).sum());
+        for piece in pieces {
+            all.extend_from_slice(&piece);
+        }
+        all.into()
+    }
+
+    fn send(&mut self, to: NodeId, answer: bool, envelope: Envelope) {
+        self.oracle.answered(self.node, self.incarnation, &envelope);
+        self.wishes.push(Wish::Send { to, answer, envelope });
+    }
+
+    fn complete(&mut self, id: RequestId, answer: Answer) {
+        self.answered.push((id, answer));
+    }
+
+    fn happened(&mut self, happened: Happened) {
+        self.happened.push_back(happened);
+    }
+
+    fn observe(&mut self, seen: Seen<'_>) {
+        self.oracle.seen(self.resource, self.node, self.incarnation, seen);
+    }
+}
+
+impl Engine {
+    #[must_use]
+    pub fn new(node: NodeId) -> Self {
+        Self {
+            node,
+            hosts: BTreeMap::new(),
+            early: BTreeMap::new(),
+            up: BTreeSet::new(),
+            down_since: BTreeMap::new(),
+            lease_until: Time(0),
+            fenced: true,
+            guarded: Vec::new(),
+            greeted: false,
+            wishes: Vec::new(),
+            touched: BTreeSet::new(),
+        }
+    }
+
+    /// When a [`EngineIn::Tick`] is due, on the node's clock.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        let guard = (!self.fenced).then(|| self.guard_acts_at());
+        self.hosts.values().filter_map(|hosted| hosted.host.next_deadline()).chain(guard).min()
+    }
+
+    /// A member that commits of a serving primary here have waited for since [`PATIENCE_MS`], without a connection and
+    /// without a proposal to remove it.
+    #[must_use]
+    pub fn waits(&self, now: Time, resource: ResourceId) -> Option<NodeId> {
+        let hosted = self.hosts.get(&resource)?;
+        let serving =
+            hosted.role == Role::Primary && hosted.host.failed().is_none() && !hosted.host.demoted();
+        let long = |since: Time| now.ms_since(since) >= PATIENCE_MS;
+        if !serving || hosted.proposal.is_some() || !long(hosted.host.promoted_at()) {
+            return None;
+        }
+        let peers = hosted.host.replica().status().peers;
+        let gone = peers.into_iter().find(|peer| {
+            peer.required
+                && peer.state == PeerState::Disconnected
+                && self.down_since.get(&peer.member.node).is_some_and(|since| long(*since))
+        });
+        gone.map(|peer| peer.member.node)
+    }
+
+    fn guard_acts_at(&self) -> Time {
+        Time(self.lease_until.0.saturating_sub(GUARD_MARGIN_MS * 1000))
+    }
+
+    /// Takes in what happened and lets the cores run until they are quiet.
+    pub fn handle(
+        &mut self,
+        now: Time,
+        input: EngineIn,
+        disks: &mut BTreeMap<ResourceId, Disk>,
+        oracle: &mut Oracle,
+    ) {
+        let greeted = matches!(input, EngineIn::Agent);
+        match input {
+            EngineIn::Disk { resource, finished } => {
+                self.with(now, resource, disks, oracle, |host, shop| match finished {
+                    Finished::Store { op, result } => host.store_done(op, result),
+                    Finished::Read { token, result } => host.read_done(shop, token, result),
+                });
+            }
+            EngineIn::Message { from, initiated_by_us, envelope } => {
+                let resource = envelope.resource;
+                if let Some(hosted) = self.hosts.get_mut(&resource) {
+                    hosted.host.message(now, from, initiated_by_us, envelope);
+                    self.touched.insert(resource);
+                } else if !initiated_by_us && matches!(envelope.message, Message::Attach) {
+                    self.early.insert((resource, from), envelope);
+                }
+            }
+            EngineIn::Peer { node, up } => {
+                if up {
+                    self.up.insert(node);
+                    self.down_since.remove(&node);
+                } else {
+                    if self.up.remove(&node) {
+                        self.down_since.insert(node, now);
+                    }
+                }
+                for (resource, hosted) in &mut self.hosts {
+                    hosted.host.peer(now, node, up);
+                    self.touched.insert(*resource);
+                }
+            }
+            EngineIn::AcceptedDown { from } => self.early.retain(|(_, node), _| *node != from),
+            EngineIn::Request { resource, request, op } => match self.hosts.get_mut(&resource) {
+                Some(hosted) if hosted.device == Device::Offered => {
+                    hosted.pending.insert(request);
+                    hosted.host.request(now, RequestId(request), op);
+                    self.touched.insert(resource);
+                }
+                // A device that is being taken away answers with errors.
+                _ => self.wishes.push(Wish::Complete { request, answer: Err(AnswerError::NoLease) }),
+            },
+            EngineIn::Lease(until) => self.lease(now, until),
+            EngineIn::Guard(services) => {
+                self.guarded = services;
+                self.wishes.push(Wish::Guarded(self.guarded.clone()));
+                if self.fenced {
+                    // What comes late is silenced too.
+                    self.wishes.push(Wish::Silence(self.guarded.clone()));
+                }
+            }
+            EngineIn::Job { resource, job } => self.job(now, resource, job),
+            EngineIn::Opened { resource, store, config } => self.opened(now, resource, *store, *config),
+            EngineIn::Attached { resource, generation } => self.attached(resource, generation),
+            EngineIn::Detached { resource, generation } => self.detached(resource, generation),
+            EngineIn::Agent => {
+                for hosted in self.hosts.values_mut() {
+                    hosted.reported = None;
+                }
+                self.touched.extend(self.hosts.keys().copied());
+            }
+            EngineIn::Tick => self.tick(now),
+        }
+        self.pump(now, disks, oracle);
+        if greeted {
+            self.greeted = true;
+            let lease_until = if self.fenced { Time(0) } else { self.lease_until };
+            self.wishes.push(Wish::Connected { lease_until });
+        }
+    }
+
+    fn with<T>(
+        &mut self,
+        now: Time,
+        resource: ResourceId,
+        disks: &mut BTreeMap<ResourceId, Disk>,
+        oracle: &mut Oracle,
+        work: impl FnOnce(&mut Host, &mut Shop<'_>) -> T,
+    ) -> Option<T> {
+        let may_read = now < self.lease_until && !self.fenced;
+        let hosted = self.hosts.get_mut(&resource)?;
+        let mut shop = Shop {
+            now,
+            node: self.node,
+            may_read,
+            resource,
+            incarnation: hosted.host.store().config().incarnation,
+            disk: disks.get_mut(&resource)?,
+            oracle: &mut *oracle,
+            wishes: &mut self.wishes,
+            placed: &mut hosted.placed,
+            happened: VecDeque::new(),
+            answered: Vec::new(),
+        };
+        let result = work(&mut hosted.host, &mut shop);
+        let Shop { happened, answered, .. } = shop;
+        let mut acknowledged = false;
+        for (id, answer) in answered {
+            if hosted.pending.remove(&id.0) {
+                acknowledged |= answer.as_ref().is_ok_and(Vec::is_empty);
+                self.wishes.push(Wish::Complete { request: id.0, answer });
+            }
+        }
+        if acknowledged {
+            // All that is committed may be among what clients were told.
+            let replica = hosted.host.replica();
+            oracle.acknowledged(resource, self.node, (replica.epoch(), !may_read), replica.committed());
+        }
+        for happened in happened {
+            self.happened(resource, happened);
+        }
+        self.touched.insert(resource);
+        Some(result)
+    }
+
+    fn pump(&mut self, now: Time, disks: &mut BTreeMap<ResourceId, Disk>, oracle: &mut Oracle) {
+        while let Some(resource) = self.touched.pop_first() {
+            self.with(now, resource, disks, oracle, |host, shop| host.pump(shop));
+            self.touched.remove(&resource);
+            self.report(resource);
+            let hosted = self.hosts.get(&resource);
+            if hosted.is_some_and(|hosted| hosted.closing && hosted.device == Device::None) {
+                self.hosts.remove(&resource);
+                self.wishes.push(Wish::JobDone { resource, job: "drop" });
+            }
+        }
+    }
+
+    fn report(&mut self, resource: ResourceId) {
+        let Some(hosted) = self.hosts.get_mut(&resource) else { return };
+        let replica = hosted.host.replica();
+        let report = ReplicaReport {
+            resource,
+            role: match replica.role() {
+                Role::Secondary => reconcile::Role::Secondary,
+                Role::Promoting => reconcile::Role::Promoting,
+                Role::Primary => reconcile::Role::Primary,
+                Role::Fenced if hosted.demoted && hosted.device == Device::None => reconcile::Role::Secondary,
+                Role::Fenced => reconcile::Role::Fenced,
+            },
+            epoch: replica.epoch(),
+            version: replica.record_version(),
+            incarnation: hosted.host.store().config().incarnation,
+            devices_ready: hosted.device == Device::Offered && replica.role() == Role::Primary,
+            failed: hosted.host.failed().is_some(),
+            proposal: hosted.proposal,
+        };
+        if hosted.reported.as_ref() != Some(&report) {
+            hosted.reported = Some(report.clone());
+            self.wishes.push(Wish::ToAgent(EngineEvent::Replica(report)));
+        }
+    }
+
+    fn happened(&mut self, resource: ResourceId, happened: Happened) {
+        let Some(hosted) = self.hosts.get_mut(&resource) else { return };
+        match happened {
+            Happened::RoleChanged(role) => {
+                hosted.role = role;
+                hosted.demoted &= role == Role::Fenced;
+                self.wishes.push(Wish::RoleChanged { resource, role });
+                if role == Role::Primary {
+                    self.offer(resource);
+                } else if role != Role::Promoting {
+                    self.withdraw(resource);
+                }
+            }
+            Happened::Proposed(proposal) => {
+                hosted.proposal = Some(proposal);
+                self.wishes.push(Wish::ToAgent(EngineEvent::Proposal { resource, proposal }));
+            }
+            Happened::Demoted => {
+                hosted.demoted = true;
+                self.withdraw(resource);
+            }
+            Happened::Failed { reason } => {
+                self.wishes.push(Wish::ToAgent(EngineEvent::Failed { resource, reason }));
+            }
+            Happened::Paused { .. } | Happened::Digested(_) => {}
+        }
+    }
+
+    fn offer(&mut self, resource: ResourceId) {
+        let fenced = self.fenced;
+        let Some(hosted) = self.hosts.get_mut(&resource) else { return };
+        match hosted.device {
+            Device::None if !fenced && !hosted.closing && hosted.role == Role::Primary => {
+                hosted.device = Device::Attaching;
+                hosted.generation += 1;
+                self.wishes.push(Wish::Attach { resource, generation: hosted.generation });
+            }
+            Device::Detaching => hosted.again = true,
+            _ => {}
+        }
+    }
+
+    /// The device goes; requests that are still in it are answered with errors at once (R20).
+    fn withdraw(&mut self, resource: ResourceId) {
+        let Some(hosted) = self.hosts.get_mut(&resource) else { return };
+        hosted.again = false;
+        for request in std::mem::take(&mut hosted.pending) {
+            self.wishes.push(Wish::Complete { request, answer: Err(AnswerError::NoLease) });
+        }
+        if hosted.device == Device::Offered {
+            hosted.device = Device::Detaching;
+            self.wishes.push(Wish::Detach { resource, generation: hosted.generation });
+        }
+    }
+
+    fn attached(&mut self, resource: ResourceId, generation: u64) {
+        let fenced = self.fenced;
+        let Some(hosted) = self.hosts.get_mut(&resource) else { return };
+        if hosted.generation != generation || hosted.device != Device::Attaching {
+            return;
+        }
+        hosted.device = Device::Offered;
+        self.touched.insert(resource);
+        if hosted.role != Role::Primary || fenced || hosted.closing {
+            self.withdraw(resource);
+        }
+    }
+
+    fn detached(&mut self, resource: ResourceId, generation: u64) {
+        let Some(hosted) = self.hosts.get_mut(&resource) else { return };
+        if hosted.generation != generation || hosted.device != Device::Detaching {
+            return;
+        }
+        hosted.device = Device::None;
+        self.touched.insert(resource);
+        if std::mem::take(&mut hosted.again) || hosted.role == Role::Primary {
+            self.offer(resource);
+        }
+    }
+
+    fn lease(&mut self, now: Time, until: Time) {
+        self.lease_until = until;
+        if self.fenced && until > now.plus_ms(GUARD_MARGIN_MS) {
+            self.fenced = false;
+            for resource in self.hosts.keys().copied().collect::<Vec<_>>() {
+                self.offer(resource);
+                self.touched.insert(resource);
+            }
+        }
+    }
+
+    fn tick(&mut self, now: Time) {
+        for (resource, hosted) in &mut self.hosts {
+            if hosted.host.next_deadline().is_some_and(|deadline| deadline <= now) {
+                hosted.host.tick(now);
+                self.touched.insert(*resource);
+            }
+        }
+        if !self.fenced && now >= self.guard_acts_at() {
+            self.fenced = true;
+            self.wishes.push(Wish::Silence(self.guarded.clone()));
+            for resource in self.hosts.keys().copied().collect::<Vec<_>>() {
+                self.withdraw(resource);
+                self.touched.insert(resource);
+            }
+            self.wishes.push(Wish::ToAgent(EngineEvent::LeaseLost { until: self.lease_until }));
+        }
+    }
+
+    fn job(&mut self, now: Time, resource: ResourceId, job: Job) {
+        match job {
+            Job::Record(record) => {
+                if let Some(hosted) = self.hosts.get_mut(&resource) {
+                    if hosted.proposal.is_some_and(|proposal| proposal.version() < record.version) {
+                        hosted.proposal = None;
+                    }
+                    hosted.host.record(now, record);
+                    self.touched.insert(resource);
+                }
+                self.wishes.push(Wish::JobDone { resource, job: "record" });
+            }
+            Job::Demote => {
+                if let Some(hosted) = self.hosts.get_mut(&resource) {
+                    hosted.host.demote(now);
+                    self.touched.insert(resource);
+                }
+                self.wishes.push(Wish::JobDone { resource, job: "demote" });
+            }
+            Job::Drop => {
+                if let Some(hosted) = self.hosts.get_mut(&resource) {
+                    hosted.closing = true;
+                    self.withdraw(resource);
+                    self.touched.insert(resource);
+                } else {
+                    self.wishes.push(Wish::JobDone { resource, job: "drop" });
+                }
+            }
+            // The world formats and recovers, because that takes time and needs the disk.
+            Job::Create { .. } | Job::Open => {}
+        }
+    }
+
+    fn opened(&mut self, now: Time, resource: ResourceId, store: Store, config: ReplicaConfig) {
+        if self.hosts.contains_key(&resource) {
+            return;
+        }
+        let mut host = Host::new(config, store);
+        for node in &self.up {
+            host.peer(now, *node, true);
+        }
+        let early: Vec<_> = self.early.keys().filter(|(of, _)| *of == resource).copied().collect();
+        for key in early {
+            if let Some(envelope) = self.early.remove(&key) {
+                host.message(now, key.1, false, envelope);
+            }
+        }
+        self.hosts.insert(
+            resource,
+            Hosted {
+                host,
+                role: Role::Secondary,
+                device: Device::None,
+                generation: 0,
+                again: false,
+                demoted: false,
+                proposal: None,
+                reported: None,
+                pending: BTreeSet::new(),
+                closing: false,
+                placed: VecDeque::new(),
+            },
+        );
+        self.touched.insert(resource);
+    }
+}

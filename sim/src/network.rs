@@ -1,0 +1,280 @@
+//! The engines' connections: in order, or broken. Mirrors `engine/src/transport`: each node opens one connection to each
+//! other; a peer from which nothing came for a second is down; what was in flight on a dead connection is gone.
+//!
+//! Pings are not sent: a direction that is open counts as heard, one that is blocked as silent since then.
+
+use crate::random::Random;
+use bytes::Bytes;
+use mainstay_codec::frame::{self, FRAME_HEADER_BYTES};
+use mainstay_codec::{Envelope, FrameHeader};
+use mainstay_types::NodeId;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// As in the engine's transport.
+pub const SILENCE_US: u64 = 1_000_000;
+pub const RETRY_US_MIN: u64 = 50_000;
+pub const RETRY_US_MAX: u64 = 1_000_000;
+
+/// Who opened a connection, and to whom.
+pub type Pair = (NodeId, NodeId);
+
+/// One side of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum End {
+    Initiator,
+    Acceptor,
+}
+
+impl End {
+    #[must_use]
+    pub fn other(self) -> Self {
+        if self == Self::Initiator { Self::Acceptor } else { Self::Initiator }
+    }
+
+    fn at(self) -> usize {
+        usize::from(self == Self::Acceptor)
+    }
+
+    #[must_use]
+    pub fn node(self, pair: Pair) -> NodeId {
+        if self == Self::Initiator { pair.0 } else { pair.1 }
+    }
+}
+
+/// A message as bytes on their way.
+#[derive(Clone, Debug)]
+pub struct Frame(Vec<Bytes>);
+
+impl Frame {
+    #[must_use]
+    pub fn encode(envelope: &Envelope) -> Self {
+        Self(frame::encode(envelope))
+    }
+
+    /// F37: one bit is wrong.
+    pub fn corrupt(&mut self, random: &mut Random) {
+        let piece = random.below(self.0.len() as u64) as usize;
+        let mut bytes = self.0[piece].to_vec();
+        let bit = random.below(bytes.len() as u64 * 8);
+        bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
+        self.0[piece] = bytes.into();
+    }
+
+    /// As the receiving engine does it; `None` ends the connection.
+    #[must_use]
+    pub fn decode(&self) -> Option<Envelope> {
+        let head = self.0.first()?;
+        let header = FrameHeader::decode(head.get(..FRAME_HEADER_BYTES)?).ok()?;
+        let payload = match &self.0[1..] {
+            [] => Bytes::new(),
+            [one] => one.clone(),
+            many => many.iter().flat_map(|piece| piece.iter().copied()).collect(),
+        };
+        frame::decode(&header, &head[FRAME_HEADER_BYTES..], &payload).ok()
+    }
+
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.0.iter().map(|piece| piece.len() as u64).sum()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// A frame on its way.
+#[derive(Debug)]
+pub struct Flight {
+    pub connection: u64,
+    number: u64,
+    pub arrives_us: u64,
+    pub frame: Frame,
+}
+
+#[derive(Debug, Default)]
+struct Side {
+    up: bool,
+    /// Nothing that this side sends arrives before this time.
+    floor_us: u64,
+    /// Number of the next frame that this side sends.
+    next: u64,
+    /// Sent by this side and stopped by a blocked direction, by number.
+    held: BTreeMap<u64, Frame>,
+}
+
+/// A connection between two engines.
+#[derive(Debug)]
+pub struct Connection {
+    pub id: u64,
+    sides: [Side; 2],
+}
+
+/// See the top of this file. Time is true time in microseconds.
+#[derive(Debug)]
+pub struct Network {
+    latency_us: u64,
+    random: Random,
+    connections: BTreeMap<Pair, Connection>,
+    next_id: u64,
+    /// Blocked directions, and since when.
+    engines_cut: BTreeMap<Pair, u64>,
+    agents_cut: BTreeSet<Pair>,
+    slow: BTreeMap<Pair, u64>,
+    /// Directions whose next frame of at least so many bytes will be corrupted.
+    pub corrupt_next: BTreeMap<Pair, u64>,
+}
+
+impl Network {
+    #[must_use]
+    pub fn new(latency_us: u64, random: Random) -> Self {
+        Self {
+            latency_us,
+            random,
+            connections: BTreeMap::new(),
+            next_id: 1,
+            engines_cut: BTreeMap::new(),
+            agents_cut: BTreeSet::new(),
+            slow: BTreeMap::new(),
+            corrupt_next: BTreeMap::new(),
+        }
+    }
+
+    #[must_use]
+    pub fn engines_open(&self, from: NodeId, to: NodeId) -> bool {
+        !self.engines_cut.contains_key(&(from, to))
+    }
+
+    #[must_use]
+    pub fn agents_open(&self, from: NodeId, to: NodeId) -> bool {
+        !self.agents_cut.contains(&(from, to))
+    }
+
+    pub fn cut_engines(&mut self, from: NodeId, to: NodeId, at_us: u64) {
+        self.engines_cut.entry((from, to)).or_insert(at_us);
+    }
+
+    pub fn cut_agents(&mut self, from: NodeId, to: NodeId) {
+        self.agents_cut.insert((from, to));
+    }
+
+    pub fn slow(&mut self, a: NodeId, b: NodeId, factor: u64) {
+        self.slow.insert((a, b), factor);
+        self.slow.insert((b, a), factor);
+    }
+
+    /// Everything is open again; what was held goes on its way.
+    pub fn heal(&mut self, at_us: u64) -> Vec<(Pair, End, Flight)> {
+        self.engines_cut.clear();
+        self.agents_cut.clear();
+        self.slow.clear();
+        let mut out = Vec::new();
+        let pairs: Vec<Pair> = self.connections.keys().copied().collect();
+        for pair in pairs {
+            for end in [End::Initiator, End::Acceptor] {
+                let held = self
+                    .connections
+                    .get_mut(&pair)
+                    .map(|connection| std::mem::take(&mut connection.sides[end.at()].held))
+                    .unwrap_or_default();
+                for (number, frame) in held {
+                    out.extend(
+                        self.launch(at_us, pair, end, number, frame).map(|flight| (pair, end, flight)),
+                    );
+                }
+            }
+        }
+        out
+    }
+
+    /// One way of a message, in microseconds.
+    pub fn delay(&mut self, from: NodeId, to: NodeId) -> u64 {
+        self.random.around(self.latency_us) * self.slow.get(&(from, to)).copied().unwrap_or(1)
+    }
+
+    #[must_use]
+    pub fn id(&self, pair: Pair) -> Option<u64> {
+        self.connections.get(&pair).map(|connection| connection.id)
+    }
+
+    /// Whether this side believes in the connection with this number.
+    #[must_use]
+    pub fn is_up(&self, pair: Pair, end: End, id: u64) -> bool {
+        self.connections
+            .get(&pair)
+            .is_some_and(|connection| connection.id == id && connection.sides[end.at()].up)
+    }
+
+    #[must_use]
+    pub fn has(&self, pair: Pair, end: End) -> bool {
+        self.connections.get(&pair).is_some_and(|connection| connection.sides[end.at()].up)
+    }
+
+    /// A new connection stands at both ends. The caller has ended the old one.
+    pub fn open(&mut self, at_us: u64, pair: Pair) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        let side = || Side { up: true, floor_us: at_us, next: 0, held: BTreeMap::new() };
+        self.connections.insert(pair, Connection { id, sides: [side(), side()] });
+        id
+    }
+
+    /// A side gives the connection up. True if it was up there.
+    pub fn close(&mut self, pair: Pair, end: End) -> bool {
+        let Some(connection) = self.connections.get_mut(&pair) else { return false };
+        let side = &mut connection.sides[end.at()];
+        side.held.clear();
+        std::mem::take(&mut side.up)
+    }
+
+    /// Sends from `end`. `None`: the direction is blocked, or the connection is down.
+    pub fn send(&mut self, at_us: u64, pair: Pair, end: End, mut frame: Frame) -> Option<Flight> {
+        let (from, to) = (end.node(pair), end.other().node(pair));
+        let open = self.engines_open(from, to);
+        let connection = self.connections.get_mut(&pair)?;
+        let side = &mut connection.sides[end.at()];
+        if !side.up {
+            return None;
+        }
+        if self.corrupt_next.get(&(from, to)).is_some_and(|bytes| frame.len() >= *bytes) {
+            self.corrupt_next.remove(&(from, to));
+            frame.corrupt(&mut self.random);
+        }
+        let number = side.next;
+        side.next += 1;
+        if !open || !side.held.is_empty() {
+            side.held.insert(number, frame);
+            return None;
+        }
+        self.launch(at_us, pair, end, number, frame)
+    }
+
+    fn launch(&mut self, at_us: u64, pair: Pair, end: End, number: u64, frame: Frame) -> Option<Flight> {
+        // 1 GB/s: a copy of extents takes its time too.
+        let delay = self.delay(end.node(pair), end.other().node(pair)) + frame.len() / 1000;
+        let connection = self.connections.get_mut(&pair)?;
+        let side = &mut connection.sides[end.at()];
+        side.floor_us = (at_us + delay).max(side.floor_us + 1);
+        Some(Flight { connection: connection.id, number, arrives_us: side.floor_us, frame })
+    }
+
+    /// A frame of `end` arrives while its direction is blocked: it waits, in its order.
+    pub fn hold(&mut self, pair: Pair, end: End, flight: Flight) {
+        if let Some(connection) = self.connections.get_mut(&pair)
+            && connection.id == flight.connection
+        {
+            connection.sides[end.at()].held.insert(flight.number, flight.frame);
+        }
+    }
+
+    /// Since when a direction is blocked.
+    #[must_use]
+    pub fn blocked_since(&self, from: NodeId, to: NodeId) -> Option<u64> {
+        self.engines_cut.get(&(from, to)).copied()
+    }
+
+    pub fn pairs(&self) -> impl Iterator<Item = Pair> + '_ {
+        self.connections.keys().copied()
+    }
+}

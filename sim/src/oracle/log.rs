@@ -1,0 +1,552 @@
+//! The truth about one resource's log, over all its replicas and all its epochs (S1, S4, S6 to S9, S11 to S13, S15, S16, S19).
+//!
+//! The first replica that commits an entry makes it true; what all others say is compared with that. A batch is
+//! known by its last index and its chain, which covers everything before it. Of its payload only the number at the
+//! beginning of each block is kept.
+//!
+//! Who tells what, in the order in which it happens: the replica core's effects `Append`, `Commit`, `Cut`, `Restart` when
+//! they are carried out; the store's outputs `Durable`, `Promised`, `CutDone`, `Restarted`, `CopyFinished` when they
+//! come out; `recovered` after each start of an engine.
+
+use super::Violation;
+use mainstay_codec::{Batch, EntryKind, LogState, ReplicaData};
+use mainstay_types::{
+    BLOCK_BYTES, Chain, Epoch, Incarnation, Index, Member, NodeId, Position, ResourceId, ResourceRecord,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+mod checks;
+mod feed;
+#[cfg(test)]
+mod tests;
+
+/// Every check answers so.
+pub type Check = Result<(), Violation>;
+
+/// Place of a batch in `LogOracle::batches`.
+type BatchId = u32;
+
+/// See the top of this file.
+#[derive(Debug)]
+pub struct LogOracle {
+    resource: ResourceId,
+    /// Every batch that was ever made.
+    batches: Vec<Known>,
+    by_end: BTreeMap<(Index, Chain), BatchId>,
+    /// The committed log: the batch of each index, from 1 on.
+    truth: Vec<BatchId>,
+    /// For each block of each volume what it held from which index on; ascending.
+    model: Vec<Vec<Vec<(Index, u64)>>>,
+    replicas: BTreeMap<(NodeId, Incarnation), Replica>,
+    epochs: BTreeMap<Epoch, Sequencer>,
+    record: Option<ResourceRecord>,
+    /// Highest index that was acknowledged, and the newest epoch in which that was done.
+    acknowledged: Index,
+    acknowledged_in: Epoch,
+}
+
+#[derive(Debug)]
+struct Known {
+    first: Index,
+    end: Position,
+    chain: Chain,
+    prev_chain: Chain,
+    /// What it changes: index, volume, block, value.
+    writes: Vec<(Index, u16, u64, u64)>,
+}
+
+/// Who made entries in an epoch.
+#[derive(Debug)]
+struct Sequencer {
+    node: NodeId,
+    incarnation: Incarnation,
+    /// How often its replica had been opened by then.
+    opened: u32,
+    last: Index,
+}
+
+/// One disk content of a node, as far as it is known from outside.
+#[derive(Debug, Default)]
+struct Replica {
+    /// The log is empty up to here; before it, it is like the truth.
+    start: (Position, Chain),
+    /// Appended batches after `start`, with their last index.
+    log: Vec<(Index, BatchId)>,
+    /// Everything up to here was said to be durable and is not to be cut.
+    durable: Index,
+    /// The highest that `durable` ever was.
+    held: Index,
+    commit: Index,
+    promised: Epoch,
+    /// How often an engine has opened it.
+    opened: u32,
+    /// A restart for a copy that may or may not have become durable.
+    restarting: Option<(Position, Chain)>,
+    /// A copy is under way.
+    inconsistent: bool,
+    /// Its disk has lied or was put back: nothing can be demanded of it.
+    damaged: bool,
+    /// In a way that its store cannot notice.
+    lied_to: bool,
+    /// Its disk does not exist any more.
+    gone: bool,
+}
+
+impl Replica {
+    fn end(&self, batches: &[Known]) -> (Position, Chain) {
+        self.log.last().map_or(self.start, |(_, id)| {
+            let known = &batches[*id as usize];
+            (known.end, known.chain)
+        })
+    }
+
+    /// The batch that holds the entry, if it was appended after the start of the log.
+    fn batch_of(&self, index: Index) -> Option<BatchId> {
+        if index <= self.start.0.index {
+            return None;
+        }
+        // The entry that is asked for is nearly always in one of the last batches.
+        let at = match self.log.len().checked_sub(8) {
+            Some(near) if self.log[near].0 < index => {
+                near + self.log[near..].partition_point(|(last, _)| *last < index)
+            }
+            _ => self.log.partition_point(|(last, _)| *last < index),
+        };
+        self.log.get(at).map(|(_, id)| *id)
+    }
+
+    /// Shortens the log to `to` if it has a batch that ends there with this chain.
+    fn cut(&mut self, batches: &[Known], to: Position, chain: Chain) -> bool {
+        if (to, chain) == self.start {
+            self.log.clear();
+        } else {
+            let keep = self.log.partition_point(|(last, _)| *last <= to.index);
+            let Some((_, id)) = keep.checked_sub(1).and_then(|at| self.log.get(at)) else { return false };
+            let known = &batches[*id as usize];
+            if (known.end, known.chain) != (to, chain) {
+                return false;
+            }
+            self.log.truncate(keep);
+        }
+        self.durable = self.durable.min(to.index);
+        true
+    }
+
+    fn restart(&mut self, at: Position, chain: Chain) {
+        self.start = (at, chain);
+        self.log.clear();
+        self.durable = at.index;
+        self.held = self.held.max(at.index);
+        self.commit = at.index;
+        self.restarting = None;
+        self.inconsistent = true;
+    }
+}
+
+fn wrong<T>(id: &'static str, text: String) -> Result<T, Violation> {
+    Err(Violation { id, text })
+}
+
+impl LogOracle {
+    /// For a resource with volumes of these many blocks.
+    #[must_use]
+    pub fn new(resource: ResourceId, volumes: &[u64]) -> Self {
+        Self {
+            resource,
+            batches: Vec::new(),
+            by_end: BTreeMap::new(),
+            truth: Vec::new(),
+            model: volumes.iter().map(|blocks| vec![Vec::new(); *blocks as usize]).collect(),
+            replicas: BTreeMap::new(),
+            epochs: BTreeMap::new(),
+            record: None,
+            acknowledged: Index(0),
+            acknowledged_in: Epoch(0),
+        }
+    }
+
+    fn replica(&mut self, node: NodeId, incarnation: Incarnation) -> &mut Replica {
+        self.replicas.entry((node, incarnation)).or_default()
+    }
+
+    /// A primary has made this batch. `appended` calls it for a batch that is new, so it need not be called.
+    ///
+    /// # Errors
+    /// S7: somebody else makes entries in that epoch, or itself did before a restart (R5), or the position was given away
+    /// before, or the control plane did not name this node. S19: its own promise of the epoch is not durable (R1).
+    pub fn sequenced(&mut self, node: NodeId, incarnation: Incarnation, batch: &Batch) -> Check {
+        let epoch = batch.epoch;
+        if let Some(record) = &self.record
+            && (epoch > record.epoch || (epoch == record.epoch && record.primary.is_some_and(|p| p != node)))
+        {
+            let (named, at) = (record.primary, record.epoch);
+            return wrong(
+                "S7",
+                format!("{node} makes {} in {epoch}; the record names {named:?} in {at}", batch.first),
+            );
+        }
+        let (promised, opened) = self
+            .replicas
+            .get(&(node, incarnation))
+            .map_or((Epoch(0), 0), |replica| (replica.promised, replica.opened));
+        if promised < epoch {
+            return wrong(
+                "S19",
+                format!("{node} makes {} in {epoch} and has promised {promised}", batch.first),
+            );
+        }
+        let sequencer =
+            self.epochs.entry(epoch).or_insert(Sequencer { node, incarnation, opened, last: Index(0) });
+        let made_by = (sequencer.node, sequencer.incarnation);
+        if made_by == (node, incarnation) && sequencer.opened != opened {
+            return wrong(
+                "S7",
+                format!("{node} makes {} in {epoch}, in which it was primary before a restart", batch.first),
+            );
+        }
+        if made_by != (node, incarnation) {
+            return wrong(
+                "S7",
+                format!("{node} makes {} in {epoch}, in which {} made entries", batch.first, made_by.0),
+            );
+        }
+        if batch.first <= sequencer.last {
+            let last = sequencer.last;
+            return wrong("S7", format!("{node} makes {} again in {epoch}: it was at {last}", batch.first));
+        }
+        sequencer.last = batch.last();
+        self.learn(batch)?;
+        Ok(())
+    }
+
+    /// Keeps what is needed of a batch that nobody had before.
+    fn learn(&mut self, batch: &Batch) -> Result<BatchId, Violation> {
+        let mut writes = Vec::new();
+        for (place, entry) in batch.entries.iter().enumerate() {
+            if entry.kind == EntryKind::EpochStart {
+                continue;
+            }
+            let index = Index(batch.first.0 + place as u64);
+            let volume = entry.range.volume.0;
+            let blocks = entry.range.first_block()..entry.range.end_block();
+            if self.model.get(usize::from(volume)).is_none_or(|model| (model.len() as u64) < blocks.end) {
+                return wrong("S16", format!("entry {index} changes {:?}, beyond its volume", entry.range));
+            }
+            for (nth, block) in blocks.enumerate() {
+                let at = nth * BLOCK_BYTES as usize;
+                let front = entry.payload.get(at..at + 8).and_then(|bytes| <[u8; 8]>::try_from(bytes).ok());
+                writes.push((index, volume, block, front.map_or(0, u64::from_le_bytes)));
+            }
+        }
+        let id = self.batches.len() as BatchId;
+        self.batches.push(Known {
+            first: batch.first,
+            end: batch.end(),
+            chain: batch.chain,
+            prev_chain: batch.prev_chain,
+            writes,
+        });
+        self.by_end.insert((batch.last(), batch.chain), id);
+        Ok(id)
+    }
+
+    /// The batch is given to the journal of a replica, whatever its role.
+    ///
+    /// # Errors
+    /// S4: it does not continue that replica's log. S7, as in `sequenced`.
+    pub fn appended(&mut self, node: NodeId, incarnation: Incarnation, batch: &Arc<Batch>) -> Check {
+        let mut known = self.by_end.get(&(batch.last(), batch.chain)).copied();
+        if known.is_none() {
+            self.sequenced(node, incarnation, batch)?;
+            known = self.by_end.get(&(batch.last(), batch.chain)).copied();
+        }
+        let Some(id) = known else { return Ok(()) };
+        let made = &self.batches[id as usize];
+        if (made.first, made.end, made.prev_chain) != (batch.first, batch.end(), batch.prev_chain) {
+            return wrong("S6", format!("{node} has another batch with the chain of {}", made.end));
+        }
+        let replica = self.replicas.entry((node, incarnation)).or_default();
+        let (end, chain) = replica.end(&self.batches);
+        if batch.first != end.index.next() || batch.prev_chain != chain || batch.epoch < end.epoch {
+            let (first, last) = (batch.first, batch.end());
+            return wrong(
+                "S4",
+                format!("{node} appends {first} to {last}, which does not continue its log at {end}"),
+            );
+        }
+        replica.log.push((batch.last(), id));
+        Ok(())
+    }
+
+    /// The store has said that its journal holds everything up to `index` durably.
+    ///
+    /// # Errors
+    /// S4: that was never appended.
+    pub fn durable(&mut self, node: NodeId, incarnation: Incarnation, index: Index) -> Check {
+        let replica = self.replicas.entry((node, incarnation)).or_default();
+        let end = replica.end(&self.batches).0.index;
+        if index > end {
+            return wrong("S4", format!("{node} says that {index} is durable; its log ends at {end}"));
+        }
+        replica.durable = replica.durable.max(index);
+        replica.held = replica.held.max(index);
+        Ok(())
+    }
+
+    /// The store has said that its promise is durable.
+    ///
+    /// # Errors
+    /// S19: it had promised a higher one.
+    pub fn promised(&mut self, node: NodeId, incarnation: Incarnation, epoch: Epoch) -> Check {
+        let replica = self.replica(node, incarnation);
+        if epoch < replica.promised && !replica.damaged {
+            return wrong("S19", format!("{node} promises {epoch} after {}", replica.promised));
+        }
+        replica.promised = epoch;
+        Ok(())
+    }
+
+    /// The replica tells a primary of this epoch what its log holds.
+    ///
+    /// # Errors
+    /// S19: it has not durably promised just this epoch (R1), so it may be talked out of what it says.
+    pub fn answered(&mut self, node: NodeId, incarnation: Incarnation, epoch: Epoch) -> Check {
+        let promised = self.replica(node, incarnation).promised;
+        if promised == epoch {
+            return Ok(());
+        }
+        wrong("S19", format!("{node} answers in {epoch} and has durably promised {promised}"))
+    }
+
+    /// The replica has moved its commit index (`Effect::Commit`).
+    ///
+    /// # Errors
+    /// S6: another entry was committed at that position. S4: it is not durable there.
+    pub fn committed(&mut self, node: NodeId, incarnation: Incarnation, index: Index) -> Check {
+        let Some(replica) = self.replicas.get_mut(&(node, incarnation)) else {
+            return wrong("S6", format!("{node} commits {index} and never had a log"));
+        };
+        if index > replica.durable {
+            let durable = replica.durable;
+            return wrong("S4", format!("{node} commits {index}, which is not durable there: {durable} is"));
+        }
+        if index < replica.commit {
+            return wrong("S6", format!("{node} commits {index} after {}", replica.commit));
+        }
+        let from = std::mem::replace(&mut replica.commit, index).max(replica.start.0.index);
+        let first = replica.log.partition_point(|(last, _)| *last <= from);
+        let mut next = from.0 + 1;
+        for (last, id) in &replica.log[first..] {
+            while next <= index.0.min(last.0) {
+                match self.truth.get(next as usize - 1) {
+                    Some(true_id) if true_id == id => {}
+                    Some(true_id) => {
+                        let (was, now) =
+                            (self.batches[*true_id as usize].end, self.batches[*id as usize].end);
+                        let text = format!(
+                            "{node} commits another i{next}: of the batch up to {now}, it was of {was}"
+                        );
+                        return wrong("S6", text);
+                    }
+                    None if next as usize == self.truth.len() + 1 => {
+                        self.truth.push(*id);
+                        apply(&mut self.model, &self.batches[*id as usize], Index(next));
+                    }
+                    None => {
+                        let end = self.truth.len();
+                        return wrong(
+                            "S6",
+                            format!("{node} commits i{next}; nobody committed what follows i{end}"),
+                        );
+                    }
+                }
+                next += 1;
+            }
+            if *last >= index {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The replica is about to cut its log after `to` (`Effect::Cut`); a crash may come before or after. One that is not in
+    /// sync may lose committed entries so: the primary no longer knows the epochs of old logs, and copies.
+    ///
+    /// # Errors
+    /// S8: a recorded member loses what was acknowledged.
+    pub fn cut(&mut self, node: NodeId, incarnation: Incarnation, to: Position) -> Check {
+        let replica = self.replica(node, incarnation);
+        replica.durable = replica.durable.min(to.index);
+        let member = Member { node, incarnation };
+        let recorded = self.record.as_ref().is_some_and(|record| record.iss.contains(&member));
+        if recorded && to.index < self.acknowledged { self.check_member(member) } else { Ok(()) }
+    }
+
+    /// The store has cut the log (`CutDone`).
+    ///
+    /// # Errors
+    /// S4: the log does not hold that end.
+    pub fn cut_done(&mut self, node: NodeId, incarnation: Incarnation, end: Position, chain: Chain) -> Check {
+        let replica = self.replicas.entry((node, incarnation)).or_default();
+        if !replica.cut(&self.batches, end, chain) && !replica.damaged {
+            return wrong("S4", format!("{node} has cut its log to {end}, where it never was"));
+        }
+        Ok(())
+    }
+
+    /// The store has given up batches that were never durable (before it answers a promise, when its journal is full).
+    ///
+    /// # Errors
+    /// S4: the log does not hold that end. S19: they were durable.
+    pub fn dropped(&mut self, node: NodeId, incarnation: Incarnation, end: Position, chain: Chain) -> Check {
+        let replica = self.replicas.entry((node, incarnation)).or_default();
+        let durable = replica.durable;
+        if end.index < durable {
+            return wrong("S19", format!("{node} drops what follows {end}; {durable} was durable"));
+        }
+        if !replica.cut(&self.batches, end, chain) {
+            return wrong("S4", format!("{node} has dropped its log down to {end}, where it never was"));
+        }
+        Ok(())
+    }
+
+    /// The replica is about to begin an empty log after `at`, as the target of a copy (`Effect::Restart`); a crash may come
+    /// before or after.
+    ///
+    /// # Errors
+    /// S11: `at` is not a committed position.
+    pub fn restart(&mut self, node: NodeId, incarnation: Incarnation, at: Position, chain: Chain) -> Check {
+        if !self.is_true(at, chain) {
+            return wrong("S11", format!("{node} begins a copy at {at}, which nobody has committed"));
+        }
+        let replica = self.replica(node, incarnation);
+        replica.restarting = Some((at, chain));
+        replica.inconsistent = true;
+        Ok(())
+    }
+
+    /// The store has restarted the log (`Restarted`).
+    ///
+    /// # Errors
+    /// S11: it was not asked to.
+    pub fn restarted(&mut self, node: NodeId, incarnation: Incarnation, at: Position) -> Check {
+        let replica = self.replica(node, incarnation);
+        match replica.restarting {
+            Some((asked, chain)) if asked == at => replica.restart(at, chain),
+            _ => return wrong("S11", format!("{node} restarts its log at {at} unasked")),
+        }
+        Ok(())
+    }
+
+    /// The store is consistent and has recorded so (`CopyFinished`). `check_replica` is to follow.
+    pub fn copy_finished(&mut self, node: NodeId, incarnation: Incarnation) {
+        let replica = self.replica(node, incarnation);
+        replica.inconsistent = false;
+        replica.damaged = false;
+    }
+
+    /// An engine has opened the replica: after a format, a crash or an orderly stop. `check_replica` is to follow if it
+    /// is consistent.
+    ///
+    /// # Errors
+    /// S4: the log is none of those that a crash can leave. S6: it claims a commit that did not happen. S19: something durable
+    /// or promised is missing.
+    pub fn recovered(
+        &mut self,
+        node: NodeId,
+        incarnation: Incarnation,
+        promised: Epoch,
+        state: &LogState,
+    ) -> Check {
+        for ((_, other), replica) in
+            self.replicas.range_mut((node, Incarnation(0))..=(node, Incarnation(u64::MAX)))
+        {
+            // R9: one disk content per node.
+            replica.gone = *other != incarnation;
+        }
+        let committed = self.truth.len() as u64;
+        let replica = self.replicas.entry((node, incarnation)).or_default();
+        let (end, chain) = (state.end, state.chain);
+        if !replica.damaged {
+            if promised < replica.promised {
+                return wrong(
+                    "S19",
+                    format!("{node} recovers promise {promised} after {}", replica.promised),
+                );
+            }
+            if state.commit > end.index || state.commit.0 > committed {
+                return wrong(
+                    "S6",
+                    format!(
+                        "{node} recovers commit {} with its end at {end}; i{committed} is committed",
+                        state.commit
+                    ),
+                );
+            }
+        }
+        replica.promised = promised;
+        replica.opened += 1;
+        let durable = replica.durable;
+        let restarted = replica.restarting.take().filter(|at| *at == (end, chain));
+        if let Some((at, chain)) = restarted.filter(|_| state.data == ReplicaData::Inconsistent) {
+            replica.restart(at, chain);
+        } else if !replica.cut(&self.batches, end, chain) {
+            if !replica.damaged {
+                return wrong(
+                    "S4",
+                    format!("{node} recovers a log up to {end}, which is no prefix of what it was given"),
+                );
+            }
+            replica.start = (end, chain);
+            replica.log.clear();
+        } else if end.index < durable && !replica.lied_to {
+            return wrong("S19", format!("{node} recovers a log up to {end}; {durable} was durable"));
+        }
+        replica.durable = end.index;
+        replica.held = replica.held.max(end.index);
+        replica.commit = state.commit;
+        replica.inconsistent = state.data == ReplicaData::Inconsistent;
+        Ok(())
+    }
+
+    /// A fault of the plan has made the disk of this replica lose or change what it had said to be durable. Until a
+    /// copy makes it whole nothing is demanded of it but that it says nothing wrong. Unless the disk `lies` it has to
+    /// notice, and may not open with less than it had.
+    pub fn damaged(&mut self, node: NodeId, incarnation: Incarnation, lies: bool) {
+        let replica = self.replica(node, incarnation);
+        replica.damaged = true;
+        replica.lied_to |= lies;
+    }
+
+    /// The node's disk was replaced by an empty one (R9), or lost.
+    pub fn wiped(&mut self, node: NodeId) {
+        for (_, replica) in self.replicas.range_mut((node, Incarnation(0))..=(node, Incarnation(u64::MAX))) {
+            replica.gone = true;
+        }
+    }
+
+    /// Whether the committed log has a batch that ends there so.
+    fn is_true(&self, at: Position, chain: Chain) -> bool {
+        if at.index == Index(0) {
+            return (at, chain) == (Position::default(), Chain(0));
+        }
+        self.truth.get(at.index.0 as usize - 1).is_some_and(|id| {
+            let known = &self.batches[*id as usize];
+            (known.end, known.chain) == (at, chain)
+        })
+    }
+}
+
+/// Carries out the entry in the flat model.
+fn apply(model: &mut [Vec<Vec<(Index, u64)>>], batch: &Known, index: Index) {
+    let from = batch.writes.partition_point(|(of, ..)| *of < index);
+    for (of, volume, block, value) in &batch.writes[from..] {
+        if *of > index {
+            break;
+        }
+        if let Some(history) = model.get_mut(usize::from(*volume)).and_then(|v| v.get_mut(*block as usize)) {
+            history.push((index, *value));
+        }
+    }
+}

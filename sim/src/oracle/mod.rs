@@ -1,0 +1,118 @@
+//! What must hold in every run, under the ids of `faults.md`. The world tells the oracle what happens; the first violation ends
+//! the run.
+//!
+//! `register.rs` judges what clients see, `log.rs` what replicas hold. [`INVARIANTS`] lists every id and where it is
+//! looked after.
+
+pub mod ha;
+pub mod lease;
+pub mod log;
+pub mod register;
+mod watch;
+
+pub use ha::HaOracle;
+pub use lease::LeaseOracle;
+pub use log::LogOracle;
+pub use register::Registers;
+
+use mainstay_types::{NodeId, ResourceId};
+use std::collections::BTreeMap;
+
+/// Something that must hold does not.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Violation {
+    pub id: &'static str,
+    pub text: String,
+}
+
+/// The safety oracles of one run.
+#[derive(Debug, Default)]
+pub struct Oracle {
+    pub registers: Registers,
+    pub logs: BTreeMap<ResourceId, LogOracle>,
+    pub ha: HaOracle,
+    pub leases: LeaseOracle,
+    /// Replicas that have just been copied, and not yet looked at.
+    pub copied: Vec<(ResourceId, NodeId)>,
+    violation: Option<Violation>,
+    /// True time.
+    now_us: u64,
+}
+
+impl Oracle {
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A resource with volumes of these many blocks.
+    pub fn add_resource(&mut self, resource: ResourceId, volumes: &[u64]) {
+        self.logs.insert(resource, LogOracle::new(resource, volumes));
+    }
+}
+
+/// Every invariant that is named in `faults.md`: its id, what it says, and where it is checked or why it is not.
+pub const INVARIANTS: &[(&str, &str)] = &[
+    (
+        "S1",
+        "an acknowledged write is never lost. Checked: Registers::read_done and final_check; LogOracle::acknowledged",
+    ),
+    (
+        "S2",
+        "each block is a linearizable register; of a request of several blocks each one. Checked: Registers::read_done",
+    ),
+    (
+        "S3",
+        "what was replaced does not come back, however unknown its outcome was. Checked: Registers::read_done",
+    ),
+    (
+        "S4",
+        "what a crash leaves is a prefix of the log. Checked: LogOracle::recovered, appended, cut_done, check_replica",
+    ),
+    (
+        "S5",
+        "what completed before a flush is durable after it. In mode C every acknowledgement is a flush, so it is S1 and S8",
+    ),
+    ("S6", "committed entries agree everywhere and never change. Checked: LogOracle::committed, recovered"),
+    (
+        "S7",
+        "one node makes the entries of an epoch, each once, and the record named it. Checked: LogOracle::sequenced, record",
+    ),
+    (
+        "S8",
+        "each recorded in-sync member holds all that was acknowledged. Checked: LogOracle::acknowledged, record, cut",
+    ),
+    ("S9", "nothing is acknowledged in an older epoch than before. Checked: LogOracle::acknowledged"),
+    (
+        "S10",
+        "reads are fresh. Checked: LeaseOracle, and by its effect: a read that outlived its lease and missed a write is S2",
+    ),
+    (
+        "S11",
+        "a copied replica is as it claims to be. Checked: LogOracle::restart, check_replica after copy_finished, S8 while it copies",
+    ),
+    ("S12", "the version of an extent is never too old. Checked: LogOracle::check_versions"),
+    (
+        "S13",
+        "all replicas hold the same at the same position. Checked: LogOracle::check_replica, each against the model",
+    ),
+    ("S14", "snapshots are equal and do not change. Not checked: there are no snapshots yet"),
+    (
+        "S15",
+        "nothing is trimmed before it is checkpointed. Checked by its effect: LogOracle::recovered, then check_replica; no archive exists yet",
+    ),
+    (
+        "S16",
+        "damage is never returned as data. Checked: Registers::read_done, LogOracle::check_replica: a value that nobody wrote there",
+    ),
+    ("S17", "bounded loss in the weaker modes. Not checked: only mode C exists, and it loses nothing (S1)"),
+    (
+        "S18",
+        "a repeated request changes nothing more. Checked as S2 and S3: a repetition is the same request to Registers",
+    ),
+    (
+        "S19",
+        "versions, epochs, promises and what is durable never go back. Checked: LogOracle::record, promised, recovered",
+    ),
+    ("S20", "decoders never panic and are exact. Not checked here: tests of mainstay-codec"),
+];

@@ -1,0 +1,199 @@
+//! What the world and the engines tell the oracle, passed on to those who judge it. The first violation stays.
+
+use super::{Oracle, Violation};
+use crate::service::Presence;
+use mainstay_codec::{Envelope, LogState, Message};
+use mainstay_ha::Effect as ServiceEffect;
+use mainstay_host::Seen;
+use mainstay_replica::Effect;
+use mainstay_store::Output;
+use mainstay_types::{Epoch, Incarnation, Index, NodeId, ResourceId, ResourceRecord, VolumeId};
+
+impl Oracle {
+    /// True time from now on.
+    pub fn at(&mut self, now_us: u64) {
+        self.now_us = now_us;
+        let check = self.ha.at(now_us);
+        self.judge(check);
+    }
+
+    #[must_use]
+    pub fn violation(&self) -> Option<&Violation> {
+        self.violation.as_ref()
+    }
+
+    pub fn fail(&mut self, violation: Violation) {
+        self.violation.get_or_insert(violation);
+    }
+
+    pub fn judge(&mut self, check: Result<(), Violation>) {
+        if let Err(violation) = check {
+            self.fail(violation);
+        }
+    }
+
+    /// What went through a host.
+    pub fn seen(&mut self, resource: ResourceId, node: NodeId, incarnation: Incarnation, seen: Seen<'_>) {
+        let Some(log) = self.logs.get_mut(&resource) else { return };
+        let check = match seen {
+            Seen::Effect(effect) => match effect {
+                Effect::Append(batch) => log.appended(node, incarnation, batch),
+                Effect::Commit(index) => log.committed(node, incarnation, *index),
+                Effect::Cut(to) => log.cut(node, incarnation, *to),
+                Effect::Restart { at, chain } => log.restart(node, incarnation, *at, *chain),
+                _ => Ok(()),
+            },
+            Seen::Output(output) => match output {
+                Output::Durable { index } => log.durable(node, incarnation, *index),
+                Output::Promised { epoch } => log.promised(node, incarnation, *epoch),
+                Output::CutDone { end, chain } => log.cut_done(node, incarnation, *end, *chain),
+                Output::Restarted { at } => log.restarted(node, incarnation, *at),
+                Output::CopyFinished => {
+                    log.copy_finished(node, incarnation);
+                    self.copied.push((resource, node));
+                    Ok(())
+                }
+                _ => Ok(()),
+            },
+        };
+        if let Err(mut violation) = check {
+            violation.text = format!("{}: {}", crate::words::resource(resource), violation.text);
+            self.fail(violation);
+        }
+    }
+
+    /// A replica has sent this to a primary.
+    pub fn answered(&mut self, node: NodeId, incarnation: Incarnation, envelope: &Envelope) {
+        if let Message::AttachReply(_) | Message::Ack { .. } = envelope.message
+            && let Some(log) = self.logs.get_mut(&envelope.resource)
+        {
+            let check = log.answered(node, incarnation, envelope.epoch);
+            self.judge(check);
+        }
+    }
+
+    /// A primary has completed writes to its clients; all up to `commit` may be among them. `late`:
+    /// its lease had ended by then.
+    pub fn acknowledged(
+        &mut self,
+        resource: ResourceId,
+        node: NodeId,
+        (epoch, late): (Epoch, bool),
+        commit: Index,
+    ) {
+        if let Some(log) = self.logs.get_mut(&resource) {
+            let check = log.acknowledged(node, epoch, late, commit);
+            self.judge(check);
+        }
+    }
+
+    pub fn record(&mut self, record: &ResourceRecord) {
+        if let Some(log) = self.logs.get_mut(&record.resource) {
+            let check = log.record(record);
+            self.judge(check);
+        }
+    }
+
+    pub fn recovered(
+        &mut self,
+        resource: ResourceId,
+        node: NodeId,
+        incarnation: Incarnation,
+        state: &LogState,
+        promised: Epoch,
+    ) {
+        if let Some(log) = self.logs.get_mut(&resource) {
+            let check = log.recovered(node, incarnation, promised, state);
+            self.judge(check);
+        }
+    }
+
+    /// The disk of a replica has lost something, or may have.
+    pub fn damaged(&mut self, resource: ResourceId, node: NodeId, incarnation: Incarnation, lies: bool) {
+        if let Some(log) = self.logs.get_mut(&resource) {
+            log.damaged(node, incarnation, lies);
+        }
+    }
+
+    pub fn wiped(&mut self, resource: ResourceId, node: NodeId) {
+        if let Some(log) = self.logs.get_mut(&resource) {
+            log.wiped(node);
+        }
+    }
+
+    /// S4, S13: compares what a replica holds with the log at `applied`.
+    pub fn check_replica(
+        &mut self,
+        resource: ResourceId,
+        node: NodeId,
+        incarnation: Incarnation,
+        applied: Index,
+        whole: bool,
+        read: &mut dyn FnMut(VolumeId, u64) -> Option<u64>,
+    ) {
+        if let Some(log) = self.logs.get_mut(&resource) {
+            let check = log.check_replica(node, incarnation, applied, whole, read);
+            self.judge(check);
+        }
+    }
+
+    /// S12: compares the versions of a replica's extents with the log at `applied`.
+    pub fn check_versions(
+        &mut self,
+        resource: ResourceId,
+        node: NodeId,
+        incarnation: Incarnation,
+        applied: Index,
+        version_of: &mut dyn FnMut(VolumeId, u32) -> Index,
+    ) {
+        if let Some(log) = self.logs.get_mut(&resource) {
+            let check = log.check_versions(node, incarnation, applied, version_of);
+            self.judge(check);
+        }
+    }
+
+    // Services and leases.
+
+    /// The lease of a node ends at this true time.
+    pub fn lease(&mut self, node: NodeId, until_us: u64, alive: bool) {
+        let check = self.leases.lease(self.now_us, node, until_us, alive);
+        self.judge(check);
+    }
+
+    /// `by` proposes that `dead` counts as dead.
+    pub fn declared_dead(&mut self, by: NodeId, dead: NodeId) {
+        let check = self.leases.declared_dead(self.now_us, by, dead);
+        self.judge(check);
+    }
+
+    /// Another node is primary because the old one counts as dead.
+    pub fn promoted(&mut self, resource: ResourceId, old: NodeId, new: NodeId) {
+        let check = self.leases.promoted(self.now_us, resource, old, new);
+        self.judge(check);
+    }
+
+    pub fn read_completed(&mut self, node: NodeId) {
+        let check = self.leases.read_completed(self.now_us, node);
+        self.judge(check);
+    }
+
+    pub fn role(&mut self, node: NodeId, resource: ResourceId, epoch: Epoch, serving: bool) {
+        self.ha.role(self.now_us, node, resource, epoch, serving);
+    }
+
+    /// A step of a service on `node` begins.
+    pub fn step(&mut self, node: NodeId, resource: ResourceId, effect: &ServiceEffect) {
+        let check = self.ha.step(self.now_us, node, resource, effect);
+        self.judge(check);
+    }
+
+    pub fn presence(&mut self, node: NodeId, resource: ResourceId, presence: Presence) {
+        let check = self.ha.observe(self.now_us, node, resource, presence);
+        self.judge(check);
+    }
+
+    /// The engine or the whole machine is gone.
+    pub fn stopped(&mut self, node: NodeId) {
+        self.ha.stopped(node);
+    }
+}

@@ -1,0 +1,238 @@
+//! A run before it happens: the shape of the cluster and everything that is done to it from outside. A plan is data, made
+//! from a seed (`swarm.rs`) or written by hand, and can be made smaller (`shrink.rs`). The same plan gives the same run.
+
+use mainstay_types::NodeId;
+
+/// See the top of this file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// Feeds every random stream of the run that is not in the plan: latencies, which sectors a crash leaves.
+    pub seed: u64,
+    pub shape: Shape,
+    /// Ordered by time.
+    pub steps: Vec<Step>,
+    /// True time at which faults stop: everything is healed and must converge (L1 to L7), in milliseconds.
+    pub heal_at_ms: u64,
+    /// Damage that no system survives is among the steps: the only right end is a clear stop or correct data.
+    pub unsurvivable: bool,
+}
+
+/// What the cluster is made of. Nodes are n1, n2, ...; all are voters.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Shape {
+    /// 1 to 5 (or more, with witnesses).
+    pub nodes: u32,
+    /// One for each resource.
+    pub resources: Vec<ResourceShape>,
+    /// Rate of each node's clock, in parts per million of deviation: -10_000 to 10_000.
+    pub clock_ppm: Vec<i64>,
+    pub lease_ms: u64,
+    pub heartbeat_ms: u64,
+    pub margin_ms: u64,
+    /// Mean one-way latency of the network, in microseconds.
+    pub latency_us: u64,
+    /// Mean time of a durable disk write, in microseconds.
+    pub disk_us: u64,
+    /// Share of agents' datagrams that are lost, duplicated, late beyond order; per mille each.
+    pub datagram_loss: u64,
+    pub datagram_duplicate: u64,
+    pub datagram_late: u64,
+    /// Share of proposals to the control plane that are lost before, or whose outcome is delayed; per mille.
+    pub proposal_loss: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ResourceShape {
+    /// Nodes that hold a replica, by number from 1.
+    pub replicas: Vec<u32>,
+    /// Blocks of each volume.
+    pub volumes: Vec<u64>,
+    /// Journal size in blocks; a batch of one block takes two.
+    pub journal_blocks: u64,
+    /// With a service on top: mount, one process, an address.
+    pub service: bool,
+    /// Overlay bytes at which destaging starts, in blocks.
+    pub destage_start_blocks: u64,
+    /// Payload kept in memory, in blocks; beyond it is read from the journal.
+    pub memory_blocks: u64,
+    /// What a peer may have unacknowledged, in blocks.
+    pub window_blocks: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// True time since the beginning.
+    pub at_ms: u64,
+    pub action: Action,
+}
+
+/// Resource numbers count from 0, in the order of the shape. Blocks are 4096 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    Client { resource: usize, op: ClientOp },
+    Fault(Fault),
+    Operator(Operator),
+}
+
+/// Sent to every device of the resource that exists at that moment; there should be one at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ClientOp {
+    Write { volume: u16, block: u64, blocks: u64 },
+    Read { volume: u16, block: u64, blocks: u64 },
+    Discard { volume: u16, block: u64, blocks: u64 },
+    WriteZeroes { volume: u16, block: u64, blocks: u64 },
+    Flush,
+}
+
+/// Whom a fault hits, decided when it happens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target {
+    Node(NodeId),
+    /// The primary of resource number n, as the control plane has it.
+    Primary(usize),
+    /// Some other replica of resource number n; the second number chooses which.
+    Secondary(usize, u64),
+    /// The leader of the control plane.
+    Leader,
+}
+
+/// Ids are those of `faults.md`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// F25, F1: every process is gone at once; of what was not flushed any subset of sectors stays.
+    PowerCut(Target),
+    /// The machine runs again.
+    PowerOn(Target),
+    PowerCutAll,
+    PowerOnAll,
+    /// F21: kill -9; it is started again at once, or by `StartEngine`.
+    KillEngine {
+        target: Target,
+        restart_after_ms: u64,
+    },
+    KillAgent {
+        target: Target,
+        restart_after_ms: u64,
+    },
+    /// F24: SIGSTOP or a VM pause; clocks go on.
+    PauseMachine {
+        target: Target,
+        ms: u64,
+    },
+    PauseEngine {
+        target: Target,
+        ms: u64,
+    },
+    PauseAgent {
+        target: Target,
+        ms: u64,
+    },
+    /// F33: both directions, engines and agents.
+    Cut(Target, Target),
+    /// F33: only agents, or only engines, of both nodes.
+    CutAgents(Target, Target),
+    CutEngines(Target, Target),
+    /// F34: what the first sends does not reach the second; the connection stays.
+    CutOneWay(Target, Target),
+    Isolate(Target),
+    /// The nodes whose bit is set (bit 0 is n1) on one side, the rest on the other.
+    Partition(u64),
+    /// All cuts end.
+    Heal,
+    /// F36: everything between the two takes this many times longer until `Heal`.
+    SlowLink {
+        a: Target,
+        b: Target,
+        factor: u64,
+    },
+    /// F38: the engines' connection breaks, in the middle of a frame.
+    Reset(Target, Target),
+    /// F37: one bit of the next frame that the first sends to the second is wrong.
+    CorruptFrame(Target, Target),
+    Disk {
+        target: Target,
+        resource: usize,
+        fault: DiskFault,
+    },
+    /// F46: another voter leads, now.
+    LeaderChange,
+    /// F47: what is on its way to the control plane's log gets lost, or is applied with its answer lost.
+    LoseProposals,
+    /// F48: the node's control state is given to it whole, by a snapshot, the next time it lags.
+    Snapshot(Target),
+    Service {
+        target: Target,
+        resource: usize,
+        fault: ServiceFault,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DiskFault {
+    /// F14: every operation takes this many times longer; 1 ends it.
+    Slow {
+        factor: u64,
+    },
+    /// F14: what is in flight now completes only after this time.
+    Stall {
+        ms: u64,
+    },
+    /// F7, F8, F6: the next write, flush or read fails.
+    WriteError,
+    FlushError,
+    ReadError,
+    /// F12, F11: every operation fails from now on.
+    Vanish,
+    /// F16: one copy of the superblock is damaged at rest.
+    RotSuperblock {
+        copy: u64,
+    },
+    /// F16, unsurvivable for this replica: all copies.
+    RotSuperblocks,
+    /// F5: a bit of a journal record that is still needed flips at rest; `pick` chooses it.
+    RotJournal {
+        pick: u64,
+    },
+    /// F5: a bit of the version table flips at rest.
+    RotVersions {
+        pick: u64,
+    },
+    /// F5: a bit of a volume flips at rest.
+    RotVolume {
+        pick: u64,
+    },
+    /// F2: the next durable write is acknowledged and never persisted.
+    LostWrite,
+    /// F3: the next write lands elsewhere.
+    Misdirect,
+    /// F4: the next read gets what was there before the last write.
+    StaleRead,
+    /// F9: flushes and durable writes are acknowledged from a cache until the next power cut.
+    LyingFlush,
+    /// F15: at the next start the disk is what it was when this was said.
+    KeepImage,
+    OldImage,
+    /// R9: the node is stopped, its disk replaced by an empty one, and started.
+    Replace,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ServiceFault {
+    /// F59: does not stop on the signal.
+    IgnoreStop,
+    /// F60: the next step hangs until its time is over.
+    Hang,
+    /// F62, F65: starting fails on this node until `Well`.
+    FailStart,
+    /// F63: taking the address away fails once.
+    KeepAddress,
+    /// F65: the process ends by itself.
+    Dies,
+    Well,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operator {
+    /// The service of resource number n is to run on another replica's node; the number chooses which.
+    Move { resource: usize, pick: u64 },
+}

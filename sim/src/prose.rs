@@ -1,0 +1,316 @@
+//! Plans in words: for the top of an explained run, and for the lines of a trace that say what was done.
+
+use crate::plan::{Action, ClientOp, DiskFault, Fault, Operator, Plan, ServiceFault, Target};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// Client steps are listed one by one up to this many, and counted beyond it.
+const CLIENT_STEPS_MAX: usize = 40;
+
+/// The plan as a page of text, every line ended.
+#[must_use]
+pub fn plan(plan: &Plan) -> String {
+    let shape = &plan.shape;
+    let mut text = format!(
+        "Seed {}: {} with {}.\n",
+        plan.seed,
+        count(shape.nodes.into(), "node"),
+        count(shape.resources.len() as u64, "resource")
+    );
+    for (number, resource) in shape.resources.iter().enumerate() {
+        let nodes: Vec<_> = resource.replicas.iter().map(|node| format!("n{node}")).collect();
+        let sizes: Vec<_> = resource.volumes.iter().map(u64::to_string).collect();
+        let _ = writeln!(
+            text,
+            "r{number} has its replicas on {}, volumes of {} blocks, a journal of {}{}.",
+            list(&nodes),
+            list(&sizes),
+            resource.journal_blocks,
+            if resource.service { format!(", and the service s{number} on top") } else { String::new() },
+        );
+    }
+    let _ = writeln!(
+        text,
+        "Leases last {} ms, heartbeats come every {} ms, the margin is {} ms. A message takes about {} µs, a durable write {} µs.",
+        shape.lease_ms, shape.heartbeat_ms, shape.margin_ms, shape.latency_us, shape.disk_us
+    );
+    if shape.clock_ppm.iter().any(|ppm| *ppm != 0) {
+        let clocks: Vec<_> =
+            shape.clock_ppm.iter().zip(1..).map(|(ppm, node)| format!("n{node} {ppm:+}")).collect();
+        let _ = writeln!(text, "Clocks are off, in parts per million: {}.", clocks.join(", "));
+    }
+    let shares = [
+        (shape.datagram_loss, "of the agents' datagrams are lost"),
+        (shape.datagram_duplicate, "come twice"),
+        (shape.datagram_late, "come late"),
+        (shape.proposal_loss, "of the proposals to the control plane are lost or stay unknown"),
+    ];
+    let shares: Vec<_> =
+        shares.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} per mille {what}")).collect();
+    if !shares.is_empty() {
+        let _ = writeln!(text, "{}.", capital(&list(&shares)));
+    }
+    if plan.unsurvivable {
+        text.push_str(
+            "There is damage that nobody survives: the only right end is correct data or a clear stop.\n",
+        );
+    }
+    steps(plan, &mut text);
+    let _ =
+        writeln!(text, "At {} faults end: everything is healed and must converge.", seconds(plan.heal_at_ms));
+    text
+}
+
+fn steps(plan: &Plan, text: &mut String) {
+    let is_client = |action: &Action| matches!(action, Action::Client { .. });
+    let clients = plan.steps.iter().filter(|step| is_client(&step.action)).count();
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    text.push('\n');
+    for step in &plan.steps {
+        match &step.action {
+            Action::Client { op, .. } if clients > CLIENT_STEPS_MAX => {
+                *counts.entry(verb(op)).or_default() += 1
+            }
+            action => {
+                let _ = writeln!(text, "  {:>9}  {}", seconds(step.at_ms), capital(&self::action(action)));
+            }
+        }
+    }
+    if !counts.is_empty() {
+        let texts: Vec<_> = counts.into_iter().map(|(verb, n)| count(n, verb)).collect();
+        let _ = writeln!(text, "  all along  {}", list(&texts));
+    }
+    text.push('\n');
+}
+
+/// What is done, in words, without a capital and without a full stop.
+#[must_use]
+pub fn action(action: &Action) -> String {
+    match action {
+        Action::Client { resource, op } => format!("clients of r{resource}: {}", client_op(op)),
+        Action::Operator(Operator::Move { resource, pick }) => {
+            format!("the operator moves s{resource} (choice {pick})")
+        }
+        Action::Fault(fault) => self::fault(fault),
+    }
+}
+
+/// What a client asks for.
+#[must_use]
+pub fn client_op(op: &ClientOp) -> String {
+    match *op {
+        ClientOp::Flush => "flush".into(),
+        ClientOp::Write { volume, block, blocks }
+        | ClientOp::Read { volume, block, blocks }
+        | ClientOp::Discard { volume, block, blocks }
+        | ClientOp::WriteZeroes { volume, block, blocks } => {
+            let verb = verb(op);
+            if blocks == 1 {
+                format!("{verb} block {block} of v{volume}")
+            } else {
+                format!("{verb} blocks {block} to {} of v{volume}", block + blocks - 1)
+            }
+        }
+    }
+}
+
+fn verb(op: &ClientOp) -> &'static str {
+    match op {
+        ClientOp::Write { .. } => "write",
+        ClientOp::Read { .. } => "read",
+        ClientOp::Discard { .. } => "discard",
+        ClientOp::WriteZeroes { .. } => "zero",
+        ClientOp::Flush => "flush",
+    }
+}
+
+/// What breaks.
+#[must_use]
+pub fn fault(fault: &Fault) -> String {
+    let restarted = |ms: u64| {
+        if ms == 0 { "started again at once".into() } else { format!("started again after {}", length(ms)) }
+    };
+    match *fault {
+        Fault::PowerCut(at) => format!("the power of {} is cut", target(at)),
+        Fault::PowerOn(at) => format!("{} gets power", target(at)),
+        Fault::PowerCutAll => "the power of all is cut".into(),
+        Fault::PowerOnAll => "all get power".into(),
+        Fault::KillEngine { target: at, restart_after_ms } => {
+            format!("the engine of {} is killed, and {}", target(at), restarted(restart_after_ms))
+        }
+        Fault::KillAgent { target: at, restart_after_ms } => {
+            format!("the agent of {} is killed, and {}", target(at), restarted(restart_after_ms))
+        }
+        Fault::PauseMachine { target: at, ms } => format!("{} stands still for {}", target(at), length(ms)),
+        Fault::PauseEngine { target: at, ms } => {
+            format!("the engine of {} stands still for {}", target(at), length(ms))
+        }
+        Fault::PauseAgent { target: at, ms } => {
+            format!("the agent of {} stands still for {}", target(at), length(ms))
+        }
+        Fault::Cut(a, b) => format!("{} and {} are cut off from each other", target(a), target(b)),
+        Fault::CutAgents(a, b) => {
+            format!("the agents of {} and {} are cut off from each other", target(a), target(b))
+        }
+        Fault::CutEngines(a, b) => {
+            format!("the engines of {} and {} are cut off from each other", target(a), target(b))
+        }
+        Fault::CutOneWay(a, b) => format!("nothing from {} reaches {}", target(a), target(b)),
+        Fault::Isolate(at) => format!("{} is cut off from all", target(at)),
+        Fault::Partition(side) => {
+            let nodes: Vec<_> =
+                (0..64).filter(|bit| side >> bit & 1 == 1).map(|bit| format!("n{}", bit + 1)).collect();
+            if nodes.is_empty() {
+                "a partition with nobody on one side".into()
+            } else {
+                format!("{} and the rest are cut off from each other", list(&nodes))
+            }
+        }
+        Fault::Heal => "the network is whole again".into(),
+        Fault::SlowLink { a, b, factor } => {
+            format!("everything between {} and {} takes {factor} times longer", target(a), target(b))
+        }
+        Fault::Reset(a, b) => format!("the connection of {} and {} breaks", target(a), target(b)),
+        Fault::CorruptFrame(a, b) => {
+            format!("a bit of the next frame from {} to {} flips", target(a), target(b))
+        }
+        Fault::Disk { target: at, resource, fault } => {
+            format!("disk of r{resource} on {}: {}", target(at), disk_fault(fault))
+        }
+        Fault::LeaderChange => "another node leads the control plane".into(),
+        Fault::LoseProposals => "proposals under way to the control plane get lost or stay unknown".into(),
+        Fault::Snapshot(at) => format!("{} gets the control plane's state whole", target(at)),
+        Fault::Service { target: at, resource, fault } => {
+            format!("s{resource} on {}: {}", target(at), service_fault(fault))
+        }
+    }
+}
+
+fn disk_fault(fault: DiskFault) -> String {
+    match fault {
+        DiskFault::Slow { factor: 1 } => "is as fast as before".into(),
+        DiskFault::Slow { factor } => format!("takes {factor} times longer"),
+        DiskFault::Stall { ms } => format!("stands still for {}", length(ms)),
+        DiskFault::WriteError => "the next write fails".into(),
+        DiskFault::FlushError => "the next flush fails".into(),
+        DiskFault::ReadError => "the next read fails".into(),
+        DiskFault::Vanish => "is gone".into(),
+        DiskFault::RotSuperblock { copy } => format!("copy {copy} of the superblock rots"),
+        DiskFault::RotSuperblocks => "all copies of the superblock rot".into(),
+        DiskFault::RotJournal { .. } => "a record of the journal rots".into(),
+        DiskFault::RotVersions { .. } => "the version table rots".into(),
+        DiskFault::RotVolume { .. } => "a block of a volume rots".into(),
+        DiskFault::LostWrite => "the next durable write is acknowledged and lost".into(),
+        DiskFault::Misdirect => "the next write lands elsewhere".into(),
+        DiskFault::StaleRead => "the next read gives what was there before".into(),
+        DiskFault::LyingFlush => "acknowledges from a cache until the next power cut".into(),
+        DiskFault::KeepImage => "an image of it is kept".into(),
+        DiskFault::OldImage => "is the kept image at the next start".into(),
+        DiskFault::Replace => "is replaced by an empty one".into(),
+    }
+}
+
+fn service_fault(fault: ServiceFault) -> &'static str {
+    match fault {
+        ServiceFault::IgnoreStop => "ignores the stop signal",
+        ServiceFault::Hang => "the next step hangs",
+        ServiceFault::FailStart => "does not start",
+        ServiceFault::KeepAddress => "the address cannot be taken away once",
+        ServiceFault::Dies => "its process ends",
+        ServiceFault::Well => "is well again",
+    }
+}
+
+/// Who is meant, in words.
+#[must_use]
+pub fn target(target: Target) -> String {
+    match target {
+        Target::Node(node) => node.to_string(),
+        Target::Primary(resource) => format!("the primary of r{resource}"),
+        Target::Secondary(resource, pick) => format!("a secondary of r{resource} (choice {pick})"),
+        Target::Leader => "the control plane's leader".into(),
+    }
+}
+
+fn seconds(ms: u64) -> String {
+    format!("{}.{:03} s", ms / 1000, ms % 1000)
+}
+
+fn length(ms: u64) -> String {
+    if ms < 1000 { format!("{ms} ms") } else { seconds(ms) }
+}
+
+fn count(n: u64, what: &str) -> String {
+    let ending = match n {
+        1 => "",
+        _ if what.ends_with("sh") => "es",
+        _ => "s",
+    };
+    format!("{n} {what}{ending}")
+}
+
+fn list(of: &[String]) -> String {
+    match of {
+        [] => "none".into(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
+
+/// With a capital, unless it begins with a name such as n1, r0 or s0.
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    let Some(first) = chars.next() else { return String::new() };
+    if matches!(first, 'n' | 'r' | 's') && chars.clone().next().is_some_and(|next| next.is_ascii_digit()) {
+        return text.to_owned();
+    }
+    first.to_uppercase().chain(chars).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Step;
+    use crate::swarm;
+    use mainstay_types::NodeId;
+
+    #[test]
+    fn a_plan_is_told_in_full() {
+        let mut made = swarm::plan(7);
+        made.steps = vec![
+            Step { at_ms: 1500, action: Action::Fault(Fault::PowerCut(Target::Primary(0))) },
+            Step {
+                at_ms: 1500,
+                action: Action::Client {
+                    resource: 0,
+                    op: ClientOp::Write { volume: 1, block: 3, blocks: 2 },
+                },
+            },
+            Step { at_ms: 12_034, action: Action::Fault(Fault::Partition(0b101)) },
+            Step {
+                at_ms: 13_000,
+                action: Action::Fault(Fault::KillAgent {
+                    target: Target::Node(NodeId(2)),
+                    restart_after_ms: 30,
+                }),
+            },
+        ];
+        let text = plan(&made);
+        for line in [
+            "    1.500 s  The power of the primary of r0 is cut",
+            "    1.500 s  Clients of r0: write blocks 3 to 4 of v1",
+            "   12.034 s  n1 and n3 and the rest are cut off from each other",
+            "   13.000 s  The agent of n2 is killed, and started again after 30 ms",
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn many_client_steps_are_counted() {
+        let made = swarm::plan(1);
+        let text = plan(&made);
+        assert!(text.contains("all along") && text.contains(" writes") && !text.contains("flushs"), "{text}");
+        assert!(text.lines().count() < made.steps.len());
+    }
+}

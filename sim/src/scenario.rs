@@ -1,0 +1,457 @@
+//! Stories about a cluster, told in a few lines. Every step runs until what it says is so, or panics with what is not.
+//!
+//! ```
+//! use mainstay_sim::scenario::Scenario;
+//! let mut sim = Scenario::three();
+//! sim.write(7);
+//! sim.power_cut(1);
+//! sim.expect_primary_within_ms(2, 8_000);
+//! sim.write(7);
+//! sim.settle();
+//! ```
+
+use crate::plan::{Action, ClientOp, DiskFault, Fault, Operator};
+use crate::plan::{Plan, ResourceShape, ServiceFault, Shape, Target};
+use crate::world::{World, resource_id};
+use mainstay_control::state::ServicePhase;
+use mainstay_replica::PeerState;
+use mainstay_types::{BLOCK_BYTES, NodeId, ResourceRecord};
+
+/// See the top of this file. Nodes are numbers from 1; the resource is number 0 unless said otherwise.
+pub struct Scenario {
+    pub world: World,
+}
+
+impl Shape {
+    /// `nodes` nodes with one resource on the first `replicas` of them, a service on top if asked for.
+    #[must_use]
+    pub fn small(nodes: u32, replicas: u32, service: bool) -> Self {
+        Self {
+            nodes,
+            resources: vec![ResourceShape {
+                replicas: (1..=replicas).collect(),
+                volumes: vec![1024, 512],
+                journal_blocks: 64,
+                service,
+                destage_start_blocks: 8,
+                memory_blocks: 16,
+                window_blocks: 32,
+            }],
+            clock_ppm: vec![0; nodes as usize],
+            lease_ms: 2000,
+            heartbeat_ms: 200,
+            margin_ms: 50,
+            latency_us: 200,
+            disk_us: 300,
+            datagram_loss: 0,
+            datagram_duplicate: 0,
+            datagram_late: 0,
+            proposal_loss: 0,
+        }
+    }
+}
+
+/// The node with this number.
+#[must_use]
+pub fn n(node: u32) -> Target {
+    Target::Node(NodeId(node))
+}
+
+impl Scenario {
+    /// Runs until the resource is served for the first time, by a primary whose in-sync set has all replicas.
+    ///
+    /// # Panics
+    /// When it is not within 20 simulated seconds.
+    #[must_use]
+    pub fn new(shape: Shape, seed: u64) -> Self {
+        let plan = Plan { seed, shape, steps: Vec::new(), heal_at_ms: 0, unsurvivable: false };
+        let mut scenario = Self { world: World::new(plan, true) };
+        scenario.world.show_messages();
+        scenario.until("the resource is served", 20_000, |world| {
+            !world.devices(0).is_empty() && iss(world).len() == world.plan.shape.resources[0].replicas.len()
+        });
+        scenario
+    }
+
+    #[must_use]
+    pub fn three() -> Self {
+        Self::new(Shape::small(3, 3, false), 1)
+    }
+
+    /// Two replicas and a witness.
+    #[must_use]
+    pub fn two_and_a_witness() -> Self {
+        Self::new(Shape::small(3, 2, false), 1)
+    }
+
+    /// Three replicas with a service on top, which runs.
+    #[must_use]
+    pub fn with_service() -> Self {
+        let mut scenario = Self::new(Shape::small(3, 3, true), 1);
+        let [primary, ..] = scenario.cast();
+        scenario.expect_service_on_within_ms(primary, 10_000);
+        scenario
+    }
+
+    /// Three replicas whose journals have so few blocks.
+    #[must_use]
+    pub fn small_journal(blocks: u64, seed: u64) -> Self {
+        let mut shape = Shape::small(3, 3, false);
+        shape.resources[0].journal_blocks = blocks;
+        Self::new(shape, seed)
+    }
+
+    /// The same, and nothing is destaged before it has to be.
+    #[must_use]
+    pub fn lazy_journal(blocks: u64, seed: u64) -> Self {
+        let mut shape = Shape::small(3, 3, false);
+        shape.resources[0].journal_blocks = blocks;
+        shape.resources[0].destage_start_blocks = 2 * blocks;
+        Self::new(shape, seed)
+    }
+
+    /// Who plays in the story: the primary, then the other replicas, then nodes without one, each by number. Of three nodes.
+    ///
+    /// # Panics
+    /// When there is no primary, or there are not three nodes.
+    #[must_use]
+    pub fn cast(&self) -> [u32; 3] {
+        let primary = self.primary().expect("somebody is primary");
+        let replicas = &self.world.plan.shape.resources[0].replicas;
+        let mut nodes: Vec<u32> = (1..=self.world.plan.shape.nodes).collect();
+        nodes.sort_by_key(|node| (*node != primary, !replicas.contains(node), *node));
+        nodes.try_into().expect("three nodes")
+    }
+
+    /// Runs until `condition` holds, which is asked after every event.
+    ///
+    /// # Panics
+    /// When it does not within `ms`, or when an oracle finds something wrong; the trace's end is in the message.
+    pub fn until(&mut self, what: &str, ms: u64, condition: impl Fn(&World) -> bool) {
+        let end = self.world.now_us() + ms * 1000;
+        while !condition(&self.world) {
+            let more = self.world.step(end);
+            self.check();
+            if !more {
+                self.fail(&format!("not within {ms} ms: {what}"));
+            }
+        }
+    }
+
+    fn check(&self) {
+        if let Some(violation) = self.world.violation() {
+            self.fail(&format!("{}: {}", violation.id, violation.text));
+        }
+    }
+
+    fn fail(&self, what: &str) -> ! {
+        let lines = self.world.trace().lines();
+        let tail: Vec<String> = lines[lines.len().saturating_sub(40)..]
+            .iter()
+            .map(|line| {
+                let node = line.node.map_or_else(|| "-".to_owned(), |node| node.to_string());
+                format!("{:>10.3} {node:>3} {}", line.at_us as f64 / 1e3, line.text)
+            })
+            .collect();
+        panic!("{what}\n{}", tail.join("\n"));
+    }
+
+    pub fn run_ms(&mut self, ms: u64) {
+        self.run_us(ms * 1000);
+    }
+
+    pub fn run_us(&mut self, us: u64) {
+        self.world.run_until(self.world.now_us() + us);
+        self.check();
+    }
+
+    /// Writes a block through the device and waits for the acknowledgement.
+    pub fn write(&mut self, block: u64) {
+        self.write_blocks(block, 1);
+    }
+
+    /// The same with several blocks in one request.
+    pub fn write_blocks(&mut self, block: u64, blocks: u64) {
+        self.until("there is a device", 15_000, |world| !world.devices(0).is_empty());
+        let before = self.world.acknowledged();
+        self.client(ClientOp::Write { volume: 0, block, blocks });
+        self.until("the write is acknowledged", 15_000, |world| world.acknowledged() > before);
+    }
+
+    /// Writes so many blocks one after the other, each acknowledged before the next; more than a journal holds if wanted.
+    pub fn write_many(&mut self, count: u64) {
+        for block in 0..count {
+            self.write(block);
+        }
+    }
+
+    /// Writes through the device of this node, whoever else still has one.
+    pub fn write_at(&mut self, node: u32, block: u64) {
+        let before = self.world.acknowledged();
+        self.world.ask(NodeId(node), 0, ClientOp::Write { volume: 0, block, blocks: 1 });
+        self.until("the write is acknowledged", 15_000, |world| world.acknowledged() > before);
+    }
+
+    pub fn write_without_waiting(&mut self, block: u64) {
+        self.client(ClientOp::Write { volume: 0, block, blocks: 1 });
+    }
+
+    /// Reads a block, which must succeed; that it is the right content is the oracle's to say.
+    pub fn read(&mut self, block: u64) {
+        self.until("there is a device", 15_000, |world| !world.devices(0).is_empty());
+        let refused = self.world.refused;
+        self.client(ClientOp::Read { volume: 0, block, blocks: 1 });
+        self.until("the read is answered", 15_000, |world| world.asked.values().all(|asked| !asked.read));
+        assert_eq!(self.world.refused, refused, "the read is answered with data");
+    }
+
+    pub fn client(&mut self, op: ClientOp) {
+        for node in self.world.devices(0) {
+            self.world.ask(node, 0, op);
+        }
+    }
+
+    /// For so long no write is acknowledged.
+    pub fn expect_no_acknowledgement_for_ms(&mut self, ms: u64) {
+        let before = self.world.acknowledged();
+        self.run_ms(ms);
+        if self.world.acknowledged() > before {
+            self.fail(&format!("a write is acknowledged within {ms} ms"));
+        }
+    }
+
+    pub fn expect_acknowledged_within_ms(&mut self, ms: u64) {
+        self.until("every request is answered", ms, |world| world.asked.is_empty());
+    }
+
+    /// Requests without an answer.
+    #[must_use]
+    pub fn unanswered(&self) -> usize {
+        self.world.asked.len()
+    }
+
+    /// For so long there is no device anywhere.
+    pub fn expect_nobody_serves_for_ms(&mut self, ms: u64) {
+        for _ in 0..ms / 20 {
+            self.run_ms(20);
+            if let Some(node) = self.world.devices(0).first() {
+                self.fail(&format!("{node} serves, and nobody should"));
+            }
+        }
+    }
+
+    /// Waits until there is no device anywhere.
+    pub fn expect_nobody_serves_within_ms(&mut self, ms: u64) {
+        self.until("nobody serves", ms, |world| world.devices(0).is_empty());
+    }
+
+    /// Does what a plan could do.
+    pub fn fault(&mut self, fault: Fault) {
+        self.world.fault(fault);
+        self.check();
+    }
+
+    pub fn power_cut(&mut self, node: u32) {
+        self.fault(Fault::PowerCut(n(node)));
+    }
+
+    pub fn power_on(&mut self, node: u32) {
+        self.fault(Fault::PowerOn(n(node)));
+    }
+
+    pub fn cut(&mut self, a: u32, b: u32) {
+        self.fault(Fault::Cut(n(a), n(b)));
+    }
+
+    pub fn isolate(&mut self, node: u32) {
+        self.fault(Fault::Isolate(n(node)));
+    }
+
+    pub fn heal(&mut self) {
+        self.fault(Fault::Heal);
+    }
+
+    pub fn kill_engine(&mut self, node: u32) {
+        self.fault(Fault::KillEngine { target: n(node), restart_after_ms: 100 });
+    }
+
+    pub fn kill_agent(&mut self, node: u32) {
+        self.fault(Fault::KillAgent { target: n(node), restart_after_ms: 100 });
+    }
+
+    pub fn pause_machine(&mut self, node: u32, ms: u64) {
+        self.fault(Fault::PauseMachine { target: n(node), ms });
+    }
+
+    pub fn disk(&mut self, node: u32, fault: DiskFault) {
+        self.fault(Fault::Disk { target: n(node), resource: 0, fault });
+    }
+
+    pub fn service(&mut self, node: u32, fault: ServiceFault) {
+        self.fault(Fault::Service { target: n(node), resource: 0, fault });
+    }
+
+    /// The operator wants the service on this node.
+    pub fn move_service(&mut self, to: u32) {
+        let replicas = &self.world.plan.shape.resources[0].replicas;
+        let pick = replicas.iter().position(|node| *node == to).expect("it has a replica") as u64;
+        self.world.act(Action::Operator(Operator::Move { resource: 0, pick }));
+    }
+
+    /// Keeps a replica away for longer than a journal reaches back, and lets it return: it has to be copied.
+    pub fn leave_far_behind(&mut self, node: u32) {
+        self.power_cut(node);
+        for block in 0..80 {
+            self.write(block * 13 % 1024);
+        }
+        self.power_on(node);
+    }
+
+    /// Waits until extents are being copied to this replica.
+    pub fn expect_copy_within_ms(&mut self, node: u32, ms: u64) {
+        self.until(
+            &format!("n{node} is being copied to"),
+            ms,
+            |world| matches!(peer(world, node), Some(PeerState::Copying { done, total }) if done < total),
+        );
+    }
+
+    /// Waits until the primary sees a replica like this.
+    pub fn until_peer(&mut self, node: u32, ms: u64, condition: impl Fn(&PeerState) -> bool) {
+        self.until(&format!("n{node} has got so far"), ms, |world| {
+            peer(world, node).is_some_and(|state| condition(&state))
+        });
+    }
+
+    pub fn until_iss_changes(&mut self, ms: u64) {
+        let before = self.iss();
+        self.until("the in-sync set changes", ms, |world| iss(world) != before);
+    }
+
+    pub fn until_epoch(&mut self, epoch: u64, ms: u64) {
+        self.until(&format!("epoch {epoch} begins"), ms, |world| record(world).epoch.0 >= epoch);
+    }
+
+    /// Waits until another node is primary.
+    pub fn until_primary_is_not(&mut self, node: u32, ms: u64) {
+        self.until(&format!("another node than n{node} is primary"), ms, |world| {
+            record(world).primary.is_some_and(|primary| primary != NodeId(node))
+        });
+    }
+
+    pub fn until_count(&mut self, name: &str, count: u64, ms: u64) {
+        self.until(&format!("{count} times: {name}"), ms, |world| {
+            world.trace().counters().get(name).is_some_and(|found| *found >= count)
+        });
+    }
+
+    /// How often what was injected or seen, under the names of the counters page.
+    #[must_use]
+    pub fn count(&self, name: &str) -> u64 {
+        self.world.trace().counters().get(name).copied().unwrap_or(0)
+    }
+
+    /// Something like this is in the trace, which tells events and messages.
+    pub fn expect_seen(&self, text: &str) {
+        if !self.world.trace().lines().iter().any(|line| line.text.contains(text)) {
+            self.fail(&format!("nowhere in the trace: {text}"));
+        }
+    }
+
+    /// Nothing like this is in the trace.
+    pub fn expect_not_seen(&self, text: &str) {
+        if let Some(line) = self.world.trace().lines().iter().find(|line| line.text.contains(text)) {
+            self.fail(&format!("this should not have happened: {}", line.text));
+        }
+    }
+
+    /// Waits until the journal of this node takes nothing more but an epoch start.
+    pub fn until_journal_is_full(&mut self, node: u32, ms: u64) {
+        self.until(&format!("the journal of n{node} is full"), ms, |world| {
+            let engine = world.machines[&NodeId(node)].engine.as_ref();
+            let hosted = engine.and_then(|engine| engine.hosts.get(&resource_id(0)));
+            hosted.is_some_and(|hosted| hosted.host.store().room() < 2 * BLOCK_BYTES)
+        });
+    }
+
+    /// Deposes leaders of the control plane until this node leads it.
+    pub fn make_leader(&mut self, node: u32) {
+        self.until("somebody leads the control plane", 5_000, |world| {
+            world.node_of(Target::Leader).is_some()
+        });
+        while self.world.node_of(Target::Leader) != Some(NodeId(node)) {
+            self.fault(Fault::LeaderChange);
+        }
+        self.run_ms(200);
+    }
+
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        record(&self.world).epoch.0
+    }
+
+    /// What the operator is told when there is no primary.
+    #[must_use]
+    pub fn stated_failure(&self) -> Option<String> {
+        self.world.state().resources[&resource_id(0)].failure.clone()
+    }
+
+    #[must_use]
+    pub fn primary(&self) -> Option<u32> {
+        record(&self.world).primary.map(|node| node.0)
+    }
+
+    #[must_use]
+    pub fn iss(&self) -> Vec<u32> {
+        iss(&self.world)
+    }
+
+    /// Waits until `node` is primary and its device exists.
+    pub fn expect_primary_within_ms(&mut self, node: u32, ms: u64) {
+        self.until(&format!("n{node} serves"), ms, |world| world.devices(0) == [NodeId(node)]);
+    }
+
+    /// Waits until the in-sync set is this.
+    pub fn expect_iss_within_ms(&mut self, nodes: &[u32], ms: u64) {
+        let want = nodes.to_vec();
+        self.until(&format!("the in-sync set is {want:?}"), ms, |world| iss(world) == want);
+    }
+
+    /// Waits until the service is complete on `node`: process, address, and the control plane knows.
+    pub fn expect_service_on_within_ms(&mut self, node: u32, ms: u64) {
+        self.until(&format!("the service runs on n{node}"), ms, |world| {
+            let presence = world.machines[&NodeId(node)].services.presence("s0");
+            let told = world.state().services["s0"].nodes.get(&NodeId(node));
+            presence.running && presence.address && told.is_some_and(|on| on.phase == ServicePhase::Running)
+        });
+    }
+
+    /// Waits until nothing of the service is left on `node`.
+    pub fn expect_service_gone_within_ms(&mut self, node: u32, ms: u64) {
+        self.until(&format!("nothing of the service is left on n{node}"), ms, |world| {
+            world.machines[&NodeId(node)].services.presence("s0").is_silent()
+        });
+    }
+
+    /// Heals everything and waits until the cluster is whole; then all replicas must be equal and every acknowledged write
+    /// must be there.
+    pub fn settle(&mut self) {
+        self.world.settle();
+        self.check();
+    }
+}
+
+fn record(world: &World) -> &ResourceRecord {
+    &world.state().resources[&resource_id(0)].record
+}
+
+fn iss(world: &World) -> Vec<u32> {
+    record(world).iss.iter().map(|member| member.node.0).collect()
+}
+
+fn peer(world: &World, node: u32) -> Option<PeerState> {
+    let primary = record(world).primary?;
+    let hosted = world.machines[&primary].engine.as_ref()?.hosts.get(&resource_id(0))?;
+    let status = hosted.host.replica().status();
+    status.peers.into_iter().find(|peer| peer.member.node == NodeId(node)).map(|peer| peer.state)
+}

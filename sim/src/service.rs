@@ -1,0 +1,528 @@
+//! What services are made of on one node: a mount, processes, an address. Physics only: the order of steps is decided by
+//! `mainstay_ha`, and carried out by the agent. What is here outlives both and dies with the machine.
+//!
+//! What may be there counts as there (R19): a part is present from the moment at which something begins to make it until
+//! something has truly ended it. How long things take, and how they fail, follows `crates/agent/src/service`.
+//!
+//! Not simulated: a step whose agent was killed in the middle goes on to its end, and a mount or an address that was under
+//! way when the guard acted does not come about afterwards.
+
+use crate::plan::ServiceFault;
+use crate::random::Random;
+use mainstay_ha::{Effect, Step};
+use mainstay_types::NodeId;
+use std::collections::BTreeMap;
+
+const MS: u64 = 1_000;
+/// Three questions with 50 ms for each answer; finding the interface comes on top.
+const PROBE_US: u64 = 150 * MS;
+/// After the signal's patience the runner still has this long, of the time that the machine gives it, to kill.
+const KILL_RESERVE_US: u64 = 10_000 * MS;
+/// How long the runner waits for a killed process to vanish before it says that it cannot be killed.
+const STOP_KILL_PATIENCE_US: u64 = 5_000 * MS;
+const KILL_PATIENCE_US: u64 = 8_000 * MS;
+/// The runner gives a busy mount up this long before the machine does.
+const BUSY_GIVE_UP_US: u64 = 50 * MS;
+/// A process finds its device gone after this time at the latest, if it looks at all.
+const DEVICE_LOST_US_MAX: u64 = 2_000 * MS;
+/// Share of processes that do not look: they go on from their cache until somebody kills them.
+const ZOMBIE_PERMILLE: u64 = 350;
+
+/// What of a service is, or may be, on a node.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Presence {
+    pub mounted: bool,
+    pub running: bool,
+    pub address: bool,
+}
+
+impl Presence {
+    /// Nothing of it is left.
+    #[must_use]
+    pub fn is_silent(self) -> bool {
+        self == Self::default()
+    }
+}
+
+/// The answer to a `Run`, `Undo` or `Kill`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StepResult {
+    pub service: String,
+    pub ticket: u64,
+    pub result: Result<(), String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum MountState {
+    /// Being mounted, or an attempt that failed and was not cleared away.
+    Unsure,
+    Mounted,
+    /// The device went away below it: everything on it fails, and nothing can be mounted over it.
+    Dead,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Mount {
+    /// The `Run` that made it, by its id; an older undo does not end it.
+    since: u64,
+    state: MountState,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Process {
+    since: u64,
+    /// Started, and not merely tried.
+    started: bool,
+    /// Ends by itself as soon as [`Services::exits`] is called.
+    doomed: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Service {
+    mount: Option<Mount>,
+    processes: BTreeMap<usize, Process>,
+    /// `prepare` commands that run, with the `Run` that started each.
+    preparing: BTreeMap<usize, u64>,
+    /// The `Run` that added the address.
+    address: Option<u64>,
+    faults: Faults,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Faults {
+    ignores_stop: bool,
+    fails_start: bool,
+    hangs_next: bool,
+    keeps_address: bool,
+}
+
+/// What a step that is under way does when it ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Act {
+    Run(Step),
+    Undo(Step),
+    Kill,
+}
+
+/// A step that is under way.
+#[derive(Clone, Debug)]
+struct Job {
+    service: String,
+    ticket: u64,
+    act: Act,
+    /// Decided when it began: how it will fail.
+    fails: Option<&'static str>,
+    /// An undo ended it; it can only answer with an error.
+    called_off: bool,
+    /// It never ends by itself.
+    hung: bool,
+}
+
+/// The services of one node.
+#[derive(Clone, Debug)]
+pub struct Services {
+    node: NodeId,
+    random: Random,
+    services: BTreeMap<String, Service>,
+    jobs: BTreeMap<u64, Job>,
+    next_id: u64,
+}
+
+impl Services {
+    #[must_use]
+    pub fn new(node: NodeId, random: Random) -> Self {
+        Self { node, random, services: BTreeMap::new(), jobs: BTreeMap::new(), next_id: 1 }
+    }
+
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Begins what a `Run`, `Undo` or `Kill` asks. `device_ok`: the resource's devices exist and answer on this node.
+    ///
+    /// Gives the microseconds after which [`Self::finish`] is to be called with the id; `None`: it never ends by itself,
+    /// and an undo is what gets rid of it.
+    pub fn start(&mut self, service: &str, effect: &Effect, device_ok: bool) -> (Option<u64>, u64) {
+        let id = self.next_id;
+        self.next_id += 1;
+        let (ticket, act, force, timeout_us) = match *effect {
+            Effect::Run { ticket, step, timeout_ms } => (ticket, Act::Run(step), false, timeout_ms * MS),
+            Effect::Undo { ticket, step, force, timeout_ms } => {
+                (ticket, Act::Undo(step), force, timeout_ms * MS)
+            }
+            Effect::Kill { ticket } => (ticket, Act::Kill, true, KILL_PATIENCE_US),
+            Effect::Persist(_) | Effect::Report(_) => return (None, id),
+        };
+        self.call_off(service, act, force);
+        let blocked = self.is_blocked(service, act, force);
+        let known = entry(&mut self.services, service);
+        // Only what is courteous hangs: SIGKILL and a lazy detach need nobody's consent.
+        let hangs = !force && std::mem::take(&mut known.faults.hangs_next);
+        let (delay, fails) = match act {
+            Act::Run(step) => {
+                begin_run(known, &mut self.random, id, step, device_ok, hangs.then_some(timeout_us))
+            }
+            Act::Undo(_) if blocked => (None, None),
+            Act::Undo(step) => begin_undo(known, &mut self.random, step, force, timeout_us, hangs),
+            Act::Kill => (Some(self.random.around(5 * MS)), None),
+        };
+        self.jobs.insert(
+            id,
+            Job { service: service.to_owned(), ticket, act, fails, called_off: false, hung: delay.is_none() },
+        );
+        (delay, id)
+    }
+
+    /// What was begun under `id`, in words; for traces.
+    #[must_use]
+    pub fn under_way(&self, id: u64) -> String {
+        self.jobs.get(&id).map_or_else(String::new, |job| match &job.act {
+            Act::Run(step) => run_words(step),
+            Act::Undo(step) => undo_words(step),
+            Act::Kill => KILL_WORDS.into(),
+        })
+    }
+
+    /// What was begun under `id` ends now. `elsewhere`: services whose address some other node has. `None`: nobody
+    /// answers; the step was lost with the machine, or waits for something that does not come.
+    pub fn finish(&mut self, id: u64, elsewhere: &[String]) -> Option<StepResult> {
+        let job = self.jobs.remove(&id)?;
+        let known = entry(&mut self.services, &job.service);
+        let result = match (job.act, job.fails) {
+            (Act::Run(_), _) if job.called_off => Err("it was called off".to_owned()),
+            (_, Some(why)) => Err(why.to_owned()),
+            (Act::Run(step), None) => finish_run(known, step, elsewhere.contains(&job.service))?,
+            (Act::Undo(step), None) => {
+                finish_undo(known, id, step);
+                Ok(())
+            }
+            (Act::Kill, None) => {
+                known.processes.retain(|_, process| process.since > id);
+                known.preparing.retain(|_, since| *since > id);
+                Ok(())
+            }
+        };
+        Some(StepResult { service: job.service, ticket: job.ticket, result })
+    }
+
+    /// The engine's guard: the address is gone, the processes are killed, the mount is detached, at once (R19). True when
+    /// a process was ended, of which the agent hears as of one that ended by itself.
+    pub fn silence(&mut self, service: &str) -> bool {
+        let Some(known) = self.services.get_mut(service) else { return false };
+        let killed = known.processes.values().any(|process| process.started);
+        *known = Service { faults: known.faults, ..Service::default() };
+        killed
+    }
+
+    /// The devices below the service fail from now on. Gives the microseconds after which its processes notice and
+    /// [`Self::exits`] is to be called; `None`: there are none, or they go on until they are killed.
+    pub fn device_lost(&mut self, service: &str) -> Option<u64> {
+        let known = self.services.get_mut(service)?;
+        let Some(mount) = &mut known.mount else { return None };
+        if mount.state == MountState::Mounted {
+            mount.state = MountState::Dead;
+        }
+        for job in self.jobs.values_mut() {
+            if job.service == service && job.act == Act::Run(Step::Mount) && job.fails.is_none() {
+                job.fails = Some("cannot read the device: input/output error");
+            }
+        }
+        if !known.processes.values().any(|process| process.started) || self.random.permille(ZOMBIE_PERMILLE) {
+            return None;
+        }
+        for process in known.processes.values_mut() {
+            process.doomed = process.started;
+        }
+        Some(self.random.between(10 * MS, DEVICE_LOST_US_MAX))
+    }
+
+    /// Processes that were to end by themselves do so. True when there was one, of which the agent has to hear. A process
+    /// that was started after the others were doomed is not among them.
+    pub fn exits(&mut self, service: &str) -> bool {
+        let Some(known) = self.services.get_mut(service) else { return false };
+        let before = known.processes.len();
+        known.processes.retain(|_, process| !process.doomed);
+        known.processes.len() < before
+    }
+
+    /// The machine stops. What is wrong with the service on this node stays wrong.
+    pub fn power_cut(&mut self) {
+        self.jobs.clear();
+        for known in self.services.values_mut() {
+            let faults = Faults { hangs_next: false, keeps_address: false, ..known.faults };
+            *known = Service { faults, ..Service::default() };
+        }
+    }
+
+    /// After [`ServiceFault::Dies`] the caller has to call [`Self::exits`], now or later.
+    pub fn inject(&mut self, service: &str, fault: ServiceFault) {
+        let known = entry(&mut self.services, service);
+        match fault {
+            ServiceFault::IgnoreStop => known.faults.ignores_stop = true,
+            ServiceFault::Hang => known.faults.hangs_next = true,
+            ServiceFault::FailStart => known.faults.fails_start = true,
+            ServiceFault::KeepAddress => known.faults.keeps_address = true,
+            ServiceFault::Dies => {
+                for process in known.processes.values_mut() {
+                    process.doomed = process.started;
+                }
+            }
+            ServiceFault::Well => known.faults = Faults::default(),
+        }
+    }
+
+    #[must_use]
+    pub fn presence(&self, service: &str) -> Presence {
+        self.services.get(service).map_or_else(Presence::default, |known| Presence {
+            mounted: known.mount.is_some(),
+            running: !known.processes.is_empty() || !known.preparing.is_empty(),
+            address: known.address.is_some(),
+        })
+    }
+
+    /// An undo first ends the step that it undoes.
+    fn call_off(&mut self, service: &str, by: Act, force: bool) {
+        // What hung is rid of at last; only a mount that hangs is proof against courtesy.
+        let stays = by == Act::Undo(Step::Mount) && !force;
+        self.jobs.retain(|_, job| {
+            let about = match (job.act, by) {
+                (Act::Run(one) | Act::Undo(one), Act::Undo(other)) => one == other,
+                (_, Act::Kill) => ends_with_processes(job.act),
+                _ => false,
+            };
+            !job.hung || job.service != service || !about || stays
+        });
+        for job in self.jobs.values_mut().filter(|job| job.service == service) {
+            let Act::Run(step) = job.act else { continue };
+            job.called_off |= match by {
+                Act::Undo(undone) => undone == step,
+                Act::Kill => ends_with_processes(job.act),
+                Act::Run(_) => false,
+            };
+        }
+    }
+
+    /// A courteous unmount waits for a mount that hangs.
+    fn is_blocked(&self, service: &str, act: Act, force: bool) -> bool {
+        let hung = |job: &Job| job.hung && job.service == service && job.act == Act::Run(Step::Mount);
+        act == Act::Undo(Step::Mount) && !force && self.jobs.values().any(hung)
+    }
+}
+
+fn ends_with_processes(act: Act) -> bool {
+    let (Act::Run(step) | Act::Undo(step)) = act else { return false };
+    matches!(step, Step::Prepare { .. } | Step::StartProcess { .. } | Step::CheckReady { .. })
+}
+
+fn entry<'a>(services: &'a mut BTreeMap<String, Service>, name: &str) -> &'a mut Service {
+    if !services.contains_key(name) {
+        services.insert(name.to_owned(), Service::default());
+    }
+    services.get_mut(name).expect("it was just inserted")
+}
+
+type Begun = (Option<u64>, Option<&'static str>);
+
+/// `hangs`: the step does, and the machine gives it this long.
+fn begin_run(
+    service: &mut Service,
+    random: &mut Random,
+    id: u64,
+    step: Step,
+    device_ok: bool,
+    hangs: Option<u64>,
+) -> Begun {
+    let fails_start = service.faults.fails_start;
+    let (delay, fails) = match step {
+        Step::ProbeAddress => (PROBE_US + random.around(50 * MS), None),
+        Step::Mount => {
+            let fails = match service.mount {
+                Some(Mount { state: MountState::Dead, .. }) => Some("something else is mounted there"),
+                _ if !device_ok => Some("no device"),
+                // F62: some failures show when mounting, some only in the process.
+                _ if fails_start && random.coin() => Some("mounting failed: structure needs cleaning"),
+                _ => None,
+            };
+            let state = match service.mount {
+                Some(mount) if mount.state != MountState::Unsure => mount.state,
+                _ => MountState::Unsure,
+            };
+            service.mount = Some(Mount { since: id, state });
+            (5 * MS + random.around(15 * MS), fails)
+        }
+        Step::Prepare { process } => {
+            service.preparing.insert(process, id);
+            let fails = content_fails(service, device_ok)
+                .or(fails_start.then_some("prepare ended with exit status 1"));
+            (20 * MS + random.around(60 * MS), fails)
+        }
+        Step::StartProcess { process } => {
+            let running = service.processes.get(&process).is_some_and(|known| known.started);
+            if running {
+                // Adopted as it is; an older undo must not be taken for one of this start.
+                if let Some(known) = service.processes.get_mut(&process) {
+                    known.since = id;
+                }
+                (MS, None)
+            } else {
+                let fails = content_fails(service, device_ok)
+                    .or(fails_start.then_some("it ended with exit status 1"));
+                let started = fails.is_none() && hangs.is_none();
+                service.processes.insert(process, Process { since: id, started, doomed: false });
+                (5 * MS + random.around(30 * MS), fails)
+            }
+        }
+        Step::CheckReady { .. } => (15 * MS + random.around(100 * MS), None),
+        Step::AddAddress => {
+            service.address = Some(id);
+            let nothing_else = service.mount.is_none() && service.processes.is_empty();
+            (MS + random.around(3 * MS), (fails_start && nothing_else).then_some("the kernel refused"))
+        }
+    };
+    match (hangs, step) {
+        (None, _) => (Some(delay), fails),
+        // The only step whose time the runner itself watches.
+        (Some(timeout_us), Step::Prepare { .. }) => {
+            (Some(timeout_us + random.around(20 * MS)), Some("it did not finish in time"))
+        }
+        (Some(_), _) => (None, fails),
+    }
+}
+
+/// What a process that needs the file system finds there.
+fn content_fails(service: &Service, device_ok: bool) -> Option<&'static str> {
+    let dead = service.mount.is_some_and(|mount| mount.state == MountState::Dead || !device_ok);
+    dead.then_some("it ended with exit status 1: input/output error")
+}
+
+fn begin_undo(
+    service: &mut Service,
+    random: &mut Random,
+    step: Step,
+    force: bool,
+    timeout_us: u64,
+    hangs: bool,
+) -> Begun {
+    let in_use = !service.processes.is_empty() || !service.preparing.is_empty();
+    match step {
+        Step::ProbeAddress => (Some(random.around(MS)), None),
+        Step::Mount if force => (Some(random.around(2 * MS)), None),
+        Step::Mount if service.mount.is_some() && (hangs || in_use) => (
+            Some(timeout_us.saturating_sub(BUSY_GIVE_UP_US)),
+            Some("unmounting failed: device or resource busy"),
+        ),
+        Step::Mount => (Some(random.around(10 * MS)), None),
+        Step::Prepare { .. } | Step::CheckReady { .. } if hangs => {
+            (Some(KILL_PATIENCE_US), Some("the processes could not be killed; they count as running"))
+        }
+        Step::Prepare { .. } | Step::CheckReady { .. } => (Some(random.around(5 * MS)), None),
+        Step::StartProcess { .. } if force => (Some(random.around(5 * MS)), None),
+        Step::StartProcess { process } => {
+            let patience_us = timeout_us.saturating_sub(KILL_RESERVE_US);
+            if !service.processes.get(&process).is_some_and(|known| known.started) {
+                (Some(random.around(2 * MS)), None)
+            } else if hangs {
+                // F60: not even SIGKILL ends it, for now.
+                let why = "the processes could not be killed; they count as running";
+                (Some(patience_us + STOP_KILL_PATIENCE_US), Some(why))
+            } else if service.faults.ignores_stop {
+                (Some(patience_us + random.around(5 * MS)), None)
+            } else {
+                (Some((20 * MS + random.around(80 * MS)).min(patience_us.max(20 * MS))), None)
+            }
+        }
+        Step::AddAddress if hangs => (None, None),
+        Step::AddAddress => {
+            let keeps = service.address.is_some() && std::mem::take(&mut service.faults.keeps_address);
+            (Some(random.around(2 * MS)), keeps.then_some("the kernel refused to remove the address"))
+        }
+    }
+}
+
+/// The `Run` of `step` has come to its end without a failure of its own.
+fn finish_run(service: &mut Service, step: Step, address_elsewhere: bool) -> Option<Result<(), String>> {
+    match step {
+        Step::ProbeAddress if service.address.is_none() && address_elsewhere => {
+            return Some(Err("the address is in use by another node".into()));
+        }
+        Step::Mount => {
+            if let Some(mount) = &mut service.mount
+                && mount.state == MountState::Unsure
+            {
+                mount.state = MountState::Mounted;
+            }
+        }
+        Step::Prepare { process } => {
+            // Killed by the guard in the middle.
+            if service.preparing.remove(&process).is_none() {
+                return Some(Err("prepare was killed".into()));
+            }
+        }
+        // Repeated for as long as nothing answers; that the process has ended is said elsewhere.
+        Step::CheckReady { process }
+            if !service.processes.get(&process).is_some_and(|known| known.started) =>
+        {
+            return None;
+        }
+        Step::ProbeAddress | Step::StartProcess { .. } | Step::CheckReady { .. } | Step::AddAddress => {}
+    }
+    Some(Ok(()))
+}
+
+/// Ends what was begun before the undo `id`.
+fn finish_undo(service: &mut Service, id: u64, step: Step) {
+    match step {
+        Step::Mount => service.mount = service.mount.filter(|mount| mount.since > id),
+        Step::Prepare { process } => {
+            service.preparing.retain(|known, since| *known != process || *since > id)
+        }
+        Step::StartProcess { process } => {
+            service.processes.retain(|known, state| *known != process || state.since > id);
+        }
+        Step::AddAddress => service.address = service.address.filter(|since| *since > id),
+        Step::ProbeAddress | Step::CheckReady { .. } => {}
+    }
+}
+
+/// An effect in words, for traces.
+#[must_use]
+pub fn words(effect: &Effect) -> String {
+    match effect {
+        Effect::Run { step, .. } => run_words(step),
+        Effect::Undo { step, force: false, .. } => undo_words(step),
+        Effect::Undo { step, force: true, .. } => format!("{} by force", undo_words(step)),
+        Effect::Kill { .. } => KILL_WORDS.into(),
+        Effect::Persist(_) => "note the state".into(),
+        Effect::Report(report) => {
+            format!("{:?} in epoch {}: {}", report.phase, report.epoch.0, report.detail)
+        }
+    }
+}
+
+const KILL_WORDS: &str = "kill all processes";
+
+fn run_words(step: &Step) -> String {
+    match step {
+        Step::ProbeAddress => "ask who has the address".into(),
+        Step::Mount => "mount".into(),
+        Step::Prepare { process } => format!("prepare process {process}"),
+        Step::StartProcess { process } => format!("start process {process}"),
+        Step::CheckReady { process } => format!("wait until process {process} is ready"),
+        Step::AddAddress => "take the address".into(),
+    }
+}
+
+fn undo_words(step: &Step) -> String {
+    match step {
+        Step::ProbeAddress => "stop asking who has the address".into(),
+        Step::Mount => "unmount".into(),
+        Step::Prepare { process } => format!("stop preparing process {process}"),
+        Step::StartProcess { process } => format!("stop process {process}"),
+        Step::CheckReady { process } => format!("stop waiting for process {process}"),
+        Step::AddAddress => "give the address up".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,531 @@
+//! The kinds of faults that `swarm.rs` puts into a plan, each with what follows from it: power comes back, cuts heal, a
+//! damaged disk is replaced. What is still broken when faults end, the healing mends.
+
+use crate::plan::{DiskFault, Fault, Operator, ServiceFault, Target};
+use crate::random::Random;
+use crate::swarm::{Draw, spread};
+use mainstay_types::NodeId;
+
+/// A kind of fault.
+pub struct Kind {
+    /// Names its random stream: a new name is a new plan for every seed that has this kind.
+    pub name: &'static str,
+    /// The mean time between two of them is drawn from here once per run.
+    pub gap_ms: (u64, u64),
+    pub add: fn(&mut Draw, &mut Random, u64),
+}
+
+/// Every kind, in an order that does not matter.
+pub const KINDS: &[Kind] = &[
+    Kind { name: "power cut", gap_ms: (2000, 60_000), add: power_cut },
+    Kind { name: "power cut of all", gap_ms: (5000, 60_000), add: power_cut_of_all },
+    Kind { name: "staggered power cut", gap_ms: (8000, 60_000), add: staggered_power_cut },
+    Kind { name: "reboot loop", gap_ms: (8000, 60_000), add: reboot_loop },
+    Kind { name: "engine killed", gap_ms: (1000, 60_000), add: kill_engine },
+    Kind { name: "agent killed", gap_ms: (1000, 60_000), add: kill_agent },
+    Kind { name: "machine paused", gap_ms: (1000, 60_000), add: pause_machine },
+    Kind { name: "engine paused", gap_ms: (1000, 60_000), add: pause_engine },
+    Kind { name: "agent paused", gap_ms: (1000, 60_000), add: pause_agent },
+    Kind { name: "cut", gap_ms: (1000, 60_000), add: cut },
+    Kind { name: "cut of agents", gap_ms: (1000, 60_000), add: cut_agents },
+    Kind { name: "cut of engines", gap_ms: (1000, 60_000), add: cut_engines },
+    Kind { name: "one-way cut", gap_ms: (1000, 60_000), add: cut_one_way },
+    Kind { name: "isolation", gap_ms: (2000, 60_000), add: isolate },
+    Kind { name: "partition", gap_ms: (2000, 60_000), add: partition },
+    Kind { name: "flapping", gap_ms: (4000, 60_000), add: flap },
+    Kind { name: "slow link", gap_ms: (2000, 60_000), add: slow_link },
+    Kind { name: "reset", gap_ms: (200, 30_000), add: reset },
+    Kind { name: "corrupt frame", gap_ms: (200, 30_000), add: corrupt_frame },
+    Kind { name: "slow disk", gap_ms: (1000, 60_000), add: slow_disk },
+    Kind { name: "stalled disk", gap_ms: (500, 60_000), add: stall_disk },
+    Kind { name: "superblock copy rots", gap_ms: (1000, 60_000), add: rot_superblock },
+    Kind { name: "disk error", gap_ms: (2000, 60_000), add: disk_error },
+    Kind { name: "disk vanishes", gap_ms: (8000, 60_000), add: vanish },
+    Kind { name: "disk rots", gap_ms: (4000, 60_000), add: rot },
+    Kind { name: "disk replaced", gap_ms: (8000, 60_000), add: replace },
+    Kind { name: "copies interrupted", gap_ms: (12_000, 60_000), add: interrupt_copies },
+    Kind { name: "disk replaced unseen", gap_ms: (8000, 60_000), add: replace_unseen },
+    Kind { name: "burst", gap_ms: (2000, 30_000), add: burst },
+    Kind { name: "reads across a pause", gap_ms: (4000, 60_000), add: reads_across_a_pause },
+    Kind { name: "slowest clock isolated", gap_ms: (3000, 30_000), add: isolate_slowest },
+    Kind { name: "unguarded end", gap_ms: (3000, 20_000), add: unguarded_end },
+    Kind { name: "leader change", gap_ms: (200, 30_000), add: leader_change },
+    Kind { name: "proposals lost", gap_ms: (200, 30_000), add: lose_proposals },
+    Kind { name: "snapshot", gap_ms: (500, 60_000), add: snapshot },
+    Kind { name: "service fault", gap_ms: (1000, 60_000), add: service_fault },
+    Kind { name: "move", gap_ms: (2000, 60_000), add: move_service },
+];
+
+/// Damages all replicas of a resource within a short time, in ways that the store notices.
+pub fn ruin(draw: &mut Draw, random: &mut Random, resource: usize) {
+    let start = random.between(draw.from_ms.min(draw.end_ms - 2000), draw.end_ms - 2000);
+    let within = spread(random, 1, 1000);
+    let same = random.coin();
+    let first = damage(random);
+    for node in draw.shape.resources[resource].replicas.clone() {
+        let fault = if same { first } else { damage(random) };
+        draw.disk(start + random.below(within), NodeId(node), resource, fault);
+    }
+    // Most damage at rest shows when the replica is read again.
+    let at = start + within;
+    if random.coin() {
+        draw.fault(at, Fault::PowerCutAll);
+        draw.fault(at + random.between(1, 500), Fault::PowerOnAll);
+    } else {
+        for node in 1..=draw.shape.nodes {
+            let target = Target::Node(NodeId(node));
+            draw.fault(
+                at + random.below(500),
+                Fault::KillEngine { target, restart_after_ms: random.below(500) },
+            );
+        }
+    }
+}
+
+/// Disks that lie (`budget.rs`), each kind on some runs, on any replica.
+pub fn lie(draw: &mut Draw, random: &mut Random) {
+    let mut any = false;
+    for kind in 0..6 {
+        let mut random = random.stream(&format!("lie {kind}"));
+        if !random.permille(300) && (any || kind < 5) {
+            continue;
+        }
+        any = true;
+        for _ in 0..spread(&mut random, 1, 16) {
+            let at = random.between(draw.from_ms, draw.end_ms - 1);
+            let (node, resource) = any_replica(draw, &mut random);
+            let pick = random.next();
+            match kind {
+                0 => draw.disk(at, node, resource, DiskFault::RotVolume { pick }),
+                1 => draw.disk(at, node, resource, DiskFault::LostWrite),
+                2 => draw.disk(at, node, resource, DiskFault::Misdirect),
+                3 => draw.disk(at, node, resource, DiskFault::StaleRead),
+                4 => {
+                    draw.disk(at, node, resource, DiskFault::LyingFlush);
+                    off_and_on(draw, &mut random, at + pick % 5000, node);
+                }
+                _ => {
+                    let old = at + 1 + pick % 10_000;
+                    draw.disk(at, node, resource, DiskFault::KeepImage);
+                    draw.disk(old, node, resource, DiskFault::OldImage);
+                    off_and_on(draw, &mut random, old + 1, node);
+                }
+            }
+        }
+    }
+}
+
+fn node(draw: &Draw, random: &mut Random) -> NodeId {
+    NodeId(random.between(1, u64::from(draw.shape.nodes)) as u32)
+}
+
+fn resource(draw: &Draw, random: &mut Random) -> usize {
+    random.below(draw.shape.resources.len() as u64) as usize
+}
+
+/// A node by number, or by its role.
+fn target(draw: &Draw, random: &mut Random) -> Target {
+    match random.below(6) {
+        0 | 1 => Target::Primary(resource(draw, random)),
+        2 => Target::Secondary(resource(draw, random), random.below(4)),
+        3 => Target::Leader,
+        _ => Target::Node(node(draw, random)),
+    }
+}
+
+/// Two that differ, as far as their names tell.
+fn pair(draw: &Draw, random: &mut Random) -> (Target, Target) {
+    let of = resource(draw, random);
+    match random.below(4) {
+        0 => (Target::Primary(of), Target::Secondary(of, random.below(4))),
+        1 => (Target::Secondary(of, random.below(4)), Target::Primary(of)),
+        2 => (Target::Leader, Target::Node(node(draw, random))),
+        _ => {
+            let a = node(draw, random);
+            let others = u64::from(draw.shape.nodes).saturating_sub(1).max(1);
+            let b = NodeId(1 + (a.0 - 1 + random.between(1, others) as u32) % draw.shape.nodes);
+            (Target::Node(a), Target::Node(b))
+        }
+    }
+}
+
+fn any_replica(draw: &Draw, random: &mut Random) -> (NodeId, usize) {
+    let resource = resource(draw, random);
+    let replicas = &draw.shape.resources[resource].replicas;
+    (NodeId(replicas[random.below(replicas.len() as u64) as usize]), resource)
+}
+
+/// The replica of some resource that may be damaged.
+fn victim(draw: &Draw, random: &mut Random) -> Option<(NodeId, usize)> {
+    let resource = resource(draw, random);
+    draw.victims[resource].map(|node| (node, resource))
+}
+
+/// Damage that the store notices, now or when it reads again.
+fn damage(random: &mut Random) -> DiskFault {
+    match random.below(5) {
+        0 => DiskFault::Vanish,
+        1 => DiskFault::RotSuperblocks,
+        2 => DiskFault::RotJournal { pick: random.next() },
+        3 => DiskFault::RotVersions { pick: random.next() },
+        _ => DiskFault::Replace,
+    }
+}
+
+fn off_and_on(draw: &mut Draw, random: &mut Random, at: u64, node: NodeId) {
+    draw.fault(at, Fault::PowerCut(Target::Node(node)));
+    draw.fault(at + spread(random, 1, 8000), Fault::PowerOn(Target::Node(node)));
+}
+
+fn power_cut(draw: &mut Draw, random: &mut Random, at: u64) {
+    let target = target(draw, random);
+    let on = at + spread(random, 1, 16_000);
+    draw.fault(at, Fault::PowerCut(target));
+    if let Target::Node(_) = target {
+        draw.fault(on, Fault::PowerOn(target));
+    } else {
+        // Nobody knows by then who it was.
+        draw.fault(on, Fault::PowerOnAll);
+    }
+}
+
+fn power_cut_of_all(draw: &mut Draw, random: &mut Random, at: u64) {
+    draw.fault(at, Fault::PowerCutAll);
+    if random.coin() {
+        draw.fault(at + spread(random, 1, 8000), Fault::PowerOnAll);
+        return;
+    }
+    for node in 1..=draw.shape.nodes {
+        draw.fault(at + spread(random, 1, 8000), Fault::PowerOn(Target::Node(NodeId(node))));
+    }
+}
+
+fn staggered_power_cut(draw: &mut Draw, random: &mut Random, at: u64) {
+    let within = spread(random, 1, 4000);
+    for node in 1..=draw.shape.nodes {
+        let off = at + random.below(within);
+        off_and_on(draw, random, off, NodeId(node));
+    }
+}
+
+fn reboot_loop(draw: &mut Draw, random: &mut Random, at: u64) {
+    let node = Target::Node(node(draw, random));
+    let mut at = at;
+    for _ in 0..random.between(2, 6) {
+        draw.fault(at, Fault::PowerCut(node));
+        at += spread(random, 1, 500);
+        draw.fault(at, Fault::PowerOn(node));
+        at += spread(random, 1, 4000);
+    }
+}
+
+fn kill_engine(draw: &mut Draw, random: &mut Random, at: u64) {
+    let target = target(draw, random);
+    let restart_after_ms = if random.coin() { 0 } else { spread(random, 1, 8000) };
+    draw.fault(at, Fault::KillEngine { target, restart_after_ms });
+}
+
+fn kill_agent(draw: &mut Draw, random: &mut Random, at: u64) {
+    let target = target(draw, random);
+    let restart_after_ms = if random.coin() { 0 } else { spread(random, 1, 8000) };
+    draw.fault(at, Fault::KillAgent { target, restart_after_ms });
+}
+
+fn pause_machine(draw: &mut Draw, random: &mut Random, at: u64) {
+    let target = target(draw, random);
+    draw.fault(at, Fault::PauseMachine { target, ms: spread(random, 1, 32_000) });
+}
+
+fn pause_engine(draw: &mut Draw, random: &mut Random, at: u64) {
+    let target = target(draw, random);
+    draw.fault(at, Fault::PauseEngine { target, ms: spread(random, 1, 16_000) });
+}
+
+fn pause_agent(draw: &mut Draw, random: &mut Random, at: u64) {
+    let target = target(draw, random);
+    draw.fault(at, Fault::PauseAgent { target, ms: spread(random, 1, 16_000) });
+}
+
+fn until_healed(draw: &mut Draw, random: &mut Random, at: u64, fault: Fault) {
+    draw.fault(at, fault);
+    draw.fault(at + spread(random, 50, 12_000), Fault::Heal);
+}
+
+fn cut(draw: &mut Draw, random: &mut Random, at: u64) {
+    let (a, b) = pair(draw, random);
+    until_healed(draw, random, at, Fault::Cut(a, b));
+}
+
+fn cut_agents(draw: &mut Draw, random: &mut Random, at: u64) {
+    let (a, b) = pair(draw, random);
+    until_healed(draw, random, at, Fault::CutAgents(a, b));
+}
+
+fn cut_engines(draw: &mut Draw, random: &mut Random, at: u64) {
+    let (a, b) = pair(draw, random);
+    until_healed(draw, random, at, Fault::CutEngines(a, b));
+}
+
+fn cut_one_way(draw: &mut Draw, random: &mut Random, at: u64) {
+    let (a, b) = pair(draw, random);
+    until_healed(draw, random, at, Fault::CutOneWay(a, b));
+}
+
+fn isolate(draw: &mut Draw, random: &mut Random, at: u64) {
+    let target = target(draw, random);
+    until_healed(draw, random, at, Fault::Isolate(target));
+}
+
+fn partition(draw: &mut Draw, random: &mut Random, at: u64) {
+    // With somebody on each side, where there are two.
+    let side = random.between(1, ((1 << draw.shape.nodes) - 2).max(1));
+    until_healed(draw, random, at, Fault::Partition(side));
+}
+
+/// F35.
+fn flap(draw: &mut Draw, random: &mut Random, at: u64) {
+    let (a, b) = pair(draw, random);
+    let mut at = at;
+    for _ in 0..random.between(3, 12) {
+        draw.fault(at, Fault::Cut(a, b));
+        at += spread(random, 10, 1000);
+        draw.fault(at, Fault::Heal);
+        at += spread(random, 10, 1000);
+    }
+}
+
+fn slow_link(draw: &mut Draw, random: &mut Random, at: u64) {
+    let (a, b) = pair(draw, random);
+    let factor = spread(random, 2, 1000);
+    until_healed(draw, random, at, Fault::SlowLink { a, b, factor });
+}
+
+fn reset(draw: &mut Draw, random: &mut Random, at: u64) {
+    let (a, b) = pair(draw, random);
+    draw.fault(at, Fault::Reset(a, b));
+}
+
+fn corrupt_frame(draw: &mut Draw, random: &mut Random, at: u64) {
+    let (a, b) = pair(draw, random);
+    draw.fault(at, Fault::CorruptFrame(a, b));
+}
+
+fn slow_disk(draw: &mut Draw, random: &mut Random, at: u64) {
+    let (node, resource) = any_replica(draw, random);
+    draw.disk(at, node, resource, DiskFault::Slow { factor: spread(random, 2, 1000) });
+    draw.disk(at + spread(random, 50, 12_000), node, resource, DiskFault::Slow { factor: 1 });
+}
+
+fn stall_disk(draw: &mut Draw, random: &mut Random, at: u64) {
+    let (node, resource) = any_replica(draw, random);
+    draw.disk(at, node, resource, DiskFault::Stall { ms: spread(random, 10, 20_000) });
+}
+
+/// Always the same copy of a replica.
+fn rot_superblock(draw: &mut Draw, random: &mut Random, at: u64) {
+    let (node, resource) = any_replica(draw, random);
+    let copy = (u64::from(node.0) * 7 + resource as u64 * 3) % 4;
+    draw.disk(at, node, resource, DiskFault::RotSuperblock { copy });
+    if random.permille(200) {
+        off_and_on(draw, random, at + 1, node);
+    }
+}
+
+fn disk_error(draw: &mut Draw, random: &mut Random, at: u64) {
+    let Some((node, resource)) = victim(draw, random) else { return };
+    let fault =
+        [DiskFault::WriteError, DiskFault::FlushError, DiskFault::ReadError][random.below(3) as usize];
+    draw.disk(at, node, resource, fault);
+    if random.coin() {
+        draw.disk(at + spread(random, 500, 16_000), node, resource, DiskFault::Replace);
+    }
+}
+
+fn vanish(draw: &mut Draw, random: &mut Random, at: u64) {
+    let Some((node, resource)) = victim(draw, random) else { return };
+    draw.disk(at, node, resource, DiskFault::Vanish);
+    if random.permille(700) {
+        draw.disk(at + spread(random, 100, 16_000), node, resource, DiskFault::Replace);
+    }
+}
+
+fn rot(draw: &mut Draw, random: &mut Random, at: u64) {
+    let Some((node, resource)) = victim(draw, random) else { return };
+    let pick = random.next();
+    let fault = match random.below(4) {
+        0 => DiskFault::RotSuperblocks,
+        1 => DiskFault::RotVersions { pick },
+        _ => DiskFault::RotJournal { pick },
+    };
+    draw.disk(at, node, resource, fault);
+    // It shows when it is read again.
+    if random.permille(700) {
+        let target = Target::Node(node);
+        match random.below(3) {
+            0 => draw.fault(at + 1, Fault::KillEngine { target, restart_after_ms: random.below(1000) }),
+            _ => off_and_on(draw, random, at + 1, node),
+        }
+    }
+    if random.coin() {
+        draw.disk(at + spread(random, 500, 16_000), node, resource, DiskFault::Replace);
+    }
+}
+
+fn replace(draw: &mut Draw, random: &mut Random, at: u64) {
+    let Some((node, resource)) = victim(draw, random) else { return };
+    draw.disk(at, node, resource, DiskFault::Replace);
+}
+
+/// The victim is copied to from the beginning, and again and again the copy is cut short, on slow disks.
+fn interrupt_copies(draw: &mut Draw, random: &mut Random, at: u64) {
+    let Some((node, resource)) = victim(draw, random) else { return };
+    let (target, primary) = (Target::Node(node), Target::Primary(resource));
+    draw.disk(at, node, resource, DiskFault::Replace);
+    let mut at = at + random.between(200, 2000);
+    let end = at + spread(random, 2000, 16_000);
+    let gap = spread(random, 20, 2000);
+    // Faults of the pace stay with the disk, so they come after the new one.
+    for replica in draw.shape.resources[resource].replicas.clone() {
+        if random.coin() {
+            let factor = spread(random, 2, 100);
+            draw.disk(at, NodeId(replica), resource, DiskFault::Slow { factor });
+            draw.disk(end, NodeId(replica), resource, DiskFault::Slow { factor: 1 });
+        }
+    }
+    let kinds: Vec<u64> = (0..random.between(1, 3)).map(|_| random.below(5)).collect();
+    while at < end {
+        match random.pick(&kinds).copied().unwrap_or_default() {
+            0 => draw.fault(at, Fault::Reset(primary, target)),
+            1 => draw.fault(at, Fault::CorruptFrame(primary, target)),
+            2 => draw.fault(at, Fault::KillEngine { target, restart_after_ms: 0 }),
+            3 => {
+                draw.fault(at, Fault::PowerCut(target));
+                draw.fault(at + 1, Fault::PowerOn(target));
+            }
+            _ => draw.fault(at, Fault::KillEngine { target: primary, restart_after_ms: 0 }),
+        }
+        at += random.around(gap).max(1);
+    }
+}
+
+/// R9: the node comes back with an empty disk and nobody in the control plane can be told so for a while.
+fn replace_unseen(draw: &mut Draw, random: &mut Random, at: u64) {
+    let Some((node, resource)) = victim(draw, random) else { return };
+    draw.disk(at, node, resource, DiskFault::Replace);
+    let cut_at = at + random.below(100);
+    for other in (1..=draw.shape.nodes).map(NodeId).filter(|other| *other != node) {
+        draw.fault(cut_at, Fault::CutAgents(Target::Node(node), Target::Node(other)));
+    }
+    draw.fault(cut_at + spread(random, 500, 8000), Fault::Heal);
+}
+
+/// R18: more writes at once than the journal holds, while somebody does not keep up, and then a failover.
+fn burst(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = resource(draw, random);
+    let blocks = random.between(1, 8);
+    let room = draw.shape.resources[resource].journal_blocks * 2 / blocks;
+    let within = spread(random, 1, 400);
+    for replica in draw.shape.resources[resource].replicas.clone() {
+        if random.coin() {
+            let ms = spread(random, 50, 2000);
+            draw.disk(at.saturating_sub(1), NodeId(replica), resource, DiskFault::Stall { ms });
+        }
+    }
+    draw.writes(at, within, resource, room, blocks, random);
+    let after = at + spread(random, 1, 1000);
+    match random.below(4) {
+        0 => {}
+        1 => draw.fault(
+            after,
+            Fault::KillEngine { target: Target::Primary(resource), restart_after_ms: random.below(500) },
+        ),
+        2 => {
+            draw.fault(after, Fault::PowerCut(Target::Primary(resource)));
+            draw.fault(after + spread(random, 500, 8000), Fault::PowerOnAll);
+        }
+        _ => {
+            draw.fault(after, Fault::PowerCutAll);
+            draw.fault(after + spread(random, 1, 1000), Fault::PowerOnAll);
+        }
+    }
+}
+
+/// R10: reads are under way on a slow disk when their machine stops for longer than its lease.
+fn reads_across_a_pause(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = resource(draw, random);
+    let target = Target::Primary(resource);
+    let ms = spread(random, 50, 1000);
+    draw.fault(at, Fault::Disk { target, resource, fault: DiskFault::Stall { ms } });
+    draw.reads(at + 1, ms, resource, 8, random);
+    draw.fault(at + ms, Fault::PauseMachine { target, ms: random.between(500, 8000) });
+}
+
+/// R10: whose clock is the slowest believes in its lease for longest.
+fn isolate_slowest(draw: &mut Draw, random: &mut Random, at: u64) {
+    let slowest = (1..).zip(&draw.shape.clock_ppm).min_by_key(|(_, ppm)| **ppm);
+    let target = Target::Node(NodeId(slowest.map_or(1, |(node, _)| node)));
+    draw.fault(at, Fault::Isolate(target));
+    draw.fault(at + random.between(2000, 6000), Fault::Heal);
+}
+
+/// R19: a lease ends while the engine with its guard is not there, and the address cannot be removed at once. Only where
+/// nobody else could take over: without a watchdog what is left there would be an overlap.
+fn unguarded_end(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = resource(draw, random);
+    let shape = &draw.shape.resources[resource];
+    let [only] = shape.replicas[..] else { return };
+    if !shape.service {
+        return;
+    }
+    let target = Target::Node(NodeId(only));
+    let late = at + random.between(draw.shape.lease_ms / 2, draw.shape.lease_ms);
+    draw.fault(at, Fault::Isolate(target));
+    draw.service(at, target, resource, ServiceFault::KeepAddress);
+    draw.fault(late, Fault::KillEngine { target, restart_after_ms: random.between(1000, 4000) });
+    draw.fault(late + random.between(1000, 6000), Fault::Heal);
+}
+
+fn leader_change(draw: &mut Draw, _: &mut Random, at: u64) {
+    draw.fault(at, Fault::LeaderChange);
+}
+
+fn lose_proposals(draw: &mut Draw, _: &mut Random, at: u64) {
+    draw.fault(at, Fault::LoseProposals);
+}
+
+fn snapshot(draw: &mut Draw, random: &mut Random, at: u64) {
+    let target = target(draw, random);
+    draw.fault(at, Fault::Snapshot(target));
+}
+
+fn service_fault(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = resource(draw, random);
+    if !draw.shape.resources[resource].service {
+        return;
+    }
+    let target = if random.coin() {
+        Target::Primary(resource)
+    } else {
+        Target::Node(NodeId(*random.pick(&draw.shape.resources[resource].replicas).unwrap_or(&1)))
+    };
+    let fault = [
+        ServiceFault::IgnoreStop,
+        ServiceFault::Hang,
+        ServiceFault::FailStart,
+        ServiceFault::KeepAddress,
+        ServiceFault::Dies,
+    ][random.below(5) as usize];
+    draw.service(at, target, resource, fault);
+    let well = at + spread(random, 100, 16_000);
+    for node in draw.shape.resources[resource].replicas.clone() {
+        draw.service(well, Target::Node(NodeId(node)), resource, ServiceFault::Well);
+    }
+}
+
+fn move_service(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = resource(draw, random);
+    if draw.shape.resources[resource].service {
+        let pick = random.below(4);
+        draw.operator(at, Operator::Move { resource, pick });
+    }
+}

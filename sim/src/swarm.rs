@@ -1,0 +1,481 @@
+//! Plans from seeds, by swarm testing (Groce et al., 2012): every run turns features and kinds of faults on and off and draws how
+//! often each comes, over orders of magnitude. So some runs have one kind of fault in a storm and nothing else, which a
+//! mixture of everything never has.
+//!
+//! Sizes are tiny, so that wrap-around, overlap and full conditions are the rule: a journal of 32 to 96 blocks, volumes of
+//! few extents, 8 to 32 hot blocks, some of them at the edge of an extent.
+//!
+//! Plans stay within the budget of `budget.rs`. Each kind draws from a stream of its own, so that a new kind leaves the
+//! others of a seed as they were.
+
+use crate::plan::{
+    Action, ClientOp, DiskFault, Fault, Operator, Plan, ResourceShape, ServiceFault, Shape, Step, Target,
+};
+use crate::random::Random;
+use crate::storm;
+use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, NodeId};
+
+/// Clients go on for this long after faults have ended, so that progress under load can be seen (L1, L6).
+pub const CLIENTS_AFTER_HEAL_MS: u64 = 10_000;
+/// Before this the cluster comes up; in most runs nothing is done to it yet.
+const QUIET_MS: u64 = 3000;
+const EXTENT_BLOCKS: u64 = EXTENT_BYTES / BLOCK_BYTES;
+/// Largest request with a payload, in blocks: a quarter of the smallest journal.
+const PAYLOAD_BLOCKS_MAX: u64 = 8;
+
+/// A run that must be survived.
+#[must_use]
+pub fn plan(seed: u64) -> Plan {
+    let (mut draw, mut random) = Draw::new(seed, "survivable");
+    // Some runs have no fault at all: what is found there is found easily.
+    if !random.permille(30) {
+        draw.storm(&mut random);
+    }
+    draw.finish(false)
+}
+
+/// A run in which all replicas of a resource are damaged, in ways that the store notices: the only right end is correct
+/// data or a clear stop.
+#[must_use]
+pub fn unsurvivable_plan(seed: u64) -> Plan {
+    let (mut draw, mut random) = Draw::new(seed, "unsurvivable");
+    if random.coin() {
+        draw.storm(&mut random);
+    }
+    for resource in 0..draw.shape.resources.len() {
+        if resource == 0 || random.coin() {
+            storm::ruin(&mut draw, &mut random, resource);
+        }
+    }
+    draw.finish(true)
+}
+
+/// A run with disks that lie, which today's store does not promise to notice (`budget.rs`). What an oracle says of it is
+/// the state of affairs, not a defect.
+#[must_use]
+pub fn beyond_plan(seed: u64) -> Plan {
+    let (mut draw, mut random) = Draw::new(seed, "beyond");
+    if random.coin() {
+        draw.storm(&mut random);
+    }
+    storm::lie(&mut draw, &mut random);
+    draw.finish(true)
+}
+
+/// A plan that is being made.
+pub struct Draw {
+    seed: u64,
+    pub shape: Shape,
+    pub from_ms: u64,
+    /// When the healing begins.
+    pub end_ms: u64,
+    /// The replica of each resource whose disk may be damaged; `None` if it is the only one.
+    pub victims: Vec<Option<NodeId>>,
+    steps: Vec<Step>,
+}
+
+impl Draw {
+    fn new(seed: u64, name: &str) -> (Self, Random) {
+        let root = Random::new(seed).stream(name);
+        let mut random = root.stream("times");
+        let end_ms = random.between(20_000, 60_000);
+        let from_ms = if random.permille(150) { 0 } else { QUIET_MS };
+        let shape = shape(&root);
+        let mut random = root.stream("victims");
+        let victims = shape
+            .resources
+            .iter()
+            .map(|resource| {
+                let victim = random.pick(&resource.replicas).map(|node| NodeId(*node));
+                victim.filter(|_| resource.replicas.len() > 1)
+            })
+            .collect();
+        let mut draw = Self { seed, shape, from_ms, end_ms, victims, steps: Vec::new() };
+        for resource in 0..draw.shape.resources.len() {
+            draw.clients(resource, &mut root.stream(&format!("clients of {resource}")));
+        }
+        (draw, root.stream("storm"))
+    }
+
+    /// Adds a step; one that would come after the healing has begun is left out, as healing ends everything.
+    pub fn add(&mut self, at_ms: u64, action: Action) {
+        if at_ms < self.end_ms {
+            self.steps.push(Step { at_ms, action });
+        }
+    }
+
+    pub fn fault(&mut self, at_ms: u64, fault: Fault) {
+        self.add(at_ms, Action::Fault(fault));
+    }
+
+    pub fn disk(&mut self, at_ms: u64, node: NodeId, resource: usize, fault: DiskFault) {
+        self.fault(at_ms, Fault::Disk { target: Target::Node(node), resource, fault });
+    }
+
+    pub fn service(&mut self, at_ms: u64, target: Target, resource: usize, fault: ServiceFault) {
+        self.fault(at_ms, Fault::Service { target, resource, fault });
+    }
+
+    pub fn operator(&mut self, at_ms: u64, operator: Operator) {
+        self.add(at_ms, Action::Operator(operator));
+    }
+
+    /// Some reads of anything.
+    pub fn reads(&mut self, at_ms: u64, within_ms: u64, resource: usize, count: u64, random: &mut Random) {
+        let volumes = self.shape.resources[resource].volumes.clone();
+        for _ in 0..count {
+            let (volume, block) = hot_block(&volumes, random);
+            let op = ClientOp::Read { volume, block, blocks: 1 };
+            self.add(at_ms + random.below(within_ms), Action::Client { resource, op });
+        }
+    }
+
+    /// Many writes to anywhere.
+    pub fn writes(
+        &mut self,
+        at_ms: u64,
+        within_ms: u64,
+        resource: usize,
+        count: u64,
+        blocks: u64,
+        random: &mut Random,
+    ) {
+        let volumes = self.shape.resources[resource].volumes.clone();
+        for _ in 0..count {
+            let (volume, block) = any_block(&volumes, random);
+            let blocks = blocks.min(volumes[usize::from(volume)] - block);
+            let op = ClientOp::Write { volume, block, blocks };
+            self.add(at_ms + random.below(within_ms), Action::Client { resource, op });
+        }
+    }
+
+    /// Every kind of fault, each with about four chances in ten.
+    fn storm(&mut self, random: &mut Random) {
+        let calm = [1, 2, 4, 10][random.below(4) as usize];
+        for kind in storm::KINDS {
+            let mut random = random.stream(kind.name);
+            if !random.permille(400) {
+                continue;
+            }
+            let mean = spread(&mut random, kind.gap_ms.0, kind.gap_ms.1) * calm;
+            let mut at = self.from_ms + random.around(mean);
+            while at < self.end_ms {
+                (kind.add)(self, &mut random, at);
+                at += random.around(mean).max(1);
+            }
+        }
+    }
+
+    fn clients(&mut self, resource: usize, random: &mut Random) {
+        let volumes = self.shape.resources[resource].volumes.clone();
+        let hot: Vec<(u16, u64)> = (0..random.between(8, 32)).map(|_| hot_block(&volumes, random)).collect();
+        let weights: [u64; 5] = [
+            random.between(1, 10),
+            random.between(0, 10),
+            random.between(0, 2),
+            random.between(0, 2),
+            random.between(0, 2),
+        ];
+        let cold_permille = if random.coin() { 30 } else { 0 };
+        // Requests come in groups: what comes together overlaps and forms batches.
+        let group_max: u64 = [1, 1, 4, 16][random.below(4) as usize];
+        // `around` gives about three quarters of what it is asked for.
+        let gap = 1333 * group_max.div_ceil(2) / random.between(2, 40);
+        let after = if random.coin() { 1 } else { 10 };
+        let mut at = random.between(200, 2000);
+        while at < self.end_ms + CLIENTS_AFTER_HEAL_MS {
+            for _ in 0..random.between(1, group_max) {
+                let cold = random.permille(cold_permille);
+                let place = if cold {
+                    any_block(&volumes, random)
+                } else {
+                    hot[random.below(hot.len() as u64) as usize]
+                };
+                let op = client_op(&volumes, place, &weights, random);
+                self.steps.push(Step { at_ms: at, action: Action::Client { resource, op } });
+            }
+            at += random.around(gap).max(1) * if at > self.end_ms { after } else { 1 };
+        }
+    }
+
+    fn finish(mut self, unsurvivable: bool) -> Plan {
+        // Stable: what was added together stays in its order.
+        self.steps.sort_by_key(|step| step.at_ms);
+        Plan { seed: self.seed, shape: self.shape, steps: self.steps, heal_at_ms: self.end_ms, unsurvivable }
+    }
+}
+
+/// From `from` to `to`, as likely in each doubling.
+pub fn spread(random: &mut Random, from: u64, to: u64) -> u64 {
+    let doublings = u64::from((to / from.max(1)).max(1).ilog2());
+    let low = from << random.below(doublings + 1);
+    random.between(low, (low * 2).min(to).max(low))
+}
+
+fn shape(root: &Random) -> Shape {
+    let mut random = root.stream("shape");
+    // Nodes, and the replicas of the first resource.
+    let (nodes, replicas) = match random.below(100) {
+        0..8 => (1, 1),
+        8..14 => (2, 2),
+        14..34 => (3, 2),
+        34..72 => (3, 3),
+        72..80 => (5, 5),
+        _ => (5, random.between(1, 5)),
+    };
+    let lease_ms = [1000, 1000, 1500, 2000, random.between(1000, 2500)][random.below(5) as usize];
+    let margin_min = lease_ms.div_ceil(40);
+    let resources = [1, 1, 1, 2, 3][random.below(5) as usize];
+    let resources = (0..resources)
+        .map(|number| {
+            let mut random = root.stream(&format!("resource {number}"));
+            let replicas = if number == 0 { replicas } else { random.between(1, u64::from(nodes)) };
+            resource(&mut random, nodes, replicas)
+        })
+        .collect();
+    let mut clocks = root.stream("clocks");
+    // Leases to the point: what ends and what begins lies so close together that only the margin is between (R10).
+    let tight = clocks.permille(60);
+    let drift = if tight { 3 } else { clocks.below(3) };
+    let slow = 1 + clocks.below(u64::from(nodes));
+    let clock_ppm = (0..nodes)
+        .map(|node| match drift {
+            3 if u64::from(node) + 1 == slow => -10_000,
+            3 => 10_000,
+            0 => 0,
+            1 => [-10_000, 0, 10_000][clocks.below(3) as usize],
+            _ => clocks.between(0, 20_000) as i64 - 10_000,
+        })
+        .collect();
+    let mut network = root.stream("network");
+    let mut share = |permille: u64, max: u64| {
+        let some = network.permille(permille);
+        if some { spread(&mut network, 1, max) } else { 0 }
+    };
+    Shape {
+        nodes,
+        resources,
+        clock_ppm,
+        lease_ms,
+        heartbeat_ms: if tight { lease_ms / 40 } else { random.between(lease_ms / 10, lease_ms / 4) },
+        margin_ms: if tight || random.coin() { margin_min } else { random.between(margin_min, lease_ms / 4) },
+        datagram_loss: share(400, 300),
+        datagram_duplicate: share(400, 500),
+        datagram_late: share(400, 300),
+        proposal_loss: share(400, 200),
+        latency_us: spread(&mut random, 50, if tight { 500 } else { 20_000 }),
+        disk_us: spread(&mut random, 20, if tight { 500 } else { 20_000 }),
+    }
+}
+
+fn resource(random: &mut Random, nodes: u32, replicas: u64) -> ResourceShape {
+    let mut free: Vec<u32> = (1..=nodes).collect();
+    let mut chosen = Vec::new();
+    for _ in 0..replicas {
+        chosen.push(free.remove(random.below(free.len() as u64) as usize));
+    }
+    let volumes = (0..[1, 1, 2, 3][random.below(4) as usize])
+        .map(|_| {
+            let extents = random.between(1, 8) * EXTENT_BLOCKS;
+            // The last extent of a volume need not be whole.
+            if random.permille(250) { extents - random.between(1, EXTENT_BLOCKS / 2) } else { extents }
+        })
+        .collect();
+    let journal_blocks = random.between(32, 96);
+    ResourceShape {
+        replicas: chosen,
+        volumes,
+        journal_blocks,
+        service: random.coin(),
+        destage_start_blocks: spread(random, 1, journal_blocks / 2),
+        memory_blocks: spread(random, 2, journal_blocks),
+        window_blocks: spread(random, 16, 128),
+    }
+}
+
+fn any_block(volumes: &[u64], random: &mut Random) -> (u16, u64) {
+    let volume = random.below(volumes.len() as u64);
+    (volume as u16, random.below(volumes[volume as usize]))
+}
+
+/// Any block, or one just before or after the edge of an extent, or one of the first few.
+fn hot_block(volumes: &[u64], random: &mut Random) -> (u16, u64) {
+    let (volume, block) = any_block(volumes, random);
+    let last = volumes[usize::from(volume)] - 1;
+    let block = match random.below(4) {
+        0 => block,
+        1 => random.below(16).min(last),
+        _ => {
+            let edge = block.next_multiple_of(EXTENT_BLOCKS);
+            (edge + random.below(4)).saturating_sub(3).min(last)
+        }
+    };
+    (volume, block)
+}
+
+fn client_op(
+    volumes: &[u64],
+    (volume, block): (u16, u64),
+    weights: &[u64; 5],
+    random: &mut Random,
+) -> ClientOp {
+    let room = volumes[usize::from(volume)] - block;
+    let payload = if random.permille(700) { 1 } else { random.between(1, PAYLOAD_BLOCKS_MAX) }.min(room);
+    // These have no payload and may be long.
+    let plain = if random.permille(900) { payload } else { spread(random, 1, EXTENT_BLOCKS).min(room) };
+    let mut at = random.below(weights.iter().sum());
+    let mut kind = 0;
+    while at >= weights[kind] {
+        at -= weights[kind];
+        kind += 1;
+    }
+    match kind {
+        0 => ClientOp::Write { volume, block, blocks: payload },
+        1 => ClientOp::Read { volume, block, blocks: payload },
+        2 => ClientOp::Discard { volume, block, blocks: plain },
+        3 => ClientOp::WriteZeroes { volume, block, blocks: plain },
+        _ => ClientOp::Flush,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    /// The name of what is done, without its numbers.
+    fn kind(action: &Action) -> String {
+        let text = match action {
+            Action::Fault(Fault::Disk { fault, .. }) => format!("{fault:?}"),
+            Action::Fault(Fault::Service { fault, .. }) => format!("{fault:?}"),
+            Action::Fault(fault) => format!("{fault:?}"),
+            Action::Client { op, .. } => format!("{op:?}"),
+            Action::Operator(operator) => format!("{operator:?}"),
+        };
+        text.split(|c: char| !c.is_alphabetic()).next().unwrap_or_default().to_owned()
+    }
+
+    #[test]
+    fn plans_keep_to_the_budget() {
+        for seed in 0..2000 {
+            for plan in [plan(seed), unsurvivable_plan(seed), beyond_plan(seed)] {
+                if let Err(why) = budget::check(&plan) {
+                    panic!("seed {seed} (unsurvivable: {}): {why}", plan.unsurvivable);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_plan() {
+        for seed in 0..100 {
+            assert_eq!(plan(seed), plan(seed));
+            assert_ne!(plan(seed), plan(seed + 1));
+        }
+    }
+
+    #[test]
+    fn settings_are_valid() {
+        for seed in 0..2000 {
+            let shape = plan(seed).shape;
+            let settings = mainstay_control::state::Settings {
+                lease_ms: shape.lease_ms,
+                heartbeat_ms: shape.heartbeat_ms,
+                margin_ms: shape.margin_ms,
+            };
+            if let Err(why) = settings.validate() {
+                panic!("seed {seed}: {why}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_shape_and_every_kind_of_fault_comes() {
+        let mut shapes: BTreeMap<(u32, usize), u32> = BTreeMap::new();
+        let mut kinds = BTreeSet::new();
+        let mut lying = BTreeSet::new();
+        for seed in 0..1000 {
+            let made = plan(seed);
+            *shapes.entry((made.shape.nodes, made.shape.resources[0].replicas.len())).or_default() += 1;
+            kinds.extend(made.steps.iter().map(|step| kind(&step.action)));
+            lying.extend(beyond_plan(seed).steps.iter().map(|s| kind(&s.action)));
+        }
+        for shape in [(1, 1), (2, 2), (3, 2), (3, 3), (5, 1), (5, 3), (5, 5)] {
+            assert!(shapes.get(&shape).is_some_and(|n| *n >= 10), "{shape:?} in {shapes:?}");
+        }
+        for name in [
+            "PowerCut",
+            "PowerOn",
+            "PowerCutAll",
+            "PowerOnAll",
+            "KillEngine",
+            "KillAgent",
+            "PauseMachine",
+            "PauseEngine",
+            "PauseAgent",
+            "Cut",
+            "CutAgents",
+            "CutEngines",
+            "CutOneWay",
+            "Isolate",
+            "Partition",
+            "Heal",
+            "SlowLink",
+            "Reset",
+            "CorruptFrame",
+            "Slow",
+            "Stall",
+            "WriteError",
+            "FlushError",
+            "ReadError",
+            "Vanish",
+            "RotSuperblock",
+            "RotSuperblocks",
+            "RotJournal",
+            "RotVersions",
+            "Replace",
+            "LeaderChange",
+            "LoseProposals",
+            "Snapshot",
+            "IgnoreStop",
+            "Hang",
+            "FailStart",
+            "KeepAddress",
+            "Dies",
+            "Well",
+            "Move",
+            "Write",
+            "Read",
+            "Discard",
+            "WriteZeroes",
+            "Flush",
+        ] {
+            assert!(kinds.contains(name), "{name} is not in {kinds:?}");
+        }
+        for name in
+            ["RotVolume", "LostWrite", "Misdirect", "StaleRead", "LyingFlush", "KeepImage", "OldImage"]
+        {
+            assert!(lying.contains(name), "{name} is not in {lying:?}");
+            assert!(!kinds.contains(name), "{name} in a plan that is to be survived");
+        }
+    }
+
+    #[test]
+    fn an_unsurvivable_plan_damages_every_replica_of_a_resource() {
+        for seed in 0..500 {
+            let made = unsurvivable_plan(seed);
+            let mut harmed: BTreeSet<u32> = BTreeSet::new();
+            for step in &made.steps {
+                if let Action::Fault(Fault::Disk { target: Target::Node(node), resource: 0, fault }) =
+                    step.action
+                    && budget::harm(fault) == budget::Harm::Replica
+                {
+                    harmed.insert(node.0);
+                }
+            }
+            let replicas: BTreeSet<u32> = made.shape.resources[0].replicas.iter().copied().collect();
+            assert_eq!(harmed, replicas, "seed {seed}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What cores say and do, in words for the lines of a trace. Nothing is decided here, and nothing is made into words
+//! unless somebody reads it.
+
+use mainstay_codec::{Envelope, Message, Reject, ReplicaData};
+use mainstay_control::state::{Command, IssChange, ServicePhase};
+use mainstay_replica::Role;
+use mainstay_types::{Epoch, Index, NodeId, ResourceId};
+
+/// The resource's name: r0, r1, ... in the order of the plan, as in the names of services. Ids count from 1.
+#[must_use]
+pub fn resource(id: ResourceId) -> String {
+    format!("r{}", id.0.saturating_sub(1))
+}
+
+/// What a node asks the control plane for, to be read after "asks to" and "entry 7:".
+#[must_use]
+pub fn command(command: &Command) -> String {
+    match command {
+        Command::InitCluster { name, .. } => format!("make the cluster {name}"),
+        Command::AddNode { name, .. } => format!("add the node {name}"),
+        Command::VotersSeen { node, .. } => format!("note that {node} knows the voters"),
+        Command::NodeDead { node, .. } => format!("declare {node} dead"),
+        Command::NodeRejoin { node, .. } => format!("take {node} back as alive"),
+        Command::CreateResource { name, .. } => format!("make the resource {name}"),
+        Command::ReplicaReady { resource: of, node, incarnation } => {
+            format!("note that {node} has made a replica of {} ({})", resource(*of), disk(incarnation.0))
+        }
+        Command::ReplicaBroken { resource: of, version, node, reason, .. } => {
+            let of = resource(*of);
+            format!("note that {node} cannot use its replica of {of} (if it is still {version}): {reason}")
+        }
+        Command::ReplicaOpened { resource: of, node, .. } => {
+            format!("note that {node} can use its replica of {} again", resource(*of))
+        }
+        Command::DeleteResource { resource: of } => format!("delete {}", resource(*of)),
+        Command::ReplicaGone { resource: of, node } => {
+            format!("note that the replica of {} on {node} is gone", resource(*of))
+        }
+        Command::ChangeIss { resource: of, version, change: IssChange::Shrink { remove }, .. } => {
+            format!(
+                "remove {} from the in-sync set of {} (if it is still {version})",
+                remove.node,
+                resource(*of)
+            )
+        }
+        Command::ChangeIss { resource: of, version, change: IssChange::Grow { add }, .. } => {
+            format!("add {} to the in-sync set of {} (if it is still {version})", add.node, resource(*of))
+        }
+        Command::Promote { resource: of, expect_version, to, reason, .. } => {
+            format!("make {to} the primary of {} (if it is still {expect_version}): {reason}", resource(*of))
+        }
+        Command::StepDown { resource: of, version, node, reason } => {
+            format!("relieve {node}, the primary of {} (if it is still {version}): {reason}", resource(*of))
+        }
+        Command::ApplyService { spec } => format!("take over the definition of {}", spec.name),
+        Command::DeleteService { name } => format!("delete {name}"),
+        Command::ServiceGone { name } => format!("note that {name} is gone"),
+        Command::MoveService { name, to } => format!("move {name} to {to}"),
+        Command::Note { subject, text } => format!("note about {subject}: {text}"),
+        Command::ServiceStatus { name, node, phase, epoch, detail, .. } => {
+            let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
+            format!("note that {name} is {} on {node} in {epoch}{detail}", self::phase(*phase))
+        }
+    }
+}
+
+/// The last digits are enough to tell two disks apart.
+fn disk(incarnation: u64) -> String {
+    format!("disk {:04x}", incarnation & 0xffff)
+}
+
+fn phase(phase: ServicePhase) -> &'static str {
+    match phase {
+        ServicePhase::Stopped => "stopped",
+        ServicePhase::Starting => "starting",
+        ServicePhase::Running => "running",
+        ServicePhase::Stopping => "stopping",
+        ServicePhase::BackingOff => "waiting for another attempt",
+        ServicePhase::Killing => "being killed",
+        ServicePhase::Failed => "failed for good",
+    }
+}
+
+/// What a replica is from now on.
+#[must_use]
+pub fn role(of: ResourceId, role: Role, epoch: Epoch) -> String {
+    let of = resource(of);
+    match role {
+        Role::Secondary => format!("{of} follows in {epoch}"),
+        Role::Promoting => format!("{of} is to be primary in {epoch} and commits its epoch start first"),
+        Role::Primary => format!("{of} is primary in {epoch} and serves"),
+        Role::Fenced => format!("{of} neither serves nor follows"),
+    }
+}
+
+/// What was found on a disk.
+#[must_use]
+pub fn data(data: ReplicaData) -> &'static str {
+    match data {
+        ReplicaData::Consistent => "whole",
+        ReplicaData::Inconsistent => "not whole: a copy did not end",
+    }
+}
+
+/// A message of one engine to another.
+#[must_use]
+pub fn message(to: NodeId, envelope: &Envelope) -> String {
+    let Envelope { epoch, message, .. } = envelope;
+    let text = match message {
+        Message::Hello { .. } => "hello".into(),
+        Message::Ping => "ping".into(),
+        Message::Pong => "pong".into(),
+        Message::Attach => format!("attach: I am primary in {epoch}"),
+        Message::AttachReply(log) => format!(
+            "attached in {epoch}: my log ends at {}, committed up to {}, {}",
+            log.end,
+            log.commit,
+            data(log.data)
+        ),
+        Message::Cut { to: end, .. } => format!("cut your log after {end}"),
+        Message::CutReply { end } => format!("my log ends at {end} now"),
+        Message::Append(batch) => {
+            format!("append {} of {}", indexes(batch.first, batch.last()), batch.epoch)
+        }
+        Message::Ack { durable } => format!("durable up to {durable}"),
+        Message::Commit { commit } => format!("committed up to {commit}"),
+        Message::CopyBegin { at, .. } => format!("a copy begins: restart your log after {at}"),
+        Message::CopyBeginReply { at } => format!("ready for the copy, my log begins after {at}"),
+        Message::CopyExtent { volume, extent, version, data, .. } => {
+            format!("extent {extent} of {volume} as of {version}, {} blocks", data.len() / 4096)
+        }
+        Message::CopyExtentAck { volume, extent } => format!("have extent {extent} of {volume}"),
+        Message::CopyEnd { need } => format!("the copy ends: whole once committed up to {need}"),
+        Message::CopyEndReply => "whole again".into(),
+        Message::Rejected(reject) => format!("refused: {}", self::reject(*reject)),
+    };
+    format!("to {to}, {}: {text}", resource(envelope.resource))
+}
+
+fn indexes(first: Index, last: Index) -> String {
+    if first == last { first.to_string() } else { format!("{first} to {last}") }
+}
+
+fn reject(reject: Reject) -> String {
+    match reject {
+        Reject::Epoch(epoch) => format!("{epoch} is promised here"),
+        Reject::Unknown => "no such replica here".into(),
+        Reject::Gap(end) => format!("it does not follow {end}, where the log ends"),
+        Reject::Chain => "it is of another history".into(),
+        Reject::Failed => "the disk here is not used any more".into(),
+    }
+}
+
+/// Blocks of a volume, as clients ask for them.
+#[must_use]
+pub fn blocks(first: u64, end: u64) -> String {
+    if end == first + 1 { format!("block {first}") } else { format!("blocks {first} to {}", end.max(1) - 1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mainstay_types::{ConfigVersion, Incarnation, Member};
+
+    #[test]
+    fn proposals_are_sentences() {
+        let remove = Member { node: NodeId(2), incarnation: Incarnation(7) };
+        let shrink = Command::ChangeIss {
+            resource: ResourceId(1),
+            version: ConfigVersion(5),
+            epoch: Epoch(1),
+            change: IssChange::Shrink { remove },
+        };
+        assert_eq!(command(&shrink), "remove n2 from the in-sync set of r0 (if it is still c5)");
+        let dead = Command::NodeDead { node: NodeId(3), generation: 1 };
+        assert_eq!(command(&dead), "declare n3 dead");
+    }
+
+    #[test]
+    fn blocks_are_counted_to_the_last() {
+        assert_eq!([blocks(7, 8), blocks(7, 10)], ["block 7", "blocks 7 to 9"]);
+    }
+}

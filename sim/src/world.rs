@@ -1,0 +1,585 @@
+//! The event loop: machines, what happens to them and in which order. One thread, one queue, ordered by true time.
+//!
+//! The world decides nothing that a core decides. It carries what cores want from one place to another, takes the time
+//! that this takes, and lets the plan interfere. Files: `world/events.rs` (what happens and to whom), `world/wishes.rs`
+//! (what engines and agents want), `world/links.rs` (connections), `world/faults.rs` (the plan), `world/settle.rs`
+//! (healing, convergence, the last look).
+
+mod events;
+mod faults;
+mod inspect;
+mod links;
+mod settle;
+mod wishes;
+
+use crate::agent::{self, Agent, Durable};
+use crate::clock::Clock;
+use crate::consensus::{self, Consensus};
+use crate::disk::{Disk, Ticket};
+use crate::engine::{Device, Engine, EngineIn};
+use crate::network::{End, Flight, Network, Pair};
+use crate::oracle::{Oracle, Violation};
+use crate::plan::{Plan, ResourceShape};
+use crate::random::Random;
+use crate::service::Services;
+use crate::trace::{Part, Trace};
+use crate::words;
+use mainstay_control::State;
+use mainstay_types::{Incarnation, NodeId, ResourceId, Time};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+
+/// What will happen.
+pub(crate) enum What {
+    /// A step of the plan, by its place.
+    Step(usize),
+    ToEngine {
+        node: NodeId,
+        boot: u64,
+        input: EngineIn,
+    },
+    ToAgent {
+        node: NodeId,
+        boot: u64,
+        input: Box<agent::In>,
+    },
+    DiskDone {
+        node: NodeId,
+        resource: ResourceId,
+        boot: u64,
+        ticket: Ticket,
+    },
+    Frame {
+        pair: Pair,
+        sender: End,
+        flight: Flight,
+    },
+    Connect {
+        pair: Pair,
+        pause_us: u64,
+    },
+    /// A side has heard nothing for too long, if that is still so.
+    Silence {
+        pair: Pair,
+        end: End,
+        connection: u64,
+        since_us: u64,
+    },
+    /// A side learns that the other has given the connection up.
+    Reset {
+        pair: Pair,
+        end: End,
+        connection: u64,
+    },
+    EngineTick {
+        node: NodeId,
+        boot: u64,
+        at_us: u64,
+    },
+    AgentTick {
+        node: NodeId,
+        boot: u64,
+        at_us: u64,
+    },
+    Consensus {
+        at_us: u64,
+    },
+    /// A look into a replica.
+    Inspection,
+    ServiceStep {
+        node: NodeId,
+        boot: u64,
+        id: u64,
+    },
+    ProcessExited {
+        node: NodeId,
+        boot: u64,
+        service: String,
+    },
+    /// The disk work of a job of the agent.
+    Job {
+        node: NodeId,
+        engine_boot: u64,
+        agent_boot: u64,
+        resource: ResourceId,
+        job: agent::Job,
+    },
+    StartEngine {
+        node: NodeId,
+    },
+    StartAgent {
+        node: NodeId,
+    },
+    PowerOn {
+        node: NodeId,
+    },
+    ResumeEngine {
+        node: NodeId,
+        until_us: u64,
+    },
+    ResumeAgent {
+        node: NodeId,
+        until_us: u64,
+    },
+}
+
+struct Due {
+    at_us: u64,
+    sequence: u64,
+    what: What,
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at_us, self.sequence) == (other.at_us, other.sequence)
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at_us, self.sequence).cmp(&(other.at_us, other.sequence))
+    }
+}
+
+/// More than this in one second is no work but a storm.
+const EVENTS_MAX: u64 = 30_000;
+
+/// How a disk behaves in time; what it does to its content is `disk.rs`'s.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    pub(crate) factor: u64,
+    pub(crate) stalled_until_us: u64,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { factor: 1, stalled_until_us: 0 }
+    }
+}
+
+/// A process that may be stopped with SIGSTOP; what reaches it meanwhile waits.
+pub(crate) struct Process<T> {
+    /// Rises with every start and every end.
+    pub(crate) boot: u64,
+    /// 0: it runs.
+    pub(crate) paused_until_us: u64,
+    pub(crate) paused_since_us: u64,
+    pub(crate) backlog: Vec<T>,
+    /// When the next tick is due, as far as it is scheduled.
+    pub(crate) armed_us: u64,
+}
+
+impl<T> Process<T> {
+    fn new() -> Self {
+        Self { boot: 1, paused_until_us: 0, paused_since_us: 0, backlog: Vec::new(), armed_us: u64::MAX }
+    }
+
+    pub(crate) fn ended(&mut self) {
+        self.boot += 1;
+        self.paused_until_us = 0;
+        self.backlog.clear();
+        self.armed_us = u64::MAX;
+    }
+}
+
+/// One machine of the cluster.
+pub(crate) struct Machine {
+    pub(crate) node: NodeId,
+    pub(crate) clock: Clock,
+    pub(crate) powered: bool,
+    pub(crate) boot: u64,
+    pub(crate) engine: Option<Engine>,
+    pub(crate) engine_process: Process<EngineIn>,
+    pub(crate) agent: Option<Agent>,
+    pub(crate) agent_process: Process<agent::In>,
+    pub(crate) durable: Durable,
+    /// The last entry of the control plane's log that the agent has applied and made durable.
+    pub(crate) applied: u64,
+    pub(crate) disks: BTreeMap<ResourceId, Disk>,
+    /// What is on them.
+    pub(crate) formatted: BTreeMap<ResourceId, Incarnation>,
+    pub(crate) paces: BTreeMap<ResourceId, Pace>,
+    /// Replicas that could not be recovered, and why.
+    pub(crate) broken: BTreeMap<ResourceId, String>,
+    /// Replicas whose disk was damaged, by incarnation, and that are not whole again with a new disk.
+    pub(crate) damaged: BTreeMap<ResourceId, Incarnation>,
+    pub(crate) services: Services,
+    /// The engine and the agent of this boot have met.
+    pub(crate) met: bool,
+    /// The engine and the agent that run now have met.
+    pub(crate) connected: bool,
+    pub(crate) socket_floor_us: u64,
+}
+
+/// A request of a client that has no answer yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) node: NodeId,
+    pub(crate) resource: usize,
+    pub(crate) at_us: u64,
+    pub(crate) blocks: u64,
+    pub(crate) read: bool,
+    pub(crate) flush: bool,
+}
+
+/// See the top of this file.
+pub struct World {
+    pub(crate) plan: Plan,
+    pub(crate) now_us: u64,
+    queue: BinaryHeap<Reverse<Due>>,
+    sequence: u64,
+    pub(crate) machines: BTreeMap<NodeId, Machine>,
+    pub(crate) network: Network,
+    pub(crate) connecting: BTreeSet<Pair>,
+    pub(crate) consensus: Consensus,
+    consensus_armed_us: u64,
+    pub(crate) oracle: Oracle,
+    pub(crate) trace: Trace,
+    pub(crate) asked: BTreeMap<u64, Asked>,
+    pub(crate) next_request: u64,
+    pub(crate) acknowledged: u64,
+    /// Requests that were answered with an error.
+    pub(crate) refused: u64,
+    pub(crate) chance: Random,
+    pub(crate) datagrams: Random,
+    pub(crate) disk_times: Random,
+    pub(crate) sessions: Random,
+    pub(crate) inspections: Random,
+    /// A second of true time, and what has happened in it.
+    busy: (u64, u64),
+    /// Faults have stopped.
+    pub(crate) healed: bool,
+    /// Clients have stopped, too.
+    pub(crate) quiet: bool,
+}
+
+/// The control plane's name and number of resource `n` of a shape.
+#[must_use]
+pub fn resource_id(n: usize) -> ResourceId {
+    ResourceId(n as u64 + 1)
+}
+
+/// The resource below a service: `s0` stands on `r0`.
+pub(crate) fn service_resource(name: &str) -> ResourceId {
+    resource_id(name.trim_start_matches('s').parse().unwrap_or(0))
+}
+
+pub(crate) fn shape_of(plan: &Plan, resource: ResourceId) -> &ResourceShape {
+    &plan.shape.resources[resource.0 as usize - 1]
+}
+
+impl World {
+    /// A cluster whose machines are all switched on at time 0.
+    #[must_use]
+    pub fn new(plan: Plan, keep_lines: bool) -> Self {
+        let root = Random::new(plan.seed);
+        let nodes: Vec<NodeId> = (1..=plan.shape.nodes).map(NodeId).collect();
+        let state = agent::initial_state(&plan.shape);
+        let mut consensus =
+            Consensus::new(nodes.clone(), plan.shape.latency_us, state.clone(), root.stream("consensus"));
+        consensus.set_loss(plan.shape.proposal_loss);
+        let mut oracle = Oracle::new();
+        for resource in state.resources.values() {
+            oracle.add_resource(resource.id, &plan.shape.resources[resource.id.0 as usize - 1].volumes);
+        }
+        let machines = nodes
+            .iter()
+            .map(|node| {
+                let stream = root.stream(&format!("machine {node}"));
+                let ppm = plan.shape.clock_ppm.get(node.0 as usize - 1).copied().unwrap_or(0);
+                let machine = Machine {
+                    node: *node,
+                    clock: Clock::new(1_000_000_000 * u64::from(node.0) + 777, ppm),
+                    powered: false,
+                    boot: 1,
+                    engine: None,
+                    engine_process: Process::new(),
+                    agent: None,
+                    agent_process: Process::new(),
+                    durable: Durable::default(),
+                    applied: 0,
+                    disks: BTreeMap::new(),
+                    formatted: BTreeMap::new(),
+                    paces: BTreeMap::new(),
+                    broken: BTreeMap::new(),
+                    damaged: BTreeMap::new(),
+                    services: Services::new(*node, stream.stream("services")),
+                    met: false,
+                    connected: false,
+                    socket_floor_us: 0,
+                };
+                (*node, machine)
+            })
+            .collect();
+        let mut world = Self {
+            network: Network::new(plan.shape.latency_us, root.stream("network")),
+            now_us: 0,
+            queue: BinaryHeap::new(),
+            sequence: 0,
+            machines,
+            connecting: BTreeSet::new(),
+            consensus,
+            consensus_armed_us: u64::MAX,
+            oracle,
+            trace: Trace::new(keep_lines),
+            asked: BTreeMap::new(),
+            next_request: 1,
+            acknowledged: 0,
+            refused: 0,
+            chance: root.stream("chance"),
+            datagrams: root.stream("datagrams"),
+            disk_times: root.stream("disk times"),
+            sessions: root.stream("sessions"),
+            inspections: root.stream("inspections"),
+            busy: (0, 0),
+            healed: false,
+            quiet: false,
+            plan,
+        };
+        for node in nodes {
+            world.power_on(node);
+        }
+        for place in 0..world.plan.steps.len() {
+            let at_us = world.plan.steps[place].at_ms * 1000;
+            world.at(at_us, What::Step(place));
+        }
+        world.arm_consensus();
+        world.arm_inspection();
+        world
+    }
+
+    pub(crate) fn at(&mut self, at_us: u64, what: What) {
+        self.sequence += 1;
+        let at_us = at_us.max(self.now_us);
+        self.queue.push(Reverse(Due { at_us, sequence: self.sequence, what }));
+    }
+
+    pub(crate) fn after(&mut self, delay_us: u64, what: What) {
+        self.at(self.now_us + delay_us, what);
+    }
+
+    /// Lets the next thing happen that is due by then. `false`: there is none, or something is wrong.
+    pub(crate) fn step(&mut self, until_us: u64) -> bool {
+        if self.oracle.violation().is_some()
+            || self.queue.peek().is_none_or(|Reverse(due)| due.at_us > until_us)
+        {
+            return false;
+        }
+        let Some(Reverse(due)) = self.queue.pop() else { return false };
+        self.now_us = due.at_us;
+        self.rest(due.at_us);
+        self.oracle.at(due.at_us);
+        self.happen(due.what);
+        true
+    }
+
+    /// Runs until this true time, or until something is wrong.
+    pub fn run_until(&mut self, until_us: u64) {
+        while self.step(until_us) {}
+        if self.oracle.violation().is_none() {
+            self.now_us = self.now_us.max(until_us);
+        }
+    }
+
+    /// R18: what answers itself again and again would never end.
+    fn rest(&mut self, at_us: u64) {
+        let second = at_us / 1_000_000;
+        if self.busy.0 != second {
+            self.busy = (second, 0);
+        }
+        self.busy.1 += 1;
+        if self.busy.1 == EVENTS_MAX {
+            self.wrong("R18", format!("{EVENTS_MAX} things happen within second {second}"));
+        }
+    }
+
+    #[must_use]
+    pub fn violation(&self) -> Option<&Violation> {
+        self.oracle.violation()
+    }
+
+    #[must_use]
+    pub fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// What engines say to each other is told in the trace, too.
+    pub fn show_messages(&mut self) {
+        self.trace.show_messages();
+    }
+
+    #[must_use]
+    pub fn now_us(&self) -> u64 {
+        self.now_us
+    }
+
+    /// Writes that were acknowledged to clients.
+    #[must_use]
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
+    /// The control plane as it truly is: every committed entry applied.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        self.consensus.state()
+    }
+
+    pub(crate) fn machine(&mut self, node: NodeId) -> &mut Machine {
+        self.machines.get_mut(&node).expect("nodes come from the shape")
+    }
+
+    pub(crate) fn node_time(&self, node: NodeId) -> Time {
+        self.machines[&node].clock.node_time(self.now_us)
+    }
+
+    pub(crate) fn note(
+        &mut self,
+        node: Option<NodeId>,
+        part: Part,
+        numbers: &[u64],
+        text: impl FnOnce() -> String,
+    ) {
+        self.trace.event(self.now_us, node, part, numbers, text);
+    }
+
+    pub(crate) fn wrong(&mut self, id: &'static str, text: String) {
+        self.oracle.fail(Violation { id, text });
+    }
+
+    /// Where a device of this resource can be used.
+    #[must_use]
+    pub fn devices(&self, resource: usize) -> Vec<NodeId> {
+        let id = resource_id(resource);
+        let offered = |machine: &Machine| {
+            machine
+                .engine
+                .as_ref()
+                .and_then(|engine| engine.hosts.get(&id))
+                .is_some_and(|h| h.device == Device::Offered)
+        };
+        self.machines.values().filter(|machine| offered(machine)).map(|machine| machine.node).collect()
+    }
+
+    /// Schedules the control plane's log anew, if it wants to be called earlier than it is.
+    pub(crate) fn arm_consensus(&mut self) {
+        if let Some(at_us) = self.consensus.next_event_us()
+            && at_us < self.consensus_armed_us
+        {
+            self.consensus_armed_us = at_us;
+            self.at(at_us, What::Consensus { at_us });
+        }
+    }
+
+    /// The control plane's log looks at who leads and who reaches whom.
+    pub(crate) fn links_changed(&mut self) {
+        self.consensus.links_changed(self.now_us);
+        self.arm_consensus();
+    }
+
+    pub(crate) fn consensus_due(&mut self, at_us: u64) {
+        if at_us == self.consensus_armed_us {
+            self.consensus_armed_us = u64::MAX;
+            self.consensus.advance(self.now_us, &Links { machines: &self.machines, network: &self.network });
+            self.deliver_consensus();
+        }
+    }
+
+    /// Hands out what the control plane's log has for the agents, and tells the oracles what is true now.
+    pub(crate) fn deliver_consensus(&mut self) {
+        self.watch_records();
+        while let Some(consensus::Deliver { to, what }) = self.consensus.poll() {
+            let boot = self.machines[&to].agent_process.boot;
+            let input = match what {
+                consensus::Delivery::Committed { index, entry } => {
+                    self.note(Some(to), Part::Control, &[1, index], || {
+                        format!("entry {index}: {}", words::command(&entry.command))
+                    });
+                    if self.machines[&to].agent.is_some() {
+                        self.machine(to).applied = index;
+                    }
+                    agent::In::Committed(entry)
+                }
+                consensus::Delivery::Snapshot { index, state } => {
+                    self.note(Some(to), Part::Control, &[2, index], || {
+                        format!("gets the state of the control plane whole, up to log entry {index}")
+                    });
+                    self.trace.count("F48 snapshot installed");
+                    if self.machines[&to].agent.is_some() {
+                        self.machine(to).applied = index;
+                    }
+                    agent::In::Snapshot(state)
+                }
+                consensus::Delivery::Leader(is) => {
+                    self.note(Some(to), Part::Control, &[3, u64::from(is)], || {
+                        if is {
+                            "leads the control plane".into()
+                        } else {
+                            "no longer leads the control plane".into()
+                        }
+                    });
+                    agent::In::Leader(is)
+                }
+            };
+            self.to_agent(to, boot, input);
+        }
+        self.arm_consensus();
+    }
+
+    /// Tells the oracles every new version of a record.
+    fn watch_records(&mut self) {
+        while let Some(consensus::Change { record, dead }) = self.consensus.poll_change() {
+            let iss: Vec<String> = record.iss.iter().map(|member| member.node.to_string()).collect();
+            self.note(None, Part::Control, &[4, record.resource.0, record.version.0, record.epoch.0], || {
+                let primary = record.primary.map_or("nobody".into(), |node| node.to_string());
+                format!(
+                    "record of {}: {} epoch {}, primary {primary}, in sync {}",
+                    words::resource(record.resource),
+                    record.version,
+                    record.epoch.0,
+                    iss.join(" ")
+                )
+            });
+            if let (Some(old), Some(new)) = (dead, record.primary) {
+                self.oracle.promoted(record.resource, old, new);
+            }
+            // Whoever is in sync with a new disk is whole again.
+            for member in &record.iss {
+                let machine = self.machines.get_mut(&member.node).expect("members are nodes");
+                let other =
+                    machine.damaged.get(&record.resource).is_some_and(|old| *old != member.incarnation);
+                // Of two disks that were lost one after the other the first may still be the recorded one.
+                if other && machine.formatted.get(&record.resource) == Some(&member.incarnation) {
+                    machine.damaged.remove(&record.resource);
+                }
+            }
+            self.oracle.record(&record);
+        }
+    }
+}
+
+/// Who reaches whom, for the control plane's log.
+pub(crate) struct Links<'a> {
+    pub(crate) machines: &'a BTreeMap<NodeId, Machine>,
+    pub(crate) network: &'a Network,
+}
+
+impl consensus::Links for Links<'_> {
+    fn running(&self, node: NodeId) -> bool {
+        self.machines
+            .get(&node)
+            .is_some_and(|machine| machine.agent.is_some() && machine.agent_process.paused_until_us == 0)
+    }
+
+    fn reachable(&self, from: NodeId, to: NodeId) -> bool {
+        self.network.agents_open(from, to)
+    }
+}

@@ -1,0 +1,411 @@
+//! What the plan does to the cluster.
+//!
+//! Budget: in a survivable plan damage to a disk is done only while another whole replica is in sync and undamaged. What
+//! nobody could survive is left out, and counted as such. See `budget.rs` for what a plan may hold at all.
+
+use super::{What, World, resource_id};
+use crate::budget::{Harm, harm};
+use crate::plan::{Action, DiskFault, Fault, Operator, ServiceFault, Target};
+use crate::trace::Part;
+use crate::words;
+use mainstay_control::state::Command;
+use mainstay_types::{NodeId, ResourceId};
+
+impl World {
+    pub(crate) fn act(&mut self, action: Action) {
+        match action {
+            Action::Client { resource, op } => {
+                if resource < self.plan.shape.resources.len() && !self.quiet {
+                    self.client(resource, op);
+                }
+            }
+            // Faults have stopped.
+            Action::Fault(_) if self.healed => {}
+            Action::Fault(fault) => self.fault(fault),
+            Action::Operator(Operator::Move { resource, pick }) => self.move_service(resource, pick),
+        }
+    }
+
+    /// Who is meant, at this moment.
+    #[must_use]
+    pub fn node_of(&self, target: Target) -> Option<NodeId> {
+        match target {
+            Target::Node(node) => self.machines.contains_key(&node).then_some(node),
+            Target::Primary(n) => self.state().resources.get(&resource_id(n))?.record.primary,
+            Target::Secondary(n, pick) => {
+                let record = &self.state().resources.get(&resource_id(n))?.record;
+                let others: Vec<NodeId> = record
+                    .replicas
+                    .iter()
+                    .map(|member| member.node)
+                    .filter(|node| Some(*node) != record.primary)
+                    .collect();
+                others.get(pick as usize % others.len().max(1)).copied()
+            }
+            Target::Leader => self.consensus.leader(),
+        }
+    }
+
+    fn both(&self, a: Target, b: Target) -> Option<(NodeId, NodeId)> {
+        let pair = (self.node_of(a)?, self.node_of(b)?);
+        (pair.0 != pair.1).then_some(pair)
+    }
+
+    /// Does it now.
+    pub fn fault(&mut self, fault: Fault) {
+        match fault {
+            Fault::PowerCut(target) => {
+                if let Some(node) = self.node_of(target) {
+                    self.power_cut(node);
+                }
+            }
+            Fault::PowerOn(target) => {
+                if let Some(node) = self.node_of(target) {
+                    self.power_on(node);
+                }
+            }
+            Fault::PowerCutAll => {
+                for node in self.all_nodes() {
+                    self.power_cut(node);
+                }
+            }
+            Fault::PowerOnAll => {
+                for node in self.all_nodes() {
+                    self.power_on(node);
+                }
+            }
+            Fault::KillEngine { target, restart_after_ms } => {
+                if let Some(node) = self.node_of(target) {
+                    self.kill_engine(node);
+                    self.after(restart_after_ms * 1000, What::StartEngine { node });
+                }
+            }
+            Fault::KillAgent { target, restart_after_ms } => {
+                if let Some(node) = self.node_of(target) {
+                    self.kill_agent(node);
+                    self.after(restart_after_ms * 1000, What::StartAgent { node });
+                }
+            }
+            Fault::PauseMachine { target, ms } => {
+                if let Some(node) = self.node_of(target) {
+                    self.pause_engine(node, ms);
+                    self.pause_agent(node, ms);
+                }
+            }
+            Fault::PauseEngine { target, ms } => {
+                if let Some(node) = self.node_of(target) {
+                    self.pause_engine(node, ms);
+                }
+            }
+            Fault::PauseAgent { target, ms } => {
+                if let Some(node) = self.node_of(target) {
+                    self.pause_agent(node, ms);
+                }
+            }
+            Fault::Disk { target, resource, fault } => {
+                if let Some(node) = self.node_of(target)
+                    && resource < self.plan.shape.resources.len()
+                {
+                    self.disk_fault(node, resource_id(resource), fault);
+                }
+            }
+            Fault::LeaderChange => {
+                self.trace.count("F46 leader change");
+                self.note(None, Part::Fault, &[20], || "the control plane's leader is deposed".into());
+                let links = super::Links { machines: &self.machines, network: &self.network };
+                self.consensus.leader_change(self.now_us, &links);
+                self.deliver_consensus();
+            }
+            Fault::LoseProposals => {
+                self.trace.count("F47 proposals lost");
+                self.note(None, Part::Fault, &[21], || {
+                    "proposals on their way are lost, or their answers".into()
+                });
+                self.consensus.lose_proposals();
+                self.deliver_consensus();
+            }
+            Fault::Snapshot(target) => {
+                if let Some(node) = self.node_of(target) {
+                    self.consensus.snapshot(node);
+                }
+            }
+            Fault::Service { target, resource, fault } => {
+                if let Some(node) = self.node_of(target) {
+                    self.service_fault(node, resource_id(resource), fault);
+                }
+            }
+            fault => self.network_fault(fault),
+        }
+    }
+
+    fn all_nodes(&self) -> Vec<NodeId> {
+        self.machines.keys().copied().collect()
+    }
+
+    fn network_fault(&mut self, fault: Fault) {
+        match fault {
+            Fault::Cut(a, b) => {
+                if let Some((a, b)) = self.both(a, b) {
+                    self.trace.count("F33 cut");
+                    self.note(None, Part::Fault, &[10, u64::from(a.0), u64::from(b.0)], || {
+                        format!("{a} and {b} are cut off from each other")
+                    });
+                    self.cut(a, b, true, true);
+                    self.cut(b, a, true, true);
+                }
+            }
+            Fault::CutAgents(a, b) => {
+                if let Some((a, b)) = self.both(a, b) {
+                    self.trace.count("F33 agents cut");
+                    self.note(None, Part::Fault, &[11, u64::from(a.0), u64::from(b.0)], || {
+                        format!("agents of {a} and {b} are cut off")
+                    });
+                    self.cut(a, b, true, false);
+                    self.cut(b, a, true, false);
+                }
+            }
+            Fault::CutEngines(a, b) => {
+                if let Some((a, b)) = self.both(a, b) {
+                    self.trace.count("F33 engines cut");
+                    self.note(None, Part::Fault, &[12, u64::from(a.0), u64::from(b.0)], || {
+                        format!("engines of {a} and {b} are cut off")
+                    });
+                    self.cut(a, b, false, true);
+                    self.cut(b, a, false, true);
+                }
+            }
+            Fault::CutOneWay(a, b) => {
+                if let Some((a, b)) = self.both(a, b) {
+                    self.trace.count("F34 cut one way");
+                    self.note(None, Part::Fault, &[13, u64::from(a.0), u64::from(b.0)], || {
+                        format!("nothing of {a} reaches {b}")
+                    });
+                    self.cut(a, b, true, true);
+                }
+            }
+            Fault::Isolate(target) => {
+                if let Some(node) = self.node_of(target) {
+                    self.trace.count("F33 isolated");
+                    self.note(Some(node), Part::Fault, &[14], || "is isolated".into());
+                    for other in self.all_nodes() {
+                        if other != node {
+                            self.cut(node, other, true, true);
+                            self.cut(other, node, true, true);
+                        }
+                    }
+                }
+            }
+            Fault::Partition(sides) => {
+                self.trace.count("F33 partition");
+                self.note(None, Part::Fault, &[15, sides], || crate::prose::fault(&Fault::Partition(sides)));
+                let side = |node: NodeId| sides >> (node.0 - 1) & 1;
+                for a in self.all_nodes() {
+                    for b in self.all_nodes() {
+                        if side(a) != side(b) {
+                            self.cut(a, b, true, true);
+                        }
+                    }
+                }
+            }
+            Fault::Heal => {
+                self.note(None, Part::Fault, &[16], || "the network is whole".into());
+                self.heal_network();
+                self.links_changed();
+            }
+            Fault::SlowLink { a, b, factor } => {
+                if let Some((a, b)) = self.both(a, b) {
+                    self.trace.count("F36 slow link");
+                    self.note(None, Part::Fault, &[17, u64::from(a.0), u64::from(b.0), factor], || {
+                        format!("{a} to {b} takes {factor} times as long")
+                    });
+                    self.network.slow(a, b, factor);
+                }
+            }
+            Fault::Reset(a, b) => {
+                if let Some(pair) = self.both(a, b) {
+                    self.trace.count("F38 connection reset");
+                    self.note(None, Part::Fault, &[18, u64::from(pair.0.0), u64::from(pair.1.0)], || {
+                        format!("connection {} to {} breaks", pair.0, pair.1)
+                    });
+                    self.close(pair, crate::network::End::Initiator);
+                }
+            }
+            Fault::CorruptFrame(a, b) => {
+                if let Some(pair) = self.both(a, b) {
+                    self.trace.count("F37 frame corrupted");
+                    // Any frame, one with payload, or one with a copied extent.
+                    let bytes = [0, 8 << 10, 256 << 10][self.chance.below(3) as usize];
+                    self.network.corrupt_next.insert(pair, bytes);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn cut(&mut self, from: NodeId, to: NodeId, agents: bool, engines: bool) {
+        if agents {
+            self.network.cut_agents(from, to);
+            self.links_changed();
+        }
+        if engines {
+            self.cut_engines(from, to);
+        }
+    }
+
+    /// Whether the resource survives the loss of what `node` holds: another member is whole.
+    fn survivable(&self, node: NodeId, resource: ResourceId) -> bool {
+        let Some(known) = self.state().resources.get(&resource) else { return false };
+        known.record.iss.iter().any(|member| {
+            let machine = &self.machines[&member.node];
+            member.node != node
+                && machine.disks.contains_key(&resource)
+                && !machine.damaged.contains_key(&resource)
+        }) && known.record.epoch.0 > 0
+    }
+
+    pub(super) fn disk_fault(&mut self, node: NodeId, resource: ResourceId, fault: DiskFault) {
+        match fault {
+            DiskFault::Slow { factor } => {
+                self.trace.count("F14 slow disk");
+                self.note(Some(node), Part::Fault, &[30, resource.0, factor], || {
+                    format!("disk of {} is {factor} times slower", words::resource(resource))
+                });
+                self.machine(node).paces.entry(resource).or_default().factor = factor.max(1);
+                return;
+            }
+            DiskFault::Stall { ms } => {
+                self.trace.count("F14 stalled disk");
+                self.note(Some(node), Part::Fault, &[31, resource.0, ms], || {
+                    format!("disk of {} stalls for {ms} ms", words::resource(resource))
+                });
+                let until = self.now_us + ms * 1000;
+                self.machine(node).paces.entry(resource).or_default().stalled_until_us = until;
+                return;
+            }
+            _ => {}
+        }
+        let harmless = matches!(fault, DiskFault::RotSuperblock { .. } | DiskFault::KeepImage);
+        if !harmless && !self.plan.unsurvivable && !self.survivable(node, resource) {
+            self.trace.count("left out: nobody could survive it");
+            return;
+        }
+        if fault == DiskFault::Replace {
+            return self.replace_disk(node, resource);
+        }
+        let placements = self.journal_placements(node, resource);
+        let machine = self.machine(node);
+        let Some(disk) = machine.disks.get_mut(&resource) else { return };
+        let done = match fault {
+            // Only a record with a successor: the last one looks torn, which no replica can tell from a crash.
+            DiskFault::RotJournal { pick } => {
+                disk.rot_record(pick, |record| placements.contains(&(record.offset, record.len)))
+            }
+            fault => disk.inject(fault),
+        };
+        if !done {
+            return;
+        }
+        if !harmless {
+            self.damaged(node, resource, harm(fault) == Harm::Lie);
+        }
+        let (name, text) = disk_words(fault);
+        self.trace.count(name);
+        self.note(Some(node), Part::Fault, &[32, resource.0], || {
+            format!("disk of {}: {text}", words::resource(resource))
+        });
+    }
+
+    fn damaged(&mut self, node: NodeId, resource: ResourceId, lies: bool) {
+        let incarnation = self.machines[&node].formatted.get(&resource).copied();
+        if let Some(incarnation) = incarnation {
+            self.machine(node).damaged.insert(resource, incarnation);
+            self.oracle.damaged(resource, node, incarnation, lies);
+        }
+    }
+
+    /// Where the journal holds batches that are durable, not the last one and still needed.
+    fn journal_placements(&self, node: NodeId, resource: ResourceId) -> Vec<(u64, u64)> {
+        let Some(engine) = &self.machines[&node].engine else { return Vec::new() };
+        engine.hosts.get(&resource).map(|hosted| hosted.needed_in_journal()).unwrap_or_default()
+    }
+
+    /// R9: the machine is stopped, gets an empty disk for this resource, and is started again.
+    pub(super) fn replace_disk(&mut self, node: NodeId, resource: ResourceId) {
+        self.trace.count("R9 disk replaced");
+        self.note(Some(node), Part::Fault, &[33, resource.0], || {
+            format!("disk of {} is replaced by an empty one", words::resource(resource))
+        });
+        self.damaged(node, resource, false);
+        self.power_cut(node);
+        let machine = self.machine(node);
+        machine.disks.remove(&resource);
+        machine.formatted.remove(&resource);
+        machine.paces.remove(&resource);
+        machine.broken.remove(&resource);
+        machine.durable.disk_lost(resource);
+        self.oracle.wiped(resource, node);
+        self.after(50_000, What::PowerOn { node });
+    }
+
+    fn service_fault(&mut self, node: NodeId, resource: ResourceId, fault: ServiceFault) {
+        let name = Self::service_name(resource);
+        let (count, text) = match fault {
+            ServiceFault::IgnoreStop => {
+                ("F59 service ignores the stop signal", "will ignore the stop signal")
+            }
+            ServiceFault::Hang => ("F60 step hangs", "its next step hangs"),
+            ServiceFault::FailStart => ("F62 service fails to start", "fails to start"),
+            ServiceFault::KeepAddress => ("F63 address cannot be removed", "its address stays once"),
+            ServiceFault::Dies => ("F65 process dies", "its process dies"),
+            ServiceFault::Well => ("service well again", "is well again"),
+        };
+        self.trace.count(count);
+        self.note(Some(node), Part::Fault, &[40, resource.0], || format!("{name} {text}"));
+        self.machine(node).services.inject(&name, fault);
+        if fault == ServiceFault::Dies {
+            let boot = self.machines[&node].boot;
+            self.process_exited(node, boot, name);
+        }
+    }
+
+    fn move_service(&mut self, resource: usize, pick: u64) {
+        let Some(shape) = self.plan.shape.resources.get(resource) else { return };
+        if !shape.service {
+            return;
+        }
+        let to = NodeId(shape.replicas[pick as usize % shape.replicas.len()]);
+        let by = self.all_nodes()[0];
+        let command = Command::MoveService { name: Self::service_name(resource_id(resource)), to };
+        self.trace.count("operator moves a service");
+        self.note(None, Part::Control, &[50, resource as u64], || {
+            format!("operator moves s{resource} to {to}")
+        });
+        let links = super::Links { machines: &self.machines, network: &self.network };
+        self.consensus.submit(self.now_us, by, command, &links);
+        self.deliver_consensus();
+    }
+}
+
+fn disk_words(fault: DiskFault) -> (&'static str, &'static str) {
+    match fault {
+        DiskFault::Slow { .. } | DiskFault::Stall { .. } => ("F14 slow disk", "slow"),
+        DiskFault::WriteError => ("F7 write error", "the next write fails"),
+        DiskFault::FlushError => ("F8 flush error", "the next flush fails"),
+        DiskFault::ReadError => ("F6 read error", "the next read fails"),
+        DiskFault::Vanish => ("F12 disk gone", "gone"),
+        DiskFault::RotSuperblock { .. } => {
+            ("F16 superblock copy damaged", "one copy of the superblock is damaged")
+        }
+        DiskFault::RotSuperblocks => ("F16 superblocks damaged", "all copies of the superblock are damaged"),
+        DiskFault::RotJournal { .. } => ("F5 journal rot", "a bit of the journal flips"),
+        DiskFault::RotVersions { .. } => ("F5 version table rot", "a bit of the version table flips"),
+        DiskFault::RotVolume { .. } => ("F5 volume rot", "a bit of a volume flips"),
+        DiskFault::LostWrite => ("F2 lost write", "the next write is lost"),
+        DiskFault::Misdirect => ("F3 misdirected write", "the next write lands elsewhere"),
+        DiskFault::StaleRead => ("F4 stale read", "the next read is stale"),
+        DiskFault::LyingFlush => ("F9 lying flush", "flushes are lies"),
+        DiskFault::KeepImage => ("F15 image kept", "an image is kept"),
+        DiskFault::OldImage => ("F15 old image", "an older image is put back"),
+        DiskFault::Replace => ("R9 disk replaced", "replaced"),
+    }
+}

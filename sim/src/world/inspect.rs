@@ -1,0 +1,95 @@
+//! Looks into replicas while they run: what a store would answer, block by block, and the versions of its extents, against
+//! the log. Clients see one replica only, and blocks that nobody reads show nothing. So this is done of each replica right
+//! after it was recovered, after it was copied, when it becomes primary, in turn all the time, and at the end.
+
+use super::{What, World, resource_id};
+use mainstay_codec::Superblock;
+use mainstay_store::{Area, SUPERBLOCK_COPIES, Source};
+use mainstay_types::{BLOCK_BYTES, NodeId, Range, ResourceId, VolumeId};
+
+/// The mean pause between two looks, each at one replica.
+const PAUSE_US: u64 = 1_500_000;
+
+impl World {
+    /// The next look that nothing but the time asks for.
+    pub(super) fn arm_inspection(&mut self) {
+        let pause_us = self.inspections.around(PAUSE_US).max(1);
+        self.after(pause_us, What::Inspection);
+    }
+
+    pub(super) fn inspection(&mut self) {
+        let nodes = self.machines.len() as u64;
+        let node = NodeId(1 + self.inspections.below(nodes) as u32);
+        let number = self.inspections.below(self.plan.shape.resources.len() as u64) as usize;
+        self.inspect(node, resource_id(number), false);
+        self.watch_waiting(node, resource_id(number));
+        self.arm_inspection();
+    }
+
+    /// The oracle was told that these are whole now.
+    pub(super) fn inspect_copied(&mut self) {
+        while let Some((resource, node)) = self.oracle.copied.pop() {
+            self.inspect(node, resource, false);
+        }
+    }
+
+    /// S4, S11, S12, S13: compares what a replica holds with the log, if it is open and its store has not given up. `whole`:
+    /// of the blocks that nobody ever wrote, too, and damage counts, because by then it must have been found and mended.
+    pub(super) fn inspect(&mut self, node: NodeId, resource: ResourceId, whole: bool) {
+        let Self { machines, oracle, .. } = self;
+        let machine = &machines[&node];
+        let (Some(hosted), Some(disk)) = (
+            machine.engine.as_ref().and_then(|engine| engine.hosts.get(&resource)),
+            machine.disks.get(&resource),
+        ) else {
+            return;
+        };
+        if hosted.host.failed().is_some() && !whole {
+            return;
+        }
+        let store = hosted.host.store();
+        let commit = hosted.host.replica().committed();
+        let incarnation = store.config().incarnation;
+        let mut read = |volume: VolumeId, block: u64| {
+            let range = Range { volume, offset: block * BLOCK_BYTES, len: BLOCK_BYTES };
+            // Damage shows as a number that nobody ever wrote.
+            let Some(segment) = store.read(range).into_iter().next() else { return Some(u64::MAX) };
+            let (area, at) = match &segment.source {
+                Source::Memory(bytes) => return Some(super::wishes::value(bytes).unwrap_or(u64::MAX)),
+                Source::Zero => return Some(0),
+                Source::Journal { offset, .. } => (Area::Journal, offset / BLOCK_BYTES),
+                Source::Volume => (Area::Volume(volume), block),
+            };
+            if !whole && disk.is_damaged(area, at) {
+                return None;
+            }
+            let bytes = disk.peek(area, at);
+            Some(bytes.map_or(0, |bytes| super::wishes::value(bytes).unwrap_or(u64::MAX)))
+        };
+        oracle.check_replica(resource, node, incarnation, commit, whole, &mut read);
+        let mut version = |volume: VolumeId, extent: u32| store.version(volume, extent);
+        oracle.check_versions(resource, node, incarnation, commit, &mut version);
+        // R14: at rest every copy of the superblock is as new as the others, but for those that rot.
+        let paused = machine.engine_process.paused_until_us > 0;
+        let copies: Vec<_> = (0..SUPERBLOCK_COPIES as u64)
+            .filter(|copy| disk.in_flight() == 0 && !paused && !disk.is_damaged(Area::Meta, *copy))
+            .map(|copy| disk.peek(Area::Meta, copy).and_then(|bytes| Superblock::decode(bytes).ok()))
+            .map(|superblock| superblock.map(|superblock| superblock.sequence))
+            .collect();
+        if copies.windows(2).any(|pair| pair[0] != pair[1]) {
+            self.wrong("S15", format!("the superblocks of {resource} on {node} are {copies:?}"));
+        }
+    }
+
+    /// R20: a primary does not wait for ever for a member that is not there, but asks for its removal.
+    fn watch_waiting(&mut self, node: NodeId, resource: ResourceId) {
+        let now = self.node_time(node);
+        let machine = &self.machines[&node];
+        let Some(engine) = machine.engine.as_ref().filter(|_| machine.engine_process.paused_until_us == 0)
+        else {
+            return;
+        };
+        let Some(waits) = engine.waits(now, resource) else { return };
+        self.wrong("L5", format!("{node} waits for {waits}, which is gone, and has not asked to remove it"));
+    }
+}

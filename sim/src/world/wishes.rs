@@ -1,0 +1,715 @@
+//! What engines and agents want of the world, carried out with the time that it takes.
+
+use super::{Asked, What, World, shape_of};
+use crate::agent::{self, EngineEvent, Job, JobError, JobReply, LeaseMessage, Out};
+use crate::disk::{Sizes, Ticket};
+use crate::engine::{EngineIn, Wish};
+use crate::plan::ClientOp;
+use crate::trace::Part;
+use crate::words;
+use bytes::Bytes;
+use mainstay_control::state::Command;
+use mainstay_host::Answer;
+use mainstay_replica::{Op, ReplicaConfig, Role};
+use mainstay_store::{Store, StoreConfig, Tuning};
+use mainstay_types::{BLOCK_BYTES, Incarnation, NodeId, Range, ResourceId, VolumeId};
+
+/// Journal bytes that only epoch starts may use; small like everything here.
+const RESERVE_BYTES: u64 = 4 * BLOCK_BYTES;
+
+impl World {
+    // Engines.
+
+    pub(super) fn engine_wishes(&mut self, node: NodeId) {
+        loop {
+            let Some(engine) = &mut self.machine(node).engine else { return };
+            if engine.wishes.is_empty() {
+                return;
+            }
+            for wish in std::mem::take(&mut engine.wishes) {
+                self.engine_wish(node, wish);
+            }
+        }
+    }
+
+    fn engine_wish(&mut self, node: NodeId, wish: Wish) {
+        let boot = self.machines[&node].engine_process.boot;
+        match wish {
+            Wish::Disk { resource, ticket } => {
+                let delay = self.disk_delay(node, resource);
+                self.after(delay, What::DiskDone { node, resource, boot, ticket });
+            }
+            Wish::Send { to, answer, envelope } => self.send(node, to, answer, &envelope),
+            Wish::Complete { request, answer } => self.complete(request, answer),
+            Wish::ToAgent(event) => {
+                self.note_event(node, &event);
+                let agent_boot = self.machines[&node].agent_process.boot;
+                self.socket_to_agent(node, agent_boot, agent::In::Engine(event));
+            }
+            Wish::Attach { resource, generation } => {
+                self.note(Some(node), Part::Engine, &[3, resource.0], || {
+                    format!("{} makes its device", Self::resource_name(resource))
+                });
+                let delay = 1_000 + self.chance.below(20_000);
+                self.after(
+                    delay,
+                    What::ToEngine { node, boot, input: EngineIn::Attached { resource, generation } },
+                );
+            }
+            Wish::Detach { resource, generation } => {
+                self.note(Some(node), Part::Engine, &[4, resource.0], || {
+                    format!("{} takes its device away", Self::resource_name(resource))
+                });
+                self.device_lost(node, resource);
+                let delay = 1_000 + self.chance.below(20_000);
+                self.after(
+                    delay,
+                    What::ToEngine { node, boot, input: EngineIn::Detached { resource, generation } },
+                );
+            }
+            Wish::Guarded(services) => {
+                let agent_boot = self.machines[&node].agent_process.boot;
+                self.socket_to_agent(node, agent_boot, agent::In::GuardConfirmed(services));
+            }
+            Wish::Silence(services) => {
+                if !services.is_empty() {
+                    self.note(Some(node), Part::Engine, &[5], || {
+                        format!("guard silences {}", services.join(", "))
+                    });
+                }
+                for service in services {
+                    self.oracle.ha.silenced(node, super::service_resource(&service));
+                    if self.machine(node).services.silence(&service) {
+                        self.tell_exited(node, service, 1_000);
+                    }
+                }
+                self.presence_changed(node);
+            }
+            Wish::RoleChanged { resource, role } => {
+                let number = match role {
+                    Role::Secondary => 0,
+                    Role::Promoting => 1,
+                    Role::Primary => 2,
+                    Role::Fenced => 3,
+                };
+                let epoch = self.machines[&node]
+                    .engine
+                    .as_ref()
+                    .and_then(|engine| engine.hosts.get(&resource))
+                    .map(|hosted| hosted.host.replica().epoch())
+                    .unwrap_or_default();
+                self.note(Some(node), Part::Engine, &[6, resource.0, number], || {
+                    words::role(resource, role, epoch)
+                });
+                self.oracle.role(node, resource, epoch, role == Role::Primary);
+                if role == Role::Primary {
+                    self.inspect(node, resource, false);
+                }
+            }
+            Wish::JobDone { resource, job } => {
+                let agent_boot = self.machines[&node].agent_process.boot;
+                if job == "drop" {
+                    self.machine(node).disks.remove(&resource);
+                }
+                let result = Ok(JobReply::Done);
+                self.socket_to_agent(node, agent_boot, agent::In::JobDone { resource, job, result });
+            }
+            Wish::Connected { lease_until } => {
+                let agent_boot = self.machines[&node].agent_process.boot;
+                self.socket_to_agent(node, agent_boot, agent::In::EngineConnected { lease_until });
+            }
+        }
+    }
+
+    /// What an engine says unasked and nobody else tells.
+    fn note_event(&mut self, node: NodeId, event: &EngineEvent) {
+        match event {
+            EngineEvent::LeaseLost { .. } => {
+                self.trace.count("R19 the guard acted");
+                self.note(Some(node), Part::Engine, &[9], || {
+                    "the lease is as good as over: the guard takes devices and services away".into()
+                });
+            }
+            EngineEvent::Failed { resource, reason } => {
+                self.note(Some(node), Part::Engine, &[10, resource.0], || {
+                    format!("{} is given up: {reason}", words::resource(*resource))
+                });
+            }
+            EngineEvent::Replica(_) | EngineEvent::Proposal { .. } => {}
+        }
+    }
+
+    fn disk_delay(&mut self, node: NodeId, resource: ResourceId) -> u64 {
+        let mean = self.plan.shape.disk_us;
+        let pace = self.machines[&node].paces.get(&resource).copied().unwrap_or_default();
+        let mut delay = self.disk_times.around(mean) * pace.factor;
+        // F14: now and then one operation takes much longer than those around it, and they overtake it.
+        if self.disk_times.permille(5) {
+            delay *= self.disk_times.between(2, 64);
+        }
+        delay.max(pace.stalled_until_us.saturating_sub(self.now_us))
+    }
+
+    pub(super) fn disk_done(&mut self, node: NodeId, resource: ResourceId, boot: u64, ticket: Ticket) {
+        let machine = self.machines.get_mut(&node).expect("known node");
+        if machine.engine_process.boot != boot {
+            return;
+        }
+        let Some(disk) = machine.disks.get_mut(&resource) else { return };
+        let Some(finished) = disk.finish(ticket) else { return };
+        self.to_engine(node, boot, EngineIn::Disk { resource, finished });
+    }
+
+    // Agents.
+
+    pub(super) fn agent_wishes(&mut self, node: NodeId) {
+        while let Some(out) = self.machine(node).agent.as_mut().and_then(agent::Agent::poll) {
+            self.agent_wish(node, out);
+        }
+    }
+
+    fn agent_wish(&mut self, node: NodeId, out: Out) {
+        let agent_boot = self.machines[&node].agent_process.boot;
+        let engine_boot = self.machines[&node].engine_process.boot;
+        match out {
+            Out::SendLease { to, message } => self.datagram(node, to, message),
+            Out::Submit(command) => {
+                self.note(Some(node), Part::Agent, &[3], || format!("asks to {}", words::command(&command)));
+                self.judge_command(node, &command);
+                let links = super::Links { machines: &self.machines, network: &self.network };
+                self.consensus.submit(self.now_us, node, command, &links);
+                self.deliver_consensus();
+            }
+            Out::Lease(until) => {
+                let until_us = self.machines[&node].clock.true_time(until);
+                let alive = self.state().alive(node);
+                self.oracle.lease(node, until_us, alive);
+                self.socket_to_engine(node, engine_boot, EngineIn::Lease(until));
+            }
+            Out::Guard(services) => {
+                self.socket_to_engine(node, engine_boot, EngineIn::Guard(services));
+            }
+            Out::Job { resource, job } => {
+                self.note(Some(node), Part::Agent, &[4, resource.0], || {
+                    job_words(&Self::resource_name(resource), &job)
+                });
+                match job {
+                    Job::Create { .. } | Job::Open => {
+                        let delay = 2_000 + self.chance.below(60_000);
+                        self.after(delay, What::Job { node, engine_boot, agent_boot, resource, job });
+                    }
+                    job => self.socket_to_engine(node, engine_boot, EngineIn::Job { resource, job }),
+                }
+            }
+            Out::PersistSuspect(suspect) => {
+                self.note(
+                    Some(node),
+                    Part::Agent,
+                    &[5, u64::from(suspect.node.0), suspect.generation],
+                    || format!("suspects {} in generation {}", suspect.node, suspect.generation),
+                );
+                let delay = self.disk_times.around(self.plan.shape.disk_us) * 2;
+                self.after(
+                    delay,
+                    What::ToAgent {
+                        node,
+                        boot: agent_boot,
+                        input: Box::new(agent::In::SuspectPersisted(suspect)),
+                    },
+                );
+            }
+            Out::WatchProcess { name, .. } => {
+                if !self.machines[&node].services.presence(&name).running {
+                    self.tell_exited(node, name, 1_000);
+                }
+            }
+            Out::DropServiceRemains(name) => {
+                self.machine(node).services.silence(&name);
+                self.presence_changed(node);
+            }
+            Out::Service { name, effect } => {
+                let resource = super::service_resource(&name);
+                let number = resource.0 as usize - 1;
+                let device_ok = self.devices(number).contains(&node);
+                self.note(Some(node), Part::Service, &[1, number as u64], || {
+                    format!("{name}: {}", crate::service::words(&effect))
+                });
+                let (delay, id) = self.machine(node).services.start(&name, &effect, device_ok);
+                self.oracle.step(node, resource, &effect);
+                self.presence_changed(node);
+                let boot = self.machines[&node].boot;
+                if let Some(delay) = delay {
+                    self.after(delay, What::ServiceStep { node, boot, id });
+                }
+            }
+        }
+    }
+
+    /// What an agent says of its own node, or of another one's life, is true when it is said.
+    fn judge_command(&mut self, node: NodeId, command: &Command) {
+        match command {
+            Command::NodeDead { node: dead, generation } => {
+                let known = self.state().nodes.get(dead);
+                if known.is_some_and(|known| known.generation == *generation) && self.state().alive(*dead) {
+                    self.oracle.declared_dead(node, *dead);
+                }
+            }
+            Command::ServiceStatus { name, node: of, phase, .. } if *of == node && phase.is_silent() => {
+                let presence = self.machines[&node].services.presence(name);
+                if !presence.is_silent() {
+                    self.wrong(
+                        "H4",
+                        format!("{node} says that {name} is {phase:?}; there is still {presence:?}"),
+                    );
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn datagram(&mut self, from: NodeId, to: NodeId, message: LeaseMessage) {
+        let shape = &self.plan.shape;
+        let (loss, duplicate, late) = (shape.datagram_loss, shape.datagram_duplicate, shape.datagram_late);
+        if !self.network.agents_open(from, to) {
+            return;
+        }
+        if self.datagrams.permille(loss) {
+            self.trace.count("F30 datagram lost");
+            return;
+        }
+        let copies = if self.datagrams.permille(duplicate) { 2 } else { 1 };
+        for _ in 0..copies {
+            let mut delay = self.network.delay(from, to);
+            if self.datagrams.permille(late) {
+                self.trace.count("F32 datagram late");
+                delay += self.datagrams.below(3_000_000);
+            }
+            let boot = self.machines[&to].agent_process.boot;
+            let input = Box::new(agent::In::Lease { from, message: message.clone() });
+            self.after(delay, What::ToAgent { node: to, boot, input });
+        }
+        if copies > 1 {
+            self.trace.count("F31 datagram twice");
+        }
+    }
+
+    // Replicas on disk.
+
+    pub(super) fn job_due(
+        &mut self,
+        node: NodeId,
+        engine_boot: u64,
+        agent_boot: u64,
+        resource: ResourceId,
+        job: Job,
+    ) {
+        let machine = &self.machines[&node];
+        if machine.engine_process.boot != engine_boot || machine.engine.is_none() {
+            let result = Err(JobError::NotDone("the engine is not there".to_owned()));
+            return self.socket_to_agent(
+                node,
+                agent_boot,
+                agent::In::JobDone { resource, job: job.name(), result },
+            );
+        }
+        let name = job.name();
+        let result = match job {
+            Job::Create { incarnation, .. } => {
+                self.create(node, resource, incarnation).map(|()| JobReply::Created { incarnation })
+            }
+            Job::Open => {
+                self.open(node, engine_boot, resource).map(|incarnation| JobReply::Opened { incarnation })
+            }
+            _ => Ok(JobReply::Done),
+        };
+        if let Err(JobError::NotDone(reason) | JobError::Unusable(reason)) = &result {
+            let reason = reason.clone();
+            self.note(Some(node), Part::Engine, &[7, resource.0], || {
+                format!("{name} of {} failed: {reason}", Self::resource_name(resource))
+            });
+        }
+        self.socket_to_agent(node, agent_boot, agent::In::JobDone { resource, job: name, result });
+    }
+
+    fn create(
+        &mut self,
+        node: NodeId,
+        resource: ResourceId,
+        incarnation: Incarnation,
+    ) -> Result<(), JobError> {
+        let shape = shape_of(&self.plan, resource);
+        let volumes: Vec<u64> = shape.volumes.iter().map(|blocks| blocks * BLOCK_BYTES).collect();
+        let config = StoreConfig {
+            resource,
+            incarnation,
+            volumes: volumes.clone(),
+            journal_bytes: shape.journal_blocks * BLOCK_BYTES,
+        };
+        let sizes = Sizes { meta: Store::meta_bytes(&config), journal: config.journal_bytes, volumes };
+        let stream = self.sessions.next();
+        let mut disk = crate::disk::Disk::new(crate::random::Random::new(stream), &sizes);
+        Store::format(&mut disk.media(), &config).map_err(|error| JobError::NotDone(error.to_string()))?;
+        let machine = self.machine(node);
+        machine.disks.insert(resource, disk);
+        machine.formatted.insert(resource, incarnation);
+        machine.broken.remove(&resource);
+        Ok(())
+    }
+
+    fn open(&mut self, node: NodeId, boot: u64, resource: ResourceId) -> Result<Incarnation, JobError> {
+        let shape = shape_of(&self.plan, resource).clone();
+        let tuning = Tuning {
+            destage_start_bytes: shape.destage_start_blocks * BLOCK_BYTES,
+            memory_bytes_max: shape.memory_blocks * BLOCK_BYTES,
+            write_bytes_max: 16 * BLOCK_BYTES,
+            destage_write_bytes_max: 4 * BLOCK_BYTES,
+            destage_writes_max: 4,
+            installs_max: 2,
+            runs_max: 64,
+            reserve_bytes: RESERVE_BYTES,
+            batch_bytes_max: (request_blocks(&shape) + 1) * BLOCK_BYTES,
+        };
+        let machine = self.machines.get_mut(&node).expect("known node");
+        if let Some(hosted) = machine.engine.as_ref().and_then(|engine| engine.hosts.get(&resource)) {
+            return Ok(hosted.host.store().config().incarnation);
+        }
+        let Some(disk) = machine.disks.get_mut(&resource) else {
+            return Err(JobError::NotDone("there is no such replica".into()));
+        };
+        let store = match Store::recover(&mut disk.media(), tuning) {
+            Ok(store) => store,
+            Err(error) => {
+                let source =
+                    std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
+                let reason = format!("{error}{source}");
+                machine.broken.insert(resource, reason.clone());
+                let damaged = machine.damaged.contains_key(&resource);
+                self.trace.count("R12 a replica refused to open");
+                if !damaged {
+                    self.wrong(
+                        "S4",
+                        format!("{node} does not open {resource}, whose disk is well: {reason}"),
+                    );
+                }
+                return Err(JobError::Unusable(reason));
+            }
+        };
+        let log = store.log_state();
+        let log_incarnation = store.config().incarnation;
+        self.note(Some(node), Part::Engine, &[8, resource.0, log.end.index.0, log.commit.0], || {
+            format!(
+                "{} is open: its log ends at {}, committed up to {}, {}",
+                Self::resource_name(resource),
+                log.end,
+                log.commit,
+                words::data(log.data)
+            )
+        });
+        self.oracle.recovered(resource, node, store.config().incarnation, &log, store.promised());
+        let mut config =
+            ReplicaConfig::new(resource, node, store.config().incarnation, store.config().volumes.clone());
+        config.window_bytes = shape.window_blocks * BLOCK_BYTES;
+        config.join_lag_bytes = 16 * BLOCK_BYTES;
+        config.slow_quiet_ms = 3_000;
+        config.copy_extents_max = 2;
+        // The largest batch must fit into the half of the journal that destaging always frees.
+        config.request_bytes_max = request_blocks(&shape) * BLOCK_BYTES;
+        let (store, config, incarnation) = (Box::new(store), Box::new(config), log_incarnation);
+        self.to_engine(node, boot, EngineIn::Opened { resource, store, config });
+        self.inspect(node, resource, false);
+        Ok(incarnation)
+    }
+
+    // Services.
+
+    pub(super) fn service_step(&mut self, node: NodeId, boot: u64, id: u64) {
+        let machine = &self.machines[&node];
+        if machine.boot != boot {
+            return;
+        }
+        if Self::stopped(machine) {
+            let again = machine.agent_process.paused_until_us;
+            return self.at(again, What::ServiceStep { node, boot, id });
+        }
+        let elsewhere: Vec<String> = self.addresses_elsewhere(node);
+        let step = if self.trace.keeps_lines() { machine.services.under_way(id) } else { String::new() };
+        let Some(done) = self.machine(node).services.finish(id, &elsewhere) else { return };
+        self.presence_changed(node);
+        let resource = super::service_resource(&done.service);
+        self.oracle.ha.answered(node, resource, done.ticket, done.result.is_ok());
+        let agent_boot = self.machines[&node].agent_process.boot;
+        self.note(
+            Some(node),
+            Part::Service,
+            &[2, done.ticket, u64::from(done.result.is_ok())],
+            || match &done.result {
+                Ok(()) => format!("{}: {step}: done", done.service),
+                Err(why) => format!("{}: {step}: failed: {why}", done.service),
+            },
+        );
+        self.to_agent(
+            node,
+            agent_boot,
+            agent::In::StepDone {
+                service: done.service.clone(),
+                ticket: done.ticket,
+                result: done.result.clone(),
+            },
+        );
+    }
+
+    fn addresses_elsewhere(&self, node: NodeId) -> Vec<String> {
+        let names = (0..self.plan.shape.resources.len()).map(|n| Self::service_name(super::resource_id(n)));
+        names
+            .filter(|name| {
+                self.machines
+                    .values()
+                    .any(|machine| machine.node != node && machine.services.presence(name).address)
+            })
+            .collect()
+    }
+
+    /// The agent hears that a process has ended; what it is has gone already.
+    fn tell_exited(&mut self, node: NodeId, service: String, delay_us: u64) {
+        let boot = self.machines[&node].agent_process.boot;
+        let input = agent::In::ProcessExited { service, process: 0, status: "killed".into() };
+        self.after(delay_us, What::ToAgent { node, boot, input: Box::new(input) });
+    }
+
+    pub(super) fn process_exited(&mut self, node: NodeId, boot: u64, service: String) {
+        if self.machines[&node].boot != boot {
+            return;
+        }
+        if self.machine(node).services.exits(&service) {
+            self.presence_changed(node);
+            self.note(Some(node), Part::Service, &[3], || format!("{service}: its process ended by itself"));
+            let agent_boot = self.machines[&node].agent_process.boot;
+            let input = agent::In::ProcessExited { service, process: 0, status: "exit 1".into() };
+            self.to_agent(node, agent_boot, input);
+        }
+    }
+
+    /// What stood on the device finds it gone.
+    pub(super) fn device_lost(&mut self, node: NodeId, resource: ResourceId) {
+        let service = Self::service_name(resource);
+        if let Some(delay) = self.machine(node).services.device_lost(&service) {
+            let boot = self.machines[&node].boot;
+            self.after(delay, What::ProcessExited { node, boot, service });
+        }
+    }
+
+    pub(super) fn presence_changed(&mut self, node: NodeId) {
+        for number in 0..self.plan.shape.resources.len() {
+            if self.plan.shape.resources[number].service {
+                let resource = super::resource_id(number);
+                let presence = self.machines[&node].services.presence(&Self::service_name(resource));
+                self.oracle.presence(node, resource, presence);
+            }
+        }
+    }
+
+    // Clients.
+
+    pub(super) fn client(&mut self, resource: usize, op: ClientOp) {
+        for node in self.devices(resource) {
+            self.ask(node, resource, op);
+        }
+    }
+
+    /// A request to the device on `node`. Its number names it in the trace.
+    pub fn ask(&mut self, node: NodeId, resource: usize, op: ClientOp) -> u64 {
+        let request = self.next_request;
+        self.next_request += 1;
+        let range = |volume: u16, block: u64, blocks: u64| Range {
+            volume: VolumeId(volume),
+            offset: block * BLOCK_BYTES,
+            len: blocks * BLOCK_BYTES,
+        };
+        let (op, write, read) = match op {
+            ClientOp::Write { volume, block, blocks } => (
+                Op::Write { range: range(volume, block, blocks), payload: payload(request, blocks) },
+                Some((volume, block, blocks, request)),
+                None,
+            ),
+            ClientOp::Discard { volume, block, blocks } => {
+                (Op::Discard { range: range(volume, block, blocks) }, Some((volume, block, blocks, 0)), None)
+            }
+            ClientOp::WriteZeroes { volume, block, blocks } => (
+                Op::WriteZeroes { range: range(volume, block, blocks) },
+                Some((volume, block, blocks, 0)),
+                None,
+            ),
+            ClientOp::Read { volume, block, blocks } => {
+                (Op::Read { range: range(volume, block, blocks) }, None, Some((volume, block, blocks)))
+            }
+            ClientOp::Flush => (Op::Flush, None, None),
+        };
+        let now_us = self.now_us;
+        if let Some((volume, block, blocks, value)) = write {
+            self.oracle.registers.invoke_write(
+                request,
+                now_us,
+                (resource, volume),
+                block..block + blocks,
+                value,
+            );
+        }
+        if let Some((volume, block, blocks)) = read {
+            self.oracle.registers.invoke_read(request, now_us, (resource, volume), block..block + blocks);
+        }
+        let blocks = write.map(|write| write.2).or(read.map(|read| read.2)).unwrap_or(0);
+        let asked = Asked {
+            node,
+            resource,
+            at_us: now_us,
+            blocks,
+            read: read.is_some(),
+            flush: write.is_none() && read.is_none(),
+        };
+        self.asked.insert(request, asked);
+        self.note(Some(node), Part::Client, &[1, request], || {
+            format!("#{request} {}", op_words(resource, &op))
+        });
+        let boot = self.machines[&node].engine_process.boot;
+        self.to_engine(node, boot, EngineIn::Request { resource: super::resource_id(resource), request, op });
+        request
+    }
+
+    fn complete(&mut self, request: u64, answer: Answer) {
+        let Some(asked) = self.asked.remove(&request) else { return };
+        self.note(
+            Some(asked.node),
+            Part::Client,
+            &[2, request, u64::from(answer.is_ok())],
+            || match &answer {
+                Ok(pieces) if asked.read => {
+                    format!("#{request} reads {}", contents(pieces))
+                }
+                Ok(_) => format!("#{request} done"),
+                Err(error) => format!("#{request} failed: {error}"),
+            },
+        );
+        let now_us = self.now_us;
+        let checked = match answer {
+            Err(_) => {
+                self.refused += 1;
+                if !asked.flush {
+                    self.oracle.registers.unknown(request);
+                }
+                return;
+            }
+            Ok(_) if asked.flush => return,
+            Ok(pieces) if asked.read => {
+                self.oracle.read_completed(asked.node);
+                match values(&pieces) {
+                    Some(values) if values.len() as u64 == asked.blocks => {
+                        self.oracle.registers.read_done(request, now_us, &values)
+                    }
+                    Some(values) => {
+                        return self.wrong(
+                            "S16",
+                            format!("#{request} read {} blocks instead of {}", values.len(), asked.blocks),
+                        );
+                    }
+                    None => {
+                        return self.wrong(
+                            "S16",
+                            format!("#{request} read a block that is torn or mixed from several"),
+                        );
+                    }
+                }
+            }
+            Ok(_) => {
+                self.acknowledged += 1;
+                self.oracle.registers.write_done(request, now_us)
+            }
+        };
+        if let Err(violation) = checked {
+            self.oracle.fail(violation);
+        }
+    }
+
+    /// Whoever waited for an answer of this node gets none.
+    pub(super) fn forget_requests(&mut self, node: NodeId) {
+        let gone: Vec<u64> =
+            self.asked.iter().filter(|(_, asked)| asked.node == node).map(|(request, _)| *request).collect();
+        for request in gone {
+            if let Some(asked) = self.asked.remove(&request)
+                && !asked.flush
+            {
+                self.oracle.registers.unknown(request);
+            }
+        }
+    }
+}
+
+/// Most blocks that clients may have in flight: the largest batch must find room in half of the journal.
+fn request_blocks(shape: &crate::plan::ResourceShape) -> u64 {
+    (shape.journal_blocks / 4).max(2)
+}
+
+const ZEROES: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
+
+/// Blocks that all say who wrote them, at both ends, with zeroes between.
+fn payload(value: u64, blocks: u64) -> Bytes {
+    let mut bytes = vec![0; (blocks * BLOCK_BYTES) as usize];
+    for block in bytes.chunks_mut(BLOCK_BYTES as usize) {
+        block[..8].copy_from_slice(&value.to_le_bytes());
+        block[BLOCK_BYTES as usize - 8..].copy_from_slice(&value.to_le_bytes());
+    }
+    bytes.into()
+}
+
+/// The values that blocks hold; `None` if a block is not one that a client ever wrote.
+pub(super) fn values(pieces: &[Bytes]) -> Option<Vec<u64>> {
+    let mut values = Vec::new();
+    for block in pieces.iter().flat_map(|piece| piece.chunks(BLOCK_BYTES as usize)) {
+        values.push(value(block)?);
+    }
+    Some(values)
+}
+
+pub(super) fn value(block: &[u8]) -> Option<u64> {
+    let first = u64::from_le_bytes(block.first_chunk().copied()?);
+    let last = u64::from_le_bytes(block.last_chunk().copied()?);
+    let between = block.get(8..BLOCK_BYTES as usize - 8)?;
+    let whole = first == last && block.len() as u64 == BLOCK_BYTES && between == &ZEROES[..between.len()];
+    whole.then_some(first)
+}
+
+/// What an agent has its engine do.
+fn job_words(resource: &str, job: &Job) -> String {
+    match job {
+        Job::Create { .. } => format!("has an empty replica of {resource} made"),
+        Job::Open => format!("has {resource} opened"),
+        Job::Drop => format!("has the replica of {resource} removed"),
+        Job::Record(record) => format!("tells {resource} its record {}", record.version),
+        Job::Demote => format!("tells {resource} to stop being primary"),
+    }
+}
+
+/// Which write each block is from.
+fn contents(pieces: &[Bytes]) -> String {
+    let words: Vec<String> = values(pieces)
+        .unwrap_or_default()
+        .into_iter()
+        .map(|value| if value == 0 { "zeroes".into() } else { format!("#{value}") })
+        .collect();
+    if words.len() > 1 && words.iter().all(|word| word == &words[0]) {
+        return format!("{} times {}", words.len(), words[0]);
+    }
+    words.join(" ")
+}
+
+fn op_words(resource: usize, op: &Op) -> String {
+    let place = |range: &Range| {
+        format!("r{resource}/{} {}", range.volume, words::blocks(range.first_block(), range.end_block()))
+    };
+    match op {
+        Op::Write { range, .. } => format!("write {}", place(range)),
+        Op::Read { range } => format!("read {}", place(range)),
+        Op::Discard { range } => format!("discard {}", place(range)),
+        Op::WriteZeroes { range } => format!("write zeroes {}", place(range)),
+        Op::Flush => format!("flush r{resource}"),
+    }
+}

@@ -1,0 +1,105 @@
+//! Every planted bug but a few that are named is caught: by one of the seeds that caught it when `planted_seeds.txt` was written, or, as every change
+//! of the simulator or of a core gives its seeds other runs, by one of the first few hundred. `make sim-bugs` writes the file.
+
+use mainstay_sim::campaign::{Extent, Mode, hunt};
+use mainstay_sim::record;
+use mainstay_sim::run::{RunOptions, run};
+use mainstay_types::simulation::{BUGS, BugInfo};
+
+const SEEDS: &str = include_str!("planted_seeds.txt");
+/// Seeds that are tried when the recorded ones say nothing any more.
+const SEARCHED: u64 = 400;
+
+/// Bugs that the simulator does not see yet, each a defect of the simulator. Other tests see some of them: `StaleExtent`
+/// the random test of `mainstay-replica`, `VoidIgnored` and `CopyOverwritesNewer` those of `mainstay-store`. The list may only
+/// become shorter.
+const BLIND: &[&str] = &[
+    "OldChangeApplied",
+    "VoidIgnored",
+    "ReusedPlaceRead",
+    "CopyNeedsNothing",
+    "CopyOverwritesNewer",
+    "WritesOverlap",
+    "StaleExtent",
+    "ReserveSpent",
+    "FailedKillCounts",
+];
+
+/// Whether the seed fails with the bug, and not without it.
+fn catches(info: &BugInfo, seed: u64) -> bool {
+    let plan = Mode::of(seed).plan(seed);
+    let fails = |bug| run(&plan, &RunOptions { bug, ..RunOptions::default() }).violation.is_some();
+    fails(Some(info.bug)) && !fails(None)
+}
+
+fn all_are_caught(rules: std::ops::RangeInclusive<u32>) {
+    let recorded = record::seeds(SEEDS);
+    let mut missed = Vec::new();
+    for info in BUGS {
+        let rule = info.rule.trim_start_matches('R').parse().expect("rules are numbers");
+        if !rules.contains(&rule) || BLIND.contains(&info.name) {
+            continue;
+        }
+        let seeds = recorded.get(info.name).map(Vec::as_slice).unwrap_or_default();
+        if seeds.iter().any(|seed| catches(info, *seed)) {
+            continue;
+        }
+        let extent = Extent { from: 0, seeds: SEARCHED, threads: 1, over: &|| false };
+        if hunt(info, extent, 1, &run).caught.is_empty() {
+            missed.push(format!("{} {}: {}", info.rule, info.name, info.what.trim()));
+        } else {
+            eprintln!("{} is no longer caught by its recorded seeds: make sim-bugs", info.name);
+        }
+    }
+    assert!(missed.is_empty(), "not caught:\n{}", missed.join("\n"));
+}
+
+// Several tests, so that they run side by side.
+
+#[test]
+fn epochs_commits_and_members() {
+    all_are_caught(1..=4);
+}
+
+#[test]
+fn promotions_and_cuts() {
+    all_are_caught(5..=9);
+}
+
+#[test]
+fn leases() {
+    all_are_caught(10..=11);
+}
+
+#[test]
+fn disks_and_damage() {
+    all_are_caught(12..=13);
+}
+
+#[test]
+fn checkpoints_and_copies() {
+    all_are_caught(14..=18);
+}
+
+#[test]
+fn services() {
+    all_are_caught(19..=22);
+}
+
+#[test]
+fn every_rule_belongs_to_a_test() {
+    for info in BUGS {
+        let rule: u32 = info.rule.trim_start_matches('R').parse().expect("rules are numbers");
+        assert!((1..=22).contains(&rule), "{} of {}", info.name, info.rule);
+    }
+}
+
+/// The issue asks for 40, and for one of each rule that has code. R17 has none yet.
+#[test]
+fn there_are_enough_of_them() {
+    assert!(BUGS.len() >= 40 + BLIND.len(), "{}", BUGS.len());
+    assert!(BLIND.iter().all(|name| BUGS.iter().any(|info| info.name == *name)));
+    for rule in (1..=22).filter(|rule| *rule != 17) {
+        assert!(BUGS.iter().any(|info| info.rule == format!("R{rule}")), "R{rule} has no bug");
+    }
+}

@@ -1,0 +1,112 @@
+//! The control plane: its leader changes at every moment, states come whole, the majority is lost.
+
+use mainstay_sim::plan::Fault;
+use mainstay_sim::scenario::{Scenario, n};
+
+#[test]
+fn the_leader_changes_around_a_shrink() {
+    for moment in 0..20 {
+        let mut sim = Scenario::three();
+        let [_, s, _] = sim.cast();
+        sim.fault(Fault::CutEngines(n(s), n(if s == 1 { 2 } else { 1 })));
+        sim.isolate(s);
+        sim.write_without_waiting(7);
+        sim.run_ms(1_000 + moment * 20);
+        sim.fault(Fault::LeaderChange);
+        sim.expect_acknowledged_within_ms(5_000);
+        sim.settle();
+    }
+}
+
+#[test]
+fn the_leader_changes_around_a_grow() {
+    for moment in 0..20 {
+        let mut sim = Scenario::three();
+        let [_, s, _] = sim.cast();
+        sim.power_cut(s);
+        sim.write(7);
+        sim.power_on(s);
+        sim.run_ms(100 + moment * 20);
+        sim.fault(Fault::LeaderChange);
+        sim.write(8);
+        sim.expect_iss_within_ms(&[1, 2, 3], 5_000);
+        sim.settle();
+    }
+}
+
+#[test]
+fn the_leader_changes_around_a_promotion() {
+    for moment in 0..20 {
+        let mut sim = Scenario::three();
+        let [p, ..] = sim.cast();
+        sim.write(7);
+        sim.power_cut(p);
+        sim.run_ms(2_000 + moment * 20);
+        sim.fault(Fault::LeaderChange);
+        sim.fault(Fault::LoseProposals);
+        sim.until_primary_is_not(p, 10_000);
+        sim.write(7);
+        sim.settle();
+    }
+}
+
+#[test]
+fn a_node_that_lags_gets_the_state_whole() {
+    let mut sim = Scenario::three();
+    let [p, s, _] = sim.cast();
+    sim.isolate(s);
+    sim.write(7);
+    sim.fault(Fault::Snapshot(n(s)));
+    sim.heal();
+    sim.expect_iss_within_ms(&[1, 2, 3], 8_000);
+    assert!(sim.count("F48 snapshot installed") >= 1);
+    assert_eq!(sim.primary(), Some(p));
+    sim.settle();
+}
+
+#[test]
+fn the_primary_gets_a_state_in_which_it_is_none() {
+    let mut sim = Scenario::three();
+    let [p, s, _] = sim.cast();
+    sim.write(7);
+    sim.isolate(p);
+    sim.write_without_waiting(7);
+    sim.expect_primary_within_ms(s, 8_000);
+    sim.write(7);
+    sim.fault(Fault::Snapshot(n(p)));
+    sim.heal();
+    sim.expect_iss_within_ms(&[1, 2, 3], 8_000);
+    assert!(sim.count("F48 snapshot installed") >= 1);
+    sim.settle();
+}
+
+#[test]
+fn agents_reach_nobody_for_long_and_nobody_serves_meanwhile() {
+    let mut sim = Scenario::with_service();
+    let [p, s, t] = sim.cast();
+    for (a, b) in [(p, s), (p, t), (s, t)] {
+        sim.fault(Fault::CutAgents(n(a), n(b)));
+    }
+    sim.expect_nobody_serves_within_ms(2_500);
+    sim.expect_nobody_serves_for_ms(60_000);
+    sim.heal();
+    sim.write(7);
+    let [p, ..] = sim.cast();
+    sim.expect_service_on_within_ms(p, 10_000);
+    sim.settle();
+}
+
+#[test]
+fn two_of_three_are_off_for_long() {
+    let mut sim = Scenario::three();
+    let [p, s, t] = sim.cast();
+    sim.write(7);
+    sim.power_cut(s);
+    sim.power_cut(t);
+    sim.expect_nobody_serves_within_ms(2_500);
+    sim.expect_nobody_serves_for_ms(60_000);
+    sim.power_on(t);
+    sim.read(7);
+    assert_eq!(sim.primary(), Some(p));
+    sim.settle();
+}

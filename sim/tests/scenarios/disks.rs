@@ -1,0 +1,147 @@
+//! Disks that fail (R13), rot (R12, R14), and are replaced (R9).
+
+use mainstay_sim::plan::{ClientOp, DiskFault};
+use mainstay_sim::scenario::Scenario;
+
+#[test]
+fn a_write_error_on_a_secondary_costs_the_member_and_no_write() {
+    let mut sim = Scenario::three();
+    let [p, s, _] = sim.cast();
+    sim.disk(s, DiskFault::WriteError);
+    sim.write(7);
+    sim.expect_seen("r0 is given up");
+    assert!(!sim.iss().contains(&s));
+    assert_eq!(sim.primary(), Some(p));
+    sim.settle();
+}
+
+#[test]
+fn a_write_error_on_the_primary_hands_over() {
+    let mut sim = Scenario::three();
+    let [p, ..] = sim.cast();
+    sim.write(7);
+    sim.disk(p, DiskFault::WriteError);
+    sim.write_without_waiting(8);
+    sim.until_primary_is_not(p, 5_000);
+    assert!(!sim.iss().contains(&p), "what cannot be trusted is not in sync");
+    sim.read(7);
+    sim.settle();
+}
+
+#[test]
+fn a_flush_error_on_a_secondary_is_not_tried_again() {
+    let mut sim = Scenario::three();
+    let [p, s, _] = sim.cast();
+    sim.disk(s, DiskFault::FlushError);
+    sim.write_many(40);
+    sim.expect_seen("r0 is given up");
+    assert!(!sim.iss().contains(&s));
+    assert_eq!(sim.primary(), Some(p));
+    sim.settle();
+}
+
+#[test]
+fn a_flush_error_on_the_primary_hands_over() {
+    let mut sim = Scenario::three();
+    let [p, ..] = sim.cast();
+    sim.disk(p, DiskFault::FlushError);
+    for block in 0..40 {
+        sim.write_without_waiting(block);
+        sim.run_ms(2);
+    }
+    sim.until_primary_is_not(p, 5_000);
+    sim.write(7);
+    sim.settle();
+}
+
+#[test]
+fn a_read_error_on_the_primary_hands_over() {
+    let mut sim = Scenario::three();
+    let [p, ..] = sim.cast();
+    sim.write_many(60);
+    sim.disk(p, DiskFault::ReadError);
+    for block in 0..10 {
+        sim.client(ClientOp::Read { volume: 0, block, blocks: 1 });
+    }
+    sim.until_primary_is_not(p, 5_000);
+    sim.read(0);
+    sim.settle();
+}
+
+#[test]
+fn a_disk_that_vanishes_under_the_primary() {
+    let mut sim = Scenario::three();
+    let [p, ..] = sim.cast();
+    sim.write(7);
+    sim.disk(p, DiskFault::Vanish);
+    sim.write_without_waiting(8);
+    sim.until_primary_is_not(p, 5_000);
+    sim.write(7);
+    sim.settle();
+}
+
+#[test]
+fn a_disk_that_vanishes_under_a_secondary() {
+    let mut sim = Scenario::three();
+    let [_, s, _] = sim.cast();
+    sim.disk(s, DiskFault::Vanish);
+    sim.write(7);
+    assert!(!sim.iss().contains(&s));
+    sim.settle();
+}
+
+#[test]
+fn a_journal_with_rot_before_its_end_is_not_opened() {
+    let mut sim = Scenario::three();
+    let [_, s, _] = sim.cast();
+    // Few enough that none is destaged and trimmed.
+    sim.write_many(6);
+    sim.disk(s, DiskFault::RotJournal { pick: 0 });
+    sim.power_cut(s);
+    sim.power_on(s);
+    sim.write(7);
+    sim.until_count("R12 a replica refused to open", 1, 3_000);
+    sim.write_many(10);
+    assert!(!sim.iss().contains(&s));
+    sim.settle();
+}
+
+#[test]
+fn one_rotten_copy_of_the_superblock_harms_nobody() {
+    let mut sim = Scenario::three();
+    let [_, s, _] = sim.cast();
+    sim.write_many(10);
+    for copy in 0..4 {
+        sim.disk(s, DiskFault::RotSuperblock { copy });
+        sim.power_cut(s);
+        sim.power_on(s);
+        sim.write(7);
+        sim.expect_iss_within_ms(&[1, 2, 3], 5_000);
+    }
+    assert_eq!(sim.count("R12 a replica refused to open"), 0);
+    sim.settle();
+}
+
+#[test]
+fn without_any_good_superblock_a_replica_is_not_opened() {
+    let mut sim = Scenario::three();
+    let [_, s, _] = sim.cast();
+    sim.write_many(10);
+    sim.disk(s, DiskFault::RotSuperblocks);
+    sim.power_cut(s);
+    sim.power_on(s);
+    sim.until_count("R12 a replica refused to open", 1, 3_000);
+    sim.write(7);
+    sim.settle();
+}
+
+#[test]
+fn a_disk_that_stands_still_for_long_costs_the_member_for_a_while() {
+    let mut sim = Scenario::three();
+    let [_, s, _] = sim.cast();
+    sim.disk(s, DiskFault::Stall { ms: 5_000 });
+    sim.write(7);
+    assert!(!sim.iss().contains(&s));
+    sim.expect_iss_within_ms(&[1, 2, 3], 20_000);
+    sim.settle();
+}

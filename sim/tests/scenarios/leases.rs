@@ -1,0 +1,116 @@
+//! Leases and pauses: whoever cannot know that it may act does not (R10, R19).
+
+use mainstay_sim::plan::{ClientOp, Fault, Shape};
+use mainstay_sim::scenario::{Scenario, n};
+
+#[test]
+fn a_primary_that_stands_still_for_longer_than_its_lease_answers_nothing_afterwards() {
+    let mut sim = Scenario::three();
+    let [p, s, _] = sim.cast();
+    sim.write(7);
+    sim.pause_machine(p, 8_000);
+    // They wait in its queue, and must not be answered from what it knew.
+    sim.client(ClientOp::Read { volume: 0, block: 7, blocks: 1 });
+    sim.write_without_waiting(7);
+    sim.until_primary_is_not(p, 6_000);
+    sim.run_ms(1_000);
+    sim.write_at(s, 7);
+    sim.run_ms(6_000);
+    sim.read(7);
+    sim.settle();
+}
+
+#[test]
+fn a_machine_that_stands_still_for_less_than_its_lease_goes_on() {
+    let mut sim = Scenario::three();
+    let [p, ..] = sim.cast();
+    sim.pause_machine(p, 700);
+    sim.write(7);
+    sim.run_ms(3_000);
+    assert_eq!((sim.primary(), sim.epoch()), (Some(p), 1));
+    sim.settle();
+}
+
+#[test]
+fn an_agent_alone_stands_still_and_the_guard_acts() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.fault(Fault::PauseAgent { target: n(p), ms: 8_000 });
+    // Its engine is well, but the lease runs out.
+    sim.expect_service_gone_within_ms(p, 2_000);
+    assert_eq!(sim.count("R19 the guard acted"), 1);
+    sim.until_primary_is_not(p, 6_000);
+    let next = sim.primary().expect("somebody is primary");
+    sim.expect_service_on_within_ms(next, 5_000);
+    sim.settle();
+}
+
+#[test]
+fn an_engine_alone_stands_still_and_the_others_go_on() {
+    let mut sim = Scenario::three();
+    let [p, ..] = sim.cast();
+    sim.fault(Fault::PauseEngine { target: n(p), ms: 5_000 });
+    sim.write_without_waiting(7);
+    sim.run_ms(6_000);
+    sim.write(7);
+    sim.settle();
+}
+
+#[test]
+fn an_engine_of_a_secondary_stands_still_and_leaves() {
+    let mut sim = Scenario::three();
+    let [p, s, _] = sim.cast();
+    sim.fault(Fault::PauseEngine { target: n(s), ms: 5_000 });
+    sim.write(7);
+    assert_eq!(sim.primary(), Some(p));
+    assert!(!sim.iss().contains(&s));
+    sim.expect_iss_within_ms(&[1, 2, 3], 20_000);
+    sim.settle();
+}
+
+#[test]
+fn an_agent_is_killed_and_nobody_notices() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    for block in 0..5 {
+        sim.kill_agent(p);
+        sim.write(block);
+        sim.run_ms(600);
+    }
+    sim.expect_service_on_within_ms(p, 1_000);
+    assert_eq!((sim.primary(), sim.epoch()), (Some(p), 1));
+    sim.settle();
+}
+
+#[test]
+fn an_engine_is_killed_and_its_services_start_again() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.write(7);
+    sim.kill_engine(p);
+    sim.until_epoch(2, 8_000);
+    let next = sim.primary().expect("somebody is primary");
+    sim.expect_service_on_within_ms(next, 20_000);
+    sim.read(7);
+    sim.settle();
+}
+
+#[test]
+fn clocks_run_one_per_cent_fast_and_slow() {
+    for turn in 0..3 {
+        let mut clocks = [10_000, -10_000, 0];
+        clocks.rotate_right(turn);
+        let mut sim = Scenario::new(Shape { clock_ppm: clocks.into(), ..Shape::small(3, 3, true) }, 1);
+        for _ in 0..3 {
+            let [p, ..] = sim.cast();
+            sim.write(7);
+            sim.isolate(p);
+            sim.write_without_waiting(7);
+            sim.until_primary_is_not(p, 8_000);
+            sim.write(7);
+            sim.heal();
+            sim.expect_iss_within_ms(&[1, 2, 3], 10_000);
+        }
+        sim.settle();
+    }
+}

@@ -1,0 +1,16 @@
+//! Stories about clusters. Each is ten lines or so; `sim/src/scenario.rs` has the verbs.
+//!
+//! `cast` names who plays: the primary `p`, then another replica `s`, and a third node: another replica `t`, or the
+//! witness `w`. The network, disks and clocks are what `Shape::small` says.
+
+mod control;
+mod copies;
+mod disks;
+mod journal;
+mod leases;
+mod membership;
+mod network;
+mod promotion;
+mod services;
+mod table;
+mod writes;

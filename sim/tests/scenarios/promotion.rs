@@ -1,0 +1,126 @@
+//! Promotion, the start of an epoch (R5, R6), and the return of an old primary (R7).
+
+use mainstay_sim::plan::{DiskFault, Fault};
+use mainstay_sim::scenario::{Scenario, n};
+
+#[test]
+fn a_secondary_takes_over_with_everything() {
+    let mut sim = Scenario::three();
+    let [p, s, _] = sim.cast();
+    sim.write(7);
+    sim.power_cut(p);
+    sim.expect_primary_within_ms(s, 8_000);
+    sim.read(7);
+    sim.write(7);
+    assert_eq!(sim.epoch(), 2);
+    sim.settle();
+}
+
+#[test]
+fn a_new_primary_does_not_serve_before_its_epoch_start_is_committed() {
+    let mut sim = Scenario::three();
+    let [p, _, t] = sim.cast();
+    sim.write(7);
+    sim.power_cut(p);
+    sim.disk(t, DiskFault::Stall { ms: 3_000 });
+    sim.until_epoch(2, 6_000);
+    sim.disk(t, DiskFault::Stall { ms: 900 });
+    sim.expect_nobody_serves_for_ms(600);
+    sim.read(7);
+    sim.settle();
+}
+
+#[test]
+fn an_old_primary_that_was_cut_off_cuts_its_tail() {
+    let mut sim = Scenario::three();
+    let [p, s, _] = sim.cast();
+    sim.write(7);
+    sim.isolate(p);
+    for _ in 0..3 {
+        sim.write_without_waiting(7);
+    }
+    sim.expect_primary_within_ms(s, 8_000);
+    sim.write(7);
+    sim.heal();
+    sim.expect_iss_within_ms(&[1, 2, 3], 8_000);
+    sim.expect_seen("cut your log after");
+    sim.settle();
+}
+
+#[test]
+fn an_old_primary_that_died_with_a_tail_on_disk_cuts_it() {
+    let mut sim = Scenario::three();
+    let [p, s, t] = sim.cast();
+    sim.write(7);
+    sim.fault(Fault::CutEngines(n(p), n(s)));
+    sim.fault(Fault::CutEngines(n(p), n(t)));
+    for _ in 0..3 {
+        sim.write_without_waiting(7);
+    }
+    sim.run_ms(100);
+    sim.power_cut(p);
+    sim.heal();
+    sim.expect_primary_within_ms(s, 8_000);
+    sim.write(7);
+    sim.power_on(p);
+    sim.expect_iss_within_ms(&[1, 2, 3], 8_000);
+    sim.expect_seen("cut your log after");
+    sim.settle();
+}
+
+#[test]
+fn an_old_primary_returns_in_the_middle_of_the_promotion() {
+    for moment in (0..600).step_by(60) {
+        let mut sim = Scenario::three();
+        let [p, ..] = sim.cast();
+        sim.write(7);
+        sim.isolate(p);
+        sim.write_without_waiting(7);
+        sim.run_ms(1_800 + moment);
+        sim.heal();
+        sim.write(7);
+        sim.settle();
+    }
+}
+
+#[test]
+fn the_new_primary_dies_at_its_epoch_start() {
+    let mut sim = Scenario::three();
+    let [p, s, t] = sim.cast();
+    sim.write(7);
+    sim.power_cut(p);
+    sim.until_epoch(2, 6_000);
+    sim.power_cut(s);
+    sim.power_on(p);
+    sim.expect_primary_within_ms(t, 10_000);
+    sim.read(7);
+    sim.settle();
+}
+
+#[test]
+fn a_primary_whose_engine_was_restarted_needs_a_new_epoch() {
+    let mut sim = Scenario::three();
+    let [p, ..] = sim.cast();
+    sim.write(7);
+    sim.write_without_waiting(7);
+    sim.kill_engine(p);
+    sim.until_epoch(2, 8_000);
+    sim.write(7);
+    sim.settle();
+}
+
+#[test]
+fn failovers_go_round() {
+    let mut sim = Scenario::three();
+    for _ in 0..6 {
+        let [p, ..] = sim.cast();
+        sim.write(7);
+        sim.power_cut(p);
+        sim.until_primary_is_not(p, 8_000);
+        sim.write(7);
+        sim.power_on(p);
+        sim.expect_iss_within_ms(&[1, 2, 3], 10_000);
+    }
+    assert!(sim.epoch() >= 7);
+    sim.settle();
+}

@@ -1,0 +1,143 @@
+//! What runs on top of a primary (R19 to R22).
+
+use mainstay_sim::plan::{DiskFault, Fault, ServiceFault, Shape};
+use mainstay_sim::scenario::{Scenario, n};
+
+#[test]
+fn a_service_follows_its_primary() {
+    let mut sim = Scenario::with_service();
+    let [p, s, _] = sim.cast();
+    sim.power_cut(p);
+    sim.expect_primary_within_ms(s, 8_000);
+    sim.expect_service_on_within_ms(s, 3_000);
+    sim.settle();
+}
+
+#[test]
+fn a_service_starts_only_after_the_epoch_start() {
+    let mut sim = Scenario::with_service();
+    let [p, s, t] = sim.cast();
+    sim.power_cut(p);
+    sim.disk(t, DiskFault::Stall { ms: 3_000 });
+    sim.until_epoch(2, 6_000);
+    sim.disk(t, DiskFault::Stall { ms: 900 });
+    sim.run_ms(600);
+    sim.expect_service_gone_within_ms(s, 0);
+    sim.expect_service_on_within_ms(s, 5_000);
+    sim.settle();
+}
+
+#[test]
+fn an_isolated_node_is_silent_before_another_one_starts() {
+    let mut sim = Scenario::with_service();
+    let [p, s, _] = sim.cast();
+    sim.isolate(p);
+    sim.expect_service_gone_within_ms(p, 2_000);
+    assert_eq!(sim.primary(), Some(p), "and nobody else was promoted before");
+    sim.expect_service_on_within_ms(s, 10_000);
+    sim.settle();
+}
+
+#[test]
+fn a_service_that_ignores_the_stop_signal_is_killed() {
+    let mut sim = Scenario::with_service();
+    let [p, s, _] = sim.cast();
+    sim.service(p, ServiceFault::IgnoreStop);
+    sim.move_service(s);
+    // The signal's patience is five seconds; until it is over nobody else is promoted.
+    sim.run_ms(4_500);
+    assert_eq!(sim.primary(), Some(p));
+    sim.expect_service_on_within_ms(s, 10_000);
+    sim.expect_service_gone_within_ms(p, 0);
+    sim.settle();
+}
+
+#[test]
+fn an_address_that_cannot_be_taken_away_counts_as_there() {
+    let mut sim = Scenario::with_service();
+    let [p, s, _] = sim.cast();
+    sim.service(p, ServiceFault::KeepAddress);
+    sim.move_service(s);
+    sim.expect_service_on_within_ms(s, 20_000);
+    sim.expect_seen("the kernel refused to remove the address");
+    sim.settle();
+}
+
+#[test]
+fn a_service_that_starts_nowhere_stops_and_says_why() {
+    let mut sim = Scenario::with_service();
+    for node in 1..=3 {
+        sim.service(node, ServiceFault::FailStart);
+    }
+    let [p, ..] = sim.cast();
+    sim.service(p, ServiceFault::Dies);
+    sim.until("the service is halted, and says why", 90_000, |world| {
+        world.state().services["s0"].halted.as_ref().is_some_and(|why| !why.is_empty())
+    });
+    for node in 1..=3 {
+        sim.expect_service_gone_within_ms(node, 0);
+    }
+    sim.write(7);
+    sim.settle();
+}
+
+#[test]
+fn a_service_that_does_not_start_here_goes_elsewhere() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.service(p, ServiceFault::FailStart);
+    sim.service(p, ServiceFault::Dies);
+    sim.until_primary_is_not(p, 60_000);
+    let next = sim.primary().expect("somebody is primary");
+    sim.expect_service_on_within_ms(next, 10_000);
+    sim.settle();
+}
+
+#[test]
+fn a_service_is_moved_there_and_back() {
+    let mut sim = Scenario::with_service();
+    let [p, s, _] = sim.cast();
+    sim.write(7);
+    sim.move_service(s);
+    sim.expect_service_on_within_ms(s, 5_000);
+    sim.read(7);
+    sim.move_service(p);
+    sim.expect_service_on_within_ms(p, 5_000);
+    assert_eq!(sim.epoch(), 3);
+    sim.settle();
+}
+
+#[test]
+fn a_process_that_dies_is_started_again() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.service(p, ServiceFault::Dies);
+    sim.run_ms(50);
+    sim.expect_service_on_within_ms(p, 10_000);
+    sim.expect_seen("its process ended by itself");
+    assert_eq!(sim.primary(), Some(p));
+    sim.settle();
+}
+
+#[test]
+fn a_step_that_hangs_is_undone() {
+    let mut sim = Scenario::with_service();
+    let [_, s, _] = sim.cast();
+    sim.service(s, ServiceFault::Hang);
+    sim.move_service(s);
+    sim.run_ms(2_000);
+    sim.settle();
+}
+
+#[test]
+fn steps_that_were_queued_when_the_lease_was_lost_still_began() {
+    for moment in 0..25 {
+        let mut sim = Scenario::new(Shape::small(3, 3, true), 1);
+        let [p, ..] = sim.cast();
+        // In the middle of the start. When the agent is back another node runs the service long since.
+        sim.run_ms(moment * 10);
+        sim.fault(Fault::KillAgent { target: n(p), restart_after_ms: 8_000 });
+        sim.run_ms(10_000);
+        sim.settle();
+    }
+}
