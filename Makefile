@@ -5,16 +5,23 @@ BUILT := $(or $(CARGO_TARGET_DIR),target)/release
 # One end-to-end test: make e2e ARGS=kill_a_secondary
 ARGS ?=
 
-.PHONY: help deps fmt fmt-check lint unit e2e test build demo demo-down
+# How long the simulator runs.
+MINUTES ?= 60
+
+.PHONY: help deps fmt fmt-check lint unit sim e2e test build demo demo-down sim-soak sim-bugs fuzz
 
 help:
-	@echo "make test       format check, lints, unit and model tests, end-to-end tests (root)"
+	@echo "make test       format check, lints, unit and model tests, simulator, end-to-end tests (root)"
 	@echo "make unit       unit and model tests only"
+	@echo "make sim        1,000 seeds of the simulator"
 	@echo "make e2e        end-to-end tests only; ARGS=name picks one"
 	@echo "make fmt        format the sources"
 	@echo "make lint       clippy with warnings as errors"
 	@echo "make demo       a database on three replicas survives the loss of its primary (root)"
 	@echo "make demo-down  end the demo's cluster"
+	@echo "make sim-soak   simulated clusters on all cores for MINUTES=60; appends a row to bench/simulator.md"
+	@echo "make sim-bugs   plant every bug and count in how many seeds it is caught, into bench/simulator.md"
+	@echo "make fuzz       coverage-guided fuzzing of the decoders, SECONDS=30 for each; not a part of make test"
 	@echo "make deps       install what the above need"
 
 deps:
@@ -29,9 +36,19 @@ fmt-check:
 lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
+# The cores and the simulator are built with planted bugs and marks compiled in, the rest as it is shipped: two builds of
+# the cores, one of everything else.
+CORES := types codec replica store host control ha sim spec
+SHIPPED := api engine agent
+
 unit:
-	$(CARGO) test --workspace --locked --exclude mainstay-tests
-	$(CARGO) test --locked -p mainstay-tests --lib --bins --test dependency_law
+	$(CARGO) test --locked $(CORES:%=-p mainstay-%)
+	$(CARGO) test --locked $(SHIPPED:%=-p mainstay-%) -p mainstay
+	$(CARGO) test --locked -p mainstay-tests --lib --bins --test dependency_law --test documents
+
+# A fixed budget of seeds, from the first one on.
+sim:
+	$(CARGO) run --locked -p mainstay-sim -- --seeds 1000 --minutes 5
 
 # The lab's nodes run the binary that this builds, with debug assertions on.
 e2e: deps
@@ -43,6 +60,7 @@ test: deps
 	@$(MAKE) --no-print-directory fmt-check
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory sim
 	@$(MAKE) --no-print-directory e2e
 
 build: deps
@@ -54,3 +72,37 @@ demo: build
 demo-down:
 	@test -x $(BUILT)/demo || { echo "there is no built demo to end: make demo" >&2; exit 1; }
 	@$(BUILT)/demo --down
+
+$(BUILT)/mainstay-sim: FORCE
+	$(CARGO) build --locked --release -p mainstay-sim
+
+sim-soak: $(BUILT)/mainstay-sim
+	@$(BUILT)/mainstay-sim soak --minutes $(MINUTES) --record bench/simulator.md
+
+sim-bugs: $(BUILT)/mainstay-sim
+	@$(BUILT)/mainstay-sim bugs --record bench/simulator.md --record-seeds sim/tests/planted_seeds.txt
+
+.PHONY: FORCE
+FORCE:
+
+# Coverage-guided fuzzing of one decoder after the other, SECONDS for each; what is found stays in fuzz/found. The stable
+# compiler can instrument; a target triple is given so that build scripts are not instrumented as well.
+SECONDS := 30
+FUZZ := frame batch superblock versions service
+SANCOV := --cfg fuzzing -Cpasses=sancov-module -Ccodegen-units=1 -Cllvm-args=-sanitizer-coverage-level=4 \
+	-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+	-Cllvm-args=-sanitizer-coverage-trace-compares
+HOST = $(shell rustc -vV | sed -n 's/^host: //p')
+
+# The C++ compiler is for libFuzzer only, so the rest does without it.
+fuzz: deps
+	@command -v c++ >/dev/null || { echo "make fuzz needs a C++ compiler for libFuzzer: apt-get install g++" >&2; exit 1; }
+	RUSTFLAGS="$(SANCOV)" $(CARGO) build --locked --release --manifest-path fuzz/Cargo.toml --target $(HOST) \
+		--target-dir fuzz/target
+	@scripts/fuzz-seeds.sh
+	@mkdir -p fuzz/found
+	@for target in $(FUZZ); do \
+		echo "== $$target"; \
+		fuzz/target/$(HOST)/release/$$target -max_total_time=$(SECONDS) -max_len=16384 -print_final_stats=1 \
+			-artifact_prefix=fuzz/found/$$target- fuzz/corpus/$$target || exit 1; \
+	done

@@ -115,6 +115,7 @@ impl Lab {
         match what {
             Some(id) => {
                 if let Some(done) = self.services.finish(id, &[]) {
+                    self.oracle.answered(NODE, RESOURCE, done.ticket, done.result.is_ok());
                     self.handle(Event::StepDone { ticket: done.ticket, result: done.result });
                 }
             }
@@ -132,6 +133,7 @@ impl Lab {
     }
 
     fn restart_agent(&mut self) {
+        self.oracle.agent_started(NODE);
         if let Some(saved) = self.saved.clone() {
             self.machine = Machine::restore(spec(), saved, Time(self.now_us));
             self.carry_out();

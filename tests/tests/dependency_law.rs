@@ -1,6 +1,8 @@
-//! The dependency law: types ◁ codec ◁ {replica, store}; types ◁ {control, ha}; only engine and agent
+//! The dependency law: types ◁ codec ◁ {replica, store} ◁ host; types ◁ ha ◁ control; only engine and agent
 //! touch the operating system. What a pure crate may use is a list; everything else needs an argument.
 //! The other half, what pure code may call in the standard library, is `clippy.toml` in each pure crate.
+//!
+//! And the product is built without what only the simulator needs: bugs that can be planted, coverage marks.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,16 +14,38 @@ const OURS: &[(&str, &[&str])] = &[
     ("mainstay-codec", &["mainstay-types"]),
     ("mainstay-replica", &["mainstay-types", "mainstay-codec"]),
     ("mainstay-store", &["mainstay-types", "mainstay-codec"]),
+    ("mainstay-host", &["mainstay-types", "mainstay-codec", "mainstay-replica", "mainstay-store"]),
     ("mainstay-control", &["mainstay-types", "mainstay-ha"]),
     ("mainstay-ha", &["mainstay-types"]),
     ("mainstay-api", &["mainstay-types"]),
     (
         "mainstay-engine",
-        &["mainstay-types", "mainstay-codec", "mainstay-replica", "mainstay-store", "mainstay-api"],
+        &[
+            "mainstay-types",
+            "mainstay-codec",
+            "mainstay-replica",
+            "mainstay-store",
+            "mainstay-host",
+            "mainstay-api",
+        ],
     ),
     ("mainstay-agent", &["mainstay-types", "mainstay-control", "mainstay-ha", "mainstay-api"]),
     ("mainstay", &["mainstay-types", "mainstay-api", "mainstay-agent", "mainstay-engine"]),
     ("mainstay-tests", &["mainstay-types", "mainstay-api"]),
+    (
+        "mainstay-sim",
+        &[
+            "mainstay-types",
+            "mainstay-codec",
+            "mainstay-replica",
+            "mainstay-store",
+            "mainstay-host",
+            "mainstay-control",
+            "mainstay-ha",
+        ],
+    ),
+    // A specification that used the code would repeat its mistakes.
+    ("mainstay-spec", &[]),
 ];
 
 const PURE: &[&str] = &[
@@ -29,6 +53,7 @@ const PURE: &[&str] = &[
     "mainstay-codec",
     "mainstay-replica",
     "mainstay-store",
+    "mainstay-host",
     "mainstay-control",
     "mainstay-ha",
 ];
@@ -178,4 +203,32 @@ fn pure_crates_have_the_clippy_deny_list() {
         assert_eq!(list(name), first, "the deny-list of {name} differs from that of {}", PURE[0]);
     }
     assert!(first.contains("std::time::Instant::now") && first.contains("std::collections::HashMap"));
+}
+
+/// What is compiled, with its features, when these packages are built together.
+fn built_with(packages: &[&str]) -> String {
+    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["tree", "--locked", "--target", TARGET, "--edges", "features,no-dev", "--prefix", "none"])
+        .args(packages.iter().flat_map(|package| ["--package", package]))
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let tree = String::from_utf8(output.stdout).expect("cargo writes text");
+    assert!(tree.contains("mainstay-types v"), "{packages:?} do not contain the crate in question:\n{tree}");
+    tree
+}
+
+#[test]
+fn the_product_is_built_without_simulation() {
+    let feature = "mainstay-types feature \"simulation\"";
+    // As the Makefile builds it, and as anyone would. The whole workspace at once has the simulator in it.
+    for packages in [&["mainstay"][..], &["mainstay", "mainstay-tests"]] {
+        let tree = built_with(packages);
+        assert!(!tree.contains(feature), "{packages:?} can be told to leave a rule out:\n{tree}");
+    }
+    assert!(
+        built_with(&["mainstay-sim"]).contains(feature),
+        "this test does not see the feature where it is"
+    );
 }

@@ -201,7 +201,7 @@ fn parts_of_entries_are_cut_out_of_their_payloads() {
 
 #[test]
 fn payloads_that_are_read_for_one_answer_are_bounded() {
-    let mut lab = Lab::with_journal(lazy(), 2 * EXTENT_BYTES + 8 * BLOCK_BYTES, 4096);
+    let mut lab = Lab::with_journal(lazy(), 2 * REQUEST_BYTES_MAX, 4096);
     lab.promote();
     let blocks = REQUEST_BYTES_MAX / BLOCK_BYTES;
     // Of each but the last one block is left to see.
@@ -301,14 +301,15 @@ fn loads_of_a_former_primary_are_forgotten() {
 
 #[test]
 fn equal_content_gives_equal_digests_wherever_it_lies() {
+    let extent = EXTENT_BYTES / BLOCK_BYTES;
     // In the journal, in memory, in the volume: the overlay makes no difference.
     let destaging = Tuning { destage_start_bytes: 0, ..lazy() };
     let digests = [lazy(), roomy(), destaging].map(|tuning| {
         let mut lab = Lab::primary(tuning);
-        for (block, fill) in [(0, 1), (256, 2), (257, 3), (0, 4)] {
+        for (block, fill) in [(0, 1), (extent, 2), (extent + 1, 3), (0, 4)] {
             lab.write(block, fill);
         }
-        let zeroes = lab.request(Op::WriteZeroes { range: range(515, 2) });
+        let zeroes = lab.request(Op::WriteZeroes { range: range(2 * extent + 3, 2) });
         lab.settle();
         assert_eq!(lab.world.answers[&zeroes], Ok(Vec::new()));
         let digest = lab.digest().expect("nothing moves");
@@ -321,10 +322,10 @@ fn equal_content_gives_equal_digests_wherever_it_lies() {
 
     let mut lab = Lab::primary(lazy());
     lab.write(0, 4);
-    lab.write(256, 2);
+    lab.write(extent, 2);
     lab.settle();
     let without = lab.digest().expect("nothing moves");
-    lab.write(257, 3);
+    lab.write(extent + 1, 3);
     lab.settle();
     let with = lab.digest().expect("nothing moves");
     assert_ne!(without.volumes, with.volumes);

@@ -91,10 +91,6 @@ impl Store {
         let (mut superblock, order) = read_superblock(media)?;
         let versions = read_versions(media, &superblock)?;
         let log = scan(media, &superblock)?;
-        reach!("store: a replica is recovered");
-        if superblock.data != DataState::Consistent {
-            reach!("store: an inconsistent replica is recovered");
-        }
         // What a process that died left in the device's cache was found as well. It counts as durable from now on.
         media.flush(Area::Journal)?;
         reach!("store: a replica is recovered");
@@ -176,9 +172,6 @@ fn read_superblock(media: &mut dyn Media) -> Result<(Superblock, [u64; 2]), Reco
     let bytes = media.read(Area::Meta, 0, SUPERBLOCK_COPIES * SUPERBLOCK_BYTES)?;
     let copies: Vec<Option<Superblock>> =
         bytes.chunks_exact(SUPERBLOCK_BYTES).map(|copy| Superblock::decode(copy).ok()).collect();
-    if copies.iter().any(Option::is_none) {
-        reach!("store: a copy of the superblock is damaged");
-    }
     let worth = |pair: &[Option<Superblock>]| {
         let whole = pair.iter().all(|copy| copy.is_some() && *copy == pair[0]);
         (whole, pair.iter().flatten().map(|copy| copy.sequence).max())

@@ -5,7 +5,7 @@ mod lab;
 use lab::{BLOCK, Doing, Lab, Log, write};
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_store::{Area, Output, PAYLOADS_READ_BYTES_MAX, StoreConfig, Tuning};
-use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Index, REQUEST_BYTES_MAX};
+use mainstay_types::{BLOCK_BYTES, Index, REQUEST_BYTES_MAX};
 
 fn forgetful() -> Tuning {
     Tuning { memory_bytes_max: 0, ..lab::tuning() }
@@ -68,7 +68,8 @@ fn parts_of_entries_are_cut_out_of_their_payloads() {
 
 #[test]
 fn payloads_that_are_read_for_one_write_are_bounded() {
-    let config = StoreConfig { journal_bytes: 16 << 20, volumes: vec![2 * EXTENT_BYTES], ..lab::config() };
+    let config =
+        StoreConfig { journal_bytes: 16 << 20, volumes: vec![2 * REQUEST_BYTES_MAX], ..lab::config() };
     let mut lab = Lab::with(config, Tuning { destage_start_bytes: u64::MAX, ..forgetful() });
     let mut log = Log::default();
     // Of each but the last one block is left to write.
@@ -88,7 +89,7 @@ fn payloads_that_are_read_for_one_write_are_bounded() {
         most = reading.sum::<u64>().max(most);
         lab.complete(0);
     }
-    // Two writes, because neighbours are merged up to an extent only.
+    // Several writes, because neighbours are merged up to an extent only; just the first needs many payloads.
     assert!((REQUEST_BYTES_MAX..=2 * PAYLOADS_READ_BYTES_MAX).contains(&most), "{most} bytes");
     lab.check(&log);
 }

@@ -431,6 +431,7 @@ mod tests {
 
     fn up(oracle: &mut HaOracle, at_us: u64, node: NodeId) -> Result<(), Violation> {
         oracle.step(at_us, node, S, &run(Step::ProbeAddress))?;
+        oracle.answered(node, S, 1, true);
         for (step, presence) in [(Step::Mount, MOUNTED), (START, RUNNING), (Step::AddAddress, ALL)] {
             oracle.step(at_us, node, S, &run(step))?;
             oracle.observe(at_us, node, S, presence)?;

@@ -69,7 +69,15 @@ fn state(batch: Option<&Batch>, commit: u64) -> LogState {
 }
 
 impl LogOracle {
+    /// The epoch is promised before anything is made in it.
+    fn promises(&mut self, node: NodeId, epoch: Epoch) {
+        if self.replica(node, D).promised < epoch {
+            self.promised(node, D, epoch).expect("higher");
+        }
+    }
+
     fn holds(&mut self, node: NodeId, batch: &Arc<Batch>) {
+        self.promises(node, batch.epoch);
         self.appended(node, D, batch).expect("lawful");
         self.durable(node, D, batch.last()).expect("lawful");
     }
@@ -135,11 +143,14 @@ fn one_node_makes_the_entries_of_an_epoch() {
     // An epoch that is another's.
     oracle.record(&record(2, 2, B, &[B, C])).expect("by promotion");
     assert_eq!(id(oracle.sequenced(A, D, &batch(Some(last), 2, &[]))), "S7");
+    oracle.promises(B, Epoch(2));
     oracle.appended(B, D, &batch(Some(last), 2, &[])).expect("named");
     // Also if nobody has told what the control plane says.
     let mut oracle = LogOracle::new(RESOURCE, &[4]);
     let start = batch(None, 1, &[]);
+    oracle.promises(A, Epoch(1));
     oracle.sequenced(A, D, &start).expect("the first");
+    oracle.promises(B, Epoch(1));
     assert_eq!(id(oracle.sequenced(B, D, &batch(Some(&start), 1, &[(0, 1)]))), "S7");
 }
 
@@ -304,20 +315,20 @@ fn members_hold_what_was_acknowledged() {
     strange.iss[2].incarnation = Incarnation(2);
     strange.replicas[2].incarnation = Incarnation(2);
     assert_eq!(id(oracle.record(&strange)), "S8");
-    // A disk that is gone is the failure that is counted, and so is one that lied.
+    // A disk that is gone counts until the record says so, and one that lied is the failure that is counted.
     let (mut oracle, _) = running();
     oracle.wiped(C);
     oracle.holds(A, &next);
     oracle.holds(B, &next);
     oracle.committed(A, D, Index(5)).expect("durable here");
-    oracle.acknowledged(A, Epoch(1), false, Index(5)).expect("C is gone");
+    assert_eq!(id(oracle.acknowledged(A, Epoch(1), false, Index(5))), "S8");
     // A new disk does not stand for the old one.
     let (mut oracle, _) = running();
     oracle.recovered(C, Incarnation(2), Epoch(0), &state(None, 0)).expect("empty");
     oracle.holds(A, &next);
     oracle.holds(B, &next);
     oracle.committed(A, D, Index(5)).expect("durable here");
-    oracle.acknowledged(A, Epoch(1), false, Index(5)).expect("the old disk of C is recorded, and gone");
+    assert_eq!(id(oracle.acknowledged(A, Epoch(1), false, Index(5))), "S8");
 }
 
 #[test]
@@ -464,6 +475,7 @@ impl Cluster {
         }
         let made = batch(log.last().map(|batch| &**batch), self.record.epoch.0, &writes);
         log.push(made.clone());
+        self.oracle.promises(primary, made.epoch);
         self.oracle.appended(primary, D, &made)
     }
 

@@ -1,0 +1,159 @@
+//! What the documents name exists: the tests behind the promises, and the files that the reading order leads to. A
+//! renamed test would otherwise leave a promise that nothing holds.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+const DOCUMENTS: &[&str] = &[
+    "README.md",
+    "ARCHITECTURE.md",
+    "SPECIFICATION.md",
+    "CONTRIBUTING.md",
+    "docs/internals/README.md",
+    "docs/internals/simulator.md",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Every file of the repository as a path from its root, without what is built or cloned.
+fn files() -> BTreeSet<String> {
+    fn walk(dir: &Path, root: &Path, out: &mut BTreeSet<String>) {
+        for entry in std::fs::read_dir(dir).expect("a readable directory").flatten() {
+            let (path, name) = (entry.path(), entry.file_name());
+            if name == "target" || name == ".git" || name == "corpus" {
+                continue;
+            }
+            let inside = path.strip_prefix(root).expect("below the root").to_string_lossy().into_owned();
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                out.insert(format!("{inside}/"));
+                walk(&path, root, out);
+            } else {
+                out.insert(inside);
+            }
+        }
+    }
+    let mut out = BTreeSet::new();
+    walk(&root(), &root(), &mut out);
+    out
+}
+
+/// The names of all functions that are tests, and the scenarios of the end-to-end tests, which are a list of names.
+fn tests(files: &BTreeSet<String>) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for file in files.iter().filter(|file| file.ends_with(".rs")) {
+        let text = read(file);
+        for (at, _) in text.match_indices("#[test]") {
+            let rest = &text[at..];
+            let Some((_, after)) = rest.split_once("fn ") else { continue };
+            names.extend(after.split('(').next().map(str::to_owned));
+        }
+        if file.starts_with("tests/tests/e2e/") {
+            names.extend(text.split('"').skip(1).step_by(2).map(str::to_owned));
+        }
+    }
+    names
+}
+
+/// What stands between backticks outside fenced blocks.
+fn quoted(text: &str) -> Vec<&str> {
+    let mut fenced = false;
+    let prose = text.lines().filter(|line| {
+        let fence = line.trim_start().starts_with("```");
+        fenced ^= fence;
+        !fenced && !fence
+    });
+    prose.flat_map(|line| line.split('`').skip(1).step_by(2)).collect()
+}
+
+fn is_test_name(word: &str) -> bool {
+    word.matches('_').count() >= 2
+        && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+}
+
+#[test]
+fn every_test_that_the_specification_names_exists() {
+    let text = read("SPECIFICATION.md");
+    let known = tests(&files());
+    let promises = text.lines().filter(|line| line.starts_with("| S"));
+    let mut found = 0;
+    let mut missing = Vec::new();
+    for line in promises {
+        let last = line.trim_end_matches([' ', '|']).rsplit('|').next().unwrap_or("");
+        // A promise names a test, a file of tests, or says that it is not kept yet.
+        assert!(!last.trim().is_empty(), "a promise without a test: {line}");
+        for name in quoted(last).into_iter().filter(|word| is_test_name(word)) {
+            found += 1;
+            if !known.contains(name) {
+                missing.push(format!("`{name}` in: {line}"));
+            }
+        }
+    }
+    assert!(found > 20, "only {found} names of tests were recognised");
+    assert!(missing.is_empty(), "no such test:\n{}", missing.join("\n"));
+}
+
+#[test]
+fn every_promise_has_a_number_of_its_own() {
+    let text = read("SPECIFICATION.md");
+    let mut seen = BTreeSet::new();
+    for line in text.lines().filter(|line| line.starts_with("| S") || line.starts_with("| F")) {
+        let number = line.split('|').nth(1).unwrap_or("").trim();
+        assert!(seen.insert(number.to_owned()), "{number} is given twice");
+    }
+}
+
+#[test]
+fn every_file_that_the_documents_name_exists() {
+    let files = files();
+    let mut missing = Vec::new();
+    let mut found = 0;
+    for document in DOCUMENTS {
+        let text = read(document);
+        let mut links: Vec<&str> = Vec::new();
+        for (at, _) in text.match_indices("](") {
+            let target = text[at + 2..].split([')', '#']).next().unwrap_or("");
+            if !target.is_empty() && !target.contains("://") {
+                links.push(target);
+            }
+        }
+        let folder = root().join(document);
+        let folder = folder.parent().expect("a document lies in a directory");
+        for link in links {
+            found += 1;
+            if !folder.join(link).exists() {
+                missing.push(format!("{document}: link to {link}"));
+            }
+        }
+        for word in quoted(&text).into_iter().filter(|word| is_file(word)) {
+            found += 1;
+            // A document may name a file by the end of its path, after it has named the directory.
+            let word = word.trim_end_matches('/');
+            let ends = |file: &String| {
+                let file = file.trim_end_matches('/');
+                file == word || file.ends_with(&format!("/{word}"))
+            };
+            if !files.iter().any(ends) {
+                missing.push(format!("{document}: `{word}`"));
+            }
+        }
+    }
+    assert!(found > 50, "only {found} names of files were recognised");
+    assert!(missing.is_empty(), "no such file:\n{}", missing.join("\n"));
+}
+
+/// A path in this repository; what is built is not.
+fn is_file(word: &str) -> bool {
+    let known = [".rs", ".md", ".toml", ".sh", ".hex"].iter().any(|end| word.ends_with(end));
+    let folder = word.ends_with('/') || word.starts_with("crates/") || word.starts_with("tests/");
+    (known || folder)
+        && !word.starts_with(['/', '-', '.'])
+        && !word.starts_with("target/")
+        && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"/_-.".contains(&b))
+}
