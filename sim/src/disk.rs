@@ -522,9 +522,12 @@ impl Disk {
         self.gone = false;
     }
 
-    /// A device that has vanished is there again, with what it held.
-    pub fn reappear(&mut self) {
+    /// No fault is at work any more: a device that has vanished is there again, with what it held, and what waited for
+    /// an operation to hit hits none. Damage stays.
+    pub fn heal(&mut self) {
         self.gone = false;
+        self.lying = false;
+        self.armed.clear();
     }
 
     #[must_use]

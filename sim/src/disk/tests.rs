@@ -235,8 +235,21 @@ fn a_vanished_device_fails_everything_until_it_is_there_again() {
     }
     disk.media().read(Area::Meta, 0, BLOCK).expect_err("gone");
     disk.media().write_durable(Area::Meta, 0, &[1; BLOCK]).expect_err("gone");
-    disk.reappear();
+    disk.heal();
     carry_out(&mut disk, read(VOLUME, 1)).expect("there again");
+}
+
+#[test]
+fn what_waits_for_an_operation_hits_none_after_healing() {
+    let mut disk = disk(1);
+    disk.inject(DiskFault::WriteError);
+    disk.inject(DiskFault::FlushError);
+    disk.inject(DiskFault::ReadError);
+    disk.heal();
+    for operation in [write(0, 1, 1), read(VOLUME, 1), flush(), meta(5, 5)] {
+        carry_out(&mut disk, operation).expect("well");
+    }
+    assert_eq!(disk.fired(), []);
 }
 
 #[test]

@@ -44,7 +44,12 @@ impl World {
         ) else {
             return;
         };
-        if hosted.host.failed().is_some() && !whole {
+        if let Some(reason) = hosted.host.failed() {
+            // What it holds is given to nobody any more (R13). After faults have ended only damage may lead to that.
+            if whole && !machine.damaged.contains_key(&resource) {
+                let text = format!("{node} has given {resource} up, and no fault is at work: {reason}");
+                self.wrong("L2", text);
+            }
             return;
         }
         let store = hosted.host.store();

@@ -44,7 +44,7 @@ impl World {
                 *pace = super::Pace::default();
             }
             for disk in machine.disks.values_mut() {
-                disk.reappear();
+                disk.heal();
             }
             self.power_on(node);
             self.start_engine(node);

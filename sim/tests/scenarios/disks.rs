@@ -1,6 +1,6 @@
 //! Disks that fail (R13), rot (R12, R14), and are replaced (R9).
 
-use mainstay_sim::plan::{ClientOp, DiskFault};
+use mainstay_sim::plan::{ClientOp, DiskFault, Shape};
 use mainstay_sim::scenario::Scenario;
 
 #[test]
@@ -37,6 +37,35 @@ fn a_flush_error_on_a_secondary_is_not_tried_again() {
     sim.expect_seen("r0 is given up");
     assert!(!sim.iss().contains(&s));
     assert_eq!(sim.primary(), Some(p));
+    sim.settle();
+}
+
+#[test]
+fn after_a_failed_flush_a_restarted_engine_has_everything() {
+    for seed in 1..=20 {
+        let mut sim = Scenario::new(Shape::small(3, 3, false), seed);
+        let [_, s, _] = sim.cast();
+        sim.disk(s, DiskFault::FlushError);
+        // Every block more than once, so that what the failed flush tore is partly old and partly new.
+        for block in 0..60 {
+            sim.write(block % 9);
+        }
+        sim.expect_seen("r0 is given up");
+        // What it has recovered is looked at as soon as it is open, and at the end.
+        sim.kill_engine(s);
+        sim.expect_iss_within_ms(&[1, 2, 3], 8_000);
+        sim.settle();
+    }
+}
+
+#[test]
+fn a_flush_that_was_to_fail_failed_after_faults_had_ended() {
+    let mut sim = Scenario::three();
+    let [_, s, _] = sim.cast();
+    sim.disk(s, DiskFault::FlushError);
+    sim.world.heal();
+    sim.write_many(40);
+    sim.expect_not_seen("r0 is given up");
     sim.settle();
 }
 
