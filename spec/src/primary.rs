@@ -307,7 +307,8 @@ impl Spec {
         Some(next)
     }
 
-    /// R2: committed is what the primary and its required set hold durably; R6: not before the epoch start.
+    /// R2: committed is what the primary and its whole required set, attached in this epoch, hold durably, whoever sequenced
+    /// it. R6: it serves once that reaches its epoch start.
     pub(crate) fn advance_commit(&self, next: &mut State, node: u8) {
         let replica = *next.node(node);
         let epoch = replica.leads;
@@ -319,12 +320,12 @@ impl Spec {
                 to = to.min(if talk.link == Link::Streaming { talk.at } else { 0 });
             }
         }
-        if to < log.first_of(epoch) || to <= replica.commit {
+        if to <= replica.commit {
             return;
         }
         let replica = next.node_mut(node);
         replica.commit = to;
-        replica.serves = true;
+        replica.serves |= to >= log.first_of(epoch);
         let committed = log.prefix(to);
         let later = next.done.last_epoch() > epoch;
         if committed.starts_with(next.done) && !later {

@@ -47,7 +47,7 @@ pub struct Host {
     next_token: u64,
     /// What the replication core was told last; `None` once it has appended since. It counts down by itself, but
     /// the room of a ring that continues at its start need not shrink with an append, and then is told again.
-    told_room: Option<u64>,
+    told_room: Option<(u64, u64)>,
     role: Role,
     promoted_at: Time,
     /// Writes are held until then at the latest (R20).
@@ -204,10 +204,10 @@ impl Host {
                 quiet = false;
                 self.output(platform, output);
             }
-            let room = self.store.room();
-            if self.told_room != Some(room) {
-                self.told_room = Some(room);
-                self.replica.handle(platform.now(), Event::Room { bytes: room });
+            let (bytes, with_reserve) = (self.store.room(), self.store.room_with_reserve());
+            if self.told_room != Some((bytes, with_reserve)) {
+                self.told_room = Some((bytes, with_reserve));
+                self.replica.handle(platform.now(), Event::Room { bytes, with_reserve });
             }
             while let Some(effect) = self.replica.poll() {
                 quiet = false;

@@ -1,5 +1,14 @@
 //! The commit index (R2): an entry is committed when the primary and every member of its required set are durable
 //! up to it. Required are the members of the recorded ISS and every joiner.
+//!
+//! That holds for what older epochs left behind as well, and before the epoch start is in the log. In Raft it would not
+//! (Ongaro and Ousterhout, 2014, section 5.4.2): there an entry that a majority holds may still lose against the log of
+//! one of the others. Here all required members hold it, each attached in this epoch: it has promised the epoch, its log is
+//! cut to a prefix of this one, and what it holds no lower epoch can cut any more. Whoever is promoted later is one of
+//! them (R5). So no later log lacks the entry. `spec/` checks it.
+//!
+//! It matters when a journal is full of what failed promotions left behind (R18): that is committed, destaged and
+//! trimmed as soon as the required set is attached, and the epoch start finds room.
 
 use crate::peer::Link;
 use crate::{Effect, Replica, Role};
@@ -41,15 +50,20 @@ impl Replica {
         if alone && self.role == Role::Promoting {
             self.serve();
         }
-        // R6: what older epochs left behind is committed with the epoch start, never by count alone.
-        if to < epoch_start || !self.log.commit_to(to) {
+        if !self.log.commit_to(to) {
             reach!("replica: the commit index cannot move yet");
             return;
         }
         self.effects.push_back(Effect::Commit(self.log.commit));
         self.complete_committed();
-        if self.role == Role::Promoting {
+        if self.role != Role::Promoting {
+            return;
+        }
+        // R6
+        if self.log.commit >= epoch_start {
             self.serve();
+        } else {
+            reach!("replica: what older epochs left behind is committed before the epoch start");
         }
     }
 
@@ -57,7 +71,10 @@ impl Replica {
     /// is about to be sealed; an idle primary says it at once.
     pub(crate) fn tell_commit(&mut self) {
         let commit = self.log.commit;
-        let rides = !self.sequence.nothing_open() && !self.paused && self.log.end.index > self.log.durable;
+        let rides = self.serving()
+            && !self.sequence.nothing_open()
+            && !self.paused
+            && self.log.end.index > self.log.durable;
         let next = self.log.end.index.next();
         let mut to = Vec::new();
         for (node, peer) in &mut self.peers {

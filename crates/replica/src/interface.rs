@@ -121,10 +121,13 @@ pub enum Event {
         id: RequestId,
         op: Op,
     },
-    /// The journal takes this many bytes now, the reserve not counted, after every [`Effect::Append`] that was
-    /// polled. 0 until first told.
+    /// What the journal takes now, after every [`Effect::Append`] that was polled. 0 until first told. Nothing is appended
+    /// that it does not take.
     Room {
+        /// Journal bytes for entries of clients, in batches of any size.
         bytes: u64,
+        /// The same for epoch starts, which may use the reserve (R18).
+        with_reserve: u64,
     },
     /// The journal holds everything up to `index` durably.
     Durable {

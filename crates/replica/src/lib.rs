@@ -86,8 +86,9 @@ pub struct Replica {
     config: ReplicaConfig,
     now: Time,
     log: Log,
-    /// Bytes that the journal takes now, the reserve not counted.
+    /// Bytes that the journal takes now, the reserve not counted, and counted.
     room: u64,
+    room_with_reserve: u64,
     busy: Option<Busy>,
     /// Extents given to the store and not installed yet.
     installing: u32,
@@ -103,7 +104,7 @@ pub struct Replica {
     relief_asked: Option<(mainstay_types::ConfigVersion, Time)>,
     /// As a secondary.
     session: Option<Session>,
-    /// As a primary: the epoch, the index of its epoch start once sequenced, the others, the requests.
+    /// As a primary: the epoch, the index of its epoch start once the epoch has begun, the others, the requests.
     epoch: Epoch,
     epoch_start: Option<Index>,
     peers: BTreeMap<NodeId, Peer>,
@@ -122,6 +123,7 @@ impl Replica {
             now: Time(0),
             log: Log::new(log),
             room: 0,
+            room_with_reserve: 0,
             busy: None,
             installing: 0,
             promised,
@@ -167,8 +169,9 @@ impl Replica {
             Event::Tick => {}
             // R13: what a failed store still says does not count.
             _ if self.failed => {}
-            Event::Room { bytes } => {
+            Event::Room { bytes, with_reserve } => {
                 self.room = bytes;
+                self.room_with_reserve = with_reserve;
                 self.append_held();
             }
             Event::Durable { index } => self.on_durable(index),

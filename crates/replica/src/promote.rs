@@ -1,11 +1,16 @@
 //! Becoming primary, and ceasing to be it (R5, R6).
 //!
 //! A record that names this replica primary in an epoch that is higher than everything it has promised makes it
-//! promise that epoch durably, append an epoch start to its log, attach every replica, and serve once the epoch
+//! promise that epoch durably, attach every replica, append an epoch start to its log, and serve once the epoch
 //! start is committed on the whole required set. Every member that attaches cuts what the new log does not hold.
+//!
+//! The epoch start is appended at once if the journal has room for it, be it in the reserve (R18). If it has none, because
+//! one promotion after the other has left an epoch start that was never committed, the epoch begins without: commits
+//! need no epoch start (`commit.rs`), and make room.
 
 use crate::{Effect, Fence, Replica, RequestError, Role};
 use bytes::Bytes;
+use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::{EntryKind, NewEntry, ReplicaData};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Epoch, Range, ResourceRecord, VolumeId, reach};
@@ -90,8 +95,13 @@ impl Replica {
         }
     }
 
-    /// Begins the epoch once its promise is durable and nothing is under way in the own journal.
     pub(crate) fn continue_promotion(&mut self) {
+        self.begin_epoch();
+        self.append_epoch_start();
+    }
+
+    /// Begins the epoch once its promise is durable and nothing is under way in the own journal.
+    fn begin_epoch(&mut self) {
         let ready = self.role == Role::Promoting
             && self.epoch_start.is_none()
             && (self.promised >= self.epoch || planted(Bug::PromiseNotAwaited))
@@ -107,6 +117,17 @@ impl Replica {
         self.epoch_start = Some(end.next());
         self.sequence.begin_sizes(end);
         self.adopt_newest();
+    }
+
+    fn append_epoch_start(&mut self) {
+        let next = self.log.end.index.next();
+        if self.role != Role::Promoting || self.epoch_start != Some(next) {
+            return;
+        }
+        if self.room_with_reserve < HEADER_BLOCK_BYTES as u64 {
+            reach!("replica: the own epoch start waits for room in the journal");
+            return;
+        }
         self.append_own(vec![NewEntry {
             kind: EntryKind::EpochStart,
             range: Range { volume: VolumeId(0), offset: 0, len: 0 },

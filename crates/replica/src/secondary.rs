@@ -154,16 +154,16 @@ impl Replica {
             let Some(batch) = session.held.front() else { return };
             let reserved = batch.entries.iter().all(|entry| entry.kind == EntryKind::EpochStart);
             let len = batch.journal_len();
-            if len > self.room && !reserved {
+            if len > (if reserved { self.room_with_reserve } else { self.room }) {
                 reach!("replica: a received batch waits for room in the journal");
                 return;
             }
             let Some(batch) = session.held.pop_front() else { return };
-            if reserved && len > self.room {
+            if len > self.room {
                 reach!("replica: an epoch start uses the reserve");
             }
             session.held_bytes -= len;
-            self.room = self.room.saturating_sub(len);
+            self.take_room(len);
             self.log.appended(&batch);
             self.effects.push_back(Effect::Append(Arc::clone(&batch)));
             if planted(Bug::AckOnReceipt) {

@@ -289,6 +289,12 @@ impl Replica {
         }
     }
 
+    /// Counts down until the journal says what it takes after this.
+    pub(crate) fn take_room(&mut self, len: u64) {
+        self.room = self.room.saturating_sub(len);
+        self.room_with_reserve = self.room_with_reserve.saturating_sub(len);
+    }
+
     /// Appends a batch of this epoch to the own log and sends it.
     pub(crate) fn append_own(&mut self, entries: Vec<NewEntry>) {
         let first = self.log.end.index.next();
@@ -302,7 +308,7 @@ impl Replica {
         ));
         let len = batch.journal_len();
         let before = self.log.end.index;
-        self.room = self.room.saturating_sub(len);
+        self.take_room(len);
         self.log.appended(&batch);
         self.sequence.remember_size(batch.last(), len);
         self.effects.push_back(Effect::Append(Arc::clone(&batch)));

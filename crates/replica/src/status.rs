@@ -147,8 +147,14 @@ impl Replica {
                 .to_owned(),
             );
         }
-        if self.leading() && self.epoch_start.is_none() {
-            out.push("its own journal, to promise the new epoch".to_owned());
+        if self.leading() {
+            match self.epoch_start {
+                None => out.push("its own journal, to promise the new epoch".to_owned()),
+                Some(start) if self.log.end.index < start => {
+                    out.push("room in the journal for the start of its epoch".to_owned());
+                }
+                Some(_) => {}
+            }
         }
         for (node, peer) in &self.peers {
             if !peer.required() {

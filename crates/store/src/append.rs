@@ -63,8 +63,8 @@ impl Store {
         }
     }
 
-    /// The largest batch, in journal bytes, that may be appended now and still leave the reserve for
-    /// an epoch start (R18). 0 when full.
+    /// Journal bytes that may be appended now, in batches of any size, and still leave the reserve for epoch starts
+    /// (R18). 0 when full.
     #[must_use]
     pub fn room(&self) -> u64 {
         if self.failed || self.overlay.len() >= self.tuning.runs_max {
@@ -72,11 +72,18 @@ impl Store {
             return 0;
         }
         let reserve = if planted(Bug::ReserveSpent) { 0 } else { self.tuning.reserve_bytes };
-        let room = self.journal.free_bytes().saturating_sub(self.queue_bytes + reserve);
+        let room = self.room_with_reserve().saturating_sub(reserve);
         if room == 0 {
             reach!("store: the journal is full but for the reserve");
         }
         room
+    }
+
+    /// Journal bytes that epoch starts may use now. What is appended within this never waits in the queue for a
+    /// checkpoint.
+    #[must_use]
+    pub fn room_with_reserve(&self) -> u64 {
+        if self.failed { 0 } else { self.journal.free_bytes().saturating_sub(self.queue_bytes) }
     }
 
     /// Largest batch that must find room sooner or later; less than the setting in a journal that is too small for it.

@@ -103,10 +103,11 @@ impl Journal {
         }
     }
 
-    /// Largest batch that has a place now.
+    /// Batches of together so many bytes have a place now, however they are cut and in whatever order. When nothing is live
+    /// the whole ring is free, but only for the first of them: if that goes to the head, the part at the start ends there.
     pub fn free_bytes(&self) -> u64 {
         let [at_head, at_start] = self.free();
-        at_head.1.max(at_start.1)
+        at_head.1.max(at_start.1.min(self.head))
     }
 
     /// Bytes of the ring that are not free, as a measure of how urgent a checkpoint is.
@@ -238,5 +239,59 @@ impl Journal {
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use mainstay_codec::NewEntry;
+    use mainstay_types::{BLOCK_BYTES, Range, ResourceId, VolumeId};
+    use proptest::prelude::*;
+
+    /// A batch of `blocks` journal blocks, its header among them.
+    fn batch(index: u64, blocks: u64) -> Arc<Batch> {
+        let len = (blocks - 1) * BLOCK_BYTES;
+        let range = Range { volume: VolumeId(0), offset: 0, len: len.max(BLOCK_BYTES) };
+        let kind = if len == 0 { EntryKind::Discard } else { EntryKind::Write };
+        let payload = Bytes::from(vec![0; len as usize]);
+        let entry = NewEntry { kind, range, payload, session: 0, request: 0 };
+        let batch = Batch::seal(ResourceId(1), Epoch(1), Index(index), Chain(0), Index(0), vec![entry]);
+        Arc::new(batch)
+    }
+
+    proptest! {
+        /// However the ring came to be as it is: what there is room for has a place without another trim. (Once the room of
+        /// an empty ring was all of it, wherever the head was, and of two batches the second could find no place.)
+        #[test]
+        fn what_there_is_room_for_has_a_place(
+            ring in 8u64..40,
+            steps in prop::collection::vec((1u64..12, prop::bool::weighted(0.3), 0u64..8), 1..60),
+        ) {
+            let mut journal = Journal::new(ring * BLOCK_BYTES, 0, Index(0));
+            let mut last = 0;
+            let mut room = journal.free_bytes();
+            for (blocks, trim, behind) in steps {
+                let len = blocks * BLOCK_BYTES;
+                if len <= room {
+                    last += 1;
+                    let offset = journal.place_for(len);
+                    prop_assert!(offset.is_some(), "{blocks} blocks of {room} bytes in {:?}", journal.free());
+                    journal.place(offset.unwrap_or_default(), batch(last, blocks));
+                    // What was promised stays promised.
+                    prop_assert!(journal.free_bytes() >= room - len, "{:?}", journal.free());
+                    room -= len;
+                }
+                if trim {
+                    journal.trim(Index(last.saturating_sub(behind)).max(journal.checkpoint));
+                    prop_assert!(journal.free_bytes() >= room);
+                    room = journal.free_bytes();
+                }
+                if journal.live_bytes() == 0 {
+                    prop_assert!(journal.free_bytes() >= ring / 2 * BLOCK_BYTES);
+                }
+            }
+        }
     }
 }

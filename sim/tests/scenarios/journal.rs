@@ -1,6 +1,6 @@
 //! Full journals (R18), and what a crash leaves in them.
 
-use mainstay_sim::plan::{ClientOp, DiskFault, Fault};
+use mainstay_sim::plan::{ClientOp, DiskFault, Fault, Shape};
 use mainstay_sim::scenario::{Scenario, n};
 
 /// Nothing is committed while the disk of `slow` stands still, so nothing can be destaged: the other journals fill up.
@@ -50,6 +50,49 @@ fn failover_after_failover_with_full_journals() {
         sim.expect_iss_within_ms(&[1, 2, 3], 20_000);
     }
     sim.settle();
+}
+
+/// A promotion that commits nothing: the journal of the new primary has an epoch start more, and the primary is gone again
+/// before the disk of the other replica, which stands still, could have answered.
+fn promote_in_vain(sim: &mut Scenario) {
+    let [p, s, _] = sim.cast();
+    let epoch = sim.epoch();
+    sim.disk(s, DiskFault::Stall { ms: 900 });
+    sim.fault(Fault::KillEngine { target: n(p), restart_after_ms: 0 });
+    sim.until_epoch(epoch + 1, 8_000);
+    sim.run_ms(30);
+}
+
+#[test]
+fn many_promotions_that_commit_nothing_left_no_room_for_an_epoch_start() {
+    for seed in 1..=5 {
+        let mut shape = Shape::small(3, 2, false);
+        shape.resources[0].journal_blocks = 32;
+        let mut sim = Scenario::new(shape, seed);
+        sim.write_many(5);
+        for _ in 0..45 {
+            promote_in_vain(&mut sim);
+        }
+        sim.write_many(20);
+        sim.settle();
+    }
+}
+
+#[test]
+fn promotions_in_vain_after_a_full_journal() {
+    for seed in 1..=5 {
+        let mut shape = Shape::small(3, 2, false);
+        shape.resources[0].journal_blocks = 32;
+        shape.resources[0].destage_start_blocks = 64;
+        let mut sim = Scenario::new(shape, seed);
+        let [_, s, _] = sim.cast();
+        fill_journals(&mut sim, s);
+        for _ in 0..12 {
+            promote_in_vain(&mut sim);
+        }
+        sim.write_many(20);
+        sim.settle();
+    }
 }
 
 #[test]

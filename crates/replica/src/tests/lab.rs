@@ -209,8 +209,8 @@ impl Lab {
         // As with the real limits, the largest batch is less than the half of the journal that is always freed.
         config.request_bytes_max = 16 * BLOCK_BYTES;
         n.replica = Some(Replica::new(config, n.store.promised, n.store.log_state()));
-        let room = n.store.room();
-        self.event(node, Event::Room { bytes: room });
+        let room = n.store.told_room();
+        self.event(node, room);
         if !self.aside.contains(&node) {
             self.event(node, Event::Record(record));
         }
@@ -406,8 +406,8 @@ impl Lab {
             }
             Due::Room(node, boot) => {
                 if self.nodes[&node].boot == boot {
-                    let bytes = self.nodes[&node].store.room();
-                    self.event(node, Event::Room { bytes });
+                    let room = self.nodes[&node].store.told_room();
+                    self.event(node, room);
                 }
             }
             Due::Disk(node, boot, op) => {
@@ -467,8 +467,8 @@ impl Lab {
                 if n.store.try_finish() { Event::CopyFinished } else { Event::Tick }
             }
         };
-        let room = n.store.room();
-        self.event(node, Event::Room { bytes: room });
+        let room = n.store.told_room();
+        self.event(node, room);
         self.event(node, event);
     }
 

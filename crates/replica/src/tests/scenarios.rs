@@ -132,6 +132,28 @@ fn a_new_primary_serves_after_its_epoch_start() {
     assert!(matches!(&lab.answers[&read], Answer::Content(content) if content[0] == id.0));
 }
 
+/// R18: promotions that commit nothing fill the journal with epoch starts. What they left behind is committed once the
+/// members are attached, and makes room for the one that serves.
+#[test]
+fn promotions_that_commit_nothing_leave_room_for_one_that_does() {
+    let mut lab = two();
+    write_many(&mut lab, A, 4);
+    lab.hold_proposals = true;
+    lab.cut(A, B);
+    for _ in 0..60 {
+        lab.promote(A);
+        lab.run_ms(20);
+    }
+    let waits = lab.status(A).waiting_for;
+    assert!(waits.iter().any(|what| what.starts_with("room in the journal")), "{waits:?}");
+    lab.hold_proposals = false;
+    lab.heal();
+    lab.settle();
+    assert_eq!((lab.role(A), lab.iss()), (Role::Primary, vec![A, B]));
+    write_many(&mut lab, A, 8);
+    lab.assert_equal();
+}
+
 /// R7: an unacknowledged tail is cut when its replica returns.
 #[test]
 fn a_tail_that_nobody_else_has_is_cut() {

@@ -1,6 +1,7 @@
 //! The flat model of a store: a log in a vector, blocks in a map. It survives crashes as a real one must and
 //! keeps the contract that the replica relies on.
 
+use crate::Event;
 use mainstay_codec::{Batch, EntryKind, LogState, ReplicaData};
 use mainstay_types::{BLOCK_BYTES, Chain, Epoch, Index, Position, Range, VolumeId};
 use std::collections::BTreeMap;
@@ -9,6 +10,8 @@ use std::sync::Arc;
 /// What a block holds: the number that its writer put into it; 0 is zeroes.
 pub type Value = u64;
 pub type Image = BTreeMap<(VolumeId, u64), Value>;
+/// What only epoch starts may use, besides the capacity.
+const RESERVE_BYTES: u64 = 2 * BLOCK_BYTES;
 /// Two blocks in each volume: a volume is one extent.
 pub const VOLUME_BLOCKS: u64 = 2;
 
@@ -68,17 +71,29 @@ impl Store {
     }
 
     pub fn room(&self) -> u64 {
-        let used: u64 =
-            self.journal.iter().filter(|b| b.last() > self.checkpoint).map(|b| b.journal_len()).sum();
-        self.capacity.saturating_sub(used)
+        self.capacity.saturating_sub(self.live_bytes())
+    }
+
+    /// The same for epoch starts.
+    pub fn room_with_reserve(&self) -> u64 {
+        (self.capacity + RESERVE_BYTES).saturating_sub(self.live_bytes())
+    }
+
+    fn live_bytes(&self) -> u64 {
+        self.journal.iter().filter(|b| b.last() > self.checkpoint).map(|b| b.journal_len()).sum()
+    }
+
+    pub fn told_room(&self) -> Event {
+        Event::Room { bytes: self.room(), with_reserve: self.room_with_reserve() }
     }
 
     pub fn append(&mut self, batch: Arc<Batch>) {
         let (end, chain) = self.end();
         assert_eq!(batch.first, end.index.next(), "append must continue the log");
         assert_eq!(batch.prev_chain, chain, "append must continue the chain");
-        let reserve = batch.entries.iter().all(|e| e.kind == EntryKind::EpochStart);
-        assert!(reserve || batch.journal_len() <= self.room(), "append without room");
+        let reserved = batch.entries.iter().all(|e| e.kind == EntryKind::EpochStart);
+        let room = if reserved { self.room_with_reserve() } else { self.room() };
+        assert!(batch.journal_len() <= room, "append without room");
         match self.epochs.last_mut() {
             Some((epoch, last)) if *epoch == batch.epoch => *last = batch.last(),
             _ => self.epochs.push((batch.epoch, batch.last())),
