@@ -10,11 +10,14 @@ use mainstay_control::reconcile;
 use mainstay_host::{Answer, AnswerError, Happened, Host, Platform, Seen};
 use mainstay_replica::{Op, PeerState, Proposal, ReplicaConfig, RequestId, Role};
 use mainstay_store::{Area, Output, Store};
-use mainstay_types::{Incarnation, NodeId, ResourceId, Time};
+use mainstay_types::{BLOCK_BYTES, Incarnation, NodeId, ResourceId, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The engine's guard acts when the lease has less than this left.
 pub const GUARD_MARGIN_MS: u64 = 400;
+
+/// Journal bytes that only epoch starts may use (R18); small like everything here.
+pub const RESERVE_BYTES: u64 = 4 * BLOCK_BYTES;
 
 /// A primary that has waited so long for a member that is not connected should have asked for its removal.
 const PATIENCE_MS: u64 = 5_000;
@@ -429,7 +432,13 @@ impl Engine {
 
     fn pump(&mut self, now: Time, disks: &mut BTreeMap<ResourceId, Disk>, oracle: &mut Oracle) {
         while let Some(resource) = self.touched.pop_first() {
-            self.with(now, resource, disks, oracle, |host, shop| host.pump(shop));
+            self.with(now, resource, disks, oracle, |host, shop| {
+                host.pump(shop);
+                let left = host.store().room_with_reserve();
+                if left < RESERVE_BYTES && host.failed().is_none() {
+                    shop.oracle.reserve_used(shop.resource, shop.node, shop.incarnation, left);
+                }
+            });
             self.touched.remove(&resource);
             self.report(resource);
             let hosted = self.hosts.get(&resource);

@@ -21,7 +21,6 @@ const BLIND: &[&str] = &[
     "CopyOverwritesNewer",
     "WritesOverlap",
     "StaleExtent",
-    "ReserveSpent",
     "FailedKillCounts",
 ];
 

@@ -114,5 +114,9 @@ pub const INVARIANTS: &[(&str, &str)] = &[
         "S19",
         "versions, epochs, promises and what is durable never go back. Checked: LogOracle::record, promised, recovered",
     ),
+    (
+        "R18",
+        "what clients write leaves the journal's reserve alone. Checked: LogOracle::reserve_used. Nothing answers itself for ever. Checked: World::step",
+    ),
     ("S20", "decoders never panic and are exact. Not checked here: tests of mainstay-codec"),
 ];

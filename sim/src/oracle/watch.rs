@@ -87,6 +87,14 @@ impl Oracle {
         }
     }
 
+    /// R18: the journal has less than its reserve left.
+    pub fn reserve_used(&mut self, resource: ResourceId, node: NodeId, incarnation: Incarnation, left: u64) {
+        if let Some(log) = self.logs.get(&resource) {
+            let check = log.reserve_used(node, incarnation, left);
+            self.judge(check);
+        }
+    }
+
     pub fn record(&mut self, record: &ResourceRecord) {
         if let Some(log) = self.logs.get_mut(&record.resource) {
             let check = log.record(record);

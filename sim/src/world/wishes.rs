@@ -3,7 +3,7 @@
 use super::{Asked, What, World, shape_of};
 use crate::agent::{self, EngineEvent, Job, JobError, JobReply, LeaseMessage, Out};
 use crate::disk::{Sizes, Ticket};
-use crate::engine::{EngineIn, Wish};
+use crate::engine::{EngineIn, RESERVE_BYTES, Wish};
 use crate::plan::ClientOp;
 use crate::trace::Part;
 use crate::words;
@@ -13,9 +13,6 @@ use mainstay_host::Answer;
 use mainstay_replica::{Op, ReplicaConfig, Role};
 use mainstay_store::{Store, StoreConfig, Tuning};
 use mainstay_types::{BLOCK_BYTES, Incarnation, NodeId, Range, ResourceId, VolumeId};
-
-/// Journal bytes that only epoch starts may use; small like everything here.
-const RESERVE_BYTES: u64 = 4 * BLOCK_BYTES;
 
 impl World {
     // Engines.

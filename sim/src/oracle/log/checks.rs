@@ -129,6 +129,25 @@ impl LogOracle {
         Ok(())
     }
 
+    /// The journal of a replica has room for so many bytes of epoch starts, less than its reserve.
+    ///
+    /// # Errors
+    /// R18: its log ends with an entry of a client, so it is clients' entries that were given a part of the reserve.
+    pub fn reserve_used(&self, node: NodeId, incarnation: Incarnation, left: u64) -> Check {
+        let replica = self.replicas.get(&(node, incarnation)).filter(|replica| replica.restarting.is_none());
+        let last = replica.and_then(|replica| replica.log.last());
+        let Some((_, id)) = last else { return Ok(()) };
+        let known = &self.batches[*id as usize];
+        if known.writes.is_empty() {
+            return Ok(());
+        }
+        let end = known.end;
+        wrong(
+            "R18",
+            format!("{node} has {left} bytes of its journal left for epoch starts after the write at {end}"),
+        )
+    }
+
     /// The highest index that was acknowledged to a client.
     #[must_use]
     pub fn highest_acked(&self) -> Index {

@@ -256,6 +256,20 @@ fn what_waited_for_room_may_be_dropped_and_nothing_durable() {
 }
 
 #[test]
+fn the_reserve_is_used_by_epoch_starts_only() {
+    let (mut oracle, batches) = running();
+    assert_eq!(id(oracle.reserve_used(A, D, 8192)), "R18");
+    let start = batch(batches.last().map(AsRef::as_ref), 2, &[]);
+    oracle.record(&record(2, 2, B, &[B, C])).expect("a promotion");
+    oracle.holds(B, &start);
+    oracle.reserve_used(B, D, 8192).expect("its log ends with an epoch start");
+    let end = &batches[2];
+    oracle.cut(B, D, end.end()).expect("not acknowledged");
+    oracle.cut_done(B, D, end.end(), end.chain).expect("where it was");
+    assert_eq!(id(oracle.reserve_used(B, D, 8192)), "R18");
+}
+
+#[test]
 fn promises_do_not_go_back() {
     let (mut oracle, _) = running();
     oracle.promised(B, D, Epoch(3)).expect("higher");
