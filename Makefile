@@ -13,7 +13,7 @@ MINUTES ?= 60
 help:
 	@echo "make test       format check, lints, unit and model tests, simulator, end-to-end tests (root)"
 	@echo "make unit       unit and model tests only"
-	@echo "make sim        1,000 seeds of the simulator"
+	@echo "make sim        2,000 seeds of the simulator"
 	@echo "make e2e        end-to-end tests only; ARGS=name picks one"
 	@echo "make fmt        format the sources"
 	@echo "make lint       clippy with warnings as errors"
@@ -48,7 +48,7 @@ unit:
 
 # A fixed budget of seeds, from the first one on.
 sim:
-	$(CARGO) run --locked -p mainstay-sim -- --seeds 1000 --minutes 5
+	$(CARGO) run --locked -p mainstay-sim -- --seeds 2000 --minutes 5
 
 # The lab's nodes run the binary that this builds, with debug assertions on.
 e2e: deps
