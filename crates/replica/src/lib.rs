@@ -15,7 +15,8 @@
 //! - R9  A replica answers for one incarnation only.
 //! - R16 The target of an extent copy is inconsistent, and not required nor promotable, until it is whole.
 //!   (`copy.rs`)
-//! - R18 Requests, windows, loads and copies are bounded.
+//! - R18 Requests, windows, loads and copies are bounded. Nothing is appended that the journal has no room for, and a promotion
+//!   makes room for its epoch start. (`commit.rs`)
 //!
 //! It does not guarantee that reads are fresh: that is the lease's task (R10), checked by the runtime.
 //!
