@@ -14,6 +14,10 @@ use mainstay_replica::{Op, ReplicaConfig, Role};
 use mainstay_store::{Store, StoreConfig, Tuning};
 use mainstay_types::{BLOCK_BYTES, Incarnation, NodeId, Range, ResourceId, VolumeId};
 
+/// No disk is slower than this, in microseconds of one operation (F14): what was begun before faults ended has ended when
+/// every request must have an answer.
+const OPERATION_US_MAX: u64 = 20_000_000;
+
 impl World {
     // Engines.
 
@@ -144,7 +148,7 @@ impl World {
         if self.disk_times.permille(5) {
             delay *= self.disk_times.between(2, 64);
         }
-        delay.max(pace.stalled_until_us.saturating_sub(self.now_us))
+        delay.min(OPERATION_US_MAX).max(pace.stalled_until_us.saturating_sub(self.now_us))
     }
 
     pub(super) fn disk_done(&mut self, node: NodeId, resource: ResourceId, boot: u64, ticket: Ticket) {
