@@ -3,8 +3,7 @@
 //! I/O is an [`Out`]; its answers are an [`In`].
 //!
 //! Differences to the real agent: it is one thread, so the lease is told of a new state before the reconciler acts on it;
-//! it does not wait for the engine's confirmation of a guard, but starts a service when that has come; it reconciles when an
-//! input changed something, not with every renewal of the lease; it proposes no notes.
+//! it reconciles when an input changed something, not with every renewal of the lease; it proposes no notes.
 
 mod initial;
 mod reconcile;
@@ -18,7 +17,8 @@ use mainstay_control::State;
 use mainstay_control::lease::{self, Ack, Heartbeat, LeaseMachine, Suspect};
 use mainstay_control::reconcile::Role;
 use mainstay_control::state::{Command, Entry, ServicePhase};
-use mainstay_ha::{Effect, Report};
+pub use mainstay_ha::GUARD_MARGIN_MS;
+use mainstay_ha::{Effect, Guard, Report};
 use mainstay_replica::Proposal;
 use mainstay_types::{ConfigVersion, Epoch, Incarnation, NodeId, ResourceId, ResourceRecord, Time};
 use services::Runner;
@@ -27,16 +27,12 @@ use std::sync::Arc;
 
 /// The reconciler looks at everything at least this often.
 const TICK_MS: u64 = 1000;
-/// Services are killed when the lease has less than this left; the engine's guard does the same (R19).
-pub const GUARD_MARGIN_MS: u64 = 400;
 /// The same proposal is not made again before this time.
 const REPEAT_PROPOSAL_MS: u64 = 800;
 /// A failed job of a replica is not started again before this time.
 const RETRY_JOB_MS: u64 = 1000;
 /// How long a starting agent waits to hear of a lease before it takes itself for one without.
 const LEASE_UNKNOWN_MS_MAX: u64 = 500;
-/// An unconfirmed guard is told again after this time.
-const GUARD_TIMEOUT_MS: u64 = 500;
 /// How long the engine may take to make or open a replica, and to do anything else.
 const JOB_TIMEOUT_MS: u64 = 120_000;
 const REQUEST_TIMEOUT_MS: u64 = 15_000;
@@ -144,9 +140,14 @@ pub enum EngineEvent {
         resource: ResourceId,
         reason: String,
     },
+    /// The guard knows this lease now. `silenced` is when it acted the last time, 0 for never.
+    Lease {
+        until: Time,
+        silenced: Time,
+    },
     /// The guard has acted.
     LeaseLost {
-        until: Time,
+        silenced: Time,
     },
 }
 
@@ -178,9 +179,10 @@ pub enum In {
         message: LeaseMessage,
     },
     /// The engine has said what it has: [`EngineEvent::Replica`] of every open replica has come before this.
-    /// `lease_until` is what it knows of the lease, 0 if it is fenced.
+    /// `lease_until` is what it knows of the lease, 0 if it is fenced; `silenced` is when its guard acted the last time.
     EngineConnected {
         lease_until: Time,
+        silenced: Time,
     },
     EngineDisconnected,
     Engine(EngineEvent),
@@ -190,7 +192,7 @@ pub enum In {
         job: &'static str,
         result: Result<JobReply, JobError>,
     },
-    GuardConfirmed(Vec<String>),
+    GuardConfirmed(u64),
     SuspectPersisted(Suspect),
     StepDone {
         service: String,
@@ -215,8 +217,11 @@ pub enum Out {
     Submit(Command),
     /// Tell the engine when the lease ends.
     Lease(Time),
-    /// Tell the engine which services to silence when the lease ends. Answered by [`In::GuardConfirmed`].
-    Guard(Vec<String>),
+    /// Tell the engine which services to silence when the lease ends. Answered by [`In::GuardConfirmed`] with the number.
+    Guard {
+        number: u64,
+        services: Vec<String>,
+    },
     Job {
         resource: ResourceId,
         job: Job,
@@ -277,12 +282,7 @@ pub struct Agent {
     runners: BTreeMap<String, Runner>,
     /// Newest report per service and when it was last proposed.
     reports: BTreeMap<String, (Report, Option<Time>)>,
-    /// What the engine confirmed; `None` when it has to be told.
-    guard: Option<Vec<String>>,
-    /// What it was told last, and when.
-    guard_asked: Option<(Vec<String>, Time)>,
-    /// Confirmations that are still to come.
-    guard_unconfirmed: u32,
+    guard: Guard<Vec<String>>,
     /// No remains of forgotten instances are left here.
     swept: bool,
     outs: VecDeque<Out>,
@@ -324,9 +324,7 @@ impl Agent {
             relief: BTreeMap::new(),
             runners,
             reports: BTreeMap::new(),
-            guard: None,
-            guard_asked: None,
-            guard_unconfirmed: 0,
+            guard: Guard::default(),
             swept: false,
             outs,
         };
@@ -416,11 +414,18 @@ impl Agent {
                 self.state = *state;
                 self.lease.handle(now, lease::Event::View(lease::View::of(&self.state)));
             }
-            In::EngineConnected { lease_until } => self.engine_connected(lease_until),
+            In::EngineConnected { lease_until, silenced } => {
+                self.engine_connected(now, lease_until, silenced)
+            }
             In::EngineDisconnected => self.engine_disconnected(now),
+            In::Engine(EngineEvent::Lease { until, silenced }) => {
+                self.guard.lease_taken(until);
+                self.silenced(now, silenced);
+                return self.runners.values().any(|runner| runner.machine().is_held());
+            }
             In::Engine(event) => self.engine_event(now, event),
             In::JobDone { resource, job, result } => self.job_done(now, resource, job, result),
-            In::GuardConfirmed(services) => self.guard_confirmed(services),
+            In::GuardConfirmed(number) => self.guard.answered(number, true),
             In::StepDone { service, ticket, result } => {
                 if let Some(runner) = self.runners.get_mut(&service) {
                     runner.step_done(now, ticket, result);

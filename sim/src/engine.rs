@@ -1,7 +1,7 @@
 //! One engine process: the hosts of its replicas, its devices and its guard. Mirrors `engine/src/{shard,guard}.rs` and
 //! `engine/src/host/presence.rs` without a kernel; what it wants of the world is collected in [`Wish`]es.
 
-use crate::agent::{EngineEvent, Job, ReplicaReport};
+use crate::agent::{EngineEvent, GUARD_MARGIN_MS, Job, ReplicaReport};
 use crate::disk::{Disk, Finished, Operation, Ticket};
 use crate::oracle::Oracle;
 use bytes::Bytes;
@@ -12,9 +12,6 @@ use mainstay_replica::{Op, PeerState, Proposal, ReplicaConfig, RequestId, Role};
 use mainstay_store::{Area, Output, Store};
 use mainstay_types::{BLOCK_BYTES, Incarnation, NodeId, ResourceId, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-/// The engine's guard acts when the lease has less than this left.
-pub const GUARD_MARGIN_MS: u64 = 400;
 
 /// Journal bytes that only epoch starts may use (R18); small like everything here.
 pub const RESERVE_BYTES: u64 = 4 * BLOCK_BYTES;
@@ -50,8 +47,8 @@ pub enum Wish {
         resource: ResourceId,
         generation: u64,
     },
-    /// The guard knows these services now.
-    Guarded(Vec<String>),
+    /// The guard knows the services of this request now.
+    Guarded(u64),
     /// R19: these services are silenced now.
     Silence(Vec<String>),
     RoleChanged {
@@ -61,6 +58,7 @@ pub enum Wish {
     /// The agent has been told everything that it missed.
     Connected {
         lease_until: Time,
+        silenced: Time,
     },
     /// A job of the agent has ended.
     JobDone {
@@ -93,7 +91,10 @@ pub enum EngineIn {
         op: Op,
     },
     Lease(Time),
-    Guard(Vec<String>),
+    Guard {
+        number: u64,
+        services: Vec<String>,
+    },
     Job {
         resource: ResourceId,
         job: Job,
@@ -183,6 +184,8 @@ pub struct Engine {
     pub lease_until: Time,
     pub fenced: bool,
     guarded: Vec<String>,
+    /// When the guard acted the last time, 0 for never.
+    silenced: Time,
     /// The agent has greeted this process: it knows what to silence, or will in a moment.
     pub greeted: bool,
     pub wishes: Vec<Wish>,
@@ -271,6 +274,7 @@ impl Engine {
             lease_until: Time(0),
             fenced: true,
             guarded: Vec::new(),
+            silenced: Time(0),
             greeted: false,
             wishes: Vec::new(),
             touched: BTreeSet::new(),
@@ -358,13 +362,14 @@ impl Engine {
                 _ => self.wishes.push(Wish::Complete { request, answer: Err(AnswerError::NoLease) }),
             },
             EngineIn::Lease(until) => self.lease(now, until),
-            EngineIn::Guard(services) => {
-                self.guarded = services;
-                self.wishes.push(Wish::Guarded(self.guarded.clone()));
-                if self.fenced {
+            EngineIn::Guard { number, services } => {
+                if self.fenced && self.guarded != services {
                     // What comes late is silenced too.
-                    self.wishes.push(Wish::Silence(self.guarded.clone()));
+                    self.silenced = now;
+                    self.wishes.push(Wish::Silence(services.clone()));
                 }
+                self.guarded = services;
+                self.wishes.push(Wish::Guarded(number));
             }
             EngineIn::Job { resource, job } => self.job(now, resource, job),
             EngineIn::Opened { resource, store, config } => self.opened(now, resource, *store, *config),
@@ -382,7 +387,7 @@ impl Engine {
         if greeted {
             self.greeted = true;
             let lease_until = if self.fenced { Time(0) } else { self.lease_until };
-            self.wishes.push(Wish::Connected { lease_until });
+            self.wishes.push(Wish::Connected { lease_until, silenced: self.silenced });
         }
     }
 
@@ -563,6 +568,8 @@ impl Engine {
                 self.touched.insert(resource);
             }
         }
+        let silenced = self.silenced;
+        self.wishes.push(Wish::ToAgent(EngineEvent::Lease { until, silenced }));
     }
 
     fn tick(&mut self, now: Time) {
@@ -574,12 +581,13 @@ impl Engine {
         }
         if !self.fenced && now >= self.guard_acts_at() {
             self.fenced = true;
+            self.silenced = now;
             self.wishes.push(Wish::Silence(self.guarded.clone()));
             for resource in self.hosts.keys().copied().collect::<Vec<_>>() {
                 self.withdraw(resource);
                 self.touched.insert(resource);
             }
-            self.wishes.push(Wish::ToAgent(EngineEvent::LeaseLost { until: self.lease_until }));
+            self.wishes.push(Wish::ToAgent(EngineEvent::LeaseLost { silenced: now }));
         }
     }
 

@@ -62,7 +62,7 @@ impl Lab {
     }
 
     fn carry_out(&mut self) {
-        while let Some(effect) = self.machine.poll() {
+        while let Some(effect) = self.machine.poll(true) {
             self.oracle.step(self.now_us, NODE, RESOURCE, &effect).unwrap();
             if let Effect::Persist(saved) = effect {
                 self.saved = Some(saved);
@@ -133,7 +133,6 @@ impl Lab {
     }
 
     fn restart_agent(&mut self) {
-        self.oracle.agent_started(NODE);
         if let Some(saved) = self.saved.clone() {
             self.machine = Machine::restore(spec(), saved, Time(self.now_us));
             self.carry_out();

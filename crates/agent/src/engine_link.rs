@@ -55,9 +55,15 @@ impl EngineCallError {
 #[derive(Clone, Debug)]
 pub enum EngineInput {
     /// The engine has said what it has. `lease_until` is what it knows of this node's lease, which an earlier
-    /// agent process may have told it.
+    /// agent process may have told it; `silenced` is [`EngineStatus::silenced_us`](mainstay_api::engine::EngineStatus).
     Connected {
         lease_until: Time,
+        silenced: Time,
+    },
+    /// The engine's guard knows this lease now.
+    Lease {
+        until: Time,
+        silenced: Time,
     },
     Disconnected,
     Event(Box<EngineEvent>),
@@ -236,7 +242,10 @@ fn read_lines(stream: UnixStream, shared: &Shared, input: &impl Fn(EngineInput))
                 *lock(&shared.replicas) = found;
                 shared.synced.store(true, Ordering::SeqCst);
                 let lease_until = if status.fenced { Time(0) } else { status.lease_until_us };
-                input(EngineInput::Connected { lease_until });
+                input(EngineInput::Connected { lease_until, silenced: status.silenced_us });
+            }
+            Ok(Some(EngineLine::Reply { reply: Reply::Lease { until_us, silenced_us }, .. })) => {
+                input(EngineInput::Lease { until: until_us, silenced: silenced_us });
             }
             Ok(Some(EngineLine::Reply { id, reply })) => {
                 let waiting = lock(&shared.pending).remove(&id);

@@ -7,7 +7,6 @@ pub mod agent;
 pub mod clock;
 pub mod engine_link;
 pub mod error;
-pub mod guard;
 pub mod http;
 pub mod identity;
 pub mod lease;

@@ -119,19 +119,33 @@ impl Member {
     }
 }
 
+/// When the engine's lease ends, and when its guard silenced this node the last time.
+#[derive(Clone, Copy)]
+struct Said {
+    lease_until: Time,
+    silenced: Time,
+}
+
 /// Passes on what the engine says, from the moment on when there is somebody to hear it.
 #[derive(Clone, Default)]
 pub struct EngineInputs {
     to: Arc<Mutex<Option<NodeHandle>>>,
-    /// What the engine said of the lease when the present connection was made.
-    connected: Arc<Mutex<Option<Time>>>,
+    /// What the engine said of the lease on the present connection.
+    connected: Arc<Mutex<Option<Said>>>,
 }
 
 impl EngineInputs {
     pub fn pass(&self, input: EngineInput) {
         let to = lock(&self.to);
         match input {
-            EngineInput::Connected { lease_until } => *lock(&self.connected) = Some(lease_until),
+            EngineInput::Connected { lease_until, silenced } => {
+                *lock(&self.connected) = Some(Said { lease_until, silenced });
+            }
+            EngineInput::Lease { until: lease_until, silenced } => {
+                if let Some(said) = lock(&self.connected).as_mut() {
+                    *said = Said { lease_until, silenced };
+                }
+            }
             EngineInput::Disconnected => *lock(&self.connected) = None,
             EngineInput::Event(_) => {}
         }
@@ -142,8 +156,8 @@ impl EngineInputs {
 
     fn connect(&self, node: NodeHandle) {
         let mut to = lock(&self.to);
-        if let Some(lease_until) = *lock(&self.connected) {
-            node.send(Input::Engine(EngineInput::Connected { lease_until }));
+        if let Some(Said { lease_until, silenced }) = *lock(&self.connected) {
+            node.send(Input::Engine(EngineInput::Connected { lease_until, silenced }));
         }
         *to = Some(node);
     }

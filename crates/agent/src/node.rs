@@ -6,13 +6,13 @@
 //! - It waits for nobody: replicas are handled on threads of their own, one job per replica at a time, services by
 //!   their runners, proposals by the log's thread, and the engine is told by another (see [`crate::teller`]). A service
 //!   is killed before anything else is looked at.
-//! - The engine knows what to silence before a service starts (R19). Without its confirmation nothing starts, and with
-//!   it only if the lease still allows it (R10).
+//! - The engine knows what to silence before a step of a service begins, and within which lease (R19). Without its
+//!   confirmation none begins, also of a service that an earlier process started; and with it only if the lease still
+//!   allows it (R10). What the engine's guard has silenced is killed, however late this process hears of it.
 //! - The state of a service is reported until the cluster state says the same.
 
 use crate::clock::boot_now;
 use crate::engine_link::{EngineInput, EngineLink};
-use crate::guard::{Guard, Wanted};
 use crate::raft::{ConsensusLog, View};
 use crate::replicas::{self, Replicas};
 use crate::service::runner::{Done, OnDone, Places, Runner};
@@ -25,7 +25,7 @@ use mainstay_api::engine::{
 use mainstay_control::State;
 use mainstay_control::reconcile::{self, Action, Observed, ReplicaObserved, Role, ServiceObserved};
 use mainstay_control::state::{Command, IssChange, ServicePhase};
-use mainstay_ha::{Event, Report};
+use mainstay_ha::{Event, GUARD_MARGIN_MS, Guard, Report, Wanted};
 use mainstay_types::{ConfigVersion, Epoch, NodeId, ResourceId, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -34,8 +34,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_secs(1);
-/// Services are killed when the lease has less than this left; the engine's guard does the same (R19).
-pub const GUARD_MARGIN_MS: u64 = 400;
 /// The same proposal is not made again before this time.
 const REPEAT_PROPOSAL_AFTER: Duration = Duration::from_millis(800);
 /// A failed job of a replica is not started again before this time.
@@ -124,7 +122,7 @@ struct Node {
     /// Newest report per service and when it was last proposed.
     reports: BTreeMap<String, (Report, Option<Instant>)>,
     teller: Teller,
-    guard: Guard,
+    guard: Guard<Vec<GuardEntry>>,
     greeting: Option<Request>,
     peers: Vec<engine::Peer>,
     /// What was last noted about replicas: epoch, role, whether devices exist.
@@ -203,7 +201,7 @@ impl Node {
                 self.lease_until = until;
                 self.lease_known = true;
             }
-            Input::Engine(EngineInput::Connected { lease_until }) => {
+            Input::Engine(EngineInput::Connected { lease_until, silenced }) => {
                 if !self.lease_known {
                     // A lease does not end because the agent was restarted.
                     self.lease_until = lease_until;
@@ -211,8 +209,14 @@ impl Node {
                 }
                 // A new engine process knows nothing; an old one is told again.
                 self.guard.forget();
+                self.guard.lease_taken(lease_until);
+                self.silenced(silenced);
                 self.peers.clear();
                 self.retry_at.clear();
+            }
+            Input::Engine(EngineInput::Lease { until, silenced }) => {
+                self.guard.lease_taken(until);
+                self.silenced(silenced);
             }
             Input::Engine(EngineInput::Disconnected) => {
                 self.failed.clear();
@@ -270,13 +274,21 @@ impl Node {
                 tracing::error!(%resource, reason, "the engine has given a replica up");
                 self.failed.insert(resource, reason);
             }
-            EngineEvent::LeaseLost { until_us } => {
+            EngineEvent::LeaseLost { until_us, silenced_us } => {
                 tracing::error!(
                     until_us = until_us.0,
                     "the engine has silenced this node, because its lease ran out"
                 );
-                self.runners.values_mut().for_each(kill);
+                self.silenced(silenced_us);
             }
+        }
+    }
+
+    /// The engine's guard was done with silencing this node then: what began before is killed (R19).
+    fn silenced(&mut self, at: Time) {
+        for runner in self.runners.values_mut() {
+            runner.handle(boot_now(), Event::Silenced { at });
+            runner.carry_out(false);
         }
     }
 
@@ -352,10 +364,10 @@ impl Node {
             self.act(&state, action, &mut starts);
         }
         self.sweep(&state);
-        self.start_services(&state, starts);
+        let guarded = self.start_services(&state, starts);
         let node_name = self.name();
         for (name, runner) in &mut self.runners {
-            runner.carry_out();
+            runner.carry_out(guarded && self.guard.may_run(boot_now()));
             for stage in runner.take_stages() {
                 let (subject, text) = (format!("service {name}"), format!("{stage} on {node_name}"));
                 self.parts.log.submit(Command::Note { subject, text });
@@ -478,8 +490,9 @@ impl Node {
         }
     }
 
-    /// Starts services of which the engine has confirmed that it silences them; asks it about the others (R19).
-    fn start_services(&mut self, state: &State, starts: Vec<(String, Event)>) {
+    /// Starts services of which the engine has confirmed that it silences them; asks it about the others (R19). Says
+    /// whether it has confirmed all that run.
+    fn start_services(&mut self, state: &State, starts: Vec<(String, Event)>) -> bool {
         let mut starting = BTreeSet::new();
         for (name, _) in &starts {
             let Some((service, resource)) =
@@ -498,13 +511,14 @@ impl Node {
         }
         // R10: making a runner asks the kernel, which takes its time.
         if !self.is_guarded(&starting) || !self.lease_valid() {
-            return;
+            return false;
         }
         for (name, event) in starts.into_iter().filter(|(name, _)| starting.contains(name)) {
             if let Some(runner) = self.runners.get_mut(&name) {
                 runner.handle(boot_now(), event);
             }
         }
+        true
     }
 
     fn job(
@@ -560,8 +574,8 @@ impl Node {
         match self.guard.want(boot_now(), entries) {
             Wanted::Confirmed => true,
             Wanted::Wait => false,
-            Wanted::Ask { number, entries } => {
-                self.teller.guard(number, entries);
+            Wanted::Ask { number, list } => {
+                self.teller.guard(number, list);
                 false
             }
         }
@@ -620,7 +634,7 @@ impl Node {
 /// Silences a service (R19). Its threads are under way when this returns.
 fn kill(runner: &mut Runner) {
     runner.handle(boot_now(), Event::LeaseLost);
-    runner.carry_out();
+    runner.carry_out(false);
 }
 
 /// Keeps `<run>/dev/<resource>/<volume>` pointing at the devices that exist now.

@@ -69,7 +69,7 @@ pub enum Request {
     Record {
         record: ResourceRecord,
     },
-    /// The node's lease ends at `until_us` on this machine's boot-time clock (R10).
+    /// The node's lease ends at `until_us` on this machine's boot-time clock (R10). Answered by [`Reply::Lease`].
     Lease {
         until_us: Time,
     },
@@ -147,9 +147,18 @@ pub enum EngineLine {
 pub enum Reply {
     Ok,
     Error(EngineError),
-    Created { incarnation: Incarnation },
-    Opened { incarnation: Incarnation },
+    Created {
+        incarnation: Incarnation,
+    },
+    Opened {
+        incarnation: Incarnation,
+    },
     Status(EngineStatus),
+    /// The guard knows this lease now. `silenced_us` as in [`EngineStatus`].
+    Lease {
+        until_us: Time,
+        silenced_us: Time,
+    },
     Digest(DigestReport),
 }
 
@@ -190,6 +199,9 @@ pub struct EngineStatus {
     pub lease_until_us: Time,
     /// Whether the guard has acted and the lease was not renewed since.
     pub fenced: bool,
+    /// When the guard was done with silencing this node's services the last time; now while it is at it, 0 if it never was.
+    /// Whatever began before is silenced, also if the lease was renewed since (R19).
+    pub silenced_us: Time,
     pub replicas: Vec<ReplicaStatus>,
 }
 
@@ -205,8 +217,12 @@ pub enum EngineEvent {
     Proposal(ProposalEvent),
     /// The replica has stopped using its store or its devices (R13).
     Failed { resource: ResourceId, reason: String },
-    /// The guard has silenced this node's services: the lease ran out at `until_us` (R19).
-    LeaseLost { until_us: Time },
+    /// The guard has silenced this node's services: the lease ran out at `until_us` (R19). `silenced_us` as in
+    /// [`EngineStatus`].
+    LeaseLost {
+        until_us: Time,
+        silenced_us: Time,
+    },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -166,7 +166,16 @@ fn plan_unwanted_services(node: NodeId, state: &State, observed: &Observed, acti
         };
         reach!("control: plan: an unwanted service");
         match seen.phase {
-            phase if phase.is_silent() => actions.push(Action::ForgetService { name: name.clone() }),
+            phase if phase.is_silent() => {
+                // R19: an epoch in which it was silenced is remembered until a later one is recorded. A restarted agent may
+                // see an older state first, in which nobody was primary yet.
+                let recorded =
+                    wanted.and_then(|service| state.resource_of(service)).map(|of| of.record.epoch);
+                let spent = seen.spent_epoch.filter(|_| !planted(Bug::SpentEpochForgotten));
+                if recorded.is_none_or(|epoch| spent.is_none_or(|spent| spent < epoch)) {
+                    actions.push(Action::ForgetService { name: name.clone() });
+                }
+            }
             // Told already.
             ServicePhase::Killing => {}
             _ => actions.push(Action::StopService { name: name.clone(), reason: reason.into() }),

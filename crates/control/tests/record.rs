@@ -9,7 +9,7 @@ use mainstay_control::state::{
     Command, Entry, IssChange, Outcome, ResourceSpec, ServicePhase, Settings, Severity, State,
 };
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{ConfigVersion, Incarnation, Member, NodeId, ResourceId};
+use mainstay_types::{ConfigVersion, Epoch, Incarnation, Member, NodeId, ResourceId};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -109,6 +109,39 @@ fn a_wish_to_be_relieved_ends_with_the_record_it_was_about() {
         assert!(!asks_for_relief(version(7), version(8), role), "it says so again if it still must");
     }
     assert!(!asks_for_relief(version(7), version(7), Role::Primary));
+}
+
+/// R19: a restarted agent may see a state first that is older than what its node did.
+#[test]
+fn an_epoch_in_which_a_service_was_silenced_is_not_forgotten_before_a_later_one() {
+    let mut state = with_resource();
+    apply(&mut state, Command::ApplyService { spec: db_service() });
+    let seen = ServiceObserved {
+        phase: ServicePhase::Stopped,
+        epoch: Epoch(1),
+        spent_epoch: Some(Epoch(1)),
+        revision: state.services["db"].revision,
+        ..ServiceObserved::default()
+    };
+    let forgets = |state: &State| {
+        let services = [("db".to_owned(), seen.clone())].into();
+        let observed = Observed { lease_valid: true, services, ..Observed::default() };
+        let forget = Action::ForgetService { name: "db".into() };
+        plan(A, state, &observed).contains(&forget)
+    };
+    let record = |state: &mut State, epoch| {
+        let resource = state.resources.values_mut().next().unwrap();
+        (resource.record.epoch, resource.record.primary) = (Epoch(epoch), None);
+    };
+    record(&mut state, 0);
+    assert!(!forgets(&state), "nobody was primary yet");
+    record(&mut state, 1);
+    assert!(!forgets(&state));
+    record(&mut state, 2);
+    assert!(forgets(&state));
+    apply(&mut state, Command::DeleteService { name: "db".into() });
+    record(&mut state, 1);
+    assert!(forgets(&state), "what is deleted does not start again");
 }
 
 #[test]

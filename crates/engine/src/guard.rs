@@ -119,6 +119,10 @@ struct State {
     fenced: bool,
     /// Targets were named after the guard had acted: they are to be silenced too.
     late_targets: bool,
+    /// It is at it.
+    acting: bool,
+    /// When it was done with it the last time.
+    silenced_at: Time,
     stopping: bool,
 }
 
@@ -129,6 +133,13 @@ struct Shared {
     fenced: AtomicBool,
     timer: OwnedFd,
     margin_ms: u64,
+}
+
+impl State {
+    /// What begins later is not silenced: while the guard acts nothing can be said to begin after that.
+    fn silenced(&self) -> Time {
+        if self.acting { now() } else { self.silenced_at }
+    }
 }
 
 impl Shared {
@@ -205,8 +216,9 @@ impl Guard {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// The lease now ends at `until`; replaces what was said before, whether later or earlier.
-    pub fn set_lease(&self, until: Time) {
+    /// The lease now ends at `until`; replaces what was said before, whether later or earlier. Gives [`Self::silenced`] as
+    /// it was when the lease took effect: if that is the same the next time, nothing was silenced in between.
+    pub fn set_lease(&self, until: Time) -> Time {
         let mut state = self.shared.state();
         state.lease_until = Some(until);
         self.shared.lease_until_us.store(until.0, Ordering::Release);
@@ -218,6 +230,14 @@ impl Guard {
         if !state.fenced {
             self.shared.arm(self.shared.act_at(until));
         }
+        state.silenced()
+    }
+
+    /// When the guard was done with silencing the last time; now while it is at it, 0 if it never was. What began before,
+    /// on the boot-time clock, was silenced.
+    #[must_use]
+    pub fn silenced(&self) -> Time {
+        self.shared.state().silenced()
     }
 
     /// What to silence; replaces what was said before. After the guard has acted it silences these at once.
@@ -283,12 +303,18 @@ fn watch(shared: &Shared, addresses: &mut AddressRemover, fail_devices: &mut dyn
                 continue;
             }
             state.fenced = true;
+            state.acting = true;
             shared.fenced.store(true, Ordering::Release);
             (until, state.targets.clone())
         };
         let silenced = silence(until, &targets, addresses);
         fail_devices(&silenced);
         detach_mounts(&targets);
+        {
+            let mut state = shared.state();
+            state.acting = false;
+            state.silenced_at = now();
+        }
         // Only now: a log that nobody reads must not hold up what has to be done.
         report(&silenced, &targets);
     }
@@ -483,12 +509,14 @@ mod tests {
         assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "no lease, no end of it");
         for _ in 0..2 {
             let until = now().plus_ms(500);
-            guard.set_lease(until);
+            let before = guard.silenced();
+            assert_eq!(guard.set_lease(until), before);
             assert!(!guard.fenced() && guard.lease_until() == until);
             assert!(told.recv_timeout(Duration::from_millis(200)).is_err(), "not yet");
             let silenced = told.recv_timeout(Duration::from_secs(5)).expect("acted");
             assert_eq!(silenced.until, until);
             assert!(silenced.began >= Time(until.0 - 200_000) && guard.fenced());
+            assert!(guard.silenced() >= silenced.processes_gone && guard.silenced() > before);
             assert!(told.recv_timeout(Duration::from_millis(400)).is_err(), "once");
         }
         // Renewals in time keep it quiet.

@@ -308,7 +308,8 @@ impl Shard {
                 tracing::warn!("the lease has run out; the devices answer with errors");
                 self.fenced = true;
                 self.with_all(now, |replica, shared| replica.fence(shared));
-                self.events.push(EngineEvent::LeaseLost { until_us: self.lease_until });
+                let silenced_us = self.guard.silenced();
+                self.events.push(EngineEvent::LeaseLost { until_us: self.lease_until, silenced_us });
             }
         }
     }
@@ -328,8 +329,8 @@ impl Shard {
             Request::Open { resource, name, dir } => self.open(resource, name, dir.into(), answer),
             Request::Drop { resource } => self.drop_replica(now, resource, answer),
             Request::Lease { until_us } => {
-                self.lease(now, until_us);
-                answer(Reply::Ok);
+                let silenced_us = self.lease(now, until_us);
+                answer(Reply::Lease { until_us, silenced_us });
             }
             Request::Guard { entries } => {
                 answer(self.set_targets(&entries));
@@ -440,14 +441,15 @@ impl Shard {
         }
     }
 
-    fn lease(&mut self, now: Time, until: Time) {
-        self.guard.set_lease(until);
+    fn lease(&mut self, now: Time, until: Time) -> Time {
+        let silenced = self.guard.set_lease(until);
         self.lease_until = until;
         if self.fenced && until > now.plus_ms(self.options.guard_margin_ms) {
             tracing::info!("the lease is valid");
             self.fenced = false;
             self.with_all(now, |replica, shared| replica.unfence(shared));
         }
+        silenced
     }
 
     fn open(&mut self, resource: ResourceId, name: String, dir: std::path::PathBuf, answer: Answer) {
@@ -533,6 +535,7 @@ impl Shard {
             now_us: now,
             lease_until_us: self.lease_until,
             fenced: self.fenced,
+            silenced_us: self.guard.silenced(),
             replicas: self.replicas.values().map(OpenReplica::status).collect(),
         }
     }

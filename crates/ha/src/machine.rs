@@ -6,8 +6,13 @@
 //!   with force and without end: "unknown" counts as running (R19), so [`ServicePhase::Stopped`] and
 //!   [`ServicePhase::Failed`] are reported only when every undo has succeeded.
 //! - When the lease is lost, the address goes first, then the processes are killed, then the mount is
-//!   detached, all without waiting in between (R19). After that the service does not start again in the same epoch.
-//! - The address is taken only after it was probed in this start (R22).
+//!   detached, all without waiting in between (R19). After that the service does not start again in the same epoch. What
+//!   the engine's guard has silenced counts as lost with the lease, however late that is heard: by a process that stood
+//!   still or was restarted meanwhile ([`Event::Silenced`]).
+//! - No step begins unless [`Machine::poll`] is told that one may; what waits for that is dropped when the service is
+//!   stopped, undone or killed, and its time does not run.
+//! - The address is taken only after it was probed in this start, since it was last off this node, and by this process
+//!   (R22).
 //! - More than `restart_limit` failures within `window_s` stop the service with a reason (R21).
 //!
 //! What the runtime owes: effects are carried out in the order in which they are polled; every `Run`, `Undo`
@@ -67,6 +72,11 @@ pub enum Event {
     Stop,
     /// The lease ended or is about to: silence everything now (R19).
     LeaseLost,
+    /// The engine's guard silenced what ran on this node, and was done with it at this point of the boot-time clock. What
+    /// began later is not concerned.
+    Silenced {
+        at: Time,
+    },
     /// Answer to `Run`, `Undo` or `Kill`; an error says why, in words for the operator.
     StepDone {
         ticket: u64,
@@ -160,6 +170,9 @@ pub struct Saved {
     failures: Vec<Time>,
     reason: String,
     next_ticket: u64,
+    /// Boot-time point of the last start. What an older version saved counts as silenced by whatever the guard did.
+    #[serde(default)]
+    began: Time,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -185,6 +198,7 @@ pub struct Machine {
     epoch: Epoch,
     round: u64,
     spent_epoch: Option<Epoch>,
+    began: Time,
     failures: Vec<Time>,
     reason: String,
     probe: Probe,
@@ -212,6 +226,7 @@ impl Machine {
             epoch: Epoch(0),
             round: 0,
             spent_epoch: None,
+            began: Time(0),
             failures: Vec::new(),
             reason: String::new(),
             probe: Probe::NotAsked,
@@ -234,6 +249,7 @@ impl Machine {
         machine.epoch = saved.epoch;
         machine.round = saved.round;
         machine.spent_epoch = saved.spent_epoch;
+        machine.began = saved.began;
         machine.failures = saved.failures;
         machine.reason = saved.reason;
         machine.next_ticket = saved.next_ticket;
@@ -256,7 +272,10 @@ impl Machine {
             Mode::Running => {
                 reach!("ha: a running service is adopted after a restart");
                 machine.adopt_below = machine.steps.len();
-                machine.probe = Probe::Free;
+                // R22: whether the address is still here is not known; the probe finds nobody if it is.
+                if planted(Bug::OldProbeCounts) {
+                    machine.probe = Probe::Free;
+                }
                 machine.forward(0, now);
             }
             Mode::Backward { at, floor, then, attempt } => {
@@ -327,9 +346,20 @@ impl Machine {
         self.deadline
     }
 
-    /// The next effect, in order.
-    pub fn poll(&mut self) -> Option<Effect> {
+    /// The next effect, in order. A step waits, and whatever comes after it, while `may_run` is not so: the engine does
+    /// not guard the service, or not within a lease that it knows of (R19).
+    pub fn poll(&mut self, may_run: bool) -> Option<Effect> {
+        if !may_run && matches!(self.effects.front(), Some(Effect::Run { .. })) {
+            reach!("ha: a step waits for the guard");
+            return None;
+        }
         self.effects.pop_front()
+    }
+
+    /// Whether a step waits until it may begin.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.effects.iter().any(|effect| matches!(effect, Effect::Run { .. }))
     }
 
     pub fn handle(&mut self, now: Time, event: Event) {
@@ -337,6 +367,10 @@ impl Machine {
             Event::Start { epoch, round } => self.on_start(epoch, round, now),
             Event::Stop => self.on_stop(now),
             Event::LeaseLost => self.on_lease_lost(now),
+            Event::Silenced { at } if self.began <= at && !planted(Bug::GuardForgotten) => {
+                self.on_lease_lost(now);
+            }
+            Event::Silenced { .. } => {}
             Event::StepDone { ticket, result } => self.on_step_done(ticket, result, now),
             Event::ProcessExited { process, status } => self.on_process_exited(process, &status, now),
             Event::Tick => self.on_tick(now),
@@ -379,6 +413,7 @@ impl Machine {
         reach!("ha: a start begins");
         self.epoch = epoch;
         self.round = round;
+        self.began = now;
         self.reason.clear();
         self.probe = Probe::NotAsked;
         self.adopt_below = 0;
@@ -431,8 +466,9 @@ impl Machine {
         self.kill(now);
     }
 
-    /// Silences everything at once. Not persisted first: the write could be slower than the lease, and an
-    /// agent that restarts in between finds nothing to adopt and comes to the same end.
+    /// Silences everything at once. Not persisted first: the write could be slower than the lease. An agent that restarts
+    /// in between kills again while it has no lease, or if the guard has acted; if neither is so nobody else can have
+    /// started, and it starts again what is gone.
     fn kill(&mut self, now: Time) {
         self.mode = Mode::Killing;
         if !planted(Bug::SpentEpochRuns) {
@@ -442,9 +478,9 @@ impl Machine {
         self.probe = Probe::NotAsked;
         self.kill_awaited.clear();
         self.kill_failed.clear();
-        // What was about to begin must not begin any more (R10): a process that was stopped for long, or has just
-        // started again, may have decided on it before it heard of the lease.
-        self.effects.retain(|effect| !matches!(effect, Effect::Run { .. }));
+        self.drop_held();
+        // What is persisted below says more, and the disk may be slower than the lease.
+        self.effects.retain(|effect| !matches!(effect, Effect::Persist(_)));
         let mut actions = Vec::new();
         if self.spec.vip.is_some() {
             actions.push(KillAction::RemoveAddress);
@@ -459,6 +495,21 @@ impl Machine {
         self.deadline = Some(now.plus_ms(KILL_TIMEOUT_MS));
         self.persist();
         self.report();
+    }
+
+    /// What was about to begin must not begin any more (R10): a process that was stopped for long, or has just started
+    /// again, may have decided on it before it heard of the lease.
+    fn drop_held(&mut self) {
+        let probe = self.probe;
+        let mut probe_held = false;
+        self.effects.retain(|effect| {
+            let Effect::Run { ticket, .. } = effect else { return true };
+            probe_held |= probe == (Probe::Running { ticket: *ticket });
+            false
+        });
+        if probe_held {
+            self.probe = Probe::NotAsked;
+        }
     }
 
     fn kill_action(&mut self, action: KillAction) {
@@ -598,10 +649,18 @@ impl Machine {
             Mode::Killing => self.retry_kill(now),
             Mode::BackingOff { from } => {
                 reach!("ha: another attempt after a pause");
-                if from == 0 {
-                    self.probe = Probe::NotAsked;
+                // R22: the address was off meanwhile. It is asked for beside the steps, as in a start from the first one.
+                self.probe = Probe::NotAsked;
+                self.mode = Mode::Forward { at: from };
+                if from > 0 && self.spec.vip.is_some() {
+                    self.persist();
+                    self.ask_probe();
                 }
                 self.forward(from, now);
+            }
+            Mode::Forward { at } if self.is_held() => {
+                // What has not begun cannot be late.
+                self.deadline = Some(now.plus_ms(self.spec.timeout_ms(self.steps[at])));
             }
             Mode::Forward { at } => {
                 reach!("ha: a step took too long");
@@ -709,6 +768,7 @@ impl Machine {
         self.adopt_below = 0;
         self.awaited = None;
         self.deadline = None;
+        self.drop_held();
         loop {
             let step = self.steps[at];
             // A probe leaves nothing behind, and a readiness test ends with the process that it tests.
@@ -817,6 +877,7 @@ impl Machine {
             epoch: self.epoch,
             round: self.round,
             spent_epoch: self.spent_epoch,
+            began: self.began,
             failures: self.failures.clone(),
             reason: self.reason.clone(),
             // Answers to what is still under way must not match tickets given after a restart.

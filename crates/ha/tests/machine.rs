@@ -80,7 +80,7 @@ impl Node {
 
     /// Carries out one effect.
     fn one(&mut self) -> bool {
-        let Some(effect) = self.machine.poll() else { return false };
+        let Some(effect) = self.machine.poll(true) else { return false };
         self.log.push(effect.clone());
         match effect {
             Effect::Persist(saved) => self.saved = Some(saved),
@@ -317,7 +317,7 @@ fn the_kill_path_takes_the_address_first_and_waits_for_nothing() {
         node.machine.handle(node.now, Event::LeaseLost);
         let mut order = Vec::new();
         // All three are there before any of them is answered.
-        let effects: Vec<Effect> = std::iter::from_fn(|| node.machine.poll()).collect();
+        let effects: Vec<Effect> = std::iter::from_fn(|| node.machine.poll(true)).collect();
         for effect in &effects {
             match effect {
                 Effect::Undo { step, force: true, .. } => order.push(format!("{step:?}")),
@@ -348,7 +348,7 @@ fn the_kill_path_takes_the_address_first_and_waits_for_nothing() {
 
 /// Steps that the runtime would begin now.
 fn begun(machine: &mut Machine) -> Vec<Step> {
-    std::iter::from_fn(|| machine.poll())
+    std::iter::from_fn(|| machine.poll(true))
         .filter_map(|effect| if let Effect::Run { step, .. } = effect { Some(step) } else { None })
         .collect()
 }
@@ -381,7 +381,100 @@ fn what_a_restart_made_due_does_not_begin_after_the_lease_was_lost() {
     assert_eq!(machine.phase(), ServicePhase::Killing);
     // Without that it does begin, so that the above says something.
     let mut machine = Machine::restore(spec(), node.saved.clone().unwrap(), node.now);
-    assert_eq!(begun(&mut machine), [Step::Mount]);
+    assert_eq!(begun(&mut machine), [Step::ProbeAddress, Step::Mount]);
+}
+
+/// R22: what a process of an earlier agent was told of the address may be long ago, and the guard may have taken it off.
+#[test]
+fn a_restarted_agent_asks_for_the_address_again() {
+    let mut node = Node::new();
+    node.start(1);
+    node.machine = Machine::restore(spec(), node.saved.clone().unwrap(), node.now);
+    node.hung.insert(Step::ProbeAddress);
+    node.settle();
+    node.log.clear();
+    assert_eq!(node.phase(), ServicePhase::Starting, "the address waits for its probe");
+    let ticket = node.unanswered.pop().unwrap();
+    node.give(Event::StepDone { ticket, result: Ok(()) });
+    assert_eq!(node.phase(), ServicePhase::Running);
+}
+
+/// R22: a process died, the address was off until it was started again.
+#[test]
+fn the_address_is_asked_for_again_after_a_pause() {
+    let mut node = Node::new();
+    node.start(1);
+    node.log.clear();
+    node.give(Event::ProcessExited { process: 1, status: "exit 1".into() });
+    assert!(node.undone().contains(&Step::AddAddress));
+    node.hung.insert(Step::ProbeAddress);
+    node.pass(2_000);
+    assert_eq!(node.phase(), ServicePhase::Starting);
+    let run: Vec<Step> = runs(&node.log);
+    assert_eq!(run, [Step::ProbeAddress, Step::StartProcess { process: 1 }]);
+    let ticket = node.unanswered.pop().unwrap();
+    node.give(Event::StepDone { ticket, result: Ok(()) });
+    assert_eq!(node.phase(), ServicePhase::Running);
+}
+
+fn runs(log: &[Effect]) -> Vec<Step> {
+    log.iter()
+        .filter_map(|effect| if let Effect::Run { step, .. } = effect { Some(*step) } else { None })
+        .collect()
+}
+
+/// R19: the guard acted while the agent stood still or was not there. What it silenced is not gone on with; what began
+/// later is another start.
+#[test]
+fn what_the_guard_silenced_is_killed_and_what_began_later_is_not() {
+    let mut node = Node::new();
+    node.start(1);
+    let began = node.now;
+    let mut machine = Machine::restore(spec(), node.saved.clone().unwrap(), Time(began.0 + 7));
+    machine.handle(Time(began.0 + 8), Event::Silenced { at: Time(began.0 - 1) });
+    assert_eq!(machine.phase(), ServicePhase::Starting, "that was before its start");
+    machine.handle(Time(began.0 + 8), Event::Silenced { at: began });
+    assert_eq!(machine.phase(), ServicePhase::Killing);
+    assert_eq!(machine.spent_epoch(), Some(Epoch(1)));
+    assert_eq!(begun(&mut machine), []);
+    // Nothing is left of what was silenced.
+    let mut node = Node::new();
+    node.give(Event::Silenced { at: node.now });
+    assert_eq!(node.phase(), ServicePhase::Stopped);
+    node.start(1);
+    assert_eq!(node.phase(), ServicePhase::Running);
+}
+
+/// Effects that come while no step may run.
+fn held(machine: &mut Machine) -> Vec<Effect> {
+    std::iter::from_fn(|| machine.poll(false)).collect()
+}
+
+/// R19
+#[test]
+fn no_step_begins_while_none_may() {
+    let mut node = Node::new();
+    let start = Event::Start { epoch: Epoch(1), round: 1 };
+    node.machine.handle(node.now, start.clone());
+    assert!(runs(&held(&mut node.machine)).is_empty() && node.machine.is_held());
+    // It cannot be late before it has begun.
+    node.now = node.now.plus_ms(600_000);
+    node.machine.handle(node.now, Event::Tick);
+    assert_eq!(node.phase(), ServicePhase::Starting);
+    node.settle();
+    assert_eq!(node.phase(), ServicePhase::Running);
+    assert!(node.reports.iter().all(|report| report.failures == 0));
+    // What waits is dropped by a stop, and the probe that was among it is asked for again.
+    let mut node = Node::new();
+    node.machine.handle(node.now, start);
+    held(&mut node.machine);
+    node.machine.handle(node.now, Event::Stop);
+    assert!(!node.machine.is_held());
+    node.settle();
+    assert_eq!(node.phase(), ServicePhase::Stopped);
+    assert!(runs(&node.log).is_empty());
+    node.start(1);
+    assert_eq!(node.phase(), ServicePhase::Running);
 }
 
 #[test]
@@ -389,7 +482,7 @@ fn a_kill_that_fails_is_repeated_until_it_is_proven() {
     let mut node = Node::new();
     node.start(1);
     node.machine.handle(node.now, Event::LeaseLost);
-    let effects: Vec<Effect> = std::iter::from_fn(|| node.machine.poll()).collect();
+    let effects: Vec<Effect> = std::iter::from_fn(|| node.machine.poll(true)).collect();
     for effect in effects {
         match effect {
             Effect::Kill { ticket } => {

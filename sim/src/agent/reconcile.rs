@@ -2,19 +2,19 @@
 
 use super::services::Runner;
 use super::{
-    Agent, Busy, EngineEvent, GUARD_TIMEOUT_MS, JOB_TIMEOUT_MS, Job, JobError, JobReply,
-    LEASE_UNKNOWN_MS_MAX, Out, REPEAT_PROPOSAL_MS, REQUEST_TIMEOUT_MS, RETRY_JOB_MS, ReplicaReport, TICK_MS,
+    Agent, Busy, EngineEvent, JOB_TIMEOUT_MS, Job, JobError, JobReply, LEASE_UNKNOWN_MS_MAX, Out,
+    REPEAT_PROPOSAL_MS, REQUEST_TIMEOUT_MS, RETRY_JOB_MS, ReplicaReport, TICK_MS,
 };
 use mainstay_control::State;
 use mainstay_control::reconcile::{self, Action, Observed, ReplicaObserved, ServiceObserved};
 use mainstay_control::state::{Command, IssChange};
-use mainstay_ha::{Event, Report};
+use mainstay_ha::{Event, Report, Wanted};
 use mainstay_replica::{Proposal, StepDownReason};
 use mainstay_types::{Incarnation, NodeId, ResourceId, Time};
 use std::collections::BTreeSet;
 
 impl Agent {
-    pub(super) fn engine_connected(&mut self, lease_until: Time) {
+    pub(super) fn engine_connected(&mut self, now: Time, lease_until: Time, silenced: Time) {
         self.connected = true;
         // The connection tells the engine first what this process has counted; before that there is only the engine's word.
         let counted = self.lease.lease_until();
@@ -27,8 +27,17 @@ impl Agent {
             self.lease_known = true;
         }
         // A new engine process knows nothing; an old one is told again.
-        self.forget_guard();
+        self.guard.forget();
+        self.guard.lease_taken(lease_until);
+        self.silenced(now, silenced);
         self.retry_at.clear();
+    }
+
+    /// The engine's guard silenced this node then: what began before is killed (R19).
+    pub(super) fn silenced(&mut self, now: Time, at: Time) {
+        for runner in self.runners.values_mut() {
+            runner.handle(now, Event::Silenced { at });
+        }
     }
 
     pub(super) fn engine_disconnected(&mut self, now: Time) {
@@ -37,17 +46,11 @@ impl Agent {
         self.failed.clear();
         self.unusable.clear();
         self.relief.clear();
-        self.forget_guard();
+        self.guard.forget();
         // Nobody waits for replies of a connection that is gone.
         for resource in std::mem::take(&mut self.busy).into_keys() {
             self.retry_at.insert(resource, now.plus_ms(RETRY_JOB_MS));
         }
-    }
-
-    fn forget_guard(&mut self) {
-        self.guard = None;
-        self.guard_asked = None;
-        self.guard_unconfirmed = 0;
     }
 
     pub(super) fn engine_event(&mut self, now: Time, event: EngineEvent) {
@@ -63,11 +66,8 @@ impl Agent {
             EngineEvent::Failed { resource, reason } => {
                 self.failed.insert(resource, reason);
             }
-            EngineEvent::LeaseLost { .. } => {
-                for runner in self.runners.values_mut() {
-                    runner.handle(now, Event::LeaseLost);
-                }
-            }
+            EngineEvent::LeaseLost { silenced } => self.silenced(now, silenced),
+            EngineEvent::Lease { .. } => {}
         }
     }
 
@@ -138,15 +138,6 @@ impl Agent {
         }
     }
 
-    pub(super) fn guard_confirmed(&mut self, services: Vec<String>) {
-        self.guard_unconfirmed = self.guard_unconfirmed.saturating_sub(1);
-        // An earlier list is about to be replaced by one that is still on its way.
-        let is_newest = self.guard_asked.as_ref().is_some_and(|(asked, _)| *asked == services);
-        if self.guard_unconfirmed == 0 && is_newest {
-            self.guard = Some(services);
-        }
-    }
-
     fn propose(&mut self, now: Time, command: Command) {
         self.proposed.retain(|(_, at)| now.ms_since(*at) < REPEAT_PROPOSAL_MS);
         if self.proposed.iter().any(|(known, _)| *known == command) {
@@ -180,9 +171,9 @@ impl Agent {
         for action in reconcile::plan(self.node, &self.state, &observed) {
             self.act(now, action, &mut starts);
         }
-        self.start_services(now, starts);
+        let may_run = self.start_services(now, starts) && self.guard.may_run(now);
         for (name, runner) in &mut self.runners {
-            if let Some(report) = runner.carry_out(name, &mut self.durable, &mut self.outs) {
+            if let Some(report) = runner.carry_out(name, may_run, &mut self.durable, &mut self.outs) {
                 self.reports.insert(name.clone(), (report, None));
             }
         }
@@ -192,13 +183,11 @@ impl Agent {
         let deadlines = self.runners.values().filter_map(|runner| runner.machine().next_deadline());
         let retries = self.retry_at.values().copied().filter(|at| *at > now);
         let jobs = self.busy.values().map(|busy| busy.deadline);
-        let guard = self.guard_asked.as_ref().map(|(_, at)| at.plus_ms(GUARD_TIMEOUT_MS));
-        let guard = guard.filter(|_| self.guard.is_none());
         self.reconcile_at = proposals
             .chain(deadlines)
             .chain(retries)
             .chain(jobs)
-            .chain(guard)
+            .chain(self.guard.next_deadline())
             .chain(report_again)
             .fold(now.plus_ms(TICK_MS), Time::min);
     }
@@ -306,8 +295,9 @@ impl Agent {
         }
     }
 
-    /// Starts services of which the engine has confirmed that it silences them; tells it of the others (R19).
-    fn start_services(&mut self, now: Time, starts: Vec<(String, Event)>) {
+    /// Starts services of which the engine has confirmed that it silences them; asks it about the others (R19). Says
+    /// whether it has confirmed all that run.
+    fn start_services(&mut self, now: Time, starts: Vec<(String, Event)>) -> bool {
         let mut starting = BTreeSet::new();
         for (name, _) in &starts {
             let service = self.state.services.get(name);
@@ -320,18 +310,22 @@ impl Agent {
             self.runners.entry(name.clone()).or_insert_with(|| Runner::new(spec, revision, id));
             starting.insert(name.clone());
         }
-        if !self.tell_guard(now, &starting) {
-            return;
+        if !self.is_guarded(now, &starting) || !self.lease_valid(now) {
+            return false;
         }
         for (name, event) in starts {
             if let Some(runner) = self.runners.get_mut(&name) {
                 runner.handle(now, event);
             }
         }
+        true
     }
 
-    /// Tells the engine what to silence; `starting` are about to start. `true` when it has confirmed.
-    fn tell_guard(&mut self, now: Time, starting: &BTreeSet<String>) -> bool {
+    /// Whether the engine has confirmed that it silences exactly what runs here and what is `starting`. If not, it is asked.
+    fn is_guarded(&mut self, now: Time, starting: &BTreeSet<String>) -> bool {
+        if !self.connected {
+            return false;
+        }
         let silent = |runner: &Runner| runner.machine().phase().is_silent();
         let services: Vec<String> = self
             .runners
@@ -339,23 +333,14 @@ impl Agent {
             .filter(|(name, runner)| starting.contains(*name) || !silent(runner))
             .map(|(name, _)| name.clone())
             .collect();
-        if self.guard.as_ref() == Some(&services) {
-            return true;
+        match self.guard.want(now, services) {
+            Wanted::Confirmed => true,
+            Wanted::Wait => false,
+            Wanted::Ask { number, list } => {
+                self.outs.push_back(Out::Guard { number, services: list });
+                false
+            }
         }
-        if !self.connected {
-            return false;
-        }
-        self.guard = None;
-        let asked = self
-            .guard_asked
-            .as_ref()
-            .is_some_and(|(asked, at)| *asked == services && now.ms_since(*at) < GUARD_TIMEOUT_MS);
-        if !asked {
-            self.outs.push_back(Out::Guard(services.clone()));
-            self.guard_asked = Some((services, now));
-            self.guard_unconfirmed += 1;
-        }
-        false
     }
 
     fn job(&mut self, now: Time, resource: ResourceId, job: Job) {

@@ -95,15 +95,16 @@ impl Runner {
         self.machine.handle(now, Event::StepDone { ticket, result });
     }
 
-    /// Carries out what the machine wants. The guard has been told to the engine before. Gives the newest report.
+    /// Carries out what the machine wants; steps of a start only if they `may_run`. Gives the newest report.
     pub(super) fn carry_out(
         &mut self,
         name: &str,
+        may_run: bool,
         durable: &mut Durable,
         outs: &mut VecDeque<Out>,
     ) -> Option<Report> {
         let mut newest = None;
-        while let Some(effect) = self.machine.poll() {
+        while let Some(effect) = self.machine.poll(may_run) {
             match effect {
                 Effect::Persist(saved) => {
                     self.saved = Some(saved);

@@ -1,9 +1,12 @@
 //! Services in true time: what must hold of them, under the ids of `faults.md`.
 //!
 //! - H1: never, not for a microsecond, a mount or a process of one service on two nodes.
-//! - H2: never its address on two nodes; it is taken only after a probe in the same epoch has found nobody (R22).
+//! - H2: never its address on two nodes; it is taken only after a probe in the same epoch has found nobody, since it was last
+//!   off that node (R22). Which process asked does not matter, nor whether the engine was started again since: what was
+//!   found is as true as before.
 //! - H3: a step of a start is begun only on the node that was the last to serve as primary, and in the epoch in which it
-//!   serves: after its epoch start and before anybody else's; and not again in an epoch in which the guard silenced it there.
+//!   serves: after its epoch start and before anybody else's; and not again in an epoch in which the guard silenced it there,
+//!   also not by an agent that was stopped or not there when that happened.
 //! - H4: a stop goes in the reverse order of the start, and each step is proven gone before the next is undone. Only
 //!   where everything is killed at once need nothing be waited for, and then the order of the orders counts.
 //! - H5: no step of a start is begun while anything of the service is left on another node, whosever lease has ended.
@@ -106,6 +109,9 @@ impl HaOracle {
         if on_node.presence == presence {
             return Ok(());
         }
+        if on_node.presence.address && !presence.address {
+            on_node.probed = None;
+        }
         on_node.presence = presence;
         self.check_overlap(at_us, service)
     }
@@ -202,15 +208,6 @@ impl HaOracle {
             && let Some((_, epoch)) = served.filter(|(last, _)| *last == node)
         {
             on_node.spent = Some(epoch);
-        }
-    }
-
-    /// An agent starts: it does not know what the guard did before.
-    pub fn agent_started(&mut self, node: NodeId) {
-        for known in self.services.values_mut() {
-            if let Some(on_node) = known.nodes.get_mut(&node) {
-                on_node.spent = None;
-            }
         }
     }
 
@@ -484,6 +481,32 @@ mod tests {
         oracle.observe(2, B, S, NOTHING).unwrap();
         oracle.role(2, B, S, Epoch(2), true);
         assert_eq!(id(oracle.step(2, B, S, &run(Step::AddAddress))), "H2");
+    }
+
+    #[test]
+    fn h2_the_address_is_asked_for_again_when_it_was_off() {
+        let mut oracle = oracle();
+        up(&mut oracle, 1, A).unwrap();
+        // Walked over again while it is there.
+        oracle.step(2, A, S, &run(Step::AddAddress)).unwrap();
+        oracle.step(2, A, S, &undo(Step::AddAddress, false)).unwrap();
+        oracle.observe(2, A, S, RUNNING).unwrap();
+        let mut asked = oracle.clone();
+        assert_eq!(id(oracle.step(3, A, S, &run(Step::AddAddress))), "H2");
+        asked.step(3, A, S, &run(Step::ProbeAddress)).unwrap();
+        asked.answered(A, S, 1, true);
+        asked.step(3, A, S, &run(Step::AddAddress)).unwrap();
+    }
+
+    #[test]
+    fn h3_not_again_in_the_epoch_in_which_the_guard_acted() {
+        let mut oracle = oracle();
+        up(&mut oracle, 1, A).unwrap();
+        oracle.silenced(A, S);
+        oracle.observe(2, A, S, NOTHING).unwrap();
+        assert_eq!(id(oracle.step(3, A, S, &run(Step::Mount))), "H3");
+        oracle.role(4, A, S, Epoch(2), true);
+        up(&mut oracle, 4, A).unwrap();
     }
 
     #[test]

@@ -141,7 +141,6 @@ impl World {
         machine.applied = index;
         machine.agent = Some(Agent::new(node, machine.durable.clone(), session, machine.boot, now, state));
         let boot = machine.agent_process.boot;
-        self.oracle.ha.agent_started(node);
         self.note(Some(node), Part::Agent, &[1, boot, index], || {
             format!("agent starts, with the log up to entry {index}")
         });
@@ -250,7 +249,6 @@ impl World {
         self.note(Some(node), Part::Fault, &[2], || "engine is killed".into());
         self.drop_connections(node);
         self.forget_requests(node);
-        self.oracle.stopped(node);
         self.socket_to_agent(node, agent_boot, agent::In::EngineDisconnected);
         self.watch_frozen(node);
         for resource in 0..self.plan.shape.resources.len() {

@@ -68,9 +68,9 @@ impl World {
                     What::ToEngine { node, boot, input: EngineIn::Detached { resource, generation } },
                 );
             }
-            Wish::Guarded(services) => {
+            Wish::Guarded(number) => {
                 let agent_boot = self.machines[&node].agent_process.boot;
-                self.socket_to_agent(node, agent_boot, agent::In::GuardConfirmed(services));
+                self.socket_to_agent(node, agent_boot, agent::In::GuardConfirmed(number));
             }
             Wish::Silence(services) => {
                 if !services.is_empty() {
@@ -115,9 +115,9 @@ impl World {
                 let result = Ok(JobReply::Done);
                 self.socket_to_agent(node, agent_boot, agent::In::JobDone { resource, job, result });
             }
-            Wish::Connected { lease_until } => {
+            Wish::Connected { lease_until, silenced } => {
                 let agent_boot = self.machines[&node].agent_process.boot;
-                self.socket_to_agent(node, agent_boot, agent::In::EngineConnected { lease_until });
+                self.socket_to_agent(node, agent_boot, agent::In::EngineConnected { lease_until, silenced });
             }
         }
     }
@@ -136,7 +136,7 @@ impl World {
                     format!("{} is given up: {reason}", words::resource(*resource))
                 });
             }
-            EngineEvent::Replica(_) | EngineEvent::Proposal { .. } => {}
+            EngineEvent::Replica(_) | EngineEvent::Proposal { .. } | EngineEvent::Lease { .. } => {}
         }
     }
 
@@ -187,8 +187,8 @@ impl World {
                 self.oracle.lease(node, until_us, alive);
                 self.socket_to_engine(node, engine_boot, EngineIn::Lease(until));
             }
-            Out::Guard(services) => {
-                self.socket_to_engine(node, engine_boot, EngineIn::Guard(services));
+            Out::Guard { number, services } => {
+                self.socket_to_engine(node, engine_boot, EngineIn::Guard { number, services });
             }
             Out::Job { resource, job } => {
                 self.note(Some(node), Part::Agent, &[4, resource.0], || {

@@ -83,6 +83,59 @@ fn an_agent_is_killed_and_nobody_notices() {
 }
 
 #[test]
+fn an_agent_that_stood_still_went_on_with_what_the_guard_had_silenced() {
+    // A node alone renews its lease as soon as it wakes, before it hears that the guard has acted.
+    for moment in 0..20 {
+        let mut sim = Scenario::new(Shape::small(1, 1, true), 1);
+        sim.run_ms(moment * 10);
+        sim.fault(Fault::PauseAgent { target: n(1), ms: 2_500 });
+        sim.run_ms(2_000);
+        assert_eq!(sim.count("R19 the guard acted"), 1);
+        sim.expect_service_on_within_ms(1, 10_000);
+        sim.settle();
+    }
+}
+
+#[test]
+fn a_machine_that_stood_still_went_on_with_what_the_guard_had_silenced() {
+    for moment in 0..20 {
+        let mut sim = Scenario::new(Shape::small(1, 1, true), 1);
+        sim.run_ms(moment * 10);
+        sim.pause_machine(1, 2_500);
+        sim.run_ms(3_000);
+        sim.expect_service_on_within_ms(1, 10_000);
+        sim.settle();
+    }
+}
+
+#[test]
+fn a_restarted_agent_went_on_with_what_the_guard_had_silenced() {
+    let mut sim = Scenario::new(Shape::small(1, 1, true), 1);
+    sim.expect_service_on_within_ms(1, 10_000);
+    let epoch = sim.epoch();
+    sim.fault(Fault::KillAgent { target: n(1), restart_after_ms: 2_500 });
+    sim.expect_service_gone_within_ms(1, 2_200);
+    assert_eq!(sim.count("R19 the guard acted"), 1);
+    // It knows the service as running, and has a lease at once; it starts it again in an epoch of its own.
+    sim.until_epoch(epoch + 1, 5_000);
+    sim.expect_service_on_within_ms(1, 10_000);
+    sim.settle();
+}
+
+#[test]
+fn a_restarted_agent_forgot_which_epoch_was_silenced() {
+    // It starts with an older state, in which nobody is primary, and so has no use for what it knows of the service.
+    for moment in 0..30 {
+        let mut sim = Scenario::new(Shape::small(1, 1, true), moment);
+        sim.expect_service_on_within_ms(1, 10_000);
+        sim.fault(Fault::PauseAgent { target: n(1), ms: 2_500 });
+        sim.run_ms(2_510 + moment * 10);
+        sim.kill_agent(1);
+        sim.settle();
+    }
+}
+
+#[test]
 fn an_engine_is_killed_and_its_services_start_again() {
     let mut sim = Scenario::with_service();
     let [p, ..] = sim.cast();

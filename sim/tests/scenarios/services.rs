@@ -120,6 +120,31 @@ fn a_process_that_dies_is_started_again() {
 }
 
 #[test]
+fn an_address_that_was_off_was_taken_on_an_old_probe() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    // The service is taken down as far as its process, and up again after a pause: the probe of the first start is old then.
+    sim.service(p, ServiceFault::Dies);
+    sim.run_ms(50);
+    sim.expect_service_on_within_ms(p, 10_000);
+    sim.settle();
+}
+
+#[test]
+fn a_probe_still_counted_after_the_engine_was_killed() {
+    // The agent hears of the probe's end first, then that the engine is gone: the address was asked for all the same.
+    for moment in 0..30 {
+        let mut sim = Scenario::new(Shape::small(3, 3, true), 1);
+        let [p, ..] = sim.cast();
+        sim.run_ms(moment * 10);
+        sim.fault(Fault::PauseAgent { target: n(p), ms: 400 });
+        sim.run_ms(300);
+        sim.kill_engine(p);
+        sim.settle();
+    }
+}
+
+#[test]
 fn a_step_that_hangs_is_undone() {
     let mut sim = Scenario::with_service();
     let [_, s, _] = sim.cast();

@@ -150,6 +150,16 @@ impl Lab {
         self.node.take(Input::Lease(if valid { boot_now().plus_ms(60_000) } else { boot_now() }));
     }
 
+    /// The engine's guard knows a lease now, and acted last at `silenced`.
+    fn lease_taken(&mut self, silenced: Time) {
+        let until = boot_now().plus_ms(60_000);
+        self.node.take(Input::Engine(EngineInput::Lease { until, silenced }));
+    }
+
+    fn is_held(&self) -> bool {
+        self.node.runners["db"].machine().is_held()
+    }
+
     /// Takes inputs up to one that is `awaited`.
     fn until(&mut self, awaited: impl Fn(&Input) -> bool) {
         loop {
@@ -179,6 +189,35 @@ fn a_service_starts_when_the_engine_has_confirmed_that_it_silences_it() {
     lab.until(confirmed);
     lab.node.reconcile();
     assert_eq!(lab.phase(), Some(ServicePhase::Starting));
+}
+
+/// R19: a lease that only this process has counted may have come too late for the guard.
+#[test]
+fn no_step_begins_before_the_engine_has_taken_the_lease() {
+    let mut lab = Lab::new();
+    lab.node.reconcile();
+    lab.until(confirmed);
+    lab.node.reconcile();
+    assert_eq!(lab.phase(), Some(ServicePhase::Starting));
+    assert!(lab.is_held());
+    lab.lease_taken(Time(0));
+    lab.node.reconcile();
+    assert!(!lab.is_held());
+}
+
+/// R19: it may have stood still or not been there when the guard acted, and have a lease again.
+#[test]
+fn what_the_guard_has_silenced_is_killed_whenever_that_is_heard() {
+    let mut lab = Lab::new();
+    let before = boot_now();
+    lab.node.reconcile();
+    lab.until(confirmed);
+    lab.node.reconcile();
+    lab.lease_taken(before);
+    lab.node.reconcile();
+    assert_eq!(lab.phase(), Some(ServicePhase::Starting), "that was before it began");
+    lab.lease_taken(boot_now());
+    assert_eq!(lab.phase(), Some(ServicePhase::Killing));
 }
 
 /// R10
@@ -218,7 +257,7 @@ fn a_service_does_not_start_on_a_list_that_may_be_replaced() {
     while lab.phase() == Some(ServicePhase::Stopped) {
         lab.until(|input| matches!(input, Input::Guarded { .. }));
         // An unconfirmed list is asked for again after a while.
-        std::thread::sleep(Duration::from_millis(crate::guard::REPEAT_GUARD_MS));
+        std::thread::sleep(Duration::from_millis(mainstay_ha::REPEAT_GUARD_MS));
         lab.node.reconcile();
     }
     assert_eq!(lab.phase(), Some(ServicePhase::Starting));

@@ -187,9 +187,10 @@ impl Runner {
         std::mem::take(&mut self.stages)
     }
 
-    /// Carries out what the machine wants. The guard has been told to the engine before.
-    pub fn carry_out(&mut self) {
-        while let Some(effect) = self.machine.poll() {
+    /// Carries out what the machine wants; steps of a start only if they `may_run`
+    /// ([`mainstay_ha::Guard::may_run`]).
+    pub fn carry_out(&mut self, may_run: bool) {
+        while let Some(effect) = self.machine.poll(may_run) {
             match effect {
                 Effect::Persist(saved) => self.work.save(Some(saved)),
                 Effect::Run { ticket, step, .. } => {

@@ -305,7 +305,7 @@ impl EngineShared {
             }
             Request::Lease { until_us } => {
                 *self.lease_until.lock().unwrap() = until_us;
-                (Reply::Ok, None)
+                (Reply::Lease { until_us, silenced_us: Time(0) }, None)
             }
             Request::Status => {
                 let replicas = replicas.values().map(shown).collect();

@@ -175,6 +175,10 @@ bugs! {
     FailedKillCounts("R19"),
     /// A service starts again in the epoch in which its lease ended.
     SpentEpochRuns("R19"),
+    /// The epoch in which a service was silenced is forgotten with its machine.
+    SpentEpochForgotten("R19"),
+    /// A restarted agent goes on with a service that the guard silenced meanwhile.
+    GuardForgotten("R19"),
     /// A primary waits for ever for a member that is disconnected.
     WaitForever("R20"),
     /// A stop undoes only the last step.
@@ -189,4 +193,6 @@ bugs! {
     FailureForgotten("R21"),
     /// An address is taken without asking whether another node has it.
     AddressNotProbed("R22"),
+    /// A probe of an earlier agent process counts for an address that was taken away since.
+    OldProbeCounts("R22"),
 }

@@ -1,54 +1,74 @@
-//! What this node knows about what its engine silences when the lease ends (R19).
+//! What this node knows about what its engine silences when the lease ends, and within which lease (R19).
 //!
 //! Guarantees
 //! - A list counts as confirmed only if the engine confirmed it on its present connection and nothing else was asked since.
 //!   What was confirmed is forgotten before something else is asked: a request that nobody answered may take effect later.
 //! - Requests reach the engine in the order of their numbers. Then the newest one's confirmation says that none of the
 //!   others comes after it; an answer to any other says nothing.
+//! - A step of a service may run only while the list is confirmed and the lease that the *engine* has taken is valid. A
+//!   lease that this process has counted and the engine has not heard of may come too late: the guard has acted, and the
+//!   engine's answer says so ([`crate::Event::Silenced`]).
+//!
+//! `L` is the list, in the words of whoever runs this.
 
-use mainstay_api::engine::GuardEntry;
 use mainstay_types::Time;
 
+/// Services are killed when the lease has less than this left; the engine's guard does the same (R19).
+pub const GUARD_MARGIN_MS: u64 = 400;
 /// A list that was not confirmed is asked for again after this time.
 pub const REPEAT_GUARD_MS: u64 = 500;
 
 /// See the top of this file.
-#[derive(Debug, Default)]
-pub struct Guard {
+#[derive(Clone, Debug)]
+pub struct Guard<L> {
     confirmed: bool,
     /// The newest request, if it was made for the present connection.
-    asked: Option<Asked>,
+    asked: Option<Asked<L>>,
     last_number: u64,
+    /// The lease that the engine has taken on the present connection, 0 for none.
+    lease_until: Time,
 }
 
-#[derive(Debug)]
-struct Asked {
+#[derive(Clone, Debug)]
+struct Asked<L> {
     number: u64,
-    entries: Vec<GuardEntry>,
+    list: L,
     at: Time,
 }
 
 /// What has to be done to have something guarded.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Wanted {
+pub enum Wanted<L> {
     /// It is.
     Confirmed,
     /// The engine has to be asked.
-    Ask { number: u64, entries: Vec<GuardEntry> },
+    Ask { number: u64, list: L },
     /// It was asked a moment ago.
     Wait,
 }
 
-impl Guard {
-    /// The connection to the engine is another one: its engine may know nothing.
+impl<L> Default for Guard<L> {
+    fn default() -> Self {
+        Self { confirmed: false, asked: None, last_number: 0, lease_until: Time(0) }
+    }
+}
+
+impl<L: Clone + PartialEq> Guard<L> {
+    /// The connection to the engine is gone, or is another one: its engine may know nothing.
     pub fn forget(&mut self) {
         self.confirmed = false;
         self.asked = None;
+        self.lease_until = Time(0);
     }
 
-    /// `entries`, and nothing else, has to be guarded.
-    pub fn want(&mut self, now: Time, entries: Vec<GuardEntry>) -> Wanted {
-        if let Some(asked) = self.asked.as_ref().filter(|asked| asked.entries == entries) {
+    /// The engine says that its guard knows a lease until then; 0 if the guard has acted.
+    pub fn lease_taken(&mut self, until: Time) {
+        self.lease_until = until;
+    }
+
+    /// `list`, and nothing else, has to be guarded.
+    pub fn want(&mut self, now: Time, list: L) -> Wanted<L> {
+        if let Some(asked) = self.asked.as_ref().filter(|asked| asked.list == list) {
             if self.confirmed {
                 return Wanted::Confirmed;
             }
@@ -59,8 +79,8 @@ impl Guard {
         self.confirmed = false;
         self.last_number += 1;
         let number = self.last_number;
-        self.asked = Some(Asked { number, entries: entries.clone(), at: now });
-        Wanted::Ask { number, entries }
+        self.asked = Some(Asked { number, list: list.clone(), at: now });
+        Wanted::Ask { number, list }
     }
 
     /// The engine has confirmed request `number`, or has not.
@@ -68,6 +88,12 @@ impl Guard {
         if self.asked.as_ref().is_some_and(|asked| asked.number == number) {
             self.confirmed = confirmed;
         }
+    }
+
+    /// Whether steps of the services on the list may run.
+    #[must_use]
+    pub fn may_run(&self, now: Time) -> bool {
+        self.confirmed && now.plus_ms(GUARD_MARGIN_MS) < self.lease_until
     }
 
     /// When the engine is to be asked again.
@@ -80,19 +106,14 @@ impl Guard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mainstay_types::ResourceId;
-
     const NOW: Time = Time(7_000_000);
 
-    fn list(resources: &[u64]) -> Vec<GuardEntry> {
-        resources
-            .iter()
-            .map(|&resource| GuardEntry { resource: ResourceId(resource), ..GuardEntry::default() })
-            .collect()
+    fn list(services: &[u64]) -> Vec<u64> {
+        services.to_vec()
     }
 
-    fn ask(guard: &mut Guard, now: Time, resources: &[u64]) -> u64 {
-        match guard.want(now, list(resources)) {
+    fn ask(guard: &mut Guard<Vec<u64>>, now: Time, services: &[u64]) -> u64 {
+        match guard.want(now, list(services)) {
             Wanted::Ask { number, .. } => number,
             other => panic!("{other:?}"),
         }
@@ -147,5 +168,28 @@ mod tests {
         assert_eq!(guard.want(NOW.plus_ms(REPEAT_GUARD_MS), list(&[1])), Wanted::Wait);
         guard.answered(second, true);
         assert_eq!(guard.next_deadline(), None);
+    }
+
+    #[test]
+    fn a_step_may_run_within_the_lease_that_the_engine_has_taken() {
+        let mut guard = Guard::default();
+        let until = NOW.plus_ms(2_000);
+        guard.lease_taken(until);
+        assert!(!guard.may_run(NOW), "nothing is confirmed");
+        let first = ask(&mut guard, NOW, &[1]);
+        guard.answered(first, true);
+        assert!(guard.may_run(NOW));
+        assert!(guard.may_run(Time(until.0 - GUARD_MARGIN_MS * 1000 - 1)));
+        assert!(!guard.may_run(Time(until.0 - GUARD_MARGIN_MS * 1000)), "the guard acts");
+        let second = ask(&mut guard, NOW, &[1, 2]);
+        assert!(!guard.may_run(NOW), "another list is on its way");
+        guard.answered(second, true);
+        guard.forget();
+        assert!(!guard.may_run(NOW), "another engine knows of no lease");
+        let third = ask(&mut guard, NOW, &[1, 2]);
+        guard.answered(third, true);
+        assert!(!guard.may_run(NOW));
+        guard.lease_taken(until);
+        assert!(guard.may_run(NOW));
     }
 }
