@@ -6,11 +6,19 @@
 //! `lease_ms + margin_ms`, from then on never acknowledges it, and says so only after the suspicion is durable.
 //! When a majority of voters suspects a generation, its death may be proposed.
 //!
+//! A node that is heard but hears nobody, or too late, has no lease, does nothing, and must be replaced all the same.
+//! Heartbeats say whether their sender holds a lease. A voter adds up how long a node was without one, and takes off how long
+//! it held one, so that one that holds it now and then is found, too. At more than `lease_ms + margin_ms` the voter *gives the
+//! node up*: it acknowledges nothing of it any more until, by others' acknowledgements, the sum is back at half; and so comes
+//! to suspect it `lease_ms + margin_ms` after the last acknowledgement, as above. A voter that holds no lease itself begins
+//! its sums anew: then the majority is what is missing, and nobody is to blame.
+//!
 //! Why that is safe: let a majority have acknowledged a heartbeat sent at s, and a majority suspect the generation. Some
 //! voter v did both, and v is not the holder, which never suspects itself. v heard the heartbeat at r >= s and suspected it
 //! at t with t - r > lease_ms + margin_ms on its clock. With clocks off by at most 1 % either way and
 //! margin_ms >= lease_ms / 40 the holder's clock has passed s + lease_ms by then. v's suspicion survives its
-//! restart; after a restart v has "heard" everybody at its start, which is only later. A new generation starts with
+//! restart; after a restart v has "heard" everybody at its start, which is only later. Giving up only leaves
+//! acknowledgements out, which is always safe. A new generation starts with
 //! "heard now", after v acknowledged the old one for the last time. Voters are changed one at a time
 //! ([`crate::state::Command::VotersSeen`]), so majorities of different nodes' views intersect as well.
 
@@ -33,8 +41,15 @@ pub struct Heartbeat {
     /// Random per start of the sender's agent: an answer to an earlier process must not count.
     pub session: u64,
     pub seq: u64,
+    /// The sender holds a lease. Older versions do not say it, and are taken at their best.
+    #[serde(default = "holds_by_default")]
+    pub holds: bool,
     /// Durable suspicions of the sender.
     pub suspects: Vec<Suspect>,
+}
+
+fn holds_by_default() -> bool {
+    true
 }
 
 /// A voter's answer.
@@ -96,6 +111,35 @@ pub enum Effect {
     },
 }
 
+/// How long a node that is heard was without a lease, less how long it held one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Lack {
+    sum_us: u64,
+    /// Its last heartbeat.
+    at: Time,
+    given_up: bool,
+}
+
+impl Lack {
+    fn none(now: Time) -> Self {
+        Self { sum_us: 0, at: now, given_up: false }
+    }
+
+    /// A heartbeat has come; more than `limit_us` without a lease are too much, also between two heartbeats.
+    fn heard(&mut self, now: Time, holds: bool, limit_us: u64) {
+        let passed_us = now.0.saturating_sub(self.at.0).min(limit_us);
+        self.at = now;
+        self.sum_us =
+            if holds { self.sum_us.saturating_sub(passed_us) } else { self.sum_us.saturating_add(passed_us) };
+        if self.sum_us > limit_us {
+            self.sum_us = limit_us;
+            self.given_up = true;
+        } else if self.sum_us <= limit_us / 2 {
+            self.given_up = false;
+        }
+    }
+}
+
 /// See the module documentation.
 #[derive(Debug)]
 pub struct LeaseMachine {
@@ -109,6 +153,8 @@ pub struct LeaseMachine {
     next_heartbeat: Time,
     /// When each node was last heard in its present generation.
     heard: BTreeMap<NodeId, Time>,
+    /// How long each node was without a lease lately.
+    lacks: BTreeMap<NodeId, Lack>,
     /// Latched; `true` once durable.
     suspected: BTreeMap<Suspect, bool>,
     /// Who is known to suspect whom.
@@ -153,6 +199,7 @@ impl LeaseMachine {
             lease_until: Time(0),
             next_heartbeat: now,
             heard: BTreeMap::new(),
+            lacks: BTreeMap::new(),
             suspected: suspected.into_iter().map(|suspect| (suspect, true)).collect(),
             reports: BTreeMap::new(),
             last_tick: now,
@@ -210,6 +257,7 @@ impl LeaseMachine {
             if known != Some(&(*generation, *alive)) {
                 // A generation that is new here counts as heard now: later than it can have been.
                 self.heard.insert(*node, now);
+                self.lacks.insert(*node, Lack::none(now));
             }
         }
         let nodes = &self.view.nodes;
@@ -220,6 +268,7 @@ impl LeaseMachine {
         self.reports.retain(|suspect, _| current(suspect));
         self.last_dead.retain(|suspect, _| current(suspect));
         self.heard.retain(|node, _| nodes.contains_key(node));
+        self.lacks.retain(|node, _| nodes.contains_key(node));
         let durable: Vec<Suspect> = self.durable_suspects();
         for suspect in durable {
             self.reports.entry(suspect).or_default().insert(self.node);
@@ -245,11 +294,15 @@ impl LeaseMachine {
     fn on_tick(&mut self, now: Time) {
         // Whoever was stopped itself has heartbeats waiting unread: silence during a pause proves nothing. Starting the
         // count again is always safe, because it is later.
-        if now.ms_since(self.last_tick) > self.view.lease_ms / 2 {
+        let stopped = now.ms_since(self.last_tick) > self.view.lease_ms / 2;
+        if stopped {
             reach!("control: a voter was stopped itself");
             for heard in self.heard.values_mut() {
                 *heard = now;
             }
+        }
+        if stopped || !self.holds(now) {
+            self.lacks.values_mut().for_each(|lack| *lack = Lack::none(now));
         }
         self.last_tick = now;
         self.suspect_the_silent(now);
@@ -270,7 +323,7 @@ impl LeaseMachine {
         } else if planted(Bug::MarginLeftOut) {
             self.view.lease_ms
         } else {
-            self.view.lease_ms + self.view.margin_ms
+            self.silence_ms()
         };
         for (node, (generation, alive)) in &self.view.nodes {
             let suspect = Suspect { node: *node, generation: *generation };
@@ -291,13 +344,36 @@ impl LeaseMachine {
         }
     }
 
+    /// How long nothing is heard of a generation whose lease has surely ended, in milliseconds.
+    fn silence_ms(&self) -> u64 {
+        self.view.lease_ms + self.view.margin_ms
+    }
+
+    /// Whether this node holds a lease.
+    fn holds(&self, now: Time) -> bool {
+        now < self.lease_until
+    }
+
+    /// Whether `node`, of which a heartbeat has come, was without a lease for so long that it is not acknowledged any more.
+    fn gives_up(&mut self, now: Time, node: NodeId, holds: bool) -> bool {
+        let limit_us = self.silence_ms() * 1000;
+        let Some(lack) = self.lacks.get_mut(&node) else { return false };
+        lack.heard(now, holds, limit_us);
+        lack.given_up && !planted(Bug::HeardIsWell)
+    }
+
     fn send_heartbeats(&mut self, now: Time) {
         let Some(generation) = self.view.nodes.get(&self.node).map(|(generation, _)| *generation) else {
             return;
         };
         self.seq += 1;
-        let heartbeat =
-            Heartbeat { generation, session: self.session, seq: self.seq, suspects: self.durable_suspects() };
+        let heartbeat = Heartbeat {
+            generation,
+            session: self.session,
+            seq: self.seq,
+            holds: self.holds(now),
+            suspects: self.durable_suspects(),
+        };
         for to in self.view.voters.iter().copied().filter(|voter| *voter != self.node) {
             self.effects.push_back(Effect::SendHeartbeat { to, heartbeat: heartbeat.clone() });
         }
@@ -321,7 +397,11 @@ impl LeaseMachine {
                 self.reports.entry(*suspect).or_default().insert(from);
             }
         }
-        let Heartbeat { generation, session, seq, .. } = heartbeat;
+        let Heartbeat { generation, session, seq, holds, .. } = heartbeat;
+        if self.gives_up(now, from, holds) {
+            reach!("control: a node that is heard and holds no lease is given up");
+            return self.propose_dead(now);
+        }
         // A suspicion holds for that generation and all before it: a voter that restarted may have gone back to a
         // state in which an older one is alive.
         let suspected =

@@ -332,6 +332,87 @@ fn a_dead_node_is_found_within_twice_its_lease() {
     }
 }
 
+/// It is heard all the time, and hears nobody: it holds no lease, and nobody could take over from it.
+#[test]
+fn a_node_that_hears_nobody_is_found() {
+    let mut sim = Sim::new(7, 3, 50);
+    for _ in 0..500 {
+        sim.step(false);
+    }
+    sim.cut.extend([(0, 2), (1, 2)]);
+    let cut = sim.now;
+    while sim.deaths == 0 {
+        sim.step(false);
+        // Three leases, what a slow link holds back for three seconds, and voters that crash at the wrong moment.
+        assert!(sim.now - cut < 20_000 * MS);
+    }
+    assert!(!sim.newest().nodes[&NodeId(2)].1 && !sim.margin_broken);
+    sim.cut.clear();
+    for _ in 0..2_000 {
+        sim.step(false);
+    }
+    assert!((0..3).all(|i| sim.nodes[i].lease_until > sim.clock(i)));
+}
+
+/// What a voter makes of node 2, which is heard every 200 ms and says by the number of its heartbeat whether it holds a
+/// lease: how many heartbeats it acknowledged, and whether it suspects it in the end. The voter hears from node 1 what it needs for
+/// a lease of its own, or not.
+fn judged(heartbeats: u64, voter_holds: bool, holds: impl Fn(u64) -> bool) -> (u64, bool) {
+    let view = View {
+        voters: (0..3).map(NodeId).collect(),
+        nodes: (0..3).map(|i| (NodeId(i), (1, true))).collect(),
+        lease_ms: 2000,
+        heartbeat_ms: 200,
+        margin_ms: 50,
+    };
+    let mut machine = LeaseMachine::new(NodeId(0), 77, [], Time(0));
+    machine.handle(Time(0), Event::View(view));
+    let (mut acknowledged, mut suspected) = (0, false);
+    for seq in 1..=heartbeats {
+        let now = Time(seq * 200 * MS);
+        machine.handle(now, Event::Tick);
+        let heartbeat = |holds| Heartbeat { generation: 1, session: 9, seq, holds, suspects: vec![] };
+        machine.handle(now, Event::Heartbeat { from: NodeId(1), heartbeat: heartbeat(true) });
+        machine.handle(now, Event::Heartbeat { from: NodeId(2), heartbeat: heartbeat(holds(seq)) });
+        while let Some(effect) = machine.poll() {
+            match effect {
+                Effect::SendHeartbeat { to: NodeId(1), heartbeat } if voter_holds => {
+                    let ack = Ack { generation: 1, session: 77, seq: heartbeat.seq };
+                    machine.handle(now, Event::Ack { from: NodeId(1), ack });
+                }
+                Effect::SendAck { to: NodeId(2), .. } => acknowledged += 1,
+                Effect::PersistSuspect(suspect) => suspected |= suspect.node == NodeId(2),
+                _ => {}
+            }
+        }
+    }
+    (acknowledged, suspected)
+}
+
+#[test]
+fn whoever_is_heard_and_holds_no_lease_is_given_up_and_then_suspected() {
+    // The voter has a lease from the first heartbeat on. Eleven more take longer than 2,050 ms, and as many again are silence.
+    assert_eq!(judged(21, true, |_| false), (11, false));
+    assert_eq!(judged(22, true, |_| false), (11, true));
+    // So is one that holds a lease now and then.
+    assert!(judged(200, true, |seq| seq % 4 == 0).1);
+}
+
+#[test]
+fn whoever_was_without_a_lease_for_a_moment_is_not_given_up() {
+    assert_eq!(judged(200, true, |seq| !(20..29).contains(&seq)), (200, false));
+    assert_eq!(judged(200, true, |seq| seq % 4 != 0), (200, false));
+    // Others' acknowledgements gave it a lease again before it was suspected.
+    let (acknowledged, suspected) = judged(200, true, |seq| seq > 12);
+    assert!(acknowledged > 170 && !suspected, "{acknowledged}");
+}
+
+/// Then the majority is what is missing, and nobody is to blame.
+#[test]
+fn a_voter_without_a_lease_gives_up_nobody() {
+    assert_eq!(judged(200, false, |_| false), (200, false));
+}
+
 #[test]
 fn two_voters_never_declare_each_other_dead() {
     let mut sim = Sim::new(3, 2, 50);
@@ -383,7 +464,7 @@ fn a_suspicion_survives_a_restart_and_is_reported_only_when_durable() {
     let mut latched = false;
     for ms in (0..4000).step_by(100) {
         machine.handle(Time(ms * MS), Event::Tick);
-        let other = Heartbeat { generation: 1, session: 5, seq: ms, suspects: vec![] };
+        let other = Heartbeat { generation: 1, session: 5, seq: ms, holds: true, suspects: vec![] };
         machine.handle(Time(ms * MS), Event::Heartbeat { from: NodeId(1), heartbeat: other });
         while let Some(effect) = machine.poll() {
             match effect {
@@ -394,7 +475,7 @@ fn a_suspicion_survives_a_restart_and_is_reported_only_when_durable() {
         }
     }
     assert!(latched && !reported);
-    let late = Heartbeat { generation: 1, session: 9, seq: 1, suspects: vec![] };
+    let late = Heartbeat { generation: 1, session: 9, seq: 1, holds: true, suspects: vec![] };
     machine.handle(Time(4000 * MS), Event::Heartbeat { from: NodeId(2), heartbeat: late.clone() });
     assert!(std::iter::from_fn(|| machine.poll()).all(|effect| !matches!(effect, Effect::SendAck { .. })));
 
@@ -423,7 +504,7 @@ fn a_suspicion_holds_for_older_generations_too() {
     };
     let heartbeat = |generation| Event::Heartbeat {
         from: NodeId(2),
-        heartbeat: Heartbeat { generation, session: 9, seq: 1, suspects: vec![] },
+        heartbeat: Heartbeat { generation, session: 9, seq: 1, holds: true, suspects: vec![] },
     };
     let mut machine = LeaseMachine::new(NodeId(0), 2, [Suspect { node: NodeId(2), generation: 4 }], Time(0));
     let mut acknowledges = |generation| {

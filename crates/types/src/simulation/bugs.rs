@@ -97,6 +97,8 @@ bugs! {
     LeaseFromReceipt("R10"),
     /// A voter waits only for the length of a lease, without the margin for clock rates.
     MarginLeftOut("R10"),
+    /// A node counts as well while it is heard, also if it hears nobody and holds no lease.
+    HeardIsWell("R10"),
     /// A voter suspects a node before its lease can have ended.
     SuspectsTooEarly("R10"),
     /// A voter acknowledges a generation that it suspected.
