@@ -219,10 +219,7 @@ pub enum EngineEvent {
     Failed { resource: ResourceId, reason: String },
     /// The guard has silenced this node's services: the lease ran out at `until_us` (R19). `silenced_us` as in
     /// [`EngineStatus`].
-    LeaseLost {
-        until_us: Time,
-        silenced_us: Time,
-    },
+    LeaseLost { until_us: Time, silenced_us: Time },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -8,7 +8,7 @@
 //!
 //! A node that is heard but hears nobody, or too late, has no lease, does nothing, and must be replaced all the same.
 //! Heartbeats say whether their sender holds a lease. A voter adds up how long a node was without one, and takes off how long
-//! it held one, so that one that holds it now and then is found, too. At more than `lease_ms + margin_ms` the voter *gives the
+//! it held one, so that one that holds it less than half of the time is found, too. At more than `lease_ms + margin_ms` the voter *gives the
 //! node up*: it acknowledges nothing of it any more until, by others' acknowledgements, the sum is back at half; and so comes
 //! to suspect it `lease_ms + margin_ms` after the last acknowledgement, as above. A voter that holds no lease itself begins
 //! its sums anew: then the majority is what is missing, and nobody is to blame.
@@ -359,7 +359,7 @@ impl LeaseMachine {
         let limit_us = self.silence_ms() * 1000;
         let Some(lack) = self.lacks.get_mut(&node) else { return false };
         lack.heard(now, holds, limit_us);
-        lack.given_up && !planted(Bug::HeardIsWell)
+        lack.given_up
     }
 
     fn send_heartbeats(&mut self, now: Time) {

@@ -394,7 +394,7 @@ fn whoever_is_heard_and_holds_no_lease_is_given_up_and_then_suspected() {
     // The voter has a lease from the first heartbeat on. Eleven more take longer than 2,050 ms, and as many again are silence.
     assert_eq!(judged(21, true, |_| false), (11, false));
     assert_eq!(judged(22, true, |_| false), (11, true));
-    // So is one that holds a lease now and then.
+    // So is one that holds a lease less than half of the time.
     assert!(judged(200, true, |seq| seq % 4 == 0).1);
 }
 

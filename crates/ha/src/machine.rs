@@ -273,9 +273,6 @@ impl Machine {
                 reach!("ha: a running service is adopted after a restart");
                 machine.adopt_below = machine.steps.len();
                 // R22: whether the address is still here is not known; the probe finds nobody if it is.
-                if planted(Bug::OldProbeCounts) {
-                    machine.probe = Probe::Free;
-                }
                 machine.forward(0, now);
             }
             Mode::Backward { at, floor, then, attempt } => {

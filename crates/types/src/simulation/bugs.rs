@@ -97,8 +97,6 @@ bugs! {
     LeaseFromReceipt("R10"),
     /// A voter waits only for the length of a lease, without the margin for clock rates.
     MarginLeftOut("R10"),
-    /// A node counts as well while it is heard, also if it hears nobody and holds no lease.
-    HeardIsWell("R10"),
     /// A voter suspects a node before its lease can have ended.
     SuspectsTooEarly("R10"),
     /// A voter acknowledges a generation that it suspected.
@@ -195,6 +193,4 @@ bugs! {
     FailureForgotten("R21"),
     /// An address is taken without asking whether another node has it.
     AddressNotProbed("R22"),
-    /// A probe of an earlier agent process counts for an address that was taken away since.
-    OldProbeCounts("R22"),
 }
