@@ -267,7 +267,14 @@ fn make(device: &Path, fstype: &str, wanted: &dyn Fn() -> bool) -> Result<(), Mo
     if output.status.success() {
         return Ok(());
     }
-    Err(failed(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())))
+    Err(failed(format!("{}: {}", output.status, cause(&String::from_utf8_lossy(&output.stderr)))))
+}
+
+/// What a program says before it explains its usage.
+fn cause(said: &str) -> String {
+    let lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
+    let told: Vec<_> = lines.take_while(|line| !line.to_lowercase().starts_with("usage")).collect();
+    told.join("; ")
 }
 
 fn parse_options(fstype: &str, options: &str) -> (MsFlags, String) {
@@ -300,6 +307,14 @@ fn parse_options(fstype: &str, options: &str) -> (MsFlags, String) {
 mod tests {
     use super::*;
     use std::io::Cursor;
+
+    #[test]
+    fn a_program_s_usage_is_not_its_cause() {
+        let said = "size 4096 too small\n\nUsage: mkfs.xfs\n/* blocksize */ [-b size=num]\n";
+        assert_eq!(cause(said), "size 4096 too small");
+        assert_eq!(cause("one\ntwo\n"), "one; two");
+        assert_eq!(cause(""), "");
+    }
 
     #[test]
     fn only_zeroes_are_blank() {

@@ -258,7 +258,8 @@ fn spawn(dirs: &ServiceDirs, plan: &ProcessPlan, leaf: &str) -> Result<Child, Pr
     command.spawn().map_err(|source| ProcessError::Start { command: plan.command.join(" "), source })
 }
 
-fn log_path(dirs: &ServiceDirs, process: &str) -> PathBuf {
+/// Where a process writes what it says.
+pub fn log_path(dirs: &ServiceDirs, process: &str) -> PathBuf {
     dirs.logs.join(format!("{process}.log"))
 }
 

@@ -267,8 +267,10 @@ impl Work {
             // The process belongs into the state file before anybody may forget it.
             self.save(None);
             let (service, on_done) = (self.spec.name.clone(), on_done.clone());
+            let log = process::log_path(&self.dirs, &plan.name);
             spawn("agent-child", move || {
                 let status = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
+                let status = format!("{status}; see {}", log.display());
                 on_done(Done { service, event: Event::ProcessExited { process, status } });
             });
             Ok(())

@@ -2,7 +2,7 @@
 //! the state file.
 
 use super::state::{LOCK_FILE, Lab, Lock, STATE_FILE};
-use super::{cgroup, disk, fuse, network, node, tool};
+use super::{cgroup, disk, fuse, network, node, state, tool};
 use crate::failure::{Context, Failure, Outcome};
 use std::path::Path;
 use std::time::Duration;
@@ -91,7 +91,9 @@ pub fn remove(base: &Path, name: &str) -> Outcome<()> {
         result = result.and(network::delete_namespace(&namespace));
     }
     result = result.and(cgroup::remove(&group));
-    if let Some(before) = xfs_push_before {
+    if let Some(before) = xfs_push_before
+        && state::others(base, name).next().is_none()
+    {
         result = result.and(disk::restore_xfs_push(&before));
     }
     // The state file stays until all it stands for is gone, so that the next `down` finds it.

@@ -53,6 +53,9 @@ pub fn run(command: LabCommand, output: Output) -> Outcome<u8> {
         })?,
         LabVerb::Start { node } => changed(&dir, name, output, |lab| {
             node::start(lab, &node)?;
+            if !lab.plain {
+                up::wait_for_agent(lab, &node)?;
+            }
             Ok(format!("{node} runs again"))
         })?,
         LabVerb::Pause { node } => changed(&dir, name, output, |lab| {

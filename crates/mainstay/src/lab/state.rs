@@ -38,7 +38,8 @@ pub struct Lab {
     /// Pairs of ports between which nothing passes.
     pub cuts: BTreeSet<(String, String)>,
     pub isolated: BTreeSet<String>,
-    /// What the machine had set before the lab, see [`super::disk::xfs_push`]; put back at the end.
+    /// What the machine had set before the first of its labs, see [`super::disk::xfs_push`]; the last one puts it
+    /// back at its end.
     #[serde(default)]
     pub xfs_push_before: Option<String>,
 }
@@ -72,6 +73,13 @@ pub fn base_dir(given: Option<&Path>) -> PathBuf {
     std::fs::canonicalize(&dir).unwrap_or(dir)
 }
 
+/// The labs of `base` but the one with this name. What cannot be read is left out.
+pub fn others(base: &Path, name: &str) -> impl Iterator<Item = Lab> {
+    let entries = std::fs::read_dir(base).into_iter().flatten().flatten();
+    let other = move |entry: &std::fs::DirEntry| entry.file_name() != name;
+    entries.filter(other).filter_map(|entry| Lab::read(&entry.path()).ok())
+}
+
 impl Lab {
     pub fn plan(base: &Path, name: &str, nodes: u8, disk_bytes: u64, plain: bool) -> Self {
         let node = |number: u8| Node {
@@ -90,7 +98,9 @@ impl Lab {
             nodes: (1..=nodes).map(node).collect(),
             cuts: BTreeSet::new(),
             isolated: BTreeSet::new(),
-            xfs_push_before: super::disk::xfs_push(),
+            xfs_push_before: others(base, name)
+                .find_map(|lab| lab.xfs_push_before)
+                .or_else(super::disk::xfs_push),
         }
     }
 

@@ -132,6 +132,22 @@ fn within<T>(what: &str, mut step: impl FnMut() -> Outcome<Option<T>>) -> Outcom
     }
 }
 
+/// Waits until the agent of a node that was started answers, so that the next command finds it.
+pub fn wait_for_agent(lab: &Lab, name: &str) -> Outcome<()> {
+    let member = lab.node(name)?;
+    let client = Client::new(lab.agent_socket(member)?).with_timeout(REQUEST_WITHIN);
+    within(&format!("the agent of {name}"), || {
+        lab.running(member)?;
+        Ok(Some(client.get::<StatusView>("/v1/status").map(drop)?))
+    })
+    .map_err(|mut failure| {
+        failure = with_log(lab, name, failure);
+        failure.body.remedy =
+            format!("The node runs on; its logs are in {}.", node::log_dir(lab, name).display());
+        failure
+    })
+}
+
 fn form_cluster(lab: &Lab, args: &UpArgs, progress: &mut Progress) -> Outcome<()> {
     let mut first: Option<Client> = None;
     for member in &lab.nodes {
@@ -159,8 +175,13 @@ fn form_cluster(lab: &Lab, args: &UpArgs, progress: &mut Progress) -> Outcome<()
                 client.post("/v1/cluster/init", &request)
             } else {
                 let peer = format!("{}:{AGENT_PORT}", lab.nodes[0].address);
-                let request =
-                    ClusterJoin { peer, node: name.clone(), address: Some(address), engine_address: None };
+                let request = ClusterJoin {
+                    peer,
+                    node: name.clone(),
+                    address: Some(address),
+                    engine_address: None,
+                    witness: false,
+                };
                 client.post("/v1/cluster/join", &request)
             };
             // A request whose answer got lost may have been carried out all the same.
