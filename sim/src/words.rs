@@ -33,6 +33,16 @@ pub fn command(command: &Command) -> String {
             format!("note that {node} can use its replica of {} again", resource(*of))
         }
         Command::DeleteResource { resource: of } => format!("delete {}", resource(*of)),
+        Command::AddReplica { resource: of, node } => format!("add a replica of {} on {node}", resource(*of)),
+        Command::RemoveReplica { resource: of, node } => {
+            format!("remove the replica of {} on {node}", resource(*of))
+        }
+        Command::MoveReplica { resource: of, from, to } => {
+            format!("move the replica of {} on {from} to {to}", resource(*of))
+        }
+        Command::FinishMove { resource: of, from, to } => {
+            format!("end the move of {} from {from}, as {to} is in sync", resource(*of))
+        }
         Command::ReplicaGone { resource: of, node } => {
             format!("note that the replica of {} on {node} is gone", resource(*of))
         }

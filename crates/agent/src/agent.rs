@@ -137,6 +137,7 @@ impl Agent {
                 agent_addr,
                 engine_addr,
                 voter: true,
+                witness: false,
                 nonce: random_u64(),
             },
         ] {
@@ -181,8 +182,13 @@ impl Agent {
         })?;
         let (agent_address, engine_address) = addresses(&address, request.engine_address.as_deref());
         let nonce = self.join_nonce().map_err(|error| error.body())?;
-        let question =
-            Call::Join(JoinRequest { node: request.node.clone(), agent_address, engine_address, nonce });
+        let question = Call::Join(JoinRequest {
+            node: request.node.clone(),
+            agent_address,
+            engine_address,
+            witness: request.witness,
+            nonce,
+        });
         let deadline = Instant::now() + JOIN_TIMEOUT;
         let ticket = loop {
             let reply = call(&request.peer, None, &question, PROPOSE_TIMEOUT + ASK_TIMEOUT)
@@ -304,7 +310,8 @@ impl Agent {
     pub fn ask_all(&self, member: &Member, view: &View) -> Live {
         let (sender, answers) = sync_channel(256);
         let mut asked = 0;
-        for node in view.state.nodes.values().filter(|node| node.status == NodeStatus::Alive) {
+        let holders = view.state.nodes.values().filter(|node| !node.witness);
+        for node in holders.filter(|node| node.status == NodeStatus::Alive) {
             for question in [Call::Engine(Request::Status), Call::Pool] {
                 asked += 1;
                 let (sender, identity) = (sender.clone(), member.transport.identity());
@@ -362,12 +369,13 @@ impl Agent {
 
     fn admit(&self, request: JoinRequest) -> Result<JoinTicket, ErrorBody> {
         let member = self.member()?;
-        let JoinRequest { node, agent_address, engine_address, nonce } = request;
+        let JoinRequest { node, agent_address, engine_address, witness, nonce } = request;
         let command = Command::AddNode {
             name: node,
             agent_addr: agent_address,
             engine_addr: engine_address,
             voter: true,
+            witness,
             nonce,
         };
         match settle(member.log.propose(command, PROPOSE_TIMEOUT))? {

@@ -13,13 +13,13 @@ use crate::views::{self, Live};
 use axum::extract::{Path, Query, State as Shared};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use mainstay_api::engine::{DigestReport, Reply, Request};
 use mainstay_api::rest::{
     Accepted, ClusterInit, ClusterJoin, ClusterView, EVENTS_WAIT_MS_MAX, EngineView, ErrorBody, EventsPage,
-    NodeView, ResourceCreate, ResourceView, ScrubReplica, ScrubReport, ServiceApply, ServiceMove,
-    ServiceView, StatusView,
+    NodeView, ReplicaAdd, ReplicaMove, ResourceCreate, ResourceView, ScrubReplica, ScrubReport, ServiceApply,
+    ServiceMove, ServiceView, StatusView,
 };
 use mainstay_control::advice::{Advice, Observations, advice};
 use mainstay_control::state::{Command, Outcome, Resource, ResourceSpec};
@@ -78,6 +78,9 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .route("/v1/resources", get(resources).post(create_resource))
         .route("/v1/resources/{name}", get(resource).delete(delete_resource))
         .route("/v1/resources/{name}/scrub", post(scrub))
+        .route("/v1/resources/{name}/replicas", post(add_replica))
+        .route("/v1/resources/{name}/replicas/{node}", delete(remove_replica))
+        .route("/v1/resources/{name}/replicas/{node}/move", post(move_replica))
         .route("/v1/services", get(services).put(apply_service))
         .route("/v1/services/{name}", get(service).delete(delete_service))
         .route("/v1/services/{name}/move", post(move_service))
@@ -139,7 +142,8 @@ async fn status(Shared(agent): App) -> Answer<StatusView> {
         let live = agent.ask_all(&member, &view);
         let advice = advise(&agent, &member, &view, &live);
         let mut lines: Vec<String> = advice.iter().map(words).collect();
-        if !engine.connected {
+        let witness = view.state.nodes.get(&member.identity.node).is_some_and(|node| node.witness);
+        if !engine.connected && !witness {
             lines.insert(0, "the engine of this node does not answer: start it".to_owned());
         }
         Ok(StatusView {
@@ -158,7 +162,8 @@ fn advise(agent: &Agent, member: &Member, view: &View, live: &Live) -> Vec<Advic
     let own = member.identity.node;
     let unreachable: BTreeSet<NodeId> =
         view.state.nodes.keys().copied().filter(|&node| node != own && !agent.is_connected(node)).collect();
-    let silent = view.state.nodes.keys().copied().filter(|node| !live.engines.contains_key(node)).collect();
+    let holders = view.state.nodes.values().filter(|node| !node.witness).map(|node| node.id);
+    let silent = holders.filter(|node| !live.engines.contains_key(node)).collect();
     advice(&view.state, &Observations { unreachable, silent, has_leader: view.leader.is_some() })
 }
 
@@ -233,11 +238,7 @@ async fn create_resource(Shared(agent): App, Json(request): Json<ResourceCreate>
 
 /// Chooses the nodes, and refuses what their pools cannot hold.
 fn resource_spec(view: &View, live: &Live, request: &ResourceCreate) -> Result<ResourceSpec, ErrorBody> {
-    let find = |name: &String| {
-        view.state.node_by_name(name).map(|node| node.id).ok_or_else(|| {
-            body("unknown-node", format!("there is no node {name}"), "See `mainstay node list`.")
-        })
-    };
+    let find = |name: &String| find_node(view, name);
     let journal_bytes = request.journal_bytes.unwrap_or(JOURNAL_BYTES_DEFAULT);
     let needed = pool::replica_bytes(&request.volumes, journal_bytes);
     let mut replicas: Vec<NodeId> = request.replicas.iter().map(find).collect::<Result<_, _>>()?;
@@ -255,27 +256,86 @@ fn resource_spec(view: &View, live: &Live, request: &ResourceCreate) -> Result<R
         replicas = free.into_iter().take(count).map(|(_, node)| node).collect();
     }
     for &node in &replicas {
-        let name = view.state.node_name(node);
-        match live.pools.get(&node) {
-            Some(&free) if free >= needed => {}
-            Some(free) => {
-                return Err(body(
-                    "pool-too-small",
-                    format!("the pool of {name} has {free} bytes free, and a replica takes {needed}"),
-                    "Choose another node, or make the resource smaller.",
-                ));
-            }
-            None => {
-                return Err(body(
-                    "node-unreachable",
-                    format!("node {name} does not answer"),
-                    "Bring it up, or choose another node.",
-                ));
-            }
-        }
+        check_room(view, live, node, needed)?;
     }
     let preferred = request.preferred.iter().map(find).collect::<Result<_, _>>()?;
     Ok(ResourceSpec { volumes: request.volumes.clone(), journal_bytes, replicas, preferred })
+}
+
+fn find_node(view: &View, name: &str) -> Result<NodeId, ErrorBody> {
+    let known = view.state.node_by_name(name).map(|node| node.id);
+    known.ok_or_else(|| body("unknown-node", format!("there is no node {name}"), "See `mainstay node list`."))
+}
+
+/// Refuses what the pool of `node` cannot hold.
+fn check_room(view: &View, live: &Live, node: NodeId, needed: u64) -> Result<(), ErrorBody> {
+    let name = view.state.node_name(node);
+    match live.pools.get(&node) {
+        Some(&free) if free >= needed => Ok(()),
+        Some(free) => Err(body(
+            "pool-too-small",
+            format!("the pool of {name} has {free} bytes free, and a replica takes {needed}"),
+            "Choose another node, or make the resource smaller.",
+        )),
+        None if view.state.nodes.get(&node).is_some_and(|node| node.witness) => {
+            Err(body("is-witness", format!("{name} is a witness and holds no data"), "Choose another node."))
+        }
+        None => Err(body(
+            "node-unreachable",
+            format!("node {name} does not answer"),
+            "Bring it up, or choose another node.",
+        )),
+    }
+}
+
+/// The node on which a replica of an existing resource is to be made.
+fn place_for(agent: &Agent, view: &View, resource: &Resource, name: &str) -> Result<NodeId, ErrorBody> {
+    let node = find_node(view, name)?;
+    if !resource.spec.replicas.contains(&node) {
+        let live = agent.ask_all(&*agent.member()?, view);
+        let needed = pool::replica_bytes(&resource.spec.volumes, resource.spec.journal_bytes);
+        check_room(view, &live, node, needed)?;
+    }
+    Ok(node)
+}
+
+async fn add_replica(
+    Shared(agent): App,
+    Path(name): Path<String>,
+    Json(request): Json<ReplicaAdd>,
+) -> Answer<Accepted> {
+    let asked = agent.clone();
+    change(agent, move |view| {
+        let resource = find_resource(view, &name)?;
+        let node = place_for(&asked, view, resource, &request.node)?;
+        let message = format!("resource {name} gets a replica on {}", request.node);
+        Ok((Command::AddReplica { resource: resource.id, node }, message))
+    })
+    .await
+}
+
+async fn remove_replica(Shared(agent): App, Path((name, node)): Path<(String, String)>) -> Answer<Accepted> {
+    change(agent, move |view| {
+        let resource = find_resource(view, &name)?.id;
+        let message = format!("the replica of resource {name} on {node} is removed");
+        Ok((Command::RemoveReplica { resource, node: find_node(view, &node)? }, message))
+    })
+    .await
+}
+
+async fn move_replica(
+    Shared(agent): App,
+    Path((name, from)): Path<(String, String)>,
+    Json(request): Json<ReplicaMove>,
+) -> Answer<Accepted> {
+    let asked = agent.clone();
+    change(agent, move |view| {
+        let resource = find_resource(view, &name)?;
+        let to = place_for(&asked, view, resource, &request.to)?;
+        let message = format!("the replica of resource {name} on {from} moves to {}", request.to);
+        Ok((Command::MoveReplica { resource: resource.id, from: find_node(view, &from)?, to }, message))
+    })
+    .await
 }
 
 /// Waits until every replica exists and the devices are there. If some node cannot make its replica, the
@@ -468,9 +528,7 @@ async fn move_service(
     Json(request): Json<ServiceMove>,
 ) -> Answer<Accepted> {
     change(agent, move |view| {
-        let to = view.state.node_by_name(&request.to).map(|node| node.id).ok_or_else(|| {
-            body("unknown-node", format!("there is no node {}", request.to), "See `mainstay node list`.")
-        })?;
+        let to = find_node(view, &request.to)?;
         let message = format!("service {name} moves to {}", request.to);
         Ok((Command::MoveService { name, to }, message))
     })

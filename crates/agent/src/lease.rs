@@ -283,6 +283,7 @@ mod tests {
             agent_addr: format!("127.0.0.{}:1", name.len()),
             engine_addr: format!("127.0.0.{}:2", name.len()),
             voter: true,
+            witness: false,
             nonce: name.len() as u64,
         }
     }

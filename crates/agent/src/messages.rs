@@ -72,6 +72,9 @@ pub struct JoinRequest {
     pub node: String,
     pub agent_address: String,
     pub engine_address: String,
+    /// Votes and holds no data.
+    #[serde(default)]
+    pub witness: bool,
     /// Random per joiner, to recognise a repeated request.
     pub nonce: u64,
 }

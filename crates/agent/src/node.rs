@@ -550,6 +550,7 @@ impl Node {
         let peers: Vec<engine::Peer> = state
             .nodes
             .values()
+            .filter(|node| !node.witness)
             .map(|node| engine::Peer { node: node.id, addr: node.engine_addr.clone() })
             .collect();
         if self.peers != peers && self.parts.engine.is_connected() {

@@ -2,8 +2,8 @@
 
 use mainstay_api::engine::{self, EngineError, EngineStatus, PeerState, Role};
 use mainstay_api::rest::{
-    ClusterView, DeviceView, EventView, EventsPage, Health, NodeStatus, NodeView, PeerView, ReplicaLive,
-    ReplicaView, ResourceView, ServiceFailure, ServiceView, Severity,
+    ClusterView, DeviceView, EventView, EventsPage, Health, LeavingView, MoveView, NodeStatus, NodeView,
+    PeerView, ReplicaLive, ReplicaView, ResourceView, ServiceFailure, ServiceView, Severity,
 };
 use mainstay_control::State;
 use mainstay_control::state::{self, Resource, Service};
@@ -58,6 +58,7 @@ pub fn nodes(state: &State, connections: &Connections<'_>, live: &Live) -> Vec<N
             },
             generation: node.generation,
             voter: node.voter,
+            witness: node.witness,
             leader: connections.leader == Some(node.id),
             connected: node.id == connections.this_node || (connections.connected)(node.id),
             pool_free_bytes: live.pools.get(&node.id).copied(),
@@ -105,6 +106,16 @@ pub fn resource(state: &State, resource: &Resource, live: &Live) -> ResourceView
         primary: record.primary.map(|node| state.node_name(node)),
         preferred: resource.spec.preferred.iter().map(|&node| state.node_name(node)).collect(),
         replicas,
+        moves: resource
+            .moving
+            .iter()
+            .map(|(&from, &to)| MoveView { from: state.node_name(from), to: state.node_name(to) })
+            .collect(),
+        leaving: resource
+            .leaving
+            .keys()
+            .map(|&node| LeavingView { node: state.node_name(node), dead: !state.alive(node) })
+            .collect(),
         failure: resource.failure.clone(),
         advice: Vec::new(),
     }
@@ -191,6 +202,7 @@ pub fn service(state: &State, name: &str, service: &Service) -> ServiceView {
         node: primary.map(|node| state.node_name(node)),
         phase: shown.map_or_else(|| "stopped".to_owned(), |(_, on)| name_of(&on.phase)),
         phase_node: shown.map(|(node, _)| state.node_name(node)),
+        current: shown.is_some_and(|(_, on)| on.round >= service.round),
         vip: service.spec.vip.as_ref().map(|vip| vip.address.clone()),
         deleting: service.deleting,
         failures,

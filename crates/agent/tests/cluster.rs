@@ -42,6 +42,7 @@ fn three_nodes(net: u8) -> Vec<TestNode> {
             node: format!("n{}", index + 1),
             address: Some(nodes[index].address()),
             engine_address: None,
+            witness: false,
         };
         let view: ClusterView = nodes[index].client().post("/v1/cluster/join", &join).unwrap();
         assert_eq!(view.nodes.len(), index + 1);
@@ -210,6 +211,7 @@ fn strangers_and_second_memberships_are_refused() {
         node: "n1".into(),
         address: Some(nodes[0].address()),
         engine_address: None,
+        witness: false,
     };
     assert_eq!(code(client.post::<_, ClusterView>("/v1/cluster/join", &join).unwrap_err()), "not-a-member");
     for node in &nodes {

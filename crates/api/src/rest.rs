@@ -16,6 +16,9 @@
 //! | `GET /v1/resources/{name}` | | [`ResourceView`] |
 //! | `DELETE /v1/resources/{name}` | | [`Accepted`] |
 //! | `POST /v1/resources/{name}/scrub` | | [`ScrubReport`] |
+//! | `POST /v1/resources/{name}/replicas` | [`ReplicaAdd`] | [`Accepted`] |
+//! | `DELETE /v1/resources/{name}/replicas/{node}` | | [`Accepted`] |
+//! | `POST /v1/resources/{name}/replicas/{node}/move` | [`ReplicaMove`] | [`Accepted`] |
 //! | `GET /v1/services` | | `Vec<ServiceView>` |
 //! | `PUT /v1/services` | [`ServiceApply`] | [`ServiceView`] |
 //! | `GET /v1/services/{name}` | | [`ServiceView`] |
@@ -87,6 +90,9 @@ pub struct ClusterJoin {
     pub address: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine_address: Option<String>,
+    /// The node votes and holds no data. It needs no engine.
+    #[serde(default)]
+    pub witness: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -119,6 +125,9 @@ pub struct NodeView {
     pub status: NodeStatus,
     pub generation: u64,
     pub voter: bool,
+    /// It votes and holds no data.
+    #[serde(default)]
+    pub witness: bool,
     pub leader: bool,
     /// Whether the asked agent has a connection to this node's agent; true for itself.
     pub connected: bool,
@@ -143,6 +152,20 @@ pub struct ResourceCreate {
     /// Names of nodes that should be primary, best first.
     #[serde(default)]
     pub preferred: Vec<String>,
+}
+
+/// A further replica.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ReplicaAdd {
+    /// Name of the node.
+    pub node: String,
+}
+
+/// A replica elsewhere instead of this one, which goes when the new one is in sync.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ReplicaMove {
+    /// Name of the node.
+    pub to: String,
 }
 
 /// Health of a resource, worst last.
@@ -172,9 +195,28 @@ pub struct ResourceView {
     pub primary: Option<String>,
     pub preferred: Vec<String>,
     pub replicas: Vec<ReplicaView>,
+    /// Replicas that go when the one at the new place is in sync.
+    #[serde(default)]
+    pub moves: Vec<MoveView>,
+    /// Replicas that were removed and whose files are not known to be gone.
+    #[serde(default)]
+    pub leaving: Vec<LeavingView>,
     /// Why the last operation on the resource failed, if it did.
     pub failure: Option<String>,
     pub advice: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MoveView {
+    pub from: String,
+    pub to: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LeavingView {
+    pub node: String,
+    /// The files go when the node returns.
+    pub dead: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -262,6 +304,9 @@ pub struct ServiceView {
     /// Last reported phase, for example `running`, `mounting`, `stopped`, `failed`.
     pub phase: String,
     pub phase_node: Option<String>,
+    /// Whether `phase` is about what was applied last. False until the node that should run it has taken that up.
+    #[serde(default)]
+    pub current: bool,
     pub vip: Option<String>,
     pub deleting: bool,
     pub failures: Vec<ServiceFailure>,

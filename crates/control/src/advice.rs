@@ -83,7 +83,8 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
         let (what, remedy) = if voters.len() < 3 {
             (
                 format!("has {} voter(s): no failover is possible when one is lost", voters.len()),
-                "add nodes until there are three; one may be a witness without data".into(),
+                "add nodes until there are three; one may be a witness without data (`mainstay cluster join --witness`)"
+                    .into(),
             )
         } else {
             (
@@ -220,7 +221,12 @@ fn advise_resource(
         } else if dead.is_empty() {
             format!("it catches up by itself; see `mainstay resource status {}`", resource.name)
         } else {
-            format!("bring {} back; it catches up by itself", names(dead))
+            format!(
+                "bring {} back, it catches up by itself; or put its replica elsewhere: `mainstay resource move-replica {} {} --to NODE`",
+                names(dead.clone()),
+                resource.name,
+                state.node_name(dead[0])
+            )
         };
         add(if alone { Severity::Critical } else { Severity::Warning }, subject.clone(), what, remedy);
     } else if resource.spec.replicas.len() == 1 {
@@ -228,7 +234,7 @@ fn advise_resource(
             Severity::Warning,
             subject.clone(),
             "has one replica: no failover is possible".into(),
-            "create resources with two or more replicas".into(),
+            format!("run `mainstay resource add-replica {} NODE`", resource.name),
         );
     }
     if let Some(failure) = &resource.failure {

@@ -31,6 +31,16 @@ impl Settings {
     }
 }
 
+/// What [`Command::AddNode`] says.
+struct NewNode {
+    name: String,
+    agent_addr: String,
+    engine_addr: String,
+    voter: bool,
+    witness: bool,
+    nonce: u64,
+}
+
 impl State {
     /// Applies one committed entry. Deterministic.
     pub fn apply(&mut self, entry: Entry) -> Outcome {
@@ -48,8 +58,8 @@ impl State {
         }
         match command {
             Command::InitCluster { id, name, settings } => self.init(at_ms, id, name, settings),
-            Command::AddNode { name, agent_addr, engine_addr, voter, nonce } => {
-                self.add_node(at_ms, name, agent_addr, engine_addr, voter, nonce)
+            Command::AddNode { name, agent_addr, engine_addr, voter, witness, nonce } => {
+                self.add_node(at_ms, NewNode { name, agent_addr, engine_addr, voter, witness, nonce })
             }
             Command::VotersSeen { node, voters_version } => self.voters_seen(node, voters_version),
             Command::NodeDead { node, generation } => self.node_dead(at_ms, node, generation),
@@ -65,6 +75,10 @@ impl State {
                 self.replica_opened(at_ms, resource, Member { node, incarnation })
             }
             Command::DeleteResource { resource } => self.delete_resource(at_ms, resource),
+            Command::AddReplica { resource, node } => self.add_replica(at_ms, resource, node),
+            Command::RemoveReplica { resource, node } => self.remove_replica(at_ms, resource, node),
+            Command::MoveReplica { resource, from, to } => self.move_replica(at_ms, resource, from, to),
+            Command::FinishMove { resource, from, to } => self.finish_move(at_ms, resource, from, to),
             Command::ReplicaGone { resource, node } => self.replica_gone(at_ms, resource, node),
             Command::ChangeIss { resource, version, epoch, change } => {
                 self.change_iss(at_ms, resource, version, epoch, change)
@@ -113,15 +127,8 @@ impl State {
         Outcome::Done
     }
 
-    fn add_node(
-        &mut self,
-        at_ms: u64,
-        name: String,
-        agent_addr: String,
-        engine_addr: String,
-        voter: bool,
-        nonce: u64,
-    ) -> Outcome {
+    fn add_node(&mut self, at_ms: u64, new: NewNode) -> Outcome {
+        let NewNode { name, agent_addr, engine_addr, voter, witness, nonce } = new;
         if !valid_name(&name) {
             return refused("bad-name", format!("'{name}' is not a valid name"), NAME_REMEDY);
         }
@@ -171,11 +178,13 @@ impl State {
             status: NodeStatus::Alive,
             generation: 1,
             voter,
+            witness,
             voters_seen: self.voters_version,
             nonce,
         };
         self.nodes.insert(id, node);
-        self.note(at_ms, Severity::Info, format!("node {name}"), "joined the cluster");
+        let text = if witness { "joined the cluster as a witness" } else { "joined the cluster" };
+        self.note(at_ms, Severity::Info, format!("node {name}"), text);
         Outcome::NodeAdded { node: id, generation: 1 }
     }
 
@@ -259,6 +268,8 @@ impl State {
             gone: BTreeSet::new(),
             failure: None,
             broken: BTreeMap::new(),
+            moving: BTreeMap::new(),
+            leaving: BTreeMap::new(),
         };
         self.resources.insert(id, resource);
         self.note(at_ms, Severity::Info, format!("resource {name}"), "created");
@@ -289,6 +300,12 @@ impl State {
         }
         if let Some(node) = nodes.iter().find(|node| !self.nodes.contains_key(node)) {
             return fail(format!("there is no node {node}"), "see `mainstay node list`");
+        }
+        if let Some(node) = nodes.iter().find(|node| self.nodes.get(node).is_some_and(|node| node.witness)) {
+            return fail(
+                format!("{} is a witness and holds no data", self.node_name(*node)),
+                "name other nodes",
+            );
         }
         if let Some(node) = spec.preferred.iter().find(|node| !nodes.contains(node)) {
             return fail(
@@ -321,6 +338,7 @@ impl State {
         reach!("control: a resource is being deleted");
         resource.deleting = true;
         resource.broken.clear();
+        resource.moving.clear();
         resource.record.primary = None;
         resource.record.version = resource.record.version.next();
         let subject = format!("resource {}", resource.name);
@@ -331,7 +349,7 @@ impl State {
     fn replica_gone(&mut self, at_ms: u64, id: ResourceId, node: NodeId) -> Outcome {
         let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Unchanged };
         if !resource.deleting {
-            return refused("not-deleting", "the resource is not being deleted", "");
+            return self.replica_left(at_ms, id, node);
         }
         if !resource.gone.insert(node) {
             return Outcome::Unchanged;
@@ -368,6 +386,9 @@ impl State {
             }
             if !record.iss.is_sorted() || !record.replicas.is_sorted() {
                 return fail("not sorted");
+            }
+            if let Err(what) = self.check_replicas(resource) {
+                return fail(what);
             }
             if let Err(what) = self.check_broken(resource) {
                 return fail(what);

@@ -92,8 +92,11 @@ impl State {
         let Some(resource) = self.resources.get(&id) else { return Outcome::Conflict { record: None } };
         let name = self.node_name(node);
         let subject = format!("resource {}", resource.name);
-        if resource.deleting || !resource.spec.replicas.contains(&node) || incarnation.0 == 0 {
+        if resource.deleting || incarnation.0 == 0 {
             return refused("no-replica-here", format!("node {name} is to hold no replica"), "");
+        }
+        if !resource.spec.replicas.contains(&node) {
+            return self.made_too_late(id, node, incarnation);
         }
         let known = resource.record.replica(node);
         let new = Member { node, incarnation };

@@ -15,6 +15,7 @@ pub mod lease;
 pub mod placement;
 mod promote;
 pub mod reconcile;
+mod replicas;
 mod service;
 pub mod state;
 

@@ -23,8 +23,8 @@ impl State {
         self.resources.values().filter(|resource| resource.record.primary == Some(node)).count()
     }
 
-    /// The eligible nodes, best first: where the service has not failed, the service's preferred node, the resource's
-    /// preferred nodes in order, the node with the fewest primaries, the lowest id.
+    /// The eligible nodes, best first: where the service has not failed, whose replica does not move away, the service's
+    /// preferred node, the resource's preferred nodes in order, the node with the fewest primaries, the lowest id.
     #[must_use]
     pub fn candidates(&self, resource: &Resource) -> Vec<NodeId> {
         let service = self.service_of(resource.id).map(|(_, service)| service);
@@ -38,7 +38,8 @@ impl State {
                 .and_then(|service| service.spec.policy.preferred.as_ref())
                 .is_some_and(|name| *name == self.node_name(*node));
             let preferred = resource.spec.preferred.iter().position(|p| p == node).unwrap_or(usize::MAX);
-            (failed, !named, preferred, self.primaries_on(*node), *node)
+            let moves_away = resource.moving.contains_key(node);
+            (failed, moves_away, !named, preferred, self.primaries_on(*node), *node)
         });
         nodes
     }
@@ -51,6 +52,14 @@ impl State {
         let service = self.service_of(resource.id).map(|(_, service)| service);
         let candidates = self.candidates(resource);
         let failed = |node: NodeId| service.is_some_and(|service| service.failed_on(node));
+        // It can go only when it is not primary any more.
+        if let Some(to) = resource.record.primary.and_then(|primary| resource.moving.get(&primary))
+            && candidates.contains(to)
+            && !failed(*to)
+        {
+            reach!("control: the primary's replica moves");
+            return Some(*to);
+        }
         if let Some(desired) = service.and_then(|service| service.desired_node)
             && candidates.contains(&desired)
             && !failed(desired)

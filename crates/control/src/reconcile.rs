@@ -211,15 +211,16 @@ fn plan_resource(
     actions: &mut Vec<Action>,
 ) {
     let id = resource.id;
-    if !resource.spec.replicas.contains(&node) {
+    let stored = observed.stored.get(&id).copied();
+    if !resource.spec.replicas.contains(&node) && !resource.deleting {
+        plan_unwanted_replica(node, state, resource, stored, observed, actions);
         return;
     }
-    let stored = observed.stored.get(&id).copied();
     if resource.deleting {
         reach!("control: plan: a replica of a deleted resource");
         if stored.is_some() || observed.replicas.contains_key(&id) {
             actions.push(Action::DropReplica { resource: id });
-        } else if !resource.gone.contains(&node) {
+        } else if resource.spec.replicas.contains(&node) && !resource.gone.contains(&node) {
             actions.push(Action::Propose(Command::ReplicaGone { resource: id, node }));
         }
         return;
@@ -258,6 +259,12 @@ fn plan_resource(
         reach!("control: plan: a broken replica was opened after all");
         actions.push(Action::Propose(Command::ReplicaOpened { resource: id, node, incarnation }));
     }
+    for (&from, &to) in resource.moving.iter().filter(|(_, to)| **to == node) {
+        if state.move_is_done(resource, from, to) || planted(Bug::MoveEndsEarly) {
+            reach!("control: plan: a move ends");
+            actions.push(Action::Propose(Command::FinishMove { resource: id, from, to }));
+        }
+    }
     if resource.record.primary == Some(node) {
         plan_primary(node, state, resource, replica, observed, actions);
         return;
@@ -274,6 +281,38 @@ fn plan_resource(
     if may_promote && state.target(id) == Some(node) {
         reach!("control: plan: promote oneself where there was no primary");
         actions.push(propose_promote(node, resource, node, "there was no primary"));
+    }
+}
+
+/// The node is to hold no replica. What it has goes once the state names it as leaving; what the state does not know yet is
+/// reported first. So a node that acts on an older state never drops a replica that it was asked for since.
+fn plan_unwanted_replica(
+    node: NodeId,
+    state: &State,
+    resource: &Resource,
+    stored: Option<Incarnation>,
+    observed: &Observed,
+    actions: &mut Vec<Action>,
+) {
+    let id = resource.id;
+    let leaving = resource.leaving.get(&node).copied();
+    match stored {
+        Some(incarnation) if leaving == Some(incarnation) => {
+            stop_service(state, id, observed, "the replica is removed", actions);
+            if service_silent(state, id, observed) {
+                reach!("control: plan: a removed replica goes");
+                actions.push(Action::DropReplica { resource: id });
+            }
+        }
+        Some(incarnation) => {
+            reach!("control: plan: report a replica that nobody wants");
+            actions.push(Action::Propose(Command::ReplicaReady { resource: id, node, incarnation }));
+        }
+        None if leaving.is_some() => {
+            reach!("control: plan: a removed replica is gone");
+            actions.push(Action::Propose(Command::ReplicaGone { resource: id, node }));
+        }
+        None => {}
     }
 }
 

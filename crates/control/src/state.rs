@@ -89,6 +89,9 @@ pub struct Node {
     /// Rises with every rejoin; a suspicion concerns one generation only.
     pub generation: u64,
     pub voter: bool,
+    /// Votes and never holds data.
+    #[serde(default)]
+    pub witness: bool,
     /// The newest [`State::voters_version`] that the node is known to act on.
     pub voters_seen: u64,
     /// Random number of the request that added the node, to recognise its repetition.
@@ -122,6 +125,12 @@ pub struct Resource {
     /// Registered replicas that cannot be used, by node; see `broken.rs`.
     #[serde(default)]
     pub broken: BTreeMap<NodeId, Broken>,
+    /// Replicas that are removed when the one at the new place is in sync: old node, new node; see `replicas.rs`.
+    #[serde(default)]
+    pub moving: BTreeMap<NodeId, NodeId>,
+    /// Removed replicas whose files are not known to be gone, by node.
+    #[serde(default)]
+    pub leaving: BTreeMap<NodeId, Incarnation>,
 }
 
 /// A replica that its node cannot use (R12, R13).
@@ -216,6 +225,8 @@ pub enum Command {
         agent_addr: String,
         engine_addr: String,
         voter: bool,
+        #[serde(default)]
+        witness: bool,
         nonce: u64,
     },
     /// `node` acts on the voters of this version (or later): its lease counts only acknowledgements of those. Until every
@@ -261,6 +272,28 @@ pub enum Command {
     },
     DeleteResource {
         resource: ResourceId,
+    },
+    /// `node` is to hold a replica too.
+    AddReplica {
+        resource: ResourceId,
+        node: NodeId,
+    },
+    /// `node` is to hold no replica any more.
+    RemoveReplica {
+        resource: ResourceId,
+        node: NodeId,
+    },
+    /// `to` is to hold a replica instead of `from`; the old one goes when the new one is in sync.
+    MoveReplica {
+        resource: ResourceId,
+        from: NodeId,
+        to: NodeId,
+    },
+    /// The new replica is in sync and the old one is not primary: the old one goes.
+    FinishMove {
+        resource: ResourceId,
+        from: NodeId,
+        to: NodeId,
     },
     /// The replica and its files are gone from the node, or never existed.
     ReplicaGone {

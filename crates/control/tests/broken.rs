@@ -1,48 +1,19 @@
 //! Replicas that their nodes cannot use (R12): never promoted, never counted as a member that remains, and said in words.
 
+mod common;
+
+use common::{A, B, R, W as C, apply, cluster, die, members, primary, promote, rejoin};
 use mainstay_control::advice::{Advice, advice};
 use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, Role, ServiceObserved, plan};
-use mainstay_control::state::{
-    Command, Entry, IssChange, Outcome, ResourceSpec, ServicePhase, Settings, Severity, State,
-};
+use mainstay_control::state::{Command, IssChange, Outcome, ResourceSpec, ServicePhase, Severity, State};
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{ConfigVersion, Incarnation, Member, NodeId, ResourceId};
+use mainstay_types::{ConfigVersion, Incarnation, Member, NodeId};
 
-const A: NodeId = NodeId(1);
-const B: NodeId = NodeId(2);
-const C: NodeId = NodeId(3);
-const R: ResourceId = ResourceId(1);
 const REASON: &str = "version table page 3 is damaged";
-
-fn apply(state: &mut State, command: Command) -> Outcome {
-    let outcome = state.apply(Entry { at_ms: 0, command });
-    if let Err(why) = state.check() {
-        panic!("{why}");
-    }
-    outcome
-}
 
 /// Three nodes, the first `replicas` of which hold a replica that is not registered yet.
 fn unready(replicas: u32) -> State {
-    let mut state = State::default();
-    apply(&mut state, Command::InitCluster { id: 9, name: "c".into(), settings: Settings::default() });
-    for (number, name) in (1..).zip(["a", "b", "c"]) {
-        let added = apply(
-            &mut state,
-            Command::AddNode {
-                name: name.into(),
-                agent_addr: format!("{name}:7400"),
-                engine_addr: format!("{name}:7401"),
-                voter: true,
-                nonce: u64::from(number),
-            },
-        );
-        assert!(added.is_ok(), "{added:?}");
-        for node in 1..=number {
-            let voters_version = state.voters_version;
-            apply(&mut state, Command::VotersSeen { node: NodeId(node), voters_version });
-        }
-    }
+    let mut state = cluster();
     let replicas = (1..=replicas).map(NodeId).collect();
     let spec = ResourceSpec { volumes: vec![1 << 20], journal_bytes: 16 << 20, replicas, preferred: vec![A] };
     assert!(apply(&mut state, Command::CreateResource { name: "db".into(), spec }).is_ok());
@@ -67,11 +38,6 @@ fn ready(replicas: u32) -> State {
     state
 }
 
-fn promote(state: &mut State, by: NodeId, to: NodeId) -> Outcome {
-    let expect_version = version(state);
-    apply(state, Command::Promote { resource: R, expect_version, by, to, reason: "test".into() })
-}
-
 fn version(state: &State) -> ConfigVersion {
     state.resources[&R].record.version
 }
@@ -93,24 +59,6 @@ fn broken(state: &mut State, node: NodeId) -> Outcome {
 
 fn opened(state: &mut State, node: NodeId) -> Outcome {
     apply(state, Command::ReplicaOpened { resource: R, node, incarnation: incarnation(node) })
-}
-
-fn die(state: &mut State, node: NodeId) {
-    let generation = state.nodes[&node].generation;
-    assert!(apply(state, Command::NodeDead { node, generation }).is_ok());
-}
-
-fn rejoin(state: &mut State, node: NodeId) {
-    let generation = state.nodes[&node].generation;
-    assert!(apply(state, Command::NodeRejoin { node, generation }).is_ok());
-}
-
-fn members(state: &State) -> Vec<NodeId> {
-    state.resources[&R].record.iss.iter().map(|member| member.node).collect()
-}
-
-fn primary(state: &State) -> Option<NodeId> {
-    state.resources[&R].record.primary
 }
 
 fn advice_about_the_replica(state: &State) -> Advice {

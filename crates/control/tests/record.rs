@@ -1,104 +1,17 @@
 //! The control record: the two-replicas-and-a-witness table, random commands against invariants, and whole nodes that
 //! follow `reconcile::plan` over a simulated engine.
 
+mod common;
+
+use common::*;
 use mainstay_control::advice::Observations;
-use mainstay_control::reconcile::{
-    Action, Observed, ReplicaObserved, Role, ServiceObserved, asks_for_relief, plan,
-};
+use mainstay_control::reconcile::{Action, Observed, Role, ServiceObserved, asks_for_relief, plan};
 use mainstay_control::state::{
-    Command, Entry, IssChange, Outcome, ResourceSpec, ServicePhase, Settings, Severity, State,
+    Command, Entry, IssChange, Outcome, ResourceSpec, ServicePhase, Severity, State,
 };
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{ConfigVersion, Epoch, Incarnation, Member, NodeId, ResourceId};
+use mainstay_types::{ConfigVersion, Epoch, Incarnation, Member, NodeId};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
-
-const A: NodeId = NodeId(1);
-const B: NodeId = NodeId(2);
-const W: NodeId = NodeId(3);
-const R: ResourceId = ResourceId(1);
-
-fn apply(state: &mut State, command: Command) -> Outcome {
-    let outcome = state.apply(Entry { at_ms: 0, command });
-    if let Err(why) = state.check() {
-        panic!("{why}");
-    }
-    outcome
-}
-
-fn cluster() -> State {
-    let mut state = State::default();
-    apply(&mut state, Command::InitCluster { id: 9, name: "c".into(), settings: Settings::default() });
-    for (i, name) in ["a", "b", "w"].into_iter().enumerate() {
-        let added = apply(
-            &mut state,
-            Command::AddNode {
-                name: name.into(),
-                agent_addr: format!("10.0.0.{i}:7400"),
-                engine_addr: format!("10.0.0.{i}:7401"),
-                voter: true,
-                nonce: i as u64,
-            },
-        );
-        assert!(added.is_ok(), "{added:?}");
-        for node in 1..=i as u32 {
-            let voters_version = state.voters_version;
-            apply(&mut state, Command::VotersSeen { node: NodeId(node), voters_version });
-        }
-    }
-    state
-}
-
-fn with_resource() -> State {
-    let mut state = cluster();
-    let spec = ResourceSpec {
-        volumes: vec![1 << 20],
-        journal_bytes: 16 << 20,
-        replicas: vec![A, B],
-        preferred: vec![A],
-    };
-    assert!(apply(&mut state, Command::CreateResource { name: "db".into(), spec }).is_ok());
-    state
-}
-
-fn ready() -> State {
-    let mut state = with_resource();
-    for node in [A, B] {
-        apply(
-            &mut state,
-            Command::ReplicaReady { resource: R, node, incarnation: Incarnation(node.0.into()) },
-        );
-    }
-    assert!(promote(&mut state, A, A).is_ok());
-    state
-}
-
-fn promote(state: &mut State, by: NodeId, to: NodeId) -> Outcome {
-    let expect_version = state.resources[&R].record.version;
-    apply(state, Command::Promote { resource: R, expect_version, by, to, reason: "test".into() })
-}
-
-fn die(state: &mut State, node: NodeId) -> Outcome {
-    let generation = state.nodes[&node].generation;
-    apply(state, Command::NodeDead { node, generation })
-}
-
-fn rejoin(state: &mut State, node: NodeId) {
-    let generation = state.nodes[&node].generation;
-    assert!(apply(state, Command::NodeRejoin { node, generation }).is_ok());
-}
-
-fn members(state: &State) -> Vec<NodeId> {
-    state.resources[&R].record.iss.iter().map(|member| member.node).collect()
-}
-
-fn primary(state: &State) -> Option<NodeId> {
-    state.resources[&R].record.primary
-}
-
-fn db_service() -> ServiceSpec {
-    ServiceSpec::parse("name='db'\nresource='db'\n[mount]\npath='/srv/db'\n").unwrap()
-}
 
 #[test]
 fn a_wish_to_be_relieved_ends_with_the_record_it_was_about() {
@@ -319,6 +232,7 @@ fn a_voter_is_added_only_when_everybody_knows_the_last_one() {
         agent_addr: format!("x{n}"),
         engine_addr: format!("y{n}"),
         voter: true,
+        witness: false,
         nonce: n,
     };
     let added = apply(&mut state, add("d", 10));
@@ -350,7 +264,7 @@ proptest! {
     /// rises by at most one, every change of the record raises the version, a dead node is never made primary, and
     /// nobody becomes primary or stays in sync who was not a member before, unless the primary's Grow says so.
     #[test]
-    fn the_record_keeps_its_invariants(steps in prop::collection::vec((0u8..11, 1u32..4, 1u32..4, 0u64..4), 1..120)) {
+    fn the_record_keeps_its_invariants(steps in prop::collection::vec((0u8..16, 1u32..4, 1u32..4, 0u64..4), 1..120)) {
         let mut state = with_resource();
         for (kind, x, y, back) in steps {
             let (x, y) = (NodeId(x), NodeId(y));
@@ -366,6 +280,11 @@ proptest! {
                 5 | 6 => Command::Promote { resource: R, expect_version: version, by: x, to: y, reason: String::new() },
                 9 => Command::ReplicaBroken { resource: R, version, node: y, incarnation: member.incarnation, reason: String::new() },
                 10 => Command::ReplicaOpened { resource: R, node: y, incarnation: member.incarnation },
+                11 => Command::AddReplica { resource: R, node: y },
+                12 => Command::RemoveReplica { resource: R, node: y },
+                13 => Command::MoveReplica { resource: R, from: x, to: y },
+                14 => Command::FinishMove { resource: R, from: x, to: y },
+                15 => Command::ReplicaGone { resource: R, node: y },
                 7 => Command::StepDown { resource: R, version, node: x, reason: String::new() },
                 _ => Command::ChangeIss { resource: R, version, epoch: before.epoch.next(), change: IssChange::Shrink { remove: member } },
             };
@@ -387,149 +306,15 @@ proptest! {
                 prop_assert!(before.iss_member(after.primary.unwrap()).is_some());
                 prop_assert!(state.resources[&R].broken(after.primary.unwrap()).is_none());
             }
+            if after.iss.len() < before.iss.len() && (11..=15).contains(&kind) && after.epoch.0 > 0 {
+                let whole = |node| state.alive(node) && state.resources[&R].broken(node).is_none();
+                prop_assert!(after.iss.iter().any(|member| whole(member.node)), "R11");
+            }
             let grew = after.iss.iter().any(|member| !before.iss.contains(member));
             let may_grow = kind == 4 || (kind == 2 && before.epoch.0 == 0);
             prop_assert!(!grew || may_grow);
         }
     }
-}
-
-/// Nodes that do what `plan` says over an engine and services that obey at once.
-struct Nodes {
-    state: State,
-    observed: BTreeMap<NodeId, Observed>,
-    up: BTreeMap<NodeId, bool>,
-}
-
-impl Nodes {
-    fn new(state: State) -> Self {
-        let well = Observed { lease_valid: true, engine: true, ..Observed::default() };
-        Self {
-            state,
-            observed: [A, B, W].into_iter().map(|node| (node, well.clone())).collect(),
-            up: [A, B, W].into_iter().map(|node| (node, true)).collect(),
-        }
-    }
-
-    fn settle(&mut self) {
-        for _ in 0..60 {
-            let mut quiet = true;
-            for node in [A, B, W] {
-                if !self.up[&node] {
-                    continue;
-                }
-                for action in plan(node, &self.state, &self.observed[&node]) {
-                    quiet = false;
-                    self.act(node, action);
-                    self.no_two_run();
-                }
-            }
-            if quiet {
-                return;
-            }
-        }
-        panic!("the plans do not come to rest: {:?}", plan(A, &self.state, &self.observed[&A]));
-    }
-
-    fn act(&mut self, node: NodeId, action: Action) {
-        let observed = self.observed.get_mut(&node).unwrap();
-        match action {
-            Action::CreateReplica { resource } => {
-                observed.stored.insert(resource, Incarnation(u64::from(node.0)));
-            }
-            Action::OpenReplica { resource } => {
-                let incarnation = observed.stored[&resource];
-                observed
-                    .replicas
-                    .insert(resource, ReplicaObserved { incarnation, ..ReplicaObserved::default() });
-            }
-            Action::DropReplica { resource } => {
-                observed.stored.remove(&resource);
-                observed.replicas.remove(&resource);
-            }
-            Action::GiveRecord(record) => {
-                let replica = observed.replicas.get_mut(&record.resource).unwrap();
-                replica.version = record.version;
-                let promoted = record.primary == Some(node) && record.epoch > replica.epoch;
-                if promoted {
-                    replica.role = Role::Primary;
-                    replica.devices_ready = true;
-                } else if record.primary != Some(node) {
-                    replica.role = Role::Secondary;
-                }
-                replica.epoch = replica.epoch.max(record.epoch);
-            }
-            Action::Demote { resource } => {
-                let service = observed.services.values().all(|service| service.phase.is_silent());
-                assert!(service, "demoted under a service (R19)");
-                observed.replicas.get_mut(&resource).unwrap().role = Role::Secondary;
-            }
-            Action::StartService { name, epoch, round } => {
-                assert!(observed.lease_valid && observed.replicas[&R].role == Role::Primary);
-                let revision = self.state.services[&name].revision;
-                let phase = ServicePhase::Running;
-                let seen = ServiceObserved { phase, epoch, round, revision, spent_epoch: None };
-                observed.services.insert(name, seen);
-            }
-            Action::StopService { name, .. } => {
-                // Stopping takes a while, and is asked for again meanwhile.
-                let service = observed.services.get_mut(&name).unwrap();
-                service.phase = match service.phase {
-                    ServicePhase::Stopping => ServicePhase::Stopped,
-                    _ => ServicePhase::Stopping,
-                };
-            }
-            Action::KillService { name } => {
-                let service = observed.services.get_mut(&name).unwrap();
-                service.phase = ServicePhase::Stopped;
-                service.spent_epoch = Some(service.epoch);
-            }
-            Action::ForgetService { name } => {
-                observed.services.remove(&name);
-            }
-            Action::Propose(command) => {
-                apply(&mut self.state, command);
-            }
-        }
-    }
-
-    fn runs_on(&self) -> Vec<NodeId> {
-        let runs = |observed: &Observed| observed.services.values().any(|service| !service.phase.is_silent());
-        self.observed.iter().filter(|(_, observed)| runs(observed)).map(|(node, _)| *node).collect()
-    }
-
-    fn no_two_run(&self) {
-        assert!(self.runs_on().len() <= 1, "{:?} (H1)", self.runs_on());
-    }
-
-    /// The node stops; its memory is gone, its disk stays.
-    fn power_cut(&mut self, node: NodeId) {
-        self.up.insert(node, false);
-        let observed = self.observed.get_mut(&node).unwrap();
-        observed.replicas.clear();
-        observed.services.clear();
-    }
-
-    fn engine_restart(&mut self, node: NodeId) {
-        let observed = self.observed.get_mut(&node).unwrap();
-        for replica in observed.replicas.values_mut() {
-            *replica = ReplicaObserved {
-                epoch: replica.epoch,
-                incarnation: replica.incarnation,
-                ..ReplicaObserved::default()
-            };
-        }
-    }
-}
-
-fn running() -> Nodes {
-    let mut nodes = Nodes::new(with_resource());
-    nodes.settle();
-    assert_eq!(primary(&nodes.state), Some(A));
-    apply(&mut nodes.state, Command::ApplyService { spec: db_service() });
-    nodes.settle();
-    assert_eq!(nodes.runs_on(), vec![A]);
-    nodes
 }
 
 #[test]

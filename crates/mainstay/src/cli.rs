@@ -148,6 +148,9 @@ pub enum ClusterCommand {
         /// Address under which other engines reach this node's engine, if it is another one.
         #[arg(long)]
         engine_address: Option<String>,
+        /// The node votes and holds no data; it needs an agent and no engine.
+        #[arg(long)]
+        witness: bool,
     },
     /// Show the cluster and its nodes.
     Status,
@@ -200,6 +203,29 @@ pub enum ResourceCommand {
     List,
     /// Show one resource with its replicas.
     Status { name: String },
+    /// Make a further replica on a node and wait until it is in sync.
+    AddReplica {
+        name: String,
+        node: String,
+        #[command(flatten)]
+        wait: WaitArgs,
+    },
+    /// Remove the replica on a node, with its data, and wait until it is gone.
+    RemoveReplica {
+        name: String,
+        node: String,
+        #[command(flatten)]
+        wait: WaitArgs,
+    },
+    /// Make a replica on another node, and remove this one when that is in sync. A primary hands over first.
+    MoveReplica {
+        name: String,
+        node: String,
+        #[arg(long, value_name = "NODE")]
+        to: String,
+        #[command(flatten)]
+        wait: WaitArgs,
+    },
     /// Compare all replicas at one position of the log. Exits with 5 if they differ.
     Scrub { name: String },
     /// Delete a resource and its data on all nodes.
@@ -212,8 +238,12 @@ pub enum ResourceCommand {
 
 #[derive(Subcommand, Debug)]
 pub enum ServiceCommand {
-    /// Create or change a service from a TOML file; `-` reads standard input.
-    Apply { file: PathBuf },
+    /// Create or change a service from a TOML file and wait until it runs; `-` reads standard input.
+    Apply {
+        file: PathBuf,
+        #[command(flatten)]
+        wait: WaitArgs,
+    },
     /// List the services.
     List,
     /// Show one service.

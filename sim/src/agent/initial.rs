@@ -50,6 +50,7 @@ pub(super) fn add_node(n: u32) -> Command {
         agent_addr: format!("10.1.0.{n}:7400"),
         engine_addr: format!("10.1.0.{n}:7401"),
         voter: true,
+        witness: false,
         nonce: u64::from(n),
     }
 }

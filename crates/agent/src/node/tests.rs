@@ -46,6 +46,7 @@ fn state() -> State {
         agent_addr: "127.0.0.1:1".into(),
         engine_addr: "127.0.0.1:2".into(),
         voter: true,
+        witness: false,
         nonce: 1,
     });
     let spec = ResourceSpec {

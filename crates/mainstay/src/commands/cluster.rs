@@ -13,8 +13,9 @@ pub fn run(command: ClusterCommand, client: &Client, output: Output) -> Outcome<
             let request = ClusterInit { name, node, address, engine_address, lease_ms, heartbeat_ms };
             client.post("/v1/cluster/init", &request)?
         }
-        ClusterCommand::Join { peer, node, address, engine_address } => {
-            client.post("/v1/cluster/join", &ClusterJoin { peer, node, address, engine_address })?
+        ClusterCommand::Join { peer, node, address, engine_address, witness } => {
+            let request = ClusterJoin { peer, node, address, engine_address, witness };
+            client.post("/v1/cluster/join", &request)?
         }
         ClusterCommand::Status => client.get("/v1/cluster")?,
     };
@@ -53,18 +54,21 @@ fn nodes(list: &[NodeView]) -> String {
             (NodeStatus::Alive, false) => "alive, no connection",
             (NodeStatus::Dead, _) => "dead",
         };
-        let role = if node.leader {
-            "leader"
-        } else if node.voter {
-            "voter"
-        } else {
-            ""
+        let role = match (node.leader, node.voter) {
+            (true, _) => "leader",
+            (false, true) => "voter",
+            (false, false) => "",
         };
-        let free = node.pool_free_bytes.map_or("?".into(), size::format);
+        let role = if node.witness { format!("{role}, witness") } else { role.to_owned() };
+        let free = match node.pool_free_bytes {
+            Some(bytes) => size::format(bytes),
+            None if node.witness => String::new(),
+            None => "?".into(),
+        };
         vec![
             node.name.clone(),
             status.into(),
-            role.into(),
+            role,
             free,
             node.agent_address.clone(),
             node.engine_address.clone(),

@@ -6,7 +6,9 @@ use crate::failure::{Failure, Outcome, exit};
 use crate::output::{Output, Progress, table};
 use crate::size;
 use mainstay_api::client::Client;
-use mainstay_api::rest::{Accepted, Health, ResourceCreate, ResourceView, ScrubReport};
+use mainstay_api::rest::{
+    Accepted, Health, PeerView, ReplicaAdd, ReplicaMove, ResourceCreate, ResourceView, ScrubReport,
+};
 
 pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome<u8> {
     match command {
@@ -18,6 +20,41 @@ pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome
         ResourceCommand::Status { name } => {
             let resource: ResourceView = client.get(&path(&name)?)?;
             output.result(&resource, details)?;
+        }
+        ResourceCommand::AddReplica { name, node, wait } => {
+            let path = path(&name)?;
+            let request = ReplicaAdd { node: checked_name(&node)?.to_owned() };
+            let accepted = client.post(&format!("{path}/replicas"), &request)?;
+            let there = |now: &ResourceView| is_in_sync(now, &node);
+            settle(accepted, (&name, &format!("adding a replica on {node}")), wait, client, output, there)?;
+        }
+        ResourceCommand::RemoveReplica { name, node, wait } => {
+            let path = path(&name)?;
+            let accepted = client.delete(&format!("{path}/replicas/{}", checked_name(&node)?))?;
+            let gone = |now: &ResourceView| is_gone(now, &node);
+            settle(
+                accepted,
+                (&name, &format!("removing the replica on {node}")),
+                wait,
+                client,
+                output,
+                gone,
+            )?;
+        }
+        ResourceCommand::MoveReplica { name, node, to, wait } => {
+            let path = path(&name)?;
+            let request = ReplicaMove { to: checked_name(&to)?.to_owned() };
+            let path = format!("{path}/replicas/{}/move", checked_name(&node)?);
+            let accepted = client.post(&path, &request)?;
+            let moved = |now: &ResourceView| is_in_sync(now, &to) && is_gone(now, &node);
+            settle(
+                accepted,
+                (&name, &format!("moving the replica on {node} to {to}")),
+                wait,
+                client,
+                output,
+                moved,
+            )?;
         }
         ResourceCommand::Scrub { name } => return scrub(&name, client, output),
         ResourceCommand::Delete { name, wait } => delete(&name, wait, client, output)?,
@@ -70,6 +107,48 @@ fn delete(name: &str, wait: WaitArgs, client: &Client, output: Output) -> Outcom
         })?;
     }
     output.result(&accepted, |accepted| accepted.message.clone())
+}
+
+fn is_in_sync(resource: &ResourceView, node: &str) -> bool {
+    resource.replicas.iter().any(|replica| replica.node == node && replica.in_sync)
+}
+
+/// What a dead node has goes when it returns; nobody waits for that.
+fn is_gone(resource: &ResourceView, node: &str) -> bool {
+    let kept = resource.replicas.iter().any(|replica| replica.node == node);
+    let leaves = resource.leaving.iter().any(|leaving| leaving.node == node && !leaving.dead);
+    !kept && !leaves
+}
+
+/// Follows a change of the replicas until `done`. `name` and what is going on in words.
+fn settle(
+    accepted: Accepted,
+    (name, doing): (&str, &str),
+    wait: WaitArgs,
+    client: &Client,
+    output: Output,
+    done: impl Fn(&ResourceView) -> bool,
+) -> Outcome<()> {
+    if wait.no_wait {
+        return output.result(&accepted, |accepted| accepted.message.clone());
+    }
+    let path = path(name)?;
+    let mut progress = Progress::new();
+    let what = format!("{doing} of resource {name}");
+    let resource = follow(&what, wait.wait_s, || {
+        let now: ResourceView = client.get(&path)?;
+        progress.show(&format!("{doing}: {}{}", summary(&now), copying(&now)));
+        Ok(done(&now).then_some(now))
+    })?;
+    output.result(&resource, details)
+}
+
+/// How far the primary is with those it fills.
+fn copying(resource: &ResourceView) -> String {
+    let live = resource.replicas.iter().filter_map(|replica| replica.live.as_ref());
+    let peers = live.flat_map(|live| &live.peers);
+    let one = |peer: &PeerView| Some(format!(", {} {} % copied", peer.node, peer.progress_percent?));
+    peers.filter_map(one).collect()
 }
 
 fn scrub(name: &str, client: &Client, output: Output) -> Outcome<u8> {
@@ -178,6 +257,13 @@ fn details(resource: &ResourceView) -> String {
     text += &format!("\n{}", table(&["NODE", "RECORDED", "ROLE", "COMMITTED", "SEEN BY THE PRIMARY"], &rows));
     for device in resource.replicas.iter().filter_map(|r| r.live.as_ref()).flat_map(|live| &live.devices) {
         text += &format!("\nvolume {} is {}", device.volume, device.path);
+    }
+    for one in &resource.moves {
+        text += &format!("\nthe replica on {} goes when that on {} is in sync", one.from, one.to);
+    }
+    for one in &resource.leaving {
+        let when = if one.dead { "when the node returns" } else { "now" };
+        text += &format!("\nthe files of the removed replica on {} go {when}", one.node);
     }
     if let Some(reason) = &resource.failure {
         text += &format!("\nlast failure: {reason}");

@@ -11,10 +11,7 @@ use std::path::Path;
 
 pub fn run(command: ServiceCommand, client: &Client, output: Output) -> Outcome<u8> {
     match command {
-        ServiceCommand::Apply { file } => {
-            let service: ServiceView = client.put("/v1/services", &ServiceApply { toml: read(&file)? })?;
-            output.result(&service, details)?;
-        }
+        ServiceCommand::Apply { file, wait } => apply(&file, wait, client, output)?,
         ServiceCommand::List => {
             let list: Vec<ServiceView> = client.get("/v1/services")?;
             output.result(&list, |list| overview(list))?;
@@ -45,6 +42,25 @@ fn read(file: &Path) -> Outcome<String> {
         Failure::new("service-file-unreadable", message, "Name a TOML file, or `-` for standard input.")
     })?;
     Ok(text)
+}
+
+fn apply(file: &Path, wait: WaitArgs, client: &Client, output: Output) -> Outcome<()> {
+    let mut service: ServiceView = client.put("/v1/services", &ServiceApply { toml: read(file)? })?;
+    if !wait.no_wait {
+        let path = path(&service.name)?;
+        let mut progress = Progress::new();
+        service = follow(&format!("starting service {}", service.name), wait.wait_s, || {
+            let now: ServiceView = client.get(&path)?;
+            progress.show(&summary(&now));
+            if let Some(reason) = now.advice.first() {
+                let remedy = "Mend the cause and apply the service again.";
+                return Err(Failure::new("service-failed", format!("service {} {reason}", now.name), remedy));
+            }
+            let runs = now.current && now.phase == "running" && now.node == now.phase_node;
+            Ok(runs.then_some(now))
+        })?;
+    }
+    output.result(&service, details)
 }
 
 fn relocate(name: &str, to: &str, wait: WaitArgs, client: &Client, output: Output) -> Outcome<()> {

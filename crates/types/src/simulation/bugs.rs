@@ -111,6 +111,10 @@ bugs! {
     OldDeathCounts("R10"),
     /// A read is answered although the lease has ended by the time it completes.
     LeaseNotAsked("R10"),
+    /// A replica that is removed keeps its place in the ISS.
+    RemovedStaysInSync("R9"),
+    /// A replica that moves is removed before the one at the new place is in sync.
+    MoveEndsEarly("R11"),
     /// The last living member leaves the ISS, and nobody can be promoted any more.
     IssEmptied("R11"),
     /// A damaged record that was durable is cut like a torn tail.

@@ -112,6 +112,7 @@ mod tests {
                     status: NodeStatus::Alive,
                     generation: 1,
                     voter: true,
+                    witness: false,
                     voters_seen: 0,
                     nonce: id,
                 };

@@ -1,0 +1,286 @@
+//! Replicas that are added, removed and moved while the resource is used.
+//!
+//! What the operator asked for is `spec.replicas`; what exists is `record.replicas`. A node that is to hold a replica and has
+//! none makes one and reports it ([`Command::ReplicaReady`]); it is empty, and the primary fills it and takes it into the
+//! in-sync set (R9, R16, R4). So adding is one line in the specification. Removing takes the member out of the record in
+//! the same entry: the primary goes on waiting for it until it has learnt that (R3), and what it acknowledged until
+//! then is on the others as well. A move is both: the replica at the old place goes when the new one is in sync. Every step is
+//! an entry of its own, so an interruption at any moment leaves a state from which the nodes go on.
+//!
+//! Per node of a resource, as the state has it:
+//!
+//! | from | command | to |
+//! |---|---|---|
+//! | none | [`Command::AddReplica`] | wanted |
+//! | wanted | [`Command::ReplicaReady`] | registered |
+//! | wanted | [`Command::RemoveReplica`] | none |
+//! | registered | [`Command::RemoveReplica`], unless it is primary or nobody else living has everything (R11) | leaving |
+//! | registered | [`Command::MoveReplica`] | moving; another node becomes wanted |
+//! | moving | [`Command::FinishMove`] when the other is in sync and this is not primary | leaving |
+//! | moving, the other one gone | [`Command::RemoveReplica`] of the other | registered |
+//! | leaving | [`Command::ReplicaGone`] | none |
+//! | none | [`Command::ReplicaReady`] of a disk that was made too late | leaving |
+//!
+//! What is guaranteed, after every command:
+//! - files are dropped only under the incarnation that is leaving: a node that acts on an older state does not drop a
+//!   replica that was made since;
+//! - a member that leaves takes nothing with it: a living whole member of the in-sync set remains (R11);
+//! - who moves away is a member of `spec.replicas`, who comes is another one.
+//!
+//! [`Command::AddReplica`]: crate::state::Command::AddReplica
+//! [`Command::RemoveReplica`]: crate::state::Command::RemoveReplica
+//! [`Command::MoveReplica`]: crate::state::Command::MoveReplica
+//! [`Command::FinishMove`]: crate::state::Command::FinishMove
+//! [`Command::ReplicaReady`]: crate::state::Command::ReplicaReady
+//! [`Command::ReplicaGone`]: crate::state::Command::ReplicaGone
+
+use crate::state::{Outcome, Resource, Severity, State, refused};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{Epoch, Incarnation, NodeId, REPLICAS_MAX, ResourceId, reach};
+
+impl State {
+    pub(crate) fn add_replica(&mut self, at_ms: u64, id: ResourceId, node: NodeId) -> Outcome {
+        let Some(resource) = self.resources.get(&id).filter(|resource| !resource.deleting) else {
+            return unknown_resource(id);
+        };
+        if let Some(refusal) = self.cannot_hold(resource, node) {
+            return refusal;
+        }
+        reach!("control: a replica is added");
+        self.want_replica(id, node);
+        let text = format!("{} is to hold a replica", self.node_name(node));
+        self.note_on(at_ms, id, Severity::Info, text);
+        Outcome::Done
+    }
+
+    pub(crate) fn remove_replica(&mut self, at_ms: u64, id: ResourceId, node: NodeId) -> Outcome {
+        let Some(resource) = self.resources.get(&id).filter(|resource| !resource.deleting) else {
+            return unknown_resource(id);
+        };
+        let name = self.node_name(node);
+        if !resource.spec.replicas.contains(&node) {
+            return refused(
+                "no-replica-here",
+                format!("resource {} has no replica on {name}", resource.name),
+                format!("see `mainstay resource status {}`", resource.name),
+            );
+        }
+        if resource.spec.replicas.len() == 1 {
+            return refused(
+                "last-replica",
+                format!("the replica on {name} is the only one of resource {}", resource.name),
+                "add another one first, or delete the resource",
+            );
+        }
+        if resource.record.primary == Some(node) {
+            reach!("control: the primary's replica is not removed");
+            return refused(
+                "is-primary",
+                format!("{name} is the primary of resource {}", resource.name),
+                "move the service to another node first, or move the replica: `mainstay resource move-replica`",
+            );
+        }
+        if !self.others_have_everything(resource, node) {
+            reach!("control: the last living copy is not removed");
+            return refused(
+                "last-copy",
+                format!("no living node but {name} has every acknowledged write, or even not {name}"),
+                "wait until another replica is in sync, or bring the nodes back that have everything",
+            );
+        }
+        reach!("control: a replica is removed");
+        self.drop_replica(at_ms, id, node);
+        Outcome::Done
+    }
+
+    pub(crate) fn move_replica(&mut self, at_ms: u64, id: ResourceId, from: NodeId, to: NodeId) -> Outcome {
+        let Some(resource) = self.resources.get(&id).filter(|resource| !resource.deleting) else {
+            return unknown_resource(id);
+        };
+        let (from_name, to_name) = (self.node_name(from), self.node_name(to));
+        if resource.moving.get(&from) == Some(&to) {
+            return Outcome::Unchanged;
+        }
+        if !resource.spec.replicas.contains(&from) {
+            return refused(
+                "no-replica-here",
+                format!("resource {} has no replica on {from_name}", resource.name),
+                format!("see `mainstay resource status {}`", resource.name),
+            );
+        }
+        if resource.moving.contains_key(&from) || resource.moving.values().any(|other| *other == from) {
+            return refused(
+                "moving-already",
+                format!("the replica on {from_name} is a part of another move"),
+                "wait for its end, or remove the replica at the new place, which ends it",
+            );
+        }
+        if resource.record.epoch == Epoch(0) {
+            return refused(
+                "not-ready",
+                format!("resource {} was never served", resource.name),
+                "wait until it has a primary",
+            );
+        }
+        if let Some(refusal) = self.cannot_hold(resource, to) {
+            return refusal;
+        }
+        reach!("control: a replica is to move");
+        self.want_replica(id, to);
+        if let Some(resource) = self.resources.get_mut(&id) {
+            resource.moving.insert(from, to);
+        }
+        let text = format!("the replica on {from_name} is to move to {to_name}");
+        self.note_on(at_ms, id, Severity::Info, text);
+        Outcome::Done
+    }
+
+    /// The replica at the new place is in sync: the one at the old place goes.
+    pub(crate) fn finish_move(&mut self, at_ms: u64, id: ResourceId, from: NodeId, to: NodeId) -> Outcome {
+        let Some(resource) = self.resources.get(&id) else { return Outcome::Conflict { record: None } };
+        let due = planted(Bug::MoveEndsEarly) && resource.moving.get(&from) == Some(&to);
+        if !(due || self.move_is_done(resource, from, to)) {
+            reach!("control: the end of a move is based on an older state");
+            return Outcome::Conflict { record: Some(resource.record.clone()) };
+        }
+        reach!("control: a move ends");
+        self.drop_replica(at_ms, id, from);
+        Outcome::Done
+    }
+
+    /// Whether what [`Command::FinishMove`](crate::state::Command::FinishMove) says is so.
+    #[must_use]
+    pub(crate) fn move_is_done(&self, resource: &Resource, from: NodeId, to: NodeId) -> bool {
+        resource.moving.get(&from) == Some(&to)
+            && !resource.deleting
+            && resource.record.primary != Some(from)
+            && resource.record.iss_member(to).is_some()
+            && self.others_have_everything(resource, from)
+    }
+
+    /// A node that is to hold no replica has one: it was made before its node learnt that. It goes, under its own name.
+    pub(crate) fn made_too_late(
+        &mut self,
+        id: ResourceId,
+        node: NodeId,
+        incarnation: Incarnation,
+    ) -> Outcome {
+        let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Conflict { record: None } };
+        if resource.leaving.get(&node) == Some(&incarnation) {
+            return Outcome::Unchanged;
+        }
+        reach!("control: a replica was made too late");
+        resource.leaving.insert(node, incarnation);
+        Outcome::Done
+    }
+
+    /// A replica that was to be removed is gone from its node.
+    pub(crate) fn replica_left(&mut self, at_ms: u64, id: ResourceId, node: NodeId) -> Outcome {
+        let left = self.resources.get_mut(&id).and_then(|resource| resource.leaving.remove(&node));
+        if left.is_none() {
+            return Outcome::Unchanged;
+        }
+        reach!("control: a removed replica is gone");
+        let text = format!("the replica of {} is removed", self.node_name(node));
+        self.note_on(at_ms, id, Severity::Info, text);
+        Outcome::Done
+    }
+
+    /// Why `node` cannot get a replica of `resource`, if it cannot.
+    fn cannot_hold(&self, resource: &Resource, node: NodeId) -> Option<Outcome> {
+        let name = self.node_name(node);
+        let Some(known) = self.nodes.get(&node) else {
+            return Some(refused(
+                "unknown-node",
+                format!("there is no node {name}"),
+                "see `mainstay node list`",
+            ));
+        };
+        if known.witness {
+            return Some(refused(
+                "is-witness",
+                format!("{name} is a witness and holds no data"),
+                "choose another node",
+            ));
+        }
+        if resource.spec.replicas.contains(&node) {
+            let text = format!("resource {} has a replica on {name} already", resource.name);
+            return Some(refused("has-replica", text, "choose another node"));
+        }
+        if resource.leaving.contains_key(&node) {
+            reach!("control: a replica is added where one is still being removed");
+            let text = format!(
+                "an earlier replica of resource {} is still being removed from {name}",
+                resource.name
+            );
+            return Some(refused("being-removed", text, "try again when it is gone"));
+        }
+        if resource.spec.replicas.len() >= REPLICAS_MAX {
+            let text = format!("resource {} has {REPLICAS_MAX} replicas, which is the most", resource.name);
+            return Some(refused("too-many-replicas", text, "remove one first"));
+        }
+        None
+    }
+
+    /// Whether a living whole member of the in-sync set remains without `node` (R11). Before the first write every replica
+    /// has everything.
+    fn others_have_everything(&self, resource: &Resource, node: NodeId) -> bool {
+        let record = &resource.record;
+        record.epoch == Epoch(0)
+            || record.iss.iter().any(|member| member.node != node && self.lives_whole(resource, member.node))
+    }
+
+    fn want_replica(&mut self, id: ResourceId, node: NodeId) {
+        let Some(resource) = self.resources.get_mut(&id) else { return };
+        resource.spec.replicas.push(node);
+        resource.spec.replicas.sort_unstable();
+    }
+
+    /// Takes the replica of `node` out of specification and record; its node removes the files when it learns it. The caller
+    /// has checked that it may go.
+    fn drop_replica(&mut self, at_ms: u64, id: ResourceId, node: NodeId) {
+        let name = self.node_name(node);
+        let Some(resource) = self.resources.get_mut(&id) else { return };
+        resource.spec.replicas.retain(|other| *other != node);
+        resource.spec.preferred.retain(|other| *other != node);
+        resource.moving.retain(|from, to| *from != node && *to != node);
+        if let Some(member) = resource.record.replica(node) {
+            let record = &mut resource.record;
+            record.replicas.retain(|other| other.node != node);
+            if !planted(Bug::RemovedStaysInSync) {
+                record.iss.retain(|other| other.node != node);
+            }
+            record.version = record.version.next();
+            resource.broken.remove(&node);
+            resource.leaving.insert(node, member.incarnation);
+        }
+        self.note_on(at_ms, id, Severity::Warning, format!("the replica of {name} is to be removed"));
+        self.cancel_impossible_moves(at_ms);
+    }
+
+    fn note_on(&mut self, at_ms: u64, id: ResourceId, severity: Severity, text: String) {
+        let Some(resource) = self.resources.get(&id) else { return };
+        let subject = format!("resource {}", resource.name);
+        self.note(at_ms, severity, subject, text);
+    }
+
+    /// For [`State::check`].
+    pub(crate) fn check_replicas(&self, resource: &Resource) -> Result<(), &'static str> {
+        let spec = &resource.spec.replicas;
+        let wanted = |node: &NodeId| spec.contains(node);
+        if !resource.moving.iter().all(|(from, to)| wanted(from) && wanted(to) && from != to) {
+            return Err("a move from or to where no replica is to be");
+        }
+        if !resource.record.replicas.iter().all(|member| wanted(&member.node)) {
+            return Err("a registered replica where none is to be");
+        }
+        if !spec.is_sorted() || spec.is_empty() {
+            return Err("no sorted list of nodes that hold a replica");
+        }
+        Ok(())
+    }
+}
+
+fn unknown_resource(id: ResourceId) -> Outcome {
+    refused("unknown-resource", format!("there is no resource {id}"), "see `mainstay resource list`")
+}

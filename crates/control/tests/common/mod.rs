@@ -1,0 +1,255 @@
+//! What the tests of the record share: a cluster of three, a resource, and nodes that follow their plans.
+
+// Each test uses a part of it.
+#![allow(dead_code)]
+
+use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, Role, ServiceObserved, plan};
+use mainstay_control::state::{
+    Command, Entry, IssChange, Outcome, ResourceSpec, ServicePhase, Settings, State,
+};
+use mainstay_ha::ServiceSpec;
+use mainstay_types::{Incarnation, Member, NodeId, ResourceId};
+use std::collections::BTreeMap;
+
+pub const A: NodeId = NodeId(1);
+pub const B: NodeId = NodeId(2);
+pub const W: NodeId = NodeId(3);
+pub const R: ResourceId = ResourceId(1);
+
+pub fn apply(state: &mut State, command: Command) -> Outcome {
+    let outcome = state.apply(Entry { at_ms: 0, command });
+    if let Err(why) = state.check() {
+        panic!("{why}");
+    }
+    outcome
+}
+
+pub fn cluster() -> State {
+    let mut state = State::default();
+    apply(&mut state, Command::InitCluster { id: 9, name: "c".into(), settings: Settings::default() });
+    for (i, name) in ["a", "b", "w"].into_iter().enumerate() {
+        let added = apply(
+            &mut state,
+            Command::AddNode {
+                name: name.into(),
+                agent_addr: format!("10.0.0.{i}:7400"),
+                engine_addr: format!("10.0.0.{i}:7401"),
+                voter: true,
+                witness: false,
+                nonce: i as u64,
+            },
+        );
+        assert!(added.is_ok(), "{added:?}");
+        for node in 1..=i as u32 {
+            let voters_version = state.voters_version;
+            apply(&mut state, Command::VotersSeen { node: NodeId(node), voters_version });
+        }
+    }
+    state
+}
+
+pub fn with_resource() -> State {
+    let mut state = cluster();
+    let spec = ResourceSpec {
+        volumes: vec![1 << 20],
+        journal_bytes: 16 << 20,
+        replicas: vec![A, B],
+        preferred: vec![A],
+    };
+    assert!(apply(&mut state, Command::CreateResource { name: "db".into(), spec }).is_ok());
+    state
+}
+
+pub fn ready() -> State {
+    let mut state = with_resource();
+    for node in [A, B] {
+        apply(
+            &mut state,
+            Command::ReplicaReady { resource: R, node, incarnation: Incarnation(node.0.into()) },
+        );
+    }
+    assert!(promote(&mut state, A, A).is_ok());
+    state
+}
+
+pub fn promote(state: &mut State, by: NodeId, to: NodeId) -> Outcome {
+    let expect_version = state.resources[&R].record.version;
+    apply(state, Command::Promote { resource: R, expect_version, by, to, reason: "test".into() })
+}
+
+pub fn die(state: &mut State, node: NodeId) -> Outcome {
+    let generation = state.nodes[&node].generation;
+    apply(state, Command::NodeDead { node, generation })
+}
+
+pub fn rejoin(state: &mut State, node: NodeId) {
+    let generation = state.nodes[&node].generation;
+    assert!(apply(state, Command::NodeRejoin { node, generation }).is_ok());
+}
+
+pub fn members(state: &State) -> Vec<NodeId> {
+    state.resources[&R].record.iss.iter().map(|member| member.node).collect()
+}
+
+pub fn primary(state: &State) -> Option<NodeId> {
+    state.resources[&R].record.primary
+}
+
+pub fn db_service() -> ServiceSpec {
+    ServiceSpec::parse("name='db'\nresource='db'\n[mount]\npath='/srv/db'\n").unwrap()
+}
+
+/// Nodes that do what `plan` says over an engine and services that obey at once.
+pub struct Nodes {
+    pub state: State,
+    pub observed: BTreeMap<NodeId, Observed>,
+    pub up: BTreeMap<NodeId, bool>,
+    /// Replicas made so far: each has an incarnation of its own.
+    pub made: u64,
+}
+
+impl Nodes {
+    pub fn new(state: State) -> Self {
+        let well = Observed { lease_valid: true, engine: true, ..Observed::default() };
+        Self {
+            state,
+            observed: [A, B, W].into_iter().map(|node| (node, well.clone())).collect(),
+            up: [A, B, W].into_iter().map(|node| (node, true)).collect(),
+            made: 0,
+        }
+    }
+
+    pub fn settle(&mut self) {
+        for _ in 0..60 {
+            let mut quiet = true;
+            for node in [A, B, W] {
+                if !self.up[&node] {
+                    continue;
+                }
+                for action in plan(node, &self.state, &self.observed[&node]) {
+                    quiet = false;
+                    self.act(node, action);
+                    self.no_two_run();
+                }
+            }
+            if quiet {
+                return;
+            }
+        }
+        panic!("the plans do not come to rest: {:?}", plan(A, &self.state, &self.observed[&A]));
+    }
+
+    pub fn act(&mut self, node: NodeId, action: Action) {
+        let observed = self.observed.get_mut(&node).unwrap();
+        match action {
+            Action::CreateReplica { resource } => {
+                self.made += 1;
+                observed.stored.insert(resource, Incarnation(self.made));
+            }
+            Action::OpenReplica { resource } => {
+                let incarnation = observed.stored[&resource];
+                observed
+                    .replicas
+                    .insert(resource, ReplicaObserved { incarnation, ..ReplicaObserved::default() });
+            }
+            Action::DropReplica { resource } => {
+                let dropped = Member { node, incarnation: observed.stored[&resource] };
+                let registered = self.state.resources.get(&resource).map(|resource| &resource.record);
+                let wanted = registered.is_some_and(|record| record.replicas.contains(&dropped));
+                assert!(!wanted || self.state.resources[&resource].deleting, "dropped what is wanted");
+                observed.stored.remove(&resource);
+                observed.replicas.remove(&resource);
+            }
+            Action::GiveRecord(record) => {
+                let replica = observed.replicas.get_mut(&record.resource).unwrap();
+                replica.version = record.version;
+                let promoted = record.primary == Some(node) && record.epoch > replica.epoch;
+                if promoted {
+                    replica.role = Role::Primary;
+                    replica.devices_ready = true;
+                } else if record.primary != Some(node) {
+                    replica.role = Role::Secondary;
+                }
+                replica.epoch = replica.epoch.max(record.epoch);
+            }
+            Action::Demote { resource } => {
+                let silent = observed.services.values().all(|service| service.phase.is_silent());
+                assert!(silent, "demoted under a service (R19)");
+                observed.replicas.get_mut(&resource).unwrap().role = Role::Secondary;
+            }
+            Action::StartService { name, epoch, round } => {
+                assert!(observed.lease_valid && observed.replicas[&R].role == Role::Primary);
+                let revision = self.state.services[&name].revision;
+                let phase = ServicePhase::Running;
+                let seen = ServiceObserved { phase, epoch, round, revision, spent_epoch: None };
+                observed.services.insert(name, seen);
+            }
+            Action::StopService { name, .. } => {
+                // Stopping takes a while, and is asked for again meanwhile.
+                let service = observed.services.get_mut(&name).unwrap();
+                service.phase = match service.phase {
+                    ServicePhase::Stopping => ServicePhase::Stopped,
+                    _ => ServicePhase::Stopping,
+                };
+            }
+            Action::KillService { name } => {
+                let service = observed.services.get_mut(&name).unwrap();
+                service.phase = ServicePhase::Stopped;
+                service.spent_epoch = Some(service.epoch);
+            }
+            Action::ForgetService { name } => {
+                observed.services.remove(&name);
+            }
+            Action::Propose(command) => {
+                apply(&mut self.state, command);
+            }
+        }
+    }
+
+    pub fn runs_on(&self) -> Vec<NodeId> {
+        let runs = |observed: &Observed| observed.services.values().any(|service| !service.phase.is_silent());
+        self.observed.iter().filter(|(_, observed)| runs(observed)).map(|(node, _)| *node).collect()
+    }
+
+    pub fn no_two_run(&self) {
+        assert!(self.runs_on().len() <= 1, "{:?} (H1)", self.runs_on());
+    }
+
+    /// The node stops; its memory is gone, its disk stays.
+    pub fn power_cut(&mut self, node: NodeId) {
+        self.up.insert(node, false);
+        let observed = self.observed.get_mut(&node).unwrap();
+        observed.replicas.clear();
+        observed.services.clear();
+    }
+
+    /// The primary's engine has filled the replica of `node` and takes it into the in-sync set (R4).
+    pub fn grows(&mut self, node: NodeId) -> Outcome {
+        let record = self.state.resources[&R].record.clone();
+        let add = record.replica(node).expect("a registered replica");
+        let change = IssChange::Grow { add };
+        let (version, epoch) = (record.version, record.epoch);
+        apply(&mut self.state, Command::ChangeIss { resource: R, version, epoch, change })
+    }
+
+    pub fn engine_restart(&mut self, node: NodeId) {
+        let observed = self.observed.get_mut(&node).unwrap();
+        for replica in observed.replicas.values_mut() {
+            *replica = ReplicaObserved {
+                epoch: replica.epoch,
+                incarnation: replica.incarnation,
+                ..ReplicaObserved::default()
+            };
+        }
+    }
+}
+
+pub fn running() -> Nodes {
+    let mut nodes = Nodes::new(with_resource());
+    nodes.settle();
+    assert_eq!(primary(&nodes.state), Some(A));
+    apply(&mut nodes.state, Command::ApplyService { spec: db_service() });
+    nodes.settle();
+    assert_eq!(nodes.runs_on(), vec![A]);
+    nodes
+}
