@@ -52,7 +52,8 @@ fn an_epoch_in_which_a_service_was_silenced_is_not_forgotten_before_a_later_one(
     assert!(!forgets(&state));
     record(&mut state, 2);
     assert!(forgets(&state));
-    apply(&mut state, Command::DeleteService { name: "db".into() });
+    // Not through `apply`: a record that was written by hand is not a valid one.
+    assert!(state.apply(Entry { at_ms: 0, command: Command::DeleteService { name: "db".into() } }).is_ok());
     record(&mut state, 1);
     assert!(forgets(&state), "what is deleted does not start again");
 }

@@ -9,6 +9,7 @@ mod failover;
 mod limits;
 mod partitions;
 mod processes;
+mod replicas;
 mod wrong_input;
 
 use cluster::{Cluster, under_load};
@@ -27,6 +28,9 @@ const UNDER_LOAD: &[(&str, LoadScenario)] = &[
     ("kill_a_secondary", failover::kill_a_secondary),
     ("cut_the_primary_from_one_secondary", partitions::cut_the_primary_from_one_secondary),
     ("kill_the_engine_alone", processes::kill_the_engine_alone),
+    ("remove_and_add_a_replica", replicas::remove_and_add_a_replica),
+    ("two_replicas_and_a_witness", replicas::two_replicas_and_a_witness),
+    ("move_the_replica_of_the_primary", replicas::move_the_replica_of_the_primary),
     ("isolate_the_primary", partitions::isolate_the_primary),
     ("kill_the_primary_that_leads_the_control_plane", failover::kill_the_primary_that_leads),
     ("kill_all_three_and_start_them_again", failover::kill_all_three),
