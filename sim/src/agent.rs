@@ -9,7 +9,7 @@ mod initial;
 mod reconcile;
 mod services;
 
-pub use initial::initial_state;
+pub use initial::{add_node, create_resource, initial_state, service};
 pub use services::SavedService;
 
 use crate::random::Random;

@@ -48,12 +48,13 @@ pub enum Harm {
 #[must_use]
 pub fn harm(fault: DiskFault) -> Harm {
     match fault {
-        DiskFault::Slow { .. } | DiskFault::Stall { .. } => Harm::None,
+        DiskFault::Slow { .. } | DiskFault::Stall { .. } | DiskFault::Late { .. } => Harm::None,
         DiskFault::RotSuperblock { copy } => Harm::Copy(copy),
         DiskFault::WriteError
         | DiskFault::FlushError
         | DiskFault::ReadError
         | DiskFault::Vanish
+        | DiskFault::ReadOnly
         | DiskFault::RotSuperblocks
         | DiskFault::RotJournal { .. }
         | DiskFault::RotVersions { .. }
@@ -158,6 +159,9 @@ fn check_shape(plan: &Plan) -> Result<(), String> {
         {
             return Err(format!("resource {number} has replicas on {:?}", resource.replicas));
         }
+        if resource.late && number + 1 < shape.resources.len() {
+            return Err(format!("resource {number} is made late and is not the last"));
+        }
         if resource.volumes.is_empty() || resource.volumes.contains(&0) || resource.journal_blocks < 8 {
             return Err(format!("resource {number} is too small"));
         }
@@ -182,8 +186,22 @@ fn check_action(plan: &Plan, action: &Action) -> Result<(), String> {
             }
             Ok(())
         }
-        Action::Operator(Operator::Move { resource, .. }) => check_resource(plan, *resource),
+        Action::Operator(operator) => check_operator(plan, operator),
         Action::Fault(fault) => check_fault(plan, fault),
+    }
+}
+
+fn check_operator(plan: &Plan, operator: &Operator) -> Result<(), String> {
+    let Some(resource) = operator.resource() else { return Ok(()) };
+    check_resource(plan, resource)?;
+    let late = plan.shape.resources[resource].late;
+    match operator {
+        Operator::CreateResource { .. } if !late => Err(format!("resource {resource} exists from the start")),
+        // A proposal to make it that is on its way for long would make it again, under another number.
+        Operator::DeleteResource { .. } if late => {
+            Err(format!("resource {resource} is made late and deleted"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -205,7 +223,9 @@ fn check_fault(plan: &Plan, fault: &Fault) -> Result<(), String> {
             }
             Ok(())
         }
-        Fault::Disk { resource, .. } | Fault::Service { resource, .. } => check_resource(plan, *resource),
+        Fault::Disk { resource, .. } | Fault::Service { resource, .. } | Fault::Trap { resource, .. } => {
+            check_resource(plan, *resource)
+        }
         _ => Ok(()),
     }
 }
@@ -253,6 +273,7 @@ impl Fault {
             | Self::CutEngines(a, b)
             | Self::CutOneWay(a, b)
             | Self::SlowLink { a, b, .. }
+            | Self::NarrowLink { a, b, .. }
             | Self::Reset(a, b)
             | Self::CorruptFrame(a, b) => [Some(a), Some(b)],
             Self::PowerCutAll
@@ -260,7 +281,8 @@ impl Fault {
             | Self::Partition(_)
             | Self::Heal
             | Self::LeaderChange
-            | Self::LoseProposals => [None, None],
+            | Self::LoseProposals
+            | Self::Trap { .. } => [None, None],
         }
     }
 

@@ -141,6 +141,8 @@ pub struct Consensus {
     loss_permille: u64,
     /// So many of the next proposals get lost or are late.
     lose: u64,
+    /// The next proposal is on its way for so long, and nobody repeats it.
+    late_us: Option<u64>,
     /// The newest time that was heard of.
     clock_us: u64,
     tally: Tally,
@@ -179,6 +181,7 @@ impl Consensus {
             appended: VecDeque::new(),
             loss_permille: 0,
             lose: 0,
+            late_us: None,
             clock_us: 0,
             tally: Tally::default(),
             deliveries: VecDeque::new(),
@@ -226,6 +229,11 @@ impl Consensus {
         let mut arrives_us = at_us;
         if self.leader() != Some(from) {
             arrives_us += self.random.around(self.latency_us);
+        }
+        if let Some(late_us) = self.late_us.take() {
+            proposal.patience_us = at_us;
+            self.travelling.push((arrives_us + late_us, proposal));
+            return;
         }
         let chosen = self.lose > 0;
         self.lose = self.lose.saturating_sub(1);
@@ -323,6 +331,11 @@ impl Consensus {
                 self.travelling.push((at_us + late_us, proposal));
             }
         }
+    }
+
+    /// F47: the next proposal is on its way for so long, and nobody repeats it.
+    pub fn delay_next(&mut self, late_us: u64) {
+        self.late_us = Some(late_us);
     }
 
     /// F48: the next time that the node lacks something it is given the state whole.

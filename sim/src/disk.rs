@@ -11,7 +11,7 @@
 //! - A read gets what was there when it was submitted or when it finishes.
 //!
 //! What is not simulated: a device whose sectors are larger or smaller than 512 bytes; damage within a sector other than
-//! flipped bits; a full or read-only device (F11, F13); a write of a dead process that is carried out after the next
+//! flipped bits; a device that is full for large writes and not for small ones (F11); a write of a dead process that is carried out after the next
 //! one has started, because the replica's lock forbids it.
 //!
 //! Content that a fault made wrong behind the caller's back is marked until it is written again, see
@@ -27,7 +27,7 @@ pub use media::DiskMedia;
 pub use region::SECTOR_BYTES;
 pub use rot::Record;
 
-use crate::plan::DiskFault;
+use crate::plan::{DiskFault, DiskOp};
 use crate::random::Random;
 use bytes::Bytes;
 use mainstay_store::{Area, IoFailure, IoResult, OpId, Output, SUPERBLOCK_COPIES, Store, StoreConfig};
@@ -99,6 +99,7 @@ pub struct Disk {
     fired: Vec<DiskFault>,
     lying: bool,
     gone: bool,
+    read_only: bool,
 }
 
 #[derive(Debug)]
@@ -165,6 +166,7 @@ impl Disk {
             fired: Vec::new(),
             lying: false,
             gone: false,
+            read_only: false,
         }
     }
 
@@ -252,6 +254,19 @@ impl Disk {
         })
     }
 
+    /// What an operation in flight is for.
+    #[must_use]
+    pub fn kind(&self, ticket: Ticket) -> Option<DiskOp> {
+        let (_, doing) = self.in_flight.iter().rev().find(|(other, _)| *other == ticket)?;
+        Some(match &doing.work {
+            Work::Read { .. } => DiskOp::Read,
+            Work::Flush { .. } => DiskOp::Flush,
+            Work::Write { region: 0, .. } => DiskOp::MetaWrite,
+            Work::Write { region: 1, .. } => DiskOp::JournalWrite,
+            Work::Write { .. } => DiskOp::VolumeWrite,
+        })
+    }
+
     /// Operations between submission and end.
     #[must_use]
     pub fn in_flight(&self) -> usize {
@@ -259,10 +274,14 @@ impl Disk {
     }
 
     fn write(&mut self, region: usize, first: u64, blocks: &Blocks, durable: bool) -> Result<(), IoFailure> {
-        if self.gone || self.hits(DiskFault::WriteError) {
+        if self.gone || self.read_only || self.hits(DiskFault::WriteError) {
             let keep = self.random.below(1001);
             self.write_some(region, first, blocks, keep, true);
-            return Err(failure(if self.gone { "the device is gone" } else { "planted: write error" }));
+            return Err(failure(match (self.gone, self.read_only) {
+                (true, _) => "the device is gone",
+                (_, true) => "no space left, or read-only",
+                _ => "planted: write error",
+            }));
         }
         if durable && self.hits(DiskFault::LostWrite) {
             for block in first..first + blocks.len() {
@@ -332,7 +351,7 @@ impl Disk {
         if self.gone {
             return Err(failure("the device is gone"));
         }
-        if self.hits(DiskFault::FlushError) {
+        if self.read_only || self.hits(DiskFault::FlushError) {
             // F8: some of it is durable, the rest is gone, and another flush would succeed.
             self.cut_region(region);
             return Err(failure("planted: flush error"));
@@ -456,11 +475,11 @@ impl Disk {
 
     /// Does what the fault says, or lets it wait for the operation that it hits ([`Disk::fired`] then tells).
     /// `OldImage` and `Replace` wait for the next power cut or end of the process. False if there is nothing that the
-    /// fault could do: damage to a journal that is empty, or an image that was never kept. `Slow` and `Stall` are not
+    /// fault could do: damage to a journal that is empty, or an image that was never kept. `Slow`, `Stall` and `Late` are not
     /// the disk's business.
     pub fn inject(&mut self, fault: DiskFault) -> bool {
         match fault {
-            DiskFault::Slow { .. } | DiskFault::Stall { .. } => false,
+            DiskFault::Slow { .. } | DiskFault::Stall { .. } | DiskFault::Late { .. } => false,
             DiskFault::OldImage if self.image.is_none() => false,
             DiskFault::WriteError
             | DiskFault::FlushError
@@ -474,6 +493,7 @@ impl Disk {
                 true
             }
             DiskFault::Vanish => !std::mem::replace(&mut self.gone, true),
+            DiskFault::ReadOnly => !std::mem::replace(&mut self.read_only, true),
             DiskFault::LyingFlush => !std::mem::replace(&mut self.lying, true),
             DiskFault::KeepImage => {
                 self.keep_image();
@@ -484,7 +504,7 @@ impl Disk {
                 let copies = 0..SUPERBLOCK_COPIES as u64;
                 copies.filter(|&copy| self.rot(Area::Meta, copy, copy)).count() > 0
             }
-            DiskFault::RotJournal { pick } => self.rot_record(pick, |_| true),
+            DiskFault::RotJournal { pick } => self.rot_record(pick, |_| true, |_| true),
             DiskFault::RotVersions { pick } => self.rot_versions(pick),
             DiskFault::RotVolume { pick } => self.rot_volume(pick, |_, _| true),
         }
@@ -517,15 +537,14 @@ impl Disk {
             *region = Region::new(region.len() * BLOCK_BYTES);
         }
         self.image = None;
-        self.armed.clear();
-        self.lying = false;
-        self.gone = false;
+        self.heal();
     }
 
-    /// No fault is at work any more: a device that has vanished is there again, with what it held, and what waited for
-    /// an operation to hit hits none. Damage stays.
+    /// No fault is at work any more: a device that has vanished is there again, with what it held, and can be written, and what
+    /// waited for an operation to hit hits none. Damage stays.
     pub fn heal(&mut self) {
         self.gone = false;
+        self.read_only = false;
         self.lying = false;
         self.armed.clear();
     }

@@ -7,7 +7,7 @@ use crate::oracle::Oracle;
 use bytes::Bytes;
 use mainstay_codec::{Envelope, Message};
 use mainstay_control::reconcile;
-use mainstay_host::{Answer, AnswerError, Happened, Host, Platform, Seen};
+use mainstay_host::{Answer, AnswerError, Digest, Happened, Host, Platform, Seen};
 use mainstay_replica::{Op, PeerState, Proposal, ReplicaConfig, RequestId, Role};
 use mainstay_store::{Area, Output, Store};
 use mainstay_types::{BLOCK_BYTES, Incarnation, NodeId, ResourceId, Time};
@@ -59,6 +59,16 @@ pub enum Wish {
     Connected {
         lease_until: Time,
         silenced: Time,
+    },
+    /// The replica says what it holds, in short.
+    Digested {
+        resource: ResourceId,
+        incarnation: Incarnation,
+        digest: Digest,
+    },
+    /// The primary holds new writes and everything before them is committed.
+    Paused {
+        resource: ResourceId,
     },
     /// A job of the agent has ended.
     JobDone {
@@ -112,6 +122,10 @@ pub enum EngineIn {
         resource: ResourceId,
         generation: u64,
     },
+    /// An operator compares replicas: the primary is to hold new writes, or to let them go; a replica is to say what it holds.
+    Pause(ResourceId),
+    Resume(ResourceId),
+    Digest(ResourceId),
     /// The agent's connection has come up: tell it everything.
     Agent,
     Tick,
@@ -381,6 +395,16 @@ impl Engine {
                 }
                 self.touched.extend(self.hosts.keys().copied());
             }
+            EngineIn::Pause(resource) => {
+                self.with(now, resource, disks, oracle, |host, _| host.pause(now));
+            }
+            EngineIn::Resume(resource) => {
+                self.with(now, resource, disks, oracle, |host, _| host.resume(now));
+            }
+            EngineIn::Digest(resource) => {
+                // While one is being made nobody waits for another.
+                self.with(now, resource, disks, oracle, |host, shop| host.start_digest(shop).is_ok());
+            }
             EngineIn::Tick => self.tick(now),
         }
         self.pump(now, disks, oracle);
@@ -503,7 +527,12 @@ impl Engine {
             Happened::Failed { reason } => {
                 self.wishes.push(Wish::ToAgent(EngineEvent::Failed { resource, reason }));
             }
-            Happened::Paused { .. } | Happened::Digested(_) => {}
+            Happened::Paused { .. } => self.wishes.push(Wish::Paused { resource }),
+            Happened::Digested(Ok(digest)) => {
+                let incarnation = hosted.host.store().config().incarnation;
+                self.wishes.push(Wish::Digested { resource, incarnation, digest });
+            }
+            Happened::Digested(Err(_)) => {}
         }
     }
 

@@ -15,6 +15,9 @@ pub const SILENCE_US: u64 = 1_000_000;
 pub const RETRY_US_MIN: u64 = 50_000;
 pub const RETRY_US_MAX: u64 = 1_000_000;
 
+/// What goes through a connection in a second, unless a fault says otherwise.
+const BYTES_PER_S: u64 = 1_000_000_000;
+
 /// Who opened a connection, and to whom.
 pub type Pair = (NodeId, NodeId);
 
@@ -122,6 +125,8 @@ pub struct Network {
     engines_cut: BTreeMap<Pair, u64>,
     agents_cut: BTreeSet<Pair>,
     slow: BTreeMap<Pair, u64>,
+    /// Bytes per second, where it is not [`BYTES_PER_S`].
+    narrow: BTreeMap<Pair, u64>,
     /// Directions whose next frame of at least so many bytes will be corrupted.
     pub corrupt_next: BTreeMap<Pair, u64>,
 }
@@ -137,6 +142,7 @@ impl Network {
             engines_cut: BTreeMap::new(),
             agents_cut: BTreeSet::new(),
             slow: BTreeMap::new(),
+            narrow: BTreeMap::new(),
             corrupt_next: BTreeMap::new(),
         }
     }
@@ -164,11 +170,17 @@ impl Network {
         self.slow.insert((b, a), factor);
     }
 
+    pub fn narrow(&mut self, a: NodeId, b: NodeId, bytes_per_s: u64) {
+        self.narrow.insert((a, b), bytes_per_s);
+        self.narrow.insert((b, a), bytes_per_s);
+    }
+
     /// Everything is open again; what was held goes on its way.
     pub fn heal(&mut self, at_us: u64) -> Vec<(Pair, End, Flight)> {
         self.engines_cut.clear();
         self.agents_cut.clear();
         self.slow.clear();
+        self.narrow.clear();
         let mut out = Vec::new();
         let pairs: Vec<Pair> = self.connections.keys().copied().collect();
         for pair in pairs {
@@ -251,11 +263,15 @@ impl Network {
     }
 
     fn launch(&mut self, at_us: u64, pair: Pair, end: End, number: u64, frame: Frame) -> Option<Flight> {
-        // 1 GB/s: a copy of extents takes its time too.
-        let delay = self.delay(end.node(pair), end.other().node(pair)) + frame.len() / 1000;
+        // A copy of extents takes its time too; where little goes through, what comes later waits for what came before.
+        let nodes = (end.node(pair), end.other().node(pair));
+        let narrow = self.narrow.get(&nodes).copied();
+        let sending_us = frame.len() * 1_000_000 / narrow.unwrap_or(BYTES_PER_S).max(1);
+        let delay = self.delay(nodes.0, nodes.1) + sending_us;
         let connection = self.connections.get_mut(&pair)?;
         let side = &mut connection.sides[end.at()];
-        side.floor_us = (at_us + delay).max(side.floor_us + 1);
+        let queued_us = if narrow.is_some() { side.floor_us + sending_us } else { side.floor_us + 1 };
+        side.floor_us = (at_us + delay).max(queued_us);
         Some(Flight { connection: connection.id, number, arrives_us: side.floor_us, frame })
     }
 

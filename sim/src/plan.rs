@@ -57,6 +57,8 @@ pub struct ResourceShape {
     pub memory_blocks: u64,
     /// What a peer may have unacknowledged, in blocks.
     pub window_blocks: u64,
+    /// Made by the operator while the cluster runs ([`Operator::Create`]), not before. Only the last one may be.
+    pub late: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -145,6 +147,12 @@ pub enum Fault {
         b: Target,
         factor: u64,
     },
+    /// F36: so many KiB of the engines' bytes go through between the two in a second, until `Heal`.
+    NarrowLink {
+        a: Target,
+        b: Target,
+        kib_per_s: u64,
+    },
     /// F38: the engines' connection breaks, in the middle of a frame.
     Reset(Target, Target),
     /// F37: one bit of the next frame that the first sends to the second is wrong.
@@ -160,11 +168,72 @@ pub enum Fault {
     LoseProposals,
     /// F48: the node's control state is given to it whole, by a snapshot, the next time it lags.
     Snapshot(Target),
+    /// Something breaks at the next such moment of the resource, after so many others of its kind. What is open for
+    /// a millisecond in a minute is hit by nothing that comes by the clock.
+    Trap {
+        resource: usize,
+        moment: Moment,
+        skip: u64,
+        deed: Deed,
+    },
     Service {
         target: Target,
         resource: usize,
         fault: ServiceFault,
     },
+}
+
+/// When a trap springs. At each there is one who acts and a peer with whom it does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moment {
+    /// The primary proposes to record a member, or to remove one: the peer (R3, R4).
+    Grow,
+    Shrink,
+    /// A node proposes who is to be primary: the peer (R5).
+    Promote,
+    /// The primary proposes to be relieved; it is its own peer.
+    StepDown,
+    /// The primary asks the peer to begin a copy, sends it an extent, says that this was all (R16).
+    CopyBegin,
+    CopyExtent,
+    CopyEnd,
+    /// The primary tells the peer to cut its tail (R7).
+    Cut,
+    /// A replica says to the primary, the peer, that its tail is cut, durably.
+    CutReply,
+}
+
+/// What a trap does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Deed {
+    /// F47: the proposal, if it is one, is under way for so long and nobody repeats it.
+    Late { ms: u64 },
+    /// F46.
+    LeaderChange,
+    /// F21.
+    KillEngine { whom: Side, restart_after_ms: u64 },
+    /// F25.
+    PowerCut { whom: Side, on_after_ms: u64 },
+    /// F38: the connection of both breaks.
+    Reset,
+    /// F14, as [`DiskFault::Late`].
+    LateDisk { whose: Side, what: DiskOp, ms: u64 },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    Actor,
+    Peer,
+}
+
+/// Operations of a disk, by what they are for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DiskOp {
+    Read,
+    JournalWrite,
+    VolumeWrite,
+    MetaWrite,
+    Flush,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -177,12 +246,19 @@ pub enum DiskFault {
     Stall {
         ms: u64,
     },
+    /// F14: the next such operation takes so long, and others overtake it.
+    Late {
+        what: DiskOp,
+        ms: u64,
+    },
     /// F7, F8, F6: the next write, flush or read fails.
     WriteError,
     FlushError,
     ReadError,
-    /// F12, F11: every operation fails from now on.
+    /// F12: every operation fails from now on.
     Vanish,
+    /// F11, F13: every write and flush fails from now on: there is no space, or the disk has become read-only.
+    ReadOnly,
     /// F16: one copy of the superblock is damaged at rest.
     RotSuperblock {
         copy: u64,
@@ -234,5 +310,55 @@ pub enum ServiceFault {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operator {
     /// The service of resource number n is to run on another replica's node; the number chooses which.
-    Move { resource: usize, pick: u64 },
+    Move {
+        resource: usize,
+        pick: u64,
+    },
+    /// The service's specification is applied again, or anew if it was deleted. With `prefer`: it is to run on the node of that
+    /// replica whenever it can, and goes back there.
+    ApplyService {
+        resource: usize,
+        prefer: Option<u64>,
+    },
+    DeleteService {
+        resource: usize,
+    },
+    /// The resource is made; see [`ResourceShape::late`].
+    CreateResource {
+        resource: usize,
+    },
+    /// The resource goes, for good, and its service before it.
+    DeleteResource {
+        resource: usize,
+    },
+    /// The replicas are compared: digests are taken at once, and again while the primary holds new writes for so long.
+    Scrub {
+        resource: usize,
+        hold_ms: u64,
+    },
+    /// A node that has joined long ago says so again.
+    JoinAgain {
+        pick: u64,
+    },
+}
+
+impl Operator {
+    /// The resource that it is about.
+    #[must_use]
+    pub fn resource(&self) -> Option<usize> {
+        let mut copy = *self;
+        copy.resource_mut().copied()
+    }
+
+    pub fn resource_mut(&mut self) -> Option<&mut usize> {
+        match self {
+            Self::Move { resource, .. }
+            | Self::ApplyService { resource, .. }
+            | Self::DeleteService { resource }
+            | Self::CreateResource { resource }
+            | Self::DeleteResource { resource }
+            | Self::Scrub { resource, .. } => Some(resource),
+            Self::JoinAgain { .. } => None,
+        }
+    }
 }

@@ -1,6 +1,8 @@
 //! Plans in words: for the top of an explained run, and for the lines of a trace that say what was done.
 
-use crate::plan::{Action, ClientOp, DiskFault, Fault, Operator, Plan, ServiceFault, Target};
+use crate::plan::{
+    Action, ClientOp, Deed, DiskFault, DiskOp, Fault, Moment, Operator, Plan, ServiceFault, Side, Target,
+};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -88,10 +90,25 @@ fn steps(plan: &Plan, text: &mut String) {
 pub fn action(action: &Action) -> String {
     match action {
         Action::Client { resource, op } => format!("clients of r{resource}: {}", client_op(op)),
-        Action::Operator(Operator::Move { resource, pick }) => {
-            format!("the operator moves s{resource} (choice {pick})")
-        }
+        Action::Operator(operator) => format!("the operator {}", self::operator(operator)),
         Action::Fault(fault) => self::fault(fault),
+    }
+}
+
+fn operator(operator: &Operator) -> String {
+    match *operator {
+        Operator::Move { resource, pick } => format!("moves s{resource} (choice {pick})"),
+        Operator::ApplyService { resource, prefer: None } => format!("applies s{resource} again"),
+        Operator::ApplyService { resource, prefer: Some(pick) } => {
+            format!("applies s{resource}, which is to prefer a node (choice {pick})")
+        }
+        Operator::DeleteService { resource } => format!("deletes s{resource}"),
+        Operator::CreateResource { resource } => format!("makes r{resource}"),
+        Operator::DeleteResource { resource } => format!("deletes r{resource}"),
+        Operator::Scrub { resource, hold_ms } => {
+            format!("compares the replicas of r{resource}, with writes held for {}", length(hold_ms))
+        }
+        Operator::JoinAgain { pick } => format!("has a node join again (choice {pick})"),
     }
 }
 
@@ -170,6 +187,9 @@ pub fn fault(fault: &Fault) -> String {
         Fault::SlowLink { a, b, factor } => {
             format!("everything between {} and {} takes {factor} times longer", target(a), target(b))
         }
+        Fault::NarrowLink { a, b, kib_per_s } => {
+            format!("{kib_per_s} KiB a second go through between {} and {}", target(a), target(b))
+        }
         Fault::Reset(a, b) => format!("the connection of {} and {} breaks", target(a), target(b)),
         Fault::CorruptFrame(a, b) => {
             format!("a bit of the next frame from {} to {} flips", target(a), target(b))
@@ -179,6 +199,14 @@ pub fn fault(fault: &Fault) -> String {
         }
         Fault::LeaderChange => "another node leads the control plane".into(),
         Fault::LoseProposals => "proposals under way to the control plane get lost or stay unknown".into(),
+        Fault::Trap { resource, moment, skip, deed } => {
+            let after = if skip == 0 { String::new() } else { format!(" but {skip}") };
+            format!(
+                "at the next moment{after} when, of r{resource}, {}: {}",
+                self::moment(moment),
+                self::deed(deed)
+            )
+        }
         Fault::Snapshot(at) => format!("{} gets the control plane's state whole", target(at)),
         Fault::Service { target: at, resource, fault } => {
             format!("s{resource} on {}: {}", target(at), service_fault(fault))
@@ -186,8 +214,56 @@ pub fn fault(fault: &Fault) -> String {
     }
 }
 
-fn disk_fault(fault: DiskFault) -> String {
+fn moment(moment: Moment) -> &'static str {
+    match moment {
+        Moment::Grow => "a member is proposed",
+        Moment::Shrink => "the removal of a member is proposed",
+        Moment::Promote => "a primary is proposed",
+        Moment::StepDown => "the primary proposes to be relieved",
+        Moment::CopyBegin => "a copy begins",
+        Moment::CopyExtent => "an extent is sent",
+        Moment::CopyEnd => "the end of a copy is sent",
+        Moment::Cut => "a replica is told to cut its tail",
+        Moment::CutReply => "a replica has cut its tail",
+    }
+}
+
+/// What a trap does.
+#[must_use]
+pub fn deed(deed: Deed) -> String {
+    let side = |side: Side| if side == Side::Actor { "who does so" } else { "its peer" };
+    match deed {
+        Deed::Late { ms } => format!("that comes {} late", length(ms)),
+        Deed::LeaderChange => "another node leads the control plane".into(),
+        Deed::KillEngine { whom, restart_after_ms } => {
+            format!("the engine of {} is killed for {}", side(whom), length(restart_after_ms))
+        }
+        Deed::PowerCut { whom, on_after_ms } => {
+            format!("the power of {} is cut for {}", side(whom), length(on_after_ms))
+        }
+        Deed::Reset => "the connection of both breaks".into(),
+        Deed::LateDisk { whose, what, ms } => {
+            format!("on the disk of {} {}", side(whose), disk_fault(DiskFault::Late { what, ms }))
+        }
+    }
+}
+
+fn disk_op(what: DiskOp) -> &'static str {
+    match what {
+        DiskOp::Read => "read",
+        DiskOp::JournalWrite => "write to the journal",
+        DiskOp::VolumeWrite => "write to a volume",
+        DiskOp::MetaWrite => "write to the meta area",
+        DiskOp::Flush => "flush",
+    }
+}
+
+/// What happens to a disk.
+#[must_use]
+pub fn disk_fault(fault: DiskFault) -> String {
     match fault {
+        DiskFault::Late { what, ms } => format!("the next {} takes {}", disk_op(what), length(ms)),
+        DiskFault::ReadOnly => "every write fails".into(),
         DiskFault::Slow { factor: 1 } => "is as fast as before".into(),
         DiskFault::Slow { factor } => format!("takes {factor} times longer"),
         DiskFault::Stall { ms } => format!("stands still for {}", length(ms)),

@@ -36,6 +36,7 @@ impl Shape {
                 destage_start_blocks: 8,
                 memory_blocks: 16,
                 window_blocks: 32,
+                late: false,
             }],
             clock_ppm: vec![0; nodes as usize],
             lease_ms: 2000,

@@ -7,7 +7,7 @@
 
 use crate::budget;
 use crate::oracle::Violation;
-use crate::plan::{Action, Fault, Operator, Plan, Step, Target};
+use crate::plan::{Action, Fault, Plan, Step, Target};
 use mainstay_types::NodeId;
 
 /// One part in so many of the steps is much.
@@ -214,7 +214,7 @@ fn kind(action: &Action) -> (u8, String) {
         Action::Fault(Fault::Disk { fault, .. }) => (1, name(format!("{fault:?}"))),
         Action::Fault(Fault::Service { .. }) => (2, String::new()),
         Action::Fault(fault) => (3, name(format!("{fault:?}"))),
-        Action::Operator(_) => (4, String::new()),
+        Action::Operator(operator) => (4, name(format!("{operator:?}"))),
     }
 }
 
@@ -277,11 +277,17 @@ fn rename(
     target_of: &dyn Fn(Target) -> Option<Target>,
 ) -> Option<Step> {
     match &mut step.action {
-        Action::Client { resource, .. } | Action::Operator(Operator::Move { resource, .. }) => {
-            *resource = resource_of(*resource)?;
+        Action::Client { resource, .. } => *resource = resource_of(*resource)?,
+        Action::Operator(operator) => {
+            if let Some(resource) = operator.resource_mut() {
+                *resource = resource_of(*resource)?;
+            }
         }
         Action::Fault(fault) => {
-            if let Fault::Disk { resource, .. } | Fault::Service { resource, .. } = fault {
+            if let Fault::Disk { resource, .. }
+            | Fault::Service { resource, .. }
+            | Fault::Trap { resource, .. } = fault
+            {
                 *resource = resource_of(*resource)?;
             }
             for target in fault.targets_mut().into_iter().flatten() {

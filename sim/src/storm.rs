@@ -1,7 +1,10 @@
 //! The kinds of faults that `swarm.rs` puts into a plan, each with what follows from it: power comes back, cuts heal, a
 //! damaged disk is replaced. What is still broken when faults end, the healing mends.
 
-use crate::plan::{DiskFault, Fault, Operator, ServiceFault, Target};
+mod ambush;
+mod operators;
+
+use crate::plan::{DiskFault, Fault, ServiceFault, Target};
 use crate::random::Random;
 use crate::swarm::{Draw, spread};
 use mainstay_types::NodeId;
@@ -10,6 +13,8 @@ use mainstay_types::NodeId;
 pub struct Kind {
     /// Names its random stream: a new name is a new plan for every seed that has this kind.
     pub name: &'static str,
+    /// So many of a thousand runs have it.
+    pub runs: u64,
     /// The mean time between two of them is drawn from here once per run.
     pub gap_ms: (u64, u64),
     pub add: fn(&mut Draw, &mut Random, u64),
@@ -17,43 +22,60 @@ pub struct Kind {
 
 /// Every kind, in an order that does not matter.
 pub const KINDS: &[Kind] = &[
-    Kind { name: "power cut", gap_ms: (2000, 60_000), add: power_cut },
-    Kind { name: "power cut of all", gap_ms: (5000, 60_000), add: power_cut_of_all },
-    Kind { name: "staggered power cut", gap_ms: (8000, 60_000), add: staggered_power_cut },
-    Kind { name: "reboot loop", gap_ms: (8000, 60_000), add: reboot_loop },
-    Kind { name: "engine killed", gap_ms: (1000, 60_000), add: kill_engine },
-    Kind { name: "agent killed", gap_ms: (1000, 60_000), add: kill_agent },
-    Kind { name: "machine paused", gap_ms: (1000, 60_000), add: pause_machine },
-    Kind { name: "engine paused", gap_ms: (1000, 60_000), add: pause_engine },
-    Kind { name: "agent paused", gap_ms: (1000, 60_000), add: pause_agent },
-    Kind { name: "cut", gap_ms: (1000, 60_000), add: cut },
-    Kind { name: "cut of agents", gap_ms: (1000, 60_000), add: cut_agents },
-    Kind { name: "cut of engines", gap_ms: (1000, 60_000), add: cut_engines },
-    Kind { name: "one-way cut", gap_ms: (1000, 60_000), add: cut_one_way },
-    Kind { name: "isolation", gap_ms: (2000, 60_000), add: isolate },
-    Kind { name: "partition", gap_ms: (2000, 60_000), add: partition },
-    Kind { name: "flapping", gap_ms: (4000, 60_000), add: flap },
-    Kind { name: "slow link", gap_ms: (2000, 60_000), add: slow_link },
-    Kind { name: "reset", gap_ms: (200, 30_000), add: reset },
-    Kind { name: "corrupt frame", gap_ms: (200, 30_000), add: corrupt_frame },
-    Kind { name: "slow disk", gap_ms: (1000, 60_000), add: slow_disk },
-    Kind { name: "stalled disk", gap_ms: (500, 60_000), add: stall_disk },
-    Kind { name: "superblock copy rots", gap_ms: (1000, 60_000), add: rot_superblock },
-    Kind { name: "disk error", gap_ms: (2000, 60_000), add: disk_error },
-    Kind { name: "disk vanishes", gap_ms: (8000, 60_000), add: vanish },
-    Kind { name: "disk rots", gap_ms: (4000, 60_000), add: rot },
-    Kind { name: "disk replaced", gap_ms: (8000, 60_000), add: replace },
-    Kind { name: "copies interrupted", gap_ms: (12_000, 60_000), add: interrupt_copies },
-    Kind { name: "disk replaced unseen", gap_ms: (8000, 60_000), add: replace_unseen },
-    Kind { name: "burst", gap_ms: (2000, 30_000), add: burst },
-    Kind { name: "reads across a pause", gap_ms: (4000, 60_000), add: reads_across_a_pause },
-    Kind { name: "slowest clock isolated", gap_ms: (3000, 30_000), add: isolate_slowest },
-    Kind { name: "unguarded end", gap_ms: (3000, 20_000), add: unguarded_end },
-    Kind { name: "leader change", gap_ms: (200, 30_000), add: leader_change },
-    Kind { name: "proposals lost", gap_ms: (200, 30_000), add: lose_proposals },
-    Kind { name: "snapshot", gap_ms: (500, 60_000), add: snapshot },
-    Kind { name: "service fault", gap_ms: (1000, 60_000), add: service_fault },
-    Kind { name: "move", gap_ms: (2000, 60_000), add: move_service },
+    Kind { name: "power cut", runs: 400, gap_ms: (2000, 60_000), add: power_cut },
+    Kind { name: "power cut of all", runs: 400, gap_ms: (5000, 60_000), add: power_cut_of_all },
+    Kind { name: "staggered power cut", runs: 400, gap_ms: (8000, 60_000), add: staggered_power_cut },
+    Kind { name: "reboot loop", runs: 400, gap_ms: (8000, 60_000), add: reboot_loop },
+    Kind { name: "engine killed", runs: 400, gap_ms: (1000, 60_000), add: kill_engine },
+    Kind { name: "agent killed", runs: 400, gap_ms: (1000, 60_000), add: kill_agent },
+    Kind { name: "machine paused", runs: 400, gap_ms: (1000, 60_000), add: pause_machine },
+    Kind { name: "engine paused", runs: 400, gap_ms: (1000, 60_000), add: pause_engine },
+    Kind { name: "agent paused", runs: 400, gap_ms: (1000, 60_000), add: pause_agent },
+    Kind { name: "cut", runs: 400, gap_ms: (1000, 60_000), add: cut },
+    Kind { name: "cut of agents", runs: 400, gap_ms: (1000, 60_000), add: cut_agents },
+    Kind { name: "cut of engines", runs: 400, gap_ms: (1000, 60_000), add: cut_engines },
+    Kind { name: "one-way cut", runs: 400, gap_ms: (1000, 60_000), add: cut_one_way },
+    Kind { name: "isolation", runs: 400, gap_ms: (2000, 60_000), add: isolate },
+    Kind { name: "partition", runs: 400, gap_ms: (2000, 60_000), add: partition },
+    Kind { name: "flapping", runs: 400, gap_ms: (4000, 60_000), add: flap },
+    Kind { name: "slow link", runs: 400, gap_ms: (2000, 60_000), add: slow_link },
+    Kind { name: "reset", runs: 400, gap_ms: (200, 30_000), add: reset },
+    Kind { name: "corrupt frame", runs: 400, gap_ms: (200, 30_000), add: corrupt_frame },
+    Kind { name: "slow disk", runs: 400, gap_ms: (1000, 60_000), add: slow_disk },
+    Kind { name: "stalled disk", runs: 400, gap_ms: (500, 60_000), add: stall_disk },
+    Kind { name: "superblock copy rots", runs: 400, gap_ms: (1000, 60_000), add: rot_superblock },
+    Kind { name: "disk error", runs: 400, gap_ms: (2000, 60_000), add: disk_error },
+    Kind { name: "disk vanishes", runs: 400, gap_ms: (8000, 60_000), add: vanish },
+    Kind { name: "disk rots", runs: 400, gap_ms: (4000, 60_000), add: rot },
+    Kind { name: "disk replaced", runs: 400, gap_ms: (8000, 60_000), add: replace },
+    Kind { name: "copies interrupted", runs: 400, gap_ms: (12_000, 60_000), add: interrupt_copies },
+    Kind { name: "disk replaced unseen", runs: 400, gap_ms: (8000, 60_000), add: replace_unseen },
+    Kind { name: "burst", runs: 400, gap_ms: (2000, 30_000), add: burst },
+    Kind { name: "reads across a pause", runs: 400, gap_ms: (4000, 60_000), add: reads_across_a_pause },
+    Kind { name: "slowest clock isolated", runs: 400, gap_ms: (3000, 30_000), add: isolate_slowest },
+    Kind { name: "unguarded end", runs: 400, gap_ms: (3000, 20_000), add: unguarded_end },
+    Kind { name: "leader change", runs: 400, gap_ms: (200, 30_000), add: leader_change },
+    Kind { name: "proposals lost", runs: 400, gap_ms: (200, 30_000), add: lose_proposals },
+    Kind { name: "snapshot", runs: 400, gap_ms: (500, 60_000), add: snapshot },
+    Kind { name: "service fault", runs: 400, gap_ms: (1000, 60_000), add: service_fault },
+    Kind { name: "move", runs: 400, gap_ms: (2000, 60_000), add: operators::move_service },
+    Kind { name: "disk full", runs: 150, gap_ms: (8000, 60_000), add: disk_full },
+    Kind { name: "narrow link", runs: 250, gap_ms: (2000, 60_000), add: narrow_link },
+    Kind { name: "quorum lost for long", runs: 150, gap_ms: (15_000, 60_000), add: lose_quorum },
+    Kind { name: "absent at first", runs: 100, gap_ms: (30_000, 60_000), add: absent_at_first },
+    Kind { name: "engine restart loop", runs: 100, gap_ms: (20_000, 60_000), add: restart_loop },
+    Kind { name: "late operations", runs: 400, gap_ms: (200, 20_000), add: ambush::late_operations },
+    Kind { name: "join in doubt", runs: 300, gap_ms: (4000, 30_000), add: ambush::join_in_doubt },
+    Kind { name: "change in doubt", runs: 300, gap_ms: (1000, 30_000), add: ambush::change_in_doubt },
+    Kind { name: "copy in disorder", runs: 300, gap_ms: (8000, 40_000), add: ambush::copy_in_disorder },
+    Kind { name: "copy over again", runs: 200, gap_ms: (8000, 40_000), add: ambush::copy_over_again },
+    Kind { name: "cut and gone", runs: 250, gap_ms: (10_000, 40_000), add: ambush::cut_and_gone },
+    Kind { name: "journal fills", runs: 250, gap_ms: (4000, 30_000), add: ambush::journal_fills },
+    Kind { name: "service applied", runs: 200, gap_ms: (5000, 60_000), add: operators::apply_service },
+    Kind { name: "service deleted", runs: 150, gap_ms: (8000, 60_000), add: operators::delete_service },
+    Kind { name: "resource deleted", runs: 150, gap_ms: (10_000, 60_000), add: operators::delete_resource },
+    Kind { name: "replicas compared", runs: 100, gap_ms: (10_000, 60_000), add: operators::scrub },
+    Kind { name: "node joins again", runs: 50, gap_ms: (10_000, 60_000), add: operators::join_again },
 ];
 
 /// Damages all replicas of a resource within a short time, in ways that the store notices.
@@ -294,6 +316,45 @@ fn flap(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
+fn narrow_link(draw: &mut Draw, random: &mut Random, at: u64) {
+    let (a, b) = pair(draw, random);
+    let kib_per_s = spread(random, 16, 16_384);
+    until_healed(draw, random, at, Fault::NarrowLink { a, b, kib_per_s });
+}
+
+/// F50: half of the agents or more, and nobody else, are gone for longer than anything waits.
+fn lose_quorum(draw: &mut Draw, random: &mut Random, at: u64) {
+    let nodes = u64::from(draw.shape.nodes);
+    let first = random.below(nodes);
+    let ms = random.between(10_000, 40_000);
+    for n in 0..nodes.div_ceil(2) {
+        let target = Target::Node(NodeId(1 + ((first + n) % nodes) as u32));
+        draw.fault(
+            at + random.below(500),
+            Fault::KillAgent { target, restart_after_ms: ms + random.below(2000) },
+        );
+    }
+}
+
+/// A machine that is not there when the cluster begins, and comes when it has begun.
+fn absent_at_first(draw: &mut Draw, random: &mut Random, _: u64) {
+    let target = Target::Node(node(draw, random));
+    draw.fault(random.below(200), Fault::PowerCut(target));
+    draw.fault(spread(random, 500, 8000), Fault::PowerOn(target));
+}
+
+/// Epochs and recoveries without number, in a journal that nothing else is written to. Where there are others, each would
+/// take over from the one before.
+fn restart_loop(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = resource(draw, random);
+    let [only] = draw.shape.resources[resource].replicas[..] else { return };
+    let target = Target::Node(NodeId(only));
+    let gap = random.between(200, 700);
+    for n in 0..random.between(20, 50) {
+        draw.fault(at + n * gap, Fault::KillEngine { target, restart_after_ms: 0 });
+    }
+}
+
 fn slow_link(draw: &mut Draw, random: &mut Random, at: u64) {
     let (a, b) = pair(draw, random);
     let factor = spread(random, 2, 1000);
@@ -344,6 +405,14 @@ fn disk_error(draw: &mut Draw, random: &mut Random, at: u64) {
 fn vanish(draw: &mut Draw, random: &mut Random, at: u64) {
     let Some((node, resource)) = victim(draw, random) else { return };
     draw.disk(at, node, resource, DiskFault::Vanish);
+    if random.permille(700) {
+        draw.disk(at + spread(random, 100, 16_000), node, resource, DiskFault::Replace);
+    }
+}
+
+fn disk_full(draw: &mut Draw, random: &mut Random, at: u64) {
+    let Some((node, resource)) = victim(draw, random) else { return };
+    draw.disk(at, node, resource, DiskFault::ReadOnly);
     if random.permille(700) {
         draw.disk(at + spread(random, 100, 16_000), node, resource, DiskFault::Replace);
     }
@@ -478,10 +547,13 @@ fn unguarded_end(draw: &mut Draw, random: &mut Random, at: u64) {
         return;
     }
     let target = Target::Node(NodeId(only));
-    let late = at + random.between(draw.shape.lease_ms / 2, draw.shape.lease_ms);
+    let late = at + random.between(draw.shape.lease_ms / 2, draw.shape.lease_ms * 3 / 4);
     draw.fault(at, Fault::Isolate(target));
-    draw.service(at, target, resource, ServiceFault::KeepAddress);
     draw.fault(late, Fault::KillEngine { target, restart_after_ms: random.between(1000, 4000) });
+    // Again and again, as any undo before the end of the lease uses one up.
+    for n in 0..8 {
+        draw.service(at + draw.shape.lease_ms * (8 + n) / 16, target, resource, ServiceFault::KeepAddress);
+    }
     draw.fault(late + random.between(1000, 6000), Fault::Heal);
 }
 
@@ -519,13 +591,5 @@ fn service_fault(draw: &mut Draw, random: &mut Random, at: u64) {
     let well = at + spread(random, 100, 16_000);
     for node in draw.shape.resources[resource].replicas.clone() {
         draw.service(well, Target::Node(NodeId(node)), resource, ServiceFault::Well);
-    }
-}
-
-fn move_service(draw: &mut Draw, random: &mut Random, at: u64) {
-    let resource = resource(draw, random);
-    if draw.shape.resources[resource].service {
-        let pick = random.below(4);
-        draw.operator(at, Operator::Move { resource, pick });
     }
 }

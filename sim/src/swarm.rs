@@ -91,10 +91,21 @@ impl Draw {
             })
             .collect();
         let mut draw = Self { seed, shape, from_ms, end_ms, victims, steps: Vec::new() };
+        draw.come_late(&mut root.stream("late resource"));
         for resource in 0..draw.shape.resources.len() {
             draw.clients(resource, &mut root.stream(&format!("clients of {resource}")));
         }
         (draw, root.stream("storm"))
+    }
+
+    /// The last of several resources may be made while the others are in use.
+    fn come_late(&mut self, random: &mut Random) {
+        let last = self.shape.resources.len() - 1;
+        if last > 0 && random.permille(200) {
+            self.shape.resources[last].late = true;
+            let at_ms = random.between(500, self.end_ms / 2);
+            self.operator(at_ms, Operator::CreateResource { resource: last });
+        }
     }
 
     /// Adds a step; one that would come after the healing has begun is left out, as healing ends everything.
@@ -149,12 +160,12 @@ impl Draw {
         }
     }
 
-    /// Every kind of fault, each with about four chances in ten.
+    /// Every kind of fault, each in its share of the runs.
     fn storm(&mut self, random: &mut Random) {
         let calm = [1, 2, 4, 10][random.below(4) as usize];
         for kind in storm::KINDS {
             let mut random = random.stream(kind.name);
-            if !random.permille(400) {
+            if !random.permille(kind.runs) {
                 continue;
             }
             let mean = spread(&mut random, kind.gap_ms.0, kind.gap_ms.1) * calm;
@@ -282,7 +293,7 @@ fn resource(random: &mut Random, nodes: u32, replicas: u64) -> ResourceShape {
         })
         .collect();
     let journal_blocks = random.between(32, 96);
-    ResourceShape {
+    let mut shape = ResourceShape {
         replicas: chosen,
         volumes,
         journal_blocks,
@@ -290,7 +301,13 @@ fn resource(random: &mut Random, nodes: u32, replicas: u64) -> ResourceShape {
         destage_start_blocks: spread(random, 1, journal_blocks / 2),
         memory_blocks: spread(random, 2, journal_blocks),
         window_blocks: spread(random, 16, 128),
+        late: false,
+    };
+    // Nothing is kept in memory: whatever is read or destaged comes from the journal.
+    if random.permille(150) {
+        shape.memory_blocks = 0;
     }
+    shape
 }
 
 fn any_block(volumes: &[u64], random: &mut Random) -> (u16, u64) {
@@ -438,6 +455,16 @@ mod tests {
             "LeaderChange",
             "LoseProposals",
             "Snapshot",
+            "Trap",
+            "NarrowLink",
+            "Late",
+            "ReadOnly",
+            "ApplyService",
+            "DeleteService",
+            "CreateResource",
+            "DeleteResource",
+            "Scrub",
+            "JoinAgain",
             "IgnoreStop",
             "Hang",
             "FailStart",

@@ -2,14 +2,17 @@
 //!
 //! The world decides nothing that a core decides. It carries what cores want from one place to another, takes the time
 //! that this takes, and lets the plan interfere. Files: `world/events.rs` (what happens and to whom), `world/wishes.rs`
-//! (what engines and agents want), `world/links.rs` (connections), `world/faults.rs` (the plan), `world/settle.rs`
+//! (what engines and agents want), `world/links.rs` (connections), `world/faults.rs`, `world/traps.rs` and
+//! `world/operator.rs` (the plan), `world/settle.rs`
 //! (healing, convergence, the last look).
 
 mod events;
 mod faults;
 mod inspect;
 mod links;
+mod operator;
 mod settle;
+mod traps;
 mod wishes;
 
 use crate::agent::{self, Agent, Durable};
@@ -19,15 +22,17 @@ use crate::disk::{Disk, Ticket};
 use crate::engine::{Device, Engine, EngineIn};
 use crate::network::{End, Flight, Network, Pair};
 use crate::oracle::{Oracle, Violation};
-use crate::plan::{Plan, ResourceShape};
+use crate::plan::{Deed, DiskOp, Plan, ResourceShape};
 use crate::random::Random;
 use crate::service::Services;
 use crate::trace::{Part, Trace};
 use crate::words;
 use mainstay_control::State;
-use mainstay_types::{Incarnation, NodeId, ResourceId, Time};
+use mainstay_types::{Incarnation, Index, NodeId, ResourceId, Time};
+use operator::Wanted;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use traps::Trap;
 
 /// What will happen.
 pub(crate) enum What {
@@ -112,6 +117,16 @@ pub(crate) enum What {
     },
     PowerOn {
         node: NodeId,
+    },
+    /// The operator sees to what it asked of this resource.
+    Operator {
+        resource: usize,
+    },
+    /// What a trap does, to the one who acted and to the peer.
+    Deed {
+        resource: ResourceId,
+        sides: (NodeId, NodeId),
+        deed: Deed,
     },
     ResumeEngine {
         node: NodeId,
@@ -207,6 +222,8 @@ pub(crate) struct Machine {
     /// What is on them.
     pub(crate) formatted: BTreeMap<ResourceId, Incarnation>,
     pub(crate) paces: BTreeMap<ResourceId, Pace>,
+    /// Operations that will take so many milliseconds, the next of its kind each.
+    pub(crate) late: Vec<(ResourceId, DiskOp, u64)>,
     /// Replicas that could not be recovered, and why.
     pub(crate) broken: BTreeMap<ResourceId, String>,
     /// Replicas whose disk was damaged, by incarnation, and that are not whole again with a new disk.
@@ -253,6 +270,12 @@ pub struct World {
     pub(crate) disk_times: Random,
     pub(crate) sessions: Random,
     pub(crate) inspections: Random,
+    /// Set, and not sprung yet.
+    traps: Vec<Trap>,
+    /// What the operator asked for, by resource.
+    wanted: Vec<Wanted>,
+    /// The first digest of each resource, by position, and whose it is.
+    digests: BTreeMap<(ResourceId, Index), (NodeId, Vec<u64>)>,
     /// A second of true time, and what has happened in it.
     busy: (u64, u64),
     /// Faults have stopped.
@@ -287,8 +310,8 @@ impl World {
             Consensus::new(nodes.clone(), plan.shape.latency_us, state.clone(), root.stream("consensus"));
         consensus.set_loss(plan.shape.proposal_loss);
         let mut oracle = Oracle::new();
-        for resource in state.resources.values() {
-            oracle.add_resource(resource.id, &plan.shape.resources[resource.id.0 as usize - 1].volumes);
+        for (number, resource) in plan.shape.resources.iter().enumerate() {
+            oracle.add_resource(resource_id(number), &resource.volumes);
         }
         let machines = nodes
             .iter()
@@ -309,6 +332,7 @@ impl World {
                     disks: BTreeMap::new(),
                     formatted: BTreeMap::new(),
                     paces: BTreeMap::new(),
+                    late: Vec::new(),
                     broken: BTreeMap::new(),
                     damaged: BTreeMap::new(),
                     services: Services::new(*node, stream.stream("services")),
@@ -339,6 +363,9 @@ impl World {
             disk_times: root.stream("disk times"),
             sessions: root.stream("sessions"),
             inspections: root.stream("inspections"),
+            traps: Vec::new(),
+            wanted: Wanted::of(&plan.shape),
+            digests: BTreeMap::new(),
             busy: (0, 0),
             healed: false,
             quiet: false,

@@ -1,6 +1,6 @@
 //! The state that a simulated cluster starts with.
 
-use crate::plan::Shape;
+use crate::plan::{ResourceShape, Shape};
 use mainstay_control::State;
 use mainstay_control::state::{Command, Entry, ResourceSpec, Settings};
 use mainstay_ha::{Mount, Policy, Process, ServiceSpec, Vip};
@@ -15,36 +15,52 @@ use std::collections::BTreeMap;
 #[must_use]
 pub fn initial_state(shape: &Shape) -> State {
     let mut state = State::default();
-    let mut apply = |command: Command| {
-        let outcome = state.apply(Entry { at_ms: 0, command: command.clone() });
-        assert!(outcome.is_ok(), "{command:?}: {outcome:?}");
-    };
     let settings =
         Settings { lease_ms: shape.lease_ms, heartbeat_ms: shape.heartbeat_ms, margin_ms: shape.margin_ms };
-    apply(Command::InitCluster { id: 1, name: "sim".into(), settings });
+    apply(&mut state, Command::InitCluster { id: 1, name: "sim".into(), settings });
     for n in 1..=shape.nodes {
-        apply(add_node(n));
+        apply(&mut state, add_node(n));
+        if n < shape.nodes {
+            // The next voter asks too early.
+            let early = state.apply(Entry { at_ms: 0, command: add_node(n + 1) });
+            assert!(!early.is_ok(), "two changes of the voters at once");
+        }
         for seen_by in 1..=n {
-            apply(Command::VotersSeen { node: NodeId(seen_by), voters_version: u64::from(n) });
+            apply(&mut state, Command::VotersSeen { node: NodeId(seen_by), voters_version: u64::from(n) });
         }
     }
     for (n, resource) in shape.resources.iter().enumerate() {
-        let spec = ResourceSpec {
-            volumes: resource.volumes.iter().map(|blocks| blocks * BLOCK_BYTES).collect(),
-            journal_bytes: JOURNAL_BYTES_MIN,
-            replicas: resource.replicas.iter().copied().map(NodeId).collect(),
-            preferred: Vec::new(),
-        };
-        apply(Command::CreateResource { name: format!("r{n}"), spec });
+        if resource.late {
+            continue;
+        }
+        apply(&mut state, create_resource(n, resource));
         if resource.service {
-            apply(Command::ApplyService { spec: service(n) });
+            apply(&mut state, Command::ApplyService { spec: service(n, None) });
         }
     }
     state
 }
 
+/// # Panics
+/// When the control plane refuses it.
+fn apply(state: &mut State, command: Command) {
+    let outcome = state.apply(Entry { at_ms: 0, command: command.clone() });
+    assert!(outcome.is_ok(), "{command:?}: {outcome:?}");
+}
+
+/// Makes resource number `n`.
+pub fn create_resource(n: usize, shape: &ResourceShape) -> Command {
+    let spec = ResourceSpec {
+        volumes: shape.volumes.iter().map(|blocks| blocks * BLOCK_BYTES).collect(),
+        journal_bytes: JOURNAL_BYTES_MIN,
+        replicas: shape.replicas.iter().copied().map(NodeId).collect(),
+        preferred: Vec::new(),
+    };
+    Command::CreateResource { name: format!("r{n}"), spec }
+}
+
 /// Adds node number `n`, counted from 1, as a voter.
-pub(super) fn add_node(n: u32) -> Command {
+pub fn add_node(n: u32) -> Command {
     Command::AddNode {
         name: format!("n{n}"),
         agent_addr: format!("10.1.0.{n}:7400"),
@@ -56,8 +72,9 @@ pub(super) fn add_node(n: u32) -> Command {
 }
 
 /// A mount, a process and an address on resource number `n`. Its patience is short, so that a run of a minute sees the ends
-/// of it.
-fn service(n: usize) -> ServiceSpec {
+/// of it. `preferred`: the node where it is to run whenever it can.
+#[must_use]
+pub fn service(n: usize, preferred: Option<u32>) -> ServiceSpec {
     let name = format!("s{n}");
     ServiceSpec {
         resource: format!("r{n}"),
@@ -80,7 +97,13 @@ fn service(n: usize) -> ServiceSpec {
             ready: None,
         }],
         vip: Some(Vip { address: format!("10.2.0.{}/24", n + 1), interface: None }),
-        policy: Policy { restart_limit: 2, window_s: 60, ..Policy::default() },
+        policy: Policy {
+            restart_limit: 2,
+            window_s: 60,
+            failback: preferred.is_some(),
+            preferred: preferred.map(|node| format!("n{node}")),
+            ..Policy::default()
+        },
         name,
     }
 }

@@ -74,6 +74,7 @@ fn shape(service: bool) -> Shape {
             destage_start_blocks: 8,
             memory_blocks: 8,
             window_blocks: 8,
+            late: false,
         }],
         clock_ppm: vec![0; 3],
         lease_ms: LEASE_MS,

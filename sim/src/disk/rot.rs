@@ -37,21 +37,30 @@ impl Disk {
         blocks.filter_map(|(block, content)| record(block as u64 * BLOCK_BYTES, content)).collect()
     }
 
-    /// F5: flips a bit that matters in a record that is `needed`. False if there is none.
-    pub fn rot_record(&mut self, pick: u64, needed: impl Fn(&Record) -> bool) -> bool {
+    /// F5: flips a bit that matters in a record that `may` rot; mostly in one that is `live`, if there is one: a read or
+    /// the next start will come across it. False if there is none at all.
+    pub fn rot_record(
+        &mut self,
+        pick: u64,
+        may: impl Fn(&Record) -> bool,
+        live: impl Fn(&Record) -> bool,
+    ) -> bool {
         let mut random = Random::new(pick);
         let mut records = self.records();
-        records.retain(needed);
+        records.retain(may);
+        if random.permille(750) && records.iter().any(&live) {
+            records.retain(live);
+        }
         let Some(record) = random.pick(&records) else { return false };
         let header_len = {
             let block = self.regions[1].now[(record.offset / BLOCK_BYTES) as usize].slice();
             BatchHead::decode(block).map_or(HEADER_BLOCK_BYTES, |head| head.header_len())
         };
-        let skip = match random.below(3) {
-            0 if record.len > HEADER_BLOCK_BYTES as u64 => {
+        let skip = match random.below(4) {
+            0 | 1 if record.len > HEADER_BLOCK_BYTES as u64 => {
                 random.between(HEADER_BLOCK_BYTES as u64, record.len - 1)
             }
-            1 => LOCAL_OFFSET as u64 + random.below(LOCAL_BYTES as u64),
+            2 => LOCAL_OFFSET as u64 + random.below(LOCAL_BYTES as u64),
             _ => random.below(header_len as u64),
         };
         let (at, bit) = (record.offset + skip, random.below(8) as u8);

@@ -48,6 +48,8 @@ impl World {
             What::StartEngine { node } => self.start_engine(node),
             What::StartAgent { node } => self.start_agent(node),
             What::PowerOn { node } => self.power_on(node),
+            What::Operator { resource } => self.operate(resource),
+            What::Deed { resource, sides, deed } => self.do_deed(resource, sides, deed),
             What::ResumeEngine { node, until_us } => self.resume_engine(node, until_us),
             What::ResumeAgent { node, until_us } => self.resume_agent(node, until_us),
         }

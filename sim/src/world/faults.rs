@@ -5,11 +5,12 @@
 
 use super::{What, World, resource_id};
 use crate::budget::{Harm, harm};
-use crate::plan::{Action, DiskFault, Fault, Operator, ServiceFault, Target};
+use crate::plan::{Action, DiskFault, Fault, ServiceFault, Target};
 use crate::trace::Part;
 use crate::words;
-use mainstay_control::state::Command;
-use mainstay_types::{NodeId, ResourceId};
+use mainstay_codec::Superblock;
+use mainstay_store::{Area, SUPERBLOCK_COPIES};
+use mainstay_types::{Index, NodeId, ResourceId};
 
 impl World {
     pub(crate) fn act(&mut self, action: Action) {
@@ -22,7 +23,7 @@ impl World {
             // Faults have stopped.
             Action::Fault(_) if self.healed => {}
             Action::Fault(fault) => self.fault(fault),
-            Action::Operator(Operator::Move { resource, pick }) => self.move_service(resource, pick),
+            Action::Operator(operator) => self.operator(operator),
         }
     }
 
@@ -134,11 +135,14 @@ impl World {
                     self.service_fault(node, resource_id(resource), fault);
                 }
             }
+            Fault::Trap { resource, moment, skip, deed } => {
+                self.set_trap(resource_id(resource), moment, skip, deed)
+            }
             fault => self.network_fault(fault),
         }
     }
 
-    fn all_nodes(&self) -> Vec<NodeId> {
+    pub(super) fn all_nodes(&self) -> Vec<NodeId> {
         self.machines.keys().copied().collect()
     }
 
@@ -221,6 +225,15 @@ impl World {
                     self.network.slow(a, b, factor);
                 }
             }
+            Fault::NarrowLink { a, b, kib_per_s } => {
+                if let Some((a, b)) = self.both(a, b) {
+                    self.trace.count("F36 narrow link");
+                    self.note(None, Part::Fault, &[19, u64::from(a.0), u64::from(b.0), kib_per_s], || {
+                        format!("{kib_per_s} KiB a second go through between {a} and {b}")
+                    });
+                    self.network.narrow(a, b, kib_per_s * 1024);
+                }
+            }
             Fault::Reset(a, b) => {
                 if let Some(pair) = self.both(a, b) {
                     self.trace.count("F38 connection reset");
@@ -282,6 +295,14 @@ impl World {
                 self.machine(node).paces.entry(resource).or_default().stalled_until_us = until;
                 return;
             }
+            DiskFault::Late { what, ms } => {
+                self.trace.count("F14 late operation");
+                self.note(Some(node), Part::Fault, &[34, resource.0, ms], || {
+                    format!("disk of {}: {}", words::resource(resource), crate::prose::disk_fault(fault))
+                });
+                self.machine(node).late.push((resource, what, ms));
+                return;
+            }
             _ => {}
         }
         let harmless = matches!(fault, DiskFault::RotSuperblock { .. } | DiskFault::KeepImage);
@@ -293,13 +314,16 @@ impl World {
             return self.replace_disk(node, resource);
         }
         let placements = self.journal_placements(node, resource);
+        let checkpoint = self.checkpoint(node, resource);
         let machine = self.machine(node);
         let Some(disk) = machine.disks.get_mut(&resource) else { return };
         let done = match fault {
             // Only a record with a successor: the last one looks torn, which no replica can tell from a crash.
-            DiskFault::RotJournal { pick } => {
-                disk.rot_record(pick, |record| placements.contains(&(record.offset, record.len)))
-            }
+            DiskFault::RotJournal { pick } => disk.rot_record(
+                pick,
+                |record| placements.contains(&(record.offset, record.len)),
+                |record| record.last > checkpoint,
+            ),
             fault => disk.inject(fault),
         };
         if !done {
@@ -329,6 +353,16 @@ impl World {
         engine.hosts.get(&resource).map(|hosted| hosted.needed_in_journal()).unwrap_or_default()
     }
 
+    /// What the journal was trimmed to.
+    fn checkpoint(&self, node: NodeId, resource: ResourceId) -> Index {
+        let copies =
+            self.machines[&node].disks.get(&resource).into_iter().flat_map(|disk| {
+                (0..SUPERBLOCK_COPIES as u64).filter_map(|copy| disk.peek(Area::Meta, copy))
+            });
+        let superblocks = copies.filter_map(|bytes| Superblock::decode(bytes).ok());
+        superblocks.map(|superblock| superblock.checkpoint.at.index).max().unwrap_or_default()
+    }
+
     /// R9: the machine is stopped, gets an empty disk for this resource, and is started again.
     pub(super) fn replace_disk(&mut self, node: NodeId, resource: ResourceId) {
         self.trace.count("R9 disk replaced");
@@ -341,6 +375,7 @@ impl World {
         machine.disks.remove(&resource);
         machine.formatted.remove(&resource);
         machine.paces.remove(&resource);
+        machine.late.retain(|(of, ..)| *of != resource);
         machine.broken.remove(&resource);
         machine.durable.disk_lost(resource);
         self.oracle.wiped(resource, node);
@@ -367,28 +402,14 @@ impl World {
             self.process_exited(node, boot, name);
         }
     }
-
-    fn move_service(&mut self, resource: usize, pick: u64) {
-        let Some(shape) = self.plan.shape.resources.get(resource) else { return };
-        if !shape.service {
-            return;
-        }
-        let to = NodeId(shape.replicas[pick as usize % shape.replicas.len()]);
-        let by = self.all_nodes()[0];
-        let command = Command::MoveService { name: Self::service_name(resource_id(resource)), to };
-        self.trace.count("operator moves a service");
-        self.note(None, Part::Control, &[50, resource as u64], || {
-            format!("operator moves s{resource} to {to}")
-        });
-        let links = super::Links { machines: &self.machines, network: &self.network };
-        self.consensus.submit(self.now_us, by, command, &links);
-        self.deliver_consensus();
-    }
 }
 
 fn disk_words(fault: DiskFault) -> (&'static str, &'static str) {
     match fault {
-        DiskFault::Slow { .. } | DiskFault::Stall { .. } => ("F14 slow disk", "slow"),
+        DiskFault::Slow { .. } | DiskFault::Stall { .. } | DiskFault::Late { .. } => {
+            ("F14 slow disk", "slow")
+        }
+        DiskFault::ReadOnly => ("F11 disk full or read-only", "every write fails"),
         DiskFault::WriteError => ("F7 write error", "the next write fails"),
         DiskFault::FlushError => ("F8 flush error", "the next flush fails"),
         DiskFault::ReadError => ("F6 read error", "the next read fails"),

@@ -62,6 +62,7 @@ impl World {
             let text = words::message(to, envelope);
             self.trace.remark(self.now_us, Some(from), Part::Message, text);
         }
+        self.spring_at_message(from, to, envelope);
         let (pair, end) = if answer { ((to, from), End::Acceptor) } else { ((from, to), End::Initiator) };
         if let Some(flight) = self.network.send(self.now_us, pair, end, Frame::encode(envelope)) {
             self.at(flight.arrives_us, What::Frame { pair, sender: end, flight });

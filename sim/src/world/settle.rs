@@ -1,6 +1,7 @@
 //! The end of a run: faults stop, everything heals, and the cluster must come to rest in bounded time (L1 to L7). Then
 //! everything is looked at once more.
 
+use super::operator::Unfinished;
 use super::{World, resource_id};
 use crate::plan::{ClientOp, DiskFault, ServiceFault};
 use crate::trace::Part;
@@ -29,6 +30,7 @@ impl World {
         (shape.datagram_loss, shape.datagram_duplicate, shape.datagram_late) = (0, 0, 0);
         self.note(None, Part::Fault, &[60], || "faults stop, everything is healed".into());
         self.heal_network();
+        self.traps.clear();
         for node in self.machines.keys().copied().collect::<Vec<_>>() {
             let machine = self.machine(node);
             let (engine, agent) =
@@ -43,6 +45,7 @@ impl World {
             for pace in machine.paces.values_mut() {
                 *pace = super::Pace::default();
             }
+            machine.late.clear();
             for disk in machine.disks.values_mut() {
                 disk.heal();
             }
@@ -96,6 +99,9 @@ impl World {
             }
         }
         self.client_touches_all();
+        for resource in 0..self.plan.shape.resources.len() {
+            self.operate_once(resource);
+        }
     }
 
     fn others_whole(&self, node: NodeId, resource: ResourceId) -> bool {
@@ -147,6 +153,11 @@ impl World {
         for number in 0..self.plan.shape.resources.len() {
             let id = resource_id(number);
             let name = format!("r{number}");
+            match self.unfinished(number) {
+                Unfinished::No => {}
+                Unfinished::Gone => continue,
+                Unfinished::Yes(text) => return Some(("L1", text)),
+            }
             let Some(known) = self.state().resources.get(&id) else {
                 return Some(("L1", format!("{name} does not exist")));
             };
@@ -204,7 +215,7 @@ impl World {
                     ),
                 ));
             }
-            if shape.service {
+            if shape.service && self.wants_service(number) {
                 let name = Self::service_name(id);
                 let Some(service) = self.state().services.get(&name) else {
                     return Some(("L7", format!("{name} is unknown")));

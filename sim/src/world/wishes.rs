@@ -37,7 +37,7 @@ impl World {
         let boot = self.machines[&node].engine_process.boot;
         match wish {
             Wish::Disk { resource, ticket } => {
-                let delay = self.disk_delay(node, resource);
+                let delay = self.disk_delay(node, resource, ticket);
                 self.after(delay, What::DiskDone { node, resource, boot, ticket });
             }
             Wish::Send { to, answer, envelope } => self.send(node, to, answer, &envelope),
@@ -107,10 +107,21 @@ impl World {
                     self.inspect(node, resource, false);
                 }
             }
+            Wish::Digested { resource, incarnation, digest } => {
+                self.digested(node, resource, incarnation, digest);
+            }
+            Wish::Paused { resource } => {
+                self.note(Some(node), Part::Engine, &[11, resource.0], || {
+                    format!("{} holds new writes", Self::resource_name(resource))
+                });
+            }
             Wish::JobDone { resource, job } => {
                 let agent_boot = self.machines[&node].agent_process.boot;
                 if job == "drop" {
-                    self.machine(node).disks.remove(&resource);
+                    let machine = self.machine(node);
+                    machine.disks.remove(&resource);
+                    machine.formatted.remove(&resource);
+                    machine.broken.remove(&resource);
                 }
                 let result = Ok(JobReply::Done);
                 self.socket_to_agent(node, agent_boot, agent::In::JobDone { resource, job, result });
@@ -140,7 +151,7 @@ impl World {
         }
     }
 
-    fn disk_delay(&mut self, node: NodeId, resource: ResourceId) -> u64 {
+    fn disk_delay(&mut self, node: NodeId, resource: ResourceId, ticket: Ticket) -> u64 {
         let mean = self.plan.shape.disk_us;
         let pace = self.machines[&node].paces.get(&resource).copied().unwrap_or_default();
         let mut delay = self.disk_times.around(mean) * pace.factor;
@@ -148,7 +159,15 @@ impl World {
         if self.disk_times.permille(5) {
             delay *= self.disk_times.between(2, 64);
         }
-        delay.min(OPERATION_US_MAX).max(pace.stalled_until_us.saturating_sub(self.now_us))
+        delay = delay.min(OPERATION_US_MAX).max(pace.stalled_until_us.saturating_sub(self.now_us));
+        let machine = self.machine(node);
+        if !machine.late.is_empty()
+            && let Some(kind) = machine.disks.get(&resource).and_then(|disk| disk.kind(ticket))
+            && let Some(at) = machine.late.iter().position(|(of, what, _)| (*of, *what) == (resource, kind))
+        {
+            delay += machine.late.remove(at).2 * 1000;
+        }
+        delay
     }
 
     pub(super) fn disk_done(&mut self, node: NodeId, resource: ResourceId, boot: u64, ticket: Ticket) {
@@ -177,6 +196,7 @@ impl World {
             Out::Submit(command) => {
                 self.note(Some(node), Part::Agent, &[3], || format!("asks to {}", words::command(&command)));
                 self.judge_command(node, &command);
+                self.spring_at_proposal(&command);
                 let links = super::Links { machines: &self.machines, network: &self.network };
                 self.consensus.submit(self.now_us, node, command, &links);
                 self.deliver_consensus();

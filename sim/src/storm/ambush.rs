@@ -1,0 +1,162 @@
+//! Faults that wait for their moment: the situations between two steps of a protocol that a fault by the clock hits once in
+//! thousands of runs. Each brings about what it waits for, and springs in the middle of it.
+
+use super::victim;
+use crate::plan::{Deed, DiskFault, DiskOp, Fault, Moment, Side, Target};
+use crate::random::Random;
+use crate::swarm::{Draw, spread};
+use mainstay_types::NodeId;
+
+fn trap(draw: &mut Draw, at: u64, resource: usize, moment: Moment, deed: Deed) {
+    trap_after(draw, at, resource, moment, 0, deed);
+}
+
+fn trap_after(draw: &mut Draw, at: u64, resource: usize, moment: Moment, skip: u64, deed: Deed) {
+    draw.fault(at, Fault::Trap { resource, moment, skip, deed });
+}
+
+fn some_resource(draw: &Draw, random: &mut Random) -> usize {
+    random.below(draw.shape.resources.len() as u64) as usize
+}
+
+/// A resource that is copied when its victim gets a new disk, and the victim.
+fn copied(draw: &Draw, random: &mut Random) -> Option<(NodeId, usize)> {
+    victim(draw, random)
+}
+
+/// R4: a member is proposed and the proposal is under way for seconds; meanwhile the joiner goes. Then the primary must not forget
+/// that it may still be recorded, and its removal must make the old proposal void.
+pub(super) fn join_in_doubt(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = some_resource(draw, random);
+    let ms = random.between(800, 8000);
+    trap(draw, at, resource, Moment::Grow, Deed::Late { ms });
+    let gone_ms = random.between(ms / 2, ms + 2000);
+    let deed = match random.below(3) {
+        0 => Deed::PowerCut { whom: Side::Peer, on_after_ms: gone_ms },
+        _ => Deed::KillEngine { whom: Side::Peer, restart_after_ms: gone_ms },
+    };
+    trap(draw, at, resource, Moment::Grow, deed);
+    // Somebody leaves, so that somebody joins.
+    let target = Target::Secondary(resource, random.below(4));
+    draw.fault(at + 1, Fault::KillEngine { target, restart_after_ms: random.between(600, 2000) });
+}
+
+/// F46, F47: a change of a record is late, or its proposer or whom it names goes in the middle, or the leader.
+pub(super) fn change_in_doubt(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = some_resource(draw, random);
+    let moment = [Moment::Grow, Moment::Shrink, Moment::Promote, Moment::StepDown][random.below(4) as usize];
+    for _ in 0..random.between(1, 2) {
+        let whom = if random.coin() { Side::Actor } else { Side::Peer };
+        let deed = match random.below(5) {
+            0 | 1 => Deed::Late { ms: spread(random, 100, 8000) },
+            2 => Deed::LeaderChange,
+            3 => Deed::KillEngine { whom, restart_after_ms: spread(random, 1, 8000) },
+            _ => Deed::PowerCut { whom, on_after_ms: spread(random, 1, 8000) },
+        };
+        trap_after(draw, at, resource, moment, random.below(3), deed);
+    }
+}
+
+/// R16: a copy under load in which one operation is so late that everything else overtakes it.
+pub(super) fn copy_in_disorder(draw: &mut Draw, random: &mut Random, at: u64) {
+    let Some((node, resource)) = copied(draw, random) else { return };
+    let (whose, what) = match random.below(4) {
+        // The content of an extent is old when it comes: what was written since has overtaken it.
+        0 => (Side::Actor, DiskOp::Read),
+        // The log of the target is shorter than what it was sent reaches to.
+        1 => (Side::Peer, DiskOp::JournalWrite),
+        // An extent is being written while what is newer is destaged, or the other way round.
+        _ => (Side::Peer, DiskOp::VolumeWrite),
+    };
+    let ms = spread(random, 50, 4000);
+    let moment = if what == DiskOp::VolumeWrite { Moment::CopyExtent } else { Moment::CopyBegin };
+    for _ in 0..random.between(1, 3) {
+        let skip = if moment == Moment::CopyExtent { random.below(4) } else { 0 };
+        trap_after(draw, at, resource, moment, skip, Deed::LateDisk { whose, what, ms });
+    }
+    draw.disk(at + 1, node, resource, DiskFault::Replace);
+    // All along, a little at a time: what is not committed is in no copy.
+    let blocks = random.between(1, 4);
+    let count = random.between(40, 160);
+    draw.writes(at + 100, ms + 3000, resource, count, blocks, random);
+}
+
+/// R16: a copy starts over while an extent is still being read for the earlier one; both want the same.
+pub(super) fn copy_over_again(draw: &mut Draw, random: &mut Random, at: u64) {
+    let Some((node, resource)) = copied(draw, random) else { return };
+    let first_ms = random.between(400, 1200);
+    let late = |ms| Deed::LateDisk { whose: Side::Actor, what: DiskOp::Read, ms };
+    trap(draw, at, resource, Moment::CopyBegin, late(first_ms));
+    trap(draw, at, resource, Moment::CopyBegin, late(first_ms + random.between(0, 200)));
+    trap_after(draw, at, resource, Moment::CopyBegin, 1, late(first_ms + random.between(300, 1500)));
+    trap_after(draw, at, resource, Moment::CopyBegin, 1, late(first_ms + random.between(300, 1500)));
+    draw.disk(at + 1, node, resource, DiskFault::Replace);
+    let pause = random.between(50, first_ms / 2);
+    let primary = Target::Primary(resource);
+    // When the first copy has begun is not known; one of these will do.
+    for n in 1..8 {
+        draw.fault(at + 200 + n * pause, Fault::Reset(primary, Target::Node(node)));
+    }
+    draw.writes(at + 100, 3000, resource, random.between(20, 120), 1, random);
+}
+
+/// R7, R12: the power goes when a tail has just been cut, before anything was written in its place.
+pub(super) fn cut_and_gone(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = some_resource(draw, random);
+    let deed = |random: &mut Random| {
+        if random.coin() {
+            Deed::PowerCut { whom: Side::Actor, on_after_ms: random.between(1, 1000) }
+        } else {
+            Deed::KillEngine { whom: Side::Actor, restart_after_ms: random.between(0, 1000) }
+        }
+    };
+    let first = deed(random);
+    trap(draw, at, resource, Moment::CutReply, first);
+    if random.coin() {
+        let second = deed(random);
+        trap_after(draw, at, resource, Moment::CutReply, 1, second);
+    }
+    // A primary that nobody hears any more writes what nobody else gets, and dies.
+    let target = Target::Primary(resource);
+    draw.writes(at, 300, resource, random.between(8, 24), random.between(1, 4), random);
+    for other in 0..4 {
+        draw.fault(at + 100, Fault::CutEngines(target, Target::Secondary(resource, other)));
+    }
+    draw.fault(at + random.between(110, 300), Fault::PowerCut(target));
+    let on = at + random.between(4000, 9000);
+    draw.fault(on, Fault::Heal);
+    draw.fault(on, Fault::PowerOnAll);
+}
+
+/// R18: a replica takes entries as fast as ever and does not get them out of its journal.
+pub(super) fn journal_fills(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = some_resource(draw, random);
+    let what = if random.coin() { DiskOp::VolumeWrite } else { DiskOp::MetaWrite };
+    let ms = spread(random, 100, 3000);
+    for replica in draw.shape.resources[resource].replicas.clone() {
+        if random.coin() {
+            draw.disk(at, NodeId(replica), resource, DiskFault::Late { what, ms });
+            draw.disk(at, NodeId(replica), resource, DiskFault::Late { what: DiskOp::VolumeWrite, ms });
+        }
+    }
+    let blocks = random.between(1, 4);
+    let room = draw.shape.resources[resource].journal_blocks * 2 / blocks;
+    draw.writes(at, ms, resource, room, blocks, random);
+    if random.coin() {
+        let target = Target::Primary(resource);
+        draw.fault(at + ms / 2, Fault::KillEngine { target, restart_after_ms: random.below(500) });
+    }
+}
+
+/// F14: single operations are late, and others overtake them.
+pub(super) fn late_operations(draw: &mut Draw, random: &mut Random, at: u64) {
+    let (node, resource) = super::any_replica(draw, random);
+    let what = [DiskOp::Read, DiskOp::JournalWrite, DiskOp::VolumeWrite, DiskOp::MetaWrite, DiskOp::Flush]
+        [random.below(5) as usize];
+    for _ in 0..random.between(1, 4) {
+        draw.disk(at, node, resource, DiskFault::Late { what, ms: spread(random, 5, 5000) });
+    }
+    if what == DiskOp::Read {
+        draw.reads(at + 1, 100, resource, 8, random);
+    }
+}

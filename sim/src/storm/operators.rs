@@ -1,0 +1,51 @@
+//! What operators do while all this happens.
+
+use crate::plan::Operator;
+use crate::random::Random;
+use crate::swarm::{Draw, spread};
+
+fn with_service(draw: &Draw, random: &mut Random) -> Option<usize> {
+    let resource = random.below(draw.shape.resources.len() as u64) as usize;
+    draw.shape.resources[resource].service.then_some(resource)
+}
+
+pub(super) fn move_service(draw: &mut Draw, random: &mut Random, at: u64) {
+    if let Some(resource) = with_service(draw, random) {
+        draw.operator(at, Operator::Move { resource, pick: random.below(4) });
+    }
+}
+
+pub(super) fn apply_service(draw: &mut Draw, random: &mut Random, at: u64) {
+    if let Some(resource) = with_service(draw, random) {
+        let prefer = random.coin().then(|| random.below(4));
+        draw.operator(at, Operator::ApplyService { resource, prefer });
+    }
+}
+
+/// It comes back after a while, or not.
+pub(super) fn delete_service(draw: &mut Draw, random: &mut Random, at: u64) {
+    let Some(resource) = with_service(draw, random) else { return };
+    draw.operator(at, Operator::DeleteService { resource });
+    if random.permille(700) {
+        let again = at + spread(random, 1, 16_000);
+        draw.operator(again, Operator::ApplyService { resource, prefer: None });
+    }
+}
+
+/// Not the first, so that there is something to look at until the end.
+pub(super) fn delete_resource(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = random.below(draw.shape.resources.len() as u64) as usize;
+    if resource > 0 && !draw.shape.resources[resource].late {
+        draw.operator(at, Operator::DeleteResource { resource });
+    }
+}
+
+pub(super) fn scrub(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = random.below(draw.shape.resources.len() as u64) as usize;
+    let hold_ms = spread(random, 10, 20_000);
+    draw.operator(at, Operator::Scrub { resource, hold_ms });
+}
+
+pub(super) fn join_again(draw: &mut Draw, random: &mut Random, at: u64) {
+    draw.operator(at, Operator::JoinAgain { pick: random.below(64) });
+}

@@ -1,0 +1,252 @@
+//! What an operator asks for while the cluster runs. Whoever asks does not give up: what was lost on its way is asked for
+//! again until the control plane has it (H7).
+
+use super::{What, World, resource_id};
+use crate::agent;
+use crate::engine::EngineIn;
+use crate::plan::{Operator, Shape};
+use crate::trace::Part;
+use crate::words;
+use mainstay_codec::ReplicaData;
+use mainstay_control::state::Command;
+use mainstay_host::Digest;
+use mainstay_types::{Incarnation, NodeId, ResourceId};
+
+/// How long an operator waits before it looks again.
+const PATIENCE_US: u64 = 700_000;
+/// From the first digests to those that are taken while writes are held, and from the pause to these.
+const SCRUB_US: u64 = 200_000;
+
+/// What the operator wants of a resource.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Wanted {
+    resource: Presence,
+    service: bool,
+    /// The number of the node that the service prefers.
+    prefer: Option<u32>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Presence {
+    /// Not asked for yet.
+    No,
+    Yes,
+    /// Deleted.
+    Gone,
+}
+
+/// Whether something asked for is still to come.
+pub(crate) enum Unfinished {
+    No,
+    /// There is no such resource, as there should not be, and nothing of it is left.
+    Gone,
+    Yes(String),
+}
+
+impl Wanted {
+    pub(super) fn of(shape: &Shape) -> Vec<Self> {
+        let wanted = shape.resources.iter().map(|resource| Self {
+            resource: if resource.late { Presence::No } else { Presence::Yes },
+            service: resource.service,
+            prefer: None,
+        });
+        wanted.collect()
+    }
+}
+
+impl World {
+    pub(super) fn operator(&mut self, operator: Operator) {
+        let Some(resource) = operator.resource() else {
+            if let Operator::JoinAgain { pick } = operator {
+                let nodes = self.machines.len() as u64;
+                self.trace.count("operator joins a node again");
+                self.submit(agent::add_node((pick % nodes) as u32 + 1));
+            }
+            return;
+        };
+        let Some(shape) = self.plan.shape.resources.get(resource) else { return };
+        let (service, replicas) = (shape.service, shape.replicas.clone());
+        let replica = |pick: u64| replicas[pick as usize % replicas.len()];
+        match operator {
+            Operator::Move { pick, .. } if service => {
+                let to = NodeId(replica(pick));
+                self.trace.count("operator moves a service");
+                self.note(None, Part::Control, &[50, resource as u64], || {
+                    format!("operator moves s{resource} to {to}")
+                });
+                self.submit(Command::MoveService { name: Self::service_name(resource_id(resource)), to });
+            }
+            Operator::ApplyService { prefer, .. } if service => {
+                if self.wanted[resource].resource == Presence::Yes {
+                    self.trace.count("operator applies a service");
+                    let prefer = prefer.map(replica);
+                    self.wanted[resource] = Wanted { service: true, prefer, ..self.wanted[resource] };
+                    self.submit(Command::ApplyService { spec: agent::service(resource, prefer) });
+                }
+            }
+            Operator::DeleteService { .. } if service => {
+                self.trace.count("operator deletes a service");
+                self.wanted[resource].service = false;
+            }
+            Operator::CreateResource { .. } => {
+                self.trace.count("operator makes a resource");
+                self.wanted[resource].resource = Presence::Yes;
+            }
+            Operator::DeleteResource { .. } => {
+                self.trace.count("operator deletes a resource");
+                let gone = Wanted { resource: Presence::Gone, service: false, prefer: None };
+                self.wanted[resource] = gone;
+                // It may try that before the service is gone, and is told so.
+                self.submit(Command::DeleteResource { resource: resource_id(resource) });
+            }
+            Operator::Scrub { hold_ms, .. } => self.scrub(resource_id(resource), hold_ms),
+            Operator::Move { .. }
+            | Operator::ApplyService { .. }
+            | Operator::DeleteService { .. }
+            | Operator::JoinAgain { .. } => {}
+        }
+        self.operate(resource);
+    }
+
+    pub(super) fn wants_service(&self, resource: usize) -> bool {
+        self.wanted[resource].service
+    }
+
+    /// Does what is due, and looks again if that was not all.
+    pub(super) fn operate(&mut self, resource: usize) {
+        if self.operate_once(resource) {
+            self.after(PATIENCE_US, What::Operator { resource });
+        }
+    }
+
+    /// Asks for what is not yet as it is wanted. False if nothing was to be asked for.
+    pub(super) fn operate_once(&mut self, resource: usize) -> bool {
+        let (id, wanted) = (resource_id(resource), self.wanted[resource]);
+        let name = Self::service_name(id);
+        let has_service = self.plan.shape.resources[resource].service;
+        let known = self.state().resources.get(&id);
+        let (exists, deleting) = (known.is_some(), known.is_some_and(|known| known.deleting));
+        let service = self.state().services.get(&name).map(|service| service.deleting);
+        let command = match wanted.resource {
+            Presence::Gone if exists && service.is_none() && !deleting => {
+                Command::DeleteResource { resource: id }
+            }
+            Presence::Yes if !exists => {
+                agent::create_resource(resource, &self.plan.shape.resources[resource])
+            }
+            Presence::Yes if has_service && wanted.service && service.is_none() => {
+                Command::ApplyService { spec: agent::service(resource, wanted.prefer) }
+            }
+            Presence::Gone | Presence::Yes if !wanted.service && service == Some(false) => {
+                Command::DeleteService { name }
+            }
+            // What is being deleted takes its time.
+            _ => return service == Some(true) || deleting,
+        };
+        self.submit(command);
+        true
+    }
+
+    /// What of the operator's wishes is not so yet.
+    pub(super) fn unfinished(&self, resource: usize) -> Unfinished {
+        let (id, wanted) = (resource_id(resource), self.wanted[resource]);
+        let service = self.state().services.get(&Self::service_name(id));
+        if !wanted.service
+            && let Some(service) = service
+        {
+            return Unfinished::Yes(format!(
+                "s{resource} was deleted and is still there: {:?}",
+                service.nodes
+            ));
+        }
+        match wanted.resource {
+            Presence::Yes => Unfinished::No,
+            Presence::No => Unfinished::Gone,
+            Presence::Gone => {
+                if let Some(known) = self.state().resources.get(&id) {
+                    return Unfinished::Yes(format!(
+                        "r{resource} was deleted; it is gone from {:?} only",
+                        known.gone
+                    ));
+                }
+                match self.machines.values().find(|machine| machine.disks.contains_key(&id)) {
+                    Some(machine) => Unfinished::Yes(format!(
+                        "r{resource} was deleted; {} still has its files",
+                        machine.node
+                    )),
+                    None => Unfinished::Gone,
+                }
+            }
+        }
+    }
+
+    /// Proposed through any agent that runs, as an operator who gets no answer tries the next node.
+    fn submit(&mut self, command: Command) {
+        let running: Vec<NodeId> = self
+            .machines
+            .values()
+            .filter(|machine| machine.agent.is_some() && machine.agent_process.paused_until_us == 0)
+            .map(|machine| machine.node)
+            .collect();
+        let Some(by) = self.chance.pick(&running).copied() else { return };
+        self.note(Some(by), Part::Control, &[53], || format!("operator: {}", words::command(&command)));
+        let links = super::Links { machines: &self.machines, network: &self.network };
+        self.consensus.submit(self.now_us, by, command, &links);
+        self.deliver_consensus();
+    }
+
+    /// As `agent/src/http.rs` does it, without waiting: digests at once, and again while the primary holds new writes.
+    fn scrub(&mut self, resource: ResourceId, hold_ms: u64) {
+        self.trace.count("operator compares replicas");
+        let primary = self.state().resources.get(&resource).and_then(|known| known.record.primary);
+        let mut due = Vec::new();
+        for machine in self.machines.values() {
+            let (node, boot) = (machine.node, machine.engine_process.boot);
+            let mut add = |delay_us, input| due.push((delay_us, What::ToEngine { node, boot, input }));
+            add(0, EngineIn::Digest(resource));
+            if primary == Some(node) {
+                add(SCRUB_US, EngineIn::Pause(resource));
+                add(2 * SCRUB_US + hold_ms * 1000, EngineIn::Resume(resource));
+            }
+            add(2 * SCRUB_US, EngineIn::Digest(resource));
+        }
+        for (delay_us, what) in due {
+            self.after(delay_us, what);
+        }
+    }
+
+    /// S13: of two replicas at one position the digests are equal, if no fault has damaged one of them.
+    pub(super) fn digested(
+        &mut self,
+        node: NodeId,
+        resource: ResourceId,
+        incarnation: Incarnation,
+        digest: Digest,
+    ) {
+        let machine = &self.machines[&node];
+        let hosted = machine.engine.as_ref().and_then(|engine| engine.hosts.get(&resource));
+        let whole = hosted.is_some_and(|hosted| {
+            hosted.host.store().log_state().data == ReplicaData::Consistent && hosted.host.failed().is_none()
+        });
+        if !whole || machine.damaged.get(&resource) == Some(&incarnation) {
+            return;
+        }
+        self.trace.count("digest of a replica");
+        let key = (resource, digest.index);
+        match self.digests.get(&key) {
+            None => {
+                self.digests.insert(key, (node, digest.volumes));
+            }
+            Some((other, sums)) if *other == node || *sums == digest.volumes => {
+                if *other != node {
+                    self.trace.count("digests compared");
+                }
+            }
+            Some((other, _)) => {
+                let text =
+                    format!("{node} and {other} differ at {} of {}", digest.index, words::resource(resource));
+                self.wrong("S13", text);
+            }
+        }
+    }
+}
