@@ -3,6 +3,9 @@
 
 #![allow(clippy::disallowed_methods, reason = "a report about the sources; no run depends on it")]
 
+mod never;
+
+use never::NEVER;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -30,6 +33,12 @@ pub fn known() -> Vec<String> {
 pub fn unreached() -> Vec<String> {
     let reached = mainstay_types::simulation::reached();
     known().into_iter().filter(|mark| !reached.contains_key(mark.as_str())).collect()
+}
+
+/// Why no legal run comes to this mark, if that is so.
+#[must_use]
+pub fn why_never(mark: &str) -> Option<&'static str> {
+    NEVER.iter().find(|(known, _)| *known == mark).map(|(_, why)| *why)
 }
 
 /// The marks of one file, in order. A mark in a comment does not count.
@@ -86,6 +95,17 @@ mod tests {
         assert!(twice.is_empty(), "used twice: {twice:?}");
         assert!(places.len() >= 120, "only {} marks", places.len());
         assert_eq!(known(), places.into_keys().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_is_explained_exists_once() {
+        let known = known();
+        let mut marks: Vec<_> = NEVER.iter().map(|(mark, _)| *mark).collect();
+        assert!(marks.iter().all(|mark| known.iter().any(|other| other == mark)), "{marks:?}");
+        let before = marks.len();
+        marks.sort_unstable();
+        marks.dedup();
+        assert_eq!(marks.len(), before);
     }
 
     /// What a core reaches leaves the list of what is unreached. Other tests of this process may have reached it

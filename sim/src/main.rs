@@ -414,20 +414,30 @@ fn show_coverage(seeds: u64, many: &SubMany) -> bool {
     let extent = Extent { from: many.from, seeds, threads: threads(many.threads), over: &over };
     let tally = campaign::campaign(extent, VIOLATIONS_MAX, &run);
     let reached = reached();
+    let mut wrong = 0;
     for (name, count) in &reached {
-        say!("{:>12}  {name}", thousands(*count));
+        let explained = coverage::why_never(name).is_some();
+        wrong += usize::from(explained);
+        say!("{:>12}  {name}{}", thousands(*count), if explained { ": NOT AS EXPLAINED" } else { "" });
     }
-    let unreached = coverage::unreached();
-    for name in &unreached {
+    let all = coverage::unreached();
+    let (never, unreached): (Vec<_>, Vec<_>) =
+        all.iter().map(|name| (name, coverage::why_never(name))).partition(|(_, why)| why.is_some());
+    for (name, why) in &never {
+        say!("{:>12}  {name}: {}", "cannot be", why.unwrap_or_default());
+    }
+    for (name, _) in &unreached {
         say!("{:>12}  {name}", "NEVER");
     }
     say!(
-        "{} of {} marks were reached by {} seeds",
+        "{} of {} marks were reached by {} seeds; {} cannot be, {} were not",
         reached.len(),
-        reached.len() + unreached.len(),
-        tally.seeds
+        reached.len() + all.len(),
+        tally.seeds,
+        never.len(),
+        unreached.len()
     );
-    report(&tally) && unreached.is_empty()
+    report(&tally) && unreached.is_empty() && wrong == 0
 }
 
 fn bug_named(name: &str) -> Result<&'static BugInfo, String> {

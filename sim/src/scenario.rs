@@ -299,6 +299,15 @@ impl Scenario {
         self.world.act(Action::Operator(Operator::Move { resource: 0, pick }));
     }
 
+    /// The operator deletes the service.
+    pub fn delete_service(&mut self) {
+        self.world.act(Action::Operator(Operator::DeleteService { resource: 0 }));
+    }
+
+    pub fn expect_service_deleted_within_ms(&mut self, ms: u64) {
+        self.until("the service is deleted", ms, |world| world.state().services.is_empty());
+    }
+
     /// Keeps a replica away for longer than a journal reaches back, and lets it return: it has to be copied.
     pub fn leave_far_behind(&mut self, node: u32) {
         self.power_cut(node);

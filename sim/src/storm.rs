@@ -71,6 +71,7 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "copy over again", runs: 200, gap_ms: (8000, 40_000), add: ambush::copy_over_again },
     Kind { name: "cut and gone", runs: 250, gap_ms: (10_000, 40_000), add: ambush::cut_and_gone },
     Kind { name: "journal fills", runs: 250, gap_ms: (4000, 30_000), add: ambush::journal_fills },
+    Kind { name: "reads overtaken", runs: 250, gap_ms: (4000, 30_000), add: ambush::reads_overtaken },
     Kind { name: "service applied", runs: 200, gap_ms: (5000, 60_000), add: operators::apply_service },
     Kind { name: "service deleted", runs: 150, gap_ms: (8000, 60_000), add: operators::delete_service },
     Kind { name: "resource deleted", runs: 150, gap_ms: (10_000, 60_000), add: operators::delete_resource },

@@ -181,6 +181,26 @@ fn plan_unwanted_services(node: NodeId, state: &State, observed: &Observed, acti
             _ => actions.push(Action::StopService { name: name.clone(), reason: reason.into() }),
         }
     }
+    for (name, service) in &state.services {
+        // A node that was restarted has no machine for what it ran before, which is gone with the run. Nobody but the node can
+        // say so, and whoever deletes the service waits for it.
+        let forgotten = service
+            .nodes
+            .get(&node)
+            .filter(|on| !on.phase.is_silent() && !observed.services.contains_key(name));
+        if let Some(on) = forgotten {
+            reach!("control: plan: nothing is left of a service that was not stopped");
+            actions.push(Action::Propose(Command::ServiceStatus {
+                name: name.clone(),
+                node,
+                phase: ServicePhase::Stopped,
+                epoch: on.epoch,
+                round: on.round,
+                detail: "the node has started again".into(),
+                failures: on.failures,
+            }));
+        }
+    }
     for (name, service) in state.services.iter().filter(|(_, service)| service.deleting) {
         // The node that may run it says when it is gone; without a primary the first replica's node does.
         let speaker = state.resource_of(service).and_then(|resource| {

@@ -409,6 +409,18 @@ fn a_service_that_fails_everywhere_stops_until_it_is_applied_again() {
     assert_eq!(nodes.runs_on().len(), 1);
 }
 
+/// A reboot that nobody took for a death: the node has no machine for what it ran, and is said to run it.
+#[test]
+fn a_service_that_its_node_has_forgotten_is_reported_and_can_be_deleted() {
+    let mut nodes = running();
+    nodes.observed.get_mut(&A).unwrap().services.clear();
+    nodes.observed.get_mut(&A).unwrap().lease_valid = false;
+    apply(&mut nodes.state, Command::DeleteService { name: "db".into() });
+    assert_eq!(nodes.state.services["db"].nodes[&A].phase, ServicePhase::Running);
+    nodes.settle();
+    assert!(nodes.state.services.is_empty());
+}
+
 #[test]
 fn a_failed_store_hands_over_and_a_deleted_service_and_resource_vanish() {
     let mut nodes = running();

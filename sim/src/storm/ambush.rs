@@ -2,7 +2,7 @@
 //! thousands of runs. Each brings about what it waits for, and springs in the middle of it.
 
 use super::victim;
-use crate::plan::{Deed, DiskFault, DiskOp, Fault, Moment, Side, Target};
+use crate::plan::{Action, ClientOp, Deed, DiskFault, DiskOp, Fault, Moment, Side, Target};
 use crate::random::Random;
 use crate::swarm::{Draw, spread};
 use mainstay_types::NodeId;
@@ -146,6 +146,27 @@ pub(super) fn journal_fills(draw: &mut Draw, random: &mut Random, at: u64) {
         let target = Target::Primary(resource);
         draw.fault(at + ms / 2, Fault::KillEngine { target, restart_after_ms: random.below(500) });
     }
+}
+
+/// R14: payloads are being read from the journal for so long that their places are given to others meanwhile.
+pub(super) fn reads_overtaken(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = some_resource(draw, random);
+    let shape = &draw.shape.resources[resource];
+    let (room, size) = (shape.journal_blocks * 2, shape.volumes[0]);
+    let first = random.below(size.saturating_sub(8).max(1));
+    let ms = spread(random, 200, 4000);
+    let target = Target::Primary(resource);
+    for n in 0..8 {
+        let block = (first + n).min(size - 1);
+        let write = ClientOp::Write { volume: 0, block, blocks: 1 };
+        draw.add(at, Action::Client { resource, op: write });
+        let late = DiskFault::Late { what: DiskOp::Read, ms };
+        let read_at = at + random.between(5, 60);
+        draw.fault(read_at, Fault::Disk { target, resource, fault: late });
+        let read = ClientOp::Read { volume: 0, block, blocks: 1 };
+        draw.add(read_at, Action::Client { resource, op: read });
+    }
+    draw.writes(at + 60, ms, resource, room, 1, random);
 }
 
 /// F14: single operations are late, and others overtake them.

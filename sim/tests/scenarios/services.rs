@@ -107,6 +107,19 @@ fn a_service_is_moved_there_and_back() {
     sim.settle();
 }
 
+/// Its node forgot in the reboot that it ran the service; the control plane did not, because the node was never dead, and waited for a
+/// stop that nobody would report.
+#[test]
+fn a_service_is_deleted_although_its_node_was_restarted() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.power_cut(p);
+    sim.delete_service();
+    sim.power_on(p);
+    sim.expect_service_deleted_within_ms(20_000);
+    sim.settle();
+}
+
 #[test]
 fn a_process_that_dies_is_started_again() {
     let mut sim = Scenario::with_service();

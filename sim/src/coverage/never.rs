@@ -1,0 +1,80 @@
+//! Marks that no legal run comes to, each with the reason. `mainstay-sim coverage` shows them apart; one that is reached after all
+//! has a wrong reason, and is named. All of them are guards: a core does not trust what stands around it. Tests of the
+//! core reach most of them.
+
+/// The mark, and why.
+pub(super) const NEVER: &[(&str, &str)] = &[
+    (
+        "control: a grow by what is in sync or has another disk",
+        "a change of the set and a new disk raise the version, so that the grow is a conflict before it is this",
+    ),
+    (
+        "control: a promotion against a living primary",
+        "only a primary proposes while there is one, and whoever becomes primary raises the version",
+    ),
+    ("control: a shrink of the primary", "a primary has no peer that is itself"),
+    (
+        "ha: a start in an epoch whose lease was lost",
+        "the reconciler sees the spent epoch before it starts anything, and asks for another one",
+    ),
+    (
+        "ha: a start in another epoch",
+        "the reconciler gives a new epoch to the engine only when the service is silent",
+    ),
+    ("ha: a start of what failed", "the reconciler starts what failed only in a later round"),
+    ("ha: a start waits until all is undone", "the reconciler starts only what it sees stopped"),
+    ("ha: the start that waited", "as above: none waits"),
+    (
+        "host: a read waits for payloads before it reads more",
+        "the journals of the simulator hold less than is read at once (2 MiB)",
+    ),
+    (
+        "store: a group waits for payloads before it reads more",
+        "the journals of the simulator hold less than is read at once (2 MiB)",
+    ),
+    (
+        "replica: a batch beyond the volumes",
+        "a correct primary admits no such request, and a changed byte shows in the checksum",
+    ),
+    (
+        "replica: a batch does not fit here",
+        "a primary streams without gaps on one connection, which keeps the order",
+    ),
+    ("replica: a batch of another history", "two histories of one position need a disk that lies (S6)"),
+    ("replica: a peer finds another history", "two histories of one position need a disk that lies (S6)"),
+    ("replica: a peer's log differs at its end", "two histories of one position need a disk that lies (S6)"),
+    (
+        "replica: what is left after a cut is another history",
+        "two histories of one position need a disk that lies (S6)",
+    ),
+    (
+        "replica: a cut below the commit index is refused",
+        "a primary that lacks a committed entry needs a disk that lies (S8)",
+    ),
+    ("replica: a cut comes too early", "a primary cuts only what has just said where it ends, at rest"),
+    ("replica: there is nothing to cut", "a primary cuts only what reaches beyond the common end"),
+    ("replica: a list of extents for an earlier copy", "the host answers with the list at once"),
+    (
+        "replica: a load of what was cut since",
+        "the host forgets its loads when the role ends, and a primary cuts nothing",
+    ),
+    ("replica: a read waits for the epoch start", "there is a device only while the replica serves"),
+    (
+        "replica: an acknowledgement that says nothing new",
+        "a replica acknowledges when more is durable, on a connection that keeps the order",
+    ),
+    ("replica: another speaks as primary of the own epoch", "an epoch has one primary (S7)"),
+    (
+        "replica: named but not eligible",
+        "the agent gives a record only to the disk that it names, and a member is whole (S8)",
+    ),
+    ("store: a journal write ends after it was cut", "a replica cuts and restarts its log only at rest"),
+    (
+        "store: entries are committed before they are durable here",
+        "a replica commits only what is durable in its own journal",
+    ),
+    (
+        "store: the queue waits for a cut, a restart or a checkpoint",
+        "a primary sends entries only when it has heard that the cut or the restart is durable",
+    ),
+];
