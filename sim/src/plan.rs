@@ -197,6 +197,8 @@ pub enum Moment {
     CopyBegin,
     CopyExtent,
     CopyEnd,
+    /// A replica says to the primary, the peer, that its log is empty: the copy has begun.
+    CopyBegun,
     /// The primary tells the peer to cut its tail (R7).
     Cut,
     /// A replica says to the primary, the peer, that its tail is cut, durably.

@@ -221,6 +221,7 @@ fn moment(moment: Moment) -> &'static str {
         Moment::Promote => "a primary is proposed",
         Moment::StepDown => "the primary proposes to be relieved",
         Moment::CopyBegin => "a copy begins",
+        Moment::CopyBegun => "a copy has begun",
         Moment::CopyExtent => "an extent is sent",
         Moment::CopyEnd => "the end of a copy is sent",
         Moment::Cut => "a replica is told to cut its tail",

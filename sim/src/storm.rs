@@ -66,6 +66,7 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "engine restart loop", runs: 100, gap_ms: (20_000, 60_000), add: restart_loop },
     Kind { name: "late operations", runs: 400, gap_ms: (200, 20_000), add: ambush::late_operations },
     Kind { name: "join in doubt", runs: 300, gap_ms: (4000, 30_000), add: ambush::join_in_doubt },
+    Kind { name: "promotion in doubt", runs: 150, gap_ms: (15_000, 60_000), add: ambush::promotion_in_doubt },
     Kind { name: "change in doubt", runs: 300, gap_ms: (1000, 30_000), add: ambush::change_in_doubt },
     Kind { name: "copy in disorder", runs: 300, gap_ms: (8000, 40_000), add: ambush::copy_in_disorder },
     Kind { name: "copy over again", runs: 200, gap_ms: (8000, 40_000), add: ambush::copy_over_again },

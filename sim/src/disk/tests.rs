@@ -365,7 +365,7 @@ fn rot_hits_what_it_is_aimed_at_and_nothing_that_is_empty() {
     for pick in 0..40 {
         let mut disk = replica(pick);
         assert_eq!(disk.records().len(), 3);
-        assert!(disk.rot_record(pick, |record| record.first == Index(2)));
+        assert!(disk.rot_record(pick, |record| record.first == Index(2), |_| false));
         let damaged: Vec<u64> = (0..16).filter(|&at| disk.is_damaged(Area::Journal, at)).collect();
         assert!(matches!(damaged[..], [2 | 3]), "{damaged:?}");
         let recovered = Store::recover(&mut disk.media(), Tuning::default());
@@ -373,7 +373,10 @@ fn rot_hits_what_it_is_aimed_at_and_nothing_that_is_empty() {
 
         let mut disk = replica(pick);
         assert!(disk.inject(DiskFault::RotJournal { pick }));
-        assert!(!disk.rot_record(pick, |record| record.first == Index(4)), "there is no such record");
+        assert!(
+            !disk.rot_record(pick, |record| record.first == Index(4), |_| false),
+            "there is no such record"
+        );
 
         let mut disk = replica(pick);
         assert!(disk.inject(DiskFault::RotVersions { pick }));

@@ -5,7 +5,9 @@ use super::victim;
 use crate::plan::{Action, ClientOp, Deed, DiskFault, DiskOp, Fault, Moment, Side, Target};
 use crate::random::Random;
 use crate::swarm::{Draw, spread};
-use mainstay_types::NodeId;
+use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, NodeId};
+
+const EXTENT_BLOCKS: u64 = EXTENT_BYTES / BLOCK_BYTES;
 
 fn trap(draw: &mut Draw, at: u64, resource: usize, moment: Moment, deed: Deed) {
     trap_after(draw, at, resource, moment, 0, deed);
@@ -57,19 +59,41 @@ pub(super) fn change_in_doubt(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
+/// R5: a promotion is under way for seconds, and who proposes it dies meanwhile, after having been dead before: of a lone
+/// replica the death changes nothing in the record, so that only its being dead stands against it.
+pub(super) fn promotion_in_doubt(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = some_resource(draw, random);
+    let replicas = draw.shape.resources[resource].replicas.clone();
+    let dead_ms = 2 * draw.shape.lease_ms + 2000;
+    let back = at + dead_ms + random.below(1000);
+    for replica in replicas {
+        let target = Target::Node(NodeId(replica));
+        draw.fault(at + random.below(100), Fault::PowerCut(target));
+        draw.fault(back + random.below(500), Fault::PowerOn(target));
+    }
+    let ms = dead_ms + random.between(0, 4000);
+    trap(draw, back - 1, resource, Moment::Promote, Deed::Late { ms });
+    let on_after_ms = random.between(dead_ms, 2 * dead_ms);
+    trap(draw, back - 1, resource, Moment::Promote, Deed::PowerCut { whom: Side::Actor, on_after_ms });
+}
+
 /// R16: a copy under load in which one operation is so late that everything else overtakes it.
 pub(super) fn copy_in_disorder(draw: &mut Draw, random: &mut Random, at: u64) {
     let Some((node, resource)) = copied(draw, random) else { return };
     let (whose, what) = match random.below(4) {
         // The content of an extent is old when it comes: what was written since has overtaken it.
-        0 => (Side::Actor, DiskOp::Read),
+        0 => (Side::Peer, DiskOp::Read),
         // The log of the target is shorter than what it was sent reaches to.
         1 => (Side::Peer, DiskOp::JournalWrite),
         // An extent is being written while what is newer is destaged, or the other way round.
         _ => (Side::Peer, DiskOp::VolumeWrite),
     };
     let ms = spread(random, 50, 4000);
-    let moment = if what == DiskOp::VolumeWrite { Moment::CopyExtent } else { Moment::CopyBegin };
+    let moment = match what {
+        DiskOp::VolumeWrite => Moment::CopyExtent,
+        DiskOp::Read => Moment::CopyBegun,
+        _ => Moment::CopyBegin,
+    };
     for _ in 0..random.between(1, 3) {
         let skip = if moment == Moment::CopyExtent { random.below(4) } else { 0 };
         trap_after(draw, at, resource, moment, skip, Deed::LateDisk { whose, what, ms });
@@ -85,19 +109,27 @@ pub(super) fn copy_in_disorder(draw: &mut Draw, random: &mut Random, at: u64) {
 pub(super) fn copy_over_again(draw: &mut Draw, random: &mut Random, at: u64) {
     let Some((node, resource)) = copied(draw, random) else { return };
     let first_ms = random.between(400, 1200);
-    let late = |ms| Deed::LateDisk { whose: Side::Actor, what: DiskOp::Read, ms };
-    trap(draw, at, resource, Moment::CopyBegin, late(first_ms));
-    trap(draw, at, resource, Moment::CopyBegin, late(first_ms + random.between(0, 200)));
-    trap_after(draw, at, resource, Moment::CopyBegin, 1, late(first_ms + random.between(300, 1500)));
-    trap_after(draw, at, resource, Moment::CopyBegin, 1, late(first_ms + random.between(300, 1500)));
+    // Clients read, too, and an extent is read in several parts: enough for all of them.
+    for _ in 0..random.between(2, 6) {
+        for (skip, ms) in [(0, first_ms), (1, first_ms + random.between(300, 1500))] {
+            let late = Deed::LateDisk { whose: Side::Peer, what: DiskOp::Read, ms };
+            trap_after(draw, at, resource, Moment::CopyBegun, skip, late);
+        }
+    }
+    trap(draw, at, resource, Moment::CopyExtent, Deed::Reset);
     draw.disk(at + 1, node, resource, DiskFault::Replace);
-    let pause = random.between(50, first_ms / 2);
     let primary = Target::Primary(resource);
-    // When the first copy has begun is not known; one of these will do.
+    // If all extents are late none is sent; then one of these will do.
+    let pause = random.between(50, first_ms / 2);
     for n in 1..8 {
         draw.fault(at + 200 + n * pause, Fault::Reset(primary, Target::Node(node)));
     }
-    draw.writes(at + 100, 3000, resource, random.between(20, 120), 1, random);
+    // The first extents are the first to be copied.
+    let last = draw.shape.resources[resource].volumes[0].min(EXTENT_BLOCKS) - 1;
+    for _ in 0..random.between(20, 120) {
+        let op = ClientOp::Write { volume: 0, block: random.between(0, last), blocks: 1 };
+        draw.add(at + 100 + random.below(3000), Action::Client { resource, op });
+    }
 }
 
 /// R7, R12: the power goes when a tail has just been cut, before anything was written in its place.

@@ -57,6 +57,7 @@ impl World {
         }
         let moment = match envelope.message {
             Message::CopyBegin { .. } => Moment::CopyBegin,
+            Message::CopyBeginReply { .. } => Moment::CopyBegun,
             Message::CopyExtent { .. } => Moment::CopyExtent,
             Message::CopyEnd { .. } => Moment::CopyEnd,
             Message::Cut { .. } => Moment::Cut,
