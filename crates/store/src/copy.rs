@@ -111,11 +111,15 @@ impl Store {
         self.finish = Some(need);
     }
 
+    /// Whether the primary has said that this was all, and all of it is written: nothing can overtake it any more.
+    pub(crate) fn all_extents_came(&self) -> bool {
+        self.finish.is_some() && self.installs.is_empty() && self.installing.is_empty()
+    }
+
     pub(crate) fn finish_ready(&self) -> bool {
         self.copying
             && self.finish.is_some_and(|need| self.applied >= need)
-            && self.installs.is_empty()
-            && self.installing.is_empty()
+            && self.all_extents_came()
             && !self.restarting()
     }
 

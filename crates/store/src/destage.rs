@@ -141,6 +141,15 @@ impl Store {
     fn issue_destage(&mut self, mut cursor: (VolumeId, u64)) -> Option<Stage> {
         let to = self.pass.as_ref()?.to.index;
         let mut in_flight = self.groups_of_pass();
+        if self.restarting() && self.data != DataState::Consistent {
+            // The overlay will be dropped, and the extents that this pass may wait for do not come any more.
+            reach!("store: a restart ends a pass");
+            if in_flight == 0 {
+                self.pass = None;
+                self.issue_superblock();
+            }
+            return None;
+        }
         while in_flight < self.tuning.destage_writes_max {
             let Some((volume, first, runs)) = self.next_group(cursor, to) else {
                 if in_flight > 0 {
@@ -210,7 +219,7 @@ impl Store {
     /// While extents are being copied: remembers what is written into those that are still to come.
     /// False when too much is remembered already; the pass then waits for extents (R18).
     fn note_ahead(&mut self, volume: VolumeId, first: u64, runs: &[Run]) -> bool {
-        if !self.copying {
+        if !self.copying || self.all_extents_came() {
             return true;
         }
         if self.ahead.len() >= self.tuning.runs_max {

@@ -3,9 +3,9 @@
 mod lab;
 
 use bytes::Bytes;
-use lab::{Lab, Log, Random, entries};
+use lab::{Lab, Log, Random, entries, write};
 use mainstay_codec::ReplicaData;
-use mainstay_store::Output;
+use mainstay_store::{Output, Tuning};
 use mainstay_types::{EXTENT_BYTES, VolumeId};
 use proptest::prelude::*;
 
@@ -107,6 +107,42 @@ fn copy(lab: &mut Lab, log: &mut Log, random: &mut Random, crash_percent: u64) -
         assert!(told(lab, |told| matches!(told, Output::CopyFinished)));
     }
     finishing
+}
+
+/// A target whose pass waits for extents, because it has destaged as much ahead of them as it can remember (R18).
+fn waiting_for_extents() -> (Lab, Log) {
+    let mut lab = Lab::with(lab::config(), Tuning { runs_max: 4, ..lab::tuning() });
+    let mut log = Log::default();
+    log.seal(1, log.end().index, vec![write(0, 1, 1)]);
+    lab.store.restart(log.end(), log.chain());
+    lab.settle();
+    assert!(told(&mut lab, |told| matches!(told, Output::Restarted { .. })));
+    // Blocks apart, so that each is a run of its own.
+    for block in (0..16).step_by(2) {
+        let batch = log.seal(1, log.end().index, vec![write(block, 1, 2)]);
+        lab.store.append(batch.clone());
+        lab.settle();
+        lab.store.commit(batch.last());
+    }
+    lab.store.destage_now();
+    lab.settle();
+    (lab, log)
+}
+
+#[test]
+fn a_copy_starts_over_while_a_pass_waits_for_extents() {
+    let (mut lab, log) = waiting_for_extents();
+    lab.store.restart(log.end(), log.chain());
+    lab.settle();
+    assert!(told(&mut lab, |told| matches!(told, Output::Restarted { .. })), "it waits for what does not come");
+}
+
+#[test]
+fn a_copy_ends_while_a_pass_waits_for_extents() {
+    let (mut lab, log) = waiting_for_extents();
+    lab.store.finish_copy(log.end().index);
+    lab.settle();
+    assert!(told(&mut lab, |told| matches!(told, Output::CopyFinished)), "it waits for what does not come");
 }
 
 proptest! {
