@@ -127,6 +127,9 @@ impl Damage {
                 if plan.shape.resources[resource].replicas.len() < 2 {
                     return Err(format!("{fault:?} of the only replica"));
                 }
+                if plan.shape.resources[resource].moves {
+                    return Err(format!("{fault:?} of a resource whose replicas move"));
+                }
                 let victim = *self.victims.entry(resource).or_insert(node);
                 if victim != node {
                     return Err(format!("{fault:?} of {node}, but {victim} is the victim"));
@@ -196,6 +199,11 @@ fn check_operator(plan: &Plan, operator: &Operator) -> Result<(), String> {
     check_resource(plan, resource)?;
     let late = plan.shape.resources[resource].late;
     match operator {
+        Operator::AddReplica { .. } | Operator::RemoveReplica { .. } | Operator::MoveReplica { .. }
+            if !plan.shape.resources[resource].moves =>
+        {
+            Err(format!("the replicas of resource {resource} are not to move"))
+        }
         Operator::CreateResource { .. } if !late => Err(format!("resource {resource} exists from the start")),
         // A proposal to make it that is on its way for long would make it again, under another number.
         Operator::DeleteResource { .. } if late => {

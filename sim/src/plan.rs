@@ -59,6 +59,9 @@ pub struct ResourceShape {
     pub window_blocks: u64,
     /// Made by the operator while the cluster runs ([`Operator::Create`]), not before. Only the last one may be.
     pub late: bool,
+    /// Its replicas are added, removed and moved while the cluster runs. Then none of them is damaged: whoever is left might be
+    /// the one.
+    pub moves: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -338,6 +341,20 @@ pub enum Operator {
         resource: usize,
         hold_ms: u64,
     },
+    /// A node that holds no replica of the resource gets one; the number chooses which, here and below.
+    AddReplica {
+        resource: usize,
+        pick: u64,
+    },
+    RemoveReplica {
+        resource: usize,
+        pick: u64,
+    },
+    MoveReplica {
+        resource: usize,
+        from: u64,
+        to: u64,
+    },
     /// A node that has joined long ago says so again.
     JoinAgain {
         pick: u64,
@@ -359,6 +376,9 @@ impl Operator {
             | Self::DeleteService { resource }
             | Self::CreateResource { resource }
             | Self::DeleteResource { resource }
+            | Self::AddReplica { resource, .. }
+            | Self::RemoveReplica { resource, .. }
+            | Self::MoveReplica { resource, .. }
             | Self::Scrub { resource, .. } => Some(resource),
             Self::JoinAgain { .. } => None,
         }

@@ -108,6 +108,13 @@ fn operator(operator: &Operator) -> String {
         Operator::Scrub { resource, hold_ms } => {
             format!("compares the replicas of r{resource}, with writes held for {}", length(hold_ms))
         }
+        Operator::AddReplica { resource, pick } => format!("adds a replica of r{resource} (choice {pick})"),
+        Operator::RemoveReplica { resource, pick } => {
+            format!("removes a replica of r{resource} (choice {pick})")
+        }
+        Operator::MoveReplica { resource, from, to } => {
+            format!("moves a replica of r{resource} (choices {from} and {to})")
+        }
         Operator::JoinAgain { pick } => format!("has a node join again (choice {pick})"),
     }
 }

@@ -13,9 +13,9 @@
 use crate::plan::{Action, ClientOp, DiskFault, Fault, Operator};
 use crate::plan::{Plan, ResourceShape, ServiceFault, Shape, Target};
 use crate::world::{World, resource_id};
-use mainstay_control::state::ServicePhase;
+use mainstay_control::state::{Command, ServicePhase};
 use mainstay_replica::PeerState;
-use mainstay_types::{BLOCK_BYTES, NodeId, ResourceRecord};
+use mainstay_types::{BLOCK_BYTES, NodeId, ResourceId, ResourceRecord};
 
 /// See the top of this file. Nodes are numbers from 1; the resource is number 0 unless said otherwise.
 pub struct Scenario {
@@ -37,6 +37,7 @@ impl Shape {
                 memory_blocks: 16,
                 window_blocks: 32,
                 late: false,
+                moves: false,
             }],
             clock_ppm: vec![0; nodes as usize],
             lease_ms: 2000,
@@ -297,6 +298,39 @@ impl Scenario {
         let replicas = &self.world.plan.shape.resources[0].replicas;
         let pick = replicas.iter().position(|node| *node == to).expect("it has a replica") as u64;
         self.world.act(Action::Operator(Operator::Move { resource: 0, pick }));
+    }
+
+    /// The operator wants a replica on this node too.
+    pub fn add_replica(&mut self, node: u32) {
+        self.ask(Command::AddReplica { resource: ResourceId(1), node: NodeId(node) });
+    }
+
+    /// The operator wants no replica on this node.
+    pub fn remove_replica(&mut self, node: u32) {
+        self.ask(Command::RemoveReplica { resource: ResourceId(1), node: NodeId(node) });
+    }
+
+    /// The operator wants the replica of one node on another one.
+    pub fn move_replica(&mut self, from: u32, to: u32) {
+        self.ask(Command::MoveReplica { resource: ResourceId(1), from: NodeId(from), to: NodeId(to) });
+    }
+
+    /// Until exactly these nodes hold a replica, all in sync, and no other has files of one.
+    ///
+    /// # Panics
+    /// When it takes longer.
+    pub fn expect_replicas_within_ms(&mut self, nodes: &[u32], ms: u64) {
+        let wanted: Vec<NodeId> = nodes.iter().copied().map(NodeId).collect();
+        self.until(&format!("the replicas are on {nodes:?}"), ms, |world| {
+            let known = &world.state().resources[&ResourceId(1)];
+            let in_sync: Vec<NodeId> = known.record.iss.iter().map(|member| member.node).collect();
+            let stored: Vec<NodeId> = world.holders(ResourceId(1));
+            (&known.spec.replicas, &in_sync, &stored) == (&wanted, &wanted, &wanted)
+        });
+    }
+
+    fn ask(&mut self, command: Command) {
+        self.world.submit(command);
     }
 
     /// The operator deletes the service.

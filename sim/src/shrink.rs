@@ -337,7 +337,7 @@ mod tests {
         for from in [0, 1000, 2000] {
             let plan = plan_with(from, |plan| fails(plan).is_some());
             assert!(plan.steps.len() > 50, "a plan with something to leave out");
-            let small = shrink(&plan, &mut fails, 2000);
+            let small = shrink(&plan, &mut fails, 5000);
             assert!(fails(&small).is_some());
             assert_eq!(small.steps.len(), 3, "seed {}: {:#?}", plan.seed, small.steps);
             assert_eq!((small.shape.nodes, small.shape.resources.len()), (1, 1), "seed {}", plan.seed);

@@ -77,6 +77,7 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "service deleted", runs: 150, gap_ms: (8000, 60_000), add: operators::delete_service },
     Kind { name: "resource deleted", runs: 150, gap_ms: (10_000, 60_000), add: operators::delete_resource },
     Kind { name: "replicas compared", runs: 100, gap_ms: (10_000, 60_000), add: operators::scrub },
+    Kind { name: "replicas move", runs: 700, gap_ms: (1000, 30_000), add: operators::move_replicas },
     Kind { name: "node joins again", runs: 50, gap_ms: (10_000, 60_000), add: operators::join_again },
 ];
 

@@ -69,7 +69,7 @@ pub struct Draw {
     pub from_ms: u64,
     /// When the healing begins.
     pub end_ms: u64,
-    /// The replica of each resource whose disk may be damaged; `None` if it is the only one.
+    /// The replica of each resource whose disk may be damaged; `None` if it is the only one, or if replicas move.
     pub victims: Vec<Option<NodeId>>,
     steps: Vec<Step>,
 }
@@ -80,14 +80,18 @@ impl Draw {
         let mut random = root.stream("times");
         let end_ms = random.between(20_000, 60_000);
         let from_ms = if random.permille(150) { 0 } else { QUIET_MS };
-        let shape = shape(&root);
+        let mut shape = shape(&root);
+        let mut random = root.stream("replicas that move");
+        for resource in &mut shape.resources {
+            resource.moves = random.permille(200) && shape.nodes > 1;
+        }
         let mut random = root.stream("victims");
         let victims = shape
             .resources
             .iter()
             .map(|resource| {
                 let victim = random.pick(&resource.replicas).map(|node| NodeId(*node));
-                victim.filter(|_| resource.replicas.len() > 1)
+                victim.filter(|_| resource.replicas.len() > 1 && !resource.moves)
             })
             .collect();
         let mut draw = Self { seed, shape, from_ms, end_ms, victims, steps: Vec::new() };
@@ -302,6 +306,7 @@ fn resource(random: &mut Random, nodes: u32, replicas: u64) -> ResourceShape {
         memory_blocks: spread(random, 2, journal_blocks),
         window_blocks: spread(random, 16, 128),
         late: false,
+        moves: false,
     };
     // Nothing is kept in memory: whatever is read or destaged comes from the journal.
     if random.permille(150) {

@@ -482,6 +482,13 @@ impl World {
         self.oracle.fail(Violation { id, text });
     }
 
+    /// The nodes that have files of this resource.
+    #[must_use]
+    pub fn holders(&self, resource: ResourceId) -> Vec<NodeId> {
+        let holds = |machine: &&Machine| machine.disks.contains_key(&resource);
+        self.machines.values().filter(holds).map(|machine| machine.node).collect()
+    }
+
     /// Where a device of this resource can be used.
     #[must_use]
     pub fn devices(&self, resource: usize) -> Vec<NodeId> {

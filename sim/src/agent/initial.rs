@@ -102,7 +102,6 @@ pub fn service(n: usize, preferred: Option<u32>) -> ServiceSpec {
             window_s: 60,
             failback: preferred.is_some(),
             preferred: preferred.map(|node| format!("n{node}")),
-            ..Policy::default()
         },
         name,
     }

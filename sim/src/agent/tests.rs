@@ -75,6 +75,7 @@ fn shape(service: bool) -> Shape {
             memory_blocks: 8,
             window_blocks: 8,
             late: false,
+            moves: false,
         }],
         clock_ppm: vec![0; 3],
         lease_ms: LEASE_MS,

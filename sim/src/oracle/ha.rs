@@ -602,8 +602,10 @@ mod tests {
         // A restarted agent walks over what it has: that is no start.
         let mut oracle = self::oracle();
         oracle.healed();
-        for _ in 0..50 {
-            up(&mut oracle, 1, A).unwrap();
+        up(&mut oracle, 1, A).unwrap();
+        for step in [Step::Mount, START, Step::AddAddress].repeat(50) {
+            oracle.step(1, A, S, &run(step)).unwrap();
+            oracle.observe(1, A, S, ALL).unwrap();
         }
     }
 

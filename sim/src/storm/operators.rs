@@ -49,3 +49,21 @@ pub(super) fn scrub(draw: &mut Draw, random: &mut Random, at: u64) {
 pub(super) fn join_again(draw: &mut Draw, random: &mut Random, at: u64) {
     draw.operator(at, Operator::JoinAgain { pick: random.below(64) });
 }
+
+/// Replicas come, go and move, some before the last change is through.
+pub(super) fn move_replicas(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = random.below(draw.shape.resources.len() as u64) as usize;
+    if !draw.shape.resources[resource].moves {
+        return;
+    }
+    let mut at = at;
+    for _ in 0..random.between(1, 3) {
+        let operator = match random.below(4) {
+            0 => Operator::AddReplica { resource, pick: random.below(64) },
+            1 => Operator::RemoveReplica { resource, pick: random.below(64) },
+            _ => Operator::MoveReplica { resource, from: random.below(64), to: random.below(64) },
+        };
+        draw.operator(at, operator);
+        at += spread(random, 1, 8000);
+    }
+}

@@ -100,12 +100,45 @@ impl World {
                 self.submit(Command::DeleteResource { resource: resource_id(resource) });
             }
             Operator::Scrub { hold_ms, .. } => self.scrub(resource_id(resource), hold_ms),
+            Operator::AddReplica { pick, .. } => self.change_replicas(resource, None, Some(pick)),
+            Operator::RemoveReplica { pick, .. } => self.change_replicas(resource, Some(pick), None),
+            Operator::MoveReplica { from, to, .. } => self.change_replicas(resource, Some(from), Some(to)),
             Operator::Move { .. }
             | Operator::ApplyService { .. }
             | Operator::DeleteService { .. }
             | Operator::JoinAgain { .. } => {}
         }
         self.operate(resource);
+    }
+
+    /// `from`: which of the replicas goes. `to`: which of the other nodes gets one. What the control plane refuses is not asked
+    /// for again: it may be that the next wish says something else.
+    fn change_replicas(&mut self, resource: usize, from: Option<u64>, to: Option<u64>) {
+        let id = resource_id(resource);
+        let Some(known) = self.state().resources.get(&id).filter(|known| !known.deleting) else { return };
+        let holders = known.spec.replicas.clone();
+        let others: Vec<NodeId> =
+            self.machines.keys().copied().filter(|node| !holders.contains(node)).collect();
+        let choose = |nodes: &[NodeId], pick: u64| nodes.get(pick as usize % nodes.len().max(1)).copied();
+        let from = from.and_then(|pick| choose(&holders, pick));
+        let to = to.map(|pick| choose(&others, pick));
+        let command = match (from, to) {
+            // There is no node without a replica.
+            (_, Some(None)) | (None, None) => return,
+            (None, Some(Some(node))) => {
+                self.trace.count("operator adds a replica");
+                Command::AddReplica { resource: id, node }
+            }
+            (Some(node), None) => {
+                self.trace.count("operator removes a replica");
+                Command::RemoveReplica { resource: id, node }
+            }
+            (Some(from), Some(Some(to))) => {
+                self.trace.count("operator moves a replica");
+                Command::MoveReplica { resource: id, from, to }
+            }
+        };
+        self.submit(command);
     }
 
     pub(super) fn wants_service(&self, resource: usize) -> bool {
@@ -160,7 +193,7 @@ impl World {
             ));
         }
         match wanted.resource {
-            Presence::Yes => Unfinished::No,
+            Presence::Yes => self.unfinished_replicas(resource).map_or(Unfinished::No, Unfinished::Yes),
             Presence::No => Unfinished::Gone,
             Presence::Gone => {
                 if let Some(known) = self.state().resources.get(&id) {
@@ -180,8 +213,25 @@ impl World {
         }
     }
 
+    /// Whether replicas are still moving, or are where none is to be.
+    fn unfinished_replicas(&self, resource: usize) -> Option<String> {
+        let id = resource_id(resource);
+        let known = self.state().resources.get(&id)?;
+        if !known.moving.is_empty() || !known.leaving.is_empty() {
+            return Some(format!(
+                "the replicas of r{resource} still move {:?} or leave {:?}",
+                known.moving, known.leaving
+            ));
+        }
+        let stray = |machine: &&crate::world::Machine| {
+            machine.disks.contains_key(&id) && !known.spec.replicas.contains(&machine.node)
+        };
+        let stray = self.machines.values().find(stray)?;
+        Some(format!("{} has files of r{resource} and is to hold no replica", stray.node))
+    }
+
     /// Proposed through any agent that runs, as an operator who gets no answer tries the next node.
-    fn submit(&mut self, command: Command) {
+    pub(crate) fn submit(&mut self, command: Command) {
         let running: Vec<NodeId> = self
             .machines
             .values()

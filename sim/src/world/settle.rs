@@ -196,7 +196,7 @@ impl World {
                 ));
             }
             let shape = &self.plan.shape.resources[number];
-            if record.iss.len() != shape.replicas.len() {
+            if record.iss.len() != known.spec.replicas.len() {
                 let status = hosted.host.replica().status();
                 return Some(("L2", format!("{name} is not whole: {record:?}; peers {:?}", status.peers)));
             }

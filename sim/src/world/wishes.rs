@@ -118,6 +118,7 @@ impl World {
             Wish::JobDone { resource, job } => {
                 let agent_boot = self.machines[&node].agent_process.boot;
                 if job == "drop" {
+                    self.check_dropped(node, resource);
                     let machine = self.machine(node);
                     machine.disks.remove(&resource);
                     machine.formatted.remove(&resource);
@@ -333,6 +334,12 @@ impl World {
                 agent::In::JobDone { resource, job: job.name(), result },
             );
         }
+        // An engine that stands still neither makes nor opens anything: it would open the same disk twice.
+        let paused_until_us = machine.engine_process.paused_until_us;
+        if paused_until_us > 0 {
+            let again_us = paused_until_us.max(self.now_us) + 1;
+            return self.at(again_us, What::Job { node, engine_boot, agent_boot, resource, job });
+        }
         let name = job.name();
         let result = match job {
             Job::Create { incarnation, .. } => {
@@ -350,6 +357,22 @@ impl World {
             });
         }
         self.socket_to_agent(node, agent_boot, agent::In::JobDone { resource, job: name, result });
+    }
+
+    /// R11: files that are removed belong to no member of the in-sync set.
+    fn check_dropped(&mut self, node: NodeId, resource: ResourceId) {
+        let record = self.state().resources.get(&resource).filter(|known| !known.deleting);
+        let member = record.and_then(|known| known.record.iss_member(node));
+        let dropped = self.machines[&node].formatted.get(&resource);
+        if let Some(member) = member
+            && dropped == Some(&member.incarnation)
+        {
+            let text = format!(
+                "{node} removes the files of {}, of which it is a member in sync",
+                words::resource(resource)
+            );
+            self.wrong("R11", text);
+        }
     }
 
     fn create(

@@ -11,6 +11,7 @@ mod leases;
 mod membership;
 mod network;
 mod promotion;
+mod replicas;
 mod services;
 mod table;
 mod writes;
