@@ -7,8 +7,8 @@
 
 use crate::threads::{lock, spawn};
 use mainstay_api::engine::{
-    EngineError, EngineEvent, EngineLine, LineError, ReplicaStatus, Reply, Request, RequestLine, encode_line,
-    read_line,
+    EngineError, EngineEvent, EngineLine, FrontendStatus, LineError, ReplicaStatus, Reply, Request,
+    RequestLine, encode_line, read_line,
 };
 use mainstay_types::{ResourceId, Time};
 use std::collections::BTreeMap;
@@ -83,6 +83,7 @@ struct Shared {
     greeting: Mutex<Option<Request>>,
     lease_until: AtomicU64,
     replicas: Mutex<BTreeMap<ResourceId, ReplicaStatus>>,
+    frontend: Mutex<Option<FrontendStatus>>,
     /// The first status of the present connection has arrived.
     synced: AtomicBool,
 }
@@ -99,6 +100,7 @@ impl EngineLink {
             greeting: Mutex::new(None),
             lease_until: AtomicU64::new(0),
             replicas: Mutex::new(BTreeMap::new()),
+            frontend: Mutex::new(None),
             synced: AtomicBool::new(false),
         });
         let thread = shared.clone();
@@ -173,6 +175,12 @@ impl EngineLink {
         lock(&self.shared.replicas).clone()
     }
 
+    /// How the engine makes devices, while it is connected.
+    #[must_use]
+    pub fn frontend(&self) -> Option<FrontendStatus> {
+        lock(&self.shared.frontend).clone()
+    }
+
     /// Forgets a replica that was dropped.
     pub fn forget(&self, resource: ResourceId) {
         lock(&self.shared.replicas).remove(&resource);
@@ -227,6 +235,7 @@ fn run_connection(shared: &Shared, input: &impl Fn(EngineInput)) {
     // Nobody may wait for replies of a connection that is gone.
     lock(&shared.pending).clear();
     lock(&shared.replicas).clear();
+    *lock(&shared.frontend) = None;
     input(EngineInput::Disconnected);
     if let Some(error) = error {
         tracing::warn!(%error, "lost the connection to the engine; it is made again");
@@ -240,6 +249,7 @@ fn read_lines(stream: UnixStream, shared: &Shared, input: &impl Fn(EngineInput))
             Ok(Some(EngineLine::Reply { id: FIRST_STATUS_ID, reply: Reply::Status(status) })) => {
                 let found = status.replicas.into_iter().map(|replica| (replica.resource, replica)).collect();
                 *lock(&shared.replicas) = found;
+                *lock(&shared.frontend) = status.frontend;
                 shared.synced.store(true, Ordering::SeqCst);
                 let lease_until = if status.fenced { Time(0) } else { status.lease_until_us };
                 input(EngineInput::Connected { lease_until, silenced: status.silenced_us });

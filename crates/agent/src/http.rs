@@ -125,6 +125,7 @@ async fn status(Shared(agent): App) -> Answer<StatusView> {
                 "the engine of this node does not answer"
             }
             .to_owned(),
+            frontend: agent.engine.frontend(),
         };
         let Ok(member) = agent.member() else {
             return Ok(StatusView {

@@ -202,7 +202,19 @@ pub struct EngineStatus {
     /// When the guard was done with silencing this node's services the last time; now while it is at it, 0 if it never was.
     /// Whatever began before is silenced, also if the lease was renewed since (R19).
     pub silenced_us: Time,
+    /// How volumes become devices here; `None` from an engine that does not say.
+    #[serde(default)]
+    pub frontend: Option<FrontendStatus>,
     pub replicas: Vec<ReplicaStatus>,
+}
+
+/// Which frontend an engine uses.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FrontendStatus {
+    /// `ublk`, `nbd`, `fuse` or `vhost-user`; `None` when none can be used and resources get no devices.
+    pub kind: Option<String>,
+    /// Why this one, in words.
+    pub reason: String,
 }
 
 /// What the engine says unasked. Every connection gets [`EngineEvent::Replica`] of all resources when

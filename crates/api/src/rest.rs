@@ -26,6 +26,7 @@
 //! | `DELETE /v1/services/{name}` | | [`Accepted`] |
 //! | `GET /v1/events?after=N&wait_ms=M` | | [`EventsPage`] |
 
+use crate::engine::FrontendStatus;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -353,6 +354,9 @@ pub struct EventsPage {
 pub struct EngineView {
     pub connected: bool,
     pub message: String,
+    /// How it makes devices, as far as it has said so.
+    #[serde(default)]
+    pub frontend: Option<FrontendStatus>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -1,282 +1,70 @@
-//! Loop devices over the files of a FUSE mount.
-//!
-//! What this file guarantees: an attached device does direct I/O (no page cache of its own, so a flush means
-//! what it says) in blocks of 4096 bytes; it disappears by itself when its last user closes it after the engine
-//! has died (autoclear), because the engine holds it open itself as long as it lives.
+//! Block devices: made of the volumes of a frontend, and taken away again.
 //!
 //! Attaching and detaching make the kernel send requests to the very engine that asks for it, and therefore
 //! happen on a thread of their own: [`DeviceAdmin`]. It is not on the path of any request.
+//!
+//! What this file guarantees: every job is answered once, in the order in which jobs were given. What a kind of device
+//! needs is in the file of its own: [`crate::loop_device`].
 
-// The loop driver is controlled by ioctl.
-#![allow(unsafe_code)]
-
-use mainstay_types::{BLOCK_BYTES, REQUEST_BYTES_MAX, ResourceId, VolumeId};
-use std::ffi::CString;
-use std::fs::{self, File};
+use crate::loop_device::{LoopDevice, LoopError};
+use mainstay_types::{ResourceId, VolumeId};
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
 use thiserror::Error;
-
-const LOOP_SET_FD_MAJOR: u32 = 7;
-const LOOP_CLR_FD: libc::Ioctl = 0x4C01;
-const LOOP_GET_STATUS64: libc::Ioctl = 0x4C05;
-const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
-const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
-const LO_FLAGS_AUTOCLEAR: u32 = 4;
-const LO_FLAGS_DIRECT_IO: u32 = 16;
-
-/// Between `LOOP_CTL_GET_FREE` and `LOOP_CONFIGURE` somebody else may take the number: then another is tried.
-const ATTACH_TRIES_MAX: usize = 64;
-/// How long a device's state is waited for, attached or detached.
-const SETTLE_MS: u64 = 2_000;
-const RETRY_PAUSE: Duration = Duration::from_millis(5);
-/// Largest discard that arrives as one request: large enough for mkfs, small enough for a log entry.
-const DISCARD_BYTES_MAX: u64 = 64 << 20;
 
 /// Why a device could not be attached or detached.
 #[derive(Debug, Error)]
 pub enum DeviceError {
-    #[error("cannot open /dev/loop-control; is the kernel's loop module loaded?")]
-    Control(#[source] io::Error),
-    #[error("the kernel gave no free loop device")]
-    Free(#[source] io::Error),
-    #[error("cannot open {path}")]
-    Open {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    #[error("cannot attach {backing} to a loop device")]
-    Configure {
-        backing: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    #[error("{path} does not do direct I/O; Mainstay needs Linux 5.8 or newer")]
-    NotDirect { path: PathBuf },
-    #[error("cannot detach {path}")]
-    Detach {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Loop(#[from] LoopError),
 }
 
-/// `struct loop_info64`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct LoopInfo {
-    device: u64,
-    inode: u64,
-    rdevice: u64,
-    offset: u64,
-    size_limit: u64,
-    number: u32,
-    encrypt_type: u32,
-    encrypt_key_size: u32,
-    flags: u32,
-    file_name: [u8; 64],
-    crypt_name: [u8; 64],
-    encrypt_key: [u8; 32],
-    init: [u64; 2],
-}
-
-/// `struct loop_config`.
-#[repr(C)]
-struct LoopConfig {
-    fd: u32,
-    block_size: u32,
-    info: LoopInfo,
-    reserved: [u64; 8],
-}
-
-const _: () = assert!(size_of::<LoopInfo>() == 232 && size_of::<LoopConfig>() == 304);
-
-impl LoopInfo {
-    const fn zeroed() -> Self {
-        Self {
-            device: 0,
-            inode: 0,
-            rdevice: 0,
-            offset: 0,
-            size_limit: 0,
-            number: 0,
-            encrypt_type: 0,
-            encrypt_key_size: 0,
-            flags: 0,
-            file_name: [0; 64],
-            crypt_name: [0; 64],
-            encrypt_key: [0; 32],
-            init: [0; 2],
-        }
-    }
-}
-
-/// An attached loop device. Dropping it closes it: it then goes away with its last user.
+/// How a volume of a frontend becomes a block device; see [`Frontend::attachment`](crate::frontend::Frontend).
 #[derive(Debug)]
-pub struct LoopDevice {
-    path: PathBuf,
-    number: u32,
-    file: File,
+pub enum Attachment {
+    /// A loop device over this file.
+    Loop { backing: PathBuf },
 }
 
-impl LoopDevice {
-    /// Attaches `backing`. Blocks until the engine has answered the requests that this causes.
-    pub fn attach(backing: &Path) -> Result<Self, DeviceError> {
-        let open = |path: &Path, flags: i32| {
-            let mut options = File::options();
-            options.read(true).write(true).custom_flags(flags);
-            options.open(path).map_err(|source| DeviceError::Open { path: path.to_owned(), source })
-        };
-        let control = File::options().read(true).write(true).open("/dev/loop-control");
-        let control = control.map_err(DeviceError::Control)?;
-        let backing_file = open(backing, libc::O_DIRECT)?;
-        let mut last = io::Error::from_raw_os_error(libc::EBUSY);
-        for _ in 0..ATTACH_TRIES_MAX {
-            // SAFETY: this ioctl takes no argument.
-            let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
-            let Ok(number) = u32::try_from(number) else {
-                return Err(DeviceError::Free(io::Error::last_os_error()));
-            };
-            let path = PathBuf::from(format!("/dev/loop{number}"));
-            ensure_node(&path, number);
-            let file = match open(&path, 0) {
-                // The number was taken and its device removed since.
-                Err(DeviceError::Open { source, .. })
-                    if matches!(source.raw_os_error(), Some(libc::ENXIO | libc::ENODEV | libc::ENOENT)) =>
-                {
-                    last = source;
-                    thread::sleep(RETRY_PAUSE);
-                    continue;
-                }
-                result => result?,
-            };
-            let mut config = LoopConfig {
-                fd: backing_file.as_raw_fd() as u32,
-                block_size: BLOCK_BYTES as u32,
-                info: LoopInfo::zeroed(),
-                reserved: [0; 8],
-            };
-            config.info.flags = LO_FLAGS_DIRECT_IO | LO_FLAGS_AUTOCLEAR;
-            let name = backing.as_os_str().as_bytes();
-            // Shown by losetup; the last byte stays zero.
-            let shown = name.len().min(config.info.file_name.len() - 1);
-            config.info.file_name[..shown].copy_from_slice(&name[..shown]);
-            // SAFETY: `config` has the layout of `struct loop_config` and outlives the call.
-            if unsafe { libc::ioctl(file.as_raw_fd(), LOOP_CONFIGURE, &raw const config) } == 0 {
-                let device = Self { path, number, file };
-                device.check_direct()?;
-                device.tune();
-                tracing::info!(device = %device.path.display(), backing = %backing.display(), "loop device attached");
-                return Ok(device);
-            }
-            last = io::Error::last_os_error();
-            if !matches!(last.raw_os_error(), Some(libc::EBUSY | libc::ENXIO | libc::EAGAIN | libc::EINTR)) {
-                break;
-            }
-            thread::sleep(RETRY_PAUSE);
+/// An attached block device. Dropping it closes what the engine holds of it.
+#[derive(Debug)]
+pub enum Device {
+    Loop(LoopDevice),
+}
+
+impl Device {
+    fn attach(attachment: Attachment) -> Result<Self, DeviceError> {
+        match attachment {
+            Attachment::Loop { backing } => Ok(Self::Loop(LoopDevice::attach(&backing)?)),
         }
-        Err(DeviceError::Configure { backing: backing.to_owned(), source: last })
     }
 
     /// For example `/dev/loop3`.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.path
+        match self {
+            Self::Loop(device) => device.path(),
+        }
     }
 
-    /// Detaches the device, or, when it is in use, leaves it to its last user to do so by closing it. Tells
-    /// which: `true` when it is gone.
+    /// Takes the device away, or leaves it to its last user to do so by closing it. Tells which: `true` when it is gone.
     pub fn detach(self) -> Result<bool, DeviceError> {
-        let Self { path, file, number } = self;
-        let fail = |source| DeviceError::Detach { path: path.clone(), source };
-        let end = Instant::now() + Duration::from_millis(SETTLE_MS);
-        loop {
-            // SAFETY: this ioctl takes no argument.
-            if unsafe { libc::ioctl(file.as_raw_fd(), LOOP_CLR_FD) } == 0 {
-                break;
-            }
-            let error = io::Error::last_os_error();
-            match error.raw_os_error() {
-                Some(libc::ENXIO) => break,
-                Some(libc::EINTR | libc::EBUSY) if Instant::now() < end => thread::sleep(RETRY_PAUSE),
-                _ => return Err(fail(error)),
-            }
-        }
-        // While it is open the kernel only marks it: the last close, normally this one, clears it.
-        drop(file);
-        while backing_file_known(number) {
-            if Instant::now() >= end {
-                tracing::info!(device = %path.display(), "loop device is still in use and will go with its last user");
-                return Ok(false);
-            }
-            thread::sleep(RETRY_PAUSE);
-        }
-        tracing::info!(device = %path.display(), "loop device detached");
-        Ok(true)
-    }
-
-    fn check_direct(&self) -> Result<(), DeviceError> {
-        let mut info = LoopInfo::zeroed();
-        // SAFETY: `info` has the layout of `struct loop_info64` and outlives the call.
-        let result = unsafe { libc::ioctl(self.file.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) };
-        if result == 0 && info.flags & LO_FLAGS_DIRECT_IO != 0 {
-            return Ok(());
-        }
-        Err(DeviceError::NotDirect { path: self.path.clone() })
-    }
-
-    /// Sets what the block layer leaves to the administrator. None of it is needed to be right, only to be
-    /// fast, and some systems mount sysfs read-only.
-    fn tune(&self) {
-        let queue = PathBuf::from(format!("/sys/block/loop{}/queue", self.number));
-        let settings = [
-            // Requests come one by one from a file system that has ordered them; the engine batches them.
-            ("scheduler", "none".to_owned()),
-            // As long as one request to the engine may be, so that none is cut into a long and a short part.
-            ("max_sectors_kb", (REQUEST_BYTES_MAX / 1024).to_string()),
-            ("discard_max_bytes", DISCARD_BYTES_MAX.to_string()),
-            // The file system reads ahead as far as one request goes.
-            ("read_ahead_kb", (REQUEST_BYTES_MAX / 1024).to_string()),
-        ];
-        for (name, value) in settings {
-            if let Err(error) = fs::write(queue.join(name), &value) {
-                tracing::debug!(device = %self.path.display(), name, value, %error, "queue setting not taken");
-            }
+        match self {
+            Self::Loop(device) => Ok(device.detach()?),
         }
     }
-}
-
-/// A container may have /dev without udev: then nobody makes the node of a new loop device.
-fn ensure_node(path: &Path, number: u32) {
-    if path.exists() {
-        return;
-    }
-    let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return };
-    let device = libc::makedev(LOOP_SET_FD_MAJOR, number);
-    // SAFETY: the pointer is to a zero-terminated string that outlives the call. A failure shows at the open
-    // that follows; EEXIST means that udev was faster.
-    unsafe { libc::mknod(name.as_ptr(), libc::S_IFBLK | 0o660, device) };
-}
-
-fn backing_file_known(number: u32) -> bool {
-    Path::new(&format!("/sys/block/loop{number}/loop/backing_file")).exists()
 }
 
 /// What [`DeviceAdmin`] is asked to do.
 #[derive(Debug)]
 pub enum DeviceJob {
-    /// Attach the file of a volume.
-    Attach { resource: ResourceId, volume: VolumeId, backing: PathBuf },
+    /// Make a block device of a volume.
+    Attach { resource: ResourceId, volume: VolumeId, attachment: Attachment },
     /// Detach these. The frontend behind them must either still answer, or have been detached before, so that
     /// what the kernel still wants to write fails instead of waiting.
-    Detach { resource: ResourceId, devices: Vec<LoopDevice> },
+    Detach { resource: ResourceId, devices: Vec<Device> },
 }
 
 /// How a job ended.
@@ -285,7 +73,7 @@ pub enum DeviceOutcome {
     Attached {
         resource: ResourceId,
         volume: VolumeId,
-        device: LoopDevice,
+        device: Device,
     },
     AttachFailed {
         resource: ResourceId,
@@ -337,7 +125,7 @@ impl Drop for DeviceAdmin {
 
 fn run(job: DeviceJob) -> DeviceOutcome {
     match job {
-        DeviceJob::Attach { resource, volume, backing } => match LoopDevice::attach(&backing) {
+        DeviceJob::Attach { resource, volume, attachment } => match Device::attach(attachment) {
             Ok(device) => DeviceOutcome::Attached { resource, volume, device },
             Err(error) => DeviceOutcome::AttachFailed { resource, volume, error },
         },

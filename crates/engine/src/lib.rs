@@ -12,6 +12,7 @@ pub mod frontend;
 pub mod guard;
 pub mod ipc;
 pub mod lifecycle;
+pub mod loop_device;
 pub mod open_replica;
 pub mod options;
 pub mod ring;
@@ -19,5 +20,6 @@ pub mod runtime;
 pub mod shard;
 pub mod transport;
 
+pub use frontend::DeviceOption;
 pub use options::EngineOptions;
 pub use runtime::{EngineError, run};

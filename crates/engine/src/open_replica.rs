@@ -12,7 +12,7 @@ pub use presence::Closing;
 use crate::buffer::BufferPool;
 use crate::devices::DeviceAdmin;
 use crate::disk::{Disk, DiskTag};
-use crate::frontend::{FrontendId, FrontendOp, FrontendRequest};
+use crate::frontend::{Choice, FrontendId, FrontendOp, FrontendRequest};
 use crate::ring::{Completion, Ring};
 use crate::transport::{Channel, Transport};
 use mainstay_api::engine::{EngineError, EngineEvent, ProposalEvent, Reply};
@@ -40,6 +40,7 @@ pub struct Shared<'a> {
     pub pool: &'a BufferPool,
     pub devices: &'a DeviceAdmin,
     pub run_dir: &'a Path,
+    pub choice: &'a Choice,
     pub node: NodeId,
     pub now: Time,
     /// Until when reads may be answered (R10).

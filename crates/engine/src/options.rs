@@ -1,5 +1,6 @@
 //! What an engine is started with. Everything else it learns from its agent.
 
+use crate::frontend::DeviceOption;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -10,6 +11,8 @@ pub struct EngineOptions {
     pub run_dir: PathBuf,
     /// Where the engines of other nodes connect to.
     pub listen: SocketAddr,
+    /// How volumes become devices.
+    pub device: DeviceOption,
     /// Payload memory that may lie idle in the pool, in bytes (R18).
     pub idle_memory_bytes: usize,
     /// How long before the end of the lease the guard silences this node, in milliseconds (R19).
@@ -19,6 +22,7 @@ pub struct EngineOptions {
 impl EngineOptions {
     #[must_use]
     pub fn new(run_dir: PathBuf, listen: SocketAddr) -> Self {
-        Self { run_dir, listen, idle_memory_bytes: 32 << 20, guard_margin_ms: 400 }
+        let device = DeviceOption::Auto;
+        Self { run_dir, listen, device, idle_memory_bytes: 32 << 20, guard_margin_ms: 400 }
     }
 }

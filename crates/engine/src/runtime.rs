@@ -5,6 +5,7 @@
 
 use crate::buffer::BufferPool;
 use crate::devices::DeviceAdmin;
+use crate::frontend::{self, ChoiceError};
 use crate::guard::Guard;
 use crate::ipc::{IpcMessage, IpcServer};
 use crate::lifecycle::Lifecycle;
@@ -21,6 +22,8 @@ use thiserror::Error;
 pub enum EngineError {
     #[error(transparent)]
     Ring(#[from] RingError),
+    #[error(transparent)]
+    Device(#[from] ChoiceError),
     #[error("{what}")]
     System {
         what: String,
@@ -38,6 +41,13 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
     let run_dir = &options.run_dir;
     failed(format!("cannot make {}", run_dir.display()), std::fs::create_dir_all(run_dir))?;
     clear_stale_mounts(&options);
+    let choice = frontend::choose(options.device, frontend::probe)?;
+    match choice.kind {
+        Some(kind) => tracing::info!(device = %kind, reason = choice.reason, "frontend chosen"),
+        None => {
+            tracing::error!(reason = choice.reason, "no frontend can be used here: resources get no devices")
+        }
+    }
     let ring = Ring::new()?;
     let pool = BufferPool::new(options.idle_memory_bytes);
     let (sender, inbox) = mpsc::channel();
@@ -69,7 +79,7 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
     });
     let ipc = failed(format!("cannot listen at {}", socket.display()), ipc)?;
     tracing::info!(listen = %options.listen, run_dir = %run_dir.display(), "engine started");
-    let shard = Shard::new(Parts { options, ring, pool, inbox, ipc, guard, devices, lifecycle });
+    let shard = Shard::new(Parts { options, choice, ring, pool, inbox, ipc, guard, devices, lifecycle });
     Ok(shard.run()?)
 }
 

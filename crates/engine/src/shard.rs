@@ -8,7 +8,7 @@
 use crate::buffer::BufferPool;
 use crate::devices::{DeviceAdmin, DeviceOutcome};
 use crate::disk::Disk;
-use crate::frontend::{FrontendId, FrontendRequest, frontend_of};
+use crate::frontend::{Choice, FrontendId, FrontendRequest, frontend_of};
 use crate::guard::{Guard, GuardTarget};
 use crate::ipc::{Client, IpcServer};
 use crate::lifecycle::{Job, Lifecycle, Opened};
@@ -16,7 +16,9 @@ use crate::open_replica::{Answer, Closing, OpenReplica, Shared};
 use crate::options::EngineOptions;
 use crate::ring::{Completion, Owner, Ring, RingError, now};
 use crate::transport::{Channel, Transport, TransportEvent};
-use mainstay_api::engine::{EngineError, EngineEvent, EngineStatus, GuardEntry, Peer, Reply, Request};
+use mainstay_api::engine::{
+    EngineError, EngineEvent, EngineStatus, FrontendStatus, GuardEntry, Peer, Reply, Request,
+};
 use mainstay_codec::{Envelope, Message};
 use mainstay_store::StoreConfig;
 use mainstay_types::{NodeId, ResourceId, Time};
@@ -51,6 +53,7 @@ struct Identity {
 /// See the top of this file.
 pub struct Shard {
     options: EngineOptions,
+    choice: Choice,
     ring: Ring,
     pool: BufferPool,
     inbox: Receiver<Inbound>,
@@ -88,6 +91,7 @@ pub struct Shard {
 /// What a shard is built from.
 pub struct Parts {
     pub options: EngineOptions,
+    pub choice: Choice,
     pub ring: Ring,
     pub pool: BufferPool,
     pub inbox: Receiver<Inbound>,
@@ -102,6 +106,7 @@ impl Shard {
     pub fn new(parts: Parts) -> Self {
         Self {
             options: parts.options,
+            choice: parts.choice,
             ring: parts.ring,
             pool: parts.pool,
             inbox: parts.inbox,
@@ -182,6 +187,7 @@ impl Shard {
             pool: &self.pool,
             devices: &self.devices,
             run_dir: &self.options.run_dir,
+            choice: &self.choice,
             node: identity.node,
             now,
             lease_until: self.lease_until,
@@ -536,6 +542,10 @@ impl Shard {
             lease_until_us: self.lease_until,
             fenced: self.fenced,
             silenced_us: self.guard.silenced(),
+            frontend: Some(FrontendStatus {
+                kind: self.choice.kind.map(|kind| kind.name().to_owned()),
+                reason: self.choice.reason.clone(),
+            }),
             replicas: self.replicas.values().map(OpenReplica::status).collect(),
         }
     }

@@ -5,10 +5,11 @@
 
 use bytes::Bytes;
 use mainstay_engine::buffer::BufferPool;
-use mainstay_engine::devices::{DeviceAdmin, DeviceJob, DeviceOutcome, LoopDevice};
+use mainstay_engine::devices::{Attachment, DeviceAdmin, DeviceJob, DeviceOutcome};
 use mainstay_engine::frontend::{
     Frontend, FrontendId, FrontendOp, FrontendRequest, FuseFrontend, frontend_of, unmount_stale,
 };
+use mainstay_engine::loop_device::LoopDevice;
 use mainstay_engine::ring::{Owner, Ring, Waker};
 use mainstay_types::{ResourceId, VolumeId};
 use std::collections::BTreeMap;
@@ -368,9 +369,17 @@ fn the_admin_thread_attaches_and_detaches() {
     let admin = DeviceAdmin::start(move |outcome| done.send(outcome).expect("the test waits")).unwrap();
     let next = || outcomes.recv_timeout(Duration::from_secs(10)).expect("an outcome");
     let missing = shard.dir.join("1");
-    admin.submit(DeviceJob::Attach { resource: RESOURCE, volume: VolumeId(1), backing: missing });
+    admin.submit(DeviceJob::Attach {
+        resource: RESOURCE,
+        volume: VolumeId(1),
+        attachment: Attachment::Loop { backing: missing },
+    });
     assert!(matches!(next(), DeviceOutcome::AttachFailed { volume: VolumeId(1), .. }));
-    admin.submit(DeviceJob::Attach { resource: RESOURCE, volume: VolumeId(0), backing: shard.file.clone() });
+    admin.submit(DeviceJob::Attach {
+        resource: RESOURCE,
+        volume: VolumeId(0),
+        attachment: Attachment::Loop { backing: shard.file.clone() },
+    });
     let DeviceOutcome::Attached { device, .. } = next() else { panic!("attached") };
     let path = device.path().to_owned();
     admin.submit(DeviceJob::Detach { resource: RESOURCE, devices: vec![device] });

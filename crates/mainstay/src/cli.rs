@@ -2,7 +2,9 @@
 
 use crate::lab::cli::LabCommand;
 use crate::size;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
+use mainstay_engine::DeviceOption;
 use std::path::PathBuf;
 
 const EXIT_CODES: &str = "Exit codes:
@@ -97,6 +99,13 @@ pub struct EngineArgs {
     /// Address and port for other engines.
     #[arg(long, default_value = "0.0.0.0:7401", value_name = "ADDRESS:PORT")]
     pub listen: std::net::SocketAddr,
+    /// How volumes become devices: auto takes the best that this kernel offers, and `mainstay status` says which and why.
+    #[arg(long, env = "MAINSTAY_DEVICE", default_value = "auto", value_name = "FRONTEND", value_parser = device_option())]
+    pub device: DeviceOption,
+}
+
+fn device_option() -> impl TypedValueParser<Value = DeviceOption> {
+    PossibleValuesParser::new(DeviceOption::NAMES).try_map(|name| name.parse::<DeviceOption>())
 }
 
 #[derive(Args, Debug, Clone)]

@@ -11,7 +11,8 @@ const REMEDY: &str = "The supervisor starts it again; its log tells what went be
 
 pub fn engine(args: EngineArgs) -> Outcome<()> {
     start_log();
-    let options = EngineOptions::new(args.paths.run_dir, args.listen);
+    let mut options = EngineOptions::new(args.paths.run_dir, args.listen);
+    options.device = args.device;
     let Err(error) = mainstay_engine::run(options);
     Err(Failure::new("engine-ended", chain(&error), REMEDY))
 }

@@ -15,6 +15,7 @@
 use super::fuse_session::{MESSAGE_AT, MESSAGE_BYTES_MAX, Outcome, Session};
 use super::{Errno, Frontend, FrontendId, FrontendRequest, FrontendResult, kind_of, ring_tag};
 use crate::buffer::{BufMut, BufferPool};
+use crate::devices::Attachment;
 use crate::ring::{Completion, Fd, Op, Owner, Ring, STREAM_OFFSET};
 use bytes::Bytes;
 use mainstay_types::{REQUEST_BYTES_MAX, VolumeId};
@@ -210,6 +211,10 @@ impl Frontend for FuseFrontend {
             let buffer = self.read_buffer();
             self.submit_read(ring, buffer);
         }
+    }
+
+    fn attachment(&self, volume: VolumeId) -> Attachment {
+        Attachment::Loop { backing: self.file(volume) }
     }
 
     fn completed(&mut self, ring: &mut Ring, completion: Completion, requests: &mut Vec<FrontendRequest>) {

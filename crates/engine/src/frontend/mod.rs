@@ -9,15 +9,23 @@
 //! completion whose owner is [`Owner::Frontend`](crate::ring::Owner) to the frontend that
 //! [`frontend_of`] names.
 
+mod choice;
 mod fuse;
 mod fuse_abi;
 mod fuse_session;
 
+pub use choice::{
+    AUTO_ORDER, Choice, ChoiceError, DeviceOption, FrontendKind, Offer, UnknownDevice, choose, probe,
+};
 pub use fuse::{FuseError, FuseFrontend, unmount_stale};
 
+use crate::buffer::BufferPool;
+use crate::devices::Attachment;
 use crate::ring::{Completion, Ring};
 use bytes::Bytes;
 use mainstay_types::VolumeId;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
 
 /// Most requests that the kernel keeps outstanding on one frontend without waiting itself. With requests of the
 /// largest size this also bounds the memory of what is in flight (R18).
@@ -67,6 +75,10 @@ pub trait Frontend {
     /// Begins to take requests from the kernel. Called once.
     fn start(&mut self, ring: &mut Ring);
 
+    /// What the device thread has to do so that this volume becomes a block device. Asked once per volume, after
+    /// [`start`](Self::start).
+    fn attachment(&self, volume: VolumeId) -> Attachment;
+
     /// Takes the completion of an operation that this frontend has submitted; appends the requests that have
     /// arrived with it to `requests`.
     fn completed(&mut self, ring: &mut Ring, completion: Completion, requests: &mut Vec<FrontendRequest>);
@@ -85,6 +97,49 @@ pub trait Frontend {
     /// Whether the kernel has let go, and no completion will come any more, so that the frontend may be
     /// dropped and its id used again.
     fn is_closed(&self) -> bool;
+}
+
+/// Why a resource got no frontend.
+#[derive(Debug, Error)]
+pub enum FrontendError {
+    #[error(transparent)]
+    Fuse(#[from] FuseError),
+    #[error("cannot make {dir}")]
+    Directory {
+        dir: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("the {0} frontend is not built yet")]
+    Missing(FrontendKind),
+}
+
+/// What a frontend is made of.
+pub struct FrontendParts<'a> {
+    pub id: FrontendId,
+    /// The resource's.
+    pub name: &'a str,
+    /// For what has to have a place in the file system; gone after a reboot.
+    pub run_dir: &'a Path,
+    /// Bytes of each volume.
+    pub volumes: &'a [u64],
+    pub pool: &'a BufferPool,
+}
+
+/// Makes the devices of one resource, as far as that needs no answers of the shard.
+///
+/// # Errors
+/// When the kernel refuses, or lacks what [`probe`] found when the engine started.
+pub fn make(kind: FrontendKind, parts: &FrontendParts<'_>) -> Result<Box<dyn Frontend>, FrontendError> {
+    match kind {
+        FrontendKind::Fuse => {
+            let dir = parts.run_dir.join("fuse").join(parts.name);
+            std::fs::create_dir_all(&dir)
+                .map_err(|source| FrontendError::Directory { dir: dir.clone(), source })?;
+            Ok(Box::new(FuseFrontend::mount(parts.id, &dir, parts.volumes, parts.pool.clone())?))
+        }
+        FrontendKind::Ublk | FrontendKind::Nbd | FrontendKind::VhostUser => Err(FrontendError::Missing(kind)),
+    }
 }
 
 /// The kinds of operations that a frontend has in flight share its id: the low bits tell them apart.

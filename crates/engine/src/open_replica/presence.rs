@@ -1,8 +1,8 @@
 //! The devices of a primary: offered when it begins to serve, withdrawn when it stops.
 
 use super::{Around, OpenReplica, Shared};
-use crate::devices::{DeviceJob, DeviceOutcome, LoopDevice};
-use crate::frontend::{Frontend, FrontendId, FrontendRequest, FrontendResult, FuseFrontend};
+use crate::devices::{Device, DeviceJob, DeviceOutcome};
+use crate::frontend::{self, Frontend, FrontendId, FrontendParts, FrontendRequest, FrontendResult};
 use crate::ring::Completion;
 use mainstay_api::engine::{DeviceStatus, EngineEvent};
 use mainstay_replica::Role;
@@ -11,14 +11,14 @@ use mainstay_types::VolumeId;
 /// What stands between the resource and the kernel.
 #[derive(Default)]
 pub(super) struct Presence {
-    frontend: Option<FuseFrontend>,
-    devices: Vec<(VolumeId, LoopDevice)>,
+    frontend: Option<Box<dyn Frontend>>,
+    devices: Vec<(VolumeId, Device)>,
     /// Attach jobs that have not ended.
     attaching: usize,
-    /// The loop devices are being detached; the frontend goes after them.
+    /// The devices are being detached; the frontend goes after them.
     detaching: bool,
     /// Frontends that the kernel has not let go of yet.
-    closing: Vec<FuseFrontend>,
+    closing: Vec<Box<dyn Frontend>>,
     /// Becomes true when the devices are to be offered again once the old ones are gone.
     again: bool,
     /// The replica is to be dropped: no devices any more.
@@ -44,15 +44,9 @@ impl Around {
         }
         let id = FrontendId(*shared.next_frontend);
         *shared.next_frontend += 1;
-        let dir = shared.run_dir.join("fuse").join(&self.name);
-        let made = std::fs::create_dir_all(&dir).map_err(|error| error.to_string()).and_then(|()| {
-            FuseFrontend::mount(id, &dir, &self.volumes, shared.pool.clone())
-                .map_err(|error| error.to_string())
-        });
-        let mut frontend = match made {
+        let mut frontend = match self.make(shared, id) {
             Ok(frontend) => frontend,
-            Err(error) => {
-                let reason = format!("cannot make a device at {}: {error}", dir.display());
+            Err(reason) => {
                 tracing::error!(resource = %self.resource, reason);
                 shared.events.push(EngineEvent::Failed { resource: self.resource, reason });
                 return;
@@ -61,11 +55,23 @@ impl Around {
         frontend.start(shared.ring);
         shared.frontends.insert(id, self.resource);
         for volume in (0..self.volumes.len()).map(|volume| VolumeId(volume as u16)) {
-            let backing = frontend.file(volume);
-            shared.devices.submit(DeviceJob::Attach { resource: self.resource, volume, backing });
+            let attachment = frontend.attachment(volume);
+            shared.devices.submit(DeviceJob::Attach { resource: self.resource, volume, attachment });
             self.presence.attaching += 1;
         }
         self.presence.frontend = Some(frontend);
+    }
+
+    fn make(&self, shared: &Shared<'_>, id: FrontendId) -> Result<Box<dyn Frontend>, String> {
+        let kind = shared.choice.kind.ok_or_else(|| format!("no device: {}", shared.choice.reason))?;
+        let parts = FrontendParts {
+            id,
+            name: &self.name,
+            run_dir: shared.run_dir,
+            volumes: &self.volumes,
+            pool: shared.pool,
+        };
+        frontend::make(kind, &parts).map_err(|error| format!("cannot make a device: {}", chain(&error)))
     }
 
     /// Takes the devices away. Requests that are still in them are answered with errors by the core or by the
@@ -176,11 +182,19 @@ impl Around {
         if self.presence.detaching || self.role != Role::Primary || self.presence.attaching > 0 {
             return Vec::new();
         }
-        let path = |(volume, device): &(VolumeId, LoopDevice)| DeviceStatus {
+        let path = |(volume, device): &(VolumeId, Device)| DeviceStatus {
             volume: *volume,
             path: device.path().display().to_string(),
         };
         self.presence.devices.iter().map(path).collect()
+    }
+}
+
+/// An error and what caused it.
+fn chain(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {}", chain(cause)),
+        None => error.to_string(),
     }
 }
 

@@ -21,6 +21,10 @@ fn words(status: &StatusView) -> String {
     if !status.engine.connected {
         lines.push(format!("the engine of this node does not answer: {}", status.engine.message));
     }
+    if let Some(frontend) = &status.engine.frontend {
+        let kind = frontend.kind.as_deref().unwrap_or("no");
+        lines.push(format!("devices of this node: {kind} ({})", frontend.reason));
+    }
     if let Some(view) = status.cluster.as_ref().filter(|_| status.lease_left_ms == 0) {
         // It serves nothing, whatever the record says that it read when it still heard from a majority.
         lines.push(format!(
@@ -48,7 +52,7 @@ mod tests {
     fn advice_is_shown_and_silence_means_well() {
         let mut status = StatusView {
             cluster: None,
-            engine: EngineView { connected: true, message: String::new() },
+            engine: EngineView { connected: true, message: String::new(), frontend: None },
             lease_left_ms: 0,
             resources: vec![],
             services: vec![],

@@ -133,7 +133,11 @@ fn programs(lab: &Lab, name: &str) -> Outcome<Vec<Program>> {
         Ok(Program { name, args, log, started: Instant::now(), quick_deaths: 0 })
     };
     let group = group.to_string_lossy();
-    Ok(vec![program("engine", 7401, &[])?, program("agent", 7400, &["--cgroup-root", &group])?])
+    // A power cut of the lab takes away mounts and loop devices; ublk devices belong to no node (not yet).
+    Ok(vec![
+        program("engine", 7401, &["--device", "fuse"])?,
+        program("agent", 7400, &["--cgroup-root", &group])?,
+    ])
 }
 
 /// Programs that run, by process id. Held locked while one is started, so that a death is never seen
