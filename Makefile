@@ -8,13 +8,14 @@ ARGS ?=
 # How long the simulator runs.
 MINUTES ?= 60
 
-.PHONY: help deps fmt fmt-check lint unit sim e2e test build demo demo-down sim-soak sim-bugs fuzz
+.PHONY: help deps fmt fmt-check lint unit sim e2e vm test build demo demo-down sim-soak sim-bugs fuzz
 
 help:
 	@echo "make test       format check, lints, unit and model tests, simulator, end-to-end tests (root)"
 	@echo "make unit       unit and model tests only"
 	@echo "make sim        2,000 seeds of the simulator"
 	@echo "make e2e        end-to-end tests only; ARGS=name picks one"
+	@echo "make vm         what needs a kernel of its own, in emulated machines; ARGS=name picks one"
 	@echo "make fmt        format the sources"
 	@echo "make lint       clippy with warnings as errors"
 	@echo "make demo       a database on three replicas survives the loss of its primary (root)"
@@ -55,6 +56,11 @@ e2e: deps
 	$(CARGO) build --locked -p mainstay -p mainstay-tests --bins
 	$(CARGO) test --locked -p mainstay-tests --test e2e -- $(ARGS)
 
+# Devices that this machine's kernel need not have, in software-emulated machines with kernels from Debian.
+vm: deps
+	$(CARGO) build --locked -p mainstay
+	@tests/vm/run.sh $(ARGS)
+
 # Each step is a make of its own so that they keep their order under -j.
 test: deps
 	@$(MAKE) --no-print-directory fmt-check
@@ -62,6 +68,7 @@ test: deps
 	@$(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory sim
 	@$(MAKE) --no-print-directory e2e
+	@$(MAKE) --no-print-directory vm
 
 build: deps
 	$(CARGO) build --locked --release -p mainstay -p mainstay-tests --bins

@@ -18,6 +18,13 @@ need ip iproute2
 need nft nftables
 need fio fio
 need losetup util-linux
+# For the emulated machines of `make vm`: their kernels are fetched by scripts/vm.sh.
+need qemu-system-x86_64 qemu-system-x86
+need cpio cpio
+need xz xz-utils
+need depmod kmod
+need strip binutils
+need busybox busybox-static
 if [ ! -e /dev/fuse ] || [ ! -e /dev/loop-control ] || ! grep -qw xfs /proc/filesystems; then
     need modprobe kmod
 fi

@@ -10,6 +10,7 @@ pub mod error;
 pub mod http;
 pub mod identity;
 pub mod lease;
+pub mod left_devices;
 pub mod member;
 pub mod messages;
 pub mod node;
@@ -27,7 +28,7 @@ use agent::{Agent, Started};
 use error::AgentError;
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What an agent is started with.
@@ -41,6 +42,8 @@ pub struct AgentOptions {
     pub listen: Option<String>,
     /// cgroup (version 2) below which services run; `<mount point>/mainstay/<node>` if none.
     pub cgroup_root: Option<PathBuf>,
+    /// Makes devices fail that a dead engine has left in the run directory and that the kernel keeps waiting.
+    pub fail_left_devices: fn(&Path),
 }
 
 /// Name of the API's socket in the run directory.

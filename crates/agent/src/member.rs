@@ -5,6 +5,7 @@ use crate::engine_link::{EngineInput, EngineLink};
 use crate::error::AgentError;
 use crate::identity::Identity;
 use crate::lease::{self, LeaseKeeper};
+use crate::left_devices::LeftDevices;
 use crate::node::{self, Input, NodeHandle, NodeParts};
 use crate::raft::store::RaftStore;
 use crate::raft::{self, ConsensusLog, RaftHandle, RaftSettings, View};
@@ -96,6 +97,7 @@ impl Member {
             engine: engine.clone(),
             replicas: replicas.clone(),
             places,
+            left_devices: LeftDevices::new(options.run_dir.clone(), options.fail_left_devices),
         });
         engine_inputs.connect(node.clone());
         let (leases, views) = (node.clone(), node.clone());

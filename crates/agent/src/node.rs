@@ -13,6 +13,7 @@
 
 use crate::clock::boot_now;
 use crate::engine_link::{EngineInput, EngineLink};
+use crate::left_devices::LeftDevices;
 use crate::raft::{ConsensusLog, View};
 use crate::replicas::{self, Replicas};
 use crate::service::runner::{Done, OnDone, Places, Runner};
@@ -72,6 +73,7 @@ pub struct NodeParts {
     pub engine: EngineLink,
     pub replicas: Arc<Replicas>,
     pub places: Places,
+    pub left_devices: LeftDevices,
 }
 
 /// The way to the thread.
@@ -342,6 +344,8 @@ impl Node {
     }
 
     fn reconcile(&mut self) {
+        let in_use = self.runners.values().any(|runner| !runner.machine().phase().is_silent());
+        self.parts.left_devices.look(self.parts.engine.is_connected(), in_use);
         let state = self.view.state.clone();
         if state.cluster.is_none() {
             return;

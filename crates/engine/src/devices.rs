@@ -4,14 +4,18 @@
 //! happen on a thread of their own: [`DeviceAdmin`]. It is not on the path of any request.
 //!
 //! What this file guarantees: every job is answered once, in the order in which jobs were given. What a kind of device
-//! needs is in the file of its own: [`crate::loop_device`].
+//! needs is in a file of its own: [`crate::loop_device`], [`crate::ublk_device`].
 
+use crate::frontend::ublk::UblkError;
+use crate::frontend::{FrontendKind, Opened};
 use crate::loop_device::{LoopDevice, LoopError};
+use crate::ublk_device::{UblkAdmin, UblkDevice, UblkPlan};
 use mainstay_types::{ResourceId, VolumeId};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 use thiserror::Error;
 
 /// Why a device could not be attached or detached.
@@ -19,6 +23,8 @@ use thiserror::Error;
 pub enum DeviceError {
     #[error(transparent)]
     Loop(#[from] LoopError),
+    #[error(transparent)]
+    Ublk(#[from] UblkError),
 }
 
 /// How a volume of a frontend becomes a block device; see [`Frontend::attachment`](crate::frontend::Frontend).
@@ -26,33 +32,24 @@ pub enum DeviceError {
 pub enum Attachment {
     /// A loop device over this file.
     Loop { backing: PathBuf },
+    /// A ublk device, or the one that the engine before has left. The frontend is given its queue meanwhile.
+    Ublk(UblkPlan),
 }
 
 /// An attached block device. Dropping it closes what the engine holds of it.
 #[derive(Debug)]
 pub enum Device {
     Loop(LoopDevice),
+    Ublk(UblkDevice),
 }
 
 impl Device {
-    fn attach(attachment: Attachment) -> Result<Self, DeviceError> {
-        match attachment {
-            Attachment::Loop { backing } => Ok(Self::Loop(LoopDevice::attach(&backing)?)),
-        }
-    }
-
     /// For example `/dev/loop3`.
     #[must_use]
     pub fn path(&self) -> &Path {
         match self {
             Self::Loop(device) => device.path(),
-        }
-    }
-
-    /// Takes the device away, or leaves it to its last user to do so by closing it. Tells which: `true` when it is gone.
-    pub fn detach(self) -> Result<bool, DeviceError> {
-        match self {
-            Self::Loop(device) => Ok(device.detach()?),
+            Self::Ublk(device) => device.path(),
         }
     }
 }
@@ -65,6 +62,8 @@ pub enum DeviceJob {
     /// Detach these. The frontend behind them must either still answer, or have been detached before, so that
     /// what the kernel still wants to write fails instead of waiting.
     Detach { resource: ResourceId, devices: Vec<Device> },
+    /// Fail what an engine before this one has left of a resource's devices.
+    GiveUp { resource: ResourceId },
 }
 
 /// How a job ended.
@@ -74,6 +73,12 @@ pub enum DeviceOutcome {
         resource: ResourceId,
         volume: VolumeId,
         device: Device,
+    },
+    /// The frontend can take requests of this volume, and must, for its attachment to end.
+    Opened {
+        resource: ResourceId,
+        volume: VolumeId,
+        opened: Opened,
     },
     AttachFailed {
         resource: ResourceId,
@@ -88,20 +93,28 @@ pub enum DeviceOutcome {
 }
 
 /// The thread that attaches and detaches devices. Jobs are done one after the other; the queue is bounded by
-/// the number of volumes, because the shard has at most one job per volume in it.
+/// the number of volumes, because the shard has at most one job per volume in it, and one per resource that is given up.
 pub struct DeviceAdmin {
     jobs: Option<mpsc::Sender<DeviceJob>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl DeviceAdmin {
-    /// Starts the thread. `done` is called on it after every job, and must not block on the shard.
-    pub fn start(mut done: impl FnMut(DeviceOutcome) + Send + 'static) -> io::Result<Self> {
+    /// Starts the thread of an engine that uses this frontend. `done` is called on it, after every job and when a device was
+    /// opened, and must not block on the shard. Devices that an engine before this one has left in `run_dir` wait for their
+    /// resources to be served again, if they can.
+    pub fn start(
+        kind: Option<FrontendKind>,
+        run_dir: &Path,
+        done: impl FnMut(DeviceOutcome) + Send + 'static,
+    ) -> io::Result<Self> {
         let (jobs, queue) = mpsc::channel();
+        let mut worker = Worker { ublk: UblkAdmin::new(run_dir), done };
         let thread = thread::Builder::new().name("devices".into()).spawn(move || {
-            for job in queue {
-                done(run(job));
+            if kind != Some(FrontendKind::Ublk) {
+                worker.ublk.give_up_all();
             }
+            worker.run(&queue);
         })?;
         Ok(Self { jobs: Some(jobs), thread: Some(thread) })
     }
@@ -123,15 +136,73 @@ impl Drop for DeviceAdmin {
     }
 }
 
-fn run(job: DeviceJob) -> DeviceOutcome {
-    match job {
-        DeviceJob::Attach { resource, volume, attachment } => match Device::attach(attachment) {
-            Ok(device) => DeviceOutcome::Attached { resource, volume, device },
-            Err(error) => DeviceOutcome::AttachFailed { resource, volume, error },
-        },
-        DeviceJob::Detach { resource, devices } => {
-            let errors = devices.into_iter().filter_map(|device| device.detach().err()).collect();
-            DeviceOutcome::Detached { resource, errors }
+struct Worker<F> {
+    ublk: UblkAdmin,
+    done: F,
+}
+
+impl<F: FnMut(DeviceOutcome)> Worker<F> {
+    fn run(&mut self, queue: &mpsc::Receiver<DeviceJob>) {
+        loop {
+            let job = match self.ublk.deadline() {
+                None => queue.recv().ok(),
+                Some(deadline) => {
+                    match queue.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                        Ok(job) => Some(job),
+                        Err(RecvTimeoutError::Timeout) => {
+                            self.ublk.give_up_all();
+                            continue;
+                        }
+                        Err(RecvTimeoutError::Disconnected) => None,
+                    }
+                }
+            };
+            match job {
+                Some(job) => self.job(job),
+                None => return,
+            }
+        }
+    }
+
+    fn job(&mut self, job: DeviceJob) {
+        match job {
+            DeviceJob::Attach { resource, volume, attachment } => {
+                let outcome = match self.attach(resource, volume, attachment) {
+                    Ok(device) => DeviceOutcome::Attached { resource, volume, device },
+                    Err(error) => DeviceOutcome::AttachFailed { resource, volume, error },
+                };
+                (self.done)(outcome);
+            }
+            DeviceJob::Detach { resource, devices } => {
+                let errors = devices.into_iter().filter_map(|device| self.detach(device).err()).collect();
+                (self.done)(DeviceOutcome::Detached { resource, errors });
+            }
+            DeviceJob::GiveUp { resource } => self.ublk.give_up(resource),
+        }
+    }
+
+    fn attach(
+        &mut self,
+        resource: ResourceId,
+        volume: VolumeId,
+        attachment: Attachment,
+    ) -> Result<Device, DeviceError> {
+        match attachment {
+            Attachment::Loop { backing } => Ok(Device::Loop(LoopDevice::attach(&backing)?)),
+            Attachment::Ublk(plan) => {
+                let Self { ublk, done } = self;
+                let mut opened = |channel| {
+                    done(DeviceOutcome::Opened { resource, volume, opened: Opened::Ublk(channel) });
+                };
+                Ok(Device::Ublk(ublk.attach(&plan, &mut opened)?))
+            }
+        }
+    }
+
+    fn detach(&mut self, device: Device) -> Result<(), DeviceError> {
+        match device {
+            Device::Loop(device) => device.detach().map(drop).map_err(DeviceError::from),
+            Device::Ublk(device) => self.ublk.detach(device).map_err(DeviceError::from),
         }
     }
 }

@@ -19,6 +19,7 @@ pub mod ring;
 pub mod runtime;
 pub mod shard;
 pub mod transport;
+pub mod ublk_device;
 
 pub use frontend::DeviceOption;
 pub use options::EngineOptions;

@@ -141,6 +141,13 @@ pub enum Op {
     Readable {
         fd: Fd,
     },
+    /// A command that the descriptor's driver understands, with 16 bytes of its own. Not a part of what a ring needs: the
+    /// frontend that uses it has asked whether its driver is there.
+    Command {
+        fd: Fd,
+        code: u32,
+        bytes: [u8; 16],
+    },
 }
 
 /// The end of an operation.
@@ -470,6 +477,7 @@ impl Slot {
                 opcode::SendMsg::new(raw(socket), &raw const *message).flags(flags).build()
             }
             Op::Readable { fd } => opcode::PollAdd::new(raw(fd), libc::POLLIN as u32).build(),
+            Op::Command { fd, code, bytes } => opcode::UringCmd16::new(raw(fd), *code).cmd(*bytes).build(),
         }
     }
 }

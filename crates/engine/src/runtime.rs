@@ -63,7 +63,7 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
     let guard = Guard::start(options.guard_margin_ms, move |_| to_shard(Inbound::Fence));
     let guard = failed("cannot start the guard", guard)?;
     let to_shard = tell.clone();
-    let devices = DeviceAdmin::start(move |outcome| to_shard(Inbound::Device(outcome)));
+    let devices = DeviceAdmin::start(choice.kind, run_dir, move |outcome| to_shard(Inbound::Device(outcome)));
     let devices = failed("cannot start the device thread", devices)?;
     let to_shard = tell.clone();
     let lifecycle = Lifecycle::start(pool.clone(), move |opened| to_shard(Inbound::Opened(Box::new(opened))));

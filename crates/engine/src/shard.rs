@@ -6,7 +6,7 @@
 //! it owns: there is no lock on the path of a request.
 
 use crate::buffer::BufferPool;
-use crate::devices::{DeviceAdmin, DeviceOutcome};
+use crate::devices::{DeviceAdmin, DeviceJob, DeviceOutcome};
 use crate::disk::Disk;
 use crate::frontend::{Choice, FrontendId, FrontendRequest, frontend_of};
 use crate::guard::{Guard, GuardTarget};
@@ -304,6 +304,7 @@ impl Shard {
             Inbound::Device(outcome) => {
                 let resource = match &outcome {
                     DeviceOutcome::Attached { resource, .. }
+                    | DeviceOutcome::Opened { resource, .. }
                     | DeviceOutcome::AttachFailed { resource, .. }
                     | DeviceOutcome::Detached { resource, .. } => *resource,
                 };
@@ -342,6 +343,10 @@ impl Shard {
                 answer(self.set_targets(&entries));
             }
             Request::Record { record } => {
+                // R19: somebody else serves it; what an engine before this one has left must not wait for it.
+                if record.primary != self.identity.map(|identity| identity.node) {
+                    self.devices.submit(DeviceJob::GiveUp { resource: record.resource });
+                }
                 self.on_replica(now, record.resource, answer, |replica, _, answer| {
                     replica.record(now, record);
                     answer(Reply::Ok);
@@ -438,6 +443,10 @@ impl Shard {
     fn set_targets(&mut self, entries: &[GuardEntry]) -> Reply {
         match entries.iter().map(GuardTarget::try_from).collect::<Result<Vec<_>, _>>() {
             Ok(targets) => {
+                // The agent stops what ran on devices of an engine before this one, and it must be able to stop.
+                for entry in entries {
+                    self.devices.submit(DeviceJob::GiveUp { resource: entry.resource });
+                }
                 self.guard.set_targets(targets);
                 Reply::Ok
             }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use mainstay_engine::buffer::BufferPool;
 use mainstay_engine::devices::{Attachment, DeviceAdmin, DeviceJob, DeviceOutcome};
 use mainstay_engine::frontend::{
-    Frontend, FrontendId, FrontendOp, FrontendRequest, FuseFrontend, frontend_of, unmount_stale,
+    Frontend, FrontendId, FrontendKind, FrontendOp, FrontendRequest, FuseFrontend, frontend_of, unmount_stale,
 };
 use mainstay_engine::loop_device::LoopDevice;
 use mainstay_engine::ring::{Owner, Ring, Waker};
@@ -366,7 +366,10 @@ fn the_admin_thread_attaches_and_detaches() {
     }
     let mut shard = Shard::start("admin", 16 << 20);
     let (done, outcomes) = mpsc::channel();
-    let admin = DeviceAdmin::start(move |outcome| done.send(outcome).expect("the test waits")).unwrap();
+    let admin = DeviceAdmin::start(Some(FrontendKind::Fuse), &shard.dir, move |outcome| {
+        done.send(outcome).expect("the test waits")
+    })
+    .unwrap();
     let next = || outcomes.recv_timeout(Duration::from_secs(10)).expect("an outcome");
     let missing = shard.dir.join("1");
     admin.submit(DeviceJob::Attach {

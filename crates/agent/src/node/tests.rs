@@ -137,6 +137,7 @@ impl Lab {
                 state_dir: dir.path().to_path_buf(),
                 run_dir: dir.path().to_path_buf(),
             },
+            left_devices: LeftDevices::new(dir.path().to_path_buf(), |_| ()),
         };
         let mut lab = Self { node: Node::new(parts, handle, on_done), inputs, hangs, _dir: dir };
         lab.node.take(Input::State(View { state: Arc::new(state), ..View::default() }));

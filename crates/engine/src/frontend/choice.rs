@@ -124,9 +124,8 @@ pub fn choose(
 pub fn probe(kind: FrontendKind) -> Offer {
     match kind {
         FrontendKind::Fuse => probe_fuse(),
-        FrontendKind::Ublk | FrontendKind::Nbd | FrontendKind::VhostUser => {
-            Err(format!("the {kind} frontend is not built yet"))
-        }
+        FrontendKind::Ublk => crate::ublk_device::probe(),
+        FrontendKind::Nbd | FrontendKind::VhostUser => Err(format!("the {kind} frontend is not built yet")),
     }
 }
 

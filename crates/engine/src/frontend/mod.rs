@@ -13,6 +13,7 @@ mod choice;
 mod fuse;
 mod fuse_abi;
 mod fuse_session;
+pub mod ublk;
 
 pub use choice::{
     AUTO_ORDER, Choice, ChoiceError, DeviceOption, FrontendKind, Offer, UnknownDevice, choose, probe,
@@ -23,7 +24,7 @@ use crate::buffer::BufferPool;
 use crate::devices::Attachment;
 use crate::ring::{Completion, Ring};
 use bytes::Bytes;
-use mainstay_types::VolumeId;
+use mainstay_types::{ResourceId, VolumeId};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -83,6 +84,12 @@ pub trait Frontend {
     /// arrived with it to `requests`.
     fn completed(&mut self, ring: &mut Ring, completion: Completion, requests: &mut Vec<FrontendRequest>);
 
+    /// The device thread has opened what requests of a volume come through, and waits for the frontend to take them.
+    /// Comes at most once per volume, and only to frontends whose [`attachment`](Self::attachment) leads to it.
+    fn opened(&mut self, ring: &mut Ring, volume: VolumeId, opened: Opened) {
+        let _ = (ring, volume, opened);
+    }
+
     /// Answers a request. A tag that is not outstanding is ignored: its request was answered by
     /// [`fail_all`](Self::fail_all), or its device is gone.
     fn complete(&mut self, ring: &mut Ring, tag: u64, result: FrontendResult);
@@ -97,6 +104,12 @@ pub trait Frontend {
     /// Whether the kernel has let go, and no completion will come any more, so that the frontend may be
     /// dropped and its id used again.
     fn is_closed(&self) -> bool;
+}
+
+/// What the device thread opens for a frontend while it attaches a volume.
+#[derive(Debug)]
+pub enum Opened {
+    Ublk(ublk::Channel),
 }
 
 /// Why a resource got no frontend.
@@ -117,6 +130,7 @@ pub enum FrontendError {
 /// What a frontend is made of.
 pub struct FrontendParts<'a> {
     pub id: FrontendId,
+    pub resource: ResourceId,
     /// The resource's.
     pub name: &'a str,
     /// For what has to have a place in the file system; gone after a reboot.
@@ -138,7 +152,8 @@ pub fn make(kind: FrontendKind, parts: &FrontendParts<'_>) -> Result<Box<dyn Fro
                 .map_err(|source| FrontendError::Directory { dir: dir.clone(), source })?;
             Ok(Box::new(FuseFrontend::mount(parts.id, &dir, parts.volumes, parts.pool.clone())?))
         }
-        FrontendKind::Ublk | FrontendKind::Nbd | FrontendKind::VhostUser => Err(FrontendError::Missing(kind)),
+        FrontendKind::Ublk => Ok(Box::new(ublk::UblkFrontend::new(parts))),
+        FrontendKind::Nbd | FrontendKind::VhostUser => Err(FrontendError::Missing(kind)),
     }
 }
 

@@ -66,6 +66,7 @@ impl Around {
         let kind = shared.choice.kind.ok_or_else(|| format!("no device: {}", shared.choice.reason))?;
         let parts = FrontendParts {
             id,
+            resource: self.resource,
             name: &self.name,
             run_dir: shared.run_dir,
             volumes: &self.volumes,
@@ -102,6 +103,12 @@ impl Around {
                 self.presence.attaching -= 1;
                 self.presence.devices.push((volume, device));
                 self.presence.devices.sort_by_key(|(volume, _)| *volume);
+            }
+            DeviceOutcome::Opened { volume, opened, .. } => {
+                // It is there: it stays until its attachments have ended.
+                if let Some(frontend) = &mut self.presence.frontend {
+                    frontend.opened(shared.ring, volume, opened);
+                }
             }
             DeviceOutcome::AttachFailed { volume, error, .. } => {
                 self.presence.attaching -= 1;

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Boots the machines of `make vm`, one after the other: run.sh [NAME]. Wants mainstay built.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+PATH="$PATH:/usr/sbin:/sbin"
+target=${CARGO_TARGET_DIR:-target}
+profile=${VM_PROFILE:-debug}
+
+# The engine's own test of several engines, as a program.
+cluster_test() {
+    ${CARGO:-cargo} test --locked -p mainstay-engine --test cluster --no-run 2>&1 |
+        sed -n 's/^ *Executable .*(\(.*\))$/\1/p'
+}
+
+ublk() {
+    local cluster kernel
+    cluster=$(cluster_test)
+    [ -n "$cluster" ] || { echo "vm: cannot build the test of several engines" >&2; exit 1; }
+    for kernel in ${VM_KERNELS:-6.12 newest}; do
+        echo "== ublk, kernel $kernel"
+        scripts/vm.sh run --kernel "$kernel" --script tests/vm/ublk.sh --seconds 280 --memory 1536 \
+            --module virtio_pci --module virtio_blk --module xfs --module ublk_drv --module fuse --module loop \
+            --binary "$target/$profile/mainstay" --binary "$cluster=cluster" \
+            --binary fio --binary mkfs.xfs --binary blkdiscard
+    done
+}
+
+tests=${*:-ublk}
+for test in $tests; do
+    case "$test" in
+        ublk) ublk ;;
+        *)
+            echo "vm: there is no test $test; there is: ublk" >&2
+            exit 2
+            ;;
+    esac
+done

@@ -1,0 +1,141 @@
+# Runs inside the machine: a node with a ublk device, whose engine is killed under load again and again.
+set -u
+
+fail() {
+    echo "FAIL: $*"
+    for log in /tmp/*.log; do
+        echo "--- $log"
+        tail -n 30 "$log"
+    done
+    dmesg | tail -n 30
+    exit 1
+}
+
+step() {
+    echo "== $(cut -d' ' -f1 /proc/uptime) s: $*"
+}
+
+# wait_for SECONDS COMMAND...
+wait_for() {
+    left=$(($1 * 10))
+    shift
+    until "$@" >/tmp/wait.log 2>&1; do
+        left=$((left - 1))
+        [ "$left" -gt 0 ] || fail "waited in vain for: $*"
+        sleep 0.1
+    done
+}
+
+# The engine is started again whenever it ends, as a supervisor does it, unless /tmp/stay-away is there.
+supervise() {
+    while true; do
+        if [ ! -e /tmp/stay-away ]; then
+            mainstay engine --device "$(cat /tmp/device)" --listen 127.0.0.1:7401 2>>/tmp/engine.log &
+            echo $! >/tmp/engine.pid
+            wait $!
+        fi
+        sleep 0.2
+    done
+}
+
+kill_engine() {
+    old=$(cat /tmp/engine.pid)
+    kill -9 "$old" || fail "there is no engine to kill"
+}
+
+serves() {
+    mainstay --json resource status db | grep -Eq "\"role\": ?\"primary\"" && [ -b "$(readlink -f /run/mainstay/dev/db/0)" ]
+}
+
+# A new engine serves the same device.
+goes_on() {
+    [ "$(cat /tmp/engine.pid)" != "$old" ] && [ "$(grep -c 'ublk device goes on' /tmp/engine.log)" = "$1" ]
+}
+
+no_errors() {
+    dmesg | grep -iE 'i/o error|ublk.*warn|blocked for more|kernel bug|call trace' && fail "the kernel has complained"
+    return 0
+}
+
+step "the node starts on Linux $(uname -r)"
+export MAINSTAY_LOG=info
+mkdir -p /var/lib/mainstay /mnt /sys/fs/cgroup
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mkfs.xfs -q /dev/vda && mount -t xfs /dev/vda /var/lib/mainstay || fail "no disk for the pool"
+echo auto >/tmp/device
+supervise &
+mainstay agent --listen 127.0.0.1:7400 2>/tmp/agent.log &
+wait_for 30 test -S /run/mainstay/agent.sock
+# Everything is slow here, and leases are not what this looks at.
+mainstay cluster init --name vm --as n1 --address 127.0.0.1 --lease-ms 20000 --heartbeat-ms 1000 || fail "no cluster"
+mainstay resource create db --size 320MiB --journal 64MiB --replica-count 1 --wait-s 60 || fail "no resource"
+wait_for 30 serves
+device=$(readlink -f /run/mainstay/dev/db/0)
+case "$device" in
+    /dev/ublkb*) ;;
+    *) fail "the device is $device" ;;
+esac
+mainstay status | grep 'devices of this node: ublk (auto: ' || fail "status does not say what auto chose"
+[ "$(blockdev --getss "$device")" = 4096 ] || fail "blocks of $(blockdev --getss "$device") bytes"
+[ "$(blockdev --getsize64 "$device")" = $((320 << 20)) ] || fail "a device of $(blockdev --getsize64 "$device") bytes"
+[ "$(cat "/sys/block/$(basename "$device")/queue/write_cache")" = "write through" ] || fail "a volatile cache in mode C"
+
+step "fio writes and verifies"
+fio --name=verify --filename="$device" --rw=randwrite --bsrange=4k-64k --blockalign=4k --size=24m --ioengine=libaio --direct=1 \
+    --iodepth=8 --verify=crc32c --verify_fatal=1 --verify_state_save=0 --output-format=terse >/tmp/fio.log || fail "fio"
+step "discard and write-zeroes"
+blkdiscard -f --offset 4096 --length 65536 "$device" || fail "discard"
+[ -z "$(dd if="$device" bs=4096 skip=1 count=16 2>/dev/null | tr -d '\0' | head -c 1)" ] || fail "discarded blocks are not zero"
+dd if=/dev/urandom of=/tmp/noise bs=4096 count=4 2>/dev/null
+dd if=/tmp/noise of="$device" bs=4096 seek=100 oflag=direct 2>/dev/null || fail "write"
+blkdiscard -f --zeroout --offset 409600 --length 8192 "$device" || fail "write-zeroes"
+[ -z "$(dd if="$device" bs=4096 skip=100 count=2 2>/dev/null | tr -d '\0' | head -c 1)" ] || fail "zeroed blocks are not zero"
+dd if=/tmp/noise bs=4096 skip=2 of=/tmp/noise-end 2>/dev/null
+dd if="$device" bs=4096 skip=102 count=2 iflag=direct of=/tmp/found 2>/dev/null
+cmp /tmp/noise-end /tmp/found || fail "write-zeroes reached too far"
+
+step "a file system, and the engine killed under load"
+mkfs.xfs -q -f "$device" && mount -t xfs "$device" /mnt || fail "no file system"
+fio --name=load --directory=/mnt --rw=randwrite --bs=4k --size=32m --ioengine=libaio --direct=1 --iodepth=16 --loops=1000 \
+    --time_based --runtime=20 --verify=crc32c --verify_fatal=1 --verify_state_save=0 --do_verify=0 --fsync=64 \
+    --output-format=terse >/tmp/load.log 2>&1 &
+load=$!
+for round in 1 2 3; do
+    sleep 3
+    kill_engine
+    wait_for 60 goes_on "$round"
+    step "the engine was killed and goes on, round $round"
+done
+wait "$load" || fail "the load saw an error: $(cat /tmp/load.log)"
+fio --name=load --directory=/mnt --rw=randread --bs=4k --size=32m --ioengine=libaio --direct=1 --iodepth=16 \
+    --verify=crc32c --verify_fatal=1 --verify_only --verify_state_save=0 --output-format=terse >/tmp/fio.log 2>&1 ||
+    fail "what was written before and after the kills is not there"
+[ "$(readlink -f /run/mainstay/dev/db/0)" = "$device" ] || fail "the device has another name now"
+sha256sum /mnt/load.0.0 >/tmp/sum
+no_errors
+
+step "killed while idle, then mounted again"
+kill_engine
+wait_for 60 goes_on 4
+umount /mnt && mount -t xfs "$device" /mnt || fail "cannot mount again"
+sha256sum -c /tmp/sum || fail "the file is another one"
+umount /mnt || fail "cannot unmount"
+no_errors
+
+step "an engine with another frontend gives up what is left"
+echo fuse >/tmp/device
+kill_engine
+wait_for 60 test ! -e "$device"
+wait_for 60 serves
+dd if="$(readlink -f /run/mainstay/dev/db/0)" of=/dev/null bs=1M count=4 2>/dev/null || fail "no device from FUSE"
+mainstay status | grep 'devices of this node: fuse (asked for; ' || fail "status does not say what was asked for"
+
+step "resource deleted, then several engines, promotion and handing over"
+mainstay resource delete db || fail "cannot delete"
+wait_for 30 test ! -e /run/mainstay/dev/db/0
+touch /tmp/stay-away
+kill_engine
+TMPDIR=/var/lib/mainstay cluster --test-threads=1 || fail "three engines"
+ls /dev/ublkb* 2>/dev/null && fail "a device is left"
+step "done"
+exit 0
