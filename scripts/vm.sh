@@ -78,7 +78,7 @@ fetch_kernel() { # NAME
         apt-get update -q >"$apt_dir/log" 2>&1 || { cat "$apt_dir/log" >&2; die "apt-get update failed"; }
         image=$(depends_of linux-image-amd64 'linux-image-[0-9].*' | tail -n 1)
         [ -n "$image" ] || die "$(suite_of "$name") has no kernel"
-        packages="$image $(depends_of "$image" 'linux-\(binary\|modules\)-[0-9].*' | tr '\n' ' ')"
+        packages="$image $(depends_of "$image" 'linux-\(base\|binary\|modules\)-[0-9].*' | tr '\n' ' ')"
         rm -rf "$dir" "$dir.new"
         mkdir -p "$dir.new/debs" "$dir.new/root"
         cd "$dir.new/debs"

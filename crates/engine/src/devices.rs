@@ -10,7 +10,7 @@ use crate::frontend::ublk::UblkError;
 use crate::frontend::{FrontendKind, Opened};
 use crate::loop_device::{LoopDevice, LoopError};
 use crate::ublk_device::{UblkAdmin, UblkDevice, UblkPlan};
-use mainstay_types::{ResourceId, VolumeId};
+use mainstay_types::{Epoch, ResourceId, VolumeId};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -64,6 +64,8 @@ pub enum DeviceJob {
     Detach { resource: ResourceId, devices: Vec<Device> },
     /// Fail what an engine before this one has left of a resource's devices.
     GiveUp { resource: ResourceId },
+    /// The control plane's record, which says whether what is left may still wait.
+    Record { resource: ResourceId, epoch: Epoch, primary: bool },
 }
 
 /// How a job ended.
@@ -178,6 +180,7 @@ impl<F: FnMut(DeviceOutcome)> Worker<F> {
                 (self.done)(DeviceOutcome::Detached { resource, errors });
             }
             DeviceJob::GiveUp { resource } => self.ublk.give_up(resource),
+            DeviceJob::Record { resource, epoch, primary } => self.ublk.record(resource, epoch, primary),
         }
     }
 

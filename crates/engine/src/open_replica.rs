@@ -20,7 +20,7 @@ use mainstay_codec::Envelope;
 use mainstay_host::Host;
 use mainstay_replica::{Op, ReplicaConfig, RequestId, Role};
 use mainstay_store::Store;
-use mainstay_types::{NodeId, REQUEST_BYTES_MAX, Range, ResourceId, ResourceRecord, Time};
+use mainstay_types::{Epoch, NodeId, REQUEST_BYTES_MAX, Range, ResourceId, ResourceRecord, Time};
 use platform::World;
 use presence::Presence;
 use std::collections::{BTreeMap, HashMap};
@@ -74,6 +74,8 @@ struct Around {
     presence: Presence,
     pending: HashMap<RequestId, Pending>,
     next_request: u64,
+    /// The last in which the record named this node primary.
+    epoch: Epoch,
     /// As the cores said last.
     role: Role,
     proposal: Option<ProposalEvent>,
@@ -103,6 +105,7 @@ impl OpenReplica {
             presence: Presence::default(),
             pending: HashMap::new(),
             next_request: 1,
+            epoch: Epoch(0),
             role: Role::Secondary,
             proposal: None,
             pause_answers: Vec::new(),
@@ -118,8 +121,11 @@ impl OpenReplica {
         self.host.next_deadline()
     }
 
-    /// The control plane's record.
-    pub fn record(&mut self, now: Time, record: ResourceRecord) {
+    /// The control plane's record, which may name this node, `node`, primary.
+    pub fn record(&mut self, now: Time, node: NodeId, record: ResourceRecord) {
+        if record.primary == Some(node) {
+            self.around.epoch = self.around.epoch.max(record.epoch);
+        }
         if self.around.proposal.as_ref().is_some_and(|proposal| proposal.version < record.version) {
             self.around.proposal = None;
         }

@@ -343,12 +343,11 @@ impl Shard {
                 answer(self.set_targets(&entries));
             }
             Request::Record { record } => {
-                // R19: somebody else serves it; what an engine before this one has left must not wait for it.
-                if record.primary != self.identity.map(|identity| identity.node) {
-                    self.devices.submit(DeviceJob::GiveUp { resource: record.resource });
-                }
-                self.on_replica(now, record.resource, answer, |replica, _, answer| {
-                    replica.record(now, record);
+                let primary = record.primary == self.identity.map(|identity| identity.node);
+                let (resource, epoch) = (record.resource, record.epoch);
+                self.devices.submit(DeviceJob::Record { resource, epoch, primary });
+                self.on_replica(now, record.resource, answer, |replica, shared, answer| {
+                    replica.record(now, shared.node, record);
                     answer(Reply::Ok);
                 });
             }

@@ -8,17 +8,20 @@
 //!                            └──── given up ───────────────────────────▶ gone     everything in it fails
 //! ```
 //!
-//! It is given up (R19, R20) when the control plane names another primary; when a service runs on it, which the agent
+//! It is taken over only while every epoch since it was last served has named this node primary: epochs rise by one, so none
+//! is missing unseen. Otherwise somebody else may have written, and what waits in it, or a file system mounted on it, is of
+//! the past.
+//!
+//! It is given up (R19, R20) when an epoch has another primary or is missing; when a service runs on it, which the agent
 //! stops after an engine's death and which could not stop while its device hangs; when this engine uses another frontend; and
 //! at the latest after [`LEFT_MS_MAX`]. When no engine comes back the agent gives it up after the same time.
 //!
 //! What this file guarantees: a left device is taken over only if it was made by an engine of this node, for this volume, in
 //! its present size, which a file in the run directory and a random number in the kernel's description of the device prove
-//! together. A request that was asked again is harmless: the caller never got an answer, and nobody else wrote meanwhile,
-//! because a new epoch has begun on the same log.
+//! together. A request that is asked again is harmless then: the caller never got an answer, and nobody else wrote.
 
 use crate::frontend::ublk::{Channel, Control, UblkError, abi};
-use mainstay_types::{ResourceId, VolumeId};
+use mainstay_types::{Epoch, ResourceId, VolumeId};
 use std::collections::BTreeMap;
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -43,6 +46,8 @@ pub struct UblkPlan {
     pub resource: ResourceId,
     pub volume: VolumeId,
     pub bytes: u64,
+    /// In which the resource is served here.
+    pub epoch: Epoch,
     /// Requests at most.
     pub depth: u16,
 }
@@ -68,6 +73,8 @@ impl UblkDevice {
 struct Left {
     number: u32,
     cookie: u64,
+    /// The last one in which this node was primary, as far as no other primary has been since the device was served.
+    epoch: Epoch,
     note: PathBuf,
 }
 
@@ -96,10 +103,23 @@ impl UblkAdmin {
         (!self.left.is_empty()).then_some(self.until)
     }
 
-    /// Whether a device of this resource waits to be taken over.
-    #[must_use]
-    pub fn is_left(&self, resource: ResourceId) -> bool {
-        self.left.keys().any(|(owner, _)| *owner == resource)
+    /// The control plane's record of a resource: its epoch, and whether this node is its primary.
+    pub fn record(&mut self, resource: ResourceId, epoch: Epoch, primary: bool) {
+        let of_resource = self.left.iter_mut().filter(|((owner, _), _)| *owner == resource);
+        let mut broken = false;
+        for (_, left) in of_resource {
+            if primary && epoch.0 == left.epoch.0 + 1 {
+                left.epoch = epoch;
+                // Should it not be written, the next engine finds an epoch missing and gives the device up.
+                if let Err(error) = write_note(&self.directory, left) {
+                    tracing::warn!(device = left.number, %error, "cannot note the epoch of a left ublk device");
+                }
+            }
+            broken |= epoch > left.epoch || (!primary && epoch == left.epoch);
+        }
+        if broken {
+            self.give_up(resource);
+        }
     }
 
     /// Makes a volume's device, or takes over the one that is left. `opened` gets the way to its requests, which must be
@@ -142,7 +162,7 @@ impl UblkAdmin {
         let directory = self.directory.clone();
         let control = self.control()?;
         let info = control.add(plan.depth, cookie)?;
-        let left = Left { number: info.device, cookie, note: note.clone() };
+        let left = Left { number: info.device, cookie, epoch: plan.epoch, note: note.clone() };
         let made = write_note(&directory, &left)
             .map_err(|source| UblkError::Queue { path: note.display().to_string(), source })
             .and_then(|()| control.set_params(info.device, plan.bytes))
@@ -170,9 +190,12 @@ impl UblkAdmin {
         left: &Left,
         opened: &mut dyn FnMut(Channel),
     ) -> Result<UblkDevice, TakeOver> {
+        let unfit = |what: &str| UblkError::Unfit { device: left.number, what: what.into() };
+        if left.epoch != plan.epoch {
+            return Err(unfit("was served in another epoch, and somebody else may have written since").into());
+        }
         let control = self.control()?;
         let info = control.info(left.number)?;
-        let unfit = |what: &str| UblkError::Unfit { device: left.number, what: what.into() };
         if info.cookie != left.cookie {
             return Err(unfit("is another one now").into());
         }
@@ -290,7 +313,7 @@ fn note_path(directory: &Path, plan: &UblkPlan) -> PathBuf {
 fn write_note(directory: &Path, left: &Left) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     let fresh = left.note.with_extension("new");
-    fs::write(&fresh, format!("{} {}\n", left.number, left.cookie))?;
+    fs::write(&fresh, format!("{} {} {}\n", left.number, left.cookie, left.epoch.0))?;
     fs::rename(fresh, &left.note)
 }
 
@@ -307,8 +330,13 @@ fn read_notes(directory: &Path) -> BTreeMap<(ResourceId, VolumeId), Left> {
 fn read_note(path: &Path) -> Option<((ResourceId, VolumeId), Left)> {
     let (resource, volume) = path.file_name()?.to_str()?.split_once('.')?;
     let text = fs::read_to_string(path).ok()?;
-    let (number, cookie) = text.trim().split_once(' ')?;
-    let left = Left { number: number.parse().ok()?, cookie: cookie.parse().ok()?, note: path.to_owned() };
+    let mut words = text.split_ascii_whitespace();
+    let left = Left {
+        number: words.next()?.parse().ok()?,
+        cookie: words.next()?.parse().ok()?,
+        epoch: Epoch(words.next()?.parse().ok()?),
+        note: path.to_owned(),
+    };
     Some(((ResourceId(resource.parse().ok()?), VolumeId(volume.parse().ok()?)), left))
 }
 
@@ -329,13 +357,49 @@ const _: () = assert!(crate::frontend::ublk::DEPTH <= abi::QUEUE_DEPTH_MAX);
 mod tests {
     use super::*;
 
+    /// One device, left in epoch 4; no control node is needed for what is only noted.
+    fn left_in_epoch_4(directory: &Path) -> UblkAdmin {
+        let left = Left { number: 5, cookie: 1, epoch: Epoch(4), note: directory.join("7.0") };
+        UblkAdmin {
+            control: None,
+            directory: directory.to_owned(),
+            left: BTreeMap::from([((ResourceId(7), VolumeId(0)), left)]),
+            until: Instant::now(),
+        }
+    }
+
+    #[test]
+    fn a_left_device_waits_only_while_no_epoch_is_missing() {
+        let directory = std::env::temp_dir().join(format!("mainstay-ublk-epochs-{}", std::process::id()));
+        let waits = |records: &[(u64, bool)]| {
+            let mut admin = left_in_epoch_4(&directory);
+            for (epoch, primary) in records {
+                admin.record(ResourceId(7), Epoch(*epoch), *primary);
+                admin.record(ResourceId(8), Epoch(90), false);
+            }
+            admin.left.values().next().map(|left| left.epoch.0)
+        };
+        assert_eq!(waits(&[(4, true)]), Some(4), "nothing has happened yet");
+        assert_eq!(waits(&[(4, true), (5, true), (5, true), (6, true)]), Some(6));
+        assert_eq!(waits(&[(3, false)]), Some(4), "of the past");
+        assert_eq!(waits(&[(5, false)]), None, "another primary");
+        assert_eq!(waits(&[(6, true)]), None, "somebody may have been primary in 5");
+        assert_eq!(waits(&[(5, true), (5, false)]), None);
+        let noted = read_notes(&directory).remove(&(ResourceId(7), VolumeId(0))).map(|left| left.epoch);
+        assert_eq!(noted, Some(Epoch(5)), "the next engine has to know");
+        fs::remove_dir_all(&directory).expect("removed");
+    }
+
     #[test]
     fn notes_are_found_again_and_noise_is_not() {
         let directory = std::env::temp_dir().join(format!("mainstay-ublk-notes-{}", std::process::id()));
-        let plan = UblkPlan { resource: ResourceId(7), volume: VolumeId(3), bytes: 4096, depth: 1 };
-        let left = Left { number: 5, cookie: u64::MAX, note: note_path(&directory, &plan) };
+        let plan =
+            UblkPlan { resource: ResourceId(7), volume: VolumeId(3), bytes: 4096, epoch: Epoch(4), depth: 1 };
+        let left = Left { number: 5, cookie: u64::MAX, epoch: Epoch(4), note: note_path(&directory, &plan) };
         write_note(&directory, &left).expect("written");
-        for (name, text) in [("7.4", "five 6"), ("8.x", "1 2"), ("noise", "1 2"), ("9.0", "")] {
+        for (name, text) in
+            [("7.4", "five 6 1"), ("8.x", "1 2 3"), ("noise", "1 2 3"), ("7.5", "1 2"), ("9.0", "")]
+        {
             fs::write(directory.join(name), text).expect("written");
         }
         let found = read_notes(&directory);

@@ -24,7 +24,7 @@ use crate::buffer::BufferPool;
 use crate::devices::Attachment;
 use crate::ring::{Completion, Ring};
 use bytes::Bytes;
-use mainstay_types::{ResourceId, VolumeId};
+use mainstay_types::{Epoch, ResourceId, VolumeId};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -133,6 +133,8 @@ pub struct FrontendParts<'a> {
     pub resource: ResourceId,
     /// The resource's.
     pub name: &'a str,
+    /// In which the resource is served.
+    pub epoch: Epoch,
     /// For what has to have a place in the file system; gone after a reboot.
     pub run_dir: &'a Path,
     /// Bytes of each volume.

@@ -68,6 +68,7 @@ impl Around {
             id,
             resource: self.resource,
             name: &self.name,
+            epoch: self.epoch,
             run_dir: shared.run_dir,
             volumes: &self.volumes,
             pool: shared.pool,

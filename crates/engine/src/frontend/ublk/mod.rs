@@ -39,7 +39,7 @@ use crate::ring::{Completion, Fd, Op, Owner, Ring};
 use crate::ublk_device::UblkPlan;
 use abi::Descriptor;
 use bytes::Bytes;
-use mainstay_types::{BLOCK_BYTES, REQUEST_BYTES_MAX, ResourceId, VOLUMES_MAX, VolumeId};
+use mainstay_types::{BLOCK_BYTES, Epoch, REQUEST_BYTES_MAX, ResourceId, VOLUMES_MAX, VolumeId};
 use std::sync::Arc;
 
 /// Requests that the kernel has outstanding on one volume at most.
@@ -71,6 +71,7 @@ struct Line {
 pub struct UblkFrontend {
     id: FrontendId,
     resource: ResourceId,
+    epoch: Epoch,
     lines: Vec<Line>,
     pool: BufferPool,
     fenced: Option<Errno>,
@@ -84,6 +85,7 @@ impl UblkFrontend {
         Self {
             id: parts.id,
             resource: parts.resource,
+            epoch: parts.epoch,
             lines: parts.volumes.iter().map(line).collect(),
             pool: parts.pool.clone(),
             fenced: None,
@@ -209,7 +211,7 @@ impl Frontend for UblkFrontend {
 
     fn attachment(&self, volume: VolumeId) -> Attachment {
         let bytes = self.lines[usize::from(volume.0)].bytes;
-        Attachment::Ublk(UblkPlan { resource: self.resource, volume, bytes, depth: DEPTH })
+        Attachment::Ublk(UblkPlan { resource: self.resource, volume, bytes, epoch: self.epoch, depth: DEPTH })
     }
 
     fn opened(&mut self, ring: &mut Ring, volume: VolumeId, opened: Opened) {
