@@ -176,6 +176,12 @@ EOF
     chmod 755 "$root/init"
 }
 
+# Also when this is interrupted.
+clean_up() {
+    [ -z "$machine" ] || kill "$machine" 2>/dev/null || true
+    rm -rf "$work"
+}
+
 run() {
     local kernel="" script="" memory=1024 disk=1024 seconds=240
     local modules=() binaries=() files=() qemu=()
@@ -200,7 +206,8 @@ run() {
     local dir="$cache/kernel-$kernel" version
     version=$(cat "$dir/version")
     work=$(mktemp -d "$cache/run.XXXXXX")
-    trap 'rm -rf "$work"' EXIT
+    machine=""
+    trap clean_up EXIT
     root="$work/root"
     mkdir -p "$root"/{bin,modules,usr/bin}
     : >"$root/modules/list"
@@ -226,11 +233,12 @@ run() {
         -append "console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on" \
         -drive "file=$work/disk,format=raw,if=virtio,cache=unsafe" "${qemu[@]}" \
         </dev/null >"$work/console" 2>&1 &
-    local machine=$!
+    machine=$!
     # Shown as it comes.
     tail -f --pid "$machine" -n +1 "$work/console" &
     local shown=$!
     wait "$machine" || status=$?
+    machine=""
     wait "$shown" || true
     [ "$status" -ne 124 ] || die "not finished within $seconds s"
     [ "$status" -eq 0 ] || die "QEMU ended with $status"

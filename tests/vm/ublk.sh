@@ -122,6 +122,21 @@ sha256sum -c /tmp/sum || fail "the file is another one"
 umount /mnt || fail "cannot unmount"
 no_errors
 
+step "an epoch is missing, so somebody else may have written: what is left fails"
+touch /tmp/stay-away
+kill_engine
+note=$(echo /run/mainstay/ublk/*)
+awk '{ print $1, $2, $3 - 1 }' "$note" >/tmp/note && cp /tmp/note "$note" || fail "no note of the device"
+dd if="$device" of=/dev/null bs=4096 count=1 iflag=direct 2>/dev/null &
+reader=$!
+sleep 1
+kill -0 "$reader" 2>/dev/null || fail "a request does not wait for the next engine"
+rm /tmp/stay-away
+wait "$reader" && fail "a device of the past goes on"
+wait_for 60 serves
+device=$(readlink -f /run/mainstay/dev/db/0)
+dd if="$device" of=/dev/null bs=4096 count=1 iflag=direct 2>/dev/null || fail "no new device"
+
 step "an engine with another frontend gives up what is left"
 echo fuse >/tmp/device
 kill_engine
