@@ -3,7 +3,7 @@
 use crate::cli::{AgentArgs, EngineArgs};
 use crate::failure::{Failure, Outcome};
 use mainstay_agent::AgentOptions;
-use mainstay_engine::EngineOptions;
+use mainstay_engine::{EngineError, EngineOptions};
 use std::error::Error;
 use tracing_subscriber::EnvFilter;
 
@@ -14,7 +14,13 @@ pub fn engine(args: EngineArgs) -> Outcome<()> {
     let mut options = EngineOptions::new(args.paths.run_dir, args.listen);
     options.device = args.device;
     let Err(error) = mainstay_engine::run(options);
-    Err(Failure::new("engine-ended", chain(&error), REMEDY))
+    let (code, remedy) = match &error {
+        EngineError::Device(_) => {
+            ("device-unavailable", "Start it with --device auto, or make what it names available.")
+        }
+        _ => ("engine-ended", REMEDY),
+    };
+    Err(Failure::new(code, chain(&error), remedy))
 }
 
 pub fn agent(args: AgentArgs) -> Outcome<()> {

@@ -86,7 +86,7 @@ pub struct Choice {
 
 /// The frontend that was named cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("device = {kind} was asked for, but {reason}; choose another one, or auto")]
+#[error("device = {kind} was asked for, but {reason}")]
 pub struct ChoiceError {
     pub kind: FrontendKind,
     pub reason: String,
@@ -171,7 +171,7 @@ mod tests {
             (Some(FrontendKind::Fuse), "asked for; fuse is there")
         );
         let error = choose("nbd".parse().unwrap(), only(&AUTO_ORDER)).unwrap_err();
-        assert_eq!(error.to_string(), "device = nbd was asked for, but no nbd; choose another one, or auto");
+        assert_eq!(error.to_string(), "device = nbd was asked for, but no nbd");
         assert!("nvme".parse::<DeviceOption>().is_err());
     }
 
