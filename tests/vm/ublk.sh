@@ -137,7 +137,36 @@ wait_for 60 serves
 device=$(readlink -f /run/mainstay/dev/db/0)
 dd if="$device" of=/dev/null bs=4096 count=1 iflag=direct 2>/dev/null || fail "no new device"
 
+step "a service whose engine is killed stops, though its device hung, and starts again"
+cat >/tmp/service.toml <<'EOF'
+name = "db"
+resource = "db"
+[mount]
+path = "/srv/db"
+fstype = "xfs"
+mkfs = true
+[[process]]
+name = "writer"
+command = ["/bin/sh", "-c", "while echo $$ >>/srv/db/log && sync; do sleep 0.1; done"]
+EOF
+mainstay service apply /tmp/service.toml || fail "no service"
+writes() {
+    writer=$(tail -n 1 /srv/db/log) && [ -n "$writer" ] && [ "$writer" != "$before" ]
+}
+before=""
+wait_for 60 writes
+before=$writer
+kill_engine
+wait_for 60 writes
+is_running() {
+    mainstay service status db | grep -q running
+}
+wait_for 60 is_running
+mainstay service delete db || fail "cannot delete the service"
+
 step "an engine with another frontend gives up what is left"
+wait_for 60 serves
+device=$(readlink -f /run/mainstay/dev/db/0)
 echo fuse >/tmp/device
 kill_engine
 wait_for 60 test ! -e "$device"
