@@ -18,7 +18,7 @@ ublk() {
     [ -n "$cluster" ] || { echo "vm: cannot build the test of several engines" >&2; exit 1; }
     for kernel in ${VM_KERNELS:-6.12 newest}; do
         echo "== ublk, kernel $kernel"
-        scripts/vm.sh run --kernel "$kernel" --script tests/vm/ublk.sh --seconds 280 --memory 1536 \
+        scripts/vm.sh run --kernel "$kernel" --script tests/vm/ublk.sh --seconds 600 --memory 1536 \
             --module virtio_pci --module virtio_blk --module xfs --module ublk_drv --module fuse --module loop \
             --binary "$target/$profile/mainstay" --binary "$cluster=cluster" \
             --binary fio --binary mkfs.xfs --binary blkdiscard
