@@ -2,13 +2,14 @@
 
 CARGO ?= cargo
 BUILT := $(or $(CARGO_TARGET_DIR),target)/release
-# One end-to-end test: make e2e ARGS=kill_a_secondary
+# One end-to-end test: make e2e ARGS=kill_a_secondary. Options of the benchmark: make bench ARGS="--only fio".
 ARGS ?=
 
 # How long the simulator runs.
 MINUTES ?= 60
 
-.PHONY: help deps fmt fmt-check lint unit sim e2e vm test build demo demo-down sim-soak sim-bugs fuzz
+.PHONY: help deps fmt fmt-check lint unit sim instructions instructions-record e2e vm test build demo demo-down bench \
+	bench-deps bench-down sim-soak sim-bugs fuzz
 
 help:
 	@echo "make test       format check, lints, unit and model tests, simulator, end-to-end tests (root)"
@@ -20,6 +21,10 @@ help:
 	@echo "make lint       clippy with warnings as errors"
 	@echo "make demo       a database on three replicas survives the loss of its primary (root)"
 	@echo "make demo-down  end the demo's cluster"
+	@echo "make bench      measure against a plain device and other products (root); ARGS=--help; see bench/README.md"
+	@echo "make bench-deps install those other products; make bench-down removes what an interrupted run has left"
+	@echo "make instructions         count the instructions of fixed work and compare with bench/instructions.txt"
+	@echo "make instructions-record  write that file anew"
 	@echo "make sim-soak   simulated clusters on all cores for MINUTES=60; appends a row to bench/simulator.md"
 	@echo "make sim-bugs   plant every bug and count in how many seeds it is caught, into bench/simulator.md"
 	@echo "make fuzz       coverage-guided fuzzing of the decoders, SECONDS=30 for each; not a part of make test"
@@ -44,12 +49,24 @@ SHIPPED := api engine agent
 
 unit:
 	$(CARGO) test --locked $(CORES:%=-p mainstay-%)
-	$(CARGO) test --locked $(SHIPPED:%=-p mainstay-%) -p mainstay
+	$(CARGO) test --locked $(SHIPPED:%=-p mainstay-%) -p mainstay -p mainstay-bench
 	$(CARGO) test --locked -p mainstay-tests --lib --bins --test dependency_law --test documents
 
 # A fixed budget of seeds, from the first one on.
 sim:
 	$(CARGO) run --locked -p mainstay-sim -- --seeds 2000 --minutes 5
+
+# Of release code, because that is what is shipped; counted, not timed, so a busy machine does not matter.
+COUNTED = $(BUILT)/examples/instructions
+COUNT = $(CARGO) run --quiet --locked -p mainstay-tests --bin instructions -- $(COUNTED) bench/instructions.txt
+
+instructions: deps
+	$(CARGO) build --locked --release -p mainstay-host --example instructions
+	@$(COUNT)
+
+instructions-record: deps
+	$(CARGO) build --locked --release -p mainstay-host --example instructions
+	@$(COUNT) --record
 
 # The lab's nodes run the binary that this builds, with debug assertions on.
 e2e: deps
@@ -67,6 +84,7 @@ test: deps
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory unit
 	@$(MAKE) --no-print-directory sim
+	@$(MAKE) --no-print-directory instructions
 	@$(MAKE) --no-print-directory e2e
 	@$(MAKE) --no-print-directory vm
 
@@ -79,6 +97,16 @@ demo: build
 demo-down:
 	@test -x $(BUILT)/demo || { echo "there is no built demo to end: make demo" >&2; exit 1; }
 	@$(BUILT)/demo --down
+
+bench: build
+	@$(BUILT)/bench $(ARGS)
+
+bench-deps: deps
+	@scripts/deps.sh bench
+
+bench-down:
+	@test -x $(BUILT)/bench || { echo "there is no built benchmark to end: make bench" >&2; exit 1; }
+	@$(BUILT)/bench --down
 
 $(BUILT)/mainstay-sim: FORCE
 	$(CARGO) build --locked --release -p mainstay-sim

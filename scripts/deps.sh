@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the demo need beyond the Rust toolchain and git. Debian 12 or newer,
-# as root. Changes nothing, and needs no network, when everything is there already.
+# as root. Changes nothing, and needs no network, when everything is there already. `deps.sh bench` also installs
+# the peers that `make bench` can measure; their services are not started.
 set -euo pipefail
 
 packages=()
@@ -25,6 +26,23 @@ need xz xz-utils
 need depmod kmod
 need strip binutils
 need busybox busybox-static
+need valgrind valgrind
+if [ "${1:-}" = bench ]; then
+    need qemu-storage-daemon qemu-system-common
+    need nbdfuse libnbd-bin
+    need ceph-mon ceph-mon
+    need ceph-mgr ceph-mgr
+    need ceph-osd ceph-osd
+    need rbd ceph-common
+    need glusterd glusterfs-server
+    need glusterfs glusterfs-client
+    need rsync rsync
+    need lsof lsof
+    for library in /usr/lib/*/qemu/block-rbd.so; do
+        [ -e "$library" ] || packages+=(qemu-block-extra)
+    done
+    [ -e /usr/lib/galera/libgalera_smm.so ] || packages+=(galera-4)
+fi
 if [ ! -e /dev/fuse ] || [ ! -e /dev/loop-control ] || ! grep -qw xfs /proc/filesystems; then
     need modprobe kmod
 fi
@@ -45,7 +63,7 @@ if [ "${#packages[@]}" -gt 0 ]; then
     fi
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -q
-    apt-get install -y -q --no-install-recommends "${packages[@]}"
+    apt-get -o DPkg::Lock::Timeout=300 install -y -q --no-install-recommends "${packages[@]}"
 fi
 
 if ! command -v cargo >/dev/null 2>&1; then

@@ -68,7 +68,7 @@ impl Lab {
     /// When the command fails.
     pub fn lab(&self, args: &[&str]) -> Result<String> {
         let words = [&["lab", "--name", &self.name][..], args].concat();
-        command::output(&mut self.command(&words), LONG)
+        Ok(command::output(&mut self.command(&words), LONG)?)
     }
 
     /// Removes what an earlier run left under this name, then makes the lab and forms its cluster.
@@ -76,8 +76,16 @@ impl Lab {
     /// # Errors
     /// When the command fails.
     pub fn up(&self, nodes: u8) -> Result<()> {
+        self.up_with(nodes, &[])
+    }
+
+    /// The same with more options of `lab up`.
+    ///
+    /// # Errors
+    /// When the command fails.
+    pub fn up_with(&self, nodes: u8, more: &[&str]) -> Result<()> {
         self.down()?;
-        self.lab(&["up", "--nodes", &nodes.to_string()]).map(drop)
+        self.lab(&[&["up", "--nodes", &nodes.to_string()][..], more].concat()).map(drop)
     }
 
     /// Removes the lab; succeeds when there is none.
@@ -111,7 +119,7 @@ impl Lab {
     /// # Errors
     /// When it fails.
     pub fn exec(&self, node: &str, words: &[&str]) -> Result<String> {
-        command::output(&mut self.inside(node, words), LONG)
+        Ok(command::output(&mut self.inside(node, words), LONG)?)
     }
 
     /// Runs a shell script inside a node.
@@ -127,7 +135,7 @@ impl Lab {
     /// # Errors
     /// When it cannot be run or does not end.
     pub fn try_cli(&self, args: &[&str]) -> Result<Finished> {
-        command::finish(&mut self.command(&[&["--lab", self.name.as_str()][..], args].concat()), LONG)
+        Ok(command::finish(&mut self.command(&[&["--lab", self.name.as_str()][..], args].concat()), LONG)?)
     }
 
     /// A verb of the command line that has to succeed.
@@ -135,7 +143,7 @@ impl Lab {
     /// # Errors
     /// When it fails.
     pub fn cli(&self, args: &[&str]) -> Result<String> {
-        command::output(&mut self.command(&[&["--lab", self.name.as_str()][..], args].concat()), LONG)
+        Ok(command::output(&mut self.command(&[&["--lab", self.name.as_str()][..], args].concat()), LONG)?)
     }
 
     /// A verb of the command line with `--json`, whose exit code says how it went, not whether it did.

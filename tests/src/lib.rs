@@ -1,17 +1,21 @@
-//! What the end-to-end tests and the demo share: a lab driven through the real binary, a MariaDB on top of
+//! What the end-to-end tests, the demo and the benchmarks share: a lab driven through the real binary, a MariaDB on top of
 //! it, the load and the proofs. Everything here works from outside: it knows the command line and the API,
 //! not the crates behind them.
 
-pub mod command;
+pub mod bench;
 pub mod events;
+pub mod interrupt;
 pub mod lab;
 pub mod ledger;
+pub mod local;
 pub mod mariadb;
 pub mod plain;
 pub mod proof;
 pub mod report;
 pub mod sysbench;
 pub mod timeline;
+
+pub use mainstay_bench::command;
 
 use std::time::{Duration, Instant, SystemTime};
 

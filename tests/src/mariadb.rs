@@ -2,23 +2,10 @@
 
 use crate::lab::{CLIENT, Lab, built};
 use anyhow::Result;
+use mainstay_bench::database::SETTINGS;
 
 pub const USER: &str = "mainstay";
 pub const PASSWORD: &str = "mainstay";
-
-/// Durable commits, direct I/O, and a buffer pool that holds the data set. Everything else is the
-/// server's own default; the binary log is off.
-pub const SETTINGS: &[&str] = &[
-    "--no-defaults",
-    "--user=mysql",
-    "--innodb-flush-log-at-trx-commit=1",
-    "--innodb-flush-method=O_DIRECT",
-    "--innodb-buffer-pool-size=256M",
-    "--performance-schema=OFF",
-    "--skip-name-resolve",
-    "--skip-log-bin",
-    "--max-connections=200",
-];
 
 /// How every file system under a database is mounted, with or without replication. Without `lazytime` each write of a
 /// page logs the time of its file, and the file system's log is what a mount after a power cut has to read.
@@ -37,8 +24,8 @@ pub fn command(root: &str, port: u16) -> Vec<String> {
         format!("--pid-file={data}/mariadb.pid"),
         format!("--port={port}"),
     ];
-    let fixed = SETTINGS.iter().map(|setting| (*setting).to_owned());
-    std::iter::once("/usr/sbin/mariadbd".to_owned()).chain(fixed).chain(own).collect()
+    let first = ["/usr/sbin/mariadbd", "--no-defaults", "--user=mysql"];
+    first.iter().chain(SETTINGS).map(|&word| word.to_owned()).chain(own).collect()
 }
 
 /// A script that makes an empty data directory with the tests' user and tables, unless there is one. A

@@ -2,14 +2,14 @@
 
 use crate::lab::{CLIENT, Lab};
 use crate::mariadb;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
+use mainstay_bench::sysbench::{Load, Server, Workload, parse_summary};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;
 
-const TABLES: u32 = 10;
-const TABLE_ROWS: u32 = 10_000;
+pub use mainstay_bench::sysbench::Summary;
 
 /// One line of the report that sysbench prints every second.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -22,38 +22,18 @@ pub struct Second {
     pub reconnects: f64,
 }
 
-/// The summary at the end of a run.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct Summary {
-    pub reads: u64,
-    pub writes: u64,
-    pub transactions: u64,
-    pub tps: f64,
-    pub ignored_errors: u64,
-    pub min_ms: f64,
-    pub avg_ms: f64,
-    pub p95_ms: f64,
-    pub max_ms: f64,
+/// The tests' user of the server at `address:port`.
+///
+/// # Errors
+/// When the address has no port.
+pub fn server(address: &str) -> Result<Server> {
+    let (host, port) = address.rsplit_once(':').context("ADDRESS:PORT")?;
+    let (user, password) = (mariadb::USER.into(), mariadb::PASSWORD.into());
+    Ok(Server::Tcp { host: host.into(), port: port.into(), user, password })
 }
 
-fn words(address: &str, more: &[String], verb: &str) -> Result<Vec<String>> {
-    let (host, port) = address.rsplit_once(':').context("ADDRESS:PORT")?;
-    let mut words = vec![
-        "sysbench".to_owned(),
-        "oltp_read_write".into(),
-        "--db-driver=mysql".into(),
-        format!("--mysql-host={host}"),
-        format!("--mysql-port={port}"),
-        format!("--mysql-user={}", mariadb::USER),
-        format!("--mysql-password={}", mariadb::PASSWORD),
-        "--mysql-db=sbtest".into(),
-        format!("--tables={TABLES}"),
-        format!("--table-size={TABLE_ROWS}"),
-        "--percentile=95".into(),
-    ];
-    words.extend_from_slice(more);
-    words.push(verb.into());
-    Ok(words)
+fn client(lab: &Lab, words: &[String]) -> Result<String> {
+    lab.exec(CLIENT, &words.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// Makes and fills the tables.
@@ -66,21 +46,25 @@ pub fn prepare(lab: &Lab, address: &str) -> Result<()> {
     let (host, port) = (format!("--host={host}"), format!("--port={port}"));
     let (user, password) = (format!("--user={}", mariadb::USER), format!("--password={}", mariadb::PASSWORD));
     lab.exec(CLIENT, &["mariadb", &host, &port, &user, &password, "--execute=SELECT 1"])?;
-    let words = words(address, &["--threads=2".into()], "prepare")?;
-    lab.exec(CLIENT, &words.iter().map(String::as_str).collect::<Vec<_>>()).map(drop)
+    client(lab, &server(address)?.prepare()).map(drop)
 }
 
-/// Runs the load for `warmup_s` seconds that do not count, then for `seconds` that do.
+/// Runs a load for so many seconds and returns its summary.
+///
+/// # Errors
+/// When sysbench fails or prints something unknown.
+pub fn once(lab: &Lab, address: &str, load: Load, seconds: u64) -> Result<Summary> {
+    Ok(parse_summary(&client(lab, &server(address)?.run(load, seconds))?)?)
+}
+
+/// Runs oltp_read_write for `warmup_s` seconds that do not count, then for `seconds` that do.
 ///
 /// # Errors
 /// When sysbench fails or prints something unknown.
 pub fn run(lab: &Lab, address: &str, threads: u32, warmup_s: u64, seconds: u64) -> Result<Summary> {
-    let once = |seconds: u64| {
-        let words = words(address, &[format!("--threads={threads}"), format!("--time={seconds}")], "run")?;
-        lab.exec(CLIENT, &words.iter().map(String::as_str).collect::<Vec<_>>())
-    };
-    once(warmup_s)?;
-    parse_summary(&once(seconds)?)
+    let load = Load { workload: Workload::ReadWrite, threads };
+    once(lab, address, load, warmup_s)?;
+    once(lab, address, load, seconds)
 }
 
 /// A run in the background that outlives its server: it reconnects and goes on.
@@ -102,7 +86,7 @@ impl Background {
             // A statement prepared on the lost server is unknown to the new one for good.
             "--db-ps-mode=disable".into(),
         ];
-        let words = words(address, &more, "run")?;
+        let words = server(address)?.command(Workload::ReadWrite, &more, "run");
         // Line by line, so that the report can be read while it is written.
         let words = [&["stdbuf", "-oL"][..], &words.iter().map(String::as_str).collect::<Vec<_>>()].concat();
         let child = lab.spawn(CLIENT, &words, "sysbench.log")?;
@@ -161,38 +145,6 @@ pub fn parse_seconds(text: &str) -> Vec<Second> {
     text.lines().filter_map(second).collect()
 }
 
-/// Reads the summary.
-///
-/// # Errors
-/// When a figure is missing.
-pub fn parse_summary(text: &str) -> Result<Summary> {
-    let number = |label: &str| -> Result<f64> {
-        let line = text.lines().find(|line| line.trim_start().starts_with(label));
-        let line = line.with_context(|| format!("sysbench printed no `{label}`:\n{text}"))?;
-        let rest = line.trim_start()[label.len()..].trim();
-        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        rest[..end].parse().with_context(|| format!("`{line}`"))
-    };
-    let per_second = |label: &str| -> Result<f64> {
-        let line = text.lines().find(|line| line.trim_start().starts_with(label)).context("no such line")?;
-        let rest = line.split_once('(').with_context(|| format!("`{line}`"))?.1;
-        rest.split_whitespace().next().unwrap_or_default().parse().with_context(|| format!("`{line}`"))
-    };
-    let summary = Summary {
-        reads: number("read:")? as u64,
-        writes: number("write:")? as u64,
-        transactions: number("transactions:")? as u64,
-        tps: per_second("transactions:")?,
-        ignored_errors: number("ignored errors:")? as u64,
-        min_ms: number("min:")?,
-        avg_ms: number("avg:")?,
-        p95_ms: number("95th percentile:")?,
-        max_ms: number("max:")?,
-    };
-    ensure!(summary.transactions > 0, "sysbench made no transaction:\n{text}");
-    Ok(summary)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,31 +154,6 @@ sysbench 1.0.20 (using system LuaJIT 2.1.0-beta3)
 
 [ 1s ] thds: 10 tps: 812.97 qps: 16412.16 (r/w/o: 11506.78/3272.47/1632.91) lat (ms,95%): 17.63 err/s: 0.00 reconn/s: 0.00
 [ 2s ] thds: 10 tps: 0.00 qps: 0.00 (r/w/o: 0.00/0.00/0.00) lat (ms,95%): 0.00 err/s: 9.98 reconn/s: 9.98
-SQL statistics:
-    queries performed:
-        read:                            24500
-        write:                           7000
-        other:                           3500
-        total:                           35000
-    transactions:                        1750   (874.06 per sec.)
-    queries:                             35000  (17481.28 per sec.)
-    ignored errors:                      10     (5.00 per sec.)
-    reconnects:                          10     (5.00 per sec.)
-
-General statistics:
-    total time:                          2.0011s
-    total number of events:              1750
-
-Latency (ms):
-         min:                                    4.33
-         avg:                                   11.42
-         max:                                   58.77
-         95th percentile:                       17.95
-         sum:                                19993.07
-
-Threads fairness:
-    events (avg/stddev):           175.0000/3.29
-    execution time (avg/stddev):   1.9993/0.00
 ";
 
     #[test]
@@ -235,25 +162,5 @@ Threads fairness:
         assert_eq!(seconds.len(), 2);
         assert_eq!(seconds[0], Second { at_s: 1, tps: 812.97, p95_ms: 17.63, errors: 0.0, reconnects: 0.0 });
         assert_eq!((seconds[1].at_s, seconds[1].tps, seconds[1].errors), (2, 0.0, 9.98));
-    }
-
-    #[test]
-    fn the_summary_is_read() {
-        let summary = parse_summary(OUTPUT).unwrap();
-        assert_eq!(
-            summary,
-            Summary {
-                reads: 24500,
-                writes: 7000,
-                transactions: 1750,
-                tps: 874.06,
-                ignored_errors: 10,
-                min_ms: 4.33,
-                avg_ms: 11.42,
-                p95_ms: 17.95,
-                max_ms: 58.77,
-            }
-        );
-        assert!(parse_summary("FATAL: unable to connect").is_err());
     }
 }

@@ -30,8 +30,10 @@ const OURS: &[(&str, &[&str])] = &[
         ],
     ),
     ("mainstay-agent", &["mainstay-types", "mainstay-control", "mainstay-ha", "mainstay-api"]),
-    ("mainstay", &["mainstay-types", "mainstay-api", "mainstay-agent", "mainstay-engine"]),
-    ("mainstay-tests", &["mainstay-types", "mainstay-api"]),
+    ("mainstay", &["mainstay-types", "mainstay-api", "mainstay-agent", "mainstay-engine", "mainstay-bench"]),
+    ("mainstay-tests", &["mainstay-types", "mainstay-api", "mainstay-bench"]),
+    // It measures from outside, whatever it measures.
+    ("mainstay-bench", &[]),
     (
         "mainstay-sim",
         &[

@@ -9,6 +9,7 @@ const DOCUMENTS: &[&str] = &[
     "ARCHITECTURE.md",
     "SPECIFICATION.md",
     "CONTRIBUTING.md",
+    "bench/README.md",
     "docs/internals/README.md",
     "docs/internals/simulator.md",
 ];

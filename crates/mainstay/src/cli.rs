@@ -71,6 +71,9 @@ pub enum Command {
     Events(EventsArgs),
     /// Say what is wrong and what to do next. Exits with 4 if anything needs attention.
     Status,
+    /// Measure devices, files and databases under fio and sysbench.
+    #[command(subcommand)]
+    Bench(BenchCommand),
     /// A whole cluster on this machine, for trying out and testing. Needs root.
     Lab(LabCommand),
     /// First process of a lab node; started by `lab up`.
@@ -271,6 +274,52 @@ pub enum ServiceCommand {
         #[command(flatten)]
         wait: WaitArgs,
     },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum BenchCommand {
+    /// Let fio write and read. What a device or a file holds is LOST, so one that is not empty is refused.
+    Fio {
+        /// Block devices, files, directories (a file is made there and removed), or resource:NAME for the first volume
+        /// of a resource whose primary is this node. The first is the baseline of the others.
+        #[arg(required = true, value_name = "TARGET")]
+        targets: Vec<String>,
+        /// How much of each is used.
+        #[arg(long, default_value = "1GiB", value_parser = size::parse, value_name = "SIZE")]
+        size: u64,
+        /// Overwrite what is on devices and in files.
+        #[arg(long)]
+        overwrite: bool,
+        #[command(flatten)]
+        run: BenchArgs,
+    },
+    /// Start a MariaDB of its own in each directory, for example where a volume is mounted, and let sysbench load it. Both
+    /// are removed. Needs root.
+    Sysbench {
+        /// The first is the baseline of the others.
+        #[arg(required = true, value_name = "DIR")]
+        directories: Vec<PathBuf>,
+        #[command(flatten)]
+        run: BenchArgs,
+    },
+    /// List the cases.
+    List,
+}
+
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    /// Only these cases; `rw4k-j8-*` means all that begin so.
+    #[arg(long, value_delimiter = ',', value_name = "CASES")]
+    pub only: Vec<String>,
+    /// How often each case is run on each target.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// How long each run is measured.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600), value_name = "SECONDS")]
+    pub seconds: u32,
+    /// Write report.md, report.json and plots there as well; goes on with what an interrupted run has left.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

@@ -11,11 +11,10 @@ use mainstay_tests::proof::{self, Ledger};
 use mainstay_tests::report::{Report, Run, Throughput, mean_tps};
 use mainstay_tests::sysbench::{self, Background, Second};
 use mainstay_tests::timeline::{Failover, Stage};
-use mainstay_tests::{now_us, wait_for};
+use mainstay_tests::{interrupt, now_us, wait_for};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const LAB: &str = "demo";
@@ -66,24 +65,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Removes the lab when the demo is interrupted: it should not leave half of a cluster.
-fn clean_up_on_interrupt(lab: &Arc<Lab>) -> Result<()> {
-    let lab = lab.clone();
-    let again = AtomicBool::new(false);
-    ctrlc::set_handler(move || {
-        if again.swap(true, Ordering::Relaxed) {
-            std::process::exit(130);
-        }
-        eprintln!("\ninterrupted: removing the cluster");
-        // A command that is just changing the lab holds its lock; it got the same signal and ends.
-        if let Err(error) = wait_for("removal of the lab", LIMIT, || lab.down()) {
-            eprintln!("{error:#}\n`make demo-down` tries again");
-        }
-        std::process::exit(130);
-    })
-    .context("catch Ctrl-C")
-}
-
 fn step(text: &str) {
     println!("\n── {text}");
 }
@@ -91,7 +72,7 @@ fn step(text: &str) {
 fn demo(lab: Lab) -> Result<bool> {
     let start = Instant::now();
     let lab = Arc::new(lab);
-    clean_up_on_interrupt(&lab)?;
+    interrupt::remove(vec![lab.clone()], "make demo-down")?;
     let mut report = Report {
         version: lab.command(&["--version"]).output().map_or_else(
             |_| String::new(),
@@ -114,7 +95,7 @@ fn demo(lab: Lab) -> Result<bool> {
     DB.apply(&lab)?;
     lab.create_resource(SINGLE.resource, &size, &[FIRST], &[])?;
     SINGLE.apply(&lab)?;
-    let mut plain = Plain::start(&lab, FIRST, FIRST_ADDRESS, PLAIN_PORT, VOLUME_GIB)?;
+    let mut plain = Plain::start(&lab, FIRST, FIRST_ADDRESS, PLAIN_PORT, u64::from(VOLUME_GIB) << 10)?;
     for service in [&DB, &SINGLE] {
         let node = lab.wait_running(service.name, LIMIT)?;
         println!("service `{}` runs on {node}, reached at {}", service.name, service.address());

@@ -24,7 +24,7 @@ mod network;
 mod node;
 mod report;
 pub mod state;
-mod sys;
+pub mod sys;
 mod tool;
 mod up;
 

@@ -1,6 +1,6 @@
 //! Running programs with a time limit, and telling what they said when they fail.
 
-use anyhow::{Context, Result, bail};
+use crate::error::{Error, Result};
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -40,11 +40,11 @@ fn collect(stream: Option<impl Read + Send + 'static>) -> std::thread::JoinHandl
 pub fn finish(command: &mut Command, limit: Duration) -> Result<Finished> {
     let words = words(command);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().with_context(|| format!("start: {words}"))?;
+    let mut child = command.spawn().map_err(Error::system(format!("start: {words}")))?;
     let (stdout, stderr) = (collect(child.stdout.take()), collect(child.stderr.take()));
     let Some(status) = wait(&mut child, limit)? else {
-        child.kill().and_then(|()| child.wait()).with_context(|| format!("end: {words}"))?;
-        bail!("ran longer than {limit:?}: {words}");
+        child.kill().and_then(|()| child.wait()).map_err(Error::system(format!("end: {words}")))?;
+        return Err(Error::TooLong { words, limit });
     };
     let text = |handle: std::thread::JoinHandle<String>| handle.join().unwrap_or_default();
     Ok(Finished { status, stdout: text(stdout), stderr: text(stderr) })
@@ -57,8 +57,8 @@ pub fn finish(command: &mut Command, limit: Duration) -> Result<Finished> {
 pub fn output(command: &mut Command, limit: Duration) -> Result<String> {
     let finished = finish(command, limit)?;
     if !finished.status.success() {
-        let (out, err) = (finished.stdout.trim(), finished.stderr.trim());
-        bail!("exit code {}: {}\n{err}\n{out}", finished.code(), words(command));
+        let said = format!("{}\n{}", finished.stderr.trim(), finished.stdout.trim());
+        return Err(Error::Failed { words: words(command), code: finished.code(), said });
     }
     Ok(finished.stdout)
 }
@@ -70,7 +70,7 @@ pub fn output(command: &mut Command, limit: Duration) -> Result<String> {
 pub fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     let start = Instant::now();
     loop {
-        if let Some(status) = child.try_wait().context("wait for a child")? {
+        if let Some(status) = child.try_wait().map_err(Error::system("wait for a child"))? {
             return Ok(Some(status));
         }
         if start.elapsed() >= limit {

@@ -1,0 +1,25 @@
+//! What `make bench` and `mainstay bench` share: the cases, how they are run in turns between two runs of a baseline,
+//! where the processor time goes, and how the samples become tables and plots.
+//!
+//! A **case** is one load (fio or sysbench with fixed parameters). A **set-up** is something that bears it: a plain device, a
+//! volume, another product. A **turn** runs one case on all set-ups, each between two runs of the first of them, the baseline; the
+//! ratio of a set-up is to the mean of the two runs around it, because machines drift. A round is one turn of each case.
+
+pub mod case;
+pub mod command;
+pub mod cpu;
+pub mod database;
+pub mod error;
+pub mod fio;
+pub mod instructions;
+pub mod machine;
+pub mod markdown;
+pub mod report;
+pub mod stats;
+pub mod svg;
+pub mod sysbench;
+pub mod target;
+pub mod turns;
+
+pub use case::{Case, Figures, Latency, Measure};
+pub use error::{Error, Result};

@@ -1,0 +1,352 @@
+//! Running the cases in turns, each set-up between two runs of the baseline, and writing every turn down when it is over.
+//!
+//! Samples are lines of JSON in one file, so that a run that is interrupted has lost the turn that it was in and
+//! nothing else; the same command goes on where it ended.
+
+use crate::case::{Case, Figures};
+use crate::cpu::{Process, Snapshot, Usage};
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Between two runs: what the last one left to do (destaging, write-back, purging) shall not be paid for by the next.
+const PAUSE: Duration = Duration::from_millis(500);
+/// What starting a program and its warm-up cost, for the estimate, in seconds.
+const OVERHEAD_S: f64 = 2.0;
+
+/// Something that bears loads.
+pub trait SetUp {
+    /// Short and without spaces.
+    fn name(&self) -> &str;
+
+    fn bears(&self, case: &Case) -> bool;
+
+    /// Load that does not count.
+    ///
+    /// # Errors
+    /// When the load fails.
+    fn warm_up(&self, _case: &Case) -> Result<()> {
+        Ok(())
+    }
+
+    /// Runs a case for so many seconds; the same seed asks for the same places.
+    ///
+    /// # Errors
+    /// When the load fails.
+    fn run(&self, case: &Case, seconds: u64, seed: u64) -> Result<Figures>;
+
+    /// What a process is called in the tables, if it has to do with the set-up.
+    fn role(&self, process: &Process) -> Option<String>;
+}
+
+/// How much is run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub cases: Vec<Case>,
+    pub rounds: usize,
+    pub seconds: u64,
+}
+
+impl Plan {
+    /// About how long these set-ups take, in seconds. The first is the baseline.
+    #[must_use]
+    pub fn estimate_s(&self, set_ups: usize) -> f64 {
+        let runs = if set_ups > 1 { 2 * (set_ups - 1) + 1 } else { 1 };
+        (self.rounds * self.cases.len() * runs) as f64
+            * (self.seconds as f64 + OVERHEAD_S + PAUSE.as_secs_f64())
+    }
+}
+
+/// One run of one case on one set-up.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Sample {
+    pub set_up: String,
+    pub case: String,
+    /// From 1.
+    pub round: usize,
+    /// Seconds since 1970.
+    pub at_s: u64,
+    pub seconds: u64,
+    pub figures: Figures,
+    pub usage: Usage,
+    /// What the baseline gave just before and just after; `None` for the baseline itself.
+    pub around: Option<[Figures; 2]>,
+}
+
+/// A run that gave no figures.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Failure {
+    pub set_up: String,
+    pub case: String,
+    pub round: usize,
+    pub why: String,
+}
+
+/// What every sample of a file has in common.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Terms {
+    pub seconds: u64,
+    /// Size of the region that fio writes to, in MiB.
+    pub mib: u64,
+    /// Of the program that was measured.
+    pub version: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Line {
+    Terms(Terms),
+    Sample(Box<Sample>),
+    Failure(Failure),
+}
+
+/// The file of samples.
+pub struct Log {
+    path: PathBuf,
+    file: File,
+    pub terms: Terms,
+    pub samples: Vec<Sample>,
+    pub failures: Vec<Failure>,
+}
+
+impl Log {
+    /// Opens the file to go on with it, or makes it.
+    ///
+    /// # Errors
+    /// [`Error::Samples`] when its samples were taken on other terms.
+    pub fn open(path: &Path, terms: Terms) -> Result<Self> {
+        let doing = || format!("write {}", path.display());
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(Error::system(format!("read {}", path.display()))(error)),
+        };
+        // A line that was cut off in the middle ends what is whole.
+        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        let unreadable = |why: String| Error::Samples { path: path.display().to_string(), why };
+        let file = File::options().create(true).write(true).truncate(false).open(path);
+        let file = file.map_err(Error::system(doing()))?;
+        let mut log =
+            Self { path: path.into(), file, terms: terms.clone(), samples: vec![], failures: vec![] };
+        for line in text[..whole].lines() {
+            match serde_json::from_str(line).map_err(|error| unreadable(error.to_string()))? {
+                Line::Sample(sample) => log.samples.push(*sample),
+                Line::Failure(failure) => log.failures.push(failure),
+                Line::Terms(found) if found == terms => {}
+                Line::Terms(found) => {
+                    return Err(unreadable(format!("it was made with {found:?}, and now it is {terms:?}")));
+                }
+            }
+        }
+        log.file.set_len(whole as u64).map_err(Error::system(doing()))?;
+        use std::io::Seek;
+        log.file.seek(std::io::SeekFrom::End(0)).map_err(Error::system(doing()))?;
+        if whole == 0 {
+            log.write(&[Line::Terms(terms)])?;
+        }
+        Ok(log)
+    }
+
+    fn write(&mut self, lines: &[Line]) -> Result<()> {
+        let mut text = String::new();
+        for line in lines {
+            text += &serde_json::to_string(line).expect("a line has only text and numbers");
+            text.push('\n');
+        }
+        let written = self.file.write_all(text.as_bytes()).and_then(|()| self.file.sync_data());
+        written.map_err(Error::system(format!("write {}", self.path.display())))
+    }
+
+    fn add(&mut self, samples: Vec<Sample>, failures: Vec<Failure>) -> Result<()> {
+        let lines = samples.iter().map(|sample| Line::Sample(Box::new(sample.clone())));
+        let lines = lines.chain(failures.iter().cloned().map(Line::Failure)).collect::<Vec<_>>();
+        self.write(&lines)?;
+        self.samples.extend(samples);
+        self.failures.extend(failures);
+        Ok(())
+    }
+
+    /// Whether every one of these set-ups has had this turn.
+    fn has(&self, set_ups: &[&dyn SetUp], case: &str, round: usize) -> bool {
+        let had = |name: &str| {
+            let sample = |s: &Sample| s.set_up == name && s.case == case && s.round == round;
+            let failure = |f: &Failure| f.set_up == name && f.case == case && f.round == round;
+            self.samples.iter().any(sample) || self.failures.iter().any(failure)
+        };
+        set_ups.iter().all(|set_up| had(set_up.name()))
+    }
+}
+
+/// Runs the plan on these set-ups, the first of which is the baseline, and adds to the log what is not there yet.
+/// `told` hears of every run.
+///
+/// # Errors
+/// When the baseline cannot be run, or the log not be written. The failure of another set-up is noted and the rest goes on.
+pub fn run(plan: &Plan, set_ups: &[&dyn SetUp], log: &mut Log, told: &mut dyn FnMut(&str)) -> Result<()> {
+    for round in 1..=plan.rounds {
+        for case in &plan.cases {
+            let bearing: Vec<&dyn SetUp> = set_ups.iter().copied().filter(|s| s.bears(case)).collect();
+            // Ratios need their baseline, so a set-up without it has nothing to say.
+            let Some((baseline, others)) = bearing.split_first() else { continue };
+            let waited_for = if others.is_empty() { &bearing[..] } else { others };
+            if baseline.name() != set_ups[0].name() || log.has(waited_for, &case.name(), round) {
+                continue;
+            }
+            let (samples, failures) = turn(plan, baseline.to_owned(), others, case, round, told)?;
+            log.add(samples, failures)?;
+        }
+    }
+    Ok(())
+}
+
+fn turn(
+    plan: &Plan,
+    baseline: &dyn SetUp,
+    others: &[&dyn SetUp],
+    case: &Case,
+    round: usize,
+    told: &mut dyn FnMut(&str),
+) -> Result<(Vec<Sample>, Vec<Failure>)> {
+    let (mut samples, mut failures) = (Vec::new(), Vec::new());
+    let mut one = |set_up: &dyn SetUp| {
+        let sample = once(plan, set_up, case, round);
+        match &sample {
+            Ok(sample) => told(&line(sample, case)),
+            Err(error) => told(&format!("{:<16} {:<14} {error}", case.name(), set_up.name())),
+        }
+        sample
+    };
+    let mut before = one(baseline)?;
+    for set_up in others {
+        let sample = one(*set_up);
+        let after = one(baseline)?;
+        match sample {
+            Ok(sample) => {
+                let around = Some([before.figures, after.figures]);
+                samples.push(Sample { around, ..sample });
+            }
+            Err(error) => failures.push(Failure {
+                set_up: set_up.name().into(),
+                case: case.name(),
+                round,
+                why: error.to_string(),
+            }),
+        }
+        samples.push(std::mem::replace(&mut before, after));
+    }
+    samples.push(before);
+    Ok((samples, failures))
+}
+
+fn once(plan: &Plan, set_up: &dyn SetUp, case: &Case, round: usize) -> Result<Sample> {
+    set_up.warm_up(case)?;
+    std::thread::sleep(PAUSE);
+    let at_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let before = Snapshot::take();
+    let figures = set_up.run(case, plan.seconds, round as u64)?;
+    let usage = before.until_now(&|process| set_up.role(process));
+    Ok(Sample {
+        set_up: set_up.name().into(),
+        case: case.name(),
+        round,
+        at_s,
+        seconds: plan.seconds,
+        figures,
+        usage,
+        around: None,
+    })
+}
+
+fn line(sample: &Sample, case: &Case) -> String {
+    let (measure, figures) = (case.measure(), &sample.figures);
+    let cpu = sample.usage.set_up_us() as f64 / figures.operations.max(1) as f64;
+    format!(
+        "{:<16} {:<14} {:>8} {}, mean {} µs, max {} µs; {} µs of processor time an operation",
+        sample.case,
+        sample.set_up,
+        crate::stats::number(figures.value(measure)),
+        measure.unit(),
+        crate::stats::number(figures.latency_us.mean),
+        crate::stats::number(figures.latency_us.max),
+        crate::stats::number(cpu)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    struct Fake<'a> {
+        name: &'static str,
+        rate: f64,
+        runs: &'a RefCell<Vec<&'static str>>,
+    }
+
+    impl SetUp for Fake<'_> {
+        fn name(&self) -> &str {
+            self.name
+        }
+
+        fn bears(&self, case: &Case) -> bool {
+            self.name != "database" || case.family() == "sysbench"
+        }
+
+        fn run(&self, _case: &Case, _seconds: u64, _seed: u64) -> Result<Figures> {
+            self.runs.borrow_mut().push(self.name);
+            if self.name == "broken" {
+                return Err(Error::SetUp("it does not work".into()));
+            }
+            Ok(Figures { rate: self.rate, operations: 1, ..Figures::default() })
+        }
+
+        fn role(&self, _process: &Process) -> Option<String> {
+            None
+        }
+    }
+
+    fn terms() -> Terms {
+        Terms { seconds: 0, mib: 1, version: "1".into() }
+    }
+
+    #[test]
+    fn every_set_up_stands_between_two_runs_of_the_baseline_and_a_run_goes_on_where_it_ended() {
+        let dir = std::env::temp_dir().join(format!("mainstay-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("samples.jsonl");
+        let runs = RefCell::default();
+        let fake = |name, rate| Fake { name, rate, runs: &runs };
+        let (plain, three) = (fake("plain", 10.0), fake("three", 5.0));
+        let (broken, database) = (fake("broken", 1.0), fake("database", 1.0));
+        let set_ups: [&dyn SetUp; 4] = [&plain, &three, &broken, &database];
+        let cases = Case::select(&["rw4k-qd1".to_owned(), "oltp-rw-t1".to_owned()]).unwrap();
+        let plan = Plan { cases, rounds: 1, seconds: 0 };
+
+        let mut log = Log::open(&path, terms()).unwrap();
+        run(&plan, &set_ups, &mut log, &mut |_| {}).unwrap();
+        let fio = ["plain", "three", "plain", "broken", "plain"];
+        let sysbench = ["plain", "three", "plain", "broken", "plain", "database", "plain"];
+        assert_eq!(*runs.borrow(), [&fio[..], &sysbench[..]].concat());
+        let three = log.samples.iter().find(|sample| sample.set_up == "three").unwrap();
+        assert_eq!(three.around.map(|around| around.map(|figures| figures.rate)), Some([10.0, 10.0]));
+        assert_eq!(log.failures.len(), 2);
+
+        // Another start does only what is missing, and a line that was cut off is no line.
+        let before = (log.samples.clone(), log.failures.clone());
+        drop(log);
+        runs.borrow_mut().clear();
+        std::fs::write(&path, std::fs::read_to_string(&path).unwrap() + "{\"sample\": {\"set_").unwrap();
+        let mut log = Log::open(&path, terms()).unwrap();
+        assert_eq!((&log.samples, &log.failures), (&before.0, &before.1));
+        run(&plan, &set_ups, &mut log, &mut |_| {}).unwrap();
+        assert!(runs.borrow().is_empty());
+        run(&Plan { rounds: 2, ..plan }, &set_ups[..2], &mut log, &mut |_| {}).unwrap();
+        assert_eq!(runs.borrow().len(), 6);
+        drop(log);
+        assert!(matches!(Log::open(&path, Terms { mib: 2, ..terms() }), Err(Error::Samples { .. })));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

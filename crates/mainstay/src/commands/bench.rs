@@ -1,0 +1,287 @@
+//! `mainstay bench …`: the cases of `make bench` on a user's own devices and directories. It asks an agent only where a
+//! resource lies, and measures whatever is there.
+
+use super::checked_name;
+use crate::cli::{BenchArgs, BenchCommand};
+use crate::failure::{Context, Failure, Outcome};
+use crate::lab::sys;
+use crate::output::{Output, Progress, table};
+use mainstay_api::client::Client;
+use mainstay_api::rest::{ResourceView, StatusView};
+use mainstay_bench::cpu::Process;
+use mainstay_bench::database::Temporary;
+use mainstay_bench::fio::{self, Target};
+use mainstay_bench::machine::Machine;
+use mainstay_bench::report::{Description, Report, Row};
+use mainstay_bench::stats::number;
+use mainstay_bench::target::Place;
+use mainstay_bench::turns::{self, Log, Plan, SetUp, Terms};
+use mainstay_bench::{Case, Error, Figures, command, sysbench};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Load before sysbench is measured, in seconds.
+const WARM_UP_S: u64 = 2;
+/// How much longer than asked a program may take.
+const SPARE: Duration = Duration::from_secs(120);
+/// What filling a target may take for each MiB, at least 5 MiB a second.
+const FILL_PER_MIB: Duration = Duration::from_millis(200);
+
+pub fn run(command: BenchCommand, connect: impl Fn() -> Outcome<Client>, output: Output) -> Outcome<u8> {
+    let (targets, run) = match command {
+        BenchCommand::List => return list(output).map(|()| 0),
+        BenchCommand::Fio { targets, size, overwrite, run } => {
+            let mib = size >> 20;
+            if mib < 64 {
+                let remedy = "Give --size 64MiB or more.";
+                return Err(Failure::usage("bench-size", "fio needs 64 MiB at least", remedy));
+            }
+            let plan = plan(&run, "fio")?;
+            // A note instead of an end: what was made is removed on the way out.
+            sys::note_interrupts();
+            let open = |name: &String| fio_target(name, mib, overwrite, &connect);
+            let targets = targets.iter().map(open).collect::<Outcome<Vec<_>>>()?;
+            return measure(&plan, &targets, mib, &run, output);
+        }
+        BenchCommand::Sysbench { directories, run } => (directories, run),
+    };
+    let plan = plan(&run, "sysbench")?;
+    sys::note_interrupts();
+    let targets = targets.iter().map(|dir| database(dir)).collect::<Outcome<Vec<_>>>()?;
+    measure(&plan, &targets, 0, &run, output)
+}
+
+fn list(output: Output) -> Outcome<()> {
+    #[derive(Serialize)]
+    struct Entry {
+        name: String,
+        title: String,
+        measure: &'static str,
+    }
+    let entry = |case: Case| Entry { name: case.name(), title: case.title(), measure: case.measure().unit() };
+    let list: Vec<Entry> = Case::all().map(entry).collect();
+    output.result(&list, |list| {
+        let row = |entry: &Entry| vec![entry.name.clone(), entry.measure.into(), entry.title.clone()];
+        table(&["CASE", "MEASURES", "WHAT IT IS"], &list.iter().map(row).collect::<Vec<_>>())
+    })
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let (code, remedy) = match &error {
+            Error::NoCase { .. } => ("bench-case", "`mainstay bench list` shows them."),
+            Error::Occupied { .. } => {
+                ("bench-occupied", "Give another target, or --overwrite if all of it may be lost.")
+            }
+            Error::Unusable { .. } => ("bench-target", ""),
+            Error::Samples { .. } => ("bench-out", "Give another directory, or remove its samples.jsonl."),
+            Error::System { .. } => {
+                ("bench-system", "fio, sysbench and mariadb-server have to be installed.")
+            }
+            _ => ("bench-failed", ""),
+        };
+        let source = std::error::Error::source(&error).map_or(String::new(), |source| format!(": {source}"));
+        Self::new(code, format!("{error}{source}"), remedy)
+    }
+}
+
+fn plan(args: &BenchArgs, family: &str) -> Outcome<Plan> {
+    let cases: Vec<Case> =
+        Case::select(&args.only)?.into_iter().filter(|case| case.family() == family).collect();
+    if cases.is_empty() {
+        let remedy = "`mainstay bench list` shows all cases.";
+        return Err(Failure::usage("bench-case", format!("none of these is a case of {family}"), remedy));
+    }
+    Ok(Plan { cases, rounds: args.rounds as usize, seconds: u64::from(args.seconds) })
+}
+
+/// Something to measure, whatever keeps it there, and a name.
+struct Measured {
+    name: String,
+    on: On,
+}
+
+enum On {
+    Place { place: Place, mib: u64 },
+    Database(Temporary),
+}
+
+fn fio_target(
+    name: &str,
+    mib: u64,
+    overwrite: bool,
+    connect: &impl Fn() -> Outcome<Client>,
+) -> Outcome<Measured> {
+    let path = match name.strip_prefix("resource:") {
+        Some(resource) => device_of(resource, &connect()?)?,
+        None => PathBuf::from(name),
+    };
+    let place = Place::open(&path, mib, overwrite)?;
+    let measured = Measured { name: name.into(), on: On::Place { place, mib } };
+    let mut progress = Progress::new();
+    progress.show(&format!("writing {mib} MiB of {name}, so that nobody pays for finding space later"));
+    let limit = SPARE + FILL_PER_MIB * u32::try_from(mib).unwrap_or(u32::MAX);
+    started(&measured.run(0, 0)?.fill_words(), limit)?;
+    Ok(measured)
+}
+
+/// The device of the first volume, if it is on this node.
+fn device_of(resource: &str, client: &Client) -> Outcome<PathBuf> {
+    let view: ResourceView = client.get(&format!("/v1/resources/{}", checked_name(resource)?))?;
+    let status: StatusView = client.get("/v1/status")?;
+    let here = status.cluster.map(|cluster| cluster.this_node);
+    let elsewhere =
+        |why: String| Failure::new("bench-resource", why, "Run the benchmark on the node of the primary.");
+    if view.primary.is_none() || view.primary != here {
+        let primary = view.primary.unwrap_or_else(|| "none".into());
+        return Err(elsewhere(format!("the primary of {resource} is not on this node (it is {primary})")));
+    }
+    let mut devices =
+        view.replicas.iter().filter_map(|replica| replica.live.as_ref()).flat_map(|live| &live.devices);
+    let device = devices.find(|device| device.volume == 0);
+    device
+        .map(|device| device.path.clone().into())
+        .ok_or_else(|| elsewhere(format!("{resource} has no device yet")))
+}
+
+fn database(dir: &Path) -> Outcome<Measured> {
+    let mut progress = Progress::new();
+    progress.show(&format!("making a database in {}", dir.display()));
+    let database = Temporary::start(dir)?;
+    started(&database.server().prepare(), SPARE)?;
+    Ok(Measured { name: dir.display().to_string(), on: On::Database(database) })
+}
+
+fn started(words: &[String], limit: Duration) -> mainstay_bench::Result<String> {
+    if sys::interrupted() {
+        return Err(Error::SetUp("interrupted".into()));
+    }
+    command::output(Command::new(&words[0]).args(&words[1..]), limit)
+}
+
+impl Measured {
+    fn run(&self, seconds: u64, seed: u64) -> mainstay_bench::Result<fio::Run> {
+        match &self.on {
+            On::Place { place, mib } => {
+                Ok(fio::Run { target: Target::Path(place.path.clone()), mib: *mib, seconds, seed })
+            }
+            On::Database(_) => Err(Error::SetUp(format!("{} is a database and no device", self.name))),
+        }
+    }
+
+    fn once(&self, case: &Case, seconds: u64, seed: u64) -> mainstay_bench::Result<Figures> {
+        let limit = Duration::from_secs(seconds) + SPARE;
+        match (case, &self.on) {
+            (Case::Fio(load), _) => fio::parse(load, &started(&self.run(seconds, seed)?.words(load), limit)?),
+            (Case::Sysbench(load), On::Database(database)) => {
+                let text = started(&database.server().run(*load, seconds), limit)?;
+                Ok(sysbench::parse_summary(&text)?.figures())
+            }
+            (Case::Sysbench(_), On::Place { .. }) => {
+                Err(Error::SetUp(format!("{} has no database", self.name)))
+            }
+        }
+    }
+}
+
+impl SetUp for Measured {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn bears(&self, case: &Case) -> bool {
+        (case.family() == "fio") == matches!(self.on, On::Place { .. })
+    }
+
+    fn warm_up(&self, case: &Case) -> mainstay_bench::Result<()> {
+        if case.family() == "sysbench" { self.once(case, WARM_UP_S, 0).map(drop) } else { Ok(()) }
+    }
+
+    fn run(&self, case: &Case, seconds: u64, seed: u64) -> mainstay_bench::Result<Figures> {
+        self.once(case, seconds, seed)
+    }
+
+    fn role(&self, process: &Process) -> Option<String> {
+        if let On::Database(database) = &self.on
+            && database.pid() == Some(process.pid)
+        {
+            return Some("mariadbd".into());
+        }
+        // Engines and agents of this machine, whichever resource they serve.
+        let words = process.words();
+        let own = words.first().is_some_and(|word| word.rsplit('/').next() == Some("mainstay"));
+        let role = words.get(1).filter(|role| ["engine", "agent"].contains(&role.as_str()));
+        role.filter(|_| own).cloned()
+    }
+}
+
+fn measure(plan: &Plan, targets: &[Measured], mib: u64, args: &BenchArgs, output: Output) -> Outcome<u8> {
+    let out = match &args.out {
+        Some(dir) => dir.clone(),
+        None => std::env::temp_dir().join(format!("mainstay-bench.{}", std::process::id())),
+    };
+    std::fs::create_dir_all(&out).or_fail("bench-out", || format!("make {}", out.display()))?;
+    let terms =
+        Terms { seconds: plan.seconds, mib, version: concat!("mainstay ", env!("CARGO_PKG_VERSION")).into() };
+    let mut log = Log::open(&out.join("samples.jsonl"), terms)?;
+    let set_ups: Vec<&dyn SetUp> = targets.iter().map(|target| target as &dyn SetUp).collect();
+    let result = {
+        let mut progress = Progress::new();
+        progress.show(&format!("about {:.0} minutes", plan.estimate_s(set_ups.len()) / 60.0));
+        turns::run(plan, &set_ups, &mut log, &mut |line| progress.show(line))
+    };
+    let describe = |target: &Measured| Description { name: target.name.clone(), text: target.text() };
+    let programs: [&[&str]; 3] =
+        [&["fio", "--version"], &["sysbench", "--version"], &["mariadbd", "--version"]];
+    let disk = targets.first().map_or_else(|| Path::new("/").into(), Measured::path);
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let report = Report::new(
+        format!("mainstay {}", words.join(" ")),
+        Machine::describe(&disk, &programs),
+        targets.iter().map(describe).collect(),
+        &log,
+    );
+    match &args.out {
+        Some(_) => report.write(&out)?,
+        None => std::fs::remove_dir_all(&out).or_fail("bench-out", || format!("remove {}", out.display()))?,
+    }
+    result?;
+    output.result(&report, |report| summary(&report.rows))?;
+    Ok(u8::from(!report.failures.is_empty()))
+}
+
+impl Measured {
+    fn path(&self) -> PathBuf {
+        match &self.on {
+            On::Place { place, .. } => place.path.clone(),
+            On::Database(_) => PathBuf::from(&self.name),
+        }
+    }
+
+    fn text(&self) -> String {
+        match &self.on {
+            On::Place { place, mib } => format!("{mib} MiB of {}", place.path.display()),
+            On::Database(_) => format!("MariaDB in {}", self.name),
+        }
+    }
+}
+
+fn summary(rows: &[Row]) -> String {
+    let line = |row: &Row| {
+        let ratio = row.ratio.map_or("-".into(), |ratio| number(ratio.median));
+        vec![
+            row.case.clone(),
+            row.set_up.clone(),
+            format!("{} {}", number(row.value.median), row.measure.unit()),
+            format!("{}-{}", number(row.value.min), number(row.value.max)),
+            ratio,
+            number(row.latency_mean_us.median),
+            number(row.latency_max_us),
+            number(row.cpu_us.median),
+        ]
+    };
+    let head = ["CASE", "TARGET", "MEDIAN", "RANGE", "RATIO", "MEAN µs", "MAX µs", "CPU µs/OP"];
+    table(&head, &rows.iter().map(line).collect::<Vec<_>>())
+}

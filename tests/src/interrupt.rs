@@ -1,0 +1,34 @@
+//! Ctrl-C in a program that builds labs: half a cluster should not stay.
+
+use crate::lab::Lab;
+use crate::wait_for;
+use anyhow::{Context, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Longest patience with a command that is just changing the lab.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Removes these labs when the program is interrupted, then ends it. `again` is the command that tries once more. A second
+/// interrupt ends at once.
+///
+/// # Errors
+/// When the signal cannot be caught.
+pub fn remove(labs: Vec<Arc<Lab>>, again: &'static str) -> Result<()> {
+    let second = AtomicBool::new(false);
+    ctrlc::set_handler(move || {
+        if second.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+        eprintln!("\ninterrupted: removing the cluster");
+        for lab in &labs {
+            // A command that is just changing the lab holds its lock; it got the same signal and ends.
+            if let Err(error) = wait_for("removal of the lab", LIMIT, || lab.down()) {
+                eprintln!("{error:#}\n`{again}` tries again");
+            }
+        }
+        std::process::exit(130);
+    })
+    .context("catch Ctrl-C")
+}
