@@ -191,8 +191,10 @@ pub fn run(plan: &Plan, set_ups: &[&dyn SetUp], log: &mut Log, told: &mut dyn Fn
             let bearing: Vec<&dyn SetUp> = set_ups.iter().copied().filter(|s| s.bears(case)).collect();
             // Ratios need their baseline, so a set-up without it has nothing to say.
             let Some((baseline, others)) = bearing.split_first() else { continue };
-            let waited_for = if others.is_empty() { &bearing[..] } else { others };
-            if baseline.name() != set_ups[0].name() || log.has(waited_for, &case.name(), round) {
+            let alone = others.is_empty();
+            let waited_for = if alone { &bearing[..] } else { others };
+            let useless = baseline.name() != set_ups[0].name() || (alone && set_ups.len() > 1);
+            if useless || log.has(waited_for, &case.name(), round) {
                 continue;
             }
             let (samples, failures) = turn(plan, baseline.to_owned(), others, case, round, told)?;

@@ -93,13 +93,9 @@ impl Args {
         println!(
             "The benchmark took {:.0} s; the report is {}/report.md",
             start.elapsed().as_secs_f64(),
-            self.out(&bench)
+            bench.dir.display()
         );
         Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-    }
-
-    fn out(&self, bench: &Bench) -> String {
-        self.out.as_ref().unwrap_or(&bench.dir).display().to_string()
     }
 
     fn chosen(&self) -> Result<Chosen> {

@@ -27,7 +27,7 @@ pub struct Peer {
     start: for<'a> fn(&'a Lab, Needs) -> Result<Ready<'a>>,
 }
 
-pub const ALL: [Peer; 5] = [
+pub static ALL: [Peer; 5] = [
     Peer {
         name: "qemu",
         programs: storage_daemon::PROGRAMS,
@@ -61,9 +61,8 @@ impl Peer {
     /// # Errors
     /// When there is none.
     pub fn named(name: &str) -> Result<&'static Self> {
-        static DRIVERS: [Peer; 5] = ALL;
-        let known = || DRIVERS.iter().map(|peer| peer.name).collect::<Vec<_>>().join(", ");
-        match DRIVERS.iter().find(|peer| peer.name == name) {
+        let known = || ALL.iter().map(|peer| peer.name).collect::<Vec<_>>().join(", ");
+        match ALL.iter().find(|peer| peer.name == name) {
             Some(peer) => Ok(peer),
             None => bail!("there is no peer `{name}`; there are {}", known()),
         }
