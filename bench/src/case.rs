@@ -32,7 +32,7 @@ impl Measure {
             Self::Iops => "IOPS",
             Self::Tps => "TPS",
             Self::MibPerSecond => "MiB/s",
-            Self::ReadMaxMs => "ms, longest read",
+            Self::ReadMaxMs => "ms, longest read (less is better)",
         }
     }
 }

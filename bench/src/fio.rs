@@ -195,6 +195,23 @@ fn worse(one: Option<f64>, other: Option<f64>) -> Option<f64> {
     one.into_iter().chain(other).reduce(f64::max)
 }
 
+/// Adds what a sync after each write takes, so that the mean is that of a durable write. Of percentiles fio tells only
+/// those of writes and of syncs apart, which do not add up.
+fn with_syncs(latency: Latency, job: &Value) -> Latency {
+    let sync = &job["sync"]["lat_ns"];
+    match (job["sync"]["total_ios"].as_f64(), sync["mean"].as_f64(), sync["max"].as_f64()) {
+        (Some(count), Some(mean), Some(max)) if count > 0.0 => Latency {
+            mean: latency.mean + mean / 1000.0,
+            max: latency.max.max(max / 1000.0),
+            p50: None,
+            p95: None,
+            p99: None,
+            p999: None,
+        },
+        _ => latency,
+    }
+}
+
 /// Reads what fio printed. Of reads and writes together: rates add up, the mean is weighted, and of percentiles it
 /// is the worse one.
 ///
@@ -237,7 +254,7 @@ pub fn parse(load: &Load, text: &str) -> Result<Figures> {
         rate: whole.iops,
         mib_per_second: Some(whole.bytes_per_second / f64::from(1 << 20)),
         operations,
-        latency_us: whole.latency,
+        latency_us: with_syncs(whole.latency, job),
     })
 }
 
@@ -297,6 +314,15 @@ mod tests {
         let figures = parse(of("read-burst"), &text).unwrap();
         assert_eq!((figures.rate, figures.operations), (100.0, 1000));
         assert_eq!(figures.value(Measure::ReadMaxMs), 0.1);
+    }
+
+    #[test]
+    fn a_durable_write_includes_its_sync() {
+        let sync = "\"sync\": {\"total_ios\": 5, \"lat_ns\": {\"mean\": 30000, \"max\": 90000}}, \"read\"";
+        let job = job("rw4k-fdatasync", 0, 5).replacen("\"read\"", sync, 1);
+        let figures = parse(of("rw4k-fdatasync"), &format!("{{\"jobs\": [{job}]}}")).unwrap();
+        let latency = figures.latency_us;
+        assert_eq!((latency.mean, latency.max, latency.p99, figures.operations), (32.0, 90.0, None, 5));
     }
 
     #[test]

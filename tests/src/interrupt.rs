@@ -10,15 +10,17 @@ use std::time::Duration;
 /// Longest patience with a command that is just changing the lab.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// Somebody has asked, and the labs are being removed.
+static ASKED: AtomicBool = AtomicBool::new(false);
+
 /// Removes these labs when the program is interrupted, then ends it. `again` is the command that tries once more. A second
 /// interrupt ends at once.
 ///
 /// # Errors
 /// When the signal cannot be caught.
 pub fn remove(labs: Vec<Arc<Lab>>, again: &'static str) -> Result<()> {
-    let second = AtomicBool::new(false);
     ctrlc::set_handler(move || {
-        if second.swap(true, Ordering::Relaxed) {
+        if ASKED.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
         }
         eprintln!("\ninterrupted: removing the cluster");
@@ -31,4 +33,12 @@ pub fn remove(labs: Vec<Arc<Lab>>, again: &'static str) -> Result<()> {
         std::process::exit(130);
     })
     .context("catch Ctrl-C")
+}
+
+/// To be called before a program ends or changes its labs after a failure: a removal that goes on makes everything fail, and
+/// it is what ends the program then.
+pub fn give_way() {
+    while ASKED.load(Ordering::Relaxed) {
+        std::thread::sleep(LIMIT);
+    }
 }

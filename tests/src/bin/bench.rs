@@ -85,7 +85,9 @@ impl Args {
             return Ok(ExitCode::SUCCESS);
         }
         let chosen = self.chosen()?;
-        interrupt::remove(vec![own.clone(), others.clone()], "make bench ARGS=--down")?;
+        let used = [(chosen.with_own(), &own), (!chosen.peers.is_empty(), &others)];
+        let labs = used.into_iter().filter(|(used, _)| *used).map(|(_, lab)| lab.clone()).collect();
+        interrupt::remove(labs, "make bench-down")?;
         let start = Instant::now();
         let bench = Bench::new(self, &chosen)?;
         println!("{}\nresults: {}", chosen.estimate(), bench.dir.display());
@@ -175,12 +177,14 @@ impl Bench {
         let mut without = Vec::new();
         if chosen.with_own() {
             let result = self.own(own, chosen, &mut log, &mut texts);
+            interrupt::give_way();
             own.down()?;
             result?;
         }
         for peer in &chosen.peers {
             println!("\n── {}", peer.name);
             let result = self.peer(others, peer, chosen, &mut log, &mut texts);
+            interrupt::give_way();
             others.down()?;
             if let Err(error) = result {
                 eprintln!("{}: {error:#}", peer.name);

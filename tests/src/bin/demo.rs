@@ -51,6 +51,7 @@ fn main() -> ExitCode {
         }
     };
     let result = Lab::new(LAB).and_then(|lab| if down { lab.down().map(|()| true) } else { demo(lab) });
+    interrupt::give_way();
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => {
