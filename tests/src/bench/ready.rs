@@ -130,6 +130,17 @@ impl<'a> Ready<'a> {
         Ok(())
     }
 
+    /// Starts a database on the first node with its data below `root`, and fills its tables.
+    ///
+    /// # Errors
+    /// When it cannot be started or does not answer in time.
+    pub fn serve_from(&mut self, root: &str, port: u16) -> Result<()> {
+        let mut server = Server::prepare(self.lab, FIRST, root, port, &[])?;
+        server.launch(&[])?;
+        self.hold(Held::Server(server));
+        self.serve(format!("{}:{port}", ADDRESSES[0]))
+    }
+
     /// Waits for the database at this address and fills its tables.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use super::storage_daemon as daemon;
 use crate::bench::ready::{DATABASE_MIB, Held, Needs, Program, Ready};
 use crate::bench::{ADDRESSES, FIRST, NODES};
 use crate::lab::Lab;
-use crate::local::{self, DISK, Server};
+use crate::local::{self, DISK};
 use crate::wait_for;
 use anyhow::{Context, Result, ensure};
 use mainstay_bench::fio::Target;
@@ -52,10 +52,7 @@ pub fn start(lab: &Lab, needs: Needs) -> Result<Ready<'_>> {
         ready.hold(Held::Program(daemon::serve_locally(lab, &[device], &["db"])?));
         let root = format!("{DISK}/ceph-db");
         daemon::file_system(lab, &mut ready, "db", &root)?;
-        let mut server = Server::prepare(lab, FIRST, &root, DATABASE_PORT, &[])?;
-        server.launch(&[])?;
-        ready.hold(Held::Server(server));
-        ready.serve(format!("{}:{DATABASE_PORT}", ADDRESSES[0]))?;
+        ready.serve_from(&root, DATABASE_PORT)?;
     }
     Ok(ready)
 }

@@ -3,7 +3,7 @@
 use crate::bench::ready::{Held, Needs, Program, Ready};
 use crate::bench::{ADDRESSES, FIRST, NODES};
 use crate::lab::Lab;
-use crate::local::{DISK, Server};
+use crate::local::DISK;
 use crate::wait_for;
 use anyhow::{Context, Result, ensure};
 use mainstay_bench::fio::Target;
@@ -60,10 +60,7 @@ pub fn start(lab: &Lab, needs: Needs) -> Result<Ready<'_>> {
     if needs.database {
         let root = format!("{MOUNT}/db");
         lab.shell(FIRST, &format!("mkdir -p {root}"))?;
-        let mut server = Server::prepare(lab, FIRST, &root, PORT, &[])?;
-        server.launch(&[])?;
-        ready.hold(Held::Server(server));
-        ready.serve(format!("{}:{PORT}", ADDRESSES[0]))?;
+        ready.serve_from(&root, PORT)?;
     }
     Ok(ready)
 }

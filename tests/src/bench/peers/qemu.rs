@@ -5,7 +5,7 @@ use super::storage_daemon as daemon;
 use crate::bench::ready::{DATABASE_MIB, Held, Needs, Ready};
 use crate::bench::{ADDRESSES, FIRST, NODES};
 use crate::lab::Lab;
-use crate::local::{self, DISK, Server};
+use crate::local::{self, DISK};
 use anyhow::Result;
 use mainstay_bench::fio::Target;
 
@@ -40,10 +40,7 @@ pub fn start(lab: &Lab, needs: Needs) -> Result<Ready<'_>> {
     if needs.database {
         let root = format!("{DISK}/qemu");
         daemon::file_system(lab, &mut ready, "db", &root)?;
-        let mut server = Server::prepare(lab, FIRST, &root, DATABASE_PORT, &[])?;
-        server.launch(&[])?;
-        ready.hold(Held::Server(server));
-        ready.serve(format!("{}:{DATABASE_PORT}", ADDRESSES[0]))?;
+        ready.serve_from(&root, DATABASE_PORT)?;
     }
     Ok(ready)
 }
