@@ -51,10 +51,11 @@ pub fn start(lab: &Lab, needs: Needs) -> Result<Ready<'_>> {
 
 /// Makes a server a replica of the first one and waits until it receives.
 fn follow(server: &Server<'_>) -> Result<()> {
+    let primary = ADDRESSES[0];
     server.sql(&format!(
-        "CHANGE MASTER TO MASTER_HOST='{}', MASTER_PORT={PORT}, MASTER_USER='{USER}', MASTER_PASSWORD='{PASSWORD}', \
-         MASTER_USE_GTID=slave_pos; START SLAVE"
-    , ADDRESSES[0]))?;
+        "CHANGE MASTER TO MASTER_HOST='{primary}', MASTER_PORT={PORT}, MASTER_USER='{USER}', \
+         MASTER_PASSWORD='{PASSWORD}', MASTER_USE_GTID=slave_pos; START SLAVE"
+    ))?;
     wait_for("a semi-synchronous replica", LIMIT, || {
         let status = server.sql("SHOW STATUS LIKE 'Rpl_semi_sync_slave_status'")?;
         ensure!(status.contains("ON"), "{status}");
