@@ -3,7 +3,7 @@
 
 use super::storage_daemon as daemon;
 use crate::bench::ready::{DATABASE_MIB, Held, Needs, Ready};
-use crate::bench::{ADDRESSES, FIRST, NODES};
+use crate::bench::{ADDRESSES, NODES};
 use crate::lab::Lab;
 use crate::local::{self, DISK};
 use anyhow::Result;
