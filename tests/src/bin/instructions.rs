@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, bail};
 use mainstay_bench::instructions::{self, Record, Verdict};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -14,7 +14,7 @@ fn main() -> ExitCode {
         eprintln!("usage: instructions PROGRAM FILE [--record]");
         return ExitCode::from(2);
     };
-    match run(&PathBuf::from(program), &PathBuf::from(file), !record.is_empty()) {
+    match run(Path::new(program), Path::new(file), !record.is_empty()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("instructions: {error:#}");
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(program: &PathBuf, file: &PathBuf, anew: bool) -> Result<()> {
+fn run(program: &Path, file: &Path, anew: bool) -> Result<()> {
     let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
     let record = Record::parse(&text)?;
     let tools = instructions::tools();
