@@ -58,7 +58,7 @@ sim:
 
 # Of release code, because that is what is shipped; counted, not timed, so a busy machine does not matter.
 COUNTED = $(BUILT)/examples/instructions
-COUNT = $(CARGO) run --quiet --locked -p mainstay-tests --bin instructions -- $(COUNTED) bench/instructions.txt
+COUNT = $(CARGO) run --quiet --locked -p mainstay-bench --bin instructions -- $(COUNTED) bench/instructions.txt
 
 instructions: deps
 	$(CARGO) build --locked --release -p mainstay-host --example instructions
