@@ -8,7 +8,7 @@ bytes() { # bytes FILE: the bytes that its hexadecimal digits stand for
     hex=$(tr -d ' \n\r\t' <"$1")
     printf '%b' "$(sed 's/../\\x&/g' <<<"$hex")"
 }
-mkdir -p corpus/{frame,batch,superblock,versions,service}
+mkdir -p corpus/{frame,batch,superblock,versions,service,nbd}
 for file in "$golden"/frame_*.hex; do
     bytes "$file" >"corpus/frame/$(basename "$file" .hex)"
 done
@@ -19,3 +19,9 @@ bytes "$golden/superblock.hex" >corpus/superblock/block
 # The target takes the number of versions and of the page from the first three bytes.
 { printf '\x05\x00\x00'; bytes "$golden/versions_page.hex"; } >corpus/versions/page
 sed -n '/^```toml/,/^```/p' ../README.md | sed '/^```/d' >corpus/service/readme
+# An NBD client that asks what there is, agrees on structured replies and goes to an export.
+{
+    printf '\0\0\0\3IHAVEOPT\0\0\0\3\0\0\0\0IHAVEOPT\0\0\0\10\0\0\0\0'
+    printf 'IHAVEOPT\0\0\0\12\0\0\0\37\0\0\0\4db/0\0\0\0\1\0\0\0\17base:allocation'
+    printf 'IHAVEOPT\0\0\0\7\0\0\0\14\0\0\0\4db/0\0\1\0\3'
+} >corpus/nbd/go

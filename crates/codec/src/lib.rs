@@ -1,14 +1,15 @@
 //! Wire messages and on-disk records: encode, decode, checksum. No I/O.
 //!
 //! Everything that comes from a disk or a socket passes through here. Decoding is by length-checked
-//! fixed layouts: it never panics and never allocates more than it was given (R25). All integers are
+//! fixed layouts: it never panics and never allocates more than it was given (R25). All integers but those of [`nbd`] are
 //! little-endian. [`batch`] is the unit of the log, the same bytes in every journal and on every
 //! connection; [`message`] is what engines say to each other; [`frame`] is how a message travels;
-//! [`superblock`] and [`versions`] are a replica's own metadata.
+//! [`superblock`] and [`versions`] are a replica's own metadata; [`nbd`] is what clients of volumes speak.
 
 pub mod batch;
 pub mod frame;
 pub mod message;
+pub mod nbd;
 pub mod superblock;
 pub mod versions;
 mod wire;

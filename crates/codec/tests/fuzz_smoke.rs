@@ -10,6 +10,7 @@ mod support;
 
 use bytes::Bytes;
 use mainstay_codec::batch::{BatchHead, HEADER_BLOCK_BYTES};
+use mainstay_codec::nbd::{REQUEST_BYTES, Request};
 use mainstay_codec::superblock::{SUPERBLOCK_BYTES, Superblock};
 use mainstay_codec::versions::{VERSIONS_PER_PAGE, decode_page, encode_page};
 use mainstay_codec::{Batch, FRAME_HEADER_BYTES, FrameHeader, LocalHeader, crc32c, frame};
@@ -18,6 +19,7 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use support::nbd::{nbd_conversation, nbd_handshake};
 use support::{batch, envelope, receive, superblock, wire};
 
 thread_local! {
@@ -192,7 +194,37 @@ fn round(seed: u64) -> usize {
             accepted += 1;
         }
     }
-    accepted + metadata(&mut random, seed)
+    accepted + metadata(&mut random, seed) + nbd(&mut random, seed)
+}
+
+/// An NBD client: a conversation that is right up to a few bytes, then requests of the same kind.
+fn nbd(random: &mut Random, seed: u64) -> usize {
+    let name = ["db/0", "db/1", "", "nobody/7"][random.below(4)];
+    let newstyle = random.below(2) == 0;
+    let mut accepted = 0;
+    for _ in 0..8 {
+        let mut bytes = nbd_conversation(name, newstyle);
+        mutate(random, &mut bytes);
+        if nbd_handshake(&bytes, |given, step| bounded(given, step)) {
+            accepted += 1;
+        }
+    }
+    for _ in 0..32 {
+        let mut bytes = [0; REQUEST_BYTES];
+        bytes.copy_from_slice(&random.bytes(REQUEST_BYTES));
+        bytes[..4].copy_from_slice(&[0x25, 0x60, 0x95, 0x13]);
+        bytes[6..8].copy_from_slice(&(random.below(9) as u16).to_be_bytes());
+        if random.below(2) == 0 {
+            bytes[4..6].copy_from_slice(&(random.below(32) as u16).to_be_bytes());
+        }
+        let found = bounded(REQUEST_BYTES, || Request::decode(&bytes)).expect("the magic number is right");
+        let again = Request::decode(&found.encode()).expect("encoded here");
+        assert_eq!((again.command, again.cookie), (found.command, found.cookie), "seed {seed}");
+        assert_eq!((again.offset, again.len, again.bad_flags), (found.offset, found.len, found.bad_flags));
+        bytes[random.below(4)] ^= 1 << random.below(8);
+        assert_eq!(Request::decode(&bytes), None, "seed {seed}");
+    }
+    accepted
 }
 
 /// The superblock and a page of the version table, mutated and with their checksums mended.

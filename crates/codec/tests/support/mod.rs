@@ -1,6 +1,8 @@
 //! Strategies and helpers that the codec's tests share.
 #![allow(dead_code, reason = "each test binary uses its own part of this module")]
 
+pub mod nbd;
+
 use bytes::{Bytes, BytesMut};
 use mainstay_codec::frame::{self, EPOCHS_MAX};
 use mainstay_codec::superblock::{Checkpoint, DataState, Superblock, VOIDS_MAX, Void};

@@ -1,0 +1,58 @@
+//! What an NBD client says.
+
+use mainstay_codec::nbd::{End, Export, Handshake};
+
+pub fn nbd_exports() -> Vec<Export> {
+    let export = |name: &str| Export::volume(name.into(), "a volume".into(), 1 << 30);
+    vec![export("db/0"), export("db/1")]
+}
+
+fn option(out: &mut Vec<u8>, number: u32, data: &[u8]) {
+    out.extend_from_slice(b"IHAVEOPT");
+    out.extend(number.to_be_bytes());
+    out.extend((data.len() as u32).to_be_bytes());
+    out.extend_from_slice(data);
+}
+
+fn string(text: &[u8]) -> Vec<u8> {
+    [&(text.len() as u32).to_be_bytes()[..], text].concat()
+}
+
+/// A whole handshake: every option that is known, and at its end the export `name`, the new way or the old.
+pub fn nbd_conversation(name: &str, newstyle: bool) -> Vec<u8> {
+    let mut out = 3u32.to_be_bytes().to_vec();
+    for number in [5, 3, 8] {
+        option(&mut out, number, b"");
+    }
+    for (number, query) in [(9, &b"base:"[..]), (10, b"base:allocation")] {
+        let data = [&string(name.as_bytes())[..], &1u32.to_be_bytes(), &string(query)].concat();
+        option(&mut out, number, &data);
+    }
+    let info = [&string(name.as_bytes())[..], &[0, 3, 0, 1, 0, 2, 0, 3]].concat();
+    option(&mut out, 6, &info);
+    if newstyle {
+        option(&mut out, 7, &info);
+    } else {
+        option(&mut out, 1, name.as_bytes());
+    }
+    option(&mut out, 2, b"");
+    out
+}
+
+/// Takes a conversation step by step, `watch` around each; true when it went on to an export.
+pub fn nbd_handshake(bytes: &[u8], mut watch: impl FnMut(usize, &mut dyn FnMut())) -> bool {
+    let (exports, mut handshake, mut at) = (nbd_exports(), Handshake::new(), 0);
+    loop {
+        let (mut out, mut result) = (Vec::new(), (0, None));
+        watch(bytes.len() - at, &mut || result = handshake.step(&bytes[at..], &exports, &mut out));
+        let (consumed, end) = result;
+        assert!(consumed <= bytes.len() - at, "consumed more than there was");
+        at += consumed;
+        match end {
+            Some(End::Transmit(_)) => return true,
+            Some(_) => return false,
+            None if consumed == 0 => return false,
+            None => {}
+        }
+    }
+}
