@@ -19,6 +19,12 @@ need ip iproute2
 need nft nftables
 need fio fio
 need losetup util-linux
+# NBD clients that others wrote.
+need nbdinfo libnbd-bin
+[ -n "$(find /usr/lib/python3 -path '*/nbd.py' 2>/dev/null)" ] || packages+=(python3-libnbd)
+need qemu-io qemu-utils
+need nbdkit nbdkit
+need nbd-client nbd-client
 # For the emulated machines of `make vm`: their kernels are fetched by scripts/vm.sh.
 need qemu-system-x86_64 qemu-system-x86
 need cpio cpio

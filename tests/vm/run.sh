@@ -6,31 +6,44 @@ PATH="$PATH:/usr/sbin:/sbin"
 target=${CARGO_TARGET_DIR:-target}
 profile=${VM_PROFILE:-debug}
 
-# The engine's own test of several engines, as a program.
-cluster_test() {
-    ${CARGO:-cargo} test --locked -p mainstay-engine --test cluster --no-run 2>&1 |
+# A test of the engine, as a program.
+engine_test() { # NAME
+    ${CARGO:-cargo} test --locked -p mainstay-engine --test "$1" --no-run 2>&1 |
         sed -n 's/^ *Executable .*(\(.*\))$/\1/p'
 }
 
 ublk() {
     local cluster kernel
-    cluster=$(cluster_test)
+    cluster=$(engine_test cluster)
     [ -n "$cluster" ] || { echo "vm: cannot build the test of several engines" >&2; exit 1; }
     for kernel in ${VM_KERNELS:-6.12 newest}; do
         echo "== ublk, kernel $kernel"
         scripts/vm.sh run --kernel "$kernel" --script tests/vm/ublk.sh --seconds 600 --memory 1536 \
             --module virtio_pci --module virtio_blk --module xfs --module ublk_drv --module fuse --module loop \
             --binary "$target/$profile/mainstay" --binary "$cluster=cluster" \
-            --binary fio --binary mkfs.xfs --binary blkdiscard
+            --binary fio --binary mkfs.xfs --binary blkdiscard --file tests/vm/node.sh=/node.sh
     done
 }
 
-tests=${*:-ublk}
+nbd() {
+    local test kernel
+    test=$(engine_test nbd)
+    [ -n "$test" ] || { echo "vm: cannot build the test of NBD" >&2; exit 1; }
+    for kernel in ${VM_KERNELS:-6.12 newest}; do
+        echo "== nbd, kernel $kernel"
+        scripts/vm.sh run --kernel "$kernel" --script tests/vm/nbd.sh --seconds 280 --memory 1536 \
+            --module virtio_pci --module virtio_blk --module xfs --module nbd \
+            --binary "$test=nbd" --binary fio --binary mkfs.xfs --binary blkdiscard --file tests/vm/node.sh=/node.sh
+    done
+}
+
+tests=${*:-ublk nbd}
 for test in $tests; do
     case "$test" in
         ublk) ublk ;;
+        nbd) nbd ;;
         *)
-            echo "vm: there is no test $test; there is: ublk" >&2
+            echo "vm: there is no test $test; there are: ublk, nbd" >&2
             exit 2
             ;;
     esac

@@ -642,18 +642,20 @@ fn kill(runner: &mut Runner) {
     runner.carry_out(false);
 }
 
-/// Keeps `<run>/dev/<resource>/<volume>` pointing at the devices that exist now.
+/// Keeps `<run>/dev/<resource>/<volume>` pointing at the devices that exist now; a volume that is only an export, with an
+/// address instead of a path, has none.
 fn link_devices(run_dir: &Path, status: &ReplicaStatus) {
     let directory = run_dir.join("dev").join(&status.name);
     let link = || -> std::io::Result<()> {
-        if status.devices.is_empty() {
+        let devices: Vec<_> = status.devices.iter().filter(|device| device.path.starts_with('/')).collect();
+        if devices.is_empty() {
             return match std::fs::remove_dir_all(&directory) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
                 _ => Ok(()),
             };
         }
         std::fs::create_dir_all(&directory)?;
-        for device in &status.devices {
+        for device in devices {
             let path = directory.join(device.volume.0.to_string());
             if std::fs::read_link(&path).ok() == Some(PathBuf::from(&device.path)) {
                 continue;

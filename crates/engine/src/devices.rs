@@ -4,11 +4,12 @@
 //! happen on a thread of their own: [`DeviceAdmin`]. It is not on the path of any request.
 //!
 //! What this file guarantees: every job is answered once, in the order in which jobs were given. What a kind of device
-//! needs is in a file of its own: [`crate::loop_device`], [`crate::ublk_device`].
+//! needs is in a file of its own: [`crate::loop_device`], [`crate::ublk_device`], [`crate::nbd_device`].
 
 use crate::frontend::ublk::UblkError;
 use crate::frontend::{FrontendKind, Opened};
 use crate::loop_device::{LoopDevice, LoopError};
+use crate::nbd_device::{NbdDevice, NbdDeviceError, NbdPlan};
 use crate::ublk_device::{UblkAdmin, UblkDevice, UblkPlan};
 use mainstay_types::{Epoch, ResourceId, VolumeId};
 use std::io;
@@ -25,6 +26,8 @@ pub enum DeviceError {
     Loop(#[from] LoopError),
     #[error(transparent)]
     Ublk(#[from] UblkError),
+    #[error(transparent)]
+    Nbd(#[from] NbdDeviceError),
 }
 
 /// How a volume of a frontend becomes a block device; see [`Frontend::attachment`](crate::frontend::Frontend).
@@ -34,6 +37,10 @@ pub enum Attachment {
     Loop { backing: PathBuf },
     /// A ublk device, or the one that the engine before has left. The frontend is given its queue meanwhile.
     Ublk(UblkPlan),
+    /// A device of the kernel's nbd driver; where it has none, clients of the NBD server find the volume by its address.
+    Nbd(NbdPlan),
+    /// None but for such clients.
+    Export { uri: String },
 }
 
 /// An attached block device. Dropping it closes what the engine holds of it.
@@ -41,15 +48,20 @@ pub enum Attachment {
 pub enum Device {
     Loop(LoopDevice),
     Ublk(UblkDevice),
+    Nbd(NbdDevice),
+    /// Address of an export.
+    Export(PathBuf),
 }
 
 impl Device {
-    /// For example `/dev/loop3`.
+    /// For example `/dev/loop3`, or the address of an export.
     #[must_use]
     pub fn path(&self) -> &Path {
         match self {
             Self::Loop(device) => device.path(),
             Self::Ublk(device) => device.path(),
+            Self::Nbd(device) => device.path(),
+            Self::Export(uri) => uri,
         }
     }
 }
@@ -191,6 +203,11 @@ impl<F: FnMut(DeviceOutcome)> Worker<F> {
         attachment: Attachment,
     ) -> Result<Device, DeviceError> {
         match attachment {
+            Attachment::Export { uri } => Ok(Device::Export(uri.into())),
+            Attachment::Nbd(plan) => {
+                let device = NbdDevice::attach(&plan)?;
+                Ok(device.map_or_else(|| Device::Export(plan.uri.into()), Device::Nbd))
+            }
             Attachment::Loop { backing } => Ok(Device::Loop(LoopDevice::attach(&backing)?)),
             Attachment::Ublk(plan) => {
                 let Self { ublk, done } = self;
@@ -204,6 +221,8 @@ impl<F: FnMut(DeviceOutcome)> Worker<F> {
 
     fn detach(&mut self, device: Device) -> Result<(), DeviceError> {
         match device {
+            Device::Nbd(device) => device.detach().map_err(DeviceError::from),
+            Device::Export(_) => Ok(()),
             Device::Loop(device) => device.detach().map(drop).map_err(DeviceError::from),
             Device::Ublk(device) => self.ublk.detach(device).map_err(DeviceError::from),
         }

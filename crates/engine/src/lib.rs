@@ -5,6 +5,7 @@
 //! Where to start reading: [`shard`], the loop; [`open_replica`], one replica; then [`ring`], [`transport`], [`disk`],
 //! [`frontend`], [`guard`].
 
+mod block_queue;
 pub mod buffer;
 pub mod devices;
 pub mod disk;
@@ -13,6 +14,8 @@ pub mod guard;
 pub mod ipc;
 pub mod lifecycle;
 pub mod loop_device;
+pub mod nbd_device;
+pub mod netlink;
 pub mod open_replica;
 pub mod options;
 pub mod ring;

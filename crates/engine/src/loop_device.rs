@@ -7,9 +7,9 @@
 // The loop driver is controlled by ioctl.
 #![allow(unsafe_code)]
 
-use mainstay_types::{BLOCK_BYTES, REQUEST_BYTES_MAX};
-use std::ffi::CString;
-use std::fs::{self, File};
+use crate::block_queue;
+use mainstay_types::BLOCK_BYTES;
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -19,7 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-const LOOP_SET_FD_MAJOR: u32 = 7;
+const LOOP_MAJOR: u32 = 7;
 const LOOP_CLR_FD: libc::Ioctl = 0x4C01;
 const LOOP_GET_STATUS64: libc::Ioctl = 0x4C05;
 const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
@@ -32,8 +32,6 @@ const ATTACH_TRIES_MAX: usize = 64;
 /// How long a device's state is waited for, attached or detached.
 const SETTLE_MS: u64 = 2_000;
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
-/// Largest discard that arrives as one request: large enough for mkfs, small enough for a log entry.
-const DISCARD_BYTES_MAX: u64 = 64 << 20;
 
 /// Why a loop device could not be attached or detached.
 #[derive(Debug, Error)]
@@ -141,7 +139,7 @@ impl LoopDevice {
                 return Err(LoopError::Free(io::Error::last_os_error()));
             };
             let path = PathBuf::from(format!("/dev/loop{number}"));
-            ensure_node(&path, number);
+            block_queue::ensure_node(&path, libc::makedev(LOOP_MAJOR, number));
             let file = match open(&path, 0) {
                 // The number was taken and its device removed since.
                 Err(LoopError::Open { source, .. })
@@ -168,7 +166,7 @@ impl LoopDevice {
             if unsafe { libc::ioctl(file.as_raw_fd(), LOOP_CONFIGURE, &raw const config) } == 0 {
                 let device = Self { path, number, file };
                 device.check_direct()?;
-                device.tune();
+                block_queue::tune(&device.path);
                 tracing::info!(device = %device.path.display(), backing = %backing.display(), "loop device attached");
                 return Ok(device);
             }
@@ -227,38 +225,6 @@ impl LoopDevice {
         }
         Err(LoopError::NotDirect { path: self.path.clone() })
     }
-
-    /// Sets what the block layer leaves to the administrator. None of it is needed to be right, only to be
-    /// fast, and some systems mount sysfs read-only.
-    fn tune(&self) {
-        let queue = PathBuf::from(format!("/sys/block/loop{}/queue", self.number));
-        let settings = [
-            // Requests come one by one from a file system that has ordered them; the engine batches them.
-            ("scheduler", "none".to_owned()),
-            // As long as one request to the engine may be, so that none is cut into a long and a short part.
-            ("max_sectors_kb", (REQUEST_BYTES_MAX / 1024).to_string()),
-            ("discard_max_bytes", DISCARD_BYTES_MAX.to_string()),
-            // The file system reads ahead as far as one request goes.
-            ("read_ahead_kb", (REQUEST_BYTES_MAX / 1024).to_string()),
-        ];
-        for (name, value) in settings {
-            if let Err(error) = fs::write(queue.join(name), &value) {
-                tracing::debug!(device = %self.path.display(), name, value, %error, "queue setting not taken");
-            }
-        }
-    }
-}
-
-/// A container may have /dev without udev: then nobody makes the node of a new loop device.
-fn ensure_node(path: &Path, number: u32) {
-    if path.exists() {
-        return;
-    }
-    let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return };
-    let device = libc::makedev(LOOP_SET_FD_MAJOR, number);
-    // SAFETY: the pointer is to a zero-terminated string that outlives the call. A failure shows at the open
-    // that follows; EEXIST means that udev was faster.
-    unsafe { libc::mknod(name.as_ptr(), libc::S_IFBLK | 0o660, device) };
 }
 
 fn backing_file_known(number: u32) -> bool {

@@ -12,15 +12,17 @@ pub use presence::Closing;
 use crate::buffer::BufferPool;
 use crate::devices::DeviceAdmin;
 use crate::disk::{Disk, DiskTag};
-use crate::frontend::{Choice, FrontendId, FrontendOp, FrontendRequest};
+use crate::frontend::{Choice, Extent, FrontendId, FrontendOp, FrontendRequest};
 use crate::ring::{Completion, Ring};
 use crate::transport::{Channel, Transport};
 use mainstay_api::engine::{EngineError, EngineEvent, ProposalEvent, Reply};
 use mainstay_codec::Envelope;
-use mainstay_host::Host;
+use mainstay_host::{Host, Platform};
 use mainstay_replica::{Op, ReplicaConfig, RequestId, Role};
 use mainstay_store::Store;
-use mainstay_types::{Epoch, NodeId, REQUEST_BYTES_MAX, Range, ResourceId, ResourceRecord, Time};
+use mainstay_types::{
+    EXTENT_BYTES, Epoch, Index, NodeId, REQUEST_BYTES_MAX, Range, ResourceId, ResourceRecord, Time,
+};
 use platform::World;
 use presence::Presence;
 use std::collections::{BTreeMap, HashMap};
@@ -29,6 +31,8 @@ use std::path::Path;
 /// Most requests of a device that are admitted and not completed. The FUSE frontend lets the kernel have
 /// [`crate::frontend::BACKGROUND_MAX`] outstanding, and those who wait for their own request beside them (R18).
 const REQUESTS_MAX: usize = 4 * crate::frontend::BACKGROUND_MAX as usize;
+
+const _: () = assert!(REQUESTS_MAX >= crate::frontend::nbd::TASKS_MAX);
 
 /// Sends the reply of a request of the agent.
 pub type Answer = Box<dyn FnOnce(Reply) + Send>;
@@ -204,6 +208,14 @@ impl OpenReplica {
 
     /// A request of a device.
     pub fn request(&mut self, shared: &mut Shared<'_>, frontend: FrontendId, request: FrontendRequest) {
+        if let FrontendOp::Extents { offset, len } = request.op {
+            return self.extents(
+                shared,
+                frontend,
+                request.tag,
+                Range { volume: request.volume, offset, len },
+            );
+        }
         let around = &mut self.around;
         let id = RequestId(around.next_request);
         around.next_request += 1;
@@ -217,6 +229,7 @@ impl OpenReplica {
             FrontendOp::Discard { offset, len } => Op::Discard { range: range(offset, len) },
             FrontendOp::WriteZeroes { offset, len } => Op::WriteZeroes { range: range(offset, len) },
             FrontendOp::Flush => Op::Flush,
+            FrontendOp::Extents { .. } => unreachable!("answered above"),
         };
         self.host.request(shared.now, id, op);
     }
@@ -233,10 +246,39 @@ impl OpenReplica {
         }
     }
 
-    /// Carries out what the cores want until they want nothing more.
+    /// Carries out what the cores want until they and the devices want nothing more.
     pub fn pump(&mut self, shared: &mut Shared<'_>) {
-        self.host.pump(&mut World { around: &mut self.around, shared });
+        loop {
+            self.host.pump(&mut World { around: &mut self.around, shared });
+            if !self.poll_frontend(shared) {
+                break;
+            }
+        }
         self.report(shared);
+    }
+
+    /// Where something was ever written, from the version table: an extent that no entry has changed is zero.
+    fn extents(&mut self, shared: &mut Shared<'_>, frontend: FrontendId, tag: u64, range: Range) {
+        // The same conditions as for what is read (R10).
+        let may_answer = self.around.role == Role::Primary
+            && World { around: &mut self.around, shared }.may_answer_reads();
+        if !may_answer {
+            return self.around.answer(shared, frontend, tag, Err(libc::EIO));
+        }
+        let mut extents: Vec<Extent> = Vec::new();
+        let mut at = range.offset;
+        while at < range.end() {
+            let number = at / EXTENT_BYTES;
+            let end = ((number + 1) * EXTENT_BYTES).min(range.end());
+            // Volumes have fewer extents than fit.
+            let written = self.host.store().version(range.volume, number as u32) > Index(0);
+            match extents.last_mut() {
+                Some(last) if last.written == written => last.len += end - at,
+                _ => extents.push(Extent { len: end - at, written }),
+            }
+            at = end;
+        }
+        self.around.answer_extents(shared, frontend, tag, &extents);
     }
 }
 

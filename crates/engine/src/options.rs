@@ -13,6 +13,8 @@ pub struct EngineOptions {
     pub listen: SocketAddr,
     /// How volumes become devices.
     pub device: DeviceOption,
+    /// Where NBD clients of other machines connect to, if they may; those of this machine use a socket in `run_dir`.
+    pub nbd_listen: Option<SocketAddr>,
     /// Payload memory that may lie idle in the pool, in bytes (R18).
     pub idle_memory_bytes: usize,
     /// How long before the end of the lease the guard silences this node, in milliseconds (R19).
@@ -23,6 +25,6 @@ impl EngineOptions {
     #[must_use]
     pub fn new(run_dir: PathBuf, listen: SocketAddr) -> Self {
         let device = DeviceOption::Auto;
-        Self { run_dir, listen, device, idle_memory_bytes: 32 << 20, guard_margin_ms: 400 }
+        Self { run_dir, listen, device, nbd_listen: None, idle_memory_bytes: 32 << 20, guard_margin_ms: 400 }
     }
 }

@@ -132,6 +132,14 @@ pub enum Op {
         len: usize,
         whole: bool,
     },
+    /// Receives into the places one after the other. `whole` as for [`Op::Receive`].
+    Scatter {
+        socket: Fd,
+        /// Holds the places that have no buffer of their own.
+        staging: BufMut,
+        places: Vec<Place>,
+        whole: bool,
+    },
     /// Sends the pieces one after the other. The kernel goes on after a short send, but may still end short.
     Send {
         socket: Fd,
@@ -148,6 +156,14 @@ pub enum Op {
         code: u32,
         bytes: [u8; 16],
     },
+}
+
+/// `len` bytes at `at` of a buffer, or of the staging buffer.
+#[derive(Debug)]
+pub struct Place {
+    pub buffer: Option<BufMut>,
+    pub at: usize,
+    pub len: usize,
 }
 
 /// The end of an operation.
@@ -278,6 +294,16 @@ impl Ring {
         }
         if let Op::Write { pieces, .. } | Op::Send { pieces, .. } = &op {
             assert!(!pieces.is_empty(), "nothing to write");
+        }
+        if let Op::Scatter { staging, places, .. } = &op {
+            let fits = |place: &Place| {
+                let capacity = place.buffer.as_ref().unwrap_or(staging).capacity();
+                place.len > 0 && place.at.checked_add(place.len).is_some_and(|end| end <= capacity)
+            };
+            assert!(
+                !places.is_empty() && places.len() <= PIECES_MAX && places.iter().all(fits),
+                "a place outside of its buffer"
+            );
         }
         let index = self.free.pop().unwrap_or_else(|| {
             let index = u32::try_from(self.slots.len()).expect("bounded by the assertion below");
@@ -469,6 +495,17 @@ impl Slot {
                 let flags = if *whole { libc::MSG_WAITALL } else { 0 };
                 opcode::Recv::new(raw(socket), start, *len as u32).flags(flags).build()
             }
+            Op::Scatter { socket, staging, places, whole } => {
+                iovecs.clear();
+                iovecs.extend(places.iter_mut().map(|Place { buffer, at, len }| libc::iovec {
+                    iov_base: buffer.as_mut().unwrap_or(staging).as_mut_slice()[*at..].as_mut_ptr().cast(),
+                    iov_len: *len,
+                }));
+                message.msg_iov = iovecs.as_mut_ptr();
+                message.msg_iovlen = iovecs.len();
+                let flags = if *whole { libc::MSG_WAITALL as u32 } else { 0 };
+                opcode::RecvMsg::new(raw(socket), &raw mut *message).flags(flags).build()
+            }
             Op::Send { socket, pieces } => {
                 gather(iovecs, pieces);
                 message.msg_iov = iovecs.as_mut_ptr();
@@ -587,6 +624,7 @@ fn check_features(uring: &IoUring) -> Result<(), RingError> {
         (opcode::Connect::CODE, "connect"),
         (opcode::Recv::CODE, "receive"),
         (opcode::SendMsg::CODE, "vectored send"),
+        (opcode::RecvMsg::CODE, "vectored receive"),
         (opcode::PollAdd::CODE, "poll"),
         (opcode::AsyncCancel::CODE, "cancel"),
     ];

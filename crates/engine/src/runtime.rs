@@ -5,7 +5,8 @@
 
 use crate::buffer::BufferPool;
 use crate::devices::DeviceAdmin;
-use crate::frontend::{self, ChoiceError};
+use crate::frontend::nbd::{NbdServer, ServerError};
+use crate::frontend::{self, ChoiceError, FrontendKind};
 use crate::guard::Guard;
 use crate::ipc::{IpcMessage, IpcServer};
 use crate::lifecycle::Lifecycle;
@@ -24,6 +25,8 @@ pub enum EngineError {
     Ring(#[from] RingError),
     #[error(transparent)]
     Device(#[from] ChoiceError),
+    #[error(transparent)]
+    Nbd(#[from] ServerError),
     #[error("{what}")]
     System {
         what: String,
@@ -50,6 +53,14 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
     }
     let ring = Ring::new()?;
     let pool = BufferPool::new(options.idle_memory_bytes);
+    let nbd = if choice.kind == Some(FrontendKind::Nbd) {
+        Some(NbdServer::new(pool.clone(), &frontend::nbd_socket(run_dir), options.nbd_listen)?)
+    } else {
+        if let Some(addr) = options.nbd_listen {
+            tracing::warn!(%addr, "nobody listens for NBD clients: the device is not nbd");
+        }
+        None
+    };
     let (sender, inbox) = mpsc::channel();
     let waker = ring.waker();
     let tell = move |inbound| {
@@ -79,7 +90,7 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
     });
     let ipc = failed(format!("cannot listen at {}", socket.display()), ipc)?;
     tracing::info!(listen = %options.listen, run_dir = %run_dir.display(), "engine started");
-    let shard = Shard::new(Parts { options, choice, ring, pool, inbox, ipc, guard, devices, lifecycle });
+    let shard = Shard::new(Parts { options, choice, nbd, ring, pool, inbox, ipc, guard, devices, lifecycle });
     Ok(shard.run()?)
 }
 

@@ -8,6 +8,8 @@
 use crate::buffer::BufferPool;
 use crate::devices::{DeviceAdmin, DeviceJob, DeviceOutcome};
 use crate::disk::Disk;
+use crate::frontend::nbd::NbdServer;
+use crate::frontend::nbd::server::SERVER_ID;
 use crate::frontend::{Choice, FrontendId, FrontendRequest, frontend_of};
 use crate::guard::{Guard, GuardTarget};
 use crate::ipc::{Client, IpcServer};
@@ -54,6 +56,7 @@ struct Identity {
 pub struct Shard {
     options: EngineOptions,
     choice: Choice,
+    nbd: Option<NbdServer>,
     ring: Ring,
     pool: BufferPool,
     inbox: Receiver<Inbound>,
@@ -92,6 +95,7 @@ pub struct Shard {
 pub struct Parts {
     pub options: EngineOptions,
     pub choice: Choice,
+    pub nbd: Option<NbdServer>,
     pub ring: Ring,
     pub pool: BufferPool,
     pub inbox: Receiver<Inbound>,
@@ -107,6 +111,7 @@ impl Shard {
         Self {
             options: parts.options,
             choice: parts.choice,
+            nbd: parts.nbd,
             ring: parts.ring,
             pool: parts.pool,
             inbox: parts.inbox,
@@ -159,7 +164,8 @@ impl Shard {
     fn next_deadline(&self) -> Option<Time> {
         let replicas = self.timers.first().map(|(at, _)| *at);
         let transport = self.transport.as_ref().and_then(Transport::next_deadline);
-        replicas.into_iter().chain(transport).min()
+        let nbd = self.nbd.as_ref().and_then(NbdServer::next_deadline);
+        replicas.into_iter().chain(transport).chain(nbd).min()
     }
 
     /// Hands what is queued to the kernel and to the listeners.
@@ -220,6 +226,9 @@ impl Shard {
             }
             Owner::Frontend => {
                 let id = frontend_of(completion.tag);
+                if id == SERVER_ID {
+                    return self.nbd_completed(now, completion);
+                }
                 let Some(&resource) = self.frontends.get(&id) else { return };
                 let mut requests = std::mem::take(&mut self.requests);
                 self.with(now, resource, |replica, shared| {
@@ -231,6 +240,19 @@ impl Shard {
                 self.requests = requests;
             }
             Owner::Shard => {}
+        }
+    }
+
+    fn nbd_completed(&mut self, now: Time, completion: Completion) {
+        let (Some(server), replicas) = (&mut self.nbd, &self.replicas) else { return };
+        let exports = || replicas.values().flat_map(OpenReplica::exports).collect();
+        let Some(arrived) = server.completed(&mut self.ring, now, completion, exports) else { return };
+        let offers = |(resource, replica): (&ResourceId, &OpenReplica)| {
+            let mut exports = replica.exports().into_iter();
+            exports.any(|export| export.name == arrived.negotiated.export).then_some(*resource)
+        };
+        if let Some(resource) = self.replicas.iter().find_map(offers) {
+            self.with(now, resource, |replica, shared| replica.adopt(shared, arrived));
         }
     }
 
@@ -266,6 +288,9 @@ impl Shard {
     }
 
     fn due(&mut self, now: Time) {
+        if let Some(server) = &mut self.nbd {
+            server.tick(&mut self.ring, now);
+        }
         while let Some(&(at, resource)) = self.timers.first()
             && at <= now
         {

@@ -3,143 +3,17 @@
 //!
 //! Needs root, /dev/fuse and loop devices.
 
-use mainstay_api::engine::{
-    EngineEvent, EngineLine, LineDecoder, Peer, ProposedChange, ReplicaStatus, Reply, Request, RequestLine,
-    Role, write_line,
-};
-use mainstay_engine::EngineOptions;
-use mainstay_types::{ConfigVersion, Epoch, Incarnation, Member, NodeId, ResourceId, ResourceRecord, Time};
-use std::fs::{File, OpenOptions};
-use std::io::Read;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+mod support;
+
+use mainstay_api::engine::{ProposedChange, Request, Role};
+use mainstay_types::ResourceId;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
+use support::{Engine, JOURNAL_BYTES, RESOURCE, fresh_dir, member, record, wait};
 
-const RESOURCE: ResourceId = ResourceId(1);
 const VOLUME_BYTES: u64 = 64 << 20;
-/// Long enough for an emulated machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-const JOURNAL_BYTES: u64 = 16 << 20;
-
-/// An engine, and the socket of its agent.
-struct Engine {
-    node: NodeId,
-    stream: UnixStream,
-    decoder: LineDecoder,
-    next_id: u64,
-    /// The newest report.
-    status: Option<ReplicaStatus>,
-    proposals: Vec<ProposedChange>,
-    dir: PathBuf,
-}
-
-impl Engine {
-    fn start(node: u32, base: &std::path::Path) -> Self {
-        let run_dir = base.join(format!("n{node}")).join("run");
-        let listen = format!("127.0.77.{node}:7401").parse().expect("an address");
-        let options = EngineOptions::new(run_dir.clone(), listen);
-        std::thread::spawn(move || panic!("engine {node} ended: {:?}", mainstay_engine::run(options)));
-        let socket = run_dir.join("engine.sock");
-        let stream = wait("the engine's socket", || UnixStream::connect(&socket).ok());
-        stream.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
-        let mut engine = Self {
-            node: NodeId(node),
-            stream,
-            decoder: LineDecoder::default(),
-            next_id: 0,
-            status: None,
-            proposals: Vec::new(),
-            dir: base.join(format!("n{node}")).join("replica"),
-        };
-        engine.ask(Request::Hello { node: NodeId(node), cluster: 77, generation: 1 });
-        engine.ask(Request::Lease { until_us: Time(u64::MAX) });
-        let peer = |n: u32| Peer { node: NodeId(n), addr: format!("127.0.77.{n}:7401") };
-        engine.ask(Request::Peers { peers: (1..=3).map(peer).collect() });
-        engine
-    }
-
-    fn listen(&mut self) -> Option<(u64, Reply)> {
-        let mut bytes = [0; 4096];
-        loop {
-            match self.decoder.next_message::<EngineLine>().expect("a line") {
-                Some(EngineLine::Reply { id, reply }) => return Some((id, reply)),
-                Some(EngineLine::Event { event: EngineEvent::Replica(status) }) => self.status = Some(status),
-                Some(EngineLine::Event { event: EngineEvent::Proposal(proposal) }) => {
-                    self.proposals.push(proposal.change);
-                }
-                Some(EngineLine::Event { event: EngineEvent::LeaseLost { .. } }) => {}
-                Some(EngineLine::Event { event }) => panic!("{}: {event:?}", self.node),
-                None => match self.stream.read(&mut bytes) {
-                    Ok(0) => panic!("engine {} closed its socket", self.node),
-                    Ok(count) => self.decoder.push(&bytes[..count]),
-                    Err(_) => return None,
-                },
-            }
-        }
-    }
-
-    fn ask(&mut self, request: Request) -> Reply {
-        self.next_id += 1;
-        let id = self.next_id;
-        write_line(&mut self.stream, &RequestLine { id, request }).expect("sent");
-        let (_, reply) = wait("a reply", || self.listen().filter(|(found, _)| *found == id));
-        assert!(!matches!(reply, Reply::Error(_)), "{reply:?}");
-        reply
-    }
-
-    fn until(&mut self, what: &str, mut is: impl FnMut(&ReplicaStatus) -> bool) -> ReplicaStatus {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            self.listen();
-            match &self.status {
-                Some(status) if is(status) => return status.clone(),
-                status => assert!(Instant::now() < end, "waited in vain for {what}: {status:#?}"),
-            }
-        }
-    }
-
-    fn device(&mut self) -> File {
-        let status =
-            self.until("a device", |status| status.role == Role::Primary && !status.devices.is_empty());
-        let path = &status.devices[0].path;
-        OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path).expect("the device")
-    }
-
-    fn digest(&mut self) -> (u64, String) {
-        match self.ask(Request::Digest { resource: RESOURCE }) {
-            Reply::Digest(report) => (report.index.0, report.volumes[0].digest.clone()),
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
-fn wait<T>(what: &str, mut try_it: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = try_it() {
-            return found;
-        }
-        assert!(Instant::now() < end, "waited in vain for {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-fn member(node: u32) -> Member {
-    Member { node: NodeId(node), incarnation: Incarnation(100 + u64::from(node)) }
-}
-
-fn record(version: u64, epoch: u64, primary: u32, iss: &[u32]) -> ResourceRecord {
-    ResourceRecord {
-        resource: RESOURCE,
-        version: ConfigVersion(version),
-        epoch: Epoch(epoch),
-        primary: Some(NodeId(primary)),
-        iss: iss.iter().copied().map(member).collect(),
-        replicas: (1..=3).map(member).collect(),
-    }
-}
 
 /// Memory with the alignment that direct I/O needs.
 fn block(fill: u8) -> mainstay_engine::buffer::BufMut {
@@ -174,21 +48,10 @@ static TURN: Mutex<()> = Mutex::new(());
 #[test]
 fn a_resource_is_written_handed_over_and_equal_everywhere() {
     let _turn = TURN.lock();
-    let base = std::env::temp_dir().join(format!("mainstay-engines-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&base);
-    std::fs::create_dir_all(&base).expect("a directory");
+    let base = fresh_dir("engines");
     let mut engines: Vec<_> = (1..=3).map(|node| Engine::start(node, &base)).collect();
     for (engine, node) in engines.iter_mut().zip(1..) {
-        let dir = engine.dir.display().to_string();
-        engine.ask(Request::Create {
-            resource: RESOURCE,
-            name: format!("r-n{node}"),
-            volumes: vec![VOLUME_BYTES],
-            journal_bytes: JOURNAL_BYTES,
-            incarnation: member(node).incarnation,
-            dir: dir.clone(),
-        });
-        engine.ask(Request::Open { resource: RESOURCE, name: format!("r-n{node}"), dir });
+        engine.create(RESOURCE, &format!("r-n{node}"), vec![VOLUME_BYTES]);
         engine.ask(Request::Record { record: record(1, 1, 1, &[1, 2, 3]) });
     }
 
@@ -250,31 +113,10 @@ fn a_resource_is_written_handed_over_and_equal_everywhere() {
 #[test]
 fn a_lease_that_runs_out_fences_the_device() {
     let _turn = TURN.lock();
-    let base = std::env::temp_dir().join(format!("mainstay-fence-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&base);
-    std::fs::create_dir_all(&base).expect("a directory");
+    let base = fresh_dir("fence");
     let mut engine = Engine::start(9, &base);
-    let dir = engine.dir.display().to_string();
     let resource = ResourceId(9);
-    let me = member(9);
-    engine.ask(Request::Create {
-        resource,
-        name: "fenced".into(),
-        volumes: vec![VOLUME_BYTES],
-        journal_bytes: JOURNAL_BYTES,
-        incarnation: me.incarnation,
-        dir: dir.clone(),
-    });
-    engine.ask(Request::Open { resource, name: "fenced".into(), dir });
-    let record = ResourceRecord {
-        resource,
-        version: ConfigVersion(1),
-        epoch: Epoch(1),
-        primary: Some(me.node),
-        iss: vec![me],
-        replicas: vec![me],
-    };
-    engine.ask(Request::Record { record });
+    engine.serve_alone(resource, "fenced", vec![VOLUME_BYTES]);
     let device = engine.device();
     write_blocks(&device, &[1], 7);
     let until = mainstay_engine::ring::now().plus_ms(800);
@@ -293,30 +135,10 @@ fn a_lease_that_runs_out_fences_the_device() {
 #[test]
 fn small_writes_go_round_the_journal_again_and_again() {
     let _turn = TURN.lock();
-    let base = std::env::temp_dir().join(format!("mainstay-round-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&base);
-    std::fs::create_dir_all(&base).expect("a directory");
+    let base = fresh_dir("round");
     let mut engine = Engine::start(8, &base);
-    let dir = engine.dir.display().to_string();
-    let (resource, me) = (ResourceId(8), member(8));
-    engine.ask(Request::Create {
-        resource,
-        name: "round".into(),
-        volumes: vec![VOLUME_BYTES],
-        journal_bytes: JOURNAL_BYTES,
-        incarnation: me.incarnation,
-        dir: dir.clone(),
-    });
-    engine.ask(Request::Open { resource, name: "round".into(), dir });
-    let record = ResourceRecord {
-        resource,
-        version: ConfigVersion(1),
-        epoch: Epoch(1),
-        primary: Some(me.node),
-        iss: vec![me],
-        replicas: vec![me],
-    };
-    engine.ask(Request::Record { record });
+    let resource = ResourceId(8);
+    engine.serve_alone(resource, "round", vec![VOLUME_BYTES]);
     let device = engine.device();
     // Each takes two blocks of the journal: four times round.
     let writes = 4 * JOURNAL_BYTES / 8192;

@@ -133,6 +133,7 @@ fn serve(
                 FrontendOp::Discard { len, .. } => ("discard", *len),
                 FrontendOp::WriteZeroes { len, .. } => ("write-zeroes", *len),
                 FrontendOp::Flush => ("flush", 0),
+                FrontendOp::Extents { .. } => unreachable!("the kernel cannot ask for this"),
             };
             let mut counts = counts.lock().expect("not poisoned");
             let count = counts.entry(kind).or_default();
@@ -162,7 +163,7 @@ fn execute(memory: &mut [u8], pool: &BufferPool, op: FrontendOp) -> Vec<Bytes> {
         FrontendOp::Discard { offset, len } | FrontendOp::WriteZeroes { offset, len } => {
             memory[offset as usize..(offset + len) as usize].fill(0);
         }
-        FrontendOp::Flush => {}
+        FrontendOp::Flush | FrontendOp::Extents { .. } => {}
     }
     Vec::new()
 }

@@ -105,6 +105,10 @@ pub struct EngineArgs {
     /// How volumes become devices: auto takes the best that this kernel offers, and `mainstay status` says which and why.
     #[arg(long, env = "MAINSTAY_DEVICE", default_value = "auto", value_name = "FRONTEND", value_parser = device_option())]
     pub device: DeviceOption,
+    /// Address and port for NBD clients of other machines, with --device nbd. Nobody has to prove who he is, and
+    /// nothing is encrypted: only for a network that you trust. Off when not given.
+    #[arg(long, env = "MAINSTAY_NBD_LISTEN", value_name = "ADDRESS:PORT")]
+    pub nbd_listen: Option<std::net::SocketAddr>,
 }
 
 fn device_option() -> impl TypedValueParser<Value = DeviceOption> {

@@ -13,6 +13,7 @@ pub fn engine(args: EngineArgs) -> Outcome<()> {
     start_log();
     let mut options = EngineOptions::new(args.paths.run_dir, args.listen);
     options.device = args.device;
+    options.nbd_listen = args.nbd_listen;
     let Err(error) = mainstay_engine::run(options);
     let (code, remedy) = match &error {
         EngineError::Device(_) => {

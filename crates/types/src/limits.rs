@@ -4,7 +4,7 @@
 /// log is a whole number of blocks.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// Largest payload of one request, in bytes. Frontends split nothing: they advertise this as maximum.
+/// Largest payload of one request, in bytes. Frontends advertise this as maximum; NBD cuts what is longer.
 pub const REQUEST_BYTES_MAX: u64 = 1 << 20;
 
 /// Granularity of the version table and of extent copies, in bytes. Small in the simulator and in tests of the cores, so

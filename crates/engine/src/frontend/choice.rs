@@ -3,6 +3,7 @@
 //! What this file guarantees: a frontend that was named is used or refused with the reason, never replaced by another
 //! one; `auto` takes the first of [`AUTO_ORDER`] that the kernel offers and says why it passed over those before.
 
+use crate::netlink::Netlink;
 use std::fmt;
 use std::fs::File;
 use std::str::FromStr;
@@ -125,8 +126,19 @@ pub fn probe(kind: FrontendKind) -> Offer {
     match kind {
         FrontendKind::Fuse => probe_fuse(),
         FrontendKind::Ublk => crate::ublk_device::probe(),
-        FrontendKind::Nbd | FrontendKind::VhostUser => Err(format!("the {kind} frontend is not built yet")),
+        FrontendKind::Nbd => probe_nbd(),
+        FrontendKind::VhostUser => Err(format!("the {kind} frontend is not built yet")),
     }
+}
+
+/// The server needs nothing of the kernel; devices on this machine do.
+fn probe_nbd() -> Offer {
+    let driver = Netlink::new().and_then(|netlink| crate::nbd_device::driver(&netlink));
+    Ok(match driver {
+        Ok(Some(_)) => "volumes are exports, and devices of the kernel's nbd driver".to_owned(),
+        Ok(None) => "volumes are exports only: the kernel has no nbd driver".to_owned(),
+        Err(error) => format!("volumes are exports only: the kernel cannot be asked for nbd ({error})"),
+    })
 }
 
 fn probe_fuse() -> Offer {

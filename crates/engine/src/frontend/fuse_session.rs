@@ -550,6 +550,7 @@ mod tests {
                     | FrontendOp::WriteZeroes { offset, len } => prop_assert!(offset + len <= volume && len > 0),
                     FrontendOp::Write { offset, payload } => prop_assert!(offset + payload.len() as u64 <= volume),
                     FrontendOp::Flush => {}
+                    FrontendOp::Extents { .. } => prop_assert!(false, "the kernel cannot ask for this"),
                 }
                 prop_assert_eq!(session.fail_all(libc::EIO).len(), 1);
             }

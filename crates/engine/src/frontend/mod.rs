@@ -3,7 +3,7 @@
 //! A frontend translates between a kernel protocol and requests to a resource. It never decides: it neither
 //! orders, retries, splits nor delays requests, and it knows nothing of roles, epochs or leases. What it does
 //! check is form: a request that leaves the frontend lies within its volume, consists of whole blocks and is
-//! not longer than the limits of the log.
+//! not longer than the limits of the log. Clients of NBD need not keep to that form, so that frontend makes it.
 //!
 //! A frontend runs on the shard's thread and does its I/O on the shard's ring. The shard passes every
 //! completion whose owner is [`Owner::Frontend`](crate::ring::Owner) to the frontend that
@@ -13,6 +13,7 @@ mod choice;
 mod fuse;
 mod fuse_abi;
 mod fuse_session;
+pub mod nbd;
 pub mod ublk;
 
 pub use choice::{
@@ -24,7 +25,9 @@ use crate::buffer::BufferPool;
 use crate::devices::Attachment;
 use crate::ring::{Completion, Ring};
 use bytes::Bytes;
+use mainstay_codec::nbd::Export;
 use mainstay_types::{Epoch, ResourceId, VolumeId};
+use nbd::{Arrived, NbdFrontend};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -63,6 +66,17 @@ pub enum FrontendOp {
     WriteZeroes { offset: u64, len: u64 },
     /// Everything that was completed before is to be durable.
     Flush,
+    /// Where something was ever written. Answered by [`Frontend::complete_extents`], or with an error.
+    Extents { offset: u64, len: u64 },
+}
+
+/// A stretch of a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// In bytes.
+    pub len: u64,
+    /// Something may have been written here. Else it reads as zeroes.
+    pub written: bool,
 }
 
 /// How a request ended: for a read the pieces of exactly as many bytes as were asked for, for all others
@@ -93,6 +107,21 @@ pub trait Frontend {
     /// Answers a request. A tag that is not outstanding is ignored: its request was answered by
     /// [`fail_all`](Self::fail_all), or its device is gone.
     fn complete(&mut self, ring: &mut Ring, tag: u64, result: FrontendResult);
+
+    /// Answers [`FrontendOp::Extents`]: stretches that follow each other from the offset on and end with the range.
+    fn complete_extents(&mut self, _ring: &mut Ring, _tag: u64, _extents: &[Extent]) {}
+
+    /// Appends the requests that could not be made while others were under way, and hands what was answered to the
+    /// kernel. Called after answers and completions, until there are no more requests.
+    fn poll(&mut self, _ring: &mut Ring, _requests: &mut Vec<FrontendRequest>) {}
+
+    /// What clients of the [NBD server](nbd::server) may choose here.
+    fn exports(&self) -> Vec<Export> {
+        Vec::new()
+    }
+
+    /// A client that chose one of the exports. Dropping it cuts it off.
+    fn adopt(&mut self, _ring: &mut Ring, _arrived: Arrived) {}
 
     /// Answers every outstanding and every later request with `errno`: the device is fenced (R19). Cannot be
     /// undone; a resource that is served again gets a new frontend.
@@ -155,8 +184,19 @@ pub fn make(kind: FrontendKind, parts: &FrontendParts<'_>) -> Result<Box<dyn Fro
             Ok(Box::new(FuseFrontend::mount(parts.id, &dir, parts.volumes, parts.pool.clone())?))
         }
         FrontendKind::Ublk => Ok(Box::new(ublk::UblkFrontend::new(parts))),
-        FrontendKind::Nbd | FrontendKind::VhostUser => Err(FrontendError::Missing(kind)),
+        FrontendKind::Nbd => {
+            let socket = nbd_socket(parts.run_dir);
+            let frontend = NbdFrontend::new(parts.id, parts.name, parts.volumes, socket, parts.pool.clone());
+            Ok(Box::new(frontend))
+        }
+        FrontendKind::VhostUser => Err(FrontendError::Missing(kind)),
     }
+}
+
+/// Where NBD clients of this machine connect to.
+#[must_use]
+pub fn nbd_socket(run_dir: &Path) -> PathBuf {
+    run_dir.join("nbd.sock")
 }
 
 /// The kinds of operations that a frontend has in flight share its id: the low bits tell them apart.

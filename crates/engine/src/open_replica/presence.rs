@@ -2,9 +2,11 @@
 
 use super::{Around, OpenReplica, Shared};
 use crate::devices::{Device, DeviceJob, DeviceOutcome};
-use crate::frontend::{self, Frontend, FrontendId, FrontendParts, FrontendRequest, FrontendResult};
+use crate::frontend::nbd::Arrived;
+use crate::frontend::{self, Extent, Frontend, FrontendId, FrontendParts, FrontendRequest, FrontendResult};
 use crate::ring::Completion;
 use mainstay_api::engine::{DeviceStatus, EngineEvent};
+use mainstay_codec::nbd::Export;
 use mainstay_replica::Role;
 use mainstay_types::VolumeId;
 
@@ -15,6 +17,8 @@ pub(super) struct Presence {
     devices: Vec<(VolumeId, Device)>,
     /// Attach jobs that have not ended.
     attaching: usize,
+    /// The frontend answers with errors for good, so its devices go as soon as none is being attached.
+    withdrawn: bool,
     /// The devices are being detached; the frontend goes after them.
     detaching: bool,
     /// Frontends that the kernel has not let go of yet.
@@ -23,6 +27,8 @@ pub(super) struct Presence {
     again: bool,
     /// The replica is to be dropped: no devices any more.
     ended: bool,
+    /// Kept to be filled again.
+    requests: Vec<FrontendRequest>,
 }
 
 /// Whether something of the devices is still there.
@@ -60,6 +66,7 @@ impl Around {
             self.presence.attaching += 1;
         }
         self.presence.frontend = Some(frontend);
+        self.presence.withdrawn = false;
     }
 
     fn make(&self, shared: &Shared<'_>, id: FrontendId) -> Result<Box<dyn Frontend>, String> {
@@ -85,6 +92,7 @@ impl Around {
             return;
         }
         frontend.fail_all(shared.ring, libc::EIO);
+        self.presence.withdrawn = true;
         self.dirty = true;
         if self.presence.attaching == 0 {
             self.detach(shared);
@@ -132,7 +140,7 @@ impl Around {
                 }
             }
         }
-        let unwanted = self.role != Role::Primary || shared.fenced;
+        let unwanted = self.presence.withdrawn || self.role != Role::Primary || shared.fenced;
         if unwanted
             && self.presence.attaching == 0
             && self.presence.frontend.is_some()
@@ -178,6 +186,18 @@ impl Around {
         if let Some(frontend) = current.chain(&mut self.presence.closing).find(|frontend| frontend.id() == id)
         {
             frontend.complete(shared.ring, tag, result);
+        }
+    }
+
+    pub(super) fn answer_extents(
+        &mut self,
+        shared: &mut Shared<'_>,
+        id: FrontendId,
+        tag: u64,
+        extents: &[Extent],
+    ) {
+        if let Some(frontend) = self.presence.frontend.as_mut().filter(|frontend| frontend.id() == id) {
+            frontend.complete_extents(shared.ring, tag, extents);
         }
     }
 
@@ -233,6 +253,46 @@ impl OpenReplica {
         requests: &mut Vec<FrontendRequest>,
     ) {
         self.around.frontend_completed(shared, id, completion, requests);
+    }
+
+    /// What clients of the NBD server may choose.
+    #[must_use]
+    pub fn exports(&self) -> Vec<Export> {
+        let around = &self.around;
+        match &around.presence.frontend {
+            Some(frontend) if around.role == Role::Primary => frontend.exports(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// A client of the NBD server that has chosen one of them.
+    pub fn adopt(&mut self, shared: &mut Shared<'_>, arrived: Arrived) {
+        if let Some(frontend) = &mut self.around.presence.frontend {
+            frontend.adopt(shared.ring, arrived);
+        }
+    }
+
+    /// Takes what the frontends have to say after answers; whether there were requests.
+    pub(super) fn poll_frontend(&mut self, shared: &mut Shared<'_>) -> bool {
+        let presence = &mut self.around.presence;
+        for frontend in &mut presence.closing {
+            // It makes no requests any more, but may have answers to send.
+            frontend.poll(shared.ring, &mut Vec::new());
+        }
+        let Some(frontend) = &mut presence.frontend else {
+            self.around.sweep(shared);
+            return false;
+        };
+        let id = frontend.id();
+        let mut requests = std::mem::take(&mut presence.requests);
+        frontend.poll(shared.ring, &mut requests);
+        let found = !requests.is_empty();
+        for request in requests.drain(..) {
+            self.request(shared, id, request);
+        }
+        self.around.presence.requests = requests;
+        self.around.sweep(shared);
+        found
     }
 
     /// Gives up everything that the kernel knows of this replica, because it is to be dropped.

@@ -1,0 +1,586 @@
+//! Volumes over NBD: whole engines against clients that others wrote (libnbd's and QEMU's tools, fio), against clients that
+//! lie and die, and through a change of the primary.
+//!
+//! Needs root, and the packages that `make deps` installs.
+
+mod support;
+
+use mainstay_api::engine::{Request, Role};
+use mainstay_codec::nbd::handshake::GREETING_BYTES;
+use mainstay_codec::nbd::{Command as Ask, REQUEST_BYTES, Request as Asked};
+use mainstay_engine::EngineOptions;
+use mainstay_engine::buffer::BufferPool;
+use mainstay_engine::frontend::nbd::CLIENTS_MAX;
+use mainstay_engine::frontend::{DeviceOption, FrontendKind};
+use mainstay_types::ResourceId;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use support::{Engine, RESOURCE, fresh_dir, record, wait};
+
+const VOLUME_BYTES: u64 = 64 << 20;
+/// Longest time for one run of a client.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(120);
+
+/// Engines share the machine, so the tests of this file take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn nbd(options: &mut EngineOptions) {
+    options.device = DeviceOption::Only(FrontendKind::Nbd);
+}
+
+/// One engine with one resource, `db`, of two volumes, and the directory of all that.
+fn serve(name: &str, node: u32) -> (Engine, PathBuf) {
+    let base = fresh_dir(name);
+    let mut engine = Engine::start_with(node, &base, nbd);
+    engine.serve_alone(ResourceId(1), "db", vec![VOLUME_BYTES, 1 << 20]);
+    engine.until("an export", |status| status.role == Role::Primary && !status.devices.is_empty());
+    (engine, base)
+}
+
+fn end(mut engine: Engine, base: &Path) {
+    engine.ask(Request::Drop { resource: ResourceId(1) });
+    std::fs::remove_dir_all(base).expect("nothing holds the files any more");
+}
+
+fn socket(engine: &Engine) -> PathBuf {
+    engine.run_dir.join("nbd.sock")
+}
+
+fn uri(engine: &Engine, export: &str) -> String {
+    format!("nbd+unix:///{export}?socket={}", socket(engine).display())
+}
+
+/// Runs a client to its end, while the engines are listened to; `at` is called now and then. Its output.
+fn run_while(engines: &mut [Engine], command: &mut Command, mut at: impl FnMut(&mut [Engine])) -> String {
+    let shown = format!("{command:?}");
+    let out = tempfile();
+    let file = std::fs::File::create(&out).expect("a file");
+    command.stdin(Stdio::null()).stderr(file.try_clone().expect("a copy")).stdout(file);
+    let mut child = command.spawn().unwrap_or_else(|error| {
+        panic!("{shown}: {error}; `make deps` installs what this test needs");
+    });
+    let until = Instant::now() + CLIENT_PATIENCE;
+    let status = loop {
+        engines.iter_mut().for_each(|engine| _ = engine.listen());
+        at(engines);
+        match child.try_wait().expect("a child") {
+            Some(status) => break Some(status),
+            None if Instant::now() > until => break None,
+            None => {}
+        }
+    };
+    if status.is_none() {
+        child.kill().expect("ended");
+        child.wait().expect("ended");
+    }
+    let output = std::fs::read_to_string(&out).unwrap_or_default();
+    std::fs::remove_file(&out).expect("removed");
+    assert!(status.is_some_and(|status| status.success()), "{shown}: {status:?}\n{output}");
+    output
+}
+
+fn tempfile() -> PathBuf {
+    static NEXT: Mutex<u32> = Mutex::new(0);
+    let mut next = NEXT.lock().unwrap_or_else(PoisonError::into_inner);
+    *next += 1;
+    std::env::temp_dir().join(format!("mainstay-nbd-{}-{next}", std::process::id()))
+}
+
+fn run(engine: &mut Engine, program: &str, arguments: &[&str]) -> String {
+    run_while(std::slice::from_mut(engine), Command::new(program).args(arguments), |_| {})
+}
+
+/// Bytes that a copy in the wrong place or order would show.
+fn content(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut out = Vec::with_capacity(bytes);
+    while out.len() < bytes {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        out.extend_from_slice(&state.to_le_bytes());
+    }
+    out.truncate(bytes);
+    out
+}
+
+#[test]
+fn libnbds_tools_see_and_copy_volumes() {
+    let _turn = turn();
+    let (mut engine, base) = serve("nbd-tools", 11);
+    let (first, second) = (uri(&engine, "db/0"), uri(&engine, "db/1"));
+
+    let all = uri(&engine, "");
+    let list = run(&mut engine, "nbdinfo", &["--list", &all]);
+    for line in
+        ["export=\"db/0\":", "export=\"db/1\":", "volume 1 of resource db", "export-size: 67108864 (64M)"]
+    {
+        assert!(list.contains(line), "{line} is missing:\n{list}");
+    }
+    let info = run(&mut engine, "nbdinfo", &["--json", &first]);
+    for line in
+        ["\"is_read_only\": false", "\"can_multi_conn\": true", "base:allocation", "\"can_fast_zero\": true"]
+    {
+        assert!(info.contains(line), "{line} is missing:\n{info}");
+    }
+    assert_eq!(run(&mut engine, "nbdinfo", &["--size", &second]).trim(), "1048576");
+    let map = run(&mut engine, "nbdinfo", &["--map", &first]);
+    assert!(map.contains("hole,zero") && map.lines().count() == 1, "{map}");
+
+    let (from, to) = (base.join("from"), base.join("to"));
+    // Data, a hole of some megabytes, data.
+    let mut bytes = content(1, VOLUME_BYTES as usize);
+    bytes[10 << 20..30 << 20].fill(0);
+    std::fs::write(&from, &bytes).expect("written");
+    let (from, to) = (from.display().to_string(), to.display().to_string());
+    run(&mut engine, "nbdcopy", &["--flush", "--connections=4", "--requests=64", &from, &first]);
+    run(&mut engine, "nbdcopy", &["--connections=4", &first, &to]);
+    assert!(std::fs::read(&to).expect("a copy") == bytes, "nbdcopy got something else than it gave");
+    let map = run(&mut engine, "nbdinfo", &["--map", &first]);
+    assert!(map.contains("data"), "{map}");
+
+    // A proxy made of nbdkit and libnbd, which asks for all that there is.
+    let proxy = ["-U", "-", "nbd", &format!("uri={first}"), "--run", &format!("nbdcopy \"$uri\" {to}")];
+    run(&mut engine, "nbdkit", &proxy);
+    assert!(std::fs::read(&to).expect("a copy") == bytes, "nbdkit got something else");
+    end(engine, &base);
+}
+
+#[test]
+fn libnbd_agrees_with_an_array_of_bytes_whatever_it_asks() {
+    let _turn = turn();
+    for seed in 1..=2u32 {
+        let (engine, base) = serve("nbd-model", 20 + seed);
+        let mut engines = [engine];
+        let mut command = Command::new("nbdsh");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nbd/model.py");
+        command.env("NBD_URI", uri(&engines[0], "db/0")).env("NBD_SEED", seed.to_string());
+        // The system's Python has the module, whichever other one the user has.
+        command.env("PATH", "/usr/bin:/bin");
+        command.args(["-n", "-c", &format!("exec(open({:?}).read())", script.display().to_string())]);
+        let output = run_while(&mut engines, &mut command, |_| {});
+        assert!(output.contains("the model and the volume agree"), "{output}");
+        let [engine] = engines;
+        end(engine, &base);
+    }
+}
+
+#[test]
+fn qemu_reads_what_it_wrote() {
+    let _turn = turn();
+    let (mut engine, base) = serve("nbd-qemu", 13);
+    let uri = uri(&engine, "db/0");
+    let image = base.join("image");
+    let bytes = content(2, VOLUME_BYTES as usize);
+    std::fs::write(&image, &bytes).expect("written");
+    let image = image.display().to_string();
+    let info = run(&mut engine, "qemu-img", &["info", &uri]);
+    assert!(info.contains("virtual size: 64 MiB"), "{info}");
+    run(&mut engine, "qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", "-t", "none", &image, &uri]);
+    run(&mut engine, "qemu-img", &["compare", "-f", "raw", "-F", "raw", &image, &uri]);
+    let back = base.join("back").display().to_string();
+    run(&mut engine, "qemu-img", &["convert", "-f", "raw", "-O", "qcow2", &uri, &back]);
+    run(&mut engine, "qemu-img", &["compare", "-f", "raw", "-F", "qcow2", &image, &back]);
+    let output = run(
+        &mut engine,
+        "qemu-io",
+        &[
+            "-f",
+            "raw",
+            "-c",
+            "write -P 0x5a 512 1024",
+            "-c",
+            "write -z 1M 1M",
+            "-c",
+            "discard 4M 2M",
+            "-c",
+            "aio_write -P 0x11 8M 1M",
+            "-c",
+            "aio_write -P 0x22 9M 64k",
+            "-c",
+            "aio_flush",
+            "-c",
+            "flush",
+            "-c",
+            "read -P 0x5a 512 1024",
+            "-c",
+            "read -P 0 1M 1M",
+            "-c",
+            "read -P 0x11 8M 1M",
+            "-c",
+            "read -P 0x22 9M 64k",
+            &uri,
+        ],
+    );
+    assert!(!output.contains("failed") && !output.contains("rror"), "{output}");
+    let mut found = vec![0; 4096];
+    let mut client = Client::at(&engine, "db/0");
+    client.read(0, &mut found);
+    assert!(
+        found[..512] == bytes[..512] && found[1536..] == bytes[1536..4096],
+        "the rest of the block is kept"
+    );
+    drop(client);
+    end(engine, &base);
+}
+
+#[test]
+fn fio_verifies_what_it_wrote() {
+    let _turn = turn();
+    let (mut engine, base) = serve("nbd-fio", 14);
+    let uri = uri(&engine, "db/0").replace('?', "\\?");
+    let uri = format!("--uri={}", uri.replace("\\?", "?"));
+    for (sizes, job) in [("--bs=4k", "a"), ("--bsrange=512-64k", "b")] {
+        run(
+            &mut engine,
+            "fio",
+            &[
+                &format!("--name={job}"),
+                "--ioengine=nbd",
+                &uri,
+                "--rw=randwrite",
+                sizes,
+                "--blockalign=512",
+                "--iodepth=32",
+                "--size=48m",
+                "--io_size=32m",
+                "--verify=crc32c",
+                "--do_verify=1",
+                "--verify_fatal=1",
+                "--randseed=7",
+            ],
+        );
+    }
+    end(engine, &base);
+}
+
+/// A client of a few lines, for what the tools of others do not do.
+struct Client<S> {
+    stream: S,
+}
+
+impl Client<UnixStream> {
+    fn at(engine: &Engine, export: &str) -> Self {
+        let stream = UnixStream::connect(socket(engine)).expect("the server's socket");
+        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
+        stream.set_write_timeout(Some(Duration::from_secs(10))).expect("a timeout");
+        Self::go(stream, export)
+    }
+}
+
+impl<S: Read + Write> Client<S> {
+    fn go(mut stream: S, export: &str) -> Self {
+        stream.read_exact(&mut [0; GREETING_BYTES]).expect("a greeting");
+        let mut option = 3u32.to_be_bytes().to_vec();
+        option.extend(b"IHAVEOPT\0\0\0\x01");
+        option.extend((export.len() as u32).to_be_bytes());
+        option.extend(export.as_bytes());
+        stream.write_all(&option).expect("sent");
+        stream.read_exact(&mut [0; 10]).expect("an export");
+        Self { stream }
+    }
+
+    fn ask(&mut self, command: Ask, offset: u64, len: u32, payload: &[u8]) {
+        let request = Asked { command, cookie: offset, offset, len, bad_flags: false };
+        self.stream.write_all(&[&request.encode()[..], payload].concat()).expect("sent");
+    }
+
+    fn reply(&mut self) -> (u32, u64) {
+        let mut reply = [0; 16];
+        self.stream.read_exact(&mut reply).expect("a reply");
+        let error = u32::from_be_bytes(reply[4..8].try_into().expect("four bytes"));
+        (error, u64::from_be_bytes(reply[8..].try_into().expect("eight bytes")))
+    }
+
+    fn write(&mut self, offset: u64, payload: &[u8]) {
+        self.ask(Ask::Write, offset, payload.len() as u32, payload);
+        assert_eq!(self.reply(), (0, offset));
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) {
+        self.ask(Ask::Read { whole: false }, offset, into.len() as u32, &[]);
+        assert_eq!(self.reply(), (0, offset));
+        self.stream.read_exact(into).expect("content");
+    }
+
+    /// Whether the server has hung up.
+    fn is_cut_off(&mut self) -> bool {
+        let mut byte = [0];
+        !matches!(self.stream.read(&mut byte), Ok(1..))
+    }
+}
+
+#[test]
+fn clients_that_lie_or_die_harm_only_themselves() {
+    let _turn = turn();
+    let (mut engine, base) = serve("nbd-hostile", 15);
+    let mut good = Client::at(&engine, "db/0");
+    let block = content(3, 4096);
+    good.write(0, &block);
+
+    // Dies in the middle of a payload: nothing of it is written, or all of the part that came whole.
+    for cut in [0, 1, 100, 4095] {
+        let mut client = Client::at(&engine, "db/0");
+        client.ask(Ask::Write, 8192, 4096, &block[..cut]);
+        drop(client);
+    }
+    // In the middle of a request, and of the handshake.
+    let mut client = Client::at(&engine, "db/0");
+    client.stream.write_all(&[0x25, 0x60, 0x95]).expect("sent");
+    drop(client);
+    let mut stream = UnixStream::connect(socket(&engine)).expect("the server's socket");
+    stream.write_all(b"\0\0\0\x03IHAVEO").expect("sent");
+    drop(stream);
+    // Dies with answers on their way.
+    let mut client = Client::at(&engine, "db/0");
+    for _ in 0..16 {
+        client.ask(Ask::Read { whole: false }, 0, 1 << 20, &[]);
+        client.ask(Ask::Write, 1 << 20 | 5, 4096, &block);
+    }
+    drop(client);
+
+    // Lies.
+    let mut client = Client::at(&engine, "db/0");
+    client.stream.write_all(&[7; REQUEST_BYTES]).expect("sent");
+    assert!(client.is_cut_off());
+    let mut client = Client::at(&engine, "db/0");
+    client.ask(Ask::Write, 0, u32::MAX, &[]);
+    assert!(client.is_cut_off());
+    let mut stream = UnixStream::connect(socket(&engine)).expect("the server's socket");
+    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
+    stream.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("sent");
+    let mut greeting = Vec::new();
+    assert!(stream.read_to_end(&mut greeting).is_err() || greeting.len() == GREETING_BYTES);
+    // Beyond the end, with its payload: refused, and the connection goes on.
+    let mut client = Client::at(&engine, "db/0");
+    client.ask(Ask::Write, VOLUME_BYTES - 4096, 8192, &[0; 8192]);
+    assert_eq!(client.reply().0, 28);
+    client.write(VOLUME_BYTES - 4096, &block);
+    // Says goodbye with requests under way: they are answered first.
+    client.ask(Ask::Write, 4096, 4096, &block);
+    client.ask(Ask::Disconnect, 0, 0, &[]);
+    assert_eq!(client.reply(), (0, 4096));
+    assert!(client.is_cut_off());
+
+    let mut found = vec![0; 4096];
+    good.read(0, &mut found);
+    assert!(found == block);
+    good.read(VOLUME_BYTES - 4096, &mut found);
+    assert!(found == block);
+
+    // More than there is place for: the last ones are cut off, the others go on.
+    let mut crowd: Vec<_> = (1..CLIENTS_MAX).map(|_| Client::at(&engine, "db/1")).collect();
+    let mut late = Client::at(&engine, "db/1");
+    assert!(late.is_cut_off());
+    crowd.iter_mut().for_each(|client| client.write(0, &block));
+    drop(crowd);
+    let mut client = wait("a place", || {
+        let mut client = Client::at(&engine, "db/1");
+        client.ask(Ask::Flush, 0, 0, &[]);
+        (client.stream.read(&mut [0; 16]).ok()? == 16).then_some(client)
+    });
+    client.write(0, &block);
+    drop((client, good));
+    engine.until("the engine to be well", |status| status.role == Role::Primary);
+    end(engine, &base);
+}
+
+/// R18: who asks and does not listen is read no further, and others are served meanwhile.
+#[test]
+fn a_client_that_does_not_listen_is_read_no_further() {
+    let _turn = turn();
+    let (engine, base) = serve("nbd-slow", 16);
+    let mut deaf = Client::at(&engine, "db/0");
+    deaf.stream.set_write_timeout(Some(Duration::from_millis(300))).expect("a timeout");
+    let request =
+        Asked { command: Ask::Read { whole: false }, cookie: 1, offset: 0, len: 1 << 20, bad_flags: false };
+    let mut asked = 0u64;
+    // More than the socket's buffers hold, as answers of 1 MiB each.
+    while asked < 1 << 20 && deaf.stream.write_all(&request.encode()).is_ok() {
+        asked += 1;
+    }
+    assert!(asked < 1 << 20, "the server read {asked} requests whose answers nobody took");
+    let mut good = Client::at(&engine, "db/0");
+    let block = content(4, 4096);
+    for at in 0..100 {
+        good.write(at * 4096, &block);
+    }
+    drop((deaf, good));
+    end(engine, &base);
+}
+
+#[test]
+fn clients_of_the_network_get_in_when_the_operator_says_so() {
+    let _turn = turn();
+    let base = fresh_dir("nbd-tcp");
+    // A port that was free a moment ago.
+    let addr: SocketAddr = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port");
+    let mut engine = Engine::start_with(17, &base, |options| {
+        nbd(options);
+        options.nbd_listen = Some(addr);
+    });
+    engine.serve_alone(ResourceId(1), "db", vec![VOLUME_BYTES, 1 << 20]);
+    engine.until("an export", |status| status.role == Role::Primary && !status.devices.is_empty());
+    let uri = format!("nbd://{addr}/db/0");
+    assert_eq!(run(&mut engine, "nbdinfo", &["--size", &uri]).trim(), VOLUME_BYTES.to_string());
+    let mut client = Client::go(TcpStream::connect(addr).expect("the server"), "db/0");
+    client.write(4096, &content(5, 65536));
+    let mut found = vec![0; 65536];
+    client.read(4096, &mut found);
+    assert!(found == content(5, 65536));
+    drop(client);
+    let refusal = Command::new("nbdinfo").arg(format!("nbds://{addr}/db/0")).output().expect("nbdinfo");
+    assert!(!refusal.status.success(), "there is no TLS here yet");
+    end(engine, &base);
+}
+
+/// R19, and what it means for a client that reconnects: no write fails, and none that was acknowledged is lost.
+#[test]
+fn qemu_goes_on_at_the_next_primary() {
+    let _turn = turn();
+    let base = fresh_dir("nbd-failover");
+    let mut engines: Vec<_> = (1..=3).map(|node| Engine::start_with(node, &base, nbd)).collect();
+    for engine in &mut engines {
+        engine.create(RESOURCE, "db", vec![VOLUME_BYTES]);
+        engine.ask(Request::Record { record: record(1, 1, 1, &[1, 2, 3]) });
+    }
+    let is_primary = |engine: &mut Engine| {
+        engine.until("an export", |status| status.role == Role::Primary && !status.devices.is_empty());
+    };
+    is_primary(&mut engines[0]);
+    // What an address that moves is on a network.
+    let current = base.join("current.sock");
+    let point = |engine: &Engine| {
+        let next = base.join("next.sock");
+        std::os::unix::fs::symlink(socket(engine), &next).expect("a link");
+        std::fs::rename(&next, base.join("current.sock")).expect("a link");
+    };
+    point(&engines[0]);
+    let image = format!(
+        "driver=nbd,server.type=unix,server.path={},export=db/0,reconnect-delay=60,open-timeout=10",
+        current.display()
+    );
+    let mut command = Command::new("qemu-io");
+    command.args(["--image-opts", &image]);
+    let writes = 3000u64;
+    for at in 0..writes {
+        command.args(["-c", &format!("write -q -P {} {} 4k", at % 251 + 1, at * 4096)]);
+    }
+    for at in (0..writes).step_by(7) {
+        command.args(["-c", &format!("read -q -P {} {} 4k", at % 251 + 1, at * 4096)]);
+    }
+    let (start, mut moves) = (Instant::now(), 0);
+    let output = run_while(&mut engines, &mut command, |engines| {
+        // Twice in the middle of it: to the second, and, without a word to the second, to the third.
+        let due = [Duration::from_millis(300), Duration::from_millis(1500)];
+        if moves < due.len() && start.elapsed() > due[moves] {
+            moves += 1;
+            let (from, to) = (moves - 1, moves);
+            if moves == 1 {
+                engines[from].ask(Request::Demote { resource: RESOURCE });
+                engines[from].until("the old primary", |status| status.role == Role::Secondary);
+            }
+            let epoch = 1 + moves as u64;
+            for engine in engines.iter_mut() {
+                engine.ask(Request::Record { record: record(epoch, epoch, to as u32 + 1, &[1, 2, 3]) });
+            }
+            is_primary(&mut engines[to]);
+            point(&engines[to]);
+        }
+    });
+    assert!(!output.contains("failed") && !output.contains("rror"), "{output}");
+    assert_eq!(moves, 2, "the client had ended before the primary moved");
+    let digests = wait("equal positions", || {
+        let digests: Vec<_> = engines.iter_mut().map(Engine::digest).collect();
+        digests.windows(2).all(|pair| pair[0].0 == pair[1].0).then_some(digests)
+    });
+    assert!(digests.windows(2).all(|pair| pair[0] == pair[1]), "{digests:?}");
+    for engine in &mut engines {
+        engine.ask(Request::Drop { resource: RESOURCE });
+    }
+    std::fs::remove_dir_all(&base).expect("nothing holds the files any more");
+}
+
+/// What the kernel says of a device's queue.
+fn queue(device: &str, setting: &str) -> String {
+    let path = device.replacen("/dev", "/sys/block", 1) + "/queue/" + setting;
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}")).trim().to_owned()
+}
+
+#[test]
+#[ignore = "needs a kernel with the nbd driver: make vm ARGS=nbd"]
+fn the_kernels_driver_is_a_client() {
+    let _turn = turn();
+    let (mut engine, base) = serve("nbd-kernel", 30);
+    let device = engine.device();
+    let path = engine.status.as_ref().expect("a report").devices[0].path.clone();
+    assert!(path.starts_with("/dev/nbd"), "the device is {path}");
+    for (setting, value) in [
+        ("logical_block_size", "4096"),
+        ("write_cache", "write through"),
+        ("max_sectors_kb", "1024"),
+        ("scheduler", "[none]"),
+    ] {
+        assert!(queue(&path, setting).contains(value), "{setting} is {}", queue(&path, setting));
+    }
+    // Requests that are longer than the log takes are cut by the block layer.
+    let bytes = content(6, 4 << 20);
+    let mut buffer = BufferPool::new(0).get(bytes.len());
+    buffer.as_mut_slice()[..bytes.len()].copy_from_slice(&bytes);
+    device.write_all_at(&buffer.as_slice()[..bytes.len()], 8 << 20).expect("written");
+    buffer.as_mut_slice().fill(0);
+    device.read_exact_at(&mut buffer.as_mut_slice()[..bytes.len()], 8 << 20).expect("read");
+    assert!(buffer.as_slice()[..bytes.len()] == bytes);
+    // Zeroes on the exact range, by discard and by write-zeroes; another client sees what this one did.
+    for (option, at) in [("-f", 8u64 << 20), ("-zf", (8 << 20) + 65536)] {
+        let (offset, len) = (format!("--offset={at}"), "--length=8192");
+        run(&mut engine, "/usr/bin/blkdiscard", &[option, &offset, len, &path]);
+    }
+    let mut found = vec![0; bytes.len()];
+    let mut client = Client::at(&engine, "db/0");
+    client.read(8 << 20, &mut found);
+    let mut expected = bytes;
+    expected[..8192].fill(0);
+    expected[65536..65536 + 8192].fill(0);
+    assert!(found == expected, "zeroes where they belong and nowhere else");
+    drop(client);
+    run(
+        &mut engine,
+        "fio",
+        &[
+            "--name=kernel",
+            &format!("--filename={path}"),
+            "--ioengine=libaio",
+            "--direct=1",
+            "--rw=randwrite",
+            "--bsrange=4k-64k",
+            "--blockalign=4k",
+            "--iodepth=16",
+            "--size=16m",
+            "--verify=crc32c",
+            "--verify_fatal=1",
+            "--verify_state_save=0",
+        ],
+    );
+    // R19, R20: it fails, whoever has it open, and then it is gone.
+    engine.ask(Request::Detach { resource: ResourceId(1) });
+    wait("the device to fail", || {
+        engine.listen();
+        device.write_all_at(&buffer.as_slice()[..4096], 0).is_err().then_some(())
+    });
+    drop(device);
+    let backend = path.replacen("/dev", "/sys/block", 1) + "/backend";
+    end(engine, &base);
+    wait("the device to go", || {
+        let left = std::fs::read_to_string(&backend).unwrap_or_default();
+        (!left.contains("mainstay")).then_some(())
+    });
+}

@@ -1,0 +1,188 @@
+//! Engines with a control plane made of a few lines, for the tests that run whole engines in one process.
+#![allow(dead_code, reason = "each test binary uses its own part of this module")]
+
+use mainstay_api::engine::{
+    EngineEvent, EngineLine, LineDecoder, Peer, ProposedChange, ReplicaStatus, Reply, Request, RequestLine,
+    Role, write_line,
+};
+use mainstay_engine::EngineOptions;
+use mainstay_types::{ConfigVersion, Epoch, Incarnation, Member, NodeId, ResourceId, ResourceRecord, Time};
+use std::fs::{File, OpenOptions};
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+pub const RESOURCE: ResourceId = ResourceId(1);
+/// Long enough for an emulated machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const JOURNAL_BYTES: u64 = 16 << 20;
+
+/// An engine, and the socket of its agent.
+pub struct Engine {
+    pub node: NodeId,
+    stream: UnixStream,
+    decoder: LineDecoder,
+    next_id: u64,
+    /// The newest report.
+    pub status: Option<ReplicaStatus>,
+    pub proposals: Vec<ProposedChange>,
+    pub dir: PathBuf,
+    pub run_dir: PathBuf,
+}
+
+impl Engine {
+    /// With the devices that this kernel offers.
+    pub fn start(node: u32, base: &Path) -> Self {
+        Self::start_with(node, base, |_| {})
+    }
+
+    pub fn start_with(node: u32, base: &Path, configure: impl FnOnce(&mut EngineOptions)) -> Self {
+        let run_dir = base.join(format!("n{node}")).join("run");
+        let mut options = EngineOptions::new(run_dir.clone(), addr(node).parse().expect("an address"));
+        configure(&mut options);
+        std::thread::spawn(move || panic!("engine {node} ended: {:?}", mainstay_engine::run(options)));
+        let socket = run_dir.join("engine.sock");
+        let stream = wait("the engine's socket", || UnixStream::connect(&socket).ok());
+        stream.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
+        let mut engine = Self {
+            node: NodeId(node),
+            stream,
+            decoder: LineDecoder::default(),
+            next_id: 0,
+            status: None,
+            proposals: Vec::new(),
+            dir: base.join(format!("n{node}")).join("replica"),
+            run_dir,
+        };
+        engine.ask(Request::Hello { node: NodeId(node), cluster: 77, generation: 1 });
+        engine.ask(Request::Lease { until_us: Time(u64::MAX) });
+        let peer = |n: u32| Peer { node: NodeId(n), addr: addr(n) };
+        engine.ask(Request::Peers { peers: (1..=3).map(peer).collect() });
+        engine
+    }
+
+    pub fn listen(&mut self) -> Option<(u64, Reply)> {
+        let mut bytes = [0; 4096];
+        loop {
+            match self.decoder.next_message::<EngineLine>().expect("a line") {
+                Some(EngineLine::Reply { id, reply }) => return Some((id, reply)),
+                Some(EngineLine::Event { event: EngineEvent::Replica(status) }) => self.status = Some(status),
+                Some(EngineLine::Event { event: EngineEvent::Proposal(proposal) }) => {
+                    self.proposals.push(proposal.change);
+                }
+                Some(EngineLine::Event { event: EngineEvent::LeaseLost { .. } }) => {}
+                Some(EngineLine::Event { event }) => panic!("{}: {event:?}", self.node),
+                None => match self.stream.read(&mut bytes) {
+                    Ok(0) => panic!("engine {} closed its socket", self.node),
+                    Ok(count) => self.decoder.push(&bytes[..count]),
+                    Err(_) => return None,
+                },
+            }
+        }
+    }
+
+    pub fn ask(&mut self, request: Request) -> Reply {
+        self.next_id += 1;
+        let id = self.next_id;
+        write_line(&mut self.stream, &RequestLine { id, request }).expect("sent");
+        let (_, reply) = wait("a reply", || self.listen().filter(|(found, _)| *found == id));
+        assert!(!matches!(reply, Reply::Error(_)), "{reply:?}");
+        reply
+    }
+
+    pub fn until(&mut self, what: &str, mut is: impl FnMut(&ReplicaStatus) -> bool) -> ReplicaStatus {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            self.listen();
+            match &self.status {
+                Some(status) if is(status) => return status.clone(),
+                status => assert!(Instant::now() < end, "waited in vain for {what}: {status:#?}"),
+            }
+        }
+    }
+
+    pub fn device(&mut self) -> File {
+        let status =
+            self.until("a device", |status| status.role == Role::Primary && !status.devices.is_empty());
+        let path = &status.devices[0].path;
+        OpenOptions::new().read(true).write(true).custom_flags(libc::O_DIRECT).open(path).expect("the device")
+    }
+
+    /// Makes a replica of the resource here, without telling its record.
+    pub fn create(&mut self, resource: ResourceId, name: &str, volumes: Vec<u64>) {
+        let dir = self.dir.display().to_string();
+        self.ask(Request::Create {
+            resource,
+            name: name.into(),
+            volumes,
+            journal_bytes: JOURNAL_BYTES,
+            incarnation: member(self.node.0).incarnation,
+            dir: dir.clone(),
+        });
+        self.ask(Request::Open { resource, name: name.into(), dir });
+    }
+
+    /// Makes the resource here, with this node as its only replica and primary.
+    pub fn serve_alone(&mut self, resource: ResourceId, name: &str, volumes: Vec<u64>) {
+        self.create(resource, name, volumes);
+        let me = member(self.node.0);
+        let record = ResourceRecord {
+            resource,
+            version: ConfigVersion(1),
+            epoch: Epoch(1),
+            primary: Some(me.node),
+            iss: vec![me],
+            replicas: vec![me],
+        };
+        self.ask(Request::Record { record });
+    }
+
+    pub fn digest(&mut self) -> (u64, String) {
+        match self.ask(Request::Digest { resource: RESOURCE }) {
+            Reply::Digest(report) => (report.index.0, report.volumes[0].digest.clone()),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Of a node's engine; other runs of the tests have others.
+fn addr(node: u32) -> String {
+    let process = std::process::id();
+    format!("127.{}.{}.{node}:7401", 64 + (process >> 8) % 128, process % 256)
+}
+
+/// A directory of this process that is empty.
+pub fn fresh_dir(name: &str) -> PathBuf {
+    let base = std::env::temp_dir().join(format!("mainstay-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&base);
+    std::fs::create_dir_all(&base).expect("a directory");
+    base
+}
+
+pub fn wait<T>(what: &str, mut try_it: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = try_it() {
+            return found;
+        }
+        assert!(Instant::now() < end, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+pub fn member(node: u32) -> Member {
+    Member { node: NodeId(node), incarnation: Incarnation(100 + u64::from(node)) }
+}
+
+pub fn record(version: u64, epoch: u64, primary: u32, iss: &[u32]) -> ResourceRecord {
+    ResourceRecord {
+        resource: RESOURCE,
+        version: ConfigVersion(version),
+        epoch: Epoch(epoch),
+        primary: Some(NodeId(primary)),
+        iss: iss.iter().copied().map(member).collect(),
+        replicas: (1..=3).map(member).collect(),
+    }
+}
