@@ -15,7 +15,7 @@ mod lead;
 use crate::random::Random;
 use mainstay_control::State;
 use mainstay_control::handover::Handover;
-use mainstay_control::state::{Command, Entry};
+use mainstay_control::state::{Command, Entry, Outcome};
 use mainstay_types::{ConfigVersion, NodeId, ResourceId, ResourceRecord};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -150,6 +150,8 @@ pub struct Consensus {
     /// Version and primary of each record that was seen last.
     versions: BTreeMap<ResourceId, (ConfigVersion, Option<NodeId>)>,
     changes: VecDeque<Change>,
+    /// Names of services that were forgotten.
+    forgotten: VecDeque<String>,
 }
 
 impl Consensus {
@@ -187,6 +189,7 @@ impl Consensus {
             deliveries: VecDeque::new(),
             versions: BTreeMap::new(),
             changes: VecDeque::new(),
+            forgotten: VecDeque::new(),
         }
     }
 
@@ -444,6 +447,11 @@ impl Consensus {
         self.changes.pop_front()
     }
 
+    /// The next service that was forgotten and not asked about.
+    pub fn poll_forgotten(&mut self) -> Option<String> {
+        self.forgotten.pop_front()
+    }
+
     fn commit(&mut self, at_us: u64, links: &dyn Links) {
         let Some(leader) = self.leader else { return };
         if self.appended.front().is_none_or(|first| first.commit_at_us > at_us) {
@@ -462,8 +470,11 @@ impl Consensus {
                 break;
             }
             let entry = first.proposal.entry;
-            self.state.apply(Entry::clone(&entry));
+            let outcome = self.state.apply(Entry::clone(&entry));
             self.watch_records();
+            if let (Command::ServiceGone { name }, Outcome::Done) = (&entry.command, outcome) {
+                self.forgotten.push_back(name.clone());
+            }
             self.log.push(entry);
             let committed = self.committed();
             if committed.is_multiple_of(CHECKPOINT_EVERY) {

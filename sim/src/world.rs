@@ -568,8 +568,11 @@ impl World {
         self.arm_consensus();
     }
 
-    /// Tells the oracles every new version of a record.
+    /// Tells the oracles every new version of a record, and which services are no more.
     fn watch_records(&mut self) {
+        while let Some(name) = self.consensus.poll_forgotten() {
+            self.oracle.ha.forgotten(service_resource(&name));
+        }
         while let Some(consensus::Change { record, dead }) = self.consensus.poll_change() {
             let iss: Vec<String> = record.iss.iter().map(|member| member.node.to_string()).collect();
             self.note(None, Part::Control, &[4, record.resource.0, record.version.0, record.epoch.0], || {

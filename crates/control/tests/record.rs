@@ -413,6 +413,12 @@ fn a_service_that_fails_everywhere_stops_until_it_is_applied_again() {
 #[test]
 fn a_service_that_its_node_has_forgotten_is_reported_and_can_be_deleted() {
     let mut nodes = running();
+    let ServiceObserved { phase, epoch, round, .. } = nodes.observed[&A].services["db"];
+    let (name, detail) = ("db".to_owned(), String::new());
+    apply(
+        &mut nodes.state,
+        Command::ServiceStatus { name, node: A, phase, epoch, round, detail, failures: 0 },
+    );
     nodes.observed.get_mut(&A).unwrap().services.clear();
     nodes.observed.get_mut(&A).unwrap().lease_valid = false;
     apply(&mut nodes.state, Command::DeleteService { name: "db".into() });

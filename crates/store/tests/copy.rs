@@ -134,7 +134,10 @@ fn a_copy_starts_over_while_a_pass_waits_for_extents() {
     let (mut lab, log) = waiting_for_extents();
     lab.store.restart(log.end(), log.chain());
     lab.settle();
-    assert!(told(&mut lab, |told| matches!(told, Output::Restarted { .. })), "it waits for what does not come");
+    assert!(
+        told(&mut lab, |told| matches!(told, Output::Restarted { .. })),
+        "it waits for what does not come"
+    );
 }
 
 #[test]

@@ -6,7 +6,8 @@
 //!   found is as true as before.
 //! - H3: a step of a start is begun only on the node that was the last to serve as primary, and in the epoch in which it
 //!   serves: after its epoch start and before anybody else's; and not again in an epoch in which the guard silenced it there,
-//!   also not by an agent that was stopped or not there when that happened.
+//!   also not by an agent that was stopped or not there when that happened. A service that was deleted, of which nothing was
+//!   left, and that is made anew is another one: nothing that was begun for the old one is under way (R19).
 //! - H4: a stop goes in the reverse order of the start, and each step is proven gone before the next is undone. Only
 //!   where everything is killed at once need nothing be waited for, and then the order of the orders counts.
 //! - H5: no step of a start is begun while anything of the service is left on another node, whosever lease has ended.
@@ -208,6 +209,13 @@ impl HaOracle {
             && let Some((_, epoch)) = served.filter(|(last, _)| *last == node)
         {
             on_node.spent = Some(epoch);
+        }
+    }
+
+    /// The service was deleted and is silent everywhere: the next one of its name is another one, which nobody silenced.
+    pub fn forgotten(&mut self, service: ResourceId) {
+        for on_node in self.services.entry(service).or_default().nodes.values_mut() {
+            on_node.spent = None;
         }
     }
 
@@ -504,7 +512,10 @@ mod tests {
         up(&mut oracle, 1, A).unwrap();
         oracle.silenced(A, S);
         oracle.observe(2, A, S, NOTHING).unwrap();
-        assert_eq!(id(oracle.step(3, A, S, &run(Step::Mount))), "H3");
+        assert_eq!(id(oracle.clone().step(3, A, S, &run(Step::Mount))), "H3");
+        let mut anew = oracle.clone();
+        anew.forgotten(S);
+        up(&mut anew, 4, A).unwrap();
         oracle.role(4, A, S, Epoch(2), true);
         up(&mut oracle, 4, A).unwrap();
     }

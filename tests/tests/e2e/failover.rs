@@ -7,7 +7,7 @@ use mainstay_tests::now_us;
 use mainstay_tests::proof::Ledger;
 
 /// Cuts the power of the primary's node; returns milliseconds from then to the first commit elsewhere.
-fn lose_primary(cluster: &Cluster, ledger: &Ledger) -> Result<(String, f64)> {
+pub fn lose_primary(cluster: &Cluster, ledger: &Ledger) -> Result<(String, f64)> {
     let lost = cluster.primary()?;
     let position = ledger.position()?;
     let cut_us = now_us();

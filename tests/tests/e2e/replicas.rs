@@ -1,6 +1,7 @@
 //! Replicas that are added, removed and moved under load, and two replicas with a witness.
 
 use crate::cluster::{Cluster, DB, LIMIT};
+use crate::failover::lose_primary;
 use anyhow::{Result, ensure};
 use mainstay_tests::now_us;
 use mainstay_tests::proof::Ledger;
@@ -44,10 +45,7 @@ pub fn remove_and_add_a_replica(cluster: &Cluster, ledger: &Ledger) -> Result<()
 pub fn two_replicas_and_a_witness(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
     let witness = cluster.secondaries()?[0];
     remove(cluster, witness)?;
-    let primary = cluster.primary()?;
-    let cut_us = now_us();
-    cluster.lab.kill(&primary)?;
-    ledger.wait_commit(cut_us, LIMIT)?;
+    let (primary, _) = lose_primary(cluster, ledger)?;
     let next = cluster.lab.wait_running(DB.name, LIMIT)?;
     ensure!(
         next != primary && next != witness,
