@@ -86,6 +86,13 @@ impl Cluster {
         Ok(())
     }
 
+    /// Every row acknowledged so far is there, while more are being inserted.
+    pub fn prove_rows(&self) -> Result<()> {
+        let verdict = proof::ledger(&self.lab, &DB.address(), &self.notes)?;
+        ensure!(verdict.lost_rows == 0 && verdict.wrong_rows == 0, "the ledger is broken: {verdict:?}");
+        Ok(())
+    }
+
     pub fn prove_equal(&self, resource: &str) -> Result<()> {
         let report = self.lab.scrub(resource)?;
         ensure!(report.equal, "replicas differ: {}", proof::difference(&report));

@@ -38,6 +38,31 @@ pub fn kill_the_primary_ten_times(cluster: &Cluster, ledger: &Ledger) -> Result<
     std::fs::write(&path, serde_json::to_vec(&times)?).with_context(|| path.display().to_string())
 }
 
+/// As above, for as many rounds as wanted: the next power cut comes as soon as all are in sync again. Ends at the first
+/// fault with everything as it is, to be looked at; a database that ends by itself is one.
+pub fn kill_the_primary_again_and_again(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
+    /// Looking at all rows and all replicas takes time that a database would use to come to rest.
+    const ROUNDS_BETWEEN_PROOFS: u32 = 10;
+    let rounds = std::env::var("MAINSTAY_E2E_ROUNDS").map_or(Ok(100), |rounds| rounds.parse::<u32>());
+    for round in 1..=rounds.context("MAINSTAY_E2E_ROUNDS is no number")? {
+        let looked_at = || format!("round {round}");
+        let (lost, ms) = lose_primary(cluster, ledger).with_context(looked_at)?;
+        cluster.lab.start(&lost)?;
+        cluster.lab.wait_in_sync(DB.resource, LIMIT).with_context(looked_at)?;
+        eprintln!("  round {round}: {lost} lost, {ms:.0} ms to the first commit elsewhere");
+        for node in NODES {
+            let log = cluster.lab.lab(&["logs", node, "-n", "1000"])?;
+            let ended = log.lines().find(|line| line.contains("ended by itself"));
+            ensure!(ended.is_none(), "round {round}, {node}: {}", ended.unwrap_or_default());
+        }
+        if round % ROUNDS_BETWEEN_PROOFS == 0 {
+            cluster.prove_rows().with_context(looked_at)?;
+            cluster.prove_equal(DB.resource).with_context(looked_at)?;
+        }
+    }
+    Ok(())
+}
+
 pub fn kill_a_secondary(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
     let primary = cluster.primary()?;
     let lost = cluster.secondaries()?[0];

@@ -2,7 +2,8 @@
 //! after the other in one lab, each under the load of the ledger; after each, no acknowledged row is
 //! missing and all replicas are equal. Needs root.
 //!
-//! One test: `make e2e ARGS=kill_a_secondary`. `MAINSTAY_E2E_KEEP=1` leaves the lab up afterwards.
+//! One test: `make e2e ARGS=kill_a_secondary`. `MAINSTAY_E2E_KEEP=1` leaves the lab up afterwards, after a failure as it
+//! is then: the tests after that one fail without being run.
 
 mod cluster;
 mod failover;
@@ -15,6 +16,7 @@ mod wrong_input;
 use cluster::{Cluster, under_load};
 use libtest_mimic::{Arguments, Trial};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 type Scenario = fn(&Cluster) -> anyhow::Result<()>;
@@ -37,6 +39,10 @@ const UNDER_LOAD: &[(&str, LoadScenario)] = &[
     ("kill_the_primary_ten_times_in_a_row", failover::kill_the_primary_ten_times),
 ];
 
+/// Only when asked for by name and with `--ignored`: minutes to hours.
+const LONG: &[(&str, LoadScenario)] =
+    &[("kill_the_primary_again_and_again", failover::kill_the_primary_again_and_again)];
+
 const ALONE: &[(&str, Scenario)] = &[
     ("wrong_input_to_the_command_line", wrong_input::command_line),
     ("wrong_service_files", wrong_input::service_files),
@@ -48,10 +54,15 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // One lab, one scenario at a time.
     arguments.test_threads = Some(1);
+    let keep = std::env::var_os("MAINSTAY_E2E_KEEP").is_some();
     let cluster = Arc::new(Mutex::new(None::<Cluster>));
+    let failed = Arc::new(AtomicBool::new(false));
     let trial = |name: &str, run: Body| {
-        let cluster = cluster.clone();
+        let (cluster, failed) = (cluster.clone(), failed.clone());
         Trial::test(name, move || {
+            if keep && failed.load(Ordering::Relaxed) {
+                return Err("not run: the lab is kept as the failed test has left it".into());
+            }
             let mut held = cluster.lock().unwrap_or_else(PoisonError::into_inner);
             let ready =
                 Cluster::ready(held.take()).map_err(|error| format!("no cluster to test: {error:#}"))?;
@@ -59,19 +70,23 @@ fn main() -> ExitCode {
             let result = run(&ready);
             eprintln!("  took {:.1} s", start.elapsed().as_secs_f64());
             // What the nodes logged is part of a failure, after which the next test makes a new lab.
-            result.map_err(|error| format!("{error:#}\n{}", ready.logs()))?;
+            result.map_err(|error| {
+                failed.store(true, Ordering::Relaxed);
+                format!("{error:#}\n{}", ready.logs())
+            })?;
             *held = Some(ready);
             Ok(())
         })
     };
-    let under_load =
-        UNDER_LOAD.iter().map(|(name, run)| trial(name, Box::new(|cluster| under_load(cluster, *run))));
+    let loaded =
+        |&(name, run): &(&str, LoadScenario)| trial(name, Box::new(move |cluster| under_load(cluster, run)));
     let alone = ALONE.iter().map(|(name, run)| trial(name, Box::new(run)));
-    let trials = under_load.chain(alone).collect();
+    let long = LONG.iter().map(|long| loaded(long).with_ignored_flag(true));
+    let trials = UNDER_LOAD.iter().map(loaded).chain(alone).chain(long).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     let held = cluster.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(cluster) = held
-        && std::env::var_os("MAINSTAY_E2E_KEEP").is_none()
+        && !keep
         && let Err(error) = cluster.lab.down()
     {
         eprintln!("the lab could not be removed: {error:#}");

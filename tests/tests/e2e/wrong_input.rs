@@ -47,6 +47,8 @@ pub fn command_line(cluster: &Cluster) -> Result<()> {
         (&["service", "move", "db", "--to", "n9"], REFUSED, "n9"),
         (&["service", "move", "db"], USAGE, "--to"),
         (&["service", "apply", "/nonexistent.toml"], REFUSED, "nonexistent"),
+        (&["inspect"], USAGE, "directory"),
+        (&["inspect", "/nonexistent"], REFUSED, "meta"),
         (&["events", "--after", "soon"], USAGE, "soon"),
         (&["status", "--verbosity"], USAGE, "verbosity"),
     ];
