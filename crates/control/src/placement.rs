@@ -52,13 +52,15 @@ impl State {
         let service = self.service_of(resource.id).map(|(_, service)| service);
         let candidates = self.candidates(resource);
         let failed = |node: NodeId| service.is_some_and(|service| service.failed_on(node));
-        // It can go only when it is not primary any more.
+        // It can go only when it is not primary any more. If the service fails at the new place, any other will do.
         if let Some(to) = resource.record.primary.and_then(|primary| resource.moving.get(&primary))
             && candidates.contains(to)
-            && !failed(*to)
         {
-            reach!("control: the primary's replica moves");
-            return Some(*to);
+            let stays = |node: &NodeId| !failed(*node) && !resource.moving.contains_key(node);
+            if let Some(next) = [*to].into_iter().chain(candidates.iter().copied()).find(stays) {
+                reach!("control: the primary's replica moves");
+                return Some(next);
+            }
         }
         if let Some(desired) = service.and_then(|service| service.desired_node)
             && candidates.contains(&desired)

@@ -3,8 +3,8 @@
 mod common;
 
 use common::*;
-use mainstay_control::reconcile::plan;
-use mainstay_control::state::{Command, Outcome, State};
+use mainstay_control::reconcile::{ServiceObserved, plan};
+use mainstay_control::state::{Command, Outcome, ServicePhase, State};
 use mainstay_types::{Incarnation, NodeId};
 
 const NEW: NodeId = W;
@@ -120,6 +120,27 @@ fn the_primary_hands_over_before_its_replica_goes() {
     assert!(nodes.grows(NEW).is_ok());
     nodes.settle();
     assert_eq!((nodes.runs_on(), primary(&nodes.state)), (vec![NEW], Some(NEW)));
+    assert_eq!((holders(&nodes), members(&nodes.state)), (vec![B, NEW], vec![B, NEW]));
+}
+
+/// Simulator seed 100351: the move waited for ever, because the primary went nowhere else.
+#[test]
+fn the_primary_goes_elsewhere_when_its_service_fails_at_the_new_place() {
+    let mut nodes = running();
+    assert!(relocate(&mut nodes.state, A, NEW).is_ok());
+    nodes.settle();
+    let ServiceObserved { epoch, round, .. } = nodes.observed[&A].services["db"];
+    let (name, detail, phase) = ("db".to_owned(), "exit 1".to_owned(), ServicePhase::Failed);
+    apply(
+        &mut nodes.state,
+        Command::ServiceStatus { name, node: NEW, phase, epoch, round, detail, failures: 4 },
+    );
+    assert!(nodes.state.services["db"].failed_on(NEW));
+    nodes.settle();
+    assert_eq!(nodes.runs_on(), [A], "nothing moves before the new replica is in sync");
+    assert!(nodes.grows(NEW).is_ok());
+    nodes.settle();
+    assert_eq!((nodes.runs_on(), primary(&nodes.state)), (vec![B], Some(B)));
     assert_eq!((holders(&nodes), members(&nodes.state)), (vec![B, NEW], vec![B, NEW]));
 }
 
