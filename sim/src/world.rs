@@ -31,7 +31,7 @@ use mainstay_control::State;
 use mainstay_types::{Incarnation, Index, NodeId, ResourceId, Time};
 use operator::Wanted;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use traps::Trap;
 
 /// What will happen.
@@ -187,14 +187,15 @@ pub(crate) struct Process<T> {
     /// 0: it runs.
     pub(crate) paused_until_us: u64,
     pub(crate) paused_since_us: u64,
-    pub(crate) backlog: Vec<T>,
+    /// Not empty for a moment after it goes on, either.
+    pub(crate) backlog: VecDeque<T>,
     /// When the next tick is due, as far as it is scheduled.
     pub(crate) armed_us: u64,
 }
 
 impl<T> Process<T> {
     fn new() -> Self {
-        Self { boot: 1, paused_until_us: 0, paused_since_us: 0, backlog: Vec::new(), armed_us: u64::MAX }
+        Self { boot: 1, paused_until_us: 0, paused_since_us: 0, backlog: VecDeque::new(), armed_us: u64::MAX }
     }
 
     pub(crate) fn ended(&mut self) {

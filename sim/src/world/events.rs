@@ -66,7 +66,7 @@ impl World {
         }
         let Some(engine) = &mut machine.engine else { return };
         if machine.engine_process.paused_until_us > 0 {
-            machine.engine_process.backlog.push(input);
+            machine.engine_process.backlog.push_back(input);
             return;
         }
         let now = machine.clock.node_time(now_us);
@@ -100,7 +100,7 @@ impl World {
         }
         let Some(agent) = &mut machine.agent else { return };
         if machine.agent_process.paused_until_us > 0 {
-            machine.agent_process.backlog.push(input);
+            machine.agent_process.backlog.push_back(input);
             return;
         }
         agent.handle(machine.clock.node_time(now_us), input);
@@ -307,7 +307,7 @@ impl World {
             return;
         }
         process.paused_until_us = 0;
-        let (boot, backlog) = (process.boot, std::mem::take(&mut process.backlog));
+        let boot = process.boot;
         self.note(Some(node), Part::Engine, &[2], || "engine goes on".into());
         self.watch_frozen(node);
         // The guard is a thread of its own: it wakes as soon as anybody, but not before everybody.
@@ -315,7 +315,7 @@ impl World {
         if early {
             self.to_engine(node, boot, EngineIn::Tick);
         }
-        for input in backlog {
+        while let Some(input) = self.machine(node).engine_process.backlog.pop_front() {
             self.to_engine(node, boot, input);
         }
         if !early {
@@ -330,10 +330,10 @@ impl World {
             return;
         }
         process.paused_until_us = 0;
-        let (boot, backlog) = (process.boot, std::mem::take(&mut process.backlog));
+        let boot = process.boot;
         self.note(Some(node), Part::Agent, &[2], || "agent goes on".into());
         self.watch_frozen(node);
-        for input in backlog {
+        while let Some(input) = self.machine(node).agent_process.backlog.pop_front() {
             self.to_agent(node, boot, input);
         }
         self.arm_agent(node);

@@ -75,7 +75,8 @@ impl World {
         let mut version = |volume: VolumeId, extent: u32| store.version(volume, extent);
         oracle.check_versions(resource, node, incarnation, commit, &mut version);
         // R14: at rest every copy of the superblock is as new as the others, but for those that rot.
-        let paused = machine.engine_process.paused_until_us > 0;
+        let process = &machine.engine_process;
+        let paused = process.paused_until_us > 0 || !process.backlog.is_empty();
         let copies: Vec<_> = (0..SUPERBLOCK_COPIES as u64)
             .filter(|copy| disk.in_flight() == 0 && !paused && !disk.is_damaged(Area::Meta, *copy))
             .map(|copy| disk.peek(Area::Meta, copy).and_then(|bytes| Superblock::decode(bytes).ok()))
