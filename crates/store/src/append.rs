@@ -104,11 +104,10 @@ impl Store {
         limits.min().unwrap_or(Index(u64::MAX))
     }
 
-    /// Whether nothing is being written to the journal and nothing that may be written now can be.
+    /// Whether nothing is being written to the journal and nothing in the queue may be written now.
     pub(crate) fn journal_at_rest(&self) -> bool {
         let limit = self.write_limit();
-        let may_go = self.queue.front().is_some_and(|batch| batch.last() <= limit);
-        self.journal_write.is_none() && (!may_go || self.journal_blocked())
+        self.journal_write.is_none() && self.queue.front().is_none_or(|batch| batch.last() > limit)
     }
 
     /// Takes back what is queued and not yet submitted.

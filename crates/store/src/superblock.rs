@@ -230,20 +230,15 @@ impl Store {
 
     /// A promise is told once the journal rests, so that [`Store::log_state`] then tells all there is.
     pub(crate) fn tell_promises(&mut self) {
-        if !self.promises_made.is_empty() && !self.journal_at_rest() {
+        if self.promises_made.is_empty() {
+            return;
+        }
+        if !self.journal_at_rest() {
             reach!("store: a promise waits for the journal to rest");
+            return;
         }
-        if !self.promises_made.is_empty() && self.journal_at_rest() {
-            if self.journal_blocked() && !self.restarting() {
-                reach!("store: a promise drops what waits for room");
-                // The journal is full. What waits for room was never acknowledged and its epoch is over.
-                self.drop_queue();
-                cut_epochs(&mut self.epochs, self.durable);
-                self.end_at_last_placed();
-            }
-            let made = self.promises_made.drain(..);
-            self.outputs.extend(made.map(|epoch| Output::Promised { epoch }));
-        }
+        let made = self.promises_made.drain(..);
+        self.outputs.extend(made.map(|epoch| Output::Promised { epoch }));
     }
 
     /// Gives the superblock the log position that a pass has reached.
