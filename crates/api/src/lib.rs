@@ -3,5 +3,6 @@
 
 pub mod client;
 pub mod engine;
+pub mod inspect;
 
 pub mod rest;

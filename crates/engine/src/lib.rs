@@ -11,6 +11,7 @@ pub mod devices;
 pub mod disk;
 pub mod frontend;
 pub mod guard;
+pub mod inspect;
 pub mod ipc;
 pub mod lifecycle;
 pub mod loop_device;

@@ -5,9 +5,10 @@ use bytes::Bytes;
 use mainstay_codec::{Batch, EntryKind, LocalHeader, NewEntry};
 use mainstay_engine::buffer::BufferPool;
 use mainstay_engine::disk::{Disk, DiskDone, DiskError, DiskTag, Layout, NewReplica, ReplicaFiles};
+use mainstay_engine::inspect::{InspectError, inspect};
 use mainstay_engine::ring::{Owner, Ring};
-use mainstay_store::{Area, Media, OpId, Output};
-use mainstay_types::{Chain, Epoch, Index, Range, ResourceId, VolumeId};
+use mainstay_store::{Area, Media, OpId, Output, Store, StoreConfig};
+use mainstay_types::{Chain, Epoch, Incarnation, Index, Range, ResourceId, VolumeId};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -281,6 +282,45 @@ fn a_replica_appears_whole_or_not_at_all() {
     ReplicaFiles::remove(&dir.replica()).expect("removable");
     assert_eq!(dir.names(), Vec::<String>::new());
     ReplicaFiles::remove(&dir.replica()).expect("removing twice is no fault");
+}
+
+/// A store of one volume of 8 MiB, as `format` leaves it.
+#[test]
+fn a_replica_that_nobody_has_open_can_be_looked_at() {
+    let dir = Dir::new("inspect");
+    assert!(matches!(inspect(&dir.replica()), Err(InspectError::Open { .. })));
+    let config = StoreConfig {
+        resource: ResourceId(7),
+        incarnation: Incarnation(0xabc),
+        volumes: vec![8 << 20],
+        journal_bytes: 16 << 20,
+    };
+    let layout = Layout::new(&config, Store::meta_bytes(&config));
+    let new = NewReplica::create(&dir.replica(), &layout, &pool()).expect("space for a replica");
+    Store::format(&mut new.media(&pool()), &config).expect("writable");
+    let files = new.publish().expect("a name");
+    assert!(matches!(inspect(&dir.replica()), Err(InspectError::InUse { .. })));
+    drop(files);
+
+    let view = inspect(&dir.replica()).expect("a replica");
+    assert_eq!(
+        (view.resource, view.incarnation.as_str(), view.volumes),
+        (7, "0000000000000abc", vec![8 << 20])
+    );
+    assert_eq!((view.end.index, view.batches.len(), view.extents.map(|all| all.len())), (0, 0, Some(0)));
+    assert_eq!(view.faults, Vec::<String>::new());
+    // It has left no lock and changed nothing: the engine still opens it.
+    drop(ReplicaFiles::open(&dir.replica()).expect("free"));
+
+    // A copy without the volumes, with a damaged copy of the superblock.
+    let mut meta = std::fs::read(dir.replica().join("meta")).expect("readable");
+    meta[8] ^= 1;
+    std::fs::write(dir.0.join("meta"), meta).expect("writable");
+    std::fs::copy(dir.replica().join("journal"), dir.0.join("journal")).expect("copied");
+    let view = inspect(&dir.0).expect("three copies are whole");
+    assert_eq!(view.faults, ["1 of 4 copies of the superblock are damaged"]);
+    std::fs::write(dir.0.join("meta"), b"no superblock").expect("writable");
+    assert!(matches!(inspect(&dir.0), Err(InspectError::Unreadable { .. })));
 }
 
 #[test]

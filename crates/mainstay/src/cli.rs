@@ -12,7 +12,7 @@ const EXIT_CODES: &str = "Exit codes:
   1    refused or failed; the message names a code, the cause and what to do
   2    wrong command line
   3    no agent answered, or not in time
-  4    `status`: something needs attention
+  4    `status`, `inspect`: something needs attention
   5    `resource scrub`: replicas differ
   125  `lab exec`: the command could not be started (otherwise its own code)";
 
@@ -71,6 +71,8 @@ pub enum Command {
     Events(EventsArgs),
     /// Say what is wrong and what to do next. Exits with 4 if anything needs attention.
     Status,
+    /// Show what journal and metadata of a replica hold; for a directory that no engine uses, such as a copy of one.
+    Inspect(InspectArgs),
     /// Measure devices, files and databases under fio and sysbench.
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -170,6 +172,18 @@ pub enum ClusterCommand {
     },
     /// Show the cluster and its nodes.
     Status,
+}
+
+#[derive(Args, Debug)]
+pub struct InspectArgs {
+    /// Directory of the replica; of its files meta and journal are enough.
+    pub directory: PathBuf,
+    /// List the entries of the journal after the checkpoint.
+    #[arg(long)]
+    pub entries: bool,
+    /// List the extents that were ever written.
+    #[arg(long)]
+    pub extents: bool,
 }
 
 #[derive(Subcommand, Debug)]

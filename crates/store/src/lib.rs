@@ -32,6 +32,7 @@ mod api;
 mod append;
 mod copy;
 mod destage;
+mod inspect;
 mod journal;
 mod overlay;
 mod read;
@@ -45,6 +46,7 @@ pub use api::{
     PAYLOADS_READ_BYTES_MAX, Payload, RecoverError, Segment, Source, StoreConfig, Tuning,
 };
 
+pub use inspect::{FoundBatch, FoundEntry, Inspection, inspect};
 pub use superblock::SUPERBLOCK_COPIES;
 
 use append::JournalInFlight;

@@ -166,12 +166,16 @@ fn write_superblock(
     Ok(())
 }
 
+/// Each copy of the superblock that is whole.
+pub(crate) fn superblock_copies(media: &mut dyn Media) -> Result<Vec<Option<Superblock>>, MediaError> {
+    let bytes = media.read(Area::Meta, 0, SUPERBLOCK_COPIES * SUPERBLOCK_BYTES)?;
+    Ok(bytes.chunks_exact(SUPERBLOCK_BYTES).map(|copy| Superblock::decode(copy).ok()).collect())
+}
+
 /// The newest superblock, and in which order its pairs of copies are to be written: the one that was torn or is older
 /// goes first, so that the other one is whole until it is.
 fn read_superblock(media: &mut dyn Media) -> Result<(Superblock, [u64; 2]), RecoverError> {
-    let bytes = media.read(Area::Meta, 0, SUPERBLOCK_COPIES * SUPERBLOCK_BYTES)?;
-    let copies: Vec<Option<Superblock>> =
-        bytes.chunks_exact(SUPERBLOCK_BYTES).map(|copy| Superblock::decode(copy).ok()).collect();
+    let copies = superblock_copies(media)?;
     let worth = |pair: &[Option<Superblock>]| {
         let whole = pair.iter().all(|copy| copy.is_some() && *copy == pair[0]);
         (whole, pair.iter().flatten().map(|copy| copy.sequence).max())
@@ -185,7 +189,10 @@ fn read_superblock(media: &mut dyn Media) -> Result<(Superblock, [u64; 2]), Reco
     Ok((newest.ok_or(RecoverError::NoSuperblock)?, order))
 }
 
-fn read_versions(media: &mut dyn Media, superblock: &Superblock) -> Result<Versions, RecoverError> {
+pub(crate) fn read_versions(
+    media: &mut dyn Media,
+    superblock: &Superblock,
+) -> Result<Versions, RecoverError> {
     let slot = superblock.versions_slot;
     let mut versions = Versions::new(&superblock.volumes);
     let page_count = versions.page_count();
@@ -205,19 +212,37 @@ fn read_versions(media: &mut dyn Media, superblock: &Superblock) -> Result<Versi
 }
 
 /// What the scan of the journal found.
-struct Log {
+pub(crate) struct Log {
     journal: Journal,
     /// Every batch after the checkpoint, without payloads.
     pending: VecDeque<Arc<Batch>>,
-    end: Position,
+    pub end: Position,
     chain: Chain,
-    epochs: Vec<(Epoch, Index)>,
-    commit: Index,
+    pub epochs: Vec<(Epoch, Index)>,
+    pub commit: Index,
+    /// Where it ends.
+    pub offset: u64,
 }
 
 fn scan(media: &mut dyn Media, superblock: &Superblock) -> Result<Log, RecoverError> {
+    let mut window = Window::new(media, superblock.journal_bytes);
+    let mut log = follow(&mut window, superblock, &mut |_, _, _| {})?;
+    let known_durable = known_durable(&mut window, superblock, log.end.index)?;
+    if known_durable > log.end.index && !planted(Bug::CorruptionTruncated) {
+        reach!("store: a journal record is found damaged");
+        return Err(RecoverError::Corrupt { index: log.end.index.next(), offset: log.offset, known_durable });
+    }
+    log.commit = log.commit.min(log.end.index);
+    Ok(log)
+}
+
+/// Follows the chain of batches from the checkpoint to where it ends. `found` is told each batch with its offset.
+pub(crate) fn follow(
+    window: &mut Window<'_>,
+    superblock: &Superblock,
+    found: &mut dyn FnMut(u64, LocalHeader, &Batch),
+) -> Result<Log, MediaError> {
     let checkpoint = superblock.checkpoint;
-    let mut window = Window { media, size: superblock.journal_bytes, start: 0, bytes: Bytes::new() };
     let mut log = Log {
         journal: Journal::new(superblock.journal_bytes, checkpoint.offset, checkpoint.at.index),
         pending: VecDeque::new(),
@@ -225,25 +250,26 @@ fn scan(media: &mut dyn Media, superblock: &Superblock) -> Result<Log, RecoverEr
         chain: checkpoint.chain,
         epochs: superblock.epochs.clone(),
         commit: superblock.commit,
+        offset: checkpoint.offset,
     };
-    let mut offset = checkpoint.offset;
     loop {
-        let mut found = None;
-        for at in [offset, 0] {
-            if let Some(batch) = read_batch(&mut window, superblock, &log, at)? {
-                found = Some((at, batch));
+        let mut next = None;
+        for at in [log.offset, 0] {
+            if let Some((local, batch)) = read_batch(window, superblock, &log, at)? {
+                next = Some((at, local, batch));
                 break;
             }
         }
-        let Some((at, batch)) = found else { break };
-        if at != offset {
+        let Some((at, local, batch)) = next else { return Ok(log) };
+        found(at, local, &batch);
+        if at != log.offset {
             reach!("store: recovery follows the log around the ring");
         }
         log.end = batch.end();
         log.chain = batch.chain;
         log.commit = log.commit.max(batch.commit);
         note_epoch(&mut log.epochs, batch.epoch, batch.last());
-        offset = at + batch.journal_len();
+        log.offset = at + batch.journal_len();
         log.journal.push(Placed {
             first: batch.first,
             last: batch.last(),
@@ -255,13 +281,6 @@ fn scan(media: &mut dyn Media, superblock: &Superblock) -> Result<Log, RecoverEr
         });
         log.pending.push_back(without_payload(&batch));
     }
-    let known_durable = known_durable(&mut window, superblock, log.end.index)?;
-    if known_durable > log.end.index && !planted(Bug::CorruptionTruncated) {
-        reach!("store: a journal record is found damaged");
-        return Err(RecoverError::Corrupt { index: log.end.index.next(), offset, known_durable });
-    }
-    log.commit = log.commit.min(log.end.index);
-    Ok(log)
 }
 
 /// The batch at `at` if it is whole and continues the log.
@@ -270,7 +289,7 @@ fn read_batch(
     superblock: &Superblock,
     log: &Log,
     at: u64,
-) -> Result<Option<Batch>, MediaError> {
+) -> Result<Option<(LocalHeader, Batch)>, MediaError> {
     let Some(block) = window.get(at, HEADER_BLOCK_BYTES as u64)? else { return Ok(None) };
     let Ok(head) = BatchHead::decode(&block) else { return Ok(None) };
     let continues = head.resource == superblock.resource
@@ -291,12 +310,16 @@ fn read_batch(
     if batch.is_none() {
         reach!("store: a record with a good header is torn");
     }
-    Ok(batch)
+    Ok(batch.map(|batch| (local, batch)))
 }
 
 /// The highest index that anything on the media says was durable in this journal, `end` or less if
 /// nothing does.
-fn known_durable(window: &mut Window<'_>, superblock: &Superblock, end: Index) -> Result<Index, MediaError> {
+pub(crate) fn known_durable(
+    window: &mut Window<'_>,
+    superblock: &Superblock,
+    end: Index,
+) -> Result<Index, MediaError> {
     let mut known = superblock.commit.max(superblock.checkpoint.at.index);
     for at in (0..superblock.journal_bytes).step_by(HEADER_BLOCK_BYTES) {
         let Some(block) = window.get(at, HEADER_BLOCK_BYTES as u64)? else { break };
@@ -318,14 +341,19 @@ fn known_durable(window: &mut Window<'_>, superblock: &Superblock, end: Index) -
 }
 
 /// Reads the journal ahead in large pieces.
-struct Window<'a> {
+pub(crate) struct Window<'a> {
     media: &'a mut dyn Media,
     size: u64,
     start: u64,
     bytes: Bytes,
 }
 
-impl Window<'_> {
+impl<'a> Window<'a> {
+    /// Of a journal of `size` bytes.
+    pub fn new(media: &'a mut dyn Media, size: u64) -> Self {
+        Self { media, size, start: 0, bytes: Bytes::new() }
+    }
+
     /// `None` if the range reaches beyond the ring.
     fn get(&mut self, offset: u64, len: u64) -> Result<Option<Bytes>, MediaError> {
         if offset.checked_add(len).is_none_or(|end| end > self.size) {

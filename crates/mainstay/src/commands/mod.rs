@@ -4,6 +4,7 @@
 pub mod bench;
 pub mod cluster;
 pub mod events;
+pub mod inspect;
 pub mod resource;
 pub mod service;
 pub mod status;

@@ -1,0 +1,176 @@
+//! A look at the files of a replica that no engine has open. Nothing is written, not even a lock is left.
+
+use bytes::Bytes;
+use mainstay_api::inspect::{BatchView, EntryView, ExtentView, LogPosition, ReplicaFilesView, VoidView};
+use mainstay_codec::{DataState, EntryKind};
+use mainstay_store::{Area, FoundBatch, FoundEntry, Inspection, Media, MediaError, RecoverError};
+use mainstay_types::{Index, Position};
+use std::fs::{File, TryLockError};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Why nothing can be said of a replica's files.
+#[derive(Debug, Error)]
+pub enum InspectError {
+    #[error("cannot open {}", path.display())]
+    Open {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{} is in use by an engine", path.display())]
+    InUse { path: PathBuf },
+    #[error("{}: {source}", path.display())]
+    Unreadable {
+        path: PathBuf,
+        #[source]
+        source: RecoverError,
+    },
+}
+
+/// Meta and journal, for reading. Buffered, so that they may lie on any file system.
+struct Files {
+    meta: File,
+    journal: File,
+}
+
+impl Media for Files {
+    fn read(&mut self, area: Area, offset: u64, len: usize) -> Result<Bytes, MediaError> {
+        let (file, name) = match area {
+            Area::Meta => (&self.meta, "meta"),
+            Area::Journal => (&self.journal, "journal"),
+            Area::Volume(_) => return Err(MediaError { detail: "volumes are not looked at".into() }),
+        };
+        let mut bytes = vec![0; len];
+        file.read_exact_at(&mut bytes, offset)
+            .map_err(|error| MediaError { detail: format!("reading {name} at {offset}: {error}") })?;
+        Ok(bytes.into())
+    }
+
+    fn write_durable(&mut self, _: Area, _: u64, _: &[u8]) -> Result<(), MediaError> {
+        Err(MediaError { detail: "opened for reading only".into() })
+    }
+
+    fn flush(&mut self, _: Area) -> Result<(), MediaError> {
+        Ok(())
+    }
+}
+
+/// What journal and metadata of the replica in `path` hold.
+///
+/// # Errors
+/// When it is in use, cannot be read, or is no replica.
+pub fn inspect(path: &Path) -> Result<ReplicaFilesView, InspectError> {
+    let open = |name: &str| {
+        let path = path.join(name);
+        File::open(&path).map_err(|source| InspectError::Open { path, source })
+    };
+    let mut files = Files { meta: open("meta")?, journal: open("journal")? };
+    match files.meta.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => return Err(InspectError::InUse { path: path.to_owned() }),
+        // A file system without locks has no engine on it either.
+        Ok(()) | Err(TryLockError::Error(_)) => {}
+    }
+    let found = mainstay_store::inspect(&mut files)
+        .map_err(|source| InspectError::Unreadable { path: path.to_owned(), source })?;
+    Ok(view(path, &found))
+}
+
+fn view(path: &Path, found: &Inspection) -> ReplicaFilesView {
+    let superblock = &found.superblock;
+    let mut faults = Vec::new();
+    let damaged = found.copies.iter().filter(|copy| copy.is_none()).count();
+    if damaged > 0 {
+        faults.push(format!("{damaged} of {} copies of the superblock are damaged", found.copies.len()));
+    }
+    if found.known_durable > found.end.index {
+        faults.push(format!(
+            "the journal is damaged at {}: entries up to {} were durable, and entry {} is not there",
+            found.end_offset,
+            found.known_durable,
+            found.end.index.next()
+        ));
+    }
+    if let Err(why) = &found.versions {
+        faults.push(why.clone());
+    }
+    let data = match superblock.data {
+        DataState::Consistent => "consistent".to_owned(),
+        DataState::Inconsistent { base } => format!("inconsistent (every extent at least as of {base})"),
+    };
+    ReplicaFilesView {
+        path: path.display().to_string(),
+        resource: superblock.resource.0,
+        incarnation: format!("{:016x}", superblock.incarnation.0),
+        volumes: superblock.volumes.clone(),
+        journal_bytes: superblock.journal_bytes,
+        superblock_copies: found.copies.clone(),
+        generation: superblock.generation,
+        promised_epoch: superblock.promised.0,
+        data,
+        checkpoint: position(superblock.checkpoint.at),
+        checkpoint_offset: superblock.checkpoint.offset,
+        end: position(found.end),
+        end_offset: found.end_offset,
+        commit: found.commit.0,
+        known_durable: found.known_durable.0,
+        epochs: found
+            .epochs
+            .iter()
+            .map(|(epoch, index)| LogPosition { epoch: epoch.0, index: index.0 })
+            .collect(),
+        voids: superblock
+            .voids
+            .iter()
+            .map(|void| VoidView { generation: void.generation, end: void.end.0 })
+            .collect(),
+        batches: found.batches.iter().map(batch).collect(),
+        extents: found.versions.as_ref().ok().map(|versions| {
+            let extent = |&(volume, extent, version): &(mainstay_types::VolumeId, u32, Index)| ExtentView {
+                volume: volume.0,
+                extent,
+                version: version.0,
+            };
+            versions.iter().map(extent).collect()
+        }),
+        faults,
+    }
+}
+
+fn position(at: Position) -> LogPosition {
+    LogPosition { epoch: at.epoch.0, index: at.index.0 }
+}
+
+fn batch(found: &FoundBatch) -> BatchView {
+    let entries = (found.first.0..).zip(&found.entries).map(|(index, found)| entry(index, found));
+    BatchView {
+        epoch: found.epoch.0,
+        first: found.first.0,
+        offset: found.offset,
+        len: found.len,
+        generation: found.generation,
+        durable_before: found.durable_before.0,
+        commit: found.commit.0,
+        chain: format!("{:016x}", found.chain.0),
+        entries: entries.collect(),
+    }
+}
+
+fn entry(index: u64, found: &FoundEntry) -> EntryView {
+    let kind = match found.kind {
+        EntryKind::Write => "write",
+        EntryKind::Discard => "discard",
+        EntryKind::WriteZeroes => "write-zeroes",
+        EntryKind::EpochStart => "epoch-start",
+    };
+    EntryView {
+        index,
+        kind: kind.into(),
+        volume: found.range.volume.0,
+        offset: found.range.offset,
+        len: found.range.len,
+        payload: (found.kind == EntryKind::Write).then(|| (found.offset, format!("{:08x}", found.crc))),
+    }
+}
