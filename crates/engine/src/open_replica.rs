@@ -6,6 +6,8 @@
 mod platform;
 mod presence;
 mod report;
+#[cfg(debug_assertions)]
+mod watch;
 
 pub use presence::Closing;
 
@@ -87,6 +89,8 @@ struct Around {
     digest_answer: Option<Answer>,
     dirty: bool,
     reported_at: Time,
+    #[cfg(debug_assertions)]
+    watch: watch::Watch,
 }
 
 impl OpenReplica {
@@ -116,6 +120,8 @@ impl OpenReplica {
             digest_answer: None,
             dirty: true,
             reported_at: Time(0),
+            #[cfg(debug_assertions)]
+            watch: watch::Watch::default(),
         };
         Self { host: Host::new(replica_config, store), around }
     }

@@ -6,6 +6,8 @@ use crate::transport::Channel;
 use bytes::Bytes;
 use mainstay_api::engine::{DigestReport, EngineEvent, ProposalEvent, ProposedChange, Reply, VolumeDigest};
 use mainstay_codec::Envelope;
+#[cfg(debug_assertions)]
+use mainstay_host::Seen;
 use mainstay_host::{AnswerError, Digest, DigestError, Happened, Platform};
 use mainstay_replica::{Proposal, RequestError, RequestId, Role};
 use mainstay_store::{Area, Output};
@@ -53,6 +55,8 @@ impl Platform for World<'_, '_> {
     }
 
     fn complete(&mut self, id: RequestId, answer: mainstay_host::Answer) {
+        #[cfg(debug_assertions)]
+        self.around.watch.answered(id, answer.as_deref().ok());
         let Some(Pending { frontend, tag }) = self.around.pending.remove(&id) else { return };
         let result = answer.map_err(|error| match error {
             AnswerError::Request(RequestError::Range) => libc::EINVAL,
@@ -86,6 +90,11 @@ impl Platform for World<'_, '_> {
             }
             Happened::Digested(result) => self.around.digested(result),
         }
+    }
+
+    #[cfg(debug_assertions)]
+    fn observe(&mut self, seen: Seen<'_>) {
+        self.around.watch.observe(seen);
     }
 }
 
