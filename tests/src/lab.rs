@@ -188,15 +188,28 @@ impl Lab {
             .with_timeout(Duration::from_secs(10)))
     }
 
+    fn node(&self, node: &str) -> Result<serde_json::Value> {
+        let state = self.state()?;
+        let nodes = state["nodes"].as_array().context("the lab has a list of nodes")?;
+        let found = nodes.iter().find(|entry| entry["name"] == node);
+        found.cloned().with_context(|| format!("the lab has no node {node}"))
+    }
+
+    /// A node's address.
+    ///
+    /// # Errors
+    /// When the lab has no such node.
+    pub fn address(&self, node: &str) -> Result<String> {
+        let found = self.node(node)?;
+        Ok(found["address"].as_str().context("a node has an address")?.to_owned())
+    }
+
     /// Process id, as seen from outside, of a node's first process.
     ///
     /// # Errors
     /// When the node has no power.
     pub fn init(&self, node: &str) -> Result<u64> {
-        let state = self.state()?;
-        let nodes = state["nodes"].as_array().context("the lab has a list of nodes")?;
-        let found = nodes.iter().find(|entry| entry["name"] == node);
-        let found = found.with_context(|| format!("the lab has no node {node}"))?;
+        let found = self.node(node)?;
         found["init"].as_u64().with_context(|| format!("{node} has no power"))
     }
 

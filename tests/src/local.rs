@@ -140,6 +140,15 @@ impl<'a> Server<'a> {
         self.lab.exec(&self.node, &[&words[..], &["--execute", statements]].concat())
     }
 
+    /// Whether it has ended by itself.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        let Some(process) = &mut self.process else { return Ok(true) };
+        Ok(process.try_wait().context("ask for the server's end")?.is_some())
+    }
+
     /// Ends it with a signal (`TERM`, `KILL`) and waits until it has ended.
     ///
     /// # Errors
