@@ -19,6 +19,8 @@ pub const RESOURCE: ResourceId = ResourceId(1);
 pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const JOURNAL_BYTES: u64 = 16 << 20;
 
+pub mod counting;
+
 /// An engine, and the socket of its agent.
 pub struct Engine {
     pub node: NodeId,
@@ -39,10 +41,23 @@ impl Engine {
     }
 
     pub fn start_with(node: u32, base: &Path, configure: impl FnOnce(&mut EngineOptions)) -> Self {
+        Self::start_on(node, base, configure, || {})
+    }
+
+    /// Calls `begin` on the shard's thread before the engine runs on it.
+    pub fn start_on(
+        node: u32,
+        base: &Path,
+        configure: impl FnOnce(&mut EngineOptions),
+        begin: impl FnOnce() + Send + 'static,
+    ) -> Self {
         let run_dir = base.join(format!("n{node}")).join("run");
         let mut options = EngineOptions::new(run_dir.clone(), addr(node).parse().expect("an address"));
         configure(&mut options);
-        std::thread::spawn(move || panic!("engine {node} ended: {:?}", mainstay_engine::run(options)));
+        std::thread::spawn(move || {
+            begin();
+            panic!("engine {node} ended: {:?}", mainstay_engine::run(options));
+        });
         let socket = run_dir.join("engine.sock");
         let stream = wait("the engine's socket", || UnixStream::connect(&socket).ok());
         stream.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
@@ -112,12 +127,16 @@ impl Engine {
 
     /// Makes a replica of the resource here, without telling its record.
     pub fn create(&mut self, resource: ResourceId, name: &str, volumes: Vec<u64>) {
+        self.create_with(resource, name, volumes, JOURNAL_BYTES);
+    }
+
+    pub fn create_with(&mut self, resource: ResourceId, name: &str, volumes: Vec<u64>, journal_bytes: u64) {
         let dir = self.dir.display().to_string();
         self.ask(Request::Create {
             resource,
             name: name.into(),
             volumes,
-            journal_bytes: JOURNAL_BYTES,
+            journal_bytes,
             incarnation: member(self.node.0).incarnation,
             dir: dir.clone(),
         });

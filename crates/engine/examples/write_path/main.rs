@@ -1,0 +1,192 @@
+//! What a 4 KiB write costs on the shards of a primary and of its secondaries: three whole engines in this process,
+//! one volume, random writes through its device. Prints a table for each depth. Run with `--release`, as root;
+//! arguments: writes to measure, then depths; 20000 1 32 if there are none.
+//!
+//! Counts hardly depend on what else the machine does; times do. docs/internals/write-path.md explains the rows.
+
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+mod perf;
+
+use bytes::Bytes;
+use mainstay_api::engine::Request;
+use mainstay_engine::buffer::BufferPool;
+use mainstay_engine::ring::{Fd, Op, Owner, Ring};
+use perf::Counter;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+use support::counting::{self, Counting};
+use support::{Engine, RESOURCE, fresh_dir, record};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const VOLUME_BYTES: u64 = 64 << 20;
+const JOURNAL_BYTES: u64 = 64 << 20;
+const BLOCK: usize = 4096;
+const WARM_UP: u64 = 4000;
+
+/// Rows of the table: what is counted by tracepoints. `-` where the kernel does not let us.
+const TRACEPOINTS: [(&str, &str); 5] = [
+    ("system calls", "raw_syscalls/sys_enter"),
+    ("operations given to the ring", "io_uring/io_uring_submit_req"),
+    ("of these, left to a worker thread", "io_uring/io_uring_queue_async_work"),
+    ("of these, waiting for readiness", "io_uring/io_uring_poll_arm"),
+    ("wake-ups of other threads", "sched/sched_waking"),
+];
+
+/// A thread that is watched.
+struct Shard {
+    tid: i32,
+    place: usize,
+    counters: Vec<Option<Counter>>,
+}
+
+/// Everything counted of a shard so far, in the order of [`ROWS`].
+type Sample = Vec<Option<f64>>;
+
+const ROWS: [&str; 4] = ["sleeps (voluntary context switches)", "preemptions", "allocations", "CPU, µs"];
+
+impl Shard {
+    fn new(tid: i32, place: usize) -> Self {
+        let counters = TRACEPOINTS.iter().map(|(_, point)| Counter::new(tid, point).ok()).collect();
+        Self { tid, place, counters }
+    }
+
+    fn sample(&self) -> Sample {
+        let task = |file: &str| {
+            std::fs::read_to_string(format!("/proc/self/task/{}/{file}", self.tid)).expect("the shard lives")
+        };
+        let status = task("status");
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|value| value.trim().parse::<f64>().ok())
+        };
+        let cpu_ns = task("schedstat").split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok());
+        let mut sample: Sample =
+            self.counters.iter().map(|counter| counter.as_ref().map(|c| c.read() as f64)).collect();
+        sample.push(field("voluntary_ctxt_switches:"));
+        sample.push(field("nonvoluntary_ctxt_switches:"));
+        sample.push(Some(counting::count(self.place) as f64));
+        sample.push(cpu_ns.map(|ns| ns / 1000.0));
+        sample
+    }
+}
+
+/// Writes `count` blocks at random places, `depth` at a time; returns the microseconds that each took.
+fn write(ring: &mut Ring, device: &Fd, depth: u64, count: u64, seed: &mut u64) -> Vec<f64> {
+    let pool = BufferPool::new(1 << 20);
+    let payload: Bytes = pool.copy_of(&[0x5a; BLOCK]);
+    let mut began = vec![Instant::now(); depth as usize];
+    let mut took = Vec::with_capacity(count as usize);
+    let mut completions = Vec::new();
+    let mut submit = |ring: &mut Ring, slot: u64, began: &mut [Instant]| {
+        // Knuth's MMIX generator.
+        *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let block = (*seed >> 33) % (VOLUME_BYTES / BLOCK as u64);
+        began[slot as usize] = Instant::now();
+        let pieces = [payload.clone()].into();
+        let op = Op::Write { fd: Fd::clone(device), offset: block * BLOCK as u64, pieces, durable: false };
+        ring.submit(Owner::Shard, slot, op);
+    };
+    let mut left = count;
+    for slot in 0..depth.min(left) {
+        submit(ring, slot, &mut began);
+        left -= 1;
+    }
+    while (took.len() as u64) < count {
+        ring.turn(None, &mut completions).expect("a turn");
+        for completion in completions.drain(..) {
+            assert_eq!(completion.result.expect("written"), BLOCK as u32);
+            took.push(began[completion.tag as usize].elapsed().as_secs_f64() * 1e6);
+            if left > 0 {
+                left -= 1;
+                submit(ring, completion.tag, &mut began);
+            }
+        }
+    }
+    took
+}
+
+fn print(depth: u64, count: u64, seconds: f64, took: &mut [f64], before: &[Sample], after: &[Sample]) {
+    took.sort_by(f64::total_cmp);
+    let at = |part: f64| took[((took.len() - 1) as f64 * part) as usize];
+    println!(
+        "\n## depth {depth}: {count} writes, {:.0} per second, median {:.0} µs, 99 in 100 within {:.0} µs\n",
+        count as f64 / seconds,
+        at(0.5),
+        at(0.99)
+    );
+    println!("| per write | primary | secondary |\n|---|---|---|");
+    for (row, name) in TRACEPOINTS.iter().map(|(name, _)| name).chain(&ROWS).enumerate() {
+        let of = |shard: usize| {
+            let (before, after) = (before[shard][row]?, after[shard][row]?);
+            Some((after - before) / count as f64)
+        };
+        let show = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.2}"));
+        let secondary = of(1).zip(of(2)).map(|(one, other)| (one + other) / 2.0);
+        println!("| {name} | {} | {} |", show(of(0)), show(secondary));
+    }
+}
+
+fn main() {
+    let arguments: Vec<u64> = std::env::args().skip(1).map(|word| word.parse().expect("a number")).collect();
+    let count = arguments.first().copied().unwrap_or(20_000);
+    let depths = if arguments.len() > 1 { arguments[1..].to_vec() } else { vec![1, 32] };
+    let base = fresh_dir("write-path");
+    let (told, shards) = mpsc::channel();
+    let mut engines = Vec::new();
+    let mut watched = Vec::new();
+    for node in 1..=3 {
+        let told = told.clone();
+        let begin = move || {
+            // SAFETY: takes nothing and cannot fail.
+            #[allow(unsafe_code)]
+            let tid = unsafe { libc::gettid() };
+            told.send((tid, counting::place())).expect("awaited");
+        };
+        engines.push(Engine::start_on(node, &base, |_| {}, begin));
+        let (tid, place) = shards.recv_timeout(Duration::from_secs(10)).expect("a shard");
+        watched.push(Shard::new(tid, place));
+    }
+    for (engine, node) in engines.iter_mut().zip(1..) {
+        engine.create_with(RESOURCE, &format!("r-n{node}"), vec![VOLUME_BYTES], JOURNAL_BYTES);
+        engine.ask(Request::Record { record: record(1, 1, 1, &[1, 2, 3]) });
+    }
+    let device: Fd = Arc::new(engines[0].device().into());
+    let tids: Vec<String> = watched.iter().map(|shard| shard.tid.to_string()).collect();
+    println!("shards: threads {} of process {}", tids.join(", "), std::process::id());
+
+    // An engine drops an agent that does not listen to its reports.
+    let done = Arc::new(AtomicBool::new(false));
+    let ended = Arc::clone(&done);
+    let listener = std::thread::spawn(move || {
+        while !ended.load(Ordering::Relaxed) {
+            for engine in &mut engines {
+                engine.listen();
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        engines
+    });
+    let mut ring = Ring::new().expect("a ring");
+    let mut seed = 1;
+    for depth in depths {
+        write(&mut ring, &device, depth, WARM_UP, &mut seed);
+        let before: Vec<Sample> = watched.iter().map(Shard::sample).collect();
+        let began = Instant::now();
+        let mut took = write(&mut ring, &device, depth, count, &mut seed);
+        let seconds = began.elapsed().as_secs_f64();
+        let after: Vec<Sample> = watched.iter().map(Shard::sample).collect();
+        print(depth, count, seconds, &mut took, &before, &after);
+    }
+    done.store(true, Ordering::Relaxed);
+    drop(device);
+    let mut engines = listener.join().expect("a listener");
+    for engine in &mut engines {
+        engine.ask(Request::Drop { resource: RESOURCE });
+    }
+    std::fs::remove_dir_all(&base).expect("nothing holds the files any more");
+}
