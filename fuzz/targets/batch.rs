@@ -18,7 +18,7 @@ fn decode(record: &[u8]) {
         let head = head.expect("a batch is not decoded without its head");
         assert_eq!((batch.first, batch.last()), (head.first, head.last()));
         assert_eq!(batch.payload_len, payload.len() as u64);
-        assert_eq!(batch.header, header[..head.header_len()]);
+        assert_eq!(batch.header[..], header[..head.header_len()]);
         let written: u64 = batch.entries.iter().map(|entry| entry.payload.len() as u64).sum();
         assert_eq!(written, batch.payload_len);
     }

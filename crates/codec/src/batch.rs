@@ -26,7 +26,7 @@
 //! session u64, request u64. Payloads follow the header block in entry order; each is a whole number
 //! of blocks.
 
-use crate::wire::{DecodeError, Put, Reader};
+use crate::wire::{DecodeError, Reader};
 use crate::{crc32c, crc64};
 use bytes::Bytes;
 use mainstay_types::simulation::{Bug, planted};
@@ -34,6 +34,7 @@ use mainstay_types::{
     BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, Chain, Epoch, Index, Position, REQUEST_BYTES_MAX, Range,
     ResourceId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId, reach,
 };
+use smallvec::SmallVec;
 
 pub const BATCH_MAGIC: u32 = u32::from_le_bytes(*b"MSJB");
 pub const BATCH_VERSION: u16 = 1;
@@ -45,6 +46,8 @@ pub const HEADER_BLOCK_BYTES: usize = BLOCK_BYTES as usize;
 /// Where the local area starts in the header block.
 pub const LOCAL_OFFSET: usize = HEADER_BLOCK_BYTES - LOCAL_BYTES;
 pub const LOCAL_BYTES: usize = 64;
+/// Headers up to this length lie within their batch: those of three entries at most.
+const HEADER_INLINE_BYTES: usize = 256;
 const CRC_OFFSET: usize = 120;
 const CHAIN_OFFSET: usize = 40;
 const LOCAL_MAGIC: u32 = u32::from_le_bytes(*b"MSJL");
@@ -113,7 +116,8 @@ pub struct EntryDesc {
     pub request: u64,
 }
 
-/// A sealed batch. Cheap to share behind an `Arc`; never changed after it was made.
+/// A sealed batch. Cheap to share behind an `Arc`; never changed after it was made. One of a single entry, as a lone writer
+/// causes, takes no memory beyond itself and the payload.
 #[derive(Clone, Debug)]
 pub struct Batch {
     pub resource: ResourceId,
@@ -123,11 +127,11 @@ pub struct Batch {
     pub chain: Chain,
     /// The primary's commit index when it sealed the batch.
     pub commit: Index,
-    pub entries: Vec<EntryDesc>,
+    pub entries: SmallVec<[EntryDesc; 1]>,
     /// The used front of the header block.
-    pub header: Bytes,
+    pub header: SmallVec<[u8; HEADER_INLINE_BYTES]>,
     /// The payload area as one or more pieces, in order.
-    pub payload: Vec<Bytes>,
+    pub payload: SmallVec<[Bytes; 1]>,
     /// Sum of the lengths of `payload`; a multiple of the block size.
     pub payload_len: u64,
 }
@@ -145,64 +149,37 @@ impl Batch {
         first: Index,
         prev_chain: Chain,
         commit: Index,
-        entries: Vec<NewEntry>,
+        entries: impl IntoIterator<Item = NewEntry, IntoIter: ExactSizeIterator>,
     ) -> Self {
-        assert!(
-            !entries.is_empty() && entries.len() <= BATCH_ENTRIES_MAX,
-            "batch of {} entries",
-            entries.len()
-        );
-        let mut header = Vec::with_capacity(BATCH_FIXED_BYTES + entries.len() * DESC_BYTES);
-        let mut descs = Vec::with_capacity(entries.len());
-        let mut payload = Vec::new();
+        let entries = entries.into_iter();
+        let count = entries.len();
+        assert!(count > 0 && count <= BATCH_ENTRIES_MAX, "batch of {count} entries");
+        let mut header = SmallVec::with_capacity(BATCH_FIXED_BYTES + count * DESC_BYTES);
+        let mut descs = SmallVec::with_capacity(count);
+        let mut payload = SmallVec::with_capacity(count);
         let mut payload_len = 0;
-        header.resize(BATCH_FIXED_BYTES, 0);
+        // The real ones come last: some of it is known when all entries are.
+        header.extend_from_slice(&[0; BATCH_FIXED_BYTES]);
         for entry in entries {
-            let broken = violation(entry.kind, entry.range);
-            assert!(broken.is_none(), "entry admitted beyond a limit: {broken:?}");
-            let crc = if entry.kind == EntryKind::Write {
-                assert!(entry.payload.len() as u64 == entry.range.len, "payload does not fill its range");
-                crc32c(&entry.payload)
-            } else {
-                assert!(entry.payload.is_empty(), "payload on an entry that has none");
-                0
-            };
-            header.put_u8(entry.kind.to_u8());
-            header.put_u8(0);
-            header.put_u16(entry.range.volume.0);
-            header.put_u32(u32::try_from(entry.range.len).expect("asserted above"));
-            header.put_u64(entry.range.offset);
-            header.put_u32(crc);
-            header.put_u32(0);
-            header.put_u64(entry.session);
-            header.put_u64(entry.request);
-            descs.push(EntryDesc {
-                kind: entry.kind,
-                range: entry.range,
-                payload_at: payload_len,
-                payload: entry.payload.clone(),
-                payload_crc: crc,
-                session: entry.session,
-                request: entry.request,
-            });
-            payload_len += entry.payload.len() as u64;
-            if !entry.payload.is_empty() {
-                payload.push(entry.payload);
+            let desc = described(entry, payload_len);
+            header.extend_from_slice(&desc_bytes(&desc));
+            payload_len += desc.payload.len() as u64;
+            if !desc.payload.is_empty() {
+                payload.push(desc.payload.clone());
             }
+            descs.push(desc);
         }
         assert!(payload_len <= BATCH_BYTES_MAX && payload_len.is_multiple_of(BLOCK_BYTES));
-        let mut fixed = Vec::with_capacity(BATCH_FIXED_BYTES);
-        fixed.put_u32(BATCH_MAGIC);
-        fixed.put_u16(BATCH_VERSION);
-        fixed.put_u16(descs.len() as u16);
-        fixed.put_u64(resource.0);
-        fixed.put_u64(epoch.0);
-        fixed.put_u64(first.0);
-        fixed.put_u64(prev_chain.0);
-        fixed.put_u64(0);
-        fixed.put_u64(commit.0);
-        fixed.put_u64(payload_len);
-        header[..fixed.len()].copy_from_slice(&fixed);
+        let fixed = &mut header[..BATCH_FIXED_BYTES];
+        fixed[..4].copy_from_slice(&BATCH_MAGIC.to_le_bytes());
+        fixed[4..6].copy_from_slice(&BATCH_VERSION.to_le_bytes());
+        fixed[6..8].copy_from_slice(&(count as u16).to_le_bytes());
+        fixed[8..16].copy_from_slice(&resource.0.to_le_bytes());
+        fixed[16..24].copy_from_slice(&epoch.0.to_le_bytes());
+        fixed[24..32].copy_from_slice(&first.0.to_le_bytes());
+        fixed[32..40].copy_from_slice(&prev_chain.0.to_le_bytes());
+        fixed[48..56].copy_from_slice(&commit.0.to_le_bytes());
+        fixed[56..64].copy_from_slice(&payload_len.to_le_bytes());
         let chain = chain_of(prev_chain, &header);
         header[CHAIN_OFFSET..CHAIN_OFFSET + 8].copy_from_slice(&chain.0.to_le_bytes());
         let crc = crc32c(&header);
@@ -215,7 +192,7 @@ impl Batch {
             chain,
             commit,
             entries: descs,
-            header: header.into(),
+            header,
             payload,
             payload_len,
         }
@@ -234,7 +211,7 @@ impl Batch {
         }
         let used = &header[..head.header_len()];
         let mut reader = Reader::new("batch", &used[BATCH_FIXED_BYTES..]);
-        let mut entries = Vec::with_capacity(usize::from(head.count));
+        let mut entries = SmallVec::with_capacity(usize::from(head.count));
         let mut at = 0u64;
         for _ in 0..head.count {
             let desc = decode_desc(&mut reader, at)?;
@@ -262,8 +239,8 @@ impl Batch {
             chain: head.chain,
             commit: head.commit,
             entries,
-            header: Bytes::copy_from_slice(used),
-            payload: if payload.is_empty() { Vec::new() } else { vec![payload.clone()] },
+            header: SmallVec::from_slice(used),
+            payload: Some(payload).filter(|payload| !payload.is_empty()).cloned().into_iter().collect(),
             payload_len: head.payload_len,
         })
     }
@@ -290,9 +267,16 @@ impl Batch {
     #[must_use]
     pub fn header_block(&self, local: LocalHeader) -> [u8; HEADER_BLOCK_BYTES] {
         let mut block = [0; HEADER_BLOCK_BYTES];
-        block[..self.header.len()].copy_from_slice(&self.header);
-        block[LOCAL_OFFSET..].copy_from_slice(&local.encode(self.chain));
+        self.put_header_block(local, &mut block);
         block
+    }
+
+    /// The same where it is to be: every byte of `block` is set, whatever was there.
+    pub fn put_header_block(&self, local: LocalHeader, block: &mut [u8; HEADER_BLOCK_BYTES]) {
+        let used = self.header.len();
+        block[..used].copy_from_slice(&self.header);
+        block[used..LOCAL_OFFSET].fill(0);
+        block[LOCAL_OFFSET..].copy_from_slice(&local.encode(self.chain));
     }
 }
 
@@ -379,6 +363,37 @@ impl BatchHead {
     }
 }
 
+/// An entry whose payload starts at `payload_at`.
+///
+/// # Panics
+/// When it violates a limit.
+fn described(entry: NewEntry, payload_at: u64) -> EntryDesc {
+    let NewEntry { kind, range, payload, session, request } = entry;
+    let broken = violation(kind, range);
+    assert!(broken.is_none(), "entry admitted beyond a limit: {broken:?}");
+    let payload_crc = if kind == EntryKind::Write {
+        assert!(payload.len() as u64 == range.len, "payload does not fill its range");
+        crc32c(&payload)
+    } else {
+        assert!(payload.is_empty(), "payload on an entry that has none");
+        0
+    };
+    EntryDesc { kind, range, payload_at, payload, payload_crc, session, request }
+}
+
+fn desc_bytes(desc: &EntryDesc) -> [u8; DESC_BYTES] {
+    let mut out = [0; DESC_BYTES];
+    out[0] = desc.kind.to_u8();
+    out[2..4].copy_from_slice(&desc.range.volume.0.to_le_bytes());
+    // Lengths of every kind fit: `described` has seen to it.
+    out[4..8].copy_from_slice(&(desc.range.len as u32).to_le_bytes());
+    out[8..16].copy_from_slice(&desc.range.offset.to_le_bytes());
+    out[16..20].copy_from_slice(&desc.payload_crc.to_le_bytes());
+    out[24..32].copy_from_slice(&desc.session.to_le_bytes());
+    out[32..40].copy_from_slice(&desc.request.to_le_bytes());
+    out
+}
+
 fn decode_desc(reader: &mut Reader<'_>, payload_at: u64) -> Result<EntryDesc, DecodeError> {
     let kind = reader.u8()?;
     let flags = reader.u8()?;
@@ -454,18 +469,14 @@ impl LocalHeader {
     /// `chain` binds the local area to its batch.
     #[must_use]
     pub fn encode(self, chain: Chain) -> [u8; LOCAL_BYTES] {
-        let mut out = Vec::with_capacity(LOCAL_BYTES);
-        out.put_u32(LOCAL_MAGIC);
-        out.put_u32(0);
-        out.put_u64(self.generation);
-        out.put_u64(self.durable_before.0);
-        out.put_u64(chain.0);
-        out.resize(LOCAL_BYTES - 4, 0);
-        let crc = crc32c(&out);
-        out.put_u32(crc);
-        let mut array = [0; LOCAL_BYTES];
-        array.copy_from_slice(&out);
-        array
+        let mut out = [0; LOCAL_BYTES];
+        out[..4].copy_from_slice(&LOCAL_MAGIC.to_le_bytes());
+        out[8..16].copy_from_slice(&self.generation.to_le_bytes());
+        out[16..24].copy_from_slice(&self.durable_before.0.to_le_bytes());
+        out[24..32].copy_from_slice(&chain.0.to_le_bytes());
+        let crc = crc32c(&out[..LOCAL_BYTES - 4]);
+        out[LOCAL_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+        out
     }
 
     /// Decodes the local area of a header block; fails when it does not belong to the batch with `chain`.

@@ -20,9 +20,9 @@
 
 use crate::batch::BATCH_FIXED_BYTES;
 use crate::message::{Envelope, LogState, Message, Reject, ReplicaData};
-use crate::wire::{DecodeError, Put, Reader};
+use crate::wire::{DecodeError, Reader};
 use crate::{Batch, crc32c};
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     BATCH_BYTES_MAX, BLOCK_BYTES, Chain, ConfigVersion, EXTENT_BYTES, Epoch, Incarnation, Index, NodeId,
@@ -42,6 +42,9 @@ pub const EPOCHS_MAX: usize = 64;
 
 const _: () = assert!(BATCH_FIXED_BYTES + 96 * 40 <= META_BYTES_MAX);
 const _: () = assert!(EXTENT_BYTES <= BATCH_BYTES_MAX);
+
+/// Room for the head of most messages: that of an [`Message::Append`] of one entry fits.
+const ENCODED_HEAD_BYTES: usize = 256;
 
 mod kind {
     pub const HELLO: u16 = 1;
@@ -126,31 +129,67 @@ impl FrameHeader {
 /// Encodes a message as pieces to be sent in order: header and meta in the first, payload in the rest.
 #[must_use]
 pub fn encode(envelope: &Envelope) -> Vec<Bytes> {
-    let mut meta = Vec::new();
+    let mut head = BytesMut::with_capacity(ENCODED_HEAD_BYTES);
+    let payload = encode_head(envelope, &mut head);
+    let mut pieces = Vec::with_capacity(1 + payload.len());
+    pieces.push(head.freeze());
+    pieces.extend(payload.iter().filter(|p| !p.is_empty()).cloned());
+    pieces
+}
+
+/// Appends header and meta of a message to `out`, and returns the payload, which follows them on the stream.
+pub fn encode_head<'a>(envelope: &'a Envelope, out: &mut BytesMut) -> &'a [Bytes] {
+    let start = out.len();
+    out.put_bytes(0, FRAME_HEADER_BYTES);
+    let (kind, payload) = put_meta(&envelope.message, out);
+    let meta = start + FRAME_HEADER_BYTES;
+    // The header of a batch has a checksum of its own; every other meta gets one at its end.
+    if kind != kind::APPEND {
+        let crc = crc32c(&out[meta..]);
+        out.put_u32_le(crc);
+    }
+    let meta_len = out.len() - meta;
+    let payload_len: usize = payload.iter().map(Bytes::len).sum();
+    let mut head = &mut out[start..meta - 4];
+    head.put_u32_le(FRAME_MAGIC);
+    head.put_u16_le(PROTOCOL_VERSION);
+    head.put_u16_le(kind);
+    head.put_u64_le(envelope.resource.0);
+    head.put_u64_le(envelope.epoch.0);
+    head.put_u64_le(envelope.version.0);
+    head.put_u64_le(envelope.incarnation.0);
+    head.put_u32_le(meta_len as u32);
+    head.put_u32_le(payload_len as u32);
+    let crc = crc32c(&out[start..meta - 4]);
+    out[meta - 4..meta].copy_from_slice(&crc.to_le_bytes());
+    payload
+}
+
+/// Appends the meta of a message without its checksum; returns the kind of the message and its payload.
+fn put_meta<'a>(message: &'a Message, meta: &mut BytesMut) -> (u16, &'a [Bytes]) {
     let mut payload: &[Bytes] = &[];
-    let one;
-    let kind = match &envelope.message {
+    let kind = match message {
         Message::Hello { cluster, node, to } => {
-            meta.put_u64(*cluster);
-            meta.put_u32(node.0);
-            meta.put_u32(to.0);
+            meta.put_u64_le(*cluster);
+            meta.put_u32_le(node.0);
+            meta.put_u32_le(to.0);
             kind::HELLO
         }
         Message::Ping => kind::PING,
         Message::Pong => kind::PONG,
         Message::Attach => kind::ATTACH,
         Message::AttachReply(state) => {
-            put_log_state(&mut meta, state);
+            put_log_state(meta, state);
             kind::ATTACH_REPLY
         }
         Message::Cut { to, chain } => {
-            put_position(&mut meta, *to);
-            meta.put_u64(u64::from(chain.is_some()));
-            meta.put_u64(chain.unwrap_or_default().0);
+            put_position(meta, *to);
+            meta.put_u64_le(u64::from(chain.is_some()));
+            meta.put_u64_le(chain.unwrap_or_default().0);
             kind::CUT
         }
         Message::CutReply { end } => {
-            put_position(&mut meta, *end);
+            put_position(meta, *end);
             kind::CUT_REPLY
         }
         Message::Append(batch) => {
@@ -159,75 +198,50 @@ pub fn encode(envelope: &Envelope) -> Vec<Bytes> {
             kind::APPEND
         }
         Message::Ack { durable } => {
-            meta.put_u64(durable.0);
+            meta.put_u64_le(durable.0);
             kind::ACK
         }
         Message::Commit { commit } => {
-            meta.put_u64(commit.0);
+            meta.put_u64_le(commit.0);
             kind::COMMIT
         }
         Message::CopyBegin { at, chain } => {
-            put_position(&mut meta, *at);
-            meta.put_u64(chain.0);
+            put_position(meta, *at);
+            meta.put_u64_le(chain.0);
             kind::COPY_BEGIN
         }
         Message::CopyBeginReply { at } => {
-            put_position(&mut meta, *at);
+            put_position(meta, *at);
             kind::COPY_BEGIN_REPLY
         }
         Message::CopyExtent { volume, extent, version, at, data } => {
-            meta.put_u16(volume.0);
-            meta.put_u16(0);
-            meta.put_u32(*extent);
-            meta.put_u64(version.0);
-            meta.put_u64(at.0);
-            meta.put_u32(data.len() as u32);
-            meta.put_u32(crc32c(data));
-            one = [data.clone()];
-            payload = &one;
+            meta.put_u16_le(volume.0);
+            meta.put_u16_le(0);
+            meta.put_u32_le(*extent);
+            meta.put_u64_le(version.0);
+            meta.put_u64_le(at.0);
+            meta.put_u32_le(data.len() as u32);
+            meta.put_u32_le(crc32c(data));
+            payload = std::slice::from_ref(data);
             kind::COPY_EXTENT
         }
         Message::CopyExtentAck { volume, extent } => {
-            meta.put_u16(volume.0);
-            meta.put_u16(0);
-            meta.put_u32(*extent);
+            meta.put_u16_le(volume.0);
+            meta.put_u16_le(0);
+            meta.put_u32_le(*extent);
             kind::COPY_EXTENT_ACK
         }
         Message::CopyEnd { need } => {
-            meta.put_u64(need.0);
+            meta.put_u64_le(need.0);
             kind::COPY_END
         }
         Message::CopyEndReply => kind::COPY_END_REPLY,
         Message::Rejected(reject) => {
-            put_reject(&mut meta, *reject);
+            put_reject(meta, *reject);
             kind::REJECTED
         }
     };
-    let payload_len: usize = payload.iter().map(Bytes::len).sum();
-    let mut head = Vec::with_capacity(FRAME_HEADER_BYTES + meta.len() + 4);
-    head.put_u32(FRAME_MAGIC);
-    head.put_u16(PROTOCOL_VERSION);
-    head.put_u16(kind);
-    head.put_u64(envelope.resource.0);
-    head.put_u64(envelope.epoch.0);
-    head.put_u64(envelope.version.0);
-    head.put_u64(envelope.incarnation.0);
-    // The header of a batch has a checksum of its own; every other meta gets one at its end.
-    let own_crc = kind == kind::APPEND;
-    head.put_u32((meta.len() + if own_crc { 0 } else { 4 }) as u32);
-    head.put_u32(payload_len as u32);
-    head.resize(FRAME_HEADER_BYTES - 4, 0);
-    let crc = crc32c(&head);
-    head.put_u32(crc);
-    let meta_crc = crc32c(&meta);
-    head.extend_from_slice(&meta);
-    if !own_crc {
-        head.put_u32(meta_crc);
-    }
-    let mut pieces = Vec::with_capacity(1 + payload.len());
-    pieces.push(Bytes::from(head));
-    pieces.extend(payload.iter().filter(|p| !p.is_empty()).cloned());
-    pieces
+    (kind, payload)
 }
 
 /// Decodes a whole frame. `meta` and `payload` have exactly the lengths that `header` states.
@@ -342,29 +356,29 @@ fn extent_id(r: &mut Reader<'_>) -> Result<(VolumeId, u32), DecodeError> {
     Ok((VolumeId(volume), extent))
 }
 
-fn put_position(out: &mut Vec<u8>, position: Position) {
-    out.put_u64(position.epoch.0);
-    out.put_u64(position.index.0);
+fn put_position(out: &mut BytesMut, position: Position) {
+    out.put_u64_le(position.epoch.0);
+    out.put_u64_le(position.index.0);
 }
 
 fn position(r: &mut Reader<'_>) -> Result<Position, DecodeError> {
     Ok(Position { epoch: Epoch(r.u64()?), index: Index(r.u64()?) })
 }
 
-fn put_log_state(out: &mut Vec<u8>, state: &LogState) {
-    out.put_u64(match state.data {
+fn put_log_state(out: &mut BytesMut, state: &LogState) {
+    out.put_u64_le(match state.data {
         ReplicaData::Consistent => 0,
         ReplicaData::Inconsistent => 1,
     });
     put_position(out, state.end);
-    out.put_u64(state.chain.0);
-    out.put_u64(state.commit.0);
-    out.put_u64(state.base.0);
+    out.put_u64_le(state.chain.0);
+    out.put_u64_le(state.commit.0);
+    out.put_u64_le(state.base.0);
     let newest = &state.epochs[state.epochs.len().saturating_sub(EPOCHS_MAX)..];
-    out.put_u64(newest.len() as u64);
+    out.put_u64_le(newest.len() as u64);
     for (epoch, last) in newest {
-        out.put_u64(epoch.0);
-        out.put_u64(last.0);
+        out.put_u64_le(epoch.0);
+        out.put_u64_le(last.0);
     }
 }
 
@@ -389,8 +403,8 @@ fn log_state(r: &mut Reader<'_>) -> Result<LogState, DecodeError> {
     Ok(LogState { data, end, chain, commit, base, epochs })
 }
 
-fn put_reject(out: &mut Vec<u8>, reject: Reject) {
-    out.put_u64(match reject {
+fn put_reject(out: &mut BytesMut, reject: Reject) {
+    out.put_u64_le(match reject {
         Reject::Epoch(_) => 1,
         Reject::Unknown => 2,
         Reject::Gap(_) => 3,

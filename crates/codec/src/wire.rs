@@ -93,16 +93,12 @@ impl<'a> Reader<'a> {
 
 /// Appends fixed-size fields to a vector.
 pub trait Put {
-    fn put_u8(&mut self, value: u8);
     fn put_u16(&mut self, value: u16);
     fn put_u32(&mut self, value: u32);
     fn put_u64(&mut self, value: u64);
 }
 
 impl Put for Vec<u8> {
-    fn put_u8(&mut self, value: u8) {
-        self.push(value);
-    }
     fn put_u16(&mut self, value: u16) {
         self.extend_from_slice(&value.to_le_bytes());
     }

@@ -92,7 +92,7 @@ impl Node {
                     self.next_op += 1;
                     self.journal_at += batch.journal_len();
                     let parts = vec![(LocalHeader::default(), batch)];
-                    disk.submit(&mut self.ring, Output::JournalWrite { op, offset, parts });
+                    disk.submit(&mut self.ring, Output::JournalWrite { op, offset, parts: parts.into() });
                 }
                 _ => {}
             }

@@ -20,10 +20,12 @@ use mainstay_codec::Batch;
 use mainstay_codec::batch::{HEADER_BLOCK_BYTES, LocalHeader};
 use mainstay_store::{Area, IoFailure, IoResult, OpId, Output};
 use mainstay_types::{BLOCK_BYTES, VolumeId};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
+/// Most unused lists of pieces that are kept.
+const LISTS_MAX: usize = 16;
 /// How much is zeroed at once where the file system cannot do it, in bytes.
 const ZERO_CHUNK_BYTES: u64 = 1 << 20;
 
@@ -92,8 +94,11 @@ pub struct Disk {
     id: u32,
     files: ReplicaFiles,
     pool: BufferPool,
-    pending: BTreeMap<u32, Pending>,
+    /// In no order: there are few, and a search through them is cheaper than a tree.
+    pending: Vec<(u32, Pending)>,
     next: u32,
+    /// Lists of pieces that are not in use, kept to be filled again.
+    lists: Vec<VecDeque<Bytes>>,
     /// What this file system can do.
     zeroing: Zeroing,
 }
@@ -102,7 +107,7 @@ impl Disk {
     /// `id` is unique within the shard for as long as operations may be in flight, see [`Disk::id_of`].
     #[must_use]
     pub fn new(id: u32, files: ReplicaFiles, pool: BufferPool) -> Self {
-        Self { id, files, pool, pending: BTreeMap::new(), next: 0, zeroing: Zeroing::Range }
+        Self { id, files, pool, pending: Vec::new(), next: 0, lists: Vec::new(), zeroing: Zeroing::Range }
     }
 
     /// Whose [`handle_completion`](Self::handle_completion) gets a completion of [`Owner::Disk`].
@@ -133,7 +138,9 @@ impl Disk {
                 self.read(ring, DiskTag::Store(op), Area::Journal, offset, len);
             }
             Output::VolumeWrite { op, volume, offset, data } => {
-                self.write(ring, DiskTag::Store(op), Area::Volume(volume), offset, data.into(), false);
+                let mut pieces = self.lists.pop().unwrap_or_default();
+                pieces.extend(data);
+                self.write(ring, DiskTag::Store(op), Area::Volume(volume), offset, pieces, false);
             }
             Output::VolumeZero { op, volume, offset, len } => {
                 self.zero(ring, DiskTag::Store(op), volume, offset, len);
@@ -210,10 +217,14 @@ impl Disk {
     }
 
     /// Header blocks and payloads of consecutive batches.
-    fn journal_pieces(&self, parts: &[(LocalHeader, Arc<Batch>)]) -> VecDeque<Bytes> {
-        let mut pieces = VecDeque::new();
+    fn journal_pieces(&mut self, parts: &[(LocalHeader, Arc<Batch>)]) -> VecDeque<Bytes> {
+        let mut pieces = self.lists.pop().unwrap_or_default();
         for (local, batch) in parts {
-            pieces.push_back(self.pool.copy_of(&batch.header_block(*local)));
+            let mut block = self.pool.get(HEADER_BLOCK_BYTES);
+            // Proof: the pool gives at least what is asked for.
+            let place = block.as_mut_slice().first_chunk_mut().expect("as long as was asked for");
+            batch.put_header_block(*local, place);
+            pieces.push_back(block.freeze(HEADER_BLOCK_BYTES));
             pieces.extend(batch.payload.iter().cloned());
         }
         pieces
@@ -241,8 +252,9 @@ impl Disk {
         let op = op(Fd::clone(&file.file));
         let number = self.next;
         self.next = self.next.wrapping_add(1);
-        let older = self.pending.insert(number, pending);
-        assert!(older.is_none(), "an operation is older than four billion others");
+        let older = self.pending.iter().any(|(other, _)| *other == number);
+        assert!(!older, "an operation is older than four billion others");
+        self.pending.push((number, pending));
         self.go(ring, number, op);
     }
 
@@ -257,14 +269,15 @@ impl Disk {
     pub fn handle_completion(&mut self, ring: &mut Ring, completion: Completion) -> Option<DiskDone> {
         assert!(Self::id_of(&completion) == self.id, "completion of another disk");
         let number = completion.tag as u32;
-        let mut pending = self.pending.remove(&number).expect("completes once");
+        let at = self.pending.iter().position(|(other, _)| *other == number).expect("completes once");
+        let (_, mut pending) = self.pending.swap_remove(at);
         let step = match completion.result {
             Ok(moved) => self.step(&mut pending, moved, completion.op),
             Err(error) => self.fall_back(&mut pending, &error, completion.op),
         };
         match step {
             Ok(Step::Go(op)) => {
-                self.pending.insert(number, pending);
+                self.pending.push((number, pending));
                 self.go(ring, number, op);
                 None
             }
@@ -308,6 +321,9 @@ impl Disk {
                 advance(&mut pieces, moved as usize);
                 *offset += moved;
                 if pieces.is_empty() {
+                    if self.lists.len() < LISTS_MAX {
+                        self.lists.push(pieces);
+                    }
                     return Ok(Step::Done(None));
                 }
                 Ok(Step::Go(Op::Write { fd, offset: *offset, pieces, durable: *durable }))

@@ -106,7 +106,7 @@ impl Bench {
 }
 
 fn batch(first: u64, payloads: Vec<Bytes>) -> Arc<Batch> {
-    let entries = payloads
+    let entries: Vec<_> = payloads
         .into_iter()
         .enumerate()
         .map(|(n, payload)| NewEntry {
@@ -137,7 +137,7 @@ fn a_journal_write_of_several_batches_is_contiguous_and_comes_back() {
         expected.extend_from_slice(&batch.header_block(*local));
         expected.extend(batch.payload.concat());
     }
-    let done = bench.run(|op| Output::JournalWrite { op, offset: 8192, parts });
+    let done = bench.run(|op| Output::JournalWrite { op, offset: 8192, parts: parts.into() });
     assert_eq!(done.result, Ok(None));
     let len = expected.len() as u64;
     let read = bench.run(|op| Output::JournalRead { op, offset: 8192, len }).result.expect("readable");
@@ -159,7 +159,8 @@ fn more_pieces_than_the_kernel_takes_at_once_are_all_written() {
     let mut bench = Bench::new(&dir);
     let whole = pattern(1500 * 4096, 9);
     let data: Vec<_> = (0..1500).map(|n| whole.slice(n * 4096..(n + 1) * 4096)).collect();
-    let done = bench.run(|op| Output::VolumeWrite { op, volume: VolumeId(0), offset: 4096, data });
+    let done =
+        bench.run(|op| Output::VolumeWrite { op, volume: VolumeId(0), offset: 4096, data: data.into() });
     assert_eq!(done.result, Ok(None));
     assert!(bench.read(Area::Volume(VolumeId(0)), 4096, 1500 * 4096) == whole);
 }
@@ -170,7 +171,7 @@ fn pieces_with_block_borders_inside_are_written_too() {
     let mut bench = Bench::new(&dir);
     let whole = pattern(8192, 9);
     let data = vec![whole.slice(..5000), whole.slice(5000..)];
-    let done = bench.run(|op| Output::VolumeWrite { op, volume: VolumeId(1), offset: 0, data });
+    let done = bench.run(|op| Output::VolumeWrite { op, volume: VolumeId(1), offset: 0, data: data.into() });
     assert_eq!(done.result, Ok(None));
     assert!(bench.read(Area::Volume(VolumeId(1)), 0, 8192) == whole);
 }
@@ -183,7 +184,7 @@ fn zeroing_is_exact_and_keeps_the_space() {
     let volume = VolumeId(0);
     let written = pattern(3 << 20, 5);
     let data = vec![written.clone()];
-    bench.run(|op| Output::VolumeWrite { op, volume, offset: 0, data }).result.expect("written");
+    bench.run(|op| Output::VolumeWrite { op, volume, offset: 0, data: data.into() }).result.expect("written");
     let done = bench.run(|op| Output::VolumeZero { op, volume, offset: 4096, len: (2 << 20) + 4096 });
     assert_eq!(done.result, Ok(None));
     bench.run(|op| Output::VolumeFlush { op, volume }).result.expect("flushed");
@@ -206,7 +207,10 @@ fn zeroing_finds_a_way_on_a_file_system_that_knows_less() {
     let (volume, written) = (VolumeId(1), pattern(64 << 10, 5));
     for round in 0..2 {
         let data = vec![written.clone()];
-        bench.run(|op| Output::VolumeWrite { op, volume, offset: 0, data }).result.expect("written");
+        bench
+            .run(|op| Output::VolumeWrite { op, volume, offset: 0, data: data.into() })
+            .result
+            .expect("written");
         let done = bench.run(|op| Output::VolumeZero { op, volume, offset: 8192, len: 16384 });
         assert_eq!(done.result, Ok(None), "round {round}");
         let mut expected = written.to_vec();
@@ -330,7 +334,7 @@ fn memory_returns_to_the_pool() {
     let mut bench = Bench::with(&dir, pool.clone());
     for round in 0..50 {
         let parts = vec![(LocalHeader::default(), batch(1, vec![pattern(65536, round)]))];
-        bench.run(|op| Output::JournalWrite { op, offset: 0, parts }).result.expect("written");
+        bench.run(|op| Output::JournalWrite { op, offset: 0, parts: parts.into() }).result.expect("written");
         bench.run(|op| Output::JournalRead { op, offset: 0, len: 65536 }).result.expect("readable");
     }
     assert_eq!(pool.in_use_bytes(), 0);

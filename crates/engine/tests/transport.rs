@@ -138,7 +138,7 @@ fn append(first: u64, lens: &[usize]) -> Envelope {
         session: first,
         request: n as u64,
     };
-    let entries = lens.iter().enumerate().map(entry).collect();
+    let entries: Vec<_> = lens.iter().enumerate().map(entry).collect();
     let batch = Batch::seal(ResourceId(3), Epoch(4), Index(first), Chain(first), Index(0), entries);
     envelope(Message::Append(Arc::new(batch)))
 }

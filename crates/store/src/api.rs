@@ -7,6 +7,7 @@ use mainstay_types::{
     BATCH_BYTES_MAX, BLOCK_BYTES, Chain, EXTENT_BYTES, Epoch, Incarnation, Index, JOURNAL_RESERVE_BYTES,
     Position, REQUEST_BYTES_MAX, ResourceId, VolumeId, reach,
 };
+use smallvec::SmallVec;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -225,7 +226,7 @@ pub enum Output {
     JournalWrite {
         op: OpId,
         offset: u64,
-        parts: Vec<(LocalHeader, Arc<Batch>)>,
+        parts: SmallVec<[(LocalHeader, Arc<Batch>); 1]>,
     },
     JournalRead {
         op: OpId,
@@ -237,7 +238,7 @@ pub enum Output {
         op: OpId,
         volume: VolumeId,
         offset: u64,
-        data: Vec<Bytes>,
+        data: SmallVec<[Bytes; 1]>,
     },
     /// Make the range read as zeroes and free its space where possible (R15). Completion does not mean durable.
     VolumeZero {

@@ -9,6 +9,7 @@ use mainstay_codec::frame::EPOCHS_MAX;
 use mainstay_codec::{Batch, EntryDesc, EntryKind, LocalHeader};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{BLOCK_BYTES, Epoch, Index, reach};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// The one journal write in flight. One at a time, so that a record's `durable_before` covers
@@ -132,7 +133,7 @@ impl Store {
         }
         let limit = self.write_limit();
         let local = LocalHeader { generation: self.superblock.generation, durable_before: self.durable };
-        let mut parts = Vec::new();
+        let mut parts: SmallVec<[(_, Arc<Batch>); 1]> = SmallVec::new();
         let mut start = 0;
         let mut bytes = 0;
         while let Some(batch) = self.queue.front().filter(|batch| batch.last() <= limit) {
@@ -240,7 +241,7 @@ pub fn without_payload(batch: &Batch) -> Arc<Batch> {
         .iter()
         .map(|entry| EntryDesc { payload: bytes::Bytes::new(), ..entry.clone() })
         .collect();
-    Arc::new(Batch { entries, payload: Vec::new(), header: batch.header.clone(), ..*batch })
+    Arc::new(Batch { entries, payload: SmallVec::new(), header: batch.header.clone(), ..*batch })
 }
 
 /// Adds a batch of `epoch` that ends at `last` to an epoch history.

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use mainstay_codec::DataState;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{BLOCK_BYTES, Chain, EXTENT_BYTES, Index, Position, VolumeId, reach};
+use smallvec::{SmallVec, smallvec};
 
 use crate::append::note_epoch;
 use crate::superblock::Job;
@@ -179,11 +180,11 @@ impl Store {
             self.installing.insert((volume, extent), (stretches.len() + 1, install.version));
             for (from, to) in stretches {
                 let pieces = if install.data.is_empty() {
-                    Vec::new()
+                    SmallVec::new()
                 } else {
                     let slice =
                         ((from - first) * BLOCK_BYTES) as usize..((to - first) * BLOCK_BYTES) as usize;
-                    vec![Piece::Here(install.data.slice(slice))]
+                    smallvec![Piece::Here(install.data.slice(slice))]
                 };
                 self.write_group(Owner::Install { extent }, volume, from, to - from, pieces);
             }

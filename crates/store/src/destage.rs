@@ -12,13 +12,14 @@ use crate::overlay::{Content, Run};
 use crate::read::Found;
 use crate::recovery::table_offset;
 use crate::superblock::Job;
-use crate::volume_op::{Group, Owner, Piece};
+use crate::volume_op::{Group, Owner, Piece, Pieces};
 use crate::{Op, Output, Store};
 use bytes::Bytes;
 use mainstay_codec::DataState;
 use mainstay_codec::versions::VERSIONS_PAGE_BYTES;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{BLOCK_BYTES, Chain, EXTENT_BYTES, Index, Position, VolumeId, reach};
+use smallvec::{SmallVec, smallvec};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
@@ -42,6 +43,9 @@ enum Stage {
         submitted: bool,
     },
 }
+
+/// Runs of one write. Mostly one, where writes are scattered.
+type Runs = SmallVec<[Run; 4]>;
 
 const FIRST_WRITES: Stage = Stage::Writes { cursor: (VolumeId(0), 0) };
 
@@ -93,6 +97,17 @@ impl Store {
             reach!("store: a restart drops the overlay");
             return None;
         }
+        let due = self.destage_forced
+            || restart_waits
+            || self.overlay.data_bytes() > self.tuning.destage_start_bytes
+            || self.overlay.len() > self.tuning.runs_max / 2
+            || self.journal.live_bytes() > self.config.journal_bytes / 2
+            // The free parts of a ring may both be small though it is less than half full.
+            || self.journal.live_bytes() > 0 && self.room() < self.batch_bytes_max()
+            || self.journal_blocked();
+        if !(finish || due) {
+            return None;
+        }
         let checkpoint = self.superblock.checkpoint;
         let (to, chain) = self
             .journal
@@ -103,15 +118,7 @@ impl Store {
         if !progress {
             self.destage_forced = false;
         }
-        let due = self.destage_forced
-            || restart_waits
-            || self.overlay.data_bytes() > self.tuning.destage_start_bytes
-            || self.overlay.len() > self.tuning.runs_max / 2
-            || self.journal.live_bytes() > self.config.journal_bytes / 2
-            // The free parts of a ring may both be small though it is less than half full.
-            || self.journal.live_bytes() > 0 && self.room() < self.batch_bytes_max()
-            || self.journal_blocked();
-        if !(finish || (progress && due)) {
+        if !(finish || progress) {
             return None;
         }
         self.destage_forced = false;
@@ -176,17 +183,17 @@ impl Store {
 
     /// The next stretch of neighbouring runs, not newer than `to`, that fits one write: data, or one
     /// run of zeroes.
-    fn next_group(&self, cursor: (VolumeId, u64), to: Index) -> Option<(VolumeId, u64, Vec<Run>)> {
+    fn next_group(&self, cursor: (VolumeId, u64), to: Index) -> Option<(VolumeId, u64, Runs)> {
         let blocks_max = (self.tuning.destage_write_bytes_max / BLOCK_BYTES).max(1);
         let mut old_enough = self.overlay.from(cursor).filter(|(_, _, run)| run.index <= to);
         let (volume, first, mut run) = old_enough.next()?;
         if run.content == Content::Zero {
             reach!("store: zeroes are destaged");
-            return Some((volume, first, vec![run]));
+            return Some((volume, first, smallvec![run]));
         }
         run.blocks = run.blocks.min(blocks_max);
         let mut blocks = run.blocks;
-        let mut runs = vec![run];
+        let mut runs: Runs = smallvec![run];
         for (v, at, mut run) in old_enough {
             if v != volume || at != first + blocks || run.content == Content::Zero || blocks == blocks_max {
                 break;
@@ -201,8 +208,8 @@ impl Store {
         Some((volume, first, runs))
     }
 
-    fn pieces(&self, runs: &[Run]) -> Vec<Piece> {
-        let mut pieces = Vec::with_capacity(runs.len());
+    fn pieces(&self, runs: &[Run]) -> Pieces {
+        let mut pieces = Pieces::with_capacity(runs.len());
         for run in runs {
             match self.find_content(run) {
                 Found::Zero => {}

@@ -75,6 +75,8 @@ pub struct Journal {
     head: u64,
     /// Batches after this index are live.
     checkpoint: Index,
+    /// Position in `placed` of the first live batch. Kept, because room is asked for with every step of every write.
+    live: usize,
     memory_bytes: u64,
     /// No batch before this index is in memory.
     memory_from: Index,
@@ -82,17 +84,19 @@ pub struct Journal {
 
 impl Journal {
     pub fn new(size: u64, head: u64, checkpoint: Index) -> Self {
-        Self { size, placed: VecDeque::new(), head, checkpoint, memory_bytes: 0, memory_from: Index(0) }
+        let placed = VecDeque::new();
+        Self { size, placed, head, checkpoint, live: 0, memory_bytes: 0, memory_from: Index(0) }
     }
 
-    /// Position in `placed` of the first live batch.
-    fn live(&self) -> usize {
-        self.placed.partition_point(|p| p.last <= self.checkpoint)
+    /// Where the first live batch lies.
+    fn tail(&self) -> Option<u64> {
+        debug_assert_eq!(self.live, self.placed.partition_point(|p| p.last <= self.checkpoint));
+        self.placed.get(self.live).map(|p| p.offset)
     }
 
     /// The free stretches of the ring, as offset and length: first the one at the head.
     fn free(&self) -> [(u64, u64); 2] {
-        let Some(tail) = self.placed.get(self.live()).map(|p| p.offset) else {
+        let Some(tail) = self.tail() else {
             // Nothing is live: the whole ring is free. Recovery looks at the head and at the start.
             return [(self.head, self.size - self.head), (0, self.size)];
         };
@@ -112,7 +116,7 @@ impl Journal {
 
     /// Bytes of the ring that are not free, as a measure of how urgent a checkpoint is.
     pub fn live_bytes(&self) -> u64 {
-        let Some(tail) = self.placed.get(self.live()).map(|p| p.offset) else { return 0 };
+        let Some(tail) = self.tail() else { return 0 };
         if self.head > tail { self.head - tail } else { self.size - tail + self.head }
     }
 
@@ -152,12 +156,15 @@ impl Journal {
     /// Adds a batch that recovery found.
     pub fn push(&mut self, placed: Placed) {
         self.head = placed.offset + placed.len;
+        // Recovery finds batches before the checkpoint as well; those come first.
+        self.live += usize::from(placed.last <= self.checkpoint);
         self.placed.push_back(placed);
     }
 
     fn forget_front(&mut self) {
         if let Some(gone) = self.placed.pop_front() {
             self.memory_bytes -= gone.memory_bytes();
+            self.live = self.live.saturating_sub(1);
         }
     }
 
@@ -170,6 +177,8 @@ impl Journal {
             self.head = gone.offset;
             self.memory_bytes -= gone.memory_bytes();
         }
+        self.live = self.live.min(self.placed.len());
+        self.memory_from = self.memory_from.min(end.next());
         // The batch that was cut may have been the one that went to offset 0; the next one continues
         // behind the last that is left, where recovery looks first.
         if let Some(last) = self.placed.back() {
@@ -185,11 +194,52 @@ impl Journal {
     /// Everything up to `index` is in the backing store: its space may be used again.
     pub fn trim(&mut self, index: Index) {
         self.checkpoint = index;
+        self.live = self.placed.partition_point(|p| p.last <= index);
+    }
+
+    /// Position in `placed` of the first batch that ends at or after `index`; the number of batches if there is none.
+    ///
+    /// Batches are about equally long, so this looks first where the index would be if they all were, and goes from there in
+    /// steps that double: a binary search would fetch a dozen places of a large ring that nobody has looked at for long.
+    fn position(&self, index: Index) -> usize {
+        let count = self.placed.len();
+        let (Some(front), Some(back)) = (self.placed.front(), self.placed.back()) else { return 0 };
+        if index <= front.last {
+            return 0;
+        }
+        if index > back.last {
+            return count;
+        }
+        let entries = u128::from(back.last.0 - front.first.0 + 1);
+        let guess = (u128::from(index.0 - front.first.0) * count as u128 / entries) as usize;
+        let ends_before = |at: usize| self.placed[at].last < index;
+        // Whatever is at `low` ends before, whatever is at `high` does not.
+        let (mut low, mut high) = (0, count - 1);
+        let (mut at, mut step) = (guess.min(count - 1), 1);
+        while low < at && at < high {
+            if ends_before(at) {
+                low = at;
+                at += step;
+            } else {
+                high = at;
+                at = at.saturating_sub(step);
+            }
+            step *= 2;
+        }
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            if ends_before(middle) {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        high
     }
 
     /// The batch that holds `index`.
     pub fn find(&self, index: Index) -> Option<&Placed> {
-        let at = self.placed.partition_point(|p| p.last < index);
+        let at = self.position(index);
         self.placed.get(at).filter(|p| p.first <= index)
     }
 
@@ -206,13 +256,12 @@ impl Journal {
 
     /// Batches from the one that holds `index` on.
     pub fn from(&self, index: Index) -> impl Iterator<Item = &Placed> {
-        let at = self.placed.partition_point(|p| p.last < index);
-        self.placed.range(at..)
+        self.placed.range(self.position(index)..)
     }
 
     /// End of the last batch that ends at or before `index`, with the chain there.
     pub fn end_at(&self, index: Index) -> Option<(Position, Chain)> {
-        let at = self.placed.partition_point(|p| p.last <= index);
+        let at = self.position(index.next());
         let placed = self.placed.get(at.checked_sub(1)?)?;
         Some((Position { epoch: placed.epoch, index: placed.last }, placed.chain))
     }
@@ -220,7 +269,7 @@ impl Journal {
     /// Where the last batch that ends at or before `index` ends. The next one is there or, if it did not fit there, at
     /// the start. Not where it is now: it may be cut, and what comes instead may fit.
     pub fn offset_after(&self, index: Index) -> u64 {
-        let at = self.placed.partition_point(|p| p.last <= index);
+        let at = self.position(index.next());
         let before = at.checked_sub(1).and_then(|at| self.placed.get(at));
         before.map_or(self.head, |placed| placed.offset + placed.len)
     }
@@ -229,7 +278,7 @@ impl Journal {
     /// for that is still being written. Returns what it dropped.
     pub fn evict(&mut self, max: u64, durable: Index) -> Option<Index> {
         while self.memory_bytes > max {
-            let at = self.placed.partition_point(|p| p.first < self.memory_from);
+            let at = self.position(self.memory_from);
             let placed = self.placed.get_mut(at).filter(|p| p.last <= durable)?;
             self.memory_from = placed.last.next();
             if let Held::Memory(batch) = &placed.held {
@@ -291,6 +340,33 @@ mod tests {
                 if journal.live_bytes() == 0 {
                     prop_assert!(journal.free_bytes() >= ring / 2 * BLOCK_BYTES);
                 }
+            }
+        }
+
+        /// Against a search that looks at every batch.
+        #[test]
+        fn a_batch_is_found_by_its_index(
+            lengths in prop::collection::vec(prop_oneof![Just(1u64), 1u64..4, 1u64..90], 0..60),
+            first in 1u64..1000,
+        ) {
+            let mut journal = Journal::new(1 << 20, 0, Index(0));
+            let mut next = first;
+            for len in lengths {
+                let range = (Index(next), Index(next + len - 1));
+                journal.push(Placed {
+                    first: range.0,
+                    last: range.1,
+                    epoch: Epoch(1),
+                    chain: Chain(next),
+                    offset: 0,
+                    len: 0,
+                    held: Held::Ring(Box::default()),
+                });
+                next += len;
+            }
+            for index in (first.saturating_sub(2)..next + 2).map(Index) {
+                let slow = journal.placed.iter().position(|p| p.last >= index).unwrap_or(journal.placed.len());
+                prop_assert_eq!(journal.position(index), slow, "{:?}", index);
             }
         }
     }

@@ -117,7 +117,8 @@ pub struct Store {
     installing: BTreeMap<(VolumeId, u32), (usize, Index)>,
     finish: Option<Index>,
 
-    ops: BTreeMap<OpId, Op>,
+    /// In flight, in no order: there are few, and a search through them is cheaper than a tree.
+    ops: Vec<(OpId, Op)>,
     groups: BTreeMap<GroupId, Group>,
     /// Volumes written since their last flush was issued.
     touched: BTreeSet<VolumeId>,
@@ -175,8 +176,9 @@ impl Store {
             reach!("store: an operation ends after the failure");
             return;
         }
-        let kind = self.ops.remove(&op);
-        assert!(kind.is_some(), "operation {op:?} is not in flight");
+        let at = self.ops.iter().position(|(id, _)| *id == op);
+        assert!(at.is_some(), "operation {op:?} is not in flight");
+        let kind = at.map(|at| self.ops.swap_remove(at).1);
         let ignored = match kind {
             Some(Op::Flush) => planted(Bug::FailedFlushIgnored),
             _ => planted(Bug::FailedWriteIgnored),
@@ -224,7 +226,7 @@ impl Store {
     fn start(&mut self, op: Op) -> OpId {
         let id = OpId(self.next_op);
         self.next_op += 1;
-        self.ops.insert(id, op);
+        self.ops.push((id, op));
         id
     }
 }

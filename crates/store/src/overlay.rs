@@ -4,7 +4,7 @@
 //! overlap; a newer entry carves its range out of the older ones. A run names its place in the journal,
 //! never its bytes, so that memory can be dropped without touching the overlay.
 
-use mainstay_types::{BLOCK_BYTES, Index, VolumeId};
+use mainstay_types::{BLOCK_BYTES, Index, VOLUME_BYTES_MAX, VolumeId};
 use std::collections::BTreeMap;
 
 /// What a run reads as.
@@ -43,9 +43,27 @@ impl Run {
     }
 }
 
+/// Volume and block as one number, which compares faster than two.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Key(u64);
+
+const BLOCK_BITS: u32 = 48;
+// The block after the last has a key as well.
+const _: () = assert!(VOLUME_BYTES_MAX / BLOCK_BYTES < 1 << BLOCK_BITS);
+
+impl Key {
+    fn new(volume: VolumeId, block: u64) -> Self {
+        Self(u64::from(volume.0) << BLOCK_BITS | block)
+    }
+
+    fn parts(self) -> (VolumeId, u64) {
+        (VolumeId((self.0 >> BLOCK_BITS) as u16), self.0 & ((1 << BLOCK_BITS) - 1))
+    }
+}
+
 #[derive(Default, Debug)]
 pub struct Overlay {
-    runs: BTreeMap<(VolumeId, u64), Run>,
+    runs: BTreeMap<Key, Run>,
     data_bytes: u64,
 }
 
@@ -71,41 +89,63 @@ impl Overlay {
 
     /// Lays `run` over everything older that starts at `block`.
     pub fn insert(&mut self, volume: VolumeId, block: u64, run: Run) {
-        let end = block + run.blocks;
-        self.split(volume, block, |_| true);
-        self.split(volume, end, |_| true);
-        while let Some((&key, &old)) = self.runs.range((volume, block)..(volume, end)).next() {
-            self.runs.remove(&key);
+        let (key, end) = (Key::new(volume, block), Key::new(volume, block + run.blocks));
+        // Of the runs that begin before the end only the last can overlap if none does, and it alone does if it is the same
+        // stretch: nearly every write of a database is one or the other.
+        match self.runs.range_mut(..end).next_back() {
+            Some((&at, old)) if Key(at.0 + old.blocks) > key => {
+                if at == key && old.blocks == run.blocks {
+                    self.data_bytes = self.data_bytes - old.data_bytes() + run.data_bytes();
+                    *old = run;
+                    return;
+                }
+            }
+            _ => {
+                self.data_bytes += run.data_bytes();
+                self.runs.insert(key, run);
+                return;
+            }
+        }
+        self.split(key, |_| true);
+        self.split(end, |_| true);
+        while let Some((&at, &old)) = self.runs.range(key..end).next() {
+            self.runs.remove(&at);
             self.data_bytes -= old.data_bytes();
         }
         self.data_bytes += run.data_bytes();
-        self.runs.insert((volume, block), run);
+        self.runs.insert(key, run);
     }
 
     /// Forgets what in `first..end` was written at or before `to`: the backing store has it.
     pub fn forget(&mut self, volume: VolumeId, first: u64, end: u64, to: Index) {
-        self.split(volume, first, |run| run.index <= to);
-        self.split(volume, end, |run| run.index <= to);
-        let mut at = first;
-        while let Some((&key, &run)) = self.runs.range((volume, at)..(volume, end)).next() {
+        let (first, end) = (Key::new(volume, first), Key::new(volume, end));
+        if let Some((&at, &run)) = self.runs.range(..end).next_back()
+            && (at, Key(at.0 + run.blocks)) == (first, end)
+        {
             if run.index <= to {
-                self.runs.remove(&key);
+                self.runs.remove(&at);
+                self.data_bytes -= run.data_bytes();
+            }
+            return;
+        }
+        self.split(first, |run| run.index <= to);
+        self.split(end, |run| run.index <= to);
+        let mut from = first;
+        while let Some((&at, &run)) = self.runs.range(from..end).next() {
+            if run.index <= to {
+                self.runs.remove(&at);
                 self.data_bytes -= run.data_bytes();
             }
             // A newer run was not split and may reach beyond the end.
-            at = end.min(key.1 + run.blocks);
+            from = end.min(Key(at.0 + run.blocks));
         }
     }
 
     /// The parts of runs within `first..end`, in order, each with its first block.
     pub fn within(&self, volume: VolumeId, first: u64, end: u64) -> impl Iterator<Item = (u64, Run)> + '_ {
-        let before = self
-            .runs
-            .range(..(volume, first))
-            .next_back()
-            .filter(|&(&(v, at), run)| v == volume && at + run.blocks > first)
-            .map(|(&(_, at), run)| (first, run.tail(first - at)));
-        let inside = self.runs.range((volume, first)..(volume, end)).map(|(&(_, at), &run)| (at, run));
+        let (from, to) = (Key::new(volume, first), Key::new(volume, end));
+        let before = self.across(from).map(|run| (first, run));
+        let inside = self.runs.range(from..to).map(|(at, &run)| (at.parts().1, run));
         before
             .into_iter()
             .chain(inside)
@@ -115,26 +155,29 @@ impl Overlay {
     /// Runs from `cursor` on, over all volumes; a run that reaches across the cursor counts from there.
     pub fn from(&self, cursor: (VolumeId, u64)) -> impl Iterator<Item = (VolumeId, u64, Run)> + '_ {
         let (volume, first) = cursor;
-        let before = self
-            .runs
-            .range(..cursor)
-            .next_back()
-            .filter(move |&(&(v, at), run)| v == volume && at + run.blocks > first)
-            .map(move |(&(_, at), run)| (volume, first, run.tail(first - at)));
-        before.into_iter().chain(self.runs.range(cursor..).map(|(&(v, at), &run)| (v, at, run)))
+        let from = Key::new(volume, first);
+        let before = self.across(from).map(move |run| (volume, first, run));
+        before.into_iter().chain(self.runs.range(from..).map(|(at, &run)| {
+            let (volume, block) = at.parts();
+            (volume, block, run)
+        }))
     }
 
-    /// Splits the run that reaches across `block` there, if there is one and it is `wanted`.
-    fn split(&mut self, volume: VolumeId, block: u64, wanted: impl Fn(&Run) -> bool) {
-        let Some((&(v, at), run)) = self.runs.range_mut(..(volume, block)).next_back() else {
-            return;
-        };
-        if v != volume || at + run.blocks <= block || !wanted(run) {
+    /// What the run that begins before `key` and reaches across it has from there on.
+    fn across(&self, key: Key) -> Option<Run> {
+        let (&at, run) = self.runs.range(..key).next_back()?;
+        (at.0 + run.blocks > key.0).then(|| run.tail(key.0 - at.0))
+    }
+
+    /// Splits the run that reaches across `key` there, if there is one and it is `wanted`.
+    fn split(&mut self, key: Key, wanted: impl Fn(&Run) -> bool) {
+        let Some((&at, run)) = self.runs.range_mut(..key).next_back() else { return };
+        if at.0 + run.blocks <= key.0 || !wanted(run) {
             return;
         }
-        let tail = run.tail(block - at);
-        run.blocks = block - at;
-        self.runs.insert((volume, block), tail);
+        let tail = run.tail(key.0 - at.0);
+        run.blocks = key.0 - at.0;
+        self.runs.insert(key, tail);
     }
 }
 

@@ -139,7 +139,7 @@ impl Store {
             installs: VecDeque::new(),
             installing: BTreeMap::new(),
             finish: None,
-            ops: BTreeMap::new(),
+            ops: Vec::new(),
             groups: BTreeMap::new(),
             touched: BTreeSet::new(),
             outputs: VecDeque::new(),

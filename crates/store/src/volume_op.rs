@@ -8,6 +8,7 @@ use crate::{Op, OpId, Output, PAYLOADS_READ_BYTES_MAX, Store};
 use bytes::Bytes;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{BLOCK_BYTES, VolumeId, reach};
+use smallvec::SmallVec;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct GroupId(pub u64);
@@ -26,6 +27,8 @@ pub enum Piece {
     InJournal(Part),
 }
 
+pub type Pieces = SmallVec<[Piece; 1]>;
+
 #[derive(Debug)]
 pub struct Group {
     pub owner: Owner,
@@ -33,7 +36,7 @@ pub struct Group {
     /// First block, and one past the last.
     pub first: u64,
     pub end: u64,
-    pieces: Vec<Piece>,
+    pieces: Pieces,
     /// From this piece on nothing was read yet.
     next: usize,
     /// Payloads that are being read, in bytes.
@@ -57,7 +60,7 @@ impl Store {
         volume: VolumeId,
         first: u64,
         blocks: u64,
-        pieces: Vec<Piece>,
+        pieces: Pieces,
     ) {
         let id = GroupId(self.next_op);
         self.next_op += 1;
@@ -122,7 +125,7 @@ impl Store {
                 Piece::Here(bytes) => Some(bytes),
                 Piece::InJournal(_) => None,
             })
-            .collect::<Vec<_>>();
+            .collect();
         let op: OpId = self.start(Op::Volume(id));
         self.outputs.push_back(Output::VolumeWrite { op, volume, offset, data });
     }

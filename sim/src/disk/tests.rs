@@ -26,7 +26,7 @@ fn block(fill: u8) -> Bytes {
 
 fn write(volume: u16, at: u64, fill: u8) -> Operation {
     let (op, volume, offset) = (OpId(1), VolumeId(volume), at * BLOCK_BYTES);
-    Operation::Store(Output::VolumeWrite { op, volume, offset, data: vec![block(fill)] })
+    Operation::Store(Output::VolumeWrite { op, volume, offset, data: vec![block(fill)].into() })
 }
 
 fn flush() -> Operation {
@@ -343,7 +343,7 @@ fn replica(seed: u64) -> Disk {
         let offset = log.len() as u64 * 2 * BLOCK_BYTES;
         let local = LocalHeader { generation: 1, durable_before: Index(log.len() as u64) };
         let parts = vec![(local, batch.clone())];
-        carry_out(&mut disk, Operation::Store(Output::JournalWrite { op: OpId(9), offset, parts }))
+        carry_out(&mut disk, Operation::Store(Output::JournalWrite { op: OpId(9), offset, parts: parts.into() }))
             .expect("well");
         log.push(batch);
     }

@@ -5,7 +5,7 @@ use super::stream::{Plain, Stream};
 use super::{Channel, DownReason};
 use crate::buffer::{BufMut, BufferPool};
 use crate::ring::{Fd, Op, OpHandle, Owner, Ring, advance};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use mainstay_codec::{Envelope, Message, frame};
 use mainstay_types::{ConfigVersion, Epoch, Incarnation, NodeId, ResourceId, Time};
 use socket2::{SockRef, TcpKeepalive};
@@ -27,6 +27,8 @@ pub const HELLO_MS: u64 = 1000;
 pub const SEND_QUEUE_BYTES_MAX: usize = 256 << 20;
 /// How much is received at once when no large payload is expected, in bytes.
 const STAGING_BYTES: usize = 64 << 10;
+/// Memory for the heads of frames, used again when what was in it has left; more is taken when that is not enough.
+const HEADS_BYTES: usize = 16 << 10;
 /// After so long without an answer the kernel itself gives a connection up, in milliseconds.
 const USER_TIMEOUT_MS: u64 = 2 * SILENCE_MS;
 
@@ -57,7 +59,10 @@ pub(super) struct Connection {
     assembler: Assembler,
     /// `None` while the kernel has it.
     staging: Option<BufMut>,
+    /// Heads of frames that are not among `frames` yet: those of messages without payload go out as one piece.
+    heads: BytesMut,
     frames: VecDeque<Bytes>,
+    /// Bytes in `heads` and `frames`.
     frames_bytes: usize,
     /// What is in flight; its buffer is kept to be filled again.
     wire: Option<VecDeque<Bytes>>,
@@ -96,6 +101,7 @@ impl Connection {
             stream: Box::new(Plain),
             assembler: Assembler::new(pool.clone()),
             staging: Some(pool.get(STAGING_BYTES)),
+            heads: BytesMut::with_capacity(HEADS_BYTES),
             frames: VecDeque::new(),
             frames_bytes: 0,
             wire: Some(VecDeque::new()),
@@ -129,9 +135,13 @@ impl Connection {
 
     /// Queues a message; refuses when the queue is too long.
     pub(super) fn queue(&mut self, envelope: &Envelope) -> Result<(), DownReason> {
-        for piece in frame::encode(envelope) {
-            self.frames_bytes += piece.len();
-            self.frames.push_back(piece);
+        let before = self.heads.len();
+        let payload = frame::encode_head(envelope, &mut self.heads);
+        self.frames_bytes += self.heads.len() - before;
+        if !payload.is_empty() {
+            self.frames.push_back(self.heads.split().freeze());
+            self.frames_bytes += payload.iter().map(Bytes::len).sum::<usize>();
+            self.frames.extend(payload.iter().filter(|piece| !piece.is_empty()).cloned());
         }
         if self.queued_bytes() > SEND_QUEUE_BYTES_MAX { Err(DownReason::Overflow) } else { Ok(()) }
     }
@@ -142,6 +152,9 @@ impl Connection {
             return Ok(());
         }
         let Some(mut wire) = self.wire.take() else { return Ok(()) };
+        if !self.heads.is_empty() {
+            self.frames.push_back(self.heads.split().freeze());
+        }
         self.stream.seal(&mut self.frames, &mut wire)?;
         self.frames_bytes = self.frames.iter().map(Bytes::len).sum();
         self.wire_bytes = wire.iter().map(Bytes::len).sum();

@@ -61,7 +61,8 @@ impl Disk {
             Output::JournalWrite { op, offset, parts } => {
                 let mut at = offset;
                 for (local, batch) in parts {
-                    self.put(Area::Journal, at, &batch.header_block(local));
+                    let block = self.journal[at as usize..].first_chunk_mut().expect("within the journal");
+                    batch.put_header_block(local, block);
                     let mut payload_at = at + HEADER_BLOCK_BYTES as u64;
                     for piece in &batch.payload {
                         self.put(Area::Journal, payload_at, piece);
