@@ -11,7 +11,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-use support::{Engine, JOURNAL_BYTES, RESOURCE, fresh_dir, member, record, wait};
+use support::{Engine, JOURNAL_BYTES, RESOURCE, assert_equal, fresh_dir, member, record, wait};
 
 const VOLUME_BYTES: u64 = 64 << 20;
 
@@ -32,14 +32,6 @@ fn assert_block(device: &File, at: u64, fill: u8) {
     let mut buffer = block(!fill);
     device.read_exact_at(&mut buffer.as_mut_slice()[..4096], at * 4096).expect("read");
     assert!(buffer.as_slice()[..4096].iter().all(|byte| *byte == fill), "block {at} is not all {fill}");
-}
-
-fn assert_equal(engines: &mut [Engine]) {
-    let digests = wait("equal positions", || {
-        let digests: Vec<_> = engines.iter_mut().map(Engine::digest).collect();
-        digests.windows(2).all(|pair| pair[0].0 == pair[1].0).then_some(digests)
-    });
-    assert!(digests.windows(2).all(|pair| pair[0] == pair[1]), "{digests:?}");
 }
 
 /// Engines share the process, so the tests of this file take turns.

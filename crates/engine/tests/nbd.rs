@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use support::{Engine, RESOURCE, fresh_dir, record, wait};
+use support::{Engine, RESOURCE, assert_equal, fresh_dir, record, wait};
 
 const VOLUME_BYTES: u64 = 64 << 20;
 /// Longest time for one run of a client.
@@ -498,11 +498,7 @@ fn qemu_goes_on_at_the_next_primary() {
     });
     assert!(!output.contains("failed") && !output.contains("rror"), "{output}");
     assert_eq!(moves, 2, "the client had ended before the primary moved");
-    let digests = wait("equal positions", || {
-        let digests: Vec<_> = engines.iter_mut().map(Engine::digest).collect();
-        digests.windows(2).all(|pair| pair[0].0 == pair[1].0).then_some(digests)
-    });
-    assert!(digests.windows(2).all(|pair| pair[0] == pair[1]), "{digests:?}");
+    assert_equal(&mut engines);
     for engine in &mut engines {
         engine.ask(Request::Drop { resource: RESOURCE });
     }

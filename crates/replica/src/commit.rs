@@ -10,11 +10,11 @@
 //! It matters when a journal is full of what failed promotions left behind (R18): that is committed, destaged and
 //! trimmed as soon as the required set is attached, and the epoch start finds room.
 
-use crate::peer::Link;
+use crate::peer::{Link, Peer};
 use crate::{Effect, Replica, Role};
 use mainstay_codec::Message;
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Index, NodeId, reach};
+use mainstay_types::{Index, NodeId, Time, reach};
 
 impl Replica {
     /// A peer says what it holds durably. Counts only on a stream of this epoch, and only for what was sent (R1).
@@ -67,16 +67,20 @@ impl Replica {
         }
     }
 
-    /// Tells the commit index to peers that will not learn it from the next batch. It rides on the batch when one
-    /// is about to be sealed; an idle primary says it at once.
+    /// Tells the commit index to peers that do not learn it from the next batch. It rides on the batch when one is about to be
+    /// sealed, and waits a moment for one that may come: whoever writes one block after the other would else pay for a
+    /// message to every peer, and a peer would wake up twice for every write. At once when somebody waits for it: because
+    /// writes are held, or the journals have no room.
     pub(crate) fn tell_commit(&mut self) {
         let commit = self.log.commit;
-        let rides = self.serving()
-            && !self.sequence.nothing_open()
-            && !self.paused
-            && self.log.end.index > self.log.durable;
+        let writes = self.serving() && !self.sequence.nothing_open() && !self.paused;
+        let journal_free = self.log.end.index == self.log.durable;
+        let rides = writes && !journal_free;
+        let waited = self.commit_due(self.commit_owed.unwrap_or(self.now)) <= self.now;
+        let at_once = waited || self.paused || self.sequence.demoting || (writes && journal_free);
         let next = self.log.end.index.next();
-        let mut to = Vec::new();
+        let mut owed = false;
+        let mut to = std::mem::take(&mut self.told);
         for (node, peer) in &mut self.peers {
             if peer.told >= commit {
                 continue;
@@ -85,12 +89,45 @@ impl Replica {
             if rides && stream.next == next && stream.sent_bytes < self.config.window_bytes {
                 continue;
             }
+            if !at_once {
+                owed = true;
+                continue;
+            }
             reach!("replica: a commit index is told alone");
             peer.told = commit;
             to.push(*node);
         }
-        for node in to {
+        for node in to.drain(..) {
             self.send_as_primary(node, Message::Commit { commit });
         }
+        self.told = to;
+        self.commit_owed = if owed { self.commit_owed.or(Some(self.now)) } else { None };
+    }
+
+    /// When the commit index that is owed since then is told alone.
+    fn commit_due(&self, since: Time) -> Time {
+        since.plus_ms(self.config.commit_tell_ms)
+    }
+
+    /// When [`tell_commit`](Self::tell_commit) has something to tell, if nothing is written before.
+    pub(crate) fn commit_deadline(&self) -> Option<Time> {
+        self.commit_owed.map(|since| self.commit_due(since))
+    }
+
+    /// How many things have to happen before there is something to do for what was sequenced: a write of the own journal and
+    /// the acknowledgements of required peers before it is committed, or the former alone while more waits to be
+    /// sequenced. 0 when nothing is under way.
+    #[must_use]
+    pub fn awaited(&self) -> usize {
+        if !self.leading() {
+            return 0;
+        }
+        let end = self.log.end.index;
+        if !self.sequence.nothing_open() {
+            return usize::from(self.log.durable < end);
+        }
+        let lacks =
+            |peer: &&Peer| peer.required() && peer.durable < end && matches!(peer.link, Link::Streaming(_));
+        usize::from(self.log.durable < end) + self.peers.values().filter(lacks).count()
     }
 }

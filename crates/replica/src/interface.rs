@@ -27,6 +27,8 @@ pub struct ReplicaConfig {
     pub proposal_repeat_ms: u64,
     /// A member that left because it was slow is not asked to return before this time has passed.
     pub slow_quiet_ms: u64,
+    /// How long a commit index that no batch carries waits before it is told alone, in milliseconds.
+    pub commit_tell_ms: u64,
     /// Most bytes of batches sent to one peer and not acknowledged.
     pub window_bytes: u64,
     /// Most requests admitted and not completed.
@@ -52,6 +54,7 @@ impl ReplicaConfig {
             reconnect_grace_ms: 300,
             proposal_repeat_ms: 500,
             slow_quiet_ms: 10_000,
+            commit_tell_ms: 10,
             window_bytes: 16 << 20,
             requests_max: 1024,
             request_bytes_max: 8 << 20,

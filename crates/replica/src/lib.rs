@@ -110,9 +110,13 @@ pub struct Replica {
     epoch_start: Option<Index>,
     peers: BTreeMap<NodeId, Peer>,
     sequence: Sequence,
+    /// Since when a peer has not been told the commit index.
+    commit_owed: Option<Time>,
     paused: bool,
     pause_wanted: bool,
     effects: VecDeque<Effect>,
+    /// Those who are about to be told something; empty between events, kept to be filled again.
+    told: Vec<NodeId>,
 }
 
 impl Replica {
@@ -140,9 +144,11 @@ impl Replica {
             epoch_start: None,
             peers: BTreeMap::new(),
             sequence: Sequence::default(),
+            commit_owed: None,
             paused: false,
             pause_wanted: false,
             effects: VecDeque::new(),
+            told: Vec::new(),
         }
     }
 

@@ -248,7 +248,7 @@ impl Replica {
             return own;
         }
         let peers = self.peers.iter().filter_map(|(node, peer)| self.peer_deadline(*node, peer, repeat));
-        peers.chain(own).min()
+        peers.chain(own).chain(self.commit_deadline()).min()
     }
 
     fn peer_deadline(&self, node: NodeId, peer: &crate::peer::Peer, repeat: u64) -> Option<Time> {

@@ -128,13 +128,13 @@ impl Replica {
             reach!("replica: the own epoch start waits for room in the journal");
             return;
         }
-        self.append_own(vec![NewEntry {
+        self.append_own(std::iter::once(NewEntry {
             kind: EntryKind::EpochStart,
             range: Range { volume: VolumeId(0), offset: 0, len: 0 },
             payload: Bytes::new(),
             session: 0,
             request: 0,
-        }]);
+        }));
         if planted(Bug::ServeAtOnce) {
             self.serve();
         }
@@ -160,6 +160,7 @@ impl Replica {
     pub(crate) fn give_up(&mut self, fence: Option<Fence>, error: RequestError) {
         self.fail_requests(error);
         self.peers.clear();
+        self.commit_owed = None;
         self.epoch_start = None;
         self.pause_wanted = false;
         self.paused = false;

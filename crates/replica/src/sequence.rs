@@ -44,6 +44,8 @@ pub(crate) struct Sequence {
     /// Journal bytes sealed in this epoch, and what this sum was at the end of each recent batch.
     total: u64,
     sizes: VecDeque<(Index, u64)>,
+    /// Empty between batches; kept to be filled again.
+    sealing: Vec<NewEntry>,
 }
 
 #[derive(Debug)]
@@ -132,13 +134,12 @@ impl Sequence {
         self.open.push_back(Open { id, ticket, kind, range, payload });
     }
 
-    /// Takes from the open entries what fits into one batch and into `room` journal bytes.
-    fn take_batch(&mut self, room: u64, first: Index) -> Vec<NewEntry> {
-        let mut entries = Vec::with_capacity(self.open.len().min(BATCH_ENTRIES_MAX));
+    /// Moves to `entries` of the open entries what fits into one batch and into `room` journal bytes.
+    fn take_batch(&mut self, room: u64, first: Index, entries: &mut Vec<NewEntry>) {
         let mut bytes = 0;
         let bytes_max = BATCH_BYTES_MAX.min(room.saturating_sub(HEADER_BLOCK_BYTES as u64));
         if room < HEADER_BLOCK_BYTES as u64 {
-            return entries;
+            return;
         }
         while entries.len() < BATCH_ENTRIES_MAX {
             let fits = self.open.front().is_some_and(|entry| bytes + entry.payload.len() as u64 <= bytes_max);
@@ -160,7 +161,6 @@ impl Sequence {
                 request: 0,
             });
         }
-        entries
     }
 
     /// Takes the next entry that is committed.
@@ -280,13 +280,15 @@ impl Replica {
             return;
         }
         let first = self.log.end.index.next();
-        let entries = self.sequence.take_batch(self.room, first);
+        let mut entries = std::mem::take(&mut self.sequence.sealing);
+        self.sequence.take_batch(self.room, first, &mut entries);
         if entries.is_empty() {
             reach!("replica: the journal has no room for the open batch");
         } else {
             reach!("replica: a batch is sealed");
-            self.append_own(entries);
+            self.append_own(entries.drain(..));
         }
+        self.sequence.sealing = entries;
     }
 
     /// Counts down until the journal says what it takes after this.
@@ -296,7 +298,7 @@ impl Replica {
     }
 
     /// Appends a batch of this epoch to the own log and sends it.
-    pub(crate) fn append_own(&mut self, entries: Vec<NewEntry>) {
+    pub(crate) fn append_own(&mut self, entries: impl ExactSizeIterator<Item = NewEntry>) {
         let first = self.log.end.index.next();
         let batch = Arc::new(Batch::seal(
             self.config.resource,
@@ -313,7 +315,7 @@ impl Replica {
         self.sequence.remember_size(batch.last(), len);
         self.effects.push_back(Effect::Append(Arc::clone(&batch)));
         let window = self.config.window_bytes;
-        let mut to = Vec::new();
+        let mut to = std::mem::take(&mut self.told);
         for (node, peer) in &mut self.peers {
             if peer.durable == before {
                 peer.progress_at = self.now;
@@ -328,9 +330,10 @@ impl Replica {
                 reach!("replica: a peer is fed from the journal later");
             }
         }
-        for node in to {
+        for node in to.drain(..) {
             self.send_as_primary(node, Message::Append(Arc::clone(&batch)));
         }
+        self.told = to;
     }
 
     /// Completes what the commit index has passed, in the order of the log.

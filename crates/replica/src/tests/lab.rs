@@ -130,6 +130,8 @@ pub struct Lab {
     pub acks: u64,
     /// The first thing that was found wrong.
     pub wrong: Option<String>,
+    /// See `ReplicaConfig`; some seeds wait for a batch that carries the commit index, others do not.
+    commit_tell_ms: u64,
     /// Print every event, as `TRACE=1` asks.
     pub trace: bool,
 }
@@ -173,6 +175,7 @@ impl Lab {
             demoted: BTreeSet::new(),
             acks: 0,
             wrong: None,
+            commit_tell_ms: if (seed / 2).is_multiple_of(2) { 10 } else { 0 },
             trace: std::env::var_os("TRACE").is_some(),
         };
         for member in members {
@@ -203,6 +206,7 @@ impl Lab {
         let sizes = vec![VOLUME_BLOCKS * BLOCK_BYTES; usize::from(VOLUMES)];
         let mut config = ReplicaConfig::new(RESOURCE, node, n.incarnation, sizes);
         config.slow_quiet_ms = 1500;
+        config.commit_tell_ms = self.commit_tell_ms;
         config.window_bytes = 10 * BLOCK_BYTES;
         config.join_lag_bytes = 20 * BLOCK_BYTES;
         config.copy_extents_max = 2;

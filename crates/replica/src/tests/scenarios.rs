@@ -35,9 +35,26 @@ fn a_write_is_acknowledged_by_both() {
     let id = lab.write(A, 0, 0);
     lab.run_ms(20);
     assert!(lab.done(id));
-    assert_eq!(lab.status(B).commit, lab.status(A).commit, "an idle primary tells its commit index at once");
+    assert_eq!(lab.status(B).commit, lab.status(A).commit, "an idle primary tells its commit index soon");
     lab.assert_equal();
     assert_eq!(lab.nodes[&A].replica.as_ref().and_then(crate::Replica::next_deadline), None, "idle");
+}
+
+/// The commit index rides on the next batch if there is one soon, and is told alone if there is none.
+#[test]
+fn a_commit_index_waits_a_moment_for_a_batch() {
+    let mut lab = two();
+    lab.settle();
+    let first = lab.write(A, 0, 0);
+    lab.run_ms(6);
+    let committed = lab.status(A).commit;
+    assert!(lab.done(first) && lab.status(B).commit < committed, "it is not told yet");
+    let second = lab.write(A, 1, 0);
+    lab.run_ms(3);
+    assert_eq!(lab.status(B).commit, committed, "the second batch has carried it");
+    lab.run_ms(20);
+    assert!(lab.done(second));
+    assert_eq!(lab.status(B).commit, lab.status(A).commit, "no third batch has come");
 }
 
 /// R3: the primary waits for a member until it has learnt that the record is without it.
@@ -151,6 +168,7 @@ fn promotions_that_commit_nothing_leave_room_for_one_that_does() {
     lab.settle();
     assert_eq!((lab.role(A), lab.iss()), (Role::Primary, vec![A, B]));
     write_many(&mut lab, A, 8);
+    lab.settle();
     lab.assert_equal();
 }
 
@@ -320,6 +338,7 @@ fn a_restarted_primary_does_not_go_on_in_its_epoch() {
     lab.settle();
     assert_eq!((lab.role(A), lab.iss()), (Role::Primary, vec![A, B]));
     write_many(&mut lab, A, 2);
+    lab.settle();
     lab.assert_equal();
 }
 
