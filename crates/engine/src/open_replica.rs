@@ -27,7 +27,7 @@ use mainstay_types::{
 };
 use platform::World;
 use presence::Presence;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Most requests of a device that are admitted and not completed. The FUSE frontend lets the kernel have
@@ -64,6 +64,41 @@ struct Pending {
     tag: u64,
 }
 
+/// Requests in places that are used again, so that a request costs no allocation. The number of a request is its place and
+/// how often that was used before: an answer to an earlier one finds nothing.
+#[derive(Default)]
+struct Requests {
+    places: Vec<(u32, Option<Pending>)>,
+    free: Vec<u32>,
+}
+
+impl Requests {
+    fn add(&mut self, pending: Pending) -> RequestId {
+        // Frontends bound how many there are, see REQUESTS_MAX.
+        let place = self.free.pop().unwrap_or(self.places.len() as u32);
+        if place as usize == self.places.len() {
+            self.places.push((0, None));
+        }
+        let (uses, found) = &mut self.places[place as usize];
+        *uses = uses.wrapping_add(1);
+        *found = Some(pending);
+        RequestId(u64::from(*uses) << 32 | u64::from(place))
+    }
+
+    /// Requests that are not answered.
+    fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    fn take(&mut self, id: RequestId) -> Option<Pending> {
+        let (place, uses) = (id.0 as u32, (id.0 >> 32) as u32);
+        let (_, found) = self.places.get_mut(place as usize).filter(|(newest, _)| *newest == uses)?;
+        let pending = found.take()?;
+        self.free.push(place);
+        Some(pending)
+    }
+}
+
 /// See the top of this file.
 pub struct OpenReplica {
     host: Host,
@@ -78,8 +113,7 @@ struct Around {
     volumes: Vec<u64>,
     disk: Disk,
     presence: Presence,
-    pending: HashMap<RequestId, Pending>,
-    next_request: u64,
+    pending: Requests,
     /// The last in which the record named this node primary.
     epoch: Epoch,
     /// As the cores said last.
@@ -111,8 +145,7 @@ impl OpenReplica {
             volumes: config.volumes,
             disk,
             presence: Presence::default(),
-            pending: HashMap::new(),
-            next_request: 1,
+            pending: Requests::default(),
             epoch: Epoch(0),
             role: Role::Secondary,
             proposal: None,
@@ -129,6 +162,12 @@ impl OpenReplica {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         self.host.next_deadline()
+    }
+
+    /// Completions without which what was written last cannot be acknowledged.
+    #[must_use]
+    pub fn awaited(&self) -> usize {
+        self.host.replica().awaited()
     }
 
     /// The control plane's record, which may name this node, `node`, primary.
@@ -223,9 +262,7 @@ impl OpenReplica {
             );
         }
         let around = &mut self.around;
-        let id = RequestId(around.next_request);
-        around.next_request += 1;
-        around.pending.insert(id, Pending { frontend, tag: request.tag });
+        let id = around.pending.add(Pending { frontend, tag: request.tag });
         let range = |offset, len| Range { volume: request.volume, offset, len };
         let op = match request.op {
             FrontendOp::Read { offset, len } => Op::Read { range: range(offset, len) },

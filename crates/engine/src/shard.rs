@@ -82,6 +82,8 @@ pub struct Shard {
     /// When which replica wants a tick: an idle one costs nothing.
     timers: BTreeSet<(Time, ResourceId)>,
     deadlines: BTreeMap<ResourceId, Time>,
+    /// Completions that the next turn waits for, see [`Ring::turn_gathering`].
+    due: usize,
     /// Replicas whose cores have something to say.
     touched: BTreeSet<ResourceId>,
     up: BTreeSet<NodeId>,
@@ -131,6 +133,7 @@ impl Shard {
             early: BTreeMap::new(),
             timers: BTreeSet::new(),
             deadlines: BTreeMap::new(),
+            due: 1,
             touched: BTreeSet::new(),
             up: BTreeSet::new(),
             lease_until: Time(0),
@@ -145,7 +148,7 @@ impl Shard {
         let mut completions = Vec::new();
         loop {
             self.flush();
-            let woken = self.ring.turn(self.next_deadline(), &mut completions)?;
+            let woken = self.ring.turn_gathering(self.next_deadline(), self.due, &mut completions)?;
             let now = now();
             for completion in completions.drain(..) {
                 self.completed(now, completion);
@@ -301,21 +304,33 @@ impl Shard {
     }
 
     fn pump(&mut self, now: Time) {
+        let mut due = usize::MAX;
         while let Some(resource) = self.touched.pop_first() {
             self.with(now, resource, |replica, shared| replica.pump(shared));
             self.touched.remove(&resource);
-            let deadline = self.replicas.get(&resource).and_then(OpenReplica::next_deadline);
-            if self.deadlines.get(&resource) != deadline.as_ref() {
-                if let Some(old) = self.deadlines.remove(&resource) {
-                    self.timers.remove(&(old, resource));
-                }
-                if let Some(at) = deadline {
-                    self.deadlines.insert(resource, at);
-                    self.timers.insert((at, resource));
-                }
+            if let Some(replica) = self.replicas.get(&resource) {
+                due = due.min(replica.awaited().max(1));
+                let deadline = replica.next_deadline();
+                self.set_timer(resource, deadline);
             }
             self.finish_drop(resource);
         }
+        self.due = if due == usize::MAX { 1 } else { due };
+    }
+
+    /// A replica wants a tick then. One that it does not want any more, or wants later, comes all the same, once: most
+    /// deadlines are those of a write, and moving them with every write costs more.
+    fn set_timer(&mut self, resource: ResourceId, deadline: Option<Time>) {
+        let Some(at) = deadline else { return };
+        let old = self.deadlines.get(&resource).copied();
+        if old.is_some_and(|old| old <= at) {
+            return;
+        }
+        if let Some(old) = old {
+            self.timers.remove(&(old, resource));
+        }
+        self.deadlines.insert(resource, at);
+        self.timers.insert((at, resource));
     }
 
     fn inbound(&mut self, now: Time, inbound: Inbound) {

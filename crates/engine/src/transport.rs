@@ -307,8 +307,14 @@ impl Transport {
             ring.cancel(attempt);
         }
         let now = self.now;
-        for id in self.connections.keys().copied().collect::<Vec<_>>() {
-            self.with(id, |connection| connection.flush(ring, id, now));
+        let mut ended = Vec::new();
+        for (&id, connection) in &mut self.connections {
+            if let Err(reason) = connection.flush(ring, id, now) {
+                ended.push((id, reason));
+            }
+        }
+        for (id, reason) in ended {
+            self.close(id, reason);
         }
     }
 

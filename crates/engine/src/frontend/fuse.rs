@@ -1,6 +1,6 @@
 //! Volumes as files of a FUSE mount, one mount per resource; [`crate::devices`] makes block devices of them.
 //!
-//! The classic protocol over `/dev/fuse`, on the shard's ring: two reads are kept outstanding per mount, replies
+//! The classic protocol over `/dev/fuse`, on the shard's ring: one read or a few are kept outstanding per mount, replies
 //! are gathered writes of the pieces they consist of. Measured, this is as fast as FUSE over io_uring when the
 //! reader runs on the same core, and works on every kernel since 5.4.
 //!
@@ -28,8 +28,11 @@ use std::sync::Arc;
 use std::{fs, io};
 use thiserror::Error;
 
-/// One read waits for the next message while another is being handled.
-const READS: usize = 2;
+/// Most reads that wait for messages at once. Each message wakes all of them, so one is best where requests come one after
+/// the other; where many are outstanding they come in bursts, and every read saves a turn.
+const READS_MAX: usize = 8;
+/// How many outstanding requests call for another read.
+const REQUESTS_PER_READ: usize = 4;
 const KIND_READ: u8 = 0;
 const KIND_REPLY: u8 = 1;
 /// A path can be mounted over more than once; more often than this it was not us.
@@ -180,8 +183,12 @@ impl FuseFrontend {
                 return;
             }
         };
-        let buffer = buffer.unwrap_or_else(|| self.read_buffer());
-        self.submit_read(ring, buffer);
+        let wanted = (self.session.outstanding() / REQUESTS_PER_READ).clamp(1, READS_MAX);
+        let mut buffer = buffer;
+        while self.reads < wanted {
+            let buffer = buffer.take().unwrap_or_else(|| self.read_buffer());
+            self.submit_read(ring, buffer);
+        }
     }
 
     fn read_buffer(&self) -> BufMut {
@@ -207,10 +214,8 @@ impl Frontend for FuseFrontend {
     }
 
     fn start(&mut self, ring: &mut Ring) {
-        for _ in 0..READS {
-            let buffer = self.read_buffer();
-            self.submit_read(ring, buffer);
-        }
+        let buffer = self.read_buffer();
+        self.submit_read(ring, buffer);
     }
 
     fn attachment(&self, volume: VolumeId) -> Attachment {
@@ -221,8 +226,9 @@ impl Frontend for FuseFrontend {
         let Completion { tag, result, op, .. } = completion;
         match (kind_of(tag), op) {
             (KIND_READ, Op::Read { buffer, .. }) => self.read_completed(ring, result, buffer, requests),
-            (KIND_REPLY, Op::Write { .. }) => {
+            (KIND_REPLY, Op::Write { pieces, .. }) => {
                 self.replies -= 1;
+                self.session.give_back(pieces);
                 if let Err(error) = result
                     && !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ECANCELED))
                     && !self.ended

@@ -3,6 +3,8 @@
 //! Layouts and numbers are those of `include/uapi/linux/fuse.h`, version 7.31 and later; integers are in
 //! the machine's own byte order. Decoding is length-checked and never panics (R25), whatever the kernel sends.
 
+use bytes::{Bytes, BytesMut};
+
 /// Version of the protocol that is spoken here. 7.31 (Linux 5.4) has all that is used.
 pub const KERNEL_VERSION: u32 = 7;
 pub const MINOR_MIN: u32 = 31;
@@ -13,6 +15,8 @@ pub const ROOT_NODE: u64 = 1;
 
 pub const IN_HEADER_BYTES: usize = 40;
 pub const OUT_HEADER_BYTES: usize = 16;
+/// Longest reply to a transfer without the bytes that are read.
+pub const OUT_PREFIX_BYTES_MAX: usize = OUT_HEADER_BYTES + 8;
 /// Header and fixed part of a WRITE: the payload follows immediately.
 pub const WRITE_PREFIX_BYTES: usize = IN_HEADER_BYTES + 40;
 
@@ -155,7 +159,7 @@ pub fn decode_name(body: &[u8]) -> Option<&str> {
 }
 
 /// Collects the integers of a reply; the header comes first.
-pub struct Reply(Vec<u8>);
+pub struct Reply(BytesMut);
 
 impl Reply {
     /// A reply without error to the request `unique`.
@@ -165,7 +169,11 @@ impl Reply {
 
     /// `errno` is positive, or 0 for success.
     pub fn with_error(unique: u64, errno: i32) -> Self {
-        let mut bytes = Vec::with_capacity(OUT_HEADER_BYTES);
+        Self::within(BytesMut::with_capacity(OUT_HEADER_BYTES), unique, errno)
+    }
+
+    /// In memory that is there and empty.
+    pub fn within(mut bytes: BytesMut, unique: u64, errno: i32) -> Self {
         bytes.extend_from_slice(&(OUT_HEADER_BYTES as u32).to_ne_bytes());
         bytes.extend_from_slice(&errno.saturating_neg().to_ne_bytes());
         bytes.extend_from_slice(&unique.to_ne_bytes());
@@ -235,10 +243,15 @@ impl Reply {
     }
 
     /// Ends the reply; `payload_len` bytes will follow it.
-    pub fn finish(mut self, payload_len: usize) -> Vec<u8> {
+    pub fn finish(self, payload_len: usize) -> Bytes {
+        self.split(payload_len).0
+    }
+
+    /// The same; gives the memory behind the reply back.
+    pub fn split(mut self, payload_len: usize) -> (Bytes, BytesMut) {
         let len = u32::try_from(self.0.len() + payload_len).expect("replies are bounded by max_read");
         self.0[..4].copy_from_slice(&len.to_ne_bytes());
-        self.0
+        (self.0.split().freeze(), self.0)
     }
 }
 

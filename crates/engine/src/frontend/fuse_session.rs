@@ -11,7 +11,7 @@ use super::fuse_abi as abi;
 use super::fuse_abi::{Attr, FallocateIn, InHeader, InitIn, InitOut, Reply, TransferIn};
 use super::{Errno, FrontendOp, FrontendRequest, FrontendResult};
 use crate::buffer::{BufMut, BufferPool};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use mainstay_types::{BLOCK_BYTES, REQUEST_BYTES_MAX, VolumeId};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -31,6 +31,8 @@ pub const COPY_BREAK_BYTES: usize = REQUEST_BYTES_MAX as usize / 2;
 const MAX_BACKGROUND: u16 = super::BACKGROUND_MAX;
 /// Attributes never change, so the kernel may remember them for an hour.
 const VALID_S: u64 = 3600;
+/// How much memory for the heads of replies is taken at once.
+const SPACE_BYTES: usize = 4 << 10;
 const DISCARD_BYTES_MAX: u64 = (u32::MAX as u64 + 1) - BLOCK_BYTES;
 
 /// What comes of one message.
@@ -63,11 +65,26 @@ pub struct Session {
     outstanding: BTreeMap<u64, Outstanding>,
     /// Set for good by [`fail_all`](Self::fail_all).
     fenced: Option<Errno>,
+    /// Memory for replies, used again when what was in it has left; and lists of pieces that are not in use.
+    space: BytesMut,
+    lists: Vec<VecDeque<Bytes>>,
 }
 
 impl Session {
     pub fn new(volumes: Vec<u64>, pool: BufferPool) -> Self {
-        Self { volumes, pool, outstanding: BTreeMap::new(), fenced: None }
+        Self {
+            volumes,
+            pool,
+            outstanding: BTreeMap::new(),
+            fenced: None,
+            space: BytesMut::new(),
+            lists: Vec::new(),
+        }
+    }
+
+    /// Requests that are not answered.
+    pub fn outstanding(&self) -> usize {
+        self.outstanding.len()
     }
 
     /// Takes the message of `len` bytes at [`MESSAGE_AT`] in `buffer`. Gives the buffer back unless it went
@@ -121,18 +138,34 @@ impl Session {
             Ok(pieces) => pieces,
             Err(errno) => return Some(one(Reply::with_error(tag, errno))),
         };
-        Some(match outstanding {
+        let mut space = std::mem::take(&mut self.space);
+        if space.capacity() < abi::OUT_PREFIX_BYTES_MAX {
+            space.reserve(SPACE_BYTES);
+        }
+        let head = Reply::within(space, tag, 0);
+        let (head, found) = match outstanding {
             Outstanding::Read { len } => {
                 let found: usize = pieces.iter().map(Bytes::len).sum();
                 assert!(found as u64 == len, "{found} bytes for a read of {len}");
-                let mut reply = VecDeque::with_capacity(pieces.len() + 1);
-                reply.push_back(Reply::new(tag).finish(found).into());
-                reply.extend(pieces.into_iter().filter(|piece| !piece.is_empty()));
-                reply
+                (head, found)
             }
-            Outstanding::Write { len } => one(Reply::new(tag).u32(len).u32(0)),
-            Outstanding::Other => one(Reply::new(tag)),
-        })
+            Outstanding::Write { len } => (head.u32(len).u32(0), 0),
+            Outstanding::Other => (head, 0),
+        };
+        let mut reply = self.lists.pop().unwrap_or_default();
+        let (head, space) = head.split(found);
+        self.space = space;
+        reply.push_back(head);
+        reply.extend(pieces.into_iter().filter(|piece| !piece.is_empty()));
+        Some(reply)
+    }
+
+    /// Takes the list of a reply that has been written, to use it again.
+    pub fn give_back(&mut self, mut list: VecDeque<Bytes>) {
+        if self.lists.len() < usize::from(MAX_BACKGROUND) {
+            list.clear();
+            self.lists.push(list);
+        }
     }
 
     /// Replies with `errno` to everything outstanding, and from now on to every request at once.
@@ -363,7 +396,7 @@ fn check_range(offset: u64, len: u64, volume_bytes: u64) -> Result<(), Errno> {
 }
 
 fn one(reply: Reply) -> VecDeque<Bytes> {
-    VecDeque::from([Bytes::from(reply.finish(0))])
+    VecDeque::from([reply.finish(0)])
 }
 
 fn error(unique: u64, errno: Errno) -> Outcome {

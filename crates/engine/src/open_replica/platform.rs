@@ -57,7 +57,7 @@ impl Platform for World<'_, '_> {
     fn complete(&mut self, id: RequestId, answer: mainstay_host::Answer) {
         #[cfg(debug_assertions)]
         self.around.watch.answered(id, answer.as_deref().ok());
-        let Some(Pending { frontend, tag }) = self.around.pending.remove(&id) else { return };
+        let Some(Pending { frontend, tag }) = self.around.pending.take(id) else { return };
         let result = answer.map_err(|error| match error {
             AnswerError::Request(RequestError::Range) => libc::EINVAL,
             AnswerError::Request(

@@ -1,0 +1,96 @@
+//! What a write costs in allocations on the shards of a primary and of its secondaries, in steady state: journals go
+//! round, blocks are destaged, and every list has the length that it needs.
+//!
+//! Needs root, /dev/fuse and loop devices.
+
+mod support;
+
+use bytes::Bytes;
+use mainstay_api::engine::Request;
+use mainstay_engine::DeviceOption;
+use mainstay_engine::buffer::BufferPool;
+use mainstay_engine::frontend::FrontendKind;
+use mainstay_engine::ring::{Fd, Op, Owner, Ring};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use support::counting::{self, Counting};
+use support::{Engine, RESOURCE, fresh_dir, record};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const BLOCK: usize = 4096;
+const VOLUME_BYTES: u64 = 32 << 20;
+/// Two blocks of the journal each: twice round.
+const WRITES: u64 = 2 * support::JOURNAL_BYTES / (2 * BLOCK as u64);
+
+/// What a write may cost at most where it is a batch of its own. Three are inherent: the batch, and what counts the references
+/// of its payload and of its header block. The rest is for trees that grow and for checkpoints.
+const ALLOCATIONS_MAX: f64 = 4.0;
+
+/// Writes `count` blocks, `depth` at a time.
+fn write(ring: &mut Ring, device: &Fd, depth: u64, count: u64) {
+    let payload: Bytes = BufferPool::new(1 << 20).copy_of(&[0x5a; BLOCK]);
+    let mut completions = Vec::new();
+    let (mut begun, mut ended) = (0, 0);
+    while ended < count {
+        while begun < count && begun - ended < depth {
+            // 5167 is prime, so every block comes once before one comes again.
+            let block = begun * 5167 % (VOLUME_BYTES / BLOCK as u64);
+            let pieces = [payload.clone()].into();
+            let op =
+                Op::Write { fd: Fd::clone(device), offset: block * BLOCK as u64, pieces, durable: false };
+            ring.submit(Owner::Shard, 0, op);
+            begun += 1;
+        }
+        ring.turn(None, &mut completions).expect("a turn");
+        for completion in completions.drain(..) {
+            assert_eq!(completion.result.expect("written"), BLOCK as u32);
+            ended += 1;
+        }
+    }
+}
+
+#[test]
+fn a_write_costs_few_allocations() {
+    let base = fresh_dir("allocations");
+    let (told, shards) = mpsc::channel();
+    let (mut engines, mut places) = (Vec::new(), Vec::new());
+    for node in 1..=3 {
+        let told = told.clone();
+        let fuse = |options: &mut mainstay_engine::EngineOptions| {
+            options.device = DeviceOption::Only(FrontendKind::Fuse);
+        };
+        let begin = move || told.send(counting::place()).expect("awaited");
+        engines.push(Engine::start_on(node, &base, fuse, begin));
+        places.push(shards.recv_timeout(Duration::from_secs(60)).expect("a shard"));
+    }
+    for (engine, node) in engines.iter_mut().zip(1..) {
+        engine.create(RESOURCE, &format!("a-n{node}"), vec![VOLUME_BYTES]);
+        engine.ask(Request::Record { record: record(1, 1, 1, &[1, 2, 3]) });
+    }
+    let device: Fd = Arc::new(engines[0].device().into());
+    let mut ring = Ring::new().expect("a ring");
+    let counts = || places.iter().map(|place| counting::count(*place)).collect::<Vec<_>>();
+    for depth in [1, 32] {
+        // The lists find their lengths.
+        write(&mut ring, &device, depth, WRITES);
+        // An engine drops an agent that does not listen to its reports.
+        engines.iter_mut().for_each(|engine| while engine.listen().is_some() {});
+        let before = counts();
+        write(&mut ring, &device, depth, WRITES);
+        let after = counts();
+        let each: Vec<f64> = before
+            .iter()
+            .zip(&after)
+            .map(|(before, after)| (after - before) as f64 / WRITES as f64)
+            .collect();
+        println!("depth {depth}: allocations per write on the primary and both secondaries: {each:.2?}");
+        assert!(each.iter().all(|count| *count <= ALLOCATIONS_MAX), "depth {depth}: {each:.2?}");
+    }
+    drop(device);
+    for engine in &mut engines {
+        engine.ask(Request::Drop { resource: RESOURCE });
+    }
+    std::fs::remove_dir_all(&base).expect("nothing holds the files any more");
+}
