@@ -6,7 +6,6 @@
 mod platform;
 mod presence;
 mod report;
-#[cfg(debug_assertions)]
 mod watch;
 
 pub use presence::Closing;
@@ -29,6 +28,7 @@ use platform::World;
 use presence::Presence;
 use std::collections::BTreeMap;
 use std::path::Path;
+use watch::Watch;
 
 /// Most requests of a device that are admitted and not completed. The FUSE frontend lets the kernel have
 /// [`crate::frontend::BACKGROUND_MAX`] outstanding, and those who wait for their own request beside them (R18).
@@ -123,15 +123,14 @@ struct Around {
     digest_answer: Option<Answer>,
     dirty: bool,
     reported_at: Time,
-    #[cfg(debug_assertions)]
-    watch: watch::Watch,
+    watch: Option<Box<Watch>>,
 }
 
 impl OpenReplica {
     /// A replica as it was recovered. Peers that are already connected must be told with
-    /// [`peer`](Self::peer).
+    /// [`peer`](Self::peer). `check_reads`: see [`crate::EngineOptions`].
     #[must_use]
-    pub fn new(node: NodeId, name: String, store: Store, disk: Disk) -> Self {
+    pub fn new(node: NodeId, name: String, store: Store, disk: Disk, check_reads: bool) -> Self {
         let config = store.config().clone();
         // Whatever the kernel may have outstanding is admitted: it waits for room, it does not fail.
         let replica_config = ReplicaConfig {
@@ -153,8 +152,7 @@ impl OpenReplica {
             digest_answer: None,
             dirty: true,
             reported_at: Time(0),
-            #[cfg(debug_assertions)]
-            watch: watch::Watch::default(),
+            watch: check_reads.then(Box::default),
         };
         Self { host: Host::new(replica_config, store), around }
     }

@@ -19,12 +19,23 @@ pub struct EngineOptions {
     pub idle_memory_bytes: usize,
     /// How long before the end of the lease the guard silences this node, in milliseconds (R19).
     pub guard_margin_ms: u64,
+    /// Compare what devices read with what the log says, and end the engine where they differ. For tests: it costs a checksum
+    /// and a look-up for each block that is written or read, and some 30 bytes for each block of a volume.
+    pub check_reads: bool,
 }
 
 impl EngineOptions {
     #[must_use]
     pub fn new(run_dir: PathBuf, listen: SocketAddr) -> Self {
         let device = DeviceOption::Auto;
-        Self { run_dir, listen, device, nbd_listen: None, idle_memory_bytes: 32 << 20, guard_margin_ms: 400 }
+        Self {
+            run_dir,
+            listen,
+            device,
+            nbd_listen: None,
+            idle_memory_bytes: 32 << 20,
+            guard_margin_ms: 400,
+            check_reads: false,
+        }
     }
 }

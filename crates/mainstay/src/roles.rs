@@ -14,6 +14,8 @@ pub fn engine(args: EngineArgs) -> Outcome<()> {
     let mut options = EngineOptions::new(args.paths.run_dir, args.listen);
     options.device = args.device;
     options.nbd_listen = args.nbd_listen;
+    // The builds that the end-to-end tests run.
+    options.check_reads = cfg!(debug_assertions);
     let Err(error) = mainstay_engine::run(options);
     let (code, remedy) = match &error {
         EngineError::Device(_) => {

@@ -193,7 +193,10 @@ impl Store {
             reach!("store: entries are committed before they are durable here");
         }
         while let Some(batch) = self.pending.front().filter(|batch| batch.last() <= to).cloned() {
-            let Some(offset) = self.journal.find(batch.first).map(|placed| placed.offset) else { break };
+            let Some(offset) = self.journal.find(batch.first).map(|placed| placed.offset) else {
+                // What is durable has a place. Were it not so, everything from here on would read as it was before.
+                return self.fail(format!("entry {} is durable and not in the journal", batch.first));
+            };
             for (n, entry) in batch.entries.iter().enumerate() {
                 let index = Index(batch.first.0 + n as u64);
                 self.apply_entry(index, entry, offset + HEADER_BLOCK_BYTES as u64 + entry.payload_at);

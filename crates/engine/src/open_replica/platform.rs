@@ -6,9 +6,7 @@ use crate::transport::Channel;
 use bytes::Bytes;
 use mainstay_api::engine::{DigestReport, EngineEvent, ProposalEvent, ProposedChange, Reply, VolumeDigest};
 use mainstay_codec::Envelope;
-#[cfg(debug_assertions)]
-use mainstay_host::Seen;
-use mainstay_host::{AnswerError, Digest, DigestError, Happened, Platform};
+use mainstay_host::{AnswerError, Digest, DigestError, Happened, Platform, Seen};
 use mainstay_replica::{Proposal, RequestError, RequestId, Role};
 use mainstay_store::{Area, Output};
 use mainstay_types::{NodeId, Time};
@@ -55,8 +53,9 @@ impl Platform for World<'_, '_> {
     }
 
     fn complete(&mut self, id: RequestId, answer: mainstay_host::Answer) {
-        #[cfg(debug_assertions)]
-        self.around.watch.answered(id, answer.as_deref().ok());
+        if let Some(watch) = &mut self.around.watch {
+            watch.answered(id, answer.as_deref().ok());
+        }
         let Some(Pending { frontend, tag }) = self.around.pending.take(id) else { return };
         let result = answer.map_err(|error| match error {
             AnswerError::Request(RequestError::Range) => libc::EINVAL,
@@ -92,9 +91,10 @@ impl Platform for World<'_, '_> {
         }
     }
 
-    #[cfg(debug_assertions)]
     fn observe(&mut self, seen: Seen<'_>) {
-        self.around.watch.observe(seen);
+        if let Some(watch) = &mut self.around.watch {
+            watch.observe(seen);
+        }
     }
 }
 

@@ -1,5 +1,4 @@
-//! In builds with debug assertions, which the end-to-end tests run: what devices are given to read is compared with what
-//! the log says was written there. Shipped builds do not have this.
+//! What devices are given to read, compared with what the log says was written there; see `EngineOptions::check_reads`.
 //!
 //! Known are the blocks that entries have changed since this process opened the replica. Their checksums, not their bytes,
 //! are kept: about 30 bytes for each block.
