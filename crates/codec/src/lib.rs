@@ -4,7 +4,8 @@
 //! fixed layouts: it never panics and never allocates more than it was given (R25). All integers but those of [`nbd`] are
 //! little-endian. [`batch`] is the unit of the log, the same bytes in every journal and on every
 //! connection; [`message`] is what engines say to each other; [`frame`] is how a message travels;
-//! [`superblock`] and [`versions`] are a replica's own metadata; [`nbd`] is what clients of volumes speak.
+//! [`superblock`] and [`versions`] are a replica's own metadata; [`nbd`] is what clients of volumes speak,
+//! [`vhost_user`] and [`virtio_blk`] what virtual machines do.
 
 pub mod batch;
 pub mod frame;
@@ -12,6 +13,8 @@ pub mod message;
 pub mod nbd;
 pub mod superblock;
 pub mod versions;
+pub mod vhost_user;
+pub mod virtio_blk;
 mod wire;
 
 pub use batch::{Batch, EntryDesc, EntryKind, LocalHeader, NewEntry};

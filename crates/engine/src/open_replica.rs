@@ -34,7 +34,7 @@ use watch::Watch;
 /// [`crate::frontend::BACKGROUND_MAX`] outstanding, and those who wait for their own request beside them (R18).
 const REQUESTS_MAX: usize = 4 * crate::frontend::BACKGROUND_MAX as usize;
 
-const _: () = assert!(REQUESTS_MAX >= crate::frontend::nbd::TASKS_MAX);
+const _: () = assert!(REQUESTS_MAX >= crate::frontend::TASKS_MAX);
 
 /// Sends the reply of a request of the agent.
 pub type Answer = Box<dyn FnOnce(Reply) + Send>;

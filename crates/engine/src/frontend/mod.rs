@@ -3,22 +3,27 @@
 //! A frontend translates between a kernel protocol and requests to a resource. It never decides: it neither
 //! orders, retries, splits nor delays requests, and it knows nothing of roles, epochs or leases. What it does
 //! check is form: a request that leaves the frontend lies within its volume, consists of whole blocks and is
-//! not longer than the limits of the log. Clients of NBD need not keep to that form, so that frontend makes it.
+//! not longer than the limits of the log. Clients of NBD and virtual machines need not keep to that form, so
+//! those frontends make it.
 //!
 //! A frontend runs on the shard's thread and does its I/O on the shard's ring. The shard passes every
 //! completion whose owner is [`Owner::Frontend`](crate::ring::Owner) to the frontend that
 //! [`frontend_of`] names.
 
 mod choice;
+mod exchange;
 mod fuse;
 mod fuse_abi;
 mod fuse_session;
 pub mod nbd;
+mod slab;
 pub mod ublk;
+pub mod vhost_user;
 
 pub use choice::{
     AUTO_ORDER, Choice, ChoiceError, DeviceOption, FrontendKind, Offer, UnknownDevice, choose, probe,
 };
+pub use exchange::TASKS_MAX;
 pub use fuse::{FuseError, FuseFrontend, unmount_stale};
 
 use crate::buffer::BufferPool;
@@ -37,6 +42,10 @@ pub const BACKGROUND_MAX: u16 = 64;
 
 /// An error number of the kernel's, positive (`libc::EIO`).
 pub type Errno = i32;
+
+/// The answer to a request that is no longer served here: the node is not primary any more, or its lease has run out. Users
+/// of devices see an error; clients that can ask again, here or elsewhere, are cut off instead (R19).
+pub const NOT_SERVED: Errno = libc::ESHUTDOWN;
 
 /// Identifies a frontend on its shard; chosen by the shard, not used again while completions of an earlier
 /// frontend may still come.
@@ -152,8 +161,12 @@ pub enum FrontendError {
         #[source]
         source: std::io::Error,
     },
-    #[error("the {0} frontend is not built yet")]
-    Missing(FrontendKind),
+    #[error("cannot listen for virtual machines at {path}")]
+    Socket {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
 }
 
 /// What a frontend is made of.
@@ -189,7 +202,7 @@ pub fn make(kind: FrontendKind, parts: &FrontendParts<'_>) -> Result<Box<dyn Fro
             let frontend = NbdFrontend::new(parts.id, parts.name, parts.volumes, socket, parts.pool.clone());
             Ok(Box::new(frontend))
         }
-        FrontendKind::VhostUser => Err(FrontendError::Missing(kind)),
+        FrontendKind::VhostUser => Ok(Box::new(vhost_user::VhostUserFrontend::new(parts)?)),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{Around, Pending, Shared, refusal, report};
 use crate::disk::DiskTag;
+use crate::frontend::NOT_SERVED;
 use crate::transport::Channel;
 use bytes::Bytes;
 use mainstay_api::engine::{DigestReport, EngineEvent, ProposalEvent, ProposedChange, Reply, VolumeDigest};
@@ -59,11 +60,10 @@ impl Platform for World<'_, '_> {
         let Some(Pending { frontend, tag }) = self.around.pending.take(id) else { return };
         let result = answer.map_err(|error| match error {
             AnswerError::Request(RequestError::Range) => libc::EINVAL,
-            AnswerError::Request(
-                RequestError::NotPrimary | RequestError::Busy | RequestError::StoreFailed,
-            )
-            | AnswerError::NoLease
-            | AnswerError::Disk => libc::EIO,
+            AnswerError::Request(RequestError::NotPrimary) | AnswerError::NoLease => NOT_SERVED,
+            AnswerError::Request(RequestError::Busy | RequestError::StoreFailed) | AnswerError::Disk => {
+                libc::EIO
+            }
         });
         self.around.answer(self.shared, frontend, tag, result);
     }

@@ -8,10 +8,10 @@
 //! or asks for more than its window, is read no further (R18); a closed connection stays until its last operation on the
 //! ring has ended.
 
-use super::exchange::{Admission, Answer, Client, Exchange, Reply, part_of_write};
 use super::landing::{Landing, Payload};
 use super::outbox::Outbox;
 use crate::buffer::BufferPool;
+use crate::frontend::exchange::{Admission, Answer, Client, Exchange, Reply, part_of_write};
 use crate::ring::{Completion, Fd, Op, Owner, Ring};
 use mainstay_codec::nbd::handshake::ALLOCATION_ID;
 use mainstay_codec::nbd::{Command, NbdError, REQUEST_BYTES, Request};
@@ -38,6 +38,8 @@ pub struct Connection {
     receiving: bool,
     /// Waits for answers before it goes on.
     stalled: bool,
+    /// What it asked for is no longer served here: it is to ask again.
+    unserved: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,6 +100,7 @@ impl Connection {
             outbox: Outbox::new(),
             receiving: false,
             stalled: true,
+            unserved: false,
         }
     }
 
@@ -279,7 +282,10 @@ impl Connection {
             self.jobs -= 1;
             self.charged -= charged;
         }
-        if self.state != State::Closed {
+        // R19: the users of this kernel's devices are to notice.
+        if matches!(answer.reply, Reply::Failed(NbdError::Shutdown, _)) && !self.is_kernel {
+            self.unserved = true;
+        } else if self.state != State::Closed {
             self.outbox.reply(self.client.structured, ALLOCATION_ID, answer.cookie, answer.reply);
         }
     }
@@ -295,6 +301,9 @@ impl Connection {
     pub fn submit(&mut self, ring: &mut Ring, tags: Tags, exchange: &mut Exchange) {
         if self.state == State::Closed {
             return;
+        }
+        if self.unserved {
+            return self.close(exchange);
         }
         if let Some(pieces) = self.outbox.take() {
             ring.submit(Owner::Frontend, tags.send, Op::Send { socket: Fd::clone(&self.socket), pieces });

@@ -5,23 +5,23 @@
 //! this kernel's nbd driver ──socket pair────────────▶ ├ connections ──▶ exchange ──▶ the resource
 //! ```
 //! [`server`] takes connections for all resources of a shard and speaks the handshake; it hands the connection to the
-//! frontend of the resource whose export was chosen. Here are the connections of one resource. [`exchange`] makes requests
-//! of whole blocks of what clients ask for, [`landing`] receives payloads where they stay, [`connection`] and [`outbox`] are
+//! frontend of the resource whose export was chosen. Here are the connections of one resource. The [exchange](super::exchange)
+//! makes requests of whole blocks of what clients ask for, [`landing`] receives payloads where they stay, [`connection`] and [`outbox`] are
 //! one client.
 //!
 //! What is guaranteed beyond what a frontend guarantees: one client cannot take what another one needs, see the limits in
-//! [`exchange`] and [`CLIENTS_MAX`]; when the devices are withdrawn, clients are cut off without an answer to what they
+//! [the exchange](super::exchange) and [`CLIENTS_MAX`]; when the devices are withdrawn, clients are cut off without an answer to what they
 //! have in progress. They do not know whether it was done, which is true, and those that know how to reconnect find
 //! the next primary and ask again; an error would have reached their users. This machine's kernel gets the error, because
 //! its users are to notice (R19).
 
 mod connection;
-mod exchange;
 mod landing;
 mod outbox;
 pub mod server;
-mod slab;
 
+use super::exchange::{Client, Exchange};
+use super::slab::Slab;
 use super::{
     Errno, Extent, Frontend, FrontendId, FrontendRequest, FrontendResult, TAG_KIND_BITS, kind_of, ring_tag,
 };
@@ -30,15 +30,12 @@ use crate::devices::Attachment;
 use crate::nbd_device::NbdPlan;
 use crate::ring::{Completion, Fd, Ring};
 use connection::{Connection, Tags};
-use exchange::{Client, Exchange};
 use mainstay_codec::nbd::{Export, Negotiated};
 use mainstay_types::VolumeId;
-use slab::Slab;
 use socket2::{Domain, Socket, Type};
 use std::cell::RefCell;
 use std::path::PathBuf;
 
-pub use exchange::TASKS_MAX;
 pub use server::{Arrived, NbdServer, ServerError};
 
 /// Most clients of one resource. Each may hold some megabytes (R18).

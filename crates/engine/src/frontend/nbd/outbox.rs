@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 use mainstay_codec::nbd::transmission;
 use std::collections::VecDeque;
 
-use super::exchange::Reply;
+use crate::frontend::exchange::Reply;
 
 /// Memory for headers, in bytes; used again once they have been sent.
 const HEADERS_BYTES: usize = 4096;

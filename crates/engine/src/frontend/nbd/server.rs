@@ -304,7 +304,8 @@ fn tag(place: u64, kind: u8) -> u64 {
     place << TAG_PLACE_SHIFT | ring_tag(SERVER_ID, kind)
 }
 
-fn listen_unix(path: &Path) -> io::Result<Fd> {
+/// Listens at `path`, in place of whatever is there, for processes of the engine's own user.
+pub(in crate::frontend) fn listen_unix(path: &Path) -> io::Result<Fd> {
     // What an engine left behind that was killed.
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

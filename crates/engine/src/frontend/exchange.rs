@@ -18,12 +18,15 @@
 //! volume and is made of whole blocks; a client has at most [`JOBS_MAX`] jobs and, one long request aside, [`WINDOW_BYTES`]
 //! of payload in progress, and all together have [`TASKS_MAX`] tasks (R18). A client that may not go on is told so and
 //! asks again. Pure: it neither waits nor moves bytes on its own.
+//!
+//! Two frontends have clients that need this: [`nbd`](super::nbd), and [`vhost_user`](super::vhost_user), whose requests are
+//! a part of what NBD has and are put in its words.
 
 mod tasks;
 
 use super::slab::Slab;
 use crate::buffer::{BufMut, BufferPool};
-use crate::frontend::{Errno, FrontendOp, FrontendRequest};
+use crate::frontend::{Errno, FrontendOp, FrontendRequest, NOT_SERVED};
 use bytes::Bytes;
 use mainstay_codec::nbd::{Command, NbdError, PAYLOAD_BYTES_MAX, Request};
 use mainstay_types::{BLOCK_BYTES, REQUEST_BYTES_MAX, Range, VolumeId};
@@ -390,6 +393,7 @@ fn explain(errno: Errno) -> (NbdError, &'static str) {
         libc::EINVAL => (NbdError::Invalid, "the resource refused this request"),
         libc::EPERM => (NbdError::Permission, "the volume may not be changed"),
         libc::ENOSPC => (NbdError::NoSpace, "there is no room"),
+        NOT_SERVED => (NbdError::Shutdown, "the resource is no longer primary here"),
         _ => (
             NbdError::Io,
             "the resource cannot serve this now: it is not primary here, or its disk has failed",

@@ -1,0 +1,299 @@
+//! Volumes as disks of virtual machines: vhost-user-blk, for QEMU, cloud-hypervisor and whoever else speaks it.
+//!
+//! ```text
+//! monitor ──unix socket: features, memory, files──▶ session ┐
+//! guest's driver ──rings in shared memory───────▶ queues ───┼─ requests ──▶ exchange ──▶ the resource
+//!                └─eventfds: kick, call─────────▶ ──────────┘
+//! ```
+//! Every volume has a socket of its own, `RUN_DIR/vhost-user/RESOURCE/VOLUME.sock`, and one monitor at a time. The monitor
+//! hands over the guest's memory and the files by which driver and device wake each other ([`session`], [`channel`],
+//! [`memory`]); from then on the guest's driver puts its requests into rings ([`queue`], [`vring`]), which are turned into
+//! requests of whole blocks like those of NBD clients ([`requests`], [`super::exchange`]). There is no thread of its own: the socket
+//! and the kicks are polled, and the calls written, by the shard's ring.
+//!
+//! What is guaranteed beyond what a frontend guarantees
+//! - Everything that a machine says, its monitor or its guest, is length-checked; none of it makes the engine panic, wait, or
+//!   touch memory that was not shared (R25). A payload is copied once and then checksummed; nothing reads it again.
+//! - A guest has at most [`JOBS_MAX`](super::exchange::JOBS_MAX) requests and some megabytes of payload in progress (R18).
+//! - When the devices are withdrawn machines are cut off without an answer to what they have in progress, like clients of NBD.
+//!   What that is stands in memory that the monitor keeps ([`inflight`]); it is done when the volume is served here again,
+//!   or fails, if another node may have been primary meanwhile. So it is when an engine dies.
+
+mod channel;
+pub mod epochs;
+mod fault;
+mod inflight;
+mod memory;
+mod queue;
+mod requests;
+mod session;
+mod vring;
+
+use super::exchange::{Client, Exchange};
+use super::nbd::server::listen_unix;
+use super::{
+    Errno, Frontend, FrontendError, FrontendId, FrontendParts, FrontendRequest, FrontendResult,
+    TAG_KIND_BITS, kind_of, ring_tag,
+};
+use crate::buffer::BufferPool;
+use crate::devices::Attachment;
+use crate::ring::{Completion, Fd, Op, Owner, Ring};
+use inflight::Disk;
+use mainstay_codec::virtio_blk::ID_BYTES;
+use mainstay_types::{VOLUMES_MAX, VolumeId};
+use queue::QueueTags;
+use session::{QUEUES_MAX, Served, Session, Tags};
+use socket2::SockRef;
+use std::io;
+use std::net::Shutdown;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const KIND_ACCEPT: u8 = 0;
+const KIND_MESSAGE: u8 = 1;
+const KIND_KICK: u8 = 2;
+const KIND_CALL: u8 = 3;
+/// Above the kind and the frontend's id, a tag has the queue, and above that the volume.
+const TAG_QUEUE_SHIFT: u32 = TAG_KIND_BITS + 32;
+const TAG_VOLUME_SHIFT: u32 = TAG_QUEUE_SHIFT + 8;
+const _: () = assert!(QUEUES_MAX <= 1 << 8 && VOLUMES_MAX <= 1 << (64 - TAG_VOLUME_SHIFT));
+/// Pause after a failed accept (no descriptors left).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Where the sockets of all resources are.
+#[must_use]
+pub fn directory(run_dir: &Path) -> PathBuf {
+    run_dir.join("vhost-user")
+}
+
+/// One volume.
+struct Line {
+    served: Served,
+    path: PathBuf,
+    /// `None` once nobody may come any more.
+    listener: Option<Fd>,
+    accepting: bool,
+    refused_at: Option<Instant>,
+    session: Option<Session>,
+}
+
+/// The disks of one resource.
+pub struct VhostUserFrontend {
+    id: FrontendId,
+    pool: BufferPool,
+    lines: Vec<Line>,
+    exchange: Exchange,
+    /// Number of the next client.
+    next: u64,
+    /// Which volume has the first turn.
+    first: usize,
+    detached: bool,
+}
+
+impl VhostUserFrontend {
+    /// Listens for the machines of the resource's volumes.
+    ///
+    /// # Errors
+    /// When a socket or the note of the epoch cannot be made.
+    pub fn new(parts: &FrontendParts<'_>) -> Result<Self, FrontendError> {
+        let directory = directory(parts.run_dir);
+        let place = directory.join(parts.name);
+        let at = |dir: &Path| {
+            let dir = dir.to_owned();
+            move |source| FrontendError::Directory { dir, source }
+        };
+        std::fs::create_dir_all(&place).map_err(at(&place))?;
+        let since = epochs::since(&directory, parts.resource, parts.epoch).map_err(at(&directory))?;
+        let line = |(volume, bytes): (usize, &u64)| {
+            // Bounded by the number of volumes.
+            let volume = VolumeId(volume as u16);
+            let path = place.join(format!("{}.sock", volume.0));
+            let listener =
+                listen_unix(&path).map_err(|source| FrontendError::Socket { path: path.clone(), source })?;
+            let served = Served {
+                disk: Disk { resource: parts.resource, volume },
+                bytes: *bytes,
+                name: name_of(parts.name, volume),
+                epoch: parts.epoch,
+                since,
+            };
+            Ok(Line {
+                served,
+                path,
+                listener: Some(listener),
+                accepting: false,
+                refused_at: None,
+                session: None,
+            })
+        };
+        let lines = parts.volumes.iter().enumerate().map(line).collect::<Result<_, FrontendError>>()?;
+        Ok(Self {
+            id: parts.id,
+            pool: parts.pool.clone(),
+            lines,
+            exchange: Exchange::new(parts.pool.clone()),
+            next: 0,
+            first: 0,
+            detached: false,
+        })
+    }
+
+    fn tag(&self, volume: usize, queue: usize, kind: u8) -> u64 {
+        (volume as u64) << TAG_VOLUME_SHIFT | (queue as u64) << TAG_QUEUE_SHIFT | ring_tag(self.id, kind)
+    }
+
+    fn accept(&mut self, ring: &mut Ring, volume: usize) {
+        let tag = self.tag(volume, 0, KIND_ACCEPT);
+        let line = &mut self.lines[volume];
+        let soon = line.refused_at.is_some_and(|at| at.elapsed() < ACCEPT_PAUSE);
+        if let Some(listener) =
+            line.listener.as_ref().filter(|_| !line.accepting && !soon && line.session.is_none())
+        {
+            let op = Op::Accept { listener: Fd::clone(listener), accepted: None };
+            ring.submit(Owner::Frontend, tag, op);
+            line.accepting = true;
+        }
+    }
+
+    fn accepted(&mut self, volume: usize, result: io::Result<u32>, accepted: Option<Fd>) {
+        let tag = |kind| self.tag(volume, 0, kind);
+        let tags = Tags {
+            message: tag(KIND_MESSAGE),
+            first: QueueTags { kick: tag(KIND_KICK), call: tag(KIND_CALL) },
+            step: 1 << TAG_QUEUE_SHIFT,
+        };
+        let line = &mut self.lines[volume];
+        line.accepting = false;
+        let Some(socket) = accepted else {
+            if let (Err(error), true) = (result, line.listener.is_some()) {
+                tracing::warn!(path = %line.path.display(), %error, "cannot accept virtual machines");
+                line.refused_at = Some(Instant::now());
+            }
+            return;
+        };
+        if line.listener.is_none() {
+            return;
+        }
+        line.refused_at = None;
+        tracing::info!(path = %line.path.display(), "a virtual machine has connected");
+        let client = Client {
+            number: self.next,
+            volume: line.served.disk.volume,
+            bytes: line.served.bytes,
+            // What is read goes into the guest's memory as it comes.
+            structured: true,
+            allocation: false,
+        };
+        self.next += 1;
+        line.session = Some(Session::new(socket, client, line.served, tags, self.pool.clone()));
+    }
+
+    fn deliver(&mut self) {
+        for answer in self.exchange.answers().drain(..) {
+            let mut sessions = self.lines.iter_mut().filter_map(|line| line.session.as_mut());
+            if let Some(session) = sessions.find(|session| session.client().number == answer.client) {
+                session.answer(answer);
+            }
+        }
+    }
+}
+
+/// What a disk is called in its guest, as far as there is room.
+fn name_of(resource: &str, volume: VolumeId) -> [u8; ID_BYTES] {
+    let mut name = [0; ID_BYTES];
+    let text = format!("{resource}-{}", volume.0);
+    let len = text.len().min(ID_BYTES);
+    name[..len].copy_from_slice(&text.as_bytes()[..len]);
+    name
+}
+
+impl Frontend for VhostUserFrontend {
+    fn id(&self) -> FrontendId {
+        self.id
+    }
+
+    fn start(&mut self, ring: &mut Ring) {
+        self.poll(ring, &mut Vec::new());
+    }
+
+    fn attachment(&self, volume: VolumeId) -> Attachment {
+        let path = &self.lines[usize::from(volume.0)].path;
+        Attachment::Export { uri: path.display().to_string() }
+    }
+
+    fn completed(&mut self, ring: &mut Ring, completion: Completion, requests: &mut Vec<FrontendRequest>) {
+        let kind = kind_of(completion.tag);
+        let volume = (completion.tag >> TAG_VOLUME_SHIFT) as usize;
+        let queue = (completion.tag >> TAG_QUEUE_SHIFT & 0xff) as usize;
+        if kind == KIND_ACCEPT {
+            let Op::Accept { accepted, .. } = completion.op else {
+                unreachable!("nothing else has this kind")
+            };
+            return self.accepted(volume, completion.result, accepted.map(Fd::new));
+        }
+        let Self { lines, exchange, .. } = self;
+        let line = &mut lines[volume];
+        let Some(session) = &mut line.session else { return };
+        let queue = (kind != KIND_MESSAGE).then_some(queue);
+        session.completed(ring, exchange, queue, completion);
+        if session.is_gone() {
+            line.session = None;
+        }
+        requests.append(exchange.requests());
+    }
+
+    fn complete(&mut self, _ring: &mut Ring, tag: u64, result: FrontendResult) {
+        self.exchange.complete(tag, result);
+        self.deliver();
+    }
+
+    fn poll(&mut self, ring: &mut Ring, requests: &mut Vec<FrontendRequest>) {
+        // Not always the same one is the first to take what has become free.
+        let volumes = self.lines.len();
+        self.first = (self.first + 1) % volumes;
+        let first = self.first;
+        for volume in (0..volumes).map(|volume| (first + volume) % volumes) {
+            if let Some(session) = &mut self.lines[volume].session {
+                session.serve(&mut self.exchange);
+            }
+            // What can be answered at once is put back with the rest.
+            self.deliver();
+            let Self { lines, exchange, .. } = self;
+            let line = &mut lines[volume];
+            if let Some(session) = &mut line.session {
+                session.submit(ring, exchange);
+                if session.is_gone() {
+                    line.session = None;
+                }
+            }
+            self.accept(ring, volume);
+        }
+        requests.append(self.exchange.requests());
+    }
+
+    fn fail_all(&mut self, ring: &mut Ring, errno: Errno) {
+        for line in &mut self.lines {
+            if let Some(listener) = line.listener.take() {
+                // The next one binds its own. Both fail only when somebody else has done it already.
+                let _ = SockRef::from(&*listener).shutdown(Shutdown::Both);
+                let _ = std::fs::remove_file(&line.path);
+            }
+            if let Some(session) = &mut line.session {
+                session.close(ring, &mut self.exchange);
+                if session.is_gone() {
+                    line.session = None;
+                }
+            }
+        }
+        self.exchange.fail_all(errno);
+        self.exchange.answers().clear();
+    }
+
+    fn detach(&mut self) {
+        self.detached = true;
+    }
+
+    fn is_closed(&self) -> bool {
+        self.detached && self.lines.iter().all(|line| !line.accepting && line.session.is_none())
+    }
+}
