@@ -8,7 +8,7 @@ bytes() { # bytes FILE: the bytes that its hexadecimal digits stand for
     hex=$(tr -d ' \n\r\t' <"$1")
     printf '%b' "$(sed 's/../\\x&/g' <<<"$hex")"
 }
-mkdir -p corpus/{frame,batch,superblock,versions,service,nbd}
+mkdir -p corpus/{frame,batch,superblock,versions,service,nbd,vhost_user}
 for file in "$golden"/frame_*.hex; do
     bytes "$file" >"corpus/frame/$(basename "$file" .hex)"
 done
@@ -19,6 +19,16 @@ bytes "$golden/superblock.hex" >corpus/superblock/block
 # The target takes the number of versions and of the page from the first three bytes.
 { printf '\x05\x00\x00'; bytes "$golden/versions_page.hex"; } >corpus/versions/page
 sed -n '/^```toml/,/^```/p' ../README.md | sed '/^```/d' >corpus/service/readme
+# A monitor that asks for features, sets memory of one region, and a ring.
+{
+    printf '\1\0\0\0\1\0\0\0\0\0\0\0'
+    printf '\5\0\0\0\11\0\0\0\50\0\0\0\1\0\0\0\0\0\0\0'
+    head -c 32 /dev/zero
+    printf '\10\0\0\0\1\0\0\0\10\0\0\0\0\0\0\0\200\0\0\0'
+    printf '\31\0\0\0\1\0\0\0\15\0\0\0\40\0\0\0\1\0\0\0\0\0\0\0\1'
+    printf '\37\0\0\0\1\0\0\0\24\0\0\0'
+    head -c 20 /dev/zero
+} >corpus/vhost_user/start
 # An NBD client that asks what there is, agrees on structured replies and goes to an export.
 {
     printf '\0\0\0\3IHAVEOPT\0\0\0\3\0\0\0\0IHAVEOPT\0\0\0\10\0\0\0\0'

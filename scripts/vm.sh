@@ -225,6 +225,7 @@ run() {
     truncate -s "${disk}M" "$work/disk"
     echo "vm: Linux $version, initramfs of $(($(stat -c %s "$work/initramfs") >> 20)) MiB" >&2
     local status=0
+    : >"$work/console"
     # One processor, emulated: the same everywhere, and there need be no KVM.
     timeout --foreground --kill-after 5 "$seconds" \
         qemu-system-x86_64 -accel tcg,thread=single -cpu max -smp 1 -m "$memory" -nodefaults -no-user-config \

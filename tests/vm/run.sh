@@ -37,13 +37,24 @@ nbd() {
     done
 }
 
-tests=${*:-ublk nbd}
+# The node is on this machine, in a network namespace of its own; its volume is the emulated machine's.
+vhost() {
+    local kernel
+    for kernel in ${VM_KERNELS:-6.12 newest}; do
+        echo "== vhost, kernel $kernel"
+        scripts/vm.sh kernel "$kernel" >/dev/null
+        unshare --net tests/vm/vhost-host.sh "$kernel" "$(realpath "$target/$profile/mainstay")"
+    done
+}
+
+tests=${*:-ublk nbd vhost}
 for test in $tests; do
     case "$test" in
         ublk) ublk ;;
         nbd) nbd ;;
+        vhost) vhost ;;
         *)
-            echo "vm: there is no test $test; there are: ublk, nbd" >&2
+            echo "vm: there is no test $test; there are: ublk, nbd, vhost" >&2
             exit 2
             ;;
     esac

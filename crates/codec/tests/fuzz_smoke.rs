@@ -14,6 +14,7 @@ use mainstay_codec::nbd::{REQUEST_BYTES, Request};
 use mainstay_codec::superblock::{SUPERBLOCK_BYTES, Superblock};
 use mainstay_codec::versions::{VERSIONS_PER_PAGE, decode_page, encode_page};
 use mainstay_codec::{Batch, FRAME_HEADER_BYTES, FrameHeader, LocalHeader, crc32c, frame};
+use mainstay_codec::{vhost_user, virtio_blk};
 use mainstay_types::{Chain, Index};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -194,7 +195,50 @@ fn round(seed: u64) -> usize {
             accepted += 1;
         }
     }
-    accepted + metadata(&mut random, seed) + nbd(&mut random, seed)
+    accepted + metadata(&mut random, seed) + nbd(&mut random, seed) + vhost_user(&mut random, seed)
+}
+
+/// A virtual machine monitor: messages of every kind, mutated, and what its guest's driver asks for.
+fn vhost_user(random: &mut Random, seed: u64) -> usize {
+    let mut accepted = 0;
+    for _ in 0..32 {
+        let header = vhost_user::Header {
+            request: random.below(42) as u32,
+            need_reply: random.below(2) == 0,
+            len: random.below(80),
+        };
+        let mut bytes = header.encode().to_vec();
+        bytes.extend_from_slice(&random.bytes(header.len));
+        if random.below(2) == 0 {
+            // A number of regions, or the length of a configuration, that is possible.
+            let at = vhost_user::HEADER_BYTES;
+            for (at, small) in [(at, random.below(10)), (at + 4, random.below(20))] {
+                if at + 4 <= bytes.len() {
+                    bytes[at..at + 4].copy_from_slice(&(small as u32).to_le_bytes());
+                }
+            }
+        }
+        if random.below(4) == 0 {
+            mutate(random, &mut bytes);
+        }
+        let Some((head, body)) = bytes.split_first_chunk() else { continue };
+        let decoded = bounded(bytes.len(), || {
+            vhost_user::Header::decode(head).map(|header| vhost_user::Message::decode(&header, body))
+        });
+        let Ok(Ok(message)) = decoded else { continue };
+        accepted += 1;
+        let Some(again) = message.encode(true) else { continue };
+        let (head, body) = again.split_first_chunk().expect("a header");
+        let header = vhost_user::Header::decode(head).expect("made here");
+        assert_eq!(vhost_user::Message::decode(&header, body), Ok(message), "seed {seed}");
+    }
+    for _ in 0..8 {
+        let mut bytes = [0; virtio_blk::HEADER_BYTES];
+        bytes.copy_from_slice(&random.bytes(virtio_blk::HEADER_BYTES));
+        bounded(0, || virtio_blk::Header::decode(&bytes));
+        bounded(0, || virtio_blk::Range::decode(&bytes));
+    }
+    accepted
 }
 
 /// An NBD client: a conversation that is right up to a few bytes, then requests of the same kind.

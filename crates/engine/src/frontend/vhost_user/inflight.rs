@@ -102,7 +102,7 @@ impl Inflight {
             .map_err(io::Error::from)?;
         let area = InflightArea { bytes, offset: 0, queues, queue_size: size };
         let made = Self::map(&area, file.try_clone()?)?;
-        let fields = [MAGIC, u64::from(disk.resource.0), u64::from(disk.volume.0), epoch.0];
+        let fields = [MAGIC, disk.resource.0, u64::from(disk.volume.0), epoch.0];
         for (place, value) in fields.into_iter().enumerate() {
             made.put(8 * place as u64, value);
         }
@@ -126,7 +126,7 @@ impl Inflight {
         }
         let opened = Self::map(area, file)?;
         let found: [u64; 3] = [opened.get(0), opened.get(8), opened.get(16)];
-        if found != [MAGIC, u64::from(disk.resource.0), u64::from(disk.volume.0)] {
+        if found != [MAGIC, disk.resource.0, u64::from(disk.volume.0)] {
             return Err(InflightError::Foreign);
         }
         let epoch = Epoch(opened.get(24));
@@ -261,7 +261,8 @@ mod tests {
             inflight.begin(1, 65535);
             // The position that the driver sees.
             let mut used = 65535u16;
-            let mut steps: Vec<Box<dyn FnMut(&mut u16) + '_>> = vec![
+            type Step<'a> = Box<dyn FnMut(&mut u16) + 'a>;
+            let mut steps: Vec<Step<'_>> = vec![
                 Box::new(|_| inflight.take(1, 5, 1)),
                 Box::new(|_| inflight.take(1, 2, 2)),
                 Box::new(|_| inflight.take(1, 7, 3)),

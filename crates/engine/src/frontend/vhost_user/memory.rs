@@ -8,7 +8,7 @@
 
 use super::fault::Guarded;
 use mainstay_codec::vhost_user::MemoryRegion;
-use rustix::fs::{FileType, SealFlags, fcntl_get_seals, fstat, fstatfs};
+use rustix::fs::{FileType, FsWord, SealFlags, fcntl_get_seals, fstat, fstatfs};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,8 +18,8 @@ use vm_memory::{
     Bytes, FileOffset, GuestAddress, GuestMemory, GuestMemoryMmap, GuestRegionMmap, MmapRegion, Permissions,
 };
 
-const TMPFS_MAGIC: i64 = 0x0102_1994;
-const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+const TMPFS_MAGIC: FsWord = 0x0102_1994;
+const HUGETLBFS_MAGIC: FsWord = 0x9584_58f6;
 /// A machine of x86-64 or ARM has no physical addresses beyond.
 const ADDRESS_MAX: u64 = 1 << 52;
 
@@ -137,10 +137,8 @@ impl Memory {
 fn check(file: &OwnedFd, end: u64) -> Result<bool, MemoryError> {
     let stat = fstat(file).map_err(|error| MemoryError::Map(error.into()))?;
     let system = fstatfs(file).map_err(|error| MemoryError::Map(error.into()))?;
-    // The type of the field differs between architectures.
-    let system = i64::from(system.f_type) & 0xffff_ffff;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
-        || ![TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&system)
+        || ![TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&system.f_type)
     {
         return Err(MemoryError::Kind);
     }

@@ -146,6 +146,10 @@ impl Session {
         self.requests.client()
     }
 
+    fn name(&self) -> &str {
+        std::str::from_utf8(&self.served.name).unwrap_or_default().trim_end_matches('\0')
+    }
+
     /// Whether the ring knows nothing of it any more, and it may go.
     pub fn is_gone(&self) -> bool {
         self.closed && self.operations == 0
@@ -168,16 +172,14 @@ impl Session {
     }
 
     fn end(&mut self, ring: &mut Ring, exchange: &mut Exchange, error: &SessionError) {
-        let name = String::from_utf8_lossy(&self.served.name);
-        let name = name.trim_end_matches('\0');
         match error {
             SessionError::Channel(ChannelError::Gone) => {
-                tracing::info!(disk = name, "a virtual machine has disconnected");
+                tracing::info!(disk = self.name(), "a virtual machine has disconnected");
             }
             error => {
                 let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
                 let cause = cause.unwrap_or_default();
-                tracing::warn!(disk = name, "a virtual machine was cut off: {error}{cause}");
+                tracing::warn!(disk = self.name(), "a virtual machine was cut off: {error}{cause}");
             }
         }
         self.close(ring, exchange);
@@ -468,20 +470,34 @@ impl Session {
         if self.closed {
             return;
         }
-        let Some(memory) = self.memory.clone() else { return self.listen(ring) };
         if self.requests.is_unserved {
+            tracing::info!(
+                disk = self.name(),
+                "a virtual machine was cut off: its volume is no longer served here"
+            );
             return self.close(ring, exchange);
         }
-        if memory.is_lost() {
-            let error = SessionError::Refused("a part of its memory was taken away");
+        if let Some(memory) = self.memory.clone() {
+            if memory.is_lost() {
+                let error = SessionError::Refused("a part of its memory was taken away");
+                return self.end(ring, exchange, &error);
+            }
+            self.wake(ring, &memory);
+        }
+        if let Err(error) = self.drain(ring) {
             return self.end(ring, exchange, &error);
         }
+        self.listen(ring);
+    }
+
+    /// Calls drivers for what was answered, and waits for their kicks.
+    fn wake(&mut self, ring: &mut Ring, memory: &Memory) {
         for (number, queue) in self.queues.iter_mut().enumerate() {
             let tags = self.tags.queue(number);
             if std::mem::take(&mut queue.answered)
                 && let Some(vring) = &mut queue.vring
             {
-                match vring.must_call(&memory) {
+                match vring.must_call(memory) {
                     Ok(true) => queue.owe(),
                     Ok(false) => {}
                     Err(fault) => break_queue(queue, number as u16, fault),
@@ -495,10 +511,6 @@ impl Session {
                 self.operations += queue.listen(ring, tags);
             }
         }
-        if let Err(error) = self.drain(ring) {
-            return self.end(ring, exchange, &error);
-        }
-        self.listen(ring);
     }
 
     fn listen(&mut self, ring: &mut Ring) {
