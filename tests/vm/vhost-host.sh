@@ -106,5 +106,4 @@ wait "$machine" || { machine=""; fail "the machine"; }
 machine=""
 said 1 'what was in flight is asked for again' || fail "nothing was in flight when the engine was killed"
 ! said 1 'is of the past' || fail "the machine was taken for one of the past"
-"$mainstay" resource scrub db >/dev/null 2>&1 || true
 serves || fail "the volume is not served any more"

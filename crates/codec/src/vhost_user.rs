@@ -20,6 +20,9 @@ pub const REGIONS_MAX: usize = 8;
 /// Longest device configuration, in bytes.
 pub const CONFIG_BYTES_MAX: u32 = 256;
 
+/// The one request whose answer comes later, by the number that the answer repeats.
+pub const GET_RING_BASE: u32 = 11;
+
 const VERSION: u32 = 1;
 const VERSION_MASK: u32 = 0b11;
 const FLAG_REPLY: u32 = 1 << 2;
@@ -247,7 +250,7 @@ impl Message {
                 Self::SetRingAddresses { ring, addresses: RingAddresses { descriptors, used, available } }
             }
             10 => Self::SetRingBase { ring: reader.u32()?, base: reader.u32()? },
-            11 => Self::GetRingBase { ring: reader.u32()? },
+            GET_RING_BASE => Self::GetRingBase { ring: reader.u32()? },
             12..=14 => {
                 let word = reader.u64()?;
                 let (ring, file) = ((word & RING_INDEX_MASK) as u32, word & RING_NO_FILE == 0);
@@ -305,7 +308,7 @@ impl Message {
                 (9, body)
             }
             Self::SetRingBase { ring, base } => (10, pair(*ring, *base)),
-            Self::GetRingBase { ring } => (11, pair(*ring, 0)),
+            Self::GetRingBase { ring } => (GET_RING_BASE, pair(*ring, 0)),
             Self::SetRingKick { ring, file: is } => (12, file(*ring, *is)),
             Self::SetRingCall { ring, file: is } => (13, file(*ring, *is)),
             Self::SetRingError { ring, file: is } => (14, file(*ring, *is)),
