@@ -4,7 +4,7 @@
 use crate::reads::{Purpose, is_zero};
 use crate::{Digest, DigestError, Happened, Host, Platform};
 use bytes::Bytes;
-use mainstay_codec::crc64;
+use mainstay_codec::{ReplicaData, crc64};
 use mainstay_types::{Index, VolumeId};
 
 /// A digest in the making.
@@ -13,6 +13,8 @@ pub(crate) struct Digesting {
     extents: Vec<(VolumeId, u32)>,
     next: usize,
     sums: Vec<u64>,
+    /// A copy began: what was read before it is not what is there now.
+    copied: bool,
 }
 
 impl Host {
@@ -20,19 +22,31 @@ impl Host {
     /// returns. Fails when that index moves meanwhile, so the caller pauses writes first.
     ///
     /// # Errors
-    /// [`DigestError::Busy`]: one is being made. Nothing else follows then.
+    /// [`DigestError::Busy`]: one is being made. [`DigestError::Incomplete`]: the content is not that of any commit index (R16).
+    /// Nothing else follows then.
     pub fn start_digest(&mut self, platform: &mut impl Platform) -> Result<(), DigestError> {
         if self.digest.is_some() {
             return Err(DigestError::Busy);
+        }
+        if self.store.log_state().data != ReplicaData::Consistent {
+            return Err(DigestError::Incomplete);
         }
         self.digest = Some(Digesting {
             index: self.store.log_state().commit,
             extents: self.store.extents_newer_than(Index(0)),
             next: 0,
             sums: vec![0; self.store.config().volumes.len()],
+            copied: false,
         });
         self.continue_digest(platform);
         Ok(())
+    }
+
+    /// The log is restarted for a copy, which may end before the digest does.
+    pub(crate) fn digest_overtaken(&mut self) {
+        if let Some(digest) = &mut self.digest {
+            digest.copied = true;
+        }
     }
 
     /// Goes on to the next extent that must be waited for. A loop: all extents may be in memory.
@@ -64,7 +78,7 @@ impl Host {
 
     fn end_digest(&mut self, platform: &mut impl Platform) {
         let Some(digest) = self.digest.take() else { return };
-        let result = if self.store.log_state().commit == digest.index {
+        let result = if self.store.log_state().commit == digest.index && !digest.copied {
             Ok(Digest { index: digest.index, volumes: digest.sums })
         } else {
             Err(DigestError::Moved)

@@ -259,7 +259,10 @@ impl Host {
             Effect::Commit(index) => self.store.commit(index),
             Effect::Promise(epoch) => self.store.promise(epoch),
             Effect::Cut(to) => self.store.cut(to),
-            Effect::Restart { at, chain } => self.store.restart(at, chain),
+            Effect::Restart { at, chain } => {
+                self.digest_overtaken();
+                self.store.restart(at, chain);
+            }
             Effect::InstallExtent { volume, extent, version, data } => {
                 self.store.install_extent(volume, extent, version, data);
             }

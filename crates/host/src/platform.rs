@@ -94,6 +94,8 @@ pub struct Digest {
 pub enum DigestError {
     #[error("a digest is being made already")]
     Busy,
+    #[error("the replica is being copied")]
+    Incomplete,
     #[error("the log moved while the digest was made")]
     Moved,
     #[error("the disk could not be read: {0}")]

@@ -4,8 +4,8 @@ mod lab;
 
 use crate::{AnswerError, Digest, DigestError, Happened, PAUSE_MS_MAX};
 use lab::{HERE, JOURNAL_BLOCKS, Lab, THERE, VOLUME, broken, filled, lazy, range, record, roomy};
-use mainstay_codec::{Envelope, Message};
-use mainstay_replica::{Op, RequestError, Role};
+use mainstay_codec::{Envelope, Message, ReplicaData};
+use mainstay_replica::{Effect, Op, RequestError, Role};
 use mainstay_store::{Area, Output, PAYLOADS_READ_BYTES_MAX, Tuning};
 use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Epoch, Index, REQUEST_BYTES_MAX, Range};
 
@@ -350,6 +350,29 @@ fn a_digest_of_a_moving_log_is_refused() {
     lab.answer(read, Err(broken()));
     let disk = |h: &Happened| matches!(h, Happened::Digested(Err(DigestError::Disk(_))));
     assert!(lab.world.happened.iter().any(disk), "{:?}", lab.world.happened);
+}
+
+/// R16: while a replica is copied its content is that of no commit index; and what was read before is not what is there after.
+#[test]
+fn a_digest_and_a_copy_do_not_mix() {
+    let mut lab = Lab::primary(lazy());
+    lab.write(0, 1);
+    lab.settle();
+    lab.host.start_digest(&mut lab.world).expect("none is being made");
+    let log = lab.host.store().log_state();
+    lab.host.effect(&mut lab.world, Effect::Restart { at: log.end, chain: log.chain });
+    lab.settle();
+    assert_eq!(lab.host.store().log_state().data, ReplicaData::Inconsistent);
+    assert_eq!(lab.digested(), None);
+    lab.host.effect(&mut lab.world, Effect::FinishCopy { need: log.end.index });
+    lab.settle();
+    assert_eq!(lab.host.store().log_state().data, ReplicaData::Consistent);
+    lab.answer_reads();
+    assert_eq!(lab.digested(), Some(Err(DigestError::Moved)), "the copy was shorter");
+
+    lab.host.effect(&mut lab.world, Effect::Restart { at: log.end, chain: log.chain });
+    lab.settle();
+    assert_eq!(lab.host.start_digest(&mut lab.world), Err(DigestError::Incomplete));
 }
 
 #[test]

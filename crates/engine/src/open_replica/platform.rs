@@ -147,6 +147,9 @@ impl Around {
             Err(error @ DigestError::Moved) => {
                 self.refuse("busy", &error.to_string(), "pause the resource first")
             }
+            Err(error @ DigestError::Incomplete) => {
+                self.refuse("busy", &error.to_string(), "try again when the copy has ended")
+            }
             Err(DigestError::Disk(reason)) => Reply::Error(refusal("io", &reason, "replace the disk")),
         });
     }
