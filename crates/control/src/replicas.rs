@@ -230,10 +230,16 @@ impl State {
             || record.iss.iter().any(|member| member.node != node && self.lives_whole(resource, member.node))
     }
 
+    /// R21: what the service came to there before, it came to without this replica. It is tried anew; otherwise a primary could
+    /// never move there.
     fn want_replica(&mut self, id: ResourceId, node: NodeId) {
         let Some(resource) = self.resources.get_mut(&id) else { return };
         resource.spec.replicas.push(node);
         resource.spec.replicas.sort_unstable();
+        let services = self.services.values_mut().filter(|service| service.spec.resource == resource.name);
+        for on in services.filter_map(|service| service.nodes.get_mut(&node)) {
+            on.failed_round = None;
+        }
     }
 
     /// Takes the replica of `node` out of specification and record; its node removes the files when it learns it. The caller

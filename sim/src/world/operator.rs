@@ -213,11 +213,16 @@ impl World {
         }
     }
 
-    /// Whether replicas are still moving, or are where none is to be.
+    /// Whether replicas are still moving, or are where none is to be. A primary does not move to where its service has used up its
+    /// attempts, until an operator has cleared the failures (R21); the advice says so.
     fn unfinished_replicas(&self, resource: usize) -> Option<String> {
         let id = resource_id(resource);
         let known = self.state().resources.get(&id)?;
-        if !known.moving.is_empty() || !known.leaving.is_empty() {
+        let service = self.state().service_of(id).map(|(_, service)| service);
+        let waits = |(from, to): (&NodeId, &NodeId)| {
+            known.record.primary == Some(*from) && service.is_some_and(|service| service.failed_on(*to))
+        };
+        if !known.moving.iter().all(waits) || !known.leaving.is_empty() {
             return Some(format!(
                 "the replicas of r{resource} still move {:?} or leave {:?}",
                 known.moving, known.leaving
