@@ -1,11 +1,11 @@
-//! One agent process: the real cores of the control plane and of services, and around them what
-//! `agent/src/{node,lease,replicas}.rs` and `agent/src/service/runner.rs` do, in the same order and with the same constants.
-//! I/O is an [`Out`]; its answers are an [`In`].
+//! One agent process: the real cores of the control plane, of the node's reconciler and of services, and around them what
+//! carries out their wishes. I/O is an [`Out`]; its answers are an [`In`].
 //!
 //! Differences to the real agent: it is one thread, so the lease is told of a new state before the reconciler acts on it;
 //! it reconciles when an input changed something, not with every renewal of the lease; it proposes no notes.
 
 mod initial;
+mod jobs;
 mod reconcile;
 mod services;
 
@@ -13,29 +13,19 @@ pub use initial::{add_node, create_resource, initial_state, service};
 pub use services::SavedService;
 
 use crate::random::Random;
+use jobs::UnderWay;
 use mainstay_control::State;
 use mainstay_control::lease::{self, Ack, Heartbeat, LeaseMachine, Suspect};
-use mainstay_control::reconcile::Role;
+use mainstay_control::reconciler::job::{Answer, Step};
+use mainstay_control::reconciler::{self, Reconciler, ReplicaSeen};
 use mainstay_control::state::{Command, Entry, ServicePhase};
 pub use mainstay_ha::GUARD_MARGIN_MS;
-use mainstay_ha::{Effect, Guard, Report};
+use mainstay_ha::{Effect, ServiceSpec};
 use mainstay_replica::Proposal;
-use mainstay_types::{ConfigVersion, Epoch, Incarnation, NodeId, ResourceId, ResourceRecord, Time};
+use mainstay_types::{Incarnation, NodeId, ResourceId, Time};
 use services::Runner;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-
-/// The reconciler looks at everything at least this often.
-const TICK_MS: u64 = 1000;
-/// The same proposal is not made again before this time.
-const REPEAT_PROPOSAL_MS: u64 = 800;
-/// A failed job of a replica is not started again before this time.
-const RETRY_JOB_MS: u64 = 1000;
-/// How long a starting agent waits to hear of a lease before it takes itself for one without.
-const LEASE_UNKNOWN_MS_MAX: u64 = 500;
-/// How long the engine may take to make or open a replica, and to do anything else.
-const JOB_TIMEOUT_MS: u64 = 120_000;
-const REQUEST_TIMEOUT_MS: u64 = 15_000;
 
 /// What outlives the process. All of it is durable before it counts; the services do not outlive a reboot.
 #[derive(Clone, Debug, Default)]
@@ -50,8 +40,8 @@ pub struct Durable {
 }
 
 impl Durable {
-    /// R9: the disk of this replica was replaced by an empty one; its label is gone with it.
-    pub fn disk_lost(&mut self, resource: ResourceId) {
+    /// The files of this replica are gone, as with a new disk (R9), and its label with them.
+    pub fn files_lost(&mut self, resource: ResourceId) {
         self.stored.remove(&resource);
     }
 
@@ -74,54 +64,10 @@ pub enum LeaseMessage {
     Ack(Ack),
 }
 
-/// What the engine is asked to do to a replica. Answered by [`In::JobDone`].
+/// How a step of a job failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Job {
-    /// Format and open. What an earlier attempt left is removed first.
-    Create {
-        /// Bytes of each volume.
-        volumes: Vec<u64>,
-        journal_bytes: u64,
-        incarnation: Incarnation,
-    },
-    /// Recover and open.
-    Open,
-    /// Close and remove. Of a replica that is not open only the files.
-    Drop,
-    Record(ResourceRecord),
-    Demote,
-}
-
-impl Job {
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Create { .. } => "create",
-            Self::Open => "open",
-            Self::Drop => "drop",
-            Self::Record(_) => "record",
-            Self::Demote => "demote",
-        }
-    }
-}
-
-/// How a job ended well.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum JobReply {
-    Created {
-        incarnation: Incarnation,
-    },
-    /// `incarnation` is what the disk says.
-    Opened {
-        incarnation: Incarnation,
-    },
-    Done,
-}
-
-/// How a job ended badly.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum JobError {
-    /// Nobody did it, or it may do the next time.
+pub enum StepError {
+    /// Nobody did it, or it may be done the next time.
     NotDone(String),
     /// R12: what is on the disk, or the disk, is not fit for use.
     Unusable(String),
@@ -155,14 +101,7 @@ pub enum EngineEvent {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReplicaReport {
     pub resource: ResourceId,
-    pub role: Role,
-    pub epoch: Epoch,
-    pub version: ConfigVersion,
-    pub incarnation: Incarnation,
-    /// All devices exist.
-    pub devices_ready: bool,
-    /// Its store failed and is not used any more (R13).
-    pub failed: bool,
+    pub seen: ReplicaSeen,
     /// What it waits for.
     pub proposal: Option<Proposal>,
 }
@@ -186,14 +125,15 @@ pub enum In {
     },
     EngineDisconnected,
     Engine(EngineEvent),
-    /// `job` is [`Job::name`].
-    JobDone {
+    StepAnswered {
         resource: ResourceId,
-        job: &'static str,
-        result: Result<JobReply, JobError>,
+        number: u64,
+        result: Result<Answer, StepError>,
     },
     GuardConfirmed(u64),
     SuspectPersisted(Suspect),
+    /// Nothing is left of an instance of this service that nobody remembers.
+    Swept(String),
     StepDone {
         service: String,
         ticket: u64,
@@ -222,9 +162,11 @@ pub enum Out {
         number: u64,
         services: Vec<String>,
     },
-    Job {
+    /// A step of a job. Answered by [`In::StepAnswered`] with the number.
+    Step {
         resource: ResourceId,
-        job: Job,
+        number: u64,
+        step: Step,
     },
     /// Answered by [`In::SuspectPersisted`].
     PersistSuspect(Suspect),
@@ -238,17 +180,8 @@ pub enum Out {
         name: String,
         process: usize,
     },
-    /// R19: whatever is left of this service is silenced at once; nobody waits for it.
-    DropServiceRemains(String),
-}
-
-/// A job under way.
-#[derive(Debug)]
-struct Busy {
-    job: &'static str,
-    /// Of a replica that is being made.
-    incarnation: Option<Incarnation>,
-    deadline: Time,
+    /// R19: whatever is left of this service is silenced. Answered by [`In::Swept`].
+    Sweep(String),
 }
 
 /// See the top of this file.
@@ -260,31 +193,14 @@ pub struct Agent {
     chance: Random,
     lease: LeaseMachine,
     is_leader: bool,
-    lease_until: Time,
-    /// Somebody has said when the lease ends: the keeper, or the engine, which knew it from an earlier agent.
-    lease_known: bool,
-    /// What the last look at everything was based on.
-    lease_seen: bool,
-    started: Time,
-    /// The next look at everything, if nothing happens.
-    reconcile_at: Time,
+    core: Reconciler,
     connected: bool,
-    replicas: BTreeMap<ResourceId, ReplicaReport>,
-    busy: BTreeMap<ResourceId, Busy>,
-    retry_at: BTreeMap<ResourceId, Time>,
-    proposed: Vec<(Command, Time)>,
-    /// Replicas that the present engine process has given up.
-    failed: BTreeMap<ResourceId, String>,
-    /// Replicas that it could not open, for a reason that does not pass by itself (R12).
-    unusable: BTreeMap<ResourceId, String>,
-    /// Replicas that asked to be relieved: on which version of the record, and why.
-    relief: BTreeMap<ResourceId, (ConfigVersion, &'static str)>,
+    /// The last report of every replica on the present connection.
+    replicas: BTreeMap<ResourceId, ReplicaSeen>,
+    jobs: BTreeMap<ResourceId, UnderWay>,
+    /// Of the last step; random at the start, so that the answers of two processes are not mixed up.
+    last_step: u64,
     runners: BTreeMap<String, Runner>,
-    /// Newest report per service and when it was last proposed.
-    reports: BTreeMap<String, (Report, Option<Time>)>,
-    guard: Guard<Vec<String>>,
-    /// No remains of forgotten instances are left here.
-    swept: bool,
     outs: VecDeque<Out>,
 }
 
@@ -301,7 +217,8 @@ impl Agent {
         let mut lease = LeaseMachine::new(node, session, suspects, now);
         lease.handle(now, lease::Event::View(lease::View::of(&state)));
         let mut outs = VecDeque::new();
-        let runners = services::load_all(&durable, now, &mut outs);
+        let (runners, adopted) = services::load_all(&durable, &mut outs);
+        let core = Reconciler::new(node, now, durable.stored.clone(), adopted);
         let mut agent = Self {
             node,
             state,
@@ -309,26 +226,15 @@ impl Agent {
             chance: Random::new(session),
             lease,
             is_leader: false,
-            lease_until: Time(0),
-            lease_known: false,
-            lease_seen: false,
-            started: now,
-            reconcile_at: now.plus_ms(LEASE_UNKNOWN_MS_MAX),
+            core,
             connected: false,
             replicas: BTreeMap::new(),
-            busy: BTreeMap::new(),
-            retry_at: BTreeMap::new(),
-            proposed: Vec::new(),
-            failed: BTreeMap::new(),
-            unusable: BTreeMap::new(),
-            relief: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            last_step: session,
             runners,
-            reports: BTreeMap::new(),
-            guard: Guard::default(),
-            swept: false,
             outs,
         };
-        agent.run_lease();
+        agent.run_lease(now);
         agent
     }
 
@@ -352,17 +258,19 @@ impl Agent {
     /// `None`: the node has no machine for it, so nothing of it runs here.
     #[must_use]
     pub fn service_phase(&self, name: &str) -> Option<ServicePhase> {
-        self.runners.get(name).map(|runner| runner.machine().phase())
+        self.core.service_phase(name)
+    }
+
+    /// The files of a replica were removed under the hands of this process.
+    pub fn files_lost(&mut self, resource: ResourceId) {
+        self.durable.files_lost(resource);
     }
 
     /// When [`In::Tick`] is due.
     #[must_use]
     pub fn next_deadline(&self) -> Time {
-        let mut due = self.lease.next_deadline().min(self.reconcile_at);
-        if self.lease_seen {
-            due = due.min(Time(self.lease_until.0.saturating_sub(GUARD_MARGIN_MS * 1000)));
-        }
-        due
+        let jobs = self.jobs.values().filter_map(UnderWay::deadline);
+        jobs.fold(self.lease.next_deadline().min(self.core.next_deadline()), Time::min)
     }
 
     /// The next thing to carry out, in order.
@@ -375,14 +283,11 @@ impl Agent {
         if now >= self.lease.next_deadline() {
             self.lease.handle(now, lease::Event::Tick);
         }
-        let lease_news = self.run_lease();
-        if changed || lease_news || self.lease_valid(now) != self.lease_seen || now >= self.reconcile_at {
+        let lease_news = self.run_lease(now);
+        let given_up = self.give_up_steps(now);
+        if changed || lease_news || given_up || self.core.is_due(now) {
             self.reconcile(now);
         }
-    }
-
-    fn lease_valid(&self, now: Time) -> bool {
-        now.plus_ms(GUARD_MARGIN_MS) < self.lease_until
     }
 
     /// Takes an input in; `true` if the reconciler has to look at it.
@@ -419,29 +324,34 @@ impl Agent {
             }
             In::EngineDisconnected => self.engine_disconnected(now),
             In::Engine(EngineEvent::Lease { until, silenced }) => {
-                self.guard.lease_taken(until);
-                self.silenced(now, silenced);
-                return self.runners.values().any(|runner| runner.machine().is_held());
+                self.tell(now, reconciler::Event::LeaseTaken { until, silenced });
+                return self.core.holds_steps();
             }
             In::Engine(event) => self.engine_event(now, event),
-            In::JobDone { resource, job, result } => self.job_done(now, resource, job, result),
-            In::GuardConfirmed(number) => self.guard.answered(number, true),
+            In::StepAnswered { resource, number, result } => {
+                return self.step_answered(now, resource, number, result);
+            }
+            In::GuardConfirmed(number) => {
+                self.tell(now, reconciler::Event::Guarded { number, confirmed: true });
+            }
+            In::Swept(name) => self.tell(now, reconciler::Event::Swept { name }),
             In::StepDone { service, ticket, result } => {
                 if let Some(runner) = self.runners.get_mut(&service) {
-                    runner.step_done(now, ticket, result);
+                    runner.step_done(ticket, &result);
                 }
+                let event = mainstay_ha::Event::StepDone { ticket, result };
+                self.tell(now, reconciler::Event::Service { name: service, event });
             }
             In::ProcessExited { service, process, status } => {
-                if let Some(runner) = self.runners.get_mut(&service) {
-                    runner.handle(now, mainstay_ha::Event::ProcessExited { process, status });
-                }
+                let event = mainstay_ha::Event::ProcessExited { process, status };
+                self.tell(now, reconciler::Event::Service { name: service, event });
             }
         }
         true
     }
 
     /// Carries out what the lease machine wants; `true` if the reconciler hears of a lease for the first time.
-    fn run_lease(&mut self) -> bool {
+    fn run_lease(&mut self, now: Time) -> bool {
         let mut news = false;
         while let Some(effect) = self.lease.poll() {
             match effect {
@@ -454,8 +364,8 @@ impl Agent {
                 lease::Effect::PersistSuspect(suspect) => self.outs.push_back(Out::PersistSuspect(suspect)),
                 lease::Effect::LeaseUntil(until) => {
                     self.outs.push_back(Out::Lease(until));
-                    self.lease_until = until;
-                    news |= !std::mem::replace(&mut self.lease_known, true);
+                    news |= !self.core.knows_lease();
+                    self.tell(now, reconciler::Event::Lease(until));
                 }
                 lease::Effect::ProposeDead(Suspect { node, generation }) => {
                     if self.is_leader {

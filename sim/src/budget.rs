@@ -58,7 +58,8 @@ pub fn harm(fault: DiskFault) -> Harm {
         | DiskFault::RotSuperblocks
         | DiskFault::RotJournal { .. }
         | DiskFault::RotVersions { .. }
-        | DiskFault::Replace => Harm::Replica,
+        | DiskFault::Replace
+        | DiskFault::Remove => Harm::Replica,
         DiskFault::RotVolume { .. }
         | DiskFault::LostWrite
         | DiskFault::Misdirect

@@ -475,11 +475,13 @@ impl Disk {
 
     /// Does what the fault says, or lets it wait for the operation that it hits ([`Disk::fired`] then tells).
     /// `OldImage` and `Replace` wait for the next power cut or end of the process. False if there is nothing that the
-    /// fault could do: damage to a journal that is empty, or an image that was never kept. `Slow`, `Stall` and `Late` are not
-    /// the disk's business.
+    /// fault could do: damage to a journal that is empty, or an image that was never kept. `Slow`, `Stall`, `Late` and
+    /// `Remove` are not the disk's business.
     pub fn inject(&mut self, fault: DiskFault) -> bool {
         match fault {
-            DiskFault::Slow { .. } | DiskFault::Stall { .. } | DiskFault::Late { .. } => false,
+            DiskFault::Slow { .. } | DiskFault::Stall { .. } | DiskFault::Late { .. } | DiskFault::Remove => {
+                false
+            }
             DiskFault::OldImage if self.image.is_none() => false,
             DiskFault::WriteError
             | DiskFault::FlushError

@@ -1,12 +1,14 @@
 //! One engine process: the hosts of its replicas, its devices and its guard. Mirrors `engine/src/{shard,guard}.rs` and
 //! `engine/src/host/presence.rs` without a kernel; what it wants of the world is collected in [`Wish`]es.
 
-use crate::agent::{EngineEvent, GUARD_MARGIN_MS, Job, ReplicaReport};
+use crate::agent::{EngineEvent, GUARD_MARGIN_MS, ReplicaReport};
 use crate::disk::{Disk, Finished, Operation, Ticket};
 use crate::oracle::Oracle;
 use bytes::Bytes;
 use mainstay_codec::{Envelope, Message};
 use mainstay_control::reconcile;
+use mainstay_control::reconciler::ReplicaSeen;
+use mainstay_control::reconciler::job::Step;
 use mainstay_host::{Answer, AnswerError, Digest, Happened, Host, Platform, Seen};
 use mainstay_replica::{Op, PeerState, Proposal, ReplicaConfig, RequestId, Role};
 use mainstay_store::{Area, Output, Store};
@@ -70,10 +72,10 @@ pub enum Wish {
     Paused {
         resource: ResourceId,
     },
-    /// A job of the agent has ended.
-    JobDone {
+    /// What the agent asked for is done.
+    StepDone {
         resource: ResourceId,
-        job: &'static str,
+        number: u64,
     },
 }
 
@@ -105,9 +107,11 @@ pub enum EngineIn {
         number: u64,
         services: Vec<String>,
     },
-    Job {
+    /// The agent asks for a step of a job.
+    Step {
         resource: ResourceId,
-        job: Job,
+        number: u64,
+        step: Step,
     },
     Opened {
         resource: ResourceId,
@@ -153,8 +157,8 @@ pub struct Hosted {
     reported: Option<ReplicaReport>,
     /// Requests of the device that are not answered.
     pending: BTreeSet<u64>,
-    /// To be dropped once its device is gone.
-    closing: bool,
+    /// To be closed once its device is gone, by the numbers of who asked for it.
+    closing: Vec<u64>,
     /// Where the newest batches were placed in the journal: offset, length, and the write that did it.
     placed: VecDeque<(u64, u64, u64)>,
 }
@@ -385,7 +389,7 @@ impl Engine {
                 self.guarded = services;
                 self.wishes.push(Wish::Guarded(number));
             }
-            EngineIn::Job { resource, job } => self.job(now, resource, job),
+            EngineIn::Step { resource, number, step } => self.step(now, resource, number, step),
             EngineIn::Opened { resource, store, config } => self.opened(now, resource, *store, *config),
             EngineIn::Attached { resource, generation } => self.attached(resource, generation),
             EngineIn::Detached { resource, generation } => self.detached(resource, generation),
@@ -470,10 +474,12 @@ impl Engine {
             });
             self.touched.remove(&resource);
             self.report(resource);
-            let hosted = self.hosts.get(&resource);
-            if hosted.is_some_and(|hosted| hosted.closing && hosted.device == Device::None) {
-                self.hosts.remove(&resource);
-                self.wishes.push(Wish::JobDone { resource, job: "drop" });
+            let closed = |hosted: &Hosted| !hosted.closing.is_empty() && hosted.device == Device::None;
+            if self.hosts.get(&resource).is_some_and(closed)
+                && let Some(hosted) = self.hosts.remove(&resource)
+            {
+                let done = |number| Wish::StepDone { resource, number };
+                self.wishes.extend(hosted.closing.into_iter().map(done));
             }
         }
     }
@@ -481,8 +487,7 @@ impl Engine {
     fn report(&mut self, resource: ResourceId) {
         let Some(hosted) = self.hosts.get_mut(&resource) else { return };
         let replica = hosted.host.replica();
-        let report = ReplicaReport {
-            resource,
+        let seen = ReplicaSeen {
             role: match replica.role() {
                 Role::Secondary => reconcile::Role::Secondary,
                 Role::Promoting => reconcile::Role::Promoting,
@@ -494,9 +499,9 @@ impl Engine {
             version: replica.record_version(),
             incarnation: hosted.host.store().config().incarnation,
             devices_ready: hosted.device == Device::Offered && replica.role() == Role::Primary,
-            failed: hosted.host.failed().is_some(),
-            proposal: hosted.proposal,
+            store_failed: hosted.host.failed().is_some(),
         };
+        let report = ReplicaReport { resource, seen, proposal: hosted.proposal };
         if hosted.reported.as_ref() != Some(&report) {
             hosted.reported = Some(report.clone());
             self.wishes.push(Wish::ToAgent(EngineEvent::Replica(report)));
@@ -540,7 +545,7 @@ impl Engine {
         let fenced = self.fenced;
         let Some(hosted) = self.hosts.get_mut(&resource) else { return };
         match hosted.device {
-            Device::None if !fenced && !hosted.closing && hosted.role == Role::Primary => {
+            Device::None if !fenced && hosted.closing.is_empty() && hosted.role == Role::Primary => {
                 hosted.device = Device::Attaching;
                 hosted.generation += 1;
                 self.wishes.push(Wish::Attach { resource, generation: hosted.generation });
@@ -571,7 +576,7 @@ impl Engine {
         }
         hosted.device = Device::Offered;
         self.touched.insert(resource);
-        if hosted.role != Role::Primary || fenced || hosted.closing {
+        if hosted.role != Role::Primary || fenced || !hosted.closing.is_empty() {
             self.withdraw(resource);
         }
     }
@@ -620,37 +625,27 @@ impl Engine {
         }
     }
 
-    fn job(&mut self, now: Time, resource: ResourceId, job: Job) {
-        match job {
-            Job::Record(record) => {
-                if let Some(hosted) = self.hosts.get_mut(&resource) {
-                    if hosted.proposal.is_some_and(|proposal| proposal.version() < record.version) {
-                        hosted.proposal = None;
-                    }
-                    hosted.host.record(now, record);
-                    self.touched.insert(resource);
+    fn step(&mut self, now: Time, resource: ResourceId, number: u64, step: Step) {
+        let hosted = self.hosts.get_mut(&resource);
+        match (step, hosted) {
+            (Step::Tell(record), Some(hosted)) => {
+                if hosted.proposal.is_some_and(|proposal| proposal.version() < record.version) {
+                    hosted.proposal = None;
                 }
-                self.wishes.push(Wish::JobDone { resource, job: "record" });
+                hosted.host.record(now, record);
             }
-            Job::Demote => {
-                if let Some(hosted) = self.hosts.get_mut(&resource) {
-                    hosted.host.demote(now);
-                    self.touched.insert(resource);
-                }
-                self.wishes.push(Wish::JobDone { resource, job: "demote" });
+            (Step::Demote, Some(hosted)) => hosted.host.demote(now),
+            (Step::Close, Some(hosted)) => {
+                hosted.closing.push(number);
+                self.withdraw(resource);
+                self.touched.insert(resource);
+                return;
             }
-            Job::Drop => {
-                if let Some(hosted) = self.hosts.get_mut(&resource) {
-                    hosted.closing = true;
-                    self.withdraw(resource);
-                    self.touched.insert(resource);
-                } else {
-                    self.wishes.push(Wish::JobDone { resource, job: "drop" });
-                }
-            }
-            // The world formats and recovers, because that takes time and needs the disk.
-            Job::Create { .. } | Job::Open => {}
+            // The world formats and recovers, because that takes time and needs the disk; files are the agent's.
+            _ => {}
         }
+        self.touched.insert(resource);
+        self.wishes.push(Wish::StepDone { resource, number });
     }
 
     fn opened(&mut self, now: Time, resource: ResourceId, store: Store, config: ReplicaConfig) {
@@ -679,7 +674,7 @@ impl Engine {
                 proposal: None,
                 reported: None,
                 pending: BTreeSet::new(),
-                closing: false,
+                closing: Vec::new(),
                 placed: VecDeque::new(),
             },
         );

@@ -295,6 +295,9 @@ pub enum DiskFault {
     OldImage,
     /// R9: the node is stopped, its disk replaced by an empty one, and started.
     Replace,
+    /// An operator removes the files of the replica, to have it copied again. The engine is started again if it has them open;
+    /// the agent goes on.
+    Remove,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

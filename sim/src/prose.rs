@@ -291,6 +291,7 @@ pub fn disk_fault(fault: DiskFault) -> String {
         DiskFault::KeepImage => "an image of it is kept".into(),
         DiskFault::OldImage => "is the kept image at the next start".into(),
         DiskFault::Replace => "is replaced by an empty one".into(),
+        DiskFault::Remove => "is emptied by an operator".into(),
     }
 }
 

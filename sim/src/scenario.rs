@@ -315,6 +315,27 @@ impl Scenario {
         self.ask(Command::MoveReplica { resource: ResourceId(1), from: NodeId(from), to: NodeId(to) });
     }
 
+    /// What a node says of its replica when it has made it, as of now.
+    ///
+    /// # Panics
+    /// When it has none.
+    #[must_use]
+    pub fn report_of(&self, node: u32) -> Command {
+        let record = &self.world.state().resources[&ResourceId(1)].record;
+        let member = record.replica(NodeId(node)).expect("it has a replica");
+        Command::ReplicaReady {
+            resource: record.resource,
+            version: record.version,
+            node: member.node,
+            incarnation: member.incarnation,
+        }
+    }
+
+    /// Something that was proposed long ago is decided on now.
+    pub fn arrives_late(&mut self, command: Command) {
+        self.ask(command);
+    }
+
     /// Until exactly these nodes hold a replica, all in sync, and no other has files of one.
     ///
     /// # Panics

@@ -48,6 +48,7 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "disk vanishes", runs: 400, gap_ms: (8000, 60_000), add: vanish },
     Kind { name: "disk rots", runs: 400, gap_ms: (4000, 60_000), add: rot },
     Kind { name: "disk replaced", runs: 400, gap_ms: (8000, 60_000), add: replace },
+    Kind { name: "files removed", runs: 200, gap_ms: (8000, 60_000), add: remove_files },
     Kind { name: "copies interrupted", runs: 400, gap_ms: (12_000, 60_000), add: interrupt_copies },
     Kind { name: "disk replaced unseen", runs: 400, gap_ms: (8000, 60_000), add: replace_unseen },
     Kind { name: "burst", runs: 400, gap_ms: (2000, 30_000), add: burst },
@@ -446,6 +447,11 @@ fn rot(draw: &mut Draw, random: &mut Random, at: u64) {
 fn replace(draw: &mut Draw, random: &mut Random, at: u64) {
     let Some((node, resource)) = victim(draw, random) else { return };
     draw.disk(at, node, resource, DiskFault::Replace);
+}
+
+fn remove_files(draw: &mut Draw, random: &mut Random, at: u64) {
+    let Some((node, resource)) = victim(draw, random) else { return };
+    draw.disk(at, node, resource, DiskFault::Remove);
 }
 
 /// The victim is copied to from the beginning, and again and again the copy is cut short, on slow disks.

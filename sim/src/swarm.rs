@@ -457,6 +457,7 @@ mod tests {
             "RotJournal",
             "RotVersions",
             "Replace",
+            "Remove",
             "LeaderChange",
             "LoseProposals",
             "Snapshot",

@@ -22,8 +22,9 @@ pub fn command(command: &Command) -> String {
         Command::NodeDead { node, .. } => format!("declare {node} dead"),
         Command::NodeRejoin { node, .. } => format!("take {node} back as alive"),
         Command::CreateResource { name, .. } => format!("make the resource {name}"),
-        Command::ReplicaReady { resource: of, node, incarnation } => {
-            format!("note that {node} has made a replica of {} ({})", resource(*of), disk(incarnation.0))
+        Command::ReplicaReady { resource: of, version, node, incarnation } => {
+            let (of, disk) = (resource(*of), disk(incarnation.0));
+            format!("note that {node} has made a replica of {of} ({disk}; if it is still {version})")
         }
         Command::ReplicaBroken { resource: of, version, node, reason, .. } => {
             let of = resource(*of);

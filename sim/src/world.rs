@@ -9,6 +9,7 @@
 mod events;
 mod faults;
 mod inspect;
+mod jobs;
 mod links;
 mod operator;
 mod settle;
@@ -28,6 +29,7 @@ use crate::service::Services;
 use crate::trace::{Part, Trace};
 use crate::words;
 use mainstay_control::State;
+use mainstay_control::reconciler::job::Step;
 use mainstay_types::{Incarnation, Index, NodeId, ResourceId, Time};
 use operator::Wanted;
 use std::cmp::Reverse;
@@ -101,14 +103,8 @@ pub(crate) enum What {
         boot: u64,
         service: String,
     },
-    /// The disk work of a job of the agent.
-    Job {
-        node: NodeId,
-        engine_boot: u64,
-        agent_boot: u64,
-        resource: ResourceId,
-        job: agent::Job,
-    },
+    /// A step of a job of the agent that needs the disk.
+    JobStep(JobStep),
     StartEngine {
         node: NodeId,
     },
@@ -235,6 +231,19 @@ pub(crate) struct Machine {
     /// The engine and the agent that run now have met.
     pub(crate) connected: bool,
     pub(crate) socket_floor_us: u64,
+    /// Until when the engine's thread that makes and opens replicas has work.
+    pub(crate) lifecycle_busy_us: u64,
+}
+
+/// A step of a job, on its way to where it is done.
+#[derive(Clone, Debug)]
+pub(crate) struct JobStep {
+    pub(crate) node: NodeId,
+    pub(crate) engine_boot: u64,
+    pub(crate) agent_boot: u64,
+    pub(crate) resource: ResourceId,
+    pub(crate) number: u64,
+    pub(crate) step: Step,
 }
 
 /// A request of a client that has no answer yet.
@@ -271,6 +280,7 @@ pub struct World {
     pub(crate) disk_times: Random,
     pub(crate) sessions: Random,
     pub(crate) inspections: Random,
+    pub(crate) files: Random,
     /// Set, and not sprung yet.
     traps: Vec<Trap>,
     /// What the operator asked for, by resource.
@@ -340,6 +350,7 @@ impl World {
                     met: false,
                     connected: false,
                     socket_floor_us: 0,
+                    lifecycle_busy_us: 0,
                 };
                 (*node, machine)
             })
@@ -364,6 +375,7 @@ impl World {
             disk_times: root.stream("disk times"),
             sessions: root.stream("sessions"),
             inspections: root.stream("inspections"),
+            files: root.stream("files"),
             traps: Vec::new(),
             wanted: Wanted::of(&plan.shape),
             digests: BTreeMap::new(),

@@ -20,6 +20,27 @@ pub fn replica_directory(state_dir: &Path, resource: ResourceId, name: &str) -> 
     directory(state_dir).join(format!("{name}-{}", resource.0))
 }
 
+/// Whether a directory in the pool is named as [`replica_directory`] does it, and nothing is in it but what an engine makes there.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn is_replica_directory(path: &Path) -> io::Result<bool> {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let name = path.file_name().and_then(|name| name.to_str());
+    if !name.and_then(|name| name.rsplit_once('-')).is_some_and(|(_, id)| digits(id)) {
+        return Ok(false);
+    }
+    for entry in std::fs::read_dir(path)? {
+        let file = entry?.file_name();
+        let known =
+            |file: &str| matches!(file, "meta" | "journal") || file.strip_prefix("vol").is_some_and(digits);
+        if !file.to_str().is_some_and(known) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// Bytes that new replicas may take.
 ///
 /// # Errors

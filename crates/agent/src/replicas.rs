@@ -1,18 +1,20 @@
-//! The replicas whose files are on this node, and the jobs that make, open and remove them.
+//! The replicas whose files are on this node: where they are, and how the steps of a job are done to them and to the
+//! engine. Which steps, and in which order, is for `mainstay_control::reconciler::job` to say.
 //!
 //! Guarantees
-//! - A replica counts as stored only after its files are complete and its label is durable. What a crash left
-//!   without a label was never announced to anybody and is made anew.
-//! - One job per replica at a time, on a thread of its own: formatting and recovery take as long as they take.
+//! - A label that was written is durable. Files without one are what a crash left of a replica that was being made or
+//!   removed; they go when the agent starts.
+//! - A job runs on a thread of its own: formatting and recovery take as long as they take.
 
-use crate::engine_link::{EngineCallError, EngineLink};
+use crate::engine_link::EngineLink;
 use crate::identity::write_durable;
 use crate::messages::random_u64;
 use crate::pool;
 use crate::threads::lock;
 use mainstay_api::engine::{EngineError, Reply, Request};
+use mainstay_control::reconciler::job::{Answer, Ended, Job, Order, Step, Trouble};
 use mainstay_control::state::Resource;
-use mainstay_types::{Incarnation, ResourceId, ResourceRecord};
+use mainstay_types::{Incarnation, ResourceId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -58,8 +60,13 @@ impl Replicas {
                     let label: Label = serde_json::from_slice(&bytes).map_err(io::Error::other)?;
                     stored.insert(label.resource, (label, directory));
                 }
-                Err(error)
-                    if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotADirectory => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    if pool::is_replica_directory(&directory)? {
+                        tracing::warn!(directory = %directory.display(), "removing what a crash left of a replica that has no label");
+                        remove(&directory)?;
+                    }
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -82,120 +89,156 @@ impl Replicas {
         lock(&self.failures).clone()
     }
 
-    /// Makes the files of a new incarnation. What a failed attempt left is removed.
+    /// Carries a job out; `wanted` is the resource as the cluster knows it.
     ///
     /// # Errors
-    /// What the engine or the file system said; also kept in [`Replicas::failures`].
-    pub fn create(&self, resource: &Resource) -> Result<(), EngineError> {
-        let directory = pool::replica_directory(&self.state_dir, resource.id, &resource.name);
-        let label = Label {
-            resource: resource.id,
-            name: resource.name.clone(),
-            incarnation: Incarnation(random_u64()),
+    /// What the engine or the file system said; why a replica could not be made is also kept in [`Replicas::failures`].
+    pub fn carry_out(
+        &self,
+        resource: ResourceId,
+        wanted: Option<&Resource>,
+        order: Order,
+    ) -> Result<Ended, EngineError> {
+        let makes = order == Order::Make;
+        let Some(place) = self.place(resource, wanted) else { return Err(unknown(resource)) };
+        let mut job = Job::new(order, || Incarnation(random_u64()));
+        let end = loop {
+            match job.step() {
+                Some(step) => {
+                    let result = self.step(&place, wanted, step);
+                    job = job.answered(result);
+                }
+                None => match job.end() {
+                    Ok(end) => break end,
+                    Err(unfinished) => job = unfinished,
+                },
+            }
         };
-        let result = self.try_create(resource, &label, &directory);
-        match &result {
-            Ok(()) => {
-                lock(&self.failures).remove(&resource.id);
-                lock(&self.stored).insert(resource.id, (label, directory));
-            }
-            Err(error) => {
-                drop(std::fs::remove_dir_all(&directory));
-                lock(&self.failures).insert(resource.id, error.clone());
-            }
-        }
-        result
+        let end = end.map_err(|trouble| match trouble {
+            Trouble::Step(error) => error,
+            Trouble::OtherDisk { found, label } => other_disk(&place.directory, found, label),
+        });
+        self.keep(place, makes, &end);
+        end
     }
 
-    fn try_create(&self, resource: &Resource, label: &Label, directory: &Path) -> Result<(), EngineError> {
-        remove(directory).map_err(|error| file_error(directory, &error))?;
-        let request = Request::Create {
-            resource: resource.id,
-            name: resource.name.clone(),
-            volumes: resource.spec.volumes.clone(),
-            journal_bytes: resource.spec.journal_bytes,
-            incarnation: label.incarnation,
-            dir: directory.to_string_lossy().into_owned(),
-        };
-        self.engine.request(request, JOB_TIMEOUT).map_err(EngineCallError::into_engine_error)?;
-        serde_json::to_vec(label)
-            .map_err(io::Error::other)
-            .and_then(|bytes| write_durable(&directory.join(LABEL), &bytes))
-            .map_err(|error| file_error(directory, &error))
+    /// Where the files of a replica are, or are to be.
+    fn place(&self, resource: ResourceId, wanted: Option<&Resource>) -> Option<Place> {
+        let stored = lock(&self.stored).get(&resource).cloned();
+        let place = |name: String, directory| Place { resource, name, directory };
+        match (stored, wanted) {
+            (Some((label, directory)), _) => Some(place(label.name, directory)),
+            (None, Some(wanted)) => {
+                let directory = pool::replica_directory(&self.state_dir, resource, &wanted.name);
+                Some(place(wanted.name.clone(), directory))
+            }
+            (None, None) => None,
+        }
     }
 
-    /// Opens what is stored.
-    ///
-    /// # Errors
-    /// What the engine said.
-    pub fn open_replica(&self, resource: ResourceId) -> Result<(), EngineError> {
-        let Some((label, directory)) = lock(&self.stored).get(&resource).cloned() else { return Ok(()) };
-        if was_removed(&directory) {
-            tracing::warn!(%resource, directory = %directory.display(), "the files of a replica were removed; it is made anew");
-            lock(&self.stored).remove(&resource);
-            return Ok(());
+    /// Remembers what a job came to.
+    fn keep(&self, place: Place, makes: bool, end: &Result<Ended, EngineError>) {
+        let Place { resource, name, directory } = place;
+        match end {
+            Ok(Ended::Made(incarnation)) => {
+                let label = Label { resource, name, incarnation: *incarnation };
+                lock(&self.failures).remove(&resource);
+                lock(&self.stored).insert(resource, (label, directory));
+            }
+            Ok(Ended::Gone) => {
+                tracing::warn!(%resource, directory = %directory.display(), "the files of a replica were removed; it is made anew");
+                lock(&self.stored).remove(&resource);
+            }
+            Ok(Ended::Dropped) => {
+                lock(&self.stored).remove(&resource);
+                lock(&self.failures).remove(&resource);
+                self.engine.forget(resource);
+            }
+            Ok(Ended::Opened | Ended::Told) => {}
+            Err(error) if makes => {
+                lock(&self.failures).insert(resource, error.clone());
+            }
+            Err(_) => {}
         }
-        let request =
-            Request::Open { resource, name: label.name, dir: directory.to_string_lossy().into_owned() };
-        match self.engine.request(request, JOB_TIMEOUT) {
-            Ok(Reply::Opened { incarnation }) if incarnation != label.incarnation => Err(EngineError {
-                code: "wrong-disk".into(),
-                message: format!(
-                    "{} holds incarnation {incarnation}, and its label says {}",
-                    directory.display(),
-                    label.incarnation
-                ),
-                remedy: "Put the right disk back, or remove the directory to have the replica copied again."
-                    .into(),
+    }
+
+    fn step(&self, place: &Place, wanted: Option<&Resource>, step: Step) -> Result<Answer, EngineError> {
+        let Place { resource, name, directory } = place;
+        let resource = *resource;
+        let dir = || directory.to_string_lossy().into_owned();
+        let files = |result: io::Result<()>| {
+            result.map(|()| Answer::Done).map_err(|error| file_error(directory, &error))
+        };
+        match step {
+            Step::RemoveFiles => files(remove(directory)),
+            Step::MakeFiles(incarnation) => {
+                let spec = &wanted.ok_or_else(|| unknown(resource))?.spec;
+                let request = Request::Create {
+                    resource,
+                    name: name.clone(),
+                    volumes: spec.volumes.clone(),
+                    journal_bytes: spec.journal_bytes,
+                    incarnation,
+                    dir: dir(),
+                };
+                self.ask(request, JOB_TIMEOUT)
+            }
+            Step::WriteLabel(incarnation) => {
+                let label = Label { resource, name: name.clone(), incarnation };
+                let bytes = serde_json::to_vec(&label).map_err(io::Error::other);
+                files(bytes.and_then(|bytes| write_durable(&directory.join(LABEL), &bytes)))
+            }
+            Step::RemoveLabel => files(match std::fs::remove_file(directory.join(LABEL)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
             }),
-            Ok(_) => Ok(()),
+            Step::Look => Ok(if was_removed(directory) { Answer::Gone } else { Answer::Done }),
+            Step::Open => {
+                let request = Request::Open { resource, name: name.clone(), dir: dir() };
+                self.ask(request, JOB_TIMEOUT)
+            }
+            Step::Close => match self.ask(Request::Drop { resource }, REQUEST_TIMEOUT) {
+                Err(error) if error.code == "unknown-resource" => Ok(Answer::Done),
+                result => result,
+            },
+            Step::Tell(record) => self.ask(Request::Record { record }, REQUEST_TIMEOUT),
+            Step::Demote => self.ask(Request::Demote { resource }, REQUEST_TIMEOUT),
+        }
+    }
+
+    fn ask(&self, request: Request, timeout: Duration) -> Result<Answer, EngineError> {
+        match self.engine.request(request, timeout) {
+            Ok(Reply::Opened { incarnation }) => Ok(Answer::Opened(incarnation)),
+            Ok(_) => Ok(Answer::Done),
             Err(error) => Err(error.into_engine_error()),
         }
     }
+}
 
-    /// Closes a replica and removes its files.
-    ///
-    /// # Errors
-    /// What the engine or the file system said.
-    pub fn drop_replica(&self, resource: ResourceId) -> Result<(), EngineError> {
-        match self.engine.request(Request::Drop { resource }, REQUEST_TIMEOUT) {
-            Ok(_) => {}
-            Err(EngineCallError::Refused(error)) if error.code == "unknown-resource" => {}
-            Err(error) => return Err(error.into_engine_error()),
-        }
-        let stored = lock(&self.stored).get(&resource).cloned();
-        if let Some((_, directory)) = stored {
-            // The label goes first: without it the rest is nothing.
-            let gone = match std::fs::remove_file(directory.join(LABEL)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => remove(&directory),
-            };
-            gone.map_err(|error| file_error(&directory, &error))?;
-        }
-        lock(&self.stored).remove(&resource);
-        lock(&self.failures).remove(&resource);
-        self.engine.forget(resource);
-        Ok(())
-    }
+/// Where the files of one replica are.
+struct Place {
+    resource: ResourceId,
+    name: String,
+    directory: PathBuf,
+}
 
-    /// # Errors
-    /// What the engine said.
-    pub fn give_record(&self, record: ResourceRecord) -> Result<(), EngineError> {
-        self.simple(Request::Record { record })
-    }
-
-    /// # Errors
-    /// What the engine said.
-    pub fn demote(&self, resource: ResourceId) -> Result<(), EngineError> {
-        self.simple(Request::Demote { resource })
-    }
-
-    fn simple(&self, request: Request) -> Result<(), EngineError> {
-        self.engine.request(request, REQUEST_TIMEOUT).map(|_| ()).map_err(EngineCallError::into_engine_error)
+fn unknown(resource: ResourceId) -> EngineError {
+    EngineError {
+        code: "unknown-resource".into(),
+        message: format!("there is no resource {resource} any more"),
+        remedy: String::new(),
     }
 }
 
-/// Whether an error of [`Replicas::open_replica`] is about what is on the disk, or about the disk (R12, R13), and not about
+fn other_disk(directory: &Path, found: Incarnation, label: Incarnation) -> EngineError {
+    EngineError {
+        code: "wrong-disk".into(),
+        message: format!("{} holds incarnation {found}, and its label says {label}", directory.display()),
+        remedy: "Put the right disk back, or remove the directory to have the replica copied again.".into(),
+    }
+}
+
+/// Whether an error of [`Replicas::carry_out`] is about what is on the disk, or about the disk (R12, R13), and not about
 /// an engine that is not ready or does not answer. Only the former is told to the cluster: another member takes over.
 #[must_use]
 pub fn stays_unusable(error: &EngineError) -> bool {
@@ -235,6 +278,26 @@ mod tests {
         assert!(["corrupt", "recover", "disk", "wrong-disk", "other-resource"].into_iter().all(stays));
         let passes = ["no-hello", "in-use", "engine-unreachable", "engine-timeout", "unknown-resource"];
         assert!(!passes.into_iter().any(stays));
+    }
+
+    #[test]
+    fn what_a_crash_left_without_a_label_goes_at_the_start() {
+        let root = tempfile::tempdir().unwrap();
+        let pool = pool::directory(root.path());
+        let [labelled, half, creating, foreign] =
+            ["db-1", "db-2", "db-3.creating", "db-2024"].map(|name| pool.join(name));
+        for directory in [&labelled, &half, &creating, &foreign] {
+            std::fs::create_dir_all(directory).unwrap();
+        }
+        std::fs::write(half.join("journal"), b"").unwrap();
+        std::fs::write(foreign.join("notes"), b"").unwrap();
+        let label = Label { resource: ResourceId(1), name: "db".into(), incarnation: Incarnation(9) };
+        std::fs::write(labelled.join(LABEL), serde_json::to_vec(&label).unwrap()).unwrap();
+        let engine = EngineLink::start(&root.path().join("engine.sock"), |_| ());
+        let replicas = Replicas::open(root.path(), engine).unwrap();
+        assert_eq!(replicas.stored(), BTreeMap::from([(ResourceId(1), Incarnation(9))]));
+        assert!(labelled.exists() && creating.exists() && foreign.exists());
+        assert!(!half.exists());
     }
 
     #[test]

@@ -65,8 +65,8 @@ impl State {
             Command::NodeDead { node, generation } => self.node_dead(at_ms, node, generation),
             Command::NodeRejoin { node, generation } => self.rejoin(at_ms, node, generation),
             Command::CreateResource { name, spec } => self.create_resource(at_ms, name, spec),
-            Command::ReplicaReady { resource, node, incarnation } => {
-                self.replica_ready(at_ms, resource, node, incarnation)
+            Command::ReplicaReady { resource, version, node, incarnation } => {
+                self.replica_ready(at_ms, resource, version, Member { node, incarnation })
             }
             Command::ReplicaBroken { resource, version, node, incarnation, reason } => {
                 self.replica_broken(at_ms, resource, version, Member { node, incarnation }, reason)

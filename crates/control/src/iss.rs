@@ -2,7 +2,7 @@
 
 use crate::state::{IssChange, Outcome, Severity, State, refused};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{ConfigVersion, Epoch, Incarnation, Member, NodeId, ResourceId, reach};
+use mainstay_types::{ConfigVersion, Epoch, Member, ResourceId, reach};
 
 impl State {
     pub(crate) fn change_iss(
@@ -86,23 +86,27 @@ impl State {
         &mut self,
         at_ms: u64,
         id: ResourceId,
-        node: NodeId,
-        incarnation: Incarnation,
+        version: ConfigVersion,
+        new: Member,
     ) -> Outcome {
         let Some(resource) = self.resources.get(&id) else { return Outcome::Conflict { record: None } };
+        let Member { node, incarnation } = new;
         let name = self.node_name(node);
         let subject = format!("resource {}", resource.name);
         if resource.deleting || incarnation.0 == 0 {
             return refused("no-replica-here", format!("node {name} is to hold no replica"), "");
         }
-        if !resource.spec.replicas.contains(&node) {
-            return self.made_too_late(id, node, incarnation);
-        }
         let known = resource.record.replica(node);
-        let new = Member { node, incarnation };
         if known == Some(new) {
             reach!("control: a replica reports ready again");
             return Outcome::Unchanged;
+        }
+        if version != resource.record.version {
+            reach!("control: a report of a replica is based on an older state");
+            return Outcome::Conflict { record: Some(resource.record.clone()) };
+        }
+        if !resource.spec.replicas.contains(&node) {
+            return self.made_too_late(id, node, incarnation);
         }
         let record = &resource.record;
         let first = record.epoch == Epoch(0);

@@ -2,8 +2,8 @@
 //!
 //! Pure. [`State::apply`] is run by every agent on the same committed entries and gives the same state everywhere;
 //! [`lease::LeaseMachine`] decides whether a node may act (R10);
-//! [`handover::Handover`] when the log's leader should be another one; [`reconcile::plan`] tells a node what to do next;
-//! [`advice::advice`] says in words what is wrong and what to do about it.
+//! [`handover::Handover`] when the log's leader should be another one; [`reconcile::plan`] tells a node what to do next, and
+//! [`reconciler::Reconciler`] when and in which order; [`advice::advice`] says in words what is wrong and what to do about it.
 
 pub mod advice;
 mod apply;
@@ -15,6 +15,7 @@ pub mod lease;
 pub mod placement;
 mod promote;
 pub mod reconcile;
+pub mod reconciler;
 mod replicas;
 mod service;
 pub mod state;

@@ -8,7 +8,7 @@
 use crate::state::{Command, NodeStatus, Resource, ServicePhase, State};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{ConfigVersion, Epoch, Incarnation, NodeId, ResourceId, ResourceRecord, reach};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The role that the engine reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -47,6 +47,8 @@ pub struct ServiceObserved {
     pub spent_epoch: Option<Epoch>,
     /// [`crate::state::Service::revision`] of the specification that the machine was made with.
     pub revision: u64,
+    /// Below the service, as the machine was made.
+    pub resource: ResourceId,
 }
 
 /// What a node sees of itself.
@@ -65,6 +67,8 @@ pub struct Observed {
     pub replicas: BTreeMap<ResourceId, ReplicaObserved>,
     /// Every service of which this node has a machine, by name.
     pub services: BTreeMap<String, ServiceObserved>,
+    /// Services without a machine of which something may be left here, which counts as running (R19).
+    pub sweeping: BTreeSet<String>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -129,7 +133,8 @@ pub fn plan(node: NodeId, state: &State, observed: &Observed) -> Vec<Action> {
             }
         }
     }
-    if me.status == NodeStatus::Dead && observed.services.values().all(|service| service.phase.is_silent()) {
+    let all_silent = observed.services.values().all(|service| service.phase.is_silent());
+    if me.status == NodeStatus::Dead && all_silent && observed.sweeping.is_empty() {
         reach!("control: plan: rejoin");
         actions.push(Action::Propose(Command::NodeRejoin { node, generation: me.generation }));
     }
@@ -150,6 +155,7 @@ pub fn plan(node: NodeId, state: &State, observed: &Observed) -> Vec<Action> {
 /// Whether `name` leaves nothing behind on this node.
 fn silent(observed: &Observed, name: &str) -> bool {
     observed.services.get(name).is_none_or(|service| service.phase.is_silent())
+        && !observed.sweeping.contains(name)
 }
 
 /// Services that must not run here: deleted, changed, or of a resource whose primary is elsewhere.
@@ -168,9 +174,13 @@ fn plan_unwanted_services(node: NodeId, state: &State, observed: &Observed, acti
         match seen.phase {
             phase if phase.is_silent() => {
                 // R19: an epoch in which it was silenced is remembered until a later one is recorded. A restarted agent may
-                // see an older state first, in which nobody was primary yet.
-                let recorded =
-                    wanted.and_then(|service| state.resource_of(service)).map(|of| of.record.epoch);
+                // see an older state first, in which nobody was primary yet, or the service was not made yet.
+                let resource = match state.services.get(name) {
+                    Some(service) if service.deleting => None,
+                    Some(service) => state.resource_of(service),
+                    None => state.resources.get(&seen.resource),
+                };
+                let recorded = resource.map(|of| of.record.epoch);
                 let spent = seen.spent_epoch.filter(|_| !planted(Bug::SpentEpochForgotten));
                 if recorded.is_none_or(|epoch| spent.is_none_or(|spent| spent < epoch)) {
                     actions.push(Action::ForgetService { name: name.clone() });
@@ -184,10 +194,8 @@ fn plan_unwanted_services(node: NodeId, state: &State, observed: &Observed, acti
     for (name, service) in &state.services {
         // A node that was restarted has no machine for what it ran before, which is gone with the run. Nobody but the node can
         // say so, and whoever deletes the service waits for it.
-        let forgotten = service
-            .nodes
-            .get(&node)
-            .filter(|on| !on.phase.is_silent() && !observed.services.contains_key(name));
+        let here = |name| observed.services.contains_key(name) || observed.sweeping.contains(name);
+        let forgotten = service.nodes.get(&node).filter(|on| !on.phase.is_silent() && !here(name));
         if let Some(on) = forgotten {
             reach!("control: plan: nothing is left of a service that was not stopped");
             actions.push(Action::Propose(Command::ServiceStatus {
@@ -216,6 +224,7 @@ fn plan_unwanted_services(node: NodeId, state: &State, observed: &Observed, acti
         if speaker.is_none_or(|speaker| speaker == node)
             && silent_elsewhere
             && !observed.services.contains_key(name)
+            && !observed.sweeping.contains(name)
         {
             reach!("control: plan: a deleted service is gone");
             actions.push(Action::Propose(Command::ServiceGone { name: name.clone() }));
@@ -267,7 +276,7 @@ fn plan_resource(
         stop_service(state, id, observed, "the disk is new", actions);
         if service_silent(state, id, observed) {
             reach!("control: plan: report a replica");
-            actions.push(Action::Propose(Command::ReplicaReady { resource: id, node, incarnation }));
+            actions.push(report_replica(node, resource, incarnation));
         }
         return;
     }
@@ -304,6 +313,11 @@ fn plan_resource(
     }
 }
 
+fn report_replica(node: NodeId, resource: &Resource, incarnation: Incarnation) -> Action {
+    let version = resource.record.version;
+    Action::Propose(Command::ReplicaReady { resource: resource.id, version, node, incarnation })
+}
+
 /// The node is to hold no replica. What it has goes once the state names it as leaving; what the state does not know yet is
 /// reported first. So a node that acts on an older state never drops a replica that it was asked for since.
 fn plan_unwanted_replica(
@@ -326,7 +340,7 @@ fn plan_unwanted_replica(
         }
         Some(incarnation) => {
             reach!("control: plan: report a replica that nobody wants");
-            actions.push(Action::Propose(Command::ReplicaReady { resource: id, node, incarnation }));
+            actions.push(report_replica(node, resource, incarnation));
         }
         None if leaving.is_some() => {
             reach!("control: plan: a removed replica is gone");

@@ -249,9 +249,11 @@ pub enum Command {
         name: String,
         spec: ResourceSpec,
     },
-    /// The node has formatted a replica. With another incarnation than before: the old content is lost (R9).
+    /// The node has formatted a replica. With another incarnation than before: the old content is lost (R9). Counts only on the
+    /// version that is named: a report that comes late may be of a disk that was replaced since.
     ReplicaReady {
         resource: ResourceId,
+        version: ConfigVersion,
         node: NodeId,
         incarnation: Incarnation,
     },

@@ -25,7 +25,8 @@ fn incarnation(node: NodeId) -> Incarnation {
 }
 
 fn make(state: &mut State, node: NodeId, incarnation: Incarnation) -> Outcome {
-    apply(state, Command::ReplicaReady { resource: R, node, incarnation })
+    let version = state.resources[&R].record.version;
+    apply(state, Command::ReplicaReady { resource: R, version, node, incarnation })
 }
 
 /// The first `replicas` nodes are in sync, A is primary.
@@ -227,6 +228,7 @@ fn a_node_says_so_when_its_services_are_silent_and_takes_it_back() {
     let seen = ServiceObserved {
         phase: ServicePhase::Running,
         revision: state.services["db"].revision,
+        resource: R,
         ..ServiceObserved::default()
     };
     observed.services.insert("db".into(), seen);

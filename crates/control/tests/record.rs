@@ -34,6 +34,7 @@ fn an_epoch_in_which_a_service_was_silenced_is_not_forgotten_before_a_later_one(
         epoch: Epoch(1),
         spent_epoch: Some(Epoch(1)),
         revision: state.services["db"].revision,
+        resource: R,
         ..ServiceObserved::default()
     };
     let forgets = |state: &State| {
@@ -56,6 +57,11 @@ fn an_epoch_in_which_a_service_was_silenced_is_not_forgotten_before_a_later_one(
     assert!(state.apply(Entry { at_ms: 0, command: Command::DeleteService { name: "db".into() } }).is_ok());
     record(&mut state, 1);
     assert!(forgets(&state), "what is deleted does not start again");
+    let mut state = with_resource();
+    record(&mut state, 1);
+    assert!(!forgets(&state), "it may be one that is not made yet");
+    record(&mut state, 2);
+    assert!(forgets(&state));
 }
 
 #[test]
@@ -203,14 +209,19 @@ fn nobody_takes_over_from_a_living_primary() {
 #[test]
 fn a_new_disk_starts_empty_and_the_last_copy_is_not_given_away() {
     let mut state = ready();
-    let new = |node, incarnation| Command::ReplicaReady {
+    let new = |state: &State, node, incarnation| Command::ReplicaReady {
         resource: R,
+        version: state.resources[&R].record.version,
         node,
         incarnation: Incarnation(incarnation),
     };
-    assert!(apply(&mut state, new(B, 77)).is_ok());
+    let late = new(&state, B, 76);
+    let report = new(&state, B, 77);
+    assert!(apply(&mut state, report).is_ok());
     assert_eq!(members(&state), vec![A]);
-    assert!(matches!(apply(&mut state, new(A, 78)), Outcome::Refused(_)));
+    assert!(matches!(apply(&mut state, late), Outcome::Conflict { .. }), "that disk was replaced since");
+    let report = new(&state, A, 78);
+    assert!(matches!(apply(&mut state, report), Outcome::Refused(_)));
     assert_eq!(members(&state), vec![A]);
     let record = state.resources[&R].record.clone();
     let old = Member { node: B, incarnation: Incarnation(2) };
@@ -275,7 +286,7 @@ proptest! {
             let command = match kind {
                 0 => Command::NodeDead { node: x, generation: state.nodes[&x].generation },
                 1 => Command::NodeRejoin { node: x, generation: state.nodes[&x].generation },
-                2 => Command::ReplicaReady { resource: R, node: y, incarnation: member.incarnation },
+                2 => Command::ReplicaReady { resource: R, version, node: y, incarnation: member.incarnation },
                 3 => Command::ChangeIss { resource: R, version, epoch: before.epoch, change: IssChange::Shrink { remove: member } },
                 4 => Command::ChangeIss { resource: R, version, epoch: before.epoch, change: IssChange::Grow { add: member } },
                 5 | 6 => Command::Promote { resource: R, expect_version: version, by: x, to: y, reason: String::new() },

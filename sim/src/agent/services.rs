@@ -1,8 +1,9 @@
-//! One service on this node, as `agent/src/service/runner.rs` has it: its machine, and what is saved of it.
+//! One service on this node, as `agent/src/service/runner.rs` has it: what is under way, and what is saved of its machine.
 
-use super::{Durable, Out};
-use mainstay_ha::{Effect, Event, Machine, Report, Saved, ServiceSpec, Step};
-use mainstay_types::{ResourceId, Time};
+use super::{Durable, Out, ServiceSpec};
+use mainstay_control::reconciler::Adopted;
+use mainstay_ha::{Effect, Saved, Step};
+use mainstay_types::ResourceId;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What has to be known again after a restart of the agent.
@@ -26,7 +27,6 @@ enum Work {
 
 #[derive(Debug)]
 pub(super) struct Runner {
-    machine: Machine,
     resource: ResourceId,
     revision: u64,
     spec: ServiceSpec,
@@ -37,54 +37,34 @@ pub(super) struct Runner {
 }
 
 /// All services that an earlier agent process of the same boot left.
-pub(super) fn load_all(durable: &Durable, now: Time, outs: &mut VecDeque<Out>) -> BTreeMap<String, Runner> {
-    let mut found = BTreeMap::new();
+pub(super) fn load_all(
+    durable: &Durable,
+    outs: &mut VecDeque<Out>,
+) -> (BTreeMap<String, Runner>, BTreeMap<String, Adopted>) {
+    let (mut found, mut adopted) = (BTreeMap::new(), BTreeMap::new());
     for (name, file) in &durable.services {
         for &process in &file.running {
             outs.push_back(Out::WatchProcess { name: name.clone(), process });
         }
+        let SavedService { spec, revision, resource, saved, .. } = file.clone();
+        adopted.insert(name.clone(), Adopted { spec, revision, resource, saved });
         let runner = Runner {
-            machine: Machine::restore(file.spec.clone(), file.saved.clone(), now),
-            resource: file.resource,
-            revision: file.revision,
-            spec: file.spec.clone(),
-            saved: None,
             running: file.running.clone(),
-            work: BTreeMap::new(),
+            ..Runner::new(file.spec.clone(), file.revision, file.resource)
         };
         found.insert(name.clone(), runner);
     }
-    found
+    (found, adopted)
 }
 
 impl Runner {
     /// A service of which nothing runs here.
-    pub(super) fn new(spec: &ServiceSpec, revision: u64, resource: ResourceId) -> Self {
-        Self {
-            machine: Machine::new(spec.clone()),
-            resource,
-            revision,
-            spec: spec.clone(),
-            saved: None,
-            running: BTreeSet::new(),
-            work: BTreeMap::new(),
-        }
+    pub(super) fn new(spec: ServiceSpec, revision: u64, resource: ResourceId) -> Self {
+        Self { resource, revision, spec, saved: None, running: BTreeSet::new(), work: BTreeMap::new() }
     }
 
-    pub(super) fn machine(&self) -> &Machine {
-        &self.machine
-    }
-
-    pub(super) fn revision(&self) -> u64 {
-        self.revision
-    }
-
-    pub(super) fn handle(&mut self, now: Time, event: Event) {
-        self.machine.handle(now, event);
-    }
-
-    pub(super) fn step_done(&mut self, now: Time, ticket: u64, result: Result<(), String>) {
-        match (self.work.remove(&ticket), &result) {
+    pub(super) fn step_done(&mut self, ticket: u64, result: &Result<(), String>) {
+        match (self.work.remove(&ticket), result) {
             (Some(Work::Run(Step::StartProcess { process })), Err(_))
             | (Some(Work::Undo(Step::StartProcess { process })), Ok(())) => {
                 self.running.remove(&process);
@@ -92,45 +72,40 @@ impl Runner {
             (Some(Work::Kill), Ok(())) => self.running.clear(),
             _ => {}
         }
-        self.machine.handle(now, Event::StepDone { ticket, result });
     }
 
-    /// Carries out what the machine wants; steps of a start only if they `may_run`. Gives the newest report.
+    /// Carries out what the machine wants.
     pub(super) fn carry_out(
         &mut self,
         name: &str,
-        may_run: bool,
+        effect: Effect,
         durable: &mut Durable,
         outs: &mut VecDeque<Out>,
-    ) -> Option<Report> {
-        let mut newest = None;
-        while let Some(effect) = self.machine.poll(may_run) {
-            match effect {
-                Effect::Persist(saved) => {
-                    self.saved = Some(saved);
+    ) {
+        match effect {
+            Effect::Persist(saved) => {
+                self.saved = Some(saved);
+                self.save(name, durable);
+                return;
+            }
+            // The reconciler's.
+            Effect::Report(_) => return,
+            Effect::Run { ticket, step, .. } => {
+                self.work.insert(ticket, Work::Run(step));
+                if let Step::StartProcess { process } = step {
+                    // The process belongs into the saved state before anybody may forget it.
+                    self.running.insert(process);
                     self.save(name, durable);
                 }
-                Effect::Report(report) => newest = Some(report),
-                Effect::Run { ticket, step, .. } => {
-                    self.work.insert(ticket, Work::Run(step));
-                    if let Step::StartProcess { process } = step {
-                        // The process belongs into the saved state before anybody may forget it.
-                        self.running.insert(process);
-                        self.save(name, durable);
-                    }
-                    outs.push_back(Out::Service { name: name.to_owned(), effect });
-                }
-                Effect::Undo { ticket, step, .. } => {
-                    self.work.insert(ticket, Work::Undo(step));
-                    outs.push_back(Out::Service { name: name.to_owned(), effect });
-                }
-                Effect::Kill { ticket } => {
-                    self.work.insert(ticket, Work::Kill);
-                    outs.push_back(Out::Service { name: name.to_owned(), effect });
-                }
+            }
+            Effect::Undo { ticket, step, .. } => {
+                self.work.insert(ticket, Work::Undo(step));
+            }
+            Effect::Kill { ticket } => {
+                self.work.insert(ticket, Work::Kill);
             }
         }
-        newest
+        outs.push_back(Out::Service { name: name.to_owned(), effect });
     }
 
     fn save(&self, name: &str, durable: &mut Durable) {

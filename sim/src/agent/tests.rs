@@ -3,9 +3,11 @@
 use super::*;
 use crate::consensus::{Consensus, Deliver, Delivery, Links};
 use crate::plan::{ResourceShape, Shape};
+use mainstay_control::reconcile::Role;
+use mainstay_control::reconciler::REPEAT_PROPOSAL_MS;
 use mainstay_control::state::{NodeStatus, ResourceSpec, Settings};
 use mainstay_replica::StepDownReason;
-use mainstay_types::{BLOCK_BYTES, JOURNAL_BYTES_MIN, Member};
+use mainstay_types::{BLOCK_BYTES, ConfigVersion, Epoch, JOURNAL_BYTES_MIN, Member};
 use std::collections::BTreeSet;
 
 const LATENCY_US: u64 = 300;
@@ -23,7 +25,7 @@ struct Engine {
 
 enum Happens {
     Agent { node: NodeId, process: u64, input: In },
-    Job { node: NodeId, resource: ResourceId, job: Job },
+    Step { node: NodeId, resource: ResourceId, number: u64, step: Step },
 }
 
 struct Node {
@@ -239,7 +241,7 @@ impl Lab {
                     self.handle(node, input);
                 }
             }
-            Happens::Job { node, resource, job } => self.job(node, resource, job),
+            Happens::Step { node, resource, number, step } => self.step(node, resource, number, step),
         }
     }
 
@@ -274,7 +276,9 @@ impl Lab {
                         self.tell(100, id, In::GuardConfirmed(number));
                     }
                 }
-                Out::Job { resource, job } => self.after(500, Happens::Job { node: id, resource, job }),
+                Out::Step { resource, number, step } => {
+                    self.after(500, Happens::Step { node: id, resource, number, step });
+                }
                 Out::PersistSuspect(suspect) => self.tell(1000, id, In::SuspectPersisted(suspect)),
                 Out::Service { name, effect } => {
                     let node = self.nodes.get_mut(&id).unwrap();
@@ -293,65 +297,63 @@ impl Lab {
                 Out::WatchProcess { process, .. } => {
                     self.nodes.get_mut(&id).unwrap().steps.push(format!("watch {process}"));
                 }
-                Out::DropServiceRemains(name) => {
+                Out::Sweep(name) => {
                     self.nodes.get_mut(&id).unwrap().steps.push(format!("sweep {name}"));
+                    self.tell(100, id, In::Swept(name));
                 }
             }
         }
     }
 
-    fn job(&mut self, id: NodeId, resource: ResourceId, job: Job) {
-        let name = job.name();
+    fn step(&mut self, id: NodeId, resource: ResourceId, number: u64, step: Step) {
         let node = self.nodes.get_mut(&id).unwrap();
         let report = |incarnation| ReplicaReport {
             resource,
-            role: Role::Secondary,
-            epoch: Epoch(0),
-            version: ConfigVersion(0),
-            incarnation,
-            devices_ready: false,
-            failed: false,
+            seen: ReplicaSeen {
+                role: Role::Secondary,
+                epoch: Epoch(0),
+                version: ConfigVersion(0),
+                incarnation,
+                devices_ready: false,
+                store_failed: false,
+            },
             proposal: None,
         };
-        let reply = match job {
-            Job::Create { incarnation, .. } => {
-                node.engine.replicas.insert(resource, report(incarnation));
-                JobReply::Created { incarnation }
-            }
-            Job::Open => {
+        let mut answer = Answer::Done;
+        match step {
+            Step::Open => {
                 let incarnation = node.agent.as_ref().unwrap().durable.stored[&resource];
                 node.engine.replicas.insert(resource, report(incarnation));
-                JobReply::Opened { incarnation }
+                answer = Answer::Opened(incarnation);
             }
-            Job::Drop => {
+            Step::Close => {
                 node.engine.replicas.remove(&resource);
-                JobReply::Done
             }
-            Job::Record(record) => {
-                if let Some(replica) = node.engine.replicas.get_mut(&resource) {
-                    let newer = record.epoch > replica.epoch;
-                    replica.version = record.version;
-                    replica.epoch = record.epoch.max(replica.epoch);
+            Step::Tell(record) => {
+                if let Some(ReplicaReport { seen, .. }) = node.engine.replicas.get_mut(&resource) {
+                    let newer = record.epoch > seen.epoch;
+                    seen.version = record.version;
+                    seen.epoch = record.epoch.max(seen.epoch);
                     if newer {
                         let serves = record.primary == Some(id);
-                        replica.role = if serves { Role::Primary } else { Role::Secondary };
-                        replica.devices_ready = serves;
+                        seen.role = if serves { Role::Primary } else { Role::Secondary };
+                        seen.devices_ready = serves;
                     }
                 }
-                JobReply::Done
             }
-            Job::Demote => {
-                if let Some(replica) = node.engine.replicas.get_mut(&resource) {
-                    replica.role = Role::Secondary;
-                    replica.devices_ready = false;
+            Step::Demote => {
+                if let Some(ReplicaReport { seen, .. }) = node.engine.replicas.get_mut(&resource) {
+                    seen.role = Role::Secondary;
+                    seen.devices_ready = false;
                 }
-                JobReply::Done
             }
-        };
+            Step::MakeFiles(_) | Step::RemoveFiles | Step::WriteLabel(_) | Step::RemoveLabel | Step::Look => {
+            }
+        }
         if let Some(report) = self.nodes[&id].engine.replicas.get(&resource).cloned() {
             self.handle(id, In::Engine(EngineEvent::Replica(report)));
         }
-        self.handle(id, In::JobDone { resource, job: name, result: Ok(reply) });
+        self.handle(id, In::StepAnswered { resource, number, result: Ok(answer) });
     }
 
     fn truth(&self) -> &State {
@@ -366,6 +368,7 @@ impl Lab {
     fn serving(&self) -> Option<NodeId> {
         let primary = self.primary()?;
         let replica = self.nodes[&primary].engine.replicas.get(&R0)?;
+        let replica = &replica.seen;
         (replica.role == Role::Primary && replica.epoch == self.truth().resources[&R0].record.epoch)
             .then_some(primary)
     }
@@ -508,25 +511,19 @@ fn nothing_starts_before_the_engine_has_confirmed_the_guard() {
 }
 
 #[test]
-fn a_replica_that_asked_to_be_relieved_may_be_primary_again_once_it_was() {
+fn a_replica_that_asked_to_be_relieved_is() {
     let mut lab = Lab::new(6, initial_state(&shape(false)));
     assert!(lab.reach(10_000_000, |lab| lab.serving().is_some()));
     let old = lab.serving().unwrap();
     let report = lab.nodes.get_mut(&old).unwrap().engine.replicas.get_mut(&R0).unwrap();
-    let (version, epoch) = (report.version, report.epoch);
-    report.role = Role::Fenced;
+    let (version, epoch) = (report.seen.version, report.seen.epoch);
+    report.seen.role = Role::Fenced;
     report.proposal = Some(Proposal::StepDown { version, epoch, reason: StepDownReason::Restarted });
     let report = report.clone();
     lab.handle(old, In::Engine(EngineEvent::Replica(report)));
-    let failed = |lab: &Lab| {
-        let agent = lab.nodes[&old].agent.as_ref().unwrap();
-        agent.observe_replica(&lab.nodes[&old].engine.replicas[&R0]).failed
-    };
-    assert_eq!(failed(&lab).as_deref(), Some("restarted"));
     assert!(lab.reach(5_000_000, |lab| lab.serving().is_some_and(|node| node != old)));
     lab.run(1_000_000);
-    assert!(lab.nodes[&old].engine.replicas[&R0].version > version);
-    assert_eq!(failed(&lab), None);
+    assert!(lab.nodes[&old].engine.replicas[&R0].seen.version > version);
 }
 
 #[test]
@@ -562,7 +559,7 @@ fn a_moved_service_is_silent_before_the_role_moves() {
     assert!(lab.reach(10_000_000, |lab| lab.primary() == Some(to)));
     let agent = lab.nodes[&old].agent.as_ref().unwrap();
     assert!(agent.service_phase("s0").is_none_or(ServicePhase::is_silent));
-    assert_eq!(lab.nodes[&old].engine.replicas[&R0].role, Role::Secondary);
+    assert_eq!(lab.nodes[&old].engine.replicas[&R0].seen.role, Role::Secondary);
     assert!(lab.reach(10_000_000, |lab| lab.runs_service() == Some(to)));
 }
 
@@ -595,38 +592,53 @@ fn a_proposal_of_the_engine_is_made_and_not_repeated_at_once() {
 }
 
 #[test]
-fn jobs_are_one_at_a_time_and_end_with_the_connection() {
+fn steps_of_the_engine_end_with_the_connection() {
     let mut agent = Agent::new(NodeId(1), Durable::default(), 9, 1, Time(0), initial_state(&shape(false)));
-    let jobs = |agent: &mut Agent| -> Vec<Job> {
+    let steps = |agent: &mut Agent| -> Vec<(u64, Step)> {
         std::iter::from_fn(|| agent.poll())
-            .filter_map(|out| if let Out::Job { job, .. } = out { Some(job) } else { None })
+            .filter_map(
+                |out| if let Out::Step { number, step, .. } = out { Some((number, step)) } else { None },
+            )
             .collect()
+    };
+    let done = |number| In::StepAnswered { resource: R0, number, result: Ok(Answer::Done) };
+    // Makes a replica until the engine has formatted it, and gives its incarnation and the number of that step.
+    let makes = |agent: &mut Agent, now: Time| {
+        let found = steps(agent);
+        let [(number, Step::RemoveFiles)] = found[..] else { panic!("{found:?}") };
+        agent.handle(now, done(number));
+        let found = steps(agent);
+        let [(number, Step::MakeFiles(incarnation))] = found[..] else { panic!("{found:?}") };
+        (number, incarnation)
     };
     let connected = In::EngineConnected { lease_until: Time(0), silenced: Time(0) };
     agent.handle(Time(0), connected.clone());
-    let first = jobs(&mut agent);
-    let [Job::Create { incarnation, .. }] = first[..] else { panic!("{first:?}") };
+    let (late, first) = makes(&mut agent, Time(0));
     agent.handle(Time(0).plus_ms(5000), In::Tick);
-    assert_eq!(jobs(&mut agent), [], "it is under way");
+    assert_eq!(steps(&mut agent), [], "it is under way");
     agent.handle(Time(0).plus_ms(5000), In::EngineDisconnected);
+    let cleared = steps(&mut agent);
+    let [(number, Step::RemoveFiles)] = cleared[..] else { panic!("{cleared:?}") };
+    agent.handle(Time(0).plus_ms(5001), done(number));
     agent.handle(Time(0).plus_ms(5001), connected);
-    let second = jobs(&mut agent);
-    let [Job::Create { incarnation: other, .. }] = second[..] else { panic!("{second:?}") };
-    assert_ne!(incarnation, other, "what the first attempt left is nothing");
-    let late = In::JobDone { resource: R0, job: "create", result: Ok(JobReply::Created { incarnation }) };
-    agent.handle(Time(0).plus_ms(5002), late);
-    assert_eq!(agent.durable.stored().get(&R0), None, "an answer to the first attempt is nobody's");
-    let failed =
-        In::JobDone { resource: R0, job: "create", result: Err(JobError::NotDone("no room".into())) };
-    agent.handle(Time(0).plus_ms(5003), failed);
-    assert_eq!(jobs(&mut agent), [], "it is tried again a second later");
-    agent.handle(Time(0).plus_ms(5003 + RETRY_JOB_MS), In::Tick);
-    let third = jobs(&mut agent);
-    let [Job::Create { incarnation, .. }] = third[..] else { panic!("{third:?}") };
-    let done = In::JobDone { resource: R0, job: "create", result: Ok(JobReply::Created { incarnation }) };
-    agent.handle(Time(0).plus_ms(7000), done);
-    assert_eq!(agent.durable.stored().get(&R0), Some(&incarnation));
-    assert!(matches!(jobs(&mut agent)[..], [Job::Open]), "no report of it has come yet");
+    let (number, second) = makes(&mut agent, Time(0).plus_ms(5001));
+    assert_ne!(first, second, "what the first attempt left is nothing");
+    agent.handle(Time(0).plus_ms(5002), done(late));
+    assert_eq!(steps(&mut agent), [], "an answer to the first attempt is nobody's");
+    agent.handle(Time(0).plus_ms(7000), done(number));
+    let labels = steps(&mut agent);
+    let [(number, Step::WriteLabel(label))] = labels[..] else { panic!("{labels:?}") };
+    assert_eq!((label, agent.durable.stored().get(&R0)), (second, None));
+    agent.handle(Time(0).plus_ms(7000), done(number));
+    assert_eq!(agent.durable.stored().get(&R0), Some(&second));
+    assert!(matches!(steps(&mut agent)[..], [(_, Step::Look)]), "no report of it has come yet");
+    // The engine says nothing.
+    agent.handle(Time(0).plus_ms(7001), done(number + 1));
+    assert!(matches!(steps(&mut agent)[..], [(_, Step::Open)]));
+    agent.handle(Time(0).plus_ms(7001 + 120_000), In::Tick);
+    assert_eq!(steps(&mut agent), [], "it is tried again a second later");
+    agent.handle(Time(0).plus_ms(8001 + 120_000), In::Tick);
+    assert!(matches!(steps(&mut agent)[..], [(_, Step::Look)]));
 }
 
 #[test]

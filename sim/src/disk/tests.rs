@@ -343,8 +343,11 @@ fn replica(seed: u64) -> Disk {
         let offset = log.len() as u64 * 2 * BLOCK_BYTES;
         let local = LocalHeader { generation: 1, durable_before: Index(log.len() as u64) };
         let parts = vec![(local, batch.clone())];
-        carry_out(&mut disk, Operation::Store(Output::JournalWrite { op: OpId(9), offset, parts: parts.into() }))
-            .expect("well");
+        carry_out(
+            &mut disk,
+            Operation::Store(Output::JournalWrite { op: OpId(9), offset, parts: parts.into() }),
+        )
+        .expect("well");
         log.push(batch);
     }
     disk

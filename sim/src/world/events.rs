@@ -7,6 +7,7 @@ use crate::agent::{self, Agent};
 use crate::engine::{Engine, EngineIn};
 use crate::trace::Part;
 use mainstay_types::{NodeId, ResourceId};
+use std::collections::BTreeSet;
 
 impl World {
     pub(super) fn happen(&mut self, what: What) {
@@ -42,9 +43,7 @@ impl World {
             What::Consensus { at_us } => self.consensus_due(at_us),
             What::ServiceStep { node, boot, id } => self.service_step(node, boot, id),
             What::ProcessExited { node, boot, service } => self.process_exited(node, boot, service),
-            What::Job { node, engine_boot, agent_boot, resource, job } => {
-                self.job_due(node, engine_boot, agent_boot, resource, job);
-            }
+            What::JobStep(step) => self.job_step(step),
             What::StartEngine { node } => self.start_engine(node),
             What::StartAgent { node } => self.start_agent(node),
             What::PowerOn { node } => self.power_on(node),
@@ -125,6 +124,7 @@ impl World {
             return;
         }
         machine.engine = Some(Engine::new(node));
+        machine.lifecycle_busy_us = 0;
         let boot = machine.engine_process.boot;
         self.note(Some(node), Part::Engine, &[1, boot], || "engine starts".into());
         self.meet(node);
@@ -141,6 +141,11 @@ impl World {
         }
         let (index, state) = self.consensus.restarted(node, applied);
         machine.applied = index;
+        // What an earlier process made or removed half is nothing, and goes.
+        let labels: BTreeSet<ResourceId> = machine.durable.stored().keys().copied().collect();
+        machine.disks.retain(|resource, _| labels.contains(resource));
+        machine.formatted.retain(|resource, _| labels.contains(resource));
+        machine.broken.retain(|resource, _| labels.contains(resource));
         machine.agent = Some(Agent::new(node, machine.durable.clone(), session, machine.boot, now, state));
         let boot = machine.agent_process.boot;
         self.note(Some(node), Part::Agent, &[1, boot, index], || {

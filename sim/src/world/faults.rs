@@ -3,7 +3,7 @@
 //! Budget: in a survivable plan damage to a disk is done only while another whole replica is in sync and undamaged. What
 //! nobody could survive is left out, and counted as such. See `budget.rs` for what a plan may hold at all.
 
-use super::{What, World, resource_id};
+use super::{Machine, What, World, resource_id};
 use crate::budget::{Harm, harm};
 use crate::plan::{Action, DiskFault, Fault, ServiceFault, Target};
 use crate::trace::Part;
@@ -310,8 +310,10 @@ impl World {
             self.trace.count("left out: nobody could survive it");
             return;
         }
-        if fault == DiskFault::Replace {
-            return self.replace_disk(node, resource);
+        match fault {
+            DiskFault::Replace => return self.replace_disk(node, resource),
+            DiskFault::Remove => return self.operator_removes_files(node, resource),
+            _ => {}
         }
         let placements = self.journal_placements(node, resource);
         let checkpoint = self.checkpoint(node, resource);
@@ -371,15 +373,42 @@ impl World {
         });
         self.damaged(node, resource, false);
         self.power_cut(node);
+        self.lose_files(node, resource);
+        self.after(50_000, What::PowerOn { node });
+    }
+
+    /// What the remedies for a replica that cannot be used say. The agent finds out by itself.
+    fn operator_removes_files(&mut self, node: NodeId, resource: ResourceId) {
+        let machine = &self.machines[&node];
+        // Nobody does anything on a machine that stands still, and there must be something to remove.
+        if !machine.powered || Self::stopped(machine) || !machine.disks.contains_key(&resource) {
+            return;
+        }
+        self.trace.count("R9 files removed");
+        self.note(Some(node), Part::Fault, &[35, resource.0], || {
+            format!("the files of {} are removed by an operator", words::resource(resource))
+        });
+        self.damaged(node, resource, false);
+        if has_open(&self.machines[&node], resource) {
+            self.kill_engine(node);
+            self.after(50_000, What::StartEngine { node });
+        }
+        self.lose_files(node, resource);
+    }
+
+    /// The files of a replica are gone, and its label with them.
+    fn lose_files(&mut self, node: NodeId, resource: ResourceId) {
         let machine = self.machine(node);
         machine.disks.remove(&resource);
         machine.formatted.remove(&resource);
         machine.paces.remove(&resource);
         machine.late.retain(|(of, ..)| *of != resource);
         machine.broken.remove(&resource);
-        machine.durable.disk_lost(resource);
+        match &mut machine.agent {
+            Some(agent) => agent.files_lost(resource),
+            None => machine.durable.files_lost(resource),
+        }
         self.oracle.wiped(resource, node);
-        self.after(50_000, What::PowerOn { node });
     }
 
     fn service_fault(&mut self, node: NodeId, resource: ResourceId, fault: ServiceFault) {
@@ -402,6 +431,10 @@ impl World {
             self.process_exited(node, boot, name);
         }
     }
+}
+
+fn has_open(machine: &Machine, resource: ResourceId) -> bool {
+    machine.engine.as_ref().is_some_and(|engine| engine.hosts.contains_key(&resource))
 }
 
 fn disk_words(fault: DiskFault) -> (&'static str, &'static str) {
@@ -428,5 +461,6 @@ fn disk_words(fault: DiskFault) -> (&'static str, &'static str) {
         DiskFault::KeepImage => ("F15 image kept", "an image is kept"),
         DiskFault::OldImage => ("F15 old image", "an older image is put back"),
         DiskFault::Replace => ("R9 disk replaced", "replaced"),
+        DiskFault::Remove => ("R9 files removed", "removed"),
     }
 }

@@ -90,7 +90,9 @@ impl World {
             let broken: Vec<ResourceId> = machine.broken.keys().copied().collect();
             for resource in broken {
                 if self.others_whole(node, resource) {
-                    self.disk_fault(node, resource, DiskFault::Replace);
+                    let remedies = [DiskFault::Replace, DiskFault::Remove];
+                    let remedy = remedies[self.files.below(2) as usize];
+                    self.disk_fault(node, resource, remedy);
                 }
             }
             if failed && self.machines[&node].engine.is_some() {

@@ -1,22 +1,24 @@
 //! What engines and agents want of the world, carried out with the time that it takes.
 
-use super::{Asked, What, World, shape_of};
-use crate::agent::{self, EngineEvent, Job, JobError, JobReply, LeaseMessage, Out};
-use crate::disk::{Sizes, Ticket};
-use crate::engine::{EngineIn, RESERVE_BYTES, Wish};
+use super::{Asked, JobStep, What, World};
+use crate::agent::{self, EngineEvent, LeaseMessage, Out};
+use crate::disk::Ticket;
+use crate::engine::{EngineIn, Wish};
 use crate::plan::ClientOp;
 use crate::trace::Part;
 use crate::words;
 use bytes::Bytes;
+use mainstay_control::reconciler::job::Answer as StepAnswer;
 use mainstay_control::state::Command;
 use mainstay_host::Answer;
-use mainstay_replica::{Op, ReplicaConfig, Role};
-use mainstay_store::{Store, StoreConfig, Tuning};
-use mainstay_types::{BLOCK_BYTES, Incarnation, NodeId, Range, ResourceId, VolumeId};
+use mainstay_replica::{Op, Role};
+use mainstay_types::{BLOCK_BYTES, NodeId, Range, ResourceId, VolumeId};
 
 /// No disk is slower than this, in microseconds of one operation (F14): what was begun before faults ended has ended when
 /// every request must have an answer.
 const OPERATION_US_MAX: u64 = 20_000_000;
+/// How long it takes to find out that nothing is left of a service.
+const SWEEP_US: u64 = 500;
 
 impl World {
     // Engines.
@@ -115,17 +117,10 @@ impl World {
                     format!("{} holds new writes", Self::resource_name(resource))
                 });
             }
-            Wish::JobDone { resource, job } => {
+            Wish::StepDone { resource, number } => {
                 let agent_boot = self.machines[&node].agent_process.boot;
-                if job == "drop" {
-                    self.check_dropped(node, resource);
-                    let machine = self.machine(node);
-                    machine.disks.remove(&resource);
-                    machine.formatted.remove(&resource);
-                    machine.broken.remove(&resource);
-                }
-                let result = Ok(JobReply::Done);
-                self.socket_to_agent(node, agent_boot, agent::In::JobDone { resource, job, result });
+                let result = Ok(StepAnswer::Done);
+                self.socket_to_agent(node, agent_boot, agent::In::StepAnswered { resource, number, result });
             }
             Wish::Connected { lease_until, silenced } => {
                 let agent_boot = self.machines[&node].agent_process.boot;
@@ -211,17 +206,8 @@ impl World {
             Out::Guard { number, services } => {
                 self.socket_to_engine(node, engine_boot, EngineIn::Guard { number, services });
             }
-            Out::Job { resource, job } => {
-                self.note(Some(node), Part::Agent, &[4, resource.0], || {
-                    job_words(&Self::resource_name(resource), &job)
-                });
-                match job {
-                    Job::Create { .. } | Job::Open => {
-                        let delay = 2_000 + self.chance.below(60_000);
-                        self.after(delay, What::Job { node, engine_boot, agent_boot, resource, job });
-                    }
-                    job => self.socket_to_engine(node, engine_boot, EngineIn::Job { resource, job }),
-                }
+            Out::Step { resource, number, step } => {
+                self.start_step(JobStep { node, engine_boot, agent_boot, resource, number, step });
             }
             Out::PersistSuspect(suspect) => {
                 self.note(
@@ -245,9 +231,11 @@ impl World {
                     self.tell_exited(node, name, 1_000);
                 }
             }
-            Out::DropServiceRemains(name) => {
+            Out::Sweep(name) => {
                 self.machine(node).services.silence(&name);
                 self.presence_changed(node);
+                let input = Box::new(agent::In::Swept(name));
+                self.after(SWEEP_US, What::ToAgent { node, boot: agent_boot, input });
             }
             Out::Service { name, effect } => {
                 let resource = super::service_resource(&name);
@@ -313,155 +301,6 @@ impl World {
         if copies > 1 {
             self.trace.count("F31 datagram twice");
         }
-    }
-
-    // Replicas on disk.
-
-    pub(super) fn job_due(
-        &mut self,
-        node: NodeId,
-        engine_boot: u64,
-        agent_boot: u64,
-        resource: ResourceId,
-        job: Job,
-    ) {
-        let machine = &self.machines[&node];
-        if machine.engine_process.boot != engine_boot || machine.engine.is_none() {
-            let result = Err(JobError::NotDone("the engine is not there".to_owned()));
-            return self.socket_to_agent(
-                node,
-                agent_boot,
-                agent::In::JobDone { resource, job: job.name(), result },
-            );
-        }
-        // An engine that stands still neither makes nor opens anything: it would open the same disk twice.
-        let paused_until_us = machine.engine_process.paused_until_us;
-        if paused_until_us > 0 {
-            let again_us = paused_until_us.max(self.now_us) + 1;
-            return self.at(again_us, What::Job { node, engine_boot, agent_boot, resource, job });
-        }
-        let name = job.name();
-        let result = match job {
-            Job::Create { incarnation, .. } => {
-                self.create(node, resource, incarnation).map(|()| JobReply::Created { incarnation })
-            }
-            Job::Open => {
-                self.open(node, engine_boot, resource).map(|incarnation| JobReply::Opened { incarnation })
-            }
-            _ => Ok(JobReply::Done),
-        };
-        if let Err(JobError::NotDone(reason) | JobError::Unusable(reason)) = &result {
-            let reason = reason.clone();
-            self.note(Some(node), Part::Engine, &[7, resource.0], || {
-                format!("{name} of {} failed: {reason}", Self::resource_name(resource))
-            });
-        }
-        self.socket_to_agent(node, agent_boot, agent::In::JobDone { resource, job: name, result });
-    }
-
-    /// R11: files that are removed belong to no member of the in-sync set.
-    fn check_dropped(&mut self, node: NodeId, resource: ResourceId) {
-        let record = self.state().resources.get(&resource).filter(|known| !known.deleting);
-        let member = record.and_then(|known| known.record.iss_member(node));
-        let dropped = self.machines[&node].formatted.get(&resource);
-        if let Some(member) = member
-            && dropped == Some(&member.incarnation)
-        {
-            let text = format!(
-                "{node} removes the files of {}, of which it is a member in sync",
-                words::resource(resource)
-            );
-            self.wrong("R11", text);
-        }
-    }
-
-    fn create(
-        &mut self,
-        node: NodeId,
-        resource: ResourceId,
-        incarnation: Incarnation,
-    ) -> Result<(), JobError> {
-        let shape = shape_of(&self.plan, resource);
-        let volumes: Vec<u64> = shape.volumes.iter().map(|blocks| blocks * BLOCK_BYTES).collect();
-        let config = StoreConfig {
-            resource,
-            incarnation,
-            volumes: volumes.clone(),
-            journal_bytes: shape.journal_blocks * BLOCK_BYTES,
-        };
-        let sizes = Sizes { meta: Store::meta_bytes(&config), journal: config.journal_bytes, volumes };
-        let stream = self.sessions.next();
-        let mut disk = crate::disk::Disk::new(crate::random::Random::new(stream), &sizes);
-        Store::format(&mut disk.media(), &config).map_err(|error| JobError::NotDone(error.to_string()))?;
-        let machine = self.machine(node);
-        machine.disks.insert(resource, disk);
-        machine.formatted.insert(resource, incarnation);
-        machine.broken.remove(&resource);
-        Ok(())
-    }
-
-    fn open(&mut self, node: NodeId, boot: u64, resource: ResourceId) -> Result<Incarnation, JobError> {
-        let shape = shape_of(&self.plan, resource).clone();
-        let tuning = Tuning {
-            destage_start_bytes: shape.destage_start_blocks * BLOCK_BYTES,
-            memory_bytes_max: shape.memory_blocks * BLOCK_BYTES,
-            write_bytes_max: 16 * BLOCK_BYTES,
-            destage_write_bytes_max: 4 * BLOCK_BYTES,
-            destage_writes_max: 4,
-            installs_max: 2,
-            runs_max: 64,
-            reserve_bytes: RESERVE_BYTES,
-            batch_bytes_max: (request_blocks(&shape) + 1) * BLOCK_BYTES,
-        };
-        let machine = self.machines.get_mut(&node).expect("known node");
-        if let Some(hosted) = machine.engine.as_ref().and_then(|engine| engine.hosts.get(&resource)) {
-            return Ok(hosted.host.store().config().incarnation);
-        }
-        let Some(disk) = machine.disks.get_mut(&resource) else {
-            return Err(JobError::NotDone("there is no such replica".into()));
-        };
-        let store = match Store::recover(&mut disk.media(), tuning) {
-            Ok(store) => store,
-            Err(error) => {
-                let source =
-                    std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
-                let reason = format!("{error}{source}");
-                machine.broken.insert(resource, reason.clone());
-                let damaged = machine.damaged.contains_key(&resource);
-                self.trace.count("R12 a replica refused to open");
-                if !damaged {
-                    self.wrong(
-                        "S4",
-                        format!("{node} does not open {resource}, whose disk is well: {reason}"),
-                    );
-                }
-                return Err(JobError::Unusable(reason));
-            }
-        };
-        let log = store.log_state();
-        let log_incarnation = store.config().incarnation;
-        self.note(Some(node), Part::Engine, &[8, resource.0, log.end.index.0, log.commit.0], || {
-            format!(
-                "{} is open: its log ends at {}, committed up to {}, {}",
-                Self::resource_name(resource),
-                log.end,
-                log.commit,
-                words::data(log.data)
-            )
-        });
-        self.oracle.recovered(resource, node, store.config().incarnation, &log, store.promised());
-        let mut config =
-            ReplicaConfig::new(resource, node, store.config().incarnation, store.config().volumes.clone());
-        config.window_bytes = shape.window_blocks * BLOCK_BYTES;
-        config.join_lag_bytes = 16 * BLOCK_BYTES;
-        config.slow_quiet_ms = 3_000;
-        config.copy_extents_max = 2;
-        // The largest batch must fit into the half of the journal that destaging always frees.
-        config.request_bytes_max = request_blocks(&shape) * BLOCK_BYTES;
-        let (store, config, incarnation) = (Box::new(store), Box::new(config), log_incarnation);
-        self.to_engine(node, boot, EngineIn::Opened { resource, store, config });
-        self.inspect(node, resource, false);
-        Ok(incarnation)
     }
 
     // Services.
@@ -687,11 +526,6 @@ impl World {
     }
 }
 
-/// Most blocks that clients may have in flight: the largest batch must find room in half of the journal.
-fn request_blocks(shape: &crate::plan::ResourceShape) -> u64 {
-    (shape.journal_blocks / 4).max(2)
-}
-
 const ZEROES: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
 
 /// Blocks that all say who wrote them, at both ends, with zeroes between.
@@ -719,17 +553,6 @@ pub(super) fn value(block: &[u8]) -> Option<u64> {
     let between = block.get(8..BLOCK_BYTES as usize - 8)?;
     let whole = first == last && block.len() as u64 == BLOCK_BYTES && between == &ZEROES[..between.len()];
     whole.then_some(first)
-}
-
-/// What an agent has its engine do.
-fn job_words(resource: &str, job: &Job) -> String {
-    match job {
-        Job::Create { .. } => format!("has an empty replica of {resource} made"),
-        Job::Open => format!("has {resource} opened"),
-        Job::Drop => format!("has the replica of {resource} removed"),
-        Job::Record(record) => format!("tells {resource} its record {}", record.version),
-        Job::Demote => format!("tells {resource} to stop being primary"),
-    }
 }
 
 /// Which write each block is from.

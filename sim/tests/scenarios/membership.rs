@@ -7,7 +7,9 @@ use mainstay_sim::scenario::{Scenario, n};
 #[test]
 fn a_primary_waits_until_it_has_learnt_of_the_shrink() {
     let mut sim = Scenario::three();
-    let [p, s, _] = sim.cast();
+    let [p, s, t] = sim.cast();
+    // Otherwise the control plane has no quorum while the agent stops.
+    sim.make_leader(t);
     sim.power_cut(s);
     sim.write_without_waiting(7);
     sim.run_ms(600);

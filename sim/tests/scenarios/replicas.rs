@@ -1,7 +1,9 @@
 //! Replicas that are added, removed and moved (R4, R9, R11, R16).
 
-use mainstay_sim::plan::Shape;
-use mainstay_sim::scenario::Scenario;
+use mainstay_control::state::Resource;
+use mainstay_sim::plan::{DiskFault, Fault, ServiceFault, Shape};
+use mainstay_sim::scenario::{Scenario, n};
+use mainstay_types::NodeId;
 
 #[test]
 fn an_added_replica_is_filled_and_takes_over() {
@@ -99,5 +101,93 @@ fn a_move_goes_on_when_everything_lost_power_in_the_middle() {
     let mut left = [p, w];
     left.sort_unstable();
     sim.expect_replicas_within_ms(&left, 40_000);
+    sim.settle();
+}
+
+/// The label of a replica goes before its files, and a replica without a label is nothing.
+#[test]
+fn a_removal_goes_on_when_the_node_lost_power_in_the_middle() {
+    for wait_us in (0..30_000).step_by(1_500) {
+        let mut sim = Scenario::three();
+        let [p, s, t] = sim.cast();
+        sim.write(1);
+        sim.remove_replica(t);
+        sim.run_us(wait_us);
+        sim.power_cut(t);
+        sim.run_ms(100);
+        sim.power_on(t);
+        let mut left = [p, s];
+        left.sort_unstable();
+        sim.expect_replicas_within_ms(&left, 20_000);
+        sim.settle();
+    }
+}
+
+/// Two processes of the agent have the same replica made, and the engine is slow.
+#[test]
+fn a_replica_is_made_although_an_earlier_agent_had_it_made_too() {
+    let mut sim = Scenario::two_and_a_witness();
+    let [p, s, w] = sim.cast();
+    sim.write(1);
+    sim.fault(Fault::PauseEngine { target: n(w), ms: 500 });
+    sim.add_replica(w);
+    sim.run_ms(100);
+    sim.kill_agent(w);
+    let mut all = [p, s, w];
+    all.sort_unstable();
+    sim.expect_replicas_within_ms(&all, 20_000);
+    sim.settle();
+}
+
+#[test]
+fn files_that_an_operator_removes_are_made_anew_by_the_agent_that_runs() {
+    let mut sim = Scenario::three();
+    let [_, s, _] = sim.cast();
+    sim.write_many(20);
+    sim.disk(s, DiskFault::Remove);
+    sim.write(1);
+    sim.expect_iss_within_ms(&[1, 2, 3], 20_000);
+    sim.settle();
+}
+
+/// A report that was under way while the disk was replaced says nothing about the new one (R9).
+#[test]
+fn a_late_report_of_an_earlier_disk_does_not_count() {
+    let mut sim = Scenario::with_service();
+    let [p, _, _] = sim.cast();
+    let late = sim.report_of(p);
+    for _ in 0..2 {
+        sim.disk(p, DiskFault::Replace);
+        sim.run_ms(500);
+        sim.expect_iss_within_ms(&[1, 2, 3], 20_000);
+    }
+    sim.move_service(p);
+    sim.expect_service_on_within_ms(p, 20_000);
+    sim.arrives_late(late);
+    sim.run_ms(1_000);
+    assert_eq!(sim.primary(), Some(p));
+    sim.settle();
+}
+
+/// R21: it failed there with another replica, or with none.
+#[test]
+fn a_primary_moves_to_a_new_replica_where_its_service_had_failed() {
+    let mut sim = Scenario::new(Shape::small(3, 3, true), 3);
+    let [p, s, _] = sim.cast();
+    sim.expect_service_on_within_ms(p, 10_000);
+    sim.service(s, ServiceFault::FailStart);
+    sim.move_service(s);
+    sim.until("it has failed there and is back", 60_000, |world| {
+        world.state().services.values().all(|service| service.failed_on(NodeId(s)))
+    });
+    sim.expect_service_on_within_ms(p, 20_000);
+    sim.service(s, ServiceFault::Well);
+    sim.remove_replica(s);
+    sim.until("the old one is gone", 20_000, |world| {
+        let gone = |known: &Resource| known.leaving.is_empty() && !known.spec.replicas.contains(&NodeId(s));
+        world.state().resources.values().all(gone)
+    });
+    sim.move_replica(p, s);
+    sim.expect_service_on_within_ms(s, 40_000);
     sim.settle();
 }

@@ -1,4 +1,4 @@
-//! One service on this node: its `mainstay_ha` machine, and the threads that carry out its steps.
+//! One service on this node: the threads that carry out the steps of its `mainstay_ha` machine, which is the reconciler's.
 //!
 //! Guarantees
 //! - What the machine wants persisted is in `<run>/services/<name>.json` before its next effect is carried out.
@@ -11,11 +11,11 @@ use super::mount;
 use super::process::{self, Running, ServiceDirs};
 use super::vip::{self, Vip};
 use super::work::{KILL_PATIENCE, Work};
-use crate::clock::boot_now;
 use crate::threads::spawn;
 use mainstay_api::engine::{GuardAddress, GuardEntry};
-use mainstay_ha::{Effect, Event, Machine, Report, Saved, ServiceSpec, Step};
-use mainstay_types::{ResourceId, Time};
+use mainstay_control::reconciler::Adopted;
+use mainstay_ha::{Effect, Event, Saved, ServiceSpec, Step};
+use mainstay_types::ResourceId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -54,15 +54,11 @@ pub(super) struct StateFile {
 }
 
 pub struct Runner {
-    machine: Machine,
     work: Arc<Work>,
     on_done: OnDone,
     guard: GuardEntry,
-    reports: Vec<Report>,
     /// Steps that are being run, by ticket.
     steps: BTreeMap<u64, Step>,
-    /// Steps that succeeded since they were last asked for, in words.
-    stages: Vec<String>,
 }
 
 impl Runner {
@@ -75,12 +71,10 @@ impl Runner {
         places: &Places,
         on_done: OnDone,
     ) -> Self {
-        let machine = Machine::new(spec.clone());
-        Self::with(machine, spec.clone(), (revision, resource), BTreeMap::new(), places, on_done)
+        Self::with(spec.clone(), (revision, resource), BTreeMap::new(), places, on_done)
     }
 
     fn with(
-        machine: Machine,
         spec: ServiceSpec,
         (revision, resource): (u64, ResourceId),
         running: BTreeMap<usize, Running>,
@@ -94,7 +88,6 @@ impl Runner {
         let guard = guard_of(&spec, resource, &dirs);
         let (resource_name, file) = (spec.resource.clone(), state_file(places, &spec.name));
         Self {
-            machine,
             work: Arc::new(Work::new(
                 spec,
                 (revision, resource),
@@ -105,18 +98,19 @@ impl Runner {
             )),
             on_done,
             guard,
-            reports: Vec::new(),
             steps: BTreeMap::new(),
-            stages: Vec::new(),
         }
     }
 
     /// All services that an earlier agent process left, with the processes that still run.
     #[must_use]
-    pub fn load_all(places: &Places, on_done: &OnDone) -> BTreeMap<String, Self> {
-        let mut found = BTreeMap::new();
+    pub fn load_all(
+        places: &Places,
+        on_done: &OnDone,
+    ) -> (BTreeMap<String, Self>, BTreeMap<String, Adopted>) {
+        let (mut found, mut adopted) = (BTreeMap::new(), BTreeMap::new());
         let Ok(entries) = std::fs::read_dir(places.run_dir.join("services")) else {
-            return found;
+            return (found, adopted);
         };
         for path in entries.flatten().map(|entry| entry.path()) {
             if path.extension().is_none_or(|extension| extension != "json") {
@@ -130,35 +124,17 @@ impl Runner {
                 }
             };
             let name = file.spec.name.clone();
-            let machine = Machine::restore(file.spec.clone(), file.saved, boot_now());
+            let (revision, resource) = (file.revision, file.resource);
+            let left = Adopted { spec: file.spec.clone(), revision, resource, saved: file.saved };
+            adopted.insert(name.clone(), left);
             for (&index, running) in &file.running {
                 watch_adopted(&name, index, running, on_done.clone());
             }
             let about = (file.revision, file.resource);
-            let runner = Self::with(machine, file.spec, about, file.running, places, on_done.clone());
+            let runner = Self::with(file.spec, about, file.running, places, on_done.clone());
             found.insert(name, runner);
         }
-        found
-    }
-
-    #[must_use]
-    pub fn machine(&self) -> &Machine {
-        &self.machine
-    }
-
-    #[must_use]
-    pub fn resource(&self) -> ResourceId {
-        self.work.resource
-    }
-
-    #[must_use]
-    pub fn revision(&self) -> u64 {
-        self.work.revision
-    }
-
-    #[must_use]
-    pub fn next_deadline(&self) -> Option<Time> {
-        self.machine.next_deadline()
+        (found, adopted)
     }
 
     /// What the engine silences when the lease ends.
@@ -167,49 +143,34 @@ impl Runner {
         &self.guard
     }
 
-    pub fn handle(&mut self, now: Time, event: Event) {
-        if let Event::StepDone { ticket, result } = &event
-            && let Some(step) = self.steps.remove(ticket)
-            && result.is_ok()
-        {
-            self.stages.extend(self.work.stage(step));
-        }
-        self.machine.handle(now, event);
+    /// What was reached with this, in words for the operator.
+    pub fn stage(&mut self, event: &Event) -> Option<String> {
+        let Event::StepDone { ticket, result } = event else { return None };
+        let step = self.steps.remove(ticket)?;
+        result.is_ok().then(|| self.work.stage(step)).flatten()
     }
 
-    /// Reports since the last call, oldest first.
-    pub fn take_reports(&mut self) -> Vec<Report> {
-        std::mem::take(&mut self.reports)
-    }
-
-    /// What was reached since the last call, oldest first.
-    pub fn take_stages(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.stages)
-    }
-
-    /// Carries out what the machine wants; steps of a start only if they `may_run`
-    /// ([`mainstay_ha::Guard::may_run`]).
-    pub fn carry_out(&mut self, may_run: bool) {
-        while let Some(effect) = self.machine.poll(may_run) {
-            match effect {
-                Effect::Persist(saved) => self.work.save(Some(saved)),
-                Effect::Run { ticket, step, .. } => {
-                    self.steps.insert(ticket, step);
-                    let number = self.work.lane(step).map(|lane| lane.number());
-                    self.thread(ticket, move |work, on_done| work.run(step, number, on_done));
-                }
-                Effect::Undo { ticket, step, force, timeout_ms } => {
-                    self.steps.retain(|_, running| *running != step);
-                    let number = self.work.lane(step).map(|lane| lane.number());
-                    let patience = Duration::from_millis(timeout_ms).saturating_sub(POLL);
-                    self.thread(ticket, move |work, _| work.undo(step, number, force, patience));
-                }
-                Effect::Kill { ticket } => {
-                    let number = self.work.processes.number();
-                    self.thread(ticket, move |work, _| work.kill(number));
-                }
-                Effect::Report(report) => self.reports.push(report),
+    /// Carries out what the machine wants.
+    pub fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Persist(saved) => self.work.save(Some(saved)),
+            Effect::Run { ticket, step, .. } => {
+                self.steps.insert(ticket, step);
+                let number = self.work.lane(step).map(|lane| lane.number());
+                self.thread(ticket, move |work, on_done| work.run(step, number, on_done));
             }
+            Effect::Undo { ticket, step, force, timeout_ms } => {
+                self.steps.retain(|_, running| *running != step);
+                let number = self.work.lane(step).map(|lane| lane.number());
+                let patience = Duration::from_millis(timeout_ms).saturating_sub(POLL);
+                self.thread(ticket, move |work, _| work.undo(step, number, force, patience));
+            }
+            Effect::Kill { ticket } => {
+                let number = self.work.processes.number();
+                self.thread(ticket, move |work, _| work.kill(number));
+            }
+            // The reconciler's.
+            Effect::Report(_) => {}
         }
     }
 

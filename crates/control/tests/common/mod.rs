@@ -63,10 +63,8 @@ pub fn with_resource() -> State {
 pub fn ready() -> State {
     let mut state = with_resource();
     for node in [A, B] {
-        apply(
-            &mut state,
-            Command::ReplicaReady { resource: R, node, incarnation: Incarnation(node.0.into()) },
-        );
+        let (version, incarnation) = (state.resources[&R].record.version, Incarnation(node.0.into()));
+        apply(&mut state, Command::ReplicaReady { resource: R, version, node, incarnation });
     }
     assert!(promote(&mut state, A, A).is_ok());
     state
@@ -181,7 +179,7 @@ impl Nodes {
                 assert!(observed.lease_valid && observed.replicas[&R].role == Role::Primary);
                 let revision = self.state.services[&name].revision;
                 let phase = ServicePhase::Running;
-                let seen = ServiceObserved { phase, epoch, round, revision, spent_epoch: None };
+                let seen = ServiceObserved { phase, epoch, round, revision, spent_epoch: None, resource: R };
                 observed.services.insert(name, seen);
             }
             Action::StopService { name, .. } => {

@@ -1,0 +1,457 @@
+//! The reconciler of one node: it compares what the cluster agreed on with what is here, and says what to do. The agent
+//! carries that out with threads, files and processes; the simulator with its own.
+//!
+//! Guarantees
+//! - [`plan`](crate::reconcile::plan) says what is due; here is kept what that needs to know of the moments before: what is
+//!   under way, what failed a moment ago, what was proposed and not answered.
+//! - One job per replica at a time ([`job`]). A failed one is tried again after [`RETRY_JOB_MS`]. What is stored here is known
+//!   from labels, and from nothing that an engine says.
+//! - The engine knows what to silence before a step of a service begins, and within which lease (R19). Without its
+//!   confirmation none begins, also of a service that an earlier process started; and with it only if the lease still
+//!   allows it (R10), at the moment when the step is handed out. What the engine's guard has silenced is killed, however
+//!   late this process hears of it.
+//! - A service is killed before anything else is done.
+//! - The state of a service is reported until the cluster state says the same.
+//!
+//! How it is run: tell what happens with [`Reconciler::handle`]; afterwards, and when [`Reconciler::next_deadline`] has come,
+//! call [`Reconciler::reconcile`]; after each of the two do what [`Reconciler::poll`] gives until it gives no more. Effects of a service
+//! are carried out in the order in which they are given.
+
+pub mod job;
+mod proposals;
+mod replicas;
+mod services;
+
+use crate::reconcile::{Action, Observed, Role, plan};
+use crate::state::{Command, IssChange, ServicePhase, State};
+use job::{Ended, Order};
+use mainstay_ha::{Effect, Event as ServiceEvent, GUARD_MARGIN_MS, Report, ServiceSpec};
+use mainstay_types::{ConfigVersion, Epoch, Incarnation, NodeId, ResourceId, Time};
+use proposals::Proposals;
+use replicas::Replicas;
+pub use replicas::{REPEAT_ORDER_MS, RETRY_JOB_MS};
+pub use services::Adopted;
+use services::{Services, Start};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Everything is looked at at least this often.
+pub const TICK_MS: u64 = 1000;
+/// The same proposal is not made again before this time.
+pub const REPEAT_PROPOSAL_MS: u64 = 800;
+/// How long a starting agent waits to hear of a lease before it takes itself for one without.
+pub const LEASE_UNKNOWN_MS_MAX: u64 = 500;
+
+/// What the engine says of an open replica.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReplicaSeen {
+    pub role: Role,
+    /// Highest epoch promised (R1).
+    pub epoch: Epoch,
+    /// Version of the record that it acts on; 0 for none.
+    pub version: ConfigVersion,
+    pub incarnation: Incarnation,
+    /// All devices exist and answer.
+    pub devices_ready: bool,
+    /// The store is no longer used (R13).
+    pub store_failed: bool,
+}
+
+/// What there is to see at this moment.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Seen {
+    /// The engine answers.
+    pub engine: bool,
+    /// Replicas that it has open.
+    pub replicas: BTreeMap<ResourceId, ReplicaSeen>,
+}
+
+/// Why a job failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// In words for the operator.
+    pub reason: String,
+    /// It is about what is on the disk, or about the disk (R12, R13), and not about an engine that is not ready. Only the
+    /// former is told to the cluster, so that another member takes over.
+    pub stays: bool,
+}
+
+/// What happens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// The node has counted a lease until then.
+    Lease(Time),
+    /// The engine has said what it has. `lease_until` is what it knows of this node's lease, which an earlier agent process
+    /// may have told it, 0 if its guard has acted; `silenced` is when that was the last time.
+    EngineConnected {
+        lease_until: Time,
+        silenced: Time,
+    },
+    EngineDisconnected,
+    /// The engine's guard knows this lease now.
+    LeaseTaken {
+        until: Time,
+        silenced: Time,
+    },
+    /// The engine's guard has acted.
+    LeaseLost {
+        silenced: Time,
+    },
+    /// The engine has confirmed a list for its guard, or has not.
+    Guarded {
+        number: u64,
+        confirmed: bool,
+    },
+    /// The engine has given a replica up.
+    ReplicaFailed {
+        resource: ResourceId,
+        reason: String,
+    },
+    /// The engine's primary wants another in-sync set.
+    IssProposed {
+        resource: ResourceId,
+        version: ConfigVersion,
+        epoch: Epoch,
+        change: IssChange,
+    },
+    /// The engine's replica asks to be primary no longer, as of this version of the record.
+    ReliefAsked {
+        resource: ResourceId,
+        version: ConfigVersion,
+        reason: String,
+    },
+    /// Answer to [`Wish::Job`].
+    JobEnded {
+        resource: ResourceId,
+        result: Result<Ended, Failure>,
+    },
+    Service {
+        name: String,
+        event: ServiceEvent,
+    },
+    /// Answer to [`Wish::Sweep`].
+    Swept {
+        name: String,
+    },
+}
+
+/// What is to be done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Wish {
+    /// Propose it to the cluster; the outcome shows in its state.
+    Submit(Command),
+    /// Do this with [`job::Job`]. Answered by [`Event::JobEnded`].
+    Job { resource: ResourceId, order: Order },
+    /// Make what carries out the steps of a service.
+    MakeService { name: String, spec: ServiceSpec, revision: u64, resource: ResourceId },
+    /// Nothing of a service is left here, and nothing has to be known of it any more.
+    ForgetService { name: String },
+    /// Silence whatever an instance that nobody remembers has left (R19). Answered by [`Event::Swept`].
+    Sweep { name: String, spec: ServiceSpec },
+    /// Have the engine silence these services when the lease ends, and no others. Answered by [`Event::Guarded`].
+    Guard { number: u64, services: Vec<String> },
+    /// Every effect but [`Effect::Report`].
+    Service { name: String, effect: Effect },
+    /// For the log: a service begins to stop.
+    Stopping { name: String, reason: String },
+    /// For the log: what a service has come to. It is reported without further ado.
+    Reached { name: String, report: Report },
+}
+
+/// How far [`Reconciler::poll`] is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// Services start if they may.
+    Start,
+    /// Services go on.
+    Services {
+        guarded: bool,
+    },
+    /// What services have come to is reported.
+    Reports,
+    Rest,
+}
+
+#[derive(Debug)]
+struct Lease {
+    until: Time,
+    /// Somebody has said when the lease ends: the keeper, or the engine, which knew it from an earlier agent.
+    known: bool,
+    /// What the last look at everything was based on.
+    seen_valid: bool,
+}
+
+impl Lease {
+    fn is_valid(&self, now: Time) -> bool {
+        now.plus_ms(GUARD_MARGIN_MS) < self.until
+    }
+}
+
+/// See the top of this file.
+#[derive(Debug)]
+pub struct Reconciler {
+    node: NodeId,
+    started: Time,
+    lease: Lease,
+    /// The next look at everything, if nothing happens.
+    look_at: Time,
+    /// The engine answered at the last look.
+    engine: bool,
+    replicas: Replicas,
+    proposals: Proposals,
+    services: Services,
+    starts: Vec<Start>,
+    stage: Stage,
+    wishes: VecDeque<Wish>,
+}
+
+impl Reconciler {
+    /// Of a process that starts now, and finds these labels and these services of an earlier one.
+    #[must_use]
+    pub fn new(
+        node: NodeId,
+        now: Time,
+        stored: BTreeMap<ResourceId, Incarnation>,
+        adopted: BTreeMap<String, Adopted>,
+    ) -> Self {
+        Self {
+            node,
+            started: now,
+            lease: Lease { until: Time(0), known: false, seen_valid: false },
+            look_at: now.plus_ms(LEASE_UNKNOWN_MS_MAX),
+            engine: false,
+            replicas: Replicas::new(stored),
+            proposals: Proposals::default(),
+            services: Services::new(adopted, now),
+            starts: Vec::new(),
+            stage: Stage::Rest,
+            wishes: VecDeque::new(),
+        }
+    }
+
+    /// When everything has to be looked at, even if nothing happens.
+    #[must_use]
+    pub fn next_deadline(&self) -> Time {
+        let lease_end = Time(self.lease.until.0.saturating_sub(GUARD_MARGIN_MS * 1000));
+        if self.lease.seen_valid { self.look_at.min(lease_end) } else { self.look_at }
+    }
+
+    /// Whether [`Reconciler::reconcile`] is to be called although nothing was told.
+    #[must_use]
+    pub fn is_due(&self, now: Time) -> bool {
+        now >= self.next_deadline() || self.lease.is_valid(now) != self.lease.seen_valid
+    }
+
+    /// Whether anybody has said when the lease ends.
+    #[must_use]
+    pub fn knows_lease(&self) -> bool {
+        self.lease.known
+    }
+
+    /// `None`: the node has no machine for it, so nothing of it runs here.
+    #[must_use]
+    pub fn service_phase(&self, name: &str) -> Option<ServicePhase> {
+        self.services.machine(name).map(mainstay_ha::Machine::phase)
+    }
+
+    /// Whether steps of a service wait until they may begin.
+    #[must_use]
+    pub fn holds_steps(&self) -> bool {
+        self.services.machines().any(mainstay_ha::Machine::is_held)
+    }
+
+    /// Whether anything of any service is left on this node.
+    #[must_use]
+    pub fn has_services(&self) -> bool {
+        self.services.machines().any(|machine| !machine.phase().is_silent())
+    }
+
+    /// The replicas that are stored here.
+    #[must_use]
+    pub fn stored(&self) -> &BTreeMap<ResourceId, Incarnation> {
+        self.replicas.stored()
+    }
+
+    /// Takes in what happens.
+    pub fn handle(&mut self, now: Time, state: &State, event: Event) {
+        match event {
+            Event::Lease(until) => {
+                self.lease.until = until;
+                self.lease.known = true;
+            }
+            Event::EngineConnected { lease_until, silenced } => {
+                if !self.lease.known {
+                    // A lease does not end because the agent was restarted.
+                    self.lease.until = lease_until;
+                    self.lease.known = true;
+                }
+                // A new engine process knows nothing; an old one is told again.
+                self.services.guard().forget();
+                self.services.guard().lease_taken(lease_until);
+                self.silenced(now, silenced);
+                self.replicas.engine_connected();
+            }
+            Event::EngineDisconnected => {
+                self.replicas.engine_disconnected();
+                self.services.guard().forget();
+            }
+            Event::LeaseTaken { until, silenced } => {
+                self.services.guard().lease_taken(until);
+                self.silenced(now, silenced);
+            }
+            Event::LeaseLost { silenced } => self.silenced(now, silenced),
+            Event::Guarded { number, confirmed } => self.services.guard().answered(number, confirmed),
+            Event::ReplicaFailed { resource, reason } => self.replicas.given_up(resource, reason),
+            Event::IssProposed { resource, version, epoch, change } => {
+                self.propose(now, Command::ChangeIss { resource, version, epoch, change });
+            }
+            Event::ReliefAsked { resource, version, reason } => {
+                let current = state.resources.get(&resource).map(|known| known.record.version);
+                if current == Some(version) {
+                    self.replicas.asks_for_relief(resource, version, reason);
+                }
+            }
+            Event::JobEnded { resource, result } => self.replicas.ended(now, resource, result),
+            Event::Service { name, event } => self.services.handle(now, &name, event),
+            Event::Swept { name } => self.services.swept(&name),
+        }
+    }
+
+    fn silenced(&mut self, now: Time, at: Time) {
+        self.services.silenced(now, at, &mut self.proposals, &mut self.wishes);
+    }
+
+    fn propose(&mut self, now: Time, command: Command) {
+        if self.proposals.is_new(now, &command) {
+            self.wishes.push_back(Wish::Submit(command));
+        }
+    }
+
+    /// Looks at everything.
+    pub fn reconcile(&mut self, now: Time, state: &State, seen: &Seen) {
+        self.lease.seen_valid = self.lease.is_valid(now);
+        self.look_at = now.plus_ms(TICK_MS);
+        self.engine = seen.engine;
+        if state.cluster.is_none() {
+            return;
+        }
+        // Whoever is dead in its own state need not wait to hear that it has no lease.
+        let lease_unknown = !self.lease.known && state.alive(self.node);
+        if lease_unknown && now.ms_since(self.started) < LEASE_UNKNOWN_MS_MAX {
+            self.look_at = self.started.plus_ms(LEASE_UNKNOWN_MS_MAX);
+            return;
+        }
+        let sweeps = self.services.sweep(state);
+        self.services.tick(now);
+        let mut starts = Vec::new();
+        for action in plan(self.node, state, &self.observe(seen)) {
+            self.act(now, state, action, &mut starts);
+        }
+        self.wishes.extend(sweeps);
+        self.services.prepare(state, &mut starts, &mut self.wishes);
+        self.starts = starts;
+        self.stage = Stage::Start;
+    }
+
+    fn observe(&self, seen: &Seen) -> Observed {
+        let replicas = seen.replicas.iter().map(|(id, seen)| (*id, self.replicas.observe(*id, seen)));
+        Observed {
+            lease_valid: self.lease.seen_valid,
+            engine: seen.engine,
+            stored: self.replicas.stored().clone(),
+            unusable: self.replicas.unusable().clone(),
+            replicas: replicas.collect(),
+            services: self.services.observe(),
+            sweeping: self.services.sweeping().clone(),
+        }
+    }
+
+    fn act(&mut self, now: Time, state: &State, action: Action, starts: &mut Vec<Start>) {
+        match action {
+            Action::CreateReplica { resource } => self.order(now, resource, Order::Make),
+            Action::OpenReplica { resource } => {
+                if let Some(&label) = self.replicas.stored().get(&resource) {
+                    self.order(now, resource, Order::Open { label });
+                }
+            }
+            Action::DropReplica { resource } => self.order(now, resource, Order::Drop),
+            Action::GiveRecord(record) => self.order(now, record.resource, Order::Tell(record)),
+            Action::Demote { resource } => self.order(now, resource, Order::Demote),
+            Action::StartService { name, epoch, round } => starts.push(Start { name, epoch, round }),
+            Action::StopService { name, reason } => {
+                let stops = self.service_phase(&name) == Some(ServicePhase::Stopping);
+                self.services.handle(now, &name, ServiceEvent::Stop);
+                if !stops {
+                    self.wishes.push_back(Wish::Stopping { name, reason });
+                }
+            }
+            Action::KillService { name } => {
+                self.services.handle(now, &name, ServiceEvent::LeaseLost);
+                self.services.drain(&name, &mut self.proposals, &mut self.wishes);
+            }
+            Action::ForgetService { name } => {
+                if !self.proposals.is_unsaid(state, self.node, &name) && self.services.forget(&name) {
+                    self.proposals.forget_report(&name);
+                    self.wishes.push_back(Wish::ForgetService { name });
+                }
+            }
+            Action::Propose(command) => self.propose(now, command),
+        }
+    }
+
+    fn order(&mut self, now: Time, resource: ResourceId, order: Order) {
+        if self.replicas.begin(now, resource, &order) {
+            self.wishes.push_back(Wish::Job { resource, order });
+        }
+    }
+
+    /// What is to be done next, at this moment: to be called until there is nothing more.
+    pub fn poll(&mut self, now: Time, state: &State) -> Option<Wish> {
+        loop {
+            if let Some(wish) = self.wishes.pop_front() {
+                return Some(wish);
+            }
+            match self.stage {
+                Stage::Start => self.stage = Stage::Services { guarded: self.start_services(now) },
+                Stage::Services { guarded } => {
+                    let may_run = guarded && self.services.may_run(now);
+                    let next = self.services.poll(may_run, &mut self.proposals);
+                    if next.is_some() {
+                        return next;
+                    }
+                    self.stage = Stage::Reports;
+                }
+                Stage::Reports => {
+                    let due = self.proposals.due_reports(now, state, self.node);
+                    self.wishes.extend(due.into_iter().map(Wish::Submit));
+                    self.look_at = self.next_look(now, state);
+                    self.stage = Stage::Rest;
+                }
+                Stage::Rest => return None,
+            }
+        }
+    }
+
+    /// Starts services of which the engine has confirmed that it silences them; asks it about the others (R19). Says
+    /// whether it has confirmed all that run.
+    fn start_services(&mut self, now: Time) -> bool {
+        let starts = std::mem::take(&mut self.starts);
+        // R10: what was done since the look has taken its time.
+        let guarded = self.engine && self.services.is_guarded(now, &starts, &mut self.wishes);
+        if !guarded || !self.lease.is_valid(now) {
+            return false;
+        }
+        for Start { name, epoch, round } in starts {
+            self.services.handle(now, &name, ServiceEvent::Start { epoch, round });
+        }
+        true
+    }
+
+    fn next_look(&mut self, now: Time, state: &State) -> Time {
+        let repeat = self.proposals.next_repeat(now, state, self.node);
+        let due = [repeat, self.replicas.next_retry(now), self.services.next_deadline()];
+        due.into_iter().flatten().fold(now.plus_ms(TICK_MS), Time::min)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+//! The jobs of one replica: what is done to its files, its label and the engine, in which order, and what that comes to.
+//!
+//! Guarantees
+//! - A replica counts as stored only after its files are complete and its label is durable. What a crash left without a
+//!   label was never announced to anybody and is made anew.
+//! - A replica is removed from the front: it is closed, then its label goes, then its files. A crash in between leaves all of
+//!   it, which is removed again, or files without a label, which are nothing.
+//! - What an engine finds in the files is what the label says, or the replica is not used (R9).
+//! - Files that are gone are forgotten with their label, so that the replica is made anew: an operator has removed them to
+//!   have it copied again. Whoever looks answers for that: files in a pool that is not there are not gone.
+//!
+//! Whoever carries a job out does [`Job::step`] and tells what came of it, until there is none; one job per replica at a time.
+
+use mainstay_types::{Incarnation, ResourceRecord, reach};
+
+/// What is to be done to a replica.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// Make the files of a new incarnation.
+    Make,
+    /// Open what is stored under this label.
+    Open {
+        label: Incarnation,
+    },
+    /// Close it and remove its files.
+    Drop,
+    Tell(ResourceRecord),
+    /// Make the engine's replica a secondary.
+    Demote,
+}
+
+impl Order {
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Make => "create",
+            Self::Open { .. } => "open",
+            Self::Drop => "drop",
+            Self::Tell(_) => "record",
+            Self::Demote => "demote",
+        }
+    }
+}
+
+/// One thing to do. It may be done again after a crash.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Remove what is there of the files. Nothing there is success.
+    RemoveFiles,
+    /// Have the engine make the files of an incarnation.
+    MakeFiles(Incarnation),
+    /// Make the label durable.
+    WriteLabel(Incarnation),
+    /// Remove the label. None there is success.
+    RemoveLabel,
+    /// See whether the files are gone: [`Answer::Gone`].
+    Look,
+    /// Have the engine recover and open the files: [`Answer::Opened`].
+    Open,
+    /// Have the engine close the replica. One that is not open is success.
+    Close,
+    Tell(ResourceRecord),
+    Demote,
+}
+
+/// What came of a step that succeeded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    Done,
+    /// The files were removed by somebody else.
+    Gone,
+    /// What the opened files say that they are.
+    Opened(Incarnation),
+}
+
+/// What a job came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    Made(Incarnation),
+    Opened,
+    /// There was nothing to open any more.
+    Gone,
+    Dropped,
+    Told,
+}
+
+/// Why a job failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Trouble<E> {
+    /// What a step said.
+    Step(E),
+    /// The files are not what the label says.
+    OtherDisk { found: Incarnation, label: Incarnation },
+}
+
+/// A job under way. `E` is how steps fail, in the words of whoever carries them out.
+#[derive(Debug)]
+pub struct Job<E> {
+    at: At<E>,
+}
+
+#[derive(Debug)]
+enum At<E> {
+    Clearing(Incarnation),
+    Making(Incarnation),
+    Labelling(Incarnation),
+    /// What a failed attempt left is removed.
+    Unmaking(E),
+    Looking {
+        label: Incarnation,
+    },
+    Opening {
+        label: Incarnation,
+    },
+    Closing,
+    Unlabelling,
+    Removing,
+    Telling(ResourceRecord),
+    Demoting,
+    Ended(Result<Ended, Trouble<E>>),
+}
+
+impl<E> Job<E> {
+    /// `fresh` is asked for an incarnation that nobody has had, if one is made (R9).
+    pub fn new(order: Order, fresh: impl FnOnce() -> Incarnation) -> Self {
+        let at = match order {
+            Order::Make => At::Clearing(fresh()),
+            Order::Open { label } => At::Looking { label },
+            Order::Drop => At::Closing,
+            Order::Tell(record) => At::Telling(record),
+            Order::Demote => At::Demoting,
+        };
+        Self { at }
+    }
+
+    /// What has to be done next; `None` when the job has ended.
+    #[must_use]
+    pub fn step(&self) -> Option<Step> {
+        Some(match &self.at {
+            At::Clearing(_) | At::Unmaking(_) | At::Removing => Step::RemoveFiles,
+            At::Making(incarnation) => Step::MakeFiles(*incarnation),
+            At::Labelling(incarnation) => Step::WriteLabel(*incarnation),
+            At::Looking { .. } => Step::Look,
+            At::Opening { .. } => Step::Open,
+            At::Closing => Step::Close,
+            At::Unlabelling => Step::RemoveLabel,
+            At::Telling(record) => Step::Tell(record.clone()),
+            At::Demoting => Step::Demote,
+            At::Ended(_) => return None,
+        })
+    }
+
+    /// Goes on with what came of the step.
+    #[must_use]
+    pub fn answered(self, result: Result<Answer, E>) -> Self {
+        let at = match (self.at, result) {
+            (At::Ended(end), _) => At::Ended(end),
+            (At::Unmaking(error), _) => At::Ended(Err(Trouble::Step(error))),
+            (At::Clearing(_) | At::Making(_) | At::Labelling(_), Err(error)) => {
+                reach!("control: what is left of a replica that could not be made is removed");
+                At::Unmaking(error)
+            }
+            (_, Err(error)) => At::Ended(Err(Trouble::Step(error))),
+            (At::Clearing(incarnation), Ok(_)) => At::Making(incarnation),
+            (At::Making(incarnation), Ok(_)) => At::Labelling(incarnation),
+            (At::Labelling(incarnation), Ok(_)) => At::Ended(Ok(Ended::Made(incarnation))),
+            (At::Looking { .. }, Ok(Answer::Gone)) => {
+                reach!("control: the files of a replica were removed");
+                At::Ended(Ok(Ended::Gone))
+            }
+            (At::Looking { label }, Ok(_)) => At::Opening { label },
+            (At::Opening { label }, Ok(Answer::Opened(found))) if found != label => {
+                At::Ended(Err(Trouble::OtherDisk { found, label }))
+            }
+            (At::Opening { .. }, Ok(_)) => At::Ended(Ok(Ended::Opened)),
+            (At::Closing, Ok(_)) => At::Unlabelling,
+            (At::Unlabelling, Ok(_)) => At::Removing,
+            (At::Removing, Ok(_)) => At::Ended(Ok(Ended::Dropped)),
+            (At::Telling(_) | At::Demoting, Ok(_)) => At::Ended(Ok(Ended::Told)),
+        };
+        Self { at }
+    }
+
+    /// What the job came to; itself if it has not ended.
+    ///
+    /// # Errors
+    /// The job, which still has a [`Job::step`].
+    pub fn end(self) -> Result<Result<Ended, Trouble<E>>, Self> {
+        match self.at {
+            At::Ended(end) => Ok(end),
+            at => Err(Self { at }),
+        }
+    }
+}

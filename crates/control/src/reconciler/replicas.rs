@@ -1,0 +1,148 @@
+//! What this node knows of its own replicas beside what their engine says now: which are stored, what is being done to
+//! them, and which are of no use.
+
+use super::job::{Ended, Order};
+use super::{Failure, ReplicaSeen};
+use crate::reconcile::{ReplicaObserved, asks_for_relief};
+use mainstay_types::{ConfigVersion, Incarnation, ResourceId, Time};
+use std::collections::BTreeMap;
+
+/// A failed job of a replica is not started again before this time.
+pub const RETRY_JOB_MS: u64 = 1000;
+/// What an engine was told shows in what it says after a durable write, or when its devices are gone. It is not told the same
+/// again before this time (R18).
+pub const REPEAT_ORDER_MS: u64 = 100;
+
+#[derive(Debug)]
+pub(super) struct Replicas {
+    /// By label.
+    stored: BTreeMap<ResourceId, Incarnation>,
+    /// Replicas with a job under way.
+    busy: BTreeMap<ResourceId, Order>,
+    /// What the present engine process was told last.
+    told: BTreeMap<ResourceId, (Order, Time)>,
+    retry_at: BTreeMap<ResourceId, Time>,
+    /// Replicas that the present engine process has given up.
+    failed: BTreeMap<ResourceId, String>,
+    /// Replicas that it could not open, for a reason that does not pass by itself (R12).
+    unusable: BTreeMap<ResourceId, String>,
+    /// Replicas that asked to be relieved: on which version of the record, and why.
+    relief: BTreeMap<ResourceId, (ConfigVersion, String)>,
+}
+
+impl Replicas {
+    pub fn new(stored: BTreeMap<ResourceId, Incarnation>) -> Self {
+        Self {
+            stored,
+            busy: BTreeMap::new(),
+            told: BTreeMap::new(),
+            retry_at: BTreeMap::new(),
+            failed: BTreeMap::new(),
+            unusable: BTreeMap::new(),
+            relief: BTreeMap::new(),
+        }
+    }
+
+    pub fn stored(&self) -> &BTreeMap<ResourceId, Incarnation> {
+        &self.stored
+    }
+
+    pub fn unusable(&self) -> &BTreeMap<ResourceId, String> {
+        &self.unusable
+    }
+
+    /// Another connection: whatever failed may succeed now.
+    pub fn engine_connected(&mut self) {
+        self.retry_at.clear();
+    }
+
+    /// What was said of replicas was said by an engine process that may be another one the next time.
+    pub fn engine_disconnected(&mut self) {
+        self.told.clear();
+        self.failed.clear();
+        self.unusable.clear();
+        self.relief.clear();
+    }
+
+    pub fn given_up(&mut self, resource: ResourceId, reason: String) {
+        self.failed.insert(resource, reason);
+    }
+
+    pub fn asks_for_relief(&mut self, resource: ResourceId, version: ConfigVersion, reason: String) {
+        self.relief.insert(resource, (version, reason));
+    }
+
+    /// Whether a job begins now: none is under way, none failed a moment ago, and the same was not told a moment ago.
+    pub fn begin(&mut self, now: Time, resource: ResourceId, order: &Order) -> bool {
+        let waits = self.retry_at.get(&resource).is_some_and(|at| *at > now);
+        let just_told = |(told, at): &(Order, Time)| told == order && now.ms_since(*at) < REPEAT_ORDER_MS;
+        if waits || self.busy.contains_key(&resource) || self.told.get(&resource).is_some_and(just_told) {
+            return false;
+        }
+        self.retry_at.remove(&resource);
+        self.busy.insert(resource, order.clone());
+        true
+    }
+
+    pub fn ended(&mut self, now: Time, resource: ResourceId, result: Result<Ended, Failure>) {
+        let Some(order) = self.busy.remove(&resource) else { return };
+        match result {
+            Ok(Ended::Made(incarnation)) => {
+                self.stored.insert(resource, incarnation);
+                self.unusable.remove(&resource);
+            }
+            Ok(Ended::Opened) => {
+                self.unusable.remove(&resource);
+            }
+            Ok(Ended::Gone) => {
+                self.stored.remove(&resource);
+                self.unusable.remove(&resource);
+            }
+            // What was given up is gone; whatever comes next is another replica.
+            Ok(Ended::Dropped) => {
+                self.stored.remove(&resource);
+                self.failed.remove(&resource);
+                self.relief.remove(&resource);
+                self.unusable.remove(&resource);
+            }
+            Ok(Ended::Told) => {
+                self.told.insert(resource, (order, now));
+            }
+            Err(Failure { reason, stays }) => {
+                self.retry_at.insert(resource, now.plus_ms(RETRY_JOB_MS));
+                if matches!(order, Order::Open { .. }) && stays {
+                    self.unusable.insert(resource, reason);
+                }
+            }
+        }
+    }
+
+    /// When the next job that failed, or was of no effect yet, may be tried again, if that is to come.
+    pub fn next_retry(&self, now: Time) -> Option<Time> {
+        let told = self.told.values().map(|(_, at)| at.plus_ms(REPEAT_ORDER_MS));
+        self.retry_at.values().copied().chain(told).filter(|at| *at > now).min()
+    }
+
+    pub fn observe(&self, resource: ResourceId, seen: &ReplicaSeen) -> ReplicaObserved {
+        let relief = self
+            .relief
+            .get(&resource)
+            .filter(|(asked, _)| asks_for_relief(*asked, seen.version, seen.role))
+            .map(|(_, why)| why);
+        let failed = self
+            .failed
+            .get(&resource)
+            .or(relief)
+            .cloned()
+            .or_else(|| seen.store_failed.then(|| "its store failed and is no longer used".to_owned()));
+        ReplicaObserved {
+            role: seen.role,
+            epoch: seen.epoch,
+            version: seen.version,
+            incarnation: seen.incarnation,
+            devices_ready: seen.devices_ready,
+            failed,
+            store_failed: seen.store_failed,
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The services of this node: their machines, what the engine is to silence of them, and what forgotten instances left.
+
+use super::Wish;
+use super::proposals::Proposals;
+use crate::reconcile::ServiceObserved;
+use crate::state::State;
+use mainstay_ha::{Effect, Event, Guard, Machine, Saved, ServiceSpec, Wanted};
+use mainstay_types::{Epoch, ResourceId, Time};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// A service that an earlier agent process of the same boot left.
+#[derive(Clone, Debug)]
+pub struct Adopted {
+    /// The specification that was in force then.
+    pub spec: ServiceSpec,
+    /// Of the specification, as the control plane counts it.
+    pub revision: u64,
+    pub resource: ResourceId,
+    pub saved: Saved,
+}
+
+/// A service that is to start.
+#[derive(Debug)]
+pub(super) struct Start {
+    pub name: String,
+    pub epoch: Epoch,
+    pub round: u64,
+}
+
+#[derive(Debug)]
+struct Held {
+    machine: Machine,
+    revision: u64,
+    resource: ResourceId,
+    /// Which machine of this process it is: two of one name may be silenced in different ways.
+    number: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Services {
+    held: BTreeMap<String, Held>,
+    made: u64,
+    guard: Guard<Vec<(String, u64)>>,
+    /// The removal of what forgotten instances left here has begun.
+    swept: bool,
+    /// Services that this is still under way for.
+    sweeping: BTreeSet<String>,
+}
+
+impl Services {
+    pub fn new(adopted: BTreeMap<String, Adopted>, now: Time) -> Self {
+        let held: BTreeMap<String, Held> = adopted
+            .into_iter()
+            .zip(0..)
+            .map(|((name, Adopted { spec, revision, resource, saved }), number)| {
+                (name, Held { machine: Machine::restore(spec, saved, now), revision, resource, number })
+            })
+            .collect();
+        Self {
+            made: held.len() as u64,
+            held,
+            guard: Guard::default(),
+            swept: false,
+            sweeping: BTreeSet::new(),
+        }
+    }
+
+    pub fn guard(&mut self) -> &mut Guard<Vec<(String, u64)>> {
+        &mut self.guard
+    }
+
+    pub fn may_run(&self, now: Time) -> bool {
+        self.guard.may_run(now)
+    }
+
+    pub fn machine(&self, name: &str) -> Option<&Machine> {
+        self.held.get(name).map(|held| &held.machine)
+    }
+
+    pub fn machines(&self) -> impl Iterator<Item = &Machine> {
+        self.held.values().map(|held| &held.machine)
+    }
+
+    pub fn handle(&mut self, now: Time, name: &str, event: Event) {
+        if let Some(held) = self.held.get_mut(name) {
+            held.machine.handle(now, event);
+        }
+    }
+
+    pub fn tick(&mut self, now: Time) {
+        for Held { machine, .. } in self.held.values_mut() {
+            if machine.next_deadline().is_some_and(|deadline| deadline <= now) {
+                machine.handle(now, Event::Tick);
+            }
+        }
+    }
+
+    pub fn observe(&self) -> BTreeMap<String, ServiceObserved> {
+        let seen = |Held { machine, revision, resource, .. }: &Held| ServiceObserved {
+            phase: machine.phase(),
+            epoch: machine.epoch(),
+            round: machine.round(),
+            spent_epoch: machine.spent_epoch(),
+            revision: *revision,
+            resource: *resource,
+        };
+        self.held.iter().map(|(name, held)| (name.clone(), seen(held))).collect()
+    }
+
+    /// `true` if there was one.
+    pub fn forget(&mut self, name: &str) -> bool {
+        self.held.remove(name).is_some()
+    }
+
+    /// The engine's guard was done with silencing this node then: what began before is killed (R19).
+    pub fn silenced(&mut self, now: Time, at: Time, proposals: &mut Proposals, wishes: &mut VecDeque<Wish>) {
+        for name in self.held.keys().cloned().collect::<Vec<_>>() {
+            self.handle(now, &name, Event::Silenced { at });
+            self.drain(&name, proposals, wishes);
+        }
+    }
+
+    /// Whatever of this service may be done at any time comes before all that is wished for later.
+    pub fn drain(&mut self, name: &str, proposals: &mut Proposals, wishes: &mut VecDeque<Wish>) {
+        let Some(held) = self.held.get_mut(name) else { return };
+        while let Some(effect) = held.machine.poll(false) {
+            wishes.push_back(wish(name, effect, proposals));
+        }
+    }
+
+    /// What a machine wants next; steps of a start only if they `may_run`.
+    pub fn poll(&mut self, may_run: bool, proposals: &mut Proposals) -> Option<Wish> {
+        self.held
+            .iter_mut()
+            .find_map(|(name, held)| held.machine.poll(may_run).map(|effect| wish(name, effect, proposals)))
+    }
+
+    /// Once, at the start: an instance that an earlier agent process left and nobody remembers counts as running
+    /// until this was done (R19). Services that are applied later cannot have left anything.
+    pub fn sweep(&mut self, state: &State) -> Vec<Wish> {
+        if std::mem::replace(&mut self.swept, true) {
+            return Vec::new();
+        }
+        let unknown = state.services.iter().filter(|(name, _)| !self.held.contains_key(*name));
+        let sweeps: Vec<Wish> = unknown
+            .map(|(name, service)| Wish::Sweep { name: name.clone(), spec: service.spec.clone() })
+            .collect();
+        self.sweeping =
+            state.services.keys().filter(|name| !self.held.contains_key(*name)).cloned().collect();
+        sweeps
+    }
+
+    pub fn sweeping(&self) -> &BTreeSet<String> {
+        &self.sweeping
+    }
+
+    pub fn swept(&mut self, name: &str) {
+        self.sweeping.remove(name);
+    }
+
+    /// Gives every service that is to start a machine, and leaves out those that cannot have one.
+    pub fn prepare(&mut self, state: &State, starts: &mut Vec<Start>, wishes: &mut VecDeque<Wish>) {
+        starts.retain(|Start { name, .. }| {
+            let service = state.services.get(name);
+            let known = service.and_then(|service| Some((service, state.resource_of(service)?)));
+            let Some((service, resource)) = known.filter(|_| !self.sweeping.contains(name)) else {
+                return false;
+            };
+            if !self.held.contains_key(name) {
+                let (spec, revision) = (service.spec.clone(), service.revision);
+                let machine = Machine::new(spec.clone());
+                let held = Held { machine, revision, resource: resource.id, number: self.made };
+                self.held.insert(name.clone(), held);
+                self.made += 1;
+                wishes.push_back(Wish::MakeService {
+                    name: name.clone(),
+                    spec,
+                    revision,
+                    resource: resource.id,
+                });
+            }
+            true
+        });
+    }
+
+    /// Whether the engine has confirmed that it silences exactly what runs here and what starts. If not, it is asked.
+    pub fn is_guarded(&mut self, now: Time, starts: &[Start], wishes: &mut VecDeque<Wish>) -> bool {
+        let starting = |name: &String| starts.iter().any(|start| start.name == *name);
+        let list = self
+            .held
+            .iter()
+            .filter(|(name, held)| starting(name) || !held.machine.phase().is_silent())
+            .map(|(name, held)| (name.clone(), held.number))
+            .collect();
+        match self.guard.want(now, list) {
+            Wanted::Confirmed => true,
+            Wanted::Wait => false,
+            Wanted::Ask { number, list } => {
+                let services = list.into_iter().map(|(name, _)| name).collect();
+                wishes.push_back(Wish::Guard { number, services });
+                false
+            }
+        }
+    }
+
+    /// When a machine or the guard has to be looked at.
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.machines().filter_map(Machine::next_deadline).chain(self.guard.next_deadline()).min()
+    }
+}
+
+fn wish(name: &str, effect: Effect, proposals: &mut Proposals) -> Wish {
+    let name = name.to_owned();
+    if let Effect::Report(report) = effect {
+        proposals.report(name.clone(), report.clone());
+        return Wish::Reached { name, report };
+    }
+    Wish::Service { name, effect }
+}

@@ -1,0 +1,380 @@
+//! A node with a service, and an engine and threads that say what the test wants.
+
+use super::job::{Answer, Job, Step, Trouble};
+use super::*;
+use crate::state::{Entry, ResourceSpec, Settings};
+use mainstay_types::Member;
+
+const ME: NodeId = NodeId(1);
+const R: ResourceId = ResourceId(1);
+const MINE: Incarnation = Incarnation(9);
+const NOW: Time = Time(70_000_000);
+
+/// A primary with a service that may start.
+fn state() -> State {
+    let mut state = State::default();
+    let mut apply = |command| {
+        assert!(state.apply(Entry { at_ms: 0, command }).is_ok());
+        state.clone()
+    };
+    apply(Command::InitCluster { id: 1, name: "c".into(), settings: Settings::default() });
+    apply(Command::AddNode {
+        name: "n1".into(),
+        agent_addr: "127.0.0.1:1".into(),
+        engine_addr: "127.0.0.1:2".into(),
+        voter: true,
+        witness: false,
+        nonce: 1,
+    });
+    apply(Command::VotersSeen { node: ME, voters_version: 1 });
+    let spec = ResourceSpec {
+        volumes: vec![1 << 20],
+        journal_bytes: 16 << 20,
+        replicas: vec![ME],
+        preferred: vec![ME],
+    };
+    apply(Command::CreateResource { name: "db".into(), spec });
+    let version = ConfigVersion(1);
+    let ready = apply(Command::ReplicaReady { resource: R, version, node: ME, incarnation: MINE });
+    let expect_version = ready.resources[&R].record.version;
+    apply(Command::Promote { resource: R, expect_version, by: ME, to: ME, reason: "test".into() });
+    let spec = ServiceSpec::parse("name='db'\nresource='db'\n[[process]]\nname='p'\ncommand=['/bin/true']\n");
+    apply(Command::ApplyService { spec: spec.unwrap() })
+}
+
+struct Lab {
+    core: Reconciler,
+    state: State,
+    seen: Seen,
+    now: Time,
+}
+
+impl Lab {
+    /// Connected, with a lease, a replica that serves, and nothing left of an earlier process.
+    fn new() -> Self {
+        let state = state();
+        let record = &state.resources[&R].record;
+        let replica = ReplicaSeen {
+            role: Role::Primary,
+            epoch: record.epoch,
+            version: record.version,
+            incarnation: MINE,
+            devices_ready: true,
+            store_failed: false,
+        };
+        let seen = Seen { engine: true, replicas: BTreeMap::from([(R, replica)]) };
+        let core = Reconciler::new(ME, NOW, BTreeMap::from([(R, MINE)]), BTreeMap::new());
+        let mut lab = Self { core, state, seen, now: NOW };
+        lab.tell(Event::Lease(NOW.plus_ms(60_000)));
+        lab.tell(Event::EngineConnected { lease_until: Time(0), silenced: Time(0) });
+        lab
+    }
+
+    /// The service is being started.
+    fn started() -> Self {
+        let mut lab = Self::swept();
+        let number = lab.asked_to_guard();
+        lab.tell(Event::Guarded { number, confirmed: true });
+        lab.tell(Event::LeaseTaken { until: lab.now.plus_ms(60_000), silenced: Time(0) });
+        assert!(lab.look().iter().any(begins), "a step begins");
+        lab
+    }
+
+    fn swept() -> Self {
+        let mut lab = Self::new();
+        assert!(lab.look().contains(&Wish::Sweep { name: "db".into(), spec: lab.spec() }));
+        lab.tell(Event::Swept { name: "db".into() });
+        lab
+    }
+
+    fn spec(&self) -> ServiceSpec {
+        self.state.services["db"].spec.clone()
+    }
+
+    fn tell(&mut self, event: Event) -> Vec<Wish> {
+        self.core.handle(self.now, &self.state, event);
+        self.wishes()
+    }
+
+    fn look(&mut self) -> Vec<Wish> {
+        self.core.reconcile(self.now, &self.state, &self.seen);
+        self.wishes()
+    }
+
+    fn wishes(&mut self) -> Vec<Wish> {
+        std::iter::from_fn(|| self.core.poll(self.now, &self.state)).collect()
+    }
+
+    /// The jobs that a look begins.
+    fn orders(&mut self) -> Vec<Order> {
+        let wishes = self.look().into_iter();
+        wishes
+            .filter_map(|wish| if let Wish::Job { order, .. } = wish { Some(order) } else { None })
+            .collect()
+    }
+
+    fn asked_to_guard(&mut self) -> u64 {
+        let asked = |wish| match wish {
+            Wish::Guard { number, services } if services == ["db"] => Some(number),
+            _ => None,
+        };
+        self.look().into_iter().find_map(asked).expect("the engine is asked")
+    }
+
+    fn ended(&mut self, result: Result<Ended, Failure>) {
+        self.tell(Event::JobEnded { resource: R, result });
+    }
+
+    fn after_ms(&mut self, ms: u64) {
+        self.now = self.now.plus_ms(ms);
+    }
+
+    fn phase(&self) -> Option<ServicePhase> {
+        self.core.service_phase("db")
+    }
+}
+
+fn begins(wish: &Wish) -> bool {
+    matches!(wish, Wish::Service { effect: Effect::Run { .. }, .. })
+}
+
+fn failure(stays: bool) -> Failure {
+    Failure { reason: "because".into(), stays }
+}
+
+/// R19
+#[test]
+fn a_service_starts_when_nothing_is_left_of_an_earlier_one_and_the_guard_is_confirmed() {
+    let mut lab = Lab::new();
+    lab.look();
+    assert_eq!(lab.phase(), None, "what an earlier one left counts as running");
+    lab.tell(Event::Swept { name: "db".into() });
+    let number = lab.asked_to_guard();
+    assert_eq!(lab.phase(), Some(ServicePhase::Stopped));
+    lab.tell(Event::Guarded { number, confirmed: true });
+    assert!(!lab.look().iter().any(begins), "the engine knows of no lease");
+    assert_eq!(lab.phase(), Some(ServicePhase::Starting));
+    assert!(lab.core.holds_steps());
+    lab.tell(Event::LeaseTaken { until: lab.now.plus_ms(60_000), silenced: Time(0) });
+    assert!(lab.look().iter().any(begins));
+}
+
+/// R19: the file that says what it was doing could not be read, say; its processes run.
+#[test]
+fn a_service_that_nobody_remembers_is_not_called_stopped_before_it_was_swept() {
+    let mut lab = Lab::new();
+    let running = Command::ServiceStatus {
+        name: "db".into(),
+        node: ME,
+        phase: ServicePhase::Running,
+        epoch: Epoch(1),
+        round: 1,
+        detail: String::new(),
+        failures: 0,
+    };
+    assert!(lab.state.apply(Entry { at_ms: 0, command: running }).is_ok());
+    let stopped = |wish: &Wish| {
+        matches!(wish, Wish::Submit(Command::ServiceStatus { phase: ServicePhase::Stopped, .. }))
+    };
+    assert!(!lab.look().iter().any(stopped));
+    lab.tell(Event::Swept { name: "db".into() });
+    assert!(lab.look().iter().any(stopped));
+}
+
+/// R10: the look was in time, and what it led to has taken its time.
+#[test]
+fn a_lease_that_ends_between_look_and_start_starts_nothing() {
+    let mut lab = Lab::swept();
+    let number = lab.asked_to_guard();
+    lab.tell(Event::Guarded { number, confirmed: true });
+    lab.tell(Event::LeaseTaken { until: lab.now.plus_ms(60_000), silenced: Time(0) });
+    lab.core.reconcile(lab.now, &lab.state, &lab.seen);
+    lab.after_ms(59_600);
+    assert!(!lab.wishes().iter().any(begins));
+    assert_eq!(lab.phase(), Some(ServicePhase::Stopped));
+}
+
+/// R19: whatever else there is to do.
+#[test]
+fn a_kill_comes_before_everything_else() {
+    let mut lab = Lab::started();
+    lab.seen.replicas.clear();
+    lab.after_ms(59_700);
+    let wishes = lab.look();
+    let kill = |wish: &Wish| matches!(wish, Wish::Service { effect: Effect::Kill { .. }, .. });
+    let at = wishes.iter().position(kill).expect("it is killed");
+    let ours = |wish: &Wish| matches!(wish, Wish::Service { .. } | Wish::Reached { .. });
+    assert!(wishes[..at].iter().all(ours), "{wishes:?}");
+    assert!(wishes[at..].iter().any(|wish| matches!(wish, Wish::Job { .. })), "{wishes:?}");
+}
+
+/// R19: at once, not at the next look.
+#[test]
+fn what_the_guard_has_silenced_is_killed_when_that_is_heard() {
+    let mut lab = Lab::started();
+    assert_eq!(lab.tell(Event::LeaseLost { silenced: Time(NOW.0 - 1) }), [], "that was before it began");
+    lab.after_ms(1);
+    let wishes = lab.tell(Event::LeaseLost { silenced: lab.now });
+    assert!(wishes.iter().any(|wish| matches!(wish, Wish::Service { effect: Effect::Kill { .. }, .. })));
+    assert_eq!(lab.phase(), Some(ServicePhase::Killing));
+}
+
+#[test]
+fn a_failed_job_is_tried_again_after_a_while_and_at_once_on_another_connection() {
+    let mut lab = Lab::new();
+    lab.seen.replicas.clear();
+    let open = Order::Open { label: MINE };
+    assert_eq!(lab.orders(), std::slice::from_ref(&open));
+    assert_eq!(lab.orders(), [], "it is under way");
+    lab.ended(Err(failure(false)));
+    assert_eq!(lab.orders(), []);
+    assert!(lab.core.next_deadline() <= lab.now.plus_ms(RETRY_JOB_MS));
+    lab.after_ms(RETRY_JOB_MS);
+    assert_eq!(lab.orders(), std::slice::from_ref(&open));
+    lab.ended(Err(failure(false)));
+    lab.tell(Event::EngineDisconnected);
+    lab.tell(Event::EngineConnected { lease_until: Time(0), silenced: Time(0) });
+    assert_eq!(lab.orders(), [open]);
+}
+
+/// R12: only what is about the disk is told to the cluster, and only until the replica is opened after all.
+#[test]
+fn a_replica_that_cannot_be_opened_is_reported() {
+    let mut lab = Lab::swept();
+    lab.seen.replicas.clear();
+    let reported = |lab: &mut Lab| {
+        lab.after_ms(RETRY_JOB_MS);
+        let broken = |wish: &Wish| matches!(wish, Wish::Submit(Command::ReplicaBroken { .. }));
+        lab.look().iter().any(broken)
+    };
+    assert!(!reported(&mut lab));
+    lab.ended(Err(failure(false)));
+    assert!(!reported(&mut lab));
+    lab.ended(Err(failure(true)));
+    assert!(reported(&mut lab));
+    lab.ended(Ok(Ended::Opened));
+    assert!(!reported(&mut lab));
+}
+
+/// R9: an operator has removed the files.
+#[test]
+fn a_replica_whose_files_are_gone_is_made_anew() {
+    let mut lab = Lab::new();
+    lab.seen.replicas.clear();
+    assert_eq!(lab.orders(), [Order::Open { label: MINE }]);
+    lab.ended(Ok(Ended::Gone));
+    assert_eq!(lab.orders(), [Order::Make]);
+    lab.ended(Ok(Ended::Made(Incarnation(10))));
+    assert_eq!(lab.core.stored(), &BTreeMap::from([(R, Incarnation(10))]));
+    assert_eq!(lab.orders(), [Order::Open { label: Incarnation(10) }]);
+}
+
+/// R18: the engine has done as it was told, and its devices take their time to go.
+#[test]
+fn the_same_is_not_told_again_and_again() {
+    let mut lab = Lab::new();
+    if let Some(replica) = lab.seen.replicas.get_mut(&R) {
+        replica.version = ConfigVersion(0);
+    }
+    let record = Order::Tell(lab.state.resources[&R].record.clone());
+    assert_eq!(lab.orders(), std::slice::from_ref(&record));
+    lab.ended(Ok(Ended::Told));
+    assert_eq!(lab.orders(), []);
+    assert_eq!(lab.core.next_deadline(), lab.now.plus_ms(REPEAT_ORDER_MS));
+    lab.after_ms(REPEAT_ORDER_MS);
+    assert_eq!(lab.orders(), std::slice::from_ref(&record));
+    lab.ended(Ok(Ended::Told));
+    lab.tell(Event::EngineDisconnected);
+    assert_eq!(lab.orders(), [record], "another process knows nothing");
+}
+
+#[test]
+fn a_replica_that_asked_to_be_relieved_may_be_primary_again_once_it_was() {
+    let mut lab = Lab::new();
+    let mut seen = lab.seen.replicas[&R].clone();
+    seen.role = Role::Fenced;
+    let failed = |lab: &Lab, seen: &ReplicaSeen| lab.core.replicas.observe(R, seen).failed;
+    let (version, epoch) = (seen.version, seen.epoch);
+    lab.tell(Event::ReliefAsked { resource: R, version: ConfigVersion(version.0 - 1), reason: "old".into() });
+    assert_eq!(failed(&lab, &seen), None, "that was about an earlier record");
+    lab.tell(Event::ReliefAsked { resource: R, version, reason: "restarted".into() });
+    assert_eq!(failed(&lab, &seen).as_deref(), Some("restarted"));
+    seen.version = ConfigVersion(version.0 + 1);
+    assert_eq!(failed(&lab, &seen), None);
+    // Another wish of the same engine is none to be relieved.
+    let change = IssChange::Grow { add: Member { node: ME, incarnation: MINE } };
+    lab.tell(Event::IssProposed { resource: R, version, epoch, change });
+    assert_eq!(failed(&lab, &seen), None);
+}
+
+#[test]
+fn the_same_is_not_proposed_again_and_again() {
+    let mut lab = Lab::new();
+    let change = IssChange::Shrink { remove: Member { node: NodeId(2), incarnation: MINE } };
+    let event = Event::IssProposed { resource: R, version: ConfigVersion(1), epoch: Epoch(1), change };
+    assert_eq!(lab.tell(event.clone()).len(), 1);
+    assert_eq!(lab.tell(event.clone()), []);
+    lab.after_ms(REPEAT_PROPOSAL_MS);
+    assert_eq!(lab.tell(event).len(), 1);
+}
+
+/// Carries a job out, whose steps end as `answer` says, and gives its steps and its end.
+fn run(
+    order: Order,
+    mut answer: impl FnMut(&Step) -> Result<Answer, &'static str>,
+) -> (Vec<Step>, Result<Ended, Trouble<&'static str>>) {
+    let mut job = Job::new(order, || Incarnation(5));
+    let mut steps = Vec::new();
+    while let Some(step) = job.step() {
+        job = job.answered(answer(&step));
+        steps.push(step);
+    }
+    (steps, job.end().expect("it has no step"))
+}
+
+#[test]
+fn a_replica_is_made_before_its_label_and_removed_after_it() {
+    let (steps, end) = run(Order::Make, |_| Ok(Answer::Done));
+    let made = [Step::RemoveFiles, Step::MakeFiles(Incarnation(5)), Step::WriteLabel(Incarnation(5))];
+    assert_eq!((&steps[..], end), (&made[..], Ok(Ended::Made(Incarnation(5)))));
+    let (steps, end) = run(Order::Drop, |_| Ok(Answer::Done));
+    let dropped = [Step::Close, Step::RemoveLabel, Step::RemoveFiles];
+    assert_eq!((&steps[..], end), (&dropped[..], Ok(Ended::Dropped)));
+    for failing in dropped {
+        let (steps, end) =
+            run(Order::Drop, |step| if *step == failing { Err("no") } else { Ok(Answer::Done) });
+        assert_eq!((steps.last(), end), (Some(&failing), Err(Trouble::Step("no"))));
+    }
+}
+
+#[test]
+fn what_is_left_of_a_replica_that_could_not_be_made_goes() {
+    for failing in [Step::MakeFiles(Incarnation(5)), Step::WriteLabel(Incarnation(5))] {
+        // It does not matter whether that succeeds.
+        for removed in [Ok(Answer::Done), Err("neither")] {
+            let mut failed = false;
+            let (steps, end) = run(Order::Make, |step| {
+                let result = if failed { removed } else { Ok(Answer::Done) };
+                failed |= *step == failing;
+                if *step == failing { Err("no") } else { result }
+            });
+            assert_eq!((steps.last(), end), (Some(&Step::RemoveFiles), Err(Trouble::Step("no"))));
+        }
+    }
+}
+
+/// R9
+#[test]
+fn a_replica_is_opened_only_if_it_is_there_and_is_what_its_label_says() {
+    let opens = |found: u64, gone: bool| {
+        run(Order::Open { label: MINE }, |step| match step {
+            Step::Look if gone => Ok(Answer::Gone),
+            Step::Open => Ok(Answer::Opened(Incarnation(found))),
+            _ => Ok(Answer::Done),
+        })
+    };
+    assert_eq!(opens(MINE.0, false), (vec![Step::Look, Step::Open], Ok(Ended::Opened)));
+    assert_eq!(opens(MINE.0, true), (vec![Step::Look], Ok(Ended::Gone)));
+    let other = Trouble::OtherDisk { found: Incarnation(8), label: MINE };
+    assert_eq!(opens(8, false).1, Err(other));
+}

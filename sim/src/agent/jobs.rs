@@ -1,0 +1,120 @@
+//! The jobs of replicas, carried out step by step. What an engine is asked is not answered when the connection breaks, or takes
+//! too long, as in `agent/src/engine_link.rs`.
+
+use super::{Agent, Answer, Out, Step, StepError};
+use mainstay_control::reconciler::job::{Job, Order, Trouble};
+use mainstay_control::reconciler::{Event, Failure};
+use mainstay_types::{Incarnation, ResourceId, Time};
+
+/// How long the engine may take to make or open a replica, and to do anything else.
+const JOB_TIMEOUT_MS: u64 = 120_000;
+const REQUEST_TIMEOUT_MS: u64 = 15_000;
+
+/// A job that waits for the answer to a step.
+#[derive(Debug)]
+pub(super) struct UnderWay {
+    job: Job<StepError>,
+    step: Step,
+    number: u64,
+    /// Of what the engine was asked.
+    deadline: Option<Time>,
+}
+
+impl UnderWay {
+    pub fn deadline(&self) -> Option<Time> {
+        self.deadline
+    }
+}
+
+/// How long an engine has for it; `None` for what the agent does itself.
+fn timeout_ms(step: &Step) -> Option<u64> {
+    match step {
+        Step::MakeFiles(_) | Step::Open => Some(JOB_TIMEOUT_MS),
+        Step::Close | Step::Tell(_) | Step::Demote => Some(REQUEST_TIMEOUT_MS),
+        Step::RemoveFiles | Step::WriteLabel(_) | Step::RemoveLabel | Step::Look => None,
+    }
+}
+
+impl Agent {
+    pub(super) fn start_job(&mut self, now: Time, resource: ResourceId, order: Order) {
+        let chance = &mut self.chance;
+        let job = Job::new(order, || Incarnation(chance.next().max(1)));
+        self.go_on(now, resource, job);
+    }
+
+    fn go_on(&mut self, now: Time, resource: ResourceId, mut job: Job<StepError>) {
+        while let Some(step) = job.step() {
+            let timeout_ms = timeout_ms(&step);
+            if timeout_ms.is_some() && !self.connected {
+                job = job.answered(Err(no_engine()));
+                continue;
+            }
+            self.last_step = self.last_step.wrapping_add(1);
+            let (number, deadline) = (self.last_step, timeout_ms.map(|ms| now.plus_ms(ms)));
+            self.outs.push_back(Out::Step { resource, number, step: step.clone() });
+            self.jobs.insert(resource, UnderWay { job, step, number, deadline });
+            return;
+        }
+        let Ok(end) = job.end() else { return };
+        let result = end.map_err(|trouble| match trouble {
+            Trouble::Step(StepError::NotDone(reason)) => Failure { reason, stays: false },
+            Trouble::Step(StepError::Unusable(reason)) => Failure { reason, stays: true },
+            Trouble::OtherDisk { found, label } => {
+                Failure { reason: format!("its disk holds {found}, its label says {label}"), stays: true }
+            }
+        });
+        self.tell(now, Event::JobEnded { resource, result });
+    }
+
+    /// `true` if a job has ended. The answer to what nobody waits for any more is nobody's.
+    pub(super) fn step_answered(
+        &mut self,
+        now: Time,
+        resource: ResourceId,
+        number: u64,
+        result: Result<Answer, StepError>,
+    ) -> bool {
+        if self.jobs.get(&resource).is_none_or(|under_way| under_way.number != number) {
+            return false;
+        }
+        let Some(UnderWay { job, step, .. }) = self.jobs.remove(&resource) else { return false };
+        match step {
+            Step::WriteLabel(incarnation) if result.is_ok() => {
+                self.durable.stored.insert(resource, incarnation);
+            }
+            Step::RemoveLabel | Step::RemoveFiles if result.is_ok() => self.durable.files_lost(resource),
+            // What the engine said of it last is no longer so.
+            Step::Close if result.is_ok() => {
+                self.replicas.remove(&resource);
+            }
+            _ => {}
+        }
+        self.go_on(now, resource, job.answered(result));
+        !self.jobs.contains_key(&resource)
+    }
+
+    /// Nobody waits for replies of a connection that is gone.
+    pub(super) fn fail_requests(&mut self, now: Time) {
+        self.fail_steps(now, |under_way| under_way.deadline.is_some());
+    }
+
+    /// `true` if there was one to give up.
+    pub(super) fn give_up_steps(&mut self, now: Time) -> bool {
+        self.fail_steps(now, |under_way| under_way.deadline.is_some_and(|deadline| deadline <= now))
+    }
+
+    fn fail_steps(&mut self, now: Time, which: impl Fn(&UnderWay) -> bool) -> bool {
+        let found = self.jobs.iter().filter(|(_, under_way)| which(under_way)).map(|(resource, _)| *resource);
+        let found: Vec<_> = found.collect();
+        for resource in &found {
+            if let Some(UnderWay { job, .. }) = self.jobs.remove(resource) {
+                self.go_on(now, *resource, job.answered(Err(no_engine())));
+            }
+        }
+        !found.is_empty()
+    }
+}
+
+fn no_engine() -> StepError {
+    StepError::NotDone("the engine is not there or does not answer".into())
+}

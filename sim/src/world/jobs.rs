@@ -1,0 +1,222 @@
+//! The jobs of agents, step by step: what engines and file systems do to the files of replicas, and how long that takes.
+//!
+//! A step that was begun may be done although its agent has ended, as a system call may. A label is written and removed with
+//! the answer: the crash before that and the one after it are both met.
+
+use super::{JobStep, What, World, shape_of};
+use crate::agent::{self, StepError};
+use crate::disk::Sizes;
+use crate::engine::{EngineIn, RESERVE_BYTES};
+use crate::trace::Part;
+use crate::words;
+use mainstay_control::reconciler::job::{Answer, Step};
+use mainstay_replica::ReplicaConfig;
+use mainstay_store::{Store, StoreConfig, Tuning};
+use mainstay_types::{BLOCK_BYTES, Incarnation, NodeId, ResourceId};
+
+impl World {
+    pub(super) fn start_step(&mut self, step: JobStep) {
+        let JobStep { node, engine_boot, resource, number, .. } = step;
+        if let Some((number, words)) = step_words(&Self::resource_name(resource), &step.step) {
+            self.note(Some(node), Part::Agent, &[4, resource.0, number], || words);
+        }
+        match step.step {
+            Step::MakeFiles(_) | Step::Open => {
+                // One thread of the engine makes and opens, in the order in which it was asked.
+                let delay = 2_000 + self.chance.below(60_000);
+                let at_us = delay + self.now_us.max(self.machines[&node].lifecycle_busy_us);
+                self.machine(node).lifecycle_busy_us = at_us;
+                self.at(at_us, What::JobStep(step));
+            }
+            Step::RemoveFiles | Step::WriteLabel(_) | Step::RemoveLabel => {
+                let delay = 100 + self.files.below(20_000);
+                self.after(delay, What::JobStep(step));
+            }
+            Step::Look => self.after(100, What::JobStep(step)),
+            Step::Close | Step::Tell(_) | Step::Demote => {
+                let input = EngineIn::Step { resource, number, step: step.step };
+                self.socket_to_engine(node, engine_boot, input);
+            }
+        }
+    }
+
+    pub(super) fn job_step(&mut self, step: JobStep) {
+        let JobStep { node, engine_boot, agent_boot, resource, number, .. } = step;
+        let machine = &self.machines[&node];
+        let by_engine = matches!(step.step, Step::MakeFiles(_) | Step::Open);
+        let (ended, paused_until_us) = if by_engine {
+            let process = &machine.engine_process;
+            (process.boot != engine_boot || machine.engine.is_none(), process.paused_until_us)
+        } else {
+            let process = &machine.agent_process;
+            (process.boot != agent_boot || machine.agent.is_none(), process.paused_until_us)
+        };
+        // Whoever waits for an engine that has ended hears of that by itself.
+        if ended {
+            return;
+        }
+        // A process that stands still neither makes nor opens anything: it would open the same disk twice.
+        if paused_until_us > 0 {
+            let again_us = paused_until_us.max(self.now_us) + 1;
+            return self.at(again_us, What::JobStep(step));
+        }
+        let result = match step.step {
+            Step::MakeFiles(incarnation) => self.create(node, resource, incarnation).map(|()| Answer::Done),
+            Step::Open => self.open(node, engine_boot, resource).map(Answer::Opened),
+            Step::RemoveFiles => {
+                self.remove_files(node, resource);
+                Ok(Answer::Done)
+            }
+            Step::Look if !machine.disks.contains_key(&resource) => Ok(Answer::Gone),
+            _ => Ok(Answer::Done),
+        };
+        if let Err(StepError::NotDone(reason) | StepError::Unusable(reason)) = &result {
+            let (reason, opens) = (reason.clone(), matches!(step.step, Step::Open));
+            self.note(Some(node), Part::Engine, &[7, resource.0], || {
+                let what = if opens { "open" } else { "create" };
+                format!("{what} of {} failed: {reason}", Self::resource_name(resource))
+            });
+        }
+        self.socket_to_agent(node, agent_boot, agent::In::StepAnswered { resource, number, result });
+    }
+
+    fn remove_files(&mut self, node: NodeId, resource: ResourceId) {
+        self.check_dropped(node, resource);
+        let machine = self.machine(node);
+        machine.disks.remove(&resource);
+        machine.formatted.remove(&resource);
+        machine.broken.remove(&resource);
+    }
+
+    /// R11: files that are removed belong to no member of the in-sync set.
+    fn check_dropped(&mut self, node: NodeId, resource: ResourceId) {
+        let record = self.state().resources.get(&resource).filter(|known| !known.deleting);
+        let member = record.and_then(|known| known.record.iss_member(node));
+        let dropped = self.machines[&node].formatted.get(&resource);
+        if let Some(member) = member
+            && dropped == Some(&member.incarnation)
+        {
+            let text = format!(
+                "{node} removes the files of {}, of which it is a member in sync",
+                words::resource(resource)
+            );
+            self.wrong("R11", text);
+        }
+    }
+
+    fn create(
+        &mut self,
+        node: NodeId,
+        resource: ResourceId,
+        incarnation: Incarnation,
+    ) -> Result<(), StepError> {
+        let shape = shape_of(&self.plan, resource);
+        let volumes: Vec<u64> = shape.volumes.iter().map(|blocks| blocks * BLOCK_BYTES).collect();
+        let config = StoreConfig {
+            resource,
+            incarnation,
+            volumes: volumes.clone(),
+            journal_bytes: shape.journal_blocks * BLOCK_BYTES,
+        };
+        let sizes = Sizes { meta: Store::meta_bytes(&config), journal: config.journal_bytes, volumes };
+        let stream = self.sessions.next();
+        let mut disk = crate::disk::Disk::new(crate::random::Random::new(stream), &sizes);
+        Store::format(&mut disk.media(), &config).map_err(|error| StepError::NotDone(error.to_string()))?;
+        let machine = self.machine(node);
+        if machine.disks.contains_key(&resource) {
+            let reason = "the directory holds another replica";
+            return match machine.formatted.get(&resource) {
+                Some(found) if *found == incarnation => Ok(()),
+                _ => Err(StepError::NotDone(reason.into())),
+            };
+        }
+        machine.disks.insert(resource, disk);
+        machine.formatted.insert(resource, incarnation);
+        machine.broken.remove(&resource);
+        Ok(())
+    }
+
+    fn open(&mut self, node: NodeId, boot: u64, resource: ResourceId) -> Result<Incarnation, StepError> {
+        let shape = shape_of(&self.plan, resource).clone();
+        let tuning = Tuning {
+            destage_start_bytes: shape.destage_start_blocks * BLOCK_BYTES,
+            memory_bytes_max: shape.memory_blocks * BLOCK_BYTES,
+            write_bytes_max: 16 * BLOCK_BYTES,
+            destage_write_bytes_max: 4 * BLOCK_BYTES,
+            destage_writes_max: 4,
+            installs_max: 2,
+            runs_max: 64,
+            reserve_bytes: RESERVE_BYTES,
+            batch_bytes_max: (request_blocks(&shape) + 1) * BLOCK_BYTES,
+        };
+        let machine = self.machines.get_mut(&node).expect("known node");
+        if let Some(hosted) = machine.engine.as_ref().and_then(|engine| engine.hosts.get(&resource)) {
+            return Ok(hosted.host.store().config().incarnation);
+        }
+        let Some(disk) = machine.disks.get_mut(&resource) else {
+            return Err(StepError::NotDone("there is no such replica".into()));
+        };
+        let store = match Store::recover(&mut disk.media(), tuning) {
+            Ok(store) => store,
+            Err(error) => {
+                let source =
+                    std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
+                let reason = format!("{error}{source}");
+                machine.broken.insert(resource, reason.clone());
+                let damaged = machine.damaged.contains_key(&resource);
+                self.trace.count("R12 a replica refused to open");
+                if !damaged {
+                    self.wrong(
+                        "S4",
+                        format!("{node} does not open {resource}, whose disk is well: {reason}"),
+                    );
+                }
+                return Err(StepError::Unusable(reason));
+            }
+        };
+        let log = store.log_state();
+        let log_incarnation = store.config().incarnation;
+        self.note(Some(node), Part::Engine, &[8, resource.0, log.end.index.0, log.commit.0], || {
+            format!(
+                "{} is open: its log ends at {}, committed up to {}, {}",
+                Self::resource_name(resource),
+                log.end,
+                log.commit,
+                words::data(log.data)
+            )
+        });
+        self.oracle.recovered(resource, node, store.config().incarnation, &log, store.promised());
+        let mut config =
+            ReplicaConfig::new(resource, node, store.config().incarnation, store.config().volumes.clone());
+        config.window_bytes = shape.window_blocks * BLOCK_BYTES;
+        config.join_lag_bytes = 16 * BLOCK_BYTES;
+        config.slow_quiet_ms = 3_000;
+        config.copy_extents_max = 2;
+        // The largest batch must fit into the half of the journal that destaging always frees.
+        config.request_bytes_max = request_blocks(&shape) * BLOCK_BYTES;
+        let (store, config, incarnation) = (Box::new(store), Box::new(config), log_incarnation);
+        self.to_engine(node, boot, EngineIn::Opened { resource, store, config });
+        self.inspect(node, resource, false);
+        Ok(incarnation)
+    }
+}
+
+/// Most blocks that clients may have in flight: the largest batch must find room in half of the journal.
+fn request_blocks(shape: &crate::plan::ResourceShape) -> u64 {
+    (shape.journal_blocks / 4).max(2)
+}
+
+/// What an agent does, or has its engine do, with the number of it in the trace; `None` for what goes without saying.
+fn step_words(resource: &str, step: &Step) -> Option<(u64, String)> {
+    Some(match step {
+        Step::MakeFiles(_) => (1, format!("has an empty replica of {resource} made")),
+        Step::Open => (2, format!("has {resource} opened")),
+        Step::Close => (3, format!("has the replica of {resource} closed, to remove it")),
+        Step::Tell(record) => (4, format!("tells {resource} its record {}", record.version)),
+        Step::Demote => (5, format!("tells {resource} to stop being primary")),
+        Step::RemoveLabel => (6, format!("removes the label of its replica of {resource}")),
+        Step::RemoveFiles => (7, format!("removes what is there of the files of {resource}")),
+        Step::WriteLabel(_) => (8, format!("labels its replica of {resource}")),
+        Step::Look => return None,
+    })
+}
