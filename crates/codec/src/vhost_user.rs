@@ -264,7 +264,13 @@ impl Message {
             16 => Self::SetProtocolFeatures(reader.u64()?),
             17 => Self::GetQueueCount,
             18 => Self::EnableRing { ring: reader.u32()?, enable: reader.u32()? != 0 },
-            24 => Self::GetConfig { offset: reader.u32()?, len: reader.u32()? },
+            24 => {
+                let (offset, len) = (reader.u32()?, reader.u32()?);
+                if len > CONFIG_BYTES_MAX {
+                    return Err(impossible("config size", len.into()));
+                }
+                Self::GetConfig { offset, len }
+            }
             25 => {
                 let (offset, len, _flags) = (reader.u32()?, reader.u32()?, reader.u32()?);
                 if len > CONFIG_BYTES_MAX {
