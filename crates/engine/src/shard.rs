@@ -559,14 +559,27 @@ impl Shard {
         for answer in answers {
             answer(reply.clone());
         }
+        if self.dropping.contains_key(&opened.resource) {
+            self.close(now, opened.resource);
+        }
     }
 
+    /// A replica that is still being opened is closed when it is: whoever asked for the one need not be who asks for the
+    /// other, and may remove the files next.
     fn drop_replica(&mut self, now: Time, resource: ResourceId, answer: Answer) {
-        if !self.replicas.contains_key(&resource) {
-            return answer(Reply::Ok);
-        }
         self.dropping.entry(resource).or_default().push(answer);
-        self.with(now, resource, |replica, shared| replica.close(shared));
+        if !self.opening.contains_key(&resource) {
+            self.close(now, resource);
+        }
+    }
+
+    /// Closes what is to be dropped; nothing open is closed at once.
+    fn close(&mut self, now: Time, resource: ResourceId) {
+        if self.replicas.contains_key(&resource) {
+            self.with(now, resource, |replica, shared| replica.close(shared));
+        } else {
+            self.answer_dropped(resource);
+        }
     }
 
     fn finish_drop(&mut self, resource: ResourceId) {
@@ -579,6 +592,10 @@ impl Shard {
         if let Some(at) = self.deadlines.remove(&resource) {
             self.timers.remove(&(at, resource));
         }
+        self.answer_dropped(resource);
+    }
+
+    fn answer_dropped(&mut self, resource: ResourceId) {
         for answer in self.dropping.remove(&resource).unwrap_or_default() {
             answer(Reply::Ok);
         }

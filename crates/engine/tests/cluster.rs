@@ -5,7 +5,7 @@
 
 mod support;
 
-use mainstay_api::engine::{ProposedChange, Request, Role};
+use mainstay_api::engine::{ProposedChange, Reply, Request, Role};
 use mainstay_types::ResourceId;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -157,5 +157,30 @@ fn small_writes_go_round_the_journal_again_and_again() {
     writer.join().expect("a writer");
     assert_eq!(whole, Ok(true), "the journal has gone round without a stop");
     engine.ask(Request::Drop { resource });
+    std::fs::remove_dir_all(&base).expect("nothing holds the files any more");
+}
+
+/// An agent may be restarted while its engine opens a replica, and the new one may have heard that the replica is not wanted any more.
+#[test]
+fn a_replica_that_is_dropped_while_it_is_opened_is_closed_before_the_answer() {
+    let _turn = TURN.lock();
+    let base = fresh_dir("drop-early");
+    let mut engine = Engine::start(7, &base);
+    let resource = ResourceId(7);
+    engine.create(resource, "early", vec![VOLUME_BYTES]);
+    engine.ask(Request::Drop { resource });
+    for _ in 0..20 {
+        let dir = engine.replica_dir();
+        let opened = engine.send(Request::Open { resource, name: "early".into(), dir });
+        let dropped = engine.send(Request::Drop { resource });
+        let mut replies = Vec::new();
+        wait("both replies", || {
+            replies.extend(engine.listen().map(|(id, _)| id));
+            (replies.len() == 2).then_some(())
+        });
+        assert_eq!(replies, [opened, dropped]);
+        let Reply::Status(status) = engine.ask(Request::Status) else { panic!("not a status") };
+        assert!(status.replicas.is_empty(), "{:?}", status.replicas);
+    }
     std::fs::remove_dir_all(&base).expect("nothing holds the files any more");
 }

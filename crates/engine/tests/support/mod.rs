@@ -105,10 +105,21 @@ impl Engine {
     }
 
     fn reply(&mut self, request: Request) -> Reply {
+        let id = self.send(request);
+        wait("a reply", || self.listen().filter(|(found, _)| *found == id)).1
+    }
+
+    /// Does not wait for the reply, which [`Engine::listen`] gives under this number.
+    pub fn send(&mut self, request: Request) -> u64 {
         self.next_id += 1;
         let id = self.next_id;
         write_line(&mut self.stream, &RequestLine { id, request }).expect("sent");
-        wait("a reply", || self.listen().filter(|(found, _)| *found == id)).1
+        id
+    }
+
+    /// Where the files of a replica are that was made with [`Engine::create`].
+    pub fn replica_dir(&self) -> String {
+        self.dir.display().to_string()
     }
 
     pub fn until(&mut self, what: &str, mut is: impl FnMut(&ReplicaStatus) -> bool) -> ReplicaStatus {
@@ -135,7 +146,7 @@ impl Engine {
     }
 
     pub fn create_with(&mut self, resource: ResourceId, name: &str, volumes: Vec<u64>, journal_bytes: u64) {
-        let dir = self.dir.display().to_string();
+        let dir = self.replica_dir();
         self.ask(Request::Create {
             resource,
             name: name.into(),
