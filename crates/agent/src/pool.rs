@@ -20,21 +20,84 @@ pub fn replica_directory(state_dir: &Path, resource: ResourceId, name: &str) -> 
     directory(state_dir).join(format!("{name}-{}", resource.0))
 }
 
-/// Whether a directory in the pool is named as [`replica_directory`] does it, and nothing is in it but what an engine makes there.
+/// The label of a replica, in its directory.
+pub const LABEL: &str = "replica.json";
+const MAKING: &str = ".making";
+const REMOVED: &str = ".removed";
+/// While the engine makes the files, they are in a directory of its own.
+const CREATING: &str = ".making.creating";
+
+fn beside(directory: &Path, suffix: &str) -> PathBuf {
+    let mut name = directory.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// Where a replica is until it is complete and has its label.
+#[must_use]
+pub fn making(directory: &Path) -> PathBuf {
+    beside(directory, MAKING)
+}
+
+/// Where a replica is from when it is to be removed.
+#[must_use]
+pub fn removed(directory: &Path) -> PathBuf {
+    beside(directory, REMOVED)
+}
+
+/// Everything that the making and the removing of a replica may leave in a crash.
+#[must_use]
+pub fn rest_of(directory: &Path) -> [PathBuf; 3] {
+    [CREATING, MAKING, REMOVED].map(|suffix| beside(directory, suffix))
+}
+
+/// Whether a path is named as in [`rest_of`].
+#[must_use]
+pub fn is_rest(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    [CREATING, MAKING, REMOVED].iter().any(|suffix| name.strip_suffix(suffix).is_some_and(is_replica_name))
+}
+
+/// What crashes have left in the pool of replicas that were being made or removed.
+///
+/// # Errors
+/// When the pool cannot be read.
+pub fn rests(pool: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut rests = Vec::new();
+    for entry in std::fs::read_dir(pool)? {
+        let path = entry?.path();
+        if is_rest(&path) && path.is_dir() && holds_only_ours(&path)? {
+            rests.push(path);
+        }
+    }
+    Ok(rests)
+}
+
+/// Whether a directory in the pool is named as [`replica_directory`] does it, and nothing is in it but what belongs to a replica.
 ///
 /// # Errors
 /// When it cannot be read.
 pub fn is_replica_directory(path: &Path) -> io::Result<bool> {
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let name = path.file_name().and_then(|name| name.to_str());
-    if !name.and_then(|name| name.rsplit_once('-')).is_some_and(|(_, id)| digits(id)) {
-        return Ok(false);
-    }
-    for entry in std::fs::read_dir(path)? {
-        let file = entry?.file_name();
-        let known =
-            |file: &str| matches!(file, "meta" | "journal") || file.strip_prefix("vol").is_some_and(digits);
-        if !file.to_str().is_some_and(known) {
+    Ok(name.is_some_and(is_replica_name) && holds_only_ours(path)?)
+}
+
+fn is_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn is_replica_name(name: &str) -> bool {
+    name.rsplit_once('-').is_some_and(|(_, id)| is_digits(id))
+}
+
+fn holds_only_ours(directory: &Path) -> io::Result<bool> {
+    let ours = |file: &str| {
+        // The last one is a label that is being written.
+        matches!(file, "meta" | "journal" | LABEL | "replica.new")
+            || file.strip_prefix("vol").is_some_and(is_digits)
+    };
+    for entry in std::fs::read_dir(directory)? {
+        if !entry?.file_name().to_str().is_some_and(ours) {
             return Ok(false);
         }
     }

@@ -2,8 +2,10 @@
 //! engine. Which steps, and in which order, is for `mainstay_control::reconciler::job` to say.
 //!
 //! Guarantees
-//! - A label that was written is durable. Files without one are what a crash left of a replica that was being made or
-//!   removed; they go when the agent starts.
+//! - A directory named as a replica holds a whole one with its label. It gets that name when both are durable, and loses it
+//!   before anything in it is removed, so what a crash leaves of the making and the removing has names of its own
+//!   ([`pool::rest_of`]); only by these names are files removed when the agent starts.
+//! - A replica's directory without a label was not left by this program. It is neither used nor written nor removed.
 //! - A job runs on a thread of its own: formatting and recovery take as long as they take.
 
 use crate::engine_link::EngineLink;
@@ -22,7 +24,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
-const LABEL: &str = "replica.json";
+const LABEL: &str = pool::LABEL;
+const NO_LABEL: &str = "this directory is named like a replica and has lost its label, replica.json";
 /// Formatting allocates the journal; recovery reads it.
 const JOB_TIMEOUT: Duration = Duration::from_secs(120);
 /// The other requests of the engine that are answered after little work.
@@ -56,6 +59,7 @@ impl Replicas {
         for entry in std::fs::read_dir(&pool)? {
             let directory = entry?.path();
             match std::fs::read(directory.join(LABEL)) {
+                _ if pool::is_rest(&directory) => {}
                 Ok(bytes) => {
                     let label: Label = serde_json::from_slice(&bytes).map_err(io::Error::other)?;
                     stored.insert(label.resource, (label, directory));
@@ -63,12 +67,15 @@ impl Replicas {
                 Err(error) if error.kind() == io::ErrorKind::NotADirectory => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     if pool::is_replica_directory(&directory)? {
-                        tracing::warn!(directory = %directory.display(), "removing what a crash left of a replica that has no label");
-                        remove(&directory)?;
+                        tracing::warn!(directory = %directory.display(), "{NO_LABEL}; it is not used");
                     }
                 }
                 Err(error) => return Err(error),
             }
+        }
+        for rest in pool::rests(&pool)? {
+            tracing::info!(directory = %rest.display(), "removing what is left of a replica that was being made or removed");
+            remove(&rest)?;
         }
         Ok(Self {
             state_dir: state_dir.to_path_buf(),
@@ -170,7 +177,8 @@ impl Replicas {
             result.map(|()| Answer::Done).map_err(|error| file_error(directory, &error))
         };
         match step {
-            Step::RemoveFiles => files(remove(directory)),
+            Step::RemoveFiles => files(pool::rest_of(directory).iter().try_for_each(|rest| remove(rest))),
+            Step::MakeFiles(_) if directory.exists() => Err(no_label(directory)),
             Step::MakeFiles(incarnation) => {
                 let spec = &wanted.ok_or_else(|| unknown(resource))?.spec;
                 let request = Request::Create {
@@ -179,19 +187,15 @@ impl Replicas {
                     volumes: spec.volumes.clone(),
                     journal_bytes: spec.journal_bytes,
                     incarnation,
-                    dir: dir(),
+                    dir: pool::making(directory).to_string_lossy().into_owned(),
                 };
                 self.ask(request, JOB_TIMEOUT)
             }
             Step::WriteLabel(incarnation) => {
                 let label = Label { resource, name: name.clone(), incarnation };
-                let bytes = serde_json::to_vec(&label).map_err(io::Error::other);
-                files(bytes.and_then(|bytes| write_durable(&directory.join(LABEL), &bytes)))
+                files(publish(directory, &label))
             }
-            Step::RemoveLabel => files(match std::fs::remove_file(directory.join(LABEL)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            }),
+            Step::RemoveLabel => files(withdraw(directory)),
             Step::Look => Ok(if was_removed(directory) { Answer::Gone } else { Answer::Done }),
             Step::Open => {
                 let request = Request::Open { resource, name: name.clone(), dir: dir() };
@@ -245,6 +249,38 @@ pub fn stays_unusable(error: &EngineError) -> bool {
     matches!(error.code.as_str(), "corrupt" | "recover" | "disk" | "wrong-disk" | "other-resource")
 }
 
+/// Gives a replica that was made its label and its name, durably.
+fn publish(directory: &Path, label: &Label) -> io::Result<()> {
+    let making = pool::making(directory);
+    let bytes = serde_json::to_vec(label).map_err(io::Error::other)?;
+    write_durable(&making.join(LABEL), &bytes)?;
+    std::fs::rename(&making, directory)?;
+    sync_parent(directory)
+}
+
+/// Takes a replica's name from it, durably. One that has it no more is success.
+fn withdraw(directory: &Path) -> io::Result<()> {
+    let removed = pool::removed(directory);
+    remove(&removed)?;
+    match std::fs::rename(directory, &removed) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => sync_parent(directory),
+    }
+}
+
+fn sync_parent(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), |parent| std::fs::File::open(parent)?.sync_all())
+}
+
+fn no_label(directory: &Path) -> EngineError {
+    EngineError {
+        code: "no-label".into(),
+        message: format!("{}: {NO_LABEL}", directory.display()),
+        remedy: "Put replica.json back and restart the agent. If these data are not needed, move the directory away: the replica is then made anew."
+            .into(),
+    }
+}
+
 /// An operator has removed the directory to have the replica copied again. A pool that is not there was not emptied.
 fn was_removed(directory: &Path) -> bool {
     matches!(directory.try_exists(), Ok(false)) && directory.parent().is_some_and(Path::is_dir)
@@ -280,24 +316,92 @@ mod tests {
         assert!(!passes.into_iter().any(stays));
     }
 
+    const R: ResourceId = ResourceId(1);
+    const LABELLED: Label = Label { resource: R, name: String::new(), incarnation: Incarnation(9) };
+
+    fn opened(root: &Path) -> Replicas {
+        Replicas::open(root, EngineLink::start(&root.join("engine.sock"), |_| ())).unwrap()
+    }
+
+    /// A replica's directory as it is between the engine's answer and the label.
+    fn made(directory: &Path) {
+        let making = pool::making(directory);
+        std::fs::create_dir_all(&making).unwrap();
+        std::fs::write(making.join("journal"), b"").unwrap();
+    }
+
+    fn names(directory: &Path) -> Vec<String> {
+        let mut names: Vec<_> = std::fs::read_dir(directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Before and after each of the two renames, what is there counts as a whole replica or as none, and what is left of
+    /// one goes at the next start.
     #[test]
-    fn what_a_crash_left_without_a_label_goes_at_the_start() {
+    fn a_replica_is_there_from_its_label_on_until_it_is_withdrawn() {
         let root = tempfile::tempdir().unwrap();
         let pool = pool::directory(root.path());
-        let [labelled, half, creating, foreign] =
-            ["db-1", "db-2", "db-3.creating", "db-2024"].map(|name| pool.join(name));
-        for directory in [&labelled, &half, &creating, &foreign] {
+        let directory = pool.join("db-1");
+        std::fs::create_dir_all(pool.join("db-1.making.creating")).unwrap();
+        made(&directory);
+        assert!(opened(root.path()).stored().is_empty());
+        assert_eq!(names(&pool), [""; 0]);
+
+        made(&directory);
+        write_durable(&pool::making(&directory).join(LABEL), &serde_json::to_vec(&LABELLED).unwrap())
+            .unwrap();
+        assert!(opened(root.path()).stored().is_empty());
+        assert_eq!(names(&pool), [""; 0]);
+
+        made(&directory);
+        publish(&directory, &LABELLED).unwrap();
+        assert_eq!(opened(root.path()).stored(), BTreeMap::from([(R, Incarnation(9))]));
+        assert_eq!(names(&pool), ["db-1"]);
+
+        std::fs::create_dir_all(pool.join("db-1.removed")).unwrap();
+        withdraw(&directory).unwrap();
+        withdraw(&directory).unwrap();
+        assert_eq!(
+            names(&pool),
+            [""; 0],
+            "the second time there is nothing, and what the first one left is gone"
+        );
+        publish_again_and_crash(&directory);
+        assert!(opened(root.path()).stored().is_empty());
+        assert_eq!(names(&pool), [""; 0]);
+    }
+
+    fn publish_again_and_crash(directory: &Path) {
+        made(directory);
+        publish(directory, &LABELLED).unwrap();
+        withdraw(directory).unwrap();
+        assert_eq!(names(directory.parent().unwrap()), ["db-1.removed"]);
+    }
+
+    /// Only what this program names is removed, and a replica whose label is lost is not made anew over its data.
+    #[test]
+    fn files_that_this_program_did_not_leave_stay() {
+        let root = tempfile::tempdir().unwrap();
+        let pool = pool::directory(root.path());
+        let foreign = ["db-1", "db-2024", "notes.removed", "old-7.removed"].map(|name| pool.join(name));
+        for directory in &foreign {
             std::fs::create_dir_all(directory).unwrap();
         }
-        std::fs::write(half.join("journal"), b"").unwrap();
-        std::fs::write(foreign.join("notes"), b"").unwrap();
-        let label = Label { resource: ResourceId(1), name: "db".into(), incarnation: Incarnation(9) };
-        std::fs::write(labelled.join(LABEL), serde_json::to_vec(&label).unwrap()).unwrap();
-        let engine = EngineLink::start(&root.path().join("engine.sock"), |_| ());
-        let replicas = Replicas::open(root.path(), engine).unwrap();
-        assert_eq!(replicas.stored(), BTreeMap::from([(ResourceId(1), Incarnation(9))]));
-        assert!(labelled.exists() && creating.exists() && foreign.exists());
-        assert!(!half.exists());
+        std::fs::write(foreign[0].join("journal"), b"data").unwrap();
+        std::fs::write(foreign[3].join("dump.sql"), b"data").unwrap();
+        let replicas = opened(root.path());
+        assert!(replicas.stored().is_empty());
+        assert!(foreign.iter().all(|directory| directory.exists()));
+
+        let place = Place { resource: R, name: "db".into(), directory: foreign[0].clone() };
+        assert_eq!(replicas.step(&place, None, Step::RemoveFiles), Ok(Answer::Done));
+        let refused = replicas.step(&place, None, Step::MakeFiles(Incarnation(3))).unwrap_err();
+        assert_eq!(refused.code, "no-label");
+        assert_eq!(std::fs::read(foreign[0].join("journal")).unwrap(), b"data");
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! Guarantees
 //! - A replica counts as stored only after its files are complete and its label is durable. What a crash left without a
 //!   label was never announced to anybody and is made anew.
-//! - A replica is removed from the front: it is closed, then its label goes, then its files. A crash in between leaves all of
-//!   it, which is removed again, or files without a label, which are nothing.
+//! - A replica is removed from the front: it is closed, then it loses its label, then its files go. A crash in between leaves
+//!   all of it, which is removed again, or files that are no replica any more.
 //! - What an engine finds in the files is what the label says, or the replica is not used (R9).
 //! - Files that are gone are forgotten with their label, so that the replica is made anew: an operator has removed them to
 //!   have it copied again. Whoever looks answers for that: files in a pool that is not there are not gone.
@@ -45,13 +45,13 @@ impl Order {
 /// One thing to do. It may be done again after a crash.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Remove what is there of the files. Nothing there is success.
+    /// Remove what is there of files that have no label, or have one no more. Nothing there is success.
     RemoveFiles,
     /// Have the engine make the files of an incarnation.
     MakeFiles(Incarnation),
     /// Make the label durable.
     WriteLabel(Incarnation),
-    /// Remove the label. None there is success.
+    /// Let the files be no replica any more, durably. None there is success.
     RemoveLabel,
     /// See whether the files are gone: [`Answer::Gone`].
     Look,
