@@ -2,6 +2,7 @@
 
 CARGO ?= cargo
 BUILT := $(or $(CARGO_TARGET_DIR),target)/release
+DEV := $(or $(CARGO_TARGET_DIR),target)/debug
 # One end-to-end test: make e2e ARGS=kill_a_secondary. Options of the benchmark: make bench ARGS="--only fio".
 ARGS ?=
 
@@ -43,39 +44,43 @@ lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 # The cores and the simulator are built with planted bugs and marks compiled in, the rest as it is shipped: two builds of
-# the cores, one of everything else.
-CORES := types codec replica store host control ha sim spec
-SHIPPED := api engine agent
+# the cores, one of everything else. Each is always built as one set of packages, because cargo unites the features of the
+# packages that are named together: with another set it would build most dependencies again.
+CORES := $(addprefix -p mainstay-,types codec replica store host control ha sim spec)
+SHIPPED := -p mainstay $(addprefix -p mainstay-,api engine agent bench tests)
 
 unit:
-	$(CARGO) test --locked $(CORES:%=-p mainstay-%)
-	$(CARGO) test --locked $(SHIPPED:%=-p mainstay-%) -p mainstay -p mainstay-bench
-	$(CARGO) test --locked -p mainstay-tests --lib --bins --test dependency_law --test documents
+	$(CARGO) test --locked $(CORES)
+	$(CARGO) test --locked $(SHIPPED)
 
 # A fixed budget of seeds, from the first one on.
 sim:
-	$(CARGO) run --locked -p mainstay-sim -- --seeds 2000 --minutes 5
+	$(CARGO) build --locked $(CORES) --bins
+	@$(DEV)/mainstay-sim --seeds 2000 --minutes 5
 
 # Of release code, because that is what is shipped; counted, not timed, so a busy machine does not matter.
 COUNTED = $(BUILT)/examples/instructions
-COUNT = $(CARGO) run --quiet --locked -p mainstay-bench --bin instructions -- $(COUNTED) bench/instructions.txt
+COUNT = $(DEV)/instructions $(COUNTED) bench/instructions.txt
 
-instructions: deps
-	$(CARGO) build --locked --release -p mainstay-host --example instructions
+instructions: counted
 	@$(COUNT)
 
-instructions-record: deps
-	$(CARGO) build --locked --release -p mainstay-host --example instructions
+instructions-record: counted
 	@$(COUNT) --record
+
+.PHONY: counted
+counted: deps
+	$(CARGO) build --locked $(SHIPPED) --bins
+	$(CARGO) build --locked --release -p mainstay-host --example instructions
 
 # The lab's nodes run the binary that this builds, with debug assertions on.
 e2e: deps
-	$(CARGO) build --locked -p mainstay -p mainstay-tests --bins
-	$(CARGO) test --locked -p mainstay-tests --test e2e -- $(ARGS)
+	$(CARGO) build --locked $(SHIPPED) --bins
+	$(CARGO) test --locked $(SHIPPED) --test e2e -- $(ARGS)
 
 # Devices that this machine's kernel need not have, in software-emulated machines with kernels from Debian.
 vm: deps
-	$(CARGO) build --locked -p mainstay
+	$(CARGO) build --locked $(SHIPPED) --bins
 	@tests/vm/run.sh $(ARGS)
 
 # Each step is a make of its own so that they keep their order under -j.
