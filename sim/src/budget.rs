@@ -14,6 +14,9 @@
 //!   acknowledged since. No plan knows when that is. So the world leaves a damage out when it is due and no other recorded member
 //!   is whole (`world/faults.rs`), and counts it. A removal that is on its way at that moment is not seen; then the resource
 //!   stands still for want of a whole member (R11), which is right. Safety is never excused.
+//! - **No address stays for good where no engine guards it.** The agent alone tries a few times before its lease ends; an address that
+//!   stays through all of them needs a watchdog (*not yet*). So the world leaves this fault out while the node's engine is not there
+//!   and another node has a replica, and could take over.
 //! - **A rotten journal record must be one that a later durable record calls durable.** The newest record that rots looks
 //!   like the torn tail of a crash (R12) and nothing on that disk can tell the difference. The world picks accordingly.
 //! - **Nothing that lies.** A disk that acknowledges and forgets (F2, F9), writes or reads elsewhere (F3, F4), comes back as it was

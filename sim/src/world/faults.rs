@@ -412,6 +412,10 @@ impl World {
     }
 
     fn service_fault(&mut self, node: NodeId, resource: ResourceId, fault: ServiceFault) {
+        if fault == ServiceFault::KeepAddress && self.overlaps_without_guard(node, resource) {
+            self.trace.count("left out: nobody could survive it");
+            return;
+        }
         let name = Self::service_name(resource);
         let (count, text) = match fault {
             ServiceFault::IgnoreStop => {
@@ -430,6 +434,15 @@ impl World {
             let boot = self.machines[&node].boot;
             self.process_exited(node, boot, name);
         }
+    }
+
+    /// Whether an address that stays on this node while its engine, and with it the guard, is not there may still be there
+    /// when another node takes over.
+    fn overlaps_without_guard(&self, node: NodeId, resource: ResourceId) -> bool {
+        let state = self.state();
+        let replicas = state.resources.get(&resource).map(|known| known.record.replicas.as_slice());
+        let others = replicas.unwrap_or_default().iter().any(|member| member.node != node);
+        others && self.machines[&node].engine.is_none()
     }
 }
 
