@@ -1,5 +1,9 @@
 //! A node with a service, and an engine and threads that say what the test wants.
 
+mod proposals;
+mod replicas;
+mod services;
+
 use super::job::{Answer, Job, Step, Trouble};
 use super::*;
 use crate::state::{Entry, ResourceSpec, Settings};

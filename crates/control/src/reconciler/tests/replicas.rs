@@ -1,0 +1,117 @@
+//! What a node knows of its replicas, and for how long.
+
+use super::*;
+
+const OPEN: Order = Order::Open { label: MINE };
+
+fn relieved(lab: &mut Lab) -> Option<String> {
+    lab.look().into_iter().find_map(|wish| match wish {
+        Wish::Submit(Command::StepDown { reason, .. }) => Some(reason),
+        _ => None,
+    })
+}
+
+fn other_engine(lab: &mut Lab) {
+    lab.tell(Event::EngineDisconnected);
+    lab.tell(Event::EngineConnected { lease_until: Time(0), silenced: Time(0) });
+    lab.after_ms(REPEAT_PROPOSAL_MS);
+}
+
+/// R13: another engine process opens it anew.
+#[test]
+fn what_an_engine_said_of_a_replica_ends_with_it() {
+    let mut lab = Lab::swept();
+    assert_eq!(relieved(&mut lab), None);
+    lab.tell(Event::ReplicaFailed { resource: R, reason: "a write failed".into() });
+    assert_eq!(relieved(&mut lab).as_deref(), Some("a write failed"));
+    other_engine(&mut lab);
+    assert_eq!(relieved(&mut lab), None);
+
+    let version = lab.seen.replicas[&R].version;
+    if let Some(replica) = lab.seen.replicas.get_mut(&R) {
+        replica.role = Role::Fenced;
+    }
+    lab.tell(Event::ReliefAsked { resource: R, version, reason: "restarted".into() });
+    assert_eq!(relieved(&mut lab).as_deref(), Some("restarted"));
+    other_engine(&mut lab);
+    assert_eq!(relieved(&mut lab), None);
+
+    if let Some(replica) = lab.seen.replicas.get_mut(&R) {
+        replica.store_failed = true;
+    }
+    assert!(relieved(&mut lab).is_some_and(|reason| reason.contains("store failed")));
+}
+
+fn after(order: &Order, failure: Failure) -> Replicas {
+    let mut replicas = Replicas::new(BTreeMap::from([(R, MINE)]));
+    assert!(replicas.begin(NOW, R, order));
+    replicas.ended(NOW, R, Err(failure));
+    replicas
+}
+
+/// R12: what could not be opened is of no use until it was opened, made anew or removed, or another engine tries.
+#[test]
+fn a_replica_is_unusable_until_something_was_done_about_it() {
+    assert!(after(&OPEN, failure(false)).unusable().is_empty());
+    assert!(after(&Order::Make, failure(true)).unusable().is_empty(), "it was not the disk that was opened");
+    let later = NOW.plus_ms(RETRY_JOB_MS);
+    let ends = [
+        (Ended::Made(Incarnation(10)), Some(Incarnation(10))),
+        (Ended::Opened, Some(MINE)),
+        (Ended::Gone, None),
+        (Ended::Dropped, None),
+    ];
+    for (end, stored) in ends {
+        let mut replicas = after(&OPEN, failure(true));
+        assert_eq!(replicas.unusable()[&R], "because");
+        assert!(replicas.begin(later, R, &OPEN));
+        replicas.ended(later, R, Ok(end));
+        assert!(replicas.unusable().is_empty(), "{end:?}");
+        assert_eq!(replicas.stored().get(&R).copied(), stored, "{end:?}");
+    }
+    let mut replicas = after(&OPEN, failure(true));
+    replicas.engine_disconnected();
+    assert!(replicas.unusable().is_empty());
+}
+
+/// Whatever comes after it is another replica.
+#[test]
+fn a_removed_replica_leaves_nothing_of_what_was_said_of_it() {
+    let seen = Lab::new().seen.replicas[&R].clone();
+    let fenced = ReplicaSeen { role: Role::Fenced, ..seen };
+    let failed = |said: &dyn Fn(&mut Replicas)| {
+        let mut replicas = Replicas::new(BTreeMap::from([(R, MINE)]));
+        said(&mut replicas);
+        let before = replicas.observe(R, &fenced).failed;
+        assert!(replicas.begin(NOW, R, &Order::Drop));
+        replicas.ended(NOW, R, Ok(Ended::Dropped));
+        (before, replicas.observe(R, &fenced).failed)
+    };
+    let given_up = failed(&|replicas| replicas.given_up(R, "given up".into()));
+    assert_eq!(given_up, (Some("given up".into()), None));
+    let relief = failed(&|replicas| replicas.asks_for_relief(R, fenced.version, "restarted".into()));
+    assert_eq!(relief, (Some("restarted".into()), None));
+}
+
+#[test]
+fn what_failed_or_was_told_is_due_again_once() {
+    let replicas = after(&OPEN, failure(false));
+    let due = NOW.plus_ms(RETRY_JOB_MS);
+    assert_eq!(replicas.next_retry(NOW), Some(due));
+    assert_eq!(replicas.next_retry(due), None, "what is due now is not yet to come");
+    let mut replicas = Replicas::new(BTreeMap::from([(R, MINE)]));
+    assert!(replicas.begin(NOW, R, &Order::Demote));
+    replicas.ended(NOW, R, Ok(Ended::Told));
+    assert_eq!(replicas.next_retry(NOW), Some(NOW.plus_ms(REPEAT_ORDER_MS)));
+    assert!(replicas.begin(NOW, R, &OPEN), "something else may be told at once");
+}
+
+/// The cluster has decided on something else since; the engine is told, and asks again if it has to.
+#[test]
+fn a_wish_to_be_relieved_that_is_based_on_an_older_record_is_none() {
+    let mut lab = Lab::new();
+    let seen = ReplicaSeen { role: Role::Fenced, ..lab.seen.replicas[&R].clone() };
+    let old = ConfigVersion(seen.version.0 - 1);
+    lab.tell(Event::ReliefAsked { resource: R, version: old, reason: "restarted".into() });
+    assert_eq!(lab.core.replicas.observe(R, &ReplicaSeen { version: old, ..seen }).failed, None);
+}

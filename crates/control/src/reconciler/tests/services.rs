@@ -1,0 +1,262 @@
+//! Services of a node: whom the engine guards, what is killed when, what is remembered.
+
+use super::*;
+use mainstay_ha::{REPEAT_GUARD_MS, Saved};
+
+fn is_kill(wish: &Wish) -> bool {
+    matches!(wish, Wish::Service { effect: Effect::Kill { .. }, .. })
+}
+
+fn guard(wishes: &[Wish]) -> Option<(u64, Vec<String>)> {
+    wishes.iter().find_map(|wish| match wish {
+        Wish::Guard { number, services } => Some((*number, services.clone())),
+        _ => None,
+    })
+}
+
+/// Everything that was begun succeeds, and what follows from it, until nothing is begun any more.
+fn succeed(lab: &mut Lab, mut wishes: Vec<Wish>) -> Vec<Wish> {
+    let mut all = wishes.clone();
+    loop {
+        let done = |wish: &Wish| match wish {
+            Wish::Service {
+                effect: Effect::Run { ticket, .. } | Effect::Undo { ticket, .. } | Effect::Kill { ticket },
+                ..
+            } => Some(*ticket),
+            _ => None,
+        };
+        let tickets: Vec<u64> = wishes.iter().filter_map(done).collect();
+        if tickets.is_empty() {
+            return all;
+        }
+        for ticket in tickets {
+            lab.tell(Event::Service {
+                name: "db".into(),
+                event: ServiceEvent::StepDone { ticket, result: Ok(()) },
+            });
+        }
+        wishes = lab.look();
+        all.extend(wishes.clone());
+    }
+}
+
+/// Its guard is confirmed and its lease taken; the service is about to start.
+fn guarded() -> Lab {
+    let mut lab = Lab::swept();
+    let number = lab.asked_to_guard();
+    lab.tell(Event::Guarded { number, confirmed: true });
+    lab
+}
+
+/// With what the service has made durable.
+fn running() -> (Lab, Saved) {
+    let mut lab = guarded();
+    lab.tell(Event::LeaseTaken { until: lab.now.plus_ms(60_000), silenced: Time(0) });
+    let wishes = lab.look();
+    let wishes = succeed(&mut lab, wishes);
+    assert_eq!(lab.phase(), Some(ServicePhase::Running));
+    let mut saved = wishes.into_iter().filter_map(|wish| match wish {
+        Wish::Service { effect: Effect::Persist(saved), .. } => Some(saved),
+        _ => None,
+    });
+    let saved = saved.next_back().expect("it is made durable");
+    (lab, saved)
+}
+
+/// A process that starts after another one, whose service runs.
+fn adopting(lab: &Lab, saved: Saved) -> Reconciler {
+    let service = &lab.state.services["db"];
+    let adopted = Adopted { spec: service.spec.clone(), revision: service.revision, resource: R, saved };
+    Reconciler::new(ME, lab.now, BTreeMap::from([(R, MINE)]), BTreeMap::from([("db".into(), adopted)]))
+}
+
+fn apply(lab: &mut Lab, command: Command) {
+    assert!(lab.state.apply(Entry { at_ms: 0, command }).is_ok());
+}
+
+#[test]
+fn what_nobody_remembers_is_swept_once_and_what_is_remembered_never() {
+    let sweeps = |wishes: Vec<Wish>| wishes.iter().filter(|wish| matches!(wish, Wish::Sweep { .. })).count();
+    let mut lab = Lab::new();
+    assert_eq!((sweeps(lab.look()), sweeps(lab.look())), (1, 0));
+    let (mut lab, saved) = running();
+    lab.core = adopting(&lab, saved);
+    lab.tell(Event::Lease(lab.now.plus_ms(60_000)));
+    assert_eq!(sweeps(lab.look()), 0);
+    assert!(lab.core.services.sweeping().is_empty() && lab.core.has_services());
+}
+
+/// A node that has not joined yet knows of no service.
+#[test]
+fn what_is_left_is_swept_when_the_services_are_known() {
+    let mut lab = Lab::new();
+    let joined = std::mem::take(&mut lab.state);
+    assert_eq!(lab.look(), []);
+    lab.state = joined;
+    assert!(lab.look().contains(&Wish::Sweep { name: "db".into(), spec: lab.spec() }));
+}
+
+/// R19: another engine knows nothing, whatever the one before has confirmed.
+#[test]
+fn another_engine_is_asked_to_guard_what_runs() {
+    let (mut lab, _) = running();
+    assert_eq!(guard(&lab.look()), None, "it is confirmed");
+    lab.tell(Event::EngineConnected { lease_until: lab.now.plus_ms(60_000), silenced: Time(0) });
+    assert!(!lab.core.services.may_run(lab.now));
+    let (number, services) = guard(&lab.look()).expect("it is asked");
+    assert_eq!(services, ["db"]);
+    lab.tell(Event::Guarded { number, confirmed: true });
+    assert!(lab.core.services.may_run(lab.now), "it knew the lease when it connected");
+    lab.tell(Event::EngineDisconnected);
+    assert!(!lab.core.services.may_run(lab.now));
+}
+
+#[test]
+fn the_engine_is_asked_again_when_it_does_not_confirm() {
+    let mut lab = Lab::swept();
+    let first = lab.asked_to_guard();
+    assert_eq!(guard(&lab.look()), None, "a moment ago");
+    assert_eq!(lab.phase(), Some(ServicePhase::Stopped));
+    assert_eq!(lab.core.next_deadline(), lab.now.plus_ms(REPEAT_GUARD_MS));
+    lab.after_ms(REPEAT_GUARD_MS);
+    assert!(lab.asked_to_guard() > first);
+}
+
+/// R19: of two machines of one name the later one was never guarded.
+#[test]
+fn a_service_that_is_made_anew_is_guarded_anew() {
+    let (mut lab, saved) = running();
+    lab.core = adopting(&lab, saved);
+    lab.tell(Event::Lease(lab.now.plus_ms(60_000)));
+    let until = lab.now.plus_ms(60_000);
+    lab.tell(Event::EngineConnected { lease_until: until, silenced: Time(0) });
+    let (number, _) = guard(&lab.look()).expect("it is asked");
+    lab.tell(Event::Guarded { number, confirmed: true });
+    assert!(lab.core.services.forget("db"), "as if it had stopped");
+    assert!(!lab.core.services.forget("db"));
+    let (later, services) = guard(&lab.look()).expect("it is asked again");
+    assert!(later > number && services == ["db"]);
+}
+
+/// R19: an agent that was away when the guard acted.
+#[test]
+fn what_was_silenced_meanwhile_is_killed() {
+    let silenced = |event: &dyn Fn(Time) -> Event| {
+        let (mut lab, _) = running();
+        lab.after_ms(1);
+        let wishes = lab.tell(event(lab.now));
+        wishes.iter().any(is_kill) && lab.phase() == Some(ServicePhase::Killing)
+    };
+    let lease_until = Time(0);
+    assert!(silenced(&|silenced| Event::EngineConnected { lease_until, silenced }));
+    assert!(silenced(&|silenced| Event::LeaseTaken { until: lease_until, silenced }));
+    assert!(silenced(&|silenced| Event::LeaseLost { silenced }));
+}
+
+/// R19: what failed is done again, and looked at in time.
+#[test]
+fn a_kill_that_failed_is_repeated_at_the_next_look() {
+    let (mut lab, _) = running();
+    lab.after_ms(1);
+    let wishes = lab.tell(Event::LeaseLost { silenced: lab.now });
+    let failed = wishes.iter().find_map(|wish| match wish {
+        Wish::Service { effect: Effect::Kill { ticket }, .. } => Some(*ticket),
+        _ => None,
+    });
+    let ticket = failed.expect("it is killed");
+    let event = ServiceEvent::StepDone { ticket, result: Err("it is still there".into()) };
+    lab.tell(Event::Service { name: "db".into(), event });
+    lab.look();
+    let again = lab.core.next_deadline();
+    assert_eq!(again, lab.now.plus_ms(200), "as the machine wants it, and not with the next usual look");
+    lab.now = again;
+    assert!(lab.core.is_due(again));
+    assert!(lab.look().iter().any(is_kill));
+}
+
+/// R10, R19: the engine is gone when the lease is taken, or its list is not confirmed.
+#[test]
+fn a_step_that_is_held_waits_for_the_engine() {
+    let mut lab = guarded();
+    assert!(!lab.look().iter().any(begins));
+    assert!(lab.core.holds_steps());
+    lab.seen.engine = false;
+    lab.tell(Event::LeaseTaken { until: lab.now.plus_ms(60_000), silenced: Time(0) });
+    assert!(!lab.look().iter().any(begins));
+    lab.seen.engine = true;
+    assert!(lab.look().iter().any(begins));
+}
+
+/// Whoever waits for the end of a service hears of it from its node, and only from what it remembers.
+#[test]
+fn a_service_is_forgotten_when_its_end_was_told() {
+    let (mut lab, _) = running();
+    apply(&mut lab, Command::DeleteService { name: "db".into() });
+    let stopping = |wishes: &[Wish]| wishes.iter().any(|wish| matches!(wish, Wish::Stopping { .. }));
+    let wishes = lab.look();
+    assert!(stopping(&wishes));
+    assert!(!stopping(&lab.look()), "it is told once");
+    let wishes = succeed(&mut lab, wishes);
+    assert_eq!(lab.phase(), Some(ServicePhase::Stopped), "it is remembered");
+    let forgets = |wishes: &[Wish]| wishes.contains(&Wish::ForgetService { name: "db".into() });
+    assert!(!forgets(&wishes) && !forgets(&lab.look()));
+    lab.after_ms(REPEAT_PROPOSAL_MS);
+    for wish in lab.look() {
+        if let Wish::Submit(command @ Command::ServiceStatus { .. }) = wish {
+            apply(&mut lab, command);
+        }
+    }
+    assert!(forgets(&lab.look()));
+    assert_eq!(lab.phase(), None);
+    if let Some(service) = lab.state.services.get_mut("db") {
+        service.nodes.clear();
+    }
+    assert!(!lab.core.proposals.is_unsaid(&lab.state, ME, "db"), "what it said is forgotten with it");
+}
+
+#[test]
+fn the_end_of_the_lease_is_looked_at_in_time() {
+    let (mut lab, _) = running();
+    lab.tell(Event::Lease(lab.now.plus_ms(GUARD_MARGIN_MS + 300)));
+    lab.look();
+    assert_eq!(lab.core.next_deadline(), lab.now.plus_ms(300));
+    lab.tell(Event::Lease(lab.now));
+    assert!(lab.core.is_due(lab.now), "it is not what the last look was based on");
+    lab.look();
+    assert!(!lab.core.is_due(lab.now));
+    lab.tell(Event::Lease(lab.now.plus_ms(60_000)));
+    assert!(lab.core.is_due(lab.now), "nor is this");
+}
+
+/// A lease does not end because the agent was restarted; what this process has counted says more.
+#[test]
+fn a_restarted_agent_takes_the_lease_from_the_engine_until_it_has_counted_one() {
+    let lab = Lab::new();
+    let (now, state) = (lab.now, &lab.state);
+    let mut core = Reconciler::new(ME, now, BTreeMap::new(), BTreeMap::new());
+    let connected = |ms| Event::EngineConnected { lease_until: now.plus_ms(ms), silenced: Time(0) };
+    core.handle(now, state, connected(5_000));
+    assert!(core.knows_lease() && core.lease.until == now.plus_ms(5_000));
+    core.handle(now, state, Event::Lease(now.plus_ms(9_000)));
+    core.handle(now, state, connected(7_000));
+    assert_eq!(core.lease.until, now.plus_ms(9_000));
+}
+
+#[test]
+fn a_node_waits_a_moment_to_hear_of_its_lease_unless_it_is_dead() {
+    let lab = Lab::new();
+    let fresh = || Reconciler::new(ME, lab.now, BTreeMap::from([(R, MINE)]), BTreeMap::new());
+    let look = |core: &mut Reconciler, state: &State, now| {
+        core.reconcile(now, state, &lab.seen);
+        std::iter::from_fn(|| core.poll(now, state)).count()
+    };
+    let mut core = fresh();
+    let later = lab.now.plus_ms(LEASE_UNKNOWN_MS_MAX);
+    assert_eq!(look(&mut core, &lab.state, lab.now.plus_ms(100)), 0);
+    assert_eq!(core.next_deadline(), later);
+    assert!(look(&mut core, &lab.state, later) > 0);
+    let mut dead = lab.state.clone();
+    let generation = dead.nodes[&ME].generation;
+    assert!(dead.apply(Entry { at_ms: 0, command: Command::NodeDead { node: ME, generation } }).is_ok());
+    assert!(look(&mut fresh(), &dead, lab.now.plus_ms(100)) > 0);
+}
