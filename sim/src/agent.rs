@@ -244,6 +244,12 @@ impl Agent {
         self.durable
     }
 
+    /// Labels of replicas, as they are on the disk.
+    #[must_use]
+    pub fn labels(&self) -> &BTreeMap<ResourceId, Incarnation> {
+        self.durable.stored()
+    }
+
     #[must_use]
     pub fn state(&self) -> &State {
         &self.state

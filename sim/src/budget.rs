@@ -62,7 +62,8 @@ pub fn harm(fault: DiskFault) -> Harm {
         | DiskFault::RotJournal { .. }
         | DiskFault::RotVersions { .. }
         | DiskFault::Replace
-        | DiskFault::Remove => Harm::Replica,
+        | DiskFault::Remove
+        | DiskFault::OtherFiles => Harm::Replica,
         DiskFault::RotVolume { .. }
         | DiskFault::LostWrite
         | DiskFault::Misdirect

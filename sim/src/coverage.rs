@@ -4,10 +4,12 @@
 #![allow(clippy::disallowed_methods, reason = "a report about the sources; no run depends on it")]
 
 mod never;
+mod told;
 
 use never::NEVER;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use told::{BUGS_TOLD, TOLD};
 
 /// Crates whose sources hold marks.
 const CRATES: [&str; 6] = ["codec", "control", "ha", "host", "replica", "store"];
@@ -39,6 +41,24 @@ pub fn unreached() -> Vec<String> {
 #[must_use]
 pub fn why_never(mark: &str) -> Option<&'static str> {
     NEVER.iter().find(|(known, _)| *known == mark).map(|(_, why)| *why)
+}
+
+/// The marks that a story comes to, of which seeds cannot be relied on to do so, each with the story.
+#[must_use]
+pub fn stories() -> &'static [(&'static str, &'static str)] {
+    TOLD
+}
+
+/// The story that catches this planted bug, where plans do not bring about what it takes.
+#[must_use]
+pub fn bug_told_by(bug: &str) -> Option<&'static str> {
+    BUGS_TOLD.iter().find(|(known, _)| *known == bug).map(|(_, story)| *story)
+}
+
+/// The story that comes to this mark, if there is one.
+#[must_use]
+pub fn told_by(mark: &str) -> Option<&'static str> {
+    TOLD.iter().find(|(known, _)| *known == mark).map(|(_, story)| *story)
 }
 
 /// The marks of one file, in order. A mark in a comment does not count.
@@ -100,7 +120,7 @@ mod tests {
     #[test]
     fn what_is_explained_exists_once() {
         let known = known();
-        let mut marks: Vec<_> = NEVER.iter().map(|(mark, _)| *mark).collect();
+        let mut marks: Vec<_> = NEVER.iter().chain(TOLD).map(|(mark, _)| *mark).collect();
         assert!(marks.iter().all(|mark| known.iter().any(|other| other == mark)), "{marks:?}");
         let before = marks.len();
         marks.sort_unstable();

@@ -479,9 +479,11 @@ impl Disk {
     /// `Remove` are not the disk's business.
     pub fn inject(&mut self, fault: DiskFault) -> bool {
         match fault {
-            DiskFault::Slow { .. } | DiskFault::Stall { .. } | DiskFault::Late { .. } | DiskFault::Remove => {
-                false
-            }
+            DiskFault::Slow { .. }
+            | DiskFault::Stall { .. }
+            | DiskFault::Late { .. }
+            | DiskFault::Remove
+            | DiskFault::OtherFiles => false,
             DiskFault::OldImage if self.image.is_none() => false,
             DiskFault::WriteError
             | DiskFault::FlushError

@@ -353,6 +353,10 @@ fn hunt_all(bugs: &[&'static BugInfo], extent: Extent<'_>, enough: u64) -> Vec<H
     say!("{:<5} {:<28} {:>14}  {:>10}  by", "rule", "bug", "caught in", "first seed");
     let mut hunts = Vec::new();
     for info in bugs {
+        if let Some(story) = coverage::bug_told_by(info.name) {
+            say!("{:<5} {:<28} by the story {story}", info.rule, info.name);
+            continue;
+        }
         let hunt = campaign::hunt(info, extent, enough, &run);
         let first = hunt.caught.first().map_or("-".to_owned(), |(seed, _)| seed.to_string());
         let caught = format!("{} of {}", hunt.caught.len(), hunt.seeds);
@@ -421,23 +425,26 @@ fn show_coverage(seeds: u64, many: &SubMany) -> bool {
         say!("{:>12}  {name}{}", thousands(*count), if explained { ": NOT AS EXPLAINED" } else { "" });
     }
     let all = coverage::unreached();
-    let (never, unreached): (Vec<_>, Vec<_>) =
-        all.iter().map(|name| (name, coverage::why_never(name))).partition(|(_, why)| why.is_some());
-    for (name, why) in &never {
-        say!("{:>12}  {name}: {}", "cannot be", why.unwrap_or_default());
-    }
-    for (name, _) in &unreached {
-        say!("{:>12}  {name}", "NEVER");
+    let (mut never, mut told, mut unreached) = (0, 0, 0);
+    for name in &all {
+        if let Some(why) = coverage::why_never(name) {
+            never += 1;
+            say!("{:>12}  {name}: {why}", "cannot be");
+        } else if let Some(story) = coverage::told_by(name) {
+            told += 1;
+            say!("{:>12}  {name}: {story}", "by a story");
+        } else {
+            unreached += 1;
+            say!("{:>12}  {name}", "NEVER");
+        }
     }
     say!(
-        "{} of {} marks were reached by {} seeds; {} cannot be, {} were not",
+        "{} of {} marks were reached by {} seeds, {told} are by stories, {never} cannot be, {unreached} were not",
         reached.len(),
         reached.len() + all.len(),
         tally.seeds,
-        never.len(),
-        unreached.len()
     );
-    report(&tally) && unreached.is_empty() && wrong == 0
+    report(&tally) && unreached == 0 && wrong == 0
 }
 
 fn bug_named(name: &str) -> Result<&'static BugInfo, String> {

@@ -298,6 +298,9 @@ pub enum DiskFault {
     /// An operator removes the files of the replica, to have it copied again. The engine is started again if it has them open;
     /// the agent goes on.
     Remove,
+    /// F15: the files of another replica, whole and empty, are put in the place of these, under their label. The engine is
+    /// started again.
+    OtherFiles,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

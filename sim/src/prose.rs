@@ -292,6 +292,7 @@ pub fn disk_fault(fault: DiskFault) -> String {
         DiskFault::OldImage => "is the kept image at the next start".into(),
         DiskFault::Replace => "is replaced by an empty one".into(),
         DiskFault::Remove => "is emptied by an operator".into(),
+        DiskFault::OtherFiles => "has the files of another replica put in its place".into(),
     }
 }
 

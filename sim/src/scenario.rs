@@ -10,6 +10,8 @@
 //! sim.settle();
 //! ```
 
+mod moments;
+
 use crate::plan::{Action, ClientOp, DiskFault, Fault, Operator};
 use crate::plan::{Plan, ResourceShape, ServiceFault, Shape, Target};
 use crate::world::{World, resource_id};

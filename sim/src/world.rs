@@ -218,6 +218,8 @@ pub(crate) struct Machine {
     pub(crate) disks: BTreeMap<ResourceId, Disk>,
     /// What is on them.
     pub(crate) formatted: BTreeMap<ResourceId, Incarnation>,
+    /// Replicas that the engine is making.
+    pub(crate) making: BTreeSet<ResourceId>,
     pub(crate) paces: BTreeMap<ResourceId, Pace>,
     /// Operations that will take so many milliseconds, the next of its kind each.
     pub(crate) late: Vec<(ResourceId, DiskOp, u64)>,
@@ -233,6 +235,14 @@ pub(crate) struct Machine {
     pub(crate) socket_floor_us: u64,
     /// Until when the engine's thread that makes and opens replicas has work.
     pub(crate) lifecycle_busy_us: u64,
+}
+
+impl Machine {
+    /// Files of a replica, or a label without any.
+    pub(crate) fn has_some_of(&self, resource: ResourceId) -> bool {
+        let labels = self.agent.as_ref().map_or_else(|| self.durable.stored(), Agent::labels);
+        self.disks.contains_key(&resource) || labels.contains_key(&resource)
+    }
 }
 
 /// A step of a job, on its way to where it is done.
@@ -342,6 +352,7 @@ impl World {
                     applied: 0,
                     disks: BTreeMap::new(),
                     formatted: BTreeMap::new(),
+                    making: BTreeSet::new(),
                     paces: BTreeMap::new(),
                     late: Vec::new(),
                     broken: BTreeMap::new(),

@@ -82,7 +82,7 @@ impl Agent {
             Step::WriteLabel(incarnation) if result.is_ok() => {
                 self.durable.stored.insert(resource, incarnation);
             }
-            Step::RemoveLabel | Step::RemoveFiles if result.is_ok() => self.durable.files_lost(resource),
+            Step::RemoveLabel if result.is_ok() => self.durable.files_lost(resource),
             // What the engine said of it last is no longer so.
             Step::Close if result.is_ok() => {
                 self.replicas.remove(&resource);

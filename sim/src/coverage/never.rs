@@ -68,9 +68,25 @@ pub(super) const NEVER: &[(&str, &str)] = &[
         "replica: named but not eligible",
         "the agent gives a record only to the disk that it names, and a member is whole (S8)",
     ),
+    (
+        "store: a batch waits for space in the ring",
+        "a replica appends only what the store has said that it has room for, and what there is room for has a place",
+    ),
     ("store: a journal write ends after it was cut", "a replica cuts and restarts its log only at rest"),
+    (
+        "store: a pass is due because the journal is full",
+        "what there is room for has a place, so no batch waits for one",
+    ),
+    (
+        "store: a queued batch is taken back",
+        "a replica cuts its log only at rest, when all that it has appended is durable",
+    ),
     (
         "store: entries are committed before they are durable here",
         "a replica commits only what is durable in its own journal",
+    ),
+    (
+        "store: the queue waits for a cut, a restart or a checkpoint",
+        "a replica appends nothing until the cut or the restart is done, and only what there is room for",
     ),
 ];

@@ -230,6 +230,8 @@ impl World {
         for disk in machine.disks.values_mut() {
             disk.power_cut();
         }
+        self.leave_half_made(node);
+        let machine = self.machine(node);
         machine.services.power_cut();
         self.presence_changed(node);
         self.drop_connections(node);
@@ -252,6 +254,7 @@ impl World {
             disk.abandon();
         }
         let agent_boot = machine.agent_process.boot;
+        self.leave_half_made(node);
         self.trace.count("F21 engine killed");
         self.note(Some(node), Part::Fault, &[2], || "engine is killed".into());
         self.drop_connections(node);

@@ -10,7 +10,10 @@ use crate::trace::Part;
 use crate::words;
 use mainstay_codec::Superblock;
 use mainstay_store::{Area, SUPERBLOCK_COPIES};
-use mainstay_types::{Index, NodeId, ResourceId};
+use mainstay_types::{Incarnation, Index, NodeId, ResourceId};
+
+/// What the files of another replica say that they are.
+const OTHER: Incarnation = Incarnation(u64::MAX);
 
 impl World {
     pub(crate) fn act(&mut self, action: Action) {
@@ -313,6 +316,7 @@ impl World {
         match fault {
             DiskFault::Replace => return self.replace_disk(node, resource),
             DiskFault::Remove => return self.operator_removes_files(node, resource),
+            DiskFault::OtherFiles => return self.put_other_files(node, resource),
             _ => {}
         }
         let placements = self.journal_placements(node, resource);
@@ -396,18 +400,35 @@ impl World {
         self.lose_files(node, resource);
     }
 
+    fn put_other_files(&mut self, node: NodeId, resource: ResourceId) {
+        self.trace.count("F15 files of another replica");
+        self.note(Some(node), Part::Fault, &[36, resource.0], || {
+            format!("the files of {} are exchanged for those of another replica", words::resource(resource))
+        });
+        self.damaged(node, resource, false);
+        self.kill_engine(node);
+        self.after(50_000, What::StartEngine { node });
+        self.lose_content(node, resource);
+        self.make_files(node, resource, OTHER).expect("there is room, and nothing in its place");
+    }
+
     /// The files of a replica are gone, and its label with them.
     fn lose_files(&mut self, node: NodeId, resource: ResourceId) {
+        self.lose_content(node, resource);
+        let machine = self.machine(node);
+        match &mut machine.agent {
+            Some(agent) => agent.files_lost(resource),
+            None => machine.durable.files_lost(resource),
+        }
+    }
+
+    fn lose_content(&mut self, node: NodeId, resource: ResourceId) {
         let machine = self.machine(node);
         machine.disks.remove(&resource);
         machine.formatted.remove(&resource);
         machine.paces.remove(&resource);
         machine.late.retain(|(of, ..)| *of != resource);
         machine.broken.remove(&resource);
-        match &mut machine.agent {
-            Some(agent) => agent.files_lost(resource),
-            None => machine.durable.files_lost(resource),
-        }
         self.oracle.wiped(resource, node);
     }
 
@@ -475,5 +496,6 @@ fn disk_words(fault: DiskFault) -> (&'static str, &'static str) {
         DiskFault::OldImage => ("F15 old image", "an older image is put back"),
         DiskFault::Replace => ("R9 disk replaced", "replaced"),
         DiskFault::Remove => ("R9 files removed", "removed"),
+        DiskFault::OtherFiles => ("F15 files of another replica", "exchanged"),
     }
 }

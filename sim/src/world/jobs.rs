@@ -7,6 +7,7 @@ use super::{JobStep, What, World, shape_of};
 use crate::agent::{self, StepError};
 use crate::disk::Sizes;
 use crate::engine::{EngineIn, RESERVE_BYTES};
+use crate::plan::ResourceShape;
 use crate::trace::Part;
 use crate::words;
 use mainstay_control::reconciler::job::{Answer, Step};
@@ -22,6 +23,9 @@ impl World {
         }
         match step.step {
             Step::MakeFiles(_) | Step::Open => {
+                if matches!(step.step, Step::MakeFiles(_)) {
+                    self.machine(node).making.insert(resource);
+                }
                 // One thread of the engine makes and opens, in the order in which it was asked.
                 let delay = 2_000 + self.chance.below(60_000);
                 let at_us = delay + self.now_us.max(self.machines[&node].lifecycle_busy_us);
@@ -61,7 +65,11 @@ impl World {
             return self.at(again_us, What::JobStep(step));
         }
         let result = match step.step {
-            Step::MakeFiles(incarnation) => self.create(node, resource, incarnation).map(|()| Answer::Done),
+            Step::MakeFiles(incarnation) => {
+                self.machine(node).making.remove(&resource);
+                let made = self.make_files(node, resource, incarnation);
+                made.map(|()| Answer::Done).map_err(StepError::NotDone)
+            }
             Step::Open => self.open(node, engine_boot, resource).map(Answer::Opened),
             Step::RemoveFiles => {
                 self.remove_files(node, resource);
@@ -104,30 +112,30 @@ impl World {
         }
     }
 
-    fn create(
+    /// The engine of `node` ends: what it was making stays half made.
+    pub(super) fn leave_half_made(&mut self, node: NodeId) {
+        for resource in std::mem::take(&mut self.machine(node).making) {
+            let sizes = sizes_of(&store_config(shape_of(&self.plan, resource), resource, Incarnation(0)));
+            let disk = crate::disk::Disk::new(crate::random::Random::new(0), &sizes);
+            self.machine(node).disks.entry(resource).or_insert(disk);
+        }
+    }
+
+    pub(super) fn make_files(
         &mut self,
         node: NodeId,
         resource: ResourceId,
         incarnation: Incarnation,
-    ) -> Result<(), StepError> {
-        let shape = shape_of(&self.plan, resource);
-        let volumes: Vec<u64> = shape.volumes.iter().map(|blocks| blocks * BLOCK_BYTES).collect();
-        let config = StoreConfig {
-            resource,
-            incarnation,
-            volumes: volumes.clone(),
-            journal_bytes: shape.journal_blocks * BLOCK_BYTES,
-        };
-        let sizes = Sizes { meta: Store::meta_bytes(&config), journal: config.journal_bytes, volumes };
+    ) -> Result<(), String> {
+        let config = store_config(shape_of(&self.plan, resource), resource, incarnation);
         let stream = self.sessions.next();
-        let mut disk = crate::disk::Disk::new(crate::random::Random::new(stream), &sizes);
-        Store::format(&mut disk.media(), &config).map_err(|error| StepError::NotDone(error.to_string()))?;
+        let mut disk = crate::disk::Disk::new(crate::random::Random::new(stream), &sizes_of(&config));
+        Store::format(&mut disk.media(), &config).map_err(|error| error.to_string())?;
         let machine = self.machine(node);
         if machine.disks.contains_key(&resource) {
-            let reason = "the directory holds another replica";
             return match machine.formatted.get(&resource) {
                 Some(found) if *found == incarnation => Ok(()),
-                _ => Err(StepError::NotDone(reason.into())),
+                _ => Err("the directory holds another replica".into()),
             };
         }
         machine.disks.insert(resource, disk);
@@ -201,8 +209,18 @@ impl World {
     }
 }
 
+fn store_config(shape: &ResourceShape, resource: ResourceId, incarnation: Incarnation) -> StoreConfig {
+    let volumes = shape.volumes.iter().map(|blocks| blocks * BLOCK_BYTES).collect();
+    StoreConfig { resource, incarnation, volumes, journal_bytes: shape.journal_blocks * BLOCK_BYTES }
+}
+
+fn sizes_of(config: &StoreConfig) -> Sizes {
+    let meta = Store::meta_bytes(config);
+    Sizes { meta, journal: config.journal_bytes, volumes: config.volumes.clone() }
+}
+
 /// Most blocks that clients may have in flight: the largest batch must find room in half of the journal.
-fn request_blocks(shape: &crate::plan::ResourceShape) -> u64 {
+fn request_blocks(shape: &ResourceShape) -> u64 {
     (shape.journal_blocks / 4).max(2)
 }
 

@@ -202,9 +202,9 @@ impl World {
                         known.gone
                     ));
                 }
-                match self.machines.values().find(|machine| machine.disks.contains_key(&id)) {
+                match self.machines.values().find(|machine| machine.has_some_of(id)) {
                     Some(machine) => Unfinished::Yes(format!(
-                        "r{resource} was deleted; {} still has its files",
+                        "r{resource} was deleted; {} still has its files, or a label of it",
                         machine.node
                     )),
                     None => Unfinished::Gone,
@@ -229,10 +229,10 @@ impl World {
             ));
         }
         let stray = |machine: &&crate::world::Machine| {
-            machine.disks.contains_key(&id) && !known.spec.replicas.contains(&machine.node)
+            machine.has_some_of(id) && !known.spec.replicas.contains(&machine.node)
         };
         let stray = self.machines.values().find(stray)?;
-        Some(format!("{} has files of r{resource} and is to hold no replica", stray.node))
+        Some(format!("{} has files or a label of r{resource} and is to hold no replica", stray.node))
     }
 
     /// Proposed through any agent that runs, as an operator who gets no answer tries the next node.

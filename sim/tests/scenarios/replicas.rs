@@ -123,6 +123,23 @@ fn a_removal_goes_on_when_the_node_lost_power_in_the_middle() {
     }
 }
 
+/// A replica gets its label when its files are complete, so what is half made is made anew (R9).
+#[test]
+fn a_replica_is_made_although_its_node_lost_power_in_the_middle() {
+    for wait_us in (0..90_000).step_by(3_000) {
+        let mut sim = Scenario::two_and_a_witness();
+        let [_, _, w] = sim.cast();
+        sim.write(1);
+        sim.add_replica(w);
+        sim.run_us(wait_us);
+        sim.power_cut(w);
+        sim.run_ms(100);
+        sim.power_on(w);
+        sim.expect_replicas_within_ms(&[1, 2, 3], 20_000);
+        sim.settle();
+    }
+}
+
 /// Two processes of the agent have the same replica made, and the engine is slow.
 #[test]
 fn a_replica_is_made_although_an_earlier_agent_had_it_made_too() {

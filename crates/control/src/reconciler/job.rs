@@ -11,6 +11,7 @@
 //!
 //! Whoever carries a job out does [`Job::step`] and tells what came of it, until there is none; one job per replica at a time.
 
+use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Incarnation, ResourceRecord, reach};
 
 /// What is to be done to a replica.
@@ -161,18 +162,28 @@ impl<E> Job<E> {
                 At::Unmaking(error)
             }
             (_, Err(error)) => At::Ended(Err(Trouble::Step(error))),
+            (At::Clearing(incarnation), Ok(_)) if planted(Bug::LabelledTooEarly) => {
+                At::Labelling(incarnation)
+            }
+            (At::Labelling(incarnation), Ok(_)) if planted(Bug::LabelledTooEarly) => At::Making(incarnation),
             (At::Clearing(incarnation), Ok(_)) => At::Making(incarnation),
-            (At::Making(incarnation), Ok(_)) => At::Labelling(incarnation),
-            (At::Labelling(incarnation), Ok(_)) => At::Ended(Ok(Ended::Made(incarnation))),
+            (At::Making(incarnation), Ok(_)) if !planted(Bug::LabelledTooEarly) => At::Labelling(incarnation),
+            (At::Making(incarnation) | At::Labelling(incarnation), Ok(_)) => {
+                At::Ended(Ok(Ended::Made(incarnation)))
+            }
             (At::Looking { .. }, Ok(Answer::Gone)) => {
                 reach!("control: the files of a replica were removed");
                 At::Ended(Ok(Ended::Gone))
             }
             (At::Looking { label }, Ok(_)) => At::Opening { label },
-            (At::Opening { label }, Ok(Answer::Opened(found))) if found != label => {
+            (At::Opening { label }, Ok(Answer::Opened(found)))
+                if found != label && !planted(Bug::LabelNotCompared) =>
+            {
+                reach!("control: the files of a replica are not what its label says");
                 At::Ended(Err(Trouble::OtherDisk { found, label }))
             }
             (At::Opening { .. }, Ok(_)) => At::Ended(Ok(Ended::Opened)),
+            (At::Closing, Ok(_)) if planted(Bug::LabelKept) => At::Removing,
             (At::Closing, Ok(_)) => At::Unlabelling,
             (At::Unlabelling, Ok(_)) => At::Removing,
             (At::Removing, Ok(_)) => At::Ended(Ok(Ended::Dropped)),

@@ -93,6 +93,12 @@ bugs! {
     DiskNotChecked("R9"),
     /// A member with a new, empty disk stays in the ISS.
     NewDiskStaysInSync("R9"),
+    /// A replica has its label before its files are complete.
+    LabelledTooEarly("R9"),
+    /// The files of a replica are used although they are not what its label says.
+    LabelNotCompared("R9"),
+    /// A replica that is removed keeps its label.
+    LabelKept("R9"),
     /// A lease counts from when the acknowledgement came, not from when the heartbeat was sent.
     LeaseFromReceipt("R10"),
     /// A voter waits only for the length of a lease, without the margin for clock rates.

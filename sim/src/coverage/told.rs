@@ -1,0 +1,23 @@
+//! Marks, and planted bugs, that seeds come to hardly ever or not at all, because moments must meet that chance does not bring together, each with
+//! the story in `tests/reached.rs` that comes to it. That it does is tested there.
+
+/// The mark, and the story.
+pub(super) const TOLD: &[(&str, &str)] = &[
+    ("control: a promotion by a dead node", "a_promotion_whose_node_died_again_does_not_count"),
+    ("control: a promotion of what is not eligible", "a_promotion_of_what_broke_meanwhile_does_not_count"),
+    ("control: the files of a replica are not what its label says", "files_of_another_replica_are_not_used"),
+    ("ha: a kill is adopted after a restart", "an_agent_that_ends_in_the_midst_of_a_kill_goes_on_with_it"),
+    ("ha: an undo took too long", "an_undo_that_hangs_is_repeated_with_force"),
+    ("replica: a cut ends in a later session", "a_cut_outlasts_the_connection_that_it_was_asked_on"),
+    (
+        "replica: a primary that is not attached is not heard",
+        "a_replica_that_is_opened_again_hears_nobody_before_an_attach",
+    ),
+    ("replica: a record that is not newer", "a_record_is_told_again_when_the_engine_stood_still"),
+    ("replica: the list of epochs is full", "a_replica_is_promoted_more_often_than_its_log_lists_epochs"),
+    ("store: the journal does not give back what was written", "what_decayed_in_the_journal_is_not_read"),
+];
+
+/// The planted bug, and the story in `tests/planted.rs` that fails with it.
+pub(super) const BUGS_TOLD: &[(&str, &str)] =
+    &[("LabelNotCompared", "files_of_another_replica_are_not_used")];

@@ -1,0 +1,57 @@
+//! What a story needs to be at the right place at the right moment.
+
+use super::{Scenario, n};
+use crate::plan::{Action, Deed, Fault, Moment, Operator};
+use mainstay_control::state::ServicePhase;
+use mainstay_types::NodeId;
+
+impl Scenario {
+    /// Does this at the next such moment of the resource.
+    pub fn trap(&mut self, moment: Moment, deed: Deed) {
+        self.trap_at(0, moment, 0, deed);
+    }
+
+    /// The same for the resource with this number, and after so many such moments.
+    pub fn trap_at(&mut self, resource: usize, moment: Moment, skip: u64, deed: Deed) {
+        self.fault(Fault::Trap { resource, moment, skip, deed });
+    }
+
+    /// What nobody could survive is done too, from now on; otherwise it is left out.
+    pub fn dare(&mut self) {
+        self.world.plan.unsurvivable = true;
+    }
+
+    pub fn operator(&mut self, operator: Operator) {
+        self.world.act(Action::Operator(operator));
+    }
+
+    pub fn pause_agent(&mut self, node: u32, ms: u64) {
+        self.fault(Fault::PauseAgent { target: n(node), ms });
+    }
+
+    pub fn pause_engine(&mut self, node: u32, ms: u64) {
+        self.fault(Fault::PauseEngine { target: n(node), ms });
+    }
+
+    /// Waits until something like this happens on the node.
+    pub fn until_seen(&mut self, node: u32, text: &str, ms: u64) {
+        let before = self.world.trace().lines().len();
+        self.until(&format!("n{node}: {text}"), ms, |world| {
+            let lines = &world.trace().lines()[before..];
+            lines.iter().any(|line| line.node == Some(NodeId(node)) && line.text.contains(text))
+        });
+    }
+
+    /// Waits until nobody is primary, as the control plane has it.
+    pub fn until_nobody_is_primary(&mut self, ms: u64) {
+        self.until("nobody is primary", ms, |world| super::record(world).primary.is_none());
+    }
+
+    /// Waits until the agent of `node` has come so far with the service.
+    pub fn until_phase(&mut self, node: u32, phase: ServicePhase, ms: u64) {
+        self.until(&format!("n{node}: the service is {phase:?}"), ms, |world| {
+            let agent = world.machines[&NodeId(node)].agent.as_ref();
+            agent.is_some_and(|agent| agent.service_phase("s0") == Some(phase))
+        });
+    }
+}

@@ -1,0 +1,222 @@
+//! Stories that come to places of the cores where the smoke seeds come hardly ever or not at all (`coverage/told.rs`).
+
+#![allow(clippy::disallowed_types, reason = "tests of one process take turns; the cores know nothing of it")]
+
+use mainstay_control::state::ServicePhase;
+use mainstay_sim::coverage::stories;
+use mainstay_sim::plan::{Deed, DiskFault, DiskOp, Fault, Moment, ServiceFault, Shape, Side};
+use mainstay_sim::scenario::{Scenario, n};
+use mainstay_types::simulation::reached;
+use std::sync::{Mutex, PoisonError};
+
+/// Marks are counted for the whole process, so these stories are told one after the other.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Tells a story, and sees that it comes to the mark.
+fn reaches(mark: &str, tell: impl FnOnce()) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let count = || reached().get(mark).copied().unwrap_or(0);
+    let before = count();
+    tell();
+    assert!(count() > before, "the story does not come to: {mark}");
+}
+
+#[test]
+fn every_story_is_here() {
+    let text = include_str!("reached.rs");
+    for (mark, story) in stories() {
+        let told = text.split_once(&format!("fn {story}() {{")).map(|(_, told)| told);
+        let told = told.and_then(|told| told.split("#[test]").next()).unwrap_or_default();
+        assert!(told.contains(&format!("reaches(\"{mark}\"")), "{story} is to come to: {mark}");
+    }
+}
+
+/// R5: the record is as it was, and so is who is named; but its node counts as dead again.
+#[test]
+fn a_promotion_whose_node_died_again_does_not_count() {
+    reaches("control: a promotion by a dead node", || {
+        let mut sim = Scenario::new(Shape::small(3, 1, false), 1);
+        let [p, ..] = sim.cast();
+        sim.write(1);
+        sim.power_cut(p);
+        sim.until_nobody_is_primary(10_000);
+        sim.trap(Moment::Promote, Deed::Late { ms: 10_000 });
+        sim.trap(Moment::Promote, Deed::PowerCut { whom: Side::Actor, on_after_ms: 15_000 });
+        sim.power_on(p);
+        sim.until_count("F47 proposal late", 1, 10_000);
+        sim.expect_nobody_serves_for_ms(14_000);
+        sim.expect_primary_within_ms(p, 10_000);
+        sim.read(1);
+        sim.settle();
+    });
+}
+
+/// R5, R12: of a lone member it changes nothing in the record that its replica cannot be used.
+#[test]
+fn a_promotion_of_what_broke_meanwhile_does_not_count() {
+    reaches("control: a promotion of what is not eligible", || {
+        let mut sim = Scenario::new(Shape::small(3, 1, false), 1);
+        let [p, ..] = sim.cast();
+        sim.write(1);
+        sim.power_cut(p);
+        sim.until_nobody_is_primary(10_000);
+        sim.trap(Moment::Promote, Deed::Late { ms: 4_000 });
+        sim.trap(Moment::Promote, Deed::KillEngine { whom: Side::Actor, restart_after_ms: 50 });
+        sim.power_on(p);
+        sim.until_count("F47 proposal late", 1, 10_000);
+        sim.dare();
+        sim.disk(p, DiskFault::Vanish);
+        sim.expect_nobody_serves_for_ms(8_000);
+        sim.settle();
+    });
+}
+
+/// R9: another member takes over, until somebody has removed what does not belong there.
+#[test]
+fn files_of_another_replica_are_not_used() {
+    reaches("control: the files of a replica are not what its label says", || {
+        let mut sim = Scenario::three();
+        let [p, ..] = sim.cast();
+        sim.write(1);
+        sim.disk(p, DiskFault::OtherFiles);
+        sim.until_primary_is_not(p, 10_000);
+        sim.write(2);
+        sim.disk(p, DiskFault::Remove);
+        sim.expect_iss_within_ms(&[1, 2, 3], 20_000);
+        sim.settle();
+    });
+}
+
+/// Its node has it closed to be removed, and then does not know that any more. The primary knows of nothing and goes on.
+#[test]
+fn a_replica_that_is_opened_again_hears_nobody_before_an_attach() {
+    reaches("replica: a primary that is not attached is not heard", || {
+        for seed in 1..=20 {
+            let mut sim = Scenario::new(Shape::small(3, 3, false), seed);
+            let [p, s, t] = sim.cast();
+            sim.write(1);
+            sim.pause_agent(p, 1_500);
+            sim.remove_replica(s);
+            sim.until_seen(s, "closed, to remove it", 3_000);
+            sim.run_us(1_500);
+            sim.fault(Fault::KillAgent { target: n(s), restart_after_ms: 1 });
+            for block in 0..100 {
+                sim.write_without_waiting(block);
+                sim.run_ms(2);
+            }
+            let mut left = [p, t];
+            left.sort_unstable();
+            sim.expect_replicas_within_ms(&left, 20_000);
+            sim.settle();
+        }
+    });
+}
+
+/// The engine is asked once, does not answer for too long, and is asked again.
+#[test]
+fn a_record_is_told_again_when_the_engine_stood_still() {
+    reaches("replica: a record that is not newer", || {
+        let mut sim = Scenario::three();
+        let [p, s, t] = sim.cast();
+        sim.pause_engine(s, 25_000);
+        sim.write(1);
+        let mut left = [p, t];
+        left.sort_unstable();
+        sim.expect_iss_within_ms(&left, 10_000);
+        sim.expect_iss_within_ms(&[1, 2, 3], 40_000);
+        sim.settle();
+    });
+}
+
+#[test]
+fn a_cut_outlasts_the_connection_that_it_was_asked_on() {
+    reaches("replica: a cut ends in a later session", || {
+        let mut sim = Scenario::three();
+        let [p, s, t] = sim.cast();
+        sim.write(1);
+        // What nobody else gets.
+        sim.fault(Fault::CutEngines(n(p), n(s)));
+        sim.fault(Fault::CutEngines(n(p), n(t)));
+        for block in 0..4 {
+            sim.write_without_waiting(block);
+        }
+        sim.run_ms(100);
+        sim.power_cut(p);
+        sim.heal();
+        sim.until_primary_is_not(p, 10_000);
+        let next = sim.primary().expect("somebody took over");
+        sim.write(2);
+        sim.trap(Moment::Cut, Deed::LateDisk { whose: Side::Peer, what: DiskOp::MetaWrite, ms: 800 });
+        sim.power_on(p);
+        sim.until_count("F14 late operation", 1, 20_000);
+        sim.run_ms(20);
+        sim.fault(Fault::Reset(n(next), n(p)));
+        sim.expect_iss_within_ms(&[1, 2, 3], 20_000);
+        sim.settle();
+    });
+}
+
+#[test]
+fn a_replica_is_promoted_more_often_than_its_log_lists_epochs() {
+    reaches("replica: the list of epochs is full", || {
+        let mut sim = Scenario::new(Shape::small(3, 1, false), 1);
+        let [p, ..] = sim.cast();
+        for _ in 0..70 {
+            let epoch = sim.epoch();
+            sim.kill_engine(p);
+            sim.until_epoch(epoch + 1, 5_000);
+            sim.write(epoch);
+        }
+        sim.settle();
+    });
+}
+
+/// R12: the primary reads it back, sees that it is not what was written, and gives the replica up.
+#[test]
+fn what_decayed_in_the_journal_is_not_read() {
+    reaches("store: the journal does not give back what was written", || {
+        let mut sim = Scenario::lazy_journal(96, 1);
+        let [p, ..] = sim.cast();
+        for block in 0..24 {
+            sim.write(block);
+        }
+        for pick in 0..8 {
+            sim.disk(p, DiskFault::RotJournal { pick });
+        }
+        for block in 0..24 {
+            sim.client(mainstay_sim::plan::ClientOp::Read { volume: 0, block, blocks: 1 });
+        }
+        sim.until_primary_is_not(p, 20_000);
+        sim.settle();
+    });
+}
+
+/// R19, R21: the address stays at the first attempt, so that there is a second one to be made.
+#[test]
+fn an_agent_that_ends_in_the_midst_of_a_kill_goes_on_with_it() {
+    reaches("ha: a kill is adopted after a restart", || {
+        let mut sim = Scenario::with_service();
+        let [p, ..] = sim.cast();
+        sim.service(p, ServiceFault::KeepAddress);
+        sim.isolate(p);
+        sim.until_phase(p, ServicePhase::Killing, 10_000);
+        sim.run_ms(50);
+        sim.kill_agent(p);
+        sim.expect_service_gone_within_ms(p, 5_000);
+        sim.until_primary_is_not(p, 10_000);
+        sim.settle();
+    });
+}
+
+/// R21
+#[test]
+fn an_undo_that_hangs_is_repeated_with_force() {
+    reaches("ha: an undo took too long", || {
+        let mut sim = Scenario::with_service();
+        let [p, s, _] = sim.cast();
+        sim.service(p, ServiceFault::Hang);
+        sim.move_service(s);
+        sim.expect_service_on_within_ms(s, 200_000);
+        sim.settle();
+    });
+}
