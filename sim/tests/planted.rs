@@ -2,9 +2,12 @@
 //! of the simulator or of a core gives its seeds other runs, by one of the first few hundred. `make sim-bugs` writes the file.
 
 use mainstay_sim::campaign::{Extent, Mode, hunt};
+use mainstay_sim::coverage::bug_told_by;
+use mainstay_sim::plan::DiskFault;
 use mainstay_sim::record;
 use mainstay_sim::run::{RunOptions, run};
-use mainstay_types::simulation::{BUGS, BugInfo};
+use mainstay_sim::scenario::Scenario;
+use mainstay_types::simulation::{BUGS, Bug, BugInfo, plant};
 
 const SEEDS: &str = include_str!("planted_seeds.txt");
 /// Seeds that are tried when the recorded ones say nothing any more.
@@ -12,6 +15,21 @@ const SEARCHED: u64 = 400;
 
 /// Bugs that the simulator does not see, each a defect of the simulator. There are to be none.
 const BLIND: &[&str] = &[];
+
+/// Bugs that a story catches.
+const STORIES: &[(Bug, &str, fn())] = &[(
+    Bug::LabelNotCompared,
+    "files_of_another_replica_are_not_used",
+    files_of_another_replica_are_not_used,
+)];
+
+fn files_of_another_replica_are_not_used() {
+    let mut sim = Scenario::three();
+    let [p, ..] = sim.cast();
+    sim.write(1);
+    sim.disk(p, DiskFault::OtherFiles);
+    sim.until_primary_is_not(p, 10_000);
+}
 
 /// Whether the seed fails with the bug, and not without it.
 fn catches(info: &BugInfo, seed: u64) -> bool {
@@ -25,7 +43,7 @@ fn all_are_caught(rules: std::ops::RangeInclusive<u32>) {
     let mut missed = Vec::new();
     for info in BUGS {
         let rule = info.rule.trim_start_matches('R').parse().expect("rules are numbers");
-        if !rules.contains(&rule) || BLIND.contains(&info.name) {
+        if !rules.contains(&rule) || BLIND.contains(&info.name) || bug_told_by(info.name).is_some() {
             continue;
         }
         let seeds = recorded.get(info.name).map(Vec::as_slice).unwrap_or_default();
@@ -40,6 +58,23 @@ fn all_are_caught(rules: std::ops::RangeInclusive<u32>) {
         }
     }
     assert!(missed.is_empty(), "not caught:\n{}", missed.join("\n"));
+}
+
+#[test]
+fn stories_catch_what_no_plan_does() {
+    for (bug, story, tell) in STORIES {
+        let fails = |bug| {
+            plant(bug);
+            let failed = std::panic::catch_unwind(tell).is_err();
+            plant(None);
+            failed
+        };
+        assert!(!fails(None), "{story} fails without the bug");
+        assert!(fails(Some(*bug)), "{story} does not catch {bug:?}");
+    }
+    let told =
+        |name: &str| STORIES.iter().find(|(bug, ..)| format!("{bug:?}") == name).map(|(_, story, _)| *story);
+    assert!(BUGS.iter().all(|info| bug_told_by(info.name) == told(info.name)));
 }
 
 // Several tests, so that they run side by side.
