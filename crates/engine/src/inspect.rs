@@ -174,3 +174,125 @@ fn entry(index: u64, found: &FoundEntry) -> EntryView {
         payload: (found.kind == EntryKind::Write).then(|| (found.offset, format!("{:08x}", found.crc))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mainstay_codec::{Checkpoint, Superblock, Void};
+    use mainstay_types::{Chain, Epoch, Incarnation, Range, ResourceId, VolumeId};
+
+    fn superblock(data: DataState) -> Superblock {
+        Superblock {
+            sequence: 12,
+            resource: ResourceId(7),
+            incarnation: Incarnation(0xabc),
+            volumes: vec![8 << 20],
+            journal_bytes: 16 << 20,
+            promised: Epoch(6),
+            generation: 9,
+            voids: vec![Void { generation: 8, end: Index(30) }],
+            checkpoint: Checkpoint { at: Position::new(3, 20), chain: Chain(1), offset: 4096 },
+            commit: Index(20),
+            data,
+            epochs: vec![],
+            versions_slot: 1,
+        }
+    }
+
+    fn found_entry(kind: EntryKind, block: u64) -> FoundEntry {
+        let range = Range { volume: VolumeId(2), offset: block * 4096, len: 4096 };
+        FoundEntry { kind, range, offset: 40_960 + block, crc: 0xbeef }
+    }
+
+    fn inspection(data: DataState) -> Inspection {
+        let kinds = [EntryKind::EpochStart, EntryKind::Write, EntryKind::Discard, EntryKind::WriteZeroes];
+        Inspection {
+            copies: vec![Some(12), None, Some(12), Some(11)],
+            superblock: superblock(data),
+            batches: vec![FoundBatch {
+                offset: 4096,
+                len: 8192,
+                generation: 9,
+                durable_before: Index(19),
+                commit: Index(18),
+                epoch: Epoch(5),
+                first: Index(21),
+                chain: Chain(0xcafe),
+                entries: kinds.into_iter().zip(0..).map(|(kind, block)| found_entry(kind, block)).collect(),
+            }],
+            end: Position::new(5, 24),
+            end_offset: 12_288,
+            commit: Index(22),
+            epochs: vec![(Epoch(3), Index(20)), (Epoch(5), Index(24))],
+            known_durable: Index(24),
+            versions: Ok(vec![(VolumeId(1), 3, Index(17))]),
+        }
+    }
+
+    #[test]
+    fn all_that_was_found_is_told() {
+        let told = view(Path::new("/pool/db-7"), &inspection(DataState::Consistent));
+        let entry = |index, kind: &str, block: u64| EntryView {
+            index,
+            kind: kind.into(),
+            volume: 2,
+            offset: block * 4096,
+            len: 4096,
+            payload: (kind == "write").then(|| (40_960 + block, "0000beef".to_owned())),
+        };
+        let batch = BatchView {
+            epoch: 5,
+            first: 21,
+            offset: 4096,
+            len: 8192,
+            generation: 9,
+            durable_before: 19,
+            commit: 18,
+            chain: "000000000000cafe".into(),
+            entries: vec![
+                entry(21, "epoch-start", 0),
+                entry(22, "write", 1),
+                entry(23, "discard", 2),
+                entry(24, "write-zeroes", 3),
+            ],
+        };
+        let at = |epoch, index| LogPosition { epoch, index };
+        let expected = ReplicaFilesView {
+            path: "/pool/db-7".into(),
+            resource: 7,
+            incarnation: "0000000000000abc".into(),
+            volumes: vec![8 << 20],
+            journal_bytes: 16 << 20,
+            superblock_copies: vec![Some(12), None, Some(12), Some(11)],
+            generation: 9,
+            promised_epoch: 6,
+            data: "consistent".into(),
+            checkpoint: at(3, 20),
+            checkpoint_offset: 4096,
+            end: at(5, 24),
+            end_offset: 12_288,
+            commit: 22,
+            known_durable: 24,
+            epochs: vec![at(3, 20), at(5, 24)],
+            voids: vec![VoidView { generation: 8, end: 30 }],
+            batches: vec![batch],
+            extents: Some(vec![ExtentView { volume: 1, extent: 3, version: 17 }]),
+            faults: vec!["1 of 4 copies of the superblock are damaged".into()],
+        };
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn damage_and_a_copy_that_did_not_end_are_told() {
+        let mut found = inspection(DataState::Inconsistent { base: Index(5) });
+        found.copies = vec![Some(12); 4];
+        found.known_durable = Index(25);
+        found.versions = Err("page 3 is damaged".into());
+        let told = view(Path::new("/pool/db-7"), &found);
+        assert!(told.data.starts_with("inconsistent"), "{}", told.data);
+        assert_eq!((told.known_durable, told.extents), (25, None));
+        let [journal, table] = &told.faults[..] else { panic!("two faults: {:?}", told.faults) };
+        assert!(journal.contains("up to i25") && journal.contains("entry i25"), "{journal}");
+        assert_eq!(table, "page 3 is damaged");
+    }
+}
