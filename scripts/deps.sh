@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the demo need beyond the Rust toolchain and git. Debian 12 or newer,
 # as root. Changes nothing, and needs no network, when everything is there already. `deps.sh bench` also installs
-# the peers that `make bench` can measure; their services are not started.
+# the peers that `make bench` can measure, `deps.sh bench-vm` DRBD's programs; their services are not started.
 set -euo pipefail
 
 packages=()
@@ -49,6 +49,7 @@ if [ "${1:-}" = bench ]; then
     done
     [ -e /usr/lib/galera/libgalera_smm.so ] || packages+=(galera-4)
 fi
+[ "${1:-}" != bench-vm ] || need drbdadm drbd-utils
 if [ ! -e /dev/fuse ] || [ ! -e /dev/loop-control ] || ! grep -qw xfs /proc/filesystems; then
     need modprobe kmod
 fi

@@ -7,7 +7,8 @@
 #       [--module NAME]...       loaded before the script starts, with what they need, in this order
 #       [--binary PATH[=NAME]]...  programs, with their libraries; found on the PATH if without a slash
 #       [--file PATH=GUEST_PATH]...
-#       [--memory MIB] [--disk MIB] [--seconds LIMIT] [--qemu ARGUMENT]...
+#       [--disk MIB]...          scratch disks /dev/vda, /dev/vdb, ... that are empty; one of 1024 MiB if none is named
+#       [--memory MIB] [--seconds LIMIT] [--qemu ARGUMENT]...
 #
 # Kernels come from Debian's archive, by the suite that has them, through lists of apt's own in the cache: the machine's
 # sources are not touched, and nothing is installed. The cache is VM_DIR, target/vm if that is not set.
@@ -183,8 +184,8 @@ clean_up() {
 }
 
 run() {
-    local kernel="" script="" memory=1024 disk=1024 seconds=240
-    local modules=() binaries=() files=() qemu=()
+    local kernel="" script="" memory=1024 seconds=240
+    local modules=() binaries=() files=() disks=() qemu=()
     while [ $# -gt 0 ]; do
         [ $# -ge 2 ] || die "$1 needs a value"
         case "$1" in
@@ -194,7 +195,7 @@ run() {
             --binary) binaries+=("$2") ;;
             --file) files+=("$2") ;;
             --memory) memory=$2 ;;
-            --disk) disk=$2 ;;
+            --disk) disks+=("$2") ;;
             --seconds) seconds=$2 ;;
             --qemu) qemu+=("$2") ;;
             *) die "unknown option $1" ;;
@@ -222,7 +223,12 @@ run() {
     # Not compressed: the emulated processor unpacks slower than QEMU reads.
     (cd "$root" && find . | cpio -o -H newc --quiet) >"$work/initramfs"
     rm -rf "$root"
-    truncate -s "${disk}M" "$work/disk"
+    local drives=() disk
+    for disk in "${disks[@]:-1024}"; do
+        item="$work/disk-${#drives[@]}"
+        truncate -s "${disk}M" "$item"
+        drives+=(-drive "file=$item,format=raw,if=virtio,cache=unsafe")
+    done
     echo "vm: Linux $version, initramfs of $(($(stat -c %s "$work/initramfs") >> 20)) MiB" >&2
     local status=0
     : >"$work/console"
@@ -232,7 +238,7 @@ run() {
         -display none -no-reboot -serial stdio \
         -kernel "$dir/vmlinuz" -initrd "$work/initramfs" \
         -append "console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on" \
-        -drive "file=$work/disk,format=raw,if=virtio,cache=unsafe" "${qemu[@]}" \
+        "${drives[@]}" "${qemu[@]}" \
         </dev/null >"$work/console" 2>&1 &
     machine=$!
     # Shown as it comes.

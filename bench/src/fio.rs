@@ -100,13 +100,15 @@ pub struct Run {
     pub seconds: u64,
     /// The same seed gives the same places in the same order.
     pub seed: u64,
+    /// For devices, instead of the engine that the load names: `io_uring` or `libaio`.
+    pub engine: Option<String>,
 }
 
 impl Run {
     /// The whole command.
     #[must_use]
     pub fn words(&self, load: &Load) -> Vec<String> {
-        let mut words = self.common(load.engine);
+        let mut words = self.common(self.engine.as_deref().unwrap_or(load.engine));
         words.extend(["--time_based".into(), format!("--runtime={}", self.seconds)]);
         if let Some(beside) = load.beside {
             words.extend(beside.iter().map(|&word| word.to_owned()));
@@ -267,7 +269,7 @@ mod tests {
     }
 
     fn run(target: Target) -> Run {
-        Run { target, mib: 64, seconds: 3, seed: 7 }
+        Run { target, mib: 64, seconds: 3, seed: 7, engine: None }
     }
 
     #[test]
@@ -280,6 +282,8 @@ mod tests {
         assert!(words.contains(&"--fsync=1".to_owned()) && words.contains(&"--ioengine=nbd".to_owned()));
         let words = run(Target::Path("/dev/x".into())).words(of("rw4k-j8-qd32"));
         assert!(words.contains(&"--ioengine=libaio".to_owned()) && words.contains(&"--numjobs=8".to_owned()));
+        let chosen = Run { engine: Some("libaio".into()), ..run(Target::Path("/dev/x".into())) };
+        assert!(chosen.words(of("rw4k-qd1")).contains(&"--ioengine=libaio".to_owned()));
     }
 
     fn job(name: &str, read: u64, write: u64) -> String {

@@ -308,6 +308,10 @@ pub enum BenchCommand {
         /// Overwrite what is on devices and in files.
         #[arg(long)]
         overwrite: bool,
+        /// How fio submits, in all cases. Devices that cannot refuse to wait cost io_uring a hand-over to a worker thread for
+        /// each request, which libaio does not need.
+        #[arg(long, value_name = "ENGINE", value_parser = ["io_uring", "libaio"])]
+        engine: Option<String>,
         #[command(flatten)]
         run: BenchArgs,
     },

@@ -152,7 +152,7 @@ impl<'a> Ready<'a> {
     }
 
     fn fio_run(&self, target: Target, seconds: u64, seed: u64) -> fio::Run {
-        fio::Run { target, mib: self.mib, seconds, seed }
+        fio::Run { target, mib: self.mib, seconds, seed, engine: None }
     }
 
     fn fio(&self, words: &[String]) -> Result<String> {

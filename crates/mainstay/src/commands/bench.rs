@@ -32,7 +32,7 @@ const FILL_PER_MIB: Duration = Duration::from_millis(200);
 pub fn run(command: BenchCommand, connect: impl Fn() -> Outcome<Client>, output: Output) -> Outcome<u8> {
     let (targets, run) = match command {
         BenchCommand::List => return list(output).map(|()| 0),
-        BenchCommand::Fio { targets, size, overwrite, run } => {
+        BenchCommand::Fio { targets, size, overwrite, engine, run } => {
             let mib = size >> 20;
             if mib < 64 {
                 let remedy = "Give --size 64MiB or more.";
@@ -41,7 +41,10 @@ pub fn run(command: BenchCommand, connect: impl Fn() -> Outcome<Client>, output:
             let plan = plan(&run, "fio")?;
             // A note instead of an end: what was made is removed on the way out.
             sys::note_interrupts();
-            let open = |name: &String| fio_target(name, mib, overwrite, &connect);
+            let open = |name: &String| {
+                let place = Place::open(&path_of(name, &connect)?, mib, overwrite)?;
+                filled(name, On::Place { place, mib, engine: engine.clone() })
+            };
             let targets = targets.iter().map(open).collect::<Outcome<Vec<_>>>()?;
             return measure(&plan, &targets, mib, &run, output);
         }
@@ -104,26 +107,24 @@ struct Measured {
 }
 
 enum On {
-    Place { place: Place, mib: u64 },
+    Place { place: Place, mib: u64, engine: Option<String> },
     Database(Temporary),
 }
 
-fn fio_target(
-    name: &str,
-    mib: u64,
-    overwrite: bool,
-    connect: &impl Fn() -> Outcome<Client>,
-) -> Outcome<Measured> {
-    let path = match name.strip_prefix("resource:") {
-        Some(resource) => device_of(resource, &connect()?)?,
-        None => PathBuf::from(name),
-    };
-    let place = Place::open(&path, mib, overwrite)?;
-    let measured = Measured { name: name.into(), on: On::Place { place, mib } };
+fn path_of(name: &str, connect: &impl Fn() -> Outcome<Client>) -> Outcome<PathBuf> {
+    match name.strip_prefix("resource:") {
+        Some(resource) => device_of(resource, &connect()?),
+        None => Ok(PathBuf::from(name)),
+    }
+}
+
+fn filled(name: &str, on: On) -> Outcome<Measured> {
+    let measured = Measured { name: name.into(), on };
+    let run = measured.run(0, 0)?;
     let mut progress = Progress::new();
-    progress.show(&format!("writing {mib} MiB of {name}, so that nobody pays for finding space later"));
-    let limit = SPARE + FILL_PER_MIB * u32::try_from(mib).unwrap_or(u32::MAX);
-    started(&measured.run(0, 0)?.fill_words(), limit)?;
+    progress.show(&format!("writing {} MiB of {name}, so that nobody pays for finding space later", run.mib));
+    let limit = SPARE + FILL_PER_MIB * u32::try_from(run.mib).unwrap_or(u32::MAX);
+    started(&run.fill_words(), limit)?;
     Ok(measured)
 }
 
@@ -164,8 +165,9 @@ fn started(words: &[String], limit: Duration) -> mainstay_bench::Result<String> 
 impl Measured {
     fn run(&self, seconds: u64, seed: u64) -> mainstay_bench::Result<fio::Run> {
         match &self.on {
-            On::Place { place, mib } => {
-                Ok(fio::Run { target: Target::Path(place.path.clone()), mib: *mib, seconds, seed })
+            On::Place { place, mib, engine } => {
+                let target = Target::Path(place.path.clone());
+                Ok(fio::Run { target, mib: *mib, seconds, seed, engine: engine.clone() })
             }
             On::Database(_) => Err(Error::SetUp(format!("{} is a database and no device", self.name))),
         }
@@ -262,7 +264,7 @@ impl Measured {
 
     fn text(&self) -> String {
         match &self.on {
-            On::Place { place, mib } => format!("{mib} MiB of {}", place.path.display()),
+            On::Place { place, mib, .. } => format!("{mib} MiB of {}", place.path.display()),
             On::Database(_) => format!("MariaDB in {}", self.name),
         }
     }
