@@ -26,7 +26,8 @@ for device in /dev/drbd0 "$(readlink -f /run/n1/dev/db/0)"; do
         awk -F, -v writes=$(($(field 47) / 4)) '$1 ~ /^[0-9]+$/ { printf "%8.2f %s for each write\n", $1 / writes, $3 }' /tmp/stat
         perf record -q -a -F 997 -e cpu-clock -o /tmp/perf.data -- $(load "$device" "$depth" 2) 2>/tmp/perf.log || fail "no samples"
         echo "with samples: $(field 49) writes/s"
-        perf report -i /tmp/perf.data --stdio -q --sort comm 2>/tmp/perf.log | grep -v '^$'
-        perf report -i /tmp/perf.data --stdio -q --sort comm,dso,sym --percent-limit 0.2 2>/tmp/perf.log | grep -v '^$'
+        for by in comm comm,dso comm,dso,sym; do
+            perf report -i /tmp/perf.data --stdio -q --sort "$by" --percent-limit 0.2 2>/tmp/perf.log | grep -v '^$'
+        done
     done
 done
