@@ -64,3 +64,114 @@ start_node() {
     mainstay resource create db --size 320MiB --journal 64MiB --replica-count 1 --wait-s 60 || fail "no resource"
     wait_for 30 serves
 }
+
+# A new engine serves the same device, for the COUNTth time: goes_on FRONTEND COUNT
+goes_on() {
+    [ "$(cat /tmp/engine.pid)" != "$old" ] && [ "$(grep -c "$1 device goes on" /tmp/engine.log)" = "$2" ]
+}
+
+no_errors() {
+    dmesg | grep -iE 'i/o error|ublk.*warn|blocked for more|kernel bug|call trace' && fail "the kernel has complained"
+    return 0
+}
+
+# killed_under_load FRONTEND DEVICE: no user of a device sees more than a pause when its engine is killed.
+killed_under_load() {
+    step "a file system, and the engine killed under load"
+    mkfs.xfs -q -f "$2" && mount -t xfs "$2" /mnt || fail "no file system"
+    # Every block once, slowly enough to be killed in the midst of it on any machine, then everything is read and verified.
+    fio --name=load --directory=/mnt --rw=randwrite --bs=4k --size=16m --rate_iops=,300 --ioengine=libaio --direct=1 --iodepth=16 \
+        --fsync=64 --verify=crc32c --verify_fatal=1 --verify_state_save=0 --output-format=terse >/tmp/load.log 2>&1 &
+    load=$!
+    for round in 1 2 3; do
+        sleep 2
+        kill -0 "$load" 2>/dev/null || fail "the load has ended before kill $round: $(cat /tmp/load.log)"
+        kill_engine
+        wait_for 60 goes_on "$1" "$round"
+        step "the engine was killed and goes on, round $round"
+    done
+    wait "$load" || fail "the load saw an error: $(cat /tmp/load.log)"
+    [ "$(readlink -f /run/mainstay/dev/db/0)" = "$2" ] || fail "the device has another name now"
+    sha256sum /mnt/load.0.0 >/tmp/sum
+    no_errors
+
+    step "killed while idle, then mounted again"
+    kill_engine
+    wait_for 60 goes_on "$1" 4
+    umount /mnt && mount -t xfs "$2" /mnt || fail "cannot mount again"
+    sha256sum -c /tmp/sum || fail "the file is another one"
+    umount /mnt || fail "cannot unmount"
+    no_errors
+}
+
+read_block() { # NUMBER
+    dd if="$(readlink -f /run/mainstay/dev/db/0)" bs=4096 skip="$1" count=1 iflag=direct 2>/dev/null
+}
+
+# fails_if_an_epoch_is_missing FRONTEND DEVICE: what waits in a device must not be done after somebody else may have written.
+fails_if_an_epoch_is_missing() {
+    step "an epoch is missing, so somebody else may have written: what is left fails"
+    dd if=/dev/urandom of=/tmp/before bs=4096 count=1 2>/dev/null
+    dd if=/dev/urandom of=/tmp/after bs=4096 count=1 2>/dev/null
+    dd if=/tmp/before of="$2" bs=4096 seek=100 oflag=direct 2>/dev/null || fail "write"
+    touch /tmp/stay-away
+    kill_engine
+    # The epoch is the last word of a note.
+    note=$(echo /run/mainstay/"$1"/*)
+    awk '{ $NF = $NF - 1; print }' "$note" >/tmp/note && cp /tmp/note "$note" || fail "no note of the device"
+    dd if=/tmp/after of="$2" bs=4096 seek=100 oflag=direct 2>/dev/null &
+    writer=$!
+    dd if="$2" of=/dev/null bs=4096 count=1 iflag=direct 2>/dev/null &
+    reader=$!
+    sleep 1
+    kill -0 "$reader" 2>/dev/null && kill -0 "$writer" 2>/dev/null || fail "a request does not wait for the next engine"
+    rm /tmp/stay-away
+    wait "$reader" && fail "a device of the past goes on"
+    wait "$writer" && fail "a write to a device of the past was taken"
+    wait_for 60 serves
+    read_block 100 >/tmp/found || fail "no new device"
+    cmp /tmp/found /tmp/before || fail "a write of the past was done after all"
+}
+
+writes() {
+    writer=$(tail -n 1 /srv/db/log) && [ -n "$writer" ] && [ "$writer" != "$before" ]
+}
+
+is_running() {
+    mainstay service status db | grep -q running
+}
+
+service_starts_again() {
+    step "a service whose engine is killed stops, though its device hung, and starts again"
+    cat >/tmp/service.toml <<'EOF'
+name = "db"
+resource = "db"
+[mount]
+path = "/srv/db"
+fstype = "xfs"
+mkfs = true
+[[process]]
+name = "writer"
+command = ["/bin/sh", "-c", "while echo $$ >>/srv/db/log && sync; do sleep 0.1; done"]
+EOF
+    mainstay service apply /tmp/service.toml || fail "no service"
+    before=""
+    wait_for 60 writes
+    before=$writer
+    kill_engine
+    wait_for 60 writes
+    wait_for 60 is_running
+    mainstay service delete db || fail "cannot delete the service"
+}
+
+# gives_up_for_another_frontend PATH: a device is not left to wait for an engine that does not make such devices. The path is there
+# for as long as the device is.
+gives_up_for_another_frontend() {
+    step "an engine with another frontend gives up what is left"
+    echo fuse >/tmp/device
+    kill_engine
+    wait_for 60 test ! -e "$1"
+    wait_for 60 serves
+    dd if="$(readlink -f /run/mainstay/dev/db/0)" of=/dev/null bs=1M count=4 2>/dev/null || fail "no device from FUSE"
+    mainstay status | grep 'devices of this node: fuse (asked for; ' || fail "status does not say what was asked for"
+}

@@ -15,8 +15,6 @@ const DISCARD_BYTES_MAX: u64 = 64 << 20;
 /// Sets what the block layer leaves to the administrator. None of it is needed to be right, only to be
 /// fast, and some systems mount sysfs read-only.
 pub fn tune(device: &Path) {
-    let Some(name) = device.file_name() else { return };
-    let queue = Path::new("/sys/block").join(name).join("queue");
     let settings = [
         // Requests come one by one from a file system that has ordered them; the engine batches them.
         ("scheduler", "none".to_owned()),
@@ -27,9 +25,16 @@ pub fn tune(device: &Path) {
         ("read_ahead_kb", (REQUEST_BYTES_MAX / 1024).to_string()),
     ];
     for (name, value) in settings {
-        if let Err(error) = fs::write(queue.join(name), &value) {
-            tracing::debug!(device = %device.display(), name, value, %error, "queue setting not taken");
-        }
+        set(device, name, &value);
+    }
+}
+
+/// Sets one of them.
+pub fn set(device: &Path, name: &str, value: &str) {
+    let Some(device) = device.file_name() else { return };
+    let queue = Path::new("/sys/block").join(device).join("queue");
+    if let Err(error) = fs::write(queue.join(name), value) {
+        tracing::debug!(?device, name, value, %error, "queue setting not taken");
     }
 }
 

@@ -8,8 +8,9 @@
 
 use crate::frontend::ublk::UblkError;
 use crate::frontend::{FrontendKind, Opened};
+use crate::left_devices::LeavesDevices;
 use crate::loop_device::{LoopDevice, LoopError};
-use crate::nbd_device::{NbdDevice, NbdDeviceError, NbdPlan};
+use crate::nbd_device::{NbdAdmin, NbdDevice, NbdDeviceError, NbdPlan};
 use crate::ublk_device::{UblkAdmin, UblkDevice, UblkPlan};
 use mainstay_types::{Epoch, ResourceId, VolumeId};
 use std::io;
@@ -37,7 +38,7 @@ pub enum Attachment {
     Loop { backing: PathBuf },
     /// A ublk device, or the one that the engine before has left. The frontend is given its queue meanwhile.
     Ublk(UblkPlan),
-    /// A device of the kernel's nbd driver; where it has none, clients of the NBD server find the volume by its address.
+    /// A device of the kernel's nbd driver, or the one that the engine before has left; where it has none, clients of the NBD server find the volume by its address.
     Nbd(NbdPlan),
     /// None but for such clients.
     Export { uri: String },
@@ -123,10 +124,13 @@ impl DeviceAdmin {
         done: impl FnMut(DeviceOutcome) + Send + 'static,
     ) -> io::Result<Self> {
         let (jobs, queue) = mpsc::channel();
-        let mut worker = Worker { ublk: UblkAdmin::new(run_dir), done };
+        let mut worker = Worker { ublk: UblkAdmin::new(run_dir), nbd: NbdAdmin::new(run_dir), done };
         let thread = thread::Builder::new().name("devices".into()).spawn(move || {
             if kind != Some(FrontendKind::Ublk) {
                 worker.ublk.give_up_all();
+            }
+            if kind != Some(FrontendKind::Nbd) {
+                worker.nbd.give_up_all();
             }
             worker.run(&queue);
         })?;
@@ -150,21 +154,30 @@ impl Drop for DeviceAdmin {
     }
 }
 
+/// Fails everything that a dead engine has left in `run_dir`. For whoever finds that no engine comes back.
+pub fn give_up_left(run_dir: &Path) {
+    UblkAdmin::new(run_dir).give_up_all();
+    NbdAdmin::new(run_dir).give_up_all();
+}
+
 struct Worker<F> {
     ublk: UblkAdmin,
+    nbd: NbdAdmin,
     done: F,
 }
 
 impl<F: FnMut(DeviceOutcome)> Worker<F> {
     fn run(&mut self, queue: &mpsc::Receiver<DeviceJob>) {
         loop {
-            let job = match self.ublk.deadline() {
+            let deadline = self.ublk.deadline().into_iter().chain(self.nbd.deadline()).min();
+            let job = match deadline {
                 None => queue.recv().ok(),
                 Some(deadline) => {
                     match queue.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                         Ok(job) => Some(job),
                         Err(RecvTimeoutError::Timeout) => {
                             self.ublk.give_up_all();
+                            self.nbd.give_up_all();
                             continue;
                         }
                         Err(RecvTimeoutError::Disconnected) => None,
@@ -191,8 +204,14 @@ impl<F: FnMut(DeviceOutcome)> Worker<F> {
                 let errors = devices.into_iter().filter_map(|device| self.detach(device).err()).collect();
                 (self.done)(DeviceOutcome::Detached { resource, errors });
             }
-            DeviceJob::GiveUp { resource } => self.ublk.give_up(resource),
-            DeviceJob::Record { resource, epoch, primary } => self.ublk.record(resource, epoch, primary),
+            DeviceJob::GiveUp { resource } => {
+                self.ublk.give_up(resource);
+                self.nbd.give_up(resource);
+            }
+            DeviceJob::Record { resource, epoch, primary } => {
+                self.ublk.record(resource, epoch, primary);
+                self.nbd.record(resource, epoch, primary);
+            }
         }
     }
 
@@ -205,12 +224,12 @@ impl<F: FnMut(DeviceOutcome)> Worker<F> {
         match attachment {
             Attachment::Export { uri } => Ok(Device::Export(uri.into())),
             Attachment::Nbd(plan) => {
-                let device = NbdDevice::attach(&plan)?;
+                let device = self.nbd.attach(&plan)?;
                 Ok(device.map_or_else(|| Device::Export(plan.uri.into()), Device::Nbd))
             }
             Attachment::Loop { backing } => Ok(Device::Loop(LoopDevice::attach(&backing)?)),
             Attachment::Ublk(plan) => {
-                let Self { ublk, done } = self;
+                let Self { ublk, done, .. } = self;
                 let mut opened = |channel| {
                     done(DeviceOutcome::Opened { resource, volume, opened: Opened::Ublk(channel) });
                 };
@@ -221,7 +240,7 @@ impl<F: FnMut(DeviceOutcome)> Worker<F> {
 
     fn detach(&mut self, device: Device) -> Result<(), DeviceError> {
         match device {
-            Device::Nbd(device) => device.detach().map_err(DeviceError::from),
+            Device::Nbd(device) => self.nbd.detach(device).map_err(DeviceError::from),
             Device::Export(_) => Ok(()),
             Device::Loop(device) => device.detach().map(drop).map_err(DeviceError::from),
             Device::Ublk(device) => self.ublk.detach(device).map_err(DeviceError::from),

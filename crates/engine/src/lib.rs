@@ -13,6 +13,7 @@ pub mod frontend;
 pub mod guard;
 pub mod inspect;
 pub mod ipc;
+pub mod left_devices;
 pub mod lifecycle;
 pub mod loop_device;
 pub mod nbd_device;

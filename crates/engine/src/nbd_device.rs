@@ -1,27 +1,57 @@
-//! The kernel's nbd driver as the client of a volume: `/dev/nbdN` over a socket pair, made and taken away by netlink.
+//! The kernel's nbd driver as the client of a volume: `/dev/nbdN` over a socket pair, made, given a new socket and taken away by
+//! netlink. On the device thread.
 //!
 //! What this file guarantees: a device is told what the volume is (blocks of 4096 bytes, its size, trim, write-zeroes, no
 //! volatile cache: what is answered is durable), asks for no more than one request of the log at once, and never gives up on
-//! a request by itself: requests are bounded in time by the engine (R20). When the engine dies its devices answer with
-//! errors at once, as there is nobody left who could say whether another node is primary; what is left of them is taken away
-//! by the next engine that serves the volume.
+//! a request while its connection lives: requests are bounded in time by the engine (R20).
 //!
-//! Attributes and numbers are those of `linux/nbd-netlink.h`.
+//! When the engine dies its end of the connection closes. The driver then holds what it is asked, and keeps what it had sent and was
+//! not answered. When such a device goes on, and when it fails, is the same for all frontends: see
+//! [`crate::left_devices`]. If neither engine nor agent is there to decide, the driver lets what it holds fail after
+//! [`DEAD_CONNECTION_S`].
+//!
+//! A left device is taken over by giving it a new socket (`RECONFIGURE`), if it is the one of the note, which the driver itself compares,
+//! and has the volume's size. What it held is sent at once; what it had sent before, after [`ASK_AGAIN_MS`]. The driver
+//! takes a new socket only when it has seen the end of the old one, so nothing is asked on two at once, and the old engine is dead: a
+//! lock in the run directory, which it held for as long as it lived, says so, and nobody takes or ends a device without it.
+//!
+//! Attributes and numbers are those of `linux/nbd-netlink.h`. What the driver does was read in its source, from Linux 5.10 on.
 
 use crate::block_queue;
-use crate::netlink::{Message, Netlink};
+use crate::left_devices::{
+    DEATH_WAIT, LEFT_MS_MAX, LeavesDevices, Left, LeftDevices, RETRY_PAUSE, new_cookie,
+};
+use crate::netlink::{Attributes, Message, Netlink};
 use crate::ring::Fd;
 use mainstay_codec::nbd::flags;
-use mainstay_types::BLOCK_BYTES;
+use mainstay_types::{BLOCK_BYTES, Epoch, ResourceId, VolumeId};
+use std::fs::{File, TryLockError};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::str::FromStr;
+use std::time::Instant;
+use std::{fmt, fs, io, thread};
 use thiserror::Error;
+
+/// After which the driver lets fail what it holds for a new connection, in seconds.
+pub const DEAD_CONNECTION_S: u64 = 60;
+// Whoever decides about a left device decides first.
+const _: () = assert!(DEAD_CONNECTION_S * 1000 > LEFT_MS_MAX + 2 * DEATH_WAIT.as_millis() as u64);
+/// After which the driver looks whether the connection on which it has asked for something is still the one it has, in
+/// milliseconds, and asks on the new one if not. It notes in the kernel's log that it has looked.
+const ASK_AGAIN_MS: u64 = 2000;
+
+/// Below the run directory: the notes of the devices that were made.
+const DIRECTORY: &str = "nbd";
+/// Below the run directory: held by the engine for as long as it lives.
+const LOCK: &str = "nbd.lock";
+const SYS_BLOCK: &str = "/sys/block";
 
 const FAMILY: &str = "nbd";
 const VERSION: u8 = 1;
 const CONNECT: u8 = 1;
 const DISCONNECT: u8 = 2;
+const RECONFIGURE: u8 = 3;
 
 const INDEX: u16 = 1;
 const SIZE_BYTES: u16 = 2;
@@ -50,8 +80,28 @@ pub enum NbdDeviceError {
     },
     #[error("the kernel's nbd driver did not say which device it made")]
     Nameless,
-    #[error("cannot disconnect {path}")]
+    #[error("cannot disconnect nbd{index}")]
     Disconnect {
+        index: u32,
+        #[source]
+        source: io::Error,
+    },
+    #[error("a left nbd device {0}")]
+    Unfit(&'static str),
+    #[error("cannot give nbd{index} a new connection")]
+    Reconnect {
+        index: u32,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot note a device in {directory}")]
+    Note {
+        directory: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("another engine holds {path}, or the one before has not ended yet")]
+    Locked {
         path: PathBuf,
         #[source]
         source: io::Error,
@@ -61,13 +111,35 @@ pub enum NbdDeviceError {
 /// What a volume's device is made of.
 #[derive(Debug)]
 pub struct NbdPlan {
+    pub resource: ResourceId,
+    pub volume: VolumeId,
+    /// In which the resource is served here.
+    pub epoch: Epoch,
     /// The kernel's end.
     pub socket: Fd,
     pub bytes: u64,
-    /// Of the volume on this node, whichever engine serves it.
-    pub identity: String,
+    /// Of the volume, for humans.
+    pub name: String,
     /// Where the volume is found if the kernel has no nbd.
     pub uri: String,
+}
+
+/// What a device is found by: the driver keeps it as the end of the identifier of what is behind the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NbdId(u64);
+
+impl fmt::Display for NbdId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl FromStr for NbdId {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        u64::from_str_radix(text, 16).map(Self)
+    }
 }
 
 /// A connected device.
@@ -75,6 +147,15 @@ pub struct NbdPlan {
 pub struct NbdDevice {
     index: u32,
     path: PathBuf,
+    noted: Left<NbdId>,
+}
+
+impl NbdDevice {
+    /// For example `/dev/nbd0`.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 /// Whether the kernel has the driver, and the number of its family.
@@ -89,86 +170,240 @@ pub fn driver(netlink: &Netlink) -> io::Result<Option<u16>> {
     }
 }
 
-impl NbdDevice {
-    /// Connects a device, unless the kernel has no driver for it.
+/// A way to the driver.
+struct Driver {
+    netlink: Netlink,
+    family: u16,
+}
+
+impl Driver {
+    /// Unless the kernel has none.
+    fn open() -> Result<Option<Self>, NbdDeviceError> {
+        let netlink = Netlink::new().map_err(NbdDeviceError::Netlink)?;
+        let family = driver(&netlink).map_err(NbdDeviceError::Netlink)?;
+        Ok(family.map(|family| Self { netlink, family }))
+    }
+
+    fn ask(&self, message: impl FnOnce(u16) -> Message) -> io::Result<Attributes> {
+        self.netlink.ask(message(self.family))
+    }
+
+    fn disconnect(&self, index: u32) -> Result<(), NbdDeviceError> {
+        match self.ask(|family| disconnect(family, index)) {
+            Ok(_) => Ok(()),
+            Err(source) => Err(NbdDeviceError::Disconnect { index, source }),
+        }
+    }
+}
+
+/// Everything that the device thread knows of the driver's devices.
+pub struct NbdAdmin {
+    left: LeftDevices<NbdId>,
+    lock_path: PathBuf,
+    /// Held from the first device on, which is to be made, taken over or ended.
+    lock: Option<File>,
+}
+
+impl NbdAdmin {
+    /// Looks what engines before this one have left in `run_dir`.
+    #[must_use]
+    pub fn new(run_dir: &Path) -> Self {
+        let left = LeftDevices::new(run_dir.join(DIRECTORY));
+        Self { left, lock_path: run_dir.join(LOCK), lock: None }
+    }
+
+    /// Connects a volume's device, or gives the one that is left a new connection; none if the kernel has no driver.
     ///
     /// # Errors
-    /// When the driver refuses.
-    pub fn attach(plan: &NbdPlan) -> Result<Option<Self>, NbdDeviceError> {
-        let netlink = Netlink::new().map_err(NbdDeviceError::Netlink)?;
-        let Some(family) = driver(&netlink).map_err(NbdDeviceError::Netlink)? else { return Ok(None) };
-        for index in left(Path::new("/sys/block"), &plan.identity) {
-            // One that is going already refuses, and needs nothing: whatever answered it has ended.
-            match netlink.ask(disconnect(family, index)) {
-                Ok(_) => tracing::warn!(index, plan.identity, "an nbd device of before was taken away"),
+    /// When the driver refuses, or another engine lives in this run directory.
+    pub fn attach(&mut self, plan: &NbdPlan) -> Result<Option<NbdDevice>, NbdDeviceError> {
+        let Some(driver) = Driver::open()? else { return Ok(None) };
+        self.lock()?;
+        if let Some(left) = self.left.take(plan.resource, plan.volume) {
+            match take_over(&driver, plan, &left) {
+                Ok(device) => {
+                    tracing::info!(device = %device.path.display(), "nbd device goes on");
+                    return Ok(Some(device));
+                }
                 Err(error) => {
-                    tracing::warn!(index, plan.identity, %error, "an nbd device of before is left to its users");
+                    tracing::warn!(device = %left.device, %error, "a left nbd device cannot be taken over; it is ended");
+                    self.end(&left);
                 }
             }
         }
-        let fail = |source| NbdDeviceError::Connect { identity: plan.identity.clone(), source };
-        let answer = netlink.ask(connect(family, plan)).map_err(fail)?;
-        let index = answer.get(INDEX).and_then(|value| value.try_into().ok()).map(u32::from_ne_bytes);
-        let index = index.ok_or(NbdDeviceError::Nameless)?;
-        let path = PathBuf::from(format!("/dev/nbd{index}"));
-        if let Some(numbers) = numbers(index) {
-            block_queue::ensure_node(&path, numbers);
+        let id = NbdId(new_cookie());
+        let noted = self.left.note((plan.resource, plan.volume), id, plan.epoch);
+        let noted = noted.map_err(|source| NbdDeviceError::Note { directory: DIRECTORY.into(), source })?;
+        match make(&driver, plan, id) {
+            Ok((index, path)) => {
+                tracing::info!(device = %path.display(), volume = plan.name, "nbd device connected");
+                Ok(Some(NbdDevice { index, path, noted }))
+            }
+            Err(error) => {
+                self.end(&noted);
+                Err(error)
+            }
         }
-        block_queue::tune(&path);
-        tracing::info!(device = %path.display(), plan.identity, "nbd device connected");
-        Ok(Some(Self { index, path }))
-    }
-
-    /// For example `/dev/nbd0`.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Disconnects it. Whoever uses it gets errors from then on.
     ///
     /// # Errors
     /// When the driver refuses.
-    pub fn detach(self) -> Result<(), NbdDeviceError> {
-        let netlink = Netlink::new().map_err(NbdDeviceError::Netlink)?;
-        let Some(family) = driver(&netlink).map_err(NbdDeviceError::Netlink)? else { return Ok(()) };
-        let gone = netlink.ask(disconnect(family, self.index));
-        gone.map_err(|source| NbdDeviceError::Disconnect { path: self.path.clone(), source })?;
-        tracing::info!(device = %self.path.display(), "nbd device disconnected");
+    pub fn detach(&mut self, device: NbdDevice) -> Result<(), NbdDeviceError> {
+        if let Some(driver) = Driver::open()? {
+            driver.disconnect(device.index)?;
+        }
+        device.noted.forget();
+        tracing::info!(device = %device.path.display(), "nbd device disconnected");
+        Ok(())
+    }
+
+    fn lock(&mut self) -> Result<(), NbdDeviceError> {
+        if self.lock.is_none() {
+            self.lock = Some(lock(&self.lock_path)?);
+        }
         Ok(())
     }
 }
 
-fn connect(family: u16, plan: &NbdPlan) -> Message {
+impl LeavesDevices for NbdAdmin {
+    type Device = NbdId;
+    type Error = NbdDeviceError;
+
+    fn left(&mut self) -> &mut LeftDevices<NbdId> {
+        &mut self.left
+    }
+
+    fn await_death(&mut self, _: &Left<NbdId>) -> Result<(), NbdDeviceError> {
+        self.lock()
+    }
+
+    fn end(&mut self, left: &Left<NbdId>) {
+        let result =
+            Driver::open().and_then(|driver| match (driver, find(Path::new(SYS_BLOCK), left.device)) {
+                (Some(driver), Some((index, _))) => driver.disconnect(index),
+                // Gone already, as after a restart of the machine that kept the run directory.
+                _ => Ok(()),
+            });
+        match result {
+            Ok(()) => left.forget(),
+            Err(error) => tracing::error!(device = %left.device, %error, "cannot end an nbd device"),
+        }
+    }
+}
+
+/// Waits for an engine that is ending. The lock ends with the process that holds it.
+fn lock(path: &Path) -> Result<File, NbdDeviceError> {
+    let fail = |source| NbdDeviceError::Locked { path: path.to_owned(), source };
+    let file = File::options().create(true).truncate(false).write(true).open(path).map_err(fail)?;
+    let end = Instant::now() + DEATH_WAIT;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if Instant::now() < end => thread::sleep(RETRY_PAUSE),
+            Err(error) => return Err(fail(error.into())),
+        }
+    }
+}
+
+fn make(driver: &Driver, plan: &NbdPlan, id: NbdId) -> Result<(u32, PathBuf), NbdDeviceError> {
+    let identity = format!("mainstay {} {id}", plan.name);
+    let answer = driver
+        .ask(|family| connect(family, plan, &identity))
+        .map_err(|source| NbdDeviceError::Connect { identity, source })?;
+    let index = answer.get(INDEX).and_then(|value| value.try_into().ok()).map(u32::from_ne_bytes);
+    let index = index.ok_or(NbdDeviceError::Nameless)?;
+    let path = path(index);
+    if let Some(numbers) = numbers(index) {
+        block_queue::ensure_node(&path, numbers);
+    }
+    block_queue::tune(&path);
+    block_queue::set(&path, "io_timeout", &ASK_AGAIN_MS.to_string());
+    Ok((index, path))
+}
+
+fn take_over(driver: &Driver, plan: &NbdPlan, left: &Left<NbdId>) -> Result<NbdDevice, NbdDeviceError> {
+    if left.epoch != plan.epoch {
+        return Err(NbdDeviceError::Unfit(
+            "was served in another epoch, and somebody else may have written since",
+        ));
+    }
+    let sys_block = Path::new(SYS_BLOCK);
+    let Some((index, identity)) = find(sys_block, left.device) else {
+        return Err(NbdDeviceError::Unfit("is gone"));
+    };
+    if volume_bytes(sys_block, index) != Some(plan.bytes) {
+        return Err(NbdDeviceError::Unfit("has another size"));
+    }
+    let end = Instant::now() + DEATH_WAIT;
+    loop {
+        match driver.ask(|family| reconnect(family, index, &identity, plan.socket.as_raw_fd())) {
+            Err(error) if error.raw_os_error() == Some(TAKEN) => break,
+            Err(source) => return Err(NbdDeviceError::Reconnect { index, source }),
+            Ok(_) if Instant::now() >= end => return Err(NbdDeviceError::Unfit("is being served")),
+            // It has not seen the end of the old connection yet.
+            Ok(_) => thread::sleep(RETRY_PAUSE),
+        }
+    }
+    Ok(NbdDevice { index, path: path(index), noted: left.clone() })
+}
+
+fn path(index: u32) -> PathBuf {
+    PathBuf::from(format!("/dev/nbd{index}"))
+}
+
+fn connect(family: u16, plan: &NbdPlan, identity: &str) -> Message {
     // No cache: the driver need not send flushes, as they would be answered at once.
     let server_flags = flags::HAS_FLAGS | flags::SEND_TRIM | flags::SEND_WRITE_ZEROES | flags::CAN_MULTI_CONN;
     let number = |number: u64| number.to_ne_bytes();
-    let socket = plan.socket.as_raw_fd().to_ne_bytes();
     Message::new(family, CONNECT, VERSION)
         .attribute(SIZE_BYTES, &number(plan.bytes))
         .attribute(BLOCK_SIZE_BYTES, &number(BLOCK_BYTES))
-        // None: the driver waits for answers as long as the connection lives, and no longer.
+        // None: the driver waits for answers as long as the connection lives.
         .attribute(TIMEOUT, &number(0))
-        .attribute(DEAD_CONN_TIMEOUT, &number(0))
+        .attribute(DEAD_CONN_TIMEOUT, &number(DEAD_CONNECTION_S))
         .attribute(SERVER_FLAGS, &number(server_flags.into()))
         .attribute(CLIENT_FLAGS, &number(DESTROY_ON_DISCONNECT))
-        .nested(SOCKETS, |list| list.nested(SOCK_ITEM, |item| item.attribute(SOCK_FD, &socket)))
-        .attribute(BACKEND_IDENTIFIER, &[plan.identity.as_bytes(), b"\0"].concat())
+        .nested(SOCKETS, |list| socket(list, plan.socket.as_raw_fd()))
+        .attribute(BACKEND_IDENTIFIER, &[identity.as_bytes(), b"\0"].concat())
+}
+
+fn socket(list: Message, fd: i32) -> Message {
+    list.nested(SOCK_ITEM, |item| item.attribute(SOCK_FD, &fd.to_ne_bytes()))
+}
+
+/// The driver's answer to [`reconnect`] when it has taken the socket.
+const TAKEN: i32 = libc::EBADF;
+
+/// Offers a socket in place of the one that has ended. The driver answers with success when none has ended, without taking
+/// anything, and goes on to the next socket of the list when it has taken one. So the list has a second one, which is none: to
+/// have come to it is the proof.
+fn reconnect(family: u16, index: u32, identity: &str, fd: i32) -> Message {
+    Message::new(family, RECONFIGURE, VERSION)
+        .attribute(INDEX, &index.to_ne_bytes())
+        .nested(SOCKETS, |list| socket(socket(list, fd), -1))
+        .attribute(BACKEND_IDENTIFIER, &[identity.as_bytes(), b"\0"].concat())
 }
 
 fn disconnect(family: u16, index: u32) -> Message {
     Message::new(family, DISCONNECT, VERSION).attribute(INDEX, &index.to_ne_bytes())
 }
 
-/// Devices that were connected under an identity, by what the driver says in sysfs (Linux 5.14 and later).
-fn left(sys_block: &Path, identity: &str) -> Vec<u32> {
-    let Ok(entries) = fs::read_dir(sys_block) else { return Vec::new() };
-    let index = |entry: fs::DirEntry| {
+/// The device that was connected under an identifier that ends so, and the whole of that, by what the driver says in sysfs (Linux
+/// 5.14 and later).
+fn find(sys_block: &Path, id: NbdId) -> Option<(u32, String)> {
+    let suffix = format!(" {id}");
+    fs::read_dir(sys_block).ok()?.flatten().find_map(|entry| {
         let index = entry.file_name().to_str()?.strip_prefix("nbd")?.parse().ok()?;
         let backend = fs::read_to_string(entry.path().join("backend")).ok()?;
-        (backend.trim_end() == identity).then_some(index)
-    };
-    entries.flatten().filter_map(index).collect()
+        backend.trim_end().ends_with(&suffix).then(|| (index, backend.trim_end().to_owned()))
+    })
+}
+
+fn volume_bytes(sys_block: &Path, index: u32) -> Option<u64> {
+    let sectors = fs::read_to_string(sys_block.join(format!("nbd{index}")).join("size")).ok()?;
+    sectors.trim().parse::<u64>().ok()?.checked_mul(512)
 }
 
 /// Major and minor number of a device, as the driver says.
@@ -182,24 +417,35 @@ fn numbers(index: u32) -> Option<libc::dev_t> {
 mod tests {
     use super::*;
 
+    fn plan() -> NbdPlan {
+        NbdPlan {
+            resource: ResourceId(7),
+            volume: VolumeId(0),
+            epoch: Epoch(4),
+            socket: Fd::new(File::open("/dev/null").expect("a descriptor").into()),
+            bytes: 1 << 30,
+            name: "db/0".into(),
+            uri: String::new(),
+        }
+    }
+
     #[test]
     fn the_driver_is_told_what_the_volume_is() {
-        let socket: Fd = Fd::new(fs::File::open("/dev/null").expect("a descriptor").into());
-        let fd = socket.as_raw_fd();
-        let plan = NbdPlan { socket, bytes: 1 << 30, identity: "mainstay db/0".into(), uri: String::new() };
+        let plan = plan();
+        let fd = plan.socket.as_raw_fd();
         #[rustfmt::skip]
         let attributes: Vec<u8> = [
             &12u16.to_ne_bytes()[..], &2u16.to_ne_bytes(), &(1u64 << 30).to_ne_bytes(),
             &12u16.to_ne_bytes(), &3u16.to_ne_bytes(), &4096u64.to_ne_bytes(),
             &12u16.to_ne_bytes(), &4u16.to_ne_bytes(), &0u64.to_ne_bytes(),
-            &12u16.to_ne_bytes(), &8u16.to_ne_bytes(), &0u64.to_ne_bytes(),
+            &12u16.to_ne_bytes(), &8u16.to_ne_bytes(), &60u64.to_ne_bytes(),
             &12u16.to_ne_bytes(), &5u16.to_ne_bytes(), &0x161u64.to_ne_bytes(),
             &12u16.to_ne_bytes(), &6u16.to_ne_bytes(), &1u64.to_ne_bytes(),
             &16u16.to_ne_bytes(), &0x8007u16.to_ne_bytes(), &12u16.to_ne_bytes(), &0x8001u16.to_ne_bytes(),
             &8u16.to_ne_bytes(), &1u16.to_ne_bytes(), &fd.to_ne_bytes(),
             &18u16.to_ne_bytes(), &10u16.to_ne_bytes(), b"mainstay db/0\0", &[0, 0],
         ].concat();
-        let message = connect(0x1b, &plan).finish();
+        let message = connect(0x1b, &plan, "mainstay db/0").finish();
         assert_eq!(message[4..6], 0x1bu16.to_ne_bytes());
         assert_eq!(message[16..20], [1, 1, 0, 0]);
         assert_eq!(message[20..], attributes);
@@ -212,15 +458,51 @@ mod tests {
     }
 
     #[test]
+    fn a_left_device_is_offered_one_socket_and_a_mark_behind_it() {
+        #[rustfmt::skip]
+        let attributes: Vec<u8> = [
+            &8u16.to_ne_bytes()[..], &1u16.to_ne_bytes(), &3u32.to_ne_bytes(),
+            &28u16.to_ne_bytes(), &0x8007u16.to_ne_bytes(),
+            &12u16.to_ne_bytes(), &0x8001u16.to_ne_bytes(), &8u16.to_ne_bytes(), &1u16.to_ne_bytes(), &9i32.to_ne_bytes(),
+            &12u16.to_ne_bytes(), &0x8001u16.to_ne_bytes(), &8u16.to_ne_bytes(), &1u16.to_ne_bytes(), &(-1i32).to_ne_bytes(),
+            &6u16.to_ne_bytes(), &10u16.to_ne_bytes(), b"m\0", &[0, 0],
+        ].concat();
+        let message = reconnect(0x1b, 3, "m", 9).finish();
+        assert_eq!(message[16..20], [3, 1, 0, 0]);
+        assert_eq!(message[20..], attributes);
+    }
+
+    #[test]
     fn what_is_left_is_known_by_its_identity() {
         let dir = std::env::temp_dir().join(format!("mainstay-nbd-left-{}", std::process::id()));
-        for (name, backend) in
-            [("nbd0", "other"), ("nbd12", "mainstay db/0"), ("nbdx", "mainstay db/0"), ("sda", "x")]
-        {
+        let id = NbdId(0xabc);
+        assert_eq!(id.to_string().parse(), Ok(id));
+        for (name, backend) in [
+            ("nbd0", "mainstay db/0 1000000000000abc"),
+            ("nbd12", "mainstay db/0 0000000000000abc"),
+            ("nbdx", "mainstay db/0 0000000000000abc"),
+            ("sda", "0000000000000abc"),
+        ] {
             fs::create_dir_all(dir.join(name)).expect("a directory");
             fs::write(dir.join(name).join("backend"), format!("{backend}\n")).expect("written");
         }
-        assert_eq!(left(&dir, "mainstay db/0"), [12]);
+        fs::write(dir.join("nbd12/size"), "2048\n").expect("written");
+        assert_eq!(find(&dir, id), Some((12, "mainstay db/0 0000000000000abc".to_owned())));
+        assert_eq!((volume_bytes(&dir, 12), volume_bytes(&dir, 0)), (Some(1 << 20), None));
+        fs::remove_dir_all(&dir).expect("removed");
+    }
+
+    /// Nobody ends the devices of an engine that lives.
+    #[test]
+    fn the_devices_of_an_engine_are_its_own_while_it_lives() {
+        let dir = std::env::temp_dir().join(format!("mainstay-nbd-lock-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("a directory");
+        let mut engine = NbdAdmin::new(&dir);
+        engine.lock().expect("nobody has it");
+        let second = File::options().write(true).open(dir.join(LOCK)).expect("it is there");
+        assert!(matches!(second.try_lock(), Err(TryLockError::WouldBlock)));
+        drop(engine);
+        assert!(second.try_lock().is_ok());
         fs::remove_dir_all(&dir).expect("removed");
     }
 }

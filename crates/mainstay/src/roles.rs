@@ -33,7 +33,7 @@ pub fn agent(args: AgentArgs) -> Outcome<()> {
         run_dir: args.paths.run_dir,
         listen: Some(args.listen.to_string()),
         cgroup_root: args.cgroup_root,
-        fail_left_devices: mainstay_engine::ublk_device::give_up_left,
+        fail_left_devices: mainstay_engine::devices::give_up_left,
     };
     mainstay_agent::run(options).map_err(|error| Failure::new("agent-ended", chain(&error), REMEDY))
 }

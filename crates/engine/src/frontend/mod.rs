@@ -197,11 +197,7 @@ pub fn make(kind: FrontendKind, parts: &FrontendParts<'_>) -> Result<Box<dyn Fro
             Ok(Box::new(FuseFrontend::mount(parts.id, &dir, parts.volumes, parts.pool.clone())?))
         }
         FrontendKind::Ublk => Ok(Box::new(ublk::UblkFrontend::new(parts))),
-        FrontendKind::Nbd => {
-            let socket = nbd_socket(parts.run_dir);
-            let frontend = NbdFrontend::new(parts.id, parts.name, parts.volumes, socket, parts.pool.clone());
-            Ok(Box::new(frontend))
-        }
+        FrontendKind::Nbd => Ok(Box::new(NbdFrontend::new(parts))),
         FrontendKind::VhostUser => Ok(Box::new(vhost_user::VhostUserFrontend::new(parts)?)),
     }
 }

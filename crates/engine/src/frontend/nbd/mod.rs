@@ -23,7 +23,8 @@ pub mod server;
 use super::exchange::{Client, Exchange};
 use super::slab::Slab;
 use super::{
-    Errno, Extent, Frontend, FrontendId, FrontendRequest, FrontendResult, TAG_KIND_BITS, kind_of, ring_tag,
+    Errno, Extent, Frontend, FrontendId, FrontendParts, FrontendRequest, FrontendResult, TAG_KIND_BITS,
+    kind_of, nbd_socket, ring_tag,
 };
 use crate::buffer::BufferPool;
 use crate::devices::Attachment;
@@ -31,7 +32,7 @@ use crate::nbd_device::NbdPlan;
 use crate::ring::{Completion, Fd, Ring};
 use connection::{Connection, Tags};
 use mainstay_codec::nbd::{Export, Negotiated};
-use mainstay_types::VolumeId;
+use mainstay_types::{Epoch, ResourceId, VolumeId};
 use socket2::{Domain, Socket, Type};
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -50,6 +51,8 @@ const _: () = assert!(CLIENTS_MAX < 1 << (64 - TAG_PLACE_SHIFT));
 /// What the clients of one resource are served by.
 pub struct NbdFrontend {
     id: FrontendId,
+    resource: ResourceId,
+    epoch: Epoch,
     /// The resource's.
     name: String,
     volumes: Vec<u64>,
@@ -67,16 +70,17 @@ pub struct NbdFrontend {
 }
 
 impl NbdFrontend {
-    /// For the volumes of the resource, whose sizes in bytes are given. `socket`: where the server listens.
     #[must_use]
-    pub fn new(id: FrontendId, name: &str, volumes: &[u64], socket: PathBuf, pool: BufferPool) -> Self {
+    pub fn new(parts: &FrontendParts<'_>) -> Self {
         Self {
-            id,
-            name: name.to_owned(),
-            volumes: volumes.to_vec(),
-            socket,
-            exchange: Exchange::new(pool.clone()),
-            pool,
+            id: parts.id,
+            resource: parts.resource,
+            epoch: parts.epoch,
+            name: parts.name.to_owned(),
+            volumes: parts.volumes.to_vec(),
+            socket: nbd_socket(parts.run_dir),
+            exchange: Exchange::new(parts.pool.clone()),
+            pool: parts.pool.clone(),
             connections: Slab::new(),
             kernel: RefCell::default(),
             first: 0,
@@ -147,11 +151,19 @@ impl Frontend for NbdFrontend {
     }
 
     fn attachment(&self, volume: VolumeId) -> Attachment {
-        let (name, volume) = (&self.name, usize::from(volume.0));
-        let uri = format!("nbd+unix:///{name}/{volume}?socket={}", self.socket.display());
-        let identity = format!("mainstay {name}/{volume}");
-        match self.kernel.borrow_mut().get_mut(volume).and_then(Option::take) {
-            Some(socket) => Attachment::Nbd(NbdPlan { socket, bytes: self.volumes[volume], identity, uri }),
+        let place = usize::from(volume.0);
+        let name = format!("{}/{place}", self.name);
+        let uri = format!("nbd+unix:///{name}?socket={}", self.socket.display());
+        match self.kernel.borrow_mut().get_mut(place).and_then(Option::take) {
+            Some(socket) => Attachment::Nbd(NbdPlan {
+                resource: self.resource,
+                volume,
+                epoch: self.epoch,
+                socket,
+                bytes: self.volumes[place],
+                name,
+                uri,
+            }),
             None => Attachment::Export { uri },
         }
     }
