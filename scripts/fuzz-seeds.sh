@@ -29,9 +29,13 @@ sed -n '/^```toml/,/^```/p' ../README.md | sed '/^```/d' >corpus/service/readme
     printf '\37\0\0\0\1\0\0\0\24\0\0\0'
     head -c 20 /dev/zero
 } >corpus/vhost_user/start
-# An NBD client that asks what there is, agrees on structured replies and goes to an export.
-{
-    printf '\0\0\0\3IHAVEOPT\0\0\0\3\0\0\0\0IHAVEOPT\0\0\0\10\0\0\0\0'
+# An NBD client that asks what there is, agrees on structured replies and goes to an export. The target takes from the first
+# byte whether TLS is to come first.
+nbd_client() { # FIRST_BYTE STARTTLS
+    printf '%b\0\0\0\3%b' "$1" "$2"
+    printf 'IHAVEOPT\0\0\0\3\0\0\0\0IHAVEOPT\0\0\0\10\0\0\0\0'
     printf 'IHAVEOPT\0\0\0\12\0\0\0\37\0\0\0\4db/0\0\0\0\1\0\0\0\17base:allocation'
     printf 'IHAVEOPT\0\0\0\7\0\0\0\14\0\0\0\4db/0\0\1\0\3'
-} >corpus/nbd/go
+}
+nbd_client '\0' '' >corpus/nbd/go
+nbd_client '\1' 'IHAVEOPT\0\0\0\5\0\0\0\0' >corpus/nbd/tls

@@ -1,8 +1,8 @@
-//! What an NBD client sends: a handshake, and after it requests.
+//! What an NBD client sends: a handshake, with TLS in front of it where the first byte says so, and after it requests.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mainstay_codec::nbd::{End, Export, Handshake, REQUEST_BYTES, Request};
+use mainstay_codec::nbd::{End, Export, Handshake, REQUEST_BYTES, Request, Tls};
 use mainstay_fuzz::bounded;
 
 fn export(name: &str) -> Export {
@@ -20,13 +20,23 @@ fn requests(bytes: &[u8]) {
 
 fuzz_target!(|data: &[u8]| {
     let exports = [export("db/0"), export("db/1")];
-    let (mut handshake, mut rest) = (Handshake::new(), data);
+    let Some((first, mut rest)) = data.split_first() else { return };
+    let mut tls = [Tls::Absent, Tls::Required, Tls::Up][usize::from(first % 3)];
+    let mut handshake = Handshake::new(tls);
     loop {
         let mut out = Vec::new();
-        let (consumed, end) = bounded(rest.len(), || handshake.step(rest, &exports, &mut out));
+        // As long as an option without data: nothing may come behind STARTTLS.
+        let given =
+            if tls == Tls::Required && first & 0x80 == 0 { &rest[..rest.len().min(16)] } else { rest };
+        let (consumed, end) = bounded(given.len(), || handshake.step(given, &exports, &mut out));
         rest = &rest[consumed..];
         match end {
+            Some(End::StartTls) => {
+                tls = Tls::Up;
+                handshake.tls_is_up();
+            }
             Some(End::Transmit(found)) => {
+                assert_ne!(tls, Tls::Required, "an export without the TLS that is required");
                 assert!(exports.iter().any(|export| export.name == found.export));
                 return requests(rest);
             }

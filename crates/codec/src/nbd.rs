@@ -4,7 +4,7 @@
 //! unlike everything else in this crate, big-endian. [`handshake`] is the haggling over options, a state machine: bytes
 //! in, bytes out; [`transmission`] has the requests and replies that follow it.
 //!
-//! What is spoken: the fixed newstyle handshake with `EXPORT_NAME`, `ABORT`, `LIST`, `STARTTLS` (refused), `INFO`, `GO`,
+//! What is spoken: the fixed newstyle handshake with `EXPORT_NAME`, `ABORT`, `LIST`, `STARTTLS`, `INFO`, `GO`,
 //! `STRUCTURED_REPLY`, `LIST_META_CONTEXT` and `SET_META_CONTEXT` (`base:allocation`); the commands `READ`, `WRITE`,
 //! `DISC`, `FLUSH`, `TRIM`, `WRITE_ZEROES` and `BLOCK_STATUS`. What is not: the experimental extensions (`RESIZE`,
 //! extended headers), `CACHE`, and the oldstyle handshake.
@@ -15,7 +15,7 @@
 pub mod handshake;
 pub mod transmission;
 
-pub use handshake::{End, Export, Handshake, Negotiated};
+pub use handshake::{End, Export, Handshake, Negotiated, Tls};
 pub use transmission::{Command, NbdError, REQUEST_BYTES, Request};
 
 /// The smallest payload limit that a client may rely on without having asked, in bytes. A longer one is

@@ -10,7 +10,7 @@ mod support;
 
 use bytes::Bytes;
 use mainstay_codec::batch::{BatchHead, HEADER_BLOCK_BYTES};
-use mainstay_codec::nbd::{REQUEST_BYTES, Request};
+use mainstay_codec::nbd::{REQUEST_BYTES, Request, Tls};
 use mainstay_codec::superblock::{SUPERBLOCK_BYTES, Superblock};
 use mainstay_codec::versions::{VERSIONS_PER_PAGE, decode_page, encode_page};
 use mainstay_codec::{Batch, FRAME_HEADER_BYTES, FrameHeader, LocalHeader, crc32c, frame};
@@ -245,11 +245,12 @@ fn vhost_user(random: &mut Random, seed: u64) -> usize {
 fn nbd(random: &mut Random, seed: u64) -> usize {
     let name = ["db/0", "db/1", "", "nobody/7"][random.below(4)];
     let newstyle = random.below(2) == 0;
+    let tls = [Tls::Absent, Tls::Required, Tls::Up][random.below(3)];
     let mut accepted = 0;
     for _ in 0..8 {
         let mut bytes = nbd_conversation(name, newstyle);
         mutate(random, &mut bytes);
-        if nbd_handshake(&bytes, |given, step| bounded(given, step)) {
+        if nbd_handshake(tls, &bytes, |given, step| bounded(given, step)) {
             accepted += 1;
         }
     }

@@ -1,6 +1,7 @@
 //! What an engine is started with. Everything else it learns from its agent.
 
 use crate::frontend::DeviceOption;
+use crate::frontend::nbd::NetworkOptions;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -14,7 +15,7 @@ pub struct EngineOptions {
     /// How volumes become devices.
     pub device: DeviceOption,
     /// Where NBD clients of other machines connect to, if they may; those of this machine use a socket in `run_dir`.
-    pub nbd_listen: Option<SocketAddr>,
+    pub nbd_network: Option<NetworkOptions>,
     /// Payload memory that may lie idle in the pool, in bytes (R18).
     pub idle_memory_bytes: usize,
     /// How long before the end of the lease the guard silences this node, in milliseconds (R19).
@@ -32,7 +33,7 @@ impl EngineOptions {
             run_dir,
             listen,
             device,
-            nbd_listen: None,
+            nbd_network: None,
             idle_memory_bytes: 32 << 20,
             guard_margin_ms: 400,
             check_reads: false,

@@ -54,10 +54,10 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
     let ring = Ring::new()?;
     let pool = BufferPool::new(options.idle_memory_bytes);
     let nbd = if choice.kind == Some(FrontendKind::Nbd) {
-        Some(NbdServer::new(pool.clone(), &frontend::nbd_socket(run_dir), options.nbd_listen)?)
+        Some(NbdServer::new(pool.clone(), &frontend::nbd_socket(run_dir), options.nbd_network.clone())?)
     } else {
-        if let Some(addr) = options.nbd_listen {
-            tracing::warn!(%addr, "nobody listens for NBD clients: the device is not nbd");
+        if let Some(network) = &options.nbd_network {
+            tracing::warn!(addr = %network.addr, "nobody listens for NBD clients: the device is not nbd");
         }
         None
     };

@@ -5,6 +5,7 @@ use crate::size;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use mainstay_engine::DeviceOption;
+use mainstay_engine::frontend::nbd::TlsFiles;
 use std::path::PathBuf;
 
 const EXIT_CODES: &str = "Exit codes:
@@ -107,10 +108,41 @@ pub struct EngineArgs {
     /// How volumes become devices: auto takes the best that this kernel offers, and `mainstay status` says which and why.
     #[arg(long, env = "MAINSTAY_DEVICE", default_value = "auto", value_name = "FRONTEND", value_parser = device_option())]
     pub device: DeviceOption,
-    /// Address and port for NBD clients of other machines, with --device nbd. Nobody has to prove who he is, and
-    /// nothing is encrypted: only for a network that you trust. Off when not given.
+    /// Address and port for NBD clients of other machines, with --device nbd. Without certificates nobody has to prove who
+    /// he is, and nothing is encrypted: only for a network that you trust. Off when not given.
     #[arg(long, env = "MAINSTAY_NBD_LISTEN", value_name = "ADDRESS:PORT")]
     pub nbd_listen: Option<std::net::SocketAddr>,
+    #[command(flatten)]
+    pub nbd_tls: NbdTlsArgs,
+}
+
+/// All three or none: with them NBD clients of the network get in by TLS 1.3 and a certificate of their own, and in no other way.
+/// The files are read anew for every client.
+#[derive(Args, Debug, Clone)]
+pub struct NbdTlsArgs {
+    /// Certificate that NBD clients of the network are shown, PEM; behind it those between it and its authority.
+    #[arg(
+        long,
+        env = "MAINSTAY_NBD_CERTIFICATE",
+        value_name = "FILE",
+        requires_all = ["nbd_listen", "nbd_key", "nbd_client_ca"]
+    )]
+    pub nbd_certificate: Option<PathBuf>,
+    /// Private key of that certificate, PEM, without a password, not readable by others.
+    #[arg(long, env = "MAINSTAY_NBD_KEY", value_name = "FILE", requires = "nbd_certificate")]
+    pub nbd_key: Option<PathBuf>,
+    /// Certificates of the authorities whose clients get in, PEM. Whoever has a client's certificate of one of them reads and writes
+    /// every export, so it should be an authority for nothing else.
+    #[arg(long, env = "MAINSTAY_NBD_CLIENT_CA", value_name = "FILE", requires = "nbd_certificate")]
+    pub nbd_client_ca: Option<PathBuf>,
+}
+
+impl NbdTlsArgs {
+    /// `None` unless all are there, which the command line sees to.
+    pub fn files(self) -> Option<TlsFiles> {
+        let (certificate, key, client_ca) = (self.nbd_certificate?, self.nbd_key?, self.nbd_client_ca?);
+        Some(TlsFiles { certificate, key, client_ca })
+    }
 }
 
 fn device_option() -> impl TypedValueParser<Value = DeviceOption> {
@@ -355,4 +387,35 @@ pub struct EventsArgs {
     /// Only the newest N.
     #[arg(long, short = 'n', value_name = "N")]
     pub lines: Option<usize>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With some of them clients would get in without TLS where the operator thinks that they do not.
+    #[test]
+    fn certificates_are_named_all_three_and_with_an_address() {
+        let named = |without: &str| {
+            let options = [
+                ("--nbd-listen", "0.0.0.0:10809"),
+                ("--nbd-certificate", "cert.pem"),
+                ("--nbd-key", "key.pem"),
+                ("--nbd-client-ca", "ca.pem"),
+            ];
+            let words =
+                options.iter().filter(|(name, _)| *name != without).flat_map(|(name, value)| [name, value]);
+            let line = ["mainstay", "engine", "--device", "nbd"].into_iter().chain(words.copied());
+            match Cli::try_parse_from(line).map(|cli| cli.command) {
+                Ok(Command::Engine(args)) => Ok(args.nbd_tls.files()),
+                Ok(other) => panic!("{other:?}"),
+                Err(error) => Err(error.to_string()),
+            }
+        };
+        assert!(matches!(named(""), Ok(Some(_))));
+        for without in ["--nbd-listen", "--nbd-certificate", "--nbd-key", "--nbd-client-ca"] {
+            let refusal = named(without).expect_err("one is missing");
+            assert!(refusal.contains(without), "{refusal}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use crate::cli::{AgentArgs, EngineArgs};
 use crate::failure::{Failure, Outcome};
 use mainstay_agent::AgentOptions;
+use mainstay_engine::frontend::nbd::{NetworkOptions, ServerError};
 use mainstay_engine::{EngineError, EngineOptions};
 use std::error::Error;
 use tracing_subscriber::EnvFilter;
@@ -13,7 +14,8 @@ pub fn engine(args: EngineArgs) -> Outcome<()> {
     start_log();
     let mut options = EngineOptions::new(args.paths.run_dir, args.listen);
     options.device = args.device;
-    options.nbd_listen = args.nbd_listen;
+    let tls = args.nbd_tls.files();
+    options.nbd_network = args.nbd_listen.map(|addr| NetworkOptions { addr, tls });
     // The builds that the end-to-end tests run.
     options.check_reads = cfg!(debug_assertions);
     let Err(error) = mainstay_engine::run(options);
@@ -21,6 +23,10 @@ pub fn engine(args: EngineArgs) -> Outcome<()> {
         EngineError::Device(_) => {
             ("device-unavailable", "Start it with --device auto, or make what it names available.")
         }
+        EngineError::Nbd(ServerError::Tls(_)) => (
+            "nbd-certificates",
+            "Put the file right, or start it without --nbd-listen: then NBD clients of this machine only.",
+        ),
         _ => ("engine-ended", REMEDY),
     };
     Err(Failure::new(code, chain(&error), remedy))

@@ -6,6 +6,19 @@
 //!                           └──┘ every other option
 //! any state ──bytes that are no handshake──▶ End::Refused
 //! ```
+//! Where TLS is [required](Tls::Required) (the protocol's FORCEDTLS), another step comes first:
+//! ```text
+//! Flags ──▶ Options without TLS ──STARTTLS──▶ End::StartTls ──tls_is_up──▶ Options, as above
+//!             │  ▲ ├──────────────ABORT─────▶ End::Closed
+//!             │  │ └──EXPORT_NAME; bytes behind STARTTLS──▶ End::Refused
+//!             └──┘ every other option: TLS is required
+//! ```
+//! Nothing that was said without TLS counts after it but the client's flags, of which only one is a choice: whether zeroes follow the
+//! answer to `EXPORT_NAME`. Who changes that on the way makes the client hang up. What comes behind STARTTLS, before TLS, cannot
+//! come from a client that keeps to the protocol, which waits for the answer: somebody on the way has put it there, to have
+//! it taken for the client's own once TLS is up. The other mode of the protocol, SELECTIVETLS, leaves it to the client whether
+//! to encrypt, and so to whoever sits between the two; it is not spoken here.
+//!
 //! Answers are in the order of the options. A client waits for the answer to one option before it sends the next, so
 //! the caller takes no more bytes while answers are waiting to be sent, which bounds both (R18).
 
@@ -47,6 +60,7 @@ const REP_INFO: u32 = 3;
 const REP_META_CONTEXT: u32 = 4;
 const REP_ERR_UNSUP: u32 = 1 << 31 | 1;
 const REP_ERR_INVALID: u32 = 1 << 31 | 3;
+const REP_ERR_TLS_REQD: u32 = 1 << 31 | 5;
 const REP_ERR_UNKNOWN: u32 = 1 << 31 | 6;
 
 const INFO_EXPORT: u16 = 0;
@@ -101,9 +115,22 @@ pub struct Negotiated {
     pub allocation: bool,
 }
 
+/// What protects a client's options.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tls {
+    /// Nothing, and nothing is needed.
+    Absent,
+    /// Nothing yet, and until then there is nothing to be had.
+    Required,
+    Up,
+}
+
 /// How a handshake ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum End {
+    /// TLS begins after what is still to be sent has been sent. Behind it the handshake goes on: see
+    /// [`Handshake::tls_is_up`].
+    StartTls,
     /// Requests follow, after what is still to be sent has been sent.
     Transmit(Negotiated),
     /// The client has said that it goes; close when what is still to be sent has been sent.
@@ -115,6 +142,7 @@ pub enum End {
 /// One client's handshake.
 #[derive(Debug)]
 pub struct Handshake {
+    tls: Tls,
     greeted: bool,
     no_zeroes: bool,
     structured: bool,
@@ -123,16 +151,21 @@ pub struct Handshake {
     options: u32,
 }
 
-impl Default for Handshake {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Handshake {
     #[must_use]
-    pub fn new() -> Self {
-        Self { greeted: false, no_zeroes: false, structured: false, allocation: None, options: 0 }
+    pub fn new(tls: Tls) -> Self {
+        Self { tls, greeted: false, no_zeroes: false, structured: false, allocation: None, options: 0 }
+    }
+
+    /// After [`End::StartTls`]: what is received from now on came through TLS, from a client that has proved who it is.
+    pub fn tls_is_up(&mut self) {
+        self.tls = Tls::Up;
+    }
+
+    /// Whether that was said.
+    #[must_use]
+    pub fn is_protected(&self) -> bool {
+        self.tls == Tls::Up
     }
 
     /// To be sent before anything is received.
@@ -168,7 +201,34 @@ impl Handshake {
         if self.options > OPTIONS_MAX {
             return (consumed, Some(End::Refused("it sent too many options")));
         }
-        (consumed, self.option(option, data, exports, &mut Answer { option, out }))
+        let mut answer = Answer { option, out };
+        let end = match self.tls {
+            Tls::Required => Self::without_tls(option, data, input.len() > consumed, &mut answer),
+            Tls::Absent | Tls::Up => self.option(option, data, exports, &mut answer),
+        };
+        (consumed, end)
+    }
+
+    /// `more`: something has come behind the option.
+    fn without_tls(option: u32, data: &[u8], more: bool, answer: &mut Answer<'_>) -> Option<End> {
+        match option {
+            OPT_STARTTLS if !data.is_empty() => answer.error(REP_ERR_INVALID, "this option has no data"),
+            OPT_STARTTLS if more => {
+                return Some(End::Refused("something came behind STARTTLS before TLS had begun"));
+            }
+            OPT_STARTTLS => {
+                answer.ack();
+                return Some(End::StartTls);
+            }
+            OPT_ABORT => {
+                answer.ack();
+                return Some(End::Closed);
+            }
+            // Has no way to say no but to hang up.
+            OPT_EXPORT_NAME => return Some(End::Refused("it asked for an export without TLS")),
+            _ => answer.error(REP_ERR_TLS_REQD, "this server wants TLS first: connect with nbds://"),
+        }
+        None
     }
 
     fn client_flags(&mut self, input: &[u8]) -> (usize, Option<End>) {
@@ -209,9 +269,10 @@ impl Handshake {
                 }
                 answer.ack();
             }
+            OPT_STARTTLS if self.tls == Tls::Up => answer.error(REP_ERR_INVALID, "TLS is up already"),
             OPT_STARTTLS => answer.error(
                 REP_ERR_UNSUP,
-                "there is no TLS here yet: use the Unix socket, or a tunnel that encrypts",
+                "there is no TLS here: this is a Unix socket, or the server was given no certificate",
             ),
             OPT_INFO | OPT_GO => return self.info(option == OPT_GO, data, exports, answer),
             OPT_STRUCTURED_REPLY => {

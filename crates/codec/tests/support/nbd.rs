@@ -1,6 +1,6 @@
 //! What an NBD client says.
 
-use mainstay_codec::nbd::{End, Export, Handshake};
+use mainstay_codec::nbd::{End, Export, Handshake, Tls};
 
 pub fn nbd_exports() -> Vec<Export> {
     let export = |name: &str| Export::volume(name.into(), "a volume".into(), 1 << 30);
@@ -39,17 +39,26 @@ pub fn nbd_conversation(name: &str, newstyle: bool) -> Vec<u8> {
     out
 }
 
-/// Takes a conversation step by step, `watch` around each; true when it went on to an export.
-pub fn nbd_handshake(bytes: &[u8], mut watch: impl FnMut(usize, &mut dyn FnMut())) -> bool {
-    let (exports, mut handshake, mut at) = (nbd_exports(), Handshake::new(), 0);
+/// Takes a conversation step by step, `watch` around each; true when it went on to an export. Before a TLS that is required it
+/// comes in pieces as long as an option without data, for nothing may come behind STARTTLS.
+pub fn nbd_handshake(mut tls: Tls, bytes: &[u8], mut watch: impl FnMut(usize, &mut dyn FnMut())) -> bool {
+    let (exports, mut handshake, mut at) = (nbd_exports(), Handshake::new(tls), 0);
     loop {
         let (mut out, mut result) = (Vec::new(), (0, None));
-        watch(bytes.len() - at, &mut || result = handshake.step(&bytes[at..], &exports, &mut out));
+        let end = if tls == Tls::Required { bytes.len().min(at + 16) } else { bytes.len() };
+        watch(end - at, &mut || result = handshake.step(&bytes[at..end], &exports, &mut out));
         let (consumed, end) = result;
         assert!(consumed <= bytes.len() - at, "consumed more than there was");
         at += consumed;
         match end {
-            Some(End::Transmit(_)) => return true,
+            Some(End::Transmit(_)) => {
+                assert_ne!(tls, Tls::Required, "an export without the TLS that is required");
+                return true;
+            }
+            Some(End::StartTls) => {
+                tls = Tls::Up;
+                handshake.tls_is_up();
+            }
             Some(_) => return false,
             None if consumed == 0 => return false,
             None => {}

@@ -37,7 +37,11 @@ fn contexts(name: &str, queries: &[&str]) -> Vec<u8> {
 
 /// A client that has greeted.
 fn greeted(flags: u32) -> Handshake {
-    let mut handshake = Handshake::new();
+    greeted_with(Tls::Absent, flags)
+}
+
+fn greeted_with(tls: Tls, flags: u32) -> Handshake {
+    let mut handshake = Handshake::new(tls);
     assert_eq!(handshake.step(&flags.to_be_bytes(), &[], &mut Vec::new()), (4, None));
     handshake
 }
@@ -163,12 +167,63 @@ fn what_is_refused_is_refused_with_words_and_the_handshake_goes_on() {
 }
 
 #[test]
+fn without_the_tls_that_is_required_nothing_is_said() {
+    let mut client = greeted_with(Tls::Required, 3);
+    let query = contexts("db/0", &[ALLOCATION]);
+    for (number, data) in [
+        (OPT_LIST, &b""[..]),
+        (OPT_STRUCTURED_REPLY, b""),
+        (OPT_INFO, &info("db/0", &[])),
+        (OPT_GO, &info("db/0", &[])),
+        (OPT_LIST_META_CONTEXT, &query),
+        (OPT_SET_META_CONTEXT, &query),
+        (99, b"data"),
+    ] {
+        let (replies, end) = ask(&mut client, &option(number, data), &two());
+        assert_eq!((kinds(&replies), end), (vec![REP_ERR_TLS_REQD], None), "option {number}");
+    }
+    let (replies, end) = ask(&mut client, &option(OPT_STARTTLS, b"x"), &two());
+    assert_eq!((kinds(&replies), end), (vec![REP_ERR_INVALID], None));
+    let (replies, end) = ask(&mut client, &option(OPT_STARTTLS, b""), &two());
+    assert_eq!((kinds(&replies), end), (vec![REP_ACK], Some(End::StartTls)));
+    client.tls_is_up();
+    let (replies, end) = ask(&mut client, &option(OPT_STARTTLS, b""), &two());
+    assert_eq!((kinds(&replies), end), (vec![REP_ERR_INVALID], None), "once is enough");
+    let (replies, _) = ask(&mut client, &option(OPT_LIST, b""), &two());
+    assert_eq!(kinds(&replies), [REP_SERVER, REP_SERVER, REP_ACK]);
+    let (_, end) = ask(&mut client, &option(OPT_GO, &info("db/0", &[])), &two());
+    let expected = Negotiated { export: "db/0".into(), structured: false, allocation: false };
+    assert_eq!(end, Some(End::Transmit(expected)), "what was asked for without TLS does not count");
+
+    let (replies, end) = ask(&mut greeted_with(Tls::Required, 3), &option(OPT_ABORT, b""), &two());
+    assert_eq!((kinds(&replies), end), (vec![REP_ACK], Some(End::Closed)));
+    let mut out = Vec::new();
+    let old_way = option(OPT_EXPORT_NAME, b"db/0");
+    let (_, end) = greeted_with(Tls::Required, 3).step(&old_way, &two(), &mut out);
+    assert!(
+        matches!(end, Some(End::Refused(_))) && out.is_empty(),
+        "there is no way to say no but to hang up"
+    );
+}
+
+/// Somebody between client and server could put it there, and have it taken for the client's own.
+#[test]
+fn what_comes_behind_starttls_before_tls_ends_it() {
+    for injected in [option(OPT_LIST, b""), vec![0]] {
+        let mut out = Vec::new();
+        let bytes = [option(OPT_STARTTLS, b""), injected].concat();
+        let (_, end) = greeted_with(Tls::Required, 3).step(&bytes, &two(), &mut out);
+        assert!(matches!(end, Some(End::Refused(_))) && out.is_empty());
+    }
+}
+
+#[test]
 fn what_is_no_handshake_ends_it() {
     let refused = |mut client: Handshake, bytes: &[u8]| {
         matches!(client.step(bytes, &two(), &mut Vec::new()).1, Some(End::Refused(_)))
     };
-    assert!(refused(Handshake::new(), &0u32.to_be_bytes()));
-    assert!(refused(Handshake::new(), &7u32.to_be_bytes()));
+    assert!(refused(Handshake::new(Tls::Absent), &0u32.to_be_bytes()));
+    assert!(refused(Handshake::new(Tls::Absent), &7u32.to_be_bytes()));
     assert!(refused(greeted(3), b"GET / HTTP/1.1\r\n\r\n"));
     let mut long = option(OPT_LIST, b"");
     long[12..16].copy_from_slice(&u32::MAX.to_be_bytes());
@@ -192,7 +247,7 @@ proptest! {
         bytes.extend(option(OPT_GO, &info("db/0", &[INFO_BLOCK_SIZE])));
         let run = |cuts: &[usize]| {
             let (mut handshake, mut out, mut held, mut rest) =
-                (Handshake::new(), Vec::new(), Vec::new(), &bytes[..]);
+                (Handshake::new(Tls::Absent), Vec::new(), Vec::new(), &bytes[..]);
             for cut in cuts.iter().cycle() {
                 let (now, later) = rest.split_at(rest.len().min(*cut));
                 held.extend_from_slice(now);

@@ -7,7 +7,7 @@
 //! [`server`] takes connections for all resources of a shard and speaks the handshake; it hands the connection to the
 //! frontend of the resource whose export was chosen. Here are the connections of one resource. The [exchange](super::exchange)
 //! makes requests of whole blocks of what clients ask for, [`landing`] receives payloads where they stay, [`connection`] and [`outbox`] are
-//! one client.
+//! one client. [`bridge`] puts TLS under a client of the network, [`tls`] says with which certificates.
 //!
 //! What is guaranteed beyond what a frontend guarantees: one client cannot take what another one needs, see the limits in
 //! [the exchange](super::exchange) and [`CLIENTS_MAX`]; when the devices are withdrawn, clients are cut off without an answer to what they
@@ -15,10 +15,12 @@
 //! the next primary and ask again; an error would have reached their users. This machine's kernel gets the error, because
 //! its users are to notice (R19).
 
+mod bridge;
 mod connection;
 mod landing;
 mod outbox;
 pub mod server;
+mod tls;
 
 use super::exchange::{Client, Exchange};
 use super::slab::Slab;
@@ -37,7 +39,8 @@ use socket2::{Domain, Socket, Type};
 use std::cell::RefCell;
 use std::path::PathBuf;
 
-pub use server::{Arrived, NbdServer, ServerError};
+pub use server::{Arrived, NbdServer, NetworkOptions, ServerError};
+pub use tls::{TlsError, TlsFiles};
 
 /// Most clients of one resource. Each may hold some megabytes (R18).
 pub const CLIENTS_MAX: usize = 32;

@@ -2,18 +2,22 @@
 //!
 //! ```text
 //! accepted ──greeting sent──▶ haggling ──an export is chosen and the answer sent──▶ handed to its resource
-//!                              └──ABORT, nonsense, or HANDSHAKE_MS have passed──▶ closed
+//!                              │   ▲└──ABORT, nonsense, or the time is up──▶ closed
+//!                              └───┘ STARTTLS: from now on through a bridge
 //! ```
-//! What is guaranteed: at most [`STRANGERS_MAX`] clients are in the handshake, each for at most [`HANDSHAKE_MS`], with at most
-//! one option and its answer in memory (R18). On the Unix socket only root gets in; whoever reaches the TCP address, which
-//! is off unless configured, gets in, because there is no TLS here yet.
+//! What is guaranteed: at most [`STRANGERS_MAX`] clients of each socket are in the handshake, each for at most [`HANDSHAKE_MS`],
+//! with at most one option and its answer in memory (R18). On the Unix socket only root gets in. The TCP address is off unless
+//! configured. With certificates, only a client whose own one is of the clients' authority gets in, and until it has proved that, for which
+//! it has [`PROOF_MS`], it learns nothing; without them, whoever reaches the address.
 
 use super::super::{FrontendId, TAG_KIND_BITS, ring_tag};
+use super::bridge::Bridges;
+use super::tls::{TlsError, TlsFiles};
 use crate::buffer::{BufMut, BufferPool};
 use crate::ring::{Completion, Fd, Op, Owner, Ring, advance};
 use bytes::Bytes;
 use mainstay_codec::nbd::handshake::INPUT_BYTES_MAX;
-use mainstay_codec::nbd::{End, Export, Handshake, Negotiated};
+use mainstay_codec::nbd::{End, Export, Handshake, Negotiated, Tls};
 use mainstay_types::Time;
 use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 use std::collections::{BTreeMap, VecDeque};
@@ -28,10 +32,14 @@ use thiserror::Error;
 
 /// The server's own; resources begin with 1.
 pub const SERVER_ID: FrontendId = FrontendId(0);
-/// Most clients in the handshake; more are refused.
+/// Most clients of one socket in the handshake; more are refused. Those of the network cannot crowd out those of this machine.
 pub const STRANGERS_MAX: usize = 64;
 /// How long a handshake may take, in milliseconds. Humans at a shell haggle as well.
 pub const HANDSHAKE_MS: u64 = 60_000;
+/// How long a client may take from its connection until it has proved who it is, where it must. No human is part of that, and
+/// whoever cannot prove anything must not hold a place for long.
+pub const PROOF_MS: u64 = 10_000;
+const _: () = assert!(PROOF_MS < HANDSHAKE_MS);
 /// Pause after a failed accept (no descriptors left), in milliseconds.
 const ACCEPT_RETRY_MS: u64 = 100;
 const BACKLOG: i32 = 128;
@@ -47,11 +55,23 @@ const TAG_PLACE_SHIFT: u32 = TAG_KIND_BITS + 32;
 
 /// Why nobody can connect.
 #[derive(Debug, Error)]
-#[error("cannot listen for NBD clients at {at}")]
-pub struct ServerError {
-    pub at: String,
-    #[source]
-    pub source: io::Error,
+pub enum ServerError {
+    #[error("cannot listen for NBD clients at {at}")]
+    Listen {
+        at: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot offer TLS to NBD clients")]
+    Tls(#[from] TlsError),
+}
+
+/// Where clients of the network connect to, and how.
+#[derive(Clone, Debug)]
+pub struct NetworkOptions {
+    pub addr: SocketAddr,
+    /// Without it nothing is encrypted and nobody proves who he is.
+    pub tls: Option<TlsFiles>,
 }
 
 /// A client that has chosen its export.
@@ -66,12 +86,18 @@ pub struct Arrived {
 struct Listener {
     socket: Fd,
     is_tcp: bool,
+    /// How its clients come to TLS, if they must.
+    bridges: Option<Bridges>,
     /// When to accept again; `None` while an accept is in flight.
     accept_at: Option<Time>,
 }
 
 struct Stranger {
     socket: Fd,
+    /// Place of the listener that it came to.
+    listener: usize,
+    /// Address, for the log.
+    peer: String,
     handshake: Handshake,
     /// `None` while a receive is under way.
     input: Option<BufMut>,
@@ -79,6 +105,8 @@ struct Stranger {
     sending: bool,
     end: Option<End>,
     until: Time,
+    /// It must prove who it is, and has not yet.
+    unproved: bool,
     closed: bool,
 }
 
@@ -92,18 +120,29 @@ pub struct NbdServer {
 }
 
 impl NbdServer {
-    /// Listens at the path, in place of whatever is there, and at the address, if there is one.
+    /// Listens at the path, in place of whatever is there, and for the network, if there is to be one.
     ///
     /// # Errors
-    /// When one of them cannot be had.
-    pub fn new(pool: BufferPool, path: &Path, addr: Option<SocketAddr>) -> Result<Self, ServerError> {
-        let fail = |at: String| move |source| ServerError { at, source };
+    /// When one of them cannot be had, or nobody could ever get in with these certificates.
+    pub fn new(pool: BufferPool, path: &Path, network: Option<NetworkOptions>) -> Result<Self, ServerError> {
+        let fail = |at: String| move |source| ServerError::Listen { at, source };
         let unix = listen_unix(path).map_err(fail(path.display().to_string()))?;
-        let mut listeners = vec![Listener { socket: unix, is_tcp: false, accept_at: Some(Time(0)) }];
-        if let Some(addr) = addr {
-            let tcp = listen_tcp(addr).map_err(fail(addr.to_string()))?;
-            tracing::warn!(%addr, "NBD clients may connect without encryption or proof of who they are");
-            listeners.push(Listener { socket: tcp, is_tcp: true, accept_at: Some(Time(0)) });
+        let accept_at = Some(Time(0));
+        let mut listeners = vec![Listener { socket: unix, is_tcp: false, bridges: None, accept_at }];
+        if let Some(NetworkOptions { addr, tls }) = network {
+            match tls.as_ref().map(TlsFiles::load) {
+                None => {
+                    tracing::warn!(%addr, "NBD clients may connect without encryption or proof of who they are")
+                }
+                Some(Ok(_)) => tracing::info!(%addr, "NBD clients may connect with TLS and a certificate"),
+                // The replicas of this node must not depend on a date.
+                Some(Err(error)) if error.is_of_time() => {
+                    tracing::error!(%addr, %error, "no NBD client can connect");
+                }
+                Some(Err(error)) => return Err(error.into()),
+            }
+            let socket = listen_tcp(addr).map_err(fail(addr.to_string()))?;
+            listeners.push(Listener { socket, is_tcp: true, bridges: tls.map(Bridges::new), accept_at });
         }
         Ok(Self { pool, listeners, strangers: BTreeMap::new(), next: 0 })
     }
@@ -166,6 +205,10 @@ impl NbdServer {
                     Ok(bytes) if bytes > 0 => stranger.filled += bytes as usize,
                     _ => stranger.close(),
                 }
+                if stranger.filled > 0 && stranger.handshake.is_protected() && stranger.unproved {
+                    stranger.unproved = false;
+                    stranger.until = now.plus_ms(HANDSHAKE_MS);
+                }
                 self.go_on(ring, place, exports)
             }
             op => unreachable!("the NBD server submits no {op:?}"),
@@ -189,7 +232,7 @@ impl NbdServer {
             return;
         };
         listener.accept_at = Some(now);
-        if self.strangers.len() >= STRANGERS_MAX {
+        if self.strangers.values().filter(|stranger| stranger.listener == place).count() >= STRANGERS_MAX {
             tracing::warn!("an NBD client was refused: too many are in the handshake");
             return;
         }
@@ -199,16 +242,21 @@ impl NbdServer {
             tracing::warn!(%error, "an NBD client's connection cannot be configured");
             return;
         }
+        let peer = SockRef::from(&socket).peer_addr().ok().and_then(|peer| peer.as_socket());
+        let unproved = listener.bridges.is_some();
         let number = self.next;
         self.next = (self.next + 1) % (1 << (64 - TAG_PLACE_SHIFT));
         let mut stranger = Stranger {
             socket: Fd::new(socket),
-            handshake: Handshake::new(),
+            listener: place,
+            peer: peer.map_or_else(|| "this machine".to_owned(), |peer| peer.to_string()),
+            handshake: Handshake::new(if unproved { Tls::Required } else { Tls::Absent }),
             input: Some(self.pool.get(INPUT_BYTES_MAX)),
             filled: 0,
             sending: false,
             end: None,
-            until: now.plus_ms(HANDSHAKE_MS),
+            until: now.plus_ms(if unproved { PROOF_MS } else { HANDSHAKE_MS }),
+            unproved,
             closed: false,
         };
         let greeting = Bytes::copy_from_slice(&Handshake::greeting());
@@ -240,6 +288,22 @@ impl NbdServer {
         }
         match stranger.end.take() {
             None => stranger.receive(ring, number),
+            Some(End::StartTls) => {
+                let bridges =
+                    self.listeners.get(stranger.listener).and_then(|listener| listener.bridges.as_ref());
+                match bridges.map(|bridges| stranger.protect(bridges)) {
+                    Some(Ok(())) => stranger.receive(ring, number),
+                    failed => {
+                        let error = failed.and_then(Result::err);
+                        tracing::warn!(
+                            peer = stranger.peer,
+                            ?error,
+                            "an NBD client was refused: TLS cannot begin"
+                        );
+                        self.strangers.remove(&number);
+                    }
+                }
+            }
             Some(End::Transmit(negotiated)) => {
                 let stranger = self.strangers.remove(&number)?;
                 let early = stranger.input.map(|input| input.as_slice()[..stranger.filled].to_vec());
@@ -251,7 +315,7 @@ impl NbdServer {
             }
             Some(end) => {
                 if let End::Refused(why) = end {
-                    tracing::warn!(why, "an NBD client was refused");
+                    tracing::warn!(peer = stranger.peer, why, "an NBD client was refused");
                 }
                 self.strangers.remove(&number);
             }
@@ -274,6 +338,13 @@ impl Stranger {
                 return answer;
             }
         }
+    }
+
+    /// What it says comes through TLS from now on. Nothing was received that was not taken: that is refused before.
+    fn protect(&mut self, bridges: &Bridges) -> io::Result<()> {
+        self.socket = Fd::new(bridges.start(self.socket.try_clone()?, self.peer.clone())?);
+        self.handshake.tls_is_up();
+        Ok(())
     }
 
     fn send(&mut self, ring: &mut Ring, number: u64, pieces: VecDeque<Bytes>) {
