@@ -31,7 +31,7 @@ nbd() {
     [ -n "$test" ] || { echo "vm: cannot build the test of NBD" >&2; exit 1; }
     for kernel in ${VM_KERNELS:-6.12 newest}; do
         echo "== nbd, kernel $kernel"
-        scripts/vm.sh run --kernel "$kernel" --script tests/vm/nbd.sh --seconds 600 --memory 1536 \
+        scripts/vm.sh run --kernel "$kernel" --script tests/vm/nbd.sh --seconds 900 --memory 1536 \
             --module virtio_pci --module virtio_blk --module xfs --module nbd --module fuse --module loop \
             --binary "$target/$profile/mainstay" --binary "$test=nbd" --binary nbd-client --binary fio --binary mkfs.xfs --binary blkdiscard --file tests/vm/node.sh=/node.sh
     done
