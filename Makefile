@@ -82,7 +82,7 @@ e2e: deps
 # Devices that this machine's kernel need not have, in software-emulated machines with kernels from Debian.
 vm: deps
 	$(CARGO) build --locked $(SHIPPED) --bins
-	@tests/vm/run.sh $(ARGS)
+	@PACKAGES="$(SHIPPED)" tests/vm/run.sh $(ARGS)
 
 # Each step is a make of its own so that they keep their order under -j.
 test: deps

@@ -6,10 +6,12 @@ PATH="$PATH:/usr/sbin:/sbin"
 target=${CARGO_TARGET_DIR:-target}
 profile=${VM_PROFILE:-debug}
 
-# A test of the engine, as a program.
+# A test of the engine, as a program. PACKAGES, as arguments of cargo, are built together if they are given: see the Makefile.
 engine_test() { # NAME
-    ${CARGO:-cargo} test --locked -p mainstay-engine --test "$1" --no-run 2>&1 |
-        sed -n 's/^ *Executable .*(\(.*\))$/\1/p'
+    # shellcheck disable=SC2086
+    ${CARGO:-cargo} test --locked ${PACKAGES:--p mainstay-engine} --test "$1" --no-run --message-format=json-render-diagnostics |
+        grep '"manifest_path":"[^"]*/crates/engine/Cargo.toml"' |
+        sed -n "s/.*\"name\":\"$1\".*\"executable\":\"\([^\"]*\)\".*/\1/p"
 }
 
 ublk() {
