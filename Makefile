@@ -3,6 +3,7 @@
 CARGO ?= cargo
 BUILT := $(or $(CARGO_TARGET_DIR),target)/release
 DEV := $(or $(CARGO_TARGET_DIR),target)/debug
+SOAK := $(or $(CARGO_TARGET_DIR),target)/soak
 # One end-to-end test: make e2e ARGS=kill_a_secondary. Options of the benchmark: make bench ARGS="--only fio".
 ARGS ?=
 
@@ -119,14 +120,14 @@ bench-down:
 	@test -x $(BUILT)/bench || { echo "there is no built benchmark to end: make bench" >&2; exit 1; }
 	@$(BUILT)/bench --down
 
-$(BUILT)/mainstay-sim: FORCE
-	$(CARGO) build --locked --release -p mainstay-sim
+$(SOAK)/mainstay-sim: FORCE
+	$(CARGO) build --locked --profile soak -p mainstay-sim
 
-sim-soak: $(BUILT)/mainstay-sim
-	@$(BUILT)/mainstay-sim soak --minutes $(MINUTES) --record bench/simulator.md
+sim-soak: $(SOAK)/mainstay-sim
+	@$(SOAK)/mainstay-sim soak --minutes $(MINUTES) --record bench/simulator.md
 
-sim-bugs: $(BUILT)/mainstay-sim
-	@$(BUILT)/mainstay-sim bugs --record bench/simulator.md --record-seeds sim/tests/planted_seeds.txt
+sim-bugs: $(SOAK)/mainstay-sim
+	@$(SOAK)/mainstay-sim bugs --record bench/simulator.md --record-seeds sim/tests/planted_seeds.txt
 
 .PHONY: FORCE
 FORCE:

@@ -71,7 +71,7 @@ impl Frame {
         let payload = match &self.0[1..] {
             [] => Bytes::new(),
             [one] => one.clone(),
-            many => many.iter().flat_map(|piece| piece.iter().copied()).collect(),
+            many => many.concat().into(),
         };
         frame::decode(&header, &head[FRAME_HEADER_BYTES..], &payload).ok()
     }

@@ -12,6 +12,7 @@ mod inspect;
 mod jobs;
 mod links;
 mod operator;
+mod queue;
 mod settle;
 mod traps;
 mod wishes;
@@ -32,8 +33,8 @@ use mainstay_control::State;
 use mainstay_control::reconciler::job::Step;
 use mainstay_types::{Incarnation, Index, NodeId, ResourceId, Time};
 use operator::Wanted;
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use queue::Queue;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use traps::Trap;
 
 /// What will happen.
@@ -132,32 +133,6 @@ pub(crate) enum What {
         node: NodeId,
         until_us: u64,
     },
-}
-
-struct Due {
-    at_us: u64,
-    sequence: u64,
-    what: What,
-}
-
-impl PartialEq for Due {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at_us, self.sequence) == (other.at_us, other.sequence)
-    }
-}
-
-impl Eq for Due {}
-
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Due {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at_us, self.sequence).cmp(&(other.at_us, other.sequence))
-    }
 }
 
 /// More than this in one second is no work but a storm.
@@ -271,8 +246,7 @@ pub(crate) struct Asked {
 pub struct World {
     pub(crate) plan: Plan,
     pub(crate) now_us: u64,
-    queue: BinaryHeap<Reverse<Due>>,
-    sequence: u64,
+    queue: Queue,
     pub(crate) machines: BTreeMap<NodeId, Machine>,
     pub(crate) network: Network,
     pub(crate) connecting: BTreeSet<Pair>,
@@ -369,8 +343,7 @@ impl World {
         let mut world = Self {
             network: Network::new(plan.shape.latency_us, root.stream("network")),
             now_us: 0,
-            queue: BinaryHeap::new(),
-            sequence: 0,
+            queue: Queue::default(),
             machines,
             connecting: BTreeSet::new(),
             consensus,
@@ -408,9 +381,7 @@ impl World {
     }
 
     pub(crate) fn at(&mut self, at_us: u64, what: What) {
-        self.sequence += 1;
-        let at_us = at_us.max(self.now_us);
-        self.queue.push(Reverse(Due { at_us, sequence: self.sequence, what }));
+        self.queue.push(at_us.max(self.now_us), what);
     }
 
     pub(crate) fn after(&mut self, delay_us: u64, what: What) {
@@ -419,16 +390,14 @@ impl World {
 
     /// Lets the next thing happen that is due by then. `false`: there is none, or something is wrong.
     pub(crate) fn step(&mut self, until_us: u64) -> bool {
-        if self.oracle.violation().is_some()
-            || self.queue.peek().is_none_or(|Reverse(due)| due.at_us > until_us)
-        {
+        if self.oracle.violation().is_some() {
             return false;
         }
-        let Some(Reverse(due)) = self.queue.pop() else { return false };
-        self.now_us = due.at_us;
-        self.rest(due.at_us);
-        self.oracle.at(due.at_us);
-        self.happen(due.what);
+        let Some((at_us, what)) = self.queue.pop(until_us) else { return false };
+        self.now_us = at_us;
+        self.rest(at_us);
+        self.oracle.at(at_us);
+        self.happen(what);
         true
     }
 

@@ -37,7 +37,7 @@ impl Media for DiskMedia<'_> {
     fn write_durable(&mut self, area: Area, offset: u64, data: &[u8]) -> Result<(), MediaError> {
         self.check_power()?;
         let (region, first) = (region_of(area), offset / BLOCK_BYTES);
-        let blocks = if data.iter().all(|&byte| byte == 0) {
+        let blocks = if data.iter().fold(0, |all, byte| all | byte) == 0 {
             Blocks::Zero(data.len() as u64 / BLOCK_BYTES)
         } else {
             let mut blocks = Vec::new();

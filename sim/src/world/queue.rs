@@ -1,0 +1,37 @@
+//! What is going to happen, in the order of true time and, at one time, in the order in which it was asked for.
+
+use super::What;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Times are sorted; what happens at them lies still, for it is large to move about a heap.
+#[derive(Default)]
+pub(super) struct Queue {
+    /// Time in microseconds, number of the request, and the slot of what happens then.
+    times: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    slots: Vec<Option<What>>,
+    free: Vec<usize>,
+    requests: u64,
+}
+
+impl Queue {
+    pub(super) fn push(&mut self, at_us: u64, what: What) {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[slot] = Some(what);
+        self.requests += 1;
+        self.times.push(Reverse((at_us, self.requests, slot)));
+    }
+
+    /// Takes the first thing, if it is due by then, with its time.
+    pub(super) fn pop(&mut self, until_us: u64) -> Option<(u64, What)> {
+        let Reverse((at_us, _, slot)) =
+            *self.times.peek().filter(|Reverse((at_us, ..))| *at_us <= until_us)?;
+        self.times.pop();
+        self.free.push(slot);
+        let what = self.slots[slot].take();
+        Some((at_us, what.unwrap_or_else(|| unreachable!("slot {slot} is empty, and a time names it"))))
+    }
+}
