@@ -4,8 +4,12 @@
 
 use mainstay_control::state::ServicePhase;
 use mainstay_sim::coverage::stories;
-use mainstay_sim::plan::{Deed, DiskFault, DiskOp, Fault, Moment, ServiceFault, Shape, Side};
+use mainstay_sim::plan::{
+    Deed, DiskFault, DiskOp, Fault, Moment, Operator, ResourceShape, ServiceFault, Shape, Side,
+};
 use mainstay_sim::scenario::{Scenario, n};
+use mainstay_sim::world::resource_id;
+use mainstay_types::NodeId;
 use mainstay_types::simulation::reached;
 use std::sync::{Mutex, PoisonError};
 
@@ -47,6 +51,31 @@ fn a_promotion_whose_node_died_again_does_not_count() {
         sim.expect_nobody_serves_for_ms(14_000);
         sim.expect_primary_within_ms(p, 10_000);
         sim.read(1);
+        sim.settle();
+    });
+}
+
+/// R5: all replicas are empty and in sync without a copy, so a first promotion waits for everybody who can come. While this one is on its
+/// way a node comes back.
+#[test]
+fn a_node_comes_back_before_the_first_promotion_counts() {
+    reaches("control: a first promotion comes too early", || {
+        let mut shape = Shape::small(3, 3, false);
+        let later = ResourceShape { late: true, ..shape.resources[0].clone() };
+        shape.resources.push(later);
+        let mut sim = Scenario::new(shape, 1);
+        let [_, s, _] = sim.cast();
+        sim.power_cut(s);
+        sim.until("it counts as dead", 10_000, |world| !world.state().alive(NodeId(s)));
+        sim.trap_at(1, Moment::Promote, 0, Deed::Late { ms: 2_000 });
+        sim.operator(Operator::CreateResource { resource: 1 });
+        sim.until_count("F47 proposal late", 1, 10_000);
+        sim.power_on(s);
+        sim.until("it is back", 5_000, |world| world.state().alive(NodeId(s)));
+        sim.pause_engine(s, 5_000);
+        sim.until("the resource is served", 15_000, |world| !world.devices(1).is_empty());
+        let members = &sim.world.state().resources[&resource_id(1)].record.iss;
+        assert_eq!(members.len(), 3, "the one that came back is one of them");
         sim.settle();
     });
 }

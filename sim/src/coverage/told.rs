@@ -3,6 +3,7 @@
 
 /// The mark, and the story.
 pub(super) const TOLD: &[(&str, &str)] = &[
+    ("control: a first promotion comes too early", "a_node_comes_back_before_the_first_promotion_counts"),
     ("control: a promotion by a dead node", "a_promotion_whose_node_died_again_does_not_count"),
     ("control: a promotion of what is not eligible", "a_promotion_of_what_broke_meanwhile_does_not_count"),
     ("control: the files of a replica are not what its label says", "files_of_another_replica_are_not_used"),
