@@ -11,7 +11,7 @@ ARGS ?=
 MINUTES ?= 60
 
 .PHONY: help deps fmt fmt-check lint unit sim instructions instructions-record e2e vm test build demo demo-down bench \
-	bench-vm bench-deps bench-down sim-soak sim-bugs fuzz
+	bench-vm bench-deps bench-down sim-soak sim-bugs sim-crash fuzz
 
 help:
 	@echo "make test       format check, lints, unit and model tests, simulator, end-to-end tests (root)"
@@ -29,6 +29,7 @@ help:
 	@echo "make instructions         count the instructions of fixed work and compare with bench/instructions.txt"
 	@echo "make instructions-record  write that file anew"
 	@echo "make sim-soak   simulated clusters on all cores for MINUTES=60; appends a row to bench/simulator.md"
+	@echo "make sim-crash  every crash of every workload of four operations on one disk; about 20 minutes of one core"
 	@echo "make sim-bugs   plant every bug and count in how many seeds it is caught, into bench/simulator.md"
 	@echo "make fuzz       coverage-guided fuzzing of the decoders, SECONDS=30 for each; not a part of make test"
 	@echo "make deps       install what the above need"
@@ -128,6 +129,9 @@ sim-soak: $(SOAK)/mainstay-sim
 
 sim-bugs: $(SOAK)/mainstay-sim
 	@$(SOAK)/mainstay-sim bugs --record bench/simulator.md --record-seeds sim/tests/planted_seeds.txt
+
+sim-crash:
+	$(CARGO) test --locked --release -p mainstay-sim --test enumerate -- --ignored --nocapture
 
 .PHONY: FORCE
 FORCE:

@@ -202,11 +202,17 @@ impl Scenario {
 
     /// Reads a block, which must succeed; that it is the right content is the oracle's to say.
     pub fn read(&mut self, block: u64) {
+        self.read_volume(0, block);
+    }
+
+    /// The same of any volume. Returns the number of the write that the block is from, 0 if there was none.
+    pub fn read_volume(&mut self, volume: u16, block: u64) -> u64 {
         self.until("there is a device", 15_000, |world| !world.devices(0).is_empty());
         let refused = self.world.refused;
-        self.client(ClientOp::Read { volume: 0, block, blocks: 1 });
+        self.client(ClientOp::Read { volume, block, blocks: 1 });
         self.until("the read is answered", 15_000, |world| world.asked.values().all(|asked| !asked.read));
         assert_eq!(self.world.refused, refused, "the read is answered with data");
+        self.world.found[0]
     }
 
     pub fn client(&mut self, op: ClientOp) {

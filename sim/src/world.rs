@@ -259,6 +259,8 @@ pub struct World {
     pub(crate) acknowledged: u64,
     /// Requests that were answered with an error.
     pub(crate) refused: u64,
+    /// What the read found that was answered last: for each block the number of the write that it is from.
+    pub(crate) found: Vec<u64>,
     pub(crate) chance: Random,
     pub(crate) datagrams: Random,
     pub(crate) disk_times: Random,
@@ -354,6 +356,7 @@ impl World {
             next_request: 1,
             acknowledged: 0,
             refused: 0,
+            found: Vec::new(),
             chance: root.stream("chance"),
             datagrams: root.stream("datagrams"),
             disk_times: root.stream("disk times"),

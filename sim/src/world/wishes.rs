@@ -486,7 +486,9 @@ impl World {
                 self.oracle.read_completed(asked.node);
                 match values(&pieces) {
                     Some(values) if values.len() as u64 == asked.blocks => {
-                        self.oracle.registers.read_done(request, now_us, &values)
+                        let checked = self.oracle.registers.read_done(request, now_us, &values);
+                        self.found = values;
+                        checked
                     }
                     Some(values) => {
                         return self.wrong(

@@ -10,6 +10,7 @@ mod journal;
 mod leases;
 mod membership;
 mod network;
+mod order;
 mod promotion;
 mod replicas;
 mod services;

@@ -63,13 +63,19 @@ impl Cluster {
 
     /// Path of the first volume's device on the node that serves it.
     pub fn device(&self, resource: &str) -> Result<(String, String)> {
+        let (node, mut devices) = self.devices(resource)?;
+        Ok((node, devices.swap_remove(0)))
+    }
+
+    /// Paths of the volumes' devices, of which there is at least one, on the node that serves them.
+    pub fn devices(&self, resource: &str) -> Result<(String, Vec<String>)> {
         mainstay_tests::wait_for("a device", LIMIT, || {
             let view = self.lab.resource(resource)?;
             let primary = view.primary.with_context(|| format!("{resource} has no primary"))?;
             let replica = view.replicas.into_iter().find(|replica| replica.node == primary);
             let live = replica.and_then(|replica| replica.live).context("the primary's engine is silent")?;
-            let device = live.devices.first().context("the primary has no device yet")?;
-            Ok((primary, device.path.clone()))
+            ensure!(!live.devices.is_empty(), "the primary has no device yet");
+            Ok((primary, live.devices.into_iter().map(|device| device.path).collect()))
         })
     }
 

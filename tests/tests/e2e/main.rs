@@ -8,6 +8,7 @@
 mod cluster;
 mod failover;
 mod limits;
+mod order;
 mod partitions;
 mod processes;
 mod replicas;
@@ -46,6 +47,7 @@ const LONG: &[(&str, LoadScenario)] =
 const ALONE: &[(&str, Scenario)] = &[
     ("wrong_input_to_the_command_line", wrong_input::command_line),
     ("wrong_service_files", wrong_input::service_files),
+    ("dependent_writes_to_two_volumes", order::dependent_writes),
     ("a_full_journal", limits::full_journal),
     ("a_full_pool", limits::full_pool),
 ];
