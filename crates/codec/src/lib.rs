@@ -4,11 +4,12 @@
 //! fixed layouts: it never panics and never allocates more than it was given (R25). All integers but those of [`nbd`] are
 //! little-endian. [`batch`] is the unit of the log, the same bytes in every journal and on every
 //! connection; [`message`] is what engines say to each other; [`frame`] is how a message travels;
-//! [`superblock`] and [`versions`] are a replica's own metadata; [`nbd`] is what clients of volumes speak,
+//! [`superblock`], [`versions`] and [`journal_label`] are a replica's own metadata; [`nbd`] is what clients of volumes speak,
 //! [`vhost_user`] and [`virtio_blk`] what virtual machines do.
 
 pub mod batch;
 pub mod frame;
+pub mod journal_label;
 pub mod message;
 pub mod nbd;
 pub mod superblock;
@@ -19,6 +20,7 @@ mod wire;
 
 pub use batch::{Batch, EntryDesc, EntryKind, LocalHeader, NewEntry};
 pub use frame::{FRAME_HEADER_BYTES, FrameHeader, META_BYTES_MAX, PAYLOAD_BYTES_MAX};
+pub use journal_label::{JOURNAL_LABEL_BYTES, JournalLabel};
 pub use message::{Envelope, LogState, Message, Reject, ReplicaData};
 pub use superblock::{Checkpoint, DataState, Superblock, Void};
 pub use wire::DecodeError;

@@ -13,9 +13,11 @@ use mainstay_codec::batch::{BatchHead, HEADER_BLOCK_BYTES};
 use mainstay_codec::nbd::{REQUEST_BYTES, Request, Tls};
 use mainstay_codec::superblock::{SUPERBLOCK_BYTES, Superblock};
 use mainstay_codec::versions::{VERSIONS_PER_PAGE, decode_page, encode_page};
-use mainstay_codec::{Batch, FRAME_HEADER_BYTES, FrameHeader, LocalHeader, crc32c, frame};
+use mainstay_codec::{
+    Batch, FRAME_HEADER_BYTES, FrameHeader, JOURNAL_LABEL_BYTES, JournalLabel, LocalHeader, crc32c, frame,
+};
 use mainstay_codec::{vhost_user, virtio_blk};
-use mainstay_types::{Chain, Index};
+use mainstay_types::{BLOCK_BYTES, Chain, Incarnation, Index, ResourceId};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -272,10 +274,16 @@ fn nbd(random: &mut Random, seed: u64) -> usize {
     accepted
 }
 
-/// The superblock and a page of the version table, mutated and with their checksums mended.
+/// The superblock, the label of a journal and a page of the version table, mutated and with their checksums mended.
 fn metadata(random: &mut Random, seed: u64) -> usize {
     let mut accepted = 0;
     let good = sample(random, &superblock()).encode();
+    let label = JournalLabel {
+        resource: ResourceId(random.next()),
+        incarnation: Incarnation(random.next()),
+        journal_bytes: BLOCK_BYTES * (1 + random.below(1 << 20) as u64),
+        volatile: random.below(2) == 1,
+    };
     let mut page = Vec::new();
     let versions: Vec<Index> = (0..random.below(VERSIONS_PER_PAGE)).map(|_| Index(random.next())).collect();
     encode_page(&mut page, 0, &versions);
@@ -286,6 +294,15 @@ fn metadata(random: &mut Random, seed: u64) -> usize {
         let crc = crc32c(&block[..SUPERBLOCK_BYTES - 4]);
         block[SUPERBLOCK_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
         if let Ok(found) = bounded(block.len(), || Superblock::decode(&block)) {
+            assert_eq!(found.encode(), block, "seed {seed}");
+            accepted += 1;
+        }
+
+        let mut block = label.encode();
+        mutate(random, &mut block[4..32]);
+        let crc = crc32c(&block[..JOURNAL_LABEL_BYTES - 4]);
+        block[JOURNAL_LABEL_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+        if let Ok(found) = bounded(block.len(), || JournalLabel::decode(&block)) {
             assert_eq!(found.encode(), block, "seed {seed}");
             accepted += 1;
         }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use mainstay_codec::superblock::{Checkpoint, DataState, Superblock, Void};
 use mainstay_codec::versions::{decode_page, encode_page};
 use mainstay_codec::{
-    Batch, EntryKind, Envelope, LocalHeader, LogState, Message, NewEntry, Reject, ReplicaData,
+    Batch, EntryKind, Envelope, JournalLabel, LocalHeader, LogState, Message, NewEntry, Reject, ReplicaData,
 };
 use mainstay_types::{
     Chain, ConfigVersion, Epoch, Incarnation, Index, NodeId, Position, Range, ResourceId, VolumeId,
@@ -163,6 +163,15 @@ fn a_replicas_metadata_keeps_its_bytes() {
     let file = golden("superblock", &superblock.encode());
     assert_eq!(Superblock::decode(&file), Ok(superblock));
 
+    let label = JournalLabel {
+        resource: ResourceId(7),
+        incarnation: Incarnation(0xd15c),
+        journal_bytes: 1 << 26,
+        volatile: true,
+    };
+    let file = golden("journal_label", &label.encode());
+    assert_eq!(JournalLabel::decode(&file), Ok(label));
+
     let versions = [Index(3), Index(0), Index(36)];
     let mut page = Vec::new();
     encode_page(&mut page, 2, &versions);
@@ -176,7 +185,8 @@ fn a_replicas_metadata_keeps_its_bytes() {
 fn every_golden_file_has_a_test() {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let mut known: Vec<String> = messages().iter().map(|(name, _)| format!("frame_{name}.hex")).collect();
-    known.extend(["journal_header_block", "superblock", "versions_page"].map(|name| format!("{name}.hex")));
+    let records = ["journal_header_block", "journal_label", "superblock", "versions_page"];
+    known.extend(records.map(|name| format!("{name}.hex")));
     for file in std::fs::read_dir(dir).expect("the golden directory") {
         let name = file.expect("an entry").file_name().into_string().expect("an ASCII name");
         assert!(known.contains(&name), "{name} is compared with nothing");
