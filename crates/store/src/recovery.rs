@@ -83,6 +83,14 @@ impl Store {
         write_superblock(media, &superblock, [0, 1])
     }
 
+    /// What the replica was formatted as, for who wants to see first that the rest of it fits.
+    ///
+    /// # Errors
+    /// When there is no whole superblock, or the media cannot be read.
+    pub fn config_on(media: &mut dyn Media) -> Result<StoreConfig, RecoverError> {
+        Ok(config_of(&read_superblock(media)?.0))
+    }
+
     /// Brings back what was durable.
     ///
     /// # Errors
@@ -103,14 +111,8 @@ impl Store {
         push_void(&mut superblock.voids, Void { generation: superblock.generation, end: log.end.index });
         write_superblock(media, &superblock, order)?;
 
-        let config = StoreConfig {
-            resource: superblock.resource,
-            incarnation: superblock.incarnation,
-            volumes: superblock.volumes.clone(),
-            journal_bytes: superblock.journal_bytes,
-        };
         let mut store = Self {
-            config,
+            config: config_of(&superblock),
             tuning,
             superblock_write: None,
             jobs: VecDeque::new(),
@@ -149,6 +151,15 @@ impl Store {
         };
         store.apply();
         Ok(store)
+    }
+}
+
+fn config_of(superblock: &Superblock) -> StoreConfig {
+    StoreConfig {
+        resource: superblock.resource,
+        incarnation: superblock.incarnation,
+        volumes: superblock.volumes.clone(),
+        journal_bytes: superblock.journal_bytes,
     }
 }
 
