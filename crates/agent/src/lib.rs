@@ -9,6 +9,7 @@ pub mod engine_link;
 pub mod error;
 pub mod http;
 pub mod identity;
+pub mod journals;
 pub mod lease;
 pub mod left_devices;
 pub mod member;
@@ -26,6 +27,7 @@ pub mod views;
 
 use agent::{Agent, Started};
 use error::AgentError;
+use journals::Journals;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -42,6 +44,8 @@ pub struct AgentOptions {
     pub listen: Option<String>,
     /// cgroup (version 2) below which services run; `<mount point>/mainstay/<node>` if none.
     pub cgroup_root: Option<PathBuf>,
+    /// Where the journals of new replicas go; in the pool if nothing is said.
+    pub journals: Journals,
     /// Makes devices fail that a dead engine has left in the run directory and that the kernel keeps waiting.
     pub fail_left_devices: fn(&Path),
 }

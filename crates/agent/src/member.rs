@@ -62,8 +62,9 @@ impl Member {
             let path = path.to_path_buf();
             move |source| AgentError::File { path, source }
         };
-        let replicas =
-            Arc::new(Replicas::open(&options.state_dir, engine.clone()).map_err(file(&options.state_dir))?);
+        let replicas = Replicas::open(&options.state_dir, options.journals.clone(), engine.clone())
+            .map_err(file(&options.state_dir))
+            .map(Arc::new)?;
         let places = Places {
             cgroup_root: cgroup_root(options, &identity)?,
             state_dir: options.state_dir.clone(),

@@ -51,6 +51,15 @@ pub fn rest_of(directory: &Path) -> [PathBuf; 3] {
     [CREATING, MAKING, REMOVED].map(|suffix| beside(directory, suffix))
 }
 
+/// The name of the replica that a directory is, or is what is left of.
+#[must_use]
+pub fn replica_name(directory: &Path) -> Option<&str> {
+    let name = directory.file_name()?.to_str()?;
+    // Longest first: one ends like another.
+    let rest = [CREATING, MAKING, REMOVED].iter().find_map(|suffix| name.strip_suffix(suffix));
+    Some(rest.unwrap_or(name)).filter(|name| is_replica_name(name))
+}
+
 /// Whether a path is named as in [`rest_of`].
 #[must_use]
 pub fn is_rest(path: &Path) -> bool {

@@ -5,11 +5,14 @@
 //! - A directory named as a replica holds a whole one with its label. It gets that name when both are durable, and loses it
 //!   before anything in it is removed, so what a crash leaves of the making and the removing has names of its own
 //!   ([`pool::rest_of`]); only by these names are files removed when the agent starts.
+//! - A journal that lies elsewhere is there only while a directory in the pool names it, and goes before that
+//!   ([`journals`]).
 //! - A replica's directory without a label was not left by this program. It is neither used nor written nor removed.
 //! - A job runs on a thread of its own: formatting and recovery take as long as they take.
 
 use crate::engine_link::EngineLink;
 use crate::identity::write_durable;
+use crate::journals::{self, Journals};
 use crate::messages::random_u64;
 use crate::pool;
 use crate::threads::lock;
@@ -41,6 +44,7 @@ struct Label {
 /// What is stored, shared between the reconciler and the jobs.
 pub struct Replicas {
     state_dir: PathBuf,
+    journals: Journals,
     engine: EngineLink,
     stored: Mutex<BTreeMap<ResourceId, (Label, PathBuf)>>,
     /// Why the last attempt to make a replica failed.
@@ -52,7 +56,7 @@ impl Replicas {
     ///
     /// # Errors
     /// When the pool cannot be read.
-    pub fn open(state_dir: &Path, engine: EngineLink) -> io::Result<Self> {
+    pub fn open(state_dir: &Path, journals: Journals, engine: EngineLink) -> io::Result<Self> {
         let mut stored = BTreeMap::new();
         let pool = pool::directory(state_dir);
         std::fs::create_dir_all(&pool)?;
@@ -75,10 +79,16 @@ impl Replicas {
         }
         for rest in pool::rests(&pool)? {
             tracing::info!(directory = %rest.display(), "removing what is left of a replica that was being made or removed");
-            remove(&rest)?;
+            match journals::remove_of(&rest) {
+                Ok(()) => remove(&rest)?,
+                // The next start, or the next job of the replica, tries again.
+                Err(error) => tracing::error!(directory = %rest.display(), %error, "it stays for now"),
+            }
         }
+        journals.look(&pool);
         Ok(Self {
             state_dir: state_dir.to_path_buf(),
+            journals,
             engine,
             stored: Mutex::new(stored),
             failures: Mutex::new(BTreeMap::new()),
@@ -188,6 +198,7 @@ impl Replicas {
                     journal_bytes: spec.journal_bytes,
                     incarnation,
                     dir: pool::making(directory).to_string_lossy().into_owned(),
+                    journal: self.journals.place(directory, incarnation),
                 };
                 self.ask(request, JOB_TIMEOUT)
             }
@@ -246,7 +257,9 @@ fn other_disk(directory: &Path, found: Incarnation, label: Incarnation) -> Engin
 /// an engine that is not ready or does not answer. Only the former is told to the cluster: another member takes over.
 #[must_use]
 pub fn stays_unusable(error: &EngineError) -> bool {
-    matches!(error.code.as_str(), "corrupt" | "recover" | "disk" | "wrong-disk" | "other-resource")
+    let disk = ["corrupt", "recover", "disk", "wrong-disk", "other-resource"];
+    let journal = ["journal-missing", "wrong-journal", "volatile-journal"];
+    disk.iter().chain(&journal).any(|code| *code == error.code)
 }
 
 /// Gives a replica that was made its label and its name, durably.
@@ -287,6 +300,7 @@ fn was_removed(directory: &Path) -> bool {
 }
 
 fn remove(directory: &Path) -> io::Result<()> {
+    journals::remove_of(directory)?;
     match std::fs::remove_dir_all(directory) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
@@ -312,6 +326,7 @@ mod tests {
             stays_unusable(&EngineError { code: code.into(), message: String::new(), remedy: String::new() })
         };
         assert!(["corrupt", "recover", "disk", "wrong-disk", "other-resource"].into_iter().all(stays));
+        assert!(["journal-missing", "wrong-journal", "volatile-journal"].into_iter().all(stays));
         let passes = ["no-hello", "in-use", "engine-unreachable", "engine-timeout", "unknown-resource"];
         assert!(!passes.into_iter().any(stays));
     }
@@ -320,7 +335,8 @@ mod tests {
     const LABELLED: Label = Label { resource: R, name: String::new(), incarnation: Incarnation(9) };
 
     fn opened(root: &Path) -> Replicas {
-        Replicas::open(root, EngineLink::start(&root.join("engine.sock"), |_| ())).unwrap()
+        let engine = EngineLink::start(&root.join("engine.sock"), |_| ());
+        Replicas::open(root, Journals::default(), engine).unwrap()
     }
 
     /// A replica's directory as it is between the engine's answer and the label.
@@ -380,6 +396,58 @@ mod tests {
         publish(directory, &LABELLED).unwrap();
         withdraw(directory).unwrap();
         assert_eq!(names(directory.parent().unwrap()), ["db-1.removed"]);
+    }
+
+    /// A directory of the pool whose journal is elsewhere, with that or with a link that leads nowhere.
+    fn linked(directory: &Path, journal: &Path, exists: bool) {
+        std::fs::create_dir_all(directory).unwrap();
+        std::os::unix::fs::symlink(journal, directory.join("journal")).unwrap();
+        if exists {
+            std::fs::write(journal, b"journal").unwrap();
+        }
+    }
+
+    /// Every step of docs/internals/journals.md, and what the next start makes of a crash after it.
+    #[test]
+    fn a_journal_elsewhere_comes_and_goes_with_its_replica() {
+        let root = tempfile::tempdir().unwrap();
+        let (pool, fast) = (pool::directory(root.path()), root.path().join("fast"));
+        std::fs::create_dir_all(&fast).unwrap();
+        let directory = pool.join("db-1");
+        let journal = fast.join("db-1.0000000000000009.journal");
+        let state = || {
+            let stored = opened(root.path()).stored().len();
+            (stored, names(&pool), names(&fast))
+        };
+        let nothing = || (0, vec![], vec![]);
+        let whole = || (1, vec!["db-1".to_owned()], vec!["db-1.0000000000000009.journal".to_owned()]);
+        for (rest, exists) in [
+            ("db-1.making.creating", false),
+            ("db-1.making.creating", true),
+            ("db-1.making", true),
+            ("db-1.removed", true),
+            ("db-1.removed", false),
+        ] {
+            linked(&pool.join(rest), &journal, exists);
+            assert_eq!(state(), nothing(), "{rest}, its journal there: {exists}");
+        }
+        linked(&pool::making(&directory), &journal, true);
+        publish(&directory, &LABELLED).unwrap();
+        assert_eq!(state(), whole());
+
+        // Its device is not mounted while it is removed, and is mounted again.
+        let away = root.path().join("away");
+        std::fs::rename(&fast, &away).unwrap();
+        withdraw(&directory).unwrap();
+        assert_eq!(opened(root.path()).stored().len(), 0);
+        assert_eq!(names(&pool), ["db-1.removed"]);
+        let place = Place { resource: R, name: "db".into(), directory: directory.clone() };
+        let replicas = opened(root.path());
+        let refused = replicas.step(&place, None, Step::RemoveFiles).unwrap_err();
+        assert!(refused.message.contains("mount its device"), "{refused:?}");
+        std::fs::rename(&away, &fast).unwrap();
+        assert_eq!(replicas.step(&place, None, Step::RemoveFiles), Ok(Answer::Done));
+        assert_eq!(state(), nothing());
     }
 
     /// Only what this program names is removed, and a replica whose label is lost is not made anew over its data.

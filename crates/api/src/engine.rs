@@ -53,6 +53,9 @@ pub enum Request {
         journal_bytes: u64,
         incarnation: Incarnation,
         dir: String,
+        /// Where the journal is to be, if not in `dir`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        journal: Option<JournalPlace>,
     },
     /// Recovers the replica in `dir` and starts it as a secondary. Answered by [`Reply::Opened`].
     /// `name` names the directory of its devices.
@@ -99,6 +102,15 @@ pub enum Request {
     },
     /// Answered by [`Reply::Status`].
     Status,
+}
+
+/// A place for a journal outside of its replica's directory.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct JournalPlace {
+    /// Of the file, which must not exist; absolute.
+    pub path: String,
+    /// It may be in memory that a power cut empties.
+    pub volatile: bool,
 }
 
 /// The engine of another node.

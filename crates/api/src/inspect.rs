@@ -11,6 +11,8 @@ pub struct ReplicaFilesView {
     pub incarnation: String,
     pub volumes: Vec<u64>,
     pub journal_bytes: u64,
+    /// Where it is, if not in the directory.
+    pub journal: Option<String>,
     /// Sequence of each copy of the superblock; null for a damaged one.
     pub superblock_copies: Vec<Option<u64>>,
     pub generation: u64,

@@ -48,7 +48,8 @@ impl Node {
         let transport = Transport::new(pool.clone(), 1, NodeId(id), addr).expect("a port");
         let disk = dir.map(|dir| {
             let layout = Layout { meta_bytes: 4096, journal_bytes: JOURNAL_BYTES, volumes: vec![4096] };
-            let files = NewReplica::create(dir, &layout, &pool).expect("space").publish().expect("a name");
+            let files =
+                NewReplica::create(dir, &layout, None, &pool).expect("space").publish().expect("a name");
             Disk::new(1, files, pool)
         });
         Self { ring, transport, disk, journal_at: 0, next_op: 0 }

@@ -8,10 +8,21 @@
 //! Durable writes are direct writes with RWF_DSYNC over blocks that were written when the replica was made,
 //! so that the file system has nothing of its own to make durable; on a device with FUA that is one
 //! command.
+//!
+//! An area that is persistent memory is written by stores and read by loads, which have ended when the operation is started.
+//! What ended so is kept until [`Disk::ended`] is asked: nobody hears of an operation from within the call that starts it.
+//! [journals.md](../../../docs/internals/journals.md) says why what recovery relies on holds for such memory.
 
+mod create;
+mod error;
 mod files;
+mod journal;
+mod memory;
 
-pub use files::{DiskError, FileMedia, Layout, NewReplica, ReplicaFiles};
+pub use create::NewReplica;
+pub use error::DiskError;
+pub use files::{FileMedia, Layout, ReplicaFiles};
+pub use journal::{NewJournal, check_owner, elsewhere};
 
 use crate::buffer::BufferPool;
 use crate::ring::{Completion, Fd, Op, Owner, Ring, advance};
@@ -20,6 +31,7 @@ use mainstay_codec::Batch;
 use mainstay_codec::batch::{HEADER_BLOCK_BYTES, LocalHeader};
 use mainstay_store::{Area, IoFailure, IoResult, OpId, Output};
 use mainstay_types::{BLOCK_BYTES, VolumeId};
+use memory::Fault;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -101,13 +113,27 @@ pub struct Disk {
     lists: Vec<VecDeque<Bytes>>,
     /// What this file system can do.
     zeroing: Zeroing,
+    /// What ended when it was started.
+    ended: VecDeque<DiskDone>,
+    /// Where header blocks are made that are stored at once.
+    header: Box<[u8; HEADER_BLOCK_BYTES]>,
 }
 
 impl Disk {
     /// `id` is unique within the shard for as long as operations may be in flight, see [`Disk::id_of`].
     #[must_use]
     pub fn new(id: u32, files: ReplicaFiles, pool: BufferPool) -> Self {
-        Self { id, files, pool, pending: Vec::new(), next: 0, lists: Vec::new(), zeroing: Zeroing::Range }
+        Self {
+            id,
+            files,
+            pool,
+            pending: Vec::new(),
+            next: 0,
+            lists: Vec::new(),
+            zeroing: Zeroing::Range,
+            ended: VecDeque::new(),
+            header: Box::new([0; HEADER_BLOCK_BYTES]),
+        }
     }
 
     /// Whose [`handle_completion`](Self::handle_completion) gets a completion of [`Owner::Disk`].
@@ -116,10 +142,21 @@ impl Disk {
         (completion.tag >> 32) as u32
     }
 
-    /// Operations that have not ended.
+    /// Operations whose end nobody has heard of.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.pending.len()
+        self.pending.len() + self.ended.len()
+    }
+
+    /// An operation that ended when it was started, oldest first. To be asked after operations were started.
+    pub fn ended(&mut self) -> Option<DiskDone> {
+        self.ended.pop_front()
+    }
+
+    /// Whether there is something to hear of.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
     }
 
     #[must_use]
@@ -130,6 +167,10 @@ impl Disk {
     /// Starts what `output` asks for. Gives it back when it asks for nothing of a disk.
     pub fn submit(&mut self, ring: &mut Ring, output: Output) -> Option<Output> {
         match output {
+            Output::JournalWrite { op, offset, parts } if self.files.memory(Area::Journal).is_some() => {
+                let result = self.store_batches(offset, &parts);
+                self.end(DiskTag::Store(op), "writing", Area::Journal, result.map(|()| None));
+            }
             Output::JournalWrite { op, offset, parts } => {
                 let pieces = self.journal_pieces(&parts);
                 self.write(ring, DiskTag::Store(op), Area::Journal, offset, pieces, true);
@@ -151,9 +192,13 @@ impl Disk {
                     Op::Sync { fd }
                 });
             }
-            Output::MetaWrite { op, offset, data } => {
-                self.write(ring, DiskTag::Store(op), Area::Meta, offset, [data].into(), true);
-            }
+            Output::MetaWrite { op, offset, data } => match self.files.memory(Area::Meta) {
+                Some(memory) => {
+                    let result = memory.put(offset, &data).and_then(|_| memory.finish());
+                    self.end(DiskTag::Store(op), "writing", Area::Meta, result.map(|()| None));
+                }
+                None => self.write(ring, DiskTag::Store(op), Area::Meta, offset, [data].into(), true),
+            },
             other => return Some(other),
         }
         None
@@ -166,7 +211,11 @@ impl Disk {
     pub fn read(&mut self, ring: &mut Ring, tag: DiskTag, area: Area, offset: u64, len: u64) {
         check_blocks(offset, len);
         let len = len as usize;
-        let buffer = self.pool.get(len);
+        let mut buffer = self.pool.get(len);
+        if let Some(memory) = self.files.memory(area) {
+            let result = memory.get(offset, &mut buffer.as_mut_slice()[..len]);
+            return self.end(tag, "reading", area, result.map(|()| Some(buffer.freeze(len))));
+        }
         self.start(ring, Pending { tag, area, work: Work::Read { len } }, |fd| Op::Read {
             fd,
             offset,
@@ -174,6 +223,31 @@ impl Disk {
             at: 0,
             len,
         });
+    }
+
+    /// Stores header blocks and payloads of consecutive batches.
+    fn store_batches(&mut self, offset: u64, parts: &[(LocalHeader, Arc<Batch>)]) -> Result<(), Fault> {
+        let Self { files, header, .. } = self;
+        let memory = files.memory(Area::Journal).expect("asked before");
+        let mut at = offset;
+        for (local, batch) in parts {
+            batch.put_header_block(*local, header);
+            at = memory.put(at, &header[..])?;
+            for piece in &batch.payload {
+                at = memory.put(at, piece)?;
+            }
+        }
+        memory.finish()
+    }
+
+    /// An operation ended when it was started.
+    fn end(&mut self, tag: DiskTag, doing: &str, area: Area, result: Result<Option<Bytes>, Fault>) {
+        let result = result.map_err(|fault| self.failure(doing, area, &fault));
+        self.ended.push_back(DiskDone { tag, result });
+    }
+
+    fn failure(&self, doing: &str, area: Area, error: &dyn std::fmt::Display) -> IoFailure {
+        IoFailure { detail: format!("{doing} {area:?} in {}: {error}", self.files.path().display()) }
     }
 
     fn write(
@@ -289,8 +363,8 @@ impl Disk {
                     Work::Zero { .. } => "zeroing",
                     Work::Flush => "flushing",
                 };
-                let detail = format!("{what} {:?} in {}: {error}", pending.area, self.files.path().display());
-                Some(DiskDone { tag: pending.tag, result: Err(IoFailure { detail }) })
+                let result = Err(self.failure(what, pending.area, &error));
+                Some(DiskDone { tag: pending.tag, result })
             }
         }
     }

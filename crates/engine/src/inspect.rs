@@ -1,8 +1,9 @@
 //! A look at the files of a replica that no engine has open. Nothing is written, not even a lock is left.
 
+use crate::disk::{check_owner, elsewhere};
 use bytes::Bytes;
 use mainstay_api::inspect::{BatchView, EntryView, ExtentView, LogPosition, ReplicaFilesView, VoidView};
-use mainstay_codec::{DataState, EntryKind};
+use mainstay_codec::{DataState, EntryKind, JOURNAL_LABEL_BYTES, JournalLabel, Superblock};
 use mainstay_store::{Area, FoundBatch, FoundEntry, Inspection, Media, MediaError, RecoverError};
 use mainstay_types::{Index, Position};
 use std::fs::{File, TryLockError};
@@ -60,22 +61,46 @@ impl Media for Files {
 
 /// What journal and metadata of the replica in `path` hold.
 ///
+/// `journal`: that file instead of the one, or the link, in the directory.
+///
 /// # Errors
 /// When it is in use, cannot be read, or is no replica.
-pub fn inspect(path: &Path) -> Result<ReplicaFilesView, InspectError> {
-    let open = |name: &str| {
-        let path = path.join(name);
-        File::open(&path).map_err(|source| InspectError::Open { path, source })
-    };
-    let mut files = Files { meta: open("meta")?, journal: open("journal")? };
-    match files.meta.try_lock_shared() {
-        Err(TryLockError::WouldBlock) => return Err(InspectError::InUse { path: path.to_owned() }),
-        // A file system without locks has no engine on it either.
-        Ok(()) | Err(TryLockError::Error(_)) => {}
+pub fn inspect(path: &Path, journal: Option<&Path>) -> Result<ReplicaFilesView, InspectError> {
+    let open = |path: PathBuf| File::open(&path).map_err(|source| InspectError::Open { path, source });
+    let elsewhere = journal.map(Path::to_owned).or_else(|| elsewhere(path));
+    let at = elsewhere.clone().unwrap_or_else(|| path.join("journal"));
+    let mut files = Files { meta: open(path.join("meta"))?, journal: open(at.clone())? };
+    for (file, path) in [(&files.meta, path), (&files.journal, at.as_path())] {
+        match file.try_lock_shared() {
+            Err(TryLockError::WouldBlock) => return Err(InspectError::InUse { path: path.to_owned() }),
+            // A file system without locks has no engine on it either.
+            Ok(()) | Err(TryLockError::Error(_)) => {}
+        }
     }
     let found = mainstay_store::inspect(&mut files)
         .map_err(|source| InspectError::Unreadable { path: path.to_owned(), source })?;
-    Ok(view(path, &found))
+    let unlabelled = label_fault(&files.journal, &found.superblock, elsewhere.is_some());
+    let mut view = view(path, &found);
+    view.journal = elsewhere.map(|path| path.display().to_string());
+    view.faults.extend(
+        unlabelled.map(|what| format!("{} is not the journal of this replica: {what}", at.display())),
+    );
+    Ok(view)
+}
+
+/// What is wrong with the label of a journal; one that is in its replica's directory need not have any.
+fn label_fault(journal: &File, superblock: &Superblock, elsewhere: bool) -> Option<String> {
+    let mut block = vec![0; JOURNAL_LABEL_BYTES];
+    let label = match journal.read_exact_at(&mut block, superblock.journal_bytes) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && !elsewhere => return None,
+        Err(error) => return Some(format!("no label can be read: {error}")),
+        Ok(()) => JournalLabel::decode(&block).map_err(|error| error.to_string()),
+    };
+    label
+        .and_then(|label| {
+            check_owner(&label, superblock.resource, superblock.incarnation, superblock.journal_bytes)
+        })
+        .err()
 }
 
 fn view(path: &Path, found: &Inspection) -> ReplicaFilesView {
@@ -106,6 +131,7 @@ fn view(path: &Path, found: &Inspection) -> ReplicaFilesView {
         incarnation: format!("{:016x}", superblock.incarnation.0),
         volumes: superblock.volumes.clone(),
         journal_bytes: superblock.journal_bytes,
+        journal: None,
         superblock_copies: found.copies.clone(),
         generation: superblock.generation,
         promised_epoch: superblock.promised.0,
@@ -263,6 +289,7 @@ mod tests {
             incarnation: "0000000000000abc".into(),
             volumes: vec![8 << 20],
             journal_bytes: 16 << 20,
+            journal: None,
             superblock_copies: vec![Some(12), None, Some(12), Some(11)],
             generation: 9,
             promised_epoch: 6,

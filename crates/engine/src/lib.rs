@@ -9,6 +9,7 @@ mod block_queue;
 pub mod buffer;
 pub mod devices;
 pub mod disk;
+mod fault;
 pub mod frontend;
 pub mod guard;
 pub mod inspect;

@@ -2,7 +2,7 @@
 //! happen on a thread of their own and never hold up the shard.
 
 use crate::buffer::BufferPool;
-use crate::disk::{DiskError, Layout, NewReplica, ReplicaFiles};
+use crate::disk::{DiskError, Layout, NewJournal, NewReplica, ReplicaFiles};
 use crate::open_replica::Answer;
 use mainstay_api::engine::{EngineError, Reply};
 use mainstay_store::{MediaError, RecoverError, Store, StoreConfig, Tuning};
@@ -50,6 +50,27 @@ impl LifecycleError {
             Self::Disk(DiskError::InUse { .. }) => {
                 ("in-use", "end the process that uses the replica's files")
             }
+            Self::Disk(DiskError::JournalMissing { .. }) => (
+                "journal-missing",
+                "mount the device that holds it, or let the link `journal` in the replica's directory lead to where it is; if it is \
+                 lost, remove the replica's directory, and the replica is copied again",
+            ),
+            Self::Disk(DiskError::WrongJournal { .. }) => (
+                "wrong-journal",
+                "mount the right device, or let the link `journal` in the replica's directory lead to the right file; if it is \
+                 lost, remove the replica's directory, and the replica is copied again",
+            ),
+            Self::Disk(DiskError::VolatileJournal { .. }) => (
+                "volatile-journal",
+                "name a directory on a disk or on persistent memory (--journal-dir), or start the agent with \
+                 --volatile-journals if a power cut may cost the replica",
+            ),
+            Self::Disk(DiskError::JournalDirectory { .. }) => {
+                ("journal-directory", "mount its device, and make the directory there")
+            }
+            Self::Disk(DiskError::JournalMountPoint { .. }) => {
+                ("journal-directory", "make a directory below it, and name that")
+            }
             Self::Disk(_) | Self::Format { .. } => {
                 ("disk", "look at the kernel's log for the device of the pool")
             }
@@ -79,8 +100,19 @@ impl LifecycleError {
 
 /// What the thread is asked to do.
 pub enum Job {
-    Create { dir: PathBuf, config: StoreConfig, answer: Answer },
-    Open { resource: ResourceId, name: String, dir: PathBuf, answer: Answer },
+    /// `journal`: where that is to be, if not in `dir`.
+    Create {
+        dir: PathBuf,
+        config: StoreConfig,
+        journal: Option<NewJournal>,
+        answer: Answer,
+    },
+    Open {
+        resource: ResourceId,
+        name: String,
+        dir: PathBuf,
+        answer: Answer,
+    },
 }
 
 /// A replica that has been recovered, or not; for the shard.
@@ -103,10 +135,12 @@ impl Lifecycle {
         thread::Builder::new().name("lifecycle".into()).spawn(move || {
             for job in queue {
                 match job {
-                    Job::Create { dir, config, answer } => answer(match create(&dir, &config, &pool) {
-                        Ok(()) => Reply::Created { incarnation: config.incarnation },
-                        Err(error) => error.to_reply(),
-                    }),
+                    Job::Create { dir, config, journal, answer } => {
+                        answer(match create(&dir, &config, journal.as_ref(), &pool) {
+                            Ok(()) => Reply::Created { incarnation: config.incarnation },
+                            Err(error) => error.to_reply(),
+                        });
+                    }
                     Job::Open { resource, name, dir, answer } => {
                         opened(Opened { resource, name, answer, result: open(&dir, &pool) });
                     }
@@ -122,7 +156,12 @@ impl Lifecycle {
     }
 }
 
-fn create(dir: &Path, config: &StoreConfig, pool: &BufferPool) -> Result<(), LifecycleError> {
+fn create(
+    dir: &Path,
+    config: &StoreConfig,
+    journal: Option<&NewJournal>,
+    pool: &BufferPool,
+) -> Result<(), LifecycleError> {
     check_sizes(config)?;
     if dir.exists() {
         let (store, _) = open(dir, pool)?;
@@ -137,7 +176,7 @@ fn create(dir: &Path, config: &StoreConfig, pool: &BufferPool) -> Result<(), Lif
         });
     }
     let layout = Layout::new(config, Store::meta_bytes(config));
-    let new = NewReplica::create(dir, &layout, pool)?;
+    let new = NewReplica::create(dir, &layout, journal, pool)?;
     Store::format(&mut new.media(pool), config)
         .map_err(|source| LifecycleError::Format { dir: dir.to_owned(), source })?;
     new.publish()?;
@@ -166,9 +205,12 @@ fn check_sizes(config: &StoreConfig) -> Result<(), LifecycleError> {
 }
 
 fn open(dir: &Path, pool: &BufferPool) -> Result<(Store, ReplicaFiles), LifecycleError> {
-    let files = ReplicaFiles::open(dir)?;
-    let store = Store::recover(&mut files.media(pool), Tuning::default())
-        .map_err(|source| LifecycleError::Recover { dir: dir.to_owned(), source })?;
-    files.check(&Layout::new(store.config(), Store::meta_bytes(store.config())))?;
+    let unreadable = |source| LifecycleError::Recover { dir: dir.to_owned(), source };
+    let mut files = ReplicaFiles::open(dir)?;
+    // Before recovery, which writes, and takes a journal of another replica for one that is empty.
+    let config = Store::config_on(&mut files.media(pool)).map_err(unreadable)?;
+    files.check(&Layout::new(&config, Store::meta_bytes(&config)))?;
+    files.prepare(&config, pool)?;
+    let store = Store::recover(&mut files.media(pool), Tuning::default()).map_err(unreadable)?;
     Ok((store, files))
 }

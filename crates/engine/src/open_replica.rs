@@ -12,7 +12,7 @@ pub use presence::Closing;
 
 use crate::buffer::BufferPool;
 use crate::devices::DeviceAdmin;
-use crate::disk::{Disk, DiskTag};
+use crate::disk::{Disk, DiskDone, DiskTag};
 use crate::frontend::{Choice, Extent, FrontendId, FrontendOp, FrontendRequest};
 use crate::ring::{Completion, Ring};
 use crate::transport::{Channel, Transport};
@@ -35,6 +35,10 @@ use watch::Watch;
 const REQUESTS_MAX: usize = 4 * crate::frontend::BACKGROUND_MAX as usize;
 
 const _: () = assert!(REQUESTS_MAX >= crate::frontend::TASKS_MAX);
+
+/// Most operations whose ends are told in one pump, of those that end when they are started: journals in memory must not
+/// hold up the shard (R18).
+const ENDED_MAX: usize = 16;
 
 /// Sends the reply of a request of the agent.
 pub type Answer = Box<dyn FnOnce(Reply) + Send>;
@@ -159,7 +163,9 @@ impl OpenReplica {
 
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        self.host.next_deadline()
+        // What a pump has left is due at once.
+        let now = self.around.disk.has_ended().then_some(Time(0));
+        now.or_else(|| self.host.next_deadline())
     }
 
     /// Completions without which what was written last cannot be acknowledged.
@@ -277,7 +283,12 @@ impl OpenReplica {
 
     /// A completion of one of this replica's files.
     pub fn disk_completed(&mut self, shared: &mut Shared<'_>, completion: Completion) {
-        let Some(done) = self.around.disk.handle_completion(shared.ring, completion) else { return };
+        if let Some(done) = self.around.disk.handle_completion(shared.ring, completion) {
+            self.disk_done(shared, done);
+        }
+    }
+
+    fn disk_done(&mut self, shared: &mut Shared<'_>, done: DiskDone) {
         match done.tag {
             DiskTag::Store(op) => self.host.store_done(op, done.result),
             DiskTag::Shard(token) => {
@@ -287,11 +298,20 @@ impl OpenReplica {
         }
     }
 
-    /// Carries out what the cores want until they and the devices want nothing more.
+    /// Carries out what the cores want until they and the devices want nothing more. What ends when it is started is told
+    /// here, between two rounds of the cores, like a completion of the next turn.
     pub fn pump(&mut self, shared: &mut Shared<'_>) {
+        let mut left = ENDED_MAX;
         loop {
             self.host.pump(&mut World { around: &mut self.around, shared });
-            if !self.poll_frontend(shared) {
+            let mut more = false;
+            while left > 0
+                && let Some(done) = self.around.disk.ended()
+            {
+                (left, more) = (left - 1, true);
+                self.disk_done(shared, done);
+            }
+            if !self.poll_frontend(shared) && !more {
                 break;
             }
         }

@@ -7,7 +7,7 @@
 
 use crate::buffer::BufferPool;
 use crate::devices::{DeviceAdmin, DeviceJob, DeviceOutcome};
-use crate::disk::Disk;
+use crate::disk::{Disk, NewJournal};
 use crate::frontend::nbd::NbdServer;
 use crate::frontend::nbd::server::SERVER_ID;
 use crate::frontend::{Choice, FrontendId, FrontendRequest, frontend_of};
@@ -19,9 +19,9 @@ use crate::options::EngineOptions;
 use crate::ring::{Completion, Owner, Ring, RingError, now};
 use crate::transport::{Channel, Transport, TransportEvent};
 use mainstay_api::engine::{
-    EngineError, EngineEvent, EngineStatus, FrontendStatus, GuardEntry, Peer, Reply, Request,
+    EngineError, EngineEvent, EngineStatus, FrontendStatus, GuardEntry, JournalPlace, Peer, Reply, Request,
 };
-use mainstay_codec::{Envelope, Message};
+use mainstay_codec::{Envelope, JournalLabel, Message};
 use mainstay_store::StoreConfig;
 use mainstay_types::{NodeId, ResourceId, Time};
 use std::collections::{BTreeMap, BTreeSet};
@@ -369,9 +369,13 @@ impl Shard {
                 answer(refusal("no-hello", "the engine does not know its node yet", "say hello first"));
             }
             Request::Peers { peers } => answer(self.set_peers(&peers)),
-            Request::Create { resource, volumes, journal_bytes, incarnation, dir, .. } => {
+            Request::Create { resource, volumes, journal_bytes, incarnation, dir, journal, .. } => {
+                let journal = journal.map(|JournalPlace { path, volatile }| NewJournal {
+                    path: path.into(),
+                    label: JournalLabel { resource, incarnation, journal_bytes, volatile },
+                });
                 let config = StoreConfig { resource, incarnation, volumes, journal_bytes };
-                self.lifecycle.submit(Job::Create { dir: dir.into(), config, answer });
+                self.lifecycle.submit(Job::Create { dir: dir.into(), config, journal, answer });
             }
             Request::Open { resource, name, dir } => self.open(resource, name, dir.into(), answer),
             Request::Drop { resource } => self.drop_replica(now, resource, answer),

@@ -5,7 +5,7 @@
 
 mod support;
 
-use mainstay_api::engine::{ProposedChange, Reply, Request, Role};
+use mainstay_api::engine::{JournalPlace, ProposedChange, Reply, Request, Role};
 use mainstay_types::ResourceId;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -99,6 +99,68 @@ fn a_resource_is_written_handed_over_and_equal_everywhere() {
         engine.ask(Request::Drop { resource: RESOURCE });
     }
     std::fs::remove_dir_all(&base).expect("nothing holds the files any more");
+}
+
+/// Two replicas have their journals in memory, one on the disk: what follows from an append follows in the same turn on the
+/// one side and in a later one on the other. Then one of them is closed and recovered.
+#[test]
+fn replicas_with_journals_in_memory_and_on_the_disk_are_equal() {
+    let _turn = TURN.lock();
+    let base = fresh_dir("memory");
+    let fast = std::path::PathBuf::from(format!("/dev/shm/mainstay-cluster-{}", std::process::id()));
+    std::fs::create_dir_all(&fast).expect("a tmpfs at /dev/shm");
+    let mut engines: Vec<_> = (1..=3).map(|node| Engine::start(node, &base)).collect();
+    for (engine, node) in engines.iter_mut().zip(1..) {
+        let path = fast.join(format!("r-1.{node:016x}.journal")).display().to_string();
+        let journal = (node < 3).then_some(JournalPlace { path, volatile: true });
+        let dir = engine.replica_dir();
+        engine.create_at(&dir, RESOURCE, "r", vec![VOLUME_BYTES], JOURNAL_BYTES, journal);
+        engine.ask(Request::Record { record: record(1, 1, 1, &[1, 2, 3]) });
+    }
+    let device = engines[0].device();
+    // Several times round the journal, so that what is read back from it is destaged, and its space is used again.
+    for round in 0..3u8 {
+        let mut large = mainstay_engine::buffer::BufferPool::new(0).get(1 << 20);
+        large.as_mut_slice().fill(round + 1);
+        for at in 0..20u64 {
+            device.write_all_at(&large.as_slice()[..1 << 20], at << 20).expect("written");
+            write_blocks(&device, &[7, 5000 + at], 100 + round);
+        }
+        for engine in &mut engines {
+            engine.listen();
+        }
+    }
+    assert_block(&device, 7, 102);
+    assert_block(&device, 6, 3);
+    assert_equal(&mut engines);
+
+    // The second one is closed, misses writes, is recovered from its journal and fed from the primary's.
+    engines[1].ask(Request::Drop { resource: RESOURCE });
+    for node in [0, 2] {
+        engines[node].ask(Request::Record { record: record(2, 1, 1, &[1, 3]) });
+    }
+    write_blocks(&device, &[7, 8], 43);
+    let dir = engines[1].replica_dir();
+    engines[1].ask(Request::Open { resource: RESOURCE, name: "r".into(), dir });
+    engines[1].ask(Request::Record { record: record(2, 1, 1, &[1, 3]) });
+    let grown = wait("a proposal to grow", || {
+        engines[0].listen();
+        engines[0].proposals.pop()
+    });
+    assert_eq!(grown, ProposedChange::Grow { add: member(2) });
+    for engine in &mut engines {
+        engine.ask(Request::Record { record: record(3, 1, 1, &[1, 2, 3]) });
+    }
+    write_blocks(&device, &[9], 44);
+    assert_block(&device, 8, 43);
+    drop(device);
+    assert_equal(&mut engines);
+
+    for engine in &mut engines {
+        engine.ask(Request::Drop { resource: RESOURCE });
+    }
+    std::fs::remove_dir_all(&base).expect("nothing holds the files any more");
+    std::fs::remove_dir_all(&fast).expect("nothing holds the journals any more");
 }
 
 /// R10, R19: without a lease nothing is served, and devices answer with errors.

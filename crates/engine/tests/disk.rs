@@ -1,124 +1,17 @@
 //! The disk of a replica on real files: what was written comes back, nothing half-made stays, faults are
 //! stated.
 
-use bytes::Bytes;
-use mainstay_codec::{Batch, EntryKind, LocalHeader, NewEntry};
-use mainstay_engine::buffer::BufferPool;
-use mainstay_engine::disk::{Disk, DiskDone, DiskError, DiskTag, Layout, NewReplica, ReplicaFiles};
+#[path = "support/disk.rs"]
+mod support;
+
+use mainstay_codec::LocalHeader;
+use mainstay_engine::disk::{DiskError, Layout, NewReplica, ReplicaFiles};
 use mainstay_engine::inspect::{InspectError, inspect};
-use mainstay_engine::ring::{Owner, Ring};
-use mainstay_store::{Area, Media, OpId, Output, Store, StoreConfig};
-use mainstay_types::{Chain, Epoch, Incarnation, Index, Range, ResourceId, VolumeId};
-use std::path::{Path, PathBuf};
+use mainstay_store::{Area, Media, Output, Store, StoreConfig};
+use mainstay_types::{Incarnation, Index, ResourceId, VolumeId};
+use std::path::PathBuf;
 use std::sync::Arc;
-
-struct Dir(PathBuf);
-
-impl Dir {
-    fn new(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("disk-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a directory");
-        Self(path)
-    }
-
-    fn replica(&self) -> PathBuf {
-        self.0.join("replica")
-    }
-
-    fn names(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(&self.0).expect("a directory");
-        entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("a name")).collect()
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn layout() -> Layout {
-    Layout { meta_bytes: 64 << 10, journal_bytes: 16 << 20, volumes: vec![8 << 20, 4 << 20] }
-}
-
-fn pattern(len: usize, seed: usize) -> Bytes {
-    (0..len).map(|n| ((n * 31 + n / 4096 + seed) % 251) as u8).collect::<Vec<_>>().into()
-}
-
-fn pool() -> BufferPool {
-    BufferPool::new(16 << 20)
-}
-
-struct Bench {
-    ring: Ring,
-    disk: Disk,
-    next: u64,
-}
-
-impl Bench {
-    fn new(dir: &Dir) -> Self {
-        Self::with(dir, pool())
-    }
-
-    fn with(dir: &Dir, pool: BufferPool) -> Self {
-        let new = NewReplica::create(&dir.replica(), &layout(), &pool).expect("space for a replica");
-        let files = new.publish().expect("a name");
-        Self { ring: Ring::new().expect("a ring"), disk: Disk::new(3, files, pool), next: 0 }
-    }
-
-    fn op(&mut self) -> OpId {
-        self.next += 1;
-        OpId(self.next)
-    }
-
-    fn submit(&mut self, output: Output) {
-        assert!(self.disk.submit(&mut self.ring, output).is_none());
-    }
-
-    fn wait(&mut self) -> DiskDone {
-        let mut completions = Vec::new();
-        let mut done = Vec::new();
-        while self.disk.in_flight() > 0 {
-            self.ring.turn(None, &mut completions).expect("a turn");
-            for completion in completions.drain(..) {
-                assert_eq!((completion.owner, Disk::id_of(&completion)), (Owner::Disk, 3));
-                done.extend(self.disk.handle_completion(&mut self.ring, completion));
-            }
-        }
-        assert_eq!(done.len(), 1);
-        done.remove(0)
-    }
-
-    fn run(&mut self, output: impl FnOnce(OpId) -> Output) -> DiskDone {
-        let op = self.op();
-        self.submit(output(op));
-        let done = self.wait();
-        assert_eq!(done.tag, DiskTag::Store(op));
-        done
-    }
-
-    fn read(&mut self, area: Area, offset: u64, len: u64) -> Bytes {
-        self.disk.read(&mut self.ring, DiskTag::Shard(77), area, offset, len);
-        let done = self.wait();
-        assert_eq!(done.tag, DiskTag::Shard(77));
-        done.result.expect("readable").expect("bytes")
-    }
-}
-
-fn batch(first: u64, payloads: Vec<Bytes>) -> Arc<Batch> {
-    let entries: Vec<_> = payloads
-        .into_iter()
-        .enumerate()
-        .map(|(n, payload)| NewEntry {
-            kind: EntryKind::Write,
-            range: Range { volume: VolumeId(0), offset: n as u64 * 65536, len: payload.len() as u64 },
-            payload,
-            session: 0,
-            request: 0,
-        })
-        .collect();
-    Arc::new(Batch::seal(ResourceId(1), Epoch(1), Index(first), Chain(0), Index(0), entries))
-}
+use support::{Bench, Dir, batch, layout, pattern, pool};
 
 #[test]
 fn a_journal_write_of_several_batches_is_contiguous_and_comes_back() {
@@ -243,7 +136,7 @@ fn reading_beyond_the_end_fails_and_says_where() {
 #[test]
 fn media_reads_any_range_and_writes_blocks() {
     let dir = Dir::new("media");
-    let new = NewReplica::create(&dir.replica(), &layout(), &pool()).expect("space for a replica");
+    let new = NewReplica::create(&dir.replica(), &layout(), None, &pool()).expect("space for a replica");
     let pool = pool();
     let mut media = new.media(&pool);
     let data = pattern(10 << 20, 3);
@@ -259,11 +152,11 @@ fn media_reads_any_range_and_writes_blocks() {
 fn a_replica_appears_whole_or_not_at_all() {
     let dir = Dir::new("whole");
     let huge = Layout { volumes: vec![4096, 1 << 60], ..layout() };
-    let error = NewReplica::create(&dir.replica(), &huge, &pool()).expect_err("there is no such disk");
+    let error = NewReplica::create(&dir.replica(), &huge, None, &pool()).expect_err("there is no such disk");
     assert!(matches!(error, DiskError::NoSpace { need, .. } if need > 1 << 60), "{error}");
     assert_eq!(dir.names(), Vec::<String>::new());
 
-    let new = NewReplica::create(&dir.replica(), &layout(), &pool()).expect("space for a replica");
+    let new = NewReplica::create(&dir.replica(), &layout(), None, &pool()).expect("space for a replica");
     assert_eq!(dir.names(), ["replica.creating"]);
     assert!(matches!(ReplicaFiles::open(&dir.replica()), Err(DiskError::Missing { .. })));
     drop(new);
@@ -272,10 +165,13 @@ fn a_replica_appears_whole_or_not_at_all() {
     // Leftovers of a crash do not stand in the way.
     std::fs::create_dir_all(dir.0.join("replica.creating")).expect("a directory");
     std::fs::write(dir.0.join("replica.creating/meta"), b"half").expect("a file");
-    let new = NewReplica::create(&dir.replica(), &layout(), &pool()).expect("space for a replica");
+    let new = NewReplica::create(&dir.replica(), &layout(), None, &pool()).expect("space for a replica");
     let files = new.publish().expect("a name");
     assert_eq!((dir.names(), files.path()), (vec!["replica".to_owned()], &*dir.replica()));
-    assert!(matches!(NewReplica::create(&dir.replica(), &layout(), &pool()), Err(DiskError::Exists { .. })));
+    assert!(matches!(
+        NewReplica::create(&dir.replica(), &layout(), None, &pool()),
+        Err(DiskError::Exists { .. })
+    ));
 
     assert!(matches!(ReplicaFiles::open(&dir.replica()), Err(DiskError::InUse { .. })));
     drop(files);
@@ -292,7 +188,7 @@ fn a_replica_appears_whole_or_not_at_all() {
 #[test]
 fn a_replica_that_nobody_has_open_can_be_looked_at() {
     let dir = Dir::new("inspect");
-    assert!(matches!(inspect(&dir.replica()), Err(InspectError::Open { .. })));
+    assert!(matches!(inspect(&dir.replica(), None), Err(InspectError::Open { .. })));
     let config = StoreConfig {
         resource: ResourceId(7),
         incarnation: Incarnation(0xabc),
@@ -300,13 +196,13 @@ fn a_replica_that_nobody_has_open_can_be_looked_at() {
         journal_bytes: 16 << 20,
     };
     let layout = Layout::new(&config, Store::meta_bytes(&config));
-    let new = NewReplica::create(&dir.replica(), &layout, &pool()).expect("space for a replica");
+    let new = NewReplica::create(&dir.replica(), &layout, None, &pool()).expect("space for a replica");
     Store::format(&mut new.media(&pool()), &config).expect("writable");
     let files = new.publish().expect("a name");
-    assert!(matches!(inspect(&dir.replica()), Err(InspectError::InUse { .. })));
+    assert!(matches!(inspect(&dir.replica(), None), Err(InspectError::InUse { .. })));
     drop(files);
 
-    let view = inspect(&dir.replica()).expect("a replica");
+    let view = inspect(&dir.replica(), None).expect("a replica");
     assert_eq!(
         (view.resource, view.incarnation.as_str(), view.volumes),
         (7, "0000000000000abc", vec![8 << 20])
@@ -321,10 +217,10 @@ fn a_replica_that_nobody_has_open_can_be_looked_at() {
     meta[8] ^= 1;
     std::fs::write(dir.0.join("meta"), meta).expect("writable");
     std::fs::copy(dir.replica().join("journal"), dir.0.join("journal")).expect("copied");
-    let view = inspect(&dir.0).expect("three copies are whole");
+    let view = inspect(&dir.0, None).expect("three copies are whole");
     assert_eq!(view.faults, ["1 of 4 copies of the superblock are damaged"]);
     std::fs::write(dir.0.join("meta"), b"no superblock").expect("writable");
-    assert!(matches!(inspect(&dir.0), Err(InspectError::Unreadable { .. })));
+    assert!(matches!(inspect(&dir.0, None), Err(InspectError::Unreadable { .. })));
 }
 
 #[test]

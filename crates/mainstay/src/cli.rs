@@ -159,6 +159,13 @@ pub struct AgentArgs {
     /// Control group (version 2) under which services get groups of their own.
     #[arg(long, value_name = "DIR")]
     pub cgroup_root: Option<PathBuf>,
+    /// Directory for the journals of new replicas, on a device of its own; in the pool when not given. It must exist, and lie
+    /// below the mount point of that device, so that it is not there while the device is not mounted.
+    #[arg(long, env = "MAINSTAY_JOURNAL_DIR", value_name = "DIR")]
+    pub journal_dir: Option<PathBuf>,
+    /// Allow --journal-dir on tmpfs. What a power cut finds there is LOST, and the replica with it: for tests and measurements.
+    #[arg(long, requires = "journal_dir")]
+    pub volatile_journals: bool,
 }
 
 #[derive(Subcommand, Debug)]
@@ -210,6 +217,9 @@ pub enum ClusterCommand {
 pub struct InspectArgs {
     /// Directory of the replica; of its files meta and journal are enough.
     pub directory: PathBuf,
+    /// The journal, if the directory does not have it and no link to it.
+    #[arg(long, value_name = "FILE")]
+    pub journal: Option<PathBuf>,
     /// List the entries of the journal after the checkpoint.
     #[arg(long)]
     pub entries: bool,

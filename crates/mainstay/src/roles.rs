@@ -3,6 +3,7 @@
 use crate::cli::{AgentArgs, EngineArgs};
 use crate::failure::{Failure, Outcome};
 use mainstay_agent::AgentOptions;
+use mainstay_agent::journals::Journals;
 use mainstay_engine::frontend::nbd::{NetworkOptions, ServerError};
 use mainstay_engine::{EngineError, EngineOptions};
 use std::error::Error;
@@ -34,7 +35,13 @@ pub fn engine(args: EngineArgs) -> Outcome<()> {
 
 pub fn agent(args: AgentArgs) -> Outcome<()> {
     start_log();
+    // Links lead there from elsewhere.
+    let directory = args.journal_dir.map(std::path::absolute).transpose();
+    let directory = directory.map_err(|error| {
+        Failure::new("journal-directory", error.to_string(), "Name a directory with --journal-dir.")
+    })?;
     let options = AgentOptions {
+        journals: Journals { directory, volatile: args.volatile_journals },
         state_dir: args.paths.state_dir,
         run_dir: args.paths.run_dir,
         listen: Some(args.listen.to_string()),

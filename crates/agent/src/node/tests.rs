@@ -1,6 +1,7 @@
 //! The reconciler with a log and an engine that say what the test wants.
 
 use super::*;
+use crate::journals::Journals;
 use crate::raft::ProposeError;
 use mainstay_api::engine::{
     DeviceStatus, EngineLine, EngineStatus, Reply, RequestLine, read_line, write_line,
@@ -131,7 +132,7 @@ impl Lab {
         let parts = NodeParts {
             node: ME,
             log: Arc::new(TestLog),
-            replicas: Arc::new(Replicas::open(dir.path(), engine.clone()).unwrap()),
+            replicas: Arc::new(Replicas::open(dir.path(), Journals::default(), engine.clone()).unwrap()),
             engine,
             places: Places {
                 cgroup_root: dir.path().join("cgroup"),

@@ -34,6 +34,7 @@ fn agent_process() {
         run_dir: directory.join("run"),
         listen: Some(listen.to_owned()),
         cgroup_root: Some(cgroup_root(&directory)),
+        journals: mainstay_agent::journals::Journals::default(),
         fail_left_devices: |_| (),
     };
     panic!("the agent ended: {:?}", mainstay_agent::run(options));

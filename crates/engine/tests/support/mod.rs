@@ -2,8 +2,8 @@
 #![allow(dead_code, reason = "each test binary uses its own part of this module")]
 
 use mainstay_api::engine::{
-    EngineEvent, EngineLine, LineDecoder, Peer, ProposedChange, ReplicaStatus, Reply, Request, RequestLine,
-    Role, write_line,
+    EngineEvent, EngineLine, JournalPlace, LineDecoder, Peer, ProposedChange, ReplicaStatus, Reply, Request,
+    RequestLine, Role, write_line,
 };
 use mainstay_engine::EngineOptions;
 use mainstay_types::{ConfigVersion, Epoch, Incarnation, Member, NodeId, ResourceId, ResourceRecord, Time};
@@ -146,21 +146,39 @@ impl Engine {
     }
 
     pub fn create_with(&mut self, resource: ResourceId, name: &str, volumes: Vec<u64>, journal_bytes: u64) {
-        let dir = self.replica_dir();
+        self.create_at(&self.replica_dir(), resource, name, volumes, journal_bytes, None);
+    }
+
+    /// In a directory, with the journal elsewhere if that is said.
+    pub fn create_at(
+        &mut self,
+        dir: &str,
+        resource: ResourceId,
+        name: &str,
+        volumes: Vec<u64>,
+        journal_bytes: u64,
+        journal: Option<JournalPlace>,
+    ) {
         self.ask(Request::Create {
             resource,
             name: name.into(),
             volumes,
             journal_bytes,
             incarnation: member(self.node.0).incarnation,
-            dir: dir.clone(),
+            dir: dir.into(),
+            journal,
         });
-        self.ask(Request::Open { resource, name: name.into(), dir });
+        self.ask(Request::Open { resource, name: name.into(), dir: dir.into() });
     }
 
     /// Makes the resource here, with this node as its only replica and primary.
     pub fn serve_alone(&mut self, resource: ResourceId, name: &str, volumes: Vec<u64>) {
         self.create(resource, name, volumes);
+        self.lead_alone(resource);
+    }
+
+    /// This node becomes the only replica and primary of what it has open.
+    pub fn lead_alone(&mut self, resource: ResourceId) {
         let me = member(self.node.0);
         let record = ResourceRecord {
             resource,

@@ -8,7 +8,7 @@ use mainstay_api::inspect::{LogPosition, ReplicaFilesView};
 use mainstay_engine::inspect::{InspectError, inspect};
 
 pub fn run(args: &InspectArgs, output: Output) -> Outcome<u8> {
-    let view = inspect(&args.directory).map_err(failure)?;
+    let view = inspect(&args.directory, args.journal.as_deref()).map_err(failure)?;
     let healthy = view.faults.is_empty();
     output.result(&view, |view| words(view, args))?;
     Ok(if healthy { 0 } else { exit::ATTENTION })
@@ -16,9 +16,10 @@ pub fn run(args: &InspectArgs, output: Output) -> Outcome<u8> {
 
 fn failure(error: InspectError) -> Failure {
     let (code, remedy) = match &error {
-        InspectError::Open { .. } => {
-            ("inspect-open", "Name the directory of one replica: it has the files meta, journal and vol0.")
-        }
+        InspectError::Open { .. } => (
+            "inspect-open",
+            "Name the directory of one replica: it has the files meta, journal and vol0. A journal elsewhere: --journal.",
+        ),
         InspectError::InUse { .. } => {
             ("inspect-in-use", "Copy meta and journal elsewhere and look at the copy, or stop the engine.")
         }
@@ -54,8 +55,9 @@ fn words(view: &ReplicaFilesView, args: &InspectArgs) -> String {
         format!("data        {}", view.data),
         format!("checkpoint  {}, at {} of the journal", at(view.checkpoint), view.checkpoint_offset),
         format!(
-            "journal     {}; {} batches with {entries} entries after the checkpoint",
+            "journal     {}{}; {} batches with {entries} entries after the checkpoint",
             size::format(view.journal_bytes),
+            view.journal.as_ref().map_or_else(String::new, |path| format!(" at {path}")),
             view.batches.len()
         ),
         format!("log ends    {}, at {} of the journal", at(view.end), view.end_offset),

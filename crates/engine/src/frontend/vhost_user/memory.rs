@@ -4,9 +4,9 @@
 //! copies, so nothing is seen that changes under the reader's hands. Memory is taken only from files that live in memory
 //! themselves (memfd, tmpfs, hugetlbfs): a file of another kind could make the shard wait for a disk, or for a
 //! process that serves the file and answers when it likes. What is taken away again under the mapping is replaced by zeroes,
-//! see [`super::fault`], and [`Memory::is_lost`] says so.
+//! see [`crate::fault`], and [`Memory::is_lost`] says so.
 
-use super::fault::Guarded;
+use crate::fault::Guarded;
 use mainstay_codec::vhost_user::MemoryRegion;
 use rustix::fs::{FileType, FsWord, SealFlags, fcntl_get_seals, fstat, fstatfs};
 use std::fs::File;

@@ -21,7 +21,6 @@
 
 mod channel;
 pub mod epochs;
-mod fault;
 mod inflight;
 mod memory;
 mod queue;

@@ -1,9 +1,9 @@
-//! Shared memory that its owner takes away: an access to it would end the engine, with everything that it serves.
+//! Mapped files that cannot be read or written any more: an access would end the engine, with everything that it serves.
 //!
-//! Who shares memory by a file can make the file shorter at any time. The kernel then sends SIGBUS to whoever touches what
-//! is gone. A handler puts zeroes in the place of the whole mapping and lets the access go on; who uses the memory asks
-//! [`Guarded::is_lost`] and ends with its owner. Any other SIGBUS ends the process, as without the handler. Files that
-//! are sealed against becoming shorter (QEMU's are) need none of this.
+//! Who shares memory by a file can make the file shorter at any time, and a page of persistent memory can be bad. The kernel
+//! then sends SIGBUS to whoever touches it. A handler puts zeroes in the place of the whole mapping and lets the access go
+//! on; who uses the memory asks [`Guarded::is_lost`] and ends with its owner. Any other SIGBUS ends the process, as without
+//! the handler. Files that are sealed against becoming shorter (QEMU's are) need none of this.
 //!
 //! The technique is that of libwayland's `wl_shm_buffer_begin_access`, which has the same problem.
 

@@ -1,0 +1,207 @@
+//! The making and removing of a replica's files.
+//!
+//! What this file guarantees: a directory of that name appears whole or not at all; all space is allocated
+//! before it appears, so that a later write cannot run out of it; meta and journal are filled with zeroes,
+//! so that a durable overwrite changes no metadata of the file system. A journal elsewhere exists only while a link in the
+//! pool names it; [journals.md](../../../../docs/internals/journals.md) has the steps and what a crash leaves after each.
+
+// fallocate and statvfs have no safe form in the standard library.
+#![allow(unsafe_code)]
+
+use super::error::{DiskError, failed};
+use super::files::{CHUNK_BYTES, FileMedia, Layout, ReplicaFiles, name, open_file};
+use super::journal::NewJournal;
+use crate::buffer::BufferPool;
+use bytes::Bytes;
+use mainstay_store::Area;
+use mainstay_types::BLOCK_BYTES;
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// Space that a new replica leaves free in the pool, in bytes: for the directory, and for the file system's
+/// own sake.
+const SPARE_BYTES: u64 = 16 << 20;
+
+/// The files of a replica in the making. Dropped without [`publish`](Self::publish) they are removed.
+#[derive(Debug)]
+pub struct NewReplica {
+    path: PathBuf,
+    journal: Option<NewJournal>,
+    /// `None` once published.
+    files: Option<ReplicaFiles>,
+}
+
+impl NewReplica {
+    /// Allocates all files of a replica that will be in `path`, and fills meta and journal with zeroes.
+    /// `journal`: where that is to be, if not in `path`. When this fails nothing is left behind.
+    ///
+    /// What an earlier attempt has left of the directory is removed; a journal elsewhere that it names is the caller's
+    /// to remove before.
+    pub fn create(
+        path: &Path,
+        layout: &Layout,
+        journal: Option<&NewJournal>,
+        pool: &BufferPool,
+    ) -> Result<Self, DiskError> {
+        if path.exists() {
+            return Err(DiskError::Exists { path: path.to_owned() });
+        }
+        if let Some(journal) = journal {
+            journal.check()?;
+            if journal.path.exists() {
+                return Err(DiskError::Exists { path: journal.path.clone() });
+            }
+        }
+        let temporary = beside(path, "creating");
+        remove_all(&temporary)?;
+        failed("cannot make the directory", &temporary, fs::create_dir_all(&temporary))?;
+        let result = fill(&temporary, layout, journal, pool);
+        match result.and_then(|()| ReplicaFiles::open(&temporary)) {
+            Ok(files) => Ok(Self { path: path.to_owned(), journal: journal.cloned(), files: Some(files) }),
+            Err(error) => {
+                // The first fault is the one to report; leftovers go with the next attempt.
+                let _ = take_back(&temporary, journal);
+                Err(error)
+            }
+        }
+    }
+
+    /// Synchronous access, for formatting.
+    #[must_use]
+    pub fn media(&self, pool: &BufferPool) -> FileMedia<'_> {
+        self.files.as_ref().expect("taken only when published").media(pool)
+    }
+
+    /// Gives the replica its name, durably.
+    pub fn publish(mut self) -> Result<ReplicaFiles, DiskError> {
+        let temporary = beside(&self.path, "creating");
+        failed("cannot flush", &temporary, File::open(&temporary).and_then(|dir| dir.sync_all()))?;
+        failed("cannot rename", &temporary, fs::rename(&temporary, &self.path))?;
+        let mut files = self.files.take().expect("taken only here");
+        files.path.clone_from(&self.path);
+        sync_parent(&self.path)?;
+        Ok(files)
+    }
+}
+
+impl Drop for NewReplica {
+    fn drop(&mut self) {
+        if self.files.take().is_some()
+            && let Err(error) = take_back(&beside(&self.path, "creating"), self.journal.as_ref())
+        {
+            tracing::warn!(%error, "a half-made replica is left; the next attempt removes it");
+        }
+    }
+}
+
+/// The journal goes before the link that names it.
+fn take_back(temporary: &Path, journal: Option<&NewJournal>) -> Result<(), DiskError> {
+    if let Some(journal) = journal {
+        journal.remove()?;
+    }
+    remove_all(temporary)
+}
+
+/// `<path>.<suffix>`: a place on the same file system.
+pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(suffix);
+    name.into()
+}
+
+pub(super) fn remove_all(path: &Path) -> Result<(), DiskError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => failed("cannot remove", path, result),
+    }
+}
+
+pub(super) fn sync_parent(path: &Path) -> Result<(), DiskError> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    failed("cannot flush", parent, File::open(parent).and_then(|dir| dir.sync_all()))
+}
+
+fn fill(
+    path: &Path,
+    layout: &Layout,
+    journal: Option<&NewJournal>,
+    pool: &BufferPool,
+) -> Result<(), DiskError> {
+    // Asked first, so that a full pool is not filled to the brim before the answer is no.
+    let here = layout.files().filter(|(area, _)| journal.is_none() || *area != Area::Journal);
+    check_space(path, here.map(|(_, bytes)| bytes).sum::<u64>() + SPARE_BYTES)?;
+    let zeroes = {
+        let mut buffer = pool.get(CHUNK_BYTES);
+        buffer.as_mut_slice().fill(0);
+        buffer.freeze(CHUNK_BYTES)
+    };
+    if let Some(journal) = journal {
+        journal.link(path)?;
+    }
+    for (area, bytes) in layout.files() {
+        assert!(bytes > 0 && bytes.is_multiple_of(BLOCK_BYTES), "{area:?} of {bytes} bytes");
+        match journal.filter(|_| area == Area::Journal) {
+            None => make(&path.join(name(area)), bytes, !matches!(area, Area::Volume(_)), None, &zeroes)?,
+            Some(NewJournal { path, label }) => {
+                make(path, bytes, true, Some(pool.copy_of(&label.encode())), &zeroes)?;
+                sync_parent(path)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes a file of `bytes` bytes and the `label` after them, all allocated, durably.
+fn make(path: &Path, bytes: u64, zero: bool, label: Option<Bytes>, zeroes: &[u8]) -> Result<(), DiskError> {
+    let all = bytes + label.as_ref().map_or(0, |label| label.len() as u64);
+    // What has a label lies elsewhere, and may be memory.
+    let (file, _) = open_file(path, label.is_none(), |options| _ = options.create_new(true))?;
+    // SAFETY: fallocate takes no pointers and the descriptor is open.
+    let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, all as libc::off_t) };
+    if result != 0 {
+        let source = io::Error::last_os_error();
+        return Err(if source.raw_os_error() == Some(libc::ENOSPC) {
+            DiskError::NoSpace { free: free_bytes(path)?, path: path.to_owned(), need: all }
+        } else {
+            DiskError::System { what: "cannot allocate", path: path.to_owned(), source }
+        });
+    }
+    if zero {
+        let mut at = 0;
+        while at < bytes {
+            let part = (bytes - at).min(zeroes.len() as u64);
+            failed("cannot write", path, file.write_all_at(&zeroes[..part as usize], at))?;
+            at += part;
+        }
+    }
+    if let Some(label) = label {
+        failed("cannot write", path, file.write_all_at(&label, bytes))?;
+    }
+    failed("cannot flush", path, file.sync_all())
+}
+
+fn check_space(path: &Path, need: u64) -> Result<(), DiskError> {
+    let free = free_bytes(path)?;
+    if free < need {
+        return Err(DiskError::NoSpace { path: path.to_owned(), need, free });
+    }
+    Ok(())
+}
+
+fn free_bytes(path: &Path) -> Result<u64, DiskError> {
+    let what = "cannot ask for the free space of";
+    let c_path = failed(what, path, CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other))?;
+    // SAFETY: `statvfs` consists of integers, for which zero is a value.
+    let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is a C string and `stat` a valid place for the result.
+    if unsafe { libc::statvfs(c_path.as_ptr(), &raw mut stat) } != 0 {
+        return failed(what, path, Err(io::Error::last_os_error()));
+    }
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
