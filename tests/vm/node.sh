@@ -48,8 +48,19 @@ serves() {
     mainstay --json resource status db | grep -Eq "\"role\": ?\"primary\"" && [ -b "$(readlink -f /run/mainstay/dev/db/0)" ]
 }
 
-# start_node FRONTEND: a cluster of this machine alone, with the resource db.
-start_node() {
+# What the agent is started with besides: $agent_options.
+agent_options=""
+
+run_agent() {
+    rm -f /run/mainstay/agent.sock
+    # shellcheck disable=SC2086
+    mainstay agent --listen 127.0.0.1:7400 $agent_options 2>>/tmp/agent.log &
+    echo $! >/tmp/agent.pid
+    wait_for 30 test -S /run/mainstay/agent.sock
+}
+
+# start_agent FRONTEND: a cluster of this machine alone.
+start_agent() {
     step "the node starts on Linux $(uname -r)"
     export MAINSTAY_LOG=info
     mkdir -p /var/lib/mainstay /mnt /sys/fs/cgroup
@@ -57,12 +68,20 @@ start_node() {
     mkfs.xfs -q /dev/vda && mount -t xfs /dev/vda /var/lib/mainstay || fail "no disk for the pool"
     echo "$1" >/tmp/device
     supervise &
-    mainstay agent --listen 127.0.0.1:7400 2>/tmp/agent.log &
-    wait_for 30 test -S /run/mainstay/agent.sock
+    run_agent
     # Everything is slow here, and leases are not what this looks at.
     mainstay cluster init --name vm --as n1 --address 127.0.0.1 --lease-ms 20000 --heartbeat-ms 1000 || fail "no cluster"
+}
+
+make_resource() {
     mainstay resource create db --size 320MiB --journal 64MiB --replica-count 1 --wait-s 60 || fail "no resource"
     wait_for 30 serves
+}
+
+# start_node FRONTEND: the same with the resource db.
+start_node() {
+    start_agent "$1"
+    make_resource
 }
 
 # A new engine serves the same device, for the COUNTth time: goes_on FRONTEND COUNT

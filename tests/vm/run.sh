@@ -49,14 +49,36 @@ vhost() {
     done
 }
 
+# Journals on an NVDIMM, which is a file of this machine.
+dax() {
+    local kernel nvdimm bytes=$((512 << 20))
+    nvdimm=$(mktemp "${TMPDIR:-/tmp}/mainstay-nvdimm.XXXXXX")
+    # shellcheck disable=SC2064
+    trap "rm -f $nvdimm" EXIT
+    for kernel in ${VM_KERNELS:-6.12 newest}; do
+        echo "== dax, kernel $kernel"
+        truncate -s 0 "$nvdimm"
+        truncate -s "$bytes" "$nvdimm"
+        scripts/vm.sh run --kernel "$kernel" --script tests/vm/dax.sh --seconds 600 --memory 1536 \
+            --module virtio_pci --module virtio_blk --module xfs --module nfit --module nd_pmem \
+            --module ublk_drv --module fuse --module loop \
+            --binary "$target/$profile/mainstay" --binary fio --binary mkfs.xfs --file tests/vm/node.sh=/node.sh \
+            --qemu -machine --qemu pc,nvdimm=on --qemu -m --qemu slots=2,maxmem=4G \
+            --qemu -object --qemu "memory-backend-file,id=nvdimm,share=on,mem-path=$nvdimm,size=$bytes" \
+            --qemu -device --qemu nvdimm,memdev=nvdimm
+    done
+}
+
+# Not among them yet: dax, which has never been run. By its name only.
 tests=${*:-ublk nbd vhost}
 for test in $tests; do
     case "$test" in
         ublk) ublk ;;
         nbd) nbd ;;
         vhost) vhost ;;
+        dax) dax ;;
         *)
-            echo "vm: there is no test $test; there are: ublk, nbd, vhost" >&2
+            echo "vm: there is no test $test; there are: ublk, nbd, vhost, dax" >&2
             exit 2
             ;;
     esac

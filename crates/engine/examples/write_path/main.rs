@@ -8,24 +8,23 @@
 mod support;
 
 mod perf;
+mod writer;
 
-use bytes::Bytes;
 use mainstay_api::engine::Request;
-use mainstay_engine::buffer::BufferPool;
-use mainstay_engine::ring::{Fd, Op, Owner, Ring};
+use mainstay_engine::ring::{Fd, Ring};
 use perf::Counter;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use support::counting::{self, Counting};
 use support::{Engine, RESOURCE, fresh_dir, record};
+use writer::write;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
 const VOLUME_BYTES: u64 = 64 << 20;
 const JOURNAL_BYTES: u64 = 64 << 20;
-const BLOCK: usize = 4096;
 const WARM_UP: u64 = 4000;
 
 /// Rows of the table: what is counted by tracepoints. `-` where the kernel does not let us.
@@ -77,41 +76,6 @@ impl Shard {
         sample.push(cpu_ns.map(|ns| ns / 1000.0));
         sample
     }
-}
-
-/// Writes `count` blocks at random places, `depth` at a time; returns the microseconds that each took.
-fn write(ring: &mut Ring, device: &Fd, depth: u64, count: u64, seed: &mut u64) -> Vec<f64> {
-    let pool = BufferPool::new(1 << 20);
-    let payload: Bytes = pool.copy_of(&[0x5a; BLOCK]);
-    let mut began = vec![Instant::now(); depth as usize];
-    let mut took = Vec::with_capacity(count as usize);
-    let mut completions = Vec::new();
-    let mut submit = |ring: &mut Ring, slot: u64, began: &mut [Instant]| {
-        // Knuth's MMIX generator.
-        *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let block = (*seed >> 33) % (VOLUME_BYTES / BLOCK as u64);
-        began[slot as usize] = Instant::now();
-        let pieces = [payload.clone()].into();
-        let op = Op::Write { fd: Fd::clone(device), offset: block * BLOCK as u64, pieces, durable: false };
-        ring.submit(Owner::Shard, slot, op);
-    };
-    let mut left = count;
-    for slot in 0..depth.min(left) {
-        submit(ring, slot, &mut began);
-        left -= 1;
-    }
-    while (took.len() as u64) < count {
-        ring.turn(None, &mut completions).expect("a turn");
-        for completion in completions.drain(..) {
-            assert_eq!(completion.result.expect("written"), BLOCK as u32);
-            took.push(began[completion.tag as usize].elapsed().as_secs_f64() * 1e6);
-            if left > 0 {
-                left -= 1;
-                submit(ring, completion.tag, &mut began);
-            }
-        }
-    }
-    took
 }
 
 /// `samples`: of every shard, before the first part and after each.
@@ -186,12 +150,12 @@ fn main() {
     let mut ring = Ring::new().expect("a ring");
     let mut seed = 1;
     for depth in depths {
-        write(&mut ring, &device, depth, WARM_UP, &mut seed);
+        write(&mut ring, &device, VOLUME_BYTES, depth, WARM_UP, &mut seed);
         let sample = || watched.iter().map(Shard::sample).collect::<Vec<_>>();
         let (mut samples, mut took) = (vec![sample()], Vec::new());
         let began = Instant::now();
         for _ in 0..PARTS {
-            took.extend(write(&mut ring, &device, depth, count / PARTS as u64, &mut seed));
+            took.extend(write(&mut ring, &device, VOLUME_BYTES, depth, count / PARTS as u64, &mut seed));
             samples.push(sample());
         }
         print(depth, took.len() as u64, began.elapsed().as_secs_f64(), &mut took, &samples);
