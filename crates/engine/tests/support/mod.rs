@@ -73,9 +73,14 @@ impl Engine {
         };
         engine.ask(Request::Hello { node: NodeId(node), cluster: 77, generation: 1 });
         engine.ask(Request::Lease { until_us: Time(u64::MAX) });
-        let peer = |n: u32| Peer { node: NodeId(n), addr: addr(n) };
-        engine.ask(Request::Peers { peers: (1..=3).map(peer).collect() });
+        engine.know(&[1, 2, 3]);
         engine
+    }
+
+    /// Connects this engine to these nodes, and to no others.
+    pub fn know(&mut self, nodes: &[u32]) {
+        let peers = nodes.iter().map(|&n| Peer { node: NodeId(n), addr: addr(n) }).collect();
+        self.ask(Request::Peers { peers });
     }
 
     pub fn listen(&mut self) -> Option<(u64, Reply)> {
