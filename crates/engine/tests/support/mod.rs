@@ -32,6 +32,8 @@ pub struct Engine {
     pub proposals: Vec<ProposedChange>,
     pub dir: PathBuf,
     pub run_dir: PathBuf,
+    /// That of its cluster.
+    port: u16,
 }
 
 impl Engine {
@@ -52,7 +54,8 @@ impl Engine {
         begin: impl FnOnce() + Send + 'static,
     ) -> Self {
         let run_dir = base.join(format!("n{node}")).join("run");
-        let mut options = EngineOptions::new(run_dir.clone(), addr(node).parse().expect("an address"));
+        let port = port_of(base);
+        let mut options = EngineOptions::new(run_dir.clone(), addr(node, port).parse().expect("an address"));
         configure(&mut options);
         std::thread::spawn(move || {
             begin();
@@ -70,6 +73,7 @@ impl Engine {
             proposals: Vec::new(),
             dir: base.join(format!("n{node}")).join("replica"),
             run_dir,
+            port,
         };
         engine.ask(Request::Hello { node: NodeId(node), cluster: 77, generation: 1 });
         engine.ask(Request::Lease { until_us: Time(u64::MAX) });
@@ -79,7 +83,7 @@ impl Engine {
 
     /// Connects this engine to these nodes, and to no others.
     pub fn know(&mut self, nodes: &[u32]) {
-        let peers = nodes.iter().map(|&n| Peer { node: NodeId(n), addr: addr(n) }).collect();
+        let peers = nodes.iter().map(|&n| Peer { node: NodeId(n), addr: addr(n, self.port) }).collect();
         self.ask(Request::Peers { peers });
     }
 
@@ -217,9 +221,14 @@ pub fn assert_equal(engines: &mut [Engine]) {
 }
 
 /// Of a node's engine; other runs of the tests have others.
-fn addr(node: u32) -> String {
+fn addr(node: u32, port: u16) -> String {
     let process = std::process::id();
-    format!("127.{}.{}.{node}:7401", 64 + (process >> 8) % 128, process % 256)
+    format!("127.{}.{}.{node}:{port}", 64 + (process >> 8) % 128, process % 256)
+}
+
+/// Engines live as long as their process, so those of each test, which have a directory of their own, have a port of their own.
+fn port_of(base: &Path) -> u16 {
+    7401 + (mainstay_codec::crc32c(base.as_os_str().as_encoded_bytes()) % 1000) as u16
 }
 
 /// A directory of this process that is empty.
