@@ -2,29 +2,8 @@
 //! replication and of acknowledgement. A batch is sealed once, by the primary, and is then the same
 //! bytes in every journal and on every connection.
 //!
-//! Layout of the header block (4096 bytes in a journal; only the used front travels on the wire):
-//!
-//! | offset | size | field |
-//! |---|---|---|
-//! | 0 | 4 | magic `MSJB` |
-//! | 4 | 2 | format version |
-//! | 6 | 2 | number of entries, 1..=96 |
-//! | 8 | 8 | resource |
-//! | 16 | 8 | epoch |
-//! | 24 | 8 | index of the first entry |
-//! | 32 | 8 | chain before this batch |
-//! | 40 | 8 | chain after this batch: CRC-64 over the chain before, bytes 0..40, bytes 48..120 and the descriptors |
-//! | 48 | 8 | commit index known to the primary when it sealed the batch |
-//! | 56 | 8 | payload bytes that follow the header block |
-//! | 64 | 56 | zero |
-//! | 120 | 4 | CRC-32C over the used front, this field taken as zero |
-//! | 124 | 4 | zero |
-//! | 128 | 40 n | entry descriptors |
-//! | 4032 | 64 | local area, see [`LocalHeader`]; not part of the shared bytes |
-//!
-//! Descriptor: kind u8, flags u8 (zero), volume u16, length u32, offset u64, payload CRC-32C u32, zero u32,
-//! session u64, request u64. Payloads follow the header block in entry order; each is a whole number
-//! of blocks.
+//! A header block (4096 bytes in a journal; only the used front travels on the wire), then the payloads in entry order, each a whole number of
+//! blocks. `docs/internals/formats.md` has the layout, which a test compares with what is encoded here.
 
 use crate::wire::{DecodeError, Reader};
 use crate::{crc32c, crc64};

@@ -1,19 +1,7 @@
 //! How a message travels on a byte stream: a fixed 64-byte header with its own checksum, then `meta`
 //! (checksummed, small), then `payload` (checksummed by what `meta` says, large, block-aligned in length).
 //!
-//! | offset | size | field |
-//! |---|---|---|
-//! | 0 | 4 | magic `MSW1` |
-//! | 4 | 2 | protocol version |
-//! | 6 | 2 | kind of message |
-//! | 8 | 8 | resource |
-//! | 16 | 8 | epoch |
-//! | 24 | 8 | configuration version |
-//! | 32 | 8 | incarnation |
-//! | 40 | 4 | bytes of meta |
-//! | 44 | 4 | bytes of payload |
-//! | 48 | 12 | zero |
-//! | 60 | 4 | CRC-32C over bytes 0..60 |
+//! `docs/internals/formats.md` has the layout and the meta of every kind, which a test compares with what is encoded here.
 //!
 //! A receiver reads the header, learns both lengths (bounded), reads meta and payload into buffers of
 //! exactly these sizes, and hands all three to [`decode`].

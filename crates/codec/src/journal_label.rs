@@ -1,14 +1,6 @@
 //! The label of a journal that does not lie beside its superblock: whose it is. One block after the end of the ring.
 //!
-//! | offset | size | field |
-//! |---|---|---|
-//! | 0 | 4 | magic `MSJF` |
-//! | 4 | 2 | format version |
-//! | 6 | 2 | flags: 1 volatile |
-//! | 8 | 8 | resource |
-//! | 16 | 8 | incarnation |
-//! | 24 | 8 | journal bytes, without the label |
-//! | 4092 | 4 | CRC-32C over bytes 0..4092 |
+//! `docs/internals/formats.md` has the layout, which a test compares with what is encoded here.
 
 use crate::crc32c;
 use crate::wire::{DecodeError, Put, Reader};

@@ -1,30 +1,7 @@
 //! The superblock: what a replica must know before it can read its own journal. One block; several
 //! copies of it are kept and the valid one with the highest sequence counts (R14).
 //!
-//! | offset | size | field |
-//! |---|---|---|
-//! | 0 | 4 | magic `MSSB` |
-//! | 4 | 2 | format version |
-//! | 6 | 2 | zero |
-//! | 8 | 8 | sequence |
-//! | 16 | 8 | resource |
-//! | 24 | 8 | incarnation |
-//! | 32 | 8 | journal bytes |
-//! | 40 | 8 | promised epoch |
-//! | 48 | 8 | generation |
-//! | 56 | 32 | checkpoint: epoch, index, chain, journal offset |
-//! | 88 | 8 | commit index |
-//! | 96 | 8 | data state: 0 consistent, 1 inconsistent |
-//! | 104 | 8 | base, 0 while consistent |
-//! | 112 | 8 | active slot of the version table, 0 or 1 |
-//! | 120 | 8 | zero |
-//! | 128 | 8 | number of volumes n, 1..=64 |
-//! | 136 | 8 | number of voids v, 0..=32 |
-//! | 144 | 8 | number of epochs e, 0..=64 |
-//! | 152 | 8 n | volume sizes in bytes |
-//! | … | 16 v | voids: generation, end |
-//! | … | 16 e | epochs: epoch, last index |
-//! | 4092 | 4 | CRC-32C over bytes 0..4092 |
+//! `docs/internals/formats.md` has the layout, which a test compares with what is encoded here.
 
 use crate::crc32c;
 use crate::frame::EPOCHS_MAX;

@@ -1,13 +1,7 @@
 //! The version table on disk: for every extent the index of the last entry that changed it, in pages
 //! of one block, each with a checksum of its own, so that a checkpoint rewrites only what changed.
 //!
-//! | offset | size | field |
-//! |---|---|---|
-//! | 0 | 4 | magic `MSVT` |
-//! | 4 | 4 | page number |
-//! | 8 | 4 | CRC-32C over the page, this field taken as zero |
-//! | 12 | 4 | zero |
-//! | 16 | 8 × 510 | versions; extents of all volumes in order, zeroes behind the last |
+//! `docs/internals/formats.md` has the layout, which a test compares with what is encoded here.
 
 use crate::crc32c;
 use crate::wire::{DecodeError, Put, Reader};

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part of this module")]
 
 pub mod nbd;
+pub mod samples;
 
 use bytes::{Bytes, BytesMut};
 use mainstay_codec::frame::{self, EPOCHS_MAX};

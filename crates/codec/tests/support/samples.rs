@@ -1,0 +1,122 @@
+//! One of each: what the golden files hold, and what the page of formats is checked with. Values differ from field to field, so
+//! that none can stand in another's place unseen.
+
+use super::pattern;
+use bytes::Bytes;
+use mainstay_codec::superblock::{Checkpoint, DataState, Superblock, Void};
+use mainstay_codec::{
+    Batch, EntryKind, Envelope, JournalLabel, LocalHeader, LogState, Message, NewEntry, Reject, ReplicaData,
+};
+use mainstay_types::{
+    Chain, ConfigVersion, Epoch, Incarnation, Index, NodeId, Position, Range, ResourceId, VolumeId,
+};
+use std::sync::Arc;
+
+pub const LOCAL: LocalHeader = LocalHeader { generation: 17, durable_before: Index(38) };
+pub const VERSIONS_PAGE: u32 = 2;
+pub const VERSIONS: [Index; 3] = [Index(3), Index(0), Index(36)];
+
+pub fn envelope(message: Message) -> Envelope {
+    Envelope {
+        resource: ResourceId(7),
+        epoch: Epoch(3),
+        version: ConfigVersion(11),
+        incarnation: Incarnation(0xd15c),
+        message,
+    }
+}
+
+pub fn sample_batch() -> Batch {
+    let entry = |kind, volume, offset, len, session| NewEntry {
+        kind,
+        range: Range { volume: VolumeId(volume), offset, len },
+        payload: if kind == EntryKind::Write { pattern(session, len as usize) } else { Bytes::new() },
+        session,
+        request: session * 2,
+    };
+    Batch::seal(
+        ResourceId(7),
+        Epoch(3),
+        Index(41),
+        Chain(0x0123_4567_89ab_cdef),
+        Index(40),
+        vec![
+            entry(EntryKind::EpochStart, 0, 0, 0, 0),
+            entry(EntryKind::Write, 1, 8192, 4096, 5),
+            entry(EntryKind::Discard, 0, 1 << 20, 1 << 21, 6),
+            entry(EntryKind::WriteZeroes, 2, 4096, 4096, 9),
+        ],
+    )
+}
+
+pub fn messages() -> Vec<(&'static str, Message)> {
+    let at = Position::new(3, 40);
+    let log_state = LogState {
+        data: ReplicaData::Inconsistent,
+        end: at,
+        chain: Chain(99),
+        commit: Index(39),
+        base: Index(12),
+        epochs: vec![(Epoch(1), Index(20)), (Epoch(3), Index(40))],
+    };
+    vec![
+        ("hello", Message::Hello { cluster: 0xfeed, node: NodeId(1), to: NodeId(2) }),
+        ("ping", Message::Ping),
+        ("pong", Message::Pong),
+        ("attach", Message::Attach),
+        ("attach_reply", Message::AttachReply(log_state)),
+        ("cut", Message::Cut { to: at, chain: Some(Chain(5)) }),
+        ("cut_no_chain", Message::Cut { to: at, chain: None }),
+        ("cut_reply", Message::CutReply { end: at }),
+        ("append", Message::Append(Arc::new(sample_batch()))),
+        ("ack", Message::Ack { durable: Index(44) }),
+        ("commit", Message::Commit { commit: Index(44) }),
+        ("copy_begin", Message::CopyBegin { at, chain: Chain(6) }),
+        ("copy_begin_reply", Message::CopyBeginReply { at }),
+        (
+            "copy_extent",
+            Message::CopyExtent {
+                volume: VolumeId(1),
+                extent: 9,
+                version: Index(30),
+                at: Index(44),
+                data: pattern(4, 4096),
+            },
+        ),
+        ("copy_extent_ack", Message::CopyExtentAck { volume: VolumeId(1), extent: 9 }),
+        ("copy_end", Message::CopyEnd { need: Index(44) }),
+        ("copy_end_reply", Message::CopyEndReply),
+        ("rejected_epoch", Message::Rejected(Reject::Epoch(Epoch(4)))),
+        ("rejected_unknown", Message::Rejected(Reject::Unknown)),
+        ("rejected_gap", Message::Rejected(Reject::Gap(at))),
+        ("rejected_chain", Message::Rejected(Reject::Chain)),
+        ("rejected_failed", Message::Rejected(Reject::Failed)),
+    ]
+}
+
+pub fn superblock() -> Superblock {
+    Superblock {
+        sequence: 9,
+        resource: ResourceId(7),
+        incarnation: Incarnation(0xd15c),
+        volumes: vec![1 << 30, 1 << 20],
+        journal_bytes: 1 << 26,
+        promised: Epoch(4),
+        generation: 17,
+        voids: vec![Void { generation: 16, end: Index(30) }],
+        checkpoint: Checkpoint { at: Position::new(3, 36), chain: Chain(77), offset: 8192 },
+        commit: Index(40),
+        data: DataState::Inconsistent { base: Index(12) },
+        epochs: vec![(Epoch(1), Index(20)), (Epoch(3), Index(36))],
+        versions_slot: 1,
+    }
+}
+
+pub fn journal_label() -> JournalLabel {
+    JournalLabel {
+        resource: ResourceId(7),
+        incarnation: Incarnation(0xd15c),
+        journal_bytes: 1 << 26,
+        volatile: true,
+    }
+}
