@@ -29,13 +29,23 @@ pub fn tune(device: &Path) {
     }
 }
 
-/// Sets one of them.
+/// Sets one of them. What is so already is not written: the kernel stops the queue for each, which takes 10 to 25 ms, and
+/// a failover waits for it. Loop devices come with the right scheduler, and keep what they were told in an earlier life.
 pub fn set(device: &Path, name: &str, value: &str) {
     let Some(device) = device.file_name() else { return };
-    let queue = Path::new("/sys/block").join(device).join("queue");
-    if let Err(error) = fs::write(queue.join(name), value) {
+    let setting = Path::new("/sys/block").join(device).join("queue").join(name);
+    if fs::read_to_string(&setting).is_ok_and(|now| is_set(&now, value)) {
+        return;
+    }
+    if let Err(error) = fs::write(setting, value) {
         tracing::debug!(?device, name, value, %error, "queue setting not taken");
     }
+}
+
+/// Whether a setting is as wanted: alone, or the one in brackets among those that there are.
+fn is_set(now: &str, value: &str) -> bool {
+    let chosen = now.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
+    chosen.unwrap_or(now.trim()) == value
 }
 
 /// A container may have /dev without udev: then nobody makes the node of a new device.
@@ -47,4 +57,16 @@ pub fn ensure_node(path: &Path, numbers: libc::dev_t) {
     // SAFETY: the pointer is to a zero-terminated string that outlives the call. A failure shows at the open
     // that follows; EEXIST means that udev was faster.
     unsafe { libc::mknod(name.as_ptr(), libc::S_IFBLK | 0o660, numbers) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_set;
+
+    #[test]
+    fn a_setting_is_known_alone_and_among_others() {
+        assert!(is_set("1024\n", "1024") && !is_set("1280\n", "1024"));
+        assert!(is_set("[none] mq-deadline kyber \n", "none") && is_set("mq-deadline [none]\n", "none"));
+        assert!(!is_set("none [mq-deadline]\n", "none") && !is_set("", "none"));
+    }
 }
