@@ -389,6 +389,8 @@ impl Reconciler {
                 self.services.drain(&name, &mut self.proposals, &mut self.wishes);
             }
             Action::ForgetService { name } => {
+                // What it says last is heard first: it would be taken for what a restart has left.
+                self.services.drain(&name, &mut self.proposals, &mut self.wishes);
                 if !self.proposals.is_unsaid(state, self.node, &name) && self.services.forget(&name) {
                     self.proposals.forget_report(&name);
                     self.wishes.push_back(Wish::ForgetService { name });

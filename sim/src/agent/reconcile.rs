@@ -4,6 +4,7 @@ use super::services::Runner;
 use super::{Agent, EngineEvent, Out};
 use mainstay_control::reconciler::{Event, Seen, Wish};
 use mainstay_control::state::IssChange;
+use mainstay_ha::Effect;
 use mainstay_replica::{Proposal, StepDownReason};
 use mainstay_types::{ResourceId, Time};
 
@@ -44,7 +45,11 @@ impl Agent {
                     runner.carry_out(&name, effect, &mut self.durable, &mut self.outs);
                 }
             }
-            Wish::Stopping { .. } | Wish::Reached { .. } => {}
+            // The oracle's: it says in which epoch a start is, and what came to rest by itself.
+            Wish::Reached { name, report } => {
+                self.outs.push_back(Out::Service { name, effect: Effect::Report(report) });
+            }
+            Wish::Stopping { .. } => {}
         }
     }
 

@@ -280,6 +280,8 @@ impl Lab {
                     self.after(500, Happens::Step { node: id, resource, number, step });
                 }
                 Out::PersistSuspect(suspect) => self.tell(1000, id, In::SuspectPersisted(suspect)),
+                // The oracles'.
+                Out::Service { effect: Effect::Report(_), .. } => {}
                 Out::Service { name, effect } => {
                     let node = self.nodes.get_mut(&id).unwrap();
                     let (ticket, words) = match effect {
@@ -289,7 +291,9 @@ impl Lab {
                         }
                         Effect::Undo { ticket, step, .. } => (ticket, format!("undo {step:?}")),
                         Effect::Kill { ticket } => (ticket, "kill".into()),
-                        other => panic!("{other:?} is not for the world"),
+                        other @ (Effect::Persist(_) | Effect::Report(_)) => {
+                            panic!("{other:?} is not for the world")
+                        }
                     };
                     node.steps.push(words);
                     self.tell(5000, id, In::StepDone { service: name, ticket, result: Ok(()) });

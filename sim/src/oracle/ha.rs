@@ -41,8 +41,13 @@ struct OnNode {
     /// The probe of the address that is under way, by its ticket, and the epoch in which the last one found nobody.
     probe: Option<u64>,
     probed: Option<Epoch>,
-    /// The guard silenced it here in this epoch.
+    /// The guard silenced it here in this epoch, and it must not be gone on with (R19). One that was just being stopped, and then has come
+    /// to rest by that stop, is not gone on with: every step of it was undone in order, and a start after that is another
+    /// one, which needs the guard anew.
     spent: Option<Epoch>,
+    /// As its last report says: it is being stopped in order; the epoch that it is of.
+    stopping: bool,
+    epoch: Option<Epoch>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -125,30 +130,6 @@ impl HaOracle {
         }
     }
 
-    /// The agent on `node` has decided to start the service in this epoch.
-    ///
-    /// # Errors
-    /// H3.
-    pub fn started(
-        &self,
-        at_us: u64,
-        node: NodeId,
-        service: ResourceId,
-        epoch: Epoch,
-    ) -> Result<(), Violation> {
-        let served = self.services.get(&service).and_then(|known| known.served);
-        if served == Some((node, epoch)) {
-            return Ok(());
-        }
-        let text = format!(
-            "{} is started on {node} in epoch {} at {at_us} us, but {}",
-            name(service),
-            epoch.0,
-            served_words(served)
-        );
-        Err(Violation { id: "H3", text })
-    }
-
     /// The agent on `node` orders this. To be called before [`Self::observe`] is told what comes of it. Reports are
     /// welcome: they say in which epoch a start is.
     ///
@@ -183,10 +164,16 @@ impl HaOracle {
                 }
                 Ok(())
             }
-            Effect::Report(report) if report.phase == ServicePhase::Starting => {
-                self.started(at_us, node, service, report.epoch)
+            Effect::Report(report) => {
+                let on_node = self.services.entry(service).or_default().nodes.entry(node).or_default();
+                let at_rest = matches!(report.phase, ServicePhase::Stopped | ServicePhase::Failed);
+                if at_rest && on_node.stopping {
+                    on_node.spent = None;
+                }
+                on_node.stopping = report.phase == ServicePhase::Stopping;
+                on_node.epoch = Some(report.epoch);
+                Ok(())
             }
-            Effect::Report(_) => Ok(()),
         }
     }
 
@@ -282,6 +269,15 @@ impl HaOracle {
         }
         let epoch = known.served.map(|(_, epoch)| epoch);
         let on_node = known.nodes.entry(node).or_default();
+        if on_node.epoch.is_some() && on_node.epoch != epoch {
+            let text = format!(
+                "{step:?} of {} begins on {node} at {at_us} us in {:?}, but {}",
+                name(service),
+                on_node.epoch,
+                served_words(known.served)
+            );
+            return Err(Violation { id: "H3", text });
+        }
         if on_node.spent.is_some() && on_node.spent == epoch {
             let text = format!(
                 "{step:?} of the service of {service} begins on {node} at {at_us} us in the epoch in which it was silenced"
@@ -419,6 +415,11 @@ mod tests {
         Effect::Run { ticket: 1, step, timeout_ms: 1 }
     }
 
+    fn report(phase: ServicePhase, epoch: u64) -> Effect {
+        let detail = String::new();
+        Effect::Report(mainstay_ha::Report { phase, epoch: Epoch(epoch), round: 1, detail, failures: 0 })
+    }
+
     fn undo(step: Step, force: bool) -> Effect {
         Effect::Undo { ticket: 1, step, force, timeout_ms: 1 }
     }
@@ -459,7 +460,7 @@ mod tests {
         down(&mut oracle, 2, A).unwrap();
         oracle.role(2, A, S, Epoch(1), false);
         oracle.role(3, B, S, Epoch(2), true);
-        oracle.started(3, B, S, Epoch(2)).unwrap();
+        oracle.step(3, B, S, &report(ServicePhase::Starting, 2)).unwrap();
         up(&mut oracle, 3, B).unwrap();
         oracle.stopped(B);
         oracle.observe(3, B, S, NOTHING).unwrap();
@@ -538,10 +539,33 @@ mod tests {
 
     #[test]
     fn h3_only_in_the_epoch_that_serves() {
-        let oracle = oracle();
-        oracle.started(1, A, S, Epoch(1)).unwrap();
-        assert_eq!(id(oracle.started(1, A, S, Epoch(2))), "H3");
-        assert_eq!(id(oracle.started(1, B, S, Epoch(1))), "H3");
+        for (epoch, broken) in [(1, ""), (2, "H3")] {
+            let mut oracle = oracle();
+            oracle.step(1, A, S, &report(ServicePhase::Starting, epoch)).unwrap();
+            assert_eq!(id(oracle.step(1, A, S, &run(Step::Mount))), broken);
+        }
+    }
+
+    /// What the guard silences is not gone on with, however it came to rest but by a stop in order.
+    #[test]
+    fn h3_not_in_the_epoch_in_which_it_was_silenced() {
+        use ServicePhase::{Failed, Killing, Starting, Stopped, Stopping};
+        let cases: [(&[ServicePhase], &str); 5] = [
+            (&[], "H3"),
+            (&[Starting], "H3"),
+            (&[Killing, Stopped, Starting], "H3"),
+            (&[Stopping, Stopped, Starting], ""),
+            (&[Stopping, Failed, Starting], ""),
+        ];
+        for (phases, broken) in cases {
+            let mut oracle = oracle();
+            up(&mut oracle, 1, A).unwrap();
+            oracle.silenced(A, S);
+            for phase in phases {
+                oracle.step(2, A, S, &report(*phase, 1)).unwrap();
+            }
+            assert_eq!(id(oracle.step(3, A, S, &run(Step::Mount))), broken, "{phases:?}");
+        }
     }
 
     #[test]

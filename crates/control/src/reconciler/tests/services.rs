@@ -214,6 +214,34 @@ fn a_service_is_forgotten_when_its_end_was_told() {
     assert!(!lab.core.proposals.is_unsaid(&lab.state, ME, "db"), "what it said is forgotten with it");
 }
 
+/// It comes to rest, and a look is begun before it was asked what it has to say of that.
+#[test]
+fn what_a_service_says_last_is_heard_before_it_is_forgotten() {
+    let (mut lab, _) = running();
+    apply(&mut lab, Command::DeleteService { name: "db".into() });
+    let mut wishes = lab.look();
+    let undone = |wish: &Wish| match wish {
+        Wish::Service { effect: Effect::Undo { ticket, .. }, .. } => Some(*ticket),
+        _ => None,
+    };
+    while let Some(ticket) = wishes.iter().find_map(undone) {
+        // All that it has said so far is known.
+        lab.after_ms(REPEAT_PROPOSAL_MS);
+        for wish in lab.look() {
+            if let Wish::Submit(command @ Command::ServiceStatus { .. }) = wish {
+                apply(&mut lab, command);
+            }
+        }
+        let event = ServiceEvent::StepDone { ticket, result: Ok(()) };
+        lab.core.handle(lab.now, &lab.state, Event::Service { name: "db".into(), event });
+        wishes = lab.look();
+    }
+    let ended =
+        |wish: &Wish| matches!(wish, Wish::Reached { report, .. } if report.phase == ServicePhase::Stopped);
+    assert!(wishes.iter().any(ended), "{wishes:?}");
+    assert!(!wishes.contains(&Wish::ForgetService { name: "db".into() }));
+}
+
 #[test]
 fn the_end_of_the_lease_is_looked_at_in_time() {
     let (mut lab, _) = running();
