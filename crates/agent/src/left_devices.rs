@@ -3,7 +3,8 @@
 //!
 //! What this file guarantees: the pause is bounded (R20). They fail after [`LEFT_MAX`] without an engine, and after
 //! [`IN_USE_MAX`] when a service runs, because that is stopped after the death of its engine and cannot stop while its device
-//! hangs (R19). Devices of an engine that lives are not touched: that is for `fail` to see.
+//! hangs (R19). Devices of an engine that lives are not touched, and no service sees one fail: that is for `fail` to see to, which
+//! kills first.
 
 use crate::threads::spawn;
 use std::path::{Path, PathBuf};

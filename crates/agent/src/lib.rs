@@ -46,8 +46,12 @@ pub struct AgentOptions {
     pub cgroup_root: Option<PathBuf>,
     /// Where the journals of new replicas go; in the pool if nothing is said.
     pub journals: Journals,
-    /// Makes devices fail that a dead engine has left in the run directory and that the kernel keeps waiting.
+    /// Makes devices fail that a dead engine has left in the run directory and that the kernel keeps waiting; kills the services on them
+    /// first.
     pub fail_left_devices: fn(&Path),
+    /// Holds what engines of this run directory hand over so that their devices hang when they die; then kills the services on them and
+    /// lets go. Begins this in the background.
+    pub keep_devices: fn(&Path) -> io::Result<()>,
 }
 
 /// Name of the API's socket in the run directory.

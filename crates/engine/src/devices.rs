@@ -8,9 +8,11 @@
 
 use crate::frontend::ublk::UblkError;
 use crate::frontend::{FrontendKind, Opened};
+use crate::keeper::Keeper;
 use crate::left_devices::LeavesDevices;
 use crate::loop_device::{LoopDevice, LoopError};
 use crate::nbd_device::{NbdAdmin, NbdDevice, NbdDeviceError, NbdPlan};
+use crate::ring::Fd;
 use crate::ublk_device::{UblkAdmin, UblkDevice, UblkPlan};
 use mainstay_types::{Epoch, ResourceId, VolumeId};
 use std::io;
@@ -34,8 +36,8 @@ pub enum DeviceError {
 /// How a volume of a frontend becomes a block device; see [`Frontend::attachment`](crate::frontend::Frontend).
 #[derive(Debug)]
 pub enum Attachment {
-    /// A loop device over this file.
-    Loop { backing: PathBuf },
+    /// A loop device over this file of a FUSE mount, which lasts as long as its connection.
+    Loop { backing: PathBuf, connection: Fd },
     /// A ublk device, or the one that the engine before has left. The frontend is given its queue meanwhile.
     Ublk(UblkPlan),
     /// A device of the kernel's nbd driver, or the one that the engine before has left; where it has none, clients of the NBD server find the volume by its address.
@@ -77,6 +79,8 @@ pub enum DeviceJob {
     Detach { resource: ResourceId, devices: Vec<Device> },
     /// Fail what an engine before this one has left of a resource's devices.
     GiveUp { resource: ResourceId },
+    /// Have an agent that has just said hello keep what must outlive this engine.
+    Keep,
     /// The control plane's record, which says whether what is left may still wait.
     Record { resource: ResourceId, epoch: Epoch, primary: bool },
 }
@@ -124,7 +128,8 @@ impl DeviceAdmin {
         done: impl FnMut(DeviceOutcome) + Send + 'static,
     ) -> io::Result<Self> {
         let (jobs, queue) = mpsc::channel();
-        let mut worker = Worker { ublk: UblkAdmin::new(run_dir), nbd: NbdAdmin::new(run_dir), done };
+        let keeper = Keeper::new(run_dir);
+        let mut worker = Worker { ublk: UblkAdmin::new(run_dir), nbd: NbdAdmin::new(run_dir), keeper, done };
         let thread = thread::Builder::new().name("devices".into()).spawn(move || {
             if kind != Some(FrontendKind::Ublk) {
                 worker.ublk.give_up_all();
@@ -163,6 +168,7 @@ pub fn give_up_left(run_dir: &Path) {
 struct Worker<F> {
     ublk: UblkAdmin,
     nbd: NbdAdmin,
+    keeper: Keeper,
     done: F,
 }
 
@@ -201,6 +207,7 @@ impl<F: FnMut(DeviceOutcome)> Worker<F> {
                 (self.done)(outcome);
             }
             DeviceJob::Detach { resource, devices } => {
+                self.keeper.release(resource);
                 let errors = devices.into_iter().filter_map(|device| self.detach(device).err()).collect();
                 (self.done)(DeviceOutcome::Detached { resource, errors });
             }
@@ -208,6 +215,7 @@ impl<F: FnMut(DeviceOutcome)> Worker<F> {
                 self.ublk.give_up(resource);
                 self.nbd.give_up(resource);
             }
+            DeviceJob::Keep => self.keeper.again(),
             DeviceJob::Record { resource, epoch, primary } => {
                 self.ublk.record(resource, epoch, primary);
                 self.nbd.record(resource, epoch, primary);
@@ -227,7 +235,12 @@ impl<F: FnMut(DeviceOutcome)> Worker<F> {
                 let device = self.nbd.attach(&plan)?;
                 Ok(device.map_or_else(|| Device::Export(plan.uri.into()), Device::Nbd))
             }
-            Attachment::Loop { backing } => Ok(Device::Loop(LoopDevice::attach(&backing)?)),
+            Attachment::Loop { backing, connection } => {
+                self.keeper.keep(resource, connection);
+                let device = LoopDevice::attach(&backing)?;
+                self.keeper.keep(resource, device.duplicate()?);
+                Ok(Device::Loop(device))
+            }
             Attachment::Ublk(plan) => {
                 let Self { ublk, done, .. } = self;
                 let mut opened = |channel| {

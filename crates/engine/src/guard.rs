@@ -10,11 +10,15 @@
 //! acts late, and only a watchdog would have acted in time.
 //!
 //! A lease that is renewed arms it again.
+//!
+//! Within the lease it kills the services of one resource when the shard is about to fail its devices, for the reason in
+//! [`crate::users`].
 
 // Timers are system calls with pointers.
 #![allow(unsafe_code)]
 
 use crate::ring::now;
+use crate::users::kill_cgroup;
 use mainstay_api::engine::GuardEntry;
 use mainstay_types::{ResourceId, Time};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -111,10 +115,21 @@ pub struct Silenced {
     pub problems: Vec<String>,
 }
 
+/// What the guard tells, on its own thread.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Told {
+    /// The lease was not renewed: what it has done about that.
+    Silenced(Silenced),
+    /// SIGKILL was sent to the services of a resource, because somebody has asked for that.
+    Killed(ResourceId),
+}
+
 #[derive(Default)]
 struct State {
     lease_until: Option<Time>,
     targets: Vec<GuardTarget>,
+    /// Resources whose services are to be killed.
+    doomed: Vec<ResourceId>,
     /// Acted and not renewed since.
     fenced: bool,
     /// Targets were named after the guard had acted: they are to be silenced too.
@@ -139,6 +154,13 @@ impl State {
     /// What begins later is not silenced: while the guard acts nothing can be said to begin after that.
     fn silenced(&self) -> Time {
         if self.acting { now() } else { self.silenced_at }
+    }
+
+    fn cgroups_of(&self, resource: ResourceId) -> impl Iterator<Item = &PathBuf> {
+        self.targets
+            .iter()
+            .filter(move |target| target.resource == resource)
+            .flat_map(|target| &target.cgroups)
     }
 }
 
@@ -180,6 +202,11 @@ impl Shared {
     fn act_at(&self, until: Time) -> Time {
         Time(until.0.saturating_sub(self.margin_ms * 1000))
     }
+
+    /// Sets the timer for the end of the lease; for now if there is something else to do, which must not be forgotten over that.
+    fn arm_for(&self, until: Time, state: &State) {
+        self.arm(if state.doomed.is_empty() { self.act_at(until) } else { Time(1) });
+    }
 }
 
 /// Handle of the guard's thread. Dropping it stops the guard without silencing anything.
@@ -191,8 +218,8 @@ pub struct Guard {
 impl Guard {
     /// Starts the guard, in the network namespace of the calling thread. It is idle until the first lease.
     ///
-    /// `fail_devices` is called on the guard's thread each time it has acted; it must not block.
-    pub fn start(margin_ms: u64, fail_devices: impl FnMut(&Silenced) + Send + 'static) -> io::Result<Self> {
+    /// `tell` is called on the guard's thread each time it has acted; it must not block. The devices are to fail then.
+    pub fn start(margin_ms: u64, mut tell: impl FnMut(Told) + Send + 'static) -> io::Result<Self> {
         // SAFETY: timerfd_create takes no pointers.
         let timer = unsafe { libc::timerfd_create(libc::CLOCK_BOOTTIME, libc::TFD_CLOEXEC) };
         if timer < 0 {
@@ -208,10 +235,9 @@ impl Guard {
         });
         let worker = Arc::clone(&shared);
         let mut addresses = AddressRemover::new()?;
-        let mut fail_devices = fail_devices;
         let thread = thread::Builder::new().name("guard".into()).spawn(move || {
             prefer_this_thread();
-            watch(&worker, &mut addresses, &mut fail_devices);
+            watch(&worker, &mut addresses, &mut tell);
         })?;
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -228,7 +254,7 @@ impl Guard {
             self.shared.fenced.store(false, Ordering::Release);
         }
         if !state.fenced {
-            self.shared.arm(self.shared.act_at(until));
+            self.shared.arm_for(until, &state);
         }
         state.silenced()
     }
@@ -248,6 +274,18 @@ impl Guard {
             self.shared.arm(Time(1));
         }
         state.targets = targets;
+    }
+
+    /// Before devices of a resource fail: whether no service of it is known here, so that they may. If not, all processes of those
+    /// are killed, and [`Told::Killed`] says when.
+    pub fn kill_users(&self, resource: ResourceId) -> bool {
+        let mut state = self.shared.state();
+        if state.cgroups_of(resource).next().is_none() {
+            return true;
+        }
+        state.doomed.push(resource);
+        self.shared.arm(Time(1));
+        false
     }
 
     /// End of the lease, 0 before the first. Does not wait.
@@ -285,9 +323,10 @@ fn prefer_this_thread() {
     }
 }
 
-fn watch(shared: &Shared, addresses: &mut AddressRemover, fail_devices: &mut dyn FnMut(&Silenced)) {
+fn watch(shared: &Shared, addresses: &mut AddressRemover, tell: &mut dyn FnMut(Told)) {
     loop {
         shared.wait();
+        kill_doomed(shared, tell);
         let (until, targets) = {
             let mut state = shared.state();
             if state.stopping {
@@ -299,7 +338,7 @@ fn watch(shared: &Shared, addresses: &mut AddressRemover, fail_devices: &mut dyn
                     continue;
                 }
             } else if now() < shared.act_at(until) {
-                shared.arm(shared.act_at(until));
+                shared.arm_for(until, &state);
                 continue;
             }
             state.fenced = true;
@@ -308,7 +347,7 @@ fn watch(shared: &Shared, addresses: &mut AddressRemover, fail_devices: &mut dyn
             (until, state.targets.clone())
         };
         let silenced = silence(until, &targets, addresses);
-        fail_devices(&silenced);
+        tell(Told::Silenced(silenced.clone()));
         detach_mounts(&targets);
         {
             let mut state = shared.state();
@@ -317,6 +356,25 @@ fn watch(shared: &Shared, addresses: &mut AddressRemover, fail_devices: &mut dyn
         }
         // Only now: a log that nobody reads must not hold up what has to be done.
         report(&silenced, &targets);
+    }
+}
+
+/// Waits for nobody's end: see [`crate::users`].
+fn kill_doomed(shared: &Shared, tell: &mut dyn FnMut(Told)) {
+    let doomed = mem::take(&mut shared.state().doomed);
+    for resource in doomed {
+        let cgroups: Vec<PathBuf> = shared.state().cgroups_of(resource).cloned().collect();
+        let results: Vec<_> = cgroups.iter().map(|cgroup| kill_cgroup(cgroup)).collect();
+        tell(Told::Killed(resource));
+        for (cgroup, result) in cgroups.iter().zip(results) {
+            let cgroup = cgroup.display();
+            match result {
+                Ok(()) => tracing::warn!(%resource, %cgroup, "its device fails from now on: killed"),
+                Err(error) => {
+                    tracing::error!(%resource, %cgroup, %error, "its device fails, and it could not be killed")
+                }
+            }
+        }
     }
 }
 
@@ -333,10 +391,8 @@ fn silence(until: Time, targets: &[GuardTarget], addresses: &mut AddressRemover)
     let cgroups: Vec<&Path> =
         targets.iter().flat_map(|target| &target.cgroups).map(PathBuf::as_path).collect();
     for cgroup in &cgroups {
-        match fs::write(cgroup.join("cgroup.kill"), "1") {
-            // A cgroup that is not there has no processes.
-            Err(error) if cgroup.exists() => problems.push(format!("cgroup {}: {error}", cgroup.display())),
-            _ => {}
+        if let Err(error) = kill_cgroup(cgroup) {
+            problems.push(format!("cgroup {}: {error}", cgroup.display()));
         }
     }
     let end = addresses_gone.plus_ms(KILL_WAIT_MS);
@@ -501,11 +557,17 @@ mod tests {
         assert_eq!(GuardTarget::try_from(&relative), Err(GuardError::Path("x/y".into())));
     }
 
+    fn told_by(tell: mpsc::Sender<Silenced>) -> impl FnMut(Told) + Send + 'static {
+        move |told| match told {
+            Told::Silenced(silenced) => tell.send(silenced).expect("heard"),
+            Told::Killed(resource) => panic!("nobody has asked to kill the services of {resource}"),
+        }
+    }
+
     #[test]
     fn it_acts_once_before_the_end_and_again_after_a_renewal() {
         let (tell, told) = mpsc::channel();
-        let guard =
-            Guard::start(200, move |silenced| tell.send(silenced.clone()).expect("heard")).expect("a guard");
+        let guard = Guard::start(200, told_by(tell)).expect("a guard");
         assert!(told.recv_timeout(Duration::from_millis(50)).is_err(), "no lease, no end of it");
         for _ in 0..2 {
             let until = now().plus_ms(500);
@@ -538,10 +600,10 @@ mod tests {
     }
 
     impl Victim {
-        fn new() -> Option<Self> {
+        fn new(name: &str) -> Option<Self> {
             let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
             let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "))?.split(' ').nth(4)?;
-            let cgroup = Path::new(mount).join(format!("mainstay-test-guard-{}", std::process::id()));
+            let cgroup = Path::new(mount).join(format!("mainstay-test-{name}-{}", std::process::id()));
             fs::create_dir(&cgroup).ok()?;
             let process = Command::new("sleep").arg("1000").spawn().expect("sleep");
             fs::write(cgroup.join("cgroup.procs"), process.id().to_string()).expect("moved");
@@ -564,13 +626,40 @@ mod tests {
     }
 
     #[test]
+    fn users_are_killed_when_their_device_is_to_fail_and_that_is_told_afterwards() {
+        let Some(mut victim) = Victim::new("users") else {
+            eprintln!("skipped: needs a writable cgroup version 2 hierarchy");
+            return;
+        };
+        let (tell, told) = mpsc::channel();
+        let guard = Guard::start(200, move |what| tell.send(what).expect("heard"));
+        let guard = guard.expect("a guard");
+        assert!(guard.kill_users(ResourceId(1)), "nobody is known");
+        let cgroups = vec![victim.cgroup.to_str().expect("text").into()];
+        let entry = GuardEntry { resource: ResourceId(1), cgroups, ..GuardEntry::default() };
+        guard.set_targets(vec![GuardTarget::try_from(&entry).expect("well formed")]);
+        assert!(guard.kill_users(ResourceId(2)), "another resource");
+        assert!(populated(&victim.cgroup));
+        assert!(!guard.kill_users(ResourceId(1)));
+        // What sets the timer anew does not make it forget.
+        for _ in 0..100 {
+            guard.set_lease(now().plus_ms(60_000));
+        }
+        let what = told.recv_timeout(Duration::from_secs(5)).expect("told");
+        assert_eq!(what, Told::Killed(ResourceId(1)));
+        assert!(!victim.process.wait().expect("our child").success(), "killed");
+        assert!(!guard.fenced() && guard.silenced() == Time(0), "the lease goes on");
+        assert!(told.recv_timeout(Duration::from_millis(100)).is_err(), "once");
+    }
+
+    #[test]
     fn addresses_go_first_then_processes_and_all_before_the_lease_ends() {
         // SAFETY: the thread that the test runs on gets a network of its own, which ends with it.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
             eprintln!("skipped: needs the right to make a network namespace");
             return;
         }
-        let Some(mut victim) = Victim::new() else {
+        let Some(mut victim) = Victim::new("guard") else {
             eprintln!("skipped: needs a writable cgroup version 2 hierarchy");
             return;
         };
@@ -594,9 +683,7 @@ mod tests {
         entry.cgroups =
             vec![victim.cgroup.to_str().expect("text").into(), "/sys/fs/cgroup/no-such-group".into()];
         let (tell, told) = mpsc::channel();
-        let guard =
-            Guard::start(GUARD_MARGIN_MS, move |silenced| tell.send(silenced.clone()).expect("heard"));
-        let guard = guard.expect("a guard");
+        let guard = Guard::start(GUARD_MARGIN_MS, told_by(tell)).expect("a guard");
         guard.set_targets(vec![GuardTarget::try_from(&entry).expect("well formed")]);
         let until = now().plus_ms(600);
         guard.set_lease(until);

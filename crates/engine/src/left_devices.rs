@@ -13,7 +13,7 @@
 //! is missing unseen. Otherwise somebody else may have written, and what waits in it, or a file system mounted on it, is of
 //! the past.
 //!
-//! It is given up (R19, R20) when an epoch has another primary or is missing; when a service runs on it, which the agent
+//! It is given up (R19, R20), after its users were killed ([`crate::users`]), when an epoch has another primary or is missing; when a service runs on it, which the agent
 //! stops after an engine's death and which could not stop while its device hangs; when this engine uses another frontend; and
 //! at the latest after [`LEFT_MS_MAX`]. When no engine comes back the agent gives it up after the same time.
 //!
@@ -21,6 +21,7 @@
 //! used, and by a random number, the *cookie*, which the kernel keeps with the device: a note of before names no device of
 //! now. A request that is asked again is harmless: the caller never got an answer, and nobody else wrote.
 
+use crate::users::Users;
 use mainstay_types::{Epoch, ResourceId, VolumeId};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -70,16 +71,19 @@ impl<D: Display> Left<D> {
 pub struct LeftDevices<D> {
     directory: PathBuf,
     left: BTreeMap<(ResourceId, VolumeId), Left<D>>,
+    users: Users,
     /// When they are given up.
     until: Instant,
 }
 
 impl<D: Display + FromStr> LeftDevices<D> {
-    /// Looks what is noted in a directory of the frontend's own.
+    /// Looks what is noted in a directory of the frontend's own, below the run directory.
     #[must_use]
-    pub fn new(directory: PathBuf) -> Self {
+    pub fn new(run_dir: &Path, name: &str) -> Self {
+        let directory = run_dir.join(name);
         let left = read_notes(&directory);
-        Self { directory, left, until: Instant::now() + Duration::from_millis(LEFT_MS_MAX) }
+        let until = Instant::now() + Duration::from_millis(LEFT_MS_MAX);
+        Self { directory, left, users: Users::new(run_dir), until }
     }
 
     /// Notes a device that is to be made, or was made and cannot be used yet.
@@ -140,8 +144,15 @@ pub trait LeavesDevices {
     /// Somebody does, who keeps it.
     fn await_death(&mut self, left: &Left<Self::Device>) -> Result<(), Self::Error>;
 
-    /// Makes everything in a device fail, and takes it away, if it is still the one that was noted.
+    /// Makes everything in a device fail, and takes it away, if it is still the one that was noted. For one that may have been in use
+    /// see [`fail`](Self::fail).
     fn end(&mut self, left: &Left<Self::Device>);
+
+    /// [`end`](Self::end)s a device of a dead engine, when none of its users can see it fail.
+    fn fail(&mut self, resource: ResourceId, left: &Left<Self::Device>) {
+        self.left().users.kill(resource);
+        self.end(left);
+    }
 
     /// When [`give_up_all`](Self::give_up_all) is due, if at all.
     fn deadline(&mut self) -> Option<Instant> {
@@ -172,7 +183,7 @@ pub trait LeavesDevices {
             let device = &left.device;
             tracing::warn!(%resource, %volume, %device, "a left device is given up");
             match self.await_death(&left) {
-                Ok(()) => self.end(&left),
+                Ok(()) => self.fail(resource, &left),
                 Err(error) => tracing::error!(%device, %error, "a left device is not given up"),
             }
         }
@@ -202,6 +213,7 @@ fn read_note<D: FromStr>(path: &Path) -> Option<((ResourceId, VolumeId), Left<D>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mainstay_api::engine::GuardEntry;
     use std::cell::RefCell;
 
     const KEY: (ResourceId, VolumeId) = (ResourceId(7), VolumeId(0));
@@ -217,6 +229,9 @@ mod tests {
         left: LeftDevices<u64>,
         alive: bool,
         ended: RefCell<Vec<u64>>,
+        /// In which whoever is killed leaves a file, as a cgroup.
+        cgroup: PathBuf,
+        killed_before: RefCell<Vec<bool>>,
     }
 
     impl LeavesDevices for Driver {
@@ -233,15 +248,30 @@ mod tests {
 
         fn end(&mut self, left: &Left<u64>) {
             self.ended.borrow_mut().push(left.device);
+            self.killed_before.borrow_mut().push(self.cgroup.join("cgroup.kill").exists());
             left.forget();
         }
     }
 
     /// One device, left in epoch 4.
     fn driver(directory: &Path) -> Driver {
-        let before = LeftDevices::<u64>::new(directory.to_owned());
+        let before = LeftDevices::<u64>::new(directory, "left");
         before.note(KEY, 5, Epoch(4)).expect("noted");
-        Driver { left: LeftDevices::new(directory.to_owned()), alive: false, ended: RefCell::default() }
+        Driver {
+            left: LeftDevices::new(directory, "left"),
+            alive: false,
+            ended: RefCell::default(),
+            cgroup: directory.join("cgroup"),
+            killed_before: RefCell::default(),
+        }
+    }
+
+    /// A service on the device.
+    fn use_it(driver: &Driver, directory: &Path) {
+        fs::create_dir_all(&driver.cgroup).expect("a directory");
+        let cgroups = vec![driver.cgroup.to_str().expect("text").into()];
+        let entry = GuardEntry { resource: KEY.0, cgroups, ..GuardEntry::default() };
+        Users::new(directory).note(&[entry]).expect("noted");
     }
 
     #[test]
@@ -263,7 +293,7 @@ mod tests {
         assert_eq!(waits(&[(6, true)]), None, "somebody may have been primary in 5");
         assert_eq!(waits(&[(5, true), (5, false)]), None);
         assert_eq!(waits(&[(4, true), (5, true), (5, true), (6, true)]), Some(6));
-        let noted = read_notes::<u64>(&directory).remove(&KEY).map(|left| left.epoch);
+        let noted = read_notes::<u64>(&directory.join("left")).remove(&KEY).map(|left| left.epoch);
         assert_eq!(noted, Some(Epoch(6)), "the next engine has to know");
         fs::remove_dir_all(&directory).expect("removed");
     }
@@ -281,19 +311,44 @@ mod tests {
         let mut second = driver(&directory);
         second.give_up_all();
         assert_eq!(*second.ended.borrow(), [5]);
-        assert!(read_notes::<u64>(&directory).is_empty());
+        assert!(read_notes::<u64>(&directory.join("left")).is_empty());
+        fs::remove_dir_all(&directory).expect("removed");
+    }
+
+    #[test]
+    fn users_are_killed_before_a_left_device_fails_and_only_then() {
+        let directory = fresh_dir("users");
+        let ways: [fn(&mut Driver); 3] = [
+            |driver| driver.record(KEY.0, Epoch(7), true),
+            |driver| driver.give_up(KEY.0),
+            LeavesDevices::give_up_all,
+        ];
+        for give_up in ways {
+            let mut driver = driver(&directory);
+            use_it(&driver, &directory);
+            driver.record(KEY.0, Epoch(5), true);
+            assert!(!driver.cgroup.join("cgroup.kill").exists(), "it may go on");
+            give_up(&mut driver);
+            assert_eq!(*driver.killed_before.borrow(), [true]);
+            fs::remove_dir_all(&directory).expect("removed");
+        }
+        let mut served = driver(&directory);
+        use_it(&served, &directory);
+        served.alive = true;
+        served.give_up_all();
+        assert!(!served.cgroup.join("cgroup.kill").exists(), "its engine lives, and so do its users");
         fs::remove_dir_all(&directory).expect("removed");
     }
 
     #[test]
     fn notes_are_found_again_and_noise_is_not() {
         let directory = fresh_dir("notes");
-        let devices = LeftDevices::<u64>::new(directory.clone());
+        let devices = LeftDevices::<u64>::new(&directory, "left");
         let left = devices.note((ResourceId(7), VolumeId(3)), u64::MAX, Epoch(4)).expect("written");
         for (name, text) in [("7.4", "five 6"), ("8.x", "1 2"), ("noise", "1 2"), ("7.5", "1"), ("9.0", "")] {
-            fs::write(directory.join(name), text).expect("written");
+            fs::write(directory.join("left").join(name), text).expect("written");
         }
-        let found = read_notes(&directory);
+        let found = read_notes(&directory.join("left"));
         fs::remove_dir_all(&directory).expect("removed");
         assert_eq!(found, BTreeMap::from([((ResourceId(7), VolumeId(3)), left)]));
     }

@@ -14,6 +14,7 @@ pub mod frontend;
 pub mod guard;
 pub mod inspect;
 pub mod ipc;
+pub mod keeper;
 pub mod left_devices;
 pub mod lifecycle;
 pub mod loop_device;
@@ -26,6 +27,7 @@ pub mod runtime;
 pub mod shard;
 pub mod transport;
 pub mod ublk_device;
+pub mod users;
 
 pub use frontend::DeviceOption;
 pub use options::EngineOptions;

@@ -2,12 +2,14 @@
 //!
 //! What this file guarantees: an attached device does direct I/O (no page cache of its own, so a flush means
 //! what it says) in blocks of 4096 bytes; it disappears by itself when its last user closes it after the engine
-//! has died (autoclear), because the engine holds it open itself as long as it lives.
+//! has died (autoclear), because the engine holds it open itself as long as it lives, and the agent for a moment longer
+//! ([`crate::keeper`]).
 
 // The loop driver is controlled by ioctl.
 #![allow(unsafe_code)]
 
 use crate::block_queue;
+use crate::ring::Fd;
 use mainstay_types::BLOCK_BYTES;
 use std::fs::File;
 use std::io;
@@ -15,6 +17,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -177,6 +180,16 @@ impl LoopDevice {
             thread::sleep(RETRY_PAUSE);
         }
         Err(LoopError::Configure { backing: backing.to_owned(), source: last })
+    }
+
+    /// A duplicate of what the engine holds: the device stays until both are closed.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub fn duplicate(&self) -> Result<Fd, LoopError> {
+        let file = self.file.try_clone();
+        let file = file.map_err(|source| LoopError::Open { path: self.path.clone(), source })?;
+        Ok(Arc::new(file.into()))
     }
 
     /// For example `/dev/loop3`.

@@ -208,7 +208,7 @@ impl NbdAdmin {
     /// Looks what engines before this one have left in `run_dir`.
     #[must_use]
     pub fn new(run_dir: &Path) -> Self {
-        let left = LeftDevices::new(run_dir.join(DIRECTORY));
+        let left = LeftDevices::new(run_dir, DIRECTORY);
         Self { left, lock_path: run_dir.join(LOCK), lock: None }
     }
 
@@ -227,7 +227,7 @@ impl NbdAdmin {
                 }
                 Err(error) => {
                     tracing::warn!(device = %left.device, %error, "a left nbd device cannot be taken over; it is ended");
-                    self.end(&left);
+                    self.fail(plan.resource, &left);
                 }
             }
         }

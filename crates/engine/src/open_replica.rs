@@ -3,6 +3,7 @@
 //! The cores are driven by `mainstay_host`, which the simulator runs as well. Here is what that wants of the world: disk
 //! operations on the ring, messages on the transport, answers for devices and for the agent.
 
+mod failing;
 mod platform;
 mod presence;
 mod report;
@@ -14,6 +15,7 @@ use crate::buffer::BufferPool;
 use crate::devices::DeviceAdmin;
 use crate::disk::{Disk, DiskDone, DiskTag};
 use crate::frontend::{Choice, Extent, FrontendId, FrontendOp, FrontendRequest};
+use crate::guard::Guard;
 use crate::ring::{Completion, Ring};
 use crate::transport::{Channel, Transport};
 use mainstay_api::engine::{EngineError, EngineEvent, ProposalEvent, Reply};
@@ -49,6 +51,7 @@ pub struct Shared<'a> {
     pub transport: &'a mut Transport,
     pub pool: &'a BufferPool,
     pub devices: &'a DeviceAdmin,
+    pub guard: &'a Guard,
     pub run_dir: &'a Path,
     pub choice: &'a Choice,
     pub node: NodeId,

@@ -7,7 +7,7 @@ use crate::buffer::BufferPool;
 use crate::devices::DeviceAdmin;
 use crate::frontend::nbd::{NbdServer, ServerError};
 use crate::frontend::{self, ChoiceError, FrontendKind};
-use crate::guard::Guard;
+use crate::guard::{Guard, Told};
 use crate::ipc::{IpcMessage, IpcServer};
 use crate::lifecycle::Lifecycle;
 use crate::options::EngineOptions;
@@ -71,7 +71,12 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
     };
 
     let to_shard = tell.clone();
-    let guard = Guard::start(options.guard_margin_ms, move |_| to_shard(Inbound::Fence));
+    let guard = Guard::start(options.guard_margin_ms, move |told| {
+        to_shard(match told {
+            Told::Silenced(_) => Inbound::Fence,
+            Told::Killed(resource) => Inbound::Killed(resource),
+        });
+    });
     let guard = failed("cannot start the guard", guard)?;
     let to_shard = tell.clone();
     let devices = DeviceAdmin::start(choice.kind, run_dir, move |outcome| to_shard(Inbound::Device(outcome)));

@@ -18,6 +18,7 @@ use crate::open_replica::{Answer, Closing, OpenReplica, Shared};
 use crate::options::EngineOptions;
 use crate::ring::{Completion, Owner, Ring, RingError, now};
 use crate::transport::{Channel, Transport, TransportEvent};
+use crate::users::Users;
 use mainstay_api::engine::{
     EngineError, EngineEvent, EngineStatus, FrontendStatus, GuardEntry, JournalPlace, Peer, Reply, Request,
 };
@@ -41,8 +42,10 @@ pub enum Inbound {
     Device(DeviceOutcome),
     /// A replica was recovered.
     Opened(Box<Opened>),
-    /// R19: the lease has run out; the devices answer with errors from now on. `done` is called then.
+    /// R19: the lease has run out; the devices answer with errors from now on.
     Fence,
+    /// The services on a resource were killed, because its devices are about to fail.
+    Killed(ResourceId),
 }
 
 /// Who this engine is, from the agent's first hello.
@@ -62,6 +65,7 @@ pub struct Shard {
     inbox: Receiver<Inbound>,
     ipc: IpcServer,
     guard: Guard,
+    users: Users,
     devices: DeviceAdmin,
     lifecycle: Lifecycle,
     identity: Option<Identity>,
@@ -111,6 +115,7 @@ impl Shard {
     #[must_use]
     pub fn new(parts: Parts) -> Self {
         Self {
+            users: Users::new(&parts.options.run_dir),
             options: parts.options,
             choice: parts.choice,
             nbd: parts.nbd,
@@ -195,6 +200,7 @@ impl Shard {
             transport: self.transport.as_mut()?,
             pool: &self.pool,
             devices: &self.devices,
+            guard: &self.guard,
             run_dir: &self.options.run_dir,
             choice: &self.choice,
             node: identity.node,
@@ -351,6 +357,9 @@ impl Shard {
                 self.with(now, resource, |replica, shared| replica.device_outcome(shared, outcome));
             }
             Inbound::Opened(opened) => self.opened(now, *opened),
+            Inbound::Killed(resource) => {
+                self.with(now, resource, |replica, shared| replica.killed(shared));
+            }
             Inbound::Fence => {
                 tracing::warn!("the lease has run out; the devices answer with errors");
                 self.fenced = true;
@@ -363,7 +372,10 @@ impl Shard {
 
     fn request(&mut self, now: Time, request: Request, answer: Answer) {
         match request {
-            Request::Hello { node, cluster, .. } => answer(self.hello(Identity { cluster, node })),
+            Request::Hello { node, cluster, .. } => {
+                self.devices.submit(DeviceJob::Keep);
+                answer(self.hello(Identity { cluster, node }));
+            }
             Request::Status => answer(Reply::Status(self.status(now))),
             _ if self.identity.is_none() => {
                 answer(refusal("no-hello", "the engine does not know its node yet", "say hello first"));
@@ -486,6 +498,10 @@ impl Shard {
     fn set_targets(&mut self, entries: &[GuardEntry]) -> Reply {
         match entries.iter().map(GuardTarget::try_from).collect::<Result<Vec<_>, _>>() {
             Ok(targets) => {
+                if let Err(error) = self.users.note(entries) {
+                    let message = format!("cannot note who uses devices: {error}");
+                    return refusal("run-dir", &message, "make the run directory writable");
+                }
                 // The agent stops what ran on devices of an engine before this one, and it must be able to stop.
                 for entry in entries {
                     self.devices.submit(DeviceJob::GiveUp { resource: entry.resource });

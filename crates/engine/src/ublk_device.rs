@@ -80,7 +80,7 @@ impl UblkAdmin {
     /// Looks what engines before this one have left in `run_dir`.
     #[must_use]
     pub fn new(run_dir: &Path) -> Self {
-        Self { control: None, left: LeftDevices::new(run_dir.join(DIRECTORY)) }
+        Self { control: None, left: LeftDevices::new(run_dir, DIRECTORY) }
     }
 
     /// Makes a volume's device, or takes over the one that is left. `opened` gets the way to its requests, which must be
@@ -98,11 +98,11 @@ impl UblkAdmin {
                 }
                 Err(TakeOver::Refused(error)) => {
                     tracing::warn!(device = %left.device, %error, "a left ublk device cannot be taken over; it is ended");
-                    self.end(&left);
+                    self.fail(plan.resource, &left);
                 }
                 // The shard has its queue: the frontend must not get a second one.
                 Err(TakeOver::Broken(error)) => {
-                    self.end(&left);
+                    self.fail(plan.resource, &left);
                     return Err(error);
                 }
             }

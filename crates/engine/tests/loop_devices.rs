@@ -10,7 +10,7 @@ use mainstay_engine::frontend::{
     Frontend, FrontendId, FrontendKind, FrontendOp, FrontendRequest, FuseFrontend, frontend_of, unmount_stale,
 };
 use mainstay_engine::loop_device::LoopDevice;
-use mainstay_engine::ring::{Owner, Ring, Waker};
+use mainstay_engine::ring::{Fd, Owner, Ring, Waker};
 use mainstay_types::{ResourceId, VolumeId};
 use std::collections::BTreeMap;
 use std::fs;
@@ -360,6 +360,11 @@ fn everything_can_be_taken_away_after_the_engine_died() {
     }
 }
 
+/// Nobody keeps it in this test.
+fn connection() -> Fd {
+    Arc::new(fs::File::open("/dev/null").expect("a file").into())
+}
+
 #[test]
 fn the_admin_thread_attaches_and_detaches() {
     if !may_run() {
@@ -376,13 +381,13 @@ fn the_admin_thread_attaches_and_detaches() {
     admin.submit(DeviceJob::Attach {
         resource: RESOURCE,
         volume: VolumeId(1),
-        attachment: Attachment::Loop { backing: missing },
+        attachment: Attachment::Loop { backing: missing, connection: connection() },
     });
     assert!(matches!(next(), DeviceOutcome::AttachFailed { volume: VolumeId(1), .. }));
     admin.submit(DeviceJob::Attach {
         resource: RESOURCE,
         volume: VolumeId(0),
-        attachment: Attachment::Loop { backing: shard.file.clone() },
+        attachment: Attachment::Loop { backing: shard.file.clone(), connection: connection() },
     });
     let DeviceOutcome::Attached { device, .. } = next() else { panic!("attached") };
     let path = device.path().to_owned();

@@ -47,6 +47,7 @@ pub fn agent(args: AgentArgs) -> Outcome<()> {
         listen: Some(args.listen.to_string()),
         cgroup_root: args.cgroup_root,
         fail_left_devices: mainstay_engine::devices::give_up_left,
+        keep_devices: mainstay_engine::keeper::start,
     };
     mainstay_agent::run(options).map_err(|error| Failure::new("agent-ended", chain(&error), REMEDY))
 }

@@ -36,6 +36,7 @@ fn agent_process() {
         cgroup_root: Some(cgroup_root(&directory)),
         journals: mainstay_agent::journals::Journals::default(),
         fail_left_devices: |_| (),
+        keep_devices: |_| Ok(()),
     };
     panic!("the agent ended: {:?}", mainstay_agent::run(options));
 }

@@ -4,6 +4,9 @@
 //! are gathered writes of the pieces they consist of. Measured, this is as fast as FUSE over io_uring when the
 //! reader runs on the same core, and works on every kernel since 5.4.
 //!
+//! The connection lives as long as any descriptor of it does, so the agent is given one before the first device is made: see
+//! [`crate::keeper`].
+//!
 //! The descriptor is in blocking mode, because io_uring waits for readiness by itself only then. It issues the
 //! read after it has seen that a message is there; a message that the kernel withdraws between the two
 //! (its sender was killed in that instant) would make the shard wait for the next one. The loop driver's requests,
@@ -219,7 +222,7 @@ impl Frontend for FuseFrontend {
     }
 
     fn attachment(&self, volume: VolumeId) -> Attachment {
-        Attachment::Loop { backing: self.file(volume) }
+        Attachment::Loop { backing: self.file(volume), connection: Arc::clone(&self.fd) }
     }
 
     fn completed(&mut self, ring: &mut Ring, completion: Completion, requests: &mut Vec<FrontendRequest>) {

@@ -1,5 +1,6 @@
 //! The devices of a primary: offered when it begins to serve, withdrawn when it stops.
 
+use super::failing::{Failing, Free, Held};
 use super::{Around, OpenReplica, Shared};
 use crate::devices::{Device, DeviceJob, DeviceOutcome};
 use crate::frontend::nbd::Arrived;
@@ -8,13 +9,15 @@ use crate::ring::Completion;
 use mainstay_api::engine::{DeviceStatus, EngineEvent};
 use mainstay_codec::nbd::Export;
 use mainstay_replica::Role;
-use mainstay_types::VolumeId;
+use mainstay_types::{ResourceId, VolumeId};
 
 /// What stands between the resource and the kernel.
 #[derive(Default)]
 pub(super) struct Presence {
     frontend: Option<Box<dyn Frontend>>,
     devices: Vec<(VolumeId, Device)>,
+    /// What is to fail, and waits until nobody sees it.
+    failing: Failing,
     /// Attach jobs that have not ended.
     attaching: usize,
     /// The frontend answers with errors for good, so its devices go as soon as none is being attached.
@@ -83,14 +86,25 @@ impl Around {
         frontend::make(kind, &parts).map_err(|error| format!("cannot make a device: {}", chain(&error)))
     }
 
-    /// Takes the devices away. Requests that are still in them are answered with errors by the core or by the
+    /// Takes the devices away, once nobody sees it. Requests that are still in them are answered with errors by the core or by the
     /// frontend, so nobody can hold this up (R20).
     pub(super) fn withdraw(&mut self, shared: &mut Shared<'_>) {
         self.presence.again = false;
-        let Some(frontend) = &mut self.presence.frontend else { return };
-        if self.presence.detaching {
+        if self.presence.frontend.is_none() || self.presence.detaching {
             return;
         }
+        let free = self.presence.failing.withdraw(|| unseen(shared, self.resource));
+        self.fail(shared, free);
+    }
+
+    fn fail(&mut self, shared: &mut Shared<'_>, free: Free) {
+        for Held { frontend, tag, errno } in free.answers {
+            self.complete(shared, frontend, tag, Err(errno));
+        }
+        if !free.withdraw || self.presence.detaching {
+            return;
+        }
+        let Some(frontend) = &mut self.presence.frontend else { return };
         frontend.fail_all(shared.ring, libc::EIO);
         self.presence.withdrawn = true;
         self.dirty = true;
@@ -140,13 +154,8 @@ impl Around {
                 }
             }
         }
-        let unwanted = self.presence.withdrawn || self.role != Role::Primary || shared.fenced;
-        if unwanted
-            && self.presence.attaching == 0
-            && self.presence.frontend.is_some()
-            && !self.presence.detaching
-        {
-            self.detach(shared);
+        if self.presence.withdrawn || self.role != Role::Primary || shared.fenced {
+            self.withdraw(shared);
         }
     }
 
@@ -182,6 +191,18 @@ impl Around {
         tag: u64,
         result: FrontendResult,
     ) {
+        match result {
+            // What is wrong with the request, and not with the device.
+            Ok(_) | Err(libc::EINVAL) => self.complete(shared, id, tag, result),
+            Err(errno) => {
+                let held = Held { frontend: id, tag, errno };
+                let free = self.presence.failing.answer(held, || unseen(shared, self.resource));
+                self.fail(shared, free);
+            }
+        }
+    }
+
+    fn complete(&mut self, shared: &mut Shared<'_>, id: FrontendId, tag: u64, result: FrontendResult) {
         let current = self.presence.frontend.iter_mut();
         if let Some(frontend) = current.chain(&mut self.presence.closing).find(|frontend| frontend.id() == id)
         {
@@ -218,6 +239,12 @@ impl Around {
     }
 }
 
+/// Whether no service can see a device of the resource fail. If one could, the guard is asked to kill it.
+fn unseen(shared: &Shared<'_>, resource: ResourceId) -> bool {
+    // The guard has done it to all of them (R19).
+    shared.fenced || shared.guard.kill_users(resource)
+}
+
 /// An error and what caused it.
 fn chain(error: &dyn std::error::Error) -> String {
     match error.source() {
@@ -227,10 +254,20 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 impl OpenReplica {
-    /// R19: the devices answer with errors at once, whatever the cores think.
+    /// R19: the devices answer with errors, whatever the cores think; at once, if the guard has silenced this node.
     pub fn fence(&mut self, shared: &mut Shared<'_>) {
         self.around.withdraw(shared);
+        if shared.fenced {
+            let free = self.around.presence.failing.unseen();
+            self.around.fail(shared, free);
+        }
         self.report(shared);
+    }
+
+    /// The guard has sent SIGKILL to all services on the resource: what waits for that fails now.
+    pub fn killed(&mut self, shared: &mut Shared<'_>) {
+        let free = self.around.presence.failing.killed();
+        self.around.fail(shared, free);
     }
 
     /// The lease is back. A replica that is still primary, because nobody else was promoted, offers new devices.
