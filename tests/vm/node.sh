@@ -171,7 +171,7 @@ fstype = "xfs"
 mkfs = true
 [[process]]
 name = "writer"
-command = ["/bin/sh", "-c", "while echo $$ >>/srv/db/log && sync; do sleep 0.1; done"]
+command = ["/bin/sh", "-c", "while echo $$ >>/srv/db/log && sync; do sleep 0.1; done; echo failed >>/tmp/saw-an-error"]
 EOF
     mainstay service apply /tmp/service.toml || fail "no service"
     before=""
@@ -180,6 +180,7 @@ EOF
     kill_engine
     wait_for 60 writes
     wait_for 60 is_running
+    [ ! -e /tmp/saw-an-error ] || fail "the device has failed under the service, and not after its end"
     mainstay service delete db || fail "cannot delete the service"
 }
 

@@ -5,6 +5,7 @@
 //! One test: `make e2e ARGS=kill_a_secondary`. `MAINSTAY_E2E_KEEP=1` leaves the lab up afterwards, after a failure as it
 //! is then: the tests after that one fail without being run.
 
+mod acknowledged;
 mod cluster;
 mod failover;
 mod limits;
@@ -31,6 +32,7 @@ const UNDER_LOAD: &[(&str, LoadScenario)] = &[
     ("kill_a_secondary", failover::kill_a_secondary),
     ("cut_the_primary_from_one_secondary", partitions::cut_the_primary_from_one_secondary),
     ("kill_the_engine_alone", processes::kill_the_engine_alone),
+    ("a_service_sees_no_error_of_a_dying_engine", acknowledged::a_service_sees_no_error_of_a_dying_engine),
     ("remove_and_add_a_replica", replicas::remove_and_add_a_replica),
     ("two_replicas_and_a_witness", replicas::two_replicas_and_a_witness),
     ("move_the_replica_of_the_primary", replicas::move_the_replica_of_the_primary),

@@ -54,13 +54,18 @@ impl Engine {
         begin: impl FnOnce() + Send + 'static,
     ) -> Self {
         let run_dir = base.join(format!("n{node}")).join("run");
-        let port = port_of(base);
-        let mut options = EngineOptions::new(run_dir.clone(), addr(node, port).parse().expect("an address"));
+        let mut options = EngineOptions::new(run_dir, addr(node, port_of(base)).parse().expect("an address"));
         configure(&mut options);
         std::thread::spawn(move || {
             begin();
             panic!("engine {node} ended: {:?}", mainstay_engine::run(options));
         });
+        Self::connect(node, base)
+    }
+
+    /// To an engine that was started by other means.
+    pub fn connect(node: u32, base: &Path) -> Self {
+        let run_dir = base.join(format!("n{node}")).join("run");
         let socket = run_dir.join("engine.sock");
         let stream = wait("the engine's socket", || UnixStream::connect(&socket).ok());
         stream.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
@@ -73,7 +78,7 @@ impl Engine {
             proposals: Vec::new(),
             dir: base.join(format!("n{node}")).join("replica"),
             run_dir,
-            port,
+            port: port_of(base),
         };
         engine.ask(Request::Hello { node: NodeId(node), cluster: 77, generation: 1 });
         engine.ask(Request::Lease { until_us: Time(u64::MAX) });
@@ -183,16 +188,16 @@ impl Engine {
     /// Makes the resource here, with this node as its only replica and primary.
     pub fn serve_alone(&mut self, resource: ResourceId, name: &str, volumes: Vec<u64>) {
         self.create(resource, name, volumes);
-        self.lead_alone(resource);
+        self.lead_alone(1, resource);
     }
 
     /// This node becomes the only replica and primary of what it has open.
-    pub fn lead_alone(&mut self, resource: ResourceId) {
+    pub fn lead_alone(&mut self, epoch: u64, resource: ResourceId) {
         let me = member(self.node.0);
         let record = ResourceRecord {
             resource,
-            version: ConfigVersion(1),
-            epoch: Epoch(1),
+            version: ConfigVersion(epoch),
+            epoch: Epoch(epoch),
             primary: Some(me.node),
             iss: vec![me],
             replicas: vec![me],
@@ -221,13 +226,13 @@ pub fn assert_equal(engines: &mut [Engine]) {
 }
 
 /// Of a node's engine; other runs of the tests have others.
-fn addr(node: u32, port: u16) -> String {
+pub fn addr(node: u32, port: u16) -> String {
     let process = std::process::id();
     format!("127.{}.{}.{node}:{port}", 64 + (process >> 8) % 128, process % 256)
 }
 
 /// Engines live as long as their process, so those of each test, which have a directory of their own, have a port of their own.
-fn port_of(base: &Path) -> u16 {
+pub fn port_of(base: &Path) -> u16 {
     7401 + (mainstay_codec::crc32c(base.as_os_str().as_encoded_bytes()) % 1000) as u16
 }
 
