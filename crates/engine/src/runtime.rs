@@ -15,6 +15,7 @@ use crate::ring::{Ring, RingError};
 use crate::shard::{Inbound, Parts, Shard};
 use std::convert::Infallible;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::sync::mpsc;
 use thiserror::Error;
 
@@ -95,7 +96,10 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
     });
     let ipc = failed(format!("cannot listen at {}", socket.display()), ipc)?;
     tracing::info!(listen = %options.listen, run_dir = %run_dir.display(), "engine started");
-    let shard = Shard::new(Parts { options, choice, nbd, ring, pool, inbox, ipc, guard, devices, lifecycle });
+    let parts = Parts { options, choice, nbd, ring, pool, inbox, ipc, guard, devices, lifecycle };
+    // An engine that ends by itself ends like one that is killed. To drop what it has would take the devices away before their users are
+    // killed, see `users.rs`; the process ends now, and the kernel closes all of it.
+    let mut shard = ManuallyDrop::new(Shard::new(parts));
     Ok(shard.run()?)
 }
 

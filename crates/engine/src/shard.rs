@@ -149,7 +149,7 @@ impl Shard {
     }
 
     /// Runs for as long as the process lives; returns only when the ring fails.
-    pub fn run(mut self) -> Result<std::convert::Infallible, RingError> {
+    pub fn run(&mut self) -> Result<std::convert::Infallible, RingError> {
         let mut completions = Vec::new();
         loop {
             self.flush();
