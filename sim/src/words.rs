@@ -47,7 +47,7 @@ pub fn command(command: &Command) -> String {
         Command::ReplicaGone { resource: of, node } => {
             format!("note that the replica of {} on {node} is gone", resource(*of))
         }
-        Command::ChangeIss { resource: of, version, change: IssChange::Shrink { remove }, .. } => {
+        Command::ChangeIss { resource: of, version, change: IssChange::Shrink { remove, .. }, .. } => {
             format!(
                 "remove {} from the in-sync set of {} (if it is still {version})",
                 remove.node,
@@ -180,7 +180,7 @@ mod tests {
             resource: ResourceId(1),
             version: ConfigVersion(5),
             epoch: Epoch(1),
-            change: IssChange::Shrink { remove },
+            change: IssChange::Shrink { remove, .. },
         };
         assert_eq!(command(&shrink), "remove n2 from the in-sync set of r0 (if it is still c5)");
         let dead = Command::NodeDead { node: NodeId(3), generation: 1 };

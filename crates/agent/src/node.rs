@@ -237,7 +237,7 @@ impl Node {
     fn engine_proposal(&mut self, proposal: ProposalEvent) {
         let ProposalEvent { resource, version, epoch, change } = proposal;
         let change = match change {
-            ProposedChange::Shrink { remove } => IssChange::Shrink { remove },
+            ProposedChange::Shrink { remove, why } => IssChange::Shrink { remove, why },
             ProposedChange::Grow { add } => IssChange::Grow { add },
             ProposedChange::StepDown { reason } => {
                 return self.tell(Event::ReliefAsked { resource, version, reason });

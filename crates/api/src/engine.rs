@@ -10,7 +10,8 @@
 //! listen to events.
 
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, ResourceId, ResourceRecord, Time, VolumeId,
+    ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, ResourceId, ResourceRecord, ShrinkReason, Time,
+    VolumeId,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -259,8 +260,12 @@ pub struct ProposalEvent {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum ProposedChange {
-    /// Remove a member that does not answer from the in-sync set (R3).
-    Shrink { remove: Member },
+    /// Remove a member that does not answer, or is too slow, from the in-sync set (R3).
+    Shrink {
+        remove: Member,
+        #[serde(default)]
+        why: ShrinkReason,
+    },
     /// Add a replica that has caught up to the in-sync set (R4).
     Grow { add: Member },
     /// Name another primary: this one cannot go on.

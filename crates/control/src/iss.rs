@@ -2,7 +2,7 @@
 
 use crate::state::{IssChange, Outcome, Severity, State, refused};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{ConfigVersion, Epoch, Member, ResourceId, reach};
+use mainstay_types::{ConfigVersion, Epoch, Member, ResourceId, ShrinkReason, reach};
 
 impl State {
     pub(crate) fn change_iss(
@@ -20,10 +20,10 @@ impl State {
             reach!("control: a change of the in-sync set is based on an older record");
             return Outcome::Conflict { record: Some(record.clone()) };
         }
-        let (IssChange::Shrink { remove: member } | IssChange::Grow { add: member }) = change;
+        let (IssChange::Shrink { remove: member, .. } | IssChange::Grow { add: member }) = change;
         let name = self.node_name(member.node);
         let (severity, text) = match change {
-            IssChange::Shrink { remove } => {
+            IssChange::Shrink { remove, why } => {
                 if record.primary == Some(remove.node) {
                     reach!("control: a shrink of the primary");
                     return refused(
@@ -33,13 +33,20 @@ impl State {
                     );
                 }
                 reach!("control: shrink");
+                let why = match why {
+                    ShrinkReason::Absent => "it does not answer",
+                    ShrinkReason::Slow => {
+                        reach!("control: a slow member leaves");
+                        "it is slow, and writes waited for it"
+                    }
+                };
                 if record.iss.contains(&remove) {
-                    (Severity::Warning, format!("{name} left the in-sync set: it does not answer"))
+                    (Severity::Warning, format!("{name} left the in-sync set: {why}"))
                 } else {
                     // Raises the version all the same: the primary wants to be sure that an earlier `Grow` cannot
                     // happen any more (R4), or it would wait for a joiner that is gone.
                     reach!("control: a joiner is given up");
-                    (Severity::Info, format!("{name} does not join the in-sync set: it does not answer"))
+                    (Severity::Info, format!("{name} does not join the in-sync set: {why}"))
                 }
             }
             IssChange::Grow { add } => {
@@ -69,7 +76,7 @@ impl State {
         };
         let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Conflict { record: None } };
         match change {
-            IssChange::Shrink { remove } => resource.record.iss.retain(|member| *member != remove),
+            IssChange::Shrink { remove, .. } => resource.record.iss.retain(|member| *member != remove),
             IssChange::Grow { add } => {
                 resource.record.iss.push(add);
                 resource.record.iss.sort_unstable();

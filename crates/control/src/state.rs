@@ -7,7 +7,9 @@
 //! - applying is deterministic: no clock, no randomness; `at_ms` is kept for display only.
 
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{ConfigVersion, Epoch, Incarnation, Member, NodeId, ResourceId, ResourceRecord};
+use mainstay_types::{
+    ConfigVersion, Epoch, Incarnation, Member, NodeId, ResourceId, ResourceRecord, ShrinkReason,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -360,8 +362,14 @@ pub enum Command {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum IssChange {
-    Shrink { remove: Member },
-    Grow { add: Member },
+    Shrink {
+        remove: Member,
+        #[serde(default)]
+        why: ShrinkReason,
+    },
+    Grow {
+        add: Member,
+    },
 }
 
 /// The answer to a command; the same on every node.

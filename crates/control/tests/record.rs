@@ -10,7 +10,7 @@ use mainstay_control::state::{
     Command, Entry, IssChange, Outcome, ResourceSpec, ServicePhase, Severity, State,
 };
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{ConfigVersion, Epoch, Incarnation, Member, NodeId};
+use mainstay_types::{ConfigVersion, Epoch, Incarnation, Member, NodeId, ShrinkReason};
 use proptest::prelude::*;
 
 #[test]
@@ -182,7 +182,7 @@ fn a_change_of_another_version_or_epoch_is_a_conflict() {
         resource: R,
         version,
         epoch,
-        change: IssChange::Shrink { remove },
+        change: IssChange::Shrink { remove, why: ShrinkReason::Absent },
     };
     for command in [
         shrink(ConfigVersion(record.version.0 - 1), record.epoch),
@@ -287,7 +287,7 @@ proptest! {
                 0 => Command::NodeDead { node: x, generation: state.nodes[&x].generation },
                 1 => Command::NodeRejoin { node: x, generation: state.nodes[&x].generation },
                 2 => Command::ReplicaReady { resource: R, version, node: y, incarnation: member.incarnation },
-                3 => Command::ChangeIss { resource: R, version, epoch: before.epoch, change: IssChange::Shrink { remove: member } },
+                3 => Command::ChangeIss { resource: R, version, epoch: before.epoch, change: IssChange::Shrink { remove: member, why: ShrinkReason::Slow } },
                 4 => Command::ChangeIss { resource: R, version, epoch: before.epoch, change: IssChange::Grow { add: member } },
                 5 | 6 => Command::Promote { resource: R, expect_version: version, by: x, to: y, reason: String::new() },
                 9 => Command::ReplicaBroken { resource: R, version, node: y, incarnation: member.incarnation, reason: String::new() },
@@ -298,7 +298,7 @@ proptest! {
                 14 => Command::FinishMove { resource: R, from: x, to: y },
                 15 => Command::ReplicaGone { resource: R, node: y },
                 7 => Command::StepDown { resource: R, version, node: x, reason: String::new() },
-                _ => Command::ChangeIss { resource: R, version, epoch: before.epoch.next(), change: IssChange::Shrink { remove: member } },
+                _ => Command::ChangeIss { resource: R, version, epoch: before.epoch.next(), change: IssChange::Shrink { remove: member, why: ShrinkReason::Slow } },
             };
             let mut twin = state.clone();
             let outcome = apply(&mut state, command.clone());

@@ -156,7 +156,7 @@ impl Replica {
                 reach!("replica: a load of what was cut since");
                 break;
             }
-            stream.sent(batch.last(), batch.journal_len());
+            stream.sent(batch.last(), batch.journal_len(), now);
             to_send.push(batch);
         }
         if known.next() == from {

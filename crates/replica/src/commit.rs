@@ -27,8 +27,9 @@ impl Replica {
             reach!("replica: an acknowledgement that says nothing new");
             return;
         }
-        stream.acknowledged(durable);
+        let sent_at = stream.acknowledged(durable);
         peer.durable = durable;
+        peer.slow.acknowledged(sent_at, now, self.config.slow.for_ms);
         peer.progress_at = now;
         self.advance_commit();
         self.pump(from);

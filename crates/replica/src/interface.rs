@@ -4,7 +4,7 @@ use bytes::Bytes;
 use mainstay_codec::{Batch, Envelope};
 use mainstay_types::{
     Chain, ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, Position, Range, ResourceId,
-    ResourceRecord, VolumeId,
+    ResourceRecord, ShrinkReason, VolumeId,
 };
 use std::sync::Arc;
 use thiserror::Error;
@@ -25,8 +25,8 @@ pub struct ReplicaConfig {
     pub reconnect_grace_ms: u64,
     /// A proposal without an answer is repeated after this time.
     pub proposal_repeat_ms: u64,
-    /// A member that left because it was slow is not asked to return before this time has passed.
-    pub slow_quiet_ms: u64,
+    /// When a member is too slow to stay, and how long it stays out.
+    pub slow: SlowLimits,
     /// How long a commit index that no batch carries waits before it is told alone, in milliseconds.
     pub commit_tell_ms: u64,
     /// Most bytes of batches sent to one peer and not acknowledged.
@@ -53,7 +53,7 @@ impl ReplicaConfig {
             member_timeout_ms: 1000,
             reconnect_grace_ms: 300,
             proposal_repeat_ms: 500,
-            slow_quiet_ms: 10_000,
+            slow: SlowLimits::default(),
             commit_tell_ms: 10,
             window_bytes: 16 << 20,
             requests_max: 1024,
@@ -61,6 +61,30 @@ impl ReplicaConfig {
             join_lag_bytes: 4 << 20,
             copy_extents_max: 4,
         }
+    }
+}
+
+/// Limits of what `slow.rs` decides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SlowLimits {
+    /// A member whose acknowledgements take longer than this is over its limit, if they also take `factor` times as long as
+    /// those of the others. 0: nobody leaves for being slow.
+    pub ack_ms: u64,
+    /// How many times as long as the others.
+    pub factor: u64,
+    /// A member that is over its limit for so long leaves.
+    pub for_ms: u64,
+    /// So many copies stay, the primary's included, however slow they are.
+    pub min_copies: usize,
+    /// How long a replica that left must have kept up before it is asked to return; doubled each time it leaves again.
+    pub quiet_ms: u64,
+    /// The longest it becomes. A member that has stayed for so long is forgiven one doubling.
+    pub quiet_max_ms: u64,
+}
+
+impl Default for SlowLimits {
+    fn default() -> Self {
+        Self { ack_ms: 10, factor: 10, for_ms: 500, min_copies: 2, quiet_ms: 10_000, quiet_max_ms: 600_000 }
     }
 }
 
@@ -248,7 +272,7 @@ pub enum Effect {
 pub enum Proposal {
     /// R3. If `remove` is not in the ISS the change still counts and raises the version: it makes sure
     /// that an earlier `Grow` can no longer happen (R4).
-    Shrink { version: ConfigVersion, epoch: Epoch, remove: Member },
+    Shrink { version: ConfigVersion, epoch: Epoch, remove: Member, why: ShrinkReason },
     /// R4.
     Grow { version: ConfigVersion, epoch: Epoch, add: Member },
     /// The primary cannot go on in this epoch.

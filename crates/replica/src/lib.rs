@@ -31,7 +31,7 @@
 //! ```
 //!
 //! Files, in the order in which to read them: `interface.rs` (events and effects), `log.rs` (what a replica knows of
-//! its log), `sequence.rs`, `commit.rs`, `secondary.rs`, `promote.rs`, `peer.rs`, `catch_up.rs`, `membership.rs`, `copy.rs`.
+//! its log), `sequence.rs`, `commit.rs`, `secondary.rs`, `promote.rs`, `peer.rs`, `catch_up.rs`, `membership.rs`, `slow.rs`, `copy.rs`.
 
 mod catch_up;
 mod commit;
@@ -43,19 +43,21 @@ mod peer;
 mod promote;
 mod secondary;
 mod sequence;
+mod slow;
 mod status;
 #[cfg(test)]
 mod tests;
 
 pub use interface::{
-    Effect, Event, Op, Proposal, ReplicaConfig, RequestError, RequestId, Role, StepDownReason,
+    Effect, Event, Op, Proposal, ReplicaConfig, RequestError, RequestId, Role, SlowLimits, StepDownReason,
 };
-pub use status::{PeerState, PeerStatus, Status};
+pub use status::{PeerState, PeerStatus, SlowStatus, Status};
 
 use crate::log::Log;
 use crate::peer::{Link, Peer};
 use crate::secondary::Session;
 use crate::sequence::Sequence;
+use crate::slow::OwnPace;
 use mainstay_codec::{Envelope, LogState, Message};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Chain, Epoch, Incarnation, Index, NodeId, Position, ResourceRecord, Time, reach};
@@ -109,6 +111,8 @@ pub struct Replica {
     epoch: Epoch,
     epoch_start: Option<Index>,
     peers: BTreeMap<NodeId, Peer>,
+    /// How long the own journal takes.
+    own: OwnPace,
     sequence: Sequence,
     /// Since when a peer has not been told the commit index.
     commit_owed: Option<Time>,
@@ -143,6 +147,7 @@ impl Replica {
             epoch: Epoch(0),
             epoch_start: None,
             peers: BTreeMap::new(),
+            own: OwnPace::default(),
             sequence: Sequence::default(),
             commit_owed: None,
             paused: false,
@@ -277,6 +282,7 @@ impl Replica {
         {
             reach!("replica: a peer's connection is lost");
             peer.durable = Index(0);
+            peer.slow.disconnected();
             peer.set_link(Link::Down, self.now);
         }
     }

@@ -9,22 +9,29 @@ use crate::peer::{Asked, Joining, Link};
 use crate::{Effect, Fence, Proposal, Replica, Role, StepDownReason};
 use mainstay_codec::Reject;
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{ConfigVersion, Member, NodeId, ResourceRecord, Time, reach};
+use mainstay_types::{ConfigVersion, Member, NodeId, ResourceRecord, ShrinkReason, Time, reach};
 
 /// What is due about a peer.
 enum Verdict {
     Fine,
-    Remove,
-    GiveUpJoin,
+    Remove(ShrinkReason),
+    GiveUpJoin(ShrinkReason),
     Join,
     Record,
     Reattach,
 }
 
+/// What is proposed about a peer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Grow,
+    Shrink(ShrinkReason),
+}
+
 impl Replica {
     /// Takes the membership of a newer record of this epoch.
     pub(crate) fn adopt_members(&mut self, record: &ResourceRecord) {
-        let own = self.config.node;
+        let (own, limits) = (self.config.node, self.config.slow);
         let wanted = |member: &Member| record.replica(member.node) == Some(*member);
         self.peers.retain(|_, peer| wanted(&peer.member) || record.iss.contains(&peer.member));
         for member in record.replicas.iter().chain(&record.iss).filter(|member| member.node != own) {
@@ -32,6 +39,8 @@ impl Replica {
             let now = self.now;
             let peer =
                 self.peers.entry(member.node).or_insert_with(|| crate::peer::Peer::new(*member, in_iss, now));
+            let latency_us = peer.latency_us(now, limits.for_ms);
+            peer.slow.recorded(record.version, (peer.in_iss, in_iss), latency_us, now, &limits);
             peer.in_iss = in_iss;
             if in_iss {
                 peer.joining = None;
@@ -72,33 +81,38 @@ impl Replica {
 
     fn review_peer(&mut self, node: NodeId) {
         let (version, now) = (self.version(), self.now);
-        let quiet_until = now.plus_ms(self.config.slow_quiet_ms);
+        let limits = self.config.slow;
+        self.watch(node);
         let verdict = self.verdict(node);
         let Some(peer) = self.peers.get_mut(&node) else { return };
         match verdict {
             Verdict::Fine => {}
-            Verdict::Remove => {
+            Verdict::Remove(why) => {
                 reach!("replica: a shrink is due");
                 if matches!(peer.link, Link::Streaming(_)) {
-                    peer.quiet_until = quiet_until;
+                    peer.slow.leaves(version, why == ShrinkReason::Absent);
                 }
                 if planted(Bug::ShrinkBeforeKnown) {
                     peer.in_iss = false;
                 }
-                self.propose(node, false);
+                self.propose(node, Change::Shrink(why));
                 self.advance_commit_if(Bug::ShrinkBeforeKnown);
             }
-            Verdict::GiveUpJoin => {
+            Verdict::GiveUpJoin(why) => {
                 reach!("replica: a joiner is given up");
                 peer.joining = None;
-                peer.quiet_until = quiet_until;
+                if matches!(peer.link, Link::Streaming(_)) {
+                    reach!("replica: a joiner is too slow");
+                    let latency_us = peer.latency_us(now, limits.for_ms);
+                    peer.slow.left(latency_us, why == ShrinkReason::Absent, now, &limits);
+                }
                 self.begin_copy(node);
                 self.advance_commit();
             }
             Verdict::Join => {
                 reach!("replica: a peer becomes required to join");
                 if planted(Bug::GrowBeforeRequired) {
-                    self.propose(node, true);
+                    self.propose(node, Change::Grow);
                 } else {
                     peer.joining = Some(Joining { proposed: None });
                     self.review_peer(node);
@@ -109,7 +123,7 @@ impl Replica {
                 if let Some(joining) = &mut peer.joining {
                     joining.proposed = Some(version);
                 }
-                self.propose(node, true);
+                self.propose(node, Change::Grow);
             }
             Verdict::Reattach => {
                 reach!("replica: a peer that refused is asked again");
@@ -129,13 +143,25 @@ impl Replica {
         if self.retry_at(node).is_some_and(|due| due <= self.now) {
             return Verdict::Reattach;
         }
-        if peer.required() && self.fails_at(node).is_some_and(|due| due <= self.now) {
+        let fails = || self.fails_at(node).is_some_and(|due| due <= self.now);
+        let why = if !peer.required() {
+            None
+        } else if fails() {
+            Some(ShrinkReason::Absent)
+        } else {
+            self.too_slow(node).then_some(ShrinkReason::Slow)
+        };
+        if let Some(why) = why {
             if peer.joining.is_some_and(|joining| joining.proposed.is_some()) {
                 reach!("replica: a joiner that may be recorded fails");
             }
             let may_still_happen =
                 peer.joining.is_some_and(|joining| joining.proposed.is_some()) && !planted(Bug::GiveUpJoin);
-            return if peer.in_iss || may_still_happen { Verdict::Remove } else { Verdict::GiveUpJoin };
+            return if peer.in_iss || may_still_happen {
+                Verdict::Remove(why)
+            } else {
+                Verdict::GiveUpJoin(why)
+            };
         }
         match &peer.link {
             Link::Streaming(stream)
@@ -148,7 +174,7 @@ impl Replica {
                         Verdict::Record
                     }
                     Some(_) => Verdict::Fine,
-                    None if peer.quiet_until > self.now || self.sequence.demoting => Verdict::Fine,
+                    None if self.must_wait(peer) || self.sequence.demoting => Verdict::Fine,
                     None => match self.sequence.lag_bytes(peer.durable, self.log.end.index) {
                         Some(lag) if lag < self.config.join_lag_bytes => Verdict::Join,
                         _ => Verdict::Fine,
@@ -190,7 +216,8 @@ impl Replica {
     }
 
     /// Proposes to record the peer, or to remove it; repeats at most every so often while the version stands.
-    fn propose(&mut self, node: NodeId, grow: bool) {
+    fn propose(&mut self, node: NodeId, change: Change) {
+        let grow = change == Change::Grow;
         let (version, epoch, now) = (self.version(), self.epoch, self.now);
         let repeat = self.config.proposal_repeat_ms;
         let Some(peer) = self.peers.get_mut(&node) else { return };
@@ -206,10 +233,9 @@ impl Replica {
         }
         peer.asked = Some(asked);
         let member = peer.member;
-        self.effects.push_back(Effect::Propose(if grow {
-            Proposal::Grow { version, epoch, add: member }
-        } else {
-            Proposal::Shrink { version, epoch, remove: member }
+        self.effects.push_back(Effect::Propose(match change {
+            Change::Grow => Proposal::Grow { version, epoch, add: member },
+            Change::Shrink(why) => Proposal::Shrink { version, epoch, remove: member, why },
         }));
     }
 
@@ -265,9 +291,8 @@ impl Replica {
         } else {
             None
         };
-        let quiet =
-            (streaming && !peer.required() && peer.quiet_until > self.now).then_some(peer.quiet_until);
-        [remove, grow, quiet, self.retry_at(node)].into_iter().flatten().min()
+        let quiet = self.returns_at(peer).filter(|at| *at > self.now && streaming && !peer.required());
+        [remove, grow, quiet, self.slow_deadline(peer), self.retry_at(node)].into_iter().flatten().min()
     }
 
     /// Version of the record that this replica holds.

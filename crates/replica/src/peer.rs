@@ -8,6 +8,7 @@
 //! ```
 
 use crate::copy::CopySource;
+use crate::slow::Slowness;
 use mainstay_codec::Reject;
 use mainstay_types::{ConfigVersion, Index, Member, Position, Time};
 use std::collections::VecDeque;
@@ -33,8 +34,8 @@ pub(crate) struct Peer {
     pub progress_at: Time,
     /// The last proposal about it, to time its repetition.
     pub asked: Option<Asked>,
-    /// Not asked to join before then.
-    pub quiet_until: Time,
+    /// Whether it keeps up, and since when it is out because it did not; see `slow.rs`.
+    pub slow: Slowness,
     /// Its log differs from ours at a position that both hold; only a copy helps.
     pub damaged: bool,
     /// `ListExtents` not answered yet. Only the answer to the last one is of use.
@@ -66,12 +67,20 @@ pub(crate) enum Link {
 pub(crate) struct Stream {
     /// First entry not sent yet.
     pub next: Index,
-    /// Ends and journal lengths of batches sent and not acknowledged.
-    pub sent: VecDeque<(Index, u64)>,
+    /// Batches sent and not acknowledged.
+    pub sent: VecDeque<Sent>,
     pub sent_bytes: u64,
     /// `LoadLog` from here is not answered yet.
     pub loading: Option<Index>,
     pub copy: Option<CopySource>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Sent {
+    pub last: Index,
+    /// Its length in the journal.
+    pub bytes: u64,
+    pub at: Time,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,20 +102,21 @@ impl Stream {
         Self { next, sent: VecDeque::new(), sent_bytes: 0, loading: None, copy }
     }
 
-    pub fn sent(&mut self, last: Index, bytes: u64) {
+    pub fn sent(&mut self, last: Index, bytes: u64, at: Time) {
         self.next = last.next();
-        self.sent.push_back((last, bytes));
+        self.sent.push_back(Sent { last, bytes, at });
         self.sent_bytes += bytes;
     }
 
-    pub fn acknowledged(&mut self, durable: Index) {
-        while let Some((last, bytes)) = self.sent.front().copied() {
-            if last > durable {
-                break;
-            }
+    /// Returns when the oldest of what is acknowledged by this was sent.
+    pub fn acknowledged(&mut self, durable: Index) -> Option<Time> {
+        let mut oldest = None;
+        while let Some(sent) = self.sent.front().filter(|sent| sent.last <= durable).copied() {
+            oldest = oldest.or(Some(sent.at));
             self.sent.pop_front();
-            self.sent_bytes -= bytes;
+            self.sent_bytes -= sent.bytes;
         }
+        oldest
     }
 }
 
@@ -123,7 +133,7 @@ impl Peer {
             joining: None,
             progress_at: now,
             asked: None,
-            quiet_until: Time(0),
+            slow: Slowness::default(),
             damaged: false,
             lists_pending: 0,
         }
@@ -150,6 +160,7 @@ impl Peer {
     pub fn start_stream(&mut self, at: Position, copy: Option<CopySource>, now: Time) {
         self.durable = at.index;
         self.progress_at = now;
+        self.slow.stream_began(now);
         self.set_link(Link::Streaming(Stream::new(at.index.next(), copy)), now);
     }
 }

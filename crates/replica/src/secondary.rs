@@ -179,6 +179,7 @@ impl Replica {
         }
         self.log.durable = index;
         if self.leading() {
+            self.own.durable(index == self.log.end.index, self.now, self.config.slow.for_ms);
             self.advance_commit();
             return;
         }

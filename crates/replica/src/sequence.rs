@@ -310,6 +310,7 @@ impl Replica {
         ));
         let len = batch.journal_len();
         let before = self.log.end.index;
+        self.own.began(self.now);
         self.take_room(len);
         self.log.appended(&batch);
         self.sequence.remember_size(batch.last(), len);
@@ -323,7 +324,7 @@ impl Replica {
             let Some(stream) = peer.stream() else { continue };
             // A peer that is behind, or that has not acknowledged enough, is fed from the journal later.
             if stream.next == first && stream.loading.is_none() && stream.sent_bytes < window {
-                stream.sent(batch.last(), len);
+                stream.sent(batch.last(), len, self.now);
                 peer.told = batch.commit;
                 to.push(*node);
             } else {

@@ -3,7 +3,7 @@
 use crate::peer::{Link, Peer};
 use crate::{Fence, Replica, Role};
 use mainstay_codec::ReplicaData;
-use mainstay_types::{ConfigVersion, Epoch, Index, Member, Position};
+use mainstay_types::{ConfigVersion, Epoch, Index, Member, Position, Time};
 
 /// A snapshot of a replica for people and for the agent.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,6 +37,20 @@ pub struct PeerStatus {
     /// Everything up to here is durable there; 0 if not known since the last connection.
     pub durable: Index,
     pub lag_entries: u64,
+    /// How long it takes to acknowledge, in microseconds; 0 if it had nothing to acknowledge of late.
+    pub latency_us: u64,
+    /// Out because it was slow.
+    pub slow: Option<SlowStatus>,
+}
+
+/// A replica that left the ISS because it was slow, see `slow.rs`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SlowStatus {
+    pub since: Time,
+    /// Its latency when it left, in microseconds.
+    pub latency_us: u64,
+    /// When it is asked to join, if it keeps up until then.
+    pub returns_at: Time,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,6 +124,12 @@ impl Replica {
             in_iss: peer.in_iss,
             durable: peer.durable,
             lag_entries: end.0.saturating_sub(peer.durable.0),
+            latency_us: peer.latency_us(self.now, self.config.slow.for_ms),
+            slow: peer.slow.out.map(|out| SlowStatus {
+                since: out.since,
+                latency_us: out.latency_us,
+                returns_at: self.returns_at(peer).unwrap_or(out.since),
+            }),
         }
     }
 

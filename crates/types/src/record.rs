@@ -10,6 +10,18 @@ pub struct Member {
     pub incarnation: Incarnation,
 }
 
+/// Why a member is to leave the in-sync set. Only words depend on it: whoever left for whatever reason counts no more and no
+/// less (R3).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ShrinkReason {
+    /// It does not answer, refuses, or needs a copy.
+    #[default]
+    Absent,
+    /// It answers, and writes wait for it too long.
+    Slow,
+}
+
 /// The one linearizable register per resource. Every change of it is a compare-and-set on `version`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ResourceRecord {

@@ -89,8 +89,8 @@ impl Agent {
 
     fn engine_proposal(&mut self, now: Time, resource: ResourceId, proposal: Proposal) {
         let event = match proposal {
-            Proposal::Shrink { version, epoch, remove } => {
-                Event::IssProposed { resource, version, epoch, change: IssChange::Shrink { remove } }
+            Proposal::Shrink { version, epoch, remove, why } => {
+                Event::IssProposed { resource, version, epoch, change: IssChange::Shrink { remove, why } }
             }
             Proposal::Grow { version, epoch, add } => {
                 Event::IssProposed { resource, version, epoch, change: IssChange::Grow { add } }

@@ -7,7 +7,7 @@ use mainstay_control::reconcile::Role;
 use mainstay_control::reconciler::REPEAT_PROPOSAL_MS;
 use mainstay_control::state::{NodeStatus, ResourceSpec, Settings};
 use mainstay_replica::StepDownReason;
-use mainstay_types::{BLOCK_BYTES, ConfigVersion, Epoch, JOURNAL_BYTES_MIN, Member};
+use mainstay_types::{BLOCK_BYTES, ConfigVersion, Epoch, JOURNAL_BYTES_MIN, Member, ShrinkReason};
 use std::collections::BTreeSet;
 
 const LATENCY_US: u64 = 300;
@@ -575,7 +575,8 @@ fn a_proposal_of_the_engine_is_made_and_not_repeated_at_once() {
     let node = lab.serving().unwrap();
     let record = lab.truth().resources[&R0].record.clone();
     let remove: Member = record.iss.iter().copied().find(|member| member.node != node).unwrap();
-    let proposal = Proposal::Shrink { version: record.version, epoch: record.epoch, remove };
+    let proposal =
+        Proposal::Shrink { version: record.version, epoch: record.epoch, remove, why: ShrinkReason::Absent };
     let agent = lab.nodes.get_mut(&node).unwrap().agent.as_mut().unwrap();
     let now = clock(node, lab.now_us);
     let mut submitted = 0;

@@ -40,7 +40,7 @@ impl World {
             Command::ChangeIss { resource, change: IssChange::Grow { add }, .. } => {
                 (*resource, Moment::Grow, primary(resource), add.node)
             }
-            Command::ChangeIss { resource, change: IssChange::Shrink { remove }, .. } => {
+            Command::ChangeIss { resource, change: IssChange::Shrink { remove, .. }, .. } => {
                 (*resource, Moment::Shrink, primary(resource), remove.node)
             }
             Command::Promote { resource, by, to, .. } => (*resource, Moment::Promote, Some(*by), *to),

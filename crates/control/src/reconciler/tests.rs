@@ -7,7 +7,7 @@ mod services;
 use super::job::{Answer, Job, Step, Trouble};
 use super::*;
 use crate::state::{Entry, ResourceSpec, Settings};
-use mainstay_types::Member;
+use mainstay_types::{Member, ShrinkReason};
 
 const ME: NodeId = NodeId(1);
 const R: ResourceId = ResourceId(1);
@@ -314,7 +314,10 @@ fn a_replica_that_asked_to_be_relieved_may_be_primary_again_once_it_was() {
 #[test]
 fn the_same_is_not_proposed_again_and_again() {
     let mut lab = Lab::new();
-    let change = IssChange::Shrink { remove: Member { node: NodeId(2), incarnation: MINE } };
+    let change = IssChange::Shrink {
+        remove: Member { node: NodeId(2), incarnation: MINE },
+        why: ShrinkReason::Absent,
+    };
     let event = Event::IssProposed { resource: R, version: ConfigVersion(1), epoch: Epoch(1), change };
     assert_eq!(lab.tell(event.clone()).len(), 1);
     assert_eq!(lab.tell(event.clone()), []);

@@ -101,8 +101,8 @@ impl Platform for World<'_, '_> {
 impl Around {
     fn propose(&mut self, shared: &mut Shared<'_>, proposal: Proposal) {
         let (version, epoch, change) = match proposal {
-            Proposal::Shrink { version, epoch, remove } => {
-                (version, epoch, ProposedChange::Shrink { remove })
+            Proposal::Shrink { version, epoch, remove, why } => {
+                (version, epoch, ProposedChange::Shrink { remove, why })
             }
             Proposal::Grow { version, epoch, add } => (version, epoch, ProposedChange::Grow { add }),
             Proposal::StepDown { version, epoch, reason } => {

@@ -2,7 +2,7 @@
 //! of a clock that only the lab moves.
 
 use super::store::{Image, Store, VOLUME_BLOCKS, Value};
-use crate::{Effect, Event, Op, Proposal, Replica, ReplicaConfig, RequestError, RequestId, Role};
+use crate::{Effect, Event, Op, Proposal, Replica, ReplicaConfig, RequestError, RequestId, Role, SlowLimits};
 use bytes::Bytes;
 use mainstay_codec::{Batch, Envelope, ReplicaData};
 use mainstay_types::{
@@ -132,6 +132,7 @@ pub struct Lab {
     pub wrong: Option<String>,
     /// See `ReplicaConfig`; some seeds wait for a batch that carries the commit index, others do not.
     commit_tell_ms: u64,
+    pub slow: SlowLimits,
     /// Print every event, as `TRACE=1` asks.
     pub trace: bool,
 }
@@ -139,6 +140,11 @@ pub struct Lab {
 impl Lab {
     /// A resource on `nodes`, all in the ISS, the first one primary.
     pub fn new(nodes: u32, keep: usize, seed: u64) -> Self {
+        Self::with_slow(nodes, keep, seed, SlowLimits { ack_ms: 0, quiet_ms: 1500, ..SlowLimits::default() })
+    }
+
+    /// With these limits for slow members; [`new`](Self::new) has none, so that stories about absence tell of nothing else.
+    pub fn with_slow(nodes: u32, keep: usize, seed: u64, slow: SlowLimits) -> Self {
         let members: Vec<Member> =
             (1..=nodes).map(|n| Member { node: NodeId(n), incarnation: Incarnation(u64::from(n)) }).collect();
         let record = ResourceRecord {
@@ -175,6 +181,7 @@ impl Lab {
             demoted: BTreeSet::new(),
             acks: 0,
             wrong: None,
+            slow,
             commit_tell_ms: if (seed / 2).is_multiple_of(2) { 10 } else { 0 },
             trace: std::env::var_os("TRACE").is_some(),
         };
@@ -205,7 +212,7 @@ impl Lab {
         n.disk_free = self.now;
         let sizes = vec![VOLUME_BLOCKS * BLOCK_BYTES; usize::from(VOLUMES)];
         let mut config = ReplicaConfig::new(RESOURCE, node, n.incarnation, sizes);
-        config.slow_quiet_ms = 1500;
+        config.slow = self.slow;
         config.commit_tell_ms = self.commit_tell_ms;
         config.window_bytes = 10 * BLOCK_BYTES;
         config.join_lag_bytes = 20 * BLOCK_BYTES;

@@ -4,4 +4,5 @@
 mod lab;
 mod random;
 mod scenarios;
+mod slow;
 mod store;

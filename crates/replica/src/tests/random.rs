@@ -3,15 +3,22 @@
 //! To repeat one: `SEED=17 cargo test -p mainstay-replica one_seed -- --nocapture`.
 
 use super::lab::{Lab, VOLUMES, whole};
-use crate::{Op, Role};
+use crate::{Op, Role, SlowLimits};
 use mainstay_types::NodeId;
 use mainstay_types::simulation::{Bug, plant};
 
 const ROUNDS: u64 = 120;
 
+/// A quarter of the seeds knows no slow members. Among the others some are quick to find one, and let the last copy be alone.
+fn slow_limits(seed: u64) -> SlowLimits {
+    let (ack_ms, for_ms) = [(0, 500), (10, 500), (4, 60), (20, 200)][(seed / 3 % 4) as usize];
+    let min_copies = 1 + (seed / 7 % 2) as usize;
+    SlowLimits { ack_ms, factor: 3, for_ms, min_copies, quiet_ms: 1_500, quiet_max_ms: 3_000 }
+}
+
 /// Plays one seed; returns what was found wrong.
 fn play(seed: u64) -> Result<u64, String> {
-    let mut lab = Lab::new(2 + (seed % 2) as u32, 3 + (seed % 5) as usize, seed);
+    let mut lab = Lab::with_slow(2 + (seed % 2) as u32, 3 + (seed % 5) as usize, seed, slow_limits(seed));
     lab.rough = true;
     for _ in 0..ROUNDS {
         trouble(&mut lab);

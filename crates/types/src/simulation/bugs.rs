@@ -57,6 +57,10 @@ bugs! {
     AckOnReceipt("R2"),
     /// A member stops counting when its removal is proposed, not when it is known.
     ShrinkBeforeKnown("R3"),
+    /// A member leaves for its slowness although too few copies remain.
+    MinCopiesIgnored("R3"),
+    /// A replica that left for its slowness returns at once.
+    SlowReturnsAtOnce("R4"),
     /// A joiner is recorded before commits wait for it.
     GrowBeforeRequired("R4"),
     /// A joiner is recorded before it holds everything that was acknowledged.

@@ -91,7 +91,10 @@ fn a_proposal_may_be_due_again() {
 #[test]
 fn what_was_proposed_is_looked_at_again_when_it_may_be_repeated() {
     let mut lab = Lab::swept();
-    let change = IssChange::Shrink { remove: Member { node: NodeId(2), incarnation: MINE } };
+    let change = IssChange::Shrink {
+        remove: Member { node: NodeId(2), incarnation: MINE },
+        why: ShrinkReason::Absent,
+    };
     let (version, epoch) = (ConfigVersion(1), Epoch(1));
     lab.tell(Event::IssProposed { resource: R, version, epoch, change });
     let number = lab.asked_to_guard();

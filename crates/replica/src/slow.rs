@@ -1,0 +1,330 @@
+//! Slow members: when one leaves because commits wait for it too long, and when it may return.
+//!
+//! A slow disk or a narrow link does not fail, it holds up everybody: every commit waits for the slowest member (R2). So a
+//! primary takes the time of each, and asks for the removal of one that is too slow. That is a shrink like any other (R3):
+//! it goes on waiting until it has learnt of the removal. What is decided here is only *when* to ask; nothing here is ever
+//! a reason to count an acknowledgement that has not come.
+//!
+//! # What is measured
+//!
+//! The *latency* of a member is the greater of two times: how long its oldest unacknowledged batch has been under way, and
+//! how long acknowledgements took of late, smoothed as TCP does with its round trips (Jacobson 1988: one eighth of each new
+//! sample). The second is worth nothing after [`SlowLimits::for_ms`] without an acknowledgement. Batches of catch-up and of
+//! writes count alike. The own journal is measured in the same way, as one of those that a member is compared with.
+//!
+//! A member is *over its limit* while its latency is above `ack_ms` and above `factor` times that of the others: the upper
+//! median of own journal and other required peers. So where everything is slow (the load, the primary's own network or
+//! disk) nobody is over it, with an even number of others as well as with an odd one.
+//!
+//! # States
+//!
+//! ```text
+//!             over its limit for for_ms, and min_copies remain without it: Shrink is proposed
+//!   Prompt ────────────────────────────────────────────────────▶ Leaving
+//!     ▲  ▲                                                        │   │
+//!     │  └──── the record moves on with it still in the set ──────┘   │ the record moves on without it
+//!     │                                                               ▼
+//!     │   recorded again (R4)                                        Out ──┐ over its limit for for_ms, or a new
+//!     └──────────────────────── asked to join ◀────────────────────── ▲ ───┘ connection: the quiet period begins anew
+//!                               quiet_ms kept up, and not far behind
+//! ```
+//!
+//! A joiner that is given up for its slowness is Out as well. Out, it is fed like any replica that lags: a window ahead of
+//! its acknowledgements, then from the journal, then by extents; no commit waits for it, and the journal is trimmed without
+//! it. The quiet period doubles with each time that it leaves, up to `quiet_max_ms`; each `quiet_max_ms` in the
+//! in-sync set takes one doubling back. A new primary knows nothing of the old one's measurements and begins with the shortest.
+//!
+//! With fewer copies than `min_copies` one that is merely slow returns at once, and one that had stood still after the shortest period.
+//!
+//! Who has not acknowledged anything since it was to leave, and then loses its connection, was not slow but gone: it is
+//! forgotten that it was slow, and it returns like whoever was absent.
+//!
+//! # Limits of this
+//!
+//! With two copies and `min_copies` of 2 a slow secondary stays: one copy that is fast is worth less than two that are slow. One that
+//! acknowledges *nothing* for [`member_timeout_ms`](crate::ReplicaConfig::member_timeout_ms) leaves all the same, as it always did.
+//! A primary whose own journal is the slow one is told of in the status and goes on.
+//!
+//! Nothing is timed while nothing is under way, but the end of a quiet period.
+
+use crate::peer::{Link, Peer};
+use crate::{Replica, SlowLimits};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{ConfigVersion, NodeId, REPLICAS_MAX, Time, reach};
+
+/// How long somebody took of late to make durable what it was given.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    smooth_us: u64,
+    sampled_at: Time,
+}
+
+impl Pace {
+    fn took(&mut self, since: Time, now: Time, forget_ms: u64) {
+        let before = self.of_late(now, forget_ms);
+        let sample = now.0.saturating_sub(since.0);
+        self.smooth_us = before - before / 8 + sample / 8;
+        self.sampled_at = now;
+    }
+
+    /// Microseconds; 0 when nothing was heard for `forget_ms`.
+    fn of_late(&self, now: Time, forget_ms: u64) -> u64 {
+        if now <= self.sampled_at.plus_ms(forget_ms) { self.smooth_us } else { 0 }
+    }
+}
+
+/// The own journal's.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OwnPace {
+    pace: Pace,
+    /// When what is under way was given to it.
+    since: Option<Time>,
+}
+
+impl OwnPace {
+    pub fn began(&mut self, now: Time) {
+        self.since = self.since.or(Some(now));
+    }
+
+    /// Something has become durable. `all`: nothing is under way any more.
+    pub fn durable(&mut self, all: bool, now: Time, forget_ms: u64) {
+        if let Some(since) = self.since.take() {
+            self.pace.took(since, now, forget_ms);
+        }
+        self.since = (!all).then_some(now);
+    }
+
+    fn latency_us(&self, now: Time, forget_ms: u64) -> u64 {
+        let wait = self.since.map_or(0, |since| now.0.saturating_sub(since.0));
+        wait.max(self.pace.of_late(now, forget_ms))
+    }
+}
+
+/// What a primary knows of the slowness of a peer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Slowness {
+    pace: Pace,
+    /// Since when it has been over its limit without a break.
+    over_since: Option<Time>,
+    /// The version on which its removal was proposed, and whether because it stood still.
+    leaving: Option<(ConfigVersion, bool)>,
+    pub out: Option<Out>,
+    /// Whether it has acknowledged anything since it was to leave.
+    heard: bool,
+    /// How often it has left, less what it was forgiven.
+    times: u32,
+    /// When it became a member.
+    in_since: Time,
+}
+
+/// Out of the in-sync set because it was slow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Out {
+    pub since: Time,
+    /// Its latency when it left.
+    pub latency_us: u64,
+    /// It acknowledged nothing at all.
+    stalled: bool,
+    /// Since when it has kept up.
+    quiet_since: Time,
+    quiet_ms: u64,
+}
+
+impl Slowness {
+    /// It has acknowledged something; the oldest batch of it was sent at `sent_at`.
+    pub fn acknowledged(&mut self, sent_at: Option<Time>, now: Time, forget_ms: u64) {
+        self.heard = true;
+        if let Some(sent_at) = sent_at {
+            self.pace.took(sent_at, now, forget_ms);
+        }
+    }
+
+    pub fn disconnected(&mut self) {
+        self.pace = Pace::default();
+        self.over_since = None;
+        if !self.heard && (self.leaving.is_some() || self.out.is_some()) {
+            reach!("replica: a member that seemed slow is gone");
+            self.leaving = None;
+            if self.out.take().is_some() {
+                self.times = self.times.saturating_sub(1);
+            }
+        }
+    }
+
+    /// It is fed on a new connection.
+    pub fn stream_began(&mut self, now: Time) {
+        self.pace = Pace::default();
+        self.over_since = None;
+        if let Some(out) = &mut self.out {
+            out.quiet_since = now;
+        }
+    }
+
+    /// Its removal is proposed on this version. `stalled`: it acknowledges nothing at all.
+    pub fn leaves(&mut self, version: ConfigVersion, stalled: bool) {
+        if self.leaving.is_none() && self.out.is_none() {
+            self.heard = false;
+        }
+        self.leaving = Some((version, stalled));
+    }
+
+    /// Whether it is in the ISS of the newest record, `version`, and was in that of the one before.
+    pub fn recorded(
+        &mut self,
+        version: ConfigVersion,
+        (was, is): (bool, bool),
+        latency_us: u64,
+        now: Time,
+        limits: &SlowLimits,
+    ) {
+        if is && !was {
+            self.in_since = now;
+            self.out = None;
+        }
+        let Some((proposed, stalled)) = self.leaving else { return };
+        if proposed >= version {
+            return;
+        }
+        self.leaving = None;
+        if was && !is {
+            reach!("replica: a slow member has left");
+            self.left(latency_us, stalled, now, limits);
+        }
+    }
+
+    /// It is out for its slowness from now on.
+    pub fn left(&mut self, latency_us: u64, stalled: bool, now: Time, limits: &SlowLimits) {
+        let forgiven = now.ms_since(self.in_since) / limits.quiet_max_ms.max(1);
+        self.times = self.times.saturating_sub(forgiven.try_into().unwrap_or(u32::MAX));
+        let doubled = limits.quiet_ms.saturating_mul(1 << self.times.min(32));
+        let quiet_ms = doubled.min(limits.quiet_max_ms.max(limits.quiet_ms));
+        if self.times > 0 {
+            reach!("replica: a replica that is slow again stays out for longer");
+        }
+        if doubled < limits.quiet_max_ms {
+            self.times += 1;
+        }
+        self.in_since = now;
+        self.out = Some(Out { since: now, latency_us, stalled, quiet_since: now, quiet_ms });
+        self.over_since = None;
+    }
+}
+
+impl Peer {
+    /// How long it takes to acknowledge, in microseconds; 0 if nothing is known.
+    pub fn latency_us(&self, now: Time, forget_ms: u64) -> u64 {
+        let Link::Streaming(stream) = &self.link else { return 0 };
+        let wait = stream.sent.front().map_or(0, |sent| now.0.saturating_sub(sent.at.0));
+        wait.max(self.slow.pace.of_late(now, forget_ms))
+    }
+}
+
+impl Replica {
+    /// Sees whether a peer is over its limit. Where it is not, which is almost always, one comparison.
+    pub(crate) fn watch(&mut self, node: NodeId) {
+        let (now, limits) = (self.now, self.config.slow);
+        let serving = self.serving();
+        let Some(peer) = self.peers.get(&node) else { return };
+        let measured = serving && limits.ack_ms > 0 && (peer.required() || peer.slow.out.is_some());
+        let latency_us = if measured { peer.latency_us(now, limits.for_ms) } else { 0 };
+        let over = latency_us > limits.ack_ms * 1000
+            && latency_us > self.others_us(node).saturating_mul(limits.factor);
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        if !over {
+            peer.slow.over_since = None;
+            return;
+        }
+        let since = *peer.slow.over_since.get_or_insert(now);
+        if let Some(out) = &mut peer.slow.out
+            && since.plus_ms(limits.for_ms) <= now
+            && peer.joining.is_none()
+        {
+            reach!("replica: a replica that is out is still slow");
+            out.quiet_since = now;
+            peer.slow.over_since = None;
+        }
+    }
+
+    /// The upper median of how long the others take, the own journal among them, in microseconds.
+    fn others_us(&self, node: NodeId) -> u64 {
+        let (now, forget_ms) = (self.now, self.config.slow.for_ms);
+        let mut all = [0; REPLICAS_MAX];
+        all[0] = self.own.latency_us(now, forget_ms);
+        let others = self.peers.iter().filter(|(other, peer)| {
+            **other != node && peer.required() && matches!(peer.link, Link::Streaming(_))
+        });
+        let mut count = 1;
+        for ((_, peer), place) in others.zip(&mut all[1..]) {
+            *place = peer.latency_us(now, forget_ms);
+            count += 1;
+        }
+        all[..count].sort_unstable();
+        all[count / 2]
+    }
+
+    /// Whether the peer has been over its limit for long enough to leave, and may.
+    pub(crate) fn too_slow(&self, node: NodeId) -> bool {
+        let limits = &self.config.slow;
+        let long = self
+            .peers
+            .get(&node)
+            .and_then(|peer| peer.slow.over_since)
+            .is_some_and(|since| since.plus_ms(limits.for_ms) <= self.now);
+        if !long || self.sequence.demoting {
+            return false;
+        }
+        let enough = self.copies_without(node) >= limits.min_copies || planted(Bug::MinCopiesIgnored);
+        if !enough {
+            reach!("replica: a slow member stays because too few copies remain");
+        }
+        enough
+    }
+
+    /// Copies that commits would go on waiting for: the own one, and members that are connected and not about to be removed.
+    fn copies_without(&self, node: NodeId) -> usize {
+        let version = self.version();
+        let stays = |peer: &Peer| {
+            let removed = peer.asked.is_some_and(|asked| !asked.grow && asked.version == version);
+            peer.in_iss && matches!(peer.link, Link::Streaming(_)) && !removed
+        };
+        1 + self.peers.iter().filter(|(other, peer)| **other != node && stays(peer)).count()
+    }
+
+    /// When a replica that is out is asked to join, if it keeps up until then. With fewer copies than there should be one that
+    /// is merely slow is better than none, and one that stood still has to keep up for the shortest period only.
+    pub(crate) fn returns_at(&self, peer: &Peer) -> Option<Time> {
+        let (out, limits) = (peer.slow.out?, &self.config.slow);
+        let recorded = self.record.as_ref().map_or(0, |record| record.iss.len());
+        let quiet_ms = match out.stalled {
+            _ if planted(Bug::SlowReturnsAtOnce) => 0,
+            _ if recorded >= limits.min_copies => out.quiet_ms,
+            true => limits.quiet_ms.min(out.quiet_ms),
+            false => {
+                reach!("replica: a slow replica may return because there are too few copies");
+                0
+            }
+        };
+        Some(out.quiet_since.plus_ms(quiet_ms))
+    }
+
+    /// Whether a replica that is out must keep up for longer before it is asked to join.
+    pub(crate) fn must_wait(&self, peer: &Peer) -> bool {
+        self.returns_at(peer).is_some_and(|at| at > self.now)
+    }
+
+    /// When [`watch`](Self::watch) or [`too_slow`](Self::too_slow) may have something new to say, if nothing else happens.
+    pub(crate) fn slow_deadline(&self, peer: &Peer) -> Option<Time> {
+        let limits = &self.config.slow;
+        if limits.ack_ms == 0 || !self.serving() || !(peer.required() || peer.slow.out.is_some()) {
+            return None;
+        }
+        let Link::Streaming(stream) = &peer.link else { return None };
+        let oldest = stream.sent.front()?.at;
+        let due = match peer.slow.over_since {
+            Some(since) => since.plus_ms(limits.for_ms),
+            None => Time(oldest.plus_ms(limits.ack_ms).0 + 1),
+        };
+        // Over the limit and nothing follows from it: the others are slow too, or too few copies would remain.
+        Some(if due > self.now { due } else { self.now.plus_ms(limits.for_ms.max(4) / 4) })
+    }
+}
