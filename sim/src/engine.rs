@@ -356,6 +356,7 @@ impl Engine {
                 }
             }
             EngineIn::Peer { node, up } => {
+                oracle.reconnected(self.node, node);
                 if up {
                     self.up.insert(node);
                     self.down_since.remove(&node);

@@ -1,6 +1,7 @@
 //! A run before it happens: the shape of the cluster and everything that is done to it from outside. A plan is data, made
 //! from a seed (`swarm.rs`) or written by hand, and can be made smaller (`shrink.rs`). The same plan gives the same run.
 
+use mainstay_replica::SlowLimits;
 use mainstay_types::NodeId;
 
 /// See the top of this file.
@@ -57,6 +58,8 @@ pub struct ResourceShape {
     pub memory_blocks: u64,
     /// What a peer may have unacknowledged, in blocks.
     pub window_blocks: u64,
+    /// When a member is too slow to stay.
+    pub slow: SlowLimits,
     /// Made by the operator while the cluster runs ([`Operator::Create`]), not before. Only the last one may be.
     pub late: bool,
     /// Its replicas are added, removed and moved while the cluster runs. Then none of them is damaged: whoever is left might be

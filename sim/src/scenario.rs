@@ -16,7 +16,7 @@ use crate::plan::{Action, ClientOp, DiskFault, Fault, Operator};
 use crate::plan::{Plan, ResourceShape, ServiceFault, Shape, Target};
 use crate::world::{World, resource_id};
 use mainstay_control::state::{Command, ServicePhase};
-use mainstay_replica::PeerState;
+use mainstay_replica::{PeerState, SlowLimits};
 use mainstay_types::{BLOCK_BYTES, NodeId, ResourceId, ResourceRecord};
 
 /// See the top of this file. Nodes are numbers from 1; the resource is number 0 unless said otherwise.
@@ -38,6 +38,13 @@ impl Shape {
                 destage_start_blocks: 8,
                 memory_blocks: 16,
                 window_blocks: 32,
+                // Stories about who is gone are not about who is slow.
+                slow: SlowLimits {
+                    ack_ms: 0,
+                    quiet_ms: 3_000,
+                    quiet_max_ms: 12_000,
+                    ..SlowLimits::default()
+                },
                 late: false,
                 moves: false,
             }],

@@ -62,6 +62,7 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "move", runs: 400, gap_ms: (2000, 60_000), add: operators::move_service },
     Kind { name: "disk full", runs: 150, gap_ms: (8000, 60_000), add: disk_full },
     Kind { name: "narrow link", runs: 250, gap_ms: (2000, 60_000), add: narrow_link },
+    Kind { name: "slow member", runs: 300, gap_ms: (6000, 60_000), add: slow_member },
     Kind { name: "quorum lost for long", runs: 150, gap_ms: (15_000, 60_000), add: lose_quorum },
     Kind { name: "absent at first", runs: 100, gap_ms: (30_000, 60_000), add: absent_at_first },
     Kind { name: "engine restart loop", runs: 100, gap_ms: (20_000, 60_000), add: restart_loop },
@@ -324,6 +325,26 @@ fn narrow_link(draw: &mut Draw, random: &mut Random, at: u64) {
     let (a, b) = pair(draw, random);
     let kib_per_s = spread(random, 16, 16_384);
     until_healed(draw, random, at, Fault::NarrowLink { a, b, kib_per_s });
+}
+
+/// F14, F36: one replica answers, and takes long; and again, once it is back. Somebody writes all along.
+fn slow_member(draw: &mut Draw, random: &mut Random, at: u64) {
+    let (node, resource) = any_replica(draw, random);
+    let mut at = at;
+    for _ in 0..random.between(1, 4) {
+        let ms = spread(random, 300, 6000);
+        if random.coin() {
+            draw.disk(at, node, resource, DiskFault::Slow { factor: spread(random, 10, 300) });
+            draw.disk(at + ms, node, resource, DiskFault::Slow { factor: 1 });
+        } else {
+            let (a, b) = (Target::Primary(resource), Target::Node(node));
+            draw.fault(at, Fault::SlowLink { a, b, factor: spread(random, 10, 100) });
+            draw.fault(at + ms, Fault::SlowLink { a, b, factor: 1 });
+        }
+        let rest_ms = spread(random, 500, 8000);
+        draw.writes(at, ms + rest_ms, resource, (ms + rest_ms) / 10, 1, random);
+        at += ms + rest_ms;
+    }
 }
 
 /// F50: half of the agents or more, and nobody else, are gone for longer than anything waits.

@@ -13,6 +13,7 @@ use crate::plan::{
 };
 use crate::random::Random;
 use crate::storm;
+use mainstay_replica::SlowLimits;
 use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, NodeId};
 
 /// Clients go on for this long after faults have ended, so that progress under load can be seen (L1, L6).
@@ -305,6 +306,7 @@ fn resource(random: &mut Random, nodes: u32, replicas: u64) -> ResourceShape {
         destage_start_blocks: spread(random, 1, journal_blocks / 2),
         memory_blocks: spread(random, 2, journal_blocks),
         window_blocks: spread(random, 16, 128),
+        slow: slow_limits(&mut random.stream("slow members")),
         late: false,
         moves: false,
     };
@@ -313,6 +315,19 @@ fn resource(random: &mut Random, nodes: u32, replicas: u64) -> ResourceShape {
         shape.memory_blocks = 0;
     }
     shape
+}
+
+/// Some resources know no slow members; others are quick to find one, or would rather have one copy than wait.
+fn slow_limits(random: &mut Random) -> SlowLimits {
+    let quiet_ms = spread(random, 500, 5_000);
+    SlowLimits {
+        ack_ms: if random.permille(150) { 0 } else { spread(random, 1, 20) },
+        factor: random.between(2, 10),
+        for_ms: spread(random, 20, 600),
+        min_copies: [1, 2, 2, 2, 3][random.below(5) as usize],
+        quiet_ms,
+        quiet_max_ms: quiet_ms * random.between(1, 4),
+    }
 }
 
 fn any_block(volumes: &[u64], random: &mut Random) -> (u16, u64) {

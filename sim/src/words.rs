@@ -171,7 +171,7 @@ pub fn blocks(first: u64, end: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mainstay_types::{ConfigVersion, Incarnation, Member};
+    use mainstay_types::{ConfigVersion, Incarnation, Member, ShrinkReason};
 
     #[test]
     fn proposals_are_sentences() {
@@ -180,7 +180,7 @@ mod tests {
             resource: ResourceId(1),
             version: ConfigVersion(5),
             epoch: Epoch(1),
-            change: IssChange::Shrink { remove, .. },
+            change: IssChange::Shrink { remove, why: ShrinkReason::Absent },
         };
         assert_eq!(command(&shrink), "remove n2 from the in-sync set of r0 (if it is still c5)");
         let dead = Command::NodeDead { node: NodeId(3), generation: 1 };

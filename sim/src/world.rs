@@ -308,7 +308,7 @@ impl World {
         consensus.set_loss(plan.shape.proposal_loss);
         let mut oracle = Oracle::new();
         for (number, resource) in plan.shape.resources.iter().enumerate() {
-            oracle.add_resource(resource_id(number), &resource.volumes);
+            oracle.add_resource(resource_id(number), &resource.volumes, resource.slow);
         }
         let machines = nodes
             .iter()

@@ -6,7 +6,7 @@ use crate::plan::{ResourceShape, Shape};
 use mainstay_control::reconcile::Role;
 use mainstay_control::reconciler::REPEAT_PROPOSAL_MS;
 use mainstay_control::state::{NodeStatus, ResourceSpec, Settings};
-use mainstay_replica::StepDownReason;
+use mainstay_replica::{SlowLimits, StepDownReason};
 use mainstay_types::{BLOCK_BYTES, ConfigVersion, Epoch, JOURNAL_BYTES_MIN, Member, ShrinkReason};
 use std::collections::BTreeSet;
 
@@ -76,6 +76,7 @@ fn shape(service: bool) -> Shape {
             destage_start_blocks: 8,
             memory_blocks: 8,
             window_blocks: 8,
+            slow: SlowLimits::default(),
             late: false,
             moves: false,
         }],

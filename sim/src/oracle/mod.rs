@@ -1,20 +1,23 @@
 //! What must hold in every run, under the ids of `faults.md`. The world tells the oracle what happens; the first violation ends
 //! the run.
 //!
-//! `register.rs` judges what clients see, `log.rs` what replicas hold. [`INVARIANTS`] lists every id and where it is
+//! `register.rs` judges what clients see, `log.rs` what replicas hold, `slow.rs` who leaves and returns. [`INVARIANTS`] lists every id and where it is
 //! looked after.
 
 pub mod ha;
 pub mod lease;
 pub mod log;
 pub mod register;
+pub mod slow;
 mod watch;
 
 pub use ha::HaOracle;
 pub use lease::LeaseOracle;
 pub use log::LogOracle;
 pub use register::Registers;
+pub use slow::SlowOracle;
 
+use mainstay_replica::SlowLimits;
 use mainstay_types::{NodeId, ResourceId};
 use std::collections::BTreeMap;
 
@@ -32,6 +35,7 @@ pub struct Oracle {
     pub logs: BTreeMap<ResourceId, LogOracle>,
     pub ha: HaOracle,
     pub leases: LeaseOracle,
+    pub slow: BTreeMap<ResourceId, SlowOracle>,
     /// Replicas that have just been copied, and not yet looked at.
     pub copied: Vec<(ResourceId, NodeId)>,
     violation: Option<Violation>,
@@ -46,8 +50,9 @@ impl Oracle {
     }
 
     /// A resource with volumes of these many blocks.
-    pub fn add_resource(&mut self, resource: ResourceId, volumes: &[u64]) {
+    pub fn add_resource(&mut self, resource: ResourceId, volumes: &[u64], slow: SlowLimits) {
         self.logs.insert(resource, LogOracle::new(resource, volumes));
+        self.slow.insert(resource, SlowOracle::new(slow));
     }
 }
 
@@ -117,6 +122,10 @@ pub const INVARIANTS: &[(&str, &str)] = &[
     (
         "R18",
         "what clients write leaves the journal's reserve alone. Checked: LogOracle::reserve_used. Nothing answers itself for ever. Checked: World::step",
+    ),
+    (
+        "P11, P12",
+        "who is slow leaves only while enough copies remain, and returns after a quiet period. Checked: SlowOracle",
     ),
     ("S20", "decoders never panic and are exact. Not checked here: tests of mainstay-codec"),
 ];

@@ -41,6 +41,10 @@ impl Oracle {
                 Effect::Commit(index) => log.committed(node, incarnation, *index),
                 Effect::Cut(to) => log.cut(node, incarnation, *to),
                 Effect::Restart { at, chain } => log.restart(node, incarnation, *at, *chain),
+                Effect::Propose(proposal) => match self.slow.get_mut(&resource) {
+                    Some(slow) => slow.proposed(self.now_us, node, proposal),
+                    None => Ok(()),
+                },
                 _ => Ok(()),
             },
             Seen::Output(output) => match output {
@@ -96,9 +100,19 @@ impl Oracle {
     }
 
     pub fn record(&mut self, record: &ResourceRecord) {
+        if let Some(slow) = self.slow.get_mut(&record.resource) {
+            slow.record(self.now_us, record);
+        }
         if let Some(log) = self.logs.get_mut(&record.resource) {
             let check = log.record(record);
             self.judge(check);
+        }
+    }
+
+    /// The connection that `node` opened to `peer` has been broken or made.
+    pub fn reconnected(&mut self, node: NodeId, peer: NodeId) {
+        for slow in self.slow.values_mut() {
+            slow.reconnected(self.now_us, node, peer);
         }
     }
 

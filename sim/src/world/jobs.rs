@@ -198,7 +198,7 @@ impl World {
             ReplicaConfig::new(resource, node, store.config().incarnation, store.config().volumes.clone());
         config.window_bytes = shape.window_blocks * BLOCK_BYTES;
         config.join_lag_bytes = 16 * BLOCK_BYTES;
-        config.slow_quiet_ms = 3_000;
+        config.slow = shape.slow;
         config.copy_extents_max = 2;
         // The largest batch must fit into the half of the journal that destaging always frees.
         config.request_bytes_max = request_blocks(&shape) * BLOCK_BYTES;

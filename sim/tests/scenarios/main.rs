@@ -14,5 +14,6 @@ mod order;
 mod promotion;
 mod replicas;
 mod services;
+mod slow;
 mod table;
 mod writes;
