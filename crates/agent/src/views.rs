@@ -3,11 +3,11 @@
 use mainstay_api::engine::{self, EngineError, EngineStatus, PeerState, Role};
 use mainstay_api::rest::{
     ClusterView, DeviceView, EventView, EventsPage, Health, LeavingView, MoveView, NodeStatus, NodeView,
-    PeerView, ReplicaLive, ReplicaView, ResourceView, ServiceFailure, ServiceView, Severity,
+    PeerView, ReplicaLive, ReplicaView, ResourceView, ServiceFailure, ServiceView, Severity, SlowView,
 };
 use mainstay_control::State;
 use mainstay_control::state::{self, Resource, Service};
-use mainstay_types::{NodeId, ResourceId};
+use mainstay_types::{NodeId, ResourceId, Time};
 use std::collections::BTreeMap;
 
 /// What was found out from the nodes just now; a node that did not answer is absent.
@@ -90,8 +90,10 @@ pub fn resource(state: &State, resource: &Resource, live: &Live) -> ResourceView
             live: live
                 .engines
                 .get(&node)
-                .and_then(|engine| engine.replicas.iter().find(|replica| replica.resource == resource.id))
-                .map(|replica| replica_live(state, replica)),
+                .and_then(|engine| {
+                    let here = engine.replicas.iter().find(|replica| replica.resource == resource.id)?;
+                    Some(replica_live(state, here, engine.now_us))
+                }),
         })
         .collect();
     ResourceView {
@@ -144,7 +146,8 @@ fn health(state: &State, resource: &Resource, live: &Live) -> Health {
     }
 }
 
-fn replica_live(state: &State, replica: &engine::ReplicaStatus) -> ReplicaLive {
+/// `now`: of the engine that said so.
+fn replica_live(state: &State, replica: &engine::ReplicaStatus, now: Time) -> ReplicaLive {
     ReplicaLive {
         role: name_of(&replica.role),
         data: name_of(&replica.data),
@@ -153,6 +156,7 @@ fn replica_live(state: &State, replica: &engine::ReplicaStatus) -> ReplicaLive {
         commit: replica.commit.0,
         end: replica.end.0,
         durable: replica.durable.0,
+        journal_latency_us: replica.journal_latency_us,
         devices: replica
             .devices
             .iter()
@@ -168,6 +172,12 @@ fn replica_live(state: &State, replica: &engine::ReplicaStatus) -> ReplicaLive {
                 lag_bytes: peer.lag_bytes,
                 progress_percent: (peer.state == PeerState::Copying)
                     .then(|| u8::try_from(peer.copied_permille.min(1000) / 10).unwrap_or(100)),
+                latency_us: peer.latency_us,
+                slow: peer.slow.map(|slow| SlowView {
+                    out_ms: now.ms_since(slow.since_us),
+                    latency_us: slow.latency_us,
+                    returns_in_ms: slow.returns_us.ms_since(now),
+                }),
             })
             .collect(),
     }

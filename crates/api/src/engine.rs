@@ -317,6 +317,9 @@ pub struct ReplicaStatus {
     pub promoted_at_us: Time,
     pub journal_bytes_used: u64,
     pub journal_bytes: u64,
+    /// How long the journal of a primary took when it last had something to write, in microseconds.
+    #[serde(default)]
+    pub journal_latency_us: u64,
     /// Bytes of each volume.
     pub volumes: Vec<u64>,
     /// Requests of devices that have not been answered.
@@ -362,6 +365,22 @@ pub struct PeerStatus {
     pub lag_entries: u64,
     /// Progress of an extent copy in thousandths; 0 while none is going on.
     pub copied_permille: u16,
+    /// How long it took when it last had something to acknowledge, in microseconds; 0 if that is not known.
+    #[serde(default)]
+    pub latency_us: u64,
+    /// It left the in-sync set because it was slow.
+    #[serde(default)]
+    pub slow: Option<SlowStatus>,
+}
+
+/// A replica that is out because it was slow. Times are of the engine's boot-time clock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SlowStatus {
+    pub since_us: Time,
+    /// How long it took to acknowledge when it left, in microseconds.
+    pub latency_us: u64,
+    /// When it is asked to return, if it keeps up until then.
+    pub returns_us: Time,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

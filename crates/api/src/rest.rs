@@ -243,6 +243,9 @@ pub struct ReplicaLive {
     pub commit: u64,
     pub end: u64,
     pub durable: u64,
+    /// How long the journal of a primary took when it last had something to write, in microseconds.
+    #[serde(default)]
+    pub journal_latency_us: u64,
     /// Paths of the block devices, by volume; only on the primary.
     pub devices: Vec<DeviceView>,
     /// How the primary sees the other replicas; empty elsewhere.
@@ -263,6 +266,23 @@ pub struct PeerView {
     pub lag_bytes: u64,
     /// Share of an extent copy that is done, in percent; `None` when none runs.
     pub progress_percent: Option<u8>,
+    /// How long it took when it last had something to acknowledge, in microseconds; 0 if that is not known.
+    #[serde(default)]
+    pub latency_us: u64,
+    /// `None` unless it is out of the in-sync set because it was slow.
+    #[serde(default)]
+    pub slow: Option<SlowView>,
+}
+
+/// A replica that is out of the in-sync set because it was slow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SlowView {
+    /// For how long it has been out, in milliseconds.
+    pub out_ms: u64,
+    /// How long it took to acknowledge when it left, in microseconds.
+    pub latency_us: u64,
+    /// It is asked to return after so many milliseconds, if it keeps up until then.
+    pub returns_in_ms: u64,
 }
 
 /// All replicas' digests at one log position. `equal` is the verdict.

@@ -16,6 +16,7 @@ use crate::devices::DeviceAdmin;
 use crate::disk::{Disk, DiskDone, DiskTag};
 use crate::frontend::{Choice, Extent, FrontendId, FrontendOp, FrontendRequest};
 use crate::guard::Guard;
+use crate::options::EngineOptions;
 use crate::ring::{Completion, Ring};
 use crate::transport::{Channel, Transport};
 use mainstay_api::engine::{EngineError, EngineEvent, ProposalEvent, Reply};
@@ -135,14 +136,15 @@ struct Around {
 
 impl OpenReplica {
     /// A replica as it was recovered. Peers that are already connected must be told with
-    /// [`peer`](Self::peer). `check_reads`: see [`crate::EngineOptions`].
+    /// [`peer`](Self::peer).
     #[must_use]
-    pub fn new(node: NodeId, name: String, store: Store, disk: Disk, check_reads: bool) -> Self {
+    pub fn new(node: NodeId, name: String, store: Store, disk: Disk, options: &EngineOptions) -> Self {
         let config = store.config().clone();
         // Whatever the kernel may have outstanding is admitted: it waits for room, it does not fail.
         let replica_config = ReplicaConfig {
             requests_max: REQUESTS_MAX,
             request_bytes_max: REQUESTS_MAX as u64 * REQUEST_BYTES_MAX,
+            slow: options.slow,
             ..ReplicaConfig::new(config.resource, node, config.incarnation, config.volumes.clone())
         };
         let around = Around {
@@ -159,7 +161,7 @@ impl OpenReplica {
             digest_answer: None,
             dirty: true,
             reported_at: Time(0),
-            watch: check_reads.then(Box::default),
+            watch: options.check_reads.then(Box::default),
         };
         Self { host: Host::new(replica_config, store), around }
     }

@@ -2,6 +2,7 @@
 
 use crate::frontend::DeviceOption;
 use crate::frontend::nbd::NetworkOptions;
+use mainstay_replica::SlowLimits;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -20,6 +21,8 @@ pub struct EngineOptions {
     pub idle_memory_bytes: usize,
     /// How long before the end of the lease the guard silences this node, in milliseconds (R19).
     pub guard_margin_ms: u64,
+    /// When a member of an in-sync set that is led from here is too slow to stay.
+    pub slow: SlowLimits,
     /// Compare what devices read with what the log says, and end the engine where they differ. For tests: it costs a checksum
     /// and a look-up for each block that is written or read, and some 30 bytes for each block of a volume.
     pub check_reads: bool,
@@ -36,6 +39,7 @@ impl EngineOptions {
             nbd_network: None,
             idle_memory_bytes: 32 << 20,
             guard_margin_ms: 400,
+            slow: SlowLimits::default(),
             check_reads: false,
         }
     }

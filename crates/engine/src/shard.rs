@@ -552,8 +552,7 @@ impl Shard {
                 self.next_disk += 1;
                 self.disks.insert(id, opened.resource);
                 let disk = Disk::new(id, files, self.pool.clone());
-                let check_reads = self.options.check_reads;
-                let replica = OpenReplica::new(identity.node, opened.name, store, disk, check_reads);
+                let replica = OpenReplica::new(identity.node, opened.name, store, disk, &self.options);
                 self.replicas.insert(opened.resource, replica);
                 for peer in self.up.clone() {
                     self.with(now, opened.resource, |replica, _| replica.peer(now, peer, true));

@@ -4,7 +4,7 @@ use crate::lab::cli::LabCommand;
 use crate::size;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
-use mainstay_engine::DeviceOption;
+use mainstay_engine::{DeviceOption, SlowLimits};
 use mainstay_engine::frontend::nbd::TlsFiles;
 use std::path::PathBuf;
 
@@ -114,6 +114,49 @@ pub struct EngineArgs {
     pub nbd_listen: Option<std::net::SocketAddr>,
     #[command(flatten)]
     pub nbd_tls: NbdTlsArgs,
+    #[command(flatten)]
+    pub slow: SlowArgs,
+}
+
+/// When a replica is too slow to stay in the in-sync set. They count on the node of the primary, so they should be the same on all
+/// nodes.
+#[derive(Args, Debug, Clone, Copy)]
+pub struct SlowArgs {
+    /// A replica leaves when it takes longer than this to acknowledge writes, and longer than the others by --slow-factor, for
+    /// --slow-for-ms. 0: none leaves for being slow.
+    #[arg(long, env = "MAINSTAY_SLOW_ACK_MS", default_value_t = SlowLimits::default().ack_ms, value_name = "MS")]
+    pub slow_ack_ms: u64,
+    /// How many times as long as the others.
+    #[arg(long, env = "MAINSTAY_SLOW_FACTOR", default_value_t = SlowLimits::default().factor,
+        value_parser = clap::value_parser!(u64).range(1..), value_name = "TIMES")]
+    pub slow_factor: u64,
+    /// For how long it must be so.
+    #[arg(long, env = "MAINSTAY_SLOW_FOR_MS", default_value_t = SlowLimits::default().for_ms,
+        value_parser = clap::value_parser!(u64).range(1..), value_name = "MS")]
+    pub slow_for_ms: u64,
+    /// How long it must have kept up before it returns; twice as long each time it leaves again.
+    #[arg(long, env = "MAINSTAY_SLOW_QUIET_S", default_value_t = SlowLimits::default().quiet_ms / 1000, value_name = "S")]
+    pub slow_quiet_s: u64,
+    /// The longest that this becomes. A replica that has stayed for so long is forgiven one doubling.
+    #[arg(long, env = "MAINSTAY_SLOW_QUIET_MAX_S", default_value_t = SlowLimits::default().quiet_max_ms / 1000, value_name = "S")]
+    pub slow_quiet_max_s: u64,
+    /// So many copies stay in sync, the primary's included, however slow they are.
+    #[arg(long, env = "MAINSTAY_MIN_COPIES", default_value_t = SlowLimits::default().min_copies as u32,
+        value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
+    pub min_copies: u32,
+}
+
+impl SlowArgs {
+    pub fn limits(&self) -> SlowLimits {
+        SlowLimits {
+            ack_ms: self.slow_ack_ms,
+            factor: self.slow_factor,
+            for_ms: self.slow_for_ms,
+            min_copies: self.min_copies as usize,
+            quiet_ms: self.slow_quiet_s.saturating_mul(1000),
+            quiet_max_ms: self.slow_quiet_max_s.saturating_mul(1000),
+        }
+    }
 }
 
 /// All three or none: with them NBD clients of the network get in by TLS 1.3 and a certificate of their own, and in no other way.

@@ -17,6 +17,7 @@ pub fn engine(args: EngineArgs) -> Outcome<()> {
     options.device = args.device;
     let tls = args.nbd_tls.files();
     options.nbd_network = args.nbd_listen.map(|addr| NetworkOptions { addr, tls });
+    options.slow = args.slow.limits();
     // The builds that the end-to-end tests run.
     options.check_reads = cfg!(debug_assertions);
     let Err(error) = mainstay_engine::run(options);

@@ -94,7 +94,7 @@ impl OwnPace {
         self.since = (!all).then_some(now);
     }
 
-    fn latency_us(&self, now: Time, forget_ms: u64) -> u64 {
+    pub fn latency_us(&self, now: Time, forget_ms: u64) -> u64 {
         let wait = self.since.map_or(0, |since| now.0.saturating_sub(since.0));
         wait.max(self.pace.of_late(now, forget_ms))
     }

@@ -20,6 +20,8 @@ pub struct Status {
     pub data: ReplicaData,
     /// The other replicas, as the primary sees them; empty on others.
     pub peers: Vec<PeerStatus>,
+    /// How long the own journal took when it last had something to write as primary, in microseconds.
+    pub journal_latency_us: u64,
     /// Requests admitted and not completed.
     pub requests: usize,
     /// What it waits for, in words; empty when all is well.
@@ -37,7 +39,7 @@ pub struct PeerStatus {
     /// Everything up to here is durable there; 0 if not known since the last connection.
     pub durable: Index,
     pub lag_entries: u64,
-    /// How long it takes to acknowledge, in microseconds; 0 if it had nothing to acknowledge of late.
+    /// How long it took when it last had something to acknowledge, in microseconds; 0 if that is not known.
     pub latency_us: u64,
     /// Out because it was slow.
     pub slow: Option<SlowStatus>,
@@ -87,6 +89,7 @@ impl Replica {
             end: self.log.end,
             data: self.log.data,
             peers: self.peers.values().map(|peer| self.peer_status(peer)).collect(),
+            journal_latency_us: self.own.latency_us(self.now, self.config.slow.for_ms),
             requests: self.sequence.len(),
             waiting_for: self.waiting_for(),
         }

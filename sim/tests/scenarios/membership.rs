@@ -77,7 +77,6 @@ fn a_joiner_that_dies_before_it_is_recorded_is_given_up() {
     sim.power_on(s);
     sim.write(8);
     // It joins, and the wish to record it stays with an agent that stands still.
-    sim.run_ms(2_500);
     sim.fault(Fault::PauseAgent { target: n(p), ms: 1_000 });
     sim.until_peer(s, 1_000, |state| *state == PeerState::Joining);
     sim.power_cut(s);

@@ -10,7 +10,7 @@ use mainstay_codec::Envelope;
 use mainstay_host::{AnswerError, Digest, DigestError, Happened, Platform, Seen};
 use mainstay_replica::{Proposal, RequestError, RequestId, Role};
 use mainstay_store::{Area, Output};
-use mainstay_types::{NodeId, Time};
+use mainstay_types::{NodeId, ShrinkReason, Time};
 
 /// What a replica has of its own and what it has of its shard, for as long as its cores are driven.
 pub(super) struct World<'a, 's> {
@@ -102,6 +102,7 @@ impl Around {
     fn propose(&mut self, shared: &mut Shared<'_>, proposal: Proposal) {
         let (version, epoch, change) = match proposal {
             Proposal::Shrink { version, epoch, remove, why } => {
+                self.tell_slow(remove.node, why);
                 (version, epoch, ProposedChange::Shrink { remove, why })
             }
             Proposal::Grow { version, epoch, add } => (version, epoch, ProposedChange::Grow { add }),
@@ -113,6 +114,13 @@ impl Around {
         self.proposal = Some(event.clone());
         self.dirty = true;
         shared.events.push(EngineEvent::Proposal(event));
+    }
+
+    fn tell_slow(&self, peer: NodeId, why: ShrinkReason) {
+        if why == ShrinkReason::Slow {
+            let resource = self.resource;
+            tracing::warn!(%resource, %peer, "a member is too slow; asking for its removal from the in-sync set, and feeding it in the background");
+        }
     }
 
     fn role_changed(&mut self, shared: &mut Shared<'_>, role: Role) {

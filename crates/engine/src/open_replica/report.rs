@@ -1,7 +1,7 @@
 //! What the agent is told about a replica.
 
 use super::{OpenReplica, Shared};
-use mainstay_api::engine::{DataState, EngineEvent, PeerState, PeerStatus, ReplicaStatus, Role};
+use mainstay_api::engine::{DataState, EngineEvent, PeerState, PeerStatus, ReplicaStatus, Role, SlowStatus};
 use mainstay_codec::ReplicaData;
 use mainstay_replica::{PeerState as Seen, Role as CoreRole, StepDownReason};
 
@@ -30,6 +30,12 @@ impl OpenReplica {
                 lag_bytes,
                 lag_entries: peer.lag_entries,
                 copied_permille,
+                latency_us: peer.latency_us,
+                slow: peer.slow.map(|slow| SlowStatus {
+                    since_us: slow.since,
+                    latency_us: slow.latency_us,
+                    returns_us: slow.returns_at,
+                }),
             }
         });
         ReplicaStatus {
@@ -58,6 +64,7 @@ impl OpenReplica {
             promoted_at_us: host.promoted_at(),
             journal_bytes_used: config.journal_bytes.saturating_sub(host.store().room()),
             journal_bytes: config.journal_bytes,
+            journal_latency_us: status.journal_latency_us,
             volumes: config.volumes.clone(),
             requests: around.pending.len(),
             waiting_for: status.waiting_for.clone(),

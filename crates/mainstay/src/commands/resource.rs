@@ -199,7 +199,35 @@ fn in_sync(resource: &ResourceView) -> String {
 /// One line about a resource.
 pub fn summary(resource: &ResourceView) -> String {
     let primary = resource.primary.as_deref().map_or("no primary".into(), |node| format!("primary {node}"));
-    format!("resource {}: {}, {primary}, {}", resource.name, health(resource), in_sync(resource))
+    let (health, in_sync) = (health(resource), in_sync(resource));
+    format!("resource {}: {health}, {primary}, {in_sync}{}", resource.name, slow(resource))
+}
+
+/// Replicas that are out because they were slow, and when they may return.
+fn slow(resource: &ResourceView) -> String {
+    let live = resource.replicas.iter().filter_map(|replica| replica.live.as_ref());
+    let one = |peer: &PeerView| {
+        let slow = peer.slow?;
+        let returns = match slow.returns_in_ms.div_ceil(1000) {
+            0 => "as soon as it has caught up".to_owned(),
+            seconds => format!("in {seconds} s at the earliest, if it keeps up"),
+        };
+        let (out_s, latency) = (slow.out_ms / 1000, latency(slow.latency_us));
+        Some(format!(
+            "; {} is out because it was slow: it took {latency} to acknowledge, {out_s} s ago; it returns {returns}",
+            peer.node
+        ))
+    };
+    live.flat_map(|live| &live.peers).filter_map(one).collect()
+}
+
+/// Microseconds as people read them.
+fn latency(us: u64) -> String {
+    match us {
+        0..1_000 => format!("{us} µs"),
+        1_000..10_000 => format!("{:.1} ms", us as f64 / 1e3),
+        _ => format!("{} ms", us / 1000),
+    }
 }
 
 fn sizes(resource: &ResourceView) -> String {
@@ -237,7 +265,11 @@ fn details(resource: &ResourceView) -> String {
         let peer = lag(&replica.node).map_or(String::new(), |peer| {
             let copied =
                 peer.progress_percent.map_or(String::new(), |percent| format!(", {percent} % copied"));
-            format!("{}, {} behind{copied}", peer.state, size::format(peer.lag_bytes))
+            let takes = match peer.latency_us {
+                0 => String::new(),
+                us => format!(", acknowledges in {}", latency(us)),
+            };
+            format!("{}, {} behind{takes}{copied}", peer.state, size::format(peer.lag_bytes))
         });
         match &replica.live {
             None => vec![replica.node.clone(), sync.into(), "no answer".into(), String::new(), peer],
@@ -255,6 +287,11 @@ fn details(resource: &ResourceView) -> String {
     };
     let rows: Vec<_> = resource.replicas.iter().map(row).collect();
     text += &format!("\n{}", table(&["NODE", "RECORDED", "ROLE", "COMMITTED", "SEEN BY THE PRIMARY"], &rows));
+    for replica in &resource.replicas {
+        if let Some(us) = replica.live.as_ref().map(|live| live.journal_latency_us).filter(|us| *us > 0) {
+            text += &format!("\nthe journal of {} takes {}", replica.node, latency(us));
+        }
+    }
     for device in resource.replicas.iter().filter_map(|r| r.live.as_ref()).flat_map(|live| &live.devices) {
         text += &format!("\nvolume {} is {}", device.volume, device.path);
     }
