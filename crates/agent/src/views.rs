@@ -87,13 +87,10 @@ pub fn resource(state: &State, resource: &Resource, live: &Live) -> ResourceView
             node: state.node_name(node),
             in_sync: record.iss_member(node).is_some(),
             broken: resource.broken(node).map(|broken| broken.reason.clone()),
-            live: live
-                .engines
-                .get(&node)
-                .and_then(|engine| {
-                    let here = engine.replicas.iter().find(|replica| replica.resource == resource.id)?;
-                    Some(replica_live(state, here, engine.now_us))
-                }),
+            live: live.engines.get(&node).and_then(|engine| {
+                let here = engine.replicas.iter().find(|replica| replica.resource == resource.id)?;
+                Some(replica_live(state, here, engine.now_us))
+            }),
         })
         .collect();
     ResourceView {

@@ -4,8 +4,8 @@ use crate::lab::cli::LabCommand;
 use crate::size;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
-use mainstay_engine::{DeviceOption, SlowLimits};
 use mainstay_engine::frontend::nbd::TlsFiles;
+use mainstay_engine::{DeviceOption, SlowLimits};
 use std::path::PathBuf;
 
 const EXIT_CODES: &str = "Exit codes:

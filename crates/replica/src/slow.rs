@@ -36,8 +36,9 @@
 //!
 //! With fewer copies than `min_copies` one that is merely slow returns at once, and one that had stood still after the shortest period.
 //!
-//! Who has not acknowledged anything since it was to leave, and then loses its connection, was not slow but gone: it is
-//! forgotten that it was slow, and it returns like whoever was absent.
+//! Who has not acknowledged anything since it was to leave, and then loses its connection, was not slow but gone, the first time:
+//! it returns like whoever was absent. The next time it has a quiet period, as a link on which no connection lasts is as bad as
+//! a slow one.
 //!
 //! # Limits of this
 //!
@@ -142,12 +143,14 @@ impl Slowness {
     pub fn disconnected(&mut self) {
         self.pace = Pace::default();
         self.over_since = None;
-        if !self.heard && (self.leaving.is_some() || self.out.is_some()) {
+        let earlier = if self.out.is_some() { self.times.saturating_sub(1) } else { self.times };
+        let leaves = self.leaving.is_some() || self.out.is_some();
+        // It is forgiven once: a link on which no connection lasts is as bad as a slow one.
+        if leaves && !self.heard && earlier == 0 {
             reach!("replica: a member that seemed slow is gone");
             self.leaving = None;
-            if self.out.take().is_some() {
-                self.times = self.times.saturating_sub(1);
-            }
+            self.out = None;
+            self.times = 1;
         }
     }
 

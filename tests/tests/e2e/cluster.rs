@@ -8,6 +8,7 @@ use mainstay_tests::{now_us, sysbench};
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Unless `MAINSTAY_E2E_LAB` names another one, for two runs beside each other.
 const LAB: &str = "e2e";
 pub const NODES: [&str; 3] = ["n1", "n2", "n3"];
 pub const DB: Service<'static> = Service { name: "db", resource: "db", vip: "10.213.0.100", port: 3306 };
@@ -30,7 +31,7 @@ impl Cluster {
     }
 
     fn make() -> Result<Self> {
-        let lab = Lab::new(LAB)?;
+        let lab = Lab::new(&std::env::var("MAINSTAY_E2E_LAB").unwrap_or_else(|_| LAB.into()))?;
         lab.up(NODES.len() as u8)?;
         lab.quick_keepalive()?;
         lab.create_resource(DB.resource, "1GiB", &NODES, &["--journal", "64MiB"])?;

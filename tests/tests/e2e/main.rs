@@ -13,6 +13,7 @@ mod order;
 mod partitions;
 mod processes;
 mod replicas;
+mod slow;
 mod wrong_input;
 
 use cluster::{Cluster, under_load};
@@ -52,6 +53,7 @@ const ALONE: &[(&str, Scenario)] = &[
     ("dependent_writes_to_two_volumes", order::dependent_writes),
     ("a_full_journal", limits::full_journal),
     ("a_full_pool", limits::full_pool),
+    ("one_replica_throttled_to_a_hundredth", slow::one_replica_throttled_to_a_hundredth),
 ];
 
 fn main() -> ExitCode {

@@ -212,6 +212,12 @@ fn who_is_gone_was_not_slow() {
     lab.start(B);
     lab.run_ms(4_000);
     assert_eq!(lab.iss(), [A, B, C]);
+    // Not again and again.
+    disk_ms(&mut lab, B, 100_000);
+    load(&mut lab, 600);
+    lab.crash(B);
+    load(&mut lab, 200);
+    assert!(peer(&lab, B).slow.is_some() && lab.iss() == [A, C]);
 }
 
 /// R4: a joiner holds up commits as well, and not for longer than a member.
