@@ -82,6 +82,7 @@ impl Draw {
         let end_ms = random.between(20_000, 60_000);
         let from_ms = if random.permille(150) { 0 } else { QUIET_MS };
         let mut shape = shape(&root);
+        above_chance(&mut shape);
         let mut random = root.stream("replicas that move");
         for resource in &mut shape.resources {
             resource.moves = random.permille(200) && shape.nodes > 1;
@@ -315,6 +316,15 @@ fn resource(random: &mut Random, nodes: u32, replicas: u64) -> ResourceShape {
         shape.memory_blocks = 0;
     }
     shape
+}
+
+/// Longer than an acknowledgement takes by chance where nothing is slow: it is made of two latencies and a write, each of which is
+/// at times several times its mean. With less the replicas of a resource that is well would come and go for ever.
+fn above_chance(shape: &mut Shape) {
+    let usual_us = 2 * shape.latency_us + shape.disk_us;
+    for slow in shape.resources.iter_mut().map(|resource| &mut resource.slow).filter(|slow| slow.ack_ms > 0) {
+        slow.ack_ms = slow.ack_ms.max(usual_us.div_ceil(125));
+    }
 }
 
 /// Some resources know no slow members; others are quick to find one, or would rather have one copy than wait.

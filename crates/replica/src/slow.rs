@@ -112,6 +112,8 @@ pub(crate) struct Slowness {
     pub out: Option<Out>,
     /// Whether it has acknowledged anything since it was to leave.
     heard: bool,
+    /// It was taken for absent although it had seemed slow, and has not made up for it since.
+    excused: bool,
     /// How often it has left, less what it was forgiven.
     times: u32,
     /// When it became a member.
@@ -143,14 +145,15 @@ impl Slowness {
     pub fn disconnected(&mut self) {
         self.pace = Pace::default();
         self.over_since = None;
-        let earlier = if self.out.is_some() { self.times.saturating_sub(1) } else { self.times };
         let leaves = self.leaving.is_some() || self.out.is_some();
-        // It is forgiven once: a link on which no connection lasts is as bad as a slow one.
-        if leaves && !self.heard && earlier == 0 {
+        // It is excused once: a link on which no connection lasts is as bad as a slow one.
+        if leaves && !self.heard && !self.excused {
             reach!("replica: a member that seemed slow is gone");
+            self.excused = true;
             self.leaving = None;
-            self.out = None;
-            self.times = 1;
+            if self.out.take().is_some() {
+                self.times = self.times.saturating_sub(1);
+            }
         }
     }
 
@@ -199,6 +202,7 @@ impl Slowness {
     pub fn left(&mut self, latency_us: u64, stalled: bool, now: Time, limits: &SlowLimits) {
         let forgiven = now.ms_since(self.in_since) / limits.quiet_max_ms.max(1);
         self.times = self.times.saturating_sub(forgiven.try_into().unwrap_or(u32::MAX));
+        self.excused &= forgiven == 0;
         let doubled = limits.quiet_ms.saturating_mul(1 << self.times.min(32));
         let quiet_ms = doubled.min(limits.quiet_max_ms.max(limits.quiet_ms));
         if self.times > 0 {
@@ -232,6 +236,9 @@ impl Replica {
         let latency_us = if measured { peer.latency_us(now, limits.for_ms) } else { 0 };
         let over = latency_us > limits.ack_ms * 1000
             && latency_us > self.others_us(node).saturating_mul(limits.factor);
+        if !over && peer.slow.over_since.is_none() {
+            return;
+        }
         let Some(peer) = self.peers.get_mut(&node) else { return };
         if !over {
             peer.slow.over_since = None;
