@@ -35,7 +35,9 @@ impl Lab {
     }
 
     fn command(&self, args: &[impl AsRef<str>]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_mainstay"));
+        // What a shell starts in the background ignores Ctrl-C, and hands that on to these.
+        let mut command = Command::new("env");
+        command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_mainstay")]);
         command.args(["lab", "--name", &self.name, "--dir"]).arg(&self.dir);
         command.args(args.iter().map(AsRef::as_ref)).stdin(Stdio::null());
         command
