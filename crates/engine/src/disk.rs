@@ -309,7 +309,7 @@ impl Disk {
         let align = self.files.area(area).map_or(BLOCK_BYTES as usize, |file| file.mem_align);
         if pieces.iter().any(|piece| !(piece.len() as u64).is_multiple_of(BLOCK_BYTES)) {
             // Block borders run through pieces: the bytes must move anyway.
-            let all: Vec<u8> = pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
+            let all: Vec<u8> = Vec::from(pieces).concat();
             return all.chunks(ZERO_CHUNK_BYTES as usize).map(|part| self.pool.copy_of(part)).collect();
         }
         for piece in &mut pieces {
