@@ -82,7 +82,9 @@ impl Replicas {
             match journals::remove_of(&rest) {
                 Ok(()) => remove(&rest)?,
                 // The next start, or the next job of the replica, tries again.
-                Err(error) => tracing::error!(directory = %rest.display(), %error, "it stays for now"),
+                Err(error) => {
+                    tracing::error!(directory = %rest.display(), %error, "it stays until the next attempt")
+                }
             }
         }
         journals.look(&pool);

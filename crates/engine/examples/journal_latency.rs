@@ -15,8 +15,6 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 use support::{Engine, fresh_dir, member};
 use writer::write;
 
@@ -77,18 +75,7 @@ fn main() {
         })
         .into();
 
-    // An engine drops an agent that does not listen to its reports.
-    let done = Arc::new(AtomicBool::new(false));
-    let ended = Arc::clone(&done);
-    let listener = std::thread::spawn(move || {
-        while !ended.load(Ordering::Relaxed) {
-            for engine in &mut engines {
-                engine.listen();
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        engines
-    });
+    let listened = support::listen(engines);
     let mut ring = Ring::new().expect("a ring");
     let mut seed = 1;
     println!("| replicas | depth | disk, µs | memory, µs | ratio | smallest and largest of {rounds} |");
@@ -120,9 +107,8 @@ fn main() {
             );
         }
     }
-    done.store(true, Ordering::Relaxed);
     drop(pairs);
-    let mut engines = listener.join().expect("a listener");
+    let mut engines = listened();
     for (engine, node) in engines.iter_mut().zip(1..) {
         for number in (1..=4).filter(|number| node == 1 || *number > 2) {
             engine.ask(Request::Drop { resource: ResourceId(number) });

@@ -134,9 +134,13 @@ impl Keeper {
 
     /// An agent has said hello, which may be another process than before.
     pub fn again(&mut self) {
-        let before = self.link.take();
+        let Some(before) = self.link.take() else { return self.connect() };
         self.connect();
-        let Some(before) = before else { return };
+        if self.link.is_none() && !self.kept.is_empty() {
+            // Whoever is there holds what it was given. To close this link would mean that this engine has died.
+            self.link = Some(before);
+            return;
+        }
         for resource in self.kept.keys() {
             // The process before is gone, or this one, which holds everything twice now.
             let _ = send(&before, RELEASE, *resource, None);
@@ -173,9 +177,17 @@ impl Keeper {
             set_socket_timeout(&link, direction, Some(ANSWER_WAIT))?;
         }
         connect(&link, &SocketAddrUnix::new(&self.socket)?)?;
-        for (resource, files) in &self.kept {
-            for file in files {
-                send(&link, KEEP, *resource, Some(file))?;
+        let all =
+            self.kept.iter().flat_map(|(resource, files)| files.iter().map(move |file| (*resource, file)));
+        for (resource, file) in all {
+            match send(&link, KEEP, resource, Some(file)) {
+                Ok(()) => {}
+                // As in `keep`: what it has taken so far it must not let go.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    tracing::warn!(%resource, "the agent does not take all devices to keep");
+                    break;
+                }
+                Err(error) => return Err(error),
             }
         }
         Ok(link)
@@ -413,6 +425,34 @@ mod tests {
         assert!(device.is_there() && !lab.killed());
         drop(keeper);
         assert!(device.ended_after_a_kill());
+    }
+
+    /// It would mean that this engine has died.
+    #[test]
+    fn a_link_is_not_given_up_while_there_can_be_no_other() {
+        let lab = Lab::with_agent("gone");
+        let mut device = Device::new(&lab);
+        let mut keeper = Keeper::new(&lab.dir);
+        keeper.keep(R, device.file());
+        fs::remove_file(lab.dir.join(SOCKET)).expect("removed");
+        keeper.again();
+        device.close();
+        keeper.kept.values_mut().for_each(Vec::clear);
+        assert!(device.is_there() && !lab.killed());
+    }
+
+    /// More than the socket has room for: what was taken stays held.
+    #[test]
+    fn an_agent_that_takes_only_some_keeps_those() {
+        let lab = Lab::new("some");
+        let listener = listen_at(&lab.dir.join(SOCKET)).expect("a socket");
+        let device = Device::new(&lab);
+        let mut keeper = Keeper::new(&lab.dir);
+        keeper.kept = (0..600).map(|number| (ResourceId(number), vec![device.file()])).collect();
+        keeper.connect();
+        assert!(keeper.link.is_some());
+        let link = accept_with(&listener, SocketFlags::CLOEXEC).expect("it goes on");
+        assert!(matches!(receive(&link), Ok(Some((KEEP, ..)))));
     }
 
     #[test]

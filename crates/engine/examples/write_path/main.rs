@@ -13,7 +13,6 @@ mod writer;
 use mainstay_api::engine::Request;
 use mainstay_engine::ring::{Fd, Ring};
 use perf::Counter;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use support::counting::{self, Counting};
@@ -135,18 +134,7 @@ fn main() {
     let tids: Vec<String> = watched.iter().map(|shard| shard.tid.to_string()).collect();
     println!("shards: threads {} of process {}", tids.join(", "), std::process::id());
 
-    // An engine drops an agent that does not listen to its reports.
-    let done = Arc::new(AtomicBool::new(false));
-    let ended = Arc::clone(&done);
-    let listener = std::thread::spawn(move || {
-        while !ended.load(Ordering::Relaxed) {
-            for engine in &mut engines {
-                engine.listen();
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        engines
-    });
+    let listened = support::listen(engines);
     let mut ring = Ring::new().expect("a ring");
     let mut seed = 1;
     for depth in depths {
@@ -160,9 +148,8 @@ fn main() {
         }
         print(depth, took.len() as u64, began.elapsed().as_secs_f64(), &mut took, &samples);
     }
-    done.store(true, Ordering::Relaxed);
     drop(device);
-    let mut engines = listener.join().expect("a listener");
+    let mut engines = listened();
     for engine in &mut engines {
         engine.ask(Request::Drop { resource: RESOURCE });
     }

@@ -12,6 +12,8 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub const RESOURCE: ResourceId = ResourceId(1);
@@ -234,6 +236,26 @@ pub fn addr(node: u32, port: u16) -> String {
 /// Engines live as long as their process, so those of each test, which have a directory of their own, have a port of their own.
 pub fn port_of(base: &Path) -> u16 {
     7401 + (mainstay_codec::crc32c(base.as_os_str().as_encoded_bytes()) % 1000) as u16
+}
+
+/// Listens to engines until what this returns is called, which gives them back: one drops an agent that does not listen to its
+/// reports.
+pub fn listen(mut engines: Vec<Engine>) -> impl FnOnce() -> Vec<Engine> {
+    let done = Arc::new(AtomicBool::new(false));
+    let ended = Arc::clone(&done);
+    let listener = std::thread::spawn(move || {
+        while !ended.load(Ordering::Relaxed) {
+            for engine in &mut engines {
+                engine.listen();
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        engines
+    });
+    move || {
+        done.store(true, Ordering::Relaxed);
+        listener.join().expect("a listener")
+    }
 }
 
 /// A directory of this process that is empty.
