@@ -170,6 +170,10 @@ fn check_shape(plan: &Plan) -> Result<(), String> {
         if resource.late && number + 1 < shape.resources.len() {
             return Err(format!("resource {number} is made late and is not the last"));
         }
+        let shrinks = resource.grown.iter().zip(&resource.volumes).any(|(grown, blocks)| grown < blocks);
+        if shrinks || resource.grown.len() != resource.volumes.len() {
+            return Err(format!("the volumes of resource {number} shrink"));
+        }
         if resource.volumes.is_empty() || resource.volumes.contains(&0) || resource.journal_blocks < 8 {
             return Err(format!("resource {number} is too small"));
         }
@@ -180,7 +184,7 @@ fn check_shape(plan: &Plan) -> Result<(), String> {
 fn check_action(plan: &Plan, action: &Action) -> Result<(), String> {
     match action {
         Action::Client { resource, op } => {
-            let volumes = &plan.shape.resources.get(*resource).ok_or("there is no such resource")?.volumes;
+            let volumes = &plan.shape.resources.get(*resource).ok_or("there is no such resource")?.grown;
             let (ClientOp::Write { volume, block, blocks }
             | ClientOp::Read { volume, block, blocks }
             | ClientOp::Discard { volume, block, blocks }
@@ -208,6 +212,13 @@ fn check_operator(plan: &Plan, operator: &Operator) -> Result<(), String> {
             if !plan.shape.resources[resource].moves =>
         {
             Err(format!("the replicas of resource {resource} are not to move"))
+        }
+        Operator::Grow { volume, blocks, .. } => {
+            let resource = &plan.shape.resources[resource];
+            match resource.grown.get(usize::from(*volume)) {
+                Some(most) if blocks <= most => Ok(()),
+                _ => Err(format!("volume {volume} is not to have {blocks} blocks")),
+            }
         }
         Operator::CreateResource { .. } if !late => Err(format!("resource {resource} exists from the start")),
         // A proposal to make it that is on its way for long would make it again, under another number.
@@ -319,6 +330,7 @@ mod tests {
         let mut resource = plan.shape.resources[0].clone();
         resource.replicas = vec![1, 2, 3];
         resource.volumes = vec![256];
+        resource.grown = vec![256];
         plan.shape.nodes = 3;
         plan.shape.clock_ppm = vec![0; 3];
         let mut lone = resource.clone();

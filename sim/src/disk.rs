@@ -122,6 +122,10 @@ enum Work {
         blocks: Blocks,
         durable: bool,
     },
+    /// The regions are to have so many blocks.
+    Grow {
+        regions: [(usize, u64); 2],
+    },
     /// Covers the writes up to `stamp`.
     Flush {
         region: usize,
@@ -224,6 +228,13 @@ impl Disk {
             Output::VolumeFlush { op, volume } => {
                 (op, Work::Flush { region: region_of(Area::Volume(volume)), stamp: self.stamp })
             }
+            Output::VolumeGrow { op, volume, bytes, meta_bytes } => {
+                let areas = [(Area::Volume(volume), bytes), (Area::Meta, meta_bytes)];
+                (
+                    op,
+                    Work::Grow { regions: areas.map(|(area, bytes)| (region_of(area), bytes / BLOCK_BYTES)) },
+                )
+            }
             Output::JournalRead { op, offset, len } => (op, self.read_work(Area::Journal, offset, len)),
             told => panic!("not an operation of a disk: {told:?}"),
         }
@@ -243,6 +254,7 @@ impl Disk {
             Work::Write { region, first, blocks, durable } => {
                 self.write(region, first, &blocks, durable).map(|()| None)
             }
+            Work::Grow { regions } => self.grow(regions).map(|()| None),
             Work::Flush { region, stamp } => self.flush(region, stamp).map(|()| None),
             Work::Read { region, offset, len, early } => self.read(region, offset, len, early).map(Some),
         };
@@ -263,7 +275,7 @@ impl Disk {
             Work::Flush { .. } => DiskOp::Flush,
             Work::Write { region: 0, .. } => DiskOp::MetaWrite,
             Work::Write { region: 1, .. } => DiskOp::JournalWrite,
-            Work::Write { .. } => DiskOp::VolumeWrite,
+            Work::Write { .. } | Work::Grow { .. } => DiskOp::VolumeWrite,
         })
     }
 
@@ -305,6 +317,26 @@ impl Disk {
             self.put(region, target + n, content, durable);
         }
         Ok(())
+    }
+
+    /// All or nothing: a file system's journal sees to it.
+    fn grow(&mut self, regions: [(usize, u64); 2]) -> Result<(), IoFailure> {
+        if self.gone || self.read_only || self.hits(DiskFault::WriteError) {
+            return Err(failure("no space left, read-only, or gone"));
+        }
+        for (region, blocks) in regions {
+            self.regions[region].grow(blocks);
+        }
+        Ok(())
+    }
+
+    /// The end comes while files are made larger: each is or is not.
+    fn grow_some(&mut self, regions: [(usize, u64); 2]) {
+        for (region, blocks) in regions {
+            if self.random.coin() {
+                self.regions[region].grow(blocks);
+            }
+        }
     }
 
     fn put(&mut self, region: usize, block: u64, content: Block, durable: bool) {
@@ -408,11 +440,15 @@ impl Disk {
     /// F25, F1: see the top of this file. Every ticket is void.
     pub fn power_cut(&mut self) {
         for (_, InFlight { work, .. }) in std::mem::take(&mut self.in_flight) {
-            if let Work::Write { region, first, blocks, .. } = work {
-                self.stamp += 1;
-                for n in 0..blocks.len() {
-                    self.put(region, first + n, blocks.get(n), false);
+            match work {
+                Work::Write { region, first, blocks, .. } => {
+                    self.stamp += 1;
+                    for n in 0..blocks.len() {
+                        self.put(region, first + n, blocks.get(n), false);
+                    }
                 }
+                Work::Grow { regions } => self.grow_some(regions),
+                Work::Flush { .. } | Work::Read { .. } => {}
             }
         }
         for region in 0..self.regions.len() {
@@ -457,6 +493,7 @@ impl Disk {
                 Work::Flush { region, stamp } if self.random.coin() && !self.lying => {
                     self.regions[region].settle(stamp);
                 }
+                Work::Grow { regions } => self.grow_some(regions),
                 Work::Flush { .. } | Work::Read { .. } => {}
             }
         }

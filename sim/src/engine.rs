@@ -10,7 +10,7 @@ use mainstay_control::reconcile;
 use mainstay_control::reconciler::ReplicaSeen;
 use mainstay_control::reconciler::job::Step;
 use mainstay_host::{Answer, AnswerError, Digest, Happened, Host, Platform, Seen};
-use mainstay_replica::{Op, PeerState, Proposal, ReplicaConfig, RequestId, Role};
+use mainstay_replica::{Op, PeerState, Proposal, ReplicaConfig, RequestError, RequestId, Role};
 use mainstay_store::{Area, Output, Store};
 use mainstay_types::{BLOCK_BYTES, Incarnation, NodeId, ResourceId, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -155,6 +155,8 @@ pub struct Hosted {
     demoted: bool,
     proposal: Option<Proposal>,
     reported: Option<ReplicaReport>,
+    /// Bytes of each volume, as its device says.
+    volumes: Vec<u64>,
     /// Requests of the device that are not answered.
     pending: BTreeSet<u64>,
     /// To be closed once its device is gone, by the numbers of who asked for it.
@@ -167,6 +169,17 @@ pub struct Hosted {
 const PLACED_MAX: usize = 32;
 
 impl Hosted {
+    fn is_beyond(&self, op: &Op) -> bool {
+        let (Op::Write { range, .. }
+        | Op::Read { range }
+        | Op::Discard { range }
+        | Op::WriteZeroes { range }) = op
+        else {
+            return false;
+        };
+        self.volumes.get(usize::from(range.volume.0)).is_none_or(|bytes| range.end() > *bytes)
+    }
+
     /// Where batches lie that another one follows; none of them was overwritten since.
     #[must_use]
     pub fn needed_in_journal(&self) -> Vec<(u64, u64)> {
@@ -372,6 +385,11 @@ impl Engine {
             }
             EngineIn::AcceptedDown { from } => self.early.retain(|(_, node), _| *node != from),
             EngineIn::Request { resource, request, op } => match self.hosts.get_mut(&resource) {
+                // No file system asks for what its device does not have.
+                Some(hosted) if hosted.device == Device::Offered && hosted.is_beyond(&op) => {
+                    let answer = Err(AnswerError::Request(RequestError::Range));
+                    self.wishes.push(Wish::Complete { request, answer });
+                }
                 Some(hosted) if hosted.device == Device::Offered => {
                     hosted.pending.insert(request);
                     hosted.host.request(now, RequestId(request), op);
@@ -500,6 +518,7 @@ impl Engine {
             version: replica.record_version(),
             incarnation: hosted.host.store().config().incarnation,
             devices_ready: hosted.device == Device::Offered && replica.role() == Role::Primary,
+            volumes: hosted.volumes.clone(),
             store_failed: hosted.host.failed().is_some(),
         };
         let report = ReplicaReport { resource, seen, proposal: hosted.proposal };
@@ -525,6 +544,11 @@ impl Engine {
             Happened::Proposed(proposal) => {
                 hosted.proposal = Some(proposal);
                 self.wishes.push(Wish::ToAgent(EngineEvent::Proposal { resource, proposal }));
+            }
+            Happened::Resized { volume, bytes } => {
+                if let Some(size) = hosted.volumes.get_mut(usize::from(volume.0)) {
+                    *size = bytes;
+                }
             }
             Happened::Demoted => {
                 hosted.demoted = true;
@@ -636,6 +660,11 @@ impl Engine {
                 hosted.host.record(now, record);
             }
             (Step::Demote, Some(hosted)) => hosted.host.demote(now),
+            (Step::Grow(volumes), Some(hosted)) => {
+                for (volume, bytes) in volumes {
+                    hosted.host.grow(now, volume, bytes);
+                }
+            }
             (Step::Close, Some(hosted)) => {
                 hosted.closing.push(number);
                 self.withdraw(resource);
@@ -653,6 +682,7 @@ impl Engine {
         if self.hosts.contains_key(&resource) {
             return;
         }
+        let volumes = store.config().volumes.clone();
         let mut host = Host::new(config, store);
         for node in &self.up {
             host.peer(now, *node, true);
@@ -674,6 +704,7 @@ impl Engine {
                 demoted: false,
                 proposal: None,
                 reported: None,
+                volumes,
                 pending: BTreeSet::new(),
                 closing: Vec::new(),
                 placed: VecDeque::new(),

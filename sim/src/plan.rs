@@ -48,6 +48,8 @@ pub struct ResourceShape {
     pub replicas: Vec<u32>,
     /// Blocks of each volume.
     pub volumes: Vec<u64>,
+    /// Blocks that each may come to have ([`Operator::Grow`]); clients ask for all of them once they are there.
+    pub grown: Vec<u64>,
     /// Journal size in blocks; a batch of one block takes two.
     pub journal_blocks: u64,
     /// With a service on top: mount, one process, an address.
@@ -364,6 +366,12 @@ pub enum Operator {
         from: u64,
         to: u64,
     },
+    /// A volume is to have so many blocks.
+    Grow {
+        resource: usize,
+        volume: u16,
+        blocks: u64,
+    },
     /// A node that has joined long ago says so again.
     JoinAgain {
         pick: u64,
@@ -388,6 +396,7 @@ impl Operator {
             | Self::AddReplica { resource, .. }
             | Self::RemoveReplica { resource, .. }
             | Self::MoveReplica { resource, .. }
+            | Self::Grow { resource, .. }
             | Self::Scrub { resource, .. } => Some(resource),
             Self::JoinAgain { .. } => None,
         }

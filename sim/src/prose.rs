@@ -115,6 +115,9 @@ fn operator(operator: &Operator) -> String {
         Operator::MoveReplica { resource, from, to } => {
             format!("moves a replica of r{resource} (choices {from} and {to})")
         }
+        Operator::Grow { resource, volume, blocks } => {
+            format!("wants volume {volume} of r{resource} to have {blocks} blocks")
+        }
         Operator::JoinAgain { pick } => format!("has a node join again (choice {pick})"),
     }
 }

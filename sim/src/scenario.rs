@@ -33,6 +33,7 @@ impl Shape {
             resources: vec![ResourceShape {
                 replicas: (1..=replicas).collect(),
                 volumes: vec![1024, 512],
+                grown: vec![1024, 512],
                 journal_blocks: 64,
                 service,
                 destage_start_blocks: 8,
@@ -318,6 +319,12 @@ impl Scenario {
     /// The operator wants a replica on this node too.
     pub fn add_replica(&mut self, node: u32) {
         self.ask(Command::AddReplica { resource: ResourceId(1), node: NodeId(node) });
+    }
+
+    /// The operator wants a volume to have so many blocks.
+    pub fn grow(&mut self, volume: u16, blocks: u64) {
+        self.world.plan.shape.resources[0].grown[usize::from(volume)] = blocks;
+        self.world.act(Action::Operator(Operator::Grow { resource: 0, volume, blocks }));
     }
 
     /// The operator wants no replica on this node.

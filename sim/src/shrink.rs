@@ -158,7 +158,10 @@ impl Shrinker<'_> {
                 Action::Client { op, .. } => op.volume().is_none_or(|volume| volume == 0),
                 _ => true,
             });
-            plan.shape.resources.iter_mut().for_each(|resource| resource.volumes.truncate(1));
+            plan.shape.resources.iter_mut().for_each(|resource| {
+                resource.volumes.truncate(1);
+                resource.grown.truncate(1);
+            });
         });
         for change in changes {
             let mut plan = self.best.clone();

@@ -80,6 +80,7 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "resource deleted", runs: 150, gap_ms: (10_000, 60_000), add: operators::delete_resource },
     Kind { name: "replicas compared", runs: 100, gap_ms: (10_000, 60_000), add: operators::scrub },
     Kind { name: "replicas move", runs: 700, gap_ms: (1000, 30_000), add: operators::move_replicas },
+    Kind { name: "volumes grow", runs: 700, gap_ms: (2000, 30_000), add: operators::grow },
     Kind { name: "node joins again", runs: 50, gap_ms: (10_000, 60_000), add: operators::join_again },
 ];
 

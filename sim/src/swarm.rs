@@ -184,7 +184,7 @@ impl Draw {
     }
 
     fn clients(&mut self, resource: usize, random: &mut Random) {
-        let volumes = self.shape.resources[resource].volumes.clone();
+        let volumes = self.shape.resources[resource].grown.clone();
         let hot: Vec<(u16, u64)> = (0..random.between(8, 32)).map(|_| hot_block(&volumes, random)).collect();
         let weights: [u64; 5] = [
             random.between(1, 10),
@@ -291,7 +291,7 @@ fn resource(random: &mut Random, nodes: u32, replicas: u64) -> ResourceShape {
     for _ in 0..replicas {
         chosen.push(free.remove(random.below(free.len() as u64) as usize));
     }
-    let volumes = (0..[1, 1, 2, 3][random.below(4) as usize])
+    let volumes: Vec<u64> = (0..[1, 1, 2, 3][random.below(4) as usize])
         .map(|_| {
             let extents = random.between(1, 8) * EXTENT_BLOCKS;
             // The last extent of a volume need not be whole.
@@ -301,6 +301,7 @@ fn resource(random: &mut Random, nodes: u32, replicas: u64) -> ResourceShape {
     let journal_blocks = random.between(32, 96);
     let mut shape = ResourceShape {
         replicas: chosen,
+        grown: grown(&volumes, &mut random.stream("growth")),
         volumes,
         journal_blocks,
         service: random.coin(),
@@ -316,6 +317,13 @@ fn resource(random: &mut Random, nodes: u32, replicas: u64) -> ResourceShape {
         shape.memory_blocks = 0;
     }
     shape
+}
+
+/// Blocks that volumes come to have, of some resources more than they begin with.
+fn grown(volumes: &[u64], random: &mut Random) -> Vec<u64> {
+    let grows = random.permille(250);
+    let mut more = |blocks: &u64| blocks + if grows { spread(random, 1, 3 * EXTENT_BLOCKS) } else { 0 };
+    volumes.iter().map(&mut more).collect()
 }
 
 /// Longer than an acknowledgement takes by chance where nothing is slow: it is made of two latencies and a write, each of which is

@@ -4,7 +4,7 @@
 use mainstay_codec::{Envelope, Message, Reject, ReplicaData};
 use mainstay_control::state::{Command, IssChange, ServicePhase};
 use mainstay_replica::Role;
-use mainstay_types::{Epoch, Index, NodeId, ResourceId};
+use mainstay_types::{BLOCK_BYTES, Epoch, Index, NodeId, ResourceId};
 
 /// The resource's name: r0, r1, ... in the order of the plan, as in the names of services. Ids count from 1.
 #[must_use]
@@ -40,6 +40,12 @@ pub fn command(command: &Command) -> String {
         }
         Command::MoveReplica { resource: of, from, to } => {
             format!("move the replica of {} on {from} to {to}", resource(*of))
+        }
+        Command::GrowVolume { resource: of, volume, bytes } => {
+            format!("have {volume} of {} grow to {} blocks", resource(*of), bytes / BLOCK_BYTES)
+        }
+        Command::VolumeGrown { resource: of, volume, bytes } => {
+            format!("note that {volume} of {} has {} blocks", resource(*of), bytes / BLOCK_BYTES)
         }
         Command::FinishMove { resource: of, from, to } => {
             format!("end the move of {} from {from}, as {to} is in sync", resource(*of))

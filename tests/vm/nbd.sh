@@ -9,6 +9,7 @@ case "$device" in
     *) fail "the device is $device" ;;
 esac
 mainstay status | grep 'devices of this node: nbd (asked for; ' || fail "status does not say what was asked for"
+grows "$device"
 killed_under_load nbd "$device"
 fails_if_an_epoch_is_missing nbd "$device"
 

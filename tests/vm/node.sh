@@ -123,6 +123,32 @@ killed_under_load() {
     no_errors
 }
 
+# grows DEVICE: the volume and its device get larger while the device is open. A device that cannot keeps its size, and that is said.
+grows() {
+    step "the volume grows while its device is open"
+    new=$((336 << 20))
+    exec 9<"$1"
+    mainstay resource resize db "$new" --wait-s 60 || fail "cannot grow"
+    grown() {
+        [ "$(blockdev --getsize64 "$1")" = "$new" ]
+    }
+    case "$1 $(uname -r)" in
+        /dev/ublkb*\ 6.12.*)
+            wait_for 10 grep "keeps its size until it is attached again" /tmp/engine.log
+            grown "$1" && fail "this kernel can make a ublk device larger after all"
+            ;;
+        *)
+            wait_for 10 grown "$1"
+            dd if=/dev/urandom of=/tmp/end bs=4096 count=1 2>/dev/null
+            dd if=/tmp/end of="$1" bs=4096 seek=$((new / 4096 - 1)) oflag=direct 2>/dev/null || fail "write at the new end"
+            dd if="$1" bs=4096 skip=$((new / 4096 - 1)) count=1 iflag=direct 2>/dev/null | cmp - /tmp/end || fail "read at the new end"
+            ;;
+    esac
+    exec 9<&-
+    mainstay resource resize db 320MiB && fail "a volume must not shrink"
+    no_errors
+}
+
 read_block() { # NUMBER
     dd if="$(readlink -f /run/mainstay/dev/db/0)" bs=4096 skip="$1" count=1 iflag=direct 2>/dev/null
 }

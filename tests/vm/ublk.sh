@@ -28,6 +28,7 @@ dd if=/tmp/noise bs=4096 skip=2 of=/tmp/noise-end 2>/dev/null
 dd if="$device" bs=4096 skip=102 count=2 iflag=direct of=/tmp/found 2>/dev/null
 cmp /tmp/noise-end /tmp/found || fail "write-zeroes reached too far"
 
+grows "$device"
 killed_under_load ublk "$device"
 fails_if_an_epoch_is_missing ublk "$device"
 service_starts_again

@@ -19,12 +19,12 @@ use mainstay_api::engine::{DigestReport, Reply, Request};
 use mainstay_api::rest::{
     Accepted, ClusterInit, ClusterJoin, ClusterView, EVENTS_WAIT_MS_MAX, EngineView, ErrorBody, EventsPage,
     NodeView, ReplicaAdd, ReplicaMove, ResourceCreate, ResourceView, ScrubReplica, ScrubReport, ServiceApply,
-    ServiceMove, ServiceView, StatusView,
+    ServiceMove, ServiceView, StatusView, VolumeResize,
 };
 use mainstay_control::advice::{Advice, Observations, advice};
 use mainstay_control::state::{Command, Outcome, Resource, ResourceSpec};
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{NodeId, ResourceId};
+use mainstay_types::{NodeId, ResourceId, VolumeId};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -81,6 +81,7 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .route("/v1/resources/{name}/replicas", post(add_replica))
         .route("/v1/resources/{name}/replicas/{node}", delete(remove_replica))
         .route("/v1/resources/{name}/replicas/{node}/move", post(move_replica))
+        .route("/v1/resources/{name}/volumes/{volume}/resize", post(resize_volume))
         .route("/v1/services", get(services).put(apply_service))
         .route("/v1/services/{name}", get(service).delete(delete_service))
         .route("/v1/services/{name}/move", post(move_service))
@@ -335,6 +336,28 @@ async fn move_replica(
         let to = place_for(&asked, view, resource, &request.to)?;
         let message = format!("the replica of resource {name} on {from} moves to {}", request.to);
         Ok((Command::MoveReplica { resource: resource.id, from: find_node(view, &from)?, to }, message))
+    })
+    .await
+}
+
+async fn resize_volume(
+    Shared(agent): App,
+    Path((name, volume)): Path<(String, u16)>,
+    Json(request): Json<VolumeResize>,
+) -> Answer<Accepted> {
+    let asked = agent.clone();
+    change(agent, move |view| {
+        let resource = find_resource(view, &name)?;
+        let now = resource.spec.volumes.get(usize::from(volume)).copied().unwrap_or(0);
+        if let more @ 1.. = request.bytes.saturating_sub(now) {
+            // A node that does not answer now has its file made larger when it returns, or is full then and says so.
+            let live = asked.ask_all(&*asked.member()?, view);
+            let reached = resource.spec.replicas.iter().filter(|node| live.pools.contains_key(node));
+            reached.copied().try_for_each(|node| check_room(view, &live, node, more))?;
+        }
+        let message = format!("volume {volume} of resource {name} grows to {} bytes", request.bytes);
+        let (resource, volume) = (resource.id, VolumeId(volume));
+        Ok((Command::GrowVolume { resource, volume, bytes: request.bytes }, message))
     })
     .await
 }

@@ -101,6 +101,8 @@ struct Node {
     peers: Vec<engine::Peer>,
     /// What was last noted about replicas: epoch, role, whether devices exist.
     noted: BTreeMap<ResourceId, (Epoch, engine::Role, bool)>,
+    /// Sizes of volumes as engines said last.
+    sizes: BTreeMap<ResourceId, Vec<u64>>,
 }
 
 impl Node {
@@ -122,6 +124,7 @@ impl Node {
             greeting: None,
             peers: Vec::new(),
             noted: BTreeMap::new(),
+            sizes: BTreeMap::new(),
         }
     }
 
@@ -192,6 +195,7 @@ impl Node {
             EngineEvent::Replica(status) => {
                 link_devices(&self.parts.places.run_dir, &status);
                 self.note_replica(&status);
+                self.note_sizes(&status);
                 if let Some(proposal) = status.proposal {
                     self.engine_proposal(proposal);
                 }
@@ -223,6 +227,17 @@ impl Node {
         }
         if now.2 && !(same_epoch && before.is_some_and(|(.., attached)| attached)) {
             self.note(subject, format!("devices attached on {node}"));
+        }
+    }
+
+    /// Has file systems fill volumes that have grown.
+    fn note_sizes(&mut self, status: &ReplicaStatus) {
+        let before = self.sizes.insert(status.resource, status.volumes.clone());
+        if before.is_none_or(|before| before == status.volumes) || status.role != engine::Role::Primary {
+            return;
+        }
+        for runner in self.runners.values().filter(|runner| runner.guard().resource == status.resource) {
+            runner.volumes_grew(status.volumes.clone());
         }
     }
 
@@ -339,6 +354,7 @@ fn seen(status: &ReplicaStatus) -> ReplicaSeen {
         version: status.version,
         incarnation: status.incarnation,
         devices_ready: !status.devices.is_empty() && status.devices.len() == status.volumes.len(),
+        volumes: status.volumes.clone(),
         store_failed: status.data == DataState::Failed,
     }
 }

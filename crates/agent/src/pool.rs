@@ -128,6 +128,7 @@ pub fn free_bytes(state_dir: &Path) -> io::Result<u64> {
 #[must_use]
 pub fn replica_bytes(volumes: &[u64], journal_bytes: u64) -> u64 {
     // Two version tables of 8 bytes per extent, and the superblocks.
-    let tables: u64 = volumes.iter().map(|bytes| bytes.div_ceil(EXTENT_BYTES) * 16).sum();
+    // Two slots of 8 bytes for each extent, and room for as much again.
+    let tables: u64 = volumes.iter().map(|bytes| bytes.div_ceil(EXTENT_BYTES) * 32).sum();
     volumes.iter().sum::<u64>().saturating_add(journal_bytes).saturating_add(tables).saturating_add(1 << 20)
 }

@@ -220,6 +220,7 @@ impl Replicas {
             },
             Step::Tell(record) => self.ask(Request::Record { record }, REQUEST_TIMEOUT),
             Step::Demote => self.ask(Request::Demote { resource }, REQUEST_TIMEOUT),
+            Step::Grow(volumes) => self.ask(Request::Grow { resource, volumes }, REQUEST_TIMEOUT),
         }
     }
 

@@ -1,9 +1,11 @@
 //! The few calls into the kernel for which no crate has a safe form.
 #![allow(unsafe_code)]
 
+use nix::errno::Errno;
 use nix::unistd::{Gid, Uid};
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -58,3 +60,85 @@ pub fn arp_address(index: u32, mac: [u8; 6]) -> socket2::SockAddr {
 
 /// Ethernet protocol number of ARP.
 pub const ARP_PROTOCOL: u16 = 0x0806;
+
+mod calls {
+    nix::ioctl_read!(block_device_bytes, 0x12, 114, u64);
+    nix::ioctl_read!(xfs_geometry, b'X', 126, super::XfsGeometry);
+    nix::ioctl_write_ptr!(xfs_grow, b'X', 110, super::XfsGrow);
+    nix::ioctl_write_ptr!(ext4_resize, b'f', 16, u64);
+    nix::ioctl_write_ptr!(btrfs_resize, 0x94, 3, super::BtrfsArguments);
+}
+
+/// `struct xfs_fsop_geom`, what of it is used by name.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct XfsGeometry {
+    pub block_bytes: u32,
+    others: [u32; 6],
+    /// Share of the space that inodes may take.
+    pub inode_percent: u32,
+    pub data_blocks: u64,
+    rest: [u64; 27],
+}
+
+impl Default for XfsGeometry {
+    fn default() -> Self {
+        Self { block_bytes: 0, others: [0; 6], inode_percent: 0, data_blocks: 0, rest: [0; 27] }
+    }
+}
+
+/// `struct xfs_growfs_data`.
+#[repr(C)]
+pub struct XfsGrow {
+    blocks: u64,
+    inode_percent: u32,
+}
+
+/// `struct btrfs_ioctl_vol_args`.
+#[repr(C)]
+pub struct BtrfsArguments {
+    descriptor: i64,
+    name: [u8; 4088],
+}
+
+const _: () = assert!(size_of::<XfsGeometry>() == 256 && size_of::<XfsGrow>() == 16);
+const _: () = assert!(size_of::<BtrfsArguments>() == 4096);
+
+/// Size of a block device.
+pub fn device_bytes(device: &File) -> Result<u64, Errno> {
+    let mut bytes = 0;
+    // SAFETY: BLKGETSIZE64 writes one u64, and the descriptor is open.
+    unsafe { calls::block_device_bytes(device.as_raw_fd(), &raw mut bytes) }?;
+    Ok(bytes)
+}
+
+/// What an XFS is like that has this file.
+pub fn xfs_geometry(file: &File, geometry: &mut XfsGeometry) -> Result<(), Errno> {
+    // SAFETY: XFS_IOC_FSGEOMETRY writes one `xfs_fsop_geom`, which has the size of `XfsGeometry`.
+    unsafe { calls::xfs_geometry(file.as_raw_fd(), &raw mut *geometry) }?;
+    Ok(())
+}
+
+/// Gives the XFS that has this file so many blocks.
+pub fn xfs_grow(file: &File, blocks: u64, inode_percent: u32) -> Result<(), Errno> {
+    let grow = XfsGrow { blocks, inode_percent };
+    // SAFETY: XFS_IOC_FSGROWFSDATA reads one `xfs_growfs_data`.
+    unsafe { calls::xfs_grow(file.as_raw_fd(), &raw const grow) }?;
+    Ok(())
+}
+
+/// Gives the ext4 that has this file so many blocks.
+pub fn ext4_grow(file: &File, blocks: u64) -> Result<(), Errno> {
+    // SAFETY: EXT4_IOC_RESIZE_FS reads one u64.
+    unsafe { calls::ext4_resize(file.as_raw_fd(), &raw const blocks) }?;
+    Ok(())
+}
+
+/// Makes the btrfs that has this file as large as its device.
+pub fn btrfs_grow(file: &File) -> Result<(), Errno> {
+    let mut arguments = BtrfsArguments { descriptor: 0, name: [0; 4088] };
+    arguments.name[..3].copy_from_slice(b"max");
+    // SAFETY: BTRFS_IOC_RESIZE reads one `btrfs_ioctl_vol_args`, whose name ends with a zero.
+    unsafe { calls::btrfs_resize(file.as_raw_fd(), &raw const arguments) }?;
+    Ok(())
+}

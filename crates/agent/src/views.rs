@@ -2,8 +2,9 @@
 
 use mainstay_api::engine::{self, EngineError, EngineStatus, PeerState, Role};
 use mainstay_api::rest::{
-    ClusterView, DeviceView, EventView, EventsPage, Health, LeavingView, MoveView, NodeStatus, NodeView,
-    PeerView, ReplicaLive, ReplicaView, ResourceView, ServiceFailure, ServiceView, Severity, SlowView,
+    ClusterView, DeviceView, EventView, EventsPage, GrowingView, Health, LeavingView, MoveView, NodeStatus,
+    NodeView, PeerView, ReplicaLive, ReplicaView, ResourceView, ServiceFailure, ServiceView, Severity,
+    SlowView,
 };
 use mainstay_control::State;
 use mainstay_control::state::{self, Resource, Service};
@@ -105,6 +106,11 @@ pub fn resource(state: &State, resource: &Resource, live: &Live) -> ResourceView
         primary: record.primary.map(|node| state.node_name(node)),
         preferred: resource.spec.preferred.iter().map(|&node| state.node_name(node)).collect(),
         replicas,
+        growing: resource
+            .growing
+            .iter()
+            .map(|(volume, &bytes)| GrowingView { volume: volume.0, bytes })
+            .collect(),
         moves: resource
             .moving
             .iter()

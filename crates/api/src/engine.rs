@@ -86,6 +86,12 @@ pub enum Request {
     Demote {
         resource: ResourceId,
     },
+    /// Make these volumes of the primary as large as this, in bytes. Those that are larger stay as they are; a
+    /// [`EngineEvent::Replica`] tells when there is the room.
+    Grow {
+        resource: ResourceId,
+        volumes: Vec<(VolumeId, u64)>,
+    },
     /// Hold new requests until [`Request::Resume`]. Answered when everything admitted before is committed.
     Pause {
         resource: ResourceId,

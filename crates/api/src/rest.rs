@@ -19,6 +19,7 @@
 //! | `POST /v1/resources/{name}/replicas` | [`ReplicaAdd`] | [`Accepted`] |
 //! | `DELETE /v1/resources/{name}/replicas/{node}` | | [`Accepted`] |
 //! | `POST /v1/resources/{name}/replicas/{node}/move` | [`ReplicaMove`] | [`Accepted`] |
+//! | `POST /v1/resources/{name}/volumes/{volume}/resize` | [`VolumeResize`] | [`Accepted`] |
 //! | `GET /v1/services` | | `Vec<ServiceView>` |
 //! | `PUT /v1/services` | [`ServiceApply`] | [`ServiceView`] |
 //! | `GET /v1/services/{name}` | | [`ServiceView`] |
@@ -169,6 +170,12 @@ pub struct ReplicaMove {
     pub to: String,
 }
 
+/// Another size of a volume, which is in use all the while.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VolumeResize {
+    pub bytes: u64,
+}
+
 /// Health of a resource, worst last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -196,6 +203,9 @@ pub struct ResourceView {
     pub primary: Option<String>,
     pub preferred: Vec<String>,
     pub replicas: Vec<ReplicaView>,
+    /// Volumes that are to be larger, and are not yet.
+    #[serde(default)]
+    pub growing: Vec<GrowingView>,
     /// Replicas that go when the one at the new place is in sync.
     #[serde(default)]
     pub moves: Vec<MoveView>,
@@ -205,6 +215,13 @@ pub struct ResourceView {
     /// Why the last operation on the resource failed, if it did.
     pub failure: Option<String>,
     pub advice: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct GrowingView {
+    pub volume: u16,
+    /// Its size to be.
+    pub bytes: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

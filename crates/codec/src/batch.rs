@@ -44,6 +44,8 @@ pub enum EntryKind {
     WriteZeroes,
     /// First entry of an epoch; touches no block (R6).
     EpochStart,
+    /// The volume has as many bytes as the range's offset says, if it had fewer (R17). The new ones read as zeroes.
+    Resize,
 }
 
 impl EntryKind {
@@ -53,7 +55,14 @@ impl EntryKind {
             Self::Discard => 2,
             Self::WriteZeroes => 3,
             Self::EpochStart => 4,
+            Self::Resize => 5,
         }
+    }
+
+    /// Whether it changes blocks of its range.
+    #[must_use]
+    pub const fn changes_blocks(self) -> bool {
+        matches!(self, Self::Write | Self::Discard | Self::WriteZeroes)
     }
 
     const fn from_u8(value: u8) -> Option<Self> {
@@ -62,6 +71,7 @@ impl EntryKind {
             2 => Self::Discard,
             3 => Self::WriteZeroes,
             4 => Self::EpochStart,
+            5 => Self::Resize,
             _ => return None,
         })
     }
@@ -71,7 +81,7 @@ impl EntryKind {
 #[derive(Clone, Debug)]
 pub struct NewEntry {
     pub kind: EntryKind,
-    /// For [`EntryKind::EpochStart`]: volume 0, offset 0, length 0.
+    /// For [`EntryKind::EpochStart`]: volume 0, offset 0, length 0; for [`EntryKind::Resize`]: the new size as offset, length 0.
     pub range: Range,
     /// Exactly `range.len` bytes for a write, empty otherwise.
     pub payload: Bytes,
@@ -409,13 +419,15 @@ fn violation(kind: EntryKind, range: Range) -> Option<(&'static str, u64)> {
     }
     let len_bad = match kind {
         EntryKind::EpochStart => len != 0 || offset != 0 || volume != 0,
+        EntryKind::Resize => len != 0,
         EntryKind::Write => len == 0 || len > REQUEST_BYTES_MAX,
         EntryKind::Discard | EntryKind::WriteZeroes => len == 0 || len > u64::from(u32::MAX),
     };
     if len_bad || !len.is_multiple_of(BLOCK_BYTES) {
         return Some(("length", len));
     }
-    if !offset.is_multiple_of(BLOCK_BYTES) || offset > VOLUME_BYTES_MAX - len {
+    let nothing_left = kind == EntryKind::Resize && offset == 0;
+    if nothing_left || !offset.is_multiple_of(BLOCK_BYTES) || offset > VOLUME_BYTES_MAX - len {
         return Some(("offset", offset));
     }
     None

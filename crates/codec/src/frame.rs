@@ -14,7 +14,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     BATCH_BYTES_MAX, BLOCK_BYTES, Chain, ConfigVersion, EXTENT_BYTES, Epoch, Incarnation, Index, NodeId,
-    Position, ResourceId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId, reach,
+    Position, ResourceId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId, is_volume_size, reach,
 };
 use std::sync::Arc;
 
@@ -193,9 +193,13 @@ fn put_meta<'a>(message: &'a Message, meta: &mut BytesMut) -> (u16, &'a [Bytes])
             meta.put_u64_le(commit.0);
             kind::COMMIT
         }
-        Message::CopyBegin { at, chain } => {
+        Message::CopyBegin { at, chain, volumes } => {
             put_position(meta, *at);
             meta.put_u64_le(chain.0);
+            meta.put_u64_le(volumes.len() as u64);
+            for &bytes in volumes {
+                meta.put_u64_le(bytes);
+            }
             kind::COPY_BEGIN
         }
         Message::CopyBeginReply { at } => {
@@ -298,7 +302,10 @@ fn decode_small(header: &FrameHeader, meta: &[u8], payload: &Bytes) -> Result<Me
         kind::CUT_REPLY => Message::CutReply { end: position(&mut r)? },
         kind::ACK => Message::Ack { durable: Index(r.u64()?) },
         kind::COMMIT => Message::Commit { commit: Index(r.u64()?) },
-        kind::COPY_BEGIN => Message::CopyBegin { at: position(&mut r)?, chain: Chain(r.u64()?) },
+        kind::COPY_BEGIN => {
+            let (at, chain) = (position(&mut r)?, Chain(r.u64()?));
+            Message::CopyBegin { at, chain, volumes: volume_sizes(&mut r)? }
+        }
         kind::COPY_BEGIN_REPLY => Message::CopyBeginReply { at: position(&mut r)? },
         kind::COPY_EXTENT => {
             let (volume, extent) = extent_id(&mut r)?;
@@ -342,6 +349,20 @@ fn extent_id(r: &mut Reader<'_>) -> Result<(VolumeId, u32), DecodeError> {
         return Err(r.field("extent", extent.into()));
     }
     Ok((VolumeId(volume), extent))
+}
+
+/// Sizes of all volumes of a resource.
+fn volume_sizes(r: &mut Reader<'_>) -> Result<Vec<u64>, DecodeError> {
+    let count = r.u64()?;
+    if count == 0 || count > VOLUMES_MAX as u64 {
+        return Err(r.field("volumes", count));
+    }
+    (0..count)
+        .map(|_| match r.u64()? {
+            bytes if is_volume_size(bytes) => Ok(bytes),
+            bytes => Err(r.field("volume bytes", bytes)),
+        })
+        .collect()
 }
 
 fn put_position(out: &mut BytesMut, position: Position) {

@@ -100,10 +100,12 @@ pub enum Message {
     Commit {
         commit: Index,
     },
-    /// P→R: mark yourself inconsistent, then restart your log empty right after `at` (R16).
+    /// P→R: mark yourself inconsistent, then restart your log empty right after `at` (R16), where the volumes have these
+    /// sizes in bytes.
     CopyBegin {
         at: Position,
         chain: Chain,
+        volumes: Vec<u64>,
     },
     /// R→P: marked, durable.
     CopyBeginReply {

@@ -7,16 +7,19 @@ use crate::crc32c;
 use crate::frame::EPOCHS_MAX;
 use crate::wire::{DecodeError, Put, Reader};
 use mainstay_types::{
-    BLOCK_BYTES, Chain, Epoch, Incarnation, Index, Position, ResourceId, VOLUME_BYTES_MAX, VOLUMES_MAX,
+    BLOCK_BYTES, Chain, EXTENT_BYTES, Epoch, Incarnation, Index, Position, ResourceId, VOLUME_BYTES_MAX,
+    VOLUMES_MAX, is_volume_size,
 };
 
 pub const SUPERBLOCK_BYTES: usize = BLOCK_BYTES as usize;
 pub const SUPERBLOCK_MAGIC: u32 = u32::from_le_bytes(*b"MSSB");
-pub const SUPERBLOCK_VERSION: u16 = 1;
+pub const SUPERBLOCK_VERSION: u16 = 2;
+/// No version table begins after so many pages (64 GiB).
+pub const TABLE_PAGES_MAX: u32 = 1 << 24;
 /// Most voids that are kept.
 pub const VOIDS_MAX: usize = 32;
 
-const _: () = assert!(152 + VOLUMES_MAX * 8 + VOIDS_MAX * 16 + EPOCHS_MAX * 16 + 4 <= SUPERBLOCK_BYTES);
+const _: () = assert!(152 + VOLUMES_MAX * 16 + VOIDS_MAX * 16 + EPOCHS_MAX * 16 + 4 <= SUPERBLOCK_BYTES);
 
 /// Journal records of an older generation than `generation` that lie beyond `end` are void: a cut or a
 /// recovery ended the log there.
@@ -46,13 +49,25 @@ pub enum DataState {
     },
 }
 
+/// Where the version table of a volume lies, in both slots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TablePlace {
+    /// Of slot 0, in pages after the superblocks. Slot 1 follows after as many pages as there is room for.
+    pub first_page: u32,
+    /// Extents that it tells of. Those of the volume beyond were changed by nothing before the checkpoint.
+    pub extents: u32,
+}
+
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Superblock {
     /// Rises with every update.
     pub sequence: u64,
     pub resource: ResourceId,
     pub incarnation: Incarnation,
+    /// Bytes of each volume at the checkpoint. Its file is at least as large.
     pub volumes: Vec<u64>,
+    /// Where the version table of each volume lies.
+    pub tables: Vec<TablePlace>,
     pub journal_bytes: u64,
     /// R1.
     pub promised: Epoch,
@@ -77,6 +92,7 @@ impl Superblock {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         assert!(!self.volumes.is_empty() && self.volumes.len() <= VOLUMES_MAX);
+        assert!(self.volumes.len() == self.tables.len());
         assert!(self.voids.len() <= VOIDS_MAX && self.epochs.len() <= EPOCHS_MAX);
         let mut out = Vec::with_capacity(SUPERBLOCK_BYTES);
         out.put_u32(SUPERBLOCK_MAGIC);
@@ -104,8 +120,10 @@ impl Superblock {
         out.put_u64(self.volumes.len() as u64);
         out.put_u64(self.voids.len() as u64);
         out.put_u64(self.epochs.len() as u64);
-        for &volume in &self.volumes {
+        for (&volume, table) in self.volumes.iter().zip(&self.tables) {
             out.put_u64(volume);
+            out.put_u32(table.first_page);
+            out.put_u32(table.extents);
         }
         for void in &self.voids {
             out.put_u64(void.generation);
@@ -171,12 +189,20 @@ impl Superblock {
             return Err(r.field("volumes", 0));
         }
         let mut volumes = Vec::with_capacity(volume_count);
+        let mut tables = Vec::with_capacity(volume_count);
         for _ in 0..volume_count {
             let bytes = r.u64()?;
-            if bytes == 0 || bytes > VOLUME_BYTES_MAX || !bytes.is_multiple_of(BLOCK_BYTES) {
+            if !is_volume_size(bytes) {
                 return Err(r.field("volume bytes", bytes));
             }
+            let table = TablePlace { first_page: r.u32()?, extents: r.u32()? };
+            if table.first_page > TABLE_PAGES_MAX
+                || u64::from(table.extents) > VOLUME_BYTES_MAX / EXTENT_BYTES
+            {
+                return Err(r.field("version table", table.first_page.into()));
+            }
             volumes.push(bytes);
+            tables.push(table);
         }
         let mut voids = Vec::with_capacity(void_count);
         for _ in 0..void_count {
@@ -199,6 +225,7 @@ impl Superblock {
             resource,
             incarnation,
             volumes,
+            tables,
             journal_bytes,
             promised,
             generation,
@@ -230,6 +257,7 @@ mod tests {
             resource: ResourceId(3),
             incarnation: Incarnation(77),
             volumes: vec![1 << 20, 4096],
+            tables: vec![TablePlace { first_page: 0, extents: 1 }, TablePlace { first_page: 6, extents: 1 }],
             journal_bytes: 1 << 24,
             promised: Epoch(5),
             generation: 8,
@@ -249,6 +277,7 @@ mod tests {
         assert_eq!(Superblock::decode(&block), Ok(example()));
         let full = Superblock {
             volumes: vec![VOLUME_BYTES_MAX; VOLUMES_MAX],
+            tables: vec![TablePlace { first_page: TABLE_PAGES_MAX, extents: 1 }; VOLUMES_MAX],
             voids: vec![Void { generation: 1, end: Index(1) }; VOIDS_MAX],
             epochs: vec![(Epoch(1), Index(1)); EPOCHS_MAX],
             data: DataState::Consistent,

@@ -15,7 +15,7 @@ use mainstay_codec::frame::{
 };
 use mainstay_codec::journal_label::{JOURNAL_LABEL_BYTES, JOURNAL_LABEL_MAGIC, JOURNAL_LABEL_VERSION};
 use mainstay_codec::superblock::{
-    DataState, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_VERSION, VOIDS_MAX,
+    DataState, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_VERSION, TablePlace, VOIDS_MAX,
 };
 use mainstay_codec::versions::{VERSIONS_PAGE_BYTES, VERSIONS_PER_PAGE, encode_page};
 use mainstay_codec::{Batch, EntryKind, Message, NewEntry, Reject, crc32c};
@@ -170,6 +170,7 @@ fn batch_table(batch: &Batch, block: &[u8]) -> (&'static str, String) {
 fn kind_of(kind: EntryKind) -> u8 {
     let range = match kind {
         EntryKind::EpochStart => Range { volume: VolumeId(0), offset: 0, len: 0 },
+        EntryKind::Resize => Range { volume: VolumeId(0), offset: 4096, len: 0 },
         _ => Range { volume: VolumeId(0), offset: 0, len: 4096 },
     };
     let payload = if kind == EntryKind::Write { pattern(1, 4096) } else { bytes::Bytes::new() };
@@ -178,7 +179,13 @@ fn kind_of(kind: EntryKind) -> u8 {
 }
 
 fn entry_table(batch: &Batch, block: &[u8]) -> (&'static str, String) {
-    let kinds = [EntryKind::Write, EntryKind::Discard, EntryKind::WriteZeroes, EntryKind::EpochStart];
+    let kinds = [
+        EntryKind::Write,
+        EntryKind::Discard,
+        EntryKind::WriteZeroes,
+        EntryKind::EpochStart,
+        EntryKind::Resize,
+    ];
     let kinds = kinds.map(|kind| format!("{} {kind:?}", kind_of(kind))).join(", ");
     let entry = batch.entries.iter().position(|entry| entry.kind == EntryKind::Write).expect("there is one");
     let desc = &batch.entries[entry];
@@ -187,7 +194,7 @@ fn entry_table(batch: &Batch, block: &[u8]) -> (&'static str, String) {
     t.zeroes(1);
     t.u16("volume", desc.range.volume.0);
     t.u32("length in bytes", desc.range.len as u32);
-    t.u64("offset in bytes", desc.range.offset);
+    t.u64("offset in bytes; of a Resize the new size of the volume", desc.range.offset);
     t.u32("CRC-32C of the payload; 0 for what has none", crc32c(&desc.payload));
     t.zeroes(4);
     t.u64("session of the client that asked, 0 for a device of the primary", desc.session);
@@ -233,8 +240,16 @@ fn superblock_table() -> (&'static str, String) {
     t.u64(&format!("number of voids v, up to {VOIDS_MAX}"), sample.voids.len() as u64);
     t.u64(&format!("number of epochs e, up to {EPOCHS_MAX}"), sample.epochs.len() as u64);
     let pair = |a: u64, b: u64| [a.to_le_bytes(), b.to_le_bytes()].concat();
-    let volumes: Vec<_> = sample.volumes.iter().map(|bytes| bytes.to_le_bytes().to_vec()).collect();
-    t.list("n", "size of each volume in bytes", &volumes);
+    let volume = |(bytes, table): (&u64, &TablePlace)| {
+        pair(*bytes, u64::from(table.first_page) | u64::from(table.extents) << 32)
+    };
+    let volumes: Vec<_> = sample.volumes.iter().zip(&sample.tables).map(volume).collect();
+    t.list(
+        "n",
+        "of each volume: its size in bytes, u64; the first page of slot 0 of its version table, u32, counted after the superblocks; \
+         extents that the table tells of, u32. Slot 1 follows slot 0 after the next power of two of its pages",
+        &volumes,
+    );
     let voids: Vec<_> = sample.voids.iter().map(|void| pair(void.generation, void.end.0)).collect();
     t.list(
         "v",
@@ -348,9 +363,12 @@ fn meta_table(message: &Message, frame: &[u8]) -> Option<(u16, String)> {
         Message::CutReply { end } => t.position("end of the log", *end),
         Message::Ack { durable } => t.u64("index up to which all is durable", durable.0),
         Message::Commit { commit } => t.u64("commit index", commit.0),
-        Message::CopyBegin { at, chain } => {
+        Message::CopyBegin { at, chain, volumes } => {
             t.position("where the log starts anew", *at);
             t.u64("chain there", chain.0);
+            t.u64(&format!("number of volumes n, 1 to {VOLUMES_MAX}"), volumes.len() as u64);
+            let sizes: Vec<_> = volumes.iter().map(|bytes| bytes.to_le_bytes().to_vec()).collect();
+            t.list("n", "size of each volume there, in bytes", &sizes);
         }
         Message::CopyBeginReply { at } => t.position("where the log starts anew", *at),
         Message::CopyExtent { volume, extent, version, at, data } => {

@@ -1,5 +1,6 @@
 //! Applying an entry of the control plane's log.
 
+use crate::grow::SIZE_REMEDY;
 use crate::service::StatusReport;
 use crate::state::{
     Cluster, Command, Entry, LEASE_MS, NODES_MAX, Node, NodeStatus, Outcome, RESOURCES_MAX, Resource,
@@ -9,7 +10,7 @@ use mainstay_ha::valid_name;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     BLOCK_BYTES, ConfigVersion, Epoch, JOURNAL_BYTES_MIN, Member, NodeId, REPLICAS_MAX, ResourceId,
-    ResourceRecord, VOLUME_BYTES_MAX, VOLUMES_MAX, reach,
+    ResourceRecord, VOLUMES_MAX, is_volume_size, reach,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -80,6 +81,12 @@ impl State {
             Command::MoveReplica { resource, from, to } => self.move_replica(at_ms, resource, from, to),
             Command::FinishMove { resource, from, to } => self.finish_move(at_ms, resource, from, to),
             Command::ReplicaGone { resource, node } => self.replica_gone(at_ms, resource, node),
+            Command::GrowVolume { resource, volume, bytes } => {
+                self.grow_volume(at_ms, resource, volume, bytes)
+            }
+            Command::VolumeGrown { resource, volume, bytes } => {
+                self.volume_grown(at_ms, resource, volume, bytes)
+            }
             Command::ChangeIss { resource, version, epoch, change } => {
                 self.change_iss(at_ms, resource, version, epoch, change)
             }
@@ -270,6 +277,7 @@ impl State {
             broken: BTreeMap::new(),
             moving: BTreeMap::new(),
             leaving: BTreeMap::new(),
+            growing: BTreeMap::new(),
         };
         self.resources.insert(id, resource);
         self.note(at_ms, Severity::Info, format!("resource {name}"), "created");
@@ -281,12 +289,8 @@ impl State {
         if spec.volumes.is_empty() || spec.volumes.len() > VOLUMES_MAX {
             return fail(format!("{} volumes", spec.volumes.len()), "use 1 to 64 volumes");
         }
-        if let Some(bytes) = spec
-            .volumes
-            .iter()
-            .find(|bytes| **bytes == 0 || **bytes > VOLUME_BYTES_MAX || !bytes.is_multiple_of(BLOCK_BYTES))
-        {
-            return fail(format!("a volume of {bytes} bytes"), "use a multiple of 4096 bytes up to 4 TiB");
+        if let Some(bytes) = spec.volumes.iter().find(|bytes| !is_volume_size(**bytes)) {
+            return fail(format!("a volume of {bytes} bytes"), SIZE_REMEDY);
         }
         if spec.journal_bytes < JOURNAL_BYTES_MIN || !spec.journal_bytes.is_multiple_of(BLOCK_BYTES) {
             return fail(

@@ -9,6 +9,7 @@ pub mod advice;
 mod apply;
 mod broken;
 mod failover;
+mod grow;
 pub mod handover;
 mod iss;
 pub mod lease;

@@ -7,7 +7,9 @@
 
 use crate::state::{Command, NodeStatus, Resource, ServicePhase, State};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{ConfigVersion, Epoch, Incarnation, NodeId, ResourceId, ResourceRecord, reach};
+use mainstay_types::{
+    ConfigVersion, Epoch, Incarnation, NodeId, ResourceId, ResourceRecord, VolumeId, reach,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The role that the engine reports.
@@ -31,6 +33,8 @@ pub struct ReplicaObserved {
     pub incarnation: Incarnation,
     /// All devices exist and answer.
     pub devices_ready: bool,
+    /// Bytes of each volume, in the log and on the disk.
+    pub volumes: Vec<u64>,
     /// Why the store is no longer used (R13), or why the engine asks to step down.
     pub failed: Option<String>,
     /// The store is no longer used (R13), until an engine opens it again.
@@ -85,6 +89,11 @@ pub enum Action {
         resource: ResourceId,
     },
     GiveRecord(ResourceRecord),
+    /// Make these volumes of the engine's primary as large as this, in bytes.
+    GrowVolumes {
+        resource: ResourceId,
+        volumes: Vec<(VolumeId, u64)>,
+    },
     /// Make the engine's replica a secondary. Its services are silent.
     Demote {
         resource: ResourceId,
@@ -468,6 +477,14 @@ fn plan_primary(
     if !observed.lease_valid {
         reach!("control: plan: a primary without a lease starts nothing");
         return;
+    }
+    if replica.role == Role::Primary {
+        let (volumes, grown) = resource.growth(&replica.volumes);
+        actions.extend(grown.into_iter().map(Action::Propose));
+        if !volumes.is_empty() {
+            reach!("control: plan: a volume grows");
+            actions.push(Action::GrowVolumes { resource: id, volumes });
+        }
     }
     let spent = seen.is_some_and(|seen| seen.spent_epoch == Some(record.epoch));
     let target = state.target(id).unwrap_or(node);

@@ -52,6 +52,8 @@ pub struct ReplicaSeen {
     pub incarnation: Incarnation,
     /// All devices exist and answer.
     pub devices_ready: bool,
+    /// Bytes of each volume, in the log and on the disk.
+    pub volumes: Vec<u64>,
     /// The store is no longer used (R13).
     pub store_failed: bool,
 }
@@ -375,6 +377,7 @@ impl Reconciler {
             }
             Action::DropReplica { resource } => self.order(now, resource, Order::Drop),
             Action::GiveRecord(record) => self.order(now, record.resource, Order::Tell(record)),
+            Action::GrowVolumes { resource, volumes } => self.order(now, resource, Order::Grow(volumes)),
             Action::Demote { resource } => self.order(now, resource, Order::Demote),
             Action::StartService { name, epoch, round } => starts.push(Start { name, epoch, round }),
             Action::StopService { name, reason } => {

@@ -8,7 +8,7 @@
 
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, Member, NodeId, ResourceId, ResourceRecord, ShrinkReason,
+    ConfigVersion, Epoch, Incarnation, Member, NodeId, ResourceId, ResourceRecord, ShrinkReason, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -103,7 +103,7 @@ pub struct Node {
 /// What the operator asked for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ResourceSpec {
-    /// Bytes of each volume.
+    /// Bytes of each volume. They rise when volumes grow.
     pub volumes: Vec<u64>,
     pub journal_bytes: u64,
     /// The nodes that hold a replica, sorted.
@@ -133,6 +133,9 @@ pub struct Resource {
     /// Removed replicas whose files are not known to be gone, by node.
     #[serde(default)]
     pub leaving: BTreeMap<NodeId, Incarnation>,
+    /// Volumes that are to have more bytes than the specification says; see `grow.rs`.
+    #[serde(default)]
+    pub growing: BTreeMap<VolumeId, u64>,
 }
 
 /// A replica that its node cannot use (R12, R13).
@@ -303,6 +306,18 @@ pub enum Command {
     ReplicaGone {
         resource: ResourceId,
         node: NodeId,
+    },
+    /// A volume is to have so many bytes.
+    GrowVolume {
+        resource: ResourceId,
+        volume: VolumeId,
+        bytes: u64,
+    },
+    /// It has, on the primary and in the log.
+    VolumeGrown {
+        resource: ResourceId,
+        volume: VolumeId,
+        bytes: u64,
     },
     /// Proposed by the primary's engine (R3, R4).
     ChangeIss {

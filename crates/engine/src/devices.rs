@@ -10,7 +10,7 @@ use crate::frontend::ublk::UblkError;
 use crate::frontend::{FrontendKind, Opened};
 use crate::keeper::Keeper;
 use crate::left_devices::LeavesDevices;
-use crate::loop_device::{LoopDevice, LoopError};
+use crate::loop_device::{LoopDevice, LoopError, LoopResizing};
 use crate::nbd_device::{NbdAdmin, NbdDevice, NbdDeviceError, NbdPlan};
 use crate::ring::Fd;
 use crate::ublk_device::{UblkAdmin, UblkDevice, UblkPlan};
@@ -56,6 +56,14 @@ pub enum Device {
     Export(PathBuf),
 }
 
+/// What the device thread needs to make a device as large as its volume has become.
+#[derive(Debug)]
+pub enum Resizing {
+    Loop(LoopResizing),
+    Ublk { number: u32 },
+    Nbd { index: u32 },
+}
+
 impl Device {
     /// For example `/dev/loop3`, or the address of an export.
     #[must_use]
@@ -67,6 +75,19 @@ impl Device {
             Self::Export(uri) => uri,
         }
     }
+
+    /// `None` for what has no size of its own.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub fn resizing(&self) -> Result<Option<Resizing>, DeviceError> {
+        Ok(Some(match self {
+            Self::Loop(device) => Resizing::Loop(device.resizing()?),
+            Self::Ublk(device) => Resizing::Ublk { number: device.number() },
+            Self::Nbd(device) => Resizing::Nbd { index: device.index() },
+            Self::Export(_) => return Ok(None),
+        }))
+    }
 }
 
 /// What [`DeviceAdmin`] is asked to do.
@@ -74,6 +95,9 @@ impl Device {
 pub enum DeviceJob {
     /// Make a block device of a volume.
     Attach { resource: ResourceId, volume: VolumeId, attachment: Attachment },
+    /// Make a device as large as its volume, which has so many bytes. Not answered: a device that cannot grow while it is in use stays
+    /// as it is until it is attached again.
+    Resize { path: PathBuf, resizing: Resizing, bytes: u64 },
     /// Detach these. The frontend behind them must either still answer, or have been detached before, so that
     /// what the kernel still wants to write fails instead of waiting.
     Detach { resource: ResourceId, devices: Vec<Device> },
@@ -211,6 +235,17 @@ impl<F: FnMut(DeviceOutcome)> Worker<F> {
                 let errors = devices.into_iter().filter_map(|device| self.detach(device).err()).collect();
                 (self.done)(DeviceOutcome::Detached { resource, errors });
             }
+            DeviceJob::Resize { path, resizing, bytes } => {
+                let device = path.display();
+                match self.resize(resizing, bytes) {
+                    Ok(()) => tracing::info!(%device, bytes, "the device has grown"),
+                    Err(error) => {
+                        let cause =
+                            std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+                        tracing::warn!(%device, bytes, %error, cause, "the device keeps its size until it is attached again");
+                    }
+                }
+            }
             DeviceJob::GiveUp { resource } => {
                 self.ublk.give_up(resource);
                 self.nbd.give_up(resource);
@@ -248,6 +283,14 @@ impl<F: FnMut(DeviceOutcome)> Worker<F> {
                 };
                 Ok(Device::Ublk(ublk.attach(&plan, &mut opened)?))
             }
+        }
+    }
+
+    fn resize(&mut self, resizing: Resizing, bytes: u64) -> Result<(), DeviceError> {
+        match resizing {
+            Resizing::Loop(device) => Ok(device.resize()?),
+            Resizing::Ublk { number } => Ok(self.ublk.resize(number, bytes)?),
+            Resizing::Nbd { index } => Ok(self.nbd.resize(index, bytes)?),
         }
     }
 

@@ -92,6 +92,11 @@ enum Work {
         zeroing: Zeroing,
     },
     Flush,
+    /// What is still to be done after this operation, and how large which areas then are.
+    Grow {
+        left: VecDeque<Op>,
+        sizes: [(Area, u64); 2],
+    },
 }
 
 struct Pending {
@@ -192,6 +197,10 @@ impl Disk {
                     Op::Sync { fd }
                 });
             }
+            Output::VolumeGrow { op, volume, bytes, meta_bytes } => {
+                let sizes = [(Area::Volume(volume), bytes), (Area::Meta, meta_bytes)];
+                self.grow(ring, DiskTag::Store(op), sizes);
+            }
             Output::MetaWrite { op, offset, data } => match self.files.memory(Area::Meta) {
                 Some(memory) => {
                     let result = memory.put(offset, &data).and_then(|_| memory.finish());
@@ -280,6 +289,26 @@ impl Disk {
         self.start(ring, pending, |fd| Op::Allocate { fd, mode: zeroing.mode(), offset, len });
     }
 
+    /// Allocates what is missing of each file, durably, one after the other.
+    fn grow(&mut self, ring: &mut Ring, tag: DiskTag, sizes: [(Area, u64); 2]) {
+        let mut left = VecDeque::new();
+        for (area, bytes) in sizes {
+            let file = self.files.area(area).expect("the store names only files that exist");
+            if bytes > file.bytes {
+                let fd = || Fd::clone(&file.file);
+                let (offset, len) = (file.bytes, bytes - file.bytes);
+                left.extend([Op::Allocate { fd: fd(), mode: 0, offset, len }, Op::Sync { fd: fd() }]);
+            }
+        }
+        let (area, _) = sizes[0];
+        match left.pop_front() {
+            Some(first) => {
+                self.start(ring, Pending { tag, area, work: Work::Grow { left, sizes } }, |_| first)
+            }
+            None => self.ended.push_back(DiskDone { tag, result: Ok(None) }),
+        }
+    }
+
     fn zeroes(&self, len: u64) -> VecDeque<Bytes> {
         let chunk = len.min(ZERO_CHUNK_BYTES) as usize;
         let mut buffer = self.pool.get(chunk);
@@ -362,6 +391,7 @@ impl Disk {
                     Work::Write { .. } => "writing",
                     Work::Zero { .. } => "zeroing",
                     Work::Flush => "flushing",
+                    Work::Grow { .. } => "growing",
                 };
                 let result = Err(self.failure(what, pending.area, &error));
                 Some(DiskDone { tag: pending.tag, result })
@@ -401,6 +431,15 @@ impl Disk {
                     return Ok(Step::Done(None));
                 }
                 Ok(Step::Go(Op::Write { fd, offset: *offset, pieces, durable: *durable }))
+            }
+            (Op::Sync { .. } | Op::Allocate { .. }, Work::Grow { left, sizes }) => {
+                if let Some(next) = left.pop_front() {
+                    return Ok(Step::Go(next));
+                }
+                for (area, bytes) in *sizes {
+                    self.files.grown(area, bytes)?;
+                }
+                Ok(Step::Done(None))
             }
             (Op::Sync { .. }, Work::Flush) | (Op::Allocate { .. }, Work::Zero { .. }) => Ok(Step::Done(None)),
             (op, _) => unreachable!("{op:?} is not what was submitted"),

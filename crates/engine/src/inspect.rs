@@ -190,6 +190,7 @@ fn entry(index: u64, found: &FoundEntry) -> EntryView {
         EntryKind::Discard => "discard",
         EntryKind::WriteZeroes => "write-zeroes",
         EntryKind::EpochStart => "epoch-start",
+        EntryKind::Resize => "resize",
     };
     EntryView {
         index,
@@ -213,6 +214,7 @@ mod tests {
             resource: ResourceId(7),
             incarnation: Incarnation(0xabc),
             volumes: vec![8 << 20],
+            tables: vec![mainstay_codec::TablePlace { first_page: 0, extents: 8 }],
             journal_bytes: 16 << 20,
             promised: Epoch(6),
             generation: 9,

@@ -8,6 +8,7 @@
 use mainstay_api::engine::{
     EngineError, EngineEvent, EngineLine, LineDecoder, LineError, Reply, Request, RequestLine, write_line,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockRef;
 use std::collections::BTreeMap;
 use std::fs;
@@ -61,6 +62,15 @@ impl Client {
         if self.lines.try_send(line).is_err() {
             self.close();
         }
+    }
+
+    /// Whether whoever was at the other end has closed it, or has ended.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        let mut polled = [PollFd::new(&*self.stream, PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // A hang-up is told whether it is asked for or not.
+        poll(&mut polled, Some(&now)).is_ok_and(|_| polled[0].revents().contains(PollFlags::HUP))
     }
 
     fn close(&self) {
@@ -416,5 +426,16 @@ mod tests {
         ask(&mut good, 1, Request::Status);
         server.request().1.send(Reply::Ok);
         assert_eq!(line(&mut good), EngineLine::Reply { id: 1, reply: Reply::Ok });
+    }
+
+    #[test]
+    fn a_client_that_has_closed_its_end_is_gone() {
+        let server = Server::start("gone");
+        let mut agent = server.connect();
+        ask(&mut agent, 1, Request::Status);
+        let IpcMessage::Request { client, .. } = server.next() else { panic!("not a request") };
+        assert!(!client.is_gone());
+        drop(agent);
+        assert!(client.is_gone());
     }
 }

@@ -3,11 +3,12 @@
 
 use crate::buffer::BufferPool;
 use crate::disk::{DiskError, Layout, NewJournal, NewReplica, ReplicaFiles};
+use crate::ipc::Client;
 use crate::open_replica::Answer;
 use mainstay_api::engine::{EngineError, Reply};
 use mainstay_store::{MediaError, RecoverError, Store, StoreConfig, Tuning};
 use mainstay_types::{
-    BLOCK_BYTES, Incarnation, JOURNAL_BYTES_MIN, ResourceId, VOLUME_BYTES_MAX, VOLUMES_MAX,
+    BLOCK_BYTES, Incarnation, JOURNAL_BYTES_MIN, ResourceId, VOLUME_BYTES_MAX, VOLUMES_MAX, is_volume_size,
 };
 use std::io;
 use std::path::{Path, PathBuf};
@@ -100,11 +101,13 @@ impl LifecycleError {
 
 /// What the thread is asked to do.
 pub enum Job {
-    /// `journal`: where that is to be, if not in `dir`.
+    /// `journal`: where that is to be, if not in `dir`. What was made is removed again if `client`, who asked for it, is gone by then: an
+    /// agent that has started again meanwhile has removed what it found, and does not know of it.
     Create {
         dir: PathBuf,
         config: StoreConfig,
         journal: Option<NewJournal>,
+        client: Client,
         answer: Answer,
     },
     Open {
@@ -135,9 +138,13 @@ impl Lifecycle {
         thread::Builder::new().name("lifecycle".into()).spawn(move || {
             for job in queue {
                 match job {
-                    Job::Create { dir, config, journal, answer } => {
-                        answer(match create(&dir, &config, journal.as_ref(), &pool) {
-                            Ok(()) => Reply::Created { incarnation: config.incarnation },
+                    Job::Create { dir, config, journal, client, answer } => {
+                        let made = create(&dir, &config, journal.as_ref(), &pool);
+                        if matches!(made, Ok(Made::Now)) && client.is_gone() {
+                            take_back(&dir, journal.as_ref());
+                        }
+                        answer(match made {
+                            Ok(_) => Reply::Created { incarnation: config.incarnation },
                             Err(error) => error.to_reply(),
                         });
                     }
@@ -156,18 +163,32 @@ impl Lifecycle {
     }
 }
 
+enum Made {
+    Now,
+    Before,
+}
+
+fn take_back(dir: &Path, journal: Option<&NewJournal>) {
+    tracing::info!(dir = %dir.display(), "nobody waits for the replica that was made; it is removed again");
+    // The journal goes before the link that names it.
+    let removed = journal.map_or(Ok(()), NewJournal::remove).and_then(|()| ReplicaFiles::remove(dir));
+    if let Err(error) = removed {
+        tracing::warn!(dir = %dir.display(), %error, "it stays until the agent starts again");
+    }
+}
+
 fn create(
     dir: &Path,
     config: &StoreConfig,
     journal: Option<&NewJournal>,
     pool: &BufferPool,
-) -> Result<(), LifecycleError> {
+) -> Result<Made, LifecycleError> {
     check_sizes(config)?;
     if dir.exists() {
         let (store, _) = open(dir, pool)?;
         let found = store.config();
         if found.resource == config.resource && found.incarnation == config.incarnation {
-            return Ok(());
+            return Ok(Made::Before);
         }
         return Err(LifecycleError::Occupied {
             dir: dir.to_owned(),
@@ -180,7 +201,7 @@ fn create(
     Store::format(&mut new.media(pool), config)
         .map_err(|source| LifecycleError::Format { dir: dir.to_owned(), source })?;
     new.publish()?;
-    Ok(())
+    Ok(Made::Now)
 }
 
 fn check_sizes(config: &StoreConfig) -> Result<(), LifecycleError> {
@@ -189,7 +210,7 @@ fn check_sizes(config: &StoreConfig) -> Result<(), LifecycleError> {
         return size(format!("{} volumes, allowed are 1 to {VOLUMES_MAX}", config.volumes.len()));
     }
     for (number, bytes) in config.volumes.iter().enumerate() {
-        if *bytes == 0 || *bytes > VOLUME_BYTES_MAX || !bytes.is_multiple_of(BLOCK_BYTES) {
+        if !is_volume_size(*bytes) {
             return size(format!(
                 "volume {number} has {bytes} bytes, allowed are multiples of {BLOCK_BYTES} up to {VOLUME_BYTES_MAX}"
             ));
@@ -209,7 +230,8 @@ fn open(dir: &Path, pool: &BufferPool) -> Result<(Store, ReplicaFiles), Lifecycl
     let mut files = ReplicaFiles::open(dir)?;
     // Before recovery, which writes, and takes a journal of another replica for one that is empty.
     let config = Store::config_on(&mut files.media(pool)).map_err(unreadable)?;
-    files.check(&Layout::new(&config, Store::meta_bytes(&config)))?;
+    let meta_bytes = Store::meta_bytes_on(&mut files.media(pool)).map_err(unreadable)?;
+    files.check(&Layout::new(&config, meta_bytes))?;
     files.prepare(&config, pool)?;
     let store = Store::recover(&mut files.media(pool), Tuning::default()).map_err(unreadable)?;
     Ok((store, files))

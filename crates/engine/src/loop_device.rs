@@ -11,6 +11,7 @@
 use crate::block_queue;
 use crate::ring::Fd;
 use mainstay_types::BLOCK_BYTES;
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -25,6 +26,7 @@ use thiserror::Error;
 const LOOP_MAJOR: u32 = 7;
 const LOOP_CLR_FD: libc::Ioctl = 0x4C01;
 const LOOP_GET_STATUS64: libc::Ioctl = 0x4C05;
+const LOOP_SET_CAPACITY: libc::Ioctl = 0x4C07;
 const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
@@ -57,6 +59,12 @@ pub enum LoopError {
     },
     #[error("{path} does not do direct I/O; Mainstay needs Linux 5.8 or newer")]
     NotDirect { path: PathBuf },
+    #[error("cannot make {path} as large as its volume")]
+    Resize {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
     #[error("cannot detach {path}")]
     Detach {
         path: PathBuf,
@@ -119,6 +127,7 @@ impl LoopInfo {
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
+    backing: PathBuf,
     number: u32,
     file: File,
 }
@@ -167,7 +176,7 @@ impl LoopDevice {
             config.info.file_name[..shown].copy_from_slice(&name[..shown]);
             // SAFETY: `config` has the layout of `struct loop_config` and outlives the call.
             if unsafe { libc::ioctl(file.as_raw_fd(), LOOP_CONFIGURE, &raw const config) } == 0 {
-                let device = Self { path, number, file };
+                let device = Self { path, backing: backing.to_owned(), number, file };
                 device.check_direct()?;
                 block_queue::tune(&device.path);
                 tracing::info!(device = %device.path.display(), backing = %backing.display(), "loop device attached");
@@ -192,6 +201,16 @@ impl LoopDevice {
         Ok(Arc::new(file.into()))
     }
 
+    /// What is needed to make it as large as the file behind it.
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub fn resizing(&self) -> Result<LoopResizing, LoopError> {
+        let file = self.file.try_clone();
+        let file = file.map_err(|source| LoopError::Open { path: self.path.clone(), source })?;
+        Ok(LoopResizing { path: self.path.clone(), backing: self.backing.clone(), file })
+    }
+
     /// For example `/dev/loop3`.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -201,7 +220,7 @@ impl LoopDevice {
     /// Detaches the device, or, when it is in use, leaves it to its last user to do so by closing it. Tells
     /// which: `true` when it is gone.
     pub fn detach(self) -> Result<bool, LoopError> {
-        let Self { path, file, number } = self;
+        let Self { path, file, number, .. } = self;
         let fail = |source| LoopError::Detach { path: path.clone(), source };
         let end = Instant::now() + Duration::from_millis(SETTLE_MS);
         loop {
@@ -238,6 +257,42 @@ impl LoopDevice {
         }
         Err(LoopError::NotDirect { path: self.path.clone() })
     }
+}
+
+/// A loop device whose file may have grown.
+#[derive(Debug)]
+pub struct LoopResizing {
+    path: PathBuf,
+    backing: PathBuf,
+    file: File,
+}
+
+impl LoopResizing {
+    /// Blocks until the engine has said how large the file is.
+    ///
+    /// # Errors
+    /// When the device is gone.
+    pub fn resize(&self) -> Result<(), LoopError> {
+        let fail = |source| LoopError::Resize { path: self.path.clone(), source };
+        ask_for_size(&self.backing).map_err(fail)?;
+        // SAFETY: this ioctl takes no argument.
+        if unsafe { libc::ioctl(self.file.as_raw_fd(), LOOP_SET_CAPACITY, 0) } == 0 {
+            return Ok(());
+        }
+        Err(fail(io::Error::last_os_error()))
+    }
+}
+
+/// Has the kernel ask for the attributes of a file anew: the driver takes the size that the kernel knows.
+fn ask_for_size(file: &Path) -> io::Result<()> {
+    let path = CString::new(file.as_os_str().as_bytes())?;
+    // SAFETY: `statx` consists of integers, for which zero is a value.
+    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is a C string and `stat` a valid place for the result.
+    let result = unsafe {
+        libc::statx(libc::AT_FDCWD, path.as_ptr(), libc::AT_STATX_FORCE_SYNC, libc::STATX_SIZE, &raw mut stat)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn backing_file_known(number: u32) -> bool {

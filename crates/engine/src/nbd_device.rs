@@ -94,6 +94,12 @@ pub enum NbdDeviceError {
         #[source]
         source: io::Error,
     },
+    #[error("cannot make nbd{index} as large as its volume")]
+    Resize {
+        index: u32,
+        #[source]
+        source: io::Error,
+    },
     #[error("cannot note a device in {directory}")]
     Note {
         directory: PathBuf,
@@ -151,6 +157,12 @@ pub struct NbdDevice {
 }
 
 impl NbdDevice {
+    /// Of the device.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
     /// For example `/dev/nbd0`.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -246,6 +258,19 @@ impl NbdAdmin {
         }
     }
 
+    /// Makes a device as large as its volume, which has grown.
+    ///
+    /// # Errors
+    /// When the driver refuses, or the device is gone.
+    pub fn resize(&mut self, index: u32, bytes: u64) -> Result<(), NbdDeviceError> {
+        let Some(driver) = Driver::open()? else { return Ok(()) };
+        let Some(identity) = identity(Path::new(SYS_BLOCK), index) else {
+            return Err(NbdDeviceError::Unfit("is gone"));
+        };
+        let asked = driver.ask(|family| resize(family, index, &identity, bytes));
+        asked.map(drop).map_err(|source| NbdDeviceError::Resize { index, source })
+    }
+
     /// Disconnects it. Whoever uses it gets errors from then on.
     ///
     /// # Errors
@@ -333,7 +358,7 @@ fn take_over(driver: &Driver, plan: &NbdPlan, left: &Left<NbdId>) -> Result<NbdD
     let Some((index, identity)) = find(sys_block, left.device) else {
         return Err(NbdDeviceError::Unfit("is gone"));
     };
-    if volume_bytes(sys_block, index) != Some(plan.bytes) {
+    if volume_bytes(sys_block, index).is_none_or(|bytes| bytes > plan.bytes) {
         return Err(NbdDeviceError::Unfit("has another size"));
     }
     let end = Instant::now() + DEATH_WAIT;
@@ -345,6 +370,12 @@ fn take_over(driver: &Driver, plan: &NbdPlan, left: &Left<NbdId>) -> Result<NbdD
             // It has not seen the end of the old connection yet.
             Ok(_) => thread::sleep(RETRY_PAUSE),
         }
+    }
+    // The engine before may have ended between the volume's growth and the device's.
+    if volume_bytes(sys_block, index).is_some_and(|bytes| bytes < plan.bytes)
+        && let Err(error) = driver.ask(|family| resize(family, index, &identity, plan.bytes))
+    {
+        tracing::warn!(index, %error, "a left nbd device keeps its size until it is attached again");
     }
     Ok(NbdDevice { index, path: path(index), noted: left.clone() })
 }
@@ -386,6 +417,14 @@ fn reconnect(family: u16, index: u32, identity: &str, fd: i32) -> Message {
         .attribute(BACKEND_IDENTIFIER, &[identity.as_bytes(), b"\0"].concat())
 }
 
+/// Another size. Only together with the identifier: the driver compares it.
+fn resize(family: u16, index: u32, identity: &str, bytes: u64) -> Message {
+    Message::new(family, RECONFIGURE, VERSION)
+        .attribute(INDEX, &index.to_ne_bytes())
+        .attribute(SIZE_BYTES, &bytes.to_ne_bytes())
+        .attribute(BACKEND_IDENTIFIER, &[identity.as_bytes(), b"\0"].concat())
+}
+
 fn disconnect(family: u16, index: u32) -> Message {
     Message::new(family, DISCONNECT, VERSION).attribute(INDEX, &index.to_ne_bytes())
 }
@@ -396,9 +435,15 @@ fn find(sys_block: &Path, id: NbdId) -> Option<(u32, String)> {
     let suffix = format!(" {id}");
     fs::read_dir(sys_block).ok()?.flatten().find_map(|entry| {
         let index = entry.file_name().to_str()?.strip_prefix("nbd")?.parse().ok()?;
-        let backend = fs::read_to_string(entry.path().join("backend")).ok()?;
-        backend.trim_end().ends_with(&suffix).then(|| (index, backend.trim_end().to_owned()))
+        let backend = identity(sys_block, index)?;
+        backend.ends_with(&suffix).then_some((index, backend))
     })
+}
+
+/// What a device was connected under.
+fn identity(sys_block: &Path, index: u32) -> Option<String> {
+    let backend = fs::read_to_string(sys_block.join(format!("nbd{index}")).join("backend")).ok()?;
+    Some(backend.trim_end().to_owned())
 }
 
 fn volume_bytes(sys_block: &Path, index: u32) -> Option<u64> {

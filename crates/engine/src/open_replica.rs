@@ -25,7 +25,7 @@ use mainstay_host::{Host, Platform};
 use mainstay_replica::{Op, ReplicaConfig, RequestId, Role};
 use mainstay_store::Store;
 use mainstay_types::{
-    EXTENT_BYTES, Epoch, Index, NodeId, REQUEST_BYTES_MAX, Range, ResourceId, ResourceRecord, Time,
+    EXTENT_BYTES, Epoch, Index, NodeId, REQUEST_BYTES_MAX, Range, ResourceId, ResourceRecord, Time, VolumeId,
 };
 use platform::World;
 use presence::Presence;
@@ -217,6 +217,11 @@ impl OpenReplica {
     /// Stop serving on behalf of the agent; the devices go when what is in flight has ended.
     pub fn demote(&mut self, now: Time) {
         self.host.demote(now);
+    }
+
+    /// Makes a volume as large as `bytes`, if it is smaller and this is the primary.
+    pub fn grow(&mut self, now: Time, volume: VolumeId, bytes: u64) {
+        self.host.grow(now, volume, bytes);
     }
 
     /// Answered when everything that was admitted is committed.

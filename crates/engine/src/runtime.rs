@@ -89,8 +89,8 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
     let ipc = IpcServer::start(&socket, move |message| {
         tell(match message {
             IpcMessage::Connected(client) => Inbound::Connected(client),
-            IpcMessage::Request { request, reply, .. } => {
-                Inbound::Request { request, answer: Box::new(move |answer| reply.send(answer)) }
+            IpcMessage::Request { client, request, reply } => {
+                Inbound::Request { client, request, answer: Box::new(move |answer| reply.send(answer)) }
             }
         });
     });

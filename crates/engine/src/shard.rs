@@ -34,8 +34,8 @@ const EARLY_MAX: usize = 4096;
 
 /// What other threads tell the shard.
 pub enum Inbound {
-    /// The agent asks for something.
-    Request { request: Request, answer: Answer },
+    /// The agent asks for something. `client` is its connection.
+    Request { client: Client, request: Request, answer: Answer },
     /// Somebody new listens to events, and is to be told everything.
     Connected(Client),
     /// A device was attached or detached.
@@ -341,7 +341,7 @@ impl Shard {
 
     fn inbound(&mut self, now: Time, inbound: Inbound) {
         match inbound {
-            Inbound::Request { request, answer } => self.request(now, request, answer),
+            Inbound::Request { client, request, answer } => self.request(now, &client, request, answer),
             Inbound::Connected(client) => {
                 for replica in self.replicas.values() {
                     client.send(EngineEvent::Replica(replica.status()));
@@ -370,7 +370,7 @@ impl Shard {
         }
     }
 
-    fn request(&mut self, now: Time, request: Request, answer: Answer) {
+    fn request(&mut self, now: Time, client: &Client, request: Request, answer: Answer) {
         match request {
             Request::Hello { node, cluster, .. } => {
                 self.devices.submit(DeviceJob::Keep);
@@ -387,7 +387,8 @@ impl Shard {
                     label: JournalLabel { resource, incarnation, journal_bytes, volatile },
                 });
                 let config = StoreConfig { resource, incarnation, volumes, journal_bytes };
-                self.lifecycle.submit(Job::Create { dir: dir.into(), config, journal, answer });
+                let client = client.clone();
+                self.lifecycle.submit(Job::Create { dir: dir.into(), config, journal, client, answer });
             }
             Request::Open { resource, name, dir } => self.open(resource, name, dir.into(), answer),
             Request::Drop { resource } => self.drop_replica(now, resource, answer),
@@ -411,6 +412,14 @@ impl Shard {
                 replica.demote(now);
                 answer(Reply::Ok);
             }),
+            Request::Grow { resource, volumes } => {
+                self.on_replica(now, resource, answer, |replica, _, answer| {
+                    for (volume, bytes) in volumes {
+                        replica.grow(now, volume, bytes);
+                    }
+                    answer(Reply::Ok);
+                });
+            }
             Request::Pause { resource } => {
                 self.on_replica(now, resource, answer, |replica, _, answer| replica.pause(now, answer));
             }

@@ -62,6 +62,12 @@ pub struct UblkDevice {
 }
 
 impl UblkDevice {
+    /// Of the device.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.noted.device.number
+    }
+
     /// For example `/dev/ublkb0`.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -164,7 +170,7 @@ impl UblkAdmin {
         if info.cookie != cookie {
             return Err(unfit("is another one now").into());
         }
-        if info.queues != 1 || control.volume_bytes(number)? != plan.bytes {
+        if info.queues != 1 || control.volume_bytes(number)? > plan.bytes {
             return Err(unfit("has another size or number of queues").into());
         }
         let end = Instant::now() + DEATH_WAIT;
@@ -176,7 +182,21 @@ impl UblkAdmin {
         }
         opened(Channel::open(number, info.depth)?);
         control.end_recovery(number, SHARD_WAIT).map_err(TakeOver::Broken)?;
+        // The engine before may have ended between the volume's growth and the device's.
+        if control.volume_bytes(number).is_ok_and(|bytes| bytes < plan.bytes)
+            && let Err(error) = control.resize(number, plan.bytes)
+        {
+            tracing::warn!(number, %error, "a left ublk device keeps its size until it is attached again");
+        }
         Ok(UblkDevice { path: block_path(number), noted: left.clone() })
+    }
+
+    /// Makes a device as large as its volume, which has grown.
+    ///
+    /// # Errors
+    /// When the kernel cannot do that (before Linux 6.16), or the device is gone.
+    pub fn resize(&mut self, number: u32, bytes: u64) -> Result<(), UblkError> {
+        self.control()?.resize(number, bytes)
     }
 
     /// Takes a device away, whoever uses it (R20): later requests fail. Its last user removes the rest.

@@ -235,3 +235,44 @@ fn memory_returns_to_the_pool() {
     }
     assert_eq!(pool.in_use_bytes(), 0);
 }
+
+#[test]
+fn a_volume_and_what_is_said_of_it_grow_and_stay_so() {
+    let dir = Dir::new("grow");
+    let mut bench = Bench::new(&dir);
+    let volume = VolumeId(1);
+    let written = pattern(64 << 10, 5);
+    let data = vec![written.clone()];
+    let last = (4 << 20) - (64 << 10);
+    bench
+        .run(|op| Output::VolumeWrite { op, volume, offset: last, data: data.into() })
+        .result
+        .expect("written");
+    let grow = |op| Output::VolumeGrow { op, volume, bytes: 12 << 20, meta_bytes: 128 << 10 };
+    assert_eq!(bench.run(grow).result, Ok(None));
+    assert!(bench.read(Area::Volume(volume), last, 64 << 10) == written, "what was there stays");
+    assert!(bench.read(Area::Volume(volume), 4 << 20, 1 << 20).iter().all(|byte| *byte == 0));
+    let data = vec![written.clone()];
+    let beyond = (12 << 20) - (64 << 10);
+    bench
+        .run(|op| Output::VolumeWrite { op, volume, offset: beyond, data: data.into() })
+        .result
+        .expect("written");
+    let meta = pattern(4096, 6);
+    let copy = meta.clone();
+    bench.run(|op| Output::MetaWrite { op, offset: 124 << 10, data: copy }).result.expect("written");
+    // Again, as after a crash before it was recorded; and less, which changes nothing.
+    assert_eq!(bench.run(grow).result, Ok(None));
+    let less = |op| Output::VolumeGrow { op, volume, bytes: 4096, meta_bytes: 4096 };
+    assert_eq!(bench.run(less).result, Ok(None));
+    drop(bench);
+    let files = ReplicaFiles::open(&dir.replica()).expect("a replica");
+    files.check(&layout()).expect("larger than was recorded is no fault");
+    let now = Layout { meta_bytes: 128 << 10, volumes: vec![8 << 20, 12 << 20], ..layout() };
+    files.check(&now).expect("as large as was asked for");
+    let mut media = files.media(&pool());
+    assert!(media.read(Area::Volume(volume), beyond, 64 << 10).expect("readable") == written);
+    assert!(media.read(Area::Meta, 124 << 10, 4096).expect("readable") == meta);
+    let missing = Layout { volumes: vec![8 << 20, 16 << 20], ..layout() };
+    assert!(matches!(files.check(&missing), Err(DiskError::Size { found, .. }) if found == 12 << 20));
+}

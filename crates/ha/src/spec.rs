@@ -66,6 +66,9 @@ pub struct Mount {
     /// Make the file system if the volume is blank.
     #[serde(default)]
     pub mkfs: bool,
+    /// Make the file system as large as the volume, when it is mounted and when the volume grows.
+    #[serde(default = "default_grow")]
+    pub grow: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -143,6 +146,10 @@ impl Default for Policy {
             failback: false,
         }
     }
+}
+
+fn default_grow() -> bool {
+    true
 }
 
 fn default_fstype() -> String {

@@ -30,7 +30,7 @@ use loads::LogLoad;
 use mainstay_codec::Envelope;
 use mainstay_replica::{Effect, Event, Op, Replica, ReplicaConfig, RequestId, Role};
 use mainstay_store::{IoFailure, IoResult, OpId, Output, Store};
-use mainstay_types::{NodeId, ResourceRecord, Time};
+use mainstay_types::{NodeId, ResourceRecord, Time, VolumeId};
 use reads::{Purpose, ReadJob};
 use std::collections::BTreeMap;
 
@@ -61,7 +61,9 @@ impl Host {
     /// A replica as it was recovered. Peers that are already connected must be told with
     /// [`peer`](Self::peer).
     #[must_use]
-    pub fn new(config: ReplicaConfig, store: Store) -> Self {
+    pub fn new(mut config: ReplicaConfig, store: Store) -> Self {
+        config.volumes.clone_from(&store.config().volumes);
+        config.resizes_ahead = store.resizes_ahead().collect();
         let replica = Replica::new(config, store.promised(), store.log_state());
         Self {
             store,
@@ -174,6 +176,15 @@ impl Host {
         }
     }
 
+    /// Makes a volume as large as `bytes`, if it is smaller and this is the primary; [`Happened::Resized`] follows when it is. May be
+    /// said again and again.
+    pub fn grow(&mut self, now: Time, volume: VolumeId, bytes: u64) {
+        if self.role == Role::Primary {
+            self.replica
+                .handle(now, Event::Request { id: RequestId::NOBODY, op: Op::Resize { volume, bytes } });
+        }
+    }
+
     /// A request of a device. `id` is not used again before it was answered.
     pub fn request(&mut self, now: Time, id: RequestId, op: Op) {
         self.replica.handle(now, Event::Request { id, op });
@@ -228,12 +239,14 @@ impl Host {
             Output::Restarted { at } => Event::Restarted { at },
             Output::ExtentInstalled { volume, extent } => Event::ExtentInstalled { volume, extent },
             Output::CopyFinished => Event::CopyFinished,
+            Output::Grown { volume, bytes } => return platform.happened(Happened::Resized { volume, bytes }),
             Output::Failed { reason } => return self.fail(platform, reason),
             Output::JournalWrite { .. }
             | Output::JournalRead { .. }
             | Output::VolumeWrite { .. }
             | Output::VolumeZero { .. }
             | Output::VolumeFlush { .. }
+            | Output::VolumeGrow { .. }
             | Output::MetaWrite { .. } => {
                 // R13: the store does not know of a read that failed here, and would go on.
                 if self.failed.is_none() {
@@ -259,9 +272,9 @@ impl Host {
             Effect::Commit(index) => self.store.commit(index),
             Effect::Promise(epoch) => self.store.promise(epoch),
             Effect::Cut(to) => self.store.cut(to),
-            Effect::Restart { at, chain } => {
+            Effect::Restart { at, chain, volumes } => {
                 self.digest_overtaken();
-                self.store.restart(at, chain);
+                self.store.restart(at, chain, &volumes);
             }
             Effect::InstallExtent { volume, extent, version, data } => {
                 self.store.install_extent(volume, extent, version, data);

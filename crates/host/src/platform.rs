@@ -4,7 +4,7 @@ use bytes::Bytes;
 use mainstay_codec::Envelope;
 use mainstay_replica::{Effect, Proposal, RequestError, RequestId, Role};
 use mainstay_store::{Area, Output};
-use mainstay_types::{Index, NodeId, Position, Time};
+use mainstay_types::{Index, NodeId, Position, Time, VolumeId};
 use thiserror::Error;
 
 /// The world around a host: the engine's shard, or the simulator. Everything is started here and answered later, by a call
@@ -69,6 +69,12 @@ pub enum Happened {
     /// Everything that was admitted is committed, and writes are held.
     Paused {
         at: Position,
+    },
+    /// A volume has this size now: the log says so, and there is room for it (R17). Larger than before; smaller only in the target
+    /// of a copy.
+    Resized {
+        volume: VolumeId,
+        bytes: u64,
     },
     /// Stopped serving because it was asked to.
     Demoted,

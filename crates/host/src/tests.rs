@@ -360,7 +360,10 @@ fn a_digest_and_a_copy_do_not_mix() {
     lab.settle();
     lab.host.start_digest(&mut lab.world).expect("none is being made");
     let log = lab.host.store().log_state();
-    lab.host.effect(&mut lab.world, Effect::Restart { at: log.end, chain: log.chain });
+    lab.host.effect(
+        &mut lab.world,
+        Effect::Restart { at: log.end, chain: log.chain, volumes: lab.host.store().config().volumes.clone() },
+    );
     lab.settle();
     assert_eq!(lab.host.store().log_state().data, ReplicaData::Inconsistent);
     assert_eq!(lab.digested(), None);
@@ -370,7 +373,10 @@ fn a_digest_and_a_copy_do_not_mix() {
     lab.answer_reads();
     assert_eq!(lab.digested(), Some(Err(DigestError::Moved)), "the copy was shorter");
 
-    lab.host.effect(&mut lab.world, Effect::Restart { at: log.end, chain: log.chain });
+    lab.host.effect(
+        &mut lab.world,
+        Effect::Restart { at: log.end, chain: log.chain, volumes: lab.host.store().config().volumes.clone() },
+    );
     lab.settle();
     assert_eq!(lab.host.start_digest(&mut lab.world), Err(DigestError::Incomplete));
 }

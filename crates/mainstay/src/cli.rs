@@ -341,6 +341,18 @@ pub enum ResourceCommand {
         #[command(flatten)]
         wait: WaitArgs,
     },
+    /// Make a volume larger while it is in use. Volumes do not shrink.
+    Resize {
+        name: String,
+        /// The new size, for example 8GiB.
+        #[arg(value_parser = size::parse)]
+        size: u64,
+        /// Which volume, counted from 0.
+        #[arg(long, default_value_t = 0)]
+        volume: u16,
+        #[command(flatten)]
+        wait: WaitArgs,
+    },
     /// Compare all replicas at one position of the log. Exits with 5 if they differ.
     Scrub { name: String },
     /// Delete a resource and its data on all nodes.

@@ -6,6 +6,7 @@
 //! again. The target is whole once its log is committed up to the newest content that it was sent (P42).
 
 use crate::peer::Link;
+use crate::sizes::extent_bytes;
 use crate::{Effect, Replica};
 use bytes::Bytes;
 use mainstay_codec::{Message, Reject};
@@ -20,6 +21,8 @@ type ExtentId = (VolumeId, u32);
 pub(crate) struct CopySource {
     /// Where the target's log was restarted. Older content is useless: what came between is not streamed.
     at: Index,
+    /// Sizes of the volumes there. What lies beyond is in the log after it, as a whole.
+    volumes: Vec<u64>,
     /// Extents not asked for yet; `None` until they are listed.
     todo: Option<VecDeque<ExtentId>>,
     /// Asked of the store.
@@ -35,9 +38,10 @@ pub(crate) struct CopySource {
 }
 
 impl CopySource {
-    fn new(at: Index) -> Self {
+    fn new(at: Index, volumes: Vec<u64>) -> Self {
         Self {
             at,
+            volumes,
             todo: None,
             loading: BTreeSet::new(),
             sending: BTreeSet::new(),
@@ -71,20 +75,22 @@ impl Replica {
         }
         reach!("replica: a copy begins");
         let (at, chain) = mark;
+        let volumes = self.log.sizes.committed().to_vec();
         peer.durable = Index(0);
-        peer.set_link(Link::Beginning { at }, now);
-        self.send_as_primary(node, Message::CopyBegin { at, chain });
+        peer.set_link(Link::Beginning { at, volumes: volumes.clone() }, now);
+        self.send_as_primary(node, Message::CopyBegin { at, chain, volumes });
     }
 
     pub(crate) fn on_copy_begin_reply(&mut self, from: NodeId, at: Position) {
         let now = self.now;
         let Some(peer) = self.peers.get_mut(&from) else { return };
-        let Link::Beginning { at: asked } = peer.link else { return };
-        if asked != at {
+        let Link::Beginning { at: asked, volumes } = &mut peer.link else { return };
+        if *asked != at {
             return;
         }
+        let volumes = std::mem::take(volumes);
         peer.damaged = false;
-        peer.start_stream(at, Some(CopySource::new(at.index)), now);
+        peer.start_stream(at, Some(CopySource::new(at.index, volumes)), now);
         peer.lists_pending += 1;
         reach!("replica: the target of a copy has restarted its log");
         let newer_than = if planted(Bug::CopyListsNothing) { at.index } else { peer.base };
@@ -102,8 +108,10 @@ impl Replica {
         }
         let Some(copy) = peer.stream().and_then(|stream| stream.copy.as_mut()) else { return };
         if copy.todo.is_none() {
-            copy.total = extents.len() as u64;
-            copy.todo = Some(extents.into());
+            let within = |&(volume, extent): &ExtentId| extent_bytes(&copy.volumes, volume, extent) > 0;
+            let todo: VecDeque<_> = extents.into_iter().filter(within).collect();
+            copy.total = todo.len() as u64;
+            copy.todo = Some(todo);
             self.pump_copy(node);
         }
     }
@@ -114,7 +122,7 @@ impl Replica {
         id: ExtentId,
         version: Index,
         at: Index,
-        data: Bytes,
+        mut data: Bytes,
     ) {
         let commit = self.log.commit;
         let Some(copy) = self.copy_source(node) else { return };
@@ -124,6 +132,7 @@ impl Replica {
             return;
         }
         copy.sending.insert(id);
+        data.truncate(extent_bytes(&copy.volumes, id.0, id.1) as usize);
         if !planted(Bug::CopyNeedsNothing) {
             // The content was read at some moment after `at`: it may hold what was committed until now.
             copy.need = copy.need.max(at).max(commit);
@@ -185,9 +194,7 @@ impl Replica {
 
     pub(crate) fn on_copy_extent(&mut self, id: ExtentId, version: Index, data: Bytes) {
         let (volume, extent) = id;
-        let start = u64::from(extent) * mainstay_types::EXTENT_BYTES;
-        let size = self.config.volumes.get(usize::from(volume.0)).copied().unwrap_or(0);
-        let len = size.saturating_sub(start).min(mainstay_types::EXTENT_BYTES);
+        let len = self.log.sizes.extent_bytes(volume, extent);
         let whole = len > 0 && (data.is_empty() || data.len() as u64 == len);
         let copying = self.session.as_ref().is_some_and(|session| session.copy == Some(CopyTarget::Copying));
         if !whole || !copying || self.busy.is_some() {

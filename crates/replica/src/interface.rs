@@ -17,8 +17,10 @@ pub struct ReplicaConfig {
     pub node: NodeId,
     /// The identity of its disk content (R9).
     pub incarnation: Incarnation,
-    /// Size of each volume in bytes; entries beyond are refused on admission and on receipt.
+    /// Size of each volume in bytes, as of the commit index; entries beyond are refused on admission and on receipt.
     pub volumes: Vec<u64>,
+    /// Entries after the commit index that change a size: index, volume, bytes.
+    pub resizes_ahead: Vec<(Index, VolumeId, u64)>,
     /// A member that acknowledges nothing for this long while something is outstanding leaves the ISS.
     pub member_timeout_ms: u64,
     /// A member that is disconnected for longer than this leaves the ISS; a mere reconnect is shorter.
@@ -50,6 +52,7 @@ impl ReplicaConfig {
             node,
             incarnation,
             volumes,
+            resizes_ahead: Vec::new(),
             member_timeout_ms: 1000,
             reconnect_grace_ms: 300,
             proposal_repeat_ms: 500,
@@ -92,6 +95,11 @@ impl Default for SlowLimits {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestId(pub u64);
 
+impl RequestId {
+    /// Of requests that nobody waits for.
+    pub const NOBODY: Self = Self(u64::MAX);
+}
+
 /// What a frontend asks for. Ranges are whole blocks.
 #[derive(Clone, Debug)]
 pub enum Op {
@@ -111,6 +119,11 @@ pub enum Op {
         range: Range,
     },
     Flush,
+    /// Make a volume as large as this. Completed when that is committed; the store tells when there is room.
+    Resize {
+        volume: VolumeId,
+        bytes: u64,
+    },
 }
 
 /// Why a request failed.
@@ -119,7 +132,9 @@ pub enum RequestError {
     /// A write that fails so may or may not have happened, as after a crash.
     #[error("this replica is not the primary")]
     NotPrimary,
-    #[error("the range is not within the volume, not whole blocks, or too long")]
+    #[error(
+        "the range is not within the volume, not whole blocks, or too long; or the volume is at least as large already"
+    )]
     Range,
     #[error("too many requests or bytes are in flight")]
     Busy,
@@ -224,6 +239,8 @@ pub enum Effect {
     Restart {
         at: Position,
         chain: Chain,
+        /// Sizes of the volumes there.
+        volumes: Vec<u64>,
     },
     InstallExtent {
         volume: VolumeId,

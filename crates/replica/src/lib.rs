@@ -31,7 +31,7 @@
 //! ```
 //!
 //! Files, in the order in which to read them: `interface.rs` (events and effects), `log.rs` (what a replica knows of
-//! its log), `sequence.rs`, `commit.rs`, `secondary.rs`, `promote.rs`, `peer.rs`, `catch_up.rs`, `membership.rs`, `slow.rs`, `copy.rs`.
+//! its log), `sizes.rs`, `sequence.rs`, `commit.rs`, `secondary.rs`, `promote.rs`, `peer.rs`, `catch_up.rs`, `membership.rs`, `slow.rs`, `copy.rs`.
 
 mod catch_up;
 mod commit;
@@ -43,6 +43,7 @@ mod peer;
 mod promote;
 mod secondary;
 mod sequence;
+mod sizes;
 mod slow;
 mod status;
 #[cfg(test)]
@@ -57,6 +58,7 @@ use crate::log::Log;
 use crate::peer::{Link, Peer};
 use crate::secondary::Session;
 use crate::sequence::Sequence;
+use crate::sizes::Sizes;
 use crate::slow::OwnPace;
 use mainstay_codec::{Envelope, LogState, Message};
 use mainstay_types::simulation::{Bug, planted};
@@ -64,10 +66,10 @@ use mainstay_types::{Chain, Epoch, Incarnation, Index, NodeId, Position, Resourc
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What the own log is busy with, besides appending.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 enum Busy {
     Cut,
-    Restart { at: Position, chain: Chain },
+    Restart { at: Position, chain: Chain, volumes: Vec<u64> },
 }
 
 /// Why a replica is [`Role::Fenced`].
@@ -127,10 +129,11 @@ impl Replica {
     /// A replica as its store found it.
     #[must_use]
     pub fn new(config: ReplicaConfig, promised: Epoch, log: LogState) -> Self {
+        let sizes = Sizes::new(config.volumes.clone(), config.resizes_ahead.clone());
         Self {
             config,
             now: Time(0),
-            log: Log::new(log),
+            log: Log::new(log, sizes),
             room: 0,
             room_with_reserve: 0,
             busy: None,

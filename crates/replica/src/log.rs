@@ -1,6 +1,7 @@
 //! What a replica knows of its own log without holding it: its end, how far it is durable and committed, and
 //! which epochs it consists of. The entries themselves are in the store.
 
+use crate::sizes::Sizes;
 use mainstay_codec::frame::EPOCHS_MAX;
 use mainstay_codec::{Batch, LogState, ReplicaData};
 use mainstay_types::simulation::{Bug, planted};
@@ -15,6 +16,7 @@ pub(crate) struct Log {
     pub durable: Index,
     pub commit: Index,
     pub data: ReplicaData,
+    pub sizes: Sizes,
     /// See [`LogState::base`]; meaningful while inconsistent.
     base: Index,
     /// See [`LogState::epochs`].
@@ -26,7 +28,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    pub fn new(state: LogState) -> Self {
+    pub fn new(state: LogState, sizes: Sizes) -> Self {
         let commit_mark = (state.commit == state.end.index).then_some((state.end, state.chain));
         Self {
             end: state.end,
@@ -34,6 +36,7 @@ impl Log {
             durable: state.end.index,
             commit: state.commit,
             data: state.data,
+            sizes,
             base: state.base,
             epochs: state.epochs.into(),
             marks: VecDeque::new(),
@@ -76,6 +79,7 @@ impl Log {
             return false;
         }
         self.commit = to;
+        self.sizes.commit_to(to);
         while self.marks.front().is_some_and(|(position, _)| position.index <= to) {
             self.commit_mark = self.marks.pop_front();
         }
@@ -95,6 +99,7 @@ impl Log {
         self.end = end;
         self.chain = chain;
         self.durable = end.index;
+        self.sizes.cut(end.index);
         while self.epochs.back().is_some_and(|(epoch, _)| *epoch > end.epoch) {
             self.epochs.pop_back();
         }
@@ -108,8 +113,10 @@ impl Log {
         }
     }
 
-    /// The store has begun an empty log right after `at`, which is committed, as the target of a copy (R16).
-    pub fn restarted(&mut self, at: Position, chain: Chain) {
+    /// The store has begun an empty log right after `at`, which is committed, as the target of a copy (R16). The volumes have
+    /// these sizes there.
+    pub fn restarted(&mut self, at: Position, chain: Chain, volumes: Vec<u64>) {
+        self.sizes.restart(volumes);
         if self.data == ReplicaData::Consistent || planted(Bug::CopyForgetsBase) {
             self.base = self.commit;
         } else {
@@ -171,9 +178,13 @@ mod tests {
         }
     }
 
+    fn new(state: LogState) -> Log {
+        Log::new(state, Sizes::new(vec![1 << 20], Vec::new()))
+    }
+
     #[test]
     fn the_last_common_position_is_found_by_epochs() {
-        let own = Log::new(log(&[(1, 10), (3, 20)], 10));
+        let own = new(log(&[(1, 10), (3, 20)], 10));
         // A longer tail of an older epoch is cut where the own log leaves that epoch.
         assert_eq!(own.last_common(&log(&[(1, 14)], 8)), Some(Position::new(1, 10)));
         // A tail of an epoch that the own log never had is cut entirely, however long.
@@ -187,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_cut_shortens_the_epochs() {
-        let mut own = Log::new(log(&[(1, 10), (3, 20)], 5));
+        let mut own = new(log(&[(1, 10), (3, 20)], 5));
         own.was_cut(Position::new(1, 8), Chain(7));
         assert_eq!(own.state().epochs, vec![(Epoch(1), Index(8))]);
         assert!(own.holds(Position::new(1, 8)) && !own.holds(Position::new(1, 9)));

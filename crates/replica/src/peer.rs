@@ -56,6 +56,8 @@ pub(crate) enum Link {
     /// `CopyBegin` was sent.
     Beginning {
         at: Position,
+        /// Sizes of the volumes there.
+        volumes: Vec<u64>,
     },
     Streaming(Stream),
     /// It refused, or said something impossible.

@@ -79,7 +79,7 @@ impl Replica {
 
     fn promote(&mut self, epoch: Epoch) {
         reach!("replica: promoted");
-        self.session = None;
+        self.drop_session();
         self.fence = None;
         self.epoch = epoch;
         self.epoch_start = None;
@@ -214,6 +214,6 @@ impl Replica {
         self.failed = true;
         self.give_up(Some(Fence::StoreFailed), RequestError::StoreFailed);
         self.reject(mainstay_codec::Reject::Failed);
-        self.session = None;
+        self.drop_session();
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::copy::CopyTarget;
 use crate::{Busy, Effect, Replica, Role};
-use mainstay_codec::{Batch, EntryDesc, EntryKind, Envelope, Message, Reject, ReplicaData};
+use mainstay_codec::{Batch, EntryKind, Envelope, Message, Reject, ReplicaData};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{BATCH_BYTES_MAX, Chain, Epoch, Index, NodeId, Position, reach};
 use std::collections::VecDeque;
@@ -61,7 +61,7 @@ impl Replica {
             Message::Append(batch) => self.on_append(batch),
             Message::Commit { commit } => self.learn_commit(commit),
             Message::Cut { to, chain } => self.on_cut(to, chain),
-            Message::CopyBegin { at, chain } => self.on_copy_begin(at, chain),
+            Message::CopyBegin { at, chain, volumes } => self.on_copy_begin(at, chain, volumes),
             Message::CopyExtent { volume, extent, version, data, .. } => {
                 self.on_copy_extent((volume, extent), version, data);
             }
@@ -83,6 +83,7 @@ impl Replica {
         reach!("replica: a primary attaches");
         self.promise(epoch);
         self.fence = None;
+        self.drop_session();
         self.set_role(Role::Secondary);
         self.session = Some(Session {
             primary: from,
@@ -95,6 +96,12 @@ impl Replica {
             held: VecDeque::new(),
             held_bytes: 0,
         });
+    }
+
+    /// What was received and is not in the log is forgotten.
+    pub(crate) fn drop_session(&mut self) {
+        self.session = None;
+        self.log.sizes.cut(self.log.end.index);
     }
 
     /// Answers an attach once the promise is durable and the own log stands still.
@@ -134,12 +141,12 @@ impl Replica {
             reach!("replica: a batch of another history");
             return self.reject(Reject::Chain);
         }
-        let fits = |entry: &EntryDesc| entry.kind == EntryKind::EpochStart || self.fits(entry.range);
-        if !batch.entries.iter().all(fits) {
+        if !self.log.sizes.batch_fits(&batch) {
             reach!("replica: a batch beyond the volumes");
             return self.reject(Reject::Unknown);
         }
         let commit = batch.commit;
+        self.log.sizes.note(&batch);
         if let Some(session) = self.session.as_mut() {
             session.held_bytes += batch.journal_len();
             session.held.push_back(batch);
@@ -244,9 +251,13 @@ impl Replica {
         self.answer(Message::CutReply { end });
     }
 
-    fn on_copy_begin(&mut self, at: Position, chain: Chain) {
+    fn on_copy_begin(&mut self, at: Position, chain: Chain, volumes: Vec<u64>) {
         if !self.quiescent() {
             return self.reject(Reject::Gap(self.log.end));
+        }
+        if volumes.len() != self.log.sizes.committed().len() {
+            reach!("replica: a copy of other volumes is refused");
+            return self.reject(Reject::Unknown);
         }
         let Some(session) = self.session.as_mut() else { return };
         session.answer_owed = true;
@@ -255,17 +266,17 @@ impl Replica {
         session.held_bytes = 0;
         reach!("replica: the log is restarted for a copy");
         session.copy = Some(CopyTarget::Copying);
-        self.busy = Some(Busy::Restart { at, chain });
-        self.effects.push_back(Effect::Restart { at, chain });
+        let own = planted(Bug::GrowthNotCopied).then(|| self.log.sizes.committed().to_vec());
+        let volumes = own.unwrap_or(volumes);
+        self.busy = Some(Busy::Restart { at, chain, volumes: volumes.clone() });
+        self.effects.push_back(Effect::Restart { at, chain, volumes });
     }
 
     pub(crate) fn on_restarted(&mut self, at: Position) {
-        let Some(Busy::Restart { at: asked, chain }) = self.busy else { return };
-        if asked != at {
-            return;
-        }
-        self.busy = None;
-        self.log.restarted(at, chain);
+        let restart =
+            self.busy.take_if(|busy| matches!(busy, Busy::Restart { at: asked, .. } if *asked == at));
+        let Some(Busy::Restart { chain, volumes, .. }) = restart else { return };
+        self.log.restarted(at, chain, volumes);
         let Some(session) = self.session.as_mut() else { return };
         if std::mem::take(&mut session.answer_owed) {
             self.answer(Message::CopyBeginReply { at });

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::{Batch, EntryKind, Message, NewEntry};
 use mainstay_types::{
-    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, Index, REQUEST_BYTES_MAX, Range, VolumeId, reach,
+    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, Index, REQUEST_BYTES_MAX, Range, VolumeId,
+    is_volume_size, reach,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -200,6 +201,11 @@ impl Replica {
             Op::Write { range, payload } => self.sequence.admit(id, EntryKind::Write, range, payload),
             Op::Discard { range } => self.sequence.admit(id, EntryKind::Discard, range, Bytes::new()),
             Op::WriteZeroes { range } => self.sequence.admit(id, EntryKind::WriteZeroes, range, Bytes::new()),
+            Op::Resize { volume, bytes } => {
+                reach!("replica: a resize is admitted");
+                let range = Range { volume, offset: bytes, len: 0 };
+                self.sequence.admit(id, EntryKind::Resize, range, Bytes::new());
+            }
             Op::Read { range } => self.read_or_park(id, Some(range)),
             Op::Flush => self.read_or_park(id, None),
         }
@@ -214,6 +220,9 @@ impl Replica {
             return Some(RequestError::NotPrimary);
         }
         let (range, len_max, bytes) = match op {
+            Op::Resize { volume, bytes } => {
+                return (!self.grows(*volume, *bytes)).then_some(RequestError::Range);
+            }
             Op::Write { range, payload } => {
                 if payload.len() as u64 != range.len {
                     return Some(RequestError::Range);
@@ -224,7 +233,7 @@ impl Replica {
             Op::Read { range } => (*range, u64::MAX, 0),
             Op::Flush => (Range { volume: VolumeId(0), offset: 0, len: BLOCK_BYTES }, BLOCK_BYTES, 0),
         };
-        if !self.fits(range) || range.len == 0 || range.len > len_max {
+        if !self.log.sizes.fits(range) || range.len == 0 || range.len > len_max {
             return Some(RequestError::Range);
         }
         let sequence = &self.sequence;
@@ -236,12 +245,12 @@ impl Replica {
         full.then_some(RequestError::Busy)
     }
 
-    /// Whether the range is whole blocks within its volume.
-    pub(crate) fn fits(&self, range: Range) -> bool {
-        let size = self.config.volumes.get(usize::from(range.volume.0)).copied().unwrap_or(0);
-        range.offset.is_multiple_of(BLOCK_BYTES)
-            && range.len.is_multiple_of(BLOCK_BYTES)
-            && range.offset.checked_add(range.len).is_some_and(|end| end <= size)
+    /// Whether a volume exists and would be larger than it is, and than it is to be.
+    fn grows(&self, volume: VolumeId, bytes: u64) -> bool {
+        let known = self.log.sizes.at_end(volume);
+        let asked = self.sequence.open.iter().filter(|open| open.kind == EntryKind::Resize);
+        let asked = asked.filter(|open| open.range.volume == volume).map(|open| open.range.offset).max();
+        is_volume_size(bytes) && known > 0 && bytes > known.max(asked.unwrap_or(0))
     }
 
     /// A flush orders only completed writes (P40), and those are durable on every required replica.
@@ -312,6 +321,7 @@ impl Replica {
         let before = self.log.end.index;
         self.own.began(self.now);
         self.take_room(len);
+        self.log.sizes.note(&batch);
         self.log.appended(&batch);
         self.sequence.remember_size(batch.last(), len);
         self.effects.push_back(Effect::Append(Arc::clone(&batch)));

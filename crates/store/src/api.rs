@@ -27,7 +27,7 @@ pub enum Area {
 pub struct StoreConfig {
     pub resource: ResourceId,
     pub incarnation: Incarnation,
-    /// Size of each volume in bytes, a multiple of the block size.
+    /// Size of each volume in bytes, a multiple of the block size. Entries of the log may raise it.
     pub volumes: Vec<u64>,
     /// Size of the journal in bytes, a multiple of the block size. The caller demands
     /// `JOURNAL_BYTES_MIN` of its users; the store itself works with any ring of two batches.
@@ -251,6 +251,14 @@ pub enum Output {
         op: OpId,
         volume: VolumeId,
     },
+    /// Make the file of a volume as large as `bytes` and [`Area::Meta`] as large as `meta_bytes`, if they are smaller; what is
+    /// new reads as zeroes. Completion means durable.
+    VolumeGrow {
+        op: OpId,
+        volume: VolumeId,
+        bytes: u64,
+        meta_bytes: u64,
+    },
     /// Completion means durable.
     MetaWrite {
         op: OpId,
@@ -281,6 +289,11 @@ pub enum Output {
     },
     /// The replica is consistent and recorded so.
     CopyFinished,
+    /// A volume has this size now, in the log and on the disk (R17).
+    Grown {
+        volume: VolumeId,
+        bytes: u64,
+    },
     /// R13: the last output ever. Nothing in flight is acknowledged any more.
     Failed {
         reason: String,

@@ -42,9 +42,17 @@ impl Store {
             self.end
         );
         assert!(batch.journal_len() <= self.config.journal_bytes, "batch larger than the journal");
-        for entry in batch.entries.iter().filter(|entry| entry.kind != EntryKind::EpochStart) {
-            let volume = self.config.volumes.get(usize::from(entry.range.volume.0));
-            assert!(volume.is_some_and(|&bytes| entry.range.end() <= bytes), "entry beyond its volume");
+        for entry in &batch.entries {
+            let volume = self.end_volumes.get_mut(usize::from(entry.range.volume.0));
+            match (entry.kind, volume) {
+                (EntryKind::Resize, Some(bytes)) => *bytes = entry.range.offset.max(*bytes),
+                (_, volume) => {
+                    assert!(
+                        volume.is_some_and(|bytes| entry.range.end() <= *bytes),
+                        "entry beyond its volume"
+                    );
+                }
+            }
         }
         self.end = batch.end();
         self.end_chain = batch.chain;
@@ -212,6 +220,7 @@ impl Store {
             EntryKind::Discard if planted(Bug::DiscardForgotten) => return,
             EntryKind::Discard | EntryKind::WriteZeroes => Content::Zero,
             EntryKind::EpochStart => return,
+            EntryKind::Resize => return self.grow(entry.range.volume, entry.range.offset),
         };
         let range = entry.range;
         let run = Run { blocks: range.len / BLOCK_BYTES, index, content };

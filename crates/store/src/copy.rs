@@ -33,8 +33,11 @@ impl Store {
     /// Restarts the log, empty, after `at`, and marks the replica inconsistent; answered by
     /// [`Output::Restarted`]. Uncommitted entries are cut. Committed ones are destaged before, so that every
     /// extent is as new as the commit index that [`Store::log_state`] told as `base`. Batches may be
-    /// appended after `at` at once; extents only after the answer.
-    pub fn restart(&mut self, at: Position, chain: Chain) {
+    /// appended after `at` at once; extents only after the answer. `volumes`: the sizes of the volumes at `at`.
+    ///
+    /// # Panics
+    /// When these are not as many volumes as there are.
+    pub fn restart(&mut self, at: Position, chain: Chain, volumes: &[u64]) {
         if self.failed {
             return;
         }
@@ -50,20 +53,29 @@ impl Store {
         if !self.restarting() {
             self.truncate(self.applied);
         }
+        assert!(volumes.len() == self.config.volumes.len(), "sizes of {} volumes", volumes.len());
         self.end = at;
         self.end_chain = chain;
-        self.jobs.push_back(Job::Restart { at, chain });
+        self.end_volumes = volumes.to_vec();
+        self.grow_due = true;
+        self.jobs.push_back(Job::Restart { at, chain, volumes: volumes.to_vec() });
     }
 
     pub(crate) fn restart_ready(&self) -> bool {
         let destaged = self.data != DataState::Consistent
             || (self.overlay.is_empty() && self.superblock.checkpoint.at.index == self.applied);
-        self.journal_write.is_none() && self.pass.is_none() && self.groups.is_empty() && destaged
+        self.journal_write.is_none()
+            && self.pass.is_none()
+            && self.groups.is_empty()
+            && destaged
+            && self.growing.is_empty()
+            && !self.grow_due
     }
 
     pub(crate) fn restarted(&mut self, at: Position, chain: Chain) {
         reach!("store: a restart is durable");
         self.data = self.superblock.data;
+        self.set_volumes(self.superblock.volumes.clone());
         self.journal.restart(at.index);
         self.overlay.clear();
         self.ahead.clear();
@@ -136,7 +148,7 @@ impl Store {
 
     /// First block of an extent and one past its last.
     fn extent_blocks(&self, volume: VolumeId, extent: u32) -> (u64, u64) {
-        let bytes = self.config.volumes.get(usize::from(volume.0)).copied().unwrap_or(0);
+        let bytes = self.copy_volumes.get(usize::from(volume.0)).copied().unwrap_or(0);
         let start = u64::from(extent) * EXTENT_BYTES;
         assert!(start < bytes, "extent {extent} lies beyond volume {volume}");
         (start / BLOCK_BYTES, bytes.min(start + EXTENT_BYTES) / BLOCK_BYTES)

@@ -12,11 +12,12 @@ use crate::overlay::{Content, Run};
 use crate::read::Found;
 use crate::recovery::table_offset;
 use crate::superblock::Job;
+use crate::versions::{PageId, first_page, placed};
 use crate::volume_op::{Group, Owner, Piece, Pieces};
 use crate::{Op, Output, Store};
 use bytes::Bytes;
-use mainstay_codec::DataState;
 use mainstay_codec::versions::VERSIONS_PAGE_BYTES;
+use mainstay_codec::{DataState, TablePlace};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{BLOCK_BYTES, Chain, EXTENT_BYTES, Index, Position, VolumeId, reach};
 use smallvec::{SmallVec, smallvec};
@@ -36,7 +37,7 @@ enum Stage {
     },
     /// From this page on the version table is still to be written.
     Table {
-        from: usize,
+        from: PageId,
         writing: bool,
     },
     Superblock {
@@ -48,6 +49,7 @@ enum Stage {
 type Runs = SmallVec<[Run; 4]>;
 
 const FIRST_WRITES: Stage = Stage::Writes { cursor: (VolumeId(0), 0) };
+const FIRST_PAGE: Stage = Stage::Table { from: PageId { volume: 0, page: 0 }, writing: false };
 
 #[derive(Debug)]
 pub struct Pass {
@@ -55,6 +57,9 @@ pub struct Pass {
     chain: Chain,
     /// The end of an extent copy: the replica is consistent when this pass is durable.
     finish: bool,
+    /// Sizes of the volumes that it records, and where their version tables are to lie.
+    volumes: Vec<u64>,
+    tables: Vec<TablePlace>,
     stage: Stage,
 }
 
@@ -72,7 +77,7 @@ impl Store {
         while let Some(stage) = self.pass.as_ref().map(|pass| pass.stage) {
             let next = match stage {
                 Stage::Writes { cursor } => self.issue_destage(cursor),
-                Stage::Flushes { left: 0 } => Some(Stage::Table { from: 0, writing: false }),
+                Stage::Flushes { left: 0 } => Some(FIRST_PAGE),
                 Stage::Table { from, writing: false } => Some(self.issue_version_table(from)),
                 Stage::Announce { submitted: false } | Stage::Superblock { submitted: false } => {
                     return self.issue_superblock();
@@ -90,6 +95,10 @@ impl Store {
     }
 
     fn next_pass(&mut self) -> Option<Pass> {
+        if !self.growing.is_empty() || self.grow_due {
+            reach!("store: a pass waits for a volume to grow");
+            return None;
+        }
         let finish = self.finish_ready();
         let restart_waits = self.restarting();
         if restart_waits && self.data != DataState::Consistent {
@@ -140,7 +149,10 @@ impl Store {
         if planted(Bug::TrimTooEarly) {
             self.journal.trim(to.index);
         }
-        Some(Pass { to, chain, finish, stage })
+        let volumes = self.config.volumes.clone();
+        let tables = placed(&self.superblock.tables, &volumes);
+        self.versions.relaid(&self.superblock.tables, &tables);
+        Some(Pass { to, chain, finish, volumes, tables, stage })
     }
 
     /// Issues writes until enough are in flight, then waits (`None`); goes on to the flushes when all
@@ -273,14 +285,15 @@ impl Store {
         }
     }
 
-    fn issue_version_table(&mut self, from: usize) -> Stage {
+    fn issue_version_table(&mut self, from: PageId) -> Stage {
         let slot = 1 - self.superblock.versions_slot;
-        let Some((page, bytes)) = self.versions.next_write(slot, from) else {
+        let tables = self.pass.as_ref().map_or(&[][..], |pass| &pass.tables);
+        let Some((at, bytes)) = self.versions.next_write(slot, from, tables) else {
             return Stage::Superblock { submitted: false };
         };
         reach!("store: version pages are written");
-        let next = page + bytes.len() / VERSIONS_PAGE_BYTES;
-        let offset = table_offset(self.versions.page_count(), slot) + (page * VERSIONS_PAGE_BYTES) as u64;
+        let next = PageId { page: at.page + bytes.len() / VERSIONS_PAGE_BYTES, ..at };
+        let offset = table_offset(first_page(tables[at.volume], slot) + at.page);
         let op = self.start(Op::VersionTable);
         self.outputs.push_back(Output::MetaWrite { op, offset, data: Bytes::from(bytes) });
         Stage::Table { from: next, writing: true }
@@ -319,6 +332,13 @@ impl Store {
         let Some(pass) = &mut self.pass else { return };
         pass.stage = Stage::Superblock { submitted: true };
         let (to, chain, finish) = (pass.to, pass.chain, pass.finish);
+        if self.superblock.tables != pass.tables {
+            reach!("store: a checkpoint records that a volume has grown");
+        }
+        if !planted(Bug::GrowthNotRecorded) {
+            self.superblock.volumes.clone_from(&pass.volumes);
+        }
+        self.superblock.tables.clone_from(&pass.tables);
         let offset = if to.index > self.superblock.checkpoint.at.index {
             self.journal.offset_after(to.index)
         } else {

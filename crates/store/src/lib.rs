@@ -25,13 +25,14 @@
 //!
 //! Where to read on: `journal` (the ring), `append` (from queue to overlay), `overlay`, `destage` (a
 //! *pass* up to one position: writes, flushes, version table, superblock), `superblock` (promise, cut,
-//! restart: everything that waits for a superblock), `copy` (the target of an extent copy), `read`,
-//! `recovery` (format and recover).
+//! restart: everything that waits for a superblock), `copy` (the target of an extent copy), `grow` (volumes that get
+//! larger), `read`, `recovery` (format and recover).
 
 mod api;
 mod append;
 mod copy;
 mod destage;
+mod grow;
 mod inspect;
 mod journal;
 mod overlay;
@@ -65,7 +66,18 @@ use volume_op::{Group, GroupId};
 
 /// See the top of this crate.
 pub struct Store {
+    /// With the sizes of the volumes as of what is applied.
     config: StoreConfig,
+    /// Sizes of the volumes at the end of the log.
+    end_volumes: Vec<u64>,
+    /// How large the file of each volume is, at least.
+    files: Vec<u64>,
+    /// As large as the area of superblocks and version tables is, at least.
+    meta_bytes: u64,
+    /// Volumes whose files are being made larger.
+    growing: BTreeSet<VolumeId>,
+    /// Files may have to be made larger.
+    grow_due: bool,
     tuning: Tuning,
 
     /// The superblock as it was last submitted. What it says counts only once it is durable; fields that
@@ -107,6 +119,8 @@ pub struct Store {
 
     /// Between [`Output::Restarted`] and [`Output::CopyFinished`].
     copying: bool,
+    /// Sizes of the volumes where the log was restarted, which are those of the extents that come.
+    copy_volumes: Vec<u64>,
     /// Extents installed since the restart.
     installed: BTreeSet<(VolumeId, u32)>,
     /// What was destaged into extents that are not installed yet: their copies must not overwrite it
@@ -134,6 +148,11 @@ enum Op {
     Superblock,
     VersionTable,
     Flush,
+    Grow {
+        volume: VolumeId,
+        bytes: u64,
+        meta_bytes: u64,
+    },
     /// Payload of a group's piece that had to be read from the journal.
     Piece {
         group: GroupId,
@@ -193,6 +212,7 @@ impl Store {
             Op::Superblock => self.superblock_written(),
             Op::VersionTable => self.version_table_written(),
             Op::Flush => self.volume_flushed(),
+            Op::Grow { volume, bytes, meta_bytes } => self.volume_grown(volume, bytes, meta_bytes),
             Op::Piece { group, piece, len } => match bytes {
                 Some(bytes) if bytes.len() as u64 == len => self.piece_read(group, piece, bytes.clone()),
                 _ => self.fail("journal read returned the wrong number of bytes".to_owned()),
@@ -206,6 +226,7 @@ impl Store {
         if self.outputs.is_empty() && !self.failed {
             self.issue_journal_write();
             self.tell_promises();
+            self.issue_grows();
             self.issue_superblock();
             self.destage();
             self.issue_installs();
@@ -238,6 +259,7 @@ impl Op {
             Self::Superblock => "superblock write",
             Self::VersionTable => "version table write",
             Self::Flush => "volume flush",
+            Self::Grow { .. } => "growing a volume",
             Self::Piece { .. } => "journal read",
             Self::Volume(_) => "volume write",
         }

@@ -44,6 +44,8 @@ impl Store {
     /// A segment in the volume may be read at leisure: what changes there meanwhile was committed meanwhile.
     #[must_use]
     pub fn read(&self, range: Range) -> Vec<Segment> {
+        // Beyond the end of the file, while it is being made larger, there is nothing yet.
+        let file = self.files.get(usize::from(range.volume.0)).map_or(0, |bytes| bytes / BLOCK_BYTES);
         let mut segments = Vec::new();
         let mut push = |first: u64, end: u64, source| {
             if first < end {
@@ -56,7 +58,8 @@ impl Store {
         };
         let mut at = range.first_block();
         for (block, run) in self.overlay.within(range.volume, range.first_block(), range.end_block()) {
-            push(at, block, Source::Volume);
+            push(at, block.min(file), Source::Volume);
+            push(at.max(file), block, Source::Zero);
             at = block + run.blocks;
             let source = match self.find_content(&run) {
                 Found::Zero => Source::Zero,
@@ -68,7 +71,8 @@ impl Store {
             };
             push(block, at, source);
         }
-        push(at, range.end_block(), Source::Volume);
+        push(at, range.end_block().min(file), Source::Volume);
+        push(at.max(file), range.end_block(), Source::Zero);
         segments
     }
 

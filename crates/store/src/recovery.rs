@@ -15,11 +15,11 @@ use crate::append::{note_epoch, without_payload};
 use crate::journal::{Held, Journal, Placed};
 use crate::overlay::Overlay;
 use crate::superblock::{SUPERBLOCK_COPIES, is_void, push_void};
-use crate::versions::{Versions, pages};
+use crate::versions::{PageId, Versions, first_page, pages, pages_end, placed};
 use bytes::Bytes;
 use mainstay_codec::batch::{BATCH_MAGIC, BatchHead, HEADER_BLOCK_BYTES};
 use mainstay_codec::superblock::SUPERBLOCK_BYTES;
-use mainstay_codec::versions::{VERSIONS_PAGE_BYTES, decode_page, encode_page};
+use mainstay_codec::versions::{VERSIONS_PAGE_BYTES, decode_page};
 use mainstay_codec::{Batch, Checkpoint, DataState, LocalHeader, Superblock, Void};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{BLOCK_BYTES, Chain, Epoch, Index, Position, reach};
@@ -29,16 +29,24 @@ use std::sync::Arc;
 /// Bytes that are read or written at once.
 const CHUNK_BYTES: u64 = 4 << 20;
 
-/// Where a slot of the version table starts in the meta area.
-pub fn table_offset(pages: usize, slot: u8) -> u64 {
-    ((SUPERBLOCK_COPIES * SUPERBLOCK_BYTES) + usize::from(slot) * pages * VERSIONS_PAGE_BYTES) as u64
+/// Where a page of the version tables is in the meta area, in bytes.
+pub fn table_offset(page: usize) -> u64 {
+    (SUPERBLOCK_COPIES * SUPERBLOCK_BYTES + page * VERSIONS_PAGE_BYTES) as u64
 }
 
 impl Store {
-    /// Size of [`Area::Meta`].
+    /// Size of [`Area::Meta`] of a replica that is to be formatted so.
     #[must_use]
     pub fn meta_bytes(config: &StoreConfig) -> u64 {
-        table_offset(pages(&config.volumes), 2)
+        table_offset(pages_end(&placed(&[], &config.volumes)))
+    }
+
+    /// Size of [`Area::Meta`] that this replica needs, at least.
+    ///
+    /// # Errors
+    /// When there is no whole superblock, or the media cannot be read.
+    pub fn meta_bytes_on(media: &mut dyn Media) -> Result<u64, RecoverError> {
+        Ok(table_offset(pages_end(&read_superblock(media)?.0.tables)))
     }
 
     /// Makes an empty replica. Zeroes the whole journal, so that no record of an earlier life is in it and
@@ -53,23 +61,20 @@ impl Store {
             media.write_durable(Area::Journal, offset, &zeroes[..len as usize])?;
             offset += len;
         }
-        let page_count = pages(&config.volumes);
-        let mut versions = Versions::new(&config.volumes);
-        let mut bytes = Vec::new();
-        let mut offset = table_offset(page_count, 0);
-        for page in 0..page_count {
-            encode_page(&mut bytes, page as u32, versions.load_page(0, page));
-            if bytes.len() as u64 >= CHUNK_BYTES || page + 1 == page_count {
-                media.write_durable(Area::Meta, offset, &bytes)?;
-                offset += bytes.len() as u64;
-                bytes.clear();
-            }
+        let tables = placed(&[], &config.volumes);
+        let mut versions = Versions::new(&tables);
+        let mut from = PageId { volume: 0, page: 0 };
+        while let Some((at, bytes)) = versions.next_write(0, from, &tables) {
+            let page = first_page(tables[at.volume], 0) + at.page;
+            media.write_durable(Area::Meta, table_offset(page), &bytes)?;
+            from = PageId { page: at.page + bytes.len() / VERSIONS_PAGE_BYTES, ..at };
         }
         let superblock = Superblock {
             sequence: 1,
             resource: config.resource,
             incarnation: config.incarnation,
             volumes: config.volumes.clone(),
+            tables,
             journal_bytes: config.journal_bytes,
             promised: Epoch(0),
             generation: 1,
@@ -112,6 +117,11 @@ impl Store {
         write_superblock(media, &superblock, order)?;
 
         let mut store = Self {
+            end_volumes: superblock.volumes.clone(),
+            files: superblock.volumes.clone(),
+            meta_bytes: table_offset(pages_end(&superblock.tables)),
+            growing: BTreeSet::new(),
+            grow_due: true,
             config: config_of(&superblock),
             tuning,
             superblock_write: None,
@@ -136,6 +146,7 @@ impl Store {
             pass: None,
             destage_forced: false,
             copying: false,
+            copy_volumes: superblock.volumes.clone(),
             installed: BTreeSet::new(),
             ahead: Overlay::default(),
             installs: VecDeque::new(),
@@ -149,6 +160,7 @@ impl Store {
             failed: false,
             superblock,
         };
+        store.end_volumes = store.volumes_at_end();
         store.apply();
         Ok(store)
     }
@@ -205,20 +217,24 @@ pub(crate) fn read_versions(
     superblock: &Superblock,
 ) -> Result<Versions, RecoverError> {
     let slot = superblock.versions_slot;
-    let mut versions = Versions::new(&superblock.volumes);
-    let page_count = versions.page_count();
+    let mut versions = Versions::new(&superblock.tables);
     let pages_per_read = CHUNK_BYTES as usize / VERSIONS_PAGE_BYTES;
-    for start in (0..page_count).step_by(pages_per_read) {
-        let end = page_count.min(start + pages_per_read);
-        let offset = table_offset(page_count, slot) + (start * VERSIONS_PAGE_BYTES) as u64;
-        let bytes = media.read(Area::Meta, offset, (end - start) * VERSIONS_PAGE_BYTES)?;
-        for (page, block) in (start..end).zip(bytes.chunks_exact(VERSIONS_PAGE_BYTES)) {
-            decode_page(block, page as u32, versions.load_page(slot, page)).map_err(|source| {
-                reach!("store: a version table page is damaged");
-                RecoverError::VersionTable { page: page as u32, source }
-            })?;
+    for (volume, &place) in superblock.tables.iter().enumerate() {
+        let (page_count, first) = (pages(place), first_page(place, slot));
+        for start in (0..page_count).step_by(pages_per_read) {
+            let end = page_count.min(start + pages_per_read);
+            let len = (end - start) * VERSIONS_PAGE_BYTES;
+            let bytes = media.read(Area::Meta, table_offset(first + start), len)?;
+            for (page, block) in (start..end).zip(bytes.chunks_exact(VERSIONS_PAGE_BYTES)) {
+                let (number, id) = ((first + page) as u32, PageId { volume, page });
+                decode_page(block, number, versions.load_page(slot, id)).map_err(|source| {
+                    reach!("store: a version table page is damaged");
+                    RecoverError::VersionTable { page: number, source }
+                })?;
+            }
         }
     }
+    versions.fit(&superblock.volumes);
     Ok(versions)
 }
 

@@ -18,7 +18,7 @@ pub const SUPERBLOCK_COPIES: usize = 4;
 const SECOND_PAIR: u64 = 2 * SUPERBLOCK_BYTES as u64;
 
 /// What wants to change the superblock.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Job {
     Promise(Epoch),
     /// The log in memory is cut already.
@@ -28,6 +28,8 @@ pub enum Job {
     Restart {
         at: Position,
         chain: Chain,
+        /// Sizes of the volumes there.
+        volumes: Vec<u64>,
     },
     /// The present pass is about to write up to here.
     Commit,
@@ -97,6 +99,7 @@ impl Store {
         let end = self.pending.back().map_or(applied, |batch| batch.last());
         self.truncate(end);
         self.end_at_last_placed();
+        self.end_volumes = self.volumes_at_end();
         self.jobs.push_back(Job::Cut { to: end });
     }
 
@@ -142,14 +145,14 @@ impl Store {
             return;
         }
         let Some(job) = self.next_job() else { return };
-        match job {
-            Job::Promise(epoch) => self.superblock.promised = self.superblock.promised.max(epoch),
+        match &job {
+            Job::Promise(epoch) => self.superblock.promised = self.superblock.promised.max(*epoch),
             Job::Cut { .. } => {
                 self.superblock.generation += 1;
                 self.superblock.commit = self.applied;
                 self.push_void(self.durable);
             }
-            Job::Restart { at, chain } => {
+            &Job::Restart { at, chain, ref volumes } => {
                 let base = match self.superblock.data {
                     DataState::Consistent => self.applied,
                     DataState::Inconsistent { .. } if planted(Bug::CopyForgetsBase) => self.applied,
@@ -157,6 +160,7 @@ impl Store {
                 };
                 let superblock = &mut self.superblock;
                 superblock.generation += 1;
+                superblock.volumes.clone_from(volumes);
                 if !planted(Bug::CopyNotMarked) {
                     superblock.data = DataState::Inconsistent { base };
                 }
@@ -222,7 +226,7 @@ impl Store {
                 let (end, chain) = (self.durable_position(), self.durable_chain);
                 self.outputs.push_back(Output::CutDone { end, chain });
             }
-            Job::Restart { at, chain } => self.restarted(at, chain),
+            Job::Restart { at, chain, .. } => self.restarted(at, chain),
             Job::Commit => self.commit_announced(),
             Job::Checkpoint => self.checkpointed(),
         }

@@ -1,79 +1,149 @@
-//! The version table in memory (R14: too new is harmless, too old loses data in a resync).
+//! The version table in memory (R14: too new is harmless, too old loses data in a resync), and where it lies on disk.
 //!
 //! Two slots on disk are written in turn. Each has a set of pages in which it lags behind memory, so
 //! that a checkpoint writes only what changed since this slot was written last.
+//!
+//! Each volume's table has a [`TablePlace`] of its own, with room for twice as many pages at most as are in use. A volume that
+//! outgrows it gets another place, after all others; the old one is not used again. All its places together take less than twice
+//! what the last one takes, because each is at least twice as large as the one before.
 
+use mainstay_codec::TablePlace;
 use mainstay_codec::versions::{VERSIONS_PAGE_BYTES, VERSIONS_PER_PAGE, encode_page};
 use mainstay_types::{EXTENT_BYTES, Index, Range, VolumeId};
 
 /// Most pages in one write of a table.
 const PAGES_PER_WRITE_MAX: usize = 256;
 
+/// A page of a volume's table.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct PageId {
+    pub volume: usize,
+    pub page: usize,
+}
+
 #[derive(Debug)]
 pub struct Versions {
-    table: Vec<Index>,
-    /// Where each volume's extents start in the table; one more element gives the end.
-    starts: Vec<usize>,
-    /// For each slot, one flag per page: the slot lags behind memory.
-    lagging: [Vec<bool>; 2],
+    /// For each volume the versions of its extents.
+    tables: Vec<Vec<Index>>,
+    /// For each slot and volume one flag per page: the slot lags behind memory.
+    lagging: [Vec<Vec<bool>>; 2],
 }
 
-/// Where each volume's extents start in the table; the last element is the number of all extents.
-fn starts(volumes: &[u64]) -> Vec<usize> {
-    let mut starts = vec![0];
-    let mut total = 0;
-    for bytes in volumes {
-        total += bytes.div_ceil(EXTENT_BYTES) as usize;
-        starts.push(total);
-    }
-    starts
+/// Extents of a volume.
+fn extents(bytes: u64) -> usize {
+    bytes.div_ceil(EXTENT_BYTES) as usize
 }
 
-/// Pages that the table of these volumes needs.
-pub fn pages(volumes: &[u64]) -> usize {
-    // Proof that there is a last element: `starts` begins with one.
-    starts(volumes).last().map_or(0, |total| total.div_ceil(VERSIONS_PER_PAGE))
+/// Pages that are in use in each slot.
+pub fn pages(place: TablePlace) -> usize {
+    (place.extents as usize).div_ceil(VERSIONS_PER_PAGE)
+}
+
+/// Pages that each slot has room for.
+fn room(place: TablePlace) -> usize {
+    pages(place).next_power_of_two()
+}
+
+/// Where page 0 of a slot is, in pages after the superblocks.
+pub fn first_page(place: TablePlace, slot: u8) -> usize {
+    place.first_page as usize + usize::from(slot) * room(place)
+}
+
+/// Pages of all tables, in both slots.
+pub fn pages_end(places: &[TablePlace]) -> usize {
+    places.iter().map(|&place| place.first_page as usize + 2 * room(place)).max().unwrap_or(0)
+}
+
+/// Where the tables of these volumes lie, if so far they lay in `places`; fewer, or none, for volumes that are new.
+pub fn placed(places: &[TablePlace], volumes: &[u64]) -> Vec<TablePlace> {
+    let mut end = pages_end(places);
+    let mut place_of = |(n, &bytes): (usize, &u64)| {
+        let extents = extents(bytes) as u32;
+        if let Some(&old) = places.get(n) {
+            // A volume may be smaller than its table, if it is the target of a copy of one that has not grown.
+            let place = TablePlace { extents: old.extents.max(extents), ..old };
+            if room(place) == room(old) {
+                return place;
+            }
+        }
+        let place = TablePlace { first_page: end as u32, extents };
+        end += 2 * room(place);
+        place
+    };
+    volumes.iter().enumerate().map(&mut place_of).collect()
 }
 
 impl Versions {
-    /// All zero; no slot on disk is taken to agree.
-    pub fn new(volumes: &[u64]) -> Self {
-        let starts = starts(volumes);
-        let total = starts.last().copied().unwrap_or(0);
-        let pages = pages(volumes);
-        Self { table: vec![Index(0); total], starts, lagging: [vec![true; pages], vec![true; pages]] }
+    /// All zero, with as many extents as the tables tell of; no slot on disk is taken to agree.
+    pub fn new(places: &[TablePlace]) -> Self {
+        let flags = || places.iter().map(|&place| vec![true; pages(place)]).collect();
+        Self {
+            tables: places.iter().map(|place| vec![Index(0); place.extents as usize]).collect(),
+            lagging: [flags(), flags()],
+        }
     }
 
-    pub fn page_count(&self) -> usize {
-        self.lagging[0].len()
+    /// Versions for volumes of these sizes from now on. What was never there was changed by nothing.
+    pub fn fit(&mut self, volumes: &[u64]) {
+        for (volume, &bytes) in volumes.iter().enumerate() {
+            let table = &mut self.tables[volume];
+            table.resize(extents(bytes), Index(0));
+            let pages = table.len().div_ceil(VERSIONS_PER_PAGE);
+            for slot in &mut self.lagging {
+                if slot[volume].len() < pages {
+                    slot[volume].resize(pages, true);
+                }
+            }
+        }
+    }
+
+    /// The tables lay in `old` and are to lie in `new`: the pages that are not on disk so lag.
+    pub fn relaid(&mut self, old: &[TablePlace], new: &[TablePlace]) {
+        for (volume, (old, new)) in old.iter().zip(new).enumerate() {
+            let unchanged = match (old.first_page == new.first_page, old.extents == new.extents) {
+                (true, true) => continue,
+                // The last page may have been written without the extents that are in it now.
+                (true, false) => old.extents as usize / VERSIONS_PER_PAGE,
+                (false, _) => 0,
+            };
+            for slot in &mut self.lagging {
+                let flags = &mut slot[volume];
+                flags.resize(flags.len().max(pages(*new)), true);
+                flags[unchanged..].fill(true);
+            }
+        }
     }
 
     /// The versions of one page, to be filled from disk. Afterwards the slot agrees with memory there.
-    pub fn load_page(&mut self, slot: u8, page: usize) -> &mut [Index] {
-        self.lagging[usize::from(slot)][page] = false;
+    pub fn load_page(&mut self, slot: u8, PageId { volume, page }: PageId) -> &mut [Index] {
+        self.lagging[usize::from(slot)][volume][page] = false;
+        let table = &mut self.tables[volume];
         let first = page * VERSIONS_PER_PAGE;
-        let end = (first + VERSIONS_PER_PAGE).min(self.table.len());
-        &mut self.table[first..end]
+        let end = (first + VERSIONS_PER_PAGE).min(table.len());
+        &mut table[first..end]
     }
 
-    fn slot_of(&self, volume: VolumeId, extent: u32) -> usize {
-        let at = self.starts[usize::from(volume.0)] + extent as usize;
-        assert!(at < self.starts[usize::from(volume.0) + 1], "extent {extent} lies beyond volume {volume}");
-        at
+    fn slot_of(&mut self, volume: VolumeId, extent: u32) -> &mut Index {
+        let at = self.tables[usize::from(volume.0)].get_mut(extent as usize);
+        // Proof: ranges are checked against the sizes of the volumes when they are admitted or received.
+        at.unwrap_or_else(|| panic!("extent {extent} lies beyond volume {volume}"))
     }
 
+    /// 0 beyond the volume.
     pub fn get(&self, volume: VolumeId, extent: u32) -> Index {
-        self.table[self.slot_of(volume, extent)]
+        let table = self.tables.get(usize::from(volume.0));
+        table.and_then(|table| table.get(extent as usize)).copied().unwrap_or(Index(0))
     }
 
     /// Raises the version of one extent; never lowers it (R14).
     pub fn raise(&mut self, volume: VolumeId, extent: u32, to: Index) {
-        let at = self.slot_of(volume, extent);
-        if self.table[at] < to {
-            self.table[at] = to;
-            let page = at / VERSIONS_PER_PAGE;
-            self.lagging[0][page] = true;
-            self.lagging[1][page] = true;
+        let version = self.slot_of(volume, extent);
+        if *version < to {
+            *version = to;
+            let page = extent as usize / VERSIONS_PER_PAGE;
+            for slot in &mut self.lagging {
+                slot[usize::from(volume.0)][page] = true;
+            }
         }
     }
 
@@ -86,34 +156,104 @@ impl Versions {
 
     pub fn newer_than(&self, index: Index) -> Vec<(VolumeId, u32)> {
         let mut out = Vec::new();
-        for (volume, bounds) in self.starts.windows(2).enumerate() {
-            let extents = self.table[bounds[0]..bounds[1]].iter().enumerate();
-            out.extend(
-                extents
-                    .filter(|&(_, &version)| version > index)
-                    .map(|(extent, _)| (VolumeId(volume as u16), extent as u32)),
-            );
+        for (volume, table) in self.tables.iter().enumerate() {
+            let newer = table.iter().enumerate().filter(|&(_, &version)| version > index);
+            out.extend(newer.map(|(extent, _)| (VolumeId(volume as u16), extent as u32)));
         }
         out
     }
 
-    /// The next pages at or after `from` in which `slot` lags: the first page's number and the bytes to
-    /// write. They count as written from here on. A checkpoint sweeps once: a page that changes behind
-    /// the sweep waits for the next one, and its changes are still in the journal.
-    pub fn next_write(&mut self, slot: u8, from: usize) -> Option<(usize, Vec<u8>)> {
-        let lagging = &mut self.lagging[usize::from(slot)];
-        let first = from + lagging.get(from..)?.iter().position(|&lags| lags)?;
+    /// The next pages at or after `from` in which `slot` lags, of tables that lie in `places`: the first of them and the bytes to
+    /// write, which are of one volume. They count as written from here on. A checkpoint sweeps once: a page that changes
+    /// behind the sweep waits for the next one, and its changes are still in the journal.
+    pub fn next_write(&mut self, slot: u8, from: PageId, places: &[TablePlace]) -> Option<(PageId, Vec<u8>)> {
+        let PageId { volume, page } = self.next_lagging(slot, from, places)?;
+        let (place, table) = (places[volume], &self.tables[volume]);
+        let told = table.len().min(place.extents as usize);
+        let lagging = &mut self.lagging[usize::from(slot)][volume];
         let mut bytes = Vec::new();
-        for page in first..lagging.len().min(first + PAGES_PER_WRITE_MAX) {
+        for page in page..pages(place).min(page + PAGES_PER_WRITE_MAX) {
             if !lagging[page] {
                 break;
             }
             lagging[page] = false;
-            let start = page * VERSIONS_PER_PAGE;
-            let end = (start + VERSIONS_PER_PAGE).min(self.table.len());
-            encode_page(&mut bytes, page as u32, &self.table[start..end]);
+            let start = (page * VERSIONS_PER_PAGE).min(told);
+            let end = (start + VERSIONS_PER_PAGE).min(told);
+            encode_page(&mut bytes, (first_page(place, slot) + page) as u32, &table[start..end]);
         }
         debug_assert!(bytes.len().is_multiple_of(VERSIONS_PAGE_BYTES));
-        Some((first, bytes))
+        Some((PageId { volume, page }, bytes))
+    }
+
+    fn next_lagging(&self, slot: u8, from: PageId, places: &[TablePlace]) -> Option<PageId> {
+        let lagging = &self.lagging[usize::from(slot)];
+        (from.volume..places.len()).find_map(|volume| {
+            let first = if volume == from.volume { from.page } else { 0 };
+            let page = (first..pages(places[volume])).find(|&page| lagging[volume][page])?;
+            Some(PageId { volume, page })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = VERSIONS_PER_PAGE as u64 * EXTENT_BYTES;
+
+    fn write_all(versions: &mut Versions, slot: u8, places: &[TablePlace]) -> Vec<(PageId, usize)> {
+        let mut from = PageId { volume: 0, page: 0 };
+        let mut written = Vec::new();
+        while let Some((at, bytes)) = versions.next_write(slot, from, places) {
+            let pages = bytes.len() / VERSIONS_PAGE_BYTES;
+            written.push((at, pages));
+            from = PageId { page: at.page + pages, ..at };
+        }
+        written
+    }
+
+    #[test]
+    fn places_do_not_overlap_and_stay_while_there_is_room() {
+        let old = placed(&[], &[3 * PAGE, EXTENT_BYTES]);
+        assert_eq!(old[0], TablePlace { first_page: 0, extents: 3 * VERSIONS_PER_PAGE as u32 });
+        assert_eq!((old[1].first_page, pages_end(&old)), (8, 10));
+        let within = placed(&old, &[4 * PAGE, EXTENT_BYTES]);
+        assert_eq!(within[0].first_page, 0, "four pages were set aside for three");
+        assert_eq!(within[1], old[1]);
+        let beyond = placed(&within, &[4 * PAGE + 1, EXTENT_BYTES]);
+        assert_eq!((beyond[0].first_page, beyond[1]), (10, old[1]), "after all others");
+        assert_eq!(placed(&beyond, &[PAGE, EXTENT_BYTES])[0], beyond[0], "a table never shrinks");
+    }
+
+    /// Seen to fail without [`Versions::relaid`]: the page that was written short counts as written.
+    #[test]
+    fn a_page_that_was_written_before_the_volume_grew_is_written_again() {
+        let small = placed(&[], &[2 * EXTENT_BYTES]);
+        let mut versions = Versions::new(&small);
+        versions.fit(&[2 * EXTENT_BYTES]);
+        versions.fit(&[4 * EXTENT_BYTES]);
+        versions.raise(VolumeId(0), 3, Index(9));
+        let first = PageId { volume: 0, page: 0 };
+        assert_eq!(write_all(&mut versions, 1, &small), [(first, 1)], "without the extent that is new");
+        let grown = placed(&small, &[4 * EXTENT_BYTES]);
+        versions.relaid(&small, &grown);
+        assert_eq!(write_all(&mut versions, 1, &grown), [(first, 1)]);
+        assert_eq!(write_all(&mut versions, 1, &grown), []);
+        assert_eq!(write_all(&mut versions, 0, &grown), [(first, 1)]);
+    }
+
+    #[test]
+    fn a_table_that_moves_is_written_whole_in_both_slots() {
+        let old = placed(&[], &[PAGE]);
+        let mut versions = Versions::new(&old);
+        for slot in [0, 1] {
+            write_all(&mut versions, slot, &old);
+        }
+        versions.fit(&[3 * PAGE]);
+        let new = placed(&old, &[3 * PAGE]);
+        versions.relaid(&old, &new);
+        for slot in [0, 1] {
+            assert_eq!(write_all(&mut versions, slot, &new), [(PageId { volume: 0, page: 0 }, 3)]);
+        }
     }
 }

@@ -20,7 +20,8 @@ fn told(lab: &mut Lab, what: impl Fn(&Output) -> bool) -> bool {
 fn copy(lab: &mut Lab, log: &mut Log, random: &mut Random, crash_percent: u64) -> bool {
     let base = lab.store.log_state().base;
     let start = log.end();
-    lab.store.restart(start, log.chain());
+    let volumes = log.sizes(&lab.config.volumes, start.index);
+    lab.store.restart(start, log.chain(), &volumes);
     let mut appended = start.index;
     let mut need = start.index;
     let mut to_copy: Option<Vec<(VolumeId, u32)>> = None;
@@ -34,7 +35,8 @@ fn copy(lab: &mut Lab, log: &mut Log, random: &mut Random, crash_percent: u64) -
             // The primary goes on.
             0 | 1 if lab.store.room() > 16 * 4096 && !finishing => {
                 let commit = log.end().index;
-                log.seal(2, commit, entries(random, &lab.config.volumes));
+                let now = log.sizes(&lab.config.volumes, commit);
+                log.seal(2, commit, entries(random, &now));
             }
             2 | 3 => {
                 let next = log.batches.iter().find(|batch| batch.first > appended).cloned();
@@ -51,7 +53,10 @@ fn copy(lab: &mut Lab, log: &mut Log, random: &mut Random, crash_percent: u64) -
                     if told(lab, |told| matches!(told, Output::Restarted { .. })) {
                         let versions = log.versions(log.end().index);
                         let lacking = versions.into_iter().filter(|&(_, version)| version > base);
-                        to_copy = Some(lacking.map(|(extent, _)| extent).collect());
+                        let there = |&(volume, extent): &(VolumeId, u32)| {
+                            u64::from(extent) * EXTENT_BYTES < volumes[usize::from(volume.0)]
+                        };
+                        to_copy = Some(lacking.map(|(extent, _)| extent).filter(there).collect());
                     }
                 }
                 Some(left) if !left.is_empty() => {
@@ -60,7 +65,7 @@ fn copy(lab: &mut Lab, log: &mut Log, random: &mut Random, crash_percent: u64) -
                     need = need.max(at);
                     let content = &log.content(&lab.config.volumes, at)[usize::from(volume.0)];
                     let from = extent as usize * EXTENT_BYTES as usize;
-                    let to = content.len().min(from + EXTENT_BYTES as usize);
+                    let to = (volumes[usize::from(volume.0)] as usize).min(from + EXTENT_BYTES as usize);
                     let data = &content[from..to];
                     let zero = data.iter().all(|&byte| byte == 0);
                     let data = if zero { Bytes::new() } else { Bytes::copy_from_slice(data) };
@@ -114,7 +119,7 @@ fn waiting_for_extents() -> (Lab, Log) {
     let mut lab = Lab::with(lab::config(), Tuning { runs_max: 4, ..lab::tuning() });
     let mut log = Log::default();
     log.seal(1, log.end().index, vec![write(0, 1, 1)]);
-    lab.store.restart(log.end(), log.chain());
+    lab.store.restart(log.end(), log.chain(), &lab.config.volumes.clone());
     lab.settle();
     assert!(told(&mut lab, |told| matches!(told, Output::Restarted { .. })));
     // Blocks apart, so that each is a run of its own.
@@ -132,7 +137,7 @@ fn waiting_for_extents() -> (Lab, Log) {
 #[test]
 fn a_copy_starts_over_while_a_pass_waits_for_extents() {
     let (mut lab, log) = waiting_for_extents();
-    lab.store.restart(log.end(), log.chain());
+    lab.store.restart(log.end(), log.chain(), &lab.config.volumes.clone());
     lab.settle();
     assert!(
         told(&mut lab, |told| matches!(told, Output::Restarted { .. })),
@@ -159,7 +164,8 @@ proptest! {
         let mut lab = Lab::new();
         let mut log = Log::default();
         for _ in 0..random.below(12) {
-            let batch = log.seal(1, log.end().index, entries(&mut random, &lab.config.volumes));
+            let volumes = log.sizes(&lab.config.volumes, log.end().index);
+            let batch = log.seal(1, log.end().index, entries(&mut random, &volumes));
             lab.store.append(batch.clone());
             lab.settle();
             lab.store.commit(batch.last());

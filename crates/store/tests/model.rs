@@ -53,6 +53,10 @@ impl Life {
                     assert_eq!(batch.map_or(0, |b| b.chain.0), chain.0);
                     self.before_cut = None;
                 }
+                Output::Grown { volume, bytes } => {
+                    let area = self.lab.disk.areas[&mainstay_store::Area::Volume(volume)].len() as u64;
+                    assert!(self.lab.store.config().volumes[usize::from(volume.0)] == bytes && area >= bytes);
+                }
                 other => panic!("unexpected {other:?}"),
             }
         }
@@ -61,7 +65,8 @@ impl Life {
     fn step(&mut self, kind: u8) {
         match kind {
             0..=29 => {
-                let new = entries(&mut self.random, &self.lab.config.volumes);
+                let volumes = self.log.sizes(&self.lab.config.volumes, self.log.end().index);
+                let new = entries(&mut self.random, &volumes);
                 let bytes: u64 = new.iter().map(|e| e.payload.len() as u64).sum();
                 if bytes + 4096 <= self.lab.store.room() {
                     let batch = self.log.seal(self.epoch, self.commit, new);
@@ -173,7 +178,7 @@ proptest! {
         prop_assert_eq!(state.data, ReplicaData::Consistent);
         for (n, model) in life.log.content(&life.lab.config.volumes, end).iter().enumerate() {
             let area = mainstay_store::Area::Volume(mainstay_types::VolumeId(n as u16));
-            prop_assert!(&life.lab.disk.areas[&area] == model);
+            prop_assert!(&life.lab.disk.areas[&area][..model.len()] == model);
         }
     }
 }

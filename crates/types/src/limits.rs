@@ -23,6 +23,12 @@ pub const VOLUMES_MAX: usize = 64;
 /// Largest volume, in bytes (the version table of one volume is then 32 MiB).
 pub const VOLUME_BYTES_MAX: u64 = 4 << 40;
 
+/// Whether a volume may have so many bytes.
+#[must_use]
+pub const fn is_volume_size(bytes: u64) -> bool {
+    bytes > 0 && bytes <= VOLUME_BYTES_MAX && bytes.is_multiple_of(BLOCK_BYTES)
+}
+
 /// Most data replicas of a resource.
 pub const REPLICAS_MAX: usize = 32;
 

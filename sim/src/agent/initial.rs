@@ -84,6 +84,7 @@ pub fn service(n: usize, preferred: Option<u32>) -> ServiceSpec {
             fstype: "xfs".into(),
             options: String::new(),
             mkfs: true,
+            grow: true,
         }),
         processes: vec![Process {
             name: "db".into(),

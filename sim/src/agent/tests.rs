@@ -71,6 +71,7 @@ fn shape(service: bool) -> Shape {
         resources: vec![ResourceShape {
             replicas: vec![1, 2, 3],
             volumes: vec![16],
+            grown: vec![16],
             journal_blocks: 32,
             service,
             destage_start_blocks: 8,
@@ -320,6 +321,7 @@ impl Lab {
                 version: ConfigVersion(0),
                 incarnation,
                 devices_ready: false,
+                volumes: vec![16 * BLOCK_BYTES],
                 store_failed: false,
             },
             proposal: None,
@@ -346,6 +348,8 @@ impl Lab {
                     }
                 }
             }
+            // None grows here.
+            Step::Grow(_) => {}
             Step::Demote => {
                 if let Some(ReplicaReport { seen, .. }) = node.engine.replicas.get_mut(&resource) {
                     seen.role = Role::Secondary;

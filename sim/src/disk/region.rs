@@ -100,6 +100,12 @@ impl Region {
         self.now.len() as u64
     }
 
+    /// Has so many blocks from now on, if it had fewer.
+    pub fn grow(&mut self, blocks: u64) {
+        let blocks = self.now.len().max(blocks as usize);
+        self.now.resize(blocks, Block::default());
+    }
+
     pub fn put_durable(&mut self, block: u64, content: Block) {
         self.now[block as usize] = content;
         if !self.unflushed.is_empty() {

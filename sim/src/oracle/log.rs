@@ -229,6 +229,14 @@ impl LogOracle {
             }
             let index = Index(batch.first.0 + place as u64);
             let volume = entry.range.volume.0;
+            if entry.kind == EntryKind::Resize {
+                // Blocks that nobody comes to have are blocks that nobody writes.
+                if let Some(blocks) = self.model.get_mut(usize::from(volume)) {
+                    let more = (entry.range.offset / BLOCK_BYTES) as usize;
+                    blocks.resize(blocks.len().max(more), Vec::new());
+                }
+                continue;
+            }
             let blocks = entry.range.first_block()..entry.range.end_block();
             if self.model.get(usize::from(volume)).is_none_or(|model| (model.len() as u64) < blocks.end) {
                 return wrong("S16", format!("entry {index} changes {:?}, beyond its volume", entry.range));

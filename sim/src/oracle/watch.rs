@@ -40,7 +40,7 @@ impl Oracle {
                 Effect::Append(batch) => log.appended(node, incarnation, batch),
                 Effect::Commit(index) => log.committed(node, incarnation, *index),
                 Effect::Cut(to) => log.cut(node, incarnation, *to),
-                Effect::Restart { at, chain } => log.restart(node, incarnation, *at, *chain),
+                Effect::Restart { at, chain, .. } => log.restart(node, incarnation, *at, *chain),
                 Effect::Propose(proposal) => match self.slow.get_mut(&resource) {
                     Some(slow) => slow.proposed(self.now_us, node, proposal),
                     None => Ok(()),

@@ -67,3 +67,15 @@ pub(super) fn move_replicas(draw: &mut Draw, random: &mut Random, at: u64) {
         at += spread(random, 1, 8000);
     }
 }
+
+/// In one go, or bit by bit.
+pub(super) fn grow(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = random.below(draw.shape.resources.len() as u64) as usize;
+    let shape = &draw.shape.resources[resource];
+    let volume = random.below(shape.volumes.len() as u64);
+    let (first, last) = (shape.volumes[volume as usize], shape.grown[volume as usize]);
+    if first < last {
+        let blocks = if random.coin() { last } else { random.between(first + 1, last) };
+        draw.operator(at, Operator::Grow { resource, volume: volume as u16, blocks });
+    }
+}

@@ -37,7 +37,7 @@ impl World {
                 self.after(delay, What::JobStep(step));
             }
             Step::Look => self.after(100, What::JobStep(step)),
-            Step::Close | Step::Tell(_) | Step::Demote => {
+            Step::Close | Step::Tell(_) | Step::Demote | Step::Grow(_) => {
                 let input = EngineIn::Step { resource, number, step: step.step };
                 self.socket_to_engine(node, engine_boot, input);
             }
@@ -66,7 +66,12 @@ impl World {
         }
         let result = match step.step {
             Step::MakeFiles(incarnation) => {
+                let asks = machine.agent_process.boot == agent_boot && machine.agent.is_some();
                 self.machine(node).making.remove(&resource);
+                // The engine removes what nobody waits for any more: an agent that has started again does not know of it.
+                if !asks {
+                    return;
+                }
                 let made = self.make_files(node, resource, incarnation);
                 made.map(|()| Answer::Done).map_err(StepError::NotDone)
             }
@@ -127,7 +132,10 @@ impl World {
         resource: ResourceId,
         incarnation: Incarnation,
     ) -> Result<(), String> {
-        let config = store_config(shape_of(&self.plan, resource), resource, incarnation);
+        let mut config = store_config(shape_of(&self.plan, resource), resource, incarnation);
+        if let Some(known) = self.state().resources.get(&resource) {
+            config.volumes.clone_from(&known.spec.volumes);
+        }
         let stream = self.sessions.next();
         let mut disk = crate::disk::Disk::new(crate::random::Random::new(stream), &sizes_of(&config));
         Store::format(&mut disk.media(), &config).map_err(|error| error.to_string())?;
@@ -231,6 +239,7 @@ fn step_words(resource: &str, step: &Step) -> Option<(u64, String)> {
         Step::Open => (2, format!("has {resource} opened")),
         Step::Close => (3, format!("has the replica of {resource} closed, to remove it")),
         Step::Tell(record) => (4, format!("tells {resource} its record {}", record.version)),
+        Step::Grow(_) => (9, format!("tells {resource} to make volumes larger")),
         Step::Demote => (5, format!("tells {resource} to stop being primary")),
         Step::RemoveLabel => (6, format!("removes the label of its replica of {resource}")),
         Step::RemoveFiles => (7, format!("removes what is there of the files of {resource}")),

@@ -10,7 +10,7 @@ use crate::words;
 use mainstay_codec::ReplicaData;
 use mainstay_control::state::Command;
 use mainstay_host::Digest;
-use mainstay_types::{Incarnation, NodeId, ResourceId};
+use mainstay_types::{BLOCK_BYTES, Incarnation, NodeId, ResourceId, VolumeId};
 
 /// How long an operator waits before it looks again.
 const PATIENCE_US: u64 = 700_000;
@@ -103,6 +103,11 @@ impl World {
             Operator::AddReplica { pick, .. } => self.change_replicas(resource, None, Some(pick)),
             Operator::RemoveReplica { pick, .. } => self.change_replicas(resource, Some(pick), None),
             Operator::MoveReplica { from, to, .. } => self.change_replicas(resource, Some(from), Some(to)),
+            Operator::Grow { volume, blocks, .. } => {
+                self.trace.count("operator wants a volume to grow");
+                let (resource, volume) = (resource_id(resource), VolumeId(volume));
+                self.submit(Command::GrowVolume { resource, volume, bytes: blocks * BLOCK_BYTES });
+            }
             Operator::Move { .. }
             | Operator::ApplyService { .. }
             | Operator::DeleteService { .. }

@@ -197,6 +197,9 @@ impl World {
                     ),
                 ));
             }
+            if let Some((volume, bytes)) = known.growing.iter().next() {
+                return Some(("L1", format!("{volume} of {name} does not grow to {bytes} bytes")));
+            }
             let shape = &self.plan.shape.resources[number];
             if record.iss.len() != known.spec.replicas.len() {
                 let status = hosted.host.replica().status();
@@ -269,8 +272,27 @@ impl World {
         }
         for node in self.machines.keys().copied().collect::<Vec<_>>() {
             for number in 0..self.plan.shape.resources.len() {
+                self.compare_sizes(node, resource_id(number));
                 self.inspect(node, resource_id(number), true);
             }
+        }
+    }
+
+    /// R17: in the end every member's volumes are as large as the control plane says.
+    fn compare_sizes(&mut self, node: NodeId, resource: ResourceId) {
+        let Some(known) = self.state().resources.get(&resource) else { return };
+        if known.record.iss_member(node).is_none() || known.deleting {
+            return;
+        }
+        let hosted = self.machines[&node].engine.as_ref().and_then(|engine| engine.hosts.get(&resource));
+        let Some(hosted) = hosted.filter(|hosted| hosted.host.failed().is_none()) else { return };
+        let found = &hosted.host.store().config().volumes;
+        if *found != known.spec.volumes {
+            let text = format!(
+                "the volumes of {resource} on {node} have {found:?} bytes and not {:?}",
+                known.spec.volumes
+            );
+            self.wrong("S16", text);
         }
     }
 }

@@ -580,5 +580,8 @@ fn op_words(resource: usize, op: &Op) -> String {
         Op::Discard { range } => format!("discard {}", place(range)),
         Op::WriteZeroes { range } => format!("write zeroes {}", place(range)),
         Op::Flush => format!("flush r{resource}"),
+        Op::Resize { volume, bytes } => {
+            format!("make r{resource}/{volume} {} blocks large", bytes / BLOCK_BYTES)
+        }
     }
 }

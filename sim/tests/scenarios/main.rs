@@ -6,6 +6,7 @@
 mod control;
 mod copies;
 mod disks;
+mod grow;
 mod journal;
 mod leases;
 mod membership;

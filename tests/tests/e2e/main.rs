@@ -8,6 +8,7 @@
 mod acknowledged;
 mod cluster;
 mod failover;
+mod grow;
 mod limits;
 mod order;
 mod partitions;
@@ -34,6 +35,7 @@ const UNDER_LOAD: &[(&str, LoadScenario)] = &[
     ("cut_the_primary_from_one_secondary", partitions::cut_the_primary_from_one_secondary),
     ("kill_the_engine_alone", processes::kill_the_engine_alone),
     ("a_service_sees_no_error_of_a_dying_engine", acknowledged::a_service_sees_no_error_of_a_dying_engine),
+    ("a_volume_grows_under_load", grow::a_volume_grows_under_load),
     ("remove_and_add_a_replica", replicas::remove_and_add_a_replica),
     ("two_replicas_and_a_witness", replicas::two_replicas_and_a_witness),
     ("move_the_replica_of_the_primary", replicas::move_the_replica_of_the_primary),

@@ -137,6 +137,12 @@ impl Runner {
         (found, adopted)
     }
 
+    /// The volumes of its resource have these sizes now. What follows happens on a thread of its own.
+    pub fn volumes_grew(&self, volumes: Vec<u64>) {
+        let work = Arc::clone(&self.work);
+        spawn("agent-grow", move || work.volumes_grew(&volumes));
+    }
+
     /// What the engine silences when the lease ends.
     #[must_use]
     pub fn guard(&self) -> &GuardEntry {

@@ -5,6 +5,7 @@
 //!   still bring it back: see [`super::lane`].
 //! - Nothing here makes the reconciler wait.
 
+use super::filesystem;
 use super::lane::{CALLED_OFF, Haste, Lane};
 use super::mount::{self, MountPlan};
 use super::process::{self, ProcessPlan, Running, ServiceDirs};
@@ -245,13 +246,50 @@ impl Work {
         let wanted = || self.mount.is_newest(number);
         self.mount.make(
             number,
-            || mount::ensure_mounted(&plan, &wanted).map_err(words),
+            || {
+                mount::ensure_mounted(&plan, &wanted).map_err(words)?;
+                self.fill(&plan.path, &plan.device, 0);
+                Ok(())
+            },
             || {
                 if let Err(error) = mount::detach(&plan.path) {
                     tracing::warn!(%error, "a mount that is not wanted any more is still there");
                 }
             },
         )
+    }
+
+    /// The volumes of the resource have these sizes now.
+    pub fn volumes_grew(&self, volumes: &[u64]) {
+        let Some(mount) = &self.spec.mount else { return };
+        let Some(&bytes) = volumes.get(usize::from(mount.volume)) else { return };
+        let (path, link) = (Path::new(&mount.path), self.device_dir.join(mount.volume.to_string()));
+        let Ok(device) = std::fs::canonicalize(link) else { return };
+        // One that is not mounted now is looked at when it is.
+        if mount::mounted_source(path).ok().flatten().is_some_and(|found| Path::new(&found) == device) {
+            self.fill(path, &device, bytes);
+        }
+    }
+
+    /// A file system that stays small is no reason not to run on it.
+    fn fill(&self, path: &Path, device: &Path, bytes: u64) {
+        if !self.spec.mount.as_ref().is_some_and(|mount| mount.grow) {
+            return;
+        }
+        let (service, path_shown) = (&self.spec.name, path.display());
+        match filesystem::fill(path, device, bytes) {
+            Ok(None) => {}
+            Ok(Some(bytes)) => {
+                tracing::info!(service, path = %path_shown, bytes, "the file system is as large as its volume")
+            }
+            // Only who has made the volume larger waits for it.
+            Err(error) if bytes == 0 => {
+                tracing::debug!(service, path = %path_shown, error = words(error), "a file system keeps its size")
+            }
+            Err(error) => {
+                tracing::warn!(service, path = %path_shown, error = words(error), "the file system keeps its size")
+            }
+        }
     }
 
     fn start_process(&self, process: usize, number: u64, on_done: &OnDone) -> Result<(), String> {

@@ -6,7 +6,9 @@ pub mod samples;
 
 use bytes::{Bytes, BytesMut};
 use mainstay_codec::frame::{self, EPOCHS_MAX};
-use mainstay_codec::superblock::{Checkpoint, DataState, Superblock, VOIDS_MAX, Void};
+use mainstay_codec::superblock::{
+    Checkpoint, DataState, Superblock, TABLE_PAGES_MAX, TablePlace, VOIDS_MAX, Void,
+};
 use mainstay_codec::{
     Batch, DecodeError, EntryKind, Envelope, FRAME_HEADER_BYTES, FrameHeader, LogState, Message, NewEntry,
     Reject, ReplicaData,
@@ -37,6 +39,7 @@ fn entry() -> impl Strategy<Value = NewEntry> {
         1 => Just(EntryKind::Discard),
         1 => Just(EntryKind::WriteZeroes),
         1 => Just(EntryKind::EpochStart),
+        1 => Just(EntryKind::Resize),
     ];
     let place = (0..VOLUMES_MAX as u16, 0..VOLUME_BYTES_MAX / BLOCK_BYTES, 1..=8u64);
     (kind, place, any::<u64>(), any::<u64>()).prop_map(|(kind, (volume, block, blocks), session, request)| {
@@ -44,6 +47,7 @@ fn entry() -> impl Strategy<Value = NewEntry> {
         let offset = (block * BLOCK_BYTES).min(VOLUME_BYTES_MAX - len);
         let range = match kind {
             EntryKind::EpochStart => Range { volume: VolumeId(0), offset: 0, len: 0 },
+            EntryKind::Resize => Range { volume: VolumeId(volume), offset: offset.max(BLOCK_BYTES), len: 0 },
             _ => Range { volume: VolumeId(volume), offset, len },
         };
         let payload =
@@ -115,7 +119,11 @@ fn message() -> impl Strategy<Value = Message> {
         batch().prop_map(|batch| Message::Append(Arc::new(batch))),
         any::<u64>().prop_map(|i| Message::Ack { durable: Index(i) }),
         any::<u64>().prop_map(|i| Message::Commit { commit: Index(i) }),
-        (position(), any::<u64>()).prop_map(|(at, chain)| Message::CopyBegin { at, chain: Chain(chain) }),
+        (position(), any::<u64>(), sizes()).prop_map(|(at, chain, volumes)| Message::CopyBegin {
+            at,
+            chain: Chain(chain),
+            volumes
+        }),
         position().prop_map(|at| Message::CopyBeginReply { at }),
         (extent(), any::<(u64, u64)>(), 0..=4u64).prop_map(|((volume, extent), (version, at), blocks)| {
             Message::CopyExtent {
@@ -152,18 +160,27 @@ pub fn envelope() -> impl Strategy<Value = Envelope> {
     )
 }
 
+/// Sizes of the volumes of a resource, in bytes.
+fn sizes() -> impl Strategy<Value = Vec<u64>> {
+    vec((1..=VOLUME_BYTES_MAX / BLOCK_BYTES).prop_map(|blocks| blocks * BLOCK_BYTES), 1..=VOLUMES_MAX)
+}
+
 pub fn superblock() -> impl Strategy<Value = Superblock> {
     let numbers = any::<(u64, u64, u64, u64, u64, u64)>();
     let place = (position(), any::<u64>(), 0..=1024u64);
-    let volumes = vec(1..=VOLUME_BYTES_MAX / BLOCK_BYTES, 1..=VOLUMES_MAX);
+    let table = |&bytes: &u64| TablePlace {
+        first_page: (bytes % u64::from(TABLE_PAGES_MAX)) as u32,
+        extents: bytes.div_ceil(EXTENT_BYTES) as u32,
+    };
     let pairs = |max| vec(any::<(u64, u64)>(), 0..=max);
     let state = (proptest::option::of(any::<u64>()), any::<bool>());
-    (numbers, place, volumes, pairs(VOIDS_MAX), pairs(EPOCHS_MAX), state).prop_map(
-        |(numbers, (at, chain, block), volumes, voids, epochs, (base, slot))| Superblock {
+    (numbers, place, sizes(), pairs(VOIDS_MAX), pairs(EPOCHS_MAX), state).prop_map(
+        move |(numbers, (at, chain, block), volumes, voids, epochs, (base, slot))| Superblock {
             sequence: numbers.0,
             resource: ResourceId(numbers.1),
             incarnation: Incarnation(numbers.2),
-            volumes: volumes.into_iter().map(|blocks| blocks * BLOCK_BYTES).collect(),
+            tables: volumes.iter().map(table).collect(),
+            volumes,
             journal_bytes: 1024 * BLOCK_BYTES,
             promised: Epoch(numbers.3),
             generation: numbers.4,

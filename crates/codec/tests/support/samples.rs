@@ -3,7 +3,7 @@
 
 use super::pattern;
 use bytes::Bytes;
-use mainstay_codec::superblock::{Checkpoint, DataState, Superblock, Void};
+use mainstay_codec::superblock::{Checkpoint, DataState, Superblock, TablePlace, Void};
 use mainstay_codec::{
     Batch, EntryKind, Envelope, JournalLabel, LocalHeader, LogState, Message, NewEntry, Reject, ReplicaData,
 };
@@ -45,6 +45,7 @@ pub fn sample_batch() -> Batch {
             entry(EntryKind::Write, 1, 8192, 4096, 5),
             entry(EntryKind::Discard, 0, 1 << 20, 1 << 21, 6),
             entry(EntryKind::WriteZeroes, 2, 4096, 4096, 9),
+            entry(EntryKind::Resize, 1, 1 << 30, 0, 0),
         ],
     )
 }
@@ -71,7 +72,7 @@ pub fn messages() -> Vec<(&'static str, Message)> {
         ("append", Message::Append(Arc::new(sample_batch()))),
         ("ack", Message::Ack { durable: Index(44) }),
         ("commit", Message::Commit { commit: Index(44) }),
-        ("copy_begin", Message::CopyBegin { at, chain: Chain(6) }),
+        ("copy_begin", Message::CopyBegin { at, chain: Chain(6), volumes: vec![1 << 30, 1 << 20] }),
         ("copy_begin_reply", Message::CopyBeginReply { at }),
         (
             "copy_extent",
@@ -100,6 +101,10 @@ pub fn superblock() -> Superblock {
         resource: ResourceId(7),
         incarnation: Incarnation(0xd15c),
         volumes: vec![1 << 30, 1 << 20],
+        tables: vec![
+            TablePlace { first_page: 0, extents: 1 << 10 },
+            TablePlace { first_page: 8, extents: 1 },
+        ],
         journal_bytes: 1 << 26,
         promised: Epoch(4),
         generation: 17,

@@ -12,7 +12,7 @@
 //! Whoever carries a job out does [`Job::step`] and tells what came of it, until there is none; one job per replica at a time.
 
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Incarnation, ResourceRecord, reach};
+use mainstay_types::{Incarnation, ResourceRecord, VolumeId, reach};
 
 /// What is to be done to a replica.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -28,6 +28,8 @@ pub enum Order {
     Tell(ResourceRecord),
     /// Make the engine's replica a secondary.
     Demote,
+    /// Make volumes of the engine's primary as large as this, in bytes.
+    Grow(Vec<(VolumeId, u64)>),
 }
 
 impl Order {
@@ -39,6 +41,7 @@ impl Order {
             Self::Drop => "drop",
             Self::Tell(_) => "record",
             Self::Demote => "demote",
+            Self::Grow(_) => "grow",
         }
     }
 }
@@ -62,6 +65,7 @@ pub enum Step {
     Close,
     Tell(ResourceRecord),
     Demote,
+    Grow(Vec<(VolumeId, u64)>),
 }
 
 /// What came of a step that succeeded.
@@ -118,6 +122,7 @@ enum At<E> {
     Removing,
     Telling(ResourceRecord),
     Demoting,
+    Growing(Vec<(VolumeId, u64)>),
     Ended(Result<Ended, Trouble<E>>),
 }
 
@@ -130,6 +135,7 @@ impl<E> Job<E> {
             Order::Drop => At::Closing,
             Order::Tell(record) => At::Telling(record),
             Order::Demote => At::Demoting,
+            Order::Grow(volumes) => At::Growing(volumes),
         };
         Self { at }
     }
@@ -147,6 +153,7 @@ impl<E> Job<E> {
             At::Unlabelling => Step::RemoveLabel,
             At::Telling(record) => Step::Tell(record.clone()),
             At::Demoting => Step::Demote,
+            At::Growing(volumes) => Step::Grow(volumes.clone()),
             At::Ended(_) => return None,
         })
     }
@@ -187,7 +194,7 @@ impl<E> Job<E> {
             (At::Closing, Ok(_)) => At::Unlabelling,
             (At::Unlabelling, Ok(_)) => At::Removing,
             (At::Removing, Ok(_)) => At::Ended(Ok(Ended::Dropped)),
-            (At::Telling(_) | At::Demoting, Ok(_)) => At::Ended(Ok(Ended::Told)),
+            (At::Telling(_) | At::Demoting | At::Growing(_), Ok(_)) => At::Ended(Ok(Ended::Told)),
         };
         Self { at }
     }

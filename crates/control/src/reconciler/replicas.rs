@@ -141,6 +141,7 @@ impl Replicas {
             version: seen.version,
             incarnation: seen.incarnation,
             devices_ready: seen.devices_ready,
+            volumes: seen.volumes.clone(),
             failed,
             store_failed: seen.store_failed,
         }

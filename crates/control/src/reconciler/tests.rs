@@ -64,6 +64,7 @@ impl Lab {
             version: record.version,
             incarnation: MINE,
             devices_ready: true,
+            volumes: vec![1 << 20],
             store_failed: false,
         };
         let seen = Seen { engine: true, replicas: BTreeMap::from([(R, replica)]) };

@@ -146,9 +146,10 @@ impl Nodes {
             }
             Action::OpenReplica { resource } => {
                 let incarnation = observed.stored[&resource];
+                let volumes = self.state.resources[&resource].spec.volumes.clone();
                 observed
                     .replicas
-                    .insert(resource, ReplicaObserved { incarnation, ..ReplicaObserved::default() });
+                    .insert(resource, ReplicaObserved { incarnation, volumes, ..ReplicaObserved::default() });
             }
             Action::DropReplica { resource } => {
                 let dropped = Member { node, incarnation: observed.stored[&resource] };
@@ -169,6 +170,14 @@ impl Nodes {
                     replica.role = Role::Secondary;
                 }
                 replica.epoch = replica.epoch.max(record.epoch);
+            }
+            Action::GrowVolumes { resource, volumes } => {
+                let replica = observed.replicas.get_mut(&resource).unwrap();
+                assert!(replica.role == Role::Primary, "only a primary makes entries (R8)");
+                for (volume, bytes) in volumes {
+                    let size = &mut replica.volumes[usize::from(volume.0)];
+                    *size = bytes.max(*size);
+                }
             }
             Action::Demote { resource } => {
                 let silent = observed.services.values().all(|service| service.phase.is_silent());

@@ -113,13 +113,15 @@ impl ReplicaFiles {
         Ok(Self { path: path.to_owned(), meta, journal, volumes })
     }
 
-    /// Whether the files are as large as `layout` says; a journal elsewhere has its label too.
+    /// Whether the files are as large as `layout` says; a journal elsewhere has its label too. Those of volumes, and of what is said of
+    /// them, may be larger: the end of the engine may have come while they grew.
     pub fn check(&self, layout: &Layout) -> Result<(), DiskError> {
         for (area, expected) in layout.files() {
             let path = self.path.join(name(area));
             let Some(file) = self.area(area) else { return Err(DiskError::Missing { path }) };
             let label = if area == Area::Journal { JOURNAL_LABEL_BYTES as u64 } else { 0 };
-            if file.bytes != expected && file.bytes != expected + label {
+            let larger = area != Area::Journal && file.bytes > expected;
+            if !larger && file.bytes != expected && file.bytes != expected + label {
                 return Err(DiskError::Size { path, found: file.bytes, expected });
             }
         }
@@ -158,6 +160,18 @@ impl ReplicaFiles {
             Area::Journal => Some(&mut self.journal),
             Area::Volume(volume) => self.volumes.get_mut(usize::from(volume.0)),
         }
+    }
+
+    /// The file of an area has been made as large as `bytes`, or was larger.
+    pub(super) fn grown(&mut self, area: Area, bytes: u64) -> io::Result<()> {
+        let Some(file) = self.area_mut(area).filter(|file| file.bytes < bytes) else { return Ok(()) };
+        file.bytes = bytes;
+        if file.memory.take().is_some() {
+            // The only mapping there is, because the old one is gone.
+            let mapped = File::from(file.file.try_clone()?);
+            file.memory = Memory::map(&mapped, bytes, false)?;
+        }
+        Ok(())
     }
 
     /// An area that is persistent memory, as [`prepare`](Self::prepare) found it.

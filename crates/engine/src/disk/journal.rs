@@ -62,7 +62,7 @@ impl NewJournal {
     }
 
     /// Takes back what was made of it.
-    pub(super) fn remove(&self) -> Result<(), DiskError> {
+    pub(crate) fn remove(&self) -> Result<(), DiskError> {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             result => failed("cannot remove", &self.path, result)?,

@@ -258,6 +258,10 @@ impl Frontend for FuseFrontend {
         }
     }
 
+    fn resized(&mut self, volume: VolumeId, bytes: u64) {
+        self.session.resized(volume, bytes);
+    }
+
     fn detach(&mut self) {
         self.unmount();
         self.end();

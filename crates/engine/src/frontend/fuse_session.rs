@@ -82,6 +82,13 @@ impl Session {
         }
     }
 
+    /// A volume has this size from now on.
+    pub fn resized(&mut self, volume: VolumeId, bytes: u64) {
+        if let Some(size) = self.volumes.get_mut(usize::from(volume.0)) {
+            *size = bytes;
+        }
+    }
+
     /// Requests that are not answered.
     pub fn outstanding(&self) -> usize {
         self.outstanding.len()

@@ -136,6 +136,10 @@ pub trait Frontend {
     /// undone; a resource that is served again gets a new frontend.
     fn fail_all(&mut self, ring: &mut Ring, errno: Errno);
 
+    /// A volume has this size now. Requests are taken up to it; devices that can grow while they are in use are told by the device
+    /// thread afterwards.
+    fn resized(&mut self, volume: VolumeId, bytes: u64);
+
     /// Takes the devices away, whoever uses them (R20). Nothing is admitted from then on.
     fn detach(&mut self);
 

@@ -77,6 +77,7 @@ impl Platform for World<'_, '_> {
                     answer(Reply::Ok);
                 }
             }
+            Happened::Resized { volume, bytes } => self.around.resized(self.shared, volume, bytes),
             Happened::Demoted => {
                 self.around.dirty = true;
                 self.around.withdraw(self.shared);

@@ -16,6 +16,8 @@ use mainstay_types::{ResourceId, VolumeId};
 pub(super) struct Presence {
     frontend: Option<Box<dyn Frontend>>,
     devices: Vec<(VolumeId, Device)>,
+    /// Sizes that the devices were made with, or were told since, in bytes.
+    told_sizes: Vec<u64>,
     /// What is to fail, and waits until nobody sees it.
     failing: Failing,
     /// Attach jobs that have not ended.
@@ -69,7 +71,41 @@ impl Around {
             self.presence.attaching += 1;
         }
         self.presence.frontend = Some(frontend);
+        self.presence.told_sizes.clone_from(&self.volumes);
         self.presence.withdrawn = false;
+    }
+
+    /// A volume has this size now. Its device follows as soon as it is there.
+    pub(super) fn resized(&mut self, shared: &mut Shared<'_>, volume: VolumeId, bytes: u64) {
+        let Some(size) = self.volumes.get_mut(usize::from(volume.0)) else { return };
+        *size = bytes;
+        self.dirty = true;
+        tracing::info!(resource = %self.resource, %volume, bytes, "a volume has another size");
+        if let Some(frontend) = &mut self.presence.frontend {
+            frontend.resized(volume, bytes);
+            self.resize_device(shared, volume);
+        }
+    }
+
+    fn resize_device(&mut self, shared: &mut Shared<'_>, volume: VolumeId) {
+        let place = usize::from(volume.0);
+        let devices = &self.presence.devices;
+        let Some((_, device)) = devices.iter().find(|(of, _)| *of == volume) else { return };
+        let Some(told) = self.presence.told_sizes.get_mut(place).filter(|told| **told != self.volumes[place])
+        else {
+            return;
+        };
+        *told = self.volumes[place];
+        match device.resizing() {
+            Ok(Some(resizing)) => {
+                let path = device.path().to_owned();
+                shared.devices.submit(DeviceJob::Resize { path, resizing, bytes: *told });
+            }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(resource = %self.resource, %volume, %error, "the device keeps its size")
+            }
+        }
     }
 
     fn make(&self, shared: &Shared<'_>, id: FrontendId) -> Result<Box<dyn Frontend>, String> {
@@ -126,6 +162,7 @@ impl Around {
                 self.presence.attaching -= 1;
                 self.presence.devices.push((volume, device));
                 self.presence.devices.sort_by_key(|(volume, _)| *volume);
+                self.resize_device(shared, volume);
             }
             DeviceOutcome::Opened { volume, opened, .. } => {
                 // It is there: it stays until its attachments have ended.

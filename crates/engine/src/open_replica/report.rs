@@ -65,7 +65,7 @@ impl OpenReplica {
             journal_bytes_used: config.journal_bytes.saturating_sub(host.store().room()),
             journal_bytes: config.journal_bytes,
             journal_latency_us: status.journal_latency_us,
-            volumes: config.volumes.clone(),
+            volumes: around.volumes.clone(),
             requests: around.pending.len(),
             waiting_for: status.waiting_for.clone(),
             peers: peers.collect(),

@@ -140,7 +140,8 @@ impl World {
                 self.blocks.0.retain(|key, _| !range.contains(key));
                 (op, None)
             }
-            Output::VolumeFlush { op, .. } => (op, None),
+            // Blocks that were never written read as zeroes, wherever they are.
+            Output::VolumeFlush { op, .. } | Output::VolumeGrow { op, .. } => (op, None),
             Output::MetaWrite { op, offset, data } => {
                 self.blocks.put(Area::Meta, offset, &data);
                 (op, None)

@@ -8,6 +8,7 @@ use crate::size;
 use mainstay_api::client::Client;
 use mainstay_api::rest::{
     Accepted, Health, PeerView, ReplicaAdd, ReplicaMove, ResourceCreate, ResourceView, ScrubReport,
+    VolumeResize,
 };
 
 pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome<u8> {
@@ -55,6 +56,12 @@ pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome
                 output,
                 moved,
             )?;
+        }
+        ResourceCommand::Resize { name, size, volume, wait } => {
+            let path = format!("{}/volumes/{volume}/resize", path(&name)?);
+            let accepted = client.post(&path, &VolumeResize { bytes: size })?;
+            let grown = |now: &ResourceView| !now.growing.iter().any(|growing| growing.volume == volume);
+            settle(accepted, (&name, &format!("growing volume {volume}")), wait, client, output, grown)?;
         }
         ResourceCommand::Scrub { name } => return scrub(&name, client, output),
         ResourceCommand::Delete { name, wait } => delete(&name, wait, client, output)?,
@@ -294,6 +301,10 @@ fn details(resource: &ResourceView) -> String {
     }
     for device in resource.replicas.iter().filter_map(|r| r.live.as_ref()).flat_map(|live| &live.devices) {
         text += &format!("\nvolume {} is {}", device.volume, device.path);
+    }
+    for one in &resource.growing {
+        let waits = if resource.primary.is_none() { " as soon as there is a primary" } else { "" };
+        text += &format!("\nvolume {} grows to {}{waits}", one.volume, size::format(one.bytes));
     }
     for one in &resource.moves {
         text += &format!("\nthe replica on {} goes when that on {} is in sync", one.from, one.to);

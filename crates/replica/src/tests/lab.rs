@@ -513,7 +513,7 @@ impl Lab {
             Effect::Commit(to) => self.commit(node, to),
             Effect::Promise(epoch) => self.disk(node, DiskOp::Promise(epoch)),
             Effect::Cut(to) => self.disk(node, DiskOp::Cut(to)),
-            Effect::Restart { at, chain } => self.disk(node, DiskOp::Restart(at, chain)),
+            Effect::Restart { at, chain, .. } => self.disk(node, DiskOp::Restart(at, chain)),
             Effect::InstallExtent { volume, extent, version, data } => {
                 self.disk(node, DiskOp::Install(volume, extent, version, data));
             }

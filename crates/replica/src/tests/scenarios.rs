@@ -4,7 +4,7 @@
 use super::lab::{A, Answer, B, C, Lab, whole};
 use crate::{Effect, Event, Op, PeerState, Proposal, ReplicaConfig, RequestError, Role, StepDownReason};
 use mainstay_codec::ReplicaData;
-use mainstay_types::{Epoch, Incarnation, Index, NodeId, Range, Time, VolumeId};
+use mainstay_types::{BLOCK_BYTES, Epoch, Incarnation, Index, NodeId, Range, Time, VolumeId};
 
 fn two() -> Lab {
     let mut lab = Lab::new(2, 4, 1);
@@ -459,4 +459,35 @@ fn a_promise_is_durable_before_it_is_given() {
     assert!(matches!(&drain(&mut replica)[..], [Effect::Send { envelope, .. }]
         if matches!(envelope.message, Message::Rejected(mainstay_codec::Reject::Unknown))));
     assert_eq!(replica.status().commit, Index(0));
+}
+
+/// R17: a volume is as large as its last committed resize says, and requests are admitted up to there, on whoever is primary.
+#[test]
+fn a_resize_is_committed_like_a_write_and_only_then_counts() {
+    let mut lab = three();
+    let old = whole(0).len;
+    let beyond = Range { volume: VolumeId(0), offset: old, len: BLOCK_BYTES };
+    let refused = lab.request(A, Op::Discard { range: beyond });
+    lab.run_ms(10);
+    assert!(!lab.done(refused));
+    for bytes in [old, old - BLOCK_BYTES, old + 1, 0] {
+        let id = lab.request(A, Op::Resize { volume: VolumeId(0), bytes });
+        lab.run_ms(10);
+        assert!(!lab.done(id), "{bytes} is no growth");
+    }
+    let grown = lab.request(A, Op::Resize { volume: VolumeId(0), bytes: old + BLOCK_BYTES });
+    let again = lab.request(A, Op::Resize { volume: VolumeId(0), bytes: old + BLOCK_BYTES });
+    lab.run_ms(20);
+    assert!(lab.done(grown) && !lab.done(again), "once is enough");
+    let id = lab.request(A, Op::Discard { range: beyond });
+    lab.run_ms(20);
+    assert!(lab.done(id));
+    lab.crash(A);
+    lab.run_ms(3000);
+    lab.promote(B);
+    lab.run_ms(200);
+    assert_eq!(lab.role(B), Role::Primary);
+    let id = lab.request(B, Op::Discard { range: beyond });
+    lab.run_ms(50);
+    assert!(lab.done(id), "the new primary knows the size: {:?}", lab.status(B));
 }

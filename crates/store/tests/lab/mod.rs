@@ -97,6 +97,13 @@ impl Disk {
         bytes[offset as usize..offset as usize + data.len()].copy_from_slice(data);
     }
 
+    pub fn grow(&mut self, volume: VolumeId, bytes: u64, meta_bytes: u64) {
+        for (area, bytes) in [(Area::Volume(volume), bytes), (Area::Meta, meta_bytes)] {
+            let area = self.areas.get_mut(&area).expect("area exists");
+            area.resize(area.len().max(bytes as usize), 0);
+        }
+    }
+
     /// A write that reads see and a power cut may undo.
     pub fn put_volatile(&mut self, area: Area, offset: u64, data: &[u8]) {
         for (n, block) in data.chunks(BLOCK).enumerate() {
@@ -155,6 +162,11 @@ pub enum Doing {
     Flush {
         covers: BTreeMap<(Area, u64), usize>,
     },
+    Grow {
+        volume: VolumeId,
+        bytes: u64,
+        meta_bytes: u64,
+    },
 }
 
 /// The log of the resource, and what the volumes contain after each of its entries.
@@ -201,10 +213,16 @@ impl Log {
             .filter(move |&(index, _)| index <= to)
     }
 
+    /// What the volumes contain that had these sizes before the log.
     pub fn content(&self, volumes: &[u64], to: Index) -> Vec<Vec<u8>> {
         let mut out: Vec<Vec<u8>> = volumes.iter().map(|&bytes| vec![0; bytes as usize]).collect();
         for (_, entry) in self.entries(to).filter(|(_, e)| e.kind != EntryKind::EpochStart) {
             let range = entry.range;
+            if entry.kind == EntryKind::Resize {
+                let content = &mut out[usize::from(range.volume.0)];
+                content.resize(content.len().max(range.offset as usize), 0);
+                continue;
+            }
             let slot = &mut out[usize::from(range.volume.0)][range.offset as usize..range.end() as usize];
             if entry.kind == EntryKind::Write {
                 slot.copy_from_slice(&entry.payload);
@@ -215,10 +233,20 @@ impl Log {
         out
     }
 
+    /// How large the volumes are that had these sizes before the log.
+    pub fn sizes(&self, volumes: &[u64], to: Index) -> Vec<u64> {
+        let mut sizes = volumes.to_vec();
+        for (_, entry) in self.entries(to).filter(|(_, e)| e.kind == EntryKind::Resize) {
+            let size = &mut sizes[usize::from(entry.range.volume.0)];
+            *size = entry.range.offset.max(*size);
+        }
+        sizes
+    }
+
     /// Last entry up to `to` that changed each extent.
     pub fn versions(&self, to: Index) -> BTreeMap<(VolumeId, u32), Index> {
         let mut out = BTreeMap::new();
-        for (index, entry) in self.entries(to).filter(|(_, e)| e.kind != EntryKind::EpochStart) {
+        for (index, entry) in self.entries(to).filter(|(_, e)| e.kind.changes_blocks()) {
             for extent in entry.range.offset / EXTENT_BYTES..entry.range.end().div_ceil(EXTENT_BYTES) {
                 out.insert((entry.range.volume, extent as u32), index);
             }
@@ -227,12 +255,15 @@ impl Log {
     }
 }
 
-/// A few random entries, mostly on the same few blocks and around an extent boundary.
+/// A few random entries, mostly on the same few blocks and around an extent boundary; seldom a volume grows.
 pub fn entries(random: &mut Random, volumes: &[u64]) -> Vec<NewEntry> {
     let count = 1 + random.below(3);
     (0..count)
         .map(|_| {
             let volume = random.below(volumes.len());
+            if random.chance(3) {
+                return resize(volume as u16, volumes[volume] + (1 + random.below(24) as u64) * BLOCK_BYTES);
+            }
             let blocks_in_volume = volumes[volume] / BLOCK_BYTES;
             let start = [0, 250, 508, blocks_in_volume - 8][random.below(4)].min(blocks_in_volume - 8);
             let first = start + random.below(8) as u64;
@@ -257,6 +288,11 @@ pub fn entries(random: &mut Random, volumes: &[u64]) -> Vec<NewEntry> {
             NewEntry { kind, range, payload, session: 0, request: 0 }
         })
         .collect()
+}
+
+pub fn resize(volume: u16, bytes: u64) -> NewEntry {
+    let range = Range { volume: VolumeId(volume), offset: bytes, len: 0 };
+    NewEntry { kind: EntryKind::Resize, range, payload: Bytes::new(), session: 0, request: 0 }
 }
 
 pub fn write(block: u64, blocks: u64, fill: u8) -> NewEntry {
@@ -320,6 +356,9 @@ impl Lab {
                     let of_volume = self.disk.volatile.iter().filter(|((a, _), _)| *a == area);
                     (op, Doing::Flush { covers: of_volume.map(|(&key, v)| (key, v.len())).collect() })
                 }
+                Output::VolumeGrow { op, volume, bytes, meta_bytes } => {
+                    (op, Doing::Grow { volume, bytes, meta_bytes })
+                }
                 told => {
                     self.told.push(told);
                     continue;
@@ -336,7 +375,7 @@ impl Lab {
             Doing::Durable { area, offset, data } | Doing::Volatile { area, offset, data } => {
                 Some((*area, *offset, *offset + data.len() as u64))
             }
-            Doing::Read { .. } | Doing::Flush { .. } => None,
+            Doing::Read { .. } | Doing::Flush { .. } | Doing::Grow { .. } => None,
         };
         let Some((area, start, end)) = span(new) else { return };
         assert!(end <= self.disk.areas[&area].len() as u64, "write beyond the end of {area:?}");
@@ -354,6 +393,7 @@ impl Lab {
         match doing {
             Doing::Durable { area, offset, data } => self.disk.put(area, offset, &data),
             Doing::Volatile { area, offset, data } => self.disk.put_volatile(area, offset, &data),
+            Doing::Grow { volume, bytes, meta_bytes } => self.disk.grow(volume, bytes, meta_bytes),
             Doing::Read { offset, len } => {
                 bytes = Some(Bytes::copy_from_slice(self.disk.slice(Area::Journal, offset, len)));
             }
@@ -400,7 +440,10 @@ impl Lab {
                     }
                 }
                 Doing::Volatile { area, offset, data } => disk.put_volatile(*area, *offset, data),
-                Doing::Read { .. } | Doing::Flush { .. } => {}
+                Doing::Grow { volume, bytes, meta_bytes } if random.chance(keep) => {
+                    disk.grow(*volume, *bytes, *meta_bytes);
+                }
+                Doing::Read { .. } | Doing::Flush { .. } | Doing::Grow { .. } => {}
             }
         }
         for ((area, at), versions) in std::mem::take(&mut disk.volatile) {
@@ -426,7 +469,7 @@ impl Lab {
     /// Committed content as a reader of the devices would see it.
     pub fn content(&self) -> Vec<Vec<u8>> {
         let mut out = Vec::new();
-        for (n, &bytes) in self.config.volumes.iter().enumerate() {
+        for (n, &bytes) in self.store.config().volumes.iter().enumerate() {
             let volume = VolumeId(n as u16);
             let mut content = Vec::new();
             for segment in self.store.read(Range { volume, offset: 0, len: bytes }) {

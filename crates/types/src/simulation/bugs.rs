@@ -15,7 +15,7 @@
 //! The four are: recover before serving, seal before reading, compare epochs and not only lengths, begin with an epoch
 //! start. The last one holds here too, for another reason, and its bug is `ServeAtOnce`.
 //!
-//! R17 has no bug yet because scrub, snapshot and resize are not entries yet; R23 to R25 are not the simulator's.
+//! Of R17 there is resize; scrub and snapshot are not entries yet. R23 to R25 are not the simulator's.
 
 macro_rules! bugs {
     ($($(#[doc = $doc:literal])* $name:ident($rule:literal),)*) => {
@@ -179,6 +179,10 @@ bugs! {
     WritesOverlap("R16"),
     /// Content that was read for an earlier copy is used in a later one.
     StaleExtent("R16"),
+    /// A checkpoint does not record that a volume has grown.
+    GrowthNotRecorded("R17"),
+    /// The target of a copy keeps the sizes that its volumes had.
+    GrowthNotCopied("R17"),
     /// The journal's reserve for epoch starts is given to writes.
     ReserveSpent("R18"),
     /// The primary's role ends and is handed over while its service still runs.

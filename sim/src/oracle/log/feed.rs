@@ -15,7 +15,7 @@ impl LogOracle {
             Effect::Append(batch) => self.appended(node, incarnation, batch),
             Effect::Commit(index) => self.committed(node, incarnation, *index),
             Effect::Cut(to) => self.cut(node, incarnation, *to),
-            Effect::Restart { at, chain } => self.restart(node, incarnation, *at, *chain),
+            Effect::Restart { at, chain, .. } => self.restart(node, incarnation, *at, *chain),
             _ => Ok(()),
         }
     }

@@ -15,6 +15,7 @@ use crate::frontend::exchange::{Admission, Answer, Client, Exchange, Reply, part
 use crate::ring::{Completion, Fd, Op, Owner, Ring};
 use mainstay_codec::nbd::handshake::ALLOCATION_ID;
 use mainstay_codec::nbd::{Command, NbdError, REQUEST_BYTES, Request};
+use mainstay_types::VolumeId;
 use socket2::SockRef;
 use std::io;
 use std::net::Shutdown;
@@ -105,6 +106,13 @@ impl Connection {
     }
 
     /// Under which number the exchange knows it.
+    /// A volume has this size now.
+    pub fn resized(&mut self, volume: VolumeId, bytes: u64) {
+        if self.client.volume == volume {
+            self.client.bytes = bytes;
+        }
+    }
+
     pub fn set_number(&mut self, number: u64) {
         self.client.number = number;
     }

@@ -256,6 +256,16 @@ impl Frontend for NbdFrontend {
         self.deliver();
     }
 
+    fn resized(&mut self, volume: VolumeId, bytes: u64) {
+        if let Some(size) = self.volumes.get_mut(usize::from(volume.0)) {
+            *size = bytes;
+        }
+        // Clients that are here learn of it only if they are the kernel's driver; the others when they come again.
+        for connection in self.connections.values_mut() {
+            connection.resized(volume, bytes);
+        }
+    }
+
     fn detach(&mut self) {
         self.withdrawn = true;
         self.detached = true;

@@ -30,6 +30,7 @@ pub const START_USER_RECOVERY: u32 = ioctl(IOC_READ | IOC_WRITE, 0x10, CONTROL_B
 pub const END_USER_RECOVERY: u32 = ioctl(IOC_READ | IOC_WRITE, 0x11, CONTROL_BYTES);
 pub const GET_FEATURES: u32 = ioctl(IOC_READ, 0x13, CONTROL_BYTES);
 pub const DEL_DEV_ASYNC: u32 = ioctl(IOC_READ, 0x14, CONTROL_BYTES);
+pub const UPDATE_SIZE: u32 = ioctl(IOC_READ | IOC_WRITE, 0x15, CONTROL_BYTES);
 
 // Commands of a queue, for `/dev/ublkcN`.
 pub const FETCH_REQ: u32 = ioctl(IOC_READ | IOC_WRITE, 0x20, IO_BYTES);
@@ -43,6 +44,8 @@ pub const F_USER_RECOVERY: u64 = 1 << 3;
 pub const F_USER_RECOVERY_REISSUE: u64 = 1 << 4;
 pub const F_CMD_IOCTL_ENCODE: u64 = 1 << 6;
 pub const F_USER_COPY: u64 = 1 << 7;
+/// The kernel has [`UPDATE_SIZE`].
+pub const UPDATE_SIZE_OFFERED: u64 = 1 << 10;
 /// Without these the frontend is not used; nothing else is assumed.
 pub const NEEDED: [(u64, &str); 4] = [
     (F_CMD_IOCTL_ENCODE, "commands encoded as ioctls"),

@@ -135,6 +135,15 @@ impl Control {
         self.with_buffer("SET_PARAMS", abi::SET_PARAMS, device, &mut buffer)
     }
 
+    /// Makes a device as large as its volume has become.
+    pub fn resize(&mut self, device: u32, volume_bytes: u64) -> Result<(), UblkError> {
+        if self.features & abi::UPDATE_SIZE_OFFERED == 0 {
+            return Err(UblkError::Lacks("a command that makes a device larger; Linux 6.16 has it"));
+        }
+        let sectors = volume_bytes / abi::SECTOR_BYTES;
+        self.command("UPDATE_SIZE", abi::UPDATE_SIZE, device, (0, 0), sectors, QUICK)
+    }
+
     /// Bytes of the volume that the device was made for.
     pub fn volume_bytes(&mut self, device: u32) -> Result<u64, UblkError> {
         let mut buffer = [0; PARAMS_BYTES];

@@ -273,6 +273,12 @@ impl Frontend for UblkFrontend {
     }
 
     /// The device thread has stopped the devices before, which ended all commands.
+    fn resized(&mut self, volume: VolumeId, bytes: u64) {
+        if let Some(line) = self.lines.get_mut(usize::from(volume.0)) {
+            line.bytes = bytes;
+        }
+    }
+
     fn detach(&mut self) {
         self.detached = true;
     }

@@ -288,6 +288,13 @@ impl Frontend for VhostUserFrontend {
         self.exchange.answers().clear();
     }
 
+    fn resized(&mut self, volume: VolumeId, bytes: u64) {
+        // A machine that is connected keeps the size that it was told.
+        if let Some(line) = self.lines.get_mut(usize::from(volume.0)) {
+            line.served.bytes = bytes;
+        }
+    }
+
     fn detach(&mut self) {
         self.detached = true;
     }

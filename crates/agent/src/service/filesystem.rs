@@ -1,0 +1,167 @@
+//! File systems that fill the devices that they are on.
+//!
+//! A mounted xfs, ext4 or btrfs is made as large as its device, by the kernel's own calls: nothing else has to be installed, nothing
+//! is unmounted, and one that is as large already stays as it is. Others keep their size, and that is said.
+
+use crate::sys;
+use nix::errno::Errno;
+use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, statfs};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// How long a device may take to follow its volume.
+const DEVICE_WAIT: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(50);
+
+/// Why a file system was not made larger.
+#[derive(Debug, Error)]
+pub enum FillError {
+    #[error("cannot look at {path}")]
+    Look {
+        path: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error(
+        "this kind of file system (magic {magic:#x}) cannot be made larger by Mainstay; use its own tools"
+    )]
+    Kind { magic: i64 },
+    #[error("the device has {found} bytes and not yet {wanted}; it grows when it is attached again")]
+    Device { found: u64, wanted: u64 },
+    #[error("the kernel does not make the file system larger")]
+    Grow(#[source] Errno),
+}
+
+/// Makes the file system that is mounted at `path` as large as `device`. Waits until that has `bytes` bytes, for a while. Returns how
+/// large it is, in bytes, if it was smaller; for btrfs 0, which does not tell.
+///
+/// # Errors
+/// See [`FillError`]. The file system stays as it is and goes on.
+pub fn fill(path: &Path, device: &Path, bytes: u64) -> Result<Option<u64>, FillError> {
+    let look = |path: &Path| {
+        let path = path.display().to_string();
+        move |source: io::Error| FillError::Look { path, source }
+    };
+    let block_device = File::open(device).map_err(look(device))?;
+    let size = || sys::device_bytes(&block_device).map_err(|errno| look(device)(errno.into()));
+    let end = Instant::now() + DEVICE_WAIT;
+    while size()? < bytes {
+        if Instant::now() >= end {
+            return Err(FillError::Device { found: size()?, wanted: bytes });
+        }
+        std::thread::sleep(POLL);
+    }
+    let size = size()?;
+    let root = File::open(path).map_err(look(path))?;
+    let kind = statfs(path).map_err(|errno| look(path)(errno.into()))?;
+    match kind.filesystem_type() {
+        XFS_SUPER_MAGIC => {
+            let mut geometry = sys::XfsGeometry::default();
+            sys::xfs_geometry(&root, &mut geometry).map_err(FillError::Grow)?;
+            let blocks = size / u64::from(geometry.block_bytes.max(1));
+            if blocks <= geometry.data_blocks {
+                return Ok(None);
+            }
+            sys::xfs_grow(&root, blocks, geometry.inode_percent).map_err(FillError::Grow)?;
+        }
+        EXT4_SUPER_MAGIC => {
+            let block = u64::try_from(kind.block_size()).unwrap_or(1).max(1);
+            // It counts what it uses for itself as well, which statfs leaves out: the kernel ignores a size that it has.
+            sys::ext4_grow(&root, size / block).map_err(FillError::Grow)?;
+            if statfs(path).is_ok_and(|now| now.blocks() == kind.blocks()) {
+                return Ok(None);
+            }
+        }
+        BTRFS_SUPER_MAGIC => {
+            sys::btrfs_grow(&root).map_err(FillError::Grow)?;
+            return Ok(Some(0));
+        }
+        other => return Err(FillError::Kind { magic: other.0 as i64 }),
+    }
+    Ok(Some(size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+    use std::process::Command;
+
+    const SMALL: u64 = 320 << 20;
+    const LARGE: u64 = 448 << 20;
+
+    fn run(program: &str, words: &[&str]) -> String {
+        let output = Command::new(program).args(words).output().expect("the program is installed");
+        assert!(output.status.success(), "{program} {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// A loop device over a file, with a file system that is mounted; gone when dropped.
+    struct Mounted {
+        _directory: tempfile::TempDir,
+        file: PathBuf,
+        device: String,
+        path: PathBuf,
+    }
+
+    impl Mounted {
+        fn new(mkfs: &str) -> Self {
+            let directory = tempfile::tempdir().expect("a directory");
+            let (file, path) = (directory.path().join("file"), directory.path().join("mounted"));
+            std::fs::create_dir(&path).expect("a mount point");
+            File::create(&file).and_then(|file| file.set_len(SMALL)).expect("a file");
+            let device = run("losetup", &["--find", "--show", &file.to_string_lossy()]);
+            run(mkfs, &["-q", &device]);
+            run("mount", &[&device, &path.to_string_lossy()]);
+            Self { _directory: directory, file, device, path }
+        }
+
+        fn bytes(&self) -> u64 {
+            let found = statfs(&self.path).expect("it is mounted");
+            found.blocks() * u64::try_from(found.block_size()).expect("a size")
+        }
+    }
+
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            run("umount", &[&self.path.to_string_lossy()]);
+            run("losetup", &["--detach", &self.device]);
+        }
+    }
+
+    #[test]
+    fn a_mounted_file_system_fills_its_device() {
+        for mkfs in ["mkfs.xfs", "mkfs.ext4", "mkfs.btrfs"] {
+            if Command::new(mkfs).arg("--version").output().is_err() && mkfs == "mkfs.btrfs" {
+                eprintln!("{mkfs} is not installed: not tried");
+                continue;
+            }
+            let mounted = Mounted::new(mkfs);
+            let (before, device) = (mounted.bytes(), Path::new(&mounted.device).to_path_buf());
+            fill(&mounted.path, &device, SMALL).expect("there is nothing to do");
+            assert_eq!(mounted.bytes(), before, "{mkfs}: it is as large already");
+            File::options()
+                .write(true)
+                .open(&mounted.file)
+                .and_then(|file| file.set_len(LARGE))
+                .expect("larger");
+            run("losetup", &["--set-capacity", &mounted.device]);
+            fill(&mounted.path, &device, LARGE).expect("it grows");
+            let after = mounted.bytes();
+            assert!(after > before + (LARGE - SMALL) / 10 * 9, "{mkfs}: {before} bytes, then {after}");
+            fill(&mounted.path, &device, LARGE).expect("once more changes nothing");
+            assert_eq!(mounted.bytes(), after);
+        }
+    }
+
+    #[test]
+    fn what_cannot_grow_is_said() {
+        let mounted = Mounted::new("mkfs.xfs");
+        let refused = fill(Path::new("/proc"), Path::new(&mounted.device), 0).expect_err("nothing to grow");
+        assert!(matches!(refused, FillError::Kind { .. }), "{refused}");
+        assert!(matches!(fill(&mounted.path, Path::new("/nonexistent"), 0), Err(FillError::Look { .. })));
+    }
+}

@@ -1,0 +1,104 @@
+//! Volumes that get larger while they are in use (R17).
+//!
+//! ```text
+//! GrowVolume ─▶ growing ─▶ the primary's engine logs it ─▶ its device is larger ─▶ VolumeGrown ─▶ in the specification
+//! ```
+//!
+//! - The specification states the sizes that replicas are made with. It follows the log, so a replica that is made before has the
+//!   old size and meets the entry on its way, and one that is made later has the new one.
+//! - The wish stays until it is fulfilled: whoever is primary says it to its engine again and again, and one that has it ignores it.
+//! - A volume never gets smaller: what lies beyond the new end would be lost, and no file system that is mounted allows it.
+
+use crate::state::{Command, Outcome, Resource, Severity, State, refused};
+use mainstay_types::{ResourceId, VolumeId, is_volume_size, reach};
+
+/// What is said of sizes that no volume can have.
+pub(crate) const SIZE_REMEDY: &str = "use a multiple of 4096 bytes up to 4 TiB";
+
+impl State {
+    pub(crate) fn grow_volume(
+        &mut self,
+        at_ms: u64,
+        id: ResourceId,
+        volume: VolumeId,
+        bytes: u64,
+    ) -> Outcome {
+        let found = self.resources.get_mut(&id).filter(|resource| !resource.deleting);
+        let Some(resource) = found else {
+            return refused(
+                "unknown-resource",
+                format!("there is no resource {id}"),
+                "see `mainstay resource list`",
+            );
+        };
+        let Some(&size) = resource.spec.volumes.get(usize::from(volume.0)) else {
+            return refused(
+                "unknown-volume",
+                format!("resource {} has {} volumes", resource.name, resource.spec.volumes.len()),
+                "volumes are counted from 0",
+            );
+        };
+        if !is_volume_size(bytes) {
+            return refused("bad-size", format!("a volume of {bytes} bytes"), SIZE_REMEDY);
+        }
+        let wanted = resource.growing.get(&volume).copied().unwrap_or(size);
+        if bytes == wanted {
+            return Outcome::Unchanged;
+        }
+        if bytes < wanted {
+            reach!("control: a volume does not shrink");
+            return refused(
+                "shrink",
+                format!(
+                    "the volume has {wanted} bytes, and a volume cannot be made smaller: what lies beyond {bytes} bytes would be lost"
+                ),
+                "make a smaller resource and copy the data, or give the space back with `fstrim`",
+            );
+        }
+        reach!("control: a volume is to grow");
+        resource.growing.insert(volume, bytes);
+        let subject = format!("resource {}", resource.name);
+        self.note(at_ms, Severity::Info, subject, format!("volume {} is to have {bytes} bytes", volume.0));
+        Outcome::Done
+    }
+
+    /// The primary's device has this size, and the log says so.
+    pub(crate) fn volume_grown(
+        &mut self,
+        at_ms: u64,
+        id: ResourceId,
+        volume: VolumeId,
+        bytes: u64,
+    ) -> Outcome {
+        let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Unchanged };
+        let Some(size) = resource.spec.volumes.get_mut(usize::from(volume.0)).filter(|size| **size < bytes)
+        else {
+            return Outcome::Unchanged;
+        };
+        reach!("control: a volume has grown");
+        *size = bytes;
+        resource.growing.retain(|of, wanted| *of != volume || *wanted > bytes);
+        let subject = format!("resource {}", resource.name);
+        self.note(at_ms, Severity::Info, subject, format!("volume {} has {bytes} bytes", volume.0));
+        Outcome::Done
+    }
+}
+
+impl Resource {
+    /// What the primary is to do about volumes that are to grow and have these sizes on it: what it has to tell its engine, and
+    /// what it has to report.
+    pub(crate) fn growth(&self, sizes: &[u64]) -> (Vec<(VolumeId, u64)>, Vec<Command>) {
+        let size = |volume: VolumeId| sizes.get(usize::from(volume.0)).copied().unwrap_or(0);
+        let (done, open): (Vec<_>, Vec<_>) = self
+            .growing
+            .iter()
+            .map(|(volume, bytes)| (*volume, *bytes))
+            .partition(|(v, bytes)| size(*v) >= *bytes);
+        let report = |(volume, _): (VolumeId, u64)| Command::VolumeGrown {
+            resource: self.id,
+            volume,
+            bytes: size(volume),
+        };
+        (open, done.into_iter().map(report).collect())
+    }
+}

@@ -1,0 +1,65 @@
+//! Volumes that grow (R17), as the control plane sees it.
+
+mod common;
+
+use common::*;
+use mainstay_control::state::{Command, Outcome};
+use mainstay_types::{ResourceId, VolumeId};
+
+const V: VolumeId = VolumeId(0);
+
+fn grow(nodes: &mut Nodes, bytes: u64) -> Outcome {
+    apply(&mut nodes.state, Command::GrowVolume { resource: R, volume: V, bytes })
+}
+
+fn size(nodes: &Nodes) -> u64 {
+    nodes.state.resources[&R].spec.volumes[0]
+}
+
+fn code(outcome: Outcome) -> String {
+    let Outcome::Refused(refusal) = outcome else { panic!("{outcome:?}") };
+    assert!(!refusal.message.is_empty() && !refusal.remedy.is_empty(), "{refusal:?}");
+    refusal.code
+}
+
+#[test]
+fn a_volume_grows_when_its_primary_has_made_it_larger() {
+    let mut nodes = running();
+    let old = size(&nodes);
+    assert!(grow(&mut nodes, 2 * old).is_ok());
+    assert_eq!(size(&nodes), old, "replicas that are made now begin with the old size and meet the entry");
+    nodes.settle();
+    assert_eq!(size(&nodes), 2 * old);
+    assert!(nodes.state.resources[&R].growing.is_empty());
+    assert_eq!(nodes.runs_on(), [A], "under its service");
+    assert_eq!(grow(&mut nodes, 2 * old), Outcome::Unchanged);
+}
+
+#[test]
+fn whoever_is_primary_next_fulfils_the_wish() {
+    let mut nodes = running();
+    let old = size(&nodes);
+    assert!(grow(&mut nodes, 2 * old).is_ok());
+    // A larger wish takes the place of the one that is open.
+    assert!(grow(&mut nodes, 3 * old).is_ok());
+    nodes.power_cut(A);
+    let generation = nodes.state.nodes[&A].generation;
+    assert!(apply(&mut nodes.state, Command::NodeDead { node: A, generation }).is_ok());
+    nodes.settle();
+    assert_eq!((primary(&nodes.state), size(&nodes)), (Some(B), 3 * old));
+}
+
+#[test]
+fn what_no_volume_can_have_is_refused() {
+    let mut nodes = running();
+    let old = size(&nodes);
+    assert_eq!(code(grow(&mut nodes, old - 4096)), "shrink");
+    assert_eq!(code(grow(&mut nodes, old + 1)), "bad-size");
+    assert_eq!(code(grow(&mut nodes, 1 << 50)), "bad-size");
+    let strange = Command::GrowVolume { resource: R, volume: VolumeId(9), bytes: 2 * old };
+    assert_eq!(code(apply(&mut nodes.state, strange)), "unknown-volume");
+    let nowhere = Command::GrowVolume { resource: ResourceId(99), volume: V, bytes: 2 * old };
+    assert_eq!(code(apply(&mut nodes.state, nowhere)), "unknown-resource");
+    assert!(grow(&mut nodes, 3 * old).is_ok());
+    assert_eq!(code(grow(&mut nodes, 2 * old)), "shrink", "it may have that size already");
+}
