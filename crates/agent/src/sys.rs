@@ -71,7 +71,7 @@ mod calls {
 
 /// `struct xfs_fsop_geom`, what of it is used by name.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct XfsGeometry {
     pub block_bytes: u32,
     others: [u32; 6],
@@ -79,12 +79,6 @@ pub struct XfsGeometry {
     pub inode_percent: u32,
     pub data_blocks: u64,
     rest: [u64; 27],
-}
-
-impl Default for XfsGeometry {
-    fn default() -> Self {
-        Self { block_bytes: 0, others: [0; 6], inode_percent: 0, data_blocks: 0, rest: [0; 27] }
-    }
 }
 
 /// `struct xfs_growfs_data`.

@@ -172,11 +172,11 @@ impl Versions {
         let told = table.len().min(place.extents as usize);
         let lagging = &mut self.lagging[usize::from(slot)][volume];
         let mut bytes = Vec::new();
-        for page in page..pages(place).min(page + PAGES_PER_WRITE_MAX) {
-            if !lagging[page] {
+        let in_use = lagging.iter_mut().enumerate().take(pages(place));
+        for (page, lags) in in_use.skip(page).take(PAGES_PER_WRITE_MAX) {
+            if !std::mem::take(lags) {
                 break;
             }
-            lagging[page] = false;
             let start = (page * VERSIONS_PER_PAGE).min(told);
             let end = (start + VERSIONS_PER_PAGE).min(told);
             encode_page(&mut bytes, (first_page(place, slot) + page) as u32, &table[start..end]);
