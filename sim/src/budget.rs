@@ -51,13 +51,16 @@ pub enum Harm {
 #[must_use]
 pub fn harm(fault: DiskFault) -> Harm {
     match fault {
-        DiskFault::Slow { .. } | DiskFault::Stall { .. } | DiskFault::Late { .. } => Harm::None,
+        DiskFault::Slow { .. } | DiskFault::Stall { .. } | DiskFault::Late { .. } | DiskFault::Room => {
+            Harm::None
+        }
         DiskFault::RotSuperblock { copy } => Harm::Copy(copy),
         DiskFault::WriteError
         | DiskFault::FlushError
         | DiskFault::ReadError
         | DiskFault::Vanish
         | DiskFault::ReadOnly
+        | DiskFault::Full
         | DiskFault::RotSuperblocks
         | DiskFault::RotJournal { .. }
         | DiskFault::RotVersions { .. }

@@ -11,7 +11,7 @@
 //! - A read gets what was there when it was submitted or when it finishes.
 //!
 //! What is not simulated: a device whose sectors are larger or smaller than 512 bytes; damage within a sector other than
-//! flipped bits; a device that is full for large writes and not for small ones (F11); a write of a dead process that is carried out after the next
+//! flipped bits; a write of a dead process that is carried out after the next
 //! one has started, because the replica's lock forbids it.
 //!
 //! Content that a fault made wrong behind the caller's back is marked until it is written again, see
@@ -100,6 +100,7 @@ pub struct Disk {
     lying: bool,
     gone: bool,
     read_only: bool,
+    full: bool,
 }
 
 #[derive(Debug)]
@@ -149,7 +150,7 @@ fn region_of(area: Area) -> usize {
 }
 
 fn failure(detail: &str) -> IoFailure {
-    IoFailure { detail: detail.to_owned() }
+    IoFailure::new(detail)
 }
 
 impl Disk {
@@ -171,6 +172,7 @@ impl Disk {
             lying: false,
             gone: false,
             read_only: false,
+            full: false,
         }
     }
 
@@ -221,7 +223,7 @@ impl Disk {
                 data.iter().for_each(|piece| Blocks::push(&mut blocks, piece));
                 (op, write_work(Area::Volume(volume), offset, Blocks::Data(blocks), false))
             }
-            Output::VolumeZero { op, volume, offset, len } => {
+            Output::VolumeZero { op, volume, offset, len, .. } => {
                 assert!(len.is_multiple_of(BLOCK_BYTES), "zeroing {len} bytes");
                 (op, write_work(Area::Volume(volume), offset, Blocks::Zero(len / BLOCK_BYTES), false))
             }
@@ -295,6 +297,17 @@ impl Disk {
                 _ => "planted: write error",
             }));
         }
+        if self.full && self.needs_space(region, first, blocks) {
+            // What has space may have been written.
+            self.stamp += 1;
+            for n in 0..blocks.len() {
+                let has = self.regions[region].now[(first + n) as usize].bytes.is_some();
+                if has && self.random.coin() {
+                    self.put(region, first + n, blocks.get(n), false);
+                }
+            }
+            return Err(IoFailure { no_space: true, ..failure("planted: no space") });
+        }
         if durable && self.hits(DiskFault::LostWrite) {
             for block in first..first + blocks.len() {
                 self.regions[region].now[block as usize].bad = true;
@@ -337,6 +350,15 @@ impl Disk {
                 self.regions[region].grow(blocks);
             }
         }
+    }
+
+    /// Whether data are to be written to blocks of a volume that have no space yet.
+    fn needs_space(&self, region: usize, first: u64, blocks: &Blocks) -> bool {
+        let new = || {
+            (first..first + blocks.len())
+                .any(|block| self.regions[region].now[block as usize].bytes.is_none())
+        };
+        region >= region_of(Area::Volume(VolumeId(0))) && matches!(blocks, Blocks::Data(_)) && new()
     }
 
     fn put(&mut self, region: usize, block: u64, content: Block, durable: bool) {
@@ -535,6 +557,8 @@ impl Disk {
             }
             DiskFault::Vanish => !std::mem::replace(&mut self.gone, true),
             DiskFault::ReadOnly => !std::mem::replace(&mut self.read_only, true),
+            DiskFault::Full => !std::mem::replace(&mut self.full, true),
+            DiskFault::Room => std::mem::take(&mut self.full),
             DiskFault::LyingFlush => !std::mem::replace(&mut self.lying, true),
             DiskFault::KeepImage => {
                 self.keep_image();
@@ -586,6 +610,7 @@ impl Disk {
     pub fn heal(&mut self) {
         self.gone = false;
         self.read_only = false;
+        self.full = false;
         self.lying = false;
         self.armed.clear();
     }
@@ -609,6 +634,13 @@ impl Disk {
     /// then on fails. The caller cuts the power as soon as it is told.
     pub fn media_with_cut(&mut self, writes: u32) -> DiskMedia<'_> {
         DiskMedia::new(self, Some(writes))
+    }
+
+    /// Whether nothing of these whole blocks takes space: they read as zeroes without being read.
+    #[must_use]
+    pub fn is_hole(&self, area: Area, offset: u64, len: u64) -> bool {
+        let blocks = (offset / BLOCK_BYTES) as usize..((offset + len) / BLOCK_BYTES) as usize;
+        self.regions[region_of(area)].now[blocks].iter().all(|block| block.bytes.is_none())
     }
 
     /// What reads of this block see; damage shows, read errors do not. `None`: zeroes.

@@ -12,7 +12,7 @@ use mainstay_control::reconciler::job::Step;
 use mainstay_host::{Answer, AnswerError, Digest, Happened, Host, Platform, Seen};
 use mainstay_replica::{Op, PeerState, Proposal, ReplicaConfig, RequestError, RequestId, Role};
 use mainstay_store::{Area, Output, Store};
-use mainstay_types::{BLOCK_BYTES, Incarnation, NodeId, ResourceId, Time};
+use mainstay_types::{BLOCK_BYTES, Incarnation, NodeId, ResourceId, Time, VolumeId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Journal bytes that only epoch starts may use (R18); small like everything here.
@@ -265,6 +265,10 @@ impl Platform for Shop<'_> {
     fn read(&mut self, token: u64, area: Area, offset: u64, len: u64) {
         let ticket = self.disk.submit(Operation::Read { token, area, offset, len });
         self.wishes.push(Wish::Disk { resource: self.resource, ticket });
+    }
+
+    fn is_hole(&mut self, volume: VolumeId, offset: u64, len: u64) -> bool {
+        self.disk.is_hole(Area::Volume(volume), offset, len)
     }
 
     fn join(&mut self, pieces: Vec<Bytes>) -> Bytes {
@@ -562,7 +566,8 @@ impl Engine {
                 let incarnation = hosted.host.store().config().incarnation;
                 self.wishes.push(Wish::Digested { resource, incarnation, digest });
             }
-            Happened::Digested(Err(_)) => {}
+            // Told to people; what follows from it shows in the replica.
+            Happened::NoSpace { .. } | Happened::Digested(Err(_)) => {}
         }
     }
 

@@ -1,7 +1,7 @@
 //! A run before it happens: the shape of the cluster and everything that is done to it from outside. A plan is data, made
 //! from a seed (`swarm.rs`) or written by hand, and can be made smaller (`shrink.rs`). The same plan gives the same run.
 
-use mainstay_replica::SlowLimits;
+use mainstay_replica::{BackgroundLimits, SlowLimits};
 use mainstay_types::NodeId;
 
 /// See the top of this file.
@@ -62,6 +62,8 @@ pub struct ResourceShape {
     pub window_blocks: u64,
     /// When a member is too slow to stay.
     pub slow: SlowLimits,
+    /// How fast its replicas are filled.
+    pub background: BackgroundLimits,
     /// Made by the operator while the cluster runs ([`Operator::Create`]), not before. Only the last one may be.
     pub late: bool,
     /// Its replicas are added, removed and moved while the cluster runs. Then none of them is damaged: whoever is left might be
@@ -269,6 +271,9 @@ pub enum DiskFault {
     Vanish,
     /// F11, F13: every write and flush fails from now on: there is no space, or the disk has become read-only.
     ReadOnly,
+    /// F11: the pool has no space for blocks of volumes that were never written or were discarded, and has some again.
+    Full,
+    Room,
     /// F16: one copy of the superblock is damaged at rest.
     RotSuperblock {
         copy: u64,

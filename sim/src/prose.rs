@@ -275,6 +275,8 @@ pub fn disk_fault(fault: DiskFault) -> String {
     match fault {
         DiskFault::Late { what, ms } => format!("the next {} takes {}", disk_op(what), length(ms)),
         DiskFault::ReadOnly => "every write fails".into(),
+        DiskFault::Full => "has no space for new blocks of volumes".into(),
+        DiskFault::Room => "has space again".into(),
         DiskFault::Slow { factor: 1 } => "is as fast as before".into(),
         DiskFault::Slow { factor } => format!("takes {factor} times longer"),
         DiskFault::Stall { ms } => format!("stands still for {}", length(ms)),

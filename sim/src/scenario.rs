@@ -16,7 +16,7 @@ use crate::plan::{Action, ClientOp, DiskFault, Fault, Operator};
 use crate::plan::{Plan, ResourceShape, ServiceFault, Shape, Target};
 use crate::world::{World, resource_id};
 use mainstay_control::state::{Command, ServicePhase};
-use mainstay_replica::{PeerState, SlowLimits};
+use mainstay_replica::{BackgroundLimits, PeerState, SlowLimits};
 use mainstay_types::{BLOCK_BYTES, NodeId, ResourceId, ResourceRecord};
 
 /// See the top of this file. Nodes are numbers from 1; the resource is number 0 unless said otherwise.
@@ -46,6 +46,7 @@ impl Shape {
                     quiet_max_ms: 12_000,
                     ..SlowLimits::default()
                 },
+                background: BackgroundLimits::default(),
                 late: false,
                 moves: false,
             }],

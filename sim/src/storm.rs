@@ -61,6 +61,7 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "service fault", runs: 400, gap_ms: (1000, 60_000), add: service_fault },
     Kind { name: "move", runs: 400, gap_ms: (2000, 60_000), add: operators::move_service },
     Kind { name: "disk full", runs: 150, gap_ms: (8000, 60_000), add: disk_full },
+    Kind { name: "pool full", runs: 250, gap_ms: (4000, 60_000), add: pool_full },
     Kind { name: "narrow link", runs: 250, gap_ms: (2000, 60_000), add: narrow_link },
     Kind { name: "slow member", runs: 300, gap_ms: (6000, 60_000), add: slow_member },
     Kind { name: "quorum lost for long", runs: 150, gap_ms: (15_000, 60_000), add: lose_quorum },
@@ -442,6 +443,13 @@ fn disk_full(draw: &mut Draw, random: &mut Random, at: u64) {
     if random.permille(700) {
         draw.disk(at + spread(random, 100, 16_000), node, resource, DiskFault::Replace);
     }
+}
+
+/// Sometimes for so long that a journal fills, or that a primary gives up.
+fn pool_full(draw: &mut Draw, random: &mut Random, at: u64) {
+    let Some((node, resource)) = victim(draw, random) else { return };
+    draw.disk(at, node, resource, DiskFault::Full);
+    draw.disk(at + spread(random, 500, 20_000), node, resource, DiskFault::Room);
 }
 
 fn rot(draw: &mut Draw, random: &mut Random, at: u64) {

@@ -13,7 +13,7 @@ use crate::plan::{
 };
 use crate::random::Random;
 use crate::storm;
-use mainstay_replica::SlowLimits;
+use mainstay_replica::{BackgroundLimits, SlowLimits};
 use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, NodeId};
 
 /// Clients go on for this long after faults have ended, so that progress under load can be seen (L1, L6).
@@ -309,6 +309,7 @@ fn resource(random: &mut Random, nodes: u32, replicas: u64) -> ResourceShape {
         memory_blocks: spread(random, 2, journal_blocks),
         window_blocks: spread(random, 16, 128),
         slow: slow_limits(&mut random.stream("slow members")),
+        background: background_limits(&mut random.stream("background")),
         late: false,
         moves: false,
     };
@@ -345,6 +346,17 @@ fn slow_limits(random: &mut Random) -> SlowLimits {
         min_copies: [1, 2, 2, 2, 3][random.below(5) as usize],
         quiet_ms,
         quiet_max_ms: quiet_ms * random.between(1, 4),
+    }
+}
+
+/// Some are filled as fast as it goes, some never yield, and some are held up: volumes have some 24 extents at most, and
+/// filling must end.
+fn background_limits(random: &mut Random) -> BackgroundLimits {
+    let per_s = |random: &mut Random| random.between(8, 100) * EXTENT_BYTES;
+    BackgroundLimits {
+        max_rate: if random.permille(250) { per_s(random) } else { 0 },
+        min_rate: if random.permille(150) { 0 } else { per_s(random) },
+        factor_percent: random.between(110, 400),
     }
 }
 
@@ -498,6 +510,8 @@ mod tests {
             "NarrowLink",
             "Late",
             "ReadOnly",
+            "Full",
+            "Room",
             "ApplyService",
             "DeleteService",
             "CreateResource",

@@ -5,7 +5,7 @@
 use mainstay_control::state::ServicePhase;
 use mainstay_sim::coverage::stories;
 use mainstay_sim::plan::{
-    Deed, DiskFault, DiskOp, Fault, Moment, Operator, ResourceShape, ServiceFault, Shape, Side,
+    ClientOp, Deed, DiskFault, DiskOp, Fault, Moment, Operator, ResourceShape, ServiceFault, Shape, Side,
 };
 use mainstay_sim::scenario::{Scenario, n};
 use mainstay_sim::world::resource_id;
@@ -246,6 +246,25 @@ fn an_undo_that_hangs_is_repeated_with_force() {
         sim.service(p, ServiceFault::Hang);
         sim.move_service(s);
         sim.expect_service_on_within_ms(s, 200_000);
+        sim.settle();
+    });
+}
+
+/// R18: a secondary is not asked for room. Its disk is slow, so that what is discarded there piece by piece is more than its overlay holds.
+#[test]
+fn a_slow_secondary_is_given_many_discards() {
+    reaches("store: a batch waits because the overlay is full", || {
+        let mut shape = Shape::small(3, 3, false);
+        shape.resources[0].journal_blocks = 96;
+        let mut sim = Scenario::new(shape, 1);
+        let [_, s, _] = sim.cast();
+        sim.disk(s, DiskFault::Slow { factor: 40 });
+        for piece in 0..600 {
+            sim.client(ClientOp::Discard { volume: 0, block: piece * 2 % 1024, blocks: 1 });
+            if piece % 8 == 0 {
+                sim.run_ms(2);
+            }
+        }
         sim.settle();
     });
 }

@@ -26,7 +26,7 @@ use mainstay_control::state::{Command, Outcome, Resource, ResourceSpec};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{NodeId, ResourceId, VolumeId};
 use serde::Deserialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -166,7 +166,13 @@ fn advise(agent: &Agent, member: &Member, view: &View, live: &Live) -> Vec<Advic
         view.state.nodes.keys().copied().filter(|&node| node != own && !agent.is_connected(node)).collect();
     let holders = view.state.nodes.values().filter(|node| !node.witness).map(|node| node.id);
     let silent = holders.filter(|node| !live.engines.contains_key(node)).collect();
-    advice(&view.state, &Observations { unreachable, silent, has_leader: view.leader.is_some() })
+    let mut full: BTreeMap<_, BTreeSet<NodeId>> = BTreeMap::new();
+    for (node, engine) in &live.engines {
+        for replica in engine.replicas.iter().filter(|replica| replica.no_space.is_some()) {
+            full.entry(replica.resource).or_default().insert(*node);
+        }
+    }
+    advice(&view.state, &Observations { unreachable, silent, has_leader: view.leader.is_some(), full })
 }
 
 fn words(advice: &Advice) -> String {

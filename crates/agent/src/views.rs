@@ -160,6 +160,8 @@ fn replica_live(state: &State, replica: &engine::ReplicaStatus, now: Time) -> Re
         end: replica.end.0,
         durable: replica.durable.0,
         journal_latency_us: replica.journal_latency_us,
+        allocated: replica.allocated.clone(),
+        no_space: replica.no_space.clone(),
         devices: replica
             .devices
             .iter()
@@ -176,6 +178,8 @@ fn replica_live(state: &State, replica: &engine::ReplicaStatus, now: Time) -> Re
                 progress_percent: (peer.state == PeerState::Copying)
                     .then(|| u8::try_from(peer.copied_permille.min(1000) / 10).unwrap_or(100)),
                 latency_us: peer.latency_us,
+                copy_bytes_per_s: peer.copy.map(|copy| copy.bytes_per_s),
+                copy_left_ms: peer.copy.map(|copy| copy.left_ms),
                 slow: peer.slow.map(|slow| SlowView {
                     out_ms: now.ms_since(slow.since_us),
                     latency_us: slow.latency_us,

@@ -328,6 +328,12 @@ pub struct ReplicaStatus {
     pub journal_latency_us: u64,
     /// Bytes of each volume.
     pub volumes: Vec<u64>,
+    /// Bytes of the pool that each volume takes.
+    #[serde(default)]
+    pub allocated: Vec<u64>,
+    /// Why nothing can be written to its volumes, if the pool has no space for it. It is tried again by itself.
+    #[serde(default)]
+    pub no_space: Option<String>,
     /// Requests of devices that have not been answered.
     #[serde(default)]
     pub requests: usize,
@@ -377,6 +383,18 @@ pub struct PeerStatus {
     /// It left the in-sync set because it was slow.
     #[serde(default)]
     pub slow: Option<SlowStatus>,
+    /// How fast it is copied to of late, if that is known.
+    #[serde(default)]
+    pub copy: Option<CopyStatus>,
+}
+
+/// The speed of a copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct CopyStatus {
+    /// Of the volumes; holes and zeroes are quickly done.
+    pub bytes_per_s: u64,
+    /// How long the rest takes at that, in milliseconds.
+    pub left_ms: u64,
 }
 
 /// A replica that is out because it was slow. Times are of the engine's boot-time clock.

@@ -263,6 +263,12 @@ pub struct ReplicaLive {
     /// How long the journal of a primary took when it last had something to write, in microseconds.
     #[serde(default)]
     pub journal_latency_us: u64,
+    /// Bytes of the pool that each volume takes.
+    #[serde(default)]
+    pub allocated: Vec<u64>,
+    /// Why nothing can be written to its volumes, if its pool has no space for it.
+    #[serde(default)]
+    pub no_space: Option<String>,
     /// Paths of the block devices, by volume; only on the primary.
     pub devices: Vec<DeviceView>,
     /// How the primary sees the other replicas; empty elsewhere.
@@ -286,6 +292,12 @@ pub struct PeerView {
     /// How long it took when it last had something to acknowledge, in microseconds; 0 if that is not known.
     #[serde(default)]
     pub latency_us: u64,
+    /// How fast an extent copy goes of late, in bytes per second, and how long the rest takes at that, in milliseconds; `None` when none
+    /// runs or that is not known yet.
+    #[serde(default)]
+    pub copy_bytes_per_s: Option<u64>,
+    #[serde(default)]
+    pub copy_left_ms: Option<u64>,
     /// `None` unless it is out of the in-sync set because it was slow.
     #[serde(default)]
     pub slow: Option<SlowView>,

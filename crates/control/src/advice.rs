@@ -1,9 +1,9 @@
 //! What is wrong, and what the operator can do about it, in words.
 
 use crate::state::{NodeStatus, Resource, ServicePhase, Severity, State};
-use mainstay_types::NodeId;
+use mainstay_types::{NodeId, ResourceId};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Advice {
@@ -25,6 +25,8 @@ pub struct Observations {
     pub silent: BTreeSet<NodeId>,
     /// The control plane has a leader that this node knows.
     pub has_leader: bool,
+    /// Nodes whose pool has no space for what is to be written to a resource.
+    pub full: BTreeMap<ResourceId, BTreeSet<NodeId>>,
 }
 
 /// Everything that is not as it should be, worst first; empty if all is well.
@@ -96,6 +98,15 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
     }
     for resource in state.resources.values() {
         advise_resource(state, resource, &mut add);
+        for node in observations.full.get(&resource.id).into_iter().flatten() {
+            add(
+                Severity::Critical,
+                format!("resource {}", resource.name),
+                format!("the pool of {} has no space for what is written", state.node_name(*node)),
+                "make room there: it goes on by itself, and what was acknowledged is safe in the journal"
+                    .into(),
+            );
+        }
     }
     for (name, service) in &state.services {
         let subject = format!("service {name}");

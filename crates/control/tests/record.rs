@@ -130,6 +130,18 @@ fn a_node_that_says_nothing_is_not_all_well() {
     assert_eq!(both.len(), 1, "the same is not said twice: {both:?}");
 }
 
+#[test]
+fn a_pool_without_space_is_said_with_what_to_do() {
+    let state = ready();
+    let full = [(R, [B].into())].into();
+    let list = mainstay_control::advice::advice(
+        &state,
+        &Observations { has_leader: true, full, ..Default::default() },
+    );
+    let [advice] = &list[..] else { panic!("{list:?}") };
+    assert!(advice.what.contains("the pool of b has no space") && !advice.remedy.is_empty(), "{advice:?}");
+}
+
 /// A node cut off from the others cannot have learnt who died, so it must not count voters.
 #[test]
 fn without_a_leader_nobody_counts_the_living() {

@@ -47,7 +47,12 @@ impl Node {
         let addr = "127.0.0.1:0".parse().expect("an address");
         let transport = Transport::new(pool.clone(), 1, NodeId(id), addr).expect("a port");
         let disk = dir.map(|dir| {
-            let layout = Layout { meta_bytes: 4096, journal_bytes: JOURNAL_BYTES, volumes: vec![4096] };
+            let layout = Layout {
+                meta_bytes: 4096,
+                journal_bytes: JOURNAL_BYTES,
+                volumes: vec![4096],
+                preallocate: false,
+            };
             let files =
                 NewReplica::create(dir, &layout, None, &pool).expect("space").publish().expect("a name");
             Disk::new(1, files, pool)

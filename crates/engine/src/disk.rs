@@ -58,15 +58,14 @@ pub struct DiskDone {
     pub result: IoResult,
 }
 
-/// How a range is made to read as zeroes; tried in this order.
+/// How a range is made to read as zeroes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Zeroing {
-    /// Keeps the allocation, so that later writes cannot run out of space. What was allocated whole stays
-    /// whole.
-    Range,
-    /// Frees the blocks. For file systems that do not know the former (tmpfs).
+    /// Frees the blocks.
     Hole,
-    /// Writes zeroes, for those that know neither.
+    /// Allocates the blocks, so that later writes cannot run out of space.
+    Range,
+    /// Writes zeroes, for file systems that do not know the others.
     Write,
 }
 
@@ -75,6 +74,14 @@ impl Zeroing {
         match self {
             Self::Range => libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE,
             Self::Hole | Self::Write => libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+        }
+    }
+
+    /// What is left to a file system that lacks this one.
+    const fn next(self) -> Self {
+        match self {
+            Self::Hole => Self::Range,
+            Self::Range | Self::Write => Self::Write,
         }
     }
 }
@@ -116,7 +123,9 @@ pub struct Disk {
     next: u32,
     /// Lists of pieces that are not in use, kept to be filled again.
     lists: Vec<VecDeque<Bytes>>,
-    /// What this file system can do.
+    preallocated: bool,
+    /// How this file system gives space back, and how it makes zeroes that keep theirs.
+    freeing: Zeroing,
     zeroing: Zeroing,
     /// What ended when it was started.
     ended: VecDeque<DiskDone>,
@@ -135,10 +144,18 @@ impl Disk {
             pending: Vec::new(),
             next: 0,
             lists: Vec::new(),
+            preallocated: false,
+            freeing: Zeroing::Hole,
             zeroing: Zeroing::Range,
             ended: VecDeque::new(),
             header: Box::new([0; HEADER_BLOCK_BYTES]),
         }
+    }
+
+    /// Space that a volume has once it keeps, whatever is discarded.
+    #[must_use]
+    pub fn preallocated(self) -> Self {
+        Self { freeing: Zeroing::Range, preallocated: true, ..self }
     }
 
     /// Whose [`handle_completion`](Self::handle_completion) gets a completion of [`Owner::Disk`].
@@ -169,6 +186,18 @@ impl Disk {
         &self.files
     }
 
+    /// Bytes of the pool that each volume takes, of so many volumes.
+    #[must_use]
+    pub fn allocated(&self, volumes: usize) -> Vec<u64> {
+        (0..volumes).map(|number| self.files.allocated(VolumeId(number as u16))).collect()
+    }
+
+    /// Whether the file system knows that nothing of these whole blocks has space; they then read as zeroes.
+    #[must_use]
+    pub fn is_hole(&self, volume: VolumeId, offset: u64, len: u64) -> bool {
+        self.files.is_hole(volume, offset, len)
+    }
+
     /// Starts what `output` asks for. Gives it back when it asks for nothing of a disk.
     pub fn submit(&mut self, ring: &mut Ring, output: Output) -> Option<Output> {
         match output {
@@ -188,8 +217,9 @@ impl Disk {
                 pieces.extend(data);
                 self.write(ring, DiskTag::Store(op), Area::Volume(volume), offset, pieces, false);
             }
-            Output::VolumeZero { op, volume, offset, len } => {
-                self.zero(ring, DiskTag::Store(op), volume, offset, len);
+            Output::VolumeZero { op, volume, offset, len, free } => {
+                let zeroing = if free { self.freeing } else { self.zeroing };
+                self.zero(ring, DiskTag::Store(op), volume, (offset, len), zeroing);
             }
             Output::VolumeFlush { op, volume } => {
                 let area = Area::Volume(volume);
@@ -256,7 +286,7 @@ impl Disk {
     }
 
     fn failure(&self, doing: &str, area: Area, error: &dyn std::fmt::Display) -> IoFailure {
-        IoFailure { detail: format!("{doing} {area:?} in {}: {error}", self.files.path().display()) }
+        IoFailure::new(format!("{doing} {area:?} in {}: {error}", self.files.path().display()))
     }
 
     fn write(
@@ -278,9 +308,15 @@ impl Disk {
         });
     }
 
-    fn zero(&mut self, ring: &mut Ring, tag: DiskTag, volume: VolumeId, offset: u64, len: u64) {
+    fn zero(
+        &mut self,
+        ring: &mut Ring,
+        tag: DiskTag,
+        volume: VolumeId,
+        (offset, len): (u64, u64),
+        zeroing: Zeroing,
+    ) {
         check_blocks(offset, len);
-        let zeroing = self.zeroing;
         if zeroing == Zeroing::Write {
             let pieces = self.zeroes(len);
             return self.write(ring, tag, Area::Volume(volume), offset, pieces, false);
@@ -289,14 +325,17 @@ impl Disk {
         self.start(ring, pending, |fd| Op::Allocate { fd, mode: zeroing.mode(), offset, len });
     }
 
-    /// Allocates what is missing of each file, durably, one after the other.
+    /// Makes each file as large as it is to be, durably, one after the other, and allocates what is missing unless it is sparse.
     fn grow(&mut self, ring: &mut Ring, tag: DiskTag, sizes: [(Area, u64); 2]) {
         let mut left = VecDeque::new();
         for (area, bytes) in sizes {
             let file = self.files.area(area).expect("the store names only files that exist");
             if bytes > file.bytes {
                 let fd = || Fd::clone(&file.file);
-                let (offset, len) = (file.bytes, bytes - file.bytes);
+                // A sparse file gets its size with its last block.
+                let sparse = !self.preallocated && matches!(area, Area::Volume(_));
+                let offset = if sparse { bytes - BLOCK_BYTES } else { file.bytes };
+                let len = bytes - offset;
                 left.extend([Op::Allocate { fd: fd(), mode: 0, offset, len }, Op::Sync { fd: fd() }]);
             }
         }
@@ -393,8 +432,10 @@ impl Disk {
                     Work::Flush => "flushing",
                     Work::Grow { .. } => "growing",
                 };
-                let result = Err(self.failure(what, pending.area, &error));
-                Some(DiskDone { tag: pending.tag, result })
+                // Only files of volumes are sparse. Where space is promised and not there (a copy-on-write file system), the others fail.
+                let no_space = matches!(pending.area, Area::Volume(_)) && is_full(&error);
+                let failure = IoFailure { no_space, ..self.failure(what, pending.area, &error) };
+                Some(DiskDone { tag: pending.tag, result: Err(failure) })
             }
         }
     }
@@ -455,24 +496,29 @@ impl Disk {
         else {
             return Err(io::Error::new(error.kind(), error.to_string()));
         };
-        match zeroing {
-            Zeroing::Range => {
-                self.zeroing = Zeroing::Hole;
-                *zeroing = Zeroing::Hole;
-                Ok(Step::Go(Op::Allocate { fd, mode: Zeroing::Hole.mode(), offset, len }))
-            }
-            Zeroing::Hole | Zeroing::Write => {
-                self.zeroing = Zeroing::Write;
-                pending.work = Work::Write { offset, durable: false };
-                Ok(Step::Go(Op::Write { fd, offset, pieces: self.zeroes(len), durable: false }))
+        let (lacks, next) = (*zeroing, zeroing.next());
+        for way in [&mut self.freeing, &mut self.zeroing] {
+            if *way == lacks {
+                *way = next;
             }
         }
+        *zeroing = next;
+        if next == Zeroing::Write {
+            pending.work = Work::Write { offset, durable: false };
+            return Ok(Step::Go(Op::Write { fd, offset, pieces: self.zeroes(len), durable: false }));
+        }
+        Ok(Step::Go(Op::Allocate { fd, mode: next.mode(), offset, len }))
     }
 }
 
 enum Step {
     Go(Op),
     Done(Option<Bytes>),
+}
+
+/// The file system has no space, or the owner of the files may use no more of it.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 fn check_blocks(offset: u64, len: u64) {

@@ -30,6 +30,6 @@ pub mod ublk_device;
 pub mod users;
 
 pub use frontend::DeviceOption;
-pub use mainstay_replica::SlowLimits;
+pub use mainstay_replica::{BackgroundLimits, SlowLimits};
 pub use options::EngineOptions;
 pub use runtime::{EngineError, run};

@@ -44,7 +44,7 @@ impl LifecycleError {
     #[must_use]
     pub fn to_reply(&self) -> Reply {
         let (code, remedy) = match self {
-            Self::Disk(DiskError::NoSpace { .. }) => {
+            Self::Disk(DiskError::NoSpace { .. } | DiskError::PoolTooSmall { .. }) => {
                 ("no-space", "free space in the pool, or choose a smaller volume or journal")
             }
             // Passes by itself: the process that an engine replaces has not quite ended.
@@ -132,14 +132,18 @@ pub struct Lifecycle {
 }
 
 impl Lifecycle {
-    /// `opened` is called on the thread and must not block on the shard.
-    pub fn start(pool: BufferPool, mut opened: impl FnMut(Opened) + Send + 'static) -> io::Result<Self> {
+    /// `preallocate`: see [`Layout`]. `opened` is called on the thread and must not block on the shard.
+    pub fn start(
+        pool: BufferPool,
+        preallocate: bool,
+        mut opened: impl FnMut(Opened) + Send + 'static,
+    ) -> io::Result<Self> {
         let (jobs, queue) = mpsc::channel();
         thread::Builder::new().name("lifecycle".into()).spawn(move || {
             for job in queue {
                 match job {
                     Job::Create { dir, config, journal, client, answer } => {
-                        let made = create(&dir, &config, journal.as_ref(), &pool);
+                        let made = create(&dir, &config, journal.as_ref(), preallocate, &pool);
                         if matches!(made, Ok(Made::Now)) && client.is_gone() {
                             take_back(&dir, journal.as_ref());
                         }
@@ -181,6 +185,7 @@ fn create(
     dir: &Path,
     config: &StoreConfig,
     journal: Option<&NewJournal>,
+    preallocate: bool,
     pool: &BufferPool,
 ) -> Result<Made, LifecycleError> {
     check_sizes(config)?;
@@ -196,7 +201,7 @@ fn create(
             incarnation: found.incarnation,
         });
     }
-    let layout = Layout::new(config, Store::meta_bytes(config));
+    let layout = Layout { preallocate, ..Layout::new(config, Store::meta_bytes(config)) };
     let new = NewReplica::create(dir, &layout, journal, pool)?;
     Store::format(&mut new.media(pool), config)
         .map_err(|source| LifecycleError::Format { dir: dir.to_owned(), source })?;

@@ -145,6 +145,7 @@ impl OpenReplica {
             requests_max: REQUESTS_MAX,
             request_bytes_max: REQUESTS_MAX as u64 * REQUEST_BYTES_MAX,
             slow: options.slow,
+            background: options.background,
             ..ReplicaConfig::new(config.resource, node, config.incarnation, config.volumes.clone())
         };
         let around = Around {
@@ -164,6 +165,17 @@ impl OpenReplica {
             watch: options.check_reads.then(Box::default),
         };
         Self { host: Host::new(replica_config, store), around }
+    }
+
+    /// Whether another replica is being filled from here.
+    #[must_use]
+    pub fn fills(&self) -> bool {
+        self.host.replica().fills()
+    }
+
+    /// How much of the node's limit is this replica's, in bytes per second; 0: there is none.
+    pub fn background_rate(&mut self, now: Time, bytes_per_s: u64) {
+        self.host.background_rate(now, bytes_per_s);
     }
 
     #[must_use]

@@ -2,7 +2,7 @@
 
 use crate::frontend::DeviceOption;
 use crate::frontend::nbd::NetworkOptions;
-use mainstay_replica::SlowLimits;
+use mainstay_replica::{BackgroundLimits, SlowLimits};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -23,6 +23,10 @@ pub struct EngineOptions {
     pub guard_margin_ms: u64,
     /// When a member of an in-sync set that is led from here is too slow to stay.
     pub slow: SlowLimits,
+    /// How fast replicas that are not in sync are filled from here, all of them together.
+    pub background: BackgroundLimits,
+    /// The files of new volumes are allocated whole, and what is discarded keeps its space: then what is written never lacks any.
+    pub preallocate: bool,
     /// Compare what devices read with what the log says, and end the engine where they differ. For tests: it costs a checksum
     /// and a look-up for each block that is written or read, and some 30 bytes for each block of a volume.
     pub check_reads: bool,
@@ -40,6 +44,8 @@ impl EngineOptions {
             idle_memory_bytes: 32 << 20,
             guard_margin_ms: 400,
             slow: SlowLimits::default(),
+            background: BackgroundLimits::default(),
+            preallocate: false,
             check_reads: false,
         }
     }

@@ -83,7 +83,9 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
     let devices = DeviceAdmin::start(choice.kind, run_dir, move |outcome| to_shard(Inbound::Device(outcome)));
     let devices = failed("cannot start the device thread", devices)?;
     let to_shard = tell.clone();
-    let lifecycle = Lifecycle::start(pool.clone(), move |opened| to_shard(Inbound::Opened(Box::new(opened))));
+    let lifecycle = Lifecycle::start(pool.clone(), options.preallocate, move |opened| {
+        to_shard(Inbound::Opened(Box::new(opened)));
+    });
     let lifecycle = failed("cannot start the lifecycle thread", lifecycle)?;
     let socket = run_dir.join("engine.sock");
     let ipc = IpcServer::start(&socket, move |message| {

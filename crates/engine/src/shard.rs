@@ -90,6 +90,8 @@ pub struct Shard {
     due: usize,
     /// Replicas whose cores have something to say.
     touched: BTreeSet<ResourceId>,
+    /// Resources that fill replicas elsewhere, if that is limited.
+    filling: BTreeSet<ResourceId>,
     up: BTreeSet<NodeId>,
     lease_until: Time,
     fenced: bool,
@@ -140,6 +142,7 @@ impl Shard {
             deadlines: BTreeMap::new(),
             due: 1,
             touched: BTreeSet::new(),
+            filling: BTreeSet::new(),
             up: BTreeSet::new(),
             lease_until: Time(0),
             fenced: true,
@@ -319,9 +322,27 @@ impl Shard {
                 let deadline = replica.next_deadline();
                 self.set_timer(resource, deadline);
             }
+            self.divide_background(now, resource);
             self.finish_drop(resource);
         }
         self.due = if due == usize::MAX { 1 } else { due };
+    }
+
+    /// Sees whether a replica has begun or ended to fill others, and divides what the node may do among those that do.
+    fn divide_background(&mut self, now: Time, resource: ResourceId) {
+        let node = self.options.background.max_rate;
+        if node == 0 {
+            return;
+        }
+        let fills = self.replicas.get(&resource).is_some_and(OpenReplica::fills);
+        let changed = if fills { self.filling.insert(resource) } else { self.filling.remove(&resource) };
+        if !changed {
+            return;
+        }
+        let share = (node / self.filling.len().max(1) as u64).max(1);
+        for resource in self.filling.clone() {
+            self.with(now, resource, |replica, _| replica.background_rate(now, share));
+        }
     }
 
     /// A replica wants a tick then. One that it does not want any more, or wants later, comes all the same, once: most
@@ -561,6 +582,7 @@ impl Shard {
                 self.next_disk += 1;
                 self.disks.insert(id, opened.resource);
                 let disk = Disk::new(id, files, self.pool.clone());
+                let disk = if self.options.preallocate { disk.preallocated() } else { disk };
                 let replica = OpenReplica::new(identity.node, opened.name, store, disk, &self.options);
                 self.replicas.insert(opened.resource, replica);
                 for peer in self.up.clone() {

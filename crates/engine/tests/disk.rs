@@ -69,23 +69,74 @@ fn pieces_with_block_borders_inside_are_written_too() {
     assert!(bench.read(Area::Volume(VolumeId(1)), 0, 8192) == whole);
 }
 
-#[test]
-fn zeroing_is_exact_and_keeps_the_space() {
+/// Bytes that the file of a volume takes of its file system.
+fn allocated(dir: &Dir, volume: VolumeId) -> u64 {
     use std::os::unix::fs::MetadataExt;
-    let dir = Dir::new("zero");
-    let mut bench = Bench::new(&dir);
+    std::fs::metadata(dir.replica().join(format!("vol{}", volume.0))).expect("a file").blocks() * 512
+}
+
+/// Writes 3 MiB, zeroes two and a block of it, and looks at what is there afterwards.
+fn zeroed(bench: &mut Bench, free: bool) {
     let volume = VolumeId(0);
     let written = pattern(3 << 20, 5);
     let data = vec![written.clone()];
     bench.run(|op| Output::VolumeWrite { op, volume, offset: 0, data: data.into() }).result.expect("written");
-    let done = bench.run(|op| Output::VolumeZero { op, volume, offset: 4096, len: (2 << 20) + 4096 });
+    let len = (2 << 20) + 4096;
+    let done = bench.run(|op| Output::VolumeZero { op, volume, offset: 4096, len, free });
     assert_eq!(done.result, Ok(None));
     bench.run(|op| Output::VolumeFlush { op, volume }).result.expect("flushed");
     let mut expected = written.to_vec();
     expected[4096..(2 << 20) + 8192].fill(0);
     assert!(bench.read(Area::Volume(volume), 0, 3 << 20) == expected);
-    let blocks = std::fs::metadata(dir.replica().join("vol0")).expect("a file").blocks();
-    assert!(blocks * 512 >= 8 << 20, "still allocated: {blocks} sectors");
+}
+
+/// A file system may take some blocks for itself.
+const OWN: u64 = 64 << 10;
+
+#[test]
+fn what_is_discarded_gives_its_space_back() {
+    let dir = Dir::new("free");
+    let mut bench = Bench::new(&dir);
+    let volume = VolumeId(0);
+    assert!(allocated(&dir, volume) <= OWN, "nothing is written");
+    assert!(bench.disk.is_hole(volume, 0, 8 << 20));
+    zeroed(&mut bench, true);
+    let left = (1 << 20) - 4096;
+    assert!((left..=left + OWN).contains(&allocated(&dir, volume)), "{}", allocated(&dir, volume));
+    assert_eq!(bench.disk.allocated(2), [allocated(&dir, volume), allocated(&dir, VolumeId(1))]);
+    assert!(bench.disk.is_hole(volume, 4096, 2 << 20) && bench.disk.is_hole(volume, 3 << 20, 5 << 20));
+    assert!(!bench.disk.is_hole(volume, 0, 8192) && !bench.disk.is_hole(volume, 2 << 20, 2 << 20));
+}
+
+#[test]
+fn zeroes_that_are_written_keep_their_space() {
+    let dir = Dir::new("keep");
+    let mut bench = Bench::new(&dir);
+    zeroed(&mut bench, false);
+    assert!(allocated(&dir, VolumeId(0)) >= 3 << 20, "{}", allocated(&dir, VolumeId(0)));
+    // And have some where nothing was.
+    let volume = VolumeId(1);
+    bench
+        .run(|op| Output::VolumeZero { op, volume, offset: 0, len: 1 << 20, free: false })
+        .result
+        .expect("zeroed");
+    assert!(allocated(&dir, volume) >= 1 << 20);
+}
+
+#[test]
+fn what_is_preallocated_keeps_its_space_whatever_is_discarded() {
+    let dir = Dir::new("preallocated");
+    let layout = Layout { preallocate: true, ..layout() };
+    let new = NewReplica::create(&dir.replica(), &layout, None, &pool()).expect("space for a replica");
+    let mut bench = Bench::of(new.publish().expect("a name"), pool());
+    bench.disk = bench.disk.preallocated();
+    assert!(allocated(&dir, VolumeId(0)) >= 8 << 20 && allocated(&dir, VolumeId(1)) >= 4 << 20);
+    assert!(
+        bench.disk.is_hole(VolumeId(0), 0, 8 << 20),
+        "it has space, and reads as zeroes without being read"
+    );
+    zeroed(&mut bench, true);
+    assert!(allocated(&dir, VolumeId(0)) >= 8 << 20);
 }
 
 #[test]
@@ -104,7 +155,8 @@ fn zeroing_finds_a_way_on_a_file_system_that_knows_less() {
             .run(|op| Output::VolumeWrite { op, volume, offset: 0, data: data.into() })
             .result
             .expect("written");
-        let done = bench.run(|op| Output::VolumeZero { op, volume, offset: 8192, len: 16384 });
+        let done =
+            bench.run(|op| Output::VolumeZero { op, volume, offset: 8192, len: 16384, free: round == 0 });
         assert_eq!(done.result, Ok(None), "round {round}");
         let mut expected = written.to_vec();
         expected[8192..8192 + 16384].fill(0);
@@ -152,6 +204,9 @@ fn media_reads_any_range_and_writes_blocks() {
 fn a_replica_appears_whole_or_not_at_all() {
     let dir = Dir::new("whole");
     let huge = Layout { volumes: vec![4096, 1 << 60], ..layout() };
+    let error = NewReplica::create(&dir.replica(), &huge, None, &pool()).expect_err("there is no such disk");
+    assert!(matches!(error, DiskError::PoolTooSmall { need, .. } if need > 1 << 60), "{error}");
+    let huge = Layout { preallocate: true, ..huge };
     let error = NewReplica::create(&dir.replica(), &huge, None, &pool()).expect_err("there is no such disk");
     assert!(matches!(error, DiskError::NoSpace { need, .. } if need > 1 << 60), "{error}");
     assert_eq!(dir.names(), Vec::<String>::new());

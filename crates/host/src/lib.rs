@@ -9,7 +9,9 @@
 //! - R10 A read is answered with content only if the lease holds when it completes, and if the replica has been primary
 //!   all the time since it began. (`reads.rs`)
 //! - R13 After a failed operation, a read included, nothing more is written to the disk. The failure is told once.
-//! - R20 Writes are held for [`PAUSE_MS_MAX`] at most.
+//! - R20 Writes are held for [`PAUSE_MS_MAX`] at most. A primary whose pool has no space gives up its store when its journal is full
+//!   for [`FULL_MS_MAX`], so that another member takes over; a secondary waits, and leaves the in-sync set when its journal is full.
+//!   (`space.rs`)
 //! - R12 What was read from the journal is used only if the journal still holds it afterwards and its checksum is right.
 //!   Damage is a failed operation. (`reads.rs`, `loads.rs`)
 
@@ -18,10 +20,12 @@ mod direction;
 mod loads;
 mod platform;
 mod reads;
+mod space;
 #[cfg(test)]
 mod tests;
 
 pub use platform::{Answer, AnswerError, Digest, DigestError, Happened, Platform, Seen};
+pub use space::FULL_MS_MAX;
 
 use bytes::Bytes;
 use digest::Digesting;
@@ -32,6 +36,7 @@ use mainstay_replica::{Effect, Event, Op, Replica, ReplicaConfig, RequestId, Rol
 use mainstay_store::{IoFailure, IoResult, OpId, Output, Store};
 use mainstay_types::{NodeId, ResourceRecord, Time, VolumeId};
 use reads::{Purpose, ReadJob};
+use space::Space;
 use std::collections::BTreeMap;
 
 /// Longest pause of writes, in milliseconds; a scrub of some gigabytes fits (R20).
@@ -55,6 +60,8 @@ pub struct Host {
     demoted: bool,
     failed: Option<String>,
     digest: Option<Digesting>,
+    /// `None` unless the pool has none.
+    space: Option<Space>,
 }
 
 impl Host {
@@ -78,6 +85,7 @@ impl Host {
             demoted: false,
             failed: None,
             digest: None,
+            space: None,
         }
     }
 
@@ -124,7 +132,8 @@ impl Host {
     /// When [`tick`](Self::tick) is wanted.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        self.replica.next_deadline().into_iter().chain(self.paused_until).min()
+        let space = self.space.as_ref().map(Space::retry_at);
+        self.replica.next_deadline().into_iter().chain(self.paused_until).chain(space).min()
     }
 
     /// The control plane's record.
@@ -147,10 +156,16 @@ impl Host {
         true
     }
 
+    /// The replica's share of what this node may fill others with, in bytes per second; 0: no limit.
+    pub fn background_rate(&mut self, now: Time, bytes_per_s: u64) {
+        self.replica.handle(now, Event::BackgroundRate { bytes_per_s });
+    }
+
     pub fn tick(&mut self, now: Time) {
         if self.paused_until.is_some_and(|until| until <= now) {
             self.resume(now);
         }
+        self.retry_for_space(now);
         self.replica.handle(now, Event::Tick);
     }
 
@@ -195,7 +210,12 @@ impl Host {
     /// # Panics
     /// On an operation that is not in flight.
     pub fn store_done(&mut self, op: OpId, result: IoResult) {
+        let no_space =
+            result.as_ref().err().filter(|failure| failure.no_space).map(|failure| failure.detail.clone());
         self.store.complete(op, result);
+        if let Some(detail) = no_space {
+            self.found_no_space(detail);
+        }
     }
 
     /// Answers [`Platform::read`]. An answer that nobody waits for any more is ignored.
@@ -209,6 +229,7 @@ impl Host {
 
     /// Carries out what the cores want until they want nothing more.
     pub fn pump(&mut self, platform: &mut impl Platform) {
+        self.judge_space(platform);
         loop {
             let mut quiet = true;
             while let Some(output) = self.store.poll() {
@@ -321,6 +342,7 @@ impl Host {
             return;
         }
         self.failed = Some(reason.clone());
+        self.space = None;
         platform.happened(Happened::Failed { reason });
         self.replica.handle(platform.now(), Event::StoreFailed);
     }

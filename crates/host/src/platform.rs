@@ -21,6 +21,12 @@ pub trait Platform {
     /// Reads whole blocks. Answered by [`crate::Host::read_done`] with the same token.
     fn read(&mut self, token: u64, area: Area, offset: u64, len: u64);
 
+    /// Whether it costs little to know that whole blocks of a volume are a hole, so that they need not be read to be zeroes.
+    /// Asked where much is read and nobody waits.
+    fn is_hole(&mut self, _volume: VolumeId, _offset: u64, _len: u64) -> bool {
+        false
+    }
+
     /// The pieces one after the other, in memory that a disk can take.
     fn join(&mut self, pieces: Vec<Bytes>) -> Bytes;
 
@@ -80,6 +86,11 @@ pub enum Happened {
     Demoted,
     /// R13: the store is not used any more. Said once.
     Failed {
+        reason: String,
+    },
+    /// The pool has no space for what is to be written to a volume; said once until there is space again. It is tried anew, and
+    /// the journal fills meanwhile.
+    NoSpace {
         reason: String,
     },
     /// The end of [`crate::Host::start_digest`].

@@ -1,6 +1,7 @@
 //! What a host does beyond its cores, as scenarios.
 
 mod lab;
+mod space;
 
 use crate::{AnswerError, Digest, DigestError, Happened, PAUSE_MS_MAX};
 use lab::{HERE, JOURNAL_BLOCKS, Lab, THERE, VOLUME, broken, filled, lazy, range, record, roomy};
@@ -396,6 +397,31 @@ fn a_digest_of_a_discarded_volume_needs_no_disk_and_little_stack() {
     lab.host.start_digest(&mut lab.world).expect("none is being made");
     assert!(lab.world.reads.is_empty(), "{} reads", lab.world.reads.len());
     assert_eq!(lab.digested(), Some(Ok(Digest { index: Index(33), volumes: vec![0] })));
+}
+
+/// What was discarded and destaged is in no overlay any more; the file system says that it is a hole.
+#[test]
+fn a_hole_is_not_read_where_much_is_read() {
+    let mut lab = Lab::primary(Tuning { destage_start_bytes: 0, ..lazy() });
+    lab.world.knows_holes = true;
+    let extent = EXTENT_BYTES / BLOCK_BYTES;
+    for block in [0, extent] {
+        lab.write(block, 1);
+        lab.settle();
+    }
+    lab.request(Op::Discard { range: range(0, extent) });
+    lab.settle();
+    lab.host.start_digest(&mut lab.world).expect("none is being made");
+    let read = lab.the_read();
+    assert_eq!((read.area, read.offset, read.len), (Area::Volume(VOLUME), EXTENT_BYTES, EXTENT_BYTES));
+    lab.answer_reads();
+    let with = lab.digested().expect("it has ended").expect("nothing moves");
+    lab.world.knows_holes = false;
+    assert_eq!(lab.digest().expect("nothing moves"), with, "a hole reads as zeroes");
+    // A device is not made to wait for the question.
+    lab.world.knows_holes = true;
+    lab.read(0, 1);
+    assert_eq!(lab.the_read().len, BLOCK_BYTES);
 }
 
 #[test]

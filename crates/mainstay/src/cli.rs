@@ -5,7 +5,7 @@ use crate::size;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use mainstay_engine::frontend::nbd::TlsFiles;
-use mainstay_engine::{DeviceOption, SlowLimits};
+use mainstay_engine::{BackgroundLimits, DeviceOption, SlowLimits};
 use std::path::PathBuf;
 
 const EXIT_CODES: &str = "Exit codes:
@@ -114,8 +114,42 @@ pub struct EngineArgs {
     pub nbd_listen: Option<std::net::SocketAddr>,
     #[command(flatten)]
     pub nbd_tls: NbdTlsArgs,
+    /// Allocate the files of new volumes whole, and keep the space of what is discarded: what is written then never lacks any. Without
+    /// this a volume takes what is written to it, and gives back what is discarded.
+    #[arg(long, env = "MAINSTAY_PREALLOCATE")]
+    pub preallocate: bool,
     #[command(flatten)]
     pub slow: SlowArgs,
+    #[command(flatten)]
+    pub background: BackgroundArgs,
+}
+
+/// How fast replicas that are not in sync are filled: those of resources whose primary is on this node, all together. Names and meaning
+/// are those of DRBD.
+#[derive(Args, Debug, Clone, Copy)]
+pub struct BackgroundArgs {
+    /// So many bytes per second at most. 0: no limit.
+    #[arg(long, env = "MAINSTAY_C_MAX_RATE", default_value = "0", value_parser = rate, value_name = "BYTES")]
+    pub c_max_rate: u64,
+    /// While clients write, copies slow down until a write takes no longer than usual by half, but not below so many bytes per second
+    /// for each resource. 0: they never slow down.
+    #[arg(long, env = "MAINSTAY_C_MIN_RATE", default_value = "8MiB", value_parser = rate, value_name = "BYTES")]
+    pub c_min_rate: u64,
+}
+
+impl BackgroundArgs {
+    pub fn limits(&self) -> BackgroundLimits {
+        BackgroundLimits {
+            max_rate: self.c_max_rate,
+            min_rate: self.c_min_rate,
+            ..BackgroundLimits::default()
+        }
+    }
+}
+
+/// A size, or none.
+fn rate(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { size::parse(text) }
 }
 
 /// When a replica is too slow to stay in the in-sync set. They count on the node of the primary, so they should be the same on all

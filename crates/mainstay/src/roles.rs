@@ -18,6 +18,8 @@ pub fn engine(args: EngineArgs) -> Outcome<()> {
     let tls = args.nbd_tls.files();
     options.nbd_network = args.nbd_listen.map(|addr| NetworkOptions { addr, tls });
     options.slow = args.slow.limits();
+    options.background = args.background.limits();
+    options.preallocate = args.preallocate;
     // The builds that the end-to-end tests run.
     options.check_reads = cfg!(debug_assertions);
     let Err(error) = mainstay_engine::run(options);

@@ -1,7 +1,7 @@
 //! Catch-up from the journal: attaching a peer, cutting its log to the last common position, and feeding it
 //! what it lacks, at most a window ahead of its acknowledgements and one load at a time (R18).
 
-use crate::peer::Link;
+use crate::peer::{Link, Stream};
 use crate::{Effect, Replica};
 use mainstay_codec::{Batch, LogState, Message, Reject, ReplicaData};
 use mainstay_types::simulation::{Bug, planted};
@@ -118,10 +118,14 @@ impl Replica {
 
     /// Loads what the peer lacks and the window allows.
     pub(crate) fn pump(&mut self, node: NodeId) {
-        let window = self.config.window_bytes;
         let end = self.log.end.index;
+        let lags = |stream: &Stream| stream.next <= end && stream.loading.is_none();
+        if !self.peers.get_mut(&node).and_then(|peer| peer.stream()).is_some_and(|stream| lags(stream)) {
+            return;
+        }
+        let window = self.feed_window(node);
         let Some(stream) = self.peers.get_mut(&node).and_then(|peer| peer.stream()) else { return };
-        if stream.next > end || stream.loading.is_some() || stream.sent_bytes >= window {
+        if stream.sent_bytes >= window {
             return;
         }
         reach!("replica: a peer is fed from the journal");
@@ -133,6 +137,7 @@ impl Replica {
 
     pub(crate) fn on_log_loaded(&mut self, node: NodeId, from: Index, batches: Option<Vec<Arc<Batch>>>) {
         let now = self.now;
+        let fed = self.peers.get(&node).is_some_and(|peer| self.is_fed(peer));
         let Some(peer) = self.peers.get_mut(&node) else { return };
         let known = peer.durable;
         let Some(stream) = peer.stream() else { return };
@@ -148,7 +153,7 @@ impl Replica {
             self.begin_copy(node);
             return;
         };
-        let mut to_send = Vec::with_capacity(batches.len());
+        let (mut to_send, mut bytes) = (Vec::with_capacity(batches.len()), 0);
         for batch in batches {
             let Some(stream) = peer.stream() else { break };
             // A load that was asked for in an earlier epoch may hold what was cut since.
@@ -157,8 +162,13 @@ impl Replica {
                 break;
             }
             stream.sent(batch.last(), batch.journal_len(), now);
+            bytes += batch.journal_len();
             to_send.push(batch);
         }
+        if fed {
+            self.background.spend(now, bytes, true);
+        }
+        let Some(peer) = self.peers.get_mut(&node) else { return };
         if known.next() == from {
             peer.progress_at = now;
         }

@@ -6,12 +6,13 @@
 //! again. The target is whole once its log is committed up to the newest content that it was sent (P42).
 
 use crate::peer::Link;
+use crate::progress::Progress;
 use crate::sizes::extent_bytes;
 use crate::{Effect, Replica};
 use bytes::Bytes;
 use mainstay_codec::{Message, Reject};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Index, NodeId, Position, VolumeId, reach};
+use mainstay_types::{EXTENT_BYTES, Index, NodeId, Position, Time, VolumeId, reach};
 use std::collections::{BTreeSet, VecDeque};
 
 type ExtentId = (VolumeId, u32);
@@ -29,8 +30,7 @@ pub(crate) struct CopySource {
     loading: BTreeSet<ExtentId>,
     /// Sent, not installed yet.
     sending: BTreeSet<ExtentId>,
-    pub total: u64,
-    pub done: u64,
+    pub progress: Progress,
     /// Newest commit index among the content sent.
     need: Index,
     /// `CopyEnd` was sent.
@@ -38,18 +38,22 @@ pub(crate) struct CopySource {
 }
 
 impl CopySource {
-    fn new(at: Index, volumes: Vec<u64>) -> Self {
+    fn new(at: Index, volumes: Vec<u64>, now: Time) -> Self {
         Self {
             at,
             volumes,
             todo: None,
             loading: BTreeSet::new(),
             sending: BTreeSet::new(),
-            total: 0,
-            done: 0,
+            progress: Progress::begin(0, now),
             need: at,
             ending: false,
         }
+    }
+
+    /// Extents asked for and not installed yet.
+    pub fn under_way(&self) -> usize {
+        self.loading.len() + self.sending.len()
     }
 }
 
@@ -90,7 +94,7 @@ impl Replica {
         }
         let volumes = std::mem::take(volumes);
         peer.damaged = false;
-        peer.start_stream(at, Some(CopySource::new(at.index, volumes)), now);
+        peer.start_stream(at, Some(CopySource::new(at.index, volumes, now)), now);
         peer.lists_pending += 1;
         reach!("replica: the target of a copy has restarted its log");
         let newer_than = if planted(Bug::CopyListsNothing) { at.index } else { peer.base };
@@ -106,11 +110,12 @@ impl Replica {
             reach!("replica: a list of extents for an earlier copy");
             return;
         }
+        let now = self.now;
         let Some(copy) = peer.stream().and_then(|stream| stream.copy.as_mut()) else { return };
         if copy.todo.is_none() {
             let within = |&(volume, extent): &ExtentId| extent_bytes(&copy.volumes, volume, extent) > 0;
             let todo: VecDeque<_> = extents.into_iter().filter(within).collect();
-            copy.total = todo.len() as u64;
+            copy.progress = Progress::begin(todo.len() as u64, now);
             copy.todo = Some(todo);
             self.pump_copy(node);
         }
@@ -133,6 +138,10 @@ impl Replica {
         }
         copy.sending.insert(id);
         data.truncate(extent_bytes(&copy.volumes, id.0, id.1) as usize);
+        if data.is_empty() {
+            self.background.refund(EXTENT_BYTES);
+        }
+        let Some(copy) = self.copy_source(node) else { return };
         if !planted(Bug::CopyNeedsNothing) {
             // The content was read at some moment after `at`: it may hold what was committed until now.
             copy.need = copy.need.max(at).max(commit);
@@ -142,9 +151,10 @@ impl Replica {
     }
 
     pub(crate) fn on_copy_extent_ack(&mut self, from: NodeId, id: ExtentId) {
+        let now = self.now;
         let Some(copy) = self.copy_source(from) else { return };
         if copy.sending.remove(&id) {
-            copy.done += 1;
+            copy.progress.step(now);
             self.pump_copy(from);
         }
     }
@@ -167,18 +177,20 @@ impl Replica {
         self.peers.get_mut(&node)?.stream()?.copy.as_mut()
     }
 
-    /// Asks for the next extents; ends the copy when there are none.
-    fn pump_copy(&mut self, node: NodeId) {
-        let extents_max = self.config.copy_extents_max;
-        let Some(copy) = self.copy_source(node) else { return };
-        let Some(todo) = copy.todo.as_mut() else { return };
+    /// Asks for the next extents, as many as clients and limits allow; ends the copy when there are none.
+    pub(crate) fn pump_copy(&mut self, node: NodeId) {
+        let more = |copy: &CopySource| copy.todo.as_ref().is_some_and(|todo| !todo.is_empty());
         let mut load = Vec::new();
-        while copy.loading.len() + copy.sending.len() < extents_max {
-            let Some(id) = todo.pop_front() else { break };
+        while self.copy_source(node).is_some_and(|copy| more(copy)) {
+            let (share, now) = (self.copy_share(), self.now);
+            let Some(copy) = self.copy_source(node).filter(|copy| copy.under_way() < share) else { break };
+            let Some(id) = copy.todo.as_mut().and_then(VecDeque::pop_front) else { break };
             copy.loading.insert(id);
             load.push(id);
+            self.background.spend(now, EXTENT_BYTES, false);
         }
-        let over = copy.loading.is_empty() && copy.sending.is_empty() && !copy.ending;
+        let Some(copy) = self.copy_source(node).filter(|copy| copy.todo.is_some()) else { return };
+        let over = !more(copy) && copy.under_way() == 0 && !copy.ending;
         let need = copy.need;
         copy.ending |= over;
         for (volume, extent) in load {

@@ -39,8 +39,10 @@ pub struct ReplicaConfig {
     pub request_bytes_max: u64,
     /// A replica that lags by less than this is made to join the ISS.
     pub join_lag_bytes: u64,
-    /// Most extents of one copy being read, sent or installed at a time.
+    /// Most extents of all copies being read, sent or installed at a time.
     pub copy_extents_max: usize,
+    /// How fast replicas that are not in sync are filled.
+    pub background: BackgroundLimits,
 }
 
 impl ReplicaConfig {
@@ -62,8 +64,26 @@ impl ReplicaConfig {
             requests_max: 1024,
             request_bytes_max: 8 << 20,
             join_lag_bytes: 4 << 20,
-            copy_extents_max: 4,
+            copy_extents_max: 16,
+            background: BackgroundLimits::default(),
         }
+    }
+}
+
+/// Limits of what `background.rs` decides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BackgroundLimits {
+    /// Bytes per second. 0: no limit.
+    pub max_rate: u64,
+    /// Bytes per second to which copies are slowed down for the sake of clients, and not further. 0: they never are.
+    pub min_rate: u64,
+    /// Clients are harmed when a write takes longer than usual by this, in percent: above 100.
+    pub factor_percent: u64,
+}
+
+impl Default for BackgroundLimits {
+    fn default() -> Self {
+        Self { max_rate: 0, min_rate: 8 << 20, factor_percent: 150 }
     }
 }
 
@@ -213,6 +233,11 @@ pub enum Event {
         version: Index,
         at: Index,
         data: Bytes,
+    },
+    /// The replica's share of what this node may fill others with, in bytes per second; 0: no limit. Replaces
+    /// [`BackgroundLimits::max_rate`].
+    BackgroundRate {
+        bytes_per_s: u64,
     },
     /// R13: the store has given up its device.
     StoreFailed,

@@ -15,7 +15,7 @@
 //! - R9  A replica answers for one incarnation only.
 //! - R16 The target of an extent copy is inconsistent, and not required nor promotable, until it is whole.
 //!   (`copy.rs`)
-//! - R18 Requests, windows, loads and copies are bounded. Nothing is appended that the journal has no room for, and a promotion
+//! - R18 Requests, windows, loads and copies are bounded, and copies yield to clients (`background.rs`). Nothing is appended that the journal has no room for, and a promotion
 //!   makes room for its epoch start. (`commit.rs`)
 //!
 //! It does not guarantee that reads are fresh: that is the lease's task (R10), checked by the runtime.
@@ -31,8 +31,10 @@
 //! ```
 //!
 //! Files, in the order in which to read them: `interface.rs` (events and effects), `log.rs` (what a replica knows of
-//! its log), `sizes.rs`, `sequence.rs`, `commit.rs`, `secondary.rs`, `promote.rs`, `peer.rs`, `catch_up.rs`, `membership.rs`, `slow.rs`, `copy.rs`.
+//! its log), `sizes.rs`, `sequence.rs`, `commit.rs`, `secondary.rs`, `promote.rs`, `peer.rs`, `catch_up.rs`, `membership.rs`, `slow.rs`, `copy.rs`,
+//! `background.rs`.
 
+mod background;
 mod catch_up;
 mod commit;
 mod copy;
@@ -40,6 +42,7 @@ mod interface;
 mod log;
 mod membership;
 mod peer;
+mod progress;
 mod promote;
 mod secondary;
 mod sequence;
@@ -50,10 +53,12 @@ mod status;
 mod tests;
 
 pub use interface::{
-    Effect, Event, Op, Proposal, ReplicaConfig, RequestError, RequestId, Role, SlowLimits, StepDownReason,
+    BackgroundLimits, Effect, Event, Op, Proposal, ReplicaConfig, RequestError, RequestId, Role, SlowLimits,
+    StepDownReason,
 };
-pub use status::{PeerState, PeerStatus, SlowStatus, Status};
+pub use status::{CopyStatus, PeerState, PeerStatus, SlowStatus, Status};
 
+use crate::background::Background;
 use crate::log::Log;
 use crate::peer::{Link, Peer};
 use crate::secondary::Session;
@@ -116,6 +121,7 @@ pub struct Replica {
     /// How long the own journal takes.
     own: OwnPace,
     sequence: Sequence,
+    background: Background,
     /// Since when a peer has not been told the commit index.
     commit_owed: Option<Time>,
     paused: bool,
@@ -130,6 +136,7 @@ impl Replica {
     #[must_use]
     pub fn new(config: ReplicaConfig, promised: Epoch, log: LogState) -> Self {
         let sizes = Sizes::new(config.volumes.clone(), config.resizes_ahead.clone());
+        let background = Background::new(config.background, config.copy_extents_max);
         Self {
             config,
             now: Time(0),
@@ -152,6 +159,7 @@ impl Replica {
             peers: BTreeMap::new(),
             own: OwnPace::default(),
             sequence: Sequence::default(),
+            background,
             commit_owed: None,
             paused: false,
             pause_wanted: false,
@@ -182,6 +190,7 @@ impl Replica {
                 self.pause_wanted = false;
             }
             Event::Tick => {}
+            Event::BackgroundRate { bytes_per_s } => self.background.set_max_rate(bytes_per_s),
             // R13: what a failed store still says does not count.
             _ if self.failed => {}
             Event::Room { bytes, with_reserve } => {
@@ -225,6 +234,7 @@ impl Replica {
             self.tell_commit();
             self.report_pause();
             self.continue_demotion();
+            self.continue_background();
         }
     }
 

@@ -115,6 +115,8 @@ impl Replica {
                     self.propose(node, Change::Grow);
                 } else {
                     peer.joining = Some(Joining { proposed: None });
+                    // It may have been held up for the sake of clients, who wait for it from now on.
+                    self.pump(node);
                     self.review_peer(node);
                 }
             }
@@ -274,7 +276,7 @@ impl Replica {
             return own;
         }
         let peers = self.peers.iter().filter_map(|(node, peer)| self.peer_deadline(*node, peer, repeat));
-        peers.chain(own).chain(self.commit_deadline()).min()
+        peers.chain(own).chain(self.commit_deadline()).chain(self.background_deadline()).min()
     }
 
     fn peer_deadline(&self, node: NodeId, peer: &crate::peer::Peer, repeat: u64) -> Option<Time> {

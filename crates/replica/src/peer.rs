@@ -75,6 +75,8 @@ pub(crate) struct Stream {
     /// `LoadLog` from here is not answered yet.
     pub loading: Option<Index>,
     pub copy: Option<CopySource>,
+    /// It began with a copy, which may have ended since.
+    pub follows_copy: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,7 +103,8 @@ pub(crate) struct Asked {
 
 impl Stream {
     pub fn new(next: Index, copy: Option<CopySource>) -> Self {
-        Self { next, sent: VecDeque::new(), sent_bytes: 0, loading: None, copy }
+        let follows_copy = copy.is_some();
+        Self { next, sent: VecDeque::new(), sent_bytes: 0, loading: None, copy, follows_copy }
     }
 
     pub fn sent(&mut self, last: Index, bytes: u64, at: Time) {

@@ -3,7 +3,7 @@
 use crate::peer::{Link, Peer};
 use crate::{Fence, Replica, Role};
 use mainstay_codec::ReplicaData;
-use mainstay_types::{ConfigVersion, Epoch, Index, Member, Position, Time};
+use mainstay_types::{ConfigVersion, EXTENT_BYTES, Epoch, Index, Member, Position, Time};
 
 /// A snapshot of a replica for people and for the agent.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,6 +43,17 @@ pub struct PeerStatus {
     pub latency_us: u64,
     /// Out because it was slow.
     pub slow: Option<SlowStatus>,
+    /// How fast it is copied to of late, if that is known.
+    pub copy: Option<CopyStatus>,
+}
+
+/// The speed of a copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CopyStatus {
+    /// Extents of zeroes count like others.
+    pub bytes_per_s: u64,
+    /// How long the rest takes at that, in milliseconds.
+    pub left_ms: u64,
 }
 
 /// A replica that left the ISS because it was slow, see `slow.rs`.
@@ -133,7 +144,15 @@ impl Replica {
                 latency_us: out.latency_us,
                 returns_at: self.returns_at(peer).unwrap_or(out.since),
             }),
+            copy: self.copy_status(peer),
         }
+    }
+
+    fn copy_status(&self, peer: &Peer) -> Option<CopyStatus> {
+        let Link::Streaming(stream) = &peer.link else { return None };
+        let progress = &stream.copy.as_ref()?.progress;
+        let bytes_per_s = progress.rate(self.now)?.saturating_mul(EXTENT_BYTES) / 1000;
+        Some(CopyStatus { bytes_per_s, left_ms: progress.left_ms(self.now)? })
     }
 
     fn peer_state(&self, peer: &Peer) -> PeerState {
@@ -143,7 +162,7 @@ impl Replica {
             Link::Stale | Link::Beginning { .. } => PeerState::Copying { done: 0, total: 0 },
             Link::Refused(_) => PeerState::Refused,
             Link::Streaming(stream) => match &stream.copy {
-                Some(copy) => PeerState::Copying { done: copy.done, total: copy.total },
+                Some(copy) => PeerState::Copying { done: copy.progress.done, total: copy.progress.total },
                 None if peer.joining.is_some() => PeerState::Joining,
                 None if peer.in_iss && self.serving() => PeerState::InSync,
                 None => PeerState::CatchingUp {

@@ -37,7 +37,7 @@ pub struct StoreConfig {
 /// Limits of the running store (R18). They are not kept on disk and may differ after each start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tuning {
-    /// Destaging starts when the overlay holds more bytes than this.
+    /// Destaging starts when the overlay holds more bytes than this, or more is to be given back to the pool.
     pub destage_start_bytes: u64,
     /// Payloads of batches that are kept in memory; beyond it they are read from the journal.
     pub memory_bytes_max: u64,
@@ -51,6 +51,9 @@ pub struct Tuning {
     pub installs_max: usize,
     /// Most runs in the overlay; discards cost no journal bytes worth mentioning but they cost memory.
     pub runs_max: usize,
+    /// Zeroes in the copy of an extent that are neighbours and at least so many bytes become a hole; shorter ones are
+    /// written, because a hole is an operation of its own.
+    pub hole_bytes_min: u64,
     /// Part of the journal that [`crate::Store::room`] keeps back for epoch starts.
     pub reserve_bytes: u64,
     /// Largest batch that may come, in journal bytes. Destaging starts when there is no room for one, so the journal must
@@ -68,6 +71,7 @@ impl Default for Tuning {
             destage_writes_max: 8,
             installs_max: 8,
             runs_max: 1 << 20,
+            hole_bytes_min: 64 << 10,
             reserve_bytes: JOURNAL_RESERVE_BYTES,
             batch_bytes_max: BATCH_BYTES_MAX + BLOCK_BYTES,
         }
@@ -120,6 +124,16 @@ pub struct OpId(pub u64);
 #[error("{detail}")]
 pub struct IoFailure {
     pub detail: String,
+    /// The pool has no space for what was to be written to a volume. Nothing else is in doubt, see [`crate::Store::retry`].
+    pub no_space: bool,
+}
+
+impl IoFailure {
+    /// After this nothing is certain (R13).
+    #[must_use]
+    pub fn new(detail: impl Into<String>) -> Self {
+        Self { detail: detail.into(), no_space: false }
+    }
 }
 
 /// Outcome of an operation: bytes for a [`Output::JournalRead`], nothing for the others.
@@ -240,12 +254,15 @@ pub enum Output {
         offset: u64,
         data: SmallVec<[Bytes; 1]>,
     },
-    /// Make the range read as zeroes and free its space where possible (R15). Completion does not mean durable.
+    /// Make the range read as zeroes (R15). Completion does not mean durable.
     VolumeZero {
         op: OpId,
         volume: VolumeId,
         offset: u64,
         len: u64,
+        /// Its space goes back to the pool, where that is possible. Otherwise it is allocated afterwards, so that what is
+        /// written there later needs none.
+        free: bool,
     },
     VolumeFlush {
         op: OpId,

@@ -88,6 +88,12 @@ impl Store {
         room
     }
 
+    /// Whether there is no room for a batch of any size.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.room() < self.batch_bytes_max()
+    }
+
     /// Journal bytes that epoch starts may use now. What is appended within this never waits in the queue for a
     /// checkpoint.
     #[must_use]
@@ -129,10 +135,22 @@ impl Store {
         self.queue_bytes = 0;
     }
 
-    /// Whether a batch waits for space in the ring.
+    /// Whether a batch waits for a checkpoint.
     pub(crate) fn journal_blocked(&self) -> bool {
         self.journal_write.is_none()
-            && self.queue.front().is_some_and(|batch| self.journal.place_for(batch.journal_len()).is_none())
+            && self.queue.front().is_some_and(|batch| self.place_for(batch).is_none())
+    }
+
+    /// Where the ring has room for a batch now. Not while the overlay is full (R18): a journal has room for millions of
+    /// discards, and on a replica that is not primary nobody asks for [`room`](Self::room). What changes nothing has room all
+    /// the same, so that an epoch can start.
+    fn place_for(&self, batch: &Batch) -> Option<u64> {
+        let changes = batch.entries.iter().any(|entry| entry.kind != EntryKind::EpochStart);
+        if changes && self.overlay.len() >= self.tuning.runs_max {
+            reach!("store: a batch waits because the overlay is full");
+            return None;
+        }
+        self.journal.place_for(batch.journal_len())
     }
 
     pub(crate) fn issue_journal_write(&mut self) {
@@ -146,7 +164,7 @@ impl Store {
         let mut bytes = 0;
         while let Some(batch) = self.queue.front().filter(|batch| batch.last() <= limit) {
             let len = batch.journal_len();
-            let Some(offset) = self.journal.place_for(len) else {
+            let Some(offset) = self.place_for(batch) else {
                 reach!("store: a batch waits for space in the ring");
                 break;
             };
@@ -218,15 +236,22 @@ impl Store {
         let content = match entry.kind {
             EntryKind::Write => Content::Data { at },
             EntryKind::Discard if planted(Bug::DiscardForgotten) => return,
-            EntryKind::Discard | EntryKind::WriteZeroes => Content::Zero,
+            EntryKind::Discard => Content::Hole,
+            EntryKind::WriteZeroes => Content::Zero,
             EntryKind::EpochStart => return,
             EntryKind::Resize => return self.grow(entry.range.volume, entry.range.offset),
         };
         let range = entry.range;
         let run = Run { blocks: range.len / BLOCK_BYTES, index, content };
         self.overlay.insert(range.volume, range.first_block(), run);
-        if content == Content::Zero {
-            reach!("store: zeroes are laid over the volume");
+        match content {
+            Content::Hole => {
+                reach!("store: a hole is laid over the volume");
+            }
+            Content::Zero => {
+                reach!("store: zeroes are laid over the volume");
+            }
+            Content::Data { .. } => {}
         }
         if !planted(Bug::VersionsTooOld) {
             self.versions.raise_range(range, index);

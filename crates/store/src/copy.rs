@@ -3,22 +3,24 @@
 //! The log restarts empty at the primary's position, the replica durably inconsistent. Entries stream in and
 //! are committed and destaged as ever, while extents are installed beside them, straight into the volume. An
 //! extent's copy contains every entry that changed it up to the moment of the copy, and `version` is at or after
-//! the last of these but not after that moment. Blocks that were destaged from entries after `version` are therefore newer than
-//! the copy and are left out of it ([`Store::ahead`] remembers them); all others are as old or older.
+//! the last of these but not after that moment. Blocks that entries of the stream were destaged to are left out of it (`ahead` remembers
+//! them): what made them newer than that comes in the stream as well. All others are as old or older.
 //!
 //! If the replica crashes on the way it is still inconsistent, with the same base, and starts over with
 //! `restart`.
 
-use crate::volume_op::{Owner, Piece};
+use crate::volume_op::{Filling, Owner, Piece};
 use crate::{Output, Store};
 use bytes::Bytes;
 use mainstay_codec::DataState;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{BLOCK_BYTES, Chain, EXTENT_BYTES, Index, Position, VolumeId, reach};
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use crate::append::note_epoch;
 use crate::superblock::Job;
+
+const ZERO_BLOCK: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
 
 /// An extent that waits to be written.
 #[derive(Debug)]
@@ -27,6 +29,41 @@ pub struct Install {
     extent: u32,
     version: Index,
     data: Bytes,
+}
+
+/// The blocks `from..to` of an extent whose copy, `data`, begins with block `first`, as stretches that are written and such
+/// that become holes: of at least `holes_min` blocks of zeroes. No `data`: all of it is zero.
+///
+/// What was allocated at the source for zeroes to be written over is a hole here. That costs nothing but the promise that space is
+/// there; who wants that promise preallocates, and then nothing is a hole.
+fn fillings(data: &Bytes, first: u64, (from, to): (u64, u64), holes_min: u64) -> Vec<(u64, u64, Filling)> {
+    const HOLE: Filling = Filling::Zeroes { free: true };
+    if data.is_empty() {
+        return vec![(from, to - from, HOLE)];
+    }
+    let bytes =
+        |from: u64, to: u64| ((from - first) * BLOCK_BYTES) as usize..((to - first) * BLOCK_BYTES) as usize;
+    let zero = |block: u64| data[bytes(block, block + 1)] == ZERO_BLOCK;
+    let mut out = Vec::new();
+    let write = |out: &mut Vec<_>, from: u64, to: u64| {
+        if from < to {
+            let piece = Piece::Here(data.slice(bytes(from, to)));
+            out.push((from, to - from, Filling::Data(smallvec![piece])));
+        }
+    };
+    let (mut written, mut at) = (from, from);
+    while at < to {
+        let end = (at..to).find(|&block| !zero(block)).unwrap_or(to);
+        if end - at >= holes_min {
+            reach!("store: zeroes in the copy of an extent become a hole");
+            write(&mut out, written, at);
+            out.push((at, end - at, HOLE));
+            written = end;
+        }
+        at = end + 1;
+    }
+    write(&mut out, written, to);
+    out
 }
 
 impl Store {
@@ -93,7 +130,7 @@ impl Store {
         self.outputs.push_back(Output::Restarted { at });
     }
 
-    /// Writes a copied extent to its volume; empty `data` means zeroes. `version` is the version-table
+    /// Writes a copied extent to its volume; empty `data` means zeroes. Longer zeroes become holes. `version` is the version-table
     /// entry that belongs to the content. Answered by [`Output::ExtentInstalled`], not flushed.
     ///
     /// # Panics
@@ -166,39 +203,24 @@ impl Store {
                 return;
             }
             let Some(install) = self.installs.pop_front() else { return };
-            let newer: Vec<(u64, u64)> = self
-                .ahead
-                .within(volume, first, end)
-                .filter(|(_, run)| run.index > install.version && !planted(Bug::CopyOverwritesNewer))
-                .map(|(at, run)| (at, at + run.blocks))
-                .collect();
-            if !newer.is_empty() {
+            let stretches = if planted(Bug::CopyOverwritesNewer) {
+                vec![(first, end)]
+            } else {
+                self.ahead.take(volume, extent, (first, end))
+            };
+            if stretches != [(first, end)] {
                 reach!("store: newer blocks are left out of an extent's copy");
             }
-            let mut stretches = Vec::with_capacity(newer.len() + 1);
-            let mut at = first;
-            for (newer_first, newer_end) in newer {
-                if at < newer_first {
-                    stretches.push((at, newer_first));
-                }
-                at = newer_end;
-            }
-            if at < end {
-                stretches.push((at, end));
-            }
-            self.ahead.forget(volume, first, end, Index(u64::MAX));
             self.installed.insert((volume, extent));
+            let holes_min = (self.tuning.hole_bytes_min / BLOCK_BYTES).max(1);
+            let parts: Vec<_> = stretches
+                .into_iter()
+                .flat_map(|(from, to)| fillings(&install.data, first, (from, to), holes_min))
+                .collect();
             // One more than there are groups, so that an extent that needs none is answered as well.
-            self.installing.insert((volume, extent), (stretches.len() + 1, install.version));
-            for (from, to) in stretches {
-                let pieces = if install.data.is_empty() {
-                    SmallVec::new()
-                } else {
-                    let slice =
-                        ((from - first) * BLOCK_BYTES) as usize..((to - first) * BLOCK_BYTES) as usize;
-                    smallvec![Piece::Here(install.data.slice(slice))]
-                };
-                self.write_group(Owner::Install { extent }, volume, from, to - from, pieces);
+            self.installing.insert((volume, extent), (parts.len() + 1, install.version));
+            for (from, blocks, filling) in parts {
+                self.write_group(Owner::Install { extent }, volume, from, blocks, filling);
             }
             self.install_part_written(volume, extent);
         }

@@ -13,13 +13,13 @@ use crate::read::Found;
 use crate::recovery::table_offset;
 use crate::superblock::Job;
 use crate::versions::{PageId, first_page, placed};
-use crate::volume_op::{Group, Owner, Piece, Pieces};
+use crate::volume_op::{Filling, Group, Owner, Piece, Pieces};
 use crate::{Op, Output, Store};
 use bytes::Bytes;
 use mainstay_codec::versions::VERSIONS_PAGE_BYTES;
 use mainstay_codec::{DataState, TablePlace};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{BLOCK_BYTES, Chain, EXTENT_BYTES, Index, Position, VolumeId, reach};
+use mainstay_types::{BLOCK_BYTES, Chain, Index, Position, VolumeId, reach};
 use smallvec::{SmallVec, smallvec};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,6 +47,9 @@ enum Stage {
 
 /// Runs of one write. Mostly one, where writes are scattered.
 type Runs = SmallVec<[Run; 4]>;
+
+/// Most runs of zeroes that become one operation.
+const ZEROES_RUNS_MAX: usize = 1024;
 
 const FIRST_WRITES: Stage = Stage::Writes { cursor: (VolumeId(0), 0) };
 const FIRST_PAGE: Stage = Stage::Table { from: PageId { volume: 0, page: 0 }, writing: false };
@@ -109,10 +112,12 @@ impl Store {
         let due = self.destage_forced
             || restart_waits
             || self.overlay.data_bytes() > self.tuning.destage_start_bytes
+            // What was discarded goes back to the pool without waiting for somebody to write.
+            || self.overlay.hole_bytes() > self.tuning.destage_start_bytes
             || self.overlay.len() > self.tuning.runs_max / 2
             || self.journal.live_bytes() > self.config.journal_bytes / 2
             // The free parts of a ring may both be small though it is less than half full.
-            || self.journal.live_bytes() > 0 && self.room() < self.batch_bytes_max()
+            || self.journal.live_bytes() > 0 && self.is_full()
             || self.journal_blocked();
         if !(finish || due) {
             return None;
@@ -178,12 +183,13 @@ impl Store {
             };
             let blocks = runs.iter().map(|run| run.blocks).sum::<u64>();
             let conflicts = self.conflicts(volume, first, first + blocks) && !planted(Bug::WritesOverlap);
-            if conflicts || !self.note_ahead(volume, first, &runs) {
+            if conflicts {
                 reach!("store: a pass waits for an extent");
                 break;
             }
-            let pieces = self.pieces(&runs);
-            self.write_group(Owner::Pass, volume, first, blocks, pieces);
+            self.note_ahead(volume, first, first + blocks);
+            let filling = self.filling(&runs);
+            self.write_group(Owner::Pass, volume, first, blocks, filling);
             in_flight += 1;
             cursor = (volume, first + blocks);
         }
@@ -193,21 +199,33 @@ impl Store {
         None
     }
 
-    /// The next stretch of neighbouring runs, not newer than `to`, that fits one write: data, or one
-    /// run of zeroes.
+    /// The next stretch of neighbouring runs of one kind, not newer than `to`: data that fits one write, or zeroes.
     fn next_group(&self, cursor: (VolumeId, u64), to: Index) -> Option<(VolumeId, u64, Runs)> {
         let blocks_max = (self.tuning.destage_write_bytes_max / BLOCK_BYTES).max(1);
         let mut old_enough = self.overlay.from(cursor).filter(|(_, _, run)| run.index <= to);
         let (volume, first, mut run) = old_enough.next()?;
-        if run.content == Content::Zero {
+        if !matches!(run.content, Content::Data { .. }) {
             reach!("store: zeroes are destaged");
-            return Some((volume, first, smallvec![run]));
+            let mut end = first + run.blocks;
+            // A file system discards piece by piece, and each hole is a change of the pool's metadata.
+            let alike = old_enough.take(ZEROES_RUNS_MAX - 1).take_while(|(v, at, next)| {
+                let follows = (*v, *at, next.content) == (volume, end, run.content);
+                end += next.blocks;
+                follows
+            });
+            let mut runs: Runs = smallvec![run];
+            runs.extend(alike.map(|(_, _, run)| run));
+            if runs.len() > 1 {
+                reach!("store: neighbouring zeroes are destaged together");
+            }
+            return Some((volume, first, runs));
         }
         run.blocks = run.blocks.min(blocks_max);
         let mut blocks = run.blocks;
         let mut runs: Runs = smallvec![run];
         for (v, at, mut run) in old_enough {
-            if v != volume || at != first + blocks || run.content == Content::Zero || blocks == blocks_max {
+            let data = matches!(run.content, Content::Data { .. });
+            if v != volume || at != first + blocks || !data || blocks == blocks_max {
                 break;
             }
             run.blocks = run.blocks.min(blocks_max - blocks);
@@ -220,11 +238,12 @@ impl Store {
         Some((volume, first, runs))
     }
 
-    fn pieces(&self, runs: &[Run]) -> Pieces {
+    /// What runs of one kind are made of.
+    fn filling(&self, runs: &[Run]) -> Filling {
         let mut pieces = Pieces::with_capacity(runs.len());
         for run in runs {
             match self.find_content(run) {
-                Found::Zero => {}
+                Found::Zero => return Filling::Zeroes { free: run.content == Content::Hole },
                 Found::Memory(bytes) => pieces.push(Piece::Here(bytes)),
                 Found::Journal(part) => {
                     reach!("store: the journal is read to destage");
@@ -232,34 +251,16 @@ impl Store {
                 }
             }
         }
-        pieces
+        Filling::Data(pieces)
     }
 
     /// While extents are being copied: remembers what is written into those that are still to come.
-    /// False when too much is remembered already; the pass then waits for extents (R18).
-    fn note_ahead(&mut self, volume: VolumeId, first: u64, runs: &[Run]) -> bool {
-        if !self.copying || self.all_extents_came() {
-            return true;
+    fn note_ahead(&mut self, volume: VolumeId, first: u64, end: u64) {
+        if self.copying && !self.all_extents_came() {
+            reach!("store: entries are destaged beside a copy");
+            let installed = &self.installed;
+            self.ahead.note(volume, first, end, |extent| installed.contains(&(volume, extent)));
         }
-        if self.ahead.len() >= self.tuning.runs_max {
-            reach!("store: too much is destaged ahead of a copy");
-            return false;
-        }
-        let blocks_per_extent = EXTENT_BYTES / BLOCK_BYTES;
-        let mut at = first;
-        for run in runs {
-            let end = at + run.blocks;
-            while at < end {
-                let extent = at / blocks_per_extent;
-                let blocks = end.min((extent + 1) * blocks_per_extent) - at;
-                if !self.installed.contains(&(volume, extent as u32)) {
-                    reach!("store: an entry is destaged ahead of its extent's copy");
-                    self.ahead.insert(volume, at, Run { blocks, index: run.index, content: Content::Zero });
-                }
-                at += blocks;
-            }
-        }
-        true
     }
 
     pub(crate) fn destaged(&mut self, group: &Group) {

@@ -9,10 +9,11 @@
 //!   may never have been durable is cut as a torn tail (R12). Cut records never come back.
 //! - Payload that is read back from the journal is checked against the checksum of its entry before it is written to
 //!   a volume; damage is a failure. Who reads on behalf of a [`Segment`] is given what it takes to do the same.
-//! - After any failed operation nothing more is issued and nothing is acknowledged (R13).
+//! - After any failed operation nothing more is issued and nothing is acknowledged (R13). A volume without space is not a
+//!   failure: its write waits for [`Store::retry`], and the journal fills meanwhile.
 //! - Volumes are flushed, then versions and superblock are durable, then journal space is reused. Versions
 //!   on disk may be too new, never too old (R14).
-//! - Discards and write-zeroes read as zeroes on exactly their range (R15).
+//! - Discards and write-zeroes read as zeroes on exactly their range; discards free its space, write-zeroes keep it (R15).
 //! - A copy target is durably inconsistent before its first extent is written and until all of it is flushed
 //!   (R16). An extent that is copied late never overwrites newer content.
 //! - Journal, memory, overlay and operations in flight are bounded by [`Tuning`] (R18).
@@ -28,6 +29,7 @@
 //! restart: everything that waits for a superblock), `copy` (the target of an extent copy), `grow` (volumes that get
 //! larger), `read`, `recovery` (format and recover).
 
+mod ahead;
 mod api;
 mod append;
 mod copy;
@@ -50,6 +52,7 @@ pub use api::{
 pub use inspect::{FoundBatch, FoundEntry, Inspection, inspect};
 pub use superblock::SUPERBLOCK_COPIES;
 
+use ahead::Ahead;
 use append::JournalInFlight;
 use copy::Install;
 use destage::Pass;
@@ -125,7 +128,7 @@ pub struct Store {
     installed: BTreeSet<(VolumeId, u32)>,
     /// What was destaged into extents that are not installed yet: their copies must not overwrite it
     /// with something older.
-    ahead: Overlay,
+    ahead: Ahead,
     installs: VecDeque<Install>,
     /// Groups that are still to complete, for each extent being installed, and its version.
     installing: BTreeMap<(VolumeId, u32), (usize, Index)>,
@@ -203,6 +206,9 @@ impl Store {
             _ => planted(Bug::FailedWriteIgnored),
         };
         let result = if ignored { result.or(Ok(None)) } else { result };
+        if let (Some(Op::Volume(group)), Err(IoFailure { no_space: true, .. })) = (kind, &result) {
+            return self.group_stalled(group);
+        }
         let (Some(kind), Ok(bytes)) = (kind, &result) else {
             let detail = result.err().map_or_else(String::new, |failure| failure.detail);
             return self.fail(format!("{} failed: {detail}", kind.map_or("operation", Op::name)));

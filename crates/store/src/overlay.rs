@@ -6,15 +6,17 @@
 
 use mainstay_types::{BLOCK_BYTES, Index, VOLUME_BYTES_MAX, VolumeId};
 use std::collections::BTreeMap;
+use std::ops::{AddAssign, SubAssign};
 
 /// What a run reads as.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
+    /// Zeroes without space of their own: a discard.
+    Hole,
+    /// Zeroes whose space stays.
     Zero,
     /// Payload that starts at this offset of the journal.
-    Data {
-        at: u64,
-    },
+    Data { at: u64 },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,16 +31,18 @@ impl Run {
     /// The part that starts `skip` blocks in.
     fn tail(self, skip: u64) -> Self {
         let content = match self.content {
-            Content::Zero => Content::Zero,
+            Content::Hole | Content::Zero => self.content,
             Content::Data { at } => Content::Data { at: at + skip * BLOCK_BYTES },
         };
         Self { blocks: self.blocks - skip, content, ..self }
     }
 
-    fn data_bytes(self) -> u64 {
+    fn bytes(self) -> Bytes {
+        let bytes = self.blocks * BLOCK_BYTES;
         match self.content {
-            Content::Zero => 0,
-            Content::Data { .. } => self.blocks * BLOCK_BYTES,
+            Content::Hole => Bytes { holes: bytes, ..Bytes::default() },
+            Content::Zero => Bytes::default(),
+            Content::Data { .. } => Bytes { data: bytes, ..Bytes::default() },
         }
     }
 }
@@ -61,10 +65,31 @@ impl Key {
     }
 }
 
+/// What runs stand for, in bytes.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+struct Bytes {
+    data: u64,
+    holes: u64,
+}
+
+impl AddAssign for Bytes {
+    fn add_assign(&mut self, other: Self) {
+        self.data += other.data;
+        self.holes += other.holes;
+    }
+}
+
+impl SubAssign for Bytes {
+    fn sub_assign(&mut self, other: Self) {
+        self.data -= other.data;
+        self.holes -= other.holes;
+    }
+}
+
 #[derive(Default, Debug)]
 pub struct Overlay {
     runs: BTreeMap<Key, Run>,
-    data_bytes: u64,
+    bytes: Bytes,
 }
 
 impl Overlay {
@@ -79,12 +104,17 @@ impl Overlay {
 
     /// Bytes of payload that the backing store does not have yet.
     pub fn data_bytes(&self) -> u64 {
-        self.data_bytes
+        self.bytes.data
+    }
+
+    /// Bytes whose space the backing store has not given back yet.
+    pub fn hole_bytes(&self) -> u64 {
+        self.bytes.holes
     }
 
     pub fn clear(&mut self) {
         self.runs.clear();
-        self.data_bytes = 0;
+        self.bytes = Bytes::default();
     }
 
     /// Lays `run` over everything older that starts at `block`.
@@ -95,13 +125,14 @@ impl Overlay {
         match self.runs.range_mut(..end).next_back() {
             Some((&at, old)) if Key(at.0 + old.blocks) > key => {
                 if at == key && old.blocks == run.blocks {
-                    self.data_bytes = self.data_bytes - old.data_bytes() + run.data_bytes();
+                    self.bytes -= old.bytes();
+                    self.bytes += run.bytes();
                     *old = run;
                     return;
                 }
             }
             _ => {
-                self.data_bytes += run.data_bytes();
+                self.bytes += run.bytes();
                 self.runs.insert(key, run);
                 return;
             }
@@ -110,9 +141,9 @@ impl Overlay {
         self.split(end, |_| true);
         while let Some((&at, &old)) = self.runs.range(key..end).next() {
             self.runs.remove(&at);
-            self.data_bytes -= old.data_bytes();
+            self.bytes -= old.bytes();
         }
-        self.data_bytes += run.data_bytes();
+        self.bytes += run.bytes();
         self.runs.insert(key, run);
     }
 
@@ -124,7 +155,7 @@ impl Overlay {
         {
             if run.index <= to {
                 self.runs.remove(&at);
-                self.data_bytes -= run.data_bytes();
+                self.bytes -= run.bytes();
             }
             return;
         }
@@ -134,7 +165,7 @@ impl Overlay {
         while let Some((&at, &run)) = self.runs.range(from..end).next() {
             if run.index <= to {
                 self.runs.remove(&at);
-                self.data_bytes -= run.data_bytes();
+                self.bytes -= run.bytes();
             }
             // A newer run was not split and may reach beyond the end.
             from = end.min(Key(at.0 + run.blocks));
@@ -191,18 +222,19 @@ mod tests {
     proptest! {
         /// Against a flat array of (index, content) per block.
         #[test]
-        fn it_agrees_with_a_flat_array(ops in prop::collection::vec((0u8..4, 0u64..40, 1u64..20, 0u64..30), 1..60)) {
+        fn it_agrees_with_a_flat_array(ops in prop::collection::vec((0u8..5, 0u64..40, 1u64..20, 0u64..30), 1..60)) {
             let mut overlay = Overlay::default();
-            let mut flat: Vec<Option<(u64, Option<u64>)>> = vec![None; 64];
+            let mut flat: Vec<Option<(u64, Content)>> = vec![None; 64];
             for (number, (kind, first, blocks, back)) in ops.into_iter().enumerate() {
                 let index = number as u64 + 1;
                 match kind {
-                    0 | 1 => {
+                    0..3 => {
                         let at = index << 20;
-                        let content = if kind == 0 { Content::Zero } else { Content::Data { at } };
+                        let content = [Content::Zero, Content::Data { at }, Content::Hole][usize::from(kind)];
                         overlay.insert(V, first, Run { blocks, index: Index(index), content });
                         for i in 0..blocks {
-                            flat[(first + i) as usize] = Some((index, (kind == 1).then(|| at + i * BLOCK_BYTES)));
+                            let part = Run { blocks, index: Index(index), content }.tail(i).content;
+                            flat[(first + i) as usize] = Some((index, part));
                         }
                     }
                     _ => {
@@ -215,16 +247,16 @@ mod tests {
                         }
                     }
                 }
-                let data = flat.iter().filter(|s| s.is_some_and(|(_, at)| at.is_some())).count() as u64;
-                prop_assert_eq!(overlay.data_bytes(), data * BLOCK_BYTES);
+                let count = |wanted: fn(Content) -> bool| {
+                    flat.iter().flatten().filter(|(_, content)| wanted(*content)).count() as u64 * BLOCK_BYTES
+                };
+                prop_assert_eq!(overlay.data_bytes(), count(|content| matches!(content, Content::Data { .. })));
+                prop_assert_eq!(overlay.hole_bytes(), count(|content| content == Content::Hole));
                 for (from, to) in [(0, 64), (first, first + blocks)] {
                     let mut seen = vec![None; 64];
                     for (at, run) in overlay.within(V, from, to) {
                         for i in 0..run.blocks {
-                            let content = match run.content {
-                                Content::Zero => None,
-                                Content::Data { at } => Some(at + i * BLOCK_BYTES),
-                            };
+                            let content = run.tail(i).content;
                             prop_assert!(seen[(at + i) as usize].is_none());
                             seen[(at + i) as usize] = Some((run.index.0, content));
                         }

@@ -148,7 +148,7 @@ impl Store {
             copying: false,
             copy_volumes: superblock.volumes.clone(),
             installed: BTreeSet::new(),
-            ahead: Overlay::default(),
+            ahead: Default::default(),
             installs: VecDeque::new(),
             installing: BTreeMap::new(),
             finish: None,

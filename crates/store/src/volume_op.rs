@@ -29,6 +29,13 @@ pub enum Piece {
 
 pub type Pieces = SmallVec<[Piece; 1]>;
 
+/// What a group makes of its blocks.
+#[derive(Clone, Debug)]
+pub enum Filling {
+    Zeroes { free: bool },
+    Data(Pieces),
+}
+
 #[derive(Debug)]
 pub struct Group {
     pub owner: Owner,
@@ -37,6 +44,11 @@ pub struct Group {
     pub first: u64,
     pub end: u64,
     pieces: Pieces,
+    /// Its operation, from its submission until it succeeds: without space in the pool it is submitted anew.
+    operation: Option<Filling>,
+    /// There was no space for it, and whether it waits to be tried anew.
+    stalled: bool,
+    waits: bool,
     /// From this piece on nothing was read yet.
     next: usize,
     /// Payloads that are being read, in bytes.
@@ -53,29 +65,40 @@ impl Store {
         self.groups.values().filter(|group| group.owner == Owner::Pass).count()
     }
 
-    /// Starts writing `blocks` blocks; no pieces means zeroes.
+    /// Starts writing `blocks` blocks.
     pub(crate) fn write_group(
         &mut self,
         owner: Owner,
         volume: VolumeId,
         first: u64,
         blocks: u64,
-        pieces: Pieces,
+        filling: Filling,
     ) {
         let id = GroupId(self.next_op);
         self.next_op += 1;
-        let zero = pieces.is_empty();
         let end = first + blocks;
-        self.groups.insert(id, Group { owner, volume, first, end, pieces, next: 0, reading_bytes: 0 });
-        if zero {
-            reach!("store: a range of a volume is zeroed");
-            let op = self.start(Op::Volume(id));
-            let blocks = if planted(Bug::ZeroesTooShort) && blocks > 1 { blocks - 1 } else { blocks };
-            let (offset, len) = (first * BLOCK_BYTES, blocks * BLOCK_BYTES);
-            self.outputs.push_back(Output::VolumeZero { op, volume, offset, len });
-        } else {
-            self.gather_group(id);
-        }
+        let (pieces, operation) = match filling {
+            Filling::Data(pieces) => (pieces, None),
+            zeroes @ Filling::Zeroes { .. } => {
+                reach!("store: a range of a volume is zeroed");
+                (Pieces::new(), Some(zeroes))
+            }
+        };
+        let zeroes = operation.is_some();
+        let group = Group {
+            owner,
+            volume,
+            first,
+            end,
+            pieces,
+            operation,
+            stalled: false,
+            waits: false,
+            next: 0,
+            reading_bytes: 0,
+        };
+        self.groups.insert(id, group);
+        if zeroes { self.submit_group(id) } else { self.gather_group(id) }
     }
 
     /// Reads what is in the journal, as much as may be read at once, and submits the group when all of it is here.
@@ -95,7 +118,10 @@ impl Store {
                     let op = self.start(Op::Piece { group: id, piece, len });
                     self.outputs.push_back(Output::JournalRead { op, offset, len });
                 }
-                None if group.reading_bytes == 0 => return self.submit_group(id),
+                None if group.reading_bytes == 0 => {
+                    group.operation = Some(Filling::Data(std::mem::take(&mut group.pieces)));
+                    return self.submit_group(id);
+                }
                 None => return,
             }
         }
@@ -116,18 +142,23 @@ impl Store {
     }
 
     fn submit_group(&mut self, id: GroupId) {
-        let Some(group) = self.groups.get_mut(&id) else { return };
-        let (volume, offset) = (group.volume, group.first * BLOCK_BYTES);
-        let pieces = std::mem::take(&mut group.pieces);
-        let data = pieces
-            .into_iter()
-            .filter_map(|piece| match piece {
-                Piece::Here(bytes) => Some(bytes),
-                Piece::InJournal(_) => None,
-            })
-            .collect();
         let op: OpId = self.start(Op::Volume(id));
-        self.outputs.push_back(Output::VolumeWrite { op, volume, offset, data });
+        let Some(group) = self.groups.get(&id) else { return };
+        let (volume, offset, blocks) = (group.volume, group.first * BLOCK_BYTES, group.end - group.first);
+        self.outputs.push_back(match &group.operation {
+            Some(Filling::Zeroes { free }) => {
+                let blocks = if planted(Bug::ZeroesTooShort) && blocks > 1 { blocks - 1 } else { blocks };
+                Output::VolumeZero { op, volume, offset, len: blocks * BLOCK_BYTES, free: *free }
+            }
+            Some(Filling::Data(pieces)) => {
+                let here = |piece: &Piece| match piece {
+                    Piece::Here(bytes) => Some(bytes.clone()),
+                    Piece::InJournal(_) => None,
+                };
+                Output::VolumeWrite { op, volume, offset, data: pieces.iter().filter_map(here).collect() }
+            }
+            None => unreachable!("what is not gathered is not submitted"),
+        });
     }
 
     pub(crate) fn group_written(&mut self, id: GroupId) {
@@ -136,6 +167,32 @@ impl Store {
         match group.owner {
             Owner::Pass => self.destaged(&group),
             Owner::Install { extent } => self.install_part_written(group.volume, extent),
+        }
+    }
+
+    /// The pool has no space for a group. What it was to write is in the journal, or comes from another replica: nothing is in
+    /// doubt but the blocks of the group, and those are written whole when there is space again.
+    pub(crate) fn group_stalled(&mut self, id: GroupId) {
+        reach!("store: a write waits for space in the pool");
+        if let Some(group) = self.groups.get_mut(&id) {
+            (group.stalled, group.waits) = (true, true);
+        }
+    }
+
+    /// Whether something waits for space in the pool, or is being tried anew. Meanwhile journal space is not freed, and so
+    /// [`Store::room`] ends.
+    #[must_use]
+    pub fn is_stalled(&self) -> bool {
+        self.groups.values().any(|group| group.stalled)
+    }
+
+    /// Tries anew what found no space in the pool.
+    pub fn retry(&mut self) {
+        let waiting =
+            self.groups.iter_mut().filter_map(|(id, group)| std::mem::take(&mut group.waits).then_some(*id));
+        let ids: SmallVec<[GroupId; 8]> = waiting.collect();
+        for id in ids {
+            self.submit_group(id);
         }
     }
 }

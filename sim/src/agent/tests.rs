@@ -6,7 +6,7 @@ use crate::plan::{ResourceShape, Shape};
 use mainstay_control::reconcile::Role;
 use mainstay_control::reconciler::REPEAT_PROPOSAL_MS;
 use mainstay_control::state::{NodeStatus, ResourceSpec, Settings};
-use mainstay_replica::{SlowLimits, StepDownReason};
+use mainstay_replica::{BackgroundLimits, SlowLimits, StepDownReason};
 use mainstay_types::{BLOCK_BYTES, ConfigVersion, Epoch, JOURNAL_BYTES_MIN, Member, ShrinkReason};
 use std::collections::BTreeSet;
 
@@ -78,6 +78,7 @@ fn shape(service: bool) -> Shape {
             memory_blocks: 8,
             window_blocks: 8,
             slow: SlowLimits::default(),
+            background: BackgroundLimits::default(),
             late: false,
             moves: false,
         }],

@@ -16,6 +16,7 @@ pub(super) const TOLD: &[(&str, &str)] = &[
     ),
     ("replica: a record that is not newer", "a_record_is_told_again_when_the_engine_stood_still"),
     ("replica: the list of epochs is full", "a_replica_is_promoted_more_often_than_its_log_lists_epochs"),
+    ("store: a batch waits because the overlay is full", "a_slow_secondary_is_given_many_discards"),
     ("store: the journal does not give back what was written", "what_decayed_in_the_journal_is_not_read"),
 ];
 

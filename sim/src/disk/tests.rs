@@ -131,7 +131,7 @@ fn a_flush_covers_what_had_finished_when_it_was_submitted() {
 fn zeroing_is_volatile_like_any_write() {
     let zero = || {
         let (op, volume) = (OpId(9), VolumeId(0));
-        Operation::Store(Output::VolumeZero { op, volume, offset: 0, len: EXTENT_BYTES })
+        Operation::Store(Output::VolumeZero { op, volume, offset: 0, len: EXTENT_BYTES, free: false })
     };
     let (mut came_back, mut stayed) = (false, false);
     for seed in 0..50 {

@@ -71,7 +71,7 @@ fn drive(store: &mut Store, image: &mut Image) -> Result<Option<Index>, String> 
             Output::VolumeWrite { op, volume, offset, data } => {
                 (op, Area::Volume(volume), offset, data.concat().into())
             }
-            Output::VolumeZero { op, volume, offset, len } => {
+            Output::VolumeZero { op, volume, offset, len, .. } => {
                 (op, Area::Volume(volume), offset, vec![0; len as usize].into())
             }
             Output::VolumeFlush { op, volume } => (op, Area::Volume(volume), 0, Bytes::new()),

@@ -385,7 +385,7 @@ impl Bench {
                 Output::VolumeWrite { op, volume, offset, data } => {
                     (op, self.write(Area::Volume(volume), offset, &data.concat().into(), false))
                 }
-                Output::VolumeZero { op, volume, offset, len } => {
+                Output::VolumeZero { op, volume, offset, len, .. } => {
                     let zeroes = Bytes::from(vec![0; len as usize]);
                     (op, self.write(Area::Volume(volume), offset, &zeroes, false))
                 }

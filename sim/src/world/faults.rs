@@ -477,6 +477,8 @@ fn disk_words(fault: DiskFault) -> (&'static str, &'static str) {
             ("F14 slow disk", "slow")
         }
         DiskFault::ReadOnly => ("F11 disk full or read-only", "every write fails"),
+        DiskFault::Full => ("F11 pool full", "new blocks of volumes find no space"),
+        DiskFault::Room => ("F11 pool has space again", "has space again"),
         DiskFault::WriteError => ("F7 write error", "the next write fails"),
         DiskFault::FlushError => ("F8 flush error", "the next flush fails"),
         DiskFault::ReadError => ("F6 read error", "the next read fails"),

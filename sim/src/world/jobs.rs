@@ -162,6 +162,7 @@ impl World {
             destage_writes_max: 4,
             installs_max: 2,
             runs_max: 64,
+            hole_bytes_min: 2 * BLOCK_BYTES,
             reserve_bytes: RESERVE_BYTES,
             batch_bytes_max: (request_blocks(&shape) + 1) * BLOCK_BYTES,
         };
@@ -207,6 +208,7 @@ impl World {
         config.window_bytes = shape.window_blocks * BLOCK_BYTES;
         config.join_lag_bytes = 16 * BLOCK_BYTES;
         config.slow = shape.slow;
+        config.background = shape.background;
         config.copy_extents_max = 2;
         // The largest batch must fit into the half of the journal that destaging always frees.
         config.request_bytes_max = request_blocks(&shape) * BLOCK_BYTES;

@@ -1,7 +1,9 @@
 //! A replica that is too far behind, or has a new disk, is copied (R9, R16), whatever comes between.
 
-use mainstay_sim::plan::{DiskFault, Fault};
+use mainstay_replica::BackgroundLimits;
+use mainstay_sim::plan::{DiskFault, Fault, Shape};
 use mainstay_sim::scenario::{Scenario, n};
+use mainstay_types::EXTENT_BYTES;
 
 #[test]
 fn a_replica_that_is_too_far_behind_is_copied() {
@@ -143,6 +145,56 @@ fn a_primary_with_a_new_disk_hands_over_and_is_copied() {
     sim.read(29);
     sim.expect_iss_within_ms(&[1, 2, 3], 10_000);
     sim.settle();
+}
+
+/// Three replicas that are filled within these limits, in extents per second.
+fn limited(max: u64, min: u64) -> Scenario {
+    let mut shape = Shape::small(3, 3, false);
+    let (max_rate, min_rate) = (max * EXTENT_BYTES, min * EXTENT_BYTES);
+    // Whatever clients notice is harm.
+    shape.resources[0].background = BackgroundLimits { max_rate, min_rate, factor_percent: 101 };
+    Scenario::new(shape, 1)
+}
+
+/// Liveness: clients never stop, so there is always somebody to yield to, and filling ends all the same.
+#[test]
+fn a_copy_under_constant_load_ends() {
+    for (max, min) in [(0, 128), (0, 8), (8, 8), (64, 1000)] {
+        let mut sim = limited(max, min);
+        let [_, s, _] = sim.cast();
+        sim.leave_far_behind(s);
+        sim.expect_copy_within_ms(s, 5_000);
+        let mut ms = 0;
+        while sim.iss().len() < 3 {
+            assert!(ms < 20_000, "with {max} and {min} extents per second it is not filled in {ms} ms");
+            sim.write_without_waiting(ms * 7 % 1024);
+            sim.run_ms(3);
+            ms += 3;
+        }
+        sim.settle();
+    }
+}
+
+/// c-max-rate: whoever is filled is filled no faster, while nobody writes.
+#[test]
+fn a_copy_keeps_to_its_rate() {
+    let mut took = [0, 10].map(|max| {
+        let mut sim = limited(max, 8);
+        let [_, s, _] = sim.cast();
+        sim.leave_far_behind(s);
+        sim.expect_copy_within_ms(s, 5_000);
+        let mut ms = 0;
+        while sim.iss().len() < 3 {
+            assert!(ms < 20_000, "it is not filled in {ms} ms");
+            sim.run_ms(10);
+            ms += 10;
+        }
+        sim.settle();
+        ms
+    });
+    // The writes went to 80 blocks of 1024, so to all 64 extents of a volume, 10 per second.
+    took[0] += 5_000;
+    assert!(took[0] < took[1] && took[1] < 8_000, "{took:?} ms, with 5 s added to the first");
 }
 
 /// The shape in which this was found: a target so slow that the journal of its primary wraps during the copy, and so small

@@ -28,6 +28,57 @@ fn a_write_error_on_the_primary_hands_over() {
     sim.settle();
 }
 
+/// S25: nothing fails and nothing is given up; its journal fills, and then it is as absent as if it did not answer.
+#[test]
+fn a_secondary_whose_pool_is_full_leaves_and_returns() {
+    let mut sim = Scenario::three();
+    let [p, s, _] = sim.cast();
+    sim.disk(s, DiskFault::Full);
+    for block in 0..60 {
+        sim.write(block);
+    }
+    assert!(!sim.iss().contains(&s), "in sync {:?}", sim.iss());
+    assert_eq!(sim.primary(), Some(p));
+    sim.run_ms(20_000);
+    sim.expect_not_seen("r0 is given up");
+    sim.disk(s, DiskFault::Room);
+    sim.expect_iss_within_ms(&[1, 2, 3], 10_000);
+    sim.settle();
+}
+
+/// A full pool that holds up nobody costs nothing: what is overwritten needs no space.
+#[test]
+fn a_full_pool_harms_nothing_that_has_its_space() {
+    let mut sim = Scenario::three();
+    let [_, s, _] = sim.cast();
+    for block in 0..60 {
+        sim.write(block % 10);
+    }
+    sim.run_ms(2_000);
+    sim.disk(s, DiskFault::Full);
+    for block in 0..60 {
+        sim.write(block % 10);
+    }
+    assert_eq!(sim.iss(), [1, 2, 3]);
+    sim.settle();
+}
+
+/// R20: what waits for space on the primary waits for so long.
+#[test]
+fn a_primary_whose_pool_is_full_hands_over() {
+    let mut sim = Scenario::three();
+    let [p, ..] = sim.cast();
+    sim.write(7);
+    sim.disk(p, DiskFault::Full);
+    for block in 0..60 {
+        sim.write_without_waiting(block);
+        sim.run_ms(5);
+    }
+    sim.until_primary_is_not(p, 15_000);
+    sim.read(7);
+    sim.settle();
+}
+
 #[test]
 fn a_flush_error_on_a_secondary_is_not_tried_again() {
     let mut sim = Scenario::three();

@@ -41,8 +41,8 @@ pub fn full_journal(cluster: &Cluster) -> Result<()> {
     lab.cli(&["resource", "delete", NAME]).map(drop)
 }
 
-/// A pool without space: a resource that does not fit is refused with the reason, and a secondary whose
-/// pool fills up under a resource leaves the in-sync set while the others go on.
+/// A pool without space: a resource that can never fit is refused with the reason, and a secondary whose pool fills up under a
+/// resource leaves the in-sync set when its journal is full, while the others go on. It returns by itself when there is room again.
 pub fn full_pool(cluster: &Cluster) -> Result<()> {
     const NAME: &str = "wide";
     let lab = &cluster.lab;
@@ -50,7 +50,7 @@ pub fn full_pool(cluster: &Cluster) -> Result<()> {
     ensure!(refused.code() == 1, "a resource larger than the pool was not refused: {refused:?}");
     ensure!(refused.stderr.contains("free") || refused.stderr.contains("space"), "{}", refused.stderr);
 
-    lab.create_resource(NAME, "256MiB", &NODES, &[])?;
+    lab.create_resource(NAME, "256MiB", &NODES, &["--journal", "64MiB"])?;
     let (node, device) = cluster.device(NAME)?;
     let full = NODES.into_iter().find(|other| *other != node).expect("there are three nodes");
     let fill = "/var/lib/mainstay/fill";
@@ -64,6 +64,10 @@ pub fn full_pool(cluster: &Cluster) -> Result<()> {
     let write = format!("dd if=/dev/urandom of={device} bs=1M count=200 oflag=direct status=none");
     lab.shell(&node, &write)?;
     ensure!(lab.primary(NAME)? == node, "a full pool elsewhere moved the primary");
+    let view = lab.resource(NAME)?;
+    ensure!(view.replicas.iter().all(|replica| replica.in_sync == (replica.node != full)), "{view:?}");
+    let said = lab.try_cli(&["status"])?.stdout;
+    ensure!(said.contains(&format!("the pool of {full} has no space")), "{said}");
     lab.shell(full, &format!("rm {fill} {fill}.rest; sync"))?;
     lab.wait_in_sync(NAME, LIMIT)?;
     cluster.prove_equal(NAME)?;

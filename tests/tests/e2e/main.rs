@@ -8,6 +8,7 @@
 mod acknowledged;
 mod cluster;
 mod failover;
+mod filling;
 mod grow;
 mod limits;
 mod order;
@@ -15,6 +16,7 @@ mod partitions;
 mod processes;
 mod replicas;
 mod slow;
+mod thin;
 mod wrong_input;
 
 use cluster::{Cluster, under_load};
@@ -55,6 +57,8 @@ const ALONE: &[(&str, Scenario)] = &[
     ("dependent_writes_to_two_volumes", order::dependent_writes),
     ("a_full_journal", limits::full_journal),
     ("a_full_pool", limits::full_pool),
+    ("filling_a_replica_yields_to_clients", filling::filling_a_replica_yields_to_clients),
+    ("fstrim_shrinks_every_replica", thin::fstrim_shrinks_every_replica),
     ("one_replica_throttled_to_a_hundredth", slow::one_replica_throttled_to_a_hundredth),
 ];
 

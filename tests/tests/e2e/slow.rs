@@ -52,7 +52,7 @@ fn seen(cluster: &Cluster, name: &str, slow: &str) -> Result<Option<SlowView>> {
 }
 
 /// How much is written in a second, after the first one.
-fn bytes_per_s(cluster: &Cluster, node: &str, device: &str) -> Result<u64> {
+pub fn bytes_per_s(cluster: &Cluster, node: &str, device: &str) -> Result<u64> {
     let file = format!("--filename={device}");
     let job = ["fio", "--name=slow", &file, "--rw=randwrite", "--bs=4k", "--size=128M", "--direct=1"];
     let more = ["--ioengine=io_uring", "--iodepth=8", "--time_based", "--ramp_time=1", "--runtime=5"];

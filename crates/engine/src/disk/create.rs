@@ -1,8 +1,9 @@
 //! The making and removing of a replica's files.
 //!
-//! What this file guarantees: a directory of that name appears whole or not at all; all space is allocated
-//! before it appears, so that a later write cannot run out of it; meta and journal are filled with zeroes,
-//! so that a durable overwrite changes no metadata of the file system. A journal elsewhere exists only while a link in the
+//! What this file guarantees: a directory of that name appears whole or not at all; the space of meta and journal is allocated
+//! before it appears, so that a write to them cannot run out of it, and they are filled with zeroes, so that a durable overwrite
+//! changes no metadata of the file system. Files of volumes are sparse, unless the layout says that they are
+//! [preallocated](Layout::preallocate). A journal elsewhere exists only while a link in the
 //! pool names it; [journals.md](../../../../docs/internals/journals.md) has the steps and what a crash leaves after each.
 
 // fallocate and statvfs have no safe form in the standard library.
@@ -135,7 +136,9 @@ fn fill(
 ) -> Result<(), DiskError> {
     // Asked first, so that a full pool is not filled to the brim before the answer is no.
     let here = layout.files().filter(|(area, _)| journal.is_none() || *area != Area::Journal);
-    check_space(path, here.map(|(_, bytes)| bytes).sum::<u64>() + SPARE_BYTES)?;
+    let (volumes, others): (Vec<_>, Vec<_>) = here.partition(|(area, _)| matches!(area, Area::Volume(_)));
+    let sum = |files: Vec<(Area, u64)>| files.into_iter().map(|(_, bytes)| bytes).sum::<u64>();
+    check_space(path, sum(volumes), sum(others) + SPARE_BYTES, layout.preallocate)?;
     let zeroes = {
         let mut buffer = pool.get(CHUNK_BYTES);
         buffer.as_mut_slice().fill(0);
@@ -146,10 +149,15 @@ fn fill(
     }
     for (area, bytes) in layout.files() {
         assert!(bytes > 0 && bytes.is_multiple_of(BLOCK_BYTES), "{area:?} of {bytes} bytes");
+        let space = match area {
+            Area::Volume(_) if !layout.preallocate => Space::Sparse,
+            Area::Volume(_) => Space::Allocated,
+            Area::Meta | Area::Journal => Space::Zeroed,
+        };
         match journal.filter(|_| area == Area::Journal) {
-            None => make(&path.join(name(area)), bytes, !matches!(area, Area::Volume(_)), None, &zeroes)?,
+            None => make(&path.join(name(area)), bytes, space, None, &zeroes)?,
             Some(NewJournal { path, label }) => {
-                make(path, bytes, true, Some(pool.copy_of(&label.encode())), &zeroes)?;
+                make(path, bytes, space, Some(pool.copy_of(&label.encode())), &zeroes)?;
                 sync_parent(path)?;
             }
         }
@@ -157,22 +165,26 @@ fn fill(
     Ok(())
 }
 
-/// Makes a file of `bytes` bytes and the `label` after them, all allocated, durably.
-fn make(path: &Path, bytes: u64, zero: bool, label: Option<Bytes>, zeroes: &[u8]) -> Result<(), DiskError> {
+/// What a new file has of its space.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Space {
+    Sparse,
+    Allocated,
+    /// Allocated, and written once.
+    Zeroed,
+}
+
+/// Makes a file of `bytes` bytes and the `label` after them, durably.
+fn make(path: &Path, bytes: u64, space: Space, label: Option<Bytes>, zeroes: &[u8]) -> Result<(), DiskError> {
     let all = bytes + label.as_ref().map_or(0, |label| label.len() as u64);
     // What has a label lies elsewhere, and may be memory.
     let (file, _) = open_file(path, label.is_none(), |options| _ = options.create_new(true))?;
-    // SAFETY: fallocate takes no pointers and the descriptor is open.
-    let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, all as libc::off_t) };
-    if result != 0 {
-        let source = io::Error::last_os_error();
-        return Err(if source.raw_os_error() == Some(libc::ENOSPC) {
-            DiskError::NoSpace { free: free_bytes(path)?, path: path.to_owned(), need: all }
-        } else {
-            DiskError::System { what: "cannot allocate", path: path.to_owned(), source }
-        });
+    if space == Space::Sparse {
+        failed("cannot make so large", path, file.set_len(all))?;
+    } else {
+        allocate(&file, path, all)?;
     }
-    if zero {
+    if space == Space::Zeroed {
         let mut at = 0;
         while at < bytes {
             let part = (bytes - at).min(zeroes.len() as u64);
@@ -186,15 +198,42 @@ fn make(path: &Path, bytes: u64, zero: bool, label: Option<Bytes>, zeroes: &[u8]
     failed("cannot flush", path, file.sync_all())
 }
 
-fn check_space(path: &Path, need: u64) -> Result<(), DiskError> {
-    let free = free_bytes(path)?;
+fn allocate(file: &File, path: &Path, bytes: u64) -> Result<(), DiskError> {
+    // SAFETY: fallocate takes no pointers and the descriptor is open.
+    let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes as libc::off_t) };
+    if result == 0 {
+        return Ok(());
+    }
+    let source = io::Error::last_os_error();
+    Err(if source.raw_os_error() == Some(libc::ENOSPC) {
+        DiskError::NoSpace { free: pool_space(path)?.free, path: path.to_owned(), need: bytes }
+    } else {
+        DiskError::System { what: "cannot allocate", path: path.to_owned(), source }
+    })
+}
+
+/// Of the volumes only what is `preallocated` must be free. But no volume may be larger than its pool: writes to it would fail
+/// one day, whatever else is there.
+fn check_space(path: &Path, volumes: u64, others: u64, preallocated: bool) -> Result<(), DiskError> {
+    let PoolSpace { free, size } = pool_space(path)?;
+    let all = volumes.saturating_add(others);
+    let need = if preallocated { all } else { others };
     if free < need {
         return Err(DiskError::NoSpace { path: path.to_owned(), need, free });
+    }
+    if size < all {
+        return Err(DiskError::PoolTooSmall { path: path.to_owned(), need: all, size });
     }
     Ok(())
 }
 
-fn free_bytes(path: &Path) -> Result<u64, DiskError> {
+struct PoolSpace {
+    /// In bytes.
+    free: u64,
+    size: u64,
+}
+
+fn pool_space(path: &Path) -> Result<PoolSpace, DiskError> {
     let what = "cannot ask for the free space of";
     let c_path = failed(what, path, CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other))?;
     // SAFETY: `statvfs` consists of integers, for which zero is a value.
@@ -203,5 +242,6 @@ fn free_bytes(path: &Path) -> Result<u64, DiskError> {
     if unsafe { libc::statvfs(c_path.as_ptr(), &raw mut stat) } != 0 {
         return failed(what, path, Err(io::Error::last_os_error()));
     }
-    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    let bytes = |blocks: libc::fsblkcnt_t| blocks.saturating_mul(stat.f_frsize);
+    Ok(PoolSpace { free: bytes(stat.f_bavail), size: bytes(stat.f_blocks) })
 }

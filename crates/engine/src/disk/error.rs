@@ -16,6 +16,8 @@ pub enum DiskError {
     InUse { path: PathBuf },
     #[error("the file system that holds {} has {free} bytes free where {need} are needed", path.display())]
     NoSpace { path: PathBuf, need: u64, free: u64 },
+    #[error("the file system that holds {} has {size} bytes of space where {need} may be needed", path.display())]
+    PoolTooSmall { path: PathBuf, need: u64, size: u64 },
     #[error("the file system of {} cannot do direct I/O in blocks of {BLOCK_BYTES} bytes", path.display())]
     NoDirect { path: PathBuf },
     #[error("{} has {found} bytes where {expected} are expected", path.display())]

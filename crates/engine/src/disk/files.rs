@@ -18,7 +18,8 @@ use crate::ring::Fd;
 use bytes::Bytes;
 use mainstay_codec::JOURNAL_LABEL_BYTES;
 use mainstay_store::{Area, Media, MediaError, StoreConfig};
-use mainstay_types::{BLOCK_BYTES, VOLUMES_MAX};
+use mainstay_types::{BLOCK_BYTES, VOLUMES_MAX, VolumeId};
+use rustix::fs::SeekFrom;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -35,6 +36,8 @@ pub struct Layout {
     pub meta_bytes: u64,
     pub journal_bytes: u64,
     pub volumes: Vec<u64>,
+    /// Files of volumes are made with all their space. Otherwise they are sparse, and take what is written.
+    pub preallocate: bool,
 }
 
 impl Layout {
@@ -42,14 +45,15 @@ impl Layout {
     #[must_use]
     pub fn new(config: &StoreConfig, meta_bytes: u64) -> Self {
         let meta_bytes = meta_bytes.next_multiple_of(BLOCK_BYTES);
-        Self { meta_bytes, journal_bytes: config.journal_bytes, volumes: config.volumes.clone() }
+        let volumes = config.volumes.clone();
+        Self { meta_bytes, journal_bytes: config.journal_bytes, volumes, preallocate: false }
     }
 
     pub(super) fn files(&self) -> impl Iterator<Item = (Area, u64)> {
         let volumes = self.volumes.iter().zip(0u16..);
         [(Area::Meta, self.meta_bytes), (Area::Journal, self.journal_bytes)]
             .into_iter()
-            .chain(volumes.map(|(bytes, number)| (Area::Volume(mainstay_types::VolumeId(number)), *bytes)))
+            .chain(volumes.map(|(bytes, number)| (Area::Volume(VolumeId(number)), *bytes)))
     }
 }
 
@@ -95,7 +99,7 @@ impl ReplicaFiles {
         lock(&meta, path)?;
         let mut volumes = Vec::new();
         for number in 0..VOLUMES_MAX {
-            let area = Area::Volume(mainstay_types::VolumeId(number as u16));
+            let area = Area::Volume(VolumeId(number as u16));
             if !path.join(name(area)).exists() {
                 break;
             }
@@ -177,6 +181,23 @@ impl ReplicaFiles {
     /// An area that is persistent memory, as [`prepare`](Self::prepare) found it.
     pub(super) fn memory(&mut self, area: Area) -> Option<&mut Memory> {
         self.area_mut(area)?.memory.as_mut()
+    }
+
+    /// Bytes of the pool that the file of a volume takes; 0 if that cannot be said.
+    pub(crate) fn allocated(&self, volume: VolumeId) -> u64 {
+        let stat = self.area(Area::Volume(volume)).and_then(|file| rustix::fs::fstat(&file.file).ok());
+        stat.map_or(0, |stat| (stat.st_blocks as u64).saturating_mul(512))
+    }
+
+    /// Whether nothing of the range has space in the file of a volume. The file system answers from memory: it has the file's
+    /// extents there while the file is open. False if it does not say.
+    pub(crate) fn is_hole(&self, volume: VolumeId, offset: u64, len: u64) -> bool {
+        let Some(file) = self.area(Area::Volume(volume)) else { return false };
+        match rustix::fs::seek(&file.file, SeekFrom::Data(offset)) {
+            Ok(data) => data >= offset.saturating_add(len),
+            // Nothing but a hole up to the end.
+            Err(error) => error == rustix::io::Errno::NXIO,
+        }
     }
 
     /// Synchronous access, for recovery.

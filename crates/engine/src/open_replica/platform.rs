@@ -10,7 +10,7 @@ use mainstay_codec::Envelope;
 use mainstay_host::{AnswerError, Digest, DigestError, Happened, Platform, Seen};
 use mainstay_replica::{Proposal, RequestError, RequestId, Role};
 use mainstay_store::{Area, Output};
-use mainstay_types::{NodeId, ShrinkReason, Time};
+use mainstay_types::{NodeId, ShrinkReason, Time, VolumeId};
 
 /// What a replica has of its own and what it has of its shard, for as long as its cores are driven.
 pub(super) struct World<'a, 's> {
@@ -34,6 +34,10 @@ impl Platform for World<'_, '_> {
 
     fn read(&mut self, token: u64, area: Area, offset: u64, len: u64) {
         self.around.disk.read(self.shared.ring, DiskTag::Shard(token), area, offset, len);
+    }
+
+    fn is_hole(&mut self, volume: VolumeId, offset: u64, len: u64) -> bool {
+        self.around.disk.is_hole(volume, offset, len)
     }
 
     fn join(&mut self, pieces: Vec<Bytes>) -> Bytes {
@@ -87,6 +91,11 @@ impl Platform for World<'_, '_> {
                 tracing::error!(%resource, reason, "the replica stops using its store");
                 self.around.dirty = true;
                 self.shared.events.push(EngineEvent::Failed { resource, reason });
+            }
+            Happened::NoSpace { reason } => {
+                let resource = self.around.resource;
+                tracing::warn!(%resource, reason, "the pool has no space; it is tried again every second, and the journal fills meanwhile");
+                self.around.dirty = true;
             }
             Happened::Digested(result) => self.around.digested(result),
         }

@@ -1,7 +1,9 @@
 //! What the agent is told about a replica.
 
 use super::{OpenReplica, Shared};
-use mainstay_api::engine::{DataState, EngineEvent, PeerState, PeerStatus, ReplicaStatus, Role, SlowStatus};
+use mainstay_api::engine::{
+    CopyStatus, DataState, EngineEvent, PeerState, PeerStatus, ReplicaStatus, Role, SlowStatus,
+};
 use mainstay_codec::ReplicaData;
 use mainstay_replica::{PeerState as Seen, Role as CoreRole, StepDownReason};
 
@@ -36,6 +38,9 @@ impl OpenReplica {
                     latency_us: slow.latency_us,
                     returns_us: slow.returns_at,
                 }),
+                copy: peer
+                    .copy
+                    .map(|copy| CopyStatus { bytes_per_s: copy.bytes_per_s, left_ms: copy.left_ms }),
             }
         });
         ReplicaStatus {
@@ -66,6 +71,8 @@ impl OpenReplica {
             journal_bytes: config.journal_bytes,
             journal_latency_us: status.journal_latency_us,
             volumes: around.volumes.clone(),
+            allocated: around.disk.allocated(around.volumes.len()),
+            no_space: host.no_space().map(str::to_owned),
             requests: around.pending.len(),
             waiting_for: status.waiting_for.clone(),
             peers: peers.collect(),

@@ -38,7 +38,12 @@ impl Drop for Dir {
 }
 
 pub fn layout() -> Layout {
-    Layout { meta_bytes: 64 << 10, journal_bytes: 16 << 20, volumes: vec![8 << 20, 4 << 20] }
+    Layout {
+        meta_bytes: 64 << 10,
+        journal_bytes: 16 << 20,
+        volumes: vec![8 << 20, 4 << 20],
+        preallocate: false,
+    }
 }
 
 pub fn pattern(len: usize, seed: usize) -> Bytes {

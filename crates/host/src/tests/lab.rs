@@ -78,6 +78,8 @@ pub struct World {
     pub sent: Vec<(NodeId, bool, Envelope)>,
     pub answers: BTreeMap<RequestId, Answer>,
     pub happened: Vec<Happened>,
+    /// What it has no block of is known to be a hole.
+    pub knows_holes: bool,
 }
 
 impl Platform for World {
@@ -95,6 +97,12 @@ impl Platform for World {
 
     fn read(&mut self, token: u64, area: Area, offset: u64, len: u64) {
         self.reads.push_back(Read { token, area, offset, len });
+    }
+
+    fn is_hole(&mut self, volume: VolumeId, offset: u64, len: u64) -> bool {
+        let (area, first) = (Area::Volume(volume), offset / BLOCK_BYTES);
+        let blocks = (area, first)..(area, first + len / BLOCK_BYTES);
+        self.knows_holes && self.blocks.0.range(blocks).next().is_none()
     }
 
     fn join(&mut self, pieces: Vec<Bytes>) -> Bytes {
@@ -134,7 +142,7 @@ impl World {
                 self.blocks.put(Area::Volume(volume), offset, &data.concat());
                 (op, None)
             }
-            Output::VolumeZero { op, volume, offset, len } => {
+            Output::VolumeZero { op, volume, offset, len, .. } => {
                 let range = (Area::Volume(volume), offset / BLOCK_BYTES)
                     ..(Area::Volume(volume), (offset + len) / BLOCK_BYTES);
                 self.blocks.0.retain(|key, _| !range.contains(key));
@@ -233,6 +241,24 @@ impl Lab {
         self.host.store_done(op, Ok(bytes));
         self.host.pump(&mut self.world);
         true
+    }
+
+    /// Ends all operations of the store, and what writes to a volume for want of space. Reads stay.
+    pub fn settle_without_space(&mut self) {
+        self.host.pump(&mut self.world);
+        while let Some(output) = self.world.operations.pop_front() {
+            let (op, result) = match output {
+                Output::VolumeWrite { op, .. } | Output::VolumeZero { op, .. } => {
+                    (op, Err(IoFailure { no_space: true, ..IoFailure::new("the pool is full") }))
+                }
+                output => {
+                    let (op, bytes) = self.world.execute(output);
+                    (op, Ok(bytes))
+                }
+            };
+            self.host.store_done(op, result);
+            self.host.pump(&mut self.world);
+        }
     }
 
     /// Ends all operations of the store. Reads stay.
@@ -346,5 +372,5 @@ pub fn filled(fills: &[u8]) -> Vec<u8> {
 }
 
 pub fn broken() -> IoFailure {
-    IoFailure { detail: "the disk is broken".into() }
+    IoFailure::new("the disk is broken")
 }

@@ -7,8 +7,8 @@ use crate::output::{Output, Progress, table};
 use crate::size;
 use mainstay_api::client::Client;
 use mainstay_api::rest::{
-    Accepted, Health, PeerView, ReplicaAdd, ReplicaMove, ResourceCreate, ResourceView, ScrubReport,
-    VolumeResize,
+    Accepted, Health, PeerView, ReplicaAdd, ReplicaMove, ReplicaView, ResourceCreate, ResourceView,
+    ScrubReport, VolumeResize,
 };
 
 pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome<u8> {
@@ -144,7 +144,7 @@ fn settle(
     let what = format!("{doing} of resource {name}");
     let resource = follow(&what, wait.wait_s, || {
         let now: ResourceView = client.get(&path)?;
-        progress.show(&format!("{doing}: {}{}", summary(&now), copying(&now)));
+        progress.show(&format!("{doing}: {}", summary(&now)));
         Ok(done(&now).then_some(now))
     })?;
     output.result(&resource, details)
@@ -154,8 +154,29 @@ fn settle(
 fn copying(resource: &ResourceView) -> String {
     let live = resource.replicas.iter().filter_map(|replica| replica.live.as_ref());
     let peers = live.flat_map(|live| &live.peers);
-    let one = |peer: &PeerView| Some(format!(", {} {} % copied", peer.node, peer.progress_percent?));
+    let one = |peer: &PeerView| Some(format!(", {} {}", peer.node, copied(peer)?));
     peers.filter_map(one).collect()
+}
+
+/// How far a copy is, and how long it will take at the rate of late.
+fn copied(peer: &PeerView) -> Option<String> {
+    let percent = peer.progress_percent?;
+    let left = match (peer.copy_left_ms, peer.copy_bytes_per_s) {
+        (Some(left_ms), Some(bytes_per_s)) => {
+            format!(", {} left at {}/s", duration(left_ms), size::format(bytes_per_s))
+        }
+        _ => String::new(),
+    };
+    Some(format!("{percent} % copied{left}"))
+}
+
+/// Milliseconds as people read them.
+fn duration(ms: u64) -> String {
+    match ms.div_ceil(1000) {
+        s @ 0..120 => format!("{s} s"),
+        s @ 120..7_200 => format!("{} min", s.div_ceil(60)),
+        s => format!("{} h {} min", s / 3600, s % 3600 / 60),
+    }
 }
 
 fn scrub(name: &str, client: &Client, output: Output) -> Outcome<u8> {
@@ -207,7 +228,28 @@ fn in_sync(resource: &ResourceView) -> String {
 pub fn summary(resource: &ResourceView) -> String {
     let primary = resource.primary.as_deref().map_or("no primary".into(), |node| format!("primary {node}"));
     let (health, in_sync) = (health(resource), in_sync(resource));
-    format!("resource {}: {health}, {primary}, {in_sync}{}", resource.name, slow(resource))
+    let notes = [copying(resource), slow(resource), full(resource)].concat();
+    format!("resource {}: {health}, {primary}, {in_sync}{notes}", resource.name)
+}
+
+/// Pools without space for what is to be written.
+fn full(resource: &ResourceView) -> String {
+    let full = |replica: &&ReplicaView| replica.live.as_ref().is_some_and(|live| live.no_space.is_some());
+    let one = |replica: &ReplicaView| format!("; THE POOL OF {} IS FULL", replica.node);
+    resource.replicas.iter().filter(full).map(one).collect()
+}
+
+/// What each replica takes of its pool, as a line of its own; empty when no node says.
+pub fn space(resource: &ResourceView) -> String {
+    let one = |replica: &ReplicaView| Some(format!("{} {}", replica.node, taken(replica)?));
+    let each: Vec<_> = resource.replicas.iter().filter_map(one).collect();
+    let size = size::format(resource.volumes.iter().sum());
+    if each.is_empty() { String::new() } else { format!("\n  takes of {size}: {}", each.join(", ")) }
+}
+
+fn taken(replica: &ReplicaView) -> Option<String> {
+    let allocated = &replica.live.as_ref()?.allocated;
+    (!allocated.is_empty()).then(|| size::format(allocated.iter().sum()))
 }
 
 /// Replicas that are out because they were slow, and when they may return.
@@ -263,15 +305,14 @@ fn details(resource: &ResourceView) -> String {
         let mut peers = resource.replicas.iter().filter_map(|r| r.live.as_ref()).flat_map(|live| &live.peers);
         peers.find(|peer| peer.node == node)
     };
-    let row = |replica: &mainstay_api::rest::ReplicaView| {
+    let row = |replica: &ReplicaView| {
         let sync = match (&replica.broken, replica.in_sync) {
             (Some(_), _) => "cannot be used",
             (None, true) => "in sync",
             (None, false) => "not in sync",
         };
         let peer = lag(&replica.node).map_or(String::new(), |peer| {
-            let copied =
-                peer.progress_percent.map_or(String::new(), |percent| format!(", {percent} % copied"));
+            let copied = copied(peer).map_or(String::new(), |copied| format!(", {copied}"));
             let takes = match peer.latency_us {
                 0 => String::new(),
                 us => format!(", acknowledges in {}", latency(us)),
@@ -279,7 +320,16 @@ fn details(resource: &ResourceView) -> String {
             format!("{}, {} behind{takes}{copied}", peer.state, size::format(peer.lag_bytes))
         });
         match &replica.live {
-            None => vec![replica.node.clone(), sync.into(), "no answer".into(), String::new(), peer],
+            None => {
+                vec![
+                    replica.node.clone(),
+                    sync.into(),
+                    "no answer".into(),
+                    String::new(),
+                    String::new(),
+                    peer,
+                ]
+            }
             Some(live) => {
                 let role = format!("{}, {}", live.role, live.data);
                 vec![
@@ -287,14 +337,24 @@ fn details(resource: &ResourceView) -> String {
                     sync.into(),
                     role,
                     format!("{} of {}", live.commit, live.end),
+                    taken(replica).unwrap_or_default(),
                     peer,
                 ]
             }
         }
     };
     let rows: Vec<_> = resource.replicas.iter().map(row).collect();
-    text += &format!("\n{}", table(&["NODE", "RECORDED", "ROLE", "COMMITTED", "SEEN BY THE PRIMARY"], &rows));
+    text += &format!(
+        "\n{}",
+        table(&["NODE", "RECORDED", "ROLE", "COMMITTED", "TAKES", "SEEN BY THE PRIMARY"], &rows)
+    );
     for replica in &resource.replicas {
+        if let Some(reason) = replica.live.as_ref().and_then(|live| live.no_space.as_ref()) {
+            text += &format!(
+                "\nthe pool of {} is full, and it is tried again every second: {reason}",
+                replica.node
+            );
+        }
         if let Some(us) = replica.live.as_ref().map(|live| live.journal_latency_us).filter(|us| *us > 0) {
             text += &format!("\nthe journal of {} takes {}", replica.node, latency(us));
         }

@@ -32,7 +32,7 @@ fn words(status: &StatusView) -> String {
             view.this_node
         ));
     }
-    lines.extend(status.resources.iter().map(resource::summary));
+    lines.extend(status.resources.iter().map(|one| resource::summary(one) + &resource::space(one)));
     lines.extend(status.services.iter().map(service::summary));
     let verdict = if status.advice.is_empty() { "all is well".into() } else { advice(&status.advice) };
     lines.push(verdict);

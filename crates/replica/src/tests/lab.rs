@@ -2,7 +2,10 @@
 //! of a clock that only the lab moves.
 
 use super::store::{Image, Store, VOLUME_BLOCKS, Value};
-use crate::{Effect, Event, Op, Proposal, Replica, ReplicaConfig, RequestError, RequestId, Role, SlowLimits};
+use crate::{
+    BackgroundLimits, Effect, Event, Op, Proposal, Replica, ReplicaConfig, RequestError, RequestId, Role,
+    SlowLimits,
+};
 use bytes::Bytes;
 use mainstay_codec::{Batch, Envelope, ReplicaData};
 use mainstay_types::{
@@ -132,6 +135,8 @@ pub struct Lab {
     pub wrong: Option<String>,
     /// See `ReplicaConfig`; some seeds wait for a batch that carries the commit index, others do not.
     commit_tell_ms: u64,
+    /// Half of the seeds yield to clients; stories, which are of the first ones, do not, unless they are about that.
+    background: BackgroundLimits,
     pub slow: SlowLimits,
     /// Print every event, as `TRACE=1` asks.
     pub trace: bool,
@@ -182,6 +187,10 @@ impl Lab {
             acks: 0,
             wrong: None,
             slow,
+            background: BackgroundLimits {
+                min_rate: if (seed / 4).is_multiple_of(2) { 0 } else { 1 << 20 },
+                ..BackgroundLimits::default()
+            },
             commit_tell_ms: if (seed / 2).is_multiple_of(2) { 10 } else { 0 },
             trace: std::env::var_os("TRACE").is_some(),
         };
@@ -217,6 +226,7 @@ impl Lab {
         config.window_bytes = 10 * BLOCK_BYTES;
         config.join_lag_bytes = 20 * BLOCK_BYTES;
         config.copy_extents_max = 2;
+        config.background = self.background;
         // As with the real limits, the largest batch is less than the half of the journal that is always freed.
         config.request_bytes_max = 16 * BLOCK_BYTES;
         n.replica = Some(Replica::new(config, n.store.promised, n.store.log_state()));

@@ -63,6 +63,7 @@ pub fn tuning() -> Tuning {
         destage_writes_max: 3,
         installs_max: 2,
         runs_max: 1 << 10,
+        hole_bytes_min: 2 * BLOCK_BYTES,
         reserve_bytes: 2 * BLOCK_BYTES,
         batch_bytes_max: 8 * BLOCK_BYTES,
     }
@@ -296,14 +297,17 @@ pub fn resize(volume: u16, bytes: u64) -> NewEntry {
 }
 
 pub fn write(block: u64, blocks: u64, fill: u8) -> NewEntry {
-    let len = blocks * BLOCK_BYTES;
-    NewEntry {
-        kind: EntryKind::Write,
-        range: Range { volume: VolumeId(0), offset: block * BLOCK_BYTES, len },
-        payload: Bytes::from(vec![fill; len as usize]),
-        session: 0,
-        request: 0,
-    }
+    let payload = Bytes::from(vec![fill; blocks as usize * BLOCK]);
+    NewEntry { kind: EntryKind::Write, payload, ..discard(block, blocks) }
+}
+
+pub fn discard(block: u64, blocks: u64) -> NewEntry {
+    let range = Range { volume: VolumeId(0), offset: block * BLOCK_BYTES, len: blocks * BLOCK_BYTES };
+    NewEntry { kind: EntryKind::Discard, range, payload: Bytes::new(), session: 0, request: 0 }
+}
+
+pub fn zeroes(block: u64, blocks: u64) -> NewEntry {
+    NewEntry { kind: EntryKind::WriteZeroes, ..discard(block, blocks) }
 }
 
 pub struct Lab {
@@ -314,6 +318,8 @@ pub struct Lab {
     pub doing: Vec<(OpId, Doing)>,
     /// What the store told, oldest first.
     pub told: Vec<Output>,
+    /// What was zeroed: first block, number of blocks, whether their space goes.
+    pub zeroed: Vec<(u64, u64, bool)>,
 }
 
 impl Lab {
@@ -326,7 +332,7 @@ impl Lab {
         Store::format(&mut disk, &config).expect("the simulated disk does not fail");
         let store = Store::recover(&mut disk, tuning).expect("a formatted replica");
         assert_eq!(store.config(), &config);
-        Self { config, tuning, store, disk, doing: Vec::new(), told: Vec::new() }
+        Self { config, tuning, store, disk, doing: Vec::new(), told: Vec::new(), zeroed: Vec::new() }
     }
 
     /// Takes all outputs.
@@ -348,7 +354,8 @@ impl Lab {
                 Output::VolumeWrite { op, volume, offset, data } => {
                     (op, Doing::Volatile { area: Area::Volume(volume), offset, data: data.concat() })
                 }
-                Output::VolumeZero { op, volume, offset, len } => {
+                Output::VolumeZero { op, volume, offset, len, free } => {
+                    self.zeroed.push((offset / BLOCK_BYTES, len / BLOCK_BYTES, free));
                     (op, Doing::Volatile { area: Area::Volume(volume), offset, data: vec![0; len as usize] })
                 }
                 Output::VolumeFlush { op, volume } => {
@@ -414,7 +421,32 @@ impl Lab {
 
     pub fn fail(&mut self, at: usize) {
         let (op, _) = self.doing.remove(at);
-        self.store.complete(op, Err(IoFailure { detail: "planted".to_owned() }));
+        self.store.complete(op, Err(IoFailure::new("planted")));
+        self.pump();
+    }
+
+    /// Ends every write to a volume for want of space, and everything else well. True if there was such a write.
+    pub fn settle_without_space(&mut self) -> bool {
+        let mut met = false;
+        self.pump();
+        while !self.doing.is_empty() {
+            if !matches!(self.doing[0].1, Doing::Volatile { .. }) {
+                self.complete(0);
+                continue;
+            }
+            met = true;
+            let (op, _) = self.doing.remove(0);
+            self.store.complete(op, Err(IoFailure { no_space: true, ..IoFailure::new("full") }));
+            self.pump();
+        }
+        met
+    }
+
+    /// Appends one batch, and what follows from it.
+    pub fn append(&mut self, log: &mut Log, entries: Vec<NewEntry>) {
+        let batch = log.seal(1, log.end().index, entries);
+        self.store.append(batch.clone());
+        self.store.commit(batch.last());
         self.pump();
     }
 

@@ -63,6 +63,7 @@ pub const OP_WRITE: u8 = 1;
 pub const OP_FLUSH: u8 = 2;
 pub const OP_DISCARD: u8 = 3;
 pub const OP_WRITE_ZEROES: u8 = 5;
+const IO_F_NOUNMAP: u32 = 1 << 15;
 
 /// Most requests that one queue can have; the mappings of queues lie this many descriptors apart.
 pub const QUEUE_DEPTH_MAX: u16 = 4096;
@@ -199,6 +200,8 @@ pub fn params_volume_bytes(bytes: &[u8; PARAMS_BYTES]) -> u64 {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Descriptor {
     pub op: u8,
+    /// Of a write-zeroes: the space of the range must stay (`UBLK_IO_F_NOUNMAP`).
+    pub keep: bool,
     pub sectors: u32,
     pub start_sector: u64,
 }
@@ -206,8 +209,9 @@ pub struct Descriptor {
 impl Descriptor {
     pub fn decode(bytes: &[u8; DESCRIPTOR_BYTES]) -> Self {
         Self {
-            // The flags beside it ask for nothing that a write does not give anyway.
+            // The other flags beside it ask for nothing that a write does not give anyway.
             op: u32_at(bytes, 0) as u8,
+            keep: u32_at(bytes, 0) & IO_F_NOUNMAP != 0,
             sectors: u32_at(bytes, 4),
             start_sector: u64_at(bytes, 8),
         }

@@ -179,8 +179,9 @@ impl Form {
         match descriptor.op {
             abi::OP_READ => short.map(|()| Self::Read { offset, len }),
             abi::OP_WRITE => short.map(|()| Self::Write { offset, len }),
-            abi::OP_DISCARD => Ok(Self::Discard { offset, len }),
-            abi::OP_WRITE_ZEROES => Ok(Self::WriteZeroes { offset, len }),
+            // Zeroes that need not keep their space are a discard: that reads as zeroes here (R15).
+            abi::OP_WRITE_ZEROES if descriptor.keep => Ok(Self::WriteZeroes { offset, len }),
+            abi::OP_DISCARD | abi::OP_WRITE_ZEROES => Ok(Self::Discard { offset, len }),
             _ => Err(libc::EOPNOTSUPP),
         }
     }
@@ -294,8 +295,12 @@ mod tests {
 
     const VOLUME: u64 = 64 << 20;
 
+    fn flagged(op: u8, keep: bool, start_sector: u64, sectors: u32) -> Result<Form, Errno> {
+        Form::of(&Descriptor { op, keep, sectors, start_sector }, VOLUME)
+    }
+
     fn form(op: u8, start_sector: u64, sectors: u32) -> Result<Form, Errno> {
-        Form::of(&Descriptor { op, sectors, start_sector }, VOLUME)
+        flagged(op, false, start_sector, sectors)
     }
 
     #[test]
@@ -305,10 +310,9 @@ mod tests {
         assert_eq!(form(abi::OP_FLUSH, 0, 0), Ok(Form::Flush));
         let all = VOLUME / abi::SECTOR_BYTES;
         assert_eq!(form(abi::OP_DISCARD, 0, all as u32), Ok(Form::Discard { offset: 0, len: VOLUME }));
-        assert_eq!(
-            form(abi::OP_WRITE_ZEROES, all - 8, 8),
-            Ok(Form::WriteZeroes { offset: VOLUME - 4096, len: 4096 })
-        );
+        let (offset, len) = (VOLUME - 4096, 4096);
+        assert_eq!(flagged(abi::OP_WRITE_ZEROES, true, all - 8, 8), Ok(Form::WriteZeroes { offset, len }));
+        assert_eq!(flagged(abi::OP_WRITE_ZEROES, false, all - 8, 8), Ok(Form::Discard { offset, len }));
     }
 
     /// R25: whatever a descriptor says, nothing leaves that is not in the volume, in whole blocks, within the limits.

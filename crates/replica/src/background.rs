@@ -1,0 +1,324 @@
+//! Background traffic: how fast replicas that are not in sync are filled, by copies and from the journal.
+//!
+//! A copy is fast when several extents of it are under way, and that is what makes writes of clients wait: on the primary's
+//! disk, in front of its network, on its processor. So there are three limits; their names are DRBD's, as operators know them.
+//!
+//! - *c-max-rate*: so many bytes per second at most, for all that the node fills (R18). The runtime divides it among its
+//!   replicas ([`crate::Event::BackgroundRate`]). 0: no limit.
+//! - the *window*: so many extents are under way at a time, over all peers; at most
+//!   [`copy_extents_max`](crate::ReplicaConfig::copy_extents_max). While no client writes it is as large as that.
+//! - *c-min-rate*: below this nothing is slowed down for the sake of clients. 0: nothing ever is.
+//!
+//! # How the window yields
+//!
+//! Clients are harmed when their writes take longer than *usual*. Usual is what they take while the background rests, so it rests from
+//! time to time, as LEDBAT++ slows down to find its base delay (Balasubramanian, Ertugay and Havey,
+//! draft-irtf-iccrg-ledbat-plus-plus): a minimum over the past, as in LEDBAT itself (RFC 6817), would take a load
+//! that has grown for harm done by the background.
+//!
+//! ```text
+//!            nobody writes                      what is usual is known
+//!   Idle ◀─────────────────── any     ┌──────────────────────────────────────┐
+//!    │ somebody writes                │                                      ▼
+//!    └─────────────────────────▶ Resting ◀──────────────────────────────── Working
+//!                                nothing new        every REST_EVERY_MS     every INTERVAL_MS: over factor times usual:
+//!                                                                           half the window, at 1 c-min-rate; else one more
+//! ```
+//!
+//! What a write takes is the greatest of what the own journal and the required peers took of late (`slow.rs` measures it).
+//! Nothing is measured or timed here unless something is to be filled, and a write costs nothing more.
+//!
+//! A feed from the journal has to outrun what is written, and the journal does not wait for it. So it never rests: usual is what a write takes
+//! when it begins. And it yields by its window only, never below what is as large as an extent. If c-max-rate is less than what clients write, the journal is trimmed before it ends, and
+//! a copy follows; that ends, because it has so many extents and no more, and what is written meanwhile goes beside it without a limit.
+
+use crate::peer::{Link, Peer};
+use crate::{BackgroundLimits, Replica};
+use mainstay_types::{EXTENT_BYTES, NodeId, Time, reach};
+
+/// How often the window is judged, in milliseconds; as often as DRBD's controller.
+const INTERVAL_MS: u64 = 100;
+/// How long the background rests to learn what is usual, and how often: a twentieth of the time.
+const REST_MS: u64 = 100;
+const REST_EVERY_MS: u64 = 2_000;
+/// Longest wait for what is under way to end before a rest counts: a peer may be slow to acknowledge.
+const DRAIN_MS_MAX: u64 = 400;
+/// Smaller differences than this are no harm: timers and the scheduler make them, in microseconds.
+const NOISE_US: u64 = 50;
+/// What a write took longer ago than this says nothing, in milliseconds.
+const FORGET_MS: u64 = 500;
+/// How far what was saved up reaches back, in microseconds.
+const BURST_US: u64 = 100_000;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// Nobody writes.
+    Idle,
+    Resting {
+        since: Time,
+        /// Since when nothing is under way.
+        quiet: Option<Time>,
+    },
+    Working {
+        until: Time,
+    },
+}
+
+/// What is filled.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Filling {
+    /// Somebody gets a copy; so many extents of copies are under way.
+    pub copying: bool,
+    pub copied: usize,
+    /// Bytes under way from the journal.
+    pub fed: u64,
+}
+
+/// See the top of this file.
+#[derive(Clone, Debug)]
+pub(crate) struct Background {
+    limits: BackgroundLimits,
+    window_max: usize,
+    window: usize,
+    phase: Phase,
+    /// What a write takes while the background rests, in microseconds; 0: not known.
+    usual_us: u64,
+    /// Of this interval: when it began, and what writes took each time that somebody asked.
+    interval: (Time, u64, u64),
+    /// At the smallest window clients are harmed: c-min-rate counts.
+    crawls: bool,
+    /// Before this time the rate allows nothing more.
+    paid_until: Time,
+    /// Somebody would send more.
+    pub waiting: bool,
+}
+
+impl Background {
+    pub fn new(limits: BackgroundLimits, window_max: usize) -> Self {
+        let window_max = window_max.max(1);
+        Self {
+            limits,
+            window_max,
+            window: window_max,
+            phase: Phase::Idle,
+            usual_us: 0,
+            interval: (Time(0), 0, 0),
+            crawls: false,
+            paid_until: Time(0),
+            waiting: false,
+        }
+    }
+
+    /// The replica's share of the node's limit, in bytes per second. 0: none.
+    pub fn set_max_rate(&mut self, bytes_per_s: u64) {
+        self.limits.max_rate = bytes_per_s;
+        self.paid_until = Time(0);
+    }
+
+    /// Looks at the clients: what a write takes now, in microseconds, 0 when there is none.
+    pub fn judge(&mut self, now: Time, write_us: u64, filling: Filling) {
+        if write_us == 0 || self.limits.min_rate == 0 {
+            (self.phase, self.usual_us, self.crawls) = (Phase::Idle, 0, false);
+            self.window = self.window_max;
+            return;
+        }
+        match self.phase {
+            Phase::Idle if filling.copying => {
+                reach!("replica: the background yields to clients");
+                self.phase = Phase::Resting { since: now, quiet: None };
+                self.judge_rest(now, write_us, filling.copied);
+            }
+            Phase::Idle if filling.fed == 0 => {
+                reach!("replica: a feed yields to clients");
+                self.begin_work(now, write_us);
+            }
+            // What is usual cannot be told.
+            Phase::Idle => {}
+            Phase::Resting { .. } if filling.copying => self.judge_rest(now, write_us, filling.copied),
+            Phase::Working { until } if until <= now && filling.copying => {
+                reach!("replica: the background rests");
+                self.phase = Phase::Resting { since: now, quiet: None };
+                self.judge_rest(now, write_us, filling.copied);
+            }
+            Phase::Resting { .. } => self.begin_work(now, write_us),
+            Phase::Working { .. } => self.judge_work(now, write_us),
+        }
+    }
+
+    fn judge_rest(&mut self, now: Time, write_us: u64, copied: usize) {
+        let Phase::Resting { since, quiet } = &mut self.phase else { return };
+        let drained = copied == 0 || since.plus_ms(DRAIN_MS_MAX) <= now;
+        *quiet = if drained { quiet.or(Some(now)) } else { None };
+        if quiet.is_none_or(|quiet| now < quiet.plus_ms(REST_MS)) {
+            return;
+        }
+        if self.usual_us == 0 {
+            // As careful as TCP when it begins.
+            self.window = 1;
+        }
+        self.begin_work(now, write_us);
+    }
+
+    fn begin_work(&mut self, now: Time, usual_us: u64) {
+        self.usual_us = usual_us;
+        self.interval = (now, 0, 0);
+        self.phase = Phase::Working { until: now.plus_ms(REST_EVERY_MS) };
+    }
+
+    fn judge_work(&mut self, now: Time, write_us: u64) {
+        let (began, sum, count) = &mut self.interval;
+        (*sum, *count) = (*sum + write_us, *count + 1);
+        if now < began.plus_ms(INTERVAL_MS) {
+            return;
+        }
+        let mean = *sum / *count;
+        self.interval = (now, 0, 0);
+        let harmed = mean.saturating_mul(100) > self.usual_us.saturating_mul(self.limits.factor_percent)
+            && mean > self.usual_us + NOISE_US;
+        if !harmed {
+            self.window = if self.crawls { 1 } else { (self.window + 1).min(self.window_max) };
+            self.crawls = false;
+        } else if self.window > 1 {
+            reach!("replica: the background shrinks its window");
+            self.window /= 2;
+        } else {
+            reach!("replica: the background crawls");
+            self.crawls = true;
+        }
+    }
+
+    /// Extents that one of so many copies may have under way now; 0 while the background rests or has spent its rate.
+    pub fn share(&self, now: Time, copies: usize) -> usize {
+        if self.rests() || self.paid_until > now { 0 } else { (self.window / copies.max(1)).max(1) }
+    }
+
+    /// Bytes that a feed from the journal may have under way now, of `window`; 0 when the rate is spent.
+    pub fn feed_bytes(&self, now: Time, window: u64) -> u64 {
+        if self.limits.max_rate > 0 && self.paid_until > now {
+            return 0;
+        }
+        let part = window / self.window_max as u64 * self.window as u64;
+        part.max(EXTENT_BYTES.min(window))
+    }
+
+    /// So many bytes go. `feed`: from the journal.
+    pub fn spend(&mut self, now: Time, bytes: u64, feed: bool) {
+        let crawls = self.crawls && !feed;
+        let rate = match (self.limits.max_rate, crawls) {
+            (rate, false) => rate,
+            (0, true) => self.limits.min_rate,
+            (rate, true) => rate.min(self.limits.min_rate),
+        };
+        let Some(us) = bytes.saturating_mul(1_000_000).checked_div(rate) else { return };
+        let from = self.paid_until.0.max(now.0.saturating_sub(BURST_US));
+        self.paid_until = Time(from.saturating_add(us));
+    }
+
+    /// So many bytes need not go after all.
+    pub fn refund(&mut self, bytes: u64) {
+        if let Some(us) = bytes.saturating_mul(1_000_000).checked_div(self.limits.max_rate) {
+            self.paid_until = Time(self.paid_until.0.saturating_sub(us));
+        }
+    }
+
+    fn rests(&self) -> bool {
+        matches!(self.phase, Phase::Resting { .. })
+    }
+
+    /// When more may go, if it may not now; `None` when the end of something under way decides.
+    pub fn next_at(&self, now: Time) -> Option<Time> {
+        match self.phase {
+            Phase::Resting { quiet: Some(quiet), .. } => Some(quiet.plus_ms(REST_MS)),
+            Phase::Resting { since, quiet: None } => Some(since.plus_ms(DRAIN_MS_MAX)),
+            Phase::Idle | Phase::Working { .. } => Some(self.paid_until).filter(|at| *at > now),
+        }
+    }
+}
+
+impl Replica {
+    /// Whether a peer is fed from the journal in the background: it lags, and nobody waits for it. Who is near the end is about to be
+    /// waited for, and what goes beside a copy and after it is not limited either, so that filling ends.
+    pub(crate) fn is_fed(&self, peer: &Peer) -> bool {
+        let Link::Streaming(stream) = &peer.link else { return false };
+        let end = self.log.end.index;
+        let near = || {
+            let lag = self.sequence.lag_bytes(peer.durable, end);
+            lag.is_some_and(|lag| lag < self.config.join_lag_bytes)
+        };
+        let lags = stream.loading.is_some() || stream.next <= end;
+        lags && !peer.required() && !stream.follows_copy && !near()
+    }
+
+    fn filling(&self) -> Filling {
+        let mut filling = Filling::default();
+        for peer in self.peers.values() {
+            let Link::Streaming(stream) = &peer.link else { continue };
+            if let Some(copy) = &stream.copy {
+                filling.copying = true;
+                filling.copied += copy.under_way();
+            } else if self.is_fed(peer) {
+                filling.fed += stream.sent_bytes;
+            }
+        }
+        filling
+    }
+
+    /// Whether anything is filled from here.
+    #[must_use]
+    pub fn fills(&self) -> bool {
+        let copied = |peer: &Peer| matches!(&peer.link, Link::Streaming(stream) if stream.copy.is_some());
+        self.leading() && self.peers.values().any(|peer| copied(peer) || self.is_fed(peer))
+    }
+
+    /// Looks at the clients before something is sent in the background.
+    pub(crate) fn judge_background(&mut self) {
+        let now = self.now;
+        let peers = self.peers.values();
+        let write_us = peers.filter(|peer| peer.required()).map(|peer| peer.latency_us(now, FORGET_MS));
+        let write_us = write_us.chain([self.own.latency_us(now, FORGET_MS)]).max().unwrap_or(0);
+        let filling = self.filling();
+        self.background.judge(now, write_us, filling);
+    }
+
+    /// Extents that the copy to a peer may have under way now.
+    pub(crate) fn copy_share(&mut self) -> usize {
+        self.judge_background();
+        let copies = |peer: &&Peer| matches!(&peer.link, Link::Streaming(stream) if stream.copy.is_some());
+        let copies = self.peers.values().filter(copies).count();
+        let share = self.background.share(self.now, copies);
+        self.background.waiting |= share == 0;
+        share
+    }
+
+    /// Bytes that a peer may have under way from the journal now.
+    pub(crate) fn feed_window(&mut self, node: NodeId) -> u64 {
+        let window = self.config.window_bytes;
+        if !self.peers.get(&node).is_some_and(|peer| self.is_fed(peer)) {
+            return window;
+        }
+        self.judge_background();
+        let bytes = self.background.feed_bytes(self.now, window);
+        self.background.waiting |= bytes == 0;
+        bytes
+    }
+
+    /// Goes on with what had to wait for its time.
+    pub(crate) fn continue_background(&mut self) {
+        let now = self.now;
+        if !self.background.waiting || self.background.next_at(now).is_some_and(|at| at > now) {
+            return;
+        }
+        self.background.waiting = false;
+        // Whoever waited may be required by now, and then waits no more.
+        let peers: Vec<NodeId> = self.peers.keys().copied().collect();
+        for node in peers {
+            self.pump_copy(node);
+            self.pump(node);
+        }
+    }
+
+    /// When [`continue_background`](Self::continue_background) has something to do.
+    pub(crate) fn background_deadline(&self) -> Option<Time> {
+        self.background.next_at(self.now).filter(|_| self.background.waiting)
+    }
+}

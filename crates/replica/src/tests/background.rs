@@ -1,0 +1,156 @@
+//! The pace of background traffic, against clients whose writes take longer the more is under way.
+
+use crate::BackgroundLimits;
+use crate::background::{Background, Filling};
+use mainstay_types::{EXTENT_BYTES, Time};
+use std::collections::VecDeque;
+
+const WINDOW_MAX: usize = 16;
+/// An extent is under way for so long.
+const EXTENT_MS: u64 = 4;
+/// What a window that is always full moves in a second.
+const FULL: u64 = WINDOW_MAX as u64 * 1000 / EXTENT_MS;
+
+struct Machine {
+    now: Time,
+    background: Background,
+    under_way: VecDeque<Time>,
+    /// When each extent was begun.
+    begun: Vec<Time>,
+}
+
+impl Machine {
+    fn new(limits: BackgroundLimits) -> Self {
+        let (now, background) = (Time(5_000_000), Background::new(limits, WINDOW_MAX));
+        Self { now, background, under_way: VecDeque::new(), begun: Vec::new() }
+    }
+
+    /// Copies for so long; a write takes `write_us` with so many extents under way. Returns how many were begun.
+    fn copy(&mut self, ms: u64, write_us: impl Fn(usize) -> u64) -> u64 {
+        let before = self.begun.len();
+        for _ in 0..ms {
+            self.now = self.now.plus_ms(1);
+            while self.under_way.front().is_some_and(|end| *end <= self.now) {
+                self.under_way.pop_front();
+            }
+            loop {
+                let under_way = self.under_way.len();
+                let filling = Filling { copying: true, copied: under_way, fed: 0 };
+                self.background.judge(self.now, write_us(under_way), filling);
+                if under_way >= self.background.share(self.now, 1) {
+                    break;
+                }
+                self.background.spend(self.now, EXTENT_BYTES, false);
+                self.under_way.push_back(self.now.plus_ms(EXTENT_MS));
+                self.begun.push(self.now);
+            }
+            if self.background.share(self.now, 1) == 0 && self.under_way.is_empty() {
+                let next = self.background.next_at(self.now).expect("what waits for nothing else has a time");
+                assert!(next > self.now && next <= self.now.plus_ms(5_000), "{next:?} at {:?}", self.now);
+            }
+        }
+        (self.begun.len() - before) as u64
+    }
+}
+
+#[test]
+fn while_nobody_writes_all_of_the_window_is_used() {
+    let mut machine = Machine::new(BackgroundLimits::default());
+    let done = machine.copy(1_000, |_| 0);
+    assert!(done >= FULL - WINDOW_MAX as u64, "{done} of {FULL}");
+}
+
+/// It rests for a twentieth of the time to learn what is usual, and begins carefully.
+#[test]
+fn clients_that_are_not_harmed_cost_a_copy_little() {
+    let mut machine = Machine::new(BackgroundLimits::default());
+    machine.copy(3_000, |_| 400);
+    let done = machine.copy(10_000, |_| 400);
+    assert!(done * 10 >= FULL * 10 * 9, "{done} of {}", FULL * 10);
+}
+
+/// With each extent a write takes half as long again: one is at the edge, two are too many.
+#[test]
+fn a_copy_yields_to_clients_that_it_harms_and_goes_on() {
+    let limits = BackgroundLimits::default();
+    let mut machine = Machine::new(limits);
+    let write_us = |under_way: usize| 400 + 300 * under_way as u64;
+    machine.copy(2_000, write_us);
+    let (from, done) = (machine.begun.len(), machine.copy(20_000, write_us));
+    assert!(done * EXTENT_BYTES >= limits.min_rate * 20 * 9 / 10, "{done} extents are less than c-min-rate");
+    assert!(done * 4 < FULL * 20, "{done} of {}", FULL * 20);
+    let pauses = machine.begun[from..].windows(2).map(|pair| pair[1].ms_since(pair[0]));
+    assert!(pauses.max().is_some_and(|ms| ms <= 700), "it goes on all the time");
+}
+
+#[test]
+fn a_load_that_grows_by_itself_is_not_taken_for_harm_for_long() {
+    let mut machine = Machine::new(BackgroundLimits::default());
+    machine.copy(5_000, |_| 400);
+    machine.copy(2_500, |_| 1_600);
+    let done = machine.copy(10_000, |_| 1_600);
+    assert!(done * 10 >= FULL * 10 * 8, "{done} of {}", FULL * 10);
+}
+
+#[test]
+fn when_clients_stop_all_of_the_window_is_used_at_once() {
+    let mut machine = Machine::new(BackgroundLimits::default());
+    machine.copy(3_000, |under_way| 400 + 1_000 * under_way as u64);
+    let done = machine.copy(1_000, |_| 0);
+    assert!(done * 10 >= FULL * 8, "{done} of {FULL}");
+}
+
+#[test]
+fn a_rate_is_never_exceeded_for_long_and_is_used() {
+    for extents_per_s in [1, 10, 400] {
+        let limits =
+            BackgroundLimits { max_rate: extents_per_s * EXTENT_BYTES, ..BackgroundLimits::default() };
+        let mut machine = Machine::new(limits);
+        let done = machine.copy(20_000, |_| 0);
+        assert!(
+            (20 * extents_per_s - 1..=20 * extents_per_s + 1 + extents_per_s / 10).contains(&done),
+            "{done}"
+        );
+        // In no second more than that, what was saved up, and one.
+        for (n, begun) in machine.begun.iter().enumerate() {
+            let within =
+                machine.begun[n..].iter().take_while(|other| other.ms_since(*begun) < 1_000).count() as u64;
+            assert!(within <= extents_per_s + extents_per_s / 10 + 1, "{within} in a second");
+        }
+    }
+}
+
+#[test]
+fn zeroes_cost_nothing_of_a_rate() {
+    let limits = BackgroundLimits { max_rate: EXTENT_BYTES, ..BackgroundLimits::default() };
+    let mut background = Background::new(limits, WINDOW_MAX);
+    let now = Time(5_000_000);
+    for _ in 0..1_000 {
+        assert_eq!(background.share(now, 1), WINDOW_MAX);
+        background.spend(now, EXTENT_BYTES, false);
+        background.refund(EXTENT_BYTES);
+    }
+}
+
+#[test]
+fn without_a_least_rate_nothing_yields() {
+    let mut machine = Machine::new(BackgroundLimits { min_rate: 0, ..BackgroundLimits::default() });
+    let done = machine.copy(2_000, |under_way| 400 + 10_000 * under_way as u64);
+    assert!(done >= 2 * FULL - WINDOW_MAX as u64, "{done}");
+}
+
+#[test]
+fn a_feed_yields_by_its_window_and_never_stops() {
+    let mut background = Background::new(BackgroundLimits::default(), WINDOW_MAX);
+    let window = 16 * EXTENT_BYTES;
+    let mut fed = 0;
+    for ms in 0..10_000 {
+        // Whatever is under way harms.
+        let (now, write_us) = (Time(5_000_000).plus_ms(ms), if fed == 0 { 400 } else { 1_000 });
+        background.judge(now, write_us, Filling { copying: false, copied: 0, fed });
+        fed = background.feed_bytes(now, window);
+        assert!(fed >= EXTENT_BYTES, "it stops after {ms} ms");
+        assert!(ms != 0 || fed == window, "it begins with all of its window");
+    }
+    assert_eq!(fed, EXTENT_BYTES);
+}

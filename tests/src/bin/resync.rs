@@ -1,0 +1,136 @@
+//! `resync [ROUNDS]`: how fast a replica that was away is copied again, and how much moves, against one stream of as many bytes between the
+//! same two nodes and disks. A volume of 4 GiB, full of what does not compress; while one of its two replicas is away a tenth of its extents is
+//! written, more than the journal keeps. Nobody writes while it is copied. Prints a row of Markdown for each round. Ctrl-C and
+//! failures remove the lab. Needs root, socat, fio and 10 GiB of disk.
+
+use anyhow::{Context, Result, ensure};
+use mainstay_api::rest::{PeerView, ResourceView};
+use mainstay_tests::lab::Lab;
+use mainstay_tests::{interrupt, wait_for};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const NAME: &str = "resync";
+const VOLUME_MIB: u64 = 4096;
+const CHANGED: u64 = VOLUME_MIB / 10;
+/// Less than what changes, so that the journal cannot make up for it.
+const JOURNAL: &str = "64MiB";
+const LIMIT: Duration = Duration::from_secs(300);
+const POOL: &str = "/var/lib/mainstay/pools/default";
+const MIB: u64 = 1 << 20;
+
+fn main() -> Result<()> {
+    let rounds = std::env::args().nth(1).map_or(Ok(3), |word| word.parse::<u32>());
+    let rounds = rounds.context("usage: resync [ROUNDS]")?;
+    let lab = Arc::new(Lab::new(NAME)?);
+    interrupt::remove(vec![lab.clone()], "mainstay lab --name resync down")?;
+    let end = measure(&lab, rounds);
+    interrupt::give_way();
+    lab.down()?;
+    end
+}
+
+fn measure(lab: &Lab, rounds: u32) -> Result<()> {
+    lab.up(3)?;
+    lab.create_resource(NAME, &format!("{VOLUME_MIB}MiB"), &["n1", "n2"], &["--journal", JOURNAL])?;
+    let source = lab.primary(NAME)?;
+    let target = if source == "n1" { "n2" } else { "n1" };
+    let view = lab.resource(NAME)?;
+    let live = view.replicas.iter().find(|replica| replica.node == source).and_then(|one| one.live.as_ref());
+    let device = live.and_then(|live| live.devices.first()).context("the primary has a device")?.path.clone();
+    let fill = format!("dd if=/dev/urandom of={device} bs=1M count={VOLUME_MIB} oflag=direct status=none");
+    lab.shell(&source, &fill)?;
+    println!("| changed MiB | moved MiB | of changed | copied in s | MiB/s | one stream MiB/s | of it |");
+    println!("|---|---|---|---|---|---|---|");
+    for round in 0..rounds {
+        let before = stream(lab, &source, target)?;
+        lab.kill(target)?;
+        change(lab, &source, &device, round)?;
+        let sent = sent(lab, &source)?;
+        lab.start(target)?;
+        let took = copied(lab, &source, target)?;
+        let moved = self::sent(lab, &source)? - sent;
+        let after = stream(lab, &source, target)?;
+        let (rate, stream) = (CHANGED as f64 / took.as_secs_f64(), (before + after) / 2.0);
+        println!(
+            "| {CHANGED} | {} | {:.2} | {:.2} | {rate:.0} | {stream:.0} | {:.2} |",
+            moved / MIB,
+            moved as f64 / (CHANGED * MIB) as f64,
+            took.as_secs_f64(),
+            rate / stream
+        );
+    }
+    ensure!(lab.scrub(NAME)?.equal, "the replicas differ");
+    Ok(())
+}
+
+/// Writes to as many extents as are to change, each one whole, in no order.
+fn change(lab: &Lab, source: &str, device: &str, round: u32) -> Result<()> {
+    let (file, count, seed) =
+        (format!("--filename={device}"), format!("--number_ios={CHANGED}"), format!("--randseed={round}"));
+    let job = ["fio", "--name=change", &file, "--rw=randwrite", "--bs=1M", "--direct=1", &count, &seed];
+    let more = ["--ioengine=io_uring", "--iodepth=4", "--refill_buffers", "--output-format=terse"];
+    lab.exec(source, &[&job[..], &more].concat()).map(drop)
+}
+
+/// How long the copy takes: from when its extents are known until the last one is installed.
+fn copied(lab: &Lab, source: &str, target: &str) -> Result<Duration> {
+    let agent = lab.agent(source)?;
+    let peer = || -> Result<PeerView> {
+        let view: ResourceView = agent.get(&format!("/v1/resources/{NAME}"))?;
+        let live = view.replicas.into_iter().filter_map(|replica| replica.live);
+        live.flat_map(|live| live.peers)
+            .find(|peer| peer.node == target)
+            .context("the primary knows its peer")
+    };
+    let deadline = Instant::now() + LIMIT;
+    let until = |wanted: bool| -> Result<Instant> {
+        loop {
+            ensure!(Instant::now() < deadline, "the copy took longer than {LIMIT:?}");
+            if peer()?.progress_percent.is_some() == wanted {
+                return Ok(Instant::now());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let began = until(true)?;
+    let took = until(false)? - began;
+    wait_for("all in sync", LIMIT, || {
+        ensure!(lab.resource(NAME)?.replicas.iter().all(|replica| replica.in_sync), "not yet");
+        Ok(())
+    })?;
+    Ok(took)
+}
+
+/// Bytes that a node has sent so far.
+fn sent(lab: &Lab, node: &str) -> Result<u64> {
+    let table = lab.exec(node, &["cat", "/proc/net/dev"])?;
+    let rows = table.lines().filter_map(|line| line.split_once(':'));
+    let of = |(name, numbers): (&str, &str)| {
+        (name.trim() != "lo").then(|| numbers.split_whitespace().nth(8)?.parse::<u64>().ok()).flatten()
+    };
+    Ok(rows.filter_map(of).sum())
+}
+
+/// MiB per second of one stream: read from the source's copy of the volume, sent, and written durably beside the target's.
+fn stream(lab: &Lab, source: &str, target: &str) -> Result<f64> {
+    let address = lab.address(target)?;
+    // The nodes have one clock, which is asked in between: what it takes to run something in a node is no part of it.
+    let receive = format!(
+        "socat -u -b 1048576 TCP-LISTEN:7999,reuseaddr STDOUT \
+         | dd of={POOL}/stream bs=1M iflag=fullblock oflag=direct conv=fdatasync status=none; date +%s%N; rm {POOL}/stream"
+    );
+    let mut receiver = lab.inside(target, &["sh", "-ec", &receive]);
+    let receiver = receiver.stdout(Stdio::piped()).spawn().context("a receiver")?;
+    std::thread::sleep(Duration::from_millis(500));
+    let send = format!(
+        "date +%s%N; dd if=$(echo {POOL}/{NAME}-*/vol0) bs=1M count={CHANGED} iflag=direct status=none \
+         | socat -u -b 1048576 STDIN TCP:{address}:7999"
+    );
+    let began: u64 = lab.shell(source, &send)?.trim().parse().context("when it began")?;
+    let ended = receiver.wait_with_output()?;
+    ensure!(ended.status.success(), "the receiver of the stream failed");
+    let ended: u64 = String::from_utf8_lossy(&ended.stdout).trim().parse().context("when it ended")?;
+    Ok(CHANGED as f64 * 1e9 / (ended - began) as f64)
+}

@@ -1,0 +1,42 @@
+//! A replica that is filled while clients write.
+
+use crate::cluster::{Cluster, LIMIT, NODES};
+use crate::slow::bytes_per_s;
+use anyhow::{Context, Result, ensure};
+use mainstay_tests::wait_for;
+
+/// Clients go on at more than a third of what they had (the aim is 0.7; the machine that this runs on may have other work), the status
+/// tells how long it will take, and it ends while they write.
+pub fn filling_a_replica_yields_to_clients(cluster: &Cluster) -> Result<()> {
+    const NAME: &str = "filled";
+    let lab = &cluster.lab;
+    lab.create_resource(NAME, "1GiB", &NODES, &["--journal", "64MiB"])?;
+    let (node, device) = cluster.device(NAME)?;
+    lab.shell(&node, &format!("dd if=/dev/urandom of={device} bs=1M oflag=direct status=none || true"))?;
+    let away = NODES.into_iter().find(|other| *other != node).context("there are three nodes")?;
+    lab.cli(&["resource", "remove-replica", NAME, away])?;
+    bytes_per_s(cluster, &node, &device)?;
+    let before = bytes_per_s(cluster, &node, &device)?;
+
+    lab.cli(&["resource", "add-replica", NAME, away, "--no-wait"])?;
+    wait_for("a copy to begin", LIMIT, || {
+        let said = lab.try_cli(&["status"])?.stdout;
+        ensure!(said.contains("% copied"), "{said}");
+        Ok(())
+    })?;
+    let mut during = Vec::new();
+    let mut said = String::new();
+    while !lab.resource(NAME)?.replicas.iter().any(|replica| replica.node == away && replica.in_sync) {
+        ensure!(during.len() < 40, "{away} is not filled while clients write: {during:?} bytes/s");
+        during.push(bytes_per_s(cluster, &node, &device)?);
+        let now = lab.try_cli(&["status"])?.stdout;
+        if let Some(line) = now.lines().find(|line| line.contains("% copied")) {
+            line.clone_into(&mut said);
+        }
+    }
+    eprintln!("  {before} bytes/s alone, then {during:?}; last said: {said}");
+    ensure!(during.iter().all(|rate| rate * 3 > before), "clients had {before} bytes/s, and {during:?}");
+    ensure!(said.contains(" left at "), "{said}");
+    cluster.prove_equal(NAME)?;
+    lab.cli(&["resource", "delete", NAME]).map(drop)
+}
