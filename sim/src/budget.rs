@@ -138,6 +138,9 @@ impl Damage {
                 if plan.shape.resources[resource].moves {
                     return Err(format!("{fault:?} of a resource whose replicas move"));
                 }
+                if plan.shape.resources[resource].modes {
+                    return Err(format!("{fault:?} of a resource whose mode changes"));
+                }
                 let victim = *self.victims.entry(resource).or_insert(node);
                 if victim != node {
                     return Err(format!("{fault:?} of {node}, but {victim} is the victim"));
@@ -222,6 +225,9 @@ fn check_operator(plan: &Plan, operator: &Operator) -> Result<(), String> {
                 Some(most) if blocks <= most => Ok(()),
                 _ => Err(format!("volume {volume} is not to have {blocks} blocks")),
             }
+        }
+        Operator::SetMode { .. } | Operator::Force { .. } if !plan.shape.resources[resource].modes => {
+            Err(format!("the mode of resource {resource} is not to change"))
         }
         Operator::CreateResource { .. } if !late => Err(format!("resource {resource} exists from the start")),
         // A proposal to make it that is on its way for long would make it again, under another number.

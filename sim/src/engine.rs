@@ -13,6 +13,9 @@ use mainstay_host::{Answer, AnswerError, Digest, Happened, Host, Platform, Seen}
 use mainstay_replica::{Op, PeerState, Proposal, ReplicaConfig, RequestError, RequestId, Role};
 use mainstay_store::{Area, Output, Store};
 use mainstay_types::{BLOCK_BYTES, Incarnation, NodeId, ResourceId, Time, VolumeId};
+
+/// Clients ask for no more at once.
+const REQUEST_BYTES_MAX: u64 = 8 * BLOCK_BYTES;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Journal bytes that only epoch starts may use (R18); small like everything here.
@@ -159,6 +162,10 @@ pub struct Hosted {
     volumes: Vec<u64>,
     /// Requests of the device that are not answered.
     pending: BTreeSet<u64>,
+    /// Most bytes of a batch in the journal.
+    batch_bytes_max: u64,
+    /// The highest limit of the lag until now.
+    lag_bytes_max: u64,
     /// To be closed once its device is gone, by the numbers of who asked for it.
     closing: Vec<u64>,
     /// Where the newest batches were placed in the journal: offset, length, and the write that did it.
@@ -243,7 +250,7 @@ impl Platform for Shop<'_> {
         self.now
     }
 
-    fn may_answer_reads(&self) -> bool {
+    fn may_answer(&self) -> bool {
         self.may_read
     }
 
@@ -478,6 +485,12 @@ impl Engine {
             // All that is committed may be among what clients were told.
             let replica = hosted.host.replica();
             oracle.acknowledged(resource, self.node, (replica.epoch(), !may_read), replica.committed());
+            if let Some(lag) = replica.lag_limits() {
+                // What is decided before a batch is sealed knows nothing of that batch.
+                // Nor does who has sealed more under a limit that was lowered since.
+                hosted.lag_bytes_max = hosted.lag_bytes_max.max(lag.bytes);
+                oracle.followed(resource, &hosted.host, hosted.lag_bytes_max + hosted.batch_bytes_max);
+            }
         }
         for happened in happened {
             self.happened(resource, happened);
@@ -688,6 +701,7 @@ impl Engine {
             return;
         }
         let volumes = store.config().volumes.clone();
+        let batch_bytes_max = config.request_bytes_max + REQUEST_BYTES_MAX + BLOCK_BYTES;
         let mut host = Host::new(config, store);
         for node in &self.up {
             host.peer(now, *node, true);
@@ -711,6 +725,8 @@ impl Engine {
                 reported: None,
                 volumes,
                 pending: BTreeSet::new(),
+                batch_bytes_max,
+                lag_bytes_max: 0,
                 closing: Vec::new(),
                 placed: VecDeque::new(),
             },

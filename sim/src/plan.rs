@@ -69,6 +69,9 @@ pub struct ResourceShape {
     /// Its replicas are added, removed and moved while the cluster runs. Then none of them is damaged: whoever is left might be
     /// the one.
     pub moves: bool,
+    /// Its mode changes while it is used, and a promotion may be forced. Then, too, none of its replicas is damaged: whoever is alone
+    /// in sync might be the one.
+    pub modes: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -377,6 +380,17 @@ pub enum Operator {
         volume: u16,
         blocks: u64,
     },
+    /// Mode A with these limits of the lag, in blocks and milliseconds, and perhaps with takeover; or mode C.
+    SetMode {
+        resource: usize,
+        a: Option<(u64, u64, bool)>,
+    },
+    /// A promotion outside the in-sync set is forced, when one is possible in the next few seconds; the number chooses of which
+    /// replica.
+    Force {
+        resource: usize,
+        pick: u64,
+    },
     /// A node that has joined long ago says so again.
     JoinAgain {
         pick: u64,
@@ -402,6 +416,8 @@ impl Operator {
             | Self::RemoveReplica { resource, .. }
             | Self::MoveReplica { resource, .. }
             | Self::Grow { resource, .. }
+            | Self::SetMode { resource, .. }
+            | Self::Force { resource, .. }
             | Self::Scrub { resource, .. } => Some(resource),
             Self::JoinAgain { .. } => None,
         }

@@ -118,6 +118,14 @@ fn operator(operator: &Operator) -> String {
         Operator::Grow { resource, volume, blocks } => {
             format!("wants volume {volume} of r{resource} to have {blocks} blocks")
         }
+        Operator::SetMode { resource, a: None } => format!("puts r{resource} into mode C"),
+        Operator::SetMode { resource, a: Some((blocks, ms, takeover)) } => {
+            let takeover = if takeover { " and takeover" } else { "" };
+            format!("puts r{resource} into mode A, with a lag of {blocks} blocks or {ms} ms{takeover}")
+        }
+        Operator::Force { resource, pick } => {
+            format!("goes on without what only the dead have of r{resource} (choice {pick})")
+        }
         Operator::JoinAgain { pick } => format!("has a node join again (choice {pick})"),
     }
 }

@@ -17,7 +17,7 @@ use crate::plan::{Plan, ResourceShape, ServiceFault, Shape, Target};
 use crate::world::{World, resource_id};
 use mainstay_control::state::{Command, ServicePhase};
 use mainstay_replica::{BackgroundLimits, PeerState, SlowLimits};
-use mainstay_types::{BLOCK_BYTES, NodeId, ResourceId, ResourceRecord};
+use mainstay_types::{BLOCK_BYTES, Mode, NodeId, ResourceId, ResourceRecord};
 
 /// See the top of this file. Nodes are numbers from 1; the resource is number 0 unless said otherwise.
 pub struct Scenario {
@@ -49,6 +49,7 @@ impl Shape {
                 background: BackgroundLimits::default(),
                 late: false,
                 moves: false,
+                modes: false,
             }],
             clock_ppm: vec![0; nodes as usize],
             lease_ms: 2000,
@@ -336,6 +337,38 @@ impl Scenario {
     /// The operator wants the replica of one node on another one.
     pub fn move_replica(&mut self, from: u32, to: u32) {
         self.ask(Command::MoveReplica { resource: ResourceId(1), from: NodeId(from), to: NodeId(to) });
+    }
+
+    /// The operator wants mode A, with a lag of so many blocks and milliseconds at most.
+    pub fn mode_a(&mut self, blocks: u64, ms: u64) {
+        self.set_mode_a(blocks, ms, false);
+    }
+
+    /// The same, and a follower is to take over by itself.
+    pub fn mode_a_with_takeover(&mut self, blocks: u64, ms: u64) {
+        self.set_mode_a(blocks, ms, true);
+    }
+
+    fn set_mode_a(&mut self, blocks: u64, ms: u64, takeover: bool) {
+        self.world.act(Action::Operator(Operator::SetMode { resource: 0, a: Some((blocks, ms, takeover)) }));
+        self.until("mode A", 5_000, |world| record(world).mode == Mode::A);
+    }
+
+    pub fn mode_c(&mut self) {
+        self.world.act(Action::Operator(Operator::SetMode { resource: 0, a: None }));
+        self.until("mode C", 5_000, |world| record(world).mode == Mode::C);
+    }
+
+    /// The operator goes on without what only the dead have, from the first replica that will do.
+    pub fn force(&mut self) {
+        self.world.act(Action::Operator(Operator::Force { resource: 0, pick: 0 }));
+    }
+
+    /// What the last forced promotion cost: the entries from, to.
+    #[must_use]
+    pub fn stated_loss(&self) -> Option<(u64, u64)> {
+        let loss = self.world.state().resources[&ResourceId(1)].forced.as_ref()?.loss?;
+        Some((loss.after.index.0 + 1, loss.until.index.0))
     }
 
     /// What a node says of its replica when it has made it, as of now.

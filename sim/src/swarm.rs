@@ -87,13 +87,17 @@ impl Draw {
         for resource in &mut shape.resources {
             resource.moves = random.permille(200) && shape.nodes > 1;
         }
+        let mut random = root.stream("modes");
+        for resource in &mut shape.resources {
+            resource.modes = random.permille(200) && name == "survivable";
+        }
         let mut random = root.stream("victims");
         let victims = shape
             .resources
             .iter()
             .map(|resource| {
                 let victim = random.pick(&resource.replicas).map(|node| NodeId(*node));
-                victim.filter(|_| resource.replicas.len() > 1 && !resource.moves)
+                victim.filter(|_| resource.replicas.len() > 1 && !resource.moves && !resource.modes)
             })
             .collect();
         let mut draw = Self { seed, shape, from_ms, end_ms, victims, steps: Vec::new() };
@@ -312,6 +316,7 @@ fn resource(random: &mut Random, nodes: u32, replicas: u64) -> ResourceShape {
         background: background_limits(&mut random.stream("background")),
         late: false,
         moves: false,
+        modes: false,
     };
     // Nothing is kept in memory: whatever is read or destaged comes from the journal.
     if random.permille(150) {
@@ -518,6 +523,8 @@ mod tests {
             "DeleteResource",
             "Scrub",
             "JoinAgain",
+            "SetMode",
+            "Force",
             "IgnoreStop",
             "Hang",
             "FailStart",

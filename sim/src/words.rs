@@ -63,6 +63,33 @@ pub fn command(command: &Command) -> String {
         Command::ChangeIss { resource: of, version, change: IssChange::Grow { add }, .. } => {
             format!("add {} to the in-sync set of {} (if it is still {version})", add.node, resource(*of))
         }
+        Command::ChangeIss { resource: of, version, change: IssChange::Near { member }, .. } => {
+            format!("record that {} is near, of {}, on version {version}", member.node, resource(*of))
+        }
+        Command::ChangeIss { resource: of, version, change: IssChange::Far { member }, .. } => {
+            format!("record that {} is far, of {}, on version {version}", member.node, resource(*of))
+        }
+        Command::ChangeIss { resource: of, version, change: IssChange::Trust { member }, .. } => {
+            format!("trust {} with {}, on version {version}", member.node, resource(*of))
+        }
+        Command::ChangeIss {
+            resource: of, version, change: IssChange::Part { member, common, end }, ..
+        } => {
+            let (node, of) = (member.node, resource(*of));
+            format!(
+                "part with the replica of {of} on {node}, which left the history at {common} and ends at {end}, on version {version}"
+            )
+        }
+        Command::SetMode { resource: of, version, mode, .. } => {
+            format!("put {} into mode {mode:?}, on version {version}", resource(*of))
+        }
+        Command::ForcePromote { resource: of, version, to, end, .. } => {
+            format!(
+                "go on with {} from {}, whose log ends at {end}, on version {version}",
+                resource(*of),
+                to.node
+            )
+        }
         Command::Promote { resource: of, expect_version, to, reason, .. } => {
             format!("make {to} the primary of {} (if it is still {expect_version}): {reason}", resource(*of))
         }

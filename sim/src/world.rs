@@ -115,6 +115,12 @@ pub(crate) enum What {
     PowerOn {
         node: NodeId,
     },
+    /// The operator still wants a promotion to be forced.
+    Force {
+        resource: usize,
+        pick: u64,
+        tries: u64,
+    },
     /// The operator sees to what it asked of this resource.
     Operator {
         resource: usize,
@@ -271,8 +277,8 @@ pub struct World {
     traps: Vec<Trap>,
     /// What the operator asked for, by resource.
     wanted: Vec<Wanted>,
-    /// The first digest of each resource, by position, and whose it is.
-    digests: BTreeMap<(ResourceId, Index), (NodeId, Vec<u64>)>,
+    /// The first digest of each resource, by history and position, and whose it is.
+    digests: BTreeMap<(ResourceId, usize, Index), (NodeId, Vec<u64>)>,
     /// A second of true time, and what has happened in it.
     busy: (u64, u64),
     /// Faults have stopped.
@@ -594,7 +600,8 @@ impl World {
                     machine.damaged.remove(&record.resource);
                 }
             }
-            self.oracle.record(&record);
+            let forced = self.state().resources.get(&record.resource).and_then(|known| known.forced.clone());
+            self.oracle.record(&record, forced.as_ref());
         }
     }
 }

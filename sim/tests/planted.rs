@@ -3,7 +3,7 @@
 
 use mainstay_sim::campaign::{Extent, Mode, hunt};
 use mainstay_sim::coverage::bug_told_by;
-use mainstay_sim::plan::DiskFault;
+use mainstay_sim::plan::{DiskFault, DiskOp};
 use mainstay_sim::record;
 use mainstay_sim::run::{RunOptions, run};
 use mainstay_sim::scenario::Scenario;
@@ -17,11 +17,56 @@ const SEARCHED: u64 = 400;
 const BLIND: &[&str] = &[];
 
 /// Bugs that a story catches.
-const STORIES: &[(Bug, &str, fn())] = &[(
-    Bug::LabelNotCompared,
-    "files_of_another_replica_are_not_used",
-    files_of_another_replica_are_not_used,
-)];
+const STORIES: &[(Bug, &str, fn())] = &[
+    (Bug::LabelNotCompared, "files_of_another_replica_are_not_used", files_of_another_replica_are_not_used),
+    (
+        Bug::LeaseNotAskedOfWrites,
+        "a_write_that_outlives_the_lease_is_not_acknowledged",
+        a_write_that_outlives_the_lease_is_not_acknowledged,
+    ),
+    (
+        Bug::FarBeforeKnown,
+        "who_is_gone_and_may_take_over_is_waited_for",
+        who_is_gone_and_may_take_over_is_waited_for,
+    ),
+];
+
+/// It is being written when the machine stands still, for so long that another history begins.
+fn a_write_that_outlives_the_lease_is_not_acknowledged() {
+    let mut sim = Scenario::three();
+    let [p, s, _] = sim.cast();
+    sim.mode_a(24, 5_000);
+    sim.write(1);
+    sim.run_ms(500);
+    sim.disk(p, DiskFault::Late { what: DiskOp::JournalWrite, ms: 50 });
+    sim.write_without_waiting(2);
+    sim.run_ms(5);
+    sim.pause_machine(p, 12_000);
+    sim.run_ms(4_000);
+    sim.force();
+    sim.expect_primary_within_ms(s, 8_000);
+    sim.run_ms(10_000);
+}
+
+/// A primary that is cut off from everybody cannot have it recorded that its followers are far. So it writes no more than they may
+/// lack when one of them takes over.
+fn who_is_gone_and_may_take_over_is_waited_for() {
+    let mut sim = Scenario::three();
+    let [p, s, t] = sim.cast();
+    sim.mode_a_with_takeover(16, 5_000);
+    sim.write(1);
+    sim.run_ms(2_000);
+    sim.cut(p, s);
+    sim.cut(p, t);
+    for block in 2..60 {
+        sim.write_without_waiting(block);
+        sim.run_ms(20);
+    }
+    sim.power_cut(p);
+    sim.heal();
+    sim.until_primary_is_not(p, 15_000);
+    sim.run_ms(3_000);
+}
 
 fn files_of_another_replica_are_not_used() {
     let mut sim = Scenario::three();

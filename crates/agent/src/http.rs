@@ -3,6 +3,8 @@
 //! Handlers run on a thread pool for blocking work: they wait for the control plane and for other nodes. Lease, log
 //! and reconciler have threads of their own and are not delayed by any request.
 
+mod modes;
+
 use crate::agent::{Agent, PROPOSE_TIMEOUT};
 use crate::error::{body, from_engine, settle};
 use crate::member::Member;
@@ -13,7 +15,7 @@ use crate::views::{self, Live};
 use axum::extract::{Path, Query, State as Shared};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
+use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 use mainstay_api::engine::{DigestReport, Reply, Request};
 use mainstay_api::rest::{
@@ -78,6 +80,8 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .route("/v1/resources", get(resources).post(create_resource))
         .route("/v1/resources/{name}", get(resource).delete(delete_resource))
         .route("/v1/resources/{name}/scrub", post(scrub))
+        .route("/v1/resources/{name}/mode", put(modes::set_mode))
+        .route("/v1/resources/{name}/force/{node}", get(modes::force_cost).post(modes::force_promote))
         .route("/v1/resources/{name}/replicas", post(add_replica))
         .route("/v1/resources/{name}/replicas/{node}", delete(remove_replica))
         .route("/v1/resources/{name}/replicas/{node}/move", post(move_replica))

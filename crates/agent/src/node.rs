@@ -254,6 +254,10 @@ impl Node {
         let change = match change {
             ProposedChange::Shrink { remove, why } => IssChange::Shrink { remove, why },
             ProposedChange::Grow { add } => IssChange::Grow { add },
+            ProposedChange::Near { member } => IssChange::Near { member },
+            ProposedChange::Far { member } => IssChange::Far { member },
+            ProposedChange::Trust { member } => IssChange::Trust { member },
+            ProposedChange::Part { member, common, end } => IssChange::Part { member, common, end },
             ProposedChange::StepDown { reason } => {
                 return self.tell(Event::ReliefAsked { resource, version, reason });
             }

@@ -129,7 +129,7 @@ impl Replicas {
                 }
                 None => match job.end() {
                     Ok(end) => break end,
-                    Err(unfinished) => job = unfinished,
+                    Err(unfinished) => job = *unfinished,
                 },
             }
         };

@@ -2,13 +2,13 @@
 
 use mainstay_api::engine::{self, EngineError, EngineStatus, PeerState, Role};
 use mainstay_api::rest::{
-    ClusterView, DeviceView, EventView, EventsPage, GrowingView, Health, LeavingView, MoveView, NodeStatus,
-    NodeView, PeerView, ReplicaLive, ReplicaView, ResourceView, ServiceFailure, ServiceView, Severity,
-    SlowView,
+    ClusterView, DeviceView, EventView, EventsPage, ForceView, ForcedView, GrowingView, Health, LeavingView,
+    MoveView, NodeStatus, NodeView, PeerView, ReplicaLive, ReplicaView, ResourceView, ServiceFailure,
+    ServiceView, Severity, SlowView,
 };
 use mainstay_control::State;
 use mainstay_control::state::{self, Resource, Service};
-use mainstay_types::{NodeId, ResourceId, Time};
+use mainstay_types::{Mode, NodeId, ResourceId, Time};
 use std::collections::BTreeMap;
 
 /// What was found out from the nodes just now; a node that did not answer is absent.
@@ -121,9 +121,60 @@ pub fn resource(state: &State, resource: &Resource, live: &Live) -> ResourceView
             .keys()
             .map(|&node| LeavingView { node: state.node_name(node), dead: !state.alive(node) })
             .collect(),
+        mode: record.mode,
+        lag_bytes: record.lag.bytes,
+        lag_ms: record.lag.ms,
+        takeover: record.takeover,
+        near: record.near.iter().map(|member| state.node_name(member.node)).collect(),
+        forced: resource.forced.as_ref().map(|forced| ForcedView {
+            node: state.node_name(forced.to),
+            epoch: forced.epoch.0,
+            at_ms: forced.at_ms,
+            end: forced.told.map(|(end, _)| end.0),
+            lost: forced.loss.map(|loss| (loss.after.index.0 + 1, loss.until.index.0)),
+        }),
         failure: resource.failure.clone(),
         advice: Vec::new(),
     }
+}
+
+/// What it costs to go on from the replica of `node`.
+///
+/// # Errors
+/// In words: the replica cannot be asked, or is not whole.
+pub fn force(state: &State, resource: &Resource, node: NodeId, live: &Live) -> Result<ForceView, String> {
+    let name = state.node_name(node);
+    let engine = live.engines.get(&node).ok_or_else(|| format!("the engine of {name} does not answer"))?;
+    let here = engine.replicas.iter().find(|replica| replica.resource == resource.id);
+    let here = here.ok_or_else(|| format!("the engine of {name} has not opened its replica"))?;
+    if here.data != engine::DataState::Consistent {
+        return Err(format!(
+            "the replica of {name} is not whole: a copy to it did not end, or its store failed"
+        ));
+    }
+    let record = &resource.record;
+    let lost_with: Vec<String> = record.iss.iter().map(|member| state.node_name(member.node)).collect();
+    let (end, heard) = (here.durable.0, here.heard.0);
+    let known = match heard.saturating_sub(end) {
+        0 => "it has heard of nothing that it lacks, but may not have heard of everything".to_owned(),
+        entries => {
+            format!("it lacks {entries} entries that it has heard of, up to {heard}, and may lack more")
+        }
+    };
+    let limits = match record.mode {
+        Mode::A => format!(
+            "; if it was near, writes waited for it at a lag of {} bytes or {} ms",
+            record.lag.bytes, record.lag.ms
+        ),
+        Mode::C => String::new(),
+    };
+    let from = lost_with.join(" or ");
+    let cost = format!(
+        "{name} holds the log up to {end}. Every acknowledged write after that is lost: {known}{limits}. Only {from} has everything. \
+         When it returns, the exact loss is told, and its replica is deleted and filled anew: to keep what only it has, copy its \
+         directory in the pool before"
+    );
+    Ok(ForceView { node: name, version: record.version.0, end, heard, lost_with, cost })
 }
 
 fn health(state: &State, resource: &Resource, live: &Live) -> Health {
@@ -142,6 +193,12 @@ fn health(state: &State, resource: &Resource, live: &Live) -> Health {
     match role {
         Some(Role::Promoting | Role::Secondary) => Health::Changing,
         Some(Role::Fenced) => Health::Down,
+        Some(Role::Primary) if record.mode == Mode::A => {
+            let follows = |node: &NodeId| {
+                record.replica(*node).is_some() && state.alive(*node) && resource.broken(*node).is_none()
+            };
+            if resource.spec.replicas.iter().all(follows) { Health::Ok } else { Health::Degraded }
+        }
         Some(Role::Primary) | None if record.iss.len() < resource.spec.replicas.len() => Health::Degraded,
         Some(Role::Primary) => Health::Ok,
         // The primary's node did not answer; nothing says that it does not serve.
@@ -175,6 +232,8 @@ fn replica_live(state: &State, replica: &engine::ReplicaStatus, now: Time) -> Re
                 state: name_of(&peer.state),
                 lag_entries: peer.lag_entries,
                 lag_bytes: peer.lag_bytes,
+                lag_ms: if peer.lag_since_us == Time(0) { 0 } else { now.ms_since(peer.lag_since_us) },
+                lag_more: peer.lag_more,
                 progress_percent: (peer.state == PeerState::Copying)
                     .then(|| u8::try_from(peer.copied_permille.min(1000) / 10).unwrap_or(100)),
                 latency_us: peer.latency_us,

@@ -10,8 +10,8 @@
 //! listen to events.
 
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, ResourceId, ResourceRecord, ShrinkReason, Time,
-    VolumeId,
+    ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, Position, ResourceId, ResourceRecord,
+    ShrinkReason, Time, VolumeId,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -274,6 +274,14 @@ pub enum ProposedChange {
     },
     /// Add a replica that has caught up to the in-sync set (R4).
     Grow { add: Member },
+    /// A doubtful replica holds nothing that the history has not (R11).
+    Trust { member: Member },
+    /// It does, or may: what follows `common`, up to `end`.
+    Part { member: Member, common: Position, end: Position },
+    /// In mode A with takeover: a follower lacks no more than the limits allow, and writes wait for it.
+    Near { member: Member },
+    /// They are not to wait for it any more.
+    Far { member: Member },
     /// Name another primary: this one cannot go on.
     StepDown { reason: String },
 }
@@ -317,6 +325,9 @@ pub struct ReplicaStatus {
     pub end: Index,
     /// Last entry that is durable here.
     pub durable: Index,
+    /// The highest commit index that it was told; of a secondary it may be beyond its log.
+    #[serde(default)]
+    pub heard: Index,
     pub data: DataState,
     pub paused: bool,
     /// When the current promotion was complete, on this machine's boot-time clock; 0 unless primary.
@@ -358,6 +369,8 @@ pub enum PeerState {
     Attaching,
     /// Fed from the journal.
     CatchingUp,
+    /// Fed from the journal in mode A: it is not to be in sync.
+    Following,
     /// Extents are being copied.
     Copying,
     /// Caught up and required, not yet recorded (R4).
@@ -375,6 +388,12 @@ pub struct PeerStatus {
     /// Bytes and entries that it lacks, as far as that is known.
     pub lag_bytes: u64,
     pub lag_entries: u64,
+    /// When the oldest of them was made, on the engine's boot-time clock; 0 if it lacks nothing, or that is not known.
+    #[serde(default)]
+    pub lag_since_us: Time,
+    /// It lacks at least so much: the primary does not know exactly.
+    #[serde(default)]
+    pub lag_more: bool,
     /// Progress of an extent copy in thousandths; 0 while none is going on.
     pub copied_permille: u16,
     /// How long it took when it last had something to acknowledge, in microseconds; 0 if that is not known.

@@ -16,6 +16,9 @@
 //! | `GET /v1/resources/{name}` | | [`ResourceView`] |
 //! | `DELETE /v1/resources/{name}` | | [`Accepted`] |
 //! | `POST /v1/resources/{name}/scrub` | | [`ScrubReport`] |
+//! | `PUT /v1/resources/{name}/mode` | [`ModeSet`] | [`Accepted`] |
+//! | `GET /v1/resources/{name}/force/{node}` | | [`ForceView`] |
+//! | `POST /v1/resources/{name}/force/{node}` | [`ForceView`] | [`Accepted`] |
 //! | `POST /v1/resources/{name}/replicas` | [`ReplicaAdd`] | [`Accepted`] |
 //! | `DELETE /v1/resources/{name}/replicas/{node}` | | [`Accepted`] |
 //! | `POST /v1/resources/{name}/replicas/{node}/move` | [`ReplicaMove`] | [`Accepted`] |
@@ -28,6 +31,7 @@
 //! | `GET /v1/events?after=N&wait_ms=M` | | [`EventsPage`] |
 
 use crate::engine::FrontendStatus;
+pub use mainstay_types::Mode;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -176,6 +180,50 @@ pub struct VolumeResize {
     pub bytes: u64,
 }
 
+/// When writes are acknowledged.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ModeSet {
+    /// `a` or `c`.
+    pub mode: Mode,
+    /// How far a follower may lag in mode A before writes wait for it; as before if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lag_bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lag_ms: Option<u64>,
+    /// In mode A, whether a follower within the limits takes over by itself.
+    #[serde(default)]
+    pub takeover: bool,
+}
+
+/// What it costs to go on from a replica that may lack acknowledged writes. Sent back it says that this is accepted, and
+/// counts only while nothing of it has changed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ForceView {
+    pub node: String,
+    /// Of the record that was read.
+    pub version: u64,
+    /// Last entry that is durable there.
+    pub end: u64,
+    /// The highest commit index that it had heard of: everything up to there was acknowledged.
+    pub heard: u64,
+    /// Who has everything.
+    pub lost_with: Vec<String>,
+    /// The same in words.
+    pub cost: String,
+}
+
+/// A promotion of a replica that may have lacked acknowledged writes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ForcedView {
+    pub node: String,
+    pub epoch: u64,
+    pub at_ms: u64,
+    /// Last entry that the replica held when the operator was told. `None`: it took over by itself, within the limits of mode A.
+    pub end: Option<u64>,
+    /// Entries that were lost: from, to. `None` until one that had everything has returned.
+    pub lost: Option<(u64, u64)>,
+}
+
 /// Health of a resource, worst last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -212,6 +260,22 @@ pub struct ResourceView {
     /// Replicas that were removed and whose files are not known to be gone.
     #[serde(default)]
     pub leaving: Vec<LeavingView>,
+    /// When writes are acknowledged.
+    #[serde(default)]
+    pub mode: Mode,
+    /// Limits of the lag in mode A.
+    #[serde(default)]
+    pub lag_bytes: u64,
+    #[serde(default)]
+    pub lag_ms: u64,
+    /// In mode A, whether a follower takes over by itself, and which could now.
+    #[serde(default)]
+    pub takeover: bool,
+    #[serde(default)]
+    pub near: Vec<String>,
+    /// The last forced promotion.
+    #[serde(default)]
+    pub forced: Option<ForcedView>,
     /// Why the last operation on the resource failed, if it did.
     pub failure: Option<String>,
     pub advice: Vec<String>,
@@ -287,6 +351,12 @@ pub struct PeerView {
     pub state: String,
     pub lag_entries: u64,
     pub lag_bytes: u64,
+    /// Age of the oldest entry that it lacks.
+    #[serde(default)]
+    pub lag_ms: u64,
+    /// It lacks at least so much: the primary does not know exactly.
+    #[serde(default)]
+    pub lag_more: bool,
     /// Share of an extent copy that is done, in percent; `None` when none runs.
     pub progress_percent: Option<u8>,
     /// How long it took when it last had something to acknowledge, in microseconds; 0 if that is not known.

@@ -1,7 +1,7 @@
 //! What is wrong, and what the operator can do about it, in words.
 
 use crate::state::{NodeStatus, Resource, ServicePhase, Severity, State};
-use mainstay_types::{NodeId, ResourceId};
+use mainstay_types::{Mode, NodeId, ResourceId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -208,22 +208,35 @@ fn advise_resource(
             )
         } else if members.is_empty() {
             format!(
-                "mend the disk of {}, or delete the resource and restore a backup: no other node has every acknowledged write",
-                names(broken)
+                "mend the disk of {}, or delete the resource and restore a backup: no other node has every acknowledged write{}",
+                names(broken),
+                force(resource)
             )
         } else {
-            format!("bring {} back: no other node has every acknowledged write", names(members))
+            format!(
+                "bring {} back: no other node has every acknowledged write{}",
+                names(members),
+                force(resource)
+            )
         };
         add(Severity::Critical, subject, what, remedy);
         return;
     }
-    let behind: Vec<NodeId> =
-        resource.spec.replicas.iter().copied().filter(|node| record.iss_member(*node).is_none()).collect();
-    let alone = record.iss.len() == 1 && resource.spec.replicas.len() > 1;
+    let in_a = record.mode == Mode::A;
+    let follows = |node: NodeId| in_a && record.replica(node).is_some() && state.lives_whole(resource, node);
+    let behind: Vec<NodeId> = resource
+        .spec
+        .replicas
+        .iter()
+        .copied()
+        .filter(|node| record.iss_member(*node).is_none() && !follows(*node))
+        .collect();
+    let alone = record.iss.len() == 1 && resource.spec.replicas.len() > 1 && !in_a;
     if !behind.is_empty() {
         let dead: Vec<NodeId> = behind.iter().copied().filter(|node| !state.alive(*node)).collect();
         let only_broken = behind.iter().all(|node| resource.broken(*node).is_some());
-        let mut what = format!("is degraded: {} not in sync", names(behind.clone()));
+        let how = if in_a { "following" } else { "in sync" };
+        let mut what = format!("is degraded: {} not {how}", names(behind.clone()));
         if alone {
             what.push_str("; no failover is possible");
         }
@@ -256,6 +269,19 @@ fn advise_resource(
             format!("see `mainstay resource status {}`", resource.name),
         );
     }
+}
+
+/// R11: what else can be done when those who have everything do not come back.
+fn force(resource: &Resource) -> String {
+    let record = &resource.record;
+    let other = record.replicas.iter().any(|member| !record.iss.contains(member));
+    if !other {
+        return String::new();
+    }
+    format!(
+        "; or go on without what only they have: `mainstay resource force-promote {} NODE` says what that costs",
+        resource.name
+    )
 }
 
 /// R12: what can be done about a replica depends on who else has everything.

@@ -1,5 +1,6 @@
 //! Applying an entry of the control plane's log.
 
+use crate::force::Held;
 use crate::grow::SIZE_REMEDY;
 use crate::service::StatusReport;
 use crate::state::{
@@ -9,8 +10,8 @@ use crate::state::{
 use mainstay_ha::valid_name;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BLOCK_BYTES, ConfigVersion, Epoch, JOURNAL_BYTES_MIN, Member, NodeId, REPLICAS_MAX, ResourceId,
-    ResourceRecord, VOLUMES_MAX, is_volume_size, reach,
+    BLOCK_BYTES, JOURNAL_BYTES_MIN, Member, NodeId, REPLICAS_MAX, ResourceId, ResourceRecord, VOLUMES_MAX,
+    is_volume_size, reach,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,6 +48,7 @@ impl State {
     pub fn apply(&mut self, entry: Entry) -> Outcome {
         let at_ms = entry.at_ms;
         let outcome = self.command(at_ms, entry.command);
+        self.settle_modes(at_ms);
         if matches!(outcome, Outcome::Done | Outcome::NodeAdded { .. } | Outcome::ResourceCreated { .. }) {
             self.revision += 1;
         }
@@ -86,6 +88,12 @@ impl State {
             }
             Command::VolumeGrown { resource, volume, bytes } => {
                 self.volume_grown(at_ms, resource, volume, bytes)
+            }
+            Command::SetMode { resource, version, mode, lag, takeover } => {
+                self.set_mode(at_ms, resource, version, (mode, lag, takeover))
+            }
+            Command::ForcePromote { resource, version, to, end, heard } => {
+                self.force_promote(at_ms, resource, version, to, Held { end, heard })
             }
             Command::ChangeIss { resource, version, epoch, change } => {
                 self.change_iss(at_ms, resource, version, epoch, change)
@@ -258,14 +266,7 @@ impl State {
         spec.replicas.sort_unstable();
         self.last_resource += 1;
         let id = ResourceId(self.last_resource);
-        let record = ResourceRecord {
-            resource: id,
-            version: ConfigVersion(1),
-            epoch: Epoch(0),
-            primary: None,
-            iss: Vec::new(),
-            replicas: Vec::new(),
-        };
+        let record = ResourceRecord::new(id);
         let resource = Resource {
             id,
             name: name.clone(),
@@ -278,6 +279,7 @@ impl State {
             moving: BTreeMap::new(),
             leaving: BTreeMap::new(),
             growing: BTreeMap::new(),
+            forced: None,
         };
         self.resources.insert(id, resource);
         self.note(at_ms, Severity::Info, format!("resource {name}"), "created");
@@ -392,6 +394,9 @@ impl State {
                 return fail("not sorted");
             }
             if let Err(what) = self.check_replicas(resource) {
+                return fail(what);
+            }
+            if let Err(what) = Self::check_mode(resource) {
                 return fail(what);
             }
             if let Err(what) = self.check_broken(resource) {

@@ -99,6 +99,10 @@ impl State {
             self.set_primary(at_ms, id, to, why);
             return;
         }
+        if self.promote_follower(at_ms, id, why) {
+            return;
+        }
+        let Some(resource) = self.resources.get(&id) else { return };
         reach!("control: no member can take over");
         let text = self.nobody_can_take_over(resource, why);
         let subject = format!("resource {}", resource.name);

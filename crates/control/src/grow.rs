@@ -71,12 +71,15 @@ impl State {
         bytes: u64,
     ) -> Outcome {
         let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Unchanged };
-        let Some(size) = resource.spec.volumes.get_mut(usize::from(volume.0)).filter(|size| **size < bytes)
-        else {
+        let Some(size) = resource.spec.volumes.get_mut(usize::from(volume.0)) else {
             return Outcome::Unchanged;
         };
+        let wished = resource.growing.get(&volume).is_some_and(|wanted| *wanted <= bytes);
+        if *size >= bytes && !wished {
+            return Outcome::Unchanged;
+        }
         reach!("control: a volume has grown");
-        *size = bytes;
+        *size = bytes.max(*size);
         resource.growing.retain(|of, wanted| *of != volume || *wanted > bytes);
         let subject = format!("resource {}", resource.name);
         self.note(at_ms, Severity::Info, subject, format!("volume {} has {bytes} bytes", volume.0));

@@ -20,9 +20,14 @@ impl State {
             reach!("control: a change of the in-sync set is based on an older record");
             return Outcome::Conflict { record: Some(record.clone()) };
         }
-        let (IssChange::Shrink { remove: member, .. } | IssChange::Grow { add: member }) = change;
-        let name = self.node_name(member.node);
+        let name = self.node_name(change.member().node);
         let (severity, text) = match change {
+            IssChange::Trust { member } => return self.judge_replica(at_ms, id, member, None),
+            IssChange::Near { member } => return self.set_near(id, member, true),
+            IssChange::Far { member } => return self.set_near(id, member, false),
+            IssChange::Part { member, common, end } => {
+                return self.judge_replica(at_ms, id, member, Some((common, end)));
+            }
             IssChange::Shrink { remove, why } => {
                 if record.primary == Some(remove.node) {
                     reach!("control: a shrink of the primary");
@@ -54,6 +59,18 @@ impl State {
                     reach!("control: a grow by what is in sync or has another disk");
                     return Outcome::Conflict { record: Some(record.clone()) };
                 }
+                if !record.admits(add.node) {
+                    reach!("control: a grow by what is not called in mode A");
+                    return refused(
+                        "not-called",
+                        format!("writes do not wait for {name} in mode A"),
+                        "change the mode, or move the service there",
+                    );
+                }
+                if record.doubtful.contains(&add) {
+                    reach!("control: a grow by a doubtful replica");
+                    return Outcome::Conflict { record: Some(record.clone()) };
+                }
                 if !self.alive(add.node) {
                     reach!("control: a grow by a dead node");
                     return refused(
@@ -81,6 +98,10 @@ impl State {
                 resource.record.iss.push(add);
                 resource.record.iss.sort_unstable();
             }
+            IssChange::Trust { .. }
+            | IssChange::Part { .. }
+            | IssChange::Near { .. }
+            | IssChange::Far { .. } => {}
         }
         resource.record.version = resource.record.version.next();
         let subject = format!("resource {}", resource.name);
@@ -112,6 +133,10 @@ impl State {
             reach!("control: a report of a replica is based on an older state");
             return Outcome::Conflict { record: Some(resource.record.clone()) };
         }
+        if resource.leaving.get(&node) == Some(&incarnation) {
+            reach!("control: a replica that goes reports ready");
+            return Outcome::Conflict { record: Some(resource.record.clone()) };
+        }
         if !resource.spec.replicas.contains(&node) {
             return self.made_too_late(id, node, incarnation);
         }
@@ -131,7 +156,7 @@ impl State {
             return refused(
                 "last-copy",
                 text,
-                "bring the old disk back, or delete the resource and restore a backup",
+                "bring the old disk back, go on from another replica (`mainstay resource force-promote`), or delete the resource and restore a backup",
             );
         }
         let was_primary = record.primary == Some(node);
@@ -141,6 +166,7 @@ impl State {
         record.replicas.push(new);
         record.replicas.sort_unstable();
         record.iss.retain(|member| member.node != node);
+        record.doubtful.retain(|member| member.node != node);
         if first || (in_sync && planted(Bug::NewDiskStaysInSync)) {
             // Nothing was ever written: all empty replicas are equal.
             record.iss.push(new);

@@ -263,6 +263,15 @@ fn plan_resource(
         }
         return;
     }
+    // R11: what was made in a history that is over goes first, under its own name.
+    if let Some(leaving) = resource.leaving.get(&node).copied() {
+        if stored == Some(leaving) {
+            plan_unwanted_replica(node, state, resource, stored, observed, actions);
+            return;
+        }
+        reach!("control: plan: a replica of another history is gone");
+        actions.push(Action::Propose(Command::ReplicaGone { resource: id, node }));
+    }
     let Some(incarnation) = stored else {
         reach!("control: plan: make a replica");
         actions.push(Action::CreateReplica { resource: id });

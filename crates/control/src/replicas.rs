@@ -20,6 +20,7 @@
 //! | moving, the other one gone | [`Command::RemoveReplica`] of the other | registered |
 //! | leaving | [`Command::ReplicaGone`] | none |
 //! | none | [`Command::ReplicaReady`] of a disk that was made too late | leaving |
+//! | doubtful | [`IssChange::Part`], when its history is over, see `force.rs` | leaving, and wanted |
 //!
 //! What is guaranteed, after every command:
 //! - files are dropped only under the incarnation that is leaving: a node that acts on an older state does not drop a
@@ -27,6 +28,7 @@
 //! - a member that leaves takes nothing with it: a living whole member of the in-sync set remains (R11);
 //! - who moves away is a member of `spec.replicas`, who comes is another one.
 //!
+//! [`IssChange::Part`]: crate::state::IssChange::Part
 //! [`Command::AddReplica`]: crate::state::Command::AddReplica
 //! [`Command::RemoveReplica`]: crate::state::Command::RemoveReplica
 //! [`Command::MoveReplica`]: crate::state::Command::MoveReplica
@@ -253,6 +255,7 @@ impl State {
         if let Some(member) = resource.record.replica(node) {
             let record = &mut resource.record;
             record.replicas.retain(|other| other.node != node);
+            record.doubtful.retain(|other| other.node != node);
             if !planted(Bug::RemovedStaysInSync) {
                 record.iss.retain(|other| other.node != node);
             }

@@ -175,7 +175,7 @@ impl State {
         };
         let to_name = self.node_name(to);
         let Some(resource) = self.resource_of(service) else { return unknown_service(name) };
-        if !self.eligible(resource, to) {
+        if !self.may_come(resource, to) {
             reach!("control: a move to a node that is not eligible");
             let remedy = if resource.record.iss.is_empty() {
                 "wait until the replicas are made".to_string()
@@ -254,7 +254,9 @@ impl State {
         let Some(service) = self.services.get(name) else { return };
         let Some(resource) = self.resource_of(service) else { return };
         let candidates = self.candidates(resource);
-        if service.halted.is_some() || candidates.iter().any(|node| !service.failed_on(*node)) {
+        let mut others = resource.record.replicas.iter().map(|member| member.node);
+        let somewhere = others.any(|node| self.may_come(resource, node) && !service.failed_on(node));
+        if service.halted.is_some() || somewhere {
             return;
         }
         reach!("control: a service is halted");
@@ -282,7 +284,7 @@ impl State {
                 self.services
                     .get(name)
                     .and_then(|service| self.resource_of(service))
-                    .is_none_or(|resource| !self.eligible(resource, *to))
+                    .is_none_or(|resource| !self.may_come(resource, *to))
             })
             .collect();
         for (name, to) in cancelled {

@@ -8,7 +8,8 @@
 
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, Member, NodeId, ResourceId, ResourceRecord, ShrinkReason, VolumeId,
+    ConfigVersion, Epoch, Incarnation, Index, LagLimits, Member, Mode, NodeId, Position, ResourceId,
+    ResourceRecord, ShrinkReason, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -130,12 +131,47 @@ pub struct Resource {
     /// Replicas that are removed when the one at the new place is in sync: old node, new node; see `replicas.rs`.
     #[serde(default)]
     pub moving: BTreeMap<NodeId, NodeId>,
-    /// Removed replicas whose files are not known to be gone, by node.
+    /// Removed replicas whose files are not known to be gone, by node. A node that is to hold a replica all the same makes a new
+    /// one then.
     #[serde(default)]
     pub leaving: BTreeMap<NodeId, Incarnation>,
     /// Volumes that are to have more bytes than the specification says; see `grow.rs`.
     #[serde(default)]
     pub growing: BTreeMap<VolumeId, u64>,
+    /// The last promotion outside the in-sync set; see `force.rs`.
+    #[serde(default)]
+    pub forced: Option<Forced>,
+}
+
+/// A promotion outside the in-sync set (R11).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Forced {
+    /// That it began.
+    pub epoch: Epoch,
+    pub to: NodeId,
+    /// Who had every acknowledged write.
+    pub lost_with: Vec<NodeId>,
+    /// How far the log of `to` reached, and of what it had heard that it was committed, when the operator was told. `None`: it took
+    /// over by itself, and lacked no more than the limits of the record allow.
+    pub told: Option<(Index, Index)>,
+    /// Wall clock, for display.
+    pub at_ms: u64,
+    /// Known when one of `lost_with` has returned.
+    pub loss: Option<Loss>,
+}
+
+/// Entries that were lost: all after the one position, up to the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Loss {
+    pub after: Position,
+    pub until: Position,
+}
+
+impl Loss {
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        self.until.index.0.saturating_sub(self.after.index.0)
+    }
 }
 
 /// A replica that its node cannot use (R12, R13).
@@ -319,6 +355,25 @@ pub enum Command {
         volume: VolumeId,
         bytes: u64,
     },
+    /// When a write is acknowledged, and how far followers may lag in mode A.
+    SetMode {
+        resource: ResourceId,
+        version: ConfigVersion,
+        mode: Mode,
+        lag: LagLimits,
+        /// In mode A, a follower within the limits takes over by itself.
+        #[serde(default)]
+        takeover: bool,
+    },
+    /// Goes on from a replica that may lack acknowledged writes, because nobody who has them all comes back (R11). `end` and `heard`: how
+    /// far its log reached, and of what it had heard that it was committed, when the operator was told what this costs.
+    ForcePromote {
+        resource: ResourceId,
+        version: ConfigVersion,
+        to: Member,
+        end: Index,
+        heard: Index,
+    },
     /// Proposed by the primary's engine (R3, R4).
     ChangeIss {
         resource: ResourceId,
@@ -385,6 +440,38 @@ pub enum IssChange {
     Grow {
         add: Member,
     },
+    /// The primary has seen the log of a doubtful replica: it is the beginning of its own (R11).
+    Trust {
+        member: Member,
+    },
+    /// In mode A with takeover: this follower lacks no more than the limits allow, and writes wait for it.
+    Near {
+        member: Member,
+    },
+    /// Writes are not to wait for it any more. Raises the version also if it was not near: an earlier `Near` can no longer happen.
+    Far {
+        member: Member,
+    },
+    /// It is not, or nobody can tell. `common`: the last position that both hold; `end`: that of the other.
+    Part {
+        member: Member,
+        common: Position,
+        end: Position,
+    },
+}
+
+impl IssChange {
+    /// Whom it is about.
+    #[must_use]
+    pub fn member(&self) -> Member {
+        let (Self::Shrink { remove: member, .. }
+        | Self::Grow { add: member }
+        | Self::Trust { member }
+        | Self::Near { member }
+        | Self::Far { member }
+        | Self::Part { member, .. }) = self;
+        *member
+    }
 }
 
 /// The answer to a command; the same on every node.

@@ -39,6 +39,7 @@ fn resource(engines: &mut [Engine], number: u64, replicas: usize, memory: Option
             primary: Some(NodeId(1)),
             iss: members.clone(),
             replicas: members.clone(),
+            ..ResourceRecord::new(resource)
         };
         engine.ask(Request::Record { record });
     }

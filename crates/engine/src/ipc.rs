@@ -34,6 +34,7 @@ const NOBODY: u64 = 0;
 
 /// What the shard gets from the socket.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a few per second; nobody keeps many")]
 pub enum IpcMessage {
     /// A new connection, which expects the state of all replicas as events.
     Connected(Client),

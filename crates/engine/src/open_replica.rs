@@ -343,8 +343,8 @@ impl OpenReplica {
     /// Where something was ever written, from the version table: an extent that no entry has changed is zero.
     fn extents(&mut self, shared: &mut Shared<'_>, frontend: FrontendId, tag: u64, range: Range) {
         // The same conditions as for what is read (R10).
-        let may_answer = self.around.role == Role::Primary
-            && World { around: &mut self.around, shared }.may_answer_reads();
+        let may_answer =
+            self.around.role == Role::Primary && World { around: &mut self.around, shared }.may_answer();
         if !may_answer {
             return self.around.answer(shared, frontend, tag, Err(libc::EIO));
         }

@@ -210,6 +210,7 @@ fn promote(engine: &mut Engine, epoch: u64) {
         primary: Some(me.node),
         iss: vec![me],
         replicas: vec![me],
+        ..ResourceRecord::new(ResourceId(1))
     };
     engine.ask(Request::Record { record });
 }

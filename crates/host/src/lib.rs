@@ -7,7 +7,7 @@
 //!
 //! What is guaranteed beyond what the cores guarantee:
 //! - R10 A read is answered with content only if the lease holds when it completes, and if the replica has been primary
-//!   all the time since it began. (`reads.rs`)
+//!   all the time since it began. (`reads.rs`) A write is acknowledged only if the lease holds then.
 //! - R13 After a failed operation, a read included, nothing more is written to the disk. The failure is told once.
 //! - R20 Writes are held for [`PAUSE_MS_MAX`] at most. A primary whose pool has no space gives up its store when its journal is full
 //!   for [`FULL_MS_MAX`], so that another member takes over; a secondary waits, and leaves the in-sync set when its journal is full.
@@ -34,7 +34,8 @@ use loads::LogLoad;
 use mainstay_codec::Envelope;
 use mainstay_replica::{Effect, Event, Op, Replica, ReplicaConfig, RequestId, Role};
 use mainstay_store::{IoFailure, IoResult, OpId, Output, Store};
-use mainstay_types::{NodeId, ResourceRecord, Time, VolumeId};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{NodeId, ResourceRecord, Time, VolumeId, reach};
 use reads::{Purpose, ReadJob};
 use space::Space;
 use std::collections::BTreeMap;
@@ -308,7 +309,16 @@ impl Host {
             }
             Effect::LoadExtent { peer, volume, extent } => self.load_extent(platform, peer, volume, extent),
             Effect::Complete { id, result } => {
-                platform.complete(id, result.map(|()| Vec::new()).map_err(AnswerError::Request));
+                // Where the whole in-sync set is cut off, as a primary alone is in mode A, others may go on without it (R11)
+                // as soon as its lease has ended.
+                let answer =
+                    if result.is_ok() && !platform.may_answer() && !planted(Bug::LeaseNotAskedOfWrites) {
+                        reach!("host: a write completes after the lease");
+                        Err(AnswerError::NoLease)
+                    } else {
+                        result.map(|()| Vec::new()).map_err(AnswerError::Request)
+                    };
+                platform.complete(id, answer);
             }
             Effect::Read { id, range } => self.start_read(platform, Purpose::Request(id), range),
             Effect::Propose(proposal) => platform.happened(Happened::Proposed(proposal)),

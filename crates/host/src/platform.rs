@@ -12,8 +12,8 @@ use thiserror::Error;
 pub trait Platform {
     fn now(&self) -> Time;
 
-    /// Whether what has been read may be answered at this moment: the lease holds and the guard has not acted (R10, R19).
-    fn may_answer_reads(&self) -> bool;
+    /// Whether what has been read or written may be answered at this moment: the lease holds and the guard has not acted (R10, R19).
+    fn may_answer(&self) -> bool;
 
     /// Starts an operation of the store. Answered by [`crate::Host::store_done`].
     fn store_operation(&mut self, output: Output);
@@ -59,7 +59,8 @@ pub type Answer = Result<Vec<Bytes>, AnswerError>;
 pub enum AnswerError {
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// R10: the content was read, and nobody knows whether it is still the newest.
+    /// R10: it was read, and nobody knows whether it is still the newest; or it was written, and nobody knows whether the history
+    /// goes on with it.
     #[error("the lease of this node has ended")]
     NoLease,
     #[error("the disk could not be read")]

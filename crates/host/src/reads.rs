@@ -178,7 +178,7 @@ impl Host {
         match job.purpose {
             Purpose::Request(id) => {
                 // R10: what was read counts only if the lease still holds now that the read completes.
-                let answer = if platform.may_answer_reads() || planted(Bug::LeaseNotAsked) {
+                let answer = if platform.may_answer() || planted(Bug::LeaseNotAsked) {
                     Ok(job.into_pieces())
                 } else {
                     Err(AnswerError::NoLease)

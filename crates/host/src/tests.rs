@@ -81,6 +81,20 @@ fn a_read_that_completes_without_lease_is_refused() {
     assert_eq!(lab.content(again), filled(&[0]));
 }
 
+/// R10, R11: whoever goes on without this node may not have it.
+#[test]
+fn a_write_that_completes_without_lease_is_not_acknowledged() {
+    let mut lab = Lab::primary(lazy());
+    let write = lab.write(0, 7);
+    lab.world.lease = false;
+    lab.settle();
+    assert_eq!(lab.error(write), AnswerError::NoLease);
+    lab.world.lease = true;
+    let again = lab.write(0, 8);
+    lab.settle();
+    assert!(lab.is_answered(again) && lab.world.answers[&again].is_ok());
+}
+
 #[test]
 fn a_read_in_flight_is_refused_when_another_becomes_primary() {
     let mut lab = Lab::primary(lazy());

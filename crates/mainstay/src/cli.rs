@@ -387,6 +387,34 @@ pub enum ResourceCommand {
         #[command(flatten)]
         wait: WaitArgs,
     },
+    /// Choose when writes are acknowledged, while the resource is used. C (as resources are made): when the journals of all replicas that
+    /// are in sync have them. A: when the primary's own journal has them; the others follow, and what they lack is lost if an
+    /// operator has to go on without the primary.
+    SetMode {
+        name: String,
+        #[arg(value_parser = ["a", "c", "A", "C"])]
+        mode: String,
+        /// Mode A: writes wait for a follower that lacks more than this; half the journal at most [default: 64M, or half the journal]
+        #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+        lag_bytes: Option<u64>,
+        /// Mode A: writes wait for a follower that lacks something older than this many seconds [default: 10]
+        #[arg(long, value_name = "SECONDS")]
+        lag_s: Option<u64>,
+        /// Mode A: when the primary is lost, a follower that lacks no more than that takes over by itself. What it lacks is lost.
+        #[arg(long)]
+        takeover: bool,
+    },
+    /// Go on from a replica that may lack acknowledged writes, because nobody who has them all comes back. Says what that costs, and
+    /// does it only with --accept-loss.
+    ForcePromote {
+        name: String,
+        node: String,
+        /// Do it: what is said to be lost is lost.
+        #[arg(long)]
+        accept_loss: bool,
+        #[command(flatten)]
+        wait: WaitArgs,
+    },
     /// Compare all replicas at one position of the log. Exits with 5 if they differ.
     Scrub { name: String },
     /// Delete a resource and its data on all nodes.

@@ -31,6 +31,7 @@ impl Replica {
         reach!("replica: a peer is attached");
         peer.durable = Index(0);
         peer.told = Index(0);
+        peer.diverged = None;
         peer.set_link(Link::Attaching, now);
         self.send_as_primary(node, Message::Attach);
     }
@@ -43,6 +44,10 @@ impl Replica {
             return;
         }
         peer.base = state.base;
+        if self.doubtful(from) && !self.log.continues(state) {
+            return self.diverges(from, state);
+        }
+        let Some(peer) = self.peers.get_mut(&from) else { return };
         let consistent = state.data == ReplicaData::Consistent && !peer.damaged;
         // R7: what the peer knows to be committed is in every later log, so it is never cut. A common position
         // below it only says that the lists of epochs do not reach back far enough.
@@ -70,6 +75,26 @@ impl Replica {
                 let chain = (common == self.log.end).then_some(self.log.chain);
                 self.send_as_primary(from, Message::Cut { to: common, chain });
             }
+        }
+    }
+
+    /// Whether the peer was there when a promotion was forced, and nobody has looked at its log since.
+    pub(crate) fn doubtful(&self, node: NodeId) -> bool {
+        let member = self.peers.get(&node).map(|peer| peer.member);
+        let doubtful = self.record.as_ref().map_or(&[][..], |record| &record.doubtful);
+        member.is_some_and(|member| doubtful.contains(&member)) && !planted(Bug::DoubtForgotten)
+    }
+
+    /// R11: the peer may hold what was taken out of the history, and its volumes may, too: whatever was committed then could be
+    /// destaged, and what it calls committed now may be less. So nothing is cut, and no copy is made over it, because what it lacks
+    /// cannot be told: it is to go, and to begin anew.
+    fn diverges(&mut self, node: NodeId, state: &LogState) {
+        reach!("replica: a peer is of another history since a forced promotion");
+        let common = self.log.last_common(state).unwrap_or_default();
+        let now = self.now;
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.diverged = Some((common, state.end));
+            peer.set_link(Link::Refused(Reject::Chain), now);
         }
     }
 

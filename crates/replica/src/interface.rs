@@ -314,19 +314,63 @@ pub enum Effect {
 pub enum Proposal {
     /// R3. If `remove` is not in the ISS the change still counts and raises the version: it makes sure
     /// that an earlier `Grow` can no longer happen (R4).
-    Shrink { version: ConfigVersion, epoch: Epoch, remove: Member, why: ShrinkReason },
+    Shrink {
+        version: ConfigVersion,
+        epoch: Epoch,
+        remove: Member,
+        why: ShrinkReason,
+    },
     /// R4.
-    Grow { version: ConfigVersion, epoch: Epoch, add: Member },
+    Grow {
+        version: ConfigVersion,
+        epoch: Epoch,
+        add: Member,
+    },
+    /// R11: a doubtful replica turned out to hold nothing that the history has not.
+    Trust {
+        version: ConfigVersion,
+        epoch: Epoch,
+        member: Member,
+    },
+    /// R11: a doubtful replica holds what the history has not, or may: what follows `common`, up to `end`. It is to go and to begin
+    /// anew.
+    Part {
+        version: ConfigVersion,
+        epoch: Epoch,
+        member: Member,
+        common: Position,
+        end: Position,
+    },
+    /// Mode A with takeover: this follower lacks no more than the limits allow, and writes wait for it; or they are not to wait any more.
+    Near {
+        version: ConfigVersion,
+        epoch: Epoch,
+        member: Member,
+    },
+    Far {
+        version: ConfigVersion,
+        epoch: Epoch,
+        member: Member,
+    },
     /// The primary cannot go on in this epoch.
-    StepDown { version: ConfigVersion, epoch: Epoch, reason: StepDownReason },
+    StepDown {
+        version: ConfigVersion,
+        epoch: Epoch,
+        reason: StepDownReason,
+    },
 }
 
 impl Proposal {
     /// The version of the record that it is about.
     #[must_use]
     pub fn version(&self) -> ConfigVersion {
-        let (Self::Shrink { version, .. } | Self::Grow { version, .. } | Self::StepDown { version, .. }) =
-            self;
+        let (Self::Shrink { version, .. }
+        | Self::Grow { version, .. }
+        | Self::Trust { version, .. }
+        | Self::Part { version, .. }
+        | Self::Near { version, .. }
+        | Self::Far { version, .. }
+        | Self::StepDown { version, .. }) = self;
         *version
     }
 }

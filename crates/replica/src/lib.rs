@@ -13,6 +13,7 @@
 //! - R7  A tail that the primary's log does not hold is cut, never below a known commit index. (`catch_up.rs`)
 //! - R8  Only a replica with data sequences: this core is the only one that does.
 //! - R9  A replica answers for one incarnation only.
+//! - R11 After a forced promotion nothing is taken from a replica that may hold what the history has not. (`catch_up.rs`)
 //! - R16 The target of an extent copy is inconsistent, and not required nor promotable, until it is whole.
 //!   (`copy.rs`)
 //! - R18 Requests, windows, loads and copies are bounded, and copies yield to clients (`background.rs`). Nothing is appended that the journal has no room for, and a promotion
@@ -31,13 +32,14 @@
 //! ```
 //!
 //! Files, in the order in which to read them: `interface.rs` (events and effects), `log.rs` (what a replica knows of
-//! its log), `sizes.rs`, `sequence.rs`, `commit.rs`, `secondary.rs`, `promote.rs`, `peer.rs`, `catch_up.rs`, `membership.rs`, `slow.rs`, `copy.rs`,
+//! its log), `sizes.rs`, `sequence.rs`, `commit.rs`, `secondary.rs`, `promote.rs`, `peer.rs`, `catch_up.rs`, `membership.rs`, `slow.rs`, `follow.rs` (mode A), `copy.rs`,
 //! `background.rs`.
 
 mod background;
 mod catch_up;
 mod commit;
 mod copy;
+mod follow;
 mod interface;
 mod log;
 mod membership;
@@ -56,6 +58,7 @@ pub use interface::{
     BackgroundLimits, Effect, Event, Op, Proposal, ReplicaConfig, RequestError, RequestId, Role, SlowLimits,
     StepDownReason,
 };
+pub use sequence::Lag;
 pub use status::{CopyStatus, PeerState, PeerStatus, SlowStatus, Status};
 
 use crate::background::Background;
@@ -295,6 +298,7 @@ impl Replica {
         {
             reach!("replica: a peer's connection is lost");
             peer.durable = Index(0);
+            peer.diverged = None;
             peer.slow.disconnected();
             peer.set_link(Link::Down, self.now);
         }

@@ -149,6 +149,22 @@ impl Log {
         (other.commit == Index(0)).then(Position::default)
     }
 
+    /// Whether the other log is certainly the beginning of this one. Where the lists do not reach back far enough it is not
+    /// certain.
+    pub fn continues(&self, other: &LogState) -> bool {
+        if other.data != ReplicaData::Consistent {
+            return false;
+        }
+        if other.end.index == Index(0) {
+            return true;
+        }
+        let found = self.epochs.binary_search_by_key(&other.end.epoch, |(epoch, _)| *epoch);
+        found.is_ok_and(|found| {
+            let began = found.checked_sub(1).map_or(Index(0), |before| self.epochs[before].1);
+            began < other.end.index && other.end.index <= self.epochs[found].1
+        })
+    }
+
     /// Whether this log holds this position. Unknown for epochs before the list: those are long committed.
     pub fn holds(&self, position: Position) -> bool {
         match self.epochs.binary_search_by_key(&position.epoch, |(epoch, _)| *epoch) {
@@ -194,6 +210,27 @@ mod tests {
         assert_eq!(own.last_common(&log(&[], 0)), Some(Position::default()));
         // Nothing shared but something committed: the lists cannot tell.
         assert_eq!(own.last_common(&log(&[(2, 5)], 3)), None);
+    }
+
+    #[test]
+    fn only_a_beginning_that_is_certain_continues() {
+        let own = new(log(&[(1, 10), (3, 20)], 10));
+        for (epochs, continues) in [
+            (&[][..], true),
+            (&[(1, 10)], true),
+            (&[(1, 7)], true),
+            (&[(1, 10), (3, 20)], true),
+            // One entry more of the same epoch, or of one that was left out.
+            (&[(1, 11)], false),
+            (&[(1, 10), (3, 21)], false),
+            (&[(1, 10), (2, 12)], false),
+        ] {
+            assert_eq!(own.continues(&log(epochs, 0)), continues, "{epochs:?}");
+        }
+        let forgotten = new(log(&[(3, 20)], 10));
+        assert!(!forgotten.continues(&log(&[(1, 7)], 0)), "nobody knows any more");
+        let copied = LogState { data: ReplicaData::Inconsistent, ..log(&[(1, 7)], 7) };
+        assert!(!own.continues(&copied));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! when the version has moved on without it. So required is always a superset of every ISS that is or may become
 //! recorded, and whoever is promoted out of it holds everything that was acknowledged.
 
-use crate::peer::{Asked, Joining, Link};
+use crate::peer::{Asked, Change, Joining, Link};
 use crate::{Effect, Fence, Proposal, Replica, Role, StepDownReason};
 use mainstay_codec::Reject;
 use mainstay_types::simulation::{Bug, planted};
@@ -18,14 +18,10 @@ enum Verdict {
     GiveUpJoin(ShrinkReason),
     Join,
     Record,
+    Trust,
+    Part,
+    Near,
     Reattach,
-}
-
-/// What is proposed about a peer.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Change {
-    Grow,
-    Shrink(ShrinkReason),
 }
 
 impl Replica {
@@ -42,7 +38,15 @@ impl Replica {
             let latency_us = peer.latency_us(now, limits.for_ms);
             peer.slow.recorded(record.version, (peer.in_iss, in_iss), latency_us, now, &limits);
             peer.in_iss = in_iss;
+            peer.near_recorded = record.near.contains(member);
+            if peer.near_recorded || peer.near_proposed.is_some_and(|version| version < record.version) {
+                peer.near_proposed = None;
+            }
             if in_iss {
+                peer.joining = None;
+            } else if !record.admits(member.node) && peer.joining.is_some() {
+                // Mode A from now on. What was proposed on an older version can no longer happen.
+                reach!("replica: a joiner need not join any more");
                 peer.joining = None;
             } else if let Some(joining) = &mut peer.joining {
                 // The change on an older version can no longer happen.
@@ -83,6 +87,7 @@ impl Replica {
         let (version, now) = (self.version(), self.now);
         let limits = self.config.slow;
         self.watch(node);
+        self.watch_lag(node);
         let verdict = self.verdict(node);
         let Some(peer) = self.peers.get_mut(&node) else { return };
         match verdict {
@@ -127,6 +132,12 @@ impl Replica {
                 }
                 self.propose(node, Change::Grow);
             }
+            Verdict::Trust => {
+                reach!("replica: a doubtful peer has nothing that the history has not");
+                self.propose(node, Change::Trust);
+            }
+            Verdict::Near => self.record_near(node),
+            Verdict::Part => self.propose(node, Change::Part),
             Verdict::Reattach => {
                 reach!("replica: a peer that refused is asked again");
                 self.attach(node);
@@ -142,6 +153,12 @@ impl Replica {
 
     fn verdict(&self, node: NodeId) -> Verdict {
         let Some(peer) = self.peers.get(&node) else { return Verdict::Fine };
+        if self.near_change(peer).is_some() {
+            return Verdict::Near;
+        }
+        if peer.diverged.is_some() {
+            return Verdict::Part;
+        }
         if self.retry_at(node).is_some_and(|due| due <= self.now) {
             return Verdict::Reattach;
         }
@@ -172,11 +189,14 @@ impl Replica {
                     && self.serving() =>
             {
                 match peer.joining {
+                    _ if self.doubtful(node) => Verdict::Trust,
                     Some(_) if peer.durable >= self.log.commit || planted(Bug::GrowBeforeCaughtUp) => {
                         Verdict::Record
                     }
                     Some(_) => Verdict::Fine,
-                    None if self.must_wait(peer) || self.sequence.demoting => Verdict::Fine,
+                    None if self.must_wait(peer) || self.sequence.demoting || !self.admits(node) => {
+                        Verdict::Fine
+                    }
                     None => match self.sequence.lag_bytes(peer.durable, self.log.end.index) {
                         Some(lag) if lag < self.config.join_lag_bytes => Verdict::Join,
                         _ => Verdict::Fine,
@@ -188,7 +208,7 @@ impl Replica {
     }
 
     /// When a required peer is to be taken for failed, as things stand.
-    fn fails_at(&self, node: NodeId) -> Option<Time> {
+    pub(crate) fn fails_at(&self, node: NodeId) -> Option<Time> {
         let peer = self.peers.get(&node)?;
         let timeout = self.config.member_timeout_ms;
         match &peer.link {
@@ -211,6 +231,7 @@ impl Replica {
         let peer = self.peers.get(&node)?;
         match peer.link {
             Link::Refused(Reject::Failed) => None,
+            Link::Refused(_) if peer.diverged.is_some() => None,
             Link::Refused(_) if planted(Bug::AskOnce) => None,
             Link::Refused(_) => Some(peer.since.plus_ms(self.config.member_timeout_ms)),
             _ => None,
@@ -218,26 +239,29 @@ impl Replica {
     }
 
     /// Proposes to record the peer, or to remove it; repeats at most every so often while the version stands.
-    fn propose(&mut self, node: NodeId, change: Change) {
-        let grow = change == Change::Grow;
+    pub(crate) fn propose(&mut self, node: NodeId, change: Change) {
         let (version, epoch, now) = (self.version(), self.epoch, self.now);
         let repeat = self.config.proposal_repeat_ms;
         let Some(peer) = self.peers.get_mut(&node) else { return };
-        let asked = Asked { grow, version, at: now };
-        let answered = peer.asked.is_none_or(|last| {
-            (last.grow, last.version) != (grow, version) || last.at.plus_ms(repeat) <= now
-        });
-        if !answered {
+        let last = peer.asked.filter(|last| last.change.is(change) && last.version == version);
+        if last.is_some_and(|last| last.at.plus_ms(repeat) > now) {
             return;
         }
-        if peer.asked.is_some_and(|last| (last.grow, last.version) == (grow, version)) {
+        if last.is_some() {
             reach!("replica: a proposal is repeated");
         }
-        peer.asked = Some(asked);
-        let member = peer.member;
+        peer.asked = Some(Asked { change, version, at: now });
+        let (member, diverged) = (peer.member, peer.diverged.unwrap_or_default());
         self.effects.push_back(Effect::Propose(match change {
             Change::Grow => Proposal::Grow { version, epoch, add: member },
             Change::Shrink(why) => Proposal::Shrink { version, epoch, remove: member, why },
+            Change::Trust => Proposal::Trust { version, epoch, member },
+            Change::Near => Proposal::Near { version, epoch, member },
+            Change::Far => Proposal::Far { version, epoch, member },
+            Change::Part => {
+                let (common, end) = diverged;
+                Proposal::Part { version, epoch, member, common, end }
+            }
         }));
     }
 
@@ -280,21 +304,32 @@ impl Replica {
     }
 
     fn peer_deadline(&self, node: NodeId, peer: &crate::peer::Peer, repeat: u64) -> Option<Time> {
-        let asked_again = |grow: bool| {
+        let asked_again = |change: Change| {
             peer.asked
-                .filter(|asked| asked.version == self.version() && asked.grow == grow)
+                .filter(|asked| asked.version == self.version() && asked.change.is(change))
                 .map(|asked| asked.at.plus_ms(repeat))
         };
+        let shrink = Change::Shrink(ShrinkReason::Absent);
         let fails = if peer.required() { self.fails_at(node) } else { None };
-        let remove = fails.map(|due| if due > self.now { due } else { asked_again(false).unwrap_or(due) });
+        let remove = fails.map(|due| if due > self.now { due } else { asked_again(shrink).unwrap_or(due) });
         let streaming = matches!(&peer.link, Link::Streaming(stream) if stream.copy.is_none());
         let grow = if peer.joining.is_some_and(|joining| joining.proposed.is_some()) && streaming {
-            asked_again(true)
+            asked_again(Change::Grow)
         } else {
             None
         };
+        let doubt = match () {
+            () if let Some(change) = self.near_change(peer) => asked_again(change),
+            () if peer.diverged.is_some() => asked_again(Change::Part),
+            () if streaming && self.doubtful(node) => asked_again(Change::Trust),
+            () => None,
+        };
+        let lag = self.lag_deadline(node, peer);
         let quiet = self.returns_at(peer).filter(|at| *at > self.now && streaming && !peer.required());
-        [remove, grow, quiet, self.slow_deadline(peer), self.retry_at(node)].into_iter().flatten().min()
+        [remove, grow, doubt, lag, quiet, self.slow_deadline(peer), self.retry_at(node)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Version of the record that this replica holds.

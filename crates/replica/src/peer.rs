@@ -10,7 +10,7 @@
 use crate::copy::CopySource;
 use crate::slow::Slowness;
 use mainstay_codec::Reject;
-use mainstay_types::{ConfigVersion, Index, Member, Position, Time};
+use mainstay_types::{ConfigVersion, Index, Member, Position, ShrinkReason, Time};
 use std::collections::VecDeque;
 
 #[derive(Debug)]
@@ -24,6 +24,16 @@ pub(crate) struct Peer {
     /// Everything up to here is durable there. Counts only what was acknowledged on this connection in this
     /// epoch (R1).
     pub durable: Index,
+    /// The highest that `durable` was in this epoch: what it lacks at most, for mode A and for people.
+    pub known: Index,
+    /// Writes wait for it when it lags too far, see `follow.rs`.
+    pub near: bool,
+    /// The record says so, and the primary is bound to it.
+    pub near_recorded: bool,
+    /// The version on which that was proposed, while it may still happen.
+    pub near_proposed: Option<ConfigVersion>,
+    /// It was doubtful, and its log is not the beginning of ours: the last position that both hold, and its end.
+    pub diverged: Option<(Position, Position)>,
     /// Every extent of its backing store is at least as new as this, whatever happens to its log.
     pub base: Index,
     /// The commit index that it was told last.
@@ -94,9 +104,29 @@ pub(crate) struct Joining {
     pub proposed: Option<ConfigVersion>,
 }
 
+/// What is proposed about a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Change {
+    Grow,
+    Shrink(ShrinkReason),
+    /// It is not doubtful.
+    Trust,
+    /// It is, and is to go.
+    Part,
+    Near,
+    Far,
+}
+
+impl Change {
+    /// Whether it is the same, for whatever reason.
+    pub fn is(self, other: Self) -> bool {
+        std::mem::discriminant(&self) == std::mem::discriminant(&other)
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Asked {
-    pub grow: bool,
+    pub change: Change,
     pub version: ConfigVersion,
     pub at: Time,
 }
@@ -133,6 +163,11 @@ impl Peer {
             link: Link::Down,
             since: now,
             durable: Index(0),
+            known: Index(0),
+            near: false,
+            near_recorded: false,
+            near_proposed: None,
+            diverged: None,
             base: Index(0),
             told: Index(0),
             joining: None,
@@ -147,6 +182,11 @@ impl Peer {
     /// Whether commits wait for it (R2).
     pub fn required(&self) -> bool {
         self.in_iss || self.joining.is_some()
+    }
+
+    /// Whether writes wait for it when it lags too far.
+    pub fn counts(&self) -> bool {
+        self.near || self.near_recorded || self.near_proposed.is_some()
     }
 
     pub fn set_link(&mut self, link: Link, now: Time) {
@@ -164,6 +204,7 @@ impl Peer {
     /// Begins to feed it from right after `at`, which it holds durably.
     pub fn start_stream(&mut self, at: Position, copy: Option<CopySource>, now: Time) {
         self.durable = at.index;
+        self.known = at.index;
         self.progress_at = now;
         self.slow.stream_began(now);
         self.set_link(Link::Streaming(Stream::new(at.index.next(), copy)), now);

@@ -19,7 +19,7 @@ pub(crate) struct Session {
     /// `AttachReply` was sent; before that nothing but `Attach` is heard.
     pub attached: bool,
     /// Highest commit index heard from it; may be ahead of the own journal.
-    commit_known: Index,
+    pub commit_known: Index,
     pub copy: Option<CopyTarget>,
     /// The answer to a cut or to the beginning of a copy is owed.
     answer_owed: bool,

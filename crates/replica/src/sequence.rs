@@ -9,14 +9,15 @@ use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::{Batch, EntryKind, Message, NewEntry};
 use mainstay_types::{
-    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, Index, REQUEST_BYTES_MAX, Range, VolumeId,
+    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, Index, Mode, REQUEST_BYTES_MAX, Range, Time, VolumeId,
     is_volume_size, reach,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Batches whose sizes the primary remembers, to tell how many bytes a peer lags.
+/// Batches whose sizes the primary remembers, to tell how many bytes a peer lags; more in mode A, where it matters.
 const SIZES_MAX: usize = 4096;
+const SIZES_MAX_IN_A: usize = 16_384;
 /// Longest discard or write-zeroes, in bytes; the wire carries 32 bits and whole blocks.
 const ZERO_BYTES_MAX: u64 = (1 << 32) - BLOCK_BYTES;
 
@@ -44,9 +45,30 @@ pub(crate) struct Sequence {
     pub demoting: bool,
     /// Journal bytes sealed in this epoch, and what this sum was at the end of each recent batch.
     total: u64,
-    sizes: VecDeque<(Index, u64)>,
+    sizes: VecDeque<Size>,
     /// Empty between batches; kept to be filled again.
     sealing: Vec<NewEntry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    /// Last entry of a batch.
+    last: Index,
+    /// Journal bytes sealed until then.
+    total: u64,
+    at: Time,
+}
+
+/// How far a peer is behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Lag {
+    pub entries: u64,
+    /// In the journal.
+    pub bytes: u64,
+    /// When the oldest of them was sealed.
+    pub since: Option<Time>,
+    /// It lags further than the primary keeps account of: it is at least so much.
+    pub more: bool,
 }
 
 #[derive(Debug)]
@@ -96,23 +118,37 @@ impl Sequence {
         if durable >= end {
             return Some(0);
         }
-        let found = self.sizes.binary_search_by_key(&durable, |(last, _)| *last).ok()?;
-        Some(self.total - self.sizes[found].1)
+        let found = self.sizes.binary_search_by_key(&durable, |size| size.last).ok()?;
+        Some(self.total - self.sizes[found].total)
+    }
+
+    /// How far somebody is behind who holds everything up to `durable`.
+    pub fn lag(&self, durable: Index, end: Index) -> Lag {
+        let entries = end.0.saturating_sub(durable.0);
+        if entries == 0 {
+            return Lag::default();
+        }
+        let next = self.sizes.partition_point(|size| size.last <= durable);
+        let more = next == 0;
+        let before = self.sizes.get(next.saturating_sub(1)).map_or(0, |size| size.total);
+        let since = self.sizes.get(next).map(|size| size.at);
+        Lag { entries, bytes: self.total - before, since, more }
     }
 
     /// Begins the account of bytes at the end of the log, where an epoch starts.
-    pub fn begin_sizes(&mut self, end: Index) {
+    pub fn begin_sizes(&mut self, end: Index, now: Time) {
         self.total = 0;
         self.sizes.clear();
-        self.sizes.push_back((end, 0));
+        self.sizes.push_back(Size { last: end, total: 0, at: now });
     }
 
-    fn remember_size(&mut self, last: Index, bytes: u64) {
+    fn remember_size(&mut self, last: Index, bytes: u64, now: Time, mode: Mode) {
         self.total += bytes;
-        if self.sizes.len() == SIZES_MAX {
+        let most = if mode == Mode::A { SIZES_MAX_IN_A } else { SIZES_MAX };
+        while self.sizes.len() >= most {
             self.sizes.pop_front();
         }
-        self.sizes.push_back((last, self.total));
+        self.sizes.push_back(Size { last, total: self.total, at: now });
     }
 
     /// The newest uncommitted entry that overlaps `range`.
@@ -285,7 +321,7 @@ impl Replica {
     /// and to every peer that has everything before it.
     pub(crate) fn seal(&mut self) {
         let blocked = self.role != Role::Primary || self.paused || self.log.end.index > self.log.durable;
-        if blocked || self.sequence.nothing_open() {
+        if blocked || self.sequence.nothing_open() || self.held_by_lag() {
             return;
         }
         let first = self.log.end.index.next();
@@ -323,7 +359,7 @@ impl Replica {
         self.take_room(len);
         self.log.sizes.note(&batch);
         self.log.appended(&batch);
-        self.sequence.remember_size(batch.last(), len);
+        self.sequence.remember_size(batch.last(), len, self.now, self.mode());
         self.effects.push_back(Effect::Append(Arc::clone(&batch)));
         let window = self.config.window_bytes;
         let mut to = std::mem::take(&mut self.told);

@@ -48,7 +48,7 @@
 //!
 //! Nothing is timed while nothing is under way, but the end of a quiet period.
 
-use crate::peer::{Link, Peer};
+use crate::peer::{Change, Link, Peer};
 use crate::{Replica, SlowLimits};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{ConfigVersion, NodeId, REPLICAS_MAX, Time, reach};
@@ -294,7 +294,9 @@ impl Replica {
     fn copies_without(&self, node: NodeId) -> usize {
         let version = self.version();
         let stays = |peer: &Peer| {
-            let removed = peer.asked.is_some_and(|asked| !asked.grow && asked.version == version);
+            let removed = peer
+                .asked
+                .is_some_and(|asked| matches!(asked.change, Change::Shrink(_)) && asked.version == version);
             peer.in_iss && matches!(peer.link, Link::Streaming(_)) && !removed
         };
         1 + self.peers.iter().filter(|(other, peer)| **other != node && stays(peer)).count()

@@ -1,9 +1,10 @@
 //! What a replica tells about itself.
 
 use crate::peer::{Link, Peer};
+use crate::sequence::Lag;
 use crate::{Fence, Replica, Role};
 use mainstay_codec::ReplicaData;
-use mainstay_types::{ConfigVersion, EXTENT_BYTES, Epoch, Index, Member, Position, Time};
+use mainstay_types::{ConfigVersion, EXTENT_BYTES, Epoch, Index, Member, Mode, Position, Time};
 
 /// A snapshot of a replica for people and for the agent.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,6 +27,8 @@ pub struct Status {
     pub requests: usize,
     /// What it waits for, in words; empty when all is well.
     pub waiting_for: Vec<String>,
+    /// As a secondary: the highest commit index that a primary told it, in this session. May be beyond its end.
+    pub heard: Index,
 }
 
 /// A replica as its primary sees it.
@@ -38,7 +41,8 @@ pub struct PeerStatus {
     pub in_iss: bool,
     /// Everything up to here is durable there; 0 if not known since the last connection.
     pub durable: Index,
-    pub lag_entries: u64,
+    /// How far it is behind, as far as is known: also of one that is not connected.
+    pub lag: Lag,
     /// How long it took when it last had something to acknowledge, in microseconds; 0 if that is not known.
     pub latency_us: u64,
     /// Out because it was slow.
@@ -81,6 +85,8 @@ pub enum PeerState {
         total: u64,
     },
     InSync,
+    /// Fed from the journal, in mode A: writes do not wait for it unless it lags too far.
+    Following,
     /// Required, and about to be recorded (R4).
     Joining,
     /// It refuses: foreign disk content, a failed store, or a damaged log.
@@ -103,6 +109,7 @@ impl Replica {
             journal_latency_us: self.own.latency_us(self.now, self.config.slow.for_ms),
             requests: self.sequence.len(),
             waiting_for: self.waiting_for(),
+            heard: self.session.as_ref().map_or(self.log.commit, |session| session.commit_known),
         }
     }
 
@@ -130,14 +137,13 @@ impl Replica {
     }
 
     fn peer_status(&self, peer: &Peer) -> PeerStatus {
-        let end = self.log.end.index;
         PeerStatus {
             member: peer.member,
             state: self.peer_state(peer),
             required: peer.required(),
             in_iss: peer.in_iss,
             durable: peer.durable,
-            lag_entries: end.0.saturating_sub(peer.durable.0),
+            lag: self.lag(peer),
             latency_us: peer.latency_us(self.now, self.config.slow.for_ms),
             slow: peer.slow.out.map(|out| SlowStatus {
                 since: out.since,
@@ -165,6 +171,7 @@ impl Replica {
                 Some(copy) => PeerState::Copying { done: copy.progress.done, total: copy.progress.total },
                 None if peer.joining.is_some() => PeerState::Joining,
                 None if peer.in_iss && self.serving() => PeerState::InSync,
+                None if self.mode() == Mode::A && !self.admits(peer.member.node) => PeerState::Following,
                 None => PeerState::CatchingUp {
                     lag_bytes: self.sequence.lag_bytes(peer.durable, self.log.end.index),
                 },
@@ -220,7 +227,11 @@ impl Replica {
             && self.log.durable == self.log.end.index
             && !self.sequence.nothing_open()
         {
-            let what = if self.paused { "new writes are held" } else { "room in the journal" };
+            let what = match () {
+                () if self.paused => "new writes are held",
+                () if self.held_by_lag() => "a follower that lags too far (mode A)",
+                () => "room in the journal",
+            };
             out.push(what.to_owned());
         }
         out

@@ -22,6 +22,32 @@ pub enum ShrinkReason {
     Slow,
 }
 
+/// When a write is acknowledged. DRBD's names. B is not there yet.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// When the primary's own journal has it. The others follow, within [`LagLimits`].
+    A,
+    /// When the journal of every required replica has it.
+    #[default]
+    C,
+}
+
+/// How far a follower may be behind in mode A before writes wait for it. One that is gone, or stands still, does not count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LagLimits {
+    /// Bytes in the journal that it has not made durable.
+    pub bytes: u64,
+    /// Age of the oldest entry that it has not made durable, in milliseconds.
+    pub ms: u64,
+}
+
+impl Default for LagLimits {
+    fn default() -> Self {
+        Self { bytes: 64 << 20, ms: 10_000 }
+    }
+}
+
 /// The one linearizable register per resource. Every change of it is a compare-and-set on `version`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ResourceRecord {
@@ -32,13 +58,59 @@ pub struct ResourceRecord {
     pub epoch: Epoch,
     /// The node that may sequence in `epoch`; `None` before the first promotion and after a demotion.
     pub primary: Option<NodeId>,
-    /// The in-sync set: sorted by node, never empty once the resource is ready (R11).
+    /// The in-sync set: sorted by node, never empty once the resource is ready (R11). In mode A the primary and those that
+    /// are `called`.
     pub iss: Vec<Member>,
     /// All replicas that are meant to exist and have a disk, sorted by node; a superset of `iss`.
     pub replicas: Vec<Member>,
+    #[serde(default)]
+    pub mode: Mode,
+    /// Counts in mode A.
+    #[serde(default)]
+    pub lag: LagLimits,
+    /// In mode A, one of those that are `near` takes over by itself when the primary is lost. What it lacks is the price, and `lag`
+    /// bounds it.
+    #[serde(default)]
+    pub takeover: bool,
+    /// With `takeover`: followers that lack no more than `lag` allows of what is acknowledged, sorted by node. The primary sees to it as long
+    /// as it does not know that they are out (as R3), and from before they are in (as R4).
+    #[serde(default)]
+    pub near: Vec<Member>,
+    /// Nodes whose replicas are to be in sync although the mode is A, because the primary, or a replica, moves there.
+    #[serde(default)]
+    pub called: Vec<NodeId>,
+    /// Replicas that were there when a promotion was forced (R11): they may hold, and may have in their volumes, what the
+    /// history has not any more. A primary feeds them only after it has seen that they do not.
+    #[serde(default)]
+    pub doubtful: Vec<Member>,
 }
 
 impl ResourceRecord {
+    /// The record of a new resource: nobody is primary, nobody holds anything, every write waits for everybody.
+    #[must_use]
+    pub fn new(resource: ResourceId) -> Self {
+        Self {
+            resource,
+            version: ConfigVersion(1),
+            epoch: Epoch(0),
+            primary: None,
+            iss: Vec::new(),
+            replicas: Vec::new(),
+            mode: Mode::C,
+            lag: LagLimits::default(),
+            takeover: false,
+            near: Vec::new(),
+            called: Vec::new(),
+            doubtful: Vec::new(),
+        }
+    }
+
+    /// Whether a replica on `node` that has caught up is to become a member of the in-sync set.
+    #[must_use]
+    pub fn admits(&self, node: NodeId) -> bool {
+        self.mode != Mode::A || self.called.contains(&node)
+    }
+
     /// The in-sync member on `node`, if there is one.
     #[must_use]
     pub fn iss_member(&self, node: NodeId) -> Option<Member> {

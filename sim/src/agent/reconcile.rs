@@ -95,6 +95,19 @@ impl Agent {
             Proposal::Grow { version, epoch, add } => {
                 Event::IssProposed { resource, version, epoch, change: IssChange::Grow { add } }
             }
+            Proposal::Near { version, epoch, member } => {
+                Event::IssProposed { resource, version, epoch, change: IssChange::Near { member } }
+            }
+            Proposal::Far { version, epoch, member } => {
+                Event::IssProposed { resource, version, epoch, change: IssChange::Far { member } }
+            }
+            Proposal::Trust { version, epoch, member } => {
+                Event::IssProposed { resource, version, epoch, change: IssChange::Trust { member } }
+            }
+            Proposal::Part { version, epoch, member, common, end } => {
+                let change = IssChange::Part { member, common, end };
+                Event::IssProposed { resource, version, epoch, change }
+            }
             Proposal::StepDown { version, reason, .. } => {
                 Event::ReliefAsked { resource, version, reason: step_down_words(reason).to_owned() }
             }

@@ -81,6 +81,7 @@ fn shape(service: bool) -> Shape {
             background: BackgroundLimits::default(),
             late: false,
             moves: false,
+            modes: false,
         }],
         clock_ppm: vec![0; 3],
         lease_ms: LEASE_MS,

@@ -21,5 +21,8 @@ pub(super) const TOLD: &[(&str, &str)] = &[
 ];
 
 /// The planted bug, and the story in `tests/planted.rs` that fails with it.
-pub(super) const BUGS_TOLD: &[(&str, &str)] =
-    &[("LabelNotCompared", "files_of_another_replica_are_not_used")];
+pub(super) const BUGS_TOLD: &[(&str, &str)] = &[
+    ("LabelNotCompared", "files_of_another_replica_are_not_used"),
+    ("LeaseNotAskedOfWrites", "a_write_that_outlives_the_lease_is_not_acknowledged"),
+    ("FarBeforeKnown", "who_is_gone_and_may_take_over_is_waited_for"),
+];

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 mod checks;
 mod feed;
+mod fork;
 #[cfg(test)]
 mod tests;
 
@@ -44,6 +45,7 @@ pub struct LogOracle {
     /// Highest index that was acknowledged, and the newest epoch in which that was done.
     acknowledged: Index,
     acknowledged_in: Epoch,
+    forks: fork::Forks,
 }
 
 #[derive(Debug)]
@@ -52,6 +54,8 @@ struct Known {
     end: Position,
     chain: Chain,
     prev_chain: Chain,
+    /// In a journal.
+    bytes: u64,
     /// What it changes: index, volume, block, value.
     writes: Vec<(Index, u16, u64, u64)>,
 }
@@ -89,6 +93,8 @@ struct Replica {
     damaged: bool,
     /// In a way that its store cannot notice.
     lied_to: bool,
+    /// A promotion was forced of another one, and it has not been taken into the new history yet. What it holds is its own affair.
+    stray: bool,
     /// Its disk does not exist any more.
     gone: bool,
 }
@@ -163,6 +169,7 @@ impl LogOracle {
             record: None,
             acknowledged: Index(0),
             acknowledged_in: Epoch(0),
+            forks: fork::Forks::default(),
         }
     }
 
@@ -216,6 +223,7 @@ impl LogOracle {
             return wrong("S7", format!("{node} makes {} again in {epoch}: it was at {last}", batch.first));
         }
         sequencer.last = batch.last();
+        self.fork(node, incarnation, batch)?;
         self.learn(batch)?;
         Ok(())
     }
@@ -253,6 +261,7 @@ impl LogOracle {
             end: batch.end(),
             chain: batch.chain,
             prev_chain: batch.prev_chain,
+            bytes: batch.journal_len(),
             writes,
         });
         self.by_end.insert((batch.last(), batch.chain), id);
@@ -284,6 +293,8 @@ impl LogOracle {
             );
         }
         replica.log.push((batch.last(), id));
+        // Its log is the beginning of the new history's by now, as the chains say; what its volumes hold is looked at from now on.
+        replica.stray &= batch.epoch < self.forks.newest();
         Ok(())
     }
 
@@ -332,6 +343,7 @@ impl LogOracle {
     /// # Errors
     /// S6: another entry was committed at that position. S4: it is not durable there.
     pub fn committed(&mut self, node: NodeId, incarnation: Incarnation, index: Index) -> Check {
+        self.fork_at_commit(node, incarnation)?;
         let Some(replica) = self.replicas.get_mut(&(node, incarnation)) else {
             return wrong("S6", format!("{node} commits {index} and never had a log"));
         };
@@ -341,6 +353,10 @@ impl LogOracle {
         }
         if index < replica.commit {
             return wrong("S6", format!("{node} commits {index} after {}", replica.commit));
+        }
+        if replica.stray {
+            replica.commit = index;
+            return Ok(());
         }
         let from = std::mem::replace(&mut replica.commit, index).max(replica.start.0.index);
         let first = replica.log.partition_point(|(last, _)| *last <= from);
@@ -431,6 +447,7 @@ impl LogOracle {
         let replica = self.replica(node, incarnation);
         replica.restarting = Some((at, chain));
         replica.inconsistent = true;
+        replica.stray = false;
         Ok(())
     }
 
@@ -483,7 +500,7 @@ impl LogOracle {
                     format!("{node} recovers promise {promised} after {}", replica.promised),
                 );
             }
-            if state.commit > end.index || state.commit.0 > committed {
+            if state.commit > end.index || (state.commit.0 > committed && !replica.stray) {
                 return wrong(
                     "S6",
                     format!(

@@ -110,7 +110,10 @@ pub const INVARIANTS: &[(&str, &str)] = &[
         "S16",
         "damage is never returned as data. Checked: Registers::read_done, LogOracle::check_replica: a value that nobody wrote there",
     ),
-    ("S17", "bounded loss in the weaker modes. Not checked: only mode C exists, and it loses nothing (S1)"),
+    (
+        "S17",
+        "mode A loses nothing but by a forced promotion, then what was stated and no more, and near followers lag within limits. Checked: LogOracle::stated, followed, acknowledged; Registers::roll_back",
+    ),
     (
         "S18",
         "a repeated request changes nothing more. Checked as S2 and S3: a repetition is the same request to Registers",

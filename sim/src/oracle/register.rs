@@ -238,6 +238,17 @@ impl Registers {
         }
     }
 
+    /// A forced promotion has taken everything back that came after some entry (R11): each block holds what it held then, and
+    /// nothing else that was asked for until now will be seen again. The new primary has no device yet, so nothing was asked of it.
+    pub fn roll_back(&mut self, resource: usize, value_at: impl Fn(u16, u64) -> u64) {
+        let now = self.tick();
+        for ((_, volume), registers) in self.volumes.iter_mut().filter(|((of, _), _)| *of == resource) {
+            for (block, register) in (0..).zip(registers) {
+                register.roll_back(value_at(*volume, block), now);
+            }
+        }
+    }
+
     /// S1 at the end: whether a read of the block that begins and ends now could return this.
     ///
     /// # Errors
@@ -302,6 +313,25 @@ impl Default for Register {
 }
 
 impl Register {
+    fn roll_back(&mut self, value: u64, now: Moment) {
+        let kept = self.groups.iter().rfind(|group| group.value == value);
+        let request = kept.map_or(0, |group| group.request);
+        let held = Group {
+            value,
+            request,
+            start: now,
+            first_end: now,
+            last_start: now,
+            placed: now,
+            acknowledged: true,
+            read: false,
+        };
+        for lost in self.groups.iter().filter(|group| group.value != value) {
+            self.gone.push((lost.value, Gone::new(lost, &held)));
+        }
+        self.groups = vec![held];
+    }
+
     fn forget_read(&mut self, start: Moment) {
         if let Some(at) = self.reads.iter().position(|read| *read == start) {
             self.reads.swap_remove(at);

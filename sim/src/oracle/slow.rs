@@ -100,7 +100,12 @@ impl SlowOracle {
                 Err(Violation { id: "P12", text })
             }
             Proposal::Grow { epoch, add, .. } => self.returns(at_us, primary, *epoch, *add),
-            Proposal::Shrink { .. } | Proposal::StepDown { .. } => Ok(()),
+            Proposal::Shrink { .. }
+            | Proposal::Near { .. }
+            | Proposal::Far { .. }
+            | Proposal::Trust { .. }
+            | Proposal::Part { .. }
+            | Proposal::StepDown { .. } => Ok(()),
         }
     }
 
@@ -139,6 +144,7 @@ mod tests {
             primary: Some(NodeId(1)),
             iss: iss.iter().copied().map(member).collect(),
             replicas: [1, 2, 3].map(member).to_vec(),
+            ..ResourceRecord::new(ResourceId(1))
         }
     }
 

@@ -3,8 +3,9 @@
 use super::{Oracle, Violation};
 use crate::service::Presence;
 use mainstay_codec::{Envelope, LogState, Message};
+use mainstay_control::state::Forced;
 use mainstay_ha::Effect as ServiceEffect;
-use mainstay_host::Seen;
+use mainstay_host::{Host, Seen};
 use mainstay_replica::Effect;
 use mainstay_store::Output;
 use mainstay_types::{Epoch, Incarnation, Index, NodeId, ResourceId, ResourceRecord, VolumeId};
@@ -41,10 +42,11 @@ impl Oracle {
                 Effect::Commit(index) => log.committed(node, incarnation, *index),
                 Effect::Cut(to) => log.cut(node, incarnation, *to),
                 Effect::Restart { at, chain, .. } => log.restart(node, incarnation, *at, *chain),
-                Effect::Propose(proposal) => match self.slow.get_mut(&resource) {
-                    Some(slow) => slow.proposed(self.now_us, node, proposal),
-                    None => Ok(()),
-                },
+                Effect::Propose(proposal) => {
+                    let slow = self.slow.get_mut(&resource);
+                    let check = slow.map_or(Ok(()), |slow| slow.proposed(self.now_us, node, proposal));
+                    check.and_then(|()| log.stated(proposal))
+                }
                 _ => Ok(()),
             },
             Seen::Output(output) => match output {
@@ -60,10 +62,21 @@ impl Oracle {
                 _ => Ok(()),
             },
         };
+        if let Some(fork) = log.take_fork() {
+            let number = resource.0 as usize - 1;
+            self.registers.roll_back(number, |volume, block| log.value_at(VolumeId(volume), block, fork));
+        }
         if let Err(mut violation) = check {
             violation.text = format!("{}: {}", crate::words::resource(resource), violation.text);
             self.fail(violation);
         }
+    }
+
+    /// S17: what a primary in mode A has just acknowledged, and its followers, as far as they are near.
+    pub fn followed(&mut self, resource: ResourceId, host: &Host, most: u64) {
+        let (Some(log), replica) = (self.logs.get(&resource), host.replica()) else { return };
+        let check = log.followed(replica.near().map(|(node, _)| node), replica.committed(), most);
+        self.judge(check);
     }
 
     /// A replica has sent this to a primary.
@@ -99,11 +112,15 @@ impl Oracle {
         }
     }
 
-    pub fn record(&mut self, record: &ResourceRecord) {
+    /// `forced`: the last promotion outside the in-sync set.
+    pub fn record(&mut self, record: &ResourceRecord, forced: Option<&Forced>) {
         if let Some(slow) = self.slow.get_mut(&record.resource) {
             slow.record(self.now_us, record);
         }
         if let Some(log) = self.logs.get_mut(&record.resource) {
+            if let Some(forced) = forced {
+                log.forced(forced);
+            }
             let check = log.record(record);
             self.judge(check);
         }

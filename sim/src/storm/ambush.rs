@@ -2,7 +2,7 @@
 //! thousands of runs. Each brings about what it waits for, and springs in the middle of it.
 
 use super::victim;
-use crate::plan::{Action, ClientOp, Deed, DiskFault, DiskOp, Fault, Moment, Side, Target};
+use crate::plan::{Action, ClientOp, Deed, DiskFault, DiskOp, Fault, Moment, Operator, Side, Target};
 use crate::random::Random;
 use crate::swarm::{Draw, spread};
 use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, NodeId};
@@ -212,4 +212,39 @@ pub(super) fn late_operations(draw: &mut Draw, random: &mut Random, at: u64) {
     if what == DiskOp::Read {
         draw.reads(at + 1, 100, resource, 8, random);
     }
+}
+
+/// R11: in mode A the primary goes with what its followers lack, and an operator goes on without it. It comes back: after a power cut, or
+/// from a pause, in the middle of its work.
+pub(super) fn primary_given_up(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = some_resource(draw, random);
+    if !draw.shape.resources[resource].modes {
+        return;
+    }
+    let operator = super::operators::mode_a(draw, random, resource);
+    draw.operator(at, operator);
+    let (primary, gone_at) = (Target::Primary(resource), at + random.between(300, 2000));
+    draw.writes(at, 2500, resource, random.between(16, 64), random.between(1, 4), random);
+    if random.coin() {
+        for other in 0..4 {
+            draw.fault(
+                gone_at - random.below(200),
+                Fault::CutEngines(primary, Target::Secondary(resource, other)),
+            );
+        }
+    }
+    let dead_ms = 2 * draw.shape.lease_ms + random.between(1000, 6000);
+    if random.permille(700) {
+        draw.fault(gone_at, Fault::PowerCut(primary));
+    } else {
+        let late = DiskFault::Late { what: DiskOp::JournalWrite, ms: random.between(1, 50) };
+        draw.fault(gone_at, Fault::Disk { target: primary, resource, fault: late });
+        draw.writes(gone_at, 2, resource, 4, 1, random);
+        draw.fault(gone_at + 3, Fault::PauseMachine { target: primary, ms: dead_ms });
+    }
+    draw.operator(gone_at + random.below(dead_ms), Operator::Force { resource, pick: random.below(64) });
+    draw.writes(gone_at + 2000, 4000, resource, random.between(4, 32), 1, random);
+    let on = gone_at + dead_ms;
+    draw.fault(on, Fault::Heal);
+    draw.fault(on, Fault::PowerOnAll);
 }

@@ -79,3 +79,23 @@ pub(super) fn grow(draw: &mut Draw, random: &mut Random, at: u64) {
         draw.operator(at, Operator::Grow { resource, volume: volume as u16, blocks });
     }
 }
+
+/// Half the journal is the most that followers may lag.
+pub(super) fn mode_a(draw: &Draw, random: &mut Random, resource: usize) -> Operator {
+    let blocks = random.between(16, draw.shape.resources[resource].journal_blocks / 2);
+    Operator::SetMode { resource, a: Some((blocks, spread(random, 100, 10_000), random.coin())) }
+}
+
+/// A or C. Now and then somebody gives up those who have everything, although they may come back in a moment.
+pub(super) fn change_mode(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = random.below(draw.shape.resources.len() as u64) as usize;
+    if !draw.shape.resources[resource].modes {
+        return;
+    }
+    let operator = match random.below(5) {
+        0 | 1 => Operator::SetMode { resource, a: None },
+        2 => Operator::Force { resource, pick: random.below(64) },
+        _ => mode_a(draw, random, resource),
+    };
+    draw.operator(at, operator);
+}

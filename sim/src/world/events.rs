@@ -48,6 +48,7 @@ impl World {
             What::StartAgent { node } => self.start_agent(node),
             What::PowerOn { node } => self.power_on(node),
             What::Operator { resource } => self.operate(resource),
+            What::Force { resource, pick, tries } => self.force(resource, pick, tries),
             What::Deed { resource, sides, deed } => self.do_deed(resource, sides, deed),
             What::ResumeEngine { node, until_us } => self.resume_engine(node, until_us),
             What::ResumeAgent { node, until_us } => self.resume_agent(node, until_us),

@@ -10,12 +10,15 @@ use crate::words;
 use mainstay_codec::ReplicaData;
 use mainstay_control::state::Command;
 use mainstay_host::Digest;
-use mainstay_types::{BLOCK_BYTES, Incarnation, NodeId, ResourceId, VolumeId};
+use mainstay_types::{BLOCK_BYTES, Incarnation, LagLimits, Member, Mode, NodeId, ResourceId, VolumeId};
 
 /// How long an operator waits before it looks again.
 const PATIENCE_US: u64 = 700_000;
 /// From the first digests to those that are taken while writes are held, and from the pause to these.
 const SCRUB_US: u64 = 200_000;
+
+/// How often a promotion is tried to be forced.
+const FORCE_TRIES: u64 = 15;
 
 /// What the operator wants of a resource.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,6 +111,8 @@ impl World {
                 let (resource, volume) = (resource_id(resource), VolumeId(volume));
                 self.submit(Command::GrowVolume { resource, volume, bytes: blocks * BLOCK_BYTES });
             }
+            Operator::SetMode { a, .. } => self.set_mode(resource_id(resource), a),
+            Operator::Force { pick, .. } => self.force(resource, pick, FORCE_TRIES),
             Operator::Move { .. }
             | Operator::ApplyService { .. }
             | Operator::DeleteService { .. }
@@ -144,6 +149,56 @@ impl World {
             }
         };
         self.submit(command);
+    }
+
+    fn set_mode(&mut self, id: ResourceId, a: Option<(u64, u64, bool)>) {
+        let Some(known) = self.state().resources.get(&id) else { return };
+        let record = &known.record;
+        let (mode, lag, takeover) = match a {
+            None => (Mode::C, record.lag, false),
+            Some((blocks, ms, takeover)) => {
+                (Mode::A, LagLimits { bytes: blocks * BLOCK_BYTES, ms }, takeover)
+            }
+        };
+        // What was never chosen is more than these journals hold.
+        let lag = LagLimits { bytes: lag.bytes.min(known.spec.journal_bytes / 2), ..lag };
+        let command = Command::SetMode { resource: id, version: record.version, mode, lag, takeover };
+        self.trace.count("operator changes a mode");
+        self.submit(command);
+    }
+
+    /// As `agent/src/http/modes.rs` does it: of a replica that is whole, as far as its engine says so. Whoever gives up waiting
+    /// looks every now and then whether that is possible.
+    pub(super) fn force(&mut self, resource: usize, pick: u64, tries: u64) {
+        let id = resource_id(resource);
+        let Some(known) = self.state().resources.get(&id) else { return };
+        let (record, state) = (&known.record, self.state());
+        let whole = |member: &&Member| {
+            let engine = self.machines[&member.node].engine.as_ref();
+            let hosted = engine.and_then(|engine| engine.hosts.get(&id));
+            state.cannot_force(id, member.node).is_none()
+                && hosted.is_some_and(|hosted| {
+                    hosted.host.store().log_state().data == ReplicaData::Consistent
+                        && hosted.host.store().config().incarnation == member.incarnation
+                        && hosted.host.failed().is_none()
+                })
+        };
+        let able: Vec<Member> = record.replicas.iter().filter(whole).copied().collect();
+        let Some(to) = able.get(pick as usize % able.len().max(1)).copied() else {
+            if tries > 0 {
+                self.after(PATIENCE_US, What::Force { resource, pick, tries: tries - 1 });
+            }
+            return;
+        };
+        let version = record.version;
+        let status = self.machines[&to.node]
+            .engine
+            .as_ref()
+            .and_then(|engine| engine.hosts.get(&id).map(|hosted| hosted.host.replica().status()));
+        let Some(status) = status else { return };
+        self.trace.count("operator forces a promotion");
+        let (end, heard) = (status.durable, status.heard);
+        self.submit(Command::ForcePromote { resource: id, version, to, end, heard });
     }
 
     pub(super) fn wants_service(&self, resource: usize) -> bool {
@@ -292,7 +347,9 @@ impl World {
             return;
         }
         self.trace.count("digest of a replica");
-        let key = (resource, digest.index);
+        let history = self.oracle.logs.get(&resource).and_then(|log| log.history(node, incarnation));
+        let Some(history) = history else { return };
+        let key = (resource, history, digest.index);
         match self.digests.get(&key) {
             None => {
                 self.digests.insert(key, (node, digest.volumes));

@@ -6,9 +6,8 @@ use super::{World, resource_id};
 use crate::plan::{ClientOp, DiskFault, ServiceFault};
 use crate::trace::Part;
 use mainstay_control::state::ServicePhase;
-use mainstay_replica::Role;
-use mainstay_types::NodeId;
-use mainstay_types::ResourceId;
+use mainstay_replica::{PeerState, PeerStatus, Role};
+use mainstay_types::{Mode, NodeId, ResourceId};
 
 /// How long a healed cluster may take to be whole, in true microseconds. A replica that lost its disk is copied in that
 /// time, a service that failed everywhere has backed off and stopped, a mount that hangs has timed out (120 s).
@@ -201,7 +200,19 @@ impl World {
                 return Some(("L1", format!("{volume} of {name} does not grow to {bytes} bytes")));
             }
             let shape = &self.plan.shape.resources[number];
-            if record.iss.len() != known.spec.replicas.len() {
+            let in_a = record.mode == Mode::A;
+            let whole = match in_a {
+                true => {
+                    let fed = |peer: &PeerStatus| {
+                        matches!(peer.state, PeerState::Following | PeerState::InSync | PeerState::Joining)
+                    };
+                    record.replicas.len() == known.spec.replicas.len()
+                        && record.doubtful.is_empty()
+                        && hosted.host.replica().status().peers.iter().all(fed)
+                }
+                false => record.iss.len() == known.spec.replicas.len(),
+            };
+            if !whole {
                 let status = hosted.host.replica().status();
                 return Some(("L2", format!("{name} is not whole: {record:?}; peers {:?}", status.peers)));
             }
@@ -242,6 +253,18 @@ impl World {
         None
     }
 
+    /// A follower that lacks something although nothing is written.
+    fn lagging(&self) -> Option<String> {
+        (0..self.plan.shape.resources.len()).find_map(|number| {
+            let id = resource_id(number);
+            let record = &self.state().resources.get(&id)?.record;
+            let hosted = self.machines[&record.primary?].engine.as_ref()?.hosts.get(&id)?;
+            let peers = hosted.host.replica().status().peers;
+            let late = peers.into_iter().find(|peer| record.mode == Mode::A && peer.lag.entries > 0)?;
+            Some(format!("a follower of r{number} lacks something, and nothing is written: {late:?}"))
+        })
+    }
+
     /// S1, S13: every block reads as it must, and all replicas hold the same.
     fn last_look(&mut self) {
         self.quiet = true;
@@ -269,6 +292,13 @@ impl World {
                 asked.node
             );
             return self.wrong("L5", text);
+        }
+        let patience_us = self.now_us + ANSWER_US;
+        while self.lagging().is_some() && self.now_us < patience_us && self.violation().is_none() {
+            self.run_until(self.now_us + 1_000_000);
+        }
+        if let Some(text) = self.lagging() {
+            return self.wrong("L2", text);
         }
         for node in self.machines.keys().copied().collect::<Vec<_>>() {
             for number in 0..self.plan.shape.resources.len() {

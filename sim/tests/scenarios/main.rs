@@ -10,6 +10,7 @@ mod grow;
 mod journal;
 mod leases;
 mod membership;
+mod modes;
 mod network;
 mod order;
 mod promotion;

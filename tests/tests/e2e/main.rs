@@ -11,6 +11,7 @@ mod failover;
 mod filling;
 mod grow;
 mod limits;
+mod modes;
 mod order;
 mod partitions;
 mod processes;
@@ -60,6 +61,7 @@ const ALONE: &[(&str, Scenario)] = &[
     ("filling_a_replica_yields_to_clients", filling::filling_a_replica_yields_to_clients),
     ("fstrim_shrinks_every_replica", thin::fstrim_shrinks_every_replica),
     ("one_replica_throttled_to_a_hundredth", slow::one_replica_throttled_to_a_hundredth),
+    ("mode_a_and_a_forced_promotion", modes::mode_a_and_a_forced_promotion),
 ];
 
 fn main() -> ExitCode {

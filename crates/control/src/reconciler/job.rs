@@ -203,10 +203,10 @@ impl<E> Job<E> {
     ///
     /// # Errors
     /// The job, which still has a [`Job::step`].
-    pub fn end(self) -> Result<Result<Ended, Trouble<E>>, Self> {
+    pub fn end(self) -> Result<Result<Ended, Trouble<E>>, Box<Self>> {
         match self.at {
             At::Ended(end) => Ok(end),
-            at => Err(Self { at }),
+            at => Err(Box::new(Self { at })),
         }
     }
 }

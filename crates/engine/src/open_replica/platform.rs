@@ -23,7 +23,7 @@ impl Platform for World<'_, '_> {
         self.shared.now
     }
 
-    fn may_answer_reads(&self) -> bool {
+    fn may_answer(&self) -> bool {
         self.shared.now < self.shared.lease_until && !self.shared.fenced
     }
 
@@ -116,6 +116,12 @@ impl Around {
                 (version, epoch, ProposedChange::Shrink { remove, why })
             }
             Proposal::Grow { version, epoch, add } => (version, epoch, ProposedChange::Grow { add }),
+            Proposal::Near { version, epoch, member } => (version, epoch, ProposedChange::Near { member }),
+            Proposal::Far { version, epoch, member } => (version, epoch, ProposedChange::Far { member }),
+            Proposal::Trust { version, epoch, member } => (version, epoch, ProposedChange::Trust { member }),
+            Proposal::Part { version, epoch, member, common, end } => {
+                (version, epoch, ProposedChange::Part { member, common, end })
+            }
             Proposal::StepDown { version, epoch, reason } => {
                 (version, epoch, ProposedChange::StepDown { reason: report::step_down_words(reason).into() })
             }

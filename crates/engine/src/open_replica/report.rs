@@ -17,20 +17,23 @@ impl OpenReplica {
         let status = host.replica().status();
         let config = host.store().config();
         let peers = status.peers.iter().map(|peer| {
-            let (state, lag_bytes, copied_permille) = match peer.state {
-                Seen::Disconnected => (PeerState::Disconnected, 0, 0),
-                Seen::Attaching => (PeerState::Attaching, 0, 0),
-                Seen::CatchingUp { lag_bytes } => (PeerState::CatchingUp, lag_bytes.unwrap_or(0), 0),
-                Seen::Copying { done, total } => (PeerState::Copying, 0, (done * 1000 / total.max(1)) as u16),
-                Seen::InSync => (PeerState::InSync, 0, 0),
-                Seen::Joining => (PeerState::Joining, 0, 0),
-                Seen::Refused => (PeerState::Failed, 0, 0),
+            let (state, copied_permille) = match peer.state {
+                Seen::Disconnected => (PeerState::Disconnected, 0),
+                Seen::Attaching => (PeerState::Attaching, 0),
+                Seen::CatchingUp { .. } => (PeerState::CatchingUp, 0),
+                Seen::Following => (PeerState::Following, 0),
+                Seen::Copying { done, total } => (PeerState::Copying, (done * 1000 / total.max(1)) as u16),
+                Seen::InSync => (PeerState::InSync, 0),
+                Seen::Joining => (PeerState::Joining, 0),
+                Seen::Refused => (PeerState::Failed, 0),
             };
             PeerStatus {
                 node: peer.member.node,
                 state,
-                lag_bytes,
-                lag_entries: peer.lag_entries,
+                lag_bytes: peer.lag.bytes,
+                lag_entries: peer.lag.entries,
+                lag_since_us: peer.lag.since.unwrap_or_default(),
+                lag_more: peer.lag.more,
                 copied_permille,
                 latency_us: peer.latency_us,
                 slow: peer.slow.map(|slow| SlowStatus {
@@ -60,6 +63,7 @@ impl OpenReplica {
             commit: status.commit,
             end: status.end.index,
             durable: status.durable,
+            heard: status.heard,
             data: match (host.failed(), status.data) {
                 (Some(_), _) => DataState::Failed,
                 (None, ReplicaData::Consistent) => DataState::Consistent,

@@ -203,6 +203,7 @@ impl Engine {
             primary: Some(me.node),
             iss: vec![me],
             replicas: vec![me],
+            ..ResourceRecord::new(resource)
         };
         self.ask(Request::Record { record });
     }
@@ -289,5 +290,6 @@ pub fn record(version: u64, epoch: u64, primary: u32, iss: &[u32]) -> ResourceRe
         primary: Some(NodeId(primary)),
         iss: iss.iter().copied().map(member).collect(),
         replicas: (1..=3).map(member).collect(),
+        ..ResourceRecord::new(RESOURCE)
     }
 }

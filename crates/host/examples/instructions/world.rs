@@ -125,7 +125,7 @@ impl Platform for Wishes {
         Time(1_000_000)
     }
 
-    fn may_answer_reads(&self) -> bool {
+    fn may_answer(&self) -> bool {
         true
     }
 
@@ -242,6 +242,7 @@ impl Cluster {
             primary: Some(replicas[0].node),
             iss: vec![replicas[0]],
             replicas: replicas.clone(),
+            ..ResourceRecord::new(RESOURCE)
         };
         let nodes = replicas.iter().map(|&me| Node::new(me)).collect();
         let mut cluster = Self { nodes, record, next: 0 };

@@ -87,7 +87,7 @@ impl Platform for World {
         self.now
     }
 
-    fn may_answer_reads(&self) -> bool {
+    fn may_answer(&self) -> bool {
         self.lease
     }
 
@@ -188,6 +188,7 @@ pub fn record(version: u64, epoch: u64, primary: NodeId) -> ResourceRecord {
         primary: Some(primary),
         iss: vec![HERE],
         replicas: vec![HERE, THERE],
+        ..ResourceRecord::new(RESOURCE)
     }
 }
 

@@ -1,13 +1,13 @@
 //! `mainstay resource …`.
 
-use super::{advice_lines, checked_name, follow};
+use super::{advice_lines, checked_name, follow, modes};
 use crate::cli::{CreateArgs, ResourceCommand, WaitArgs};
 use crate::failure::{Failure, Outcome, exit};
 use crate::output::{Output, Progress, table};
 use crate::size;
 use mainstay_api::client::Client;
 use mainstay_api::rest::{
-    Accepted, Health, PeerView, ReplicaAdd, ReplicaMove, ReplicaView, ResourceCreate, ResourceView,
+    Accepted, Health, Mode, PeerView, ReplicaAdd, ReplicaMove, ReplicaView, ResourceCreate, ResourceView,
     ScrubReport, VolumeResize,
 };
 
@@ -62,6 +62,17 @@ pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome
             let accepted = client.post(&path, &VolumeResize { bytes: size })?;
             let grown = |now: &ResourceView| !now.growing.iter().any(|growing| growing.volume == volume);
             settle(accepted, (&name, &format!("growing volume {volume}")), wait, client, output, grown)?;
+        }
+        ResourceCommand::SetMode { name, mode, lag_bytes, lag_s, takeover } => {
+            let lag = (lag_bytes, lag_s);
+            modes::set_mode(&path(&name)?, &mode, lag, takeover, client, output)?;
+        }
+        ResourceCommand::ForcePromote { name, node, accept_loss, wait } => {
+            let url = format!("{}/force/{}", path(&name)?, checked_name(&node)?);
+            let accepted = modes::force_promote(&url, (&name, &node), accept_loss, client)?;
+            let serves =
+                |now: &ResourceView| now.primary.as_ref() == Some(&node) && modes::serves(now, &node);
+            settle(accepted, (&name, &format!("going on from {node}")), wait, client, output, serves)?;
         }
         ResourceCommand::Scrub { name } => return scrub(&name, client, output),
         ResourceCommand::Delete { name, wait } => delete(&name, wait, client, output)?,
@@ -221,6 +232,9 @@ fn in_sync(resource: &ResourceView) -> String {
     };
     let (inside, outside) = (names(true), names(false));
     let inside = if inside.is_empty() { "none".to_owned() } else { inside };
+    if resource.mode == Mode::A {
+        return format!("mode A, writes wait for {inside}");
+    }
     if outside.is_empty() { format!("in sync {inside}") } else { format!("in sync {inside}, not {outside}") }
 }
 
@@ -228,7 +242,7 @@ fn in_sync(resource: &ResourceView) -> String {
 pub fn summary(resource: &ResourceView) -> String {
     let primary = resource.primary.as_deref().map_or("no primary".into(), |node| format!("primary {node}"));
     let (health, in_sync) = (health(resource), in_sync(resource));
-    let notes = [copying(resource), slow(resource), full(resource)].concat();
+    let notes = [modes::following(resource), copying(resource), slow(resource), full(resource)].concat();
     format!("resource {}: {health}, {primary}, {in_sync}{notes}", resource.name)
 }
 
@@ -309,6 +323,7 @@ fn details(resource: &ResourceView) -> String {
         let sync = match (&replica.broken, replica.in_sync) {
             (Some(_), _) => "cannot be used",
             (None, true) => "in sync",
+            (None, false) if resource.mode == Mode::A => "follows",
             (None, false) => "not in sync",
         };
         let peer = lag(&replica.node).map_or(String::new(), |peer| {
@@ -317,7 +332,7 @@ fn details(resource: &ResourceView) -> String {
                 0 => String::new(),
                 us => format!(", acknowledges in {}", latency(us)),
             };
-            format!("{}, {} behind{takes}{copied}", peer.state, size::format(peer.lag_bytes))
+            format!("{}, {} behind{takes}{copied}", peer.state, modes::lag(peer))
         });
         match &replica.live {
             None => {
@@ -373,6 +388,7 @@ fn details(resource: &ResourceView) -> String {
         let when = if one.dead { "when the node returns" } else { "now" };
         text += &format!("\nthe files of the removed replica on {} go {when}", one.node);
     }
+    text += &modes::details(resource);
     if let Some(reason) = &resource.failure {
         text += &format!("\nlast failure: {reason}");
     }

@@ -159,6 +159,7 @@ impl Lab {
             primary: Some(A),
             iss: members.clone(),
             replicas: members.clone(),
+            ..ResourceRecord::new(RESOURCE)
         };
         let mut lab = Self {
             now: Time(1_000_000),
@@ -307,6 +308,15 @@ impl Lab {
         self.record.primary = Some(node);
         self.record.iss.retain(|member| Some(member.node) != old);
         self.publish();
+    }
+
+    /// A forced promotion has taken out of the history what follows `end` (R11).
+    pub fn fork(&mut self, end: Index) {
+        self.truth.retain(|index, _| *index <= end);
+        self.model.retain(|_, (index, _)| *index <= end);
+        self.written.retain(|_, index| *index <= end);
+        self.floor.retain(|_, index| *index <= end);
+        self.acknowledged = self.acknowledged.min(end);
     }
 
     pub fn demote(&mut self, node: NodeId) {
@@ -650,6 +660,10 @@ impl Lab {
         let (version, epoch) = match proposal {
             Proposal::Shrink { version, epoch, .. }
             | Proposal::Grow { version, epoch, .. }
+            | Proposal::Trust { version, epoch, .. }
+            | Proposal::Part { version, epoch, .. }
+            | Proposal::Near { version, epoch, .. }
+            | Proposal::Far { version, epoch, .. }
             | Proposal::StepDown { version, epoch, .. } => (version, epoch),
         };
         if (version, epoch) != (self.record.version, self.record.epoch) {
@@ -663,6 +677,13 @@ impl Lab {
                     self.record.iss.push(add);
                     self.record.iss.sort();
                 }
+            }
+            Proposal::Trust { member, .. } => self.record.doubtful.retain(|other| *other != member),
+            Proposal::Near { member, .. } => self.record.near.push(member),
+            Proposal::Far { member, .. } => self.record.near.retain(|other| *other != member),
+            Proposal::Part { member, .. } => {
+                self.record.doubtful.retain(|other| *other != member);
+                self.record.replicas.retain(|other| *other != member);
             }
             Proposal::StepDown { reason, .. } => {
                 let old = self.record.primary.take();

@@ -57,6 +57,8 @@ bugs! {
     AckOnReceipt("R2"),
     /// A member stops counting when its removal is proposed, not when it is known.
     ShrinkBeforeKnown("R3"),
+    /// A follower that may take over stops counting when its removal is proposed, not when it is known.
+    FarBeforeKnown("R3"),
     /// A member leaves for its slowness although too few copies remain.
     MinCopiesIgnored("R3"),
     /// A replica that left for its slowness returns at once.
@@ -121,10 +123,16 @@ bugs! {
     OldDeathCounts("R10"),
     /// A read is answered although the lease has ended by the time it completes.
     LeaseNotAsked("R10"),
+    /// A write is acknowledged although the lease has ended by the time it completes.
+    LeaseNotAskedOfWrites("R10"),
     /// A replica that is removed keeps its place in the ISS.
     RemovedStaysInSync("R9"),
     /// A replica that moves is removed before the one at the new place is in sync.
     MoveEndsEarly("R11"),
+    /// After a forced promotion a replica is trusted although it holds what the history has not any more.
+    DoubtForgotten("R11"),
+    /// In mode A a follower is promoted without anybody's word when the primary dies.
+    FollowerPromoted("R11"),
     /// The last living member leaves the ISS, and nobody can be promoted any more.
     IssEmptied("R11"),
     /// A damaged record that was durable is cut like a torn tail.
@@ -183,6 +191,8 @@ bugs! {
     GrowthNotRecorded("R17"),
     /// The target of a copy keeps the sizes that its volumes had.
     GrowthNotCopied("R17"),
+    /// In mode A writes do not wait for a follower that lags too far.
+    LagUnbounded("R18"),
     /// The journal's reserve for epoch starts is given to writes.
     ReserveSpent("R18"),
     /// The primary's role ends and is handed over while its service still runs.

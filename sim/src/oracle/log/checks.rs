@@ -16,6 +16,7 @@ impl LogOracle {
     /// # Errors
     /// S1: it is not committed. S9: something was acknowledged in a newer epoch before. S8: see [`Self::check_members`].
     pub fn acknowledged(&mut self, node: NodeId, epoch: Epoch, late: bool, index: Index) -> Check {
+        self.forks.acknowledged(node, epoch, index)?;
         if index.0 > self.truth.len() as u64 {
             return wrong("S1", format!("{node} acknowledges {index}; i{} is committed", self.truth.len()));
         }
@@ -55,6 +56,7 @@ impl LogOracle {
             let chosen = record.primary.filter(|_| record.epoch > old.epoch);
             if let Some(primary) = chosen
                 && old.epoch.0 > 0
+                && !self.forks.forced(record)
                 && (record.iss_member(primary).is_none()
                     || record.iss_member(primary) != old.iss_member(primary))
             {
@@ -78,7 +80,8 @@ impl LogOracle {
     /// The first one that does not.
     pub fn check_members(&self) -> Check {
         let Some(record) = &self.record else { return Ok(()) };
-        if self.acknowledged == Index(0) {
+        // What a forced promotion costs is not known before it has begun.
+        if self.acknowledged == Index(0) || self.forks.pending() {
             return Ok(());
         }
         for member in &record.iss {
@@ -199,7 +202,7 @@ impl LogOracle {
         read_block: &mut dyn FnMut(VolumeId, u64) -> Option<u64>,
     ) -> Check {
         let replica = self.replicas.get(&(node, incarnation));
-        if replica.is_some_and(|replica| replica.inconsistent) {
+        if replica.is_some_and(|replica| replica.inconsistent || replica.stray) {
             return Ok(());
         }
         if applied.0 > self.truth.len() as u64 {
@@ -250,7 +253,8 @@ impl LogOracle {
         applied: Index,
         version_of: &mut dyn FnMut(VolumeId, u32) -> Index,
     ) -> Check {
-        if self.replicas.get(&(node, incarnation)).is_some_and(|replica| replica.inconsistent) {
+        let replica = self.replicas.get(&(node, incarnation));
+        if replica.is_some_and(|replica| replica.inconsistent || replica.stray) {
             return Ok(());
         }
         let extent_blocks = (EXTENT_BYTES / BLOCK_BYTES) as usize;

@@ -29,6 +29,7 @@ fn record(version: u64, epoch: u64, primary: NodeId, iss: &[NodeId]) -> Resource
         primary: Some(primary),
         iss: iss.iter().copied().map(member).collect(),
         replicas: [A, B, C].map(member).to_vec(),
+        ..ResourceRecord::new(RESOURCE)
     }
 }
 

@@ -1,0 +1,86 @@
+//! Replication modes, and promotion outside the in-sync set (R11).
+
+use super::{Answer, App, blocking, change, find_node, find_resource, unknown_resource};
+use crate::agent::Agent;
+use crate::error::{body, settle};
+use crate::raft::{ConsensusLog, View};
+use crate::views;
+use axum::Json;
+use axum::extract::{Path, State as Shared};
+use mainstay_api::rest::{Accepted, ErrorBody, ForceView, Mode, ModeSet};
+use mainstay_control::state::{Command, Outcome};
+use mainstay_types::{Index, LagLimits};
+
+pub(super) async fn set_mode(
+    Shared(agent): App,
+    Path(name): Path<String>,
+    Json(request): Json<ModeSet>,
+) -> Answer<Accepted> {
+    change(agent, move |view| {
+        let resource = find_resource(view, &name)?;
+        let record = &resource.record;
+        // What was never chosen suits a journal of any size.
+        let before = LagLimits { bytes: record.lag.bytes.min(resource.spec.journal_bytes / 2), ..record.lag };
+        let lag = LagLimits {
+            bytes: request.lag_bytes.unwrap_or(before.bytes),
+            ms: request.lag_ms.unwrap_or(before.ms),
+        };
+        let message = match request.mode {
+            Mode::A => format!("resource {name} is in mode A: its primary alone acknowledges writes"),
+            Mode::C => format!("resource {name} is in mode C: all that are in sync acknowledge writes"),
+        };
+        let (resource, version) = (resource.id, record.version);
+        let (mode, takeover) = (request.mode, request.takeover);
+        let command = Command::SetMode { resource, version, mode, lag, takeover };
+        Ok((command, message))
+    })
+    .await
+}
+
+/// What a forced promotion of `node` costs, if it is possible.
+fn cost_of_force(agent: &Agent, view: &View, name: &str, node: &str) -> Result<ForceView, ErrorBody> {
+    let (resource, node) = (find_resource(view, name)?, find_node(view, node)?);
+    if let Some(refusal) = view.state.cannot_force(resource.id, node) {
+        settle(Ok(Outcome::Refused(refusal)))?;
+    }
+    let live = agent.ask_all(&*agent.member()?, view);
+    views::force(&view.state, resource, node, &live)
+        .map_err(|why| body("not-eligible", why, "Choose another node, or bring its engine up."))
+}
+
+pub(super) async fn force_cost(
+    Shared(agent): App,
+    Path((name, node)): Path<(String, String)>,
+) -> Answer<ForceView> {
+    blocking(move || cost_of_force(&agent, &agent.member()?.log.view(), &name, &node)).await
+}
+
+pub(super) async fn force_promote(
+    Shared(agent): App,
+    Path((name, node)): Path<(String, String)>,
+    Json(accepted): Json<ForceView>,
+) -> Answer<Accepted> {
+    let asked = agent.clone();
+    change(agent, move |view| {
+        let now = cost_of_force(&asked, view, &name, &node)?;
+        if now != accepted {
+            return Err(body(
+                "conflict",
+                "what the promotion costs has changed since it was accepted",
+                "Ask again what it costs.",
+            ));
+        }
+        let (resource, node) = (find_resource(view, &name)?, find_node(view, &node)?);
+        let to = resource.record.replica(node).ok_or_else(|| unknown_resource(&name))?;
+        let message = format!("resource {name} goes on from {}", now.node);
+        let command = Command::ForcePromote {
+            resource: resource.id,
+            version: resource.record.version,
+            to,
+            end: Index(now.end),
+            heard: Index(now.heard),
+        };
+        Ok((command, message))
+    })
+    .await
+}

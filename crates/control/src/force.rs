@@ -1,0 +1,224 @@
+//! Promotion outside the in-sync set (R11): when those that hold every acknowledged write do not come back, an operator may go on
+//! with what another replica has. That costs what it lacks, so it is a named act: it names the record that was read, the replica, and how far that
+//! was when the operator was told; it is recorded, and it begins another history.
+//!
+//! # What becomes of the others
+//!
+//! Every other replica becomes *doubtful*: it may hold entries that the history has no more, and its volumes may, because whatever was
+//! committed then could be destaged. The record keeps that, so a restart does not lose it.
+//!
+//! ```text
+//!              its log is the beginning of the primary's: `Trust`
+//!   doubtful ──────────────────────────────────────────────────────▶ a replica like others
+//!      │
+//!      └─────────────────────────────────────────────────────────▶ leaving ─▶ made anew, empty (R9), and filled
+//!              it is not, or nobody can tell: `Part`
+//! ```
+//!
+//! The primary judges, when the replica has promised its epoch: from then on nobody else can change its log (R1). The position up to
+//! which a former member of the in-sync set held the old history, and that of the last common entry, are the exact loss. They are known
+//! when it returns, and not before: then an event tells them.
+
+use crate::state::{Forced, Loss, Outcome, Refusal, Severity, State};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{ConfigVersion, Epoch, Index, Member, NodeId, Position, ResourceId, VolumeId, reach};
+
+/// What the operator was told of the replica.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    pub end: Index,
+    pub heard: Index,
+}
+
+fn refusal(code: &str, message: String, remedy: &str) -> Refusal {
+    Refusal { code: code.into(), message, remedy: remedy.into() }
+}
+
+impl State {
+    /// Why `node` cannot be promoted by force, if it cannot.
+    pub fn cannot_force(&self, id: ResourceId, node: NodeId) -> Option<Refusal> {
+        let Some(resource) = self.resources.get(&id).filter(|resource| !resource.deleting) else {
+            return Some(refusal(
+                "unknown-resource",
+                format!("there is no resource {id}"),
+                "see `mainstay resource list`",
+            ));
+        };
+        let (record, name) = (&resource.record, self.node_name(node));
+        let members = || {
+            let names = record.iss.iter().map(|member| self.node_name(member.node));
+            names.collect::<Vec<_>>().join(" or ")
+        };
+        if record.epoch == Epoch(0) {
+            return Some(refusal(
+                "not-ready",
+                format!("resource {} was never served", resource.name),
+                "wait until it has a primary",
+            ));
+        }
+        if let Some(primary) = record.primary {
+            reach!("control: a forced promotion against a living primary");
+            let primary = self.node_name(primary);
+            return Some(refusal(
+                "has-primary",
+                format!("{primary} is primary, and has every acknowledged write"),
+                "move the service instead: that loses nothing",
+            ));
+        }
+        if !self.candidates(resource).is_empty() {
+            return Some(refusal(
+                "not-needed",
+                format!("{} has every acknowledged write and can be primary", members()),
+                "wait until it is; that loses nothing",
+            ));
+        }
+        if record.replica(node).is_none() || !self.lives_whole(resource, node) {
+            reach!("control: a forced promotion of what cannot serve");
+            return Some(refusal(
+                "not-eligible",
+                format!("{name} holds no replica that can be used now"),
+                "choose a node that lives and holds a whole replica",
+            ));
+        }
+        if record.iss_member(node).is_some() {
+            return Some(refusal(
+                "not-needed",
+                format!("{name} has every acknowledged write"),
+                "it becomes primary by itself",
+            ));
+        }
+        None
+    }
+
+    pub(crate) fn force_promote(
+        &mut self,
+        at_ms: u64,
+        id: ResourceId,
+        version: ConfigVersion,
+        to: Member,
+        held: Held,
+    ) -> Outcome {
+        if let Some(refusal) = self.cannot_force(id, to.node) {
+            return Outcome::Refused(refusal);
+        }
+        let Some(resource) = self.resources.get(&id) else { return Outcome::Conflict { record: None } };
+        if resource.record.version != version || resource.record.replica(to.node) != Some(to) {
+            reach!("control: a forced promotion is based on an older record");
+            return Outcome::Conflict { record: Some(resource.record.clone()) };
+        }
+        reach!("control: a forced promotion");
+        self.begin_history(at_ms, id, to, Some((held.end, held.heard)));
+        self.set_primary(at_ms, id, to.node, "forced by an operator");
+        Outcome::Done
+    }
+
+    /// The next promotion goes on from what `to` has, and from nothing else. `told`: see [`Forced::told`].
+    pub(crate) fn begin_history(
+        &mut self,
+        at_ms: u64,
+        id: ResourceId,
+        to: Member,
+        told: Option<(Index, Index)>,
+    ) {
+        let Some(resource) = self.resources.get(&id) else { return };
+        let lost_with: Vec<NodeId> = resource.record.iss.iter().map(|member| member.node).collect();
+        let names: Vec<String> = lost_with.iter().map(|node| self.node_name(*node)).collect();
+        let (name, names) = (self.node_name(to.node), names.join(" or "));
+        let Some(resource) = self.resources.get_mut(&id) else { return };
+        let record = &mut resource.record;
+        record.iss = vec![to];
+        record.doubtful = record.replicas.iter().copied().filter(|member| *member != to).collect();
+        let text = match told {
+            Some((end, heard)) => format!(
+                "forced to go on from {name}, which held the log up to {end} and had heard of {heard}: what followed is lost; only {names} had everything"
+            ),
+            None => format!(
+                "goes on from {name}, which lacks no more than {} bytes or {} ms of what {names} acknowledged; that is lost",
+                record.lag.bytes, record.lag.ms
+            ),
+        };
+        // Some of their growth may be lost as well; it is wished for again.
+        for (volume, bytes) in (0..).map(VolumeId).zip(&resource.spec.volumes) {
+            resource.growing.entry(volume).or_insert(*bytes);
+        }
+        resource.forced =
+            Some(Forced { epoch: record.epoch.next(), to: to.node, lost_with, told, at_ms, loss: None });
+        let subject = format!("resource {}", resource.name);
+        self.note(at_ms, Severity::Critical, subject, text);
+    }
+
+    /// The primary has seen the log of a doubtful replica. `differs`: the last position that both hold, and its end. The caller has
+    /// compared the version.
+    pub(crate) fn judge_replica(
+        &mut self,
+        at_ms: u64,
+        id: ResourceId,
+        member: Member,
+        differs: Option<(Position, Position)>,
+    ) -> Outcome {
+        let Some(resource) = self.resources.get(&id) else { return Outcome::Conflict { record: None } };
+        let record = &resource.record;
+        if !record.doubtful.contains(&member) {
+            reach!("control: a judgement of a doubtful replica is based on an older record");
+            return Outcome::Conflict { record: Some(record.clone()) };
+        }
+        let name = self.node_name(member.node);
+        let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Conflict { record: None } };
+        let record = &mut resource.record;
+        record.doubtful.retain(|other| *other != member);
+        record.version = record.version.next();
+        let Some((common, end)) = differs else {
+            reach!("control: a doubtful replica is trusted");
+            let subject = format!("resource {}", resource.name);
+            let text = format!("{name} holds nothing that was lost by the forced promotion; it is fed");
+            self.note(at_ms, Severity::Info, subject, text);
+            return Outcome::Done;
+        };
+        reach!("control: a doubtful replica goes");
+        record.replicas.retain(|other| *other != member);
+        resource.broken.remove(&member.node);
+        resource.leaving.insert(member.node, member.incarnation);
+        let text = match &mut resource.forced {
+            Some(forced) if forced.lost_with.contains(&member.node) => {
+                let loss = Loss { after: common, until: end };
+                // Several had everything: the one that holds most tells.
+                if forced.loss.is_none_or(|known| known.until < end) {
+                    forced.loss = Some(loss);
+                }
+                format!(
+                    "{name} is back: lost by the forced promotion are {} entries, {} to {}; its replica is removed and filled anew",
+                    loss.entries(),
+                    common.index.next(),
+                    end.index
+                )
+            }
+            _ => format!(
+                "{name} holds entries that were lost by the forced promotion, up to {}; its replica is removed and filled anew",
+                end.index
+            ),
+        };
+        let subject = format!("resource {}", resource.name);
+        self.note(at_ms, Severity::Warning, subject, text);
+        self.cancel_impossible_moves(at_ms);
+        Outcome::Done
+    }
+
+    /// For the simulator: what a system without R11 would do when the primary of a resource in mode A dies.
+    pub(crate) fn promote_follower(&mut self, at_ms: u64, id: ResourceId, why: &str) -> bool {
+        let Some(resource) = self.resources.get(&id).filter(|_| planted(Bug::FollowerPromoted)) else {
+            return false;
+        };
+        let mut followers = resource.record.replicas.iter().copied();
+        let old = resource.record.primary;
+        let Some(to) =
+            followers.find(|member| Some(member.node) != old && self.lives_whole(resource, member.node))
+        else {
+            return false;
+        };
+        if let Some(resource) = self.resources.get_mut(&id) {
+            resource.record.iss = vec![to];
+        }
+        self.set_primary(at_ms, id, to.node, why);
+        true
+    }
+}

@@ -1,0 +1,268 @@
+//! Replication modes and forced promotions (R11), in the record and by nodes that follow their plans.
+
+mod common;
+
+use common::*;
+use mainstay_control::advice::{Observations, advice};
+use mainstay_control::state::{Command, IssChange, Outcome, State};
+use mainstay_types::{ConfigVersion, Epoch, Index, LagLimits, Member, Mode, NodeId, Position};
+
+const LAG: LagLimits = LagLimits { bytes: 1 << 20, ms: 1000 };
+
+fn version(state: &State) -> ConfigVersion {
+    state.resources[&R].record.version
+}
+
+/// Where a version is at hand already.
+use version as version_of;
+
+fn set(state: &mut State, mode: Mode) -> Outcome {
+    let version = version(state);
+    apply(state, Command::SetMode { resource: R, version, mode, lag: LAG, takeover: false })
+}
+
+fn force(state: &mut State, node: NodeId) -> Outcome {
+    let record = &state.resources[&R].record;
+    let to = record.replica(node).expect("a replica");
+    let (version, end, heard) = (record.version, Index(10), Index(12));
+    apply(state, Command::ForcePromote { resource: R, version, to, end, heard })
+}
+
+fn change(state: &mut State, change: IssChange) -> Outcome {
+    let (version, epoch) = (version(state), state.resources[&R].record.epoch);
+    apply(state, Command::ChangeIss { resource: R, version, epoch, change })
+}
+
+fn member(state: &State, node: NodeId) -> Member {
+    state.resources[&R].record.replica(node).expect("a replica")
+}
+
+fn refused(outcome: Outcome) -> String {
+    let Outcome::Refused(refusal) = outcome else { panic!("{outcome:?}") };
+    assert!(!refusal.message.is_empty() && !refusal.remedy.is_empty(), "{refusal:?}");
+    refusal.code
+}
+
+/// In mode A; A has died with what B lacks.
+fn without_a() -> State {
+    let mut state = ready();
+    assert!(set(&mut state, Mode::A).is_ok());
+    die(&mut state, A);
+    state
+}
+
+#[test]
+fn a_mode_is_changed_on_the_version_that_was_read() {
+    let mut state = ready();
+    let old = version(&state);
+    assert_eq!(state.resources[&R].record.mode, Mode::C);
+    assert!(set(&mut state, Mode::A).is_ok());
+    assert!(version(&state) > old);
+    assert_eq!(members(&state), [A], "writes wait for nobody else");
+    assert_eq!(set(&mut state, Mode::A), Outcome::Unchanged);
+    let late = Command::SetMode { resource: R, version: old, mode: Mode::C, lag: LAG, takeover: false };
+    assert!(matches!(apply(&mut state, late), Outcome::Conflict { .. }));
+    assert!(set(&mut state, Mode::C).is_ok());
+    assert_eq!(members(&state), [A], "who has everything is for the primary to say");
+    let add = member(&state, B);
+    assert!(change(&mut state, IssChange::Grow { add }).is_ok());
+    assert_eq!(members(&state), [A, B]);
+}
+
+#[test]
+fn the_lag_has_to_fit_into_the_journal() {
+    let mut state = ready();
+    for lag in [
+        LagLimits { bytes: 4096, ..LAG },
+        LagLimits { bytes: 9 << 20, ..LAG },
+        LagLimits { ms: 1, ..LAG },
+        LagLimits { ms: 4_000_000, ..LAG },
+    ] {
+        let version = version(&state);
+        let command = Command::SetMode { resource: R, version, mode: Mode::A, lag, takeover: false };
+        assert_eq!(refused(apply(&mut state, command)), "bad-mode", "{lag:?}");
+    }
+}
+
+#[test]
+fn in_mode_a_nobody_joins_without_being_called_and_nobody_takes_over() {
+    let mut state = ready();
+    assert!(set(&mut state, Mode::A).is_ok());
+    let add = member(&state, B);
+    assert_eq!(refused(change(&mut state, IssChange::Grow { add })), "not-called");
+    die(&mut state, A);
+    assert_eq!((primary(&state), members(&state)), (None, vec![A]), "only A has everything");
+    let advised = advice(&state, &Observations { has_leader: true, ..Observations::default() });
+    assert!(advised.iter().any(|one| one.remedy.contains("resource force-promote db")), "{advised:?}");
+    rejoin(&mut state, A);
+    assert!(promote(&mut state, A, A).is_ok());
+}
+
+#[test]
+fn a_service_that_moves_calls_its_node_into_sync() {
+    let mut nodes = running();
+    assert!(set(&mut nodes.state, Mode::A).is_ok());
+    nodes.settle();
+    let moved = apply(&mut nodes.state, Command::MoveService { name: "db".into(), to: B });
+    assert!(moved.is_ok(), "{moved:?}");
+    nodes.settle();
+    assert_eq!(nodes.runs_on(), [A], "B has not everything yet");
+    assert_eq!(nodes.state.resources[&R].record.called, [B]);
+    assert!(nodes.grows(B).is_ok());
+    nodes.settle();
+    assert_eq!((nodes.runs_on(), members(&nodes.state)), (vec![B], vec![B]));
+    assert!(nodes.state.resources[&R].record.called.is_empty());
+}
+
+#[test]
+fn a_replica_that_moves_in_mode_a_joins_until_the_old_one_is_gone() {
+    let mut nodes = running();
+    assert!(set(&mut nodes.state, Mode::A).is_ok());
+    assert!(apply(&mut nodes.state, Command::MoveReplica { resource: R, from: B, to: W }).is_ok());
+    nodes.settle();
+    assert_eq!(nodes.state.resources[&R].record.called, [W]);
+    assert!(nodes.grows(W).is_ok());
+    nodes.settle();
+    let resource = &nodes.state.resources[&R];
+    assert_eq!((resource.spec.replicas.clone(), members(&nodes.state)), (vec![A, W], vec![A]));
+}
+
+#[test]
+fn a_promotion_is_forced_only_when_nobody_with_everything_can_serve() {
+    let mut state = ready();
+    assert!(set(&mut state, Mode::A).is_ok());
+    assert_eq!(refused(force(&mut state, B)), "has-primary");
+    die(&mut state, A);
+    assert_eq!(refused(force(&mut state, A)), "not-eligible");
+    rejoin(&mut state, A);
+    assert_eq!(refused(force(&mut state, B)), "not-needed");
+    die(&mut state, A);
+    let old = version(&state);
+    assert!(force(&mut state, B).is_ok());
+    let record = &state.resources[&R].record;
+    assert_eq!((record.primary, record.epoch, members(&state)), (Some(B), Epoch(2), vec![B]));
+    assert_eq!(record.doubtful, [member(&state, A)]);
+    let forced = state.resources[&R].forced.clone().expect("it is recorded");
+    let told = Some((Index(10), Index(12)));
+    assert_eq!((forced.to, forced.lost_with, forced.told, forced.loss), (B, vec![A], told, None));
+    let to = member(&state, B);
+    let late = Command::ForcePromote { resource: R, version: old, to, end: Index(1), heard: Index(1) };
+    assert_eq!(refused(apply(&mut state, late)), "has-primary");
+}
+
+#[test]
+fn who_had_everything_begins_anew_and_the_loss_is_told() {
+    let mut state = without_a();
+    assert!(force(&mut state, B).is_ok());
+    rejoin(&mut state, A);
+    let add = member(&state, A);
+    let conflict = change(&mut state, IssChange::Grow { add });
+    assert!(!conflict.is_ok(), "nobody has looked at it yet: {conflict:?}");
+    let part = IssChange::Part { member: add, common: Position::new(1, 10), end: Position::new(1, 14) };
+    assert!(change(&mut state, part).is_ok());
+    let resource = &state.resources[&R];
+    assert_eq!(resource.record.replica(A), None);
+    assert_eq!(resource.leaving.get(&A), Some(&add.incarnation), "it goes under its own name");
+    assert!(resource.record.doubtful.is_empty() && resource.spec.replicas.contains(&A));
+    let loss = resource.forced.as_ref().and_then(|forced| forced.loss).expect("known");
+    assert_eq!((loss.entries(), loss.after.index, loss.until.index), (4, Index(10), Index(14)));
+    assert!(
+        state.events.iter().any(|event| event.text.contains("4 entries, i11 to i14")),
+        "{:?}",
+        state.events
+    );
+}
+
+#[test]
+fn its_node_drops_it_and_makes_another_one() {
+    let mut nodes = running();
+    assert!(set(&mut nodes.state, Mode::A).is_ok());
+    nodes.settle();
+    nodes.power_cut(A);
+    die(&mut nodes.state, A);
+    assert!(force(&mut nodes.state, B).is_ok());
+    nodes.settle();
+    assert_eq!(nodes.runs_on(), [B]);
+    rejoin(&mut nodes.state, A);
+    nodes.up.insert(A, true);
+    nodes.settle();
+    let old = member(&nodes.state, A);
+    let part = IssChange::Part { member: old, common: Position::new(1, 10), end: Position::new(1, 14) };
+    assert!(change(&mut nodes.state, part).is_ok());
+    nodes.settle();
+    assert_ne!(member(&nodes.state, A).incarnation, old.incarnation);
+    assert!(nodes.state.resources[&R].leaving.is_empty());
+    assert_eq!((members(&nodes.state), nodes.runs_on()), (vec![B], vec![B]));
+}
+
+#[test]
+fn who_had_no_more_is_a_replica_like_others() {
+    let mut state = without_a();
+    assert!(force(&mut state, B).is_ok());
+    rejoin(&mut state, A);
+    let known = member(&state, A);
+    assert!(change(&mut state, IssChange::Trust { member: known }).is_ok());
+    assert!(!change(&mut state, IssChange::Trust { member: known }).is_ok(), "once");
+    assert!(set(&mut state, Mode::C).is_ok());
+    assert!(change(&mut state, IssChange::Grow { add: known }).is_ok());
+    assert_eq!(members(&state), [A, B]);
+}
+
+/// R11 is not about modes: also in mode C the one that has everything may never come back.
+#[test]
+fn in_mode_c_as_well() {
+    let mut state = ready();
+    die(&mut state, A);
+    die(&mut state, B);
+    rejoin(&mut state, A);
+    assert_eq!((primary(&state), members(&state)), (None, vec![B]));
+    assert!(force(&mut state, A).is_ok());
+    assert_eq!((primary(&state), members(&state)), (Some(A), vec![A]));
+}
+
+#[test]
+fn with_takeover_only_a_follower_that_is_near_takes_over_by_itself() {
+    let mut state = ready();
+    let (resource, version) = (R, version(&state));
+    let command = Command::SetMode { resource, version, mode: Mode::A, lag: LAG, takeover: true };
+    assert!(apply(&mut state, command.clone()).is_ok());
+    let mut far = state.clone();
+    die(&mut far, A);
+    assert_eq!(primary(&far), None, "nobody knows what B lacks");
+    let b = member(&state, B);
+    assert!(change(&mut state, IssChange::Near { member: b }).is_ok());
+    let a = member(&state, A);
+    assert!(!change(&mut state, IssChange::Near { member: a }).is_ok(), "it is in sync");
+    let mut gone = state.clone();
+    assert!(change(&mut gone, IssChange::Far { member: b }).is_ok());
+    die(&mut gone, A);
+    assert_eq!(primary(&gone), None);
+    let mut lower = state.clone();
+    let (version, lag) = (version_of(&lower), LagLimits { bytes: 65_536, ..LAG });
+    assert!(
+        apply(&mut lower, Command::SetMode { resource, version, mode: Mode::A, lag, takeover: true }).is_ok()
+    );
+    assert!(lower.resources[&R].record.near.is_empty(), "it was near by other limits");
+    die(&mut state, A);
+    let record = &state.resources[&R].record;
+    assert_eq!((record.primary, record.epoch, members(&state)), (Some(B), Epoch(2), vec![B]));
+    assert!(record.near.is_empty() && record.doubtful == [member(&state, A)]);
+    assert_eq!(state.resources[&R].forced.as_ref().map(|forced| forced.told), Some(None));
+}
+
+/// R11: who has everything comes first, also when its service has to start again.
+#[test]
+fn with_takeover_a_primary_that_lives_is_not_given_up() {
+    let mut state = ready();
+    let (resource, version) = (R, version(&state));
+    let command = Command::SetMode { resource, version, mode: Mode::A, lag: LAG, takeover: true };
+    assert!(apply(&mut state, command).is_ok());
+    let b = member(&state, B);
+    assert!(change(&mut state, IssChange::Near { member: b }).is_ok());
+    let version = version_of(&state);
+    let command = Command::StepDown { resource, version, node: A, reason: "restarted".into() };
+    assert!(apply(&mut state, command).is_ok());
+    assert_eq!((primary(&state), members(&state)), (None, vec![A]));
+    assert!(promote(&mut state, A, A).is_ok());
+    assert!(state.resources[&R].record.near.is_empty(), "a new primary begins with none");
+}

@@ -1,0 +1,105 @@
+//! Replication modes on the command line: choosing one, what followers lack, and going on without what nobody has any more (R11).
+
+use crate::failure::{Failure, Outcome};
+use crate::output::Output;
+use crate::size;
+use mainstay_api::client::Client;
+use mainstay_api::rest::{Accepted, ForceView, Mode, ModeSet, PeerView, ResourceView};
+
+/// `path`: of the resource.
+pub fn set_mode(
+    path: &str,
+    mode: &str,
+    (lag_bytes, lag_s): (Option<u64>, Option<u64>),
+    takeover: bool,
+    client: &Client,
+    output: Output,
+) -> Outcome<()> {
+    let mode = if mode.eq_ignore_ascii_case("a") { Mode::A } else { Mode::C };
+    let lag_ms = lag_s.map(|seconds| seconds.saturating_mul(1000));
+    let request = ModeSet { mode, lag_bytes, lag_ms, takeover };
+    let accepted: Accepted = client.put(&format!("{path}/mode"), &request)?;
+    output.result(&accepted, |accepted| accepted.message.clone())
+}
+
+/// Says what it costs, and does it if that is accepted. `url`: of the act.
+pub fn force_promote(
+    url: &str,
+    (name, node): (&str, &str),
+    accept_loss: bool,
+    client: &Client,
+) -> Outcome<Accepted> {
+    let cost: ForceView = client.get(url)?;
+    if !accept_loss {
+        let remedy =
+            format!("If that is so, run `mainstay resource force-promote {name} {node} --accept-loss`.");
+        return Err(Failure::new("loss-not-accepted", cost.cost, remedy));
+    }
+    eprintln!("{}", cost.cost);
+    Ok(client.post(url, &cost)?)
+}
+
+/// Whether `node` says that it serves.
+pub fn serves(resource: &ResourceView, node: &str) -> bool {
+    let mut here = resource.replicas.iter().filter(|replica| replica.node == node);
+    here.any(|replica| replica.live.as_ref().is_some_and(|live| live.role == "primary"))
+}
+
+/// How far a replica is behind.
+pub fn lag(peer: &PeerView) -> String {
+    let least = if peer.lag_more { "at least " } else { "" };
+    format!("{least}{}", size::format(peer.lag_bytes))
+}
+
+/// What each follower of a resource in mode A lacks.
+pub fn following(resource: &ResourceView) -> String {
+    if resource.mode != Mode::A {
+        return String::new();
+    }
+    let live = resource.replicas.iter().filter_map(|replica| replica.live.as_ref());
+    let one = |peer: &PeerView| match peer.lag_entries {
+        0 if peer.state == "following" => format!("; {} lacks nothing", peer.node),
+        entries => format!(
+            "; {} ({}) lacks {} in {entries} entries, the oldest made {} ms ago",
+            peer.node,
+            peer.state,
+            lag(peer),
+            peer.lag_ms
+        ),
+    };
+    live.flat_map(|live| &live.peers).map(one).collect()
+}
+
+/// Limits of the lag, and what a forced promotion has cost.
+pub fn details(resource: &ResourceView) -> String {
+    let mut text = String::new();
+    if resource.mode == Mode::A {
+        text += &format!(
+            "\nmode A: writes wait for a follower that lacks more than {} or something older than {} ms",
+            size::format(resource.lag_bytes),
+            resource.lag_ms
+        );
+    }
+    if resource.takeover {
+        text += &match resource.near.join(" or ") {
+            nobody if nobody.is_empty() => "\nnobody lacks so little that it could take over now".to_owned(),
+            near => format!("\nwhen the primary is lost {near} takes over, and what it lacks is lost"),
+        };
+    }
+    if let Some(forced) = &resource.forced {
+        let (node, epoch) = (&forced.node, forced.epoch);
+        text += &match forced.end {
+            Some(end) => {
+                format!("\nforced to go on from {node} in epoch {epoch}, which held the log up to {end}")
+            }
+            None => format!("\n{node} took over in epoch {epoch} within the limits of mode A"),
+        };
+        text += &match forced.lost {
+            Some((from, to)) => {
+                format!("; lost were {} entries, {from} to {to}", (to + 1).saturating_sub(from))
+            }
+            None => "; what was lost is known when one returns that had everything".to_owned(),
+        };
+    }
+    text
+}

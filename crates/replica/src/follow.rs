@@ -1,0 +1,135 @@
+//! Mode A: a write is acknowledged when the primary's own journal has it, and the others follow.
+//!
+//! The in-sync set that is recorded is then the primary alone, and whoever is *called* because the primary or a replica moves
+//! there. So commits, promotions and cuts are those of mode C (R2, R5, R7, R11): nobody who may lack an acknowledged write can be
+//! promoted without a named act. What mode A has of its own is here:
+//!
+//! - A replica that has caught up is not asked to join, unless it is called (R4, `membership.rs`).
+//! - The lag of the others is bounded (R18): while one that is *near* lags by more than [`LagLimits`](mainstay_types::LagLimits)
+//!   nothing new is sealed. Requests wait where they wait for room in the journal.
+//! - The lag is known exactly, in entries, bytes and time, as far as the primary keeps account of its batches.
+//!
+//! ```text
+//!           fed from the log, within the limits
+//!   Far ─────────────────────────────────────────▶ Near
+//!    ▲                                               │
+//!    └───────────────────────────────────────────────┘
+//!      gone for reconnect_grace_ms, silent for member_timeout_ms while something is outstanding,
+//!      in need of a copy, or refusing
+//! ```
+//!
+//! With *takeover* the record names followers that may take over by themselves. For those the primary is bound: it proposes `Near` for
+//! one that is near, and from then on writes wait for it until the version has moved on without it, as for a joiner (R4); it proposes `Far`
+//! for one that is not any more, and goes on waiting until it has learnt that (R3). So whoever may take over lacks no more than the limits
+//! and one batch of what was acknowledged.
+//!
+//! A replica that is far holds up nobody: else a dead one would stop all writes, and one that returns after a day would stop them
+//! until it has caught up. So writes are held for `member_timeout_ms` at most by one that makes no progress, and are held to the pace of
+//! one that does.
+
+use crate::Replica;
+use crate::peer::{Change, Link, Peer};
+use crate::sequence::Lag;
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{LagLimits, Mode, NodeId, Time, reach};
+
+impl Replica {
+    pub(crate) fn mode(&self) -> Mode {
+        self.record.as_ref().map_or(Mode::C, |record| record.mode)
+    }
+
+    /// Whether a peer that has caught up is to join the in-sync set.
+    pub(crate) fn admits(&self, node: NodeId) -> bool {
+        self.record.as_ref().is_some_and(|record| record.admits(node))
+    }
+
+    /// How far a peer is behind the end of the log.
+    pub(crate) fn lag(&self, peer: &Peer) -> Lag {
+        self.sequence.lag(peer.known, self.log.end.index)
+    }
+
+    fn over(&self, peer: &Peer) -> bool {
+        let limits = self.record.as_ref().map(|record| record.lag).unwrap_or_default();
+        let lag = self.lag(peer);
+        // What older epochs left behind is not in the account.
+        lag.more
+            || lag.bytes > limits.bytes
+            || lag.since.is_some_and(|since| since.plus_ms(limits.ms) < self.now)
+    }
+
+    /// Sees whether a peer is near. In mode C, one comparison.
+    pub(crate) fn watch_lag(&mut self, node: NodeId) {
+        let in_a = self.mode() == Mode::A;
+        let Some(peer) = self.peers.get(&node) else { return };
+        if !in_a && !peer.near {
+            return;
+        }
+        let fed = matches!(&peer.link, Link::Streaming(stream) if stream.copy.is_none());
+        let over = self.over(peer);
+        let fails = self.fails_at(node).is_some_and(|due| due <= self.now);
+        let near = in_a && ((fed && !over) || (peer.near && !fails));
+        if peer.near && !near {
+            reach!("replica: a follower is not waited for any more");
+        }
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.near = near;
+        }
+    }
+
+    /// Whether nothing may be sealed because a follower lags too far.
+    pub(crate) fn held_by_lag(&self) -> bool {
+        if self.mode() != Mode::A || planted(Bug::LagUnbounded) {
+            return false;
+        }
+        let held = self.peers.values().any(|peer| peer.counts() && self.over(peer));
+        if held {
+            reach!("replica: writes wait for a follower");
+        }
+        held
+    }
+
+    /// What is to be recorded of a follower with takeover, if anything.
+    pub(crate) fn near_change(&self, peer: &Peer) -> Option<Change> {
+        let record = self.record.as_ref()?;
+        let bound = peer.near_recorded || peer.near_proposed.is_some();
+        let may_be =
+            record.takeover && self.serving() && !peer.required() && !record.doubtful.contains(&peer.member);
+        match (peer.near && may_be, bound) {
+            (true, _) if !peer.near_recorded => Some(Change::Near),
+            (false, true) => Some(Change::Far),
+            _ => None,
+        }
+    }
+
+    /// Proposes it. What is proposed binds from now on.
+    pub(crate) fn record_near(&mut self, node: NodeId) {
+        let version = self.version();
+        let Some(change) = self.peers.get(&node).and_then(|peer| self.near_change(peer)) else { return };
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        match change {
+            Change::Near => peer.near_proposed = Some(version),
+            _ if planted(Bug::FarBeforeKnown) => (peer.near_recorded, peer.near_proposed) = (false, None),
+            _ => {}
+        }
+        reach!("replica: what is near changes");
+        self.propose(node, change);
+    }
+
+    /// When a follower for which writes wait, or that is gone, is given up, if it does not move.
+    pub(crate) fn lag_deadline(&self, node: NodeId, peer: &Peer) -> Option<Time> {
+        let fed = matches!(peer.link, Link::Streaming(_));
+        let waited_for = peer.near && self.mode() == Mode::A && (!fed || self.over(peer));
+        waited_for.then(|| self.fails_at(node)).flatten()
+    }
+
+    /// In mode A, how far followers may lag.
+    #[must_use]
+    pub fn lag_limits(&self) -> Option<LagLimits> {
+        self.record.as_ref().filter(|record| record.mode == Mode::A).map(|record| record.lag)
+    }
+
+    /// The followers for which writes wait when they lag too far, with what each is known to hold durably. In mode A only.
+    pub fn near(&self) -> impl Iterator<Item = (NodeId, mainstay_types::Index)> + '_ {
+        self.peers.iter().filter(|(_, peer)| peer.counts()).map(|(node, peer)| (*node, peer.known))
+    }
+}

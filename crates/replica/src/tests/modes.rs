@@ -1,0 +1,321 @@
+//! Mode A, and what is left by a forced promotion: one story per edge of the states in `follow.rs`.
+
+use super::lab::{A, B, C, Lab};
+use crate::{PeerState, PeerStatus, Proposal, Role};
+use mainstay_types::{BLOCK_BYTES, Index, LagLimits, Member, Mode, NodeId};
+
+/// Writes are to wait for a follower that lacks more than three of them.
+const LAG: LagLimits = LagLimits { bytes: 6 * BLOCK_BYTES, ms: 60_000 };
+
+fn lab(mode: Mode) -> Lab {
+    let mut lab = Lab::new(3, 40, 1);
+    lab.run_ms(50);
+    assert_eq!(lab.role(A), Role::Primary);
+    set_mode(&mut lab, mode);
+    lab
+}
+
+/// As the control plane does it.
+fn set_mode(lab: &mut Lab, mode: Mode) {
+    let record = &mut lab.record;
+    record.version = record.version.next();
+    (record.mode, record.lag) = (mode, LAG);
+    if mode == Mode::A {
+        let primary = record.primary;
+        record.iss.retain(|member| Some(member.node) == primary || record.called.contains(&member.node));
+    }
+    lab.publish();
+    lab.run_ms(20);
+}
+
+fn call(lab: &mut Lab, called: &[NodeId]) {
+    lab.record.version = lab.record.version.next();
+    lab.record.called = called.to_vec();
+    lab.publish();
+}
+
+fn peer(lab: &Lab, node: NodeId) -> PeerStatus {
+    lab.status(A).peers.into_iter().find(|peer| peer.member.node == node).expect("a peer")
+}
+
+fn disk_ms(lab: &mut Lab, node: NodeId, ms: u64) {
+    lab.nodes.get_mut(&node).expect("known node").disk_ms = ms;
+}
+
+/// A forced promotion, as the control plane does it. What the others committed beyond `node`'s log is lost.
+fn force(lab: &mut Lab, node: NodeId) {
+    let end = lab.status(node).end.index;
+    let record = &mut lab.record;
+    let to = record.replica(node).expect("a replica");
+    record.version = record.version.next();
+    record.epoch = record.epoch.next();
+    record.primary = Some(node);
+    record.iss = vec![to];
+    record.doubtful = record.replicas.iter().copied().filter(|member| *member != to).collect();
+    lab.fork(end);
+    lab.publish();
+}
+
+fn parted(lab: &Lab) -> Vec<(Member, Index, Index)> {
+    let part = |proposal: &Proposal| match proposal {
+        Proposal::Part { member, common, end, .. } => Some((*member, common.index, end.index)),
+        _ => None,
+    };
+    let mut all: Vec<_> = lab.proposed.iter().filter_map(part).collect();
+    all.dedup();
+    all
+}
+
+#[test]
+fn in_mode_a_the_primary_alone_acknowledges_and_the_others_follow() {
+    let mut lab = lab(Mode::A);
+    assert_eq!(lab.iss(), [A]);
+    lab.cut(A, B);
+    lab.cut(A, C);
+    let id = lab.write(A, 0, 0);
+    lab.run_ms(3);
+    assert!(lab.done(id), "nobody else has it");
+    lab.heal();
+    lab.settle();
+    assert_eq!(
+        (lab.iss(), peer(&lab, B).state, peer(&lab, B).lag.entries),
+        (vec![A], PeerState::Following, 0)
+    );
+    lab.assert_equal();
+}
+
+#[test]
+fn from_a_to_c_the_followers_join_and_from_c_to_a_they_leave_at_once() {
+    let mut lab = lab(Mode::A);
+    lab.write(A, 0, 0);
+    lab.settle();
+    set_mode(&mut lab, Mode::C);
+    lab.settle();
+    assert_eq!(lab.iss(), [A, B, C]);
+    lab.cut(A, B);
+    let id = lab.write(A, 1, 0);
+    lab.run_ms(5);
+    assert!(!lab.done(id), "in mode C it waits for B");
+    set_mode(&mut lab, Mode::A);
+    assert!(lab.done(id));
+    lab.heal();
+    lab.settle();
+    lab.assert_equal();
+}
+
+#[test]
+fn a_joiner_is_not_waited_for_when_the_mode_becomes_a() {
+    let mut lab = lab(Mode::A);
+    lab.hold_proposals = true;
+    set_mode(&mut lab, Mode::C);
+    lab.run_ms(100);
+    assert_eq!(peer(&lab, B).state, PeerState::Joining);
+    set_mode(&mut lab, Mode::A);
+    lab.cut(A, B);
+    let id = lab.write(A, 0, 0);
+    lab.run_ms(5);
+    assert!(lab.done(id));
+    lab.hold_proposals = false;
+    lab.let_go();
+    lab.heal();
+    lab.settle();
+    assert_eq!(lab.iss(), [A]);
+}
+
+#[test]
+fn who_is_called_joins_and_the_primary_goes_there() {
+    let mut lab = lab(Mode::A);
+    call(&mut lab, &[B]);
+    lab.settle();
+    assert_eq!(lab.iss(), [A, B]);
+    lab.cut(A, B);
+    let id = lab.write(A, 0, 0);
+    lab.run_ms(5);
+    assert!(!lab.done(id), "what is acknowledged now has to be there");
+    lab.heal();
+    lab.settle();
+    lab.demote(A);
+    lab.run_ms(50);
+    lab.promote(B);
+    call(&mut lab, &[]);
+    lab.settle();
+    assert_eq!((lab.serving(), lab.iss()), (Some(B), vec![B]));
+    lab.assert_equal();
+}
+
+/// R18: as many as it lacks, and no more.
+#[test]
+fn writes_wait_for_a_follower_that_lags_too_far_and_go_at_its_pace() {
+    let mut lab = lab(Mode::A);
+    lab.write(A, 0, 0);
+    lab.run_ms(50);
+    for node in [B, C] {
+        disk_ms(&mut lab, node, 100);
+    }
+    let mut ids = Vec::new();
+    for block in 0..8 {
+        ids.push(lab.write(A, block % 6, 0));
+        lab.run_ms(8);
+    }
+    let done = ids.iter().filter(|id| lab.done(**id)).count();
+    assert!((3..6).contains(&done), "{done} of 8 are acknowledged: {:?}", peer(&lab, B).lag);
+    assert!(lab.status(A).waiting_for.iter().any(|what| what.contains("mode A")), "{:?}", lab.status(A));
+    let lag = peer(&lab, B).lag;
+    assert!(lag.bytes <= LAG.bytes + 2 * BLOCK_BYTES && lag.entries > 0 && !lag.more, "{lag:?}");
+    lab.run_ms(1500);
+    assert!(ids.iter().all(|id| lab.done(*id)));
+    assert!(peer(&lab, B).lag.since.is_none());
+}
+
+/// The account of bytes begins with the epoch. Seed 33 of the simulator.
+#[test]
+fn a_follower_that_lacks_what_older_epochs_left_is_not_near() {
+    let mut lab = lab(Mode::A);
+    lab.cut(A, B);
+    for block in 0..6 {
+        lab.write(A, block, 0);
+        lab.run_ms(8);
+    }
+    lab.run_ms(1500);
+    disk_ms(&mut lab, B, 5_000);
+    lab.heal();
+    lab.promote(A);
+    lab.run_ms(300);
+    assert!(peer(&lab, B).lag.more, "{:?}", peer(&lab, B));
+    let replica = lab.nodes[&A].replica.as_ref().expect("it runs");
+    assert!(replica.near().all(|(node, _)| node != B));
+}
+
+#[test]
+fn writes_wait_for_a_follower_that_lacks_something_old() {
+    let mut lab = lab(Mode::A);
+    lab.record.lag = LagLimits { bytes: 1 << 30, ms: 200 };
+    lab.record.version = lab.record.version.next();
+    lab.publish();
+    lab.run_ms(20);
+    disk_ms(&mut lab, B, 700);
+    lab.write(A, 0, 0);
+    lab.run_ms(300);
+    let id = lab.write(A, 1, 0);
+    lab.run_ms(100);
+    assert!(!lab.done(id), "B lacks something for 400 ms");
+    lab.run_ms(400);
+    assert!(lab.done(id));
+}
+
+/// R20: as long as a member in mode C may take.
+#[test]
+fn a_follower_that_stands_still_or_is_gone_holds_up_writes_for_a_second_at_most() {
+    for gone in [false, true] {
+        let mut lab = lab(Mode::A);
+        lab.write(A, 0, 0);
+        lab.run_ms(50);
+        disk_ms(&mut lab, B, 60_000);
+        if gone {
+            lab.cut(A, B);
+        }
+        let ids: Vec<_> = (0..8).map(|block| (lab.write(A, block % 6, 0), lab.run_ms(8)).0).collect();
+        assert!(!ids.iter().all(|id| lab.done(*id)));
+        lab.run_ms(1100);
+        assert!(ids.iter().all(|id| lab.done(*id)), "gone: {gone}: {:?}", lab.status(A));
+        let id = lab.write(A, 0, 0);
+        lab.run_ms(5);
+        assert!(lab.done(id), "it is not waited for again");
+    }
+}
+
+/// R11: the old primary has committed what the new history lacks, and its volumes have it.
+#[test]
+fn after_a_forced_promotion_the_old_primary_is_parted_with_and_the_loss_is_told() {
+    let mut lab = lab(Mode::A);
+    for block in 0..4 {
+        lab.write(A, block, 0);
+        lab.run_ms(8);
+    }
+    lab.settle();
+    let common = lab.status(B).end.index;
+    lab.cut(A, B);
+    lab.cut(A, C);
+    for block in 0..4 {
+        lab.write(A, block, 1);
+        lab.run_ms(8);
+    }
+    let end = lab.status(A).end.index;
+    assert!(end > common);
+    lab.crash(A);
+    force(&mut lab, B);
+    lab.run_ms(500);
+    assert_eq!(lab.serving(), Some(B));
+    lab.write(B, 5, 0);
+    lab.run_ms(100);
+    assert!(lab.record.doubtful.iter().all(|member| member.node == A), "C has nothing that B lacks");
+    lab.heal();
+    lab.start(A);
+    lab.run_ms(500);
+    let told = parted(&lab);
+    assert_eq!(told.len(), 1, "{told:?}");
+    // What was not durable when A lost its power was not acknowledged.
+    assert!(told[0].0.node == A && told[0].1 == common && told[0].2 > common && told[0].2 <= end, "{told:?}");
+    assert!(lab.record.replica(A).is_none() && lab.record.doubtful.is_empty());
+    assert_eq!(lab.wrong, None);
+}
+
+#[test]
+fn after_a_forced_promotion_who_had_no_more_is_trusted_and_fed() {
+    let mut lab = lab(Mode::A);
+    for block in 0..4 {
+        lab.write(A, block, 0);
+        lab.run_ms(8);
+    }
+    lab.settle();
+    lab.crash(A);
+    force(&mut lab, B);
+    lab.run_ms(500);
+    lab.write(B, 5, 0);
+    lab.start(A);
+    lab.settle();
+    assert!(parted(&lab).is_empty() && lab.record.doubtful.is_empty(), "{:?}", lab.record);
+    lab.assert_equal();
+}
+
+fn with_takeover(lab: &mut Lab) {
+    lab.record.takeover = true;
+    lab.record.version = lab.record.version.next();
+    lab.publish();
+    lab.run_ms(500);
+}
+
+#[test]
+fn with_takeover_who_is_near_is_recorded_and_who_is_not_any_more_is_removed() {
+    let mut lab = lab(Mode::A);
+    lab.write(A, 0, 0);
+    with_takeover(&mut lab);
+    let near = |lab: &Lab| lab.record.near.iter().map(|member| member.node).collect::<Vec<_>>();
+    assert_eq!(near(&lab), [B, C]);
+    lab.cut(A, B);
+    lab.run_ms(1_000);
+    assert_eq!(near(&lab), [C]);
+    lab.heal();
+    lab.settle();
+    let mut back = near(&lab);
+    back.sort();
+    assert_eq!(back, [B, C]);
+}
+
+/// As R3: the promise that it lacks no more holds until the primary has learnt that nobody counts on it any more.
+#[test]
+fn with_takeover_writes_wait_for_who_is_gone_until_that_is_recorded() {
+    let mut lab = lab(Mode::A);
+    lab.write(A, 0, 0);
+    with_takeover(&mut lab);
+    lab.hold_proposals = true;
+    lab.cut(A, B);
+    let ids: Vec<_> = (0..8).map(|block| (lab.write(A, block % 6, 0), lab.run_ms(8)).0).collect();
+    lab.run_ms(5_000);
+    let done = ids.iter().filter(|id| lab.done(**id)).count();
+    assert!(done < 6, "{done} of 8 are acknowledged, and B may take over");
+    lab.hold_proposals = false;
+    lab.let_go();
+    lab.run_ms(600);
+    assert!(ids.iter().all(|id| lab.done(*id)), "{:?}", lab.status(A));
+}

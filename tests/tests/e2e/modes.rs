@@ -1,0 +1,103 @@
+//! Mode A, and going on without what nobody has any more (R11).
+
+use crate::cluster::{Cluster, LIMIT, NODES};
+use anyhow::{Context, Result, ensure};
+use mainstay_api::rest::{Mode, ResourceView};
+use std::time::Duration;
+
+const NAME: &str = "modes";
+/// Blocks that every replica has, and those that only the old primary has.
+const KEPT: u64 = 20;
+const LOST: u64 = 7;
+
+/// In mode A writes wait for nobody else. The primary dies with what its followers lack: nobody takes over by itself, the cost of going
+/// on is said before, the exact loss after, the old primary begins anew, and all is equal in mode C again.
+pub fn mode_a_and_a_forced_promotion(cluster: &Cluster) -> Result<()> {
+    let lab = &cluster.lab;
+    lab.create_resource(NAME, "64MiB", &NODES, &["--journal", "16MiB"])?;
+    lab.cli(&["resource", "set-mode", NAME, "a", "--lag-bytes", "4MiB", "--lag-s", "30"])?;
+    let (lost, device) = cluster.device(NAME)?;
+    fill(cluster, &lost, &device, 0, KEPT)?;
+    let view = mainstay_tests::wait_for("followers that lack nothing", LIMIT, || {
+        let view = lab.resource(NAME)?;
+        let lacking: Vec<_> = peers(&view).filter(|peer| peer.1 > 0).collect();
+        ensure!(lacking.is_empty() && peers(&view).count() == 2, "{lacking:?}");
+        Ok(view)
+    })?;
+    ensure!(view.mode == Mode::A && view.replicas.iter().filter(|one| one.in_sync).count() == 1, "{view:?}");
+    let said = lab.cli(&["resource", "status", NAME])?;
+    ensure!(said.contains("lacks nothing") && said.contains("mode A"), "{said}");
+
+    let others: Vec<_> = NODES.into_iter().filter(|node| *node != lost).collect();
+    for node in &others {
+        lab.lab(&["cut", &lost, node])?;
+    }
+    // Its lease goes on for a while.
+    fill(cluster, &lost, &device, KEPT, LOST)?;
+    lab.kill(&lost)?;
+    lab.lab(&["heal"])?;
+    mainstay_tests::wait_for("a resource without primary", LIMIT, || {
+        let view = lab.resource(NAME)?;
+        ensure!(view.primary.is_none(), "{:?} is primary", view.primary);
+        ensure!(view.advice.iter().any(|one| one.contains("force-promote")), "{:?}", view.advice);
+        Ok(())
+    })?;
+    std::thread::sleep(Duration::from_secs(5));
+    ensure!(lab.resource(NAME)?.primary.is_none(), "somebody took over in mode A by himself");
+
+    let to = others[0];
+    let asked = lab.try_cli(&["resource", "force-promote", NAME, to])?;
+    ensure!(asked.stderr.contains("loss-not-accepted") && asked.stderr.contains(&lost), "{asked:?}");
+    ensure!(lab.resource(NAME)?.primary.is_none(), "it was done without having been accepted");
+    lab.cli(&["resource", "force-promote", NAME, to, "--accept-loss"])?;
+    let (serving, device) = cluster.device(NAME)?;
+    ensure!(serving == to, "{serving} serves, not {to}");
+    check(cluster, to, &device, KEPT)?;
+    fill(cluster, to, &device, KEPT, 1)?;
+
+    lab.start(&lost)?;
+    let forced = mainstay_tests::wait_for("the loss", LIMIT, || {
+        let forced = lab.resource(NAME)?.forced.context("nothing was forced")?;
+        ensure!(forced.lost.is_some(), "{lost} has not told yet what it had");
+        Ok(forced)
+    })?;
+    let (from, until) = forced.lost.context("just seen")?;
+    ensure!(until + 1 - from == LOST, "{LOST} entries were lost, {from} to {until} is said");
+    let events = lab.cli(&["events"])?;
+    ensure!(events.contains(&format!("{LOST} entries")), "{events}");
+    lab.cli(&["resource", "set-mode", NAME, "c"])?;
+    lab.wait_in_sync(NAME, LIMIT)?;
+    cluster.prove_equal(NAME)?;
+    lab.cli(&["resource", "delete", NAME]).map(drop)
+}
+
+fn peers(view: &ResourceView) -> impl Iterator<Item = (&str, u64)> {
+    let live = view.replicas.iter().filter_map(|replica| replica.live.as_ref());
+    live.flat_map(|live| &live.peers).map(|peer| (peer.node.as_str(), peer.lag_entries))
+}
+
+/// Writes blocks, one after the other, an entry each: block number `n` is full of the letter number `n`.
+fn fill(cluster: &Cluster, node: &str, device: &str, from: u64, count: u64) -> Result<()> {
+    let letters = (from..from + count).map(|block| format!("{} ", letter(block))).collect::<String>();
+    let blocks = format!("for letter in {letters}; do head -c 4096 /dev/zero | tr '\\0' $letter; done");
+    let dd =
+        format!("dd of={device} bs=4096 seek={from} iflag=fullblock oflag=direct conv=notrunc status=none");
+    cluster.lab.shell(node, &format!("{blocks} | {dd}")).map(drop)
+}
+
+fn letter(block: u64) -> char {
+    char::from(b'a' + (block % 26) as u8)
+}
+
+/// What was written before `end` is there, and nothing after it.
+fn check(cluster: &Cluster, node: &str, device: &str, end: u64) -> Result<()> {
+    for block in [0, end / 2, end - 1, end] {
+        let script = format!(
+            "dd if={device} bs=4096 skip={block} count=1 iflag=direct status=none | tr -d '\\0' | head -c 1"
+        );
+        let found = cluster.lab.shell(node, &script)?;
+        let expected = if block < end { letter(block).to_string() } else { String::new() };
+        ensure!(found.trim() == expected, "block {block} begins with {found:?}, not with {expected:?}");
+    }
+    Ok(())
+}
