@@ -96,8 +96,12 @@ impl OwnPace {
     }
 
     pub fn latency_us(&self, now: Time, forget_ms: u64) -> u64 {
+        self.latency_around(now, now, forget_ms)
+    }
+
+    fn latency_around(&self, then: Time, now: Time, forget_ms: u64) -> u64 {
         let wait = self.since.map_or(0, |since| now.0.saturating_sub(since.0));
-        wait.max(self.pace.of_late(now, forget_ms))
+        wait.max(self.pace.of_late(then, forget_ms))
     }
 }
 
@@ -220,9 +224,20 @@ impl Slowness {
 impl Peer {
     /// How long it takes to acknowledge, in microseconds; 0 if nothing is known.
     pub fn latency_us(&self, now: Time, forget_ms: u64) -> u64 {
+        self.latency_around(now, now, forget_ms)
+    }
+
+    /// The same, with what it took around `then` in place of what it took of late.
+    fn latency_around(&self, then: Time, now: Time, forget_ms: u64) -> u64 {
         let Link::Streaming(stream) = &self.link else { return 0 };
         let wait = stream.sent.front().map_or(0, |sent| now.0.saturating_sub(sent.at.0));
-        wait.max(self.slow.pace.of_late(now, forget_ms))
+        wait.max(self.slow.pace.of_late(then, forget_ms))
+    }
+
+    /// When it was given the oldest of what it has not acknowledged.
+    fn oldest_sent_at(&self) -> Option<Time> {
+        let Link::Streaming(stream) = &self.link else { return None };
+        stream.sent.front().map(|sent| sent.at)
     }
 }
 
@@ -255,17 +270,19 @@ impl Replica {
         }
     }
 
-    /// The upper median of how long the others take, the own journal among them, in microseconds.
+    /// The upper median of how long the others take, the own journal among them, in microseconds. What they took when the peer was given
+    /// what it holds up now counts for as long as it does: while nothing goes on the others have nothing to show.
     fn others_us(&self, node: NodeId) -> u64 {
         let (now, forget_ms) = (self.now, self.config.slow.for_ms);
+        let then = self.peers.get(&node).and_then(Peer::oldest_sent_at).unwrap_or(now);
         let mut all = [0; REPLICAS_MAX];
-        all[0] = self.own.latency_us(now, forget_ms);
+        all[0] = self.own.latency_around(then, now, forget_ms);
         let others = self.peers.iter().filter(|(other, peer)| {
             **other != node && peer.required() && matches!(peer.link, Link::Streaming(_))
         });
         let mut count = 1;
         for ((_, peer), place) in others.zip(&mut all[1..]) {
-            *place = peer.latency_us(now, forget_ms);
+            *place = peer.latency_around(then, now, forget_ms);
             count += 1;
         }
         all[..count].sort_unstable();

@@ -38,7 +38,7 @@ enum Stage {
     /// From this page on the version table is still to be written.
     Table {
         from: PageId,
-        writing: bool,
+        in_flight: usize,
     },
     Superblock {
         submitted: bool,
@@ -52,7 +52,9 @@ type Runs = SmallVec<[Run; 4]>;
 const ZEROES_RUNS_MAX: usize = 1024;
 
 const FIRST_WRITES: Stage = Stage::Writes { cursor: (VolumeId(0), 0) };
-const FIRST_PAGE: Stage = Stage::Table { from: PageId { volume: 0, page: 0 }, writing: false };
+const FIRST_PAGE: Stage = Stage::Table { from: PageId { volume: 0, page: 0 }, in_flight: 0 };
+/// Most writes of version tables in flight: there is at least one for each volume.
+const TABLE_WRITES_MAX: usize = 8;
 
 #[derive(Debug)]
 pub struct Pass {
@@ -81,14 +83,11 @@ impl Store {
             let next = match stage {
                 Stage::Writes { cursor } => self.issue_destage(cursor),
                 Stage::Flushes { left: 0 } => Some(FIRST_PAGE),
-                Stage::Table { from, writing: false } => Some(self.issue_version_table(from)),
+                Stage::Table { from, in_flight } => self.issue_version_table(from, in_flight),
                 Stage::Announce { submitted: false } | Stage::Superblock { submitted: false } => {
                     return self.issue_superblock();
                 }
-                Stage::Announce { .. }
-                | Stage::Flushes { .. }
-                | Stage::Table { .. }
-                | Stage::Superblock { .. } => None,
+                Stage::Announce { .. } | Stage::Flushes { .. } | Stage::Superblock { .. } => None,
             };
             match (next, &mut self.pass) {
                 (Some(next), Some(pass)) => pass.stage = next,
@@ -286,23 +285,27 @@ impl Store {
         }
     }
 
-    fn issue_version_table(&mut self, from: PageId) -> Stage {
+    /// Issues a write, if one is left and not too many are in flight; goes on when all are done.
+    fn issue_version_table(&mut self, from: PageId, in_flight: usize) -> Option<Stage> {
+        if in_flight >= TABLE_WRITES_MAX {
+            return None;
+        }
         let slot = 1 - self.superblock.versions_slot;
         let tables = self.pass.as_ref().map_or(&[][..], |pass| &pass.tables);
         let Some((at, bytes)) = self.versions.next_write(slot, from, tables) else {
-            return Stage::Superblock { submitted: false };
+            return (in_flight == 0).then_some(Stage::Superblock { submitted: false });
         };
         reach!("store: version pages are written");
         let next = PageId { page: at.page + bytes.len() / VERSIONS_PAGE_BYTES, ..at };
         let offset = table_offset(first_page(tables[at.volume], slot) + at.page);
         let op = self.start(Op::VersionTable);
         self.outputs.push_back(Output::MetaWrite { op, offset, data: Bytes::from(bytes) });
-        Stage::Table { from: next, writing: true }
+        Some(Stage::Table { from: next, in_flight: in_flight + 1 })
     }
 
     pub(crate) fn version_table_written(&mut self) {
-        if let Some(Pass { stage: Stage::Table { writing, .. }, .. }) = &mut self.pass {
-            *writing = false;
+        if let Some(Pass { stage: Stage::Table { in_flight, .. }, .. }) = &mut self.pass {
+            *in_flight -= 1;
         }
     }
 

@@ -50,6 +50,7 @@ pub use api::{
 };
 
 pub use inspect::{FoundBatch, FoundEntry, Inspection, inspect};
+pub use recovery::table_blocks;
 pub use superblock::SUPERBLOCK_COPIES;
 
 use ahead::Ahead;

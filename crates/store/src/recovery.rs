@@ -20,7 +20,7 @@ use bytes::Bytes;
 use mainstay_codec::batch::{BATCH_MAGIC, BatchHead, HEADER_BLOCK_BYTES};
 use mainstay_codec::superblock::SUPERBLOCK_BYTES;
 use mainstay_codec::versions::{VERSIONS_PAGE_BYTES, decode_page};
-use mainstay_codec::{Batch, Checkpoint, DataState, LocalHeader, Superblock, Void};
+use mainstay_codec::{Batch, Checkpoint, DataState, LocalHeader, Superblock, TablePlace, Void};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{BLOCK_BYTES, Chain, Epoch, Index, Position, reach};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -32,6 +32,16 @@ const CHUNK_BYTES: u64 = 4 << 20;
 /// Where a page of the version tables is in the meta area, in bytes.
 pub fn table_offset(page: usize) -> u64 {
     (SUPERBLOCK_COPIES * SUPERBLOCK_BYTES + page * VERSIONS_PAGE_BYTES) as u64
+}
+
+/// The blocks of [`Area::Meta`] that hold the version tables which a superblock names.
+#[must_use]
+pub fn table_blocks(superblock: &Superblock) -> Vec<u64> {
+    let of_volume = |&place: &TablePlace| {
+        let first = SUPERBLOCK_COPIES + first_page(place, superblock.versions_slot);
+        (first..first + pages(place)).map(|block| block as u64)
+    };
+    superblock.tables.iter().flat_map(of_volume).collect()
 }
 
 impl Store {

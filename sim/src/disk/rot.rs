@@ -5,7 +5,7 @@ use super::{Disk, region_of};
 use crate::random::Random;
 use mainstay_codec::batch::{BATCH_MAGIC, BatchHead, HEADER_BLOCK_BYTES, LOCAL_BYTES, LOCAL_OFFSET};
 use mainstay_codec::{LocalHeader, Superblock};
-use mainstay_store::{Area, SUPERBLOCK_COPIES};
+use mainstay_store::{Area, SUPERBLOCK_COPIES, table_blocks};
 use mainstay_types::{BLOCK_BYTES, Index, VolumeId};
 
 /// A batch that lies in the journal, as far as its header block says.
@@ -89,10 +89,10 @@ impl Disk {
             .filter_map(|copy| Superblock::decode(copy.slice()).ok())
             .max_by_key(|superblock| superblock.sequence);
         let Some(superblock) = newest else { return false };
-        let pages = (self.regions[0].len() - SUPERBLOCK_COPIES as u64) / 2;
         let mut random = Random::new(pick);
-        let page = random.below(pages) + u64::from(superblock.versions_slot) * pages;
-        self.rot(Area::Meta, SUPERBLOCK_COPIES as u64 + page, random.next())
+        let blocks = table_blocks(&superblock);
+        let Some(&block) = random.pick(&blocks) else { return false };
+        self.rot(Area::Meta, block, random.next())
     }
 }
 

@@ -52,15 +52,18 @@ fn a_narrow_link_takes_a_replica_out() {
     sim.settle();
 }
 
-/// The disk of the primary, the network of the primary, all disks: nobody else is to blame.
+/// The disk of the primary, the network of the primary, all disks: nobody else is to blame. All are above the limit of a millisecond; but of a disk
+/// that takes two, the operation that now and then takes 64 times as long (F14) is over before it counts as slow.
 #[test]
 fn what_slows_everybody_costs_no_member() {
     for slow in [&[0][..], &[1, 2], &[0, 1, 2]] {
-        let mut sim = scenario(3, 1);
+        let mut shape = Shape::small(3, 3, false);
+        shape.resources[0].slow = SlowLimits { ack_ms: 1, min_copies: 1, ..SlowLimits::default() };
+        let mut sim = Scenario::new(shape, 1);
         let cast = sim.cast();
         load(&mut sim, 300);
         for place in slow {
-            sim.disk(cast[*place], DiskFault::Slow { factor: 50 });
+            sim.disk(cast[*place], DiskFault::Slow { factor: 10 });
         }
         load(&mut sim, 3_000);
         assert_eq!(sim.iss(), [1, 2, 3], "slow were {slow:?}");
