@@ -153,6 +153,7 @@ pub struct GuardAddress {
 }
 
 /// What the engine sends.
+#[expect(clippy::large_enum_variant, reason = "sent a few times per second; nobody keeps many")]
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum EngineLine {
