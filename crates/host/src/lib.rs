@@ -139,7 +139,7 @@ impl Host {
 
     /// The control plane's record.
     pub fn record(&mut self, now: Time, record: ResourceRecord) {
-        self.replica.handle(now, Event::Record(record));
+        self.replica.handle(now, Event::Record(Box::new(record)));
     }
 
     /// The connection that this node opened to `node` has come up or gone down.

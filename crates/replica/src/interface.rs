@@ -167,7 +167,7 @@ pub enum RequestError {
 #[derive(Clone, Debug)]
 pub enum Event {
     /// The control plane's record, at start and after every change; older versions are ignored.
-    Record(ResourceRecord),
+    Record(Box<ResourceRecord>),
     /// A connection to this node stands. On a peer that is already up it means a new connection.
     PeerUp {
         node: NodeId,

@@ -175,7 +175,7 @@ impl Replica {
     pub fn handle(&mut self, now: Time, event: Event) {
         self.now = self.now.max(now);
         match event {
-            Event::Record(record) => self.on_record(record),
+            Event::Record(record) => self.on_record(*record),
             Event::PeerUp { node } => self.on_peer_up(node),
             Event::PeerDown { node } => self.on_peer_down(node),
             Event::Message { from, envelope } => self.on_message(from, envelope),

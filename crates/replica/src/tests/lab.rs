@@ -234,7 +234,7 @@ impl Lab {
         let room = n.store.told_room();
         self.event(node, room);
         if !self.aside.contains(&node) {
-            self.event(node, Event::Record(record));
+            self.event(node, Event::Record(Box::new(record)));
         }
         self.connect();
     }
@@ -463,7 +463,7 @@ impl Lab {
             Due::Proposal(proposal) => self.decide(proposal),
             Due::Record(node, record) => {
                 if !self.aside.contains(&node) {
-                    self.event(node, Event::Record(record));
+                    self.event(node, Event::Record(Box::new(record)));
                 }
             }
         }
