@@ -10,6 +10,8 @@
 //!   table has the room that it needs then.
 //! - A superblock names a size only after the file has it. After a crash before that the entry is applied again, and the
 //!   file, which is perhaps larger already, is made larger again.
+//! - A pool without space for it is tried again, as for a write ([`Store::retry`]): the entry is committed, so that giving up the
+//!   store would cost one replica after the other.
 //! - The target of a copy takes over the sizes that the volumes have where its log restarts. Its files are made larger
 //!   before that is recorded.
 
@@ -90,6 +92,14 @@ impl Store {
                 let op = self.start(Op::Grow { volume, bytes, meta_bytes });
                 self.outputs.push_back(Output::VolumeGrow { op, volume, bytes, meta_bytes });
             }
+        }
+    }
+
+    /// Tries anew what found no space in the pool. Until there is some no pass begins, and the journal fills.
+    pub(crate) fn retry_grows(&mut self) {
+        for volume in std::mem::take(&mut self.grow_stalled) {
+            self.growing.remove(&volume);
+            self.grow_due = true;
         }
     }
 

@@ -78,8 +78,9 @@ pub struct Store {
     files: Vec<u64>,
     /// As large as the area of superblocks and version tables is, at least.
     meta_bytes: u64,
-    /// Volumes whose files are being made larger.
+    /// Volumes whose files are being made larger, and those of them that found no space in the pool.
     growing: BTreeSet<VolumeId>,
+    grow_stalled: BTreeSet<VolumeId>,
     /// Files may have to be made larger.
     grow_due: bool,
     tuning: Tuning,
@@ -209,6 +210,11 @@ impl Store {
         let result = if ignored { result.or(Ok(None)) } else { result };
         if let (Some(Op::Volume(group)), Err(IoFailure { no_space: true, .. })) = (kind, &result) {
             return self.group_stalled(group);
+        }
+        if let (Some(Op::Grow { volume, .. }), Err(IoFailure { no_space: true, .. })) = (kind, &result) {
+            reach!("store: a volume finds no space to grow");
+            self.grow_stalled.insert(volume);
+            return;
         }
         let (Some(kind), Ok(bytes)) = (kind, &result) else {
             let detail = result.err().map_or_else(String::new, |failure| failure.detail);

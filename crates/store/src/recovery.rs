@@ -131,6 +131,7 @@ impl Store {
             files: superblock.volumes.clone(),
             meta_bytes: table_offset(pages_end(&superblock.tables)),
             growing: BTreeSet::new(),
+            grow_stalled: BTreeSet::new(),
             grow_due: true,
             config: config_of(&superblock),
             tuning,

@@ -183,11 +183,12 @@ impl Store {
     /// [`Store::room`] ends.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
-        self.groups.values().any(|group| group.stalled)
+        !self.grow_stalled.is_empty() || self.groups.values().any(|group| group.stalled)
     }
 
     /// Tries anew what found no space in the pool.
     pub fn retry(&mut self) {
+        self.retry_grows();
         let waiting =
             self.groups.iter_mut().filter_map(|(id, group)| std::mem::take(&mut group.waits).then_some(*id));
         let ids: SmallVec<[GroupId; 8]> = waiting.collect();

@@ -133,3 +133,26 @@ fn the_target_of_a_copy_takes_over_the_sizes_before_it_is_marked() {
     lab.store.commit(batch.last());
     lab.settle();
 }
+
+/// Seen to end the store before: with every replica's pool full, one after the other would have been given up.
+#[test]
+fn a_volume_that_finds_no_space_to_grow_waits_for_it() {
+    let (mut lab, mut log) = (Lab::new(), Log::default());
+    let old = size(&lab);
+    let last = append(&mut lab, &mut log, vec![resize(0, old + BLOCK_BYTES)]);
+    lab.settle();
+    lab.store.commit(last);
+    for _ in 0..3 {
+        lab.pump();
+        assert_eq!(lab.doing.len(), 1, "the growth");
+        lab.fail_for_space(0);
+        assert!(lab.store.is_stalled() && grown(&lab).is_empty());
+        lab.pump();
+        assert!(lab.doing.is_empty(), "nothing is tried before somebody says so");
+        lab.store.retry();
+        assert!(!lab.store.is_stalled());
+    }
+    lab.settle();
+    assert_eq!(grown(&lab), [old + BLOCK_BYTES]);
+    lab.check(&log);
+}

@@ -425,6 +425,12 @@ impl Lab {
         self.pump();
     }
 
+    pub fn fail_for_space(&mut self, at: usize) {
+        let (op, _) = self.doing.remove(at);
+        self.store.complete(op, Err(IoFailure { no_space: true, ..IoFailure::new("full") }));
+        self.pump();
+    }
+
     /// Ends every write to a volume for want of space, and everything else well. True if there was such a write.
     pub fn settle_without_space(&mut self) -> bool {
         let mut met = false;
