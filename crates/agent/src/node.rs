@@ -230,10 +230,10 @@ impl Node {
         }
     }
 
-    /// Has file systems fill volumes that have grown.
+    /// Has file systems fill volumes that have grown; and all of them once, because an agent before this one may have ended before they did.
     fn note_sizes(&mut self, status: &ReplicaStatus) {
         let before = self.sizes.insert(status.resource, status.volumes.clone());
-        if before.is_none_or(|before| before == status.volumes) || status.role != engine::Role::Primary {
+        if before.is_some_and(|before| before == status.volumes) || status.role != engine::Role::Primary {
             return;
         }
         for runner in self.runners.values().filter(|runner| runner.guard().resource == status.resource) {

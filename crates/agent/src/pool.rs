@@ -127,8 +127,7 @@ pub fn free_bytes(state_dir: &Path) -> io::Result<u64> {
 /// Bytes that a replica takes at most: volumes, journal, and the store's own areas.
 #[must_use]
 pub fn replica_bytes(volumes: &[u64], journal_bytes: u64) -> u64 {
-    // Two version tables of 8 bytes per extent, and the superblocks.
-    // Two slots of 8 bytes for each extent, and room for as much again.
+    // The version tables are two slots of 8 bytes for each extent, with room for as much again; then the superblocks.
     let tables: u64 = volumes.iter().map(|bytes| bytes.div_ceil(EXTENT_BYTES) * 32).sum();
     volumes.iter().sum::<u64>().saturating_add(journal_bytes).saturating_add(tables).saturating_add(1 << 20)
 }
