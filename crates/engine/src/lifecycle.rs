@@ -241,3 +241,60 @@ fn open(dir: &Path, pool: &BufferPool) -> Result<(Store, ReplicaFiles), Lifecycl
     let store = Store::recover(&mut files.media(pool), Tuning::default()).map_err(unreadable)?;
     Ok((store, files))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ipc::{IpcMessage, IpcServer};
+    use mainstay_api::engine::{Request, RequestLine};
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    /// An agent that has asked for something, and the engine's end of its connection.
+    fn agent(server: &Path, messages: &mpsc::Receiver<IpcMessage>) -> (UnixStream, Client) {
+        let mut stream = UnixStream::connect(server).expect("connected");
+        let line = RequestLine { id: 1, request: Request::Status };
+        writeln!(stream, "{}", serde_json::to_string(&line).expect("encodes")).expect("sent");
+        loop {
+            if let IpcMessage::Request { client, .. } = messages.recv_timeout(LIMIT).expect("a message") {
+                return (stream, client);
+            }
+        }
+    }
+
+    #[test]
+    fn what_nobody_waits_for_is_removed_again() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tmp");
+        let root = root.join(format!("lifecycle-{}", std::process::id()));
+        std::fs::create_dir_all(&root).expect("a directory");
+        let (forward, messages) = mpsc::channel();
+        let socket = root.join("engine.sock");
+        let server = IpcServer::start(&socket, move |message| drop(forward.send(message))).expect("a server");
+        let lifecycle = Lifecycle::start(BufferPool::new(16 << 20), false, |_| ()).expect("a thread");
+        let made = |name: &str, client: &Client| {
+            let (answered, answers) = mpsc::channel();
+            let dir = root.join(name);
+            let config = StoreConfig {
+                resource: ResourceId(1),
+                incarnation: Incarnation(1),
+                volumes: vec![1 << 20],
+                journal_bytes: JOURNAL_BYTES_MIN,
+            };
+            let answer: Answer = Box::new(move |reply| drop(answered.send(reply)));
+            let (journal, client) = (None, client.clone());
+            lifecycle.submit(Job::Create { dir: dir.clone(), config, journal, client, answer });
+            assert!(matches!(answers.recv_timeout(LIMIT), Ok(Reply::Created { .. })));
+            dir.exists()
+        };
+        let (stream, client) = agent(&socket, &messages);
+        assert!(made("waited-for", &client));
+        drop(stream);
+        assert!(!made("left", &client), "nobody knows of it");
+        assert!(made("waited-for", &client), "what was there before is not the job's to remove");
+        drop(server);
+        std::fs::remove_dir_all(&root).expect("removed");
+    }
+}
