@@ -8,7 +8,7 @@
 //! one promotion after the other has left an epoch start that was never committed, the epoch begins without: commits
 //! need no epoch start (`commit.rs`), and make room.
 
-use crate::{Effect, Fence, Replica, RequestError, Role};
+use crate::{Busy, Effect, Fence, Replica, RequestError, Role};
 use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::{EntryKind, NewEntry, ReplicaData};
@@ -71,10 +71,19 @@ impl Replica {
     /// R5, R9, R16: only a whole replica whose disk content is the recorded one.
     fn eligible(&self) -> bool {
         let member = self.record.as_ref().and_then(|record| record.iss_member(self.config.node));
-        self.log.data == ReplicaData::Consistent
+        self.data() == ReplicaData::Consistent
             && member.is_some_and(|member| {
                 member.incarnation == self.config.incarnation || planted(Bug::DiskNotChecked)
             })
+    }
+
+    /// Inconsistent from the moment on in which the store is told to restart the log for a copy: nothing stops that any more, and
+    /// a promotion would end with volumes that are no prefix of the log.
+    pub(crate) fn data(&self) -> ReplicaData {
+        match self.busy {
+            Some(Busy::Restart { .. }) => ReplicaData::Inconsistent,
+            _ => self.log.data,
+        }
     }
 
     fn promote(&mut self, epoch: Epoch) {

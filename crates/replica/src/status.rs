@@ -104,7 +104,7 @@ impl Replica {
             commit: self.log.commit,
             durable: self.log.durable,
             end: self.log.end,
-            data: self.log.data,
+            data: self.data(),
             peers: self.peers.values().map(|peer| self.peer_status(peer)).collect(),
             journal_latency_us: self.own.latency_us(self.now, self.config.slow.for_ms),
             requests: self.sequence.len(),

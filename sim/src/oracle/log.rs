@@ -439,15 +439,19 @@ impl LogOracle {
     /// before or after.
     ///
     /// # Errors
-    /// S11: `at` is not a committed position.
+    /// S11: `at` is not a committed position of the history that the replica follows.
     pub fn restart(&mut self, node: NodeId, incarnation: Incarnation, at: Position, chain: Chain) -> Check {
-        if !self.is_true(at, chain) {
+        let of_history = self.is_true(at, chain);
+        // Where promotions were forced, one that has not heard of the last may be given what a primary of the history that is over had
+        // committed, and stays a stray. Seed 217255.
+        let known = self.by_end.contains_key(&(at.index, chain));
+        let replica = self.replica(node, incarnation);
+        if !of_history && !(replica.stray && known) {
             return wrong("S11", format!("{node} begins a copy at {at}, which nobody has committed"));
         }
-        let replica = self.replica(node, incarnation);
         replica.restarting = Some((at, chain));
         replica.inconsistent = true;
-        replica.stray = false;
+        replica.stray = !of_history;
         Ok(())
     }
 

@@ -178,7 +178,7 @@ impl World {
             let hosted = engine.and_then(|engine| engine.hosts.get(&id));
             state.cannot_force(id, member.node).is_none()
                 && hosted.is_some_and(|hosted| {
-                    hosted.host.store().log_state().data == ReplicaData::Consistent
+                    hosted.host.replica().status().data == ReplicaData::Consistent
                         && hosted.host.store().config().incarnation == member.incarnation
                         && hosted.host.failed().is_none()
                 })

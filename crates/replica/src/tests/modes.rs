@@ -1,7 +1,7 @@
 //! Mode A, and what is left by a forced promotion: one story per edge of the states in `follow.rs`.
 
 use super::lab::{A, B, C, Lab};
-use crate::{PeerState, PeerStatus, Proposal, Role};
+use crate::{Event, PeerState, PeerStatus, Proposal, Role};
 use mainstay_types::{BLOCK_BYTES, Index, LagLimits, Member, Mode, NodeId};
 
 /// Writes are to wait for a follower that lacks more than three of them.
@@ -318,4 +318,33 @@ fn with_takeover_writes_wait_for_who_is_gone_until_that_is_recorded() {
     lab.let_go();
     lab.run_ms(600);
     assert!(ids.iter().all(|id| lab.done(*id)), "{:?}", lab.status(A));
+}
+
+/// The disk of the target is slow, and the order to restart its log cannot be taken back. Found by seed 211656.
+#[test]
+fn a_replica_whose_log_is_being_restarted_cannot_be_promoted() {
+    let mut lab = Lab::new(3, 4, 1);
+    lab.run_ms(50);
+    lab.isolate(C);
+    lab.run_ms(1_000);
+    for block in 0..60 {
+        lab.write(A, 0, block % 4);
+        lab.run_ms(20);
+    }
+    assert_eq!(lab.iss(), [A, B], "it was away for longer than the journal reaches back");
+    disk_ms(&mut lab, C, 5_000);
+    lab.heal();
+    lab.run_ms(200);
+    let status = lab.status(C);
+    assert_eq!(status.data, mainstay_codec::ReplicaData::Inconsistent, "nobody shall choose it: {status:?}");
+    assert_eq!(lab.nodes[&C].store.data, mainstay_codec::ReplicaData::Consistent, "its disk does not know yet");
+    // What the record says is judged elsewhere; here only what the replica makes of it.
+    let mut record = lab.record.clone();
+    let to = record.replica(C).expect("a replica");
+    (record.version, record.epoch) = (record.version.next(), record.epoch.next());
+    (record.primary, record.iss) = (Some(C), vec![to]);
+    lab.event(C, Event::Record(Box::new(record)));
+    assert_eq!(lab.role(C), Role::Fenced);
+    lab.run_ms(20_000);
+    assert_eq!(lab.role(C), Role::Fenced);
 }
