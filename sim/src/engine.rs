@@ -12,7 +12,7 @@ use mainstay_control::reconciler::job::Step;
 use mainstay_host::{Answer, AnswerError, Digest, Happened, Host, Platform, Seen};
 use mainstay_replica::{Op, PeerState, Proposal, ReplicaConfig, RequestError, RequestId, Role};
 use mainstay_store::{Area, Output, Store};
-use mainstay_types::{BLOCK_BYTES, Incarnation, NodeId, ResourceId, Time, VolumeId};
+use mainstay_types::{BLOCK_BYTES, Epoch, Incarnation, NodeId, ResourceId, Time, VolumeId};
 
 /// Clients ask for no more at once.
 const REQUEST_BYTES_MAX: u64 = 8 * BLOCK_BYTES;
@@ -133,6 +133,8 @@ pub enum EngineIn {
     Pause(ResourceId),
     Resume(ResourceId),
     Digest(ResourceId),
+    /// Promise an epoch that nobody is primary in yet.
+    Promise(ResourceId, Epoch),
     /// The agent's connection has come up: tell it everything.
     Agent,
     Tick,
@@ -438,6 +440,9 @@ impl Engine {
             EngineIn::Digest(resource) => {
                 // While one is being made nobody waits for another.
                 self.with(now, resource, disks, oracle, |host, shop| host.start_digest(shop).is_ok());
+            }
+            EngineIn::Promise(resource, epoch) => {
+                self.with(now, resource, disks, oracle, |host, _| host.vow(epoch));
             }
             EngineIn::Tick => self.tick(now),
         }

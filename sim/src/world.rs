@@ -31,7 +31,7 @@ use crate::trace::{Part, Trace};
 use crate::words;
 use mainstay_control::State;
 use mainstay_control::reconciler::job::Step;
-use mainstay_types::{Incarnation, Index, NodeId, ResourceId, Time};
+use mainstay_types::{ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, ResourceId, Time};
 use operator::Wanted;
 use queue::Queue;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -119,6 +119,14 @@ pub(crate) enum What {
     Force {
         resource: usize,
         pick: u64,
+        tries: u64,
+    },
+    /// A replica was asked to promise this epoch, so that the promotion that begins it can be forced on this version of the record.
+    Promised {
+        resource: ResourceId,
+        to: Member,
+        version: ConfigVersion,
+        epoch: Epoch,
         tries: u64,
     },
     /// The operator sees to what it asked of this resource.

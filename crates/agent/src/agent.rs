@@ -402,7 +402,11 @@ impl Agent {
     fn engine_question(&self, request: Request) -> CallReply {
         let passed_on = matches!(
             request,
-            Request::Status | Request::Digest { .. } | Request::Pause { .. } | Request::Resume { .. }
+            Request::Status
+                | Request::Digest { .. }
+                | Request::Promise { .. }
+                | Request::Pause { .. }
+                | Request::Resume { .. }
         );
         if !passed_on {
             return CallReply::Error(body("not-allowed", "this is not passed on to an engine", ""));

@@ -92,6 +92,12 @@ pub enum Request {
         resource: ResourceId,
         volumes: Vec<(VolumeId, u64)>,
     },
+    /// Promise this epoch (R1) although nobody is primary in it yet: no primary of a lower one changes the replica any more. Answered
+    /// when that is durable, and refused if the replica is not whole or has promised as much.
+    Promise {
+        resource: ResourceId,
+        epoch: Epoch,
+    },
     /// Hold new requests until [`Request::Resume`]. Answered when everything admitted before is committed.
     Pause {
         resource: ResourceId,

@@ -121,8 +121,18 @@ impl State {
         told: Option<(Index, Index)>,
     ) {
         let Some(resource) = self.resources.get(&id) else { return };
-        let lost_with: Vec<NodeId> = resource.record.iss.iter().map(|member| member.node).collect();
-        let names: Vec<String> = lost_with.iter().map(|node| self.node_name(*node)).collect();
+        let record = &resource.record;
+        let mut lost_with = record.iss.clone();
+        // Whoever the last promotion outside the in-sync set went on from may never have served: those that had everything before it tell.
+        let before =
+            resource.forced.as_ref().filter(|forced| forced.epoch == record.epoch && forced.to != to.node);
+        for member in before.iter().flat_map(|forced| &forced.lost_with).filter(|member| **member != to) {
+            if !lost_with.contains(member) {
+                reach!("control: a promotion is forced after one that may never have served");
+                lost_with.push(*member);
+            }
+        }
+        let names: Vec<String> = lost_with.iter().map(|member| self.node_name(member.node)).collect();
         let (name, names) = (self.node_name(to.node), names.join(" or "));
         let Some(resource) = self.resources.get_mut(&id) else { return };
         let record = &mut resource.record;
@@ -179,7 +189,7 @@ impl State {
         resource.broken.remove(&member.node);
         resource.leaving.insert(member.node, member.incarnation);
         let text = match &mut resource.forced {
-            Some(forced) if forced.lost_with.contains(&member.node) => {
+            Some(forced) if forced.lost_with.contains(&member) => {
                 let loss = Loss { after: common, until: end };
                 // Several had everything: the one that holds most tells.
                 if forced.loss.is_none_or(|known| known.until < end) {

@@ -149,8 +149,8 @@ pub struct Forced {
     /// That it began.
     pub epoch: Epoch,
     pub to: NodeId,
-    /// Who had every acknowledged write.
-    pub lost_with: Vec<NodeId>,
+    /// The replicas that had every acknowledged write; one that was made anew on the same node is another.
+    pub lost_with: Vec<Member>,
     /// How far the log of `to` reached, and of what it had heard that it was committed, when the operator was told. `None`: it took
     /// over by itself, and lacked no more than the limits of the record allow.
     pub told: Option<(Index, Index)>,

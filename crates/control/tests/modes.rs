@@ -143,8 +143,9 @@ fn a_promotion_is_forced_only_when_nobody_with_everything_can_serve() {
     assert_eq!((record.primary, record.epoch, members(&state)), (Some(B), Epoch(2), vec![B]));
     assert_eq!(record.doubtful, [member(&state, A)]);
     let forced = state.resources[&R].forced.clone().expect("it is recorded");
+    let a = member(&state, A);
     let told = Some((Index(10), Index(12)));
-    assert_eq!((forced.to, forced.lost_with, forced.told, forced.loss), (B, vec![A], told, None));
+    assert_eq!((forced.to, forced.lost_with, forced.told, forced.loss), (B, vec![a], told, None));
     let to = member(&state, B);
     let late = Command::ForcePromote { resource: R, version: old, to, end: Index(1), heard: Index(1) };
     assert_eq!(refused(apply(&mut state, late)), "has-primary");
@@ -206,6 +207,33 @@ fn who_had_no_more_is_a_replica_like_others() {
     assert!(set(&mut state, Mode::C).is_ok());
     assert!(change(&mut state, IssChange::Grow { add: known }).is_ok());
     assert_eq!(members(&state), [A, B]);
+}
+
+/// B never served: what is lost is what A had acknowledged, and B may lack some of that.
+#[test]
+fn forced_twice_before_anybody_served_who_had_everything_still_tells() {
+    let mut state = ready();
+    assert!(apply(&mut state, Command::AddReplica { resource: R, node: W }).is_ok());
+    let (incarnation, of_record) = (mainstay_types::Incarnation(33), version_of(&state));
+    let ready = Command::ReplicaReady { resource: R, version: of_record, node: W, incarnation };
+    assert!(apply(&mut state, ready).is_ok());
+    assert!(set(&mut state, Mode::A).is_ok());
+    die(&mut state, A);
+    assert!(force(&mut state, B).is_ok());
+    die(&mut state, B);
+    assert!(force(&mut state, W).is_ok());
+    let had = [B, A].map(|node| member(&state, node));
+    let lost_with =
+        |state: &State| state.resources[&R].forced.as_ref().map(|forced| forced.lost_with.clone());
+    assert_eq!(lost_with(&state), Some(had.to_vec()));
+    for (node, end) in [(B, 12), (A, 14)] {
+        rejoin(&mut state, node);
+        let (member, common) = (member(&state, node), Position::new(1, 10));
+        let part = IssChange::Part { member, common, end: Position::new(1, end) };
+        assert!(change(&mut state, part).is_ok());
+    }
+    let loss = state.resources[&R].forced.as_ref().and_then(|forced| forced.loss).expect("known");
+    assert_eq!((loss.after.index, loss.until.index), (Index(10), Index(14)));
 }
 
 /// R11 is not about modes: also in mode C the one that has everything may never come back.

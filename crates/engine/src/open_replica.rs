@@ -129,6 +129,8 @@ struct Around {
     proposal: Option<ProposalEvent>,
     pause_answers: Vec<Answer>,
     digest_answer: Option<Answer>,
+    /// Who waits for an epoch to be promised.
+    vow_answer: Option<(Epoch, Answer)>,
     dirty: bool,
     reported_at: Time,
     watch: Option<Box<Watch>>,
@@ -160,6 +162,7 @@ impl OpenReplica {
             proposal: None,
             pause_answers: Vec::new(),
             digest_answer: None,
+            vow_answer: None,
             dirty: true,
             reported_at: Time(0),
             watch: options.check_reads.then(Box::default),
@@ -234,6 +237,19 @@ impl OpenReplica {
     /// Makes a volume as large as `bytes`, if it is smaller and this is the primary.
     pub fn grow(&mut self, now: Time, volume: VolumeId, bytes: u64) {
         self.host.grow(now, volume, bytes);
+    }
+
+    /// Answered when the epoch is promised, durably.
+    pub fn vow(&mut self, epoch: Epoch, answer: Answer) {
+        if self.host.vow(epoch) {
+            self.around.vow_answer = Some((epoch, answer));
+        } else {
+            answer(self.around.refuse(
+                "not-eligible",
+                "the replica is not whole, or follows a primary of that epoch",
+                "choose another node",
+            ));
+        }
     }
 
     /// Answered when everything that was admitted is committed.
@@ -336,6 +352,11 @@ impl OpenReplica {
             if !self.poll_frontend(shared) && !more {
                 break;
             }
+        }
+        if let Some((_, answer)) =
+            self.around.vow_answer.take_if(|(epoch, _)| self.host.replica().vowed() == Some(*epoch))
+        {
+            answer(Reply::Ok);
         }
         self.report(shared);
     }

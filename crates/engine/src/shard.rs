@@ -441,6 +441,9 @@ impl Shard {
                     answer(Reply::Ok);
                 });
             }
+            Request::Promise { resource, epoch } => {
+                self.on_replica(now, resource, answer, |replica, _, answer| replica.vow(epoch, answer));
+            }
             Request::Pause { resource } => {
                 self.on_replica(now, resource, answer, |replica, _, answer| replica.pause(now, answer));
             }

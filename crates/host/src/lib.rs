@@ -35,7 +35,7 @@ use mainstay_codec::Envelope;
 use mainstay_replica::{Effect, Event, Op, Replica, ReplicaConfig, RequestId, Role};
 use mainstay_store::{IoFailure, IoResult, OpId, Output, Store};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{NodeId, ResourceRecord, Time, VolumeId, reach};
+use mainstay_types::{Epoch, NodeId, ResourceRecord, Time, VolumeId, reach};
 use reads::{Purpose, ReadJob};
 use space::Space;
 use std::collections::BTreeMap;
@@ -173,6 +173,12 @@ impl Host {
     /// Stop serving; [`Happened::Demoted`] follows when what is in flight has ended.
     pub fn demote(&mut self, now: Time) {
         self.replica.handle(now, Event::Demote);
+    }
+
+    /// Promises an epoch that nobody is primary in yet, see [`Replica::vow`]; [`Replica::vowed`] tells when that is durable. False if it
+    /// cannot be promised.
+    pub fn vow(&mut self, epoch: Epoch) -> bool {
+        self.replica.vow(epoch)
     }
 
     /// Holds new writes; [`Happened::Paused`] follows when everything that was admitted is committed. Ends by itself

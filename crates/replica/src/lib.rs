@@ -108,6 +108,8 @@ pub struct Replica {
     /// The highest epoch whose promise is durable, and the highest one asked of the store.
     promised: Epoch,
     promise_wanted: Epoch,
+    /// Promised by this process for nobody yet: it sequenced nothing in this epoch.
+    vow: Option<Epoch>,
     record: Option<ResourceRecord>,
     connected: BTreeSet<NodeId>,
     role: Role,
@@ -150,6 +152,7 @@ impl Replica {
             installing: 0,
             promised,
             promise_wanted: promised,
+            vow: None,
             record: None,
             connected: BTreeSet::new(),
             role: Role::Secondary,

@@ -153,14 +153,16 @@ impl Replica {
 
     fn verdict(&self, node: NodeId) -> Verdict {
         let Some(peer) = self.peers.get(&node) else { return Verdict::Fine };
+        // Every time in `peer_deadline` is of something that is done here when it comes: one that has passed and is left for something
+        // else would be waited for without end. Seed 239526.
+        if self.retry_at(node).is_some_and(|due| due <= self.now) {
+            return Verdict::Reattach;
+        }
         if self.near_change(peer).is_some() {
             return Verdict::Near;
         }
         if peer.diverged.is_some() {
             return Verdict::Part;
-        }
-        if self.retry_at(node).is_some_and(|due| due <= self.now) {
-            return Verdict::Reattach;
         }
         let fails = || self.fails_at(node).is_some_and(|due| due <= self.now);
         let why = if !peer.required() {
@@ -310,7 +312,9 @@ impl Replica {
                 .map(|asked| asked.at.plus_ms(repeat))
         };
         let shrink = Change::Shrink(ShrinkReason::Absent);
-        let fails = if peer.required() { self.fails_at(node) } else { None };
+        // What is to be recorded comes first, see `verdict`.
+        let waits = self.near_change(peer).is_some() || peer.diverged.is_some();
+        let fails = if peer.required() && !waits { self.fails_at(node) } else { None };
         let remove = fails.map(|due| if due > self.now { due } else { asked_again(shrink).unwrap_or(due) });
         let streaming = matches!(&peer.link, Link::Streaming(stream) if stream.copy.is_none());
         let grow = if peer.joining.is_some_and(|joining| joining.proposed.is_some()) && streaming {
@@ -326,10 +330,8 @@ impl Replica {
         };
         let lag = self.lag_deadline(node, peer);
         let quiet = self.returns_at(peer).filter(|at| *at > self.now && streaming && !peer.required());
-        [remove, grow, doubt, lag, quiet, self.slow_deadline(peer), self.retry_at(node)]
-            .into_iter()
-            .flatten()
-            .min()
+        let slow = self.slow_deadline(peer).filter(|at| !waits || *at > self.now);
+        [remove, grow, doubt, lag, quiet, slow, self.retry_at(node)].into_iter().flatten().min()
     }
 
     /// Version of the record that this replica holds.

@@ -47,7 +47,7 @@ impl Replica {
         } else if epoch < self.promise_wanted {
             reach!("replica: named in an epoch that is outlived");
             self.fence(Some(Fence::Outlived));
-        } else if epoch == self.promise_wanted && !planted(Bug::SameEpochTwice) {
+        } else if epoch == self.promise_wanted && self.vow != Some(epoch) && !planted(Bug::SameEpochTwice) {
             reach!("replica: named in an epoch that it may have served");
             // It may have sequenced in this epoch before, and must not give a position away twice. A replica
             // that was demoted, or knows itself outlived, waits for what the control plane decides next.
@@ -88,12 +88,35 @@ impl Replica {
 
     fn promote(&mut self, epoch: Epoch) {
         reach!("replica: promoted");
+        self.vow = None;
         self.drop_session();
         self.fence = None;
         self.epoch = epoch;
         self.epoch_start = None;
         self.set_role(Role::Promoting);
         self.promise(epoch);
+    }
+
+    /// Makes the promise that a primary of `epoch` would ask for, on behalf of the control plane: so that nothing changes here any
+    /// more until somebody is primary in that epoch, which may be this replica. False if it cannot be made.
+    pub fn vow(&mut self, epoch: Epoch) -> bool {
+        let may = !self.failed
+            && !self.leading()
+            && self.data() == ReplicaData::Consistent
+            && (epoch > self.promise_wanted || self.vow == Some(epoch));
+        if may && self.vow != Some(epoch) {
+            reach!("replica: an epoch is promised before it has a primary");
+            self.promise(epoch);
+            self.drop_session();
+            self.vow = Some(epoch);
+        }
+        may
+    }
+
+    /// The epoch of [`vow`](Self::vow), once its promise is durable and the log rests.
+    #[must_use]
+    pub fn vowed(&self) -> Option<Epoch> {
+        self.vow.filter(|epoch| *epoch <= self.promised && self.quiescent())
     }
 
     /// Persists a promise of `epoch`, after which lower ones are refused forever (R1).

@@ -81,6 +81,7 @@ impl Replica {
             self.give_up(None, crate::RequestError::NotPrimary);
         }
         reach!("replica: a primary attaches");
+        self.vow = None;
         self.promise(epoch);
         self.fence = None;
         self.drop_session();

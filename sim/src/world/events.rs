@@ -49,6 +49,9 @@ impl World {
             What::PowerOn { node } => self.power_on(node),
             What::Operator { resource } => self.operate(resource),
             What::Force { resource, pick, tries } => self.force(resource, pick, tries),
+            What::Promised { resource, to, version, epoch, tries } => {
+                self.force_promised(resource, to, (version, epoch), tries);
+            }
             What::Deed { resource, sides, deed } => self.do_deed(resource, sides, deed),
             What::ResumeEngine { node, until_us } => self.resume_engine(node, until_us),
             What::ResumeAgent { node, until_us } => self.resume_agent(node, until_us),

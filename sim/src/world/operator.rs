@@ -10,7 +10,9 @@ use crate::words;
 use mainstay_codec::ReplicaData;
 use mainstay_control::state::Command;
 use mainstay_host::Digest;
-use mainstay_types::{BLOCK_BYTES, Incarnation, LagLimits, Member, Mode, NodeId, ResourceId, VolumeId};
+use mainstay_types::{
+    BLOCK_BYTES, ConfigVersion, Epoch, Incarnation, LagLimits, Member, Mode, NodeId, ResourceId, VolumeId,
+};
 
 /// How long an operator waits before it looks again.
 const PATIENCE_US: u64 = 700_000;
@@ -19,6 +21,9 @@ const SCRUB_US: u64 = 200_000;
 
 /// How often a promotion is tried to be forced.
 const FORCE_TRIES: u64 = 15;
+/// How long a replica has to promise what it is asked for: as long as an agent waits for its engine.
+const PROMISE_TRIES: u64 = 50;
+const PROMISE_US: u64 = 200_000;
 
 /// What the operator wants of a resource.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -190,15 +195,38 @@ impl World {
             }
             return;
         };
-        let version = record.version;
-        let status = self.machines[&to.node]
-            .engine
-            .as_ref()
-            .and_then(|engine| engine.hosts.get(&id).map(|hosted| hosted.host.replica().status()));
-        let Some(status) = status else { return };
+        let (version, epoch) = (record.version, record.epoch.next());
+        let boot = self.machines[&to.node].engine_process.boot;
+        self.to_engine(to.node, boot, EngineIn::Promise(id, epoch));
+        let tries = PROMISE_TRIES;
+        self.after(PROMISE_US, What::Promised { resource: id, to, version, epoch, tries });
+    }
+
+    /// Until it has promised, a primary that is cut off may begin to copy to it.
+    pub(super) fn force_promised(
+        &mut self,
+        resource: ResourceId,
+        to: Member,
+        (version, epoch): (ConfigVersion, Epoch),
+        tries: u64,
+    ) {
+        let engine = self.machines[&to.node].engine.as_ref();
+        let Some(hosted) = engine.and_then(|engine| engine.hosts.get(&resource)) else { return };
+        let replica = hosted.host.replica();
+        if replica.vowed() != Some(epoch) {
+            if tries > 0 {
+                let tries = tries - 1;
+                self.after(PROMISE_US, What::Promised { resource, to, version, epoch, tries });
+            }
+            return;
+        }
+        let status = replica.status();
+        if status.data != ReplicaData::Consistent {
+            return self.wrong("S8", format!("{} has promised {epoch} and is not whole", to.node));
+        }
         self.trace.count("operator forces a promotion");
         let (end, heard) = (status.durable, status.heard);
-        self.submit(Command::ForcePromote { resource: id, version, to, end, heard });
+        self.submit(Command::ForcePromote { resource, version, to, end, heard });
     }
 
     pub(super) fn wants_service(&self, resource: usize) -> bool {

@@ -3,13 +3,19 @@
 use super::{Answer, App, blocking, change, find_node, find_resource, unknown_resource};
 use crate::agent::Agent;
 use crate::error::{body, settle};
+use crate::messages::{Call, CallReply};
 use crate::raft::{ConsensusLog, View};
 use crate::views;
 use axum::Json;
 use axum::extract::{Path, State as Shared};
+use mainstay_api::engine::{EngineError, Reply, Request};
 use mainstay_api::rest::{Accepted, ErrorBody, ForceView, Mode, ModeSet};
 use mainstay_control::state::{Command, Outcome};
 use mainstay_types::{Index, LagLimits};
+use std::time::Duration;
+
+/// How long a replica has to promise the epoch that is to begin.
+const PROMISE_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(super) async fn set_mode(
     Shared(agent): App,
@@ -62,6 +68,20 @@ pub(super) async fn force_promote(
 ) -> Answer<Accepted> {
     let asked = agent.clone();
     change(agent, move |view| {
+        let (resource, holder) = (find_resource(view, &name)?, find_node(view, &node)?);
+        if let Some(refusal) = view.state.cannot_force(resource.id, holder) {
+            settle(Ok(Outcome::Refused(refusal)))?;
+        }
+        // From then on no primary that is cut off, and does not know that it is replaced, can change what the replica holds. What it
+        // costs is compared afterwards.
+        let promise = Request::Promise { resource: resource.id, epoch: resource.record.epoch.next() };
+        match asked.ask(&*asked.member()?, holder, Call::Engine(promise), PROMISE_TIMEOUT)? {
+            CallReply::Error(error) => return Err(error),
+            CallReply::Engine(Reply::Error(EngineError { code, message, remedy })) => {
+                return Err(body(&code, message, &remedy));
+            }
+            _ => {}
+        }
         let now = cost_of_force(&asked, view, &name, &node)?;
         if now != accepted {
             return Err(body(
@@ -70,8 +90,7 @@ pub(super) async fn force_promote(
                 "Ask again what it costs.",
             ));
         }
-        let (resource, node) = (find_resource(view, &name)?, find_node(view, &node)?);
-        let to = resource.record.replica(node).ok_or_else(|| unknown_resource(&name))?;
+        let to = resource.record.replica(holder).ok_or_else(|| unknown_resource(&name))?;
         let message = format!("resource {name} goes on from {}", now.node);
         let command = Command::ForcePromote {
             resource: resource.id,

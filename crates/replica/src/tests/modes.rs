@@ -337,7 +337,11 @@ fn a_replica_whose_log_is_being_restarted_cannot_be_promoted() {
     lab.run_ms(200);
     let status = lab.status(C);
     assert_eq!(status.data, mainstay_codec::ReplicaData::Inconsistent, "nobody shall choose it: {status:?}");
-    assert_eq!(lab.nodes[&C].store.data, mainstay_codec::ReplicaData::Consistent, "its disk does not know yet");
+    assert_eq!(
+        lab.nodes[&C].store.data,
+        mainstay_codec::ReplicaData::Consistent,
+        "its disk does not know yet"
+    );
     // What the record says is judged elsewhere; here only what the replica makes of it.
     let mut record = lab.record.clone();
     let to = record.replica(C).expect("a replica");
@@ -347,4 +351,33 @@ fn a_replica_whose_log_is_being_restarted_cannot_be_promoted() {
     assert_eq!(lab.role(C), Role::Fenced);
     lab.run_ms(20_000);
     assert_eq!(lab.role(C), Role::Fenced);
+}
+
+/// A primary that is cut off does not know that it is replaced, and may begin to copy to whoever is to replace it. Found by seed 244085.
+#[test]
+fn what_has_promised_an_epoch_for_nobody_is_changed_by_no_older_primary_and_serves_in_it() {
+    let mut lab = lab(Mode::A);
+    lab.write(A, 0, 0);
+    lab.run_ms(50);
+    let epoch = lab.record.epoch.next();
+    let replica = |lab: &mut Lab, node| -> bool {
+        let vowed =
+            lab.nodes.get_mut(&node).expect("known node").replica.as_mut().expect("it runs").vow(epoch);
+        lab.event(node, Event::Tick);
+        vowed
+    };
+    assert!(!replica(&mut lab, A), "not of one that leads");
+    assert!(replica(&mut lab, B) && replica(&mut lab, B), "as often as one likes");
+    lab.run_ms(50);
+    let end = lab.status(B).end;
+    assert_eq!(lab.nodes[&B].replica.as_ref().expect("it runs").vowed(), Some(epoch));
+    lab.write(A, 0, 1);
+    lab.run_ms(50);
+    assert_eq!(lab.status(B).end, end, "A is not heard any more");
+    assert_eq!(lab.status(A).role, Role::Fenced, "and knows that it is outlived");
+    lab.crash(A);
+    force(&mut lab, B);
+    lab.run_ms(500);
+    assert_eq!(lab.serving(), Some(B));
+    assert_eq!(lab.record.epoch, epoch, "there is no need for another");
 }

@@ -11,7 +11,7 @@ use super::{Check, LogOracle, wrong};
 use mainstay_codec::Batch;
 use mainstay_control::state::Forced;
 use mainstay_replica::Proposal;
-use mainstay_types::{Chain, Epoch, Incarnation, Index, NodeId, ResourceRecord};
+use mainstay_types::{Chain, Epoch, Incarnation, Index, Member, NodeId, ResourceRecord};
 
 /// All of one resource.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ pub(super) struct Forks {
 struct Fork {
     epoch: Epoch,
     to: NodeId,
-    lost_with: Vec<NodeId>,
+    lost_with: Vec<Member>,
     /// The most bytes that it may cost, if it was nobody's decision.
     most: Option<u64>,
     begun: Option<Begun>,
@@ -84,7 +84,13 @@ impl LogOracle {
         let lag = self.record.as_ref().map_or(0, |record| record.lag.bytes);
         let most = forced.told.is_none().then_some(lag + batch);
         if self.forks.all.iter().all(|fork| fork.epoch != forced.epoch) {
-            let lost_with = forced.lost_with.clone();
+            // Those of the promotion before, too, which the control plane cannot know to have served: what they tell is the loss of that one.
+            // Seed 247580.
+            let told = |member: &Member| {
+                let mut begun = self.forks.all.iter().filter(|fork| fork.begun.is_some());
+                begun.any(|fork| fork.lost_with.contains(member))
+            };
+            let lost_with = forced.lost_with.iter().copied().filter(|member| !told(member)).collect();
             self.forks.all.push(Fork { epoch: forced.epoch, to: forced.to, lost_with, most, begun: None });
         }
     }
@@ -152,12 +158,12 @@ impl LogOracle {
                 ),
             );
         }
-        if (index.0 as usize) < self.truth.len() {
+        if (index.0 as usize) < self.truth.len() || !tail.is_empty() {
             self.truth.truncate(index.0 as usize);
             for history in self.model.iter_mut().flatten() {
                 history.retain(|(of, _)| *of <= index);
             }
-            // What an earlier promotion has taken out may be back.
+            // What an earlier promotion has taken out may be back, and as a stray it may have committed that. Seed 239296.
             for id in tail.into_iter().rev() {
                 let known = &self.batches[id as usize];
                 for entry in known.first.0..=known.end.index.0 {
@@ -195,12 +201,16 @@ impl LogOracle {
         let (node, incarnation) = (member.node, member.incarnation);
         let lies =
             self.replicas.get(&(node, incarnation)).is_none_or(|replica| replica.damaged || !replica.stray);
-        let begun = self.forks.all.iter().filter_map(|fork| Some((fork, fork.begun?))).next_back();
-        let Some((fork, Begun { at, acknowledged, .. })) = begun.filter(|_| !lies) else { return Ok(()) };
-        // Nothing that was acknowledged is lost where the one with everything was itself promoted by force and never served: what it is
-        // said to have lost is only of its own log. Seed 211394.
-        let none = acknowledged <= at;
-        if !fork.lost_with.contains(&node) || none || (common.index <= at && end.index >= acknowledged) {
+        // Where one promotion was forced after the other before any served, only those had everything that the first went on without.
+        // Seeds 211394 and 247872.
+        let newest = self.forks.newest();
+        let begun = self.forks.all.iter().filter_map(|fork| Some((fork, fork.begun?)));
+        let first =
+            begun.filter(|(_, begun)| begun.epoch == newest).map(|(fork, begun)| (&fork.lost_with, begun));
+        let Some((had, Begun { at, acknowledged, .. })) = { first }.next().filter(|_| !lies) else {
+            return Ok(());
+        };
+        if !had.contains(member) || (common.index <= at && end.index >= acknowledged) {
             return Ok(());
         }
         wrong(
