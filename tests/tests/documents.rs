@@ -10,6 +10,7 @@ const DOCUMENTS: &[&str] = &[
     "SPECIFICATION.md",
     "CONTRIBUTING.md",
     "bench/README.md",
+    "docs/copies-and-quorum.md",
     "docs/internals/README.md",
     "docs/internals/simulator.md",
 ];
@@ -157,4 +158,17 @@ fn is_file(word: &str) -> bool {
         && !word.starts_with(['/', '-', '.'])
         && !word.starts_with("target/")
         && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"/_-.".contains(&b))
+}
+
+/// Operators are told of each story about two replicas and a witness, and of no other.
+#[test]
+fn the_table_of_failures_has_a_row_for_each_story() {
+    let story = |line: &str| line.strip_prefix("fn ")?.split('(').next().map(str::to_owned);
+    let stories: BTreeSet<String> = read("sim/tests/scenarios/table.rs").lines().filter_map(story).collect();
+    let page = read("docs/copies-and-quorum.md");
+    let last = |line: &str| {
+        let cell = line.strip_suffix("` |")?.rsplit('`').next()?;
+        line.starts_with('|').then(|| cell.to_owned())
+    };
+    assert_eq!(page.lines().filter_map(last).collect::<BTreeSet<_>>(), stories);
 }
