@@ -9,6 +9,7 @@
 //! that said [`Request::Hello`] last is the agent; the others may ask for [`Request::Status`] and
 //! listen to events.
 
+use crate::metrics::MetricsPage;
 use mainstay_types::{
     ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, Position, ResourceId, ResourceRecord,
     ShrinkReason, Time, VolumeId,
@@ -115,6 +116,11 @@ pub enum Request {
     },
     /// Answered by [`Reply::Status`].
     Status,
+    /// What is counted, of replicas after this one; from the first on if none is named. Answered by [`Reply::Metrics`].
+    Metrics {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<ResourceId>,
+    },
 }
 
 /// A place for a journal outside of its replica's directory.
@@ -186,6 +192,7 @@ pub enum Reply {
         silenced_us: Time,
     },
     Digest(DigestReport),
+    Metrics(MetricsPage),
 }
 
 /// Why a request was refused or failed.

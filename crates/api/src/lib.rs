@@ -4,5 +4,5 @@
 pub mod client;
 pub mod engine;
 pub mod inspect;
-
+pub mod metrics;
 pub mod rest;

@@ -18,6 +18,7 @@ pub mod keeper;
 pub mod left_devices;
 pub mod lifecycle;
 pub mod loop_device;
+mod metrics_page;
 pub mod nbd_device;
 pub mod netlink;
 pub mod open_replica;

@@ -3,6 +3,7 @@
 //! The cores are driven by `mainstay_host`, which the simulator runs as well. Here is what that wants of the world: disk
 //! operations on the ring, messages on the transport, answers for devices and for the agent.
 
+mod counts;
 mod failing;
 mod platform;
 mod presence;
@@ -19,7 +20,9 @@ use crate::guard::Guard;
 use crate::options::EngineOptions;
 use crate::ring::{Completion, Ring};
 use crate::transport::{Channel, Transport};
+use counts::{Asked, Counts};
 use mainstay_api::engine::{EngineError, EngineEvent, ProposalEvent, Reply};
+use mainstay_api::metrics::RequestKind;
 use mainstay_codec::Envelope;
 use mainstay_host::{Host, Platform};
 use mainstay_replica::{Op, ReplicaConfig, RequestId, Role};
@@ -70,6 +73,7 @@ pub struct Shared<'a> {
 struct Pending {
     frontend: FrontendId,
     tag: u64,
+    asked: Asked,
 }
 
 /// Requests in places that are used again, so that a request costs no allocation. The number of a request is its place and
@@ -98,12 +102,23 @@ impl Requests {
         self.places.len() - self.free.len()
     }
 
-    fn take(&mut self, id: RequestId) -> Option<Pending> {
+    fn place(&mut self, id: RequestId) -> Option<&mut Option<Pending>> {
         let (place, uses) = (id.0 as u32, (id.0 >> 32) as u32);
         let (_, found) = self.places.get_mut(place as usize).filter(|(newest, _)| *newest == uses)?;
-        let pending = found.take()?;
-        self.free.push(place);
+        Some(found)
+    }
+
+    fn take(&mut self, id: RequestId) -> Option<Pending> {
+        let pending = self.place(id)?.take()?;
+        self.free.push(id.0 as u32);
         Some(pending)
+    }
+
+    /// A read may be executed now.
+    fn reads(&mut self, id: RequestId, now: Time) {
+        if let Some(pending) = self.place(id).and_then(Option::as_mut) {
+            pending.asked.reads_since = Some(now);
+        }
     }
 }
 
@@ -133,6 +148,7 @@ struct Around {
     vow_answer: Option<(Epoch, Answer)>,
     dirty: bool,
     reported_at: Time,
+    counts: Counts,
     watch: Option<Box<Watch>>,
 }
 
@@ -150,6 +166,7 @@ impl OpenReplica {
             background: options.background,
             ..ReplicaConfig::new(config.resource, node, config.incarnation, config.volumes.clone())
         };
+        let counts = Counts::new(config.volumes.len());
         let around = Around {
             resource: config.resource,
             name,
@@ -165,6 +182,7 @@ impl OpenReplica {
             vow_answer: None,
             dirty: true,
             reported_at: Time(0),
+            counts,
             watch: options.check_reads.then(Box::default),
         };
         Self { host: Host::new(replica_config, store), around }
@@ -303,19 +321,27 @@ impl OpenReplica {
                 Range { volume: request.volume, offset, len },
             );
         }
-        let around = &mut self.around;
-        let id = around.pending.add(Pending { frontend, tag: request.tag });
-        let range = |offset, len| Range { volume: request.volume, offset, len };
-        let op = match request.op {
-            FrontendOp::Read { offset, len } => Op::Read { range: range(offset, len) },
-            FrontendOp::Write { offset, payload } => {
-                Op::Write { range: range(offset, payload.len() as u64), payload }
+        let volume = request.volume;
+        let range = |offset, len| Range { volume, offset, len };
+        let (kind, bytes, op) = match request.op {
+            FrontendOp::Read { offset, len } => {
+                (RequestKind::Read, len, Op::Read { range: range(offset, len) })
             }
-            FrontendOp::Discard { offset, len } => Op::Discard { range: range(offset, len) },
-            FrontendOp::WriteZeroes { offset, len } => Op::WriteZeroes { range: range(offset, len) },
-            FrontendOp::Flush => Op::Flush,
+            FrontendOp::Write { offset, payload } => {
+                let len = payload.len() as u64;
+                (RequestKind::Write, len, Op::Write { range: range(offset, len), payload })
+            }
+            FrontendOp::Discard { offset, len } => {
+                (RequestKind::Discard, len, Op::Discard { range: range(offset, len) })
+            }
+            FrontendOp::WriteZeroes { offset, len } => {
+                (RequestKind::WriteZeroes, len, Op::WriteZeroes { range: range(offset, len) })
+            }
+            FrontendOp::Flush => (RequestKind::Flush, 0, Op::Flush),
             FrontendOp::Extents { .. } => unreachable!("answered above"),
         };
+        let asked = Asked { kind, volume, bytes, since: shared.now, reads_since: None };
+        let id = self.around.pending.add(Pending { frontend, tag: request.tag, asked });
         self.host.request(shared.now, id, op);
     }
 
@@ -328,7 +354,10 @@ impl OpenReplica {
 
     fn disk_done(&mut self, shared: &mut Shared<'_>, done: DiskDone) {
         match done.tag {
-            DiskTag::Store(op) => self.host.store_done(op, done.result),
+            DiskTag::Store(op) => {
+                self.around.counts.store_done(shared.now, op);
+                self.host.store_done(op, done.result);
+            }
             DiskTag::Shard(token) => {
                 let result = done.result.map(Option::unwrap_or_default);
                 self.host.read_done(&mut World { around: &mut self.around, shared }, token, result);

@@ -14,6 +14,7 @@ use crate::frontend::{Choice, FrontendId, FrontendRequest, frontend_of};
 use crate::guard::{Guard, GuardTarget};
 use crate::ipc::{Client, IpcServer};
 use crate::lifecycle::{Job, Lifecycle, Opened};
+use crate::metrics_page;
 use crate::open_replica::{Answer, Closing, OpenReplica, Shared};
 use crate::options::EngineOptions;
 use crate::ring::{Completion, Owner, Ring, RingError, now};
@@ -22,11 +23,13 @@ use crate::users::Users;
 use mainstay_api::engine::{
     EngineError, EngineEvent, EngineStatus, FrontendStatus, GuardEntry, JournalPlace, Peer, Reply, Request,
 };
+use mainstay_api::metrics::MetricsPage;
 use mainstay_codec::{Envelope, JournalLabel, Message};
 use mainstay_store::StoreConfig;
 use mainstay_types::{NodeId, ResourceId, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::ops::Bound;
 use std::sync::mpsc::Receiver;
 
 /// Most messages kept for replicas that are not open yet (R18). What finds no place is said again by its primary.
@@ -97,6 +100,8 @@ pub struct Shard {
     fenced: bool,
     events: Vec<EngineEvent>,
     requests: Vec<FrontendRequest>,
+    /// Turns so far.
+    turns: u64,
 }
 
 /// What a shard is built from.
@@ -148,6 +153,7 @@ impl Shard {
             fenced: true,
             events: Vec::new(),
             requests: Vec::new(),
+            turns: 0,
         }
     }
 
@@ -158,6 +164,7 @@ impl Shard {
             self.flush();
             let woken = self.ring.turn_gathering(self.next_deadline(), self.due, &mut completions)?;
             let now = now();
+            self.turns += 1;
             for completion in completions.drain(..) {
                 self.completed(now, completion);
             }
@@ -398,6 +405,7 @@ impl Shard {
                 answer(self.hello(Identity { cluster, node }));
             }
             Request::Status => answer(Reply::Status(self.status(now))),
+            Request::Metrics { after } => answer(Reply::Metrics(self.metrics(now, after))),
             _ if self.identity.is_none() => {
                 answer(refusal("no-hello", "the engine does not know its node yet", "say hello first"));
             }
@@ -651,6 +659,19 @@ impl Shard {
     fn answer_dropped(&mut self, resource: ResourceId) {
         for answer in self.dropping.remove(&resource).unwrap_or_default() {
             answer(Reply::Ok);
+        }
+    }
+
+    /// See `metrics_page.rs`.
+    fn metrics(&self, now: Time, after: Option<ResourceId>) -> MetricsPage {
+        let peers = self.transport.as_ref().filter(|_| after.is_none()).map(Transport::peers);
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        MetricsPage {
+            now_us: now,
+            fenced: self.fenced,
+            turns: self.turns,
+            links: metrics_page::links(peers.unwrap_or_default()),
+            ..metrics_page::replicas(self.replicas.range((from, Bound::Unbounded)))
         }
     }
 

@@ -221,6 +221,10 @@ impl Background {
         }
     }
 
+    fn slows(&self, now: Time) -> bool {
+        self.rests() || self.window < self.window_max || self.paid_until > now
+    }
+
     fn rests(&self) -> bool {
         matches!(self.phase, Phase::Resting { .. })
     }
@@ -268,6 +272,12 @@ impl Replica {
     pub fn fills(&self) -> bool {
         let copied = |peer: &Peer| matches!(&peer.link, Link::Streaming(stream) if stream.copy.is_some());
         self.leading() && self.peers.values().any(|peer| copied(peer) || self.is_fed(peer))
+    }
+
+    /// Whether what is filled from here goes slower than it could, for the sake of clients or by c-max-rate.
+    #[must_use]
+    pub fn filling_slowed(&self) -> bool {
+        self.fills() && self.background.slows(self.now)
     }
 
     /// Looks at the clients before something is sent in the background.

@@ -59,7 +59,7 @@ pub use interface::{
     StepDownReason,
 };
 pub use sequence::Lag;
-pub use status::{CopyStatus, PeerState, PeerStatus, SlowStatus, Status};
+pub use status::{CopyStatus, PeerCounts, PeerState, PeerStatus, SlowStatus, Status};
 
 use crate::background::Background;
 use crate::log::Log;

@@ -51,7 +51,7 @@
 use crate::peer::{Change, Link, Peer};
 use crate::{Replica, SlowLimits};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{ConfigVersion, NodeId, REPLICAS_MAX, Time, reach};
+use mainstay_types::{ConfigVersion, Histogram, NodeId, REPLICAS_MAX, Time, reach};
 
 /// How long somebody took of late to make durable what it was given.
 #[derive(Clone, Copy, Debug, Default)]
@@ -122,6 +122,9 @@ pub(crate) struct Slowness {
     times: u32,
     /// When it became a member.
     in_since: Time,
+    /// What its acknowledgements took, in microseconds, and how often it has left: for people.
+    pub acknowledged_us: Histogram,
+    pub times_left: u64,
 }
 
 /// Out of the in-sync set because it was slow.
@@ -142,6 +145,7 @@ impl Slowness {
     pub fn acknowledged(&mut self, sent_at: Option<Time>, now: Time, forget_ms: u64) {
         self.heard = true;
         if let Some(sent_at) = sent_at {
+            self.acknowledged_us.note(now.us_since(sent_at));
             self.pace.took(sent_at, now, forget_ms);
         }
     }
@@ -215,6 +219,7 @@ impl Slowness {
         if doubled < limits.quiet_max_ms {
             self.times += 1;
         }
+        self.times_left += 1;
         self.in_since = now;
         self.out = Some(Out { since: now, latency_us, stalled, quiet_since: now, quiet_ms });
         self.over_since = None;

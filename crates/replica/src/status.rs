@@ -4,7 +4,9 @@ use crate::peer::{Link, Peer};
 use crate::sequence::Lag;
 use crate::{Fence, Replica, Role};
 use mainstay_codec::ReplicaData;
-use mainstay_types::{ConfigVersion, EXTENT_BYTES, Epoch, Index, Member, Mode, Position, Time};
+use mainstay_types::{
+    ConfigVersion, EXTENT_BYTES, Epoch, Histogram, Index, Member, Mode, NodeId, Position, Time,
+};
 
 /// A snapshot of a replica for people and for the agent.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,6 +51,18 @@ pub struct PeerStatus {
     pub slow: Option<SlowStatus>,
     /// How fast it is copied to of late, if that is known.
     pub copy: Option<CopyStatus>,
+}
+
+/// What was counted of a peer since this replica began to lead.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerCounts<'a> {
+    pub node: NodeId,
+    /// Whether commits wait for it.
+    pub required: bool,
+    /// What its acknowledgements took, in microseconds.
+    pub acknowledged_us: &'a Histogram,
+    /// How often it left the in-sync set for being slow.
+    pub times_slow: u64,
 }
 
 /// The speed of a copy.
@@ -111,6 +125,16 @@ impl Replica {
             waiting_for: self.waiting_for(),
             heard: self.session.as_ref().map_or(self.log.commit, |session| session.commit_known),
         }
+    }
+
+    /// What was counted of the other replicas; nothing unless it leads.
+    pub fn peer_counts(&self) -> impl Iterator<Item = PeerCounts<'_>> {
+        self.peers.iter().map(|(node, peer)| PeerCounts {
+            node: *node,
+            required: peer.required(),
+            acknowledged_us: &peer.slow.acknowledged_us,
+            times_slow: peer.slow.times_left,
+        })
     }
 
     #[must_use]

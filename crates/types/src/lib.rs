@@ -6,9 +6,11 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+pub mod histogram;
 pub mod limits;
 pub mod record;
 pub mod simulation;
+pub use histogram::*;
 pub use limits::*;
 pub use record::*;
 
@@ -118,6 +120,12 @@ impl Time {
     #[must_use]
     pub const fn plus_ms(self, ms: u64) -> Self {
         Self(self.0.saturating_add(ms.saturating_mul(1000)))
+    }
+
+    /// Microseconds from `earlier` to `self`, 0 if `earlier` is later.
+    #[must_use]
+    pub const fn us_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
     }
 
     /// Milliseconds from `earlier` to `self`, 0 if `earlier` is later.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use mainstay_api::engine::{DigestReport, EngineEvent, ProposalEvent, ProposedChange, Reply, VolumeDigest};
 use mainstay_codec::Envelope;
 use mainstay_host::{AnswerError, Digest, DigestError, Happened, Platform, Seen};
-use mainstay_replica::{Proposal, RequestError, RequestId, Role};
+use mainstay_replica::{Effect, Proposal, RequestError, RequestId, Role};
 use mainstay_store::{Area, Output};
 use mainstay_types::{NodeId, ShrinkReason, Time, VolumeId};
 
@@ -33,6 +33,7 @@ impl Platform for World<'_, '_> {
     }
 
     fn read(&mut self, token: u64, area: Area, offset: u64, len: u64) {
+        self.around.counts.reads(area, len);
         self.around.disk.read(self.shared.ring, DiskTag::Shard(token), area, offset, len);
     }
 
@@ -61,7 +62,8 @@ impl Platform for World<'_, '_> {
         if let Some(watch) = &mut self.around.watch {
             watch.answered(id, answer.as_deref().ok());
         }
-        let Some(Pending { frontend, tag }) = self.around.pending.take(id) else { return };
+        let Some(Pending { frontend, tag, asked }) = self.around.pending.take(id) else { return };
+        self.around.counts.answered(self.shared.now, &asked, answer.is_ok());
         let result = answer.map_err(|error| match error {
             AnswerError::Request(RequestError::Range) => libc::EINVAL,
             AnswerError::Request(RequestError::NotPrimary) | AnswerError::NoLease => NOT_SERVED,
@@ -102,6 +104,11 @@ impl Platform for World<'_, '_> {
     }
 
     fn observe(&mut self, seen: Seen<'_>) {
+        let now = self.shared.now;
+        if let Seen::Effect(Effect::Read { id, .. }) = seen {
+            self.around.pending.reads(*id, now);
+        }
+        self.around.counts.observe(now, seen);
         if let Some(watch) = &mut self.around.watch {
             watch.observe(seen);
         }
@@ -142,6 +149,7 @@ impl Around {
     fn role_changed(&mut self, shared: &mut Shared<'_>, role: Role) {
         self.role = role;
         self.dirty = true;
+        self.counts.role_changed(shared.now, role);
         tracing::info!(resource = %self.resource, ?role, "role changed");
         if role == Role::Primary {
             self.offer(shared);

@@ -163,6 +163,9 @@ impl Around {
                 self.presence.devices.push((volume, device));
                 self.presence.devices.sort_by_key(|(volume, _)| *volume);
                 self.resize_device(shared, volume);
+                if self.presence.attaching == 0 {
+                    self.counts.attached(shared.now);
+                }
             }
             DeviceOutcome::Opened { volume, opened, .. } => {
                 // It is there: it stays until its attachments have ended.

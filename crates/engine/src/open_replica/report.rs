@@ -4,6 +4,7 @@ use super::{OpenReplica, Shared};
 use mainstay_api::engine::{
     CopyStatus, DataState, EngineEvent, PeerState, PeerStatus, ReplicaStatus, Role, SlowStatus,
 };
+use mainstay_api::metrics::ReplicaMetrics;
 use mainstay_codec::ReplicaData;
 use mainstay_replica::{PeerState as Seen, Role as CoreRole, StepDownReason};
 
@@ -83,6 +84,14 @@ impl OpenReplica {
             devices: around.device_list(),
             proposal: around.proposal.clone(),
         }
+    }
+
+    /// The same with what was counted.
+    #[must_use]
+    pub fn metrics(&self) -> ReplicaMetrics {
+        let mut counts = self.around.counts.taken(self.host.replica());
+        counts.disk_operations = self.around.disk.in_flight() as u64;
+        ReplicaMetrics { status: self.status(), counts }
     }
 
     /// Tells the agent about a change at once, and about mere progress a few times per second at most, when
