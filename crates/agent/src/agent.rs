@@ -7,6 +7,7 @@ use crate::error::{AgentError, body, from_engine, settle};
 use crate::identity::{Identity, write_durable};
 use crate::member::{EngineInputs, Member, fatal_channel, log_path, suspects_path};
 use crate::messages::{Call, CallReply, JoinRequest, JoinTicket, LeaseMessage, Proposal, random_u64};
+use crate::metrics::Metrics;
 use crate::pool;
 use crate::raft::store::RaftStore;
 use crate::raft::{ConsensusLog, Machine, View};
@@ -38,6 +39,7 @@ const ASK_TIMEOUT: Duration = Duration::from_millis(1500);
 pub struct Agent {
     pub options: AgentOptions,
     pub engine: EngineLink,
+    pub metrics: Arc<Metrics>,
     engine_inputs: EngineInputs,
     transport: Transport,
     member: RwLock<Option<Arc<Member>>>,
@@ -74,6 +76,7 @@ impl Agent {
         let agent = Arc::new(Self {
             options,
             engine,
+            metrics: Arc::default(),
             engine_inputs,
             transport: Transport::new(),
             member: RwLock::new(None),
@@ -98,6 +101,9 @@ impl Agent {
             &self.engine_inputs,
             &self.fatal,
         )?);
+        let (metrics, own) = (self.metrics.clone(), member.identity.node);
+        metrics.view(own, &member.log.view());
+        member.log.subscribe(Box::new(move |view: &View| metrics.view(own, view)));
         *write(&self.member) = Some(member.clone());
         Ok(member)
     }

@@ -11,11 +11,13 @@ use mainstay_api::engine::{
     RequestLine, encode_line, read_line,
 };
 use mainstay_types::{ResourceId, Time};
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use std::collections::BTreeMap;
 use std::io::{BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -86,6 +88,8 @@ struct Shared {
     frontend: Mutex<Option<FrontendStatus>>,
     /// The first status of the present connection has arrived.
     synced: AtomicBool,
+    /// Process at the other end; 0 if that is not known.
+    pid: AtomicU32,
 }
 
 impl EngineLink {
@@ -102,6 +106,7 @@ impl EngineLink {
             replicas: Mutex::new(BTreeMap::new()),
             frontend: Mutex::new(None),
             synced: AtomicBool::new(false),
+            pid: AtomicU32::new(0),
         });
         let thread = shared.clone();
         spawn("agent-engine", move || {
@@ -181,6 +186,12 @@ impl EngineLink {
         lock(&self.shared.frontend).clone()
     }
 
+    /// The engine's process, while it is connected.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        Some(self.shared.pid.load(Ordering::SeqCst)).filter(|pid| *pid != 0)
+    }
+
     /// Forgets a replica that was dropped.
     pub fn forget(&self, resource: ResourceId) {
         lock(&self.shared.replicas).remove(&resource);
@@ -218,6 +229,8 @@ fn run_connection(shared: &Shared, input: &impl Fn(EngineInput)) {
     if writer.set_write_timeout(Some(WRITE_TIMEOUT)).is_err() {
         return;
     }
+    let pid = getsockopt(&stream, PeerCredentials).map_or(0, |peer| peer.pid());
+    shared.pid.store(u32::try_from(pid).unwrap_or(0), Ordering::SeqCst);
     *lock(&shared.writer) = Some(writer);
     let greeting = lock(&shared.greeting).clone();
     if let Some(greeting) = greeting {
@@ -232,6 +245,7 @@ fn run_connection(shared: &Shared, input: &impl Fn(EngineInput)) {
     let error = read_lines(stream, shared, input);
     *lock(&shared.writer) = None;
     shared.synced.store(false, Ordering::SeqCst);
+    shared.pid.store(0, Ordering::SeqCst);
     // Nobody may wait for replies of a connection that is gone.
     lock(&shared.pending).clear();
     lock(&shared.replicas).clear();

@@ -9,6 +9,7 @@ use crate::agent::{Agent, PROPOSE_TIMEOUT};
 use crate::error::{body, from_engine, settle};
 use crate::member::Member;
 use crate::messages::{Call, CallReply};
+use crate::metrics::listener;
 use crate::pool;
 use crate::raft::{ConsensusLog, View};
 use crate::views::{self, Live};
@@ -56,7 +57,8 @@ impl IntoResponse for Problem {
         let status = match self.0.code.as_str() {
             "not-found" | "unknown-resource" | "unknown-service" | "unknown-node" => StatusCode::NOT_FOUND,
             "not-a-member" | "already-a-member" | "conflict" | "name-taken" => StatusCode::CONFLICT,
-            "result-unknown" | "control-plane-busy" | "engine-unreachable" => StatusCode::SERVICE_UNAVAILABLE,
+            "result-unknown" | "control-plane-busy" | "engine-unreachable" | "metrics-busy"
+            | "metrics-timeout" => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::UNPROCESSABLE_ENTITY,
         };
         let mut response = (status, Json(self.0)).into_response();
@@ -90,6 +92,7 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .route("/v1/services/{name}", get(service).delete(delete_service))
         .route("/v1/services/{name}/move", post(move_service))
         .route("/v1/events", get(events))
+        .route("/metrics", get(listener::answer))
         .fallback(async || Problem(body("not-found", "there is no such route", "See the API's description.")))
         .with_state(agent)
 }
@@ -427,44 +430,52 @@ async fn delete_resource(Shared(agent): App, Path(name): Path<String>) -> Answer
 async fn scrub(Shared(agent): App, Path(name): Path<String>) -> Answer<ScrubReport> {
     blocking(move || {
         let member = agent.member()?;
-        let mut view = member.log.view();
-        let mut resource = find_resource(&view, &name)?.clone();
-        let mut report = scrub_once(&agent, &member, &view, &resource);
-        // Replicas commit the same entries a moment apart; only digests of one position can be compared. Where
-        // the resource is written meanwhile, new writes are held for as long as the reading takes; the engine
-        // lets them go by itself after a while, whatever becomes of this agent.
-        for _ in 1..SCRUB_ATTEMPTS {
-            if at_one_position(&report) {
-                break;
-            }
-            let Some(primary) = resource.record.primary else { break };
-            let held = |request| agent.ask(&member, primary, Call::Engine(request), SCRUB_TIMEOUT);
-            match held(Request::Pause { resource: resource.id }) {
-                Ok(CallReply::Error(error)) | Err(error) if error.code == "not-primary" => {
-                    // The primary is just being replaced.
-                    std::thread::sleep(SCRUB_PAUSE);
-                    view = member.log.view();
-                    resource = find_resource(&view, &name)?.clone();
-                    continue;
-                }
-                Ok(CallReply::Error(error)) | Err(error) => return Err(error),
-                Ok(_) => {}
-            }
-            report = scrub_once(&agent, &member, &view, &resource);
-            // If this is lost the engine resumes by itself.
-            let _ = held(Request::Resume { resource: resource.id });
-        }
-        let positions: BTreeSet<u64> = report.replicas.iter().map(|one| one.index).collect();
-        if positions.len() > 1 && report.replicas.iter().all(|one| one.failure.is_none()) {
-            return Err(body(
-                "scrub-moving",
-                "the replicas could not be read at one position, because the resource is being written",
-                "Try again when fewer writes arrive.",
-            ));
-        }
-        Ok(report)
+        find_resource(&member.log.view(), &name)?;
+        let report = compare(&agent, &member, &name);
+        agent.metrics.scrubbed(&name, report.as_ref().ok());
+        report
     })
     .await
+}
+
+/// Compares all replicas of a resource at one position of the log.
+fn compare(agent: &Arc<Agent>, member: &Arc<Member>, name: &str) -> Result<ScrubReport, ErrorBody> {
+    let mut view = member.log.view();
+    let mut resource = find_resource(&view, name)?.clone();
+    let mut report = scrub_once(agent, member, &view, &resource);
+    // Replicas commit the same entries a moment apart; only digests of one position can be compared. Where
+    // the resource is written meanwhile, new writes are held for as long as the reading takes; the engine
+    // lets them go by itself after a while, whatever becomes of this agent.
+    for _ in 1..SCRUB_ATTEMPTS {
+        if at_one_position(&report) {
+            break;
+        }
+        let Some(primary) = resource.record.primary else { break };
+        let held = |request| agent.ask(member, primary, Call::Engine(request), SCRUB_TIMEOUT);
+        match held(Request::Pause { resource: resource.id }) {
+            Ok(CallReply::Error(error)) | Err(error) if error.code == "not-primary" => {
+                // The primary is just being replaced.
+                std::thread::sleep(SCRUB_PAUSE);
+                view = member.log.view();
+                resource = find_resource(&view, name)?.clone();
+                continue;
+            }
+            Ok(CallReply::Error(error)) | Err(error) => return Err(error),
+            Ok(_) => {}
+        }
+        report = scrub_once(agent, member, &view, &resource);
+        // If this is lost the engine resumes by itself.
+        let _ = held(Request::Resume { resource: resource.id });
+    }
+    let positions: BTreeSet<u64> = report.replicas.iter().map(|one| one.index).collect();
+    if positions.len() > 1 && report.replicas.iter().all(|one| one.failure.is_none()) {
+        return Err(body(
+            "scrub-moving",
+            "the replicas could not be read at one position, because the resource is being written",
+            "Try again when fewer writes arrive.",
+        ));
+    }
+    Ok(report)
 }
 
 fn at_one_position(report: &ScrubReport) -> bool {

@@ -14,6 +14,7 @@ pub mod lease;
 pub mod left_devices;
 pub mod member;
 pub mod messages;
+pub mod metrics;
 pub mod node;
 pub mod pool;
 pub mod raft;
@@ -30,6 +31,7 @@ use error::AgentError;
 use journals::Journals;
 use std::fs;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -42,6 +44,8 @@ pub struct AgentOptions {
     pub run_dir: PathBuf,
     /// Address on which other agents are served; `0.0.0.0:7400` if none.
     pub listen: Option<String>,
+    /// Address on which `/metrics` is served, and nothing else; on the API's socket alone if none.
+    pub metrics_listen: Option<SocketAddr>,
     /// cgroup (version 2) below which services run; `<mount point>/mainstay/<node>` if none.
     pub cgroup_root: Option<PathBuf>,
     /// Where the journals of new replicas go; in the pool if nothing is said.
@@ -93,6 +97,9 @@ pub fn serve(agent: Arc<Agent>) -> Result<(), AgentError> {
         let _inside = runtime.enter();
         tokio::net::UnixListener::bind(&path).map_err(failed)?
     };
+    if let Some(address) = agent.options.metrics_listen {
+        runtime.spawn(metrics::listener::serve(agent.clone(), address));
+    }
     threads::spawn("agent-http", move || {
         if let Err(error) = runtime.block_on(async { axum::serve(listener, http::router(agent)).await }) {
             tracing::error!(%error, "the API is no longer served");

@@ -118,10 +118,18 @@ fn holds_only_ours(directory: &Path) -> io::Result<bool> {
 /// # Errors
 /// When the directory cannot be made or asked.
 pub fn free_bytes(state_dir: &Path) -> io::Result<u64> {
-    let directory = directory(state_dir);
-    std::fs::create_dir_all(&directory)?;
-    let stat = statvfs(&directory)?;
-    Ok((stat.blocks_available() * stat.fragment_size()).saturating_sub(HEADROOM_BYTES))
+    std::fs::create_dir_all(directory(state_dir))?;
+    size_bytes(state_dir).map(|(_, free)| free)
+}
+
+/// Bytes of the file system that holds the pool, and those that new replicas may take.
+///
+/// # Errors
+/// When there is no pool, or it cannot be asked.
+pub fn size_bytes(state_dir: &Path) -> io::Result<(u64, u64)> {
+    let stat = statvfs(&directory(state_dir))?;
+    let free = (stat.blocks_available() * stat.fragment_size()).saturating_sub(HEADROOM_BYTES);
+    Ok((stat.blocks() * stat.fragment_size(), free))
 }
 
 /// Bytes that a replica takes at most: volumes, journal, and the store's own areas.

@@ -309,7 +309,7 @@ pub fn events(state: &State, after: u64) -> EventsPage {
 }
 
 /// The name that serde gives to a value without fields.
-fn name_of(value: &impl serde::Serialize) -> String {
+pub(crate) fn name_of(value: &impl serde::Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(name)) => name,
         _ => String::new(),

@@ -75,6 +75,15 @@ impl Client {
         self.call(Method::GET, path, None)
     }
 
+    /// What is not JSON, as it is.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn get_text(&self, path: &str) -> Result<String, ClientError> {
+        let bytes = self.call_bytes(Method::GET, path, None)?;
+        String::from_utf8(bytes.into()).map_err(|error| ClientError::Transport(error.to_string()))
+    }
+
     /// # Errors
     /// See [`ClientError`].
     pub fn post<B: Serialize, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, ClientError> {
@@ -99,6 +108,11 @@ impl Client {
         path: &str,
         body: Option<Bytes>,
     ) -> Result<T, ClientError> {
+        let bytes = self.call_bytes(method, path, body)?;
+        serde_json::from_slice(&bytes).map_err(|error| ClientError::Transport(error.to_string()))
+    }
+
+    fn call_bytes(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Bytes, ClientError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -110,12 +124,7 @@ impl Client {
         })
     }
 
-    async fn exchange<T: DeserializeOwned>(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<Bytes>,
-    ) -> Result<T, ClientError> {
+    async fn exchange(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Bytes, ClientError> {
         let stream = tokio::net::UnixStream::connect(&self.socket)
             .await
             .map_err(|source| ClientError::Unreachable { path: self.socket.clone(), source })?;
@@ -138,10 +147,7 @@ impl Client {
             .await
             .map_err(|error| ClientError::Transport(error.to_string()))?
             .to_bytes();
-        if status.is_success() {
-            return serde_json::from_slice(&bytes).map_err(|error| transport(&error));
-        }
-        Err(refusal(status, &bytes))
+        if status.is_success() { Ok(bytes) } else { Err(refusal(status, &bytes)) }
     }
 }
 

@@ -29,6 +29,7 @@
 //! | `POST /v1/services/{name}/move` | [`ServiceMove`] | [`Accepted`] |
 //! | `DELETE /v1/services/{name}` | | [`Accepted`] |
 //! | `GET /v1/events?after=N&wait_ms=M` | | [`EventsPage`] |
+//! | `GET /metrics` | | not JSON: the text format of Prometheus |
 
 use crate::engine::FrontendStatus;
 pub use mainstay_types::Mode;

@@ -72,6 +72,8 @@ pub enum Command {
     Events(EventsArgs),
     /// Say what is wrong and what to do next. Exits with 4 if anything needs attention.
     Status,
+    /// Print the metrics of the asked node, as Prometheus gets them.
+    Metrics,
     /// Show what journal and metadata of a replica hold; for a directory that no engine uses, such as a copy of one.
     Inspect(InspectArgs),
     /// Measure devices, files and databases under fio and sysbench.
@@ -233,6 +235,10 @@ pub struct AgentArgs {
     /// Address and port for other agents.
     #[arg(long, default_value = "0.0.0.0:7400", value_name = "ADDRESS:PORT")]
     pub listen: std::net::SocketAddr,
+    /// Address and port on which Prometheus finds this node's metrics, as http://ADDRESS:PORT/metrics: for example 127.0.0.1:7402. Nobody has to
+    /// prove who he is, and nothing is encrypted; nothing but metrics is served there. Off when not given.
+    #[arg(long, env = "MAINSTAY_METRICS_LISTEN", value_name = "ADDRESS:PORT")]
+    pub metrics_listen: Option<std::net::SocketAddr>,
     /// Control group (version 2) under which services get groups of their own.
     #[arg(long, value_name = "DIR")]
     pub cgroup_root: Option<PathBuf>,

@@ -38,6 +38,7 @@ fn run(cli: Cli, output: Output) -> Outcome<u8> {
         Command::Service(command) => commands::service::run(command, &connect()?, output),
         Command::Events(args) => commands::events::run(&args, &connect()?, output),
         Command::Status => commands::status::run(&connect()?, output),
+        Command::Metrics => commands::metrics::run(&connect()?, output),
         Command::Inspect(args) => commands::inspect::run(&args, output),
         Command::Bench(command) => commands::bench::run(command, connect, output),
         Command::Lab(command) => lab::run(command, output),

@@ -48,6 +48,7 @@ pub fn agent(args: AgentArgs) -> Outcome<()> {
         state_dir: args.paths.state_dir,
         run_dir: args.paths.run_dir,
         listen: Some(args.listen.to_string()),
+        metrics_listen: args.metrics_listen,
         cgroup_root: args.cgroup_root,
         fail_left_devices: mainstay_engine::devices::give_up_left,
         keep_devices: mainstay_engine::keeper::start,

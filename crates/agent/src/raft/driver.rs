@@ -100,13 +100,7 @@ pub fn start(
         snapshots_sent: BTreeMap::new(),
         reach: Reach::new(settings.node),
         shared: Arc::new(Shared {
-            view: Mutex::new(View {
-                state: Arc::default(),
-                leader: None,
-                is_leader: false,
-                voters: BTreeSet::new(),
-                learners: BTreeSet::new(),
-            }),
+            view: Mutex::default(),
             listeners: Mutex::new(Vec::new()),
             stopped: AtomicBool::new(false),
         }),
@@ -483,7 +477,9 @@ impl Driver {
             && view.is_leader == is_leader
             && view.voters == voters
             && view.learners == learners;
+        let (term, applied) = (self.raw.raft.term, self.applied);
         if same && !self.state_changed {
+            (view.term, view.applied) = (term, applied);
             return;
         }
         if view.leader != leader {
@@ -495,7 +491,7 @@ impl Driver {
         let state =
             if self.state_changed { Arc::new(self.machine.state.clone()) } else { view.state.clone() };
         self.state_changed = false;
-        *view = View { state, leader, is_leader, voters, learners };
+        *view = View { state, leader, is_leader, voters, learners, term, applied };
         let published = view.clone();
         drop(view);
         for listener in listeners.iter() {

@@ -28,6 +28,9 @@ pub struct View {
     pub voters: BTreeSet<NodeId>,
     /// Nodes that receive the log and do not vote yet.
     pub learners: BTreeSet<NodeId>,
+    /// Raft term, and the last entry that was applied. Nobody is told when only these change.
+    pub term: u64,
+    pub applied: u64,
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -33,6 +33,7 @@ fn agent_process() {
         state_dir: directory.join("state"),
         run_dir: directory.join("run"),
         listen: Some(listen.to_owned()),
+        metrics_listen: None,
         cgroup_root: Some(cgroup_root(&directory)),
         journals: mainstay_agent::journals::Journals::default(),
         fail_left_devices: |_| (),

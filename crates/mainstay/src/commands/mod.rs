@@ -5,6 +5,7 @@ pub mod bench;
 pub mod cluster;
 pub mod events;
 pub mod inspect;
+pub mod metrics;
 mod modes;
 pub mod resource;
 pub mod service;

@@ -1,0 +1,188 @@
+//! What the agent knows by itself: node, control plane, records, services, processes.
+
+use super::Gathered;
+use super::families as f;
+use super::noted::Noted;
+use super::text::{Page, seconds};
+use crate::pool;
+use mainstay_control::State;
+use mainstay_control::state::{NodeStatus, Resource, Service};
+use mainstay_types::{Mode, NodeId};
+
+/// The node and the control plane.
+pub fn node(page: &mut Page, seen: &Gathered) {
+    page.family(&f::BUILD_INFO, |out| out.add(&[env!("CARGO_PKG_VERSION")], 1_u64));
+    page.one(&f::ENGINE_UP, seen.engine.is_some());
+    page.one(&f::SCRAPE_SECONDS, seconds(seen.took_us));
+    if let Some((size, free)) = seen.pool {
+        page.one(&f::POOL_SIZE, size);
+        page.one(&f::POOL_FREE, free);
+    }
+    if let Some(kind) = &seen.frontend {
+        page.family(&f::FRONTEND_INFO, |out| out.add(&[kind], 1_u64));
+    }
+    let Some(member) = &seen.member else { return };
+    let (view, state, own) = (&member.view, &*member.view.state, member.node);
+    let witness = state.nodes.get(&own).is_some_and(|node| node.witness);
+    let witness = if witness { "true" } else { "false" };
+    page.family(&f::NODE_INFO, |out| {
+        out.add(&[&member.cluster, &member.name, witness], 1_u64);
+    });
+    page.one(&f::LEASE_REMAINING, seconds(member.lease_left_us));
+    if let Some(node) = state.nodes.get(&own) {
+        page.one(&f::GENERATION, node.generation);
+    }
+    page.one(&f::CONTROL_LEADER, view.leader.is_some());
+    page.one(&f::CONTROL_LEADS, view.is_leader);
+    page.one(&f::CONTROL_VOTERS, view.voters.len());
+    page.one(&f::CONTROL_TERM, view.term);
+    page.one(&f::CONTROL_APPLIED, view.applied);
+    page.one(&f::CONTROL_EVENTS, state.last_event);
+    page.family(&f::NODE_ALIVE, |out| {
+        for node in state.nodes.values() {
+            out.add(&[&node.name], node.status == NodeStatus::Alive);
+        }
+    });
+    page.family(&f::NODE_CONNECTED, |out| {
+        for node in state.nodes.values().filter(|node| node.id != own) {
+            out.add(&[&node.name], member.connected.contains(&node.id));
+        }
+    });
+    page.one(&f::POOL_PROMISED, promised(state, own));
+}
+
+/// Bytes that the replicas on a node take at most.
+fn promised(state: &State, own: NodeId) -> u64 {
+    let here = state.resources.values().filter(|resource| resource.spec.replicas.contains(&own));
+    here.map(|resource| pool::replica_bytes(&resource.spec.volumes, resource.spec.journal_bytes)).sum()
+}
+
+/// The records of resources with a replica on this node, and promotions to here.
+pub fn resources(page: &mut Page, seen: &Gathered) {
+    let Some(member) = &seen.member else { return };
+    let state = &*member.view.state;
+    let own = member.node;
+    let here: Vec<&Resource> =
+        state.resources.values().filter(|resource| resource.spec.replicas.contains(&own)).collect();
+    page.family(&f::RESOURCE_PRIMARY, |out| {
+        here.iter().for_each(|one| out.add(&[&one.name], one.record.primary.is_some()));
+    });
+    page.family(&f::RESOURCE_MODE, |out| {
+        for one in &here {
+            let mode = match one.record.mode {
+                Mode::A => "a",
+                Mode::C => "c",
+            };
+            out.add(&[&one.name, mode], 1_u64);
+        }
+    });
+    page.family(&f::RESOURCE_EPOCH, |out| {
+        here.iter().for_each(|one| out.add(&[&one.name], one.record.epoch.0));
+    });
+    page.family(&f::RESOURCE_REPLICAS, |out| {
+        here.iter().for_each(|one| out.add(&[&one.name], one.spec.replicas.len()));
+    });
+    page.family(&f::RESOURCE_IN_SYNC, |out| {
+        here.iter().for_each(|one| out.add(&[&one.name], one.record.iss.len()));
+    });
+    page.family(&f::RESOURCE_BROKEN, |out| {
+        let broken =
+            |one: &Resource| one.spec.replicas.iter().filter(|node| one.broken(**node).is_some()).count();
+        here.iter().for_each(|one| out.add(&[&one.name], broken(one)));
+    });
+    page.family(&f::RESOURCE_FAILED, |out| {
+        here.iter().for_each(|one| out.add(&[&one.name], one.failure.is_some()));
+    });
+    page.family(&f::IN_SYNC, |out| {
+        here.iter().for_each(|one| out.add(&[&one.name], one.record.iss_member(own).is_some()));
+    });
+    page.family(&f::PROMOTIONS, |out| {
+        for ((resource, cause), count) in &seen.noted.promotions {
+            if let Some(resource) = state.resources.get(resource) {
+                out.add(&[&resource.name, cause.name()], *count);
+            }
+        }
+    });
+}
+
+pub fn scrubs(page: &mut Page, noted: &Noted) {
+    page.family(&f::SCRUBS, |out| {
+        for (name, scrubs) in &noted.scrubs {
+            out.add(&[name, "equal"], scrubs.equal);
+            out.add(&[name, "different"], scrubs.different);
+            out.add(&[name, "failed"], scrubs.failed);
+        }
+    });
+    page.family(&f::SCRUB_TIME, |out| {
+        for (name, scrubs) in &noted.scrubs {
+            out.add(&[name], seconds(scrubs.at_ms.saturating_mul(1000)));
+        }
+    });
+    page.family(&f::SCRUB_DIFFERENT, |out| {
+        for (name, scrubs) in &noted.scrubs {
+            if let Some(different) = scrubs.last_different {
+                out.add(&[name], different);
+            }
+        }
+    });
+}
+
+/// Services whose resource has a replica here.
+pub fn services(page: &mut Page, seen: &Gathered) {
+    let Some(member) = &seen.member else { return };
+    let state = &*member.view.state;
+    let own = member.node;
+    let resource = |service: &Service| state.resource_by_name(&service.spec.resource);
+    let here: Vec<(&String, &Service)> = state
+        .services
+        .iter()
+        .filter(|(_, one)| resource(one).is_some_and(|resource| resource.spec.replicas.contains(&own)))
+        .collect();
+    page.family(&f::SERVICE_PHASE, |out| {
+        for (name, one) in &here {
+            if let Some(on) = one.nodes.get(&own) {
+                out.add(&[name, &crate::views::name_of(&on.phase)], 1_u64);
+            }
+        }
+    });
+    page.family(&f::SERVICE_WANTED, |out| {
+        for (name, one) in &here {
+            let primary = resource(one).and_then(|resource| resource.record.primary);
+            out.add(&[name], primary == Some(own) && !one.deleting);
+        }
+    });
+    page.family(&f::SERVICE_RUNNING, |out| {
+        for (name, one) in &here {
+            let phase = one.nodes.get(&own).map(|on| on.phase);
+            out.add(&[name], phase == Some(mainstay_control::state::ServicePhase::Running));
+        }
+    });
+    page.family(&f::SERVICE_FAILURES, |out| {
+        for (name, one) in &here {
+            out.add(&[name], u64::from(one.nodes.get(&own).map_or(0, |on| on.failures)));
+        }
+    });
+    page.family(&f::SERVICE_HALTED, |out| {
+        here.iter().for_each(|(name, one)| out.add(&[name], one.halted.is_some()));
+    });
+    page.family(&f::SERVICE_START, |out| {
+        for (name, starts) in &seen.noted.starts {
+            out.summary(&[name], starts.count, starts.sum_us);
+        }
+    });
+}
+
+pub fn processes(page: &mut Page, seen: &Gathered) {
+    page.family(&f::PROCESS_CPU, |out| {
+        seen.processes.iter().for_each(|(name, one)| out.add(&[name], seconds(one.cpu_us)));
+    });
+    page.family(&f::PROCESS_MEMORY, |out| {
+        seen.processes.iter().for_each(|(name, one)| out.add(&[name], one.resident_bytes));
+    });
+    page.family(&f::PROCESS_FDS, |out| {
+        seen.processes.iter().for_each(|(name, one)| out.add(&[name], one.open_fds));
+    });
+    page.family(&f::PROCESS_THREADS, |out| {
+        seen.processes.iter().for_each(|(name, one)| out.add(&[name], one.threads));
+    });
+}

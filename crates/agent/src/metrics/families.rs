@@ -1,0 +1,246 @@
+//! Every metric: its name, type, labels and meaning. docs/metrics.md is written from here, and a test sees to it.
+//!
+//! Names end with their unit (`_seconds`, `_bytes`), counters with `_total`. Labels are few and of few values: a resource, a volume, a peer
+//! (the name of another node), a kind of request. What is 1 or 0 says yes or no; what has a label with the name of a state is 1 and has
+//! that state. A resource is shown by the nodes that hold a replica of it.
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+    /// Sum and count, without quantiles.
+    Summary,
+}
+
+#[derive(Debug)]
+pub struct Family {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub labels: &'static [&'static str],
+    pub help: &'static str,
+}
+
+/// Families under one heading.
+pub struct Group {
+    pub title: &'static str,
+    pub families: &'static [&'static Family],
+}
+
+macro_rules! groups {
+    ($($title:literal { $($id:ident: $kind:ident $name:literal [$($label:literal),*] $help:literal;)* })*) => {
+        $($(
+            pub static $id: Family =
+                Family { name: $name, kind: Kind::$kind, labels: &[$($label),*], help: $help };
+        )*)*
+        /// All of them, in the order in which they are documented.
+        pub const GROUPS: &[Group] = &[$(Group { title: $title, families: &[$(&$id),*] }),*];
+    };
+}
+
+groups! {
+    "The node and the control plane" {
+        BUILD_INFO: Gauge "mainstay_build_info" ["version"]
+            "Always 1; the version of the agent.";
+        NODE_INFO: Gauge "mainstay_node_info" ["cluster", "node", "witness"]
+            "Always 1; who this node is. Absent while it is not a member of a cluster.";
+        ENGINE_UP: Gauge "mainstay_engine_up" []
+            "Whether the engine of this node answered this scrape in time. If not, nothing that it would say is shown.";
+        SCRAPE_SECONDS: Gauge "mainstay_scrape_duration_seconds" []
+            "How long it took to gather this page.";
+        LEASE_REMAINING: Gauge "mainstay_lease_remaining_seconds" []
+            "Until this node's lease ends; 0 without a lease. It serves nothing then.";
+        FENCED: Gauge "mainstay_engine_fenced" []
+            "Whether the engine has silenced this node because its lease ended, and it has no new one.";
+        GENERATION: Gauge "mainstay_node_generation" []
+            "Rises each time that this node is taken back after it was declared dead.";
+        CONTROL_LEADER: Gauge "mainstay_control_leader_known" []
+            "Whether this node knows a leader of the control plane. Without one nothing changes and nothing fails over.";
+        CONTROL_LEADS: Gauge "mainstay_control_is_leader" []
+            "Whether this node leads the control plane.";
+        CONTROL_VOTERS: Gauge "mainstay_control_voters" []
+            "Nodes whose agents make up the majority.";
+        CONTROL_TERM: Gauge "mainstay_control_term" []
+            "Raft term. It rises with every election.";
+        CONTROL_APPLIED: Gauge "mainstay_control_applied_index" []
+            "Last entry of the Raft log that was applied here.";
+        CONTROL_EVENTS: Counter "mainstay_control_events_total" []
+            "Events of the cluster, as `mainstay events` lists them.";
+        NODE_ALIVE: Gauge "mainstay_node_alive" ["peer"]
+            "Whether the control plane takes a node for alive, this one included.";
+        NODE_CONNECTED: Gauge "mainstay_node_connected" ["peer"]
+            "Whether this agent has a connection to the agent of another node.";
+        LINK_UP: Gauge "mainstay_link_up" ["peer", "direction"]
+            "Whether the connection between the engines is up: `outgoing` is the one that this node opened, on which its primaries speak.";
+        LINK_QUEUED: Gauge "mainstay_link_queued_bytes" ["peer"]
+            "Bytes that wait to be sent to the engine of another node.";
+        POOL_SIZE: Gauge "mainstay_pool_size_bytes" []
+            "Size of the file system that holds the pool.";
+        POOL_FREE: Gauge "mainstay_pool_free_bytes" []
+            "Bytes of the pool that replicas may still take.";
+        POOL_PROMISED: Gauge "mainstay_pool_promised_bytes" []
+            "Bytes that the replicas on this node take at most. More than the size of the pool: it may run full.";
+        ENGINE_TURNS: Counter "mainstay_engine_turns_total" []
+            "Turns of the engine's shard: how often it woke up for something.";
+        FRONTEND_INFO: Gauge "mainstay_engine_frontend_info" ["kind"]
+            "Always 1; how volumes become devices on this node.";
+    }
+    "Resources, as the control plane has recorded them" {
+        RESOURCE_PRIMARY: Gauge "mainstay_resource_primary" ["resource"]
+            "Whether some node is recorded as primary.";
+        RESOURCE_MODE: Gauge "mainstay_resource_mode_info" ["resource", "mode"]
+            "Always 1; when writes are acknowledged.";
+        RESOURCE_EPOCH: Gauge "mainstay_resource_epoch" ["resource"]
+            "Rises by one with every promotion.";
+        RESOURCE_REPLICAS: Gauge "mainstay_resource_replicas" ["resource"]
+            "Replicas that there should be.";
+        RESOURCE_IN_SYNC: Gauge "mainstay_resource_in_sync_replicas" ["resource"]
+            "Size of the in-sync set: replicas that hold every acknowledged write. In mode A the primary and who is called into sync.";
+        RESOURCE_BROKEN: Gauge "mainstay_resource_broken_replicas" ["resource"]
+            "Replicas that their nodes cannot use, because of a failed disk or damaged files.";
+        RESOURCE_FAILED: Gauge "mainstay_resource_failed" ["resource"]
+            "Whether there is no primary, or the last one could not go on, and nobody took over.";
+        PROMOTIONS: Counter "mainstay_promotions_total" ["resource", "cause"]
+            "Promotions of this node, since its agent was started: `failover` of a node that died, `handover`, `first`, `forced` by an operator, `takeover` of a follower in mode A.";
+    }
+    "The replica on this node" {
+        ROLE: Gauge "mainstay_replica_role" ["resource", "role"]
+            "1 for the role that it has: `primary`, `secondary`, `promoting` or `fenced`.";
+        SERVING: Gauge "mainstay_replica_serving" ["resource"]
+            "Whether it is primary and all its devices are there.";
+        IN_SYNC: Gauge "mainstay_replica_in_sync" ["resource"]
+            "Whether it is recorded in the in-sync set.";
+        CONSISTENT: Gauge "mainstay_replica_consistent" ["resource"]
+            "Whether what it holds is whole: not half of a copy, and its store works.";
+        SUSPENDED: Gauge "mainstay_replica_io_suspended" ["resource"]
+            "Whether requests of its devices wait for more than disks and network do by themselves: a member of the in-sync set that is away, a pause, room in the journal. `mainstay status` says for what.";
+        NO_SPACE: Gauge "mainstay_replica_no_space" ["resource"]
+            "Whether the pool has no space for what is to be written to its volumes.";
+        EPOCH: Gauge "mainstay_replica_epoch" ["resource"]
+            "Highest epoch that it has promised.";
+        COMMIT: Gauge "mainstay_replica_commit_index" ["resource"]
+            "Last entry of the log that it knows to be committed.";
+        DURABLE: Gauge "mainstay_replica_durable_index" ["resource"]
+            "Last entry that is durable in its journal.";
+        END: Gauge "mainstay_replica_end_index" ["resource"]
+            "Last entry of its log.";
+        REQUIRED: Gauge "mainstay_replica_required_members" ["resource"]
+            "On a primary: replicas that a write waits for, itself among them.";
+        IN_FLIGHT: Gauge "mainstay_requests_in_flight" ["resource"]
+            "Requests of devices that are not answered.";
+        DISK_OPERATIONS: Gauge "mainstay_disk_operations_in_flight" ["resource"]
+            "Operations on its files that have not ended.";
+        JOURNAL_SIZE: Gauge "mainstay_journal_size_bytes" ["resource"]
+            "Size of the journal.";
+        JOURNAL_USED: Gauge "mainstay_journal_used_bytes" ["resource"]
+            "Part of the journal that cannot be used for new entries until it is destaged, the reserve for failovers included.";
+        VOLUME_SIZE: Gauge "mainstay_volume_size_bytes" ["resource", "volume"]
+            "Size of a volume.";
+        VOLUME_ALLOCATED: Gauge "mainstay_volume_allocated_bytes" ["resource", "volume"]
+            "Bytes of the pool that a volume takes.";
+    }
+    "Requests of devices" {
+        REQUESTS: Counter "mainstay_requests_total" ["resource", "volume", "op"]
+            "Requests that were answered: `read`, `write`, `discard`, `write-zeroes`, `flush`.";
+        REQUEST_BYTES: Counter "mainstay_request_bytes_total" ["resource", "volume", "op"]
+            "Bytes that they were about.";
+        REQUEST_ERRORS: Counter "mainstay_request_errors_total" ["resource", "volume", "op"]
+            "Of these requests, those that were answered with an error.";
+    }
+    "Latency by stage" {
+        REQUEST_SECONDS: Histogram "mainstay_request_duration_seconds" ["resource", "op"]
+            "Stage frontend: from the arrival of a request to its answer.";
+        JOURNAL_SECONDS: Histogram "mainstay_journal_write_duration_seconds" ["resource"]
+            "Stage journal: one durable write of the journal, on primaries and secondaries.";
+        ACK_SECONDS: Histogram "mainstay_peer_acknowledgement_duration_seconds" ["resource", "peer"]
+            "Stage network: from the sending of a batch to the acknowledgement that covers it; the peer's journal is in it. Begins anew with a promotion.";
+        COMMIT_SECONDS: Histogram "mainstay_commit_duration_seconds" ["resource"]
+            "Stage commit: from the sealing of a batch until all required replicas have it.";
+        READ_SECONDS: Histogram "mainstay_read_duration_seconds" ["resource"]
+            "Stage read: from when no write in flight is in the way of a read to its answer.";
+        BATCH_ENTRIES: Histogram "mainstay_batch_entries" ["resource"]
+            "Entries of the batches that a primary sealed: the sum is entries, the count is batches.";
+    }
+    "Disks" {
+        DISK_WRITTEN: Counter "mainstay_disk_written_bytes_total" ["resource", "area"]
+            "Bytes written to the `journal`, to the `volume` files (destaged, or copied to here) and as `metadata`. Divided by the bytes of write requests: write amplification.";
+        DISK_READ: Counter "mainstay_disk_read_bytes_total" ["resource", "area"]
+            "Bytes read from the `journal` and from the `volume` files.";
+        ZEROED: Counter "mainstay_volume_zeroed_bytes_total" ["resource"]
+            "Bytes of volumes that were made zero without being written.";
+    }
+    "Peers, as a primary on this node sees them" {
+        PEER_STATE: Gauge "mainstay_peer_state" ["resource", "peer", "state"]
+            "1 for the state that it has: `disconnected`, `attaching`, `catching-up`, `following`, `copying`, `joining`, `in-sync` or `failed`.";
+        PEER_CONNECTED: Gauge "mainstay_peer_connected" ["resource", "peer"]
+            "Whether there is a connection to it.";
+        PEER_LAG_ENTRIES: Gauge "mainstay_peer_lag_entries" ["resource", "peer"]
+            "Entries of the log that it lacks, in every mode.";
+        PEER_LAG_BYTES: Gauge "mainstay_peer_lag_bytes" ["resource", "peer"]
+            "Bytes of the journal that it lacks.";
+        PEER_LAG_SECONDS: Gauge "mainstay_peer_lag_seconds" ["resource", "peer"]
+            "Age of the oldest entry that it lacks.";
+        PEER_LAG_INEXACT: Gauge "mainstay_peer_lag_inexact" ["resource", "peer"]
+            "Whether it lacks at least that much, and nobody knows how much exactly.";
+        PEER_SLOW: Gauge "mainstay_peer_slow" ["resource", "peer"]
+            "Whether it is out of the in-sync set because it was slow.";
+        PEER_SLOW_EXITS: Counter "mainstay_peer_slow_exits_total" ["resource", "peer"]
+            "How often it left the in-sync set, or was not let into it, because it was slow. Begins anew with a promotion.";
+        PEER_SENT: Counter "mainstay_peer_sent_bytes_total" ["resource", "peer"]
+            "Bytes of the log that were sent to it, also to catch up.";
+        PEER_BATCHES: Counter "mainstay_peer_sent_batches_total" ["resource", "peer"]
+            "Batches of the log that were sent to it.";
+    }
+    "Filling and copying" {
+        COPY_SENT: Counter "mainstay_copy_sent_bytes_total" ["resource", "peer"]
+            "Bytes of extents that were copied to a peer. Extents of zeroes have none.";
+        COPY_EXTENTS: Counter "mainstay_copy_sent_extents_total" ["resource", "peer"]
+            "Extents that were copied to a peer, those of zeroes included.";
+        COPY_RECEIVED: Counter "mainstay_copy_received_bytes_total" ["resource"]
+            "Bytes of extents that were copied to this node.";
+        COPY_RECEIVED_EXTENTS: Counter "mainstay_copy_received_extents_total" ["resource"]
+            "Extents that were copied to this node, those of zeroes included.";
+        COPY_PROGRESS: Gauge "mainstay_copy_progress_ratio" ["resource", "peer"]
+            "Share of a copy that is done, from 0 to 1; only while one goes on.";
+        COPY_RATE: Gauge "mainstay_copy_rate_bytes_per_second" ["resource", "peer"]
+            "How fast it goes of late, in bytes of the volumes; only when that is known.";
+        COPY_REMAINING: Gauge "mainstay_copy_remaining_seconds" ["resource", "peer"]
+            "How long the rest takes at that.";
+        FILLING_THROTTLED: Gauge "mainstay_filling_throttled" ["resource"]
+            "Whether what fills replicas from here is slowed down now, for the sake of clients or by --c-max-rate.";
+    }
+    "Scrubs" {
+        SCRUBS: Counter "mainstay_scrubs_total" ["resource", "result"]
+            "Comparisons of all replicas that this agent was asked for since it was started: `equal`, `different` or `failed`.";
+        SCRUB_TIME: Gauge "mainstay_scrub_timestamp_seconds" ["resource"]
+            "When the last of them ended, in seconds since 1970.";
+        SCRUB_DIFFERENT: Gauge "mainstay_scrub_different" ["resource"]
+            "Whether the last one that did not fail found a difference.";
+    }
+    "Promotions and services" {
+        PROMOTION_STEPS: Summary "mainstay_promotion_step_duration_seconds" ["resource", "step"]
+            "Parts of promotions on this node, one after the other: `promise` of the epoch, `begin` of its log with the others, `serve` when its start is committed, `device` when all devices are there.";
+        SERVICE_PHASE: Gauge "mainstay_service_phase" ["service", "phase"]
+            "1 for what this node last reported about the service: `stopped`, `starting`, `running`, `stopping`, `backing-off`, `killing` or `failed`.";
+        SERVICE_WANTED: Gauge "mainstay_service_wanted" ["service"]
+            "Whether the service should run on this node: it is where the primary is.";
+        SERVICE_RUNNING: Gauge "mainstay_service_running" ["service"]
+            "Whether it runs on this node.";
+        SERVICE_FAILURES: Gauge "mainstay_service_failures" ["service"]
+            "Failed attempts to run it on this node that count now.";
+        SERVICE_HALTED: Gauge "mainstay_service_halted" ["service"]
+            "Whether it has used up its attempts on all nodes and waits for an operator.";
+        SERVICE_START: Summary "mainstay_service_start_duration_seconds" ["service"]
+            "Starts of the service on this node that ended with it running, since the agent was started.";
+    }
+    "Processes" {
+        PROCESS_CPU: Counter "mainstay_process_cpu_seconds_total" ["process"]
+            "Processor time of the `agent` and of the `engine`.";
+        PROCESS_MEMORY: Gauge "mainstay_process_resident_memory_bytes" ["process"]
+            "Resident memory.";
+        PROCESS_FDS: Gauge "mainstay_process_open_fds" ["process"]
+            "Open file descriptors.";
+        PROCESS_THREADS: Gauge "mainstay_process_threads" ["process"]
+            "Threads.";
+    }
+}

@@ -1,0 +1,234 @@
+//! `GET /metrics`: what a scrape of this node says.
+//!
+//! Guarantees
+//! - A scrape is answered within [`PAGE_PATIENCE`], whatever hangs: an engine that does not answer within [`ENGINE_PATIENCE`] is
+//!   `mainstay_engine_up 0` and nothing more is said of it. Nothing else waits for a scrape: leases, log and reconciler have threads of
+//!   their own.
+//! - One page is made at a time, and it serves whoever asks within [`PAGE_KEPT`]: any number of scrapers cost as much as one. Beyond
+//!   [`WAITING_MAX`] who wait the next is sent away.
+//! - It changes nothing. [`listener`] serves it over TCP and nothing else.
+//!
+//! Reading order: `families.rs` (every metric), `cluster.rs` and `replicas.rs` (where its value is from), `text.rs`, `noted.rs` (what only
+//! the agent can count), `listener.rs`.
+
+mod cluster;
+pub mod families;
+pub mod listener;
+mod noted;
+mod process;
+mod replicas;
+pub mod text;
+
+use crate::agent::Agent;
+use crate::clock::boot_now;
+use crate::pool;
+use crate::raft::{ConsensusLog, View};
+use crate::threads::lock;
+use mainstay_api::engine::{Reply, Request};
+use mainstay_api::metrics::{LinkCounts, ReplicaMetrics};
+use mainstay_api::rest::ErrorBody;
+use mainstay_types::{NodeId, Time};
+use noted::Noted;
+use process::ProcessSeen;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use text::{Format, Page};
+use tokio::sync::Semaphore;
+
+/// How long the engine may take for all of its pages.
+pub const ENGINE_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a page may take; less than Prometheus waits unless told otherwise, which is ten seconds.
+pub const PAGE_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a page serves those who come after.
+pub const PAGE_KEPT: Duration = Duration::from_millis(500);
+/// Scrapes that wait at once.
+pub const WAITING_MAX: usize = 8;
+
+/// What was found out for one page.
+#[derive(Default)]
+pub(crate) struct Gathered {
+    pub took_us: u64,
+    pub member: Option<MemberSeen>,
+    /// Names of the nodes.
+    pub names: BTreeMap<NodeId, String>,
+    /// `None` when it did not answer.
+    pub engine: Option<EngineSeen>,
+    pub frontend: Option<String>,
+    /// Size and what is free, in bytes.
+    pub pool: Option<(u64, u64)>,
+    pub processes: Vec<(&'static str, ProcessSeen)>,
+    pub noted: Noted,
+}
+
+/// What a member of a cluster knows.
+pub(crate) struct MemberSeen {
+    pub node: NodeId,
+    pub name: String,
+    pub cluster: String,
+    pub view: View,
+    pub lease_left_us: u64,
+    /// Nodes to whose agents there is a connection.
+    pub connected: BTreeSet<NodeId>,
+}
+
+/// All pages of the engine.
+#[derive(Default)]
+pub(crate) struct EngineSeen {
+    pub now: Time,
+    pub fenced: bool,
+    pub turns: u64,
+    pub links: Vec<LinkCounts>,
+    pub replicas: Vec<ReplicaMetrics>,
+}
+
+struct Kept {
+    made: Instant,
+    format: Format,
+    text: Arc<str>,
+}
+
+/// What is kept between scrapes.
+pub struct Metrics {
+    noted: Mutex<Noted>,
+    /// Held while a page is made.
+    kept: Mutex<Option<Kept>>,
+    waiting: Arc<Semaphore>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            noted: Mutex::default(),
+            kept: Mutex::new(None),
+            waiting: Arc::new(Semaphore::new(WAITING_MAX)),
+        }
+    }
+}
+
+impl Metrics {
+    /// The state of the cluster has changed. Does not wait.
+    pub fn view(&self, own: NodeId, view: &View) {
+        lock(&self.noted).view(own, view);
+    }
+
+    /// An operator had the replicas of a resource compared; `None`: that failed.
+    pub fn scrubbed(&self, resource: &str, report: Option<&mainstay_api::rest::ScrubReport>) {
+        lock(&self.noted).scrubbed(resource, report);
+    }
+
+    /// A page that is not older than [`PAGE_KEPT`]. Waits for the one who makes it.
+    fn page(&self, agent: &Agent, format: Format) -> Arc<str> {
+        let mut kept = lock(&self.kept);
+        if let Some(kept) = &*kept
+            && kept.format == format
+            && kept.made.elapsed() < PAGE_KEPT
+        {
+            return kept.text.clone();
+        }
+        let text: Arc<str> = render(&gather(agent), format).into();
+        *kept = Some(Kept { made: Instant::now(), format, text: text.clone() });
+        text
+    }
+}
+
+/// The page for one scrape.
+///
+/// # Errors
+/// `metrics-busy`: too many wait. `metrics-timeout`: something hangs that should not.
+pub async fn scrape(agent: Arc<Agent>, format: Format) -> Result<Arc<str>, ErrorBody> {
+    let Ok(place) = agent.metrics.waiting.clone().try_acquire_owned() else {
+        return Err(crate::error::body(
+            "metrics-busy",
+            format!("{WAITING_MAX} scrapes wait for their answer already"),
+            "Scrape less often, or from fewer places.",
+        ));
+    };
+    let made = tokio::task::spawn_blocking(move || {
+        let text = agent.metrics.page(&agent, format);
+        // Not before: a page that hangs keeps its place, so that those that hang are few.
+        drop(place);
+        text
+    });
+    match tokio::time::timeout(PAGE_PATIENCE, made).await {
+        Ok(Ok(text)) => Ok(text),
+        Ok(Err(error)) => {
+            Err(crate::error::body("agent-internal", error.to_string(), "Look at the agent's log."))
+        }
+        Err(_) => Err(crate::error::body(
+            "metrics-timeout",
+            format!(
+                "no page within {PAGE_PATIENCE:?}: something in the agent or below its state directory hangs"
+            ),
+            "Look at the agent's log and at the disk of the state directory.",
+        )),
+    }
+}
+
+fn gather(agent: &Agent) -> Gathered {
+    let began = Instant::now();
+    let mut seen = Gathered { engine: ask_engine(agent), ..Gathered::default() };
+    seen.frontend = agent.engine.frontend().and_then(|frontend| frontend.kind);
+    seen.pool = pool::size_bytes(&agent.options.state_dir).ok();
+    let pids = [("agent", Some(std::process::id())), ("engine", agent.engine.pid())];
+    for (name, pid) in pids {
+        seen.processes.extend(pid.and_then(process::look).map(|found| (name, found)));
+    }
+    if let Ok(member) = agent.member() {
+        let view = member.log.view();
+        let names = view.state.nodes.values().map(|node| (node.id, node.name.clone()));
+        seen.names = names.collect();
+        let connected = seen.names.keys().copied().filter(|node| agent.is_connected(*node)).collect();
+        seen.member = Some(MemberSeen {
+            node: member.identity.node,
+            name: member.identity.name.clone(),
+            cluster: member.identity.cluster_name.clone(),
+            view,
+            lease_left_us: member.lease.until().us_since(boot_now()),
+            connected,
+        });
+    }
+    seen.noted = lock(&agent.metrics.noted).clone();
+    seen.took_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+    seen
+}
+
+/// All pages of the engine, within [`ENGINE_PATIENCE`] altogether.
+fn ask_engine(agent: &Agent) -> Option<EngineSeen> {
+    let deadline = Instant::now() + ENGINE_PATIENCE;
+    let mut seen = EngineSeen::default();
+    let mut after = None;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let connected = agent.engine.is_connected() && !left.is_zero();
+        let reply = connected.then(|| agent.engine.request(Request::Metrics { after }, left))?;
+        let page = match reply {
+            Ok(Reply::Metrics(page)) => page,
+            other => {
+                tracing::debug!(?other, "the engine gives no metrics");
+                return None;
+            }
+        };
+        seen.links.extend(page.links);
+        seen.replicas.extend(page.replicas);
+        (seen.now, seen.fenced, seen.turns) = (page.now_us, page.fenced, page.turns);
+        after = page.more_after;
+        if after.is_none() {
+            return Some(seen);
+        }
+    }
+}
+
+fn render(seen: &Gathered, format: Format) -> String {
+    let mut page = Page::new(format);
+    cluster::node(&mut page, seen);
+    cluster::resources(&mut page, seen);
+    replicas::all(&mut page, seen);
+    cluster::scrubs(&mut page, &seen.noted);
+    cluster::services(&mut page, seen);
+    cluster::processes(&mut page, seen);
+    page.finish()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,274 @@
+//! What only the agent can count: promotions by their cause, starts of services, results of scrubs.
+//!
+//! Promotions and starts are read off the replicated state: each view is compared with the one before, on the thread of the log, which must
+//! not wait; so a view costs a look at every record, and the lock is held by a scrape only while it copies. What was so when the agent
+//! was started counts as nothing. Several changes between two views count once.
+
+use crate::clock::{boot_now, wall_ms};
+use crate::raft::View;
+use mainstay_api::metrics::StepCounts;
+use mainstay_api::rest::ScrubReport;
+use mainstay_control::State;
+use mainstay_control::state::{NodeStatus, Resource, ServicePhase};
+use mainstay_types::{Epoch, NodeId, ResourceId, Time};
+use std::collections::BTreeMap;
+
+/// Why this node became primary.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Cause {
+    /// Nobody was before.
+    First,
+    /// The one before is dead, or could not go on.
+    Failover,
+    /// The one before lives and has the replica still.
+    Handover,
+    /// An operator said so (R11).
+    Forced,
+    /// By itself, as a follower in mode A.
+    Takeover,
+}
+
+impl Cause {
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::First => "first",
+            Self::Failover => "failover",
+            Self::Handover => "handover",
+            Self::Forced => "forced",
+            Self::Takeover => "takeover",
+        }
+    }
+}
+
+/// Comparisons of the replicas of one resource.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Scrubs {
+    pub equal: u64,
+    pub different: u64,
+    pub failed: u64,
+    /// When the last one ended, wall clock.
+    pub at_ms: u64,
+    /// Whether the last one that did not fail found a difference.
+    pub last_different: Option<bool>,
+}
+
+/// See the top of this file.
+#[derive(Clone, Default, Debug)]
+pub struct Noted {
+    pub promotions: BTreeMap<(ResourceId, Cause), u64>,
+    /// By the name of the service.
+    pub starts: BTreeMap<String, StepCounts>,
+    /// By the name of the resource.
+    pub scrubs: BTreeMap<String, Scrubs>,
+    /// Epoch and primary of each record, as of the last view; `None` before the first.
+    records: Option<BTreeMap<ResourceId, (Epoch, Option<NodeId>)>>,
+    /// Services that are being started here, and since when.
+    starting: BTreeMap<String, Time>,
+}
+
+impl Noted {
+    /// The state of the cluster has changed, or is seen for the first time.
+    pub fn view(&mut self, own: NodeId, view: &View) {
+        self.state(own, &view.state, boot_now());
+    }
+
+    fn state(&mut self, own: NodeId, state: &State, now: Time) {
+        self.note_promotions(own, state);
+        self.note_starts(own, state, now);
+    }
+
+    fn note_promotions(&mut self, own: NodeId, state: &State) {
+        let records = state.resources.values();
+        let records = records.map(|one| (one.id, (one.record.epoch, one.record.primary))).collect();
+        let Some(before) = self.records.replace(records) else { return };
+        for resource in state.resources.values() {
+            let (epoch, primary) = before.get(&resource.id).copied().unwrap_or_default();
+            if resource.record.primary == Some(own) && resource.record.epoch > epoch {
+                let cause = cause(own, state, resource, primary);
+                *self.promotions.entry((resource.id, cause)).or_default() += 1;
+            }
+        }
+        self.promotions.retain(|(resource, _), _| state.resources.contains_key(resource));
+        self.scrubs.retain(|name, _| state.resource_by_name(name).is_some());
+    }
+
+    fn note_starts(&mut self, own: NodeId, state: &State, now: Time) {
+        let phases = state.services.iter().filter_map(|(name, one)| Some((name, one.nodes.get(&own)?.phase)));
+        for (name, phase) in phases {
+            match phase {
+                ServicePhase::Starting if !self.starting.contains_key(name) => {
+                    self.starting.insert(name.clone(), now);
+                }
+                ServicePhase::Starting => {}
+                ServicePhase::Running => {
+                    if let Some(since) = self.starting.remove(name) {
+                        self.starts.entry(name.clone()).or_default().note(now.us_since(since));
+                    }
+                }
+                _ => drop(self.starting.remove(name)),
+            }
+        }
+        self.starting.retain(|name, _| state.services.contains_key(name));
+        self.starts.retain(|name, _| state.services.contains_key(name));
+    }
+
+    /// An operator had the replicas compared. `None`: that failed.
+    pub fn scrubbed(&mut self, resource: &str, report: Option<&ScrubReport>) {
+        let scrubs = self.scrubs.entry(resource.to_owned()).or_default();
+        scrubs.at_ms = wall_ms();
+        match report {
+            Some(report) if report.replicas.iter().all(|one| one.failure.is_none()) => {
+                *(if report.equal { &mut scrubs.equal } else { &mut scrubs.different }) += 1;
+                scrubs.last_different = Some(!report.equal);
+            }
+            _ => scrubs.failed += 1,
+        }
+    }
+}
+
+/// Why this node is primary in a new epoch, in which `before` was in the last view.
+fn cause(own: NodeId, state: &State, resource: &Resource, before: Option<NodeId>) -> Cause {
+    let forced = resource.forced.as_ref().filter(|forced| forced.epoch == resource.record.epoch);
+    match (forced, before) {
+        (Some(forced), _) if forced.told.is_some() => Cause::Forced,
+        (Some(_), _) => Cause::Takeover,
+        // The same node again: whoever was between has not been seen.
+        (None, Some(before)) if before != own => {
+            let lives = state.nodes.get(&before).is_some_and(|node| node.status == NodeStatus::Alive);
+            let member = resource.record.iss_member(before).is_some();
+            if lives && member { Cause::Handover } else { Cause::Failover }
+        }
+        (None, Some(_)) => Cause::Failover,
+        (None, None) if resource.record.epoch <= Epoch(1) => Cause::First,
+        (None, None) => Cause::Failover,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mainstay_api::rest::ScrubReplica;
+    use mainstay_control::state::{Command, Entry, Outcome, ResourceSpec, Settings};
+    use mainstay_types::{ConfigVersion, Incarnation};
+
+    const N1: NodeId = NodeId(1);
+    const N2: NodeId = NodeId(2);
+
+    fn apply(state: &mut State, command: Command) -> Outcome {
+        let outcome = state.apply(Entry { at_ms: 0, command });
+        assert!(!matches!(outcome, Outcome::Refused(_) | Outcome::Conflict { .. }), "{outcome:?}");
+        outcome
+    }
+
+    fn add_node(state: &mut State, name: &str, nonce: u64) -> NodeId {
+        let command = Command::AddNode {
+            name: name.into(),
+            agent_addr: format!("{name}:7400"),
+            engine_addr: format!("{name}:7401"),
+            voter: true,
+            witness: false,
+            nonce,
+        };
+        let Outcome::NodeAdded { node, .. } = apply(state, command) else { panic!("no node") };
+        let seen = Command::VotersSeen { node, voters_version: state.voters_version };
+        apply(state, seen);
+        node
+    }
+
+    /// Two nodes with a replica each.
+    fn cluster() -> (State, ResourceId) {
+        let mut state = State::default();
+        let settings = Settings::default();
+        apply(&mut state, Command::InitCluster { id: 1, name: "c".into(), settings });
+        assert_eq!(add_node(&mut state, "n1", 1), N1);
+        assert_eq!(add_node(&mut state, "n2", 2), N2);
+        let spec = ResourceSpec {
+            volumes: vec![1 << 30],
+            journal_bytes: 64 << 20,
+            replicas: vec![N1, N2],
+            preferred: vec![N1],
+        };
+        let Outcome::ResourceCreated { resource } =
+            apply(&mut state, Command::CreateResource { name: "db".into(), spec })
+        else {
+            panic!("no resource")
+        };
+        (state, resource)
+    }
+
+    fn version(state: &State, resource: ResourceId) -> ConfigVersion {
+        state.resources[&resource].record.version
+    }
+
+    fn ready(state: &mut State, resource: ResourceId, node: NodeId) {
+        let version = version(state, resource);
+        let incarnation = Incarnation(100 + u64::from(node.0));
+        apply(state, Command::ReplicaReady { resource, version, node, incarnation });
+    }
+
+    fn promote(state: &mut State, resource: ResourceId, by: NodeId, to: NodeId) {
+        let expect_version = version(state, resource);
+        apply(state, Command::Promote { resource, expect_version, by, to, reason: "test".into() });
+    }
+
+    #[test]
+    fn a_promotion_counts_where_it_leads_and_by_its_cause() {
+        let (mut state, resource) = cluster();
+        let mut noted = [Noted::default(), Noted::default()];
+        let mut look = |state: &State| {
+            for (noted, own) in noted.iter_mut().zip([N1, N2]) {
+                noted.state(own, state, Time(0));
+            }
+            noted.clone().map(|noted| {
+                noted.promotions.into_iter().map(|((_, cause), count)| (cause, count)).collect::<Vec<_>>()
+            })
+        };
+        assert_eq!(look(&state), [vec![], vec![]]);
+        ready(&mut state, resource, N1);
+        ready(&mut state, resource, N2);
+        if state.resources[&resource].record.primary.is_none() {
+            promote(&mut state, resource, N1, N1);
+        }
+        assert_eq!(look(&state), [vec![(Cause::First, 1)], vec![]]);
+        promote(&mut state, resource, N1, N2);
+        assert_eq!(look(&state), [vec![(Cause::First, 1)], vec![(Cause::Handover, 1)]]);
+        // The same state again is nothing new.
+        assert_eq!(look(&state), [vec![(Cause::First, 1)], vec![(Cause::Handover, 1)]]);
+        let generation = state.nodes[&N2].generation;
+        apply(&mut state, Command::NodeDead { node: N2, generation });
+        assert_eq!(state.resources[&resource].record.primary, Some(N1));
+        let first = vec![(Cause::First, 1), (Cause::Failover, 1)];
+        assert_eq!(look(&state), [first, vec![(Cause::Handover, 1)]]);
+        // An agent that is started now has seen nothing of it.
+        let mut new = Noted::default();
+        new.state(N1, &state, Time(0));
+        assert!(new.promotions.is_empty());
+    }
+
+    #[test]
+    fn scrubs_are_counted_by_their_result() {
+        let replica = |failure: Option<&str>| ScrubReplica {
+            node: "n1".into(),
+            index: 7,
+            volumes: vec![],
+            failure: failure.map(str::to_owned),
+        };
+        let report = |equal, failure| ScrubReport {
+            resource: "db".into(),
+            index: 7,
+            equal,
+            replicas: vec![replica(None), replica(failure)],
+        };
+        let mut noted = Noted::default();
+        noted.scrubbed("db", Some(&report(true, None)));
+        assert_eq!(noted.scrubs["db"].last_different, Some(false));
+        noted.scrubbed("db", Some(&report(false, None)));
+        noted.scrubbed("db", Some(&report(false, Some("no answer"))));
+        noted.scrubbed("db", None);
+        let scrubs = noted.scrubs["db"];
+        assert_eq!((scrubs.equal, scrubs.different, scrubs.failed), (1, 1, 2));
+        assert_eq!(scrubs.last_different, Some(true), "a failure does not hide a difference");
+        assert!(scrubs.at_ms > 0);
+    }
+}

@@ -1,0 +1,422 @@
+//! The page is read back by a parser that takes nothing but what the text format allows; the documents name what there is.
+
+use super::families::{Family, GROUPS, Kind};
+use super::noted::{Cause, Scrubs};
+use super::process::ProcessSeen;
+use super::text::{ENTRIES, Format, LATENCY, Page};
+use super::*;
+use mainstay_api::engine::{
+    CopyStatus, DeviceStatus, PeerState, PeerStatus, ReplicaStatus, Role, SlowStatus,
+};
+use mainstay_api::metrics::{PeerCounts, ReplicaCounts, StepCounts, VolumeCounts};
+use mainstay_control::State;
+use mainstay_control::state::{Command, Entry, Outcome, ResourceSpec, Settings};
+use mainstay_types::{Histogram, ResourceId, VolumeId};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+mod parser;
+use parser::{Parsed, parse};
+
+fn all() -> impl Iterator<Item = &'static Family> {
+    GROUPS.iter().flat_map(|group| group.families.iter().copied())
+}
+
+/// A cluster of two nodes with a resource and a service; this is n1.
+fn view() -> View {
+    let mut state = State::default();
+    let mut apply = |command| {
+        let outcome = state.apply(Entry { at_ms: 0, command });
+        assert!(outcome.is_ok(), "{outcome:?}");
+        outcome
+    };
+    apply(Command::InitCluster { id: 1, name: "c".into(), settings: Settings::default() });
+    for (name, nonce) in [("n1", 1), ("n2", 2)] {
+        let (agent_addr, engine_addr) = (format!("{name}:7400"), format!("{name}:7401"));
+        let (voter, witness) = (true, false);
+        let name = name.into();
+        apply(Command::AddNode { name, agent_addr, engine_addr, voter, witness, nonce });
+        if nonce == 1 {
+            apply(Command::VotersSeen { node: NodeId(1), voters_version: 1 });
+        }
+    }
+    let (volumes, replicas) = (vec![1 << 30, 1 << 30], vec![NodeId(1), NodeId(2)]);
+    let spec = ResourceSpec { volumes, journal_bytes: 64 << 20, replicas, preferred: vec![] };
+    let created = apply(Command::CreateResource { name: "db".into(), spec });
+    assert!(matches!(created, Outcome::ResourceCreated { resource: ResourceId(1) }), "{created:?}");
+    let service = "name = \"web\"\nresource = \"db\"\n[[process]]\nname = \"a\"\ncommand = [\"/bin/true\"]\n";
+    apply(Command::ApplyService { spec: mainstay_ha::ServiceSpec::parse(service).expect("a service file") });
+    apply(Command::ServiceStatus {
+        name: "web".into(),
+        node: NodeId(1),
+        phase: mainstay_control::state::ServicePhase::Running,
+        epoch: mainstay_types::Epoch(0),
+        round: 0,
+        detail: String::new(),
+        failures: 2,
+    });
+    let voters = [NodeId(1), NodeId(2)].into();
+    View { state: Arc::new(state), leader: Some(NodeId(2)), voters, term: 7, applied: 99, ..View::default() }
+}
+
+fn histogram(values: &[u64]) -> Histogram {
+    let mut histogram = Histogram::default();
+    values.iter().for_each(|value| histogram.note(*value));
+    histogram
+}
+
+fn primary(name: &str) -> ReplicaMetrics {
+    let peer = PeerStatus {
+        node: NodeId(2),
+        state: PeerState::Copying,
+        lag_bytes: 4096,
+        lag_entries: 3,
+        lag_since_us: Time(7_500_000),
+        copied_permille: 250,
+        slow: Some(SlowStatus::default()),
+        copy: Some(CopyStatus { bytes_per_s: 1000, left_ms: 1500 }),
+        ..PeerStatus::default()
+    };
+    let device = |volume| DeviceStatus { volume: VolumeId(volume), path: format!("/dev/loop{volume}") };
+    let status = ReplicaStatus {
+        name: name.into(),
+        role: Role::Primary,
+        volumes: vec![1 << 30, 2 << 30],
+        allocated: vec![4096, 8192],
+        requests: 5,
+        waiting_for: vec!["room in the journal".into()],
+        peers: vec![peer],
+        devices: vec![device(0), device(1)],
+        ..ReplicaStatus::default()
+    };
+    let mut volume = VolumeCounts::default();
+    volume.requests[1].count = 12;
+    volume.requests[1].bytes = 12 * 4096;
+    let counts = ReplicaCounts {
+        volumes: vec![volume, VolumeCounts::default()],
+        requests_us: std::array::from_fn(|_| histogram(&[100, 200, 90_000_000])),
+        read_us: histogram(&[0, 1, 16, 17]),
+        journal_us: histogram(&[50]),
+        commit_us: histogram(&[60]),
+        batch_entries: histogram(&[1, 2, 96]),
+        peers: vec![PeerCounts {
+            node: NodeId(2),
+            acknowledged_us: histogram(&[300]),
+            times_slow: 1,
+            ..PeerCounts::default()
+        }],
+        required: 2,
+        promotions: [StepCounts { count: 1, sum_us: 1500 }; 4],
+        ..ReplicaCounts::default()
+    };
+    ReplicaMetrics { status, counts }
+}
+
+/// Everything that there can be, at least once.
+fn gathered() -> Gathered {
+    let mut noted = Noted::default();
+    noted.promotions.insert((ResourceId(1), Cause::Failover), 2);
+    noted.starts.insert("web".into(), StepCounts { count: 1, sum_us: 2_500_000 });
+    let scrubs = Scrubs { equal: 3, different: 1, failed: 0, at_ms: 5000, last_different: Some(true) };
+    noted.scrubs.insert("db".into(), scrubs);
+    let process = ProcessSeen { cpu_us: 1_500_000, resident_bytes: 1 << 20, open_fds: 9, threads: 4 };
+    let link = |node| LinkCounts { node, outgoing: true, incoming: false, queued_bytes: 17 };
+    Gathered {
+        took_us: 1234,
+        member: Some(MemberSeen {
+            node: NodeId(1),
+            name: "n1".into(),
+            cluster: "c".into(),
+            view: view(),
+            lease_left_us: 1_900_000,
+            connected: [NodeId(2)].into(),
+        }),
+        names: [(NodeId(1), "n1".to_owned()), (NodeId(2), "n2".to_owned())].into(),
+        engine: Some(EngineSeen {
+            now: Time(9_000_000),
+            fenced: false,
+            turns: 77,
+            links: vec![link(NodeId(2))],
+            replicas: vec![primary("db")],
+        }),
+        frontend: Some("fuse".into()),
+        pool: Some((1 << 40, 1 << 39)),
+        processes: vec![("agent", process), ("engine", process)],
+        noted,
+    }
+}
+
+fn page(seen: &Gathered) -> Parsed {
+    parse(&render(seen, Format::Prometheus)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn every_family_is_written_as_it_is_described() {
+    let parsed = page(&gathered());
+    for family in all() {
+        let found = parsed.families.get(family.name);
+        let found = found.unwrap_or_else(|| panic!("{} is never written", family.name));
+        assert_eq!(found.help, family.help, "{}", family.name);
+        let kind = format!("{:?}", family.kind).to_lowercase();
+        assert_eq!(found.kind, kind, "{}", family.name);
+        for sample in &found.samples {
+            let labels = sample.labels.iter().map(|(name, _)| name.as_str()).filter(|name| *name != "le");
+            assert_eq!(labels.collect::<Vec<_>>(), family.labels, "{}", family.name);
+        }
+    }
+    assert_eq!(parsed.families.len(), all().count(), "a family is written that is not described");
+}
+
+#[test]
+fn values_are_those_that_were_seen() {
+    let parsed = page(&gathered());
+    let value = |name: &str, labels: &[(&str, &str)]| {
+        parsed.value(name, labels).unwrap_or_else(|| panic!("{name} {labels:?}"))
+    };
+    let db = ("resource", "db");
+    assert_eq!(value("mainstay_engine_up", &[]), 1.0);
+    assert_eq!(value("mainstay_lease_remaining_seconds", &[]), 1.9);
+    assert_eq!(value("mainstay_control_applied_index", &[]), 99.0);
+    assert_eq!(value("mainstay_requests_total", &[db, ("volume", "0"), ("op", "write")]), 12.0);
+    assert_eq!(value("mainstay_requests_total", &[db, ("volume", "1"), ("op", "write")]), 0.0);
+    assert_eq!(value("mainstay_replica_role", &[db, ("role", "primary")]), 1.0);
+    assert_eq!(value("mainstay_replica_io_suspended", &[db]), 1.0);
+    let peer = [db, ("peer", "n2")];
+    assert_eq!(value("mainstay_peer_lag_seconds", &peer), 1.5);
+    assert_eq!(value("mainstay_copy_progress_ratio", &peer), 0.25);
+    assert_eq!(value("mainstay_copy_remaining_seconds", &peer), 1.5);
+    assert_eq!(value("mainstay_peer_state", &[db, ("peer", "n2"), ("state", "copying")]), 1.0);
+    assert_eq!(value("mainstay_promotions_total", &[db, ("cause", "failover")]), 2.0);
+    assert_eq!(value("mainstay_service_start_duration_seconds_sum", &[("service", "web")]), 2.5);
+    assert_eq!(value("mainstay_service_phase", &[("service", "web"), ("phase", "running")]), 1.0);
+    // 0, 1 and 16 µs are in the first bucket, 17 in the second.
+    let read = |le| value("mainstay_read_duration_seconds_bucket", &[db, ("le", le)]);
+    assert_eq!(["0.000016", "0.000032", "+Inf"].map(read), [3.0, 4.0, 4.0]);
+    // What took 90 s is in no bucket but the last.
+    let write = |le| value("mainstay_request_duration_seconds_bucket", &[db, ("op", "write"), ("le", le)]);
+    assert_eq!(["0.000128", "0.000256", "16.777216", "+Inf"].map(write), [1.0, 2.0, 2.0, 3.0]);
+    let entries = |le| value("mainstay_batch_entries_bucket", &[db, ("le", le)]);
+    assert_eq!(["1.0", "2.0", "64.0", "128.0"].map(entries), [1.0, 2.0, 2.0, 3.0]);
+    assert_eq!(value("mainstay_batch_entries_sum", &[db]), 99.0);
+}
+
+#[test]
+fn a_dead_engine_and_no_cluster_leave_a_page_that_says_so() {
+    let seen = Gathered { engine: None, ..gathered() };
+    let parsed = page(&seen);
+    assert_eq!(parsed.value("mainstay_engine_up", &[]), Some(0.0));
+    let gone = ["mainstay_replica_role", "mainstay_requests_total", "mainstay_engine_turns_total"];
+    assert!(
+        gone.iter().all(|name| !parsed.families.contains_key(*name)),
+        "of a dead engine nothing is known"
+    );
+    assert_eq!(parsed.value("mainstay_resource_in_sync_replicas", &[("resource", "db")]), Some(0.0));
+    assert_eq!(parsed.value("mainstay_lease_remaining_seconds", &[]), Some(1.9));
+    let parsed = page(&Gathered::default());
+    assert_eq!(parsed.value("mainstay_engine_up", &[]), Some(0.0));
+    assert!(!parsed.families.contains_key("mainstay_node_info"));
+}
+
+#[test]
+fn openmetrics_differs_as_it_should() {
+    let seen = gathered();
+    let [plain, open] = [Format::Prometheus, Format::OpenMetrics].map(|format| render(&seen, format));
+    assert!(open.ends_with("\n# EOF\n") && !plain.contains("# EOF"));
+    assert!(plain.contains("# TYPE mainstay_requests_total counter\n"));
+    assert!(
+        open.contains("# TYPE mainstay_requests counter\n") && open.contains("\nmainstay_requests_total{")
+    );
+    let samples = |text: &str| {
+        text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(samples(&plain), samples(&open));
+    let accepts =
+        "application/openmetrics-text;version=1.0.0;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+    assert_eq!(Format::wanted(Some(accepts)), Format::OpenMetrics);
+    assert_eq!([None, Some("*/*"), Some("text/plain")].map(Format::wanted), [Format::Prometheus; 3]);
+}
+
+#[test]
+fn labels_and_help_are_escaped() {
+    static ODD: Family = Family {
+        name: "odd",
+        kind: Kind::Gauge,
+        labels: &["a", "b"],
+        help: "back\\slash \"quoted\"\nsecond",
+    };
+    let mut page = Page::new(Format::Prometheus);
+    let odd = "\\n \"x\"\n{},=é";
+    page.family(&ODD, |out| out.add(&[odd, ""], 1_u64));
+    let text = page.finish();
+    let expected = "# HELP odd back\\\\slash \"quoted\"\\nsecond\n# TYPE odd gauge\nodd{a=\"\\\\n \\\"x\\\"\\n{},=é\",b=\"\"} 1\n";
+    assert_eq!(text, expected);
+    let parsed = parse(&text).expect("what was written");
+    assert_eq!(parsed.families["odd"].help, ODD.help);
+    assert_eq!(parsed.value("odd", &[("a", odd), ("b", "")]), Some(1.0));
+    let mut page = Page::new(Format::Prometheus);
+    page.family(&ODD, |_| ());
+    assert_eq!(page.finish(), "", "a family without samples is not named");
+}
+
+#[test]
+fn the_parser_takes_nothing_else() {
+    let good = "# HELP a b\n# TYPE a gauge\na{x=\"1\"} 1\na{x=\"2\"} +Inf\n";
+    parse(good).expect("as it should be");
+    for (bad, what) in [
+        ("# HELP a b\n# TYPE a gauge\na 1", "no end of line"),
+        ("a 1\n", "no head"),
+        ("# TYPE a gauge\na 1\n", "no help"),
+        ("# HELP a b\n# TYPE a gauge\nb 1\n", "a sample of another family"),
+        ("# HELP a b\n# TYPE a gauge\na 1\na 1\n", "a sample twice"),
+        (
+            "# HELP a b\n# TYPE a gauge\na 1\n# HELP c d\n# TYPE c gauge\nc 1\n# HELP a b\n# TYPE a gauge\na{x=\"1\"} 1\n",
+            "a family twice",
+        ),
+        ("# HELP a b\n# TYPE a gauge\na{x=1} 1\n", "no quotes"),
+        ("# HELP a b\n# TYPE a gauge\na{x=\"1\" } 1\n", "a space too many"),
+        ("# HELP a b\n# TYPE a gauge\na{x=\"1\\q\"} 1\n", "an unknown escape"),
+        ("# HELP a b\n# TYPE a gauge\na one\n", "no number"),
+        ("# HELP a b\n# TYPE a gauge\n1a 1\n", "no name"),
+        ("# HELP a b\n# TYPE a counter\na 1\n", "a counter without _total"),
+        (
+            "# HELP a b\n# TYPE a histogram\na_bucket{le=\"1.0\"} 2\na_bucket{le=\"+Inf\"} 1\na_sum 1\na_count 1\n",
+            "not cumulative",
+        ),
+        ("# HELP a b\n# TYPE a histogram\na_bucket{le=\"1.0\"} 1\na_sum 1\na_count 1\n", "no +Inf"),
+        ("# HELP a b\n# TYPE a histogram\na_bucket{le=\"+Inf\"} 2\na_sum 1\na_count 1\n", "another count"),
+    ] {
+        assert!(parse(bad).is_err(), "{what}: {bad}");
+    }
+}
+
+#[test]
+fn names_end_with_their_units() {
+    for family in all() {
+        let name = family.name;
+        assert!(name.starts_with("mainstay_") && !name.contains("__"), "{name}");
+        assert_eq!(family.kind == Kind::Counter, name.ends_with("_total"), "{name}");
+        let base = name.strip_suffix("_total").unwrap_or(name);
+        for (unit, wrong) in [("seconds", ["_ms", "_us"]), ("bytes", ["_kib", "_mib"])] {
+            let has = base.split('_').any(|word| word == unit);
+            assert!(
+                !has || base.ends_with(unit) || base.ends_with("bytes_per_second"),
+                "{name}: the unit comes last"
+            );
+            assert!(wrong.iter().all(|end| !base.ends_with(end)), "{name}");
+        }
+        assert!(family.labels.iter().all(|label| !["le", "job", "instance"].contains(label)), "{name}");
+        assert!(family.help.ends_with('.'), "{name}: {}", family.help);
+    }
+}
+
+/// What a thousand resources cost, of which each has been primary here: printed, and bounded by its size alone.
+#[test]
+fn a_page_of_a_thousand_resources_is_bounded() {
+    let mut seen = gathered();
+    if let Some(engine) = &mut seen.engine {
+        engine.replicas = (0..1000).map(|number| primary(&format!("resource-{number:04}"))).collect();
+    }
+    let began = Instant::now();
+    let text = render(&seen, Format::Prometheus);
+    let took = began.elapsed();
+    let lines = text.lines().count();
+    println!("1000 resources of 2 volumes and a peer: {lines} lines, {} KiB, {took:?}", text.len() >> 10);
+    assert!(lines < 400_000 && text.len() < 32 << 20, "{lines} lines, {} bytes", text.len());
+    parse(&text).unwrap_or_else(|error| panic!("{error}"));
+}
+
+fn document(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name)
+}
+
+/// The tables of docs/metrics.md.
+fn tables() -> String {
+    let mut text = String::new();
+    for group in GROUPS {
+        let _ = write!(
+            text,
+            "\n### {}\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n",
+            group.title
+        );
+        for family in group.families {
+            let labels: Vec<String> = family.labels.iter().map(|label| format!("`{label}`")).collect();
+            let kind = format!("{:?}", family.kind).to_lowercase();
+            let (name, help) = (family.name, family.help.replace('|', "\\|"));
+            let _ = writeln!(text, "| `{name}` | {kind} | {} | {help} |", labels.join(" "));
+        }
+    }
+    text
+}
+
+/// `MAINSTAY_BLESS=1 cargo test -p mainstay-agent --lib the_page_lists` writes the tables anew.
+#[test]
+fn the_page_lists_every_metric() {
+    let path = document("metrics.md");
+    let text = std::fs::read_to_string(&path).expect("docs/metrics.md");
+    let (begin, end) = ("<!-- metrics: written by a test -->\n", "<!-- end of metrics -->");
+    let (head, rest) = text.split_once(begin).expect("the mark where the tables begin");
+    let (found, tail) = rest.split_once(end).expect("the mark where they end");
+    let expected = format!("{}\n", tables());
+    if std::env::var_os("MAINSTAY_BLESS").is_some() {
+        std::fs::write(&path, format!("{head}{begin}{expected}{end}{tail}")).expect("written");
+    } else {
+        assert!(found == expected, "docs/metrics.md is not what the code says: see the comment of this test");
+    }
+}
+
+/// Names of metrics in a text.
+fn named(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    words.filter(|word| word.starts_with("mainstay_")).map(str::to_owned).collect()
+}
+
+/// Names of everything that a page may hold.
+fn written() -> BTreeSet<String> {
+    let of = |family: &Family| match family.kind {
+        Kind::Histogram => vec!["_bucket", "_sum", "_count"],
+        Kind::Summary => vec!["_sum", "_count"],
+        Kind::Counter | Kind::Gauge => vec![""],
+    };
+    all().flat_map(|family| of(family).into_iter().map(|end| format!("{}{end}", family.name))).collect()
+}
+
+#[test]
+fn rules_and_dashboard_name_only_what_there_is() {
+    let page = std::fs::read_to_string(document("metrics.md")).expect("docs/metrics.md");
+    let rules: Vec<&str> =
+        page.split("```yaml").skip(1).filter_map(|part| part.split("```").next()).collect();
+    let alerts: usize = rules.iter().map(|part| part.matches("- alert:").count()).sum();
+    assert!(alerts >= 5, "{alerts} alert rules");
+    let dashboard = std::fs::read_to_string(document("grafana.json")).expect("docs/grafana.json");
+    let json: serde_json::Value = serde_json::from_str(&dashboard).expect("JSON");
+    let panels = json["panels"].as_array().expect("panels");
+    let expressions: Vec<&str> = panels
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().into_iter().flatten())
+        .map(|target| target["expr"].as_str().expect("an expression"))
+        .collect();
+    assert!(expressions.len() >= 10, "{} expressions", expressions.len());
+    let written = written();
+    for text in rules.iter().copied().chain(expressions.iter().copied()) {
+        let names = named(text);
+        assert!(!names.is_empty(), "names no metric: {text}");
+        let unknown: Vec<&String> = names.difference(&written).collect();
+        assert!(unknown.is_empty(), "no such metric: {unknown:?} in {text}");
+    }
+    // In the rest of the page a family may also stand for its samples.
+    let families: BTreeSet<String> = all().map(|family| family.name.to_owned()).collect();
+    let unknown: Vec<String> =
+        named(&page).into_iter().filter(|name| !written.contains(name) && !families.contains(name)).collect();
+    assert!(unknown.is_empty(), "no such metric: {unknown:?}");
+}
+
+#[test]
+fn scales_show_what_a_histogram_has() {
+    let bounds = |scale: &super::text::Scale| {
+        static ANY: Family = Family { name: "any", kind: Kind::Histogram, labels: &[], help: "Any." };
+        let mut page = Page::new(Format::Prometheus);
+        page.family(&ANY, |out| out.histogram(&[], &Histogram::default(), scale));
+        page.finish().matches("any_bucket").count()
+    };
+    assert_eq!((bounds(&LATENCY), bounds(&ENTRIES)), (22, 9));
+}
