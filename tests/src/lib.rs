@@ -9,6 +9,7 @@ pub mod lab;
 pub mod ledger;
 pub mod local;
 pub mod mariadb;
+pub mod metrics;
 pub mod plain;
 pub mod proof;
 pub mod report;

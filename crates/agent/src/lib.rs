@@ -1,7 +1,7 @@
 //! The control-plane runtime: it drives the pure cores of `mainstay_control` and `mainstay_ha`, and is the
 //! only crate but the engine's that touches the operating system.
 //!
-//! Reading order: `runtime.rs` (what runs on which thread), `raft/`, `lease.rs`, `node.rs`, `service/`, `http.rs`.
+//! Reading order: `runtime.rs` (what runs on which thread), `raft/`, `lease.rs`, `node.rs`, `service/`, `http.rs`, `metrics/`.
 
 pub mod agent;
 pub mod clock;

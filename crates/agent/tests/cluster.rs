@@ -8,6 +8,8 @@ use mainstay_api::rest::{
     Accepted, ClusterInit, ClusterJoin, ClusterView, EventsPage, NodeStatus, ResourceCreate, ResourceView,
     ServiceApply, ServiceView,
 };
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use support::TestNode;
 
@@ -233,4 +235,105 @@ fn strangers_and_second_memberships_are_refused() {
     for node in &mut nodes {
         node.kill();
     }
+}
+
+/// A node that is a cluster of its own.
+fn one_node(net: u8) -> TestNode {
+    let mut node = TestNode::new(net, 1);
+    node.start();
+    let init = ClusterInit {
+        name: "test".into(),
+        node: "n1".into(),
+        address: node.address(),
+        engine_address: None,
+        lease_ms: None,
+        heartbeat_ms: None,
+    };
+    let _: ClusterView = node.client().post("/v1/cluster/init", &init).unwrap();
+    node
+}
+
+/// Whatever is answered to a request over TCP, head and all.
+fn http(address: SocketAddr, request: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    write!(stream, "{request} HTTP/1.1\r\nHost: metrics\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+#[test]
+fn metrics_are_served_and_say_when_the_engine_does_not_answer() {
+    let mut node = one_node(6);
+    for name in ["db", "log"] {
+        let request = ResourceCreate {
+            name: name.into(),
+            volumes: vec![64 << 20],
+            journal_bytes: Some(16 << 20),
+            replicas: vec!["n1".into()],
+            replica_count: None,
+            preferred: vec![],
+        };
+        let _: ResourceView = node.client().post("/v1/resources", &request).unwrap();
+    }
+    let scrape = || {
+        let began = Instant::now();
+        let page = http(node.metrics_address(), "GET /metrics").unwrap();
+        assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
+        // Longer than what is promised, because tests share their machine; an engine that hangs would hold it up for ever.
+        assert!(began.elapsed() < PATIENCE / 2, "a page took {:?}", began.elapsed());
+        page
+    };
+    let serves = |page: &str| {
+        let role = |name| format!("\nmainstay_replica_role{{resource=\"{name}\",role=\"primary\"}} 1\n");
+        page.contains("\nmainstay_engine_up 1\n")
+            && ["db", "log"].iter().all(|name| page.contains(&role(name)))
+    };
+    let silent = |page: &str| {
+        page.contains("\nmainstay_engine_up 0\n")
+            && !page.contains("mainstay_replica_role")
+            && page.contains("\nmainstay_resource_primary{resource=\"db\"} 1\n")
+    };
+    // The engine that is pretended here gives one replica on each of its pages.
+    eventually("a page with both resources", || serves(&scrape()));
+    let page = scrape();
+    assert!(page.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{page}");
+    assert!(page.contains("\nmainstay_promotions_total{resource=\"db\",cause=\"first\"} 1\n"), "{page}");
+    assert!(page.contains("\nmainstay_process_threads{process=\"agent\"} "), "{page}");
+    let body = node.client().get_text("/metrics").unwrap();
+    assert!(serves(&body) && body.starts_with("# HELP "), "{body}");
+
+    node.engine_hangs(true);
+    eventually("a page without the engine that hangs", || silent(&scrape()));
+    node.engine_hangs(false);
+    eventually("a page with the engine again", || serves(&scrape()));
+
+    for (request, status) in
+        [("GET /v1/status", "404"), ("POST /metrics", "405"), ("DELETE /v1/resources/db", "404")]
+    {
+        let answer = http(node.metrics_address(), request).unwrap();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {answer}");
+    }
+    node.stop_engine();
+    let page = http(node.metrics_address(), "GET /metrics").unwrap();
+    if !silent(&page) {
+        eventually("a page without the engine", || {
+            silent(&http(node.metrics_address(), "GET /metrics").unwrap())
+        });
+    }
+    node.kill();
+}
+
+#[test]
+fn a_taken_port_costs_the_metrics_and_not_the_agent() {
+    let mut node = TestNode::new(7, 1);
+    let taken = TcpListener::bind(node.metrics_address()).unwrap();
+    node.start();
+    assert!(node.client().get_text("/metrics").unwrap().contains("mainstay_build_info"));
+    drop(taken);
+    eventually("metrics at the address that is free now", || {
+        http(node.metrics_address(), "GET /metrics").is_ok_and(|page| page.contains("mainstay_build_info"))
+    });
+    node.kill();
 }

@@ -11,6 +11,7 @@ mod failover;
 mod filling;
 mod grow;
 mod limits;
+mod metrics;
 mod modes;
 mod order;
 mod partitions;
@@ -42,6 +43,7 @@ const UNDER_LOAD: &[(&str, LoadScenario)] = &[
     ("remove_and_add_a_replica", replicas::remove_and_add_a_replica),
     ("two_replicas_and_a_witness", replicas::two_replicas_and_a_witness),
     ("move_the_replica_of_the_primary", replicas::move_the_replica_of_the_primary),
+    ("metrics_follow_a_failover", metrics::metrics_follow_a_failover),
     ("isolate_the_primary", partitions::isolate_the_primary),
     ("kill_the_primary_that_leads_the_control_plane", failover::kill_the_primary_that_leads),
     ("kill_all_three_and_start_them_again", failover::kill_all_three),

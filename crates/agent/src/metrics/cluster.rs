@@ -7,7 +7,7 @@ use super::text::{Page, seconds};
 use crate::pool;
 use mainstay_control::State;
 use mainstay_control::state::{NodeStatus, Resource, Service};
-use mainstay_types::{Mode, NodeId};
+use mainstay_types::NodeId;
 
 /// The node and the control plane.
 pub fn node(page: &mut Page, seen: &Gathered) {
@@ -69,11 +69,7 @@ pub fn resources(page: &mut Page, seen: &Gathered) {
     });
     page.family(&f::RESOURCE_MODE, |out| {
         for one in &here {
-            let mode = match one.record.mode {
-                Mode::A => "a",
-                Mode::C => "c",
-            };
-            out.add(&[&one.name, mode], 1_u64);
+            out.add(&[&one.name, &crate::views::name_of(&one.record.mode)], 1_u64);
         }
     });
     page.family(&f::RESOURCE_EPOCH, |out| {

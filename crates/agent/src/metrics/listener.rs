@@ -37,17 +37,20 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves the page at this address for as long as the process lives.
 pub async fn serve(agent: Arc<Agent>, address: SocketAddr) {
+    let mut told = None;
     let listener = loop {
         match TcpListener::bind(address).await {
             Ok(listener) => break listener,
-            Err(error) => {
+            // Once for each reason.
+            Err(error) if told.replace(error.kind()) != Some(error.kind()) => {
                 tracing::error!(
                     %address, %error, code = "metrics-address",
                     "cannot serve metrics: free the address, or name another one with --metrics-listen; it is tried again every {RETRY:?}, and `mainstay metrics` works without"
                 );
-                tokio::time::sleep(RETRY).await;
             }
+            Err(_) => {}
         }
+        tokio::time::sleep(RETRY).await;
     };
     tracing::info!(%address, "metrics are served");
     let routes = Router::new()

@@ -1,7 +1,7 @@
 //! `GET /metrics`: what a scrape of this node says.
 //!
 //! Guarantees
-//! - A scrape is answered within [`PAGE_PATIENCE`], whatever hangs: an engine that does not answer within [`ENGINE_PATIENCE`] is
+//! - A scrape is answered within [`PAGE_PATIENCE`], whatever hangs: an engine that is silent for [`ENGINE_SILENCE`] is
 //!   `mainstay_engine_up 0` and nothing more is said of it. Nothing else waits for a scrape: leases, log and reconciler have threads of
 //!   their own.
 //! - One page is made at a time, and it serves whoever asks within [`PAGE_KEPT`]: any number of scrapers cost as much as one. Beyond
@@ -36,10 +36,11 @@ use std::time::{Duration, Instant};
 use text::{Format, Page};
 use tokio::sync::Semaphore;
 
-/// How long the engine may take for all of its pages.
-pub const ENGINE_PATIENCE: Duration = Duration::from_secs(1);
+/// How long the engine may take for one of its pages, and for all of them.
+pub const ENGINE_SILENCE: Duration = Duration::from_secs(1);
+pub const ENGINE_PATIENCE: Duration = Duration::from_secs(3);
 /// How long a page may take; less than Prometheus waits unless told otherwise, which is ten seconds.
-pub const PAGE_PATIENCE: Duration = Duration::from_secs(3);
+pub const PAGE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a page serves those who come after.
 pub const PAGE_KEPT: Duration = Duration::from_millis(500);
 /// Scrapes that wait at once.
@@ -201,7 +202,8 @@ fn ask_engine(agent: &Agent) -> Option<EngineSeen> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let connected = agent.engine.is_connected() && !left.is_zero();
-        let reply = connected.then(|| agent.engine.request(Request::Metrics { after }, left))?;
+        let reply =
+            connected.then(|| agent.engine.request(Request::Metrics { after }, left.min(ENGINE_SILENCE)))?;
         let page = match reply {
             Ok(Reply::Metrics(page)) => page,
             other => {

@@ -8,10 +8,12 @@ use mainstay_api::engine::{
     DeviceStatus, EngineError, EngineEvent, EngineLine, EngineStatus, ReplicaStatus, Reply, Request,
     RequestLine, Role, read_line, write_line,
 };
+use mainstay_api::metrics::{MetricsPage, ReplicaCounts, ReplicaMetrics};
 use mainstay_api::rest::StatusView;
 use mainstay_types::{ResourceId, Time, VolumeId};
 use std::collections::BTreeMap;
 use std::io::BufReader;
+use std::net::SocketAddr;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -33,13 +35,20 @@ fn agent_process() {
         state_dir: directory.join("state"),
         run_dir: directory.join("run"),
         listen: Some(listen.to_owned()),
-        metrics_listen: None,
+        metrics_listen: Some(metrics_address(listen)),
         cgroup_root: Some(cgroup_root(&directory)),
         journals: mainstay_agent::journals::Journals::default(),
         fail_left_devices: |_| (),
         keep_devices: |_| Ok(()),
     };
     panic!("the agent ended: {:?}", mainstay_agent::run(options));
+}
+
+/// Where the agent that other agents find at this address serves its metrics.
+fn metrics_address(agent: &str) -> SocketAddr {
+    let mut address: SocketAddr = agent.parse().unwrap();
+    address.set_port(7402);
+    address
 }
 
 /// cgroup of the node's services. Without a writable hierarchy here nothing can be started.
@@ -76,6 +85,10 @@ impl TestNode {
 
     pub fn address(&self) -> String {
         self.address.clone()
+    }
+
+    pub fn metrics_address(&self) -> SocketAddr {
+        metrics_address(&self.address)
     }
 
     pub fn client(&self) -> Client {
@@ -138,6 +151,15 @@ impl TestNode {
         engine.shared.replicas.lock().unwrap().values().map(|replica| replica.role).next()
     }
 
+    /// The engine takes requests for metrics and does not answer them.
+    pub fn engine_hangs(&self, hangs: bool) {
+        self.engine.as_ref().unwrap().shared.hangs.store(hangs, Ordering::SeqCst);
+    }
+
+    pub fn stop_engine(&mut self) {
+        self.engine = None;
+    }
+
     pub fn engine_refuses_to_create(&self) {
         self.refuse_create.store(true, Ordering::SeqCst);
     }
@@ -174,6 +196,7 @@ struct FakeEngine {
 
 struct EngineShared {
     stopped: AtomicBool,
+    hangs: AtomicBool,
     refuse_create: Arc<AtomicBool>,
     replicas: Mutex<BTreeMap<ResourceId, ReplicaStatus>>,
     connections: Mutex<Vec<UnixStream>>,
@@ -186,6 +209,7 @@ impl FakeEngine {
         let listener = UnixListener::bind(socket).unwrap();
         let shared = Arc::new(EngineShared {
             stopped: AtomicBool::new(false),
+            hangs: AtomicBool::new(false),
             refuse_create,
             replicas: Mutex::default(),
             connections: Mutex::default(),
@@ -221,6 +245,9 @@ impl EngineShared {
         let mut writer = stream.try_clone().unwrap();
         let mut reader = BufReader::new(stream);
         while let Ok(Some(RequestLine { id, request })) = read_line(&mut reader) {
+            if matches!(request, Request::Metrics { .. }) && self.hangs.load(Ordering::SeqCst) {
+                continue;
+            }
             let (reply, event) = self.answer(request);
             if let Some(status) = event {
                 let event = EngineEvent::Replica(status);
@@ -310,6 +337,15 @@ impl EngineShared {
             Request::Lease { until_us } => {
                 *self.lease_until.lock().unwrap() = until_us;
                 (Reply::Lease { until_us, silenced_us: Time(0) }, None)
+            }
+            // One at a time, as if each filled a page.
+            Request::Metrics { after } => {
+                let mut left = replicas.values().filter(|one| after.is_none_or(|after| one.resource > after));
+                let status = left.next().map(shown);
+                let more_after = status.as_ref().map(|one| one.resource).filter(|_| left.next().is_some());
+                let counts = ReplicaCounts::default();
+                let replicas = status.map(|status| ReplicaMetrics { status, counts }).into_iter().collect();
+                (Reply::Metrics(MetricsPage { replicas, more_after, ..MetricsPage::default() }), None)
             }
             Request::Status => {
                 let replicas = replicas.values().map(shown).collect();

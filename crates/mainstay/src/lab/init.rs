@@ -134,9 +134,10 @@ fn programs(lab: &Lab, name: &str) -> Outcome<Vec<Program>> {
     };
     let group = group.to_string_lossy();
     // A power cut of the lab takes away mounts and loop devices; ublk devices belong to no node (not yet).
+    let metrics = format!("{address}:7402");
     Ok(vec![
         program("engine", 7401, &["--device", "fuse"])?,
-        program("agent", 7400, &["--cgroup-root", &group])?,
+        program("agent", 7400, &["--cgroup-root", &group, "--metrics-listen", &metrics])?,
     ])
 }
 
