@@ -63,6 +63,24 @@ fn a_slow_member_leaves_and_writes_go_on() {
     assert!(after * 10 > before * 9, "{after} writes without it, {before} before");
 }
 
+/// What people are shown: how long each took, and who left how often.
+#[test]
+fn acknowledgements_and_departures_are_counted() {
+    let mut lab = lab(3, LIMITS);
+    let acks = load(&mut lab, 400);
+    disk_ms(&mut lab, B, 60);
+    load(&mut lab, 700);
+    let counted = |node| lab.nodes[&node].replica.as_ref().expect("the node is up").peer_counts();
+    let counts: Vec<_> = counted(A).collect();
+    let [slow, well] = &counts[..] else { panic!("two peers: {counts:?}") };
+    assert_eq!((slow.node, slow.required, slow.times_slow), (B, false, 1));
+    assert_eq!((well.node, well.required, well.times_slow), (C, true, 0));
+    assert!(well.acknowledged_us.count() > acks, "{counts:?}");
+    let mean = |of: &mainstay_types::Histogram| of.sum() / of.count();
+    assert!(mean(slow.acknowledged_us) > 2 * mean(well.acknowledged_us), "{counts:?}");
+    assert_eq!(counted(C).count(), 0, "who does not lead counts nothing");
+}
+
 /// R3: it is decided by another clock, and nothing else is different.
 #[test]
 fn a_slow_member_counts_until_its_removal_is_known() {
