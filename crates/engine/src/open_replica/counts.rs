@@ -60,6 +60,8 @@ impl Counts {
             peer.acknowledged_us = counts.acknowledged_us.clone();
             peer.times_slow = counts.times_slow;
         }
+        // They were met in any order.
+        all.peers.sort_by_key(|peer| peer.node);
         all
     }
 
