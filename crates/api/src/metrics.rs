@@ -40,9 +40,9 @@ impl RequestKind {
 pub enum PromotionStep {
     /// From the record that names this replica to its durable promise of the epoch (R1).
     Promise,
-    /// To the start of the epoch in its log: the other members answer and are cut.
+    /// To the start of the epoch in its log, for which its journal needs room.
     Begin,
-    /// To the commit of that start (R6): it serves.
+    /// To the commit of that start (R6), for which the other members answer and are cut: it serves.
     Serve,
     /// To the last of its devices.
     Device,

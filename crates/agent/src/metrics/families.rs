@@ -219,7 +219,7 @@ groups! {
     }
     "Promotions and services" {
         PROMOTION_STEPS: Summary "mainstay_promotion_step_duration_seconds" ["resource", "step"]
-            "Parts of promotions on this node, one after the other: `promise` of the epoch, `begin` of its log with the others, `serve` when its start is committed, `device` when all devices are there.";
+            "Parts of promotions on this node, one after the other: `promise` of the epoch, `begin` of it in the own log, `serve` when the other members have answered and that is committed, `device` when all devices are there.";
         SERVICE_PHASE: Gauge "mainstay_service_phase" ["service", "phase"]
             "1 for what this node last reported about the service: `stopped`, `starting`, `running`, `stopping`, `backing-off`, `killing` or `failed`.";
         SERVICE_WANTED: Gauge "mainstay_service_wanted" ["service"]
