@@ -215,7 +215,7 @@ mod tests {
         let range = Range { volume: VolumeId(0), offset: 0, len };
         let entry = NewEntry { kind, range, payload, session: 0, request: 0 };
         let entries = vec![entry; entries];
-        Arc::new(Batch::seal(ResourceId(1), Epoch(1), Index(first), Chain(0), Index(0), entries.into_iter()))
+        Arc::new(Batch::seal(ResourceId(1), Epoch(1), Index(first), Chain(0), Index(0), entries))
     }
 
     fn appended(counts: &mut Counts, at: u64, batch: Arc<Batch>) {

@@ -3,10 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Names and values.
+type Labels = Vec<(String, String)>;
+
 #[derive(Debug)]
 pub struct Sample {
     pub name: String,
-    pub labels: Vec<(String, String)>,
+    pub labels: Labels,
     pub value: f64,
 }
 
@@ -101,7 +104,7 @@ fn sample(line: &str) -> Result<Sample, String> {
     let at = line.find(['{', ' ']).ok_or("no value")?;
     let (name, mut rest) = line.split_at(at);
     check_name(name)?;
-    let mut labels: Vec<(String, String)> = Vec::new();
+    let mut labels = Labels::new();
     if let Some(inside) = rest.strip_prefix('{') {
         rest = inside;
         loop {
@@ -168,7 +171,7 @@ fn unescape(text: &str, quotes: bool) -> Result<String, String> {
 
 /// Per set of labels: bounds rise, counts do not fall, the last one is +Inf and equals the count, and there is a sum.
 fn check_histogram(name: &str, found: &Found) -> Result<(), String> {
-    let mut series: BTreeMap<Vec<(String, String)>, Vec<(f64, f64)>> = BTreeMap::new();
+    let mut series: BTreeMap<Labels, Vec<(f64, f64)>> = BTreeMap::new();
     let (mut sums, mut counts) = (BTreeSet::new(), BTreeMap::new());
     for sample in &found.samples {
         let (le, others): (Vec<_>, Vec<_>) =
