@@ -99,6 +99,7 @@ impl Agent {
             self.transport.clone(),
             self.engine.clone(),
             &self.engine_inputs,
+            &self.metrics,
             &self.fatal,
         )?);
         let (metrics, own) = (self.metrics.clone(), member.identity.node);

@@ -6,6 +6,7 @@ use crate::error::AgentError;
 use crate::identity::Identity;
 use crate::lease::{self, LeaseKeeper};
 use crate::left_devices::LeftDevices;
+use crate::metrics::Metrics;
 use crate::node::{self, Input, NodeHandle, NodeParts};
 use crate::raft::store::RaftStore;
 use crate::raft::{self, ConsensusLog, RaftHandle, RaftSettings, View};
@@ -55,6 +56,7 @@ impl Member {
         transport: Transport,
         engine: EngineLink,
         engine_inputs: &EngineInputs,
+        metrics: &Arc<Metrics>,
         fatal: &SyncSender<String>,
     ) -> Result<Self, AgentError> {
         transport.set_identity(identity.cluster, identity.node);
@@ -99,6 +101,7 @@ impl Member {
             replicas: replicas.clone(),
             places,
             left_devices: LeftDevices::new(options.run_dir.clone(), options.fail_left_devices),
+            metrics: metrics.clone(),
         });
         engine_inputs.connect(node.clone());
         let (leases, views) = (node.clone(), node.clone());

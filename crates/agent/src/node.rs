@@ -9,6 +9,7 @@
 use crate::clock::boot_now;
 use crate::engine_link::{EngineInput, EngineLink};
 use crate::left_devices::LeftDevices;
+use crate::metrics::Metrics;
 use crate::raft::{ConsensusLog, View};
 use crate::replicas::{self, Replicas};
 use crate::service::runner::{Done, OnDone, Places, Runner};
@@ -61,6 +62,7 @@ pub struct NodeParts {
     pub replicas: Arc<Replicas>,
     pub places: Places,
     pub left_devices: LeftDevices,
+    pub metrics: Arc<Metrics>,
 }
 
 /// The way to the thread.
@@ -194,6 +196,7 @@ impl Node {
         match event {
             EngineEvent::Replica(status) => {
                 link_devices(&self.parts.places.run_dir, &status);
+                self.parts.metrics.replica(&status);
                 self.note_replica(&status);
                 self.note_sizes(&status);
                 if let Some(proposal) = status.proposal {
@@ -309,6 +312,7 @@ impl Node {
             }
             Wish::Reached { name, report } => {
                 tracing::info!(service = name, phase = ?report.phase, detail = report.detail, "service");
+                self.parts.metrics.reached(&name, report.phase);
             }
         }
     }

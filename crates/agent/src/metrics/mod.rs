@@ -24,9 +24,10 @@ use crate::clock::boot_now;
 use crate::pool;
 use crate::raft::{ConsensusLog, View};
 use crate::threads::lock;
-use mainstay_api::engine::{Reply, Request};
+use mainstay_api::engine::{ReplicaStatus, Reply, Request};
 use mainstay_api::metrics::{LinkCounts, ReplicaMetrics};
 use mainstay_api::rest::ErrorBody;
+use mainstay_control::state::ServicePhase;
 use mainstay_types::{NodeId, Time};
 use noted::Noted;
 use process::ProcessSeen;
@@ -100,7 +101,7 @@ pub struct Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         Self {
-            noted: Mutex::default(),
+            noted: Mutex::new(Noted::new(boot_now())),
             kept: Mutex::new(None),
             waiting: Arc::new(Semaphore::new(WAITING_MAX)),
         }
@@ -110,7 +111,17 @@ impl Default for Metrics {
 impl Metrics {
     /// The state of the cluster has changed. Does not wait.
     pub fn view(&self, own: NodeId, view: &View) {
-        lock(&self.noted).view(own, view);
+        lock(&self.noted).state(own, &view.state);
+    }
+
+    /// The engine says this of a replica on this node. Does not wait.
+    pub fn replica(&self, status: &ReplicaStatus) {
+        lock(&self.noted).replica(status);
+    }
+
+    /// A service has reached this on this node. Does not wait.
+    pub fn reached(&self, service: &str, phase: ServicePhase) {
+        lock(&self.noted).reached(service, phase, boot_now());
     }
 
     /// An operator had the replicas of a resource compared; `None`: that failed.

@@ -1,11 +1,13 @@
 //! What only the agent can count: promotions by their cause, starts of services, results of scrubs.
 //!
-//! Promotions and starts are read off the replicated state: each view is compared with the one before, on the thread of the log, which must
-//! not wait; so a view costs a look at every record, and the lock is held by a scrape only while it copies. What was so when the agent
-//! was started counts as nothing. Several changes between two views count once.
+//! Why this node is named primary is read off the replicated state, by comparing each view with the one before. But an agent that starts goes
+//! through much of its cluster's past again, entry by entry. So a promotion counts when the engine says that it serves the epoch, and has done so
+//! since after this agent was started: that is so once. Starts of services are counted as the reconciler hears of them.
+//!
+//! All of it happens on threads that must not wait: a view costs a look at every record, and a scrape holds the lock only while it copies.
 
-use crate::clock::{boot_now, wall_ms};
-use crate::raft::View;
+use crate::clock::wall_ms;
+use mainstay_api::engine::{ReplicaStatus, Role};
 use mainstay_api::metrics::StepCounts;
 use mainstay_api::rest::ScrubReport;
 use mainstay_control::State;
@@ -61,56 +63,79 @@ pub struct Noted {
     pub starts: BTreeMap<String, StepCounts>,
     /// By the name of the resource.
     pub scrubs: BTreeMap<String, Scrubs>,
+    /// When the agent was started; promotions of before do not count.
+    since: Time,
     /// Epoch and primary of each record, as of the last view; `None` before the first.
     records: Option<BTreeMap<ResourceId, (Epoch, Option<NodeId>)>>,
+    /// Epochs in which this node was named primary and that are not counted.
+    due: BTreeMap<ResourceId, (Epoch, Cause)>,
+    /// The last epoch that the engine has begun to serve.
+    served: BTreeMap<ResourceId, Epoch>,
     /// Services that are being started here, and since when.
     starting: BTreeMap<String, Time>,
 }
 
 impl Noted {
+    #[must_use]
+    pub fn new(since: Time) -> Self {
+        Self { since, ..Self::default() }
+    }
+
     /// The state of the cluster has changed, or is seen for the first time.
-    pub fn view(&mut self, own: NodeId, view: &View) {
-        self.state(own, &view.state, boot_now());
-    }
-
-    fn state(&mut self, own: NodeId, state: &State, now: Time) {
-        self.note_promotions(own, state);
-        self.note_starts(own, state, now);
-    }
-
-    fn note_promotions(&mut self, own: NodeId, state: &State) {
+    pub fn state(&mut self, own: NodeId, state: &State) {
         let records = state.resources.values();
         let records = records.map(|one| (one.id, (one.record.epoch, one.record.primary))).collect();
-        let Some(before) = self.records.replace(records) else { return };
-        for resource in state.resources.values() {
-            let (epoch, primary) = before.get(&resource.id).copied().unwrap_or_default();
-            if resource.record.primary == Some(own) && resource.record.epoch > epoch {
-                let cause = cause(own, state, resource, primary);
-                *self.promotions.entry((resource.id, cause)).or_default() += 1;
+        if let Some(before) = self.records.replace(records) {
+            for resource in state.resources.values() {
+                let (epoch, primary) = before.get(&resource.id).copied().unwrap_or_default();
+                if resource.record.epoch > epoch {
+                    self.due.remove(&resource.id);
+                    if resource.record.primary == Some(own) {
+                        let named = (resource.record.epoch, cause(own, state, resource, primary));
+                        self.due.insert(resource.id, named);
+                        self.settle(resource.id);
+                    }
+                }
             }
         }
         self.promotions.retain(|(resource, _), _| state.resources.contains_key(resource));
+        self.due.retain(|resource, _| state.resources.contains_key(resource));
+        self.served.retain(|resource, _| state.resources.contains_key(resource));
+        self.starts.retain(|name, _| state.services.contains_key(name));
         self.scrubs.retain(|name, _| state.resource_by_name(name).is_some());
     }
 
-    fn note_starts(&mut self, own: NodeId, state: &State, now: Time) {
-        let phases = state.services.iter().filter_map(|(name, one)| Some((name, one.nodes.get(&own)?.phase)));
-        for (name, phase) in phases {
-            match phase {
-                ServicePhase::Starting if !self.starting.contains_key(name) => {
-                    self.starting.insert(name.clone(), now);
-                }
-                ServicePhase::Starting => {}
-                ServicePhase::Running => {
-                    if let Some(since) = self.starting.remove(name) {
-                        self.starts.entry(name.clone()).or_default().note(now.us_since(since));
-                    }
-                }
-                _ => drop(self.starting.remove(name)),
-            }
+    /// What the engine says of a replica on this node.
+    pub fn replica(&mut self, status: &ReplicaStatus) {
+        if status.role == Role::Primary && status.promoted_at_us > self.since {
+            self.served.insert(status.resource, status.epoch);
+            self.settle(status.resource);
         }
-        self.starting.retain(|name, _| state.services.contains_key(name));
-        self.starts.retain(|name, _| state.services.contains_key(name));
+    }
+
+    /// Counts a promotion that is both named and served.
+    fn settle(&mut self, resource: ResourceId) {
+        if let Some(&(epoch, cause)) = self.due.get(&resource)
+            && self.served.get(&resource) == Some(&epoch)
+        {
+            self.due.remove(&resource);
+            *self.promotions.entry((resource, cause)).or_default() += 1;
+        }
+    }
+
+    /// A service has reached this on this node.
+    pub fn reached(&mut self, service: &str, phase: ServicePhase, now: Time) {
+        match phase {
+            // A step after the other is reported with the same phase.
+            ServicePhase::Starting if self.starting.contains_key(service) => {}
+            ServicePhase::Starting => drop(self.starting.insert(service.to_owned(), now)),
+            ServicePhase::Running => {
+                if let Some(since) = self.starting.remove(service) {
+                    self.starts.entry(service.to_owned()).or_default().note(now.us_since(since));
+                }
+            }
+            _ => drop(self.starting.remove(service)),
+        }
     }
 
     /// An operator had the replicas compared. `None`: that failed.
@@ -216,34 +241,78 @@ mod tests {
     fn a_promotion_counts_where_it_leads_and_by_its_cause() {
         let (mut state, resource) = cluster();
         let mut noted = [Noted::default(), Noted::default()];
-        let mut look = |state: &State| {
+        // The engines serve what the record says, and say so again and again.
+        let mut look = |state: &State, promoted_at: u64| {
             for (noted, own) in noted.iter_mut().zip([N1, N2]) {
-                noted.state(own, state, Time(0));
+                noted.state(own, state);
+                let record = &state.resources[&resource].record;
+                let primary = record.primary == Some(own);
+                noted.replica(&ReplicaStatus {
+                    resource,
+                    role: if primary { Role::Primary } else { Role::Secondary },
+                    epoch: record.epoch,
+                    promoted_at_us: Time(if primary { promoted_at } else { 0 }),
+                    ..ReplicaStatus::default()
+                });
             }
             noted.clone().map(|noted| {
                 noted.promotions.into_iter().map(|((_, cause), count)| (cause, count)).collect::<Vec<_>>()
             })
         };
-        assert_eq!(look(&state), [vec![], vec![]]);
+        assert_eq!(look(&state, 0), [vec![], vec![]]);
         ready(&mut state, resource, N1);
         ready(&mut state, resource, N2);
         if state.resources[&resource].record.primary.is_none() {
             promote(&mut state, resource, N1, N1);
         }
-        assert_eq!(look(&state), [vec![(Cause::First, 1)], vec![]]);
+        let first = state.clone();
+        // Named, and not served yet: it was served before this agent was started, or is not at all.
+        assert_eq!(look(&state, 0), [vec![], vec![]]);
+        assert_eq!(look(&state, 150), [vec![(Cause::First, 1)], vec![]]);
         promote(&mut state, resource, N1, N2);
-        assert_eq!(look(&state), [vec![(Cause::First, 1)], vec![(Cause::Handover, 1)]]);
+        assert_eq!(look(&state, 200), [vec![(Cause::First, 1)], vec![(Cause::Handover, 1)]]);
         // The same state again is nothing new.
-        assert_eq!(look(&state), [vec![(Cause::First, 1)], vec![(Cause::Handover, 1)]]);
+        assert_eq!(look(&state, 200), [vec![(Cause::First, 1)], vec![(Cause::Handover, 1)]]);
         let generation = state.nodes[&N2].generation;
         apply(&mut state, Command::NodeDead { node: N2, generation });
         assert_eq!(state.resources[&resource].record.primary, Some(N1));
-        let first = vec![(Cause::First, 1), (Cause::Failover, 1)];
-        assert_eq!(look(&state), [first, vec![(Cause::Handover, 1)]]);
-        // An agent that is started now has seen nothing of it.
-        let mut new = Noted::default();
-        new.state(N1, &state, Time(0));
-        assert!(new.promotions.is_empty());
+        let counted = vec![(Cause::First, 1), (Cause::Failover, 1)];
+        assert_eq!(look(&state, 300), [counted, vec![(Cause::Handover, 1)]]);
+        // An agent that starts goes through the past again, and its engine serves since before.
+        let mut new = Noted::new(Time(1000));
+        for state in [&State::default(), &first, &state] {
+            new.state(N1, state);
+            let (role, epoch) = (Role::Primary, Epoch(3));
+            let status = ReplicaStatus {
+                resource,
+                role,
+                epoch,
+                promoted_at_us: Time(300),
+                ..ReplicaStatus::default()
+            };
+            new.replica(&status);
+        }
+        assert!(new.promotions.is_empty(), "{new:?}");
+    }
+
+    #[test]
+    fn a_start_counts_when_the_service_runs() {
+        let mut noted = Noted::default();
+        let phases = [
+            (ServicePhase::Running, 1),
+            (ServicePhase::Starting, 10),
+            (ServicePhase::Starting, 20),
+            (ServicePhase::Running, 110),
+            (ServicePhase::Running, 120),
+            (ServicePhase::Starting, 200),
+            (ServicePhase::Stopping, 210),
+            (ServicePhase::Starting, 300),
+            (ServicePhase::Running, 350),
+        ];
+        for (phase, at) in phases {
+            noted.reached("db", phase, Time(at));
+        }
+        assert_eq!(noted.starts["db"], StepCounts { count: 2, sum_us: 100 + 50 });
     }
 
     #[test]

@@ -140,6 +140,7 @@ impl Lab {
                 run_dir: dir.path().to_path_buf(),
             },
             left_devices: LeftDevices::new(dir.path().to_path_buf(), |_| ()),
+            metrics: Arc::default(),
         };
         let mut lab = Self { node: Node::new(parts, handle, on_done), inputs, hangs, _dir: dir };
         lab.node.take(Input::State(View { state: Arc::new(state), ..View::default() }));

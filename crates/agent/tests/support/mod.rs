@@ -309,6 +309,7 @@ impl EngineShared {
                 });
                 if primary && record.epoch > status.epoch {
                     status.role = Role::Primary;
+                    status.promoted_at_us = mainstay_agent::clock::boot_now();
                     status.devices = (0..status.volumes.len())
                         .map(|volume| DeviceStatus {
                             volume: VolumeId(volume as u16),
