@@ -72,6 +72,9 @@ pub fn metrics_follow_a_failover(cluster: &Cluster, ledger: &Ledger) -> Result<(
     wait_for("the node that was lost in the metrics", LIMIT, || {
         let page = Scrape::of(lab, &lost)?;
         check_node(&page, &lab.name, &lost)?;
+        // Its agent has gone through the log again, with the promotion of this node in it.
+        let counted = page.names().any(|name| name == "mainstay_promotions_total");
+        ensure!(!counted, "{lost} counts promotions of before it was started");
         check_secondary(&page)
     })
 }
