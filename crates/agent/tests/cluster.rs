@@ -23,20 +23,25 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Makes it the first member of a cluster.
+fn init(node: &TestNode) -> ClusterView {
+    let init = ClusterInit {
+        name: "test".into(),
+        node: "n1".into(),
+        address: node.address(),
+        engine_address: None,
+        lease_ms: None,
+        heartbeat_ms: None,
+    };
+    node.client().post("/v1/cluster/init", &init).unwrap()
+}
+
 fn three_nodes(net: u8) -> Vec<TestNode> {
     let mut nodes: Vec<TestNode> = (1..=3).map(|host| TestNode::new(net, host)).collect();
     for node in &mut nodes {
         node.start();
     }
-    let init = ClusterInit {
-        name: "test".into(),
-        node: "n1".into(),
-        address: nodes[0].address(),
-        engine_address: None,
-        lease_ms: None,
-        heartbeat_ms: None,
-    };
-    let view: ClusterView = nodes[0].client().post("/v1/cluster/init", &init).unwrap();
+    let view = init(&nodes[0]);
     assert_eq!(view.leader.as_deref(), Some("n1"));
     for index in [1, 2] {
         let join = ClusterJoin {
@@ -216,17 +221,7 @@ fn strangers_and_second_memberships_are_refused() {
         witness: false,
     };
     assert_eq!(code(client.post::<_, ClusterView>("/v1/cluster/join", &join).unwrap_err()), "not-a-member");
-    for node in &nodes {
-        let init = ClusterInit {
-            name: "c".into(),
-            node: "n1".into(),
-            address: node.address(),
-            engine_address: None,
-            lease_ms: None,
-            heartbeat_ms: None,
-        };
-        let _: ClusterView = node.client().post("/v1/cluster/init", &init).unwrap();
-    }
+    nodes.iter().for_each(|node| drop(init(node)));
     assert_eq!(
         code(client.post::<_, ClusterView>("/v1/cluster/join", &join).unwrap_err()),
         "already-a-member"
@@ -241,15 +236,7 @@ fn strangers_and_second_memberships_are_refused() {
 fn one_node(net: u8) -> TestNode {
     let mut node = TestNode::new(net, 1);
     node.start();
-    let init = ClusterInit {
-        name: "test".into(),
-        node: "n1".into(),
-        address: node.address(),
-        engine_address: None,
-        lease_ms: None,
-        heartbeat_ms: None,
-    };
-    let _: ClusterView = node.client().post("/v1/cluster/init", &init).unwrap();
+    init(&node);
     node
 }
 

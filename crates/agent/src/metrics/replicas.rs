@@ -4,7 +4,7 @@ use super::families as f;
 use super::text::{ENTRIES, LATENCY, Page, Samples, seconds};
 use super::{EngineSeen, Gathered};
 use mainstay_api::engine::{DataState, PeerState, PeerStatus, Role};
-use mainstay_api::metrics::{OperationCounts, PromotionStep, ReplicaMetrics, RequestKind};
+use mainstay_api::metrics::{OperationCounts, PeerCounts, PromotionStep, ReplicaMetrics, RequestKind};
 use mainstay_types::{NodeId, Time};
 use std::collections::BTreeMap;
 
@@ -208,6 +208,15 @@ impl<'a> Shown<'a> {
         });
     }
 
+    /// What was counted of everybody who was fed from here.
+    fn each_fed(&self, page: &mut Page, family: &'static f::Family, value: fn(&PeerCounts) -> u64) {
+        self.replicas(page, family, |out, name, one| {
+            for peer in &one.counts.peers {
+                out.add(&[name, self.name(peer.node)], value(peer));
+            }
+        });
+    }
+
     fn peers(&self, page: &mut Page) {
         let now = self.engine.now;
         self.each_peer(page, &f::PEER_STATE, |out, [name, peer], one| {
@@ -230,29 +239,13 @@ impl<'a> Shown<'a> {
                 out.add(&[name, self.name(peer.node)], peer.times_slow);
             }
         });
-        self.replicas(page, &f::PEER_SENT, |out, name, one| {
-            for peer in &one.counts.peers {
-                out.add(&[name, self.name(peer.node)], peer.sent_bytes);
-            }
-        });
-        self.replicas(page, &f::PEER_BATCHES, |out, name, one| {
-            for peer in &one.counts.peers {
-                out.add(&[name, self.name(peer.node)], peer.sent_batches);
-            }
-        });
+        self.each_fed(page, &f::PEER_SENT, |peer| peer.sent_bytes);
+        self.each_fed(page, &f::PEER_BATCHES, |peer| peer.sent_batches);
     }
 
     fn copies(&self, page: &mut Page) {
-        self.replicas(page, &f::COPY_SENT, |out, name, one| {
-            for peer in &one.counts.peers {
-                out.add(&[name, self.name(peer.node)], peer.copied_bytes);
-            }
-        });
-        self.replicas(page, &f::COPY_EXTENTS, |out, name, one| {
-            for peer in &one.counts.peers {
-                out.add(&[name, self.name(peer.node)], peer.copied_extents);
-            }
-        });
+        self.each_fed(page, &f::COPY_SENT, |peer| peer.copied_bytes);
+        self.each_fed(page, &f::COPY_EXTENTS, |peer| peer.copied_extents);
         self.replicas(page, &f::COPY_RECEIVED, |out, name, one| out.add(&[name], one.counts.copied_bytes));
         self.replicas(page, &f::COPY_RECEIVED_EXTENTS, |out, name, one| {
             out.add(&[name], one.counts.copied_extents);
