@@ -31,9 +31,9 @@ use crate::plan::{DiskFault, DiskOp};
 use crate::random::Random;
 use bytes::Bytes;
 use mainstay_store::{Area, IoFailure, IoResult, OpId, Output, SUPERBLOCK_COPIES, Store, StoreConfig};
-use mainstay_types::{BLOCK_BYTES, VolumeId};
+use mainstay_types::{BLOCK_BYTES, SnapshotId, VolumeId};
 use region::{BLOCK, Block, Blocks, Region};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Overwritten blocks whose older content is remembered, for [`DiskFault::StaleRead`].
 const REMEMBERED_MAX: usize = 32;
@@ -87,6 +87,8 @@ pub struct Disk {
     random: Random,
     /// Meta, journal, then the volumes.
     regions: Vec<Region>,
+    /// The files of snapshots: what each volume held.
+    snapshots: BTreeMap<SnapshotId, Vec<Vec<Block>>>,
     in_flight: Vec<(Ticket, InFlight)>,
     next_ticket: u64,
     /// Counts volatile writes, so that a flush knows which ones it covers.
@@ -127,6 +129,14 @@ enum Work {
     Grow {
         regions: [(usize, u64); 2],
     },
+    /// The volumes are cloned, each with so many blocks.
+    Take {
+        snapshot: SnapshotId,
+        blocks: Vec<u64>,
+    },
+    Drop {
+        snapshot: SnapshotId,
+    },
     /// Covers the writes up to `stamp`.
     Flush {
         region: usize,
@@ -162,6 +172,7 @@ impl Disk {
         Self {
             random,
             regions,
+            snapshots: BTreeMap::new(),
             in_flight: Vec::new(),
             next_ticket: 0,
             stamp: 0,
@@ -237,6 +248,11 @@ impl Disk {
                     Work::Grow { regions: areas.map(|(area, bytes)| (region_of(area), bytes / BLOCK_BYTES)) },
                 )
             }
+            Output::SnapshotTake { op, snapshot, volumes } => {
+                let blocks = volumes.iter().map(|bytes| bytes / BLOCK_BYTES).collect();
+                (op, Work::Take { snapshot, blocks })
+            }
+            Output::SnapshotDrop { op, snapshot } => (op, Work::Drop { snapshot }),
             Output::JournalRead { op, offset, len } => (op, self.read_work(Area::Journal, offset, len)),
             told => panic!("not an operation of a disk: {told:?}"),
         }
@@ -257,6 +273,11 @@ impl Disk {
                 self.write(region, first, &blocks, durable).map(|()| None)
             }
             Work::Grow { regions } => self.grow(regions).map(|()| None),
+            Work::Take { snapshot, blocks } => self.take_snapshot(snapshot, &blocks).map(|()| None),
+            Work::Drop { snapshot } => {
+                self.snapshots.remove(&snapshot);
+                Ok(None)
+            }
             Work::Flush { region, stamp } => self.flush(region, stamp).map(|()| None),
             Work::Read { region, offset, len, early } => self.read(region, offset, len, early).map(Some),
         };
@@ -277,7 +298,9 @@ impl Disk {
             Work::Flush { .. } => DiskOp::Flush,
             Work::Write { region: 0, .. } => DiskOp::MetaWrite,
             Work::Write { region: 1, .. } => DiskOp::JournalWrite,
-            Work::Write { .. } | Work::Grow { .. } => DiskOp::VolumeWrite,
+            Work::Write { .. } | Work::Grow { .. } | Work::Take { .. } | Work::Drop { .. } => {
+                DiskOp::VolumeWrite
+            }
         })
     }
 
@@ -343,12 +366,51 @@ impl Disk {
         Ok(())
     }
 
+    /// Each file gets its name when it is whole. A pool without space, or one that knows no clones, has none of it.
+    fn take_snapshot(&mut self, snapshot: SnapshotId, blocks: &[u64]) -> Result<(), IoFailure> {
+        if self.gone || self.read_only || self.full || self.hits(DiskFault::WriteError) {
+            return Err(failure("no space left, read-only, or gone"));
+        }
+        let clone = |(n, &blocks): (usize, &u64)| {
+            self.regions[region_of(Area::Volume(VolumeId(n as u16)))].now[..blocks as usize].to_vec()
+        };
+        let files = blocks.iter().enumerate().map(clone).collect();
+        self.snapshots.insert(snapshot, files);
+        Ok(())
+    }
+
+    /// Whoever opens a replica removes what a crash has left of snapshots that are not `recorded`, and is told which of these are not
+    /// there.
+    pub fn sweep_snapshots(&mut self, recorded: &BTreeSet<SnapshotId>) -> Vec<SnapshotId> {
+        self.snapshots.retain(|id, _| recorded.contains(id));
+        recorded.iter().copied().filter(|id| !self.snapshots.contains_key(id)).collect()
+    }
+
+    /// A block of a snapshot: no bytes are zeroes. `None`: it has no such block, or damage was copied into it.
+    #[must_use]
+    pub fn snapshot_block(
+        &self,
+        snapshot: SnapshotId,
+        volume: VolumeId,
+        block: u64,
+    ) -> Option<Option<&[u8]>> {
+        let block = self.snapshots.get(&snapshot)?.get(usize::from(volume.0))?.get(block as usize)?;
+        (!block.bad).then_some(block.bytes.as_deref())
+    }
+
     /// The end comes while files are made larger: each is or is not.
     fn grow_some(&mut self, regions: [(usize, u64); 2]) {
         for (region, blocks) in regions {
             if self.random.coin() {
                 self.regions[region].grow(blocks);
             }
+        }
+    }
+
+    /// The end comes while a snapshot is taken: its files are there or not.
+    fn take_perhaps(&mut self, snapshot: SnapshotId, blocks: &[u64]) {
+        if self.random.coin() {
+            let _ = self.take_snapshot(snapshot, blocks);
         }
     }
 
@@ -470,7 +532,8 @@ impl Disk {
                     }
                 }
                 Work::Grow { regions } => self.grow_some(regions),
-                Work::Flush { .. } | Work::Read { .. } => {}
+                Work::Take { snapshot, blocks } => self.take_perhaps(snapshot, &blocks),
+                Work::Flush { .. } | Work::Read { .. } | Work::Drop { .. } => {}
             }
         }
         for region in 0..self.regions.len() {
@@ -516,7 +579,8 @@ impl Disk {
                     self.regions[region].settle(stamp);
                 }
                 Work::Grow { regions } => self.grow_some(regions),
-                Work::Flush { .. } | Work::Read { .. } => {}
+                Work::Take { snapshot, blocks } => self.take_perhaps(snapshot, &blocks),
+                Work::Flush { .. } | Work::Read { .. } | Work::Drop { .. } => {}
             }
         }
         self.start_over();
@@ -591,6 +655,7 @@ impl Disk {
     pub fn restore_image(&mut self) -> bool {
         let Some(image) = self.image.clone() else { return false };
         self.void_all();
+        self.snapshots.clear();
         self.regions = image;
         true
     }
@@ -598,6 +663,7 @@ impl Disk {
     /// Replaces the disk by an empty one, at once; it is there again if it had vanished. Nothing may be in flight.
     pub fn wipe(&mut self) {
         self.void_all();
+        self.snapshots.clear();
         for region in &mut self.regions {
             *region = Region::new(region.len() * BLOCK_BYTES);
         }

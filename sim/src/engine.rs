@@ -9,10 +9,20 @@ use mainstay_codec::{Envelope, Message};
 use mainstay_control::reconcile;
 use mainstay_control::reconciler::ReplicaSeen;
 use mainstay_control::reconciler::job::Step;
+use mainstay_control::snapshots::{SnapshotOn, SnapshotState};
 use mainstay_host::{Answer, AnswerError, Digest, Happened, Host, Platform, Seen};
 use mainstay_replica::{Op, PeerState, Proposal, ReplicaConfig, RequestError, RequestId, Role};
 use mainstay_store::{Area, Output, Store};
-use mainstay_types::{BLOCK_BYTES, Epoch, Incarnation, NodeId, ResourceId, Time, VolumeId};
+use mainstay_types::{BLOCK_BYTES, Epoch, Incarnation, NodeId, ResourceId, SnapshotId, Time, VolumeId};
+
+fn snapshot_seen((id, known): (SnapshotId, mainstay_store::Snapshot)) -> (SnapshotId, SnapshotOn) {
+    let state = match known.state {
+        mainstay_store::SnapshotState::Taking => SnapshotState::Taking,
+        mainstay_store::SnapshotState::Held => SnapshotState::Held,
+        mainstay_store::SnapshotState::Missing => SnapshotState::Missing,
+    };
+    (id, SnapshotOn { at: known.at, state })
+}
 
 /// Clients ask for no more at once.
 const REQUEST_BYTES_MAX: u64 = 8 * BLOCK_BYTES;
@@ -541,6 +551,7 @@ impl Engine {
             incarnation: hosted.host.store().config().incarnation,
             devices_ready: hosted.device == Device::Offered && replica.role() == Role::Primary,
             volumes: hosted.volumes.clone(),
+            snapshots: hosted.host.store().snapshots().map(snapshot_seen).collect(),
             store_failed: hosted.host.failed().is_some(),
         };
         let report = ReplicaReport { resource, seen, proposal: hosted.proposal };
@@ -567,6 +578,7 @@ impl Engine {
                 hosted.proposal = Some(proposal);
                 self.wishes.push(Wish::ToAgent(EngineEvent::Proposal { resource, proposal }));
             }
+            Happened::SnapshotsChanged => {}
             Happened::Resized { volume, bytes } => {
                 if let Some(size) = hosted.volumes.get_mut(usize::from(volume.0)) {
                     *size = bytes;
@@ -688,6 +700,7 @@ impl Engine {
                     hosted.host.grow(now, volume, bytes);
                 }
             }
+            (Step::Snapshots(wanted), Some(hosted)) => hosted.host.snapshots(now, &wanted),
             (Step::Close, Some(hosted)) => {
                 hosted.closing.push(number);
                 self.withdraw(resource);

@@ -380,6 +380,11 @@ pub enum Operator {
         volume: u16,
         blocks: u64,
     },
+    /// A snapshot is taken, or one of those that there are is deleted.
+    Snapshot {
+        resource: usize,
+        drop: Option<u64>,
+    },
     /// Mode A with these limits of the lag, in blocks and milliseconds, and perhaps with takeover; or mode C.
     SetMode {
         resource: usize,
@@ -416,6 +421,7 @@ impl Operator {
             | Self::RemoveReplica { resource, .. }
             | Self::MoveReplica { resource, .. }
             | Self::Grow { resource, .. }
+            | Self::Snapshot { resource, .. }
             | Self::SetMode { resource, .. }
             | Self::Force { resource, .. }
             | Self::Scrub { resource, .. } => Some(resource),

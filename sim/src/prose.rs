@@ -118,6 +118,10 @@ fn operator(operator: &Operator) -> String {
         Operator::Grow { resource, volume, blocks } => {
             format!("wants volume {volume} of r{resource} to have {blocks} blocks")
         }
+        Operator::Snapshot { resource, drop: None } => format!("takes a snapshot of r{resource}"),
+        Operator::Snapshot { resource, drop: Some(pick) } => {
+            format!("deletes a snapshot of r{resource} (choice {pick})")
+        }
         Operator::SetMode { resource, a: None } => format!("puts r{resource} into mode C"),
         Operator::SetMode { resource, a: Some((blocks, ms, takeover)) } => {
             let takeover = if takeover { " and takeover" } else { "" };

@@ -2,6 +2,7 @@
 //! unless somebody reads it.
 
 use mainstay_codec::{Envelope, Message, Reject, ReplicaData};
+use mainstay_control::snapshots::SnapshotOn;
 use mainstay_control::state::{Command, IssChange, ServicePhase};
 use mainstay_replica::Role;
 use mainstay_types::{BLOCK_BYTES, Epoch, Index, NodeId, ResourceId};
@@ -46,6 +47,17 @@ pub fn command(command: &Command) -> String {
         }
         Command::VolumeGrown { resource: of, volume, bytes } => {
             format!("note that {volume} of {} has {} blocks", resource(*of), bytes / BLOCK_BYTES)
+        }
+        Command::TakeSnapshot { resource: of, name } => {
+            format!("take snapshot {name} of {}", resource(*of))
+        }
+        Command::DropSnapshot { resource: of, name } => {
+            format!("delete snapshot {name} of {}", resource(*of))
+        }
+        Command::SnapshotsSeen { resource: of, node, seen } => {
+            let held = |(id, on): &(mainstay_types::SnapshotId, SnapshotOn)| format!("{id} {:?}", on.state);
+            let held: Vec<_> = seen.iter().map(held).collect();
+            format!("note what {node} has of snapshots of {}: {}", resource(*of), held.join(", "))
         }
         Command::FinishMove { resource: of, from, to } => {
             format!("end the move of {} from {from}, as {to} is in sync", resource(*of))

@@ -23,6 +23,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
@@ -352,6 +353,12 @@ impl Agent {
             }
         }
         live
+    }
+
+    /// Where the pool, the log and what else must survive a restart are.
+    #[must_use]
+    pub fn state_dir(&self) -> &Path {
+        &self.options.state_dir
     }
 
     /// Asks one node; itself without the network.

@@ -4,6 +4,7 @@
 //! and reconciler have threads of their own and are not delayed by any request.
 
 mod modes;
+mod snapshots;
 
 use crate::agent::{Agent, PROPOSE_TIMEOUT};
 use crate::error::{body, from_engine, settle};
@@ -88,6 +89,8 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .route("/v1/resources/{name}/replicas/{node}", delete(remove_replica))
         .route("/v1/resources/{name}/replicas/{node}/move", post(move_replica))
         .route("/v1/resources/{name}/volumes/{volume}/resize", post(resize_volume))
+        .route("/v1/resources/{name}/snapshots", post(snapshots::take))
+        .route("/v1/resources/{name}/snapshots/{snapshot}", get(snapshots::files).delete(snapshots::delete))
         .route("/v1/services", get(services).put(apply_service))
         .route("/v1/services/{name}", get(service).delete(delete_service))
         .route("/v1/services/{name}/move", post(move_service))

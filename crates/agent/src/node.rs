@@ -22,8 +22,9 @@ use mainstay_control::State;
 use mainstay_control::reconcile::Role;
 use mainstay_control::reconciler::job::{Ended, Order};
 use mainstay_control::reconciler::{Event, Failure, Reconciler, ReplicaSeen, Seen, Wish};
+use mainstay_control::snapshots::{SnapshotOn, SnapshotState};
 use mainstay_control::state::{Command, IssChange};
-use mainstay_types::{Epoch, NodeId, ResourceId, Time};
+use mainstay_types::{Epoch, NodeId, ResourceId, SnapshotId, Time};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -363,8 +364,18 @@ fn seen(status: &ReplicaStatus) -> ReplicaSeen {
         incarnation: status.incarnation,
         devices_ready: !status.devices.is_empty() && status.devices.len() == status.volumes.len(),
         volumes: status.volumes.clone(),
+        snapshots: status.snapshots.iter().map(snapshot_seen).collect(),
         store_failed: status.data == DataState::Failed,
     }
+}
+
+fn snapshot_seen(snapshot: &engine::SnapshotStatus) -> (SnapshotId, SnapshotOn) {
+    let state = match snapshot.state {
+        engine::SnapshotState::Taking => SnapshotState::Taking,
+        engine::SnapshotState::Held => SnapshotState::Held,
+        engine::SnapshotState::Missing => SnapshotState::Missing,
+    };
+    (snapshot.id, SnapshotOn { at: snapshot.at, state })
 }
 
 /// Keeps `<run>/dev/<resource>/<volume>` pointing at the devices that exist now; a volume that is only an export, with an

@@ -221,6 +221,7 @@ impl Replicas {
             Step::Tell(record) => self.ask(Request::Record { record }, REQUEST_TIMEOUT),
             Step::Demote => self.ask(Request::Demote { resource }, REQUEST_TIMEOUT),
             Step::Grow(volumes) => self.ask(Request::Grow { resource, volumes }, REQUEST_TIMEOUT),
+            Step::Snapshots(wanted) => self.ask(Request::Snapshots { resource, wanted }, REQUEST_TIMEOUT),
         }
     }
 

@@ -4,11 +4,12 @@ use mainstay_api::engine::{self, EngineError, EngineStatus, PeerState, Role};
 use mainstay_api::rest::{
     ClusterView, DeviceView, EventView, EventsPage, ForceView, ForcedView, GrowingView, Health, LeavingView,
     MoveView, NodeStatus, NodeView, PeerView, ReplicaLive, ReplicaView, ResourceView, ServiceFailure,
-    ServiceView, Severity, SlowView,
+    ServiceView, Severity, SlowView, SnapshotOnView, SnapshotView,
 };
 use mainstay_control::State;
+use mainstay_control::snapshots::{Snapshot, SnapshotOn, SnapshotState};
 use mainstay_control::state::{self, Resource, Service};
-use mainstay_types::{Mode, NodeId, ResourceId, Time};
+use mainstay_types::{Mode, NodeId, ResourceId, SnapshotId, Time};
 use std::collections::BTreeMap;
 
 /// What was found out from the nodes just now; a node that did not answer is absent.
@@ -111,6 +112,7 @@ pub fn resource(state: &State, resource: &Resource, live: &Live) -> ResourceView
             .iter()
             .map(|(volume, &bytes)| GrowingView { volume: volume.0, bytes })
             .collect(),
+        snapshots: resource.snapshots.iter().map(|(id, known)| snapshot(state, *id, known)).collect(),
         moves: resource
             .moving
             .iter()
@@ -313,5 +315,25 @@ pub(crate) fn name_of(value: &impl serde::Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(name)) => name,
         _ => String::new(),
+    }
+}
+
+/// A snapshot in words.
+pub fn snapshot(state: &State, id: SnapshotId, known: &Snapshot) -> SnapshotView {
+    let on = |(node, on): (&NodeId, &SnapshotOn)| SnapshotOnView {
+        node: state.node_name(*node),
+        index: on.at.0,
+        state: match on.state {
+            SnapshotState::Taking => engine::SnapshotState::Taking,
+            SnapshotState::Held => engine::SnapshotState::Held,
+            SnapshotState::Missing => engine::SnapshotState::Missing,
+        },
+    };
+    SnapshotView {
+        id: id.0,
+        name: known.name.clone(),
+        at_ms: known.at_ms,
+        deleting: known.dropping,
+        nodes: known.nodes.iter().map(on).collect(),
     }
 }

@@ -12,10 +12,11 @@
 use crate::metrics::MetricsPage;
 use mainstay_types::{
     ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, Position, ResourceId, ResourceRecord,
-    ShrinkReason, Time, VolumeId,
+    ShrinkReason, SnapshotId, Time, VolumeId,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::io::{BufRead, ErrorKind, Read, Write};
 use thiserror::Error;
 
@@ -98,6 +99,11 @@ pub enum Request {
     Promise {
         resource: ResourceId,
         epoch: Epoch,
+    },
+    /// Take and drop snapshots until the log of the primary has these and no others; a [`EngineEvent::Replica`] tells when it has.
+    Snapshots {
+        resource: ResourceId,
+        wanted: BTreeSet<SnapshotId>,
     },
     /// Hold new requests until [`Request::Resume`]. Answered when everything admitted before is committed.
     Pause {
@@ -369,8 +375,37 @@ pub struct ReplicaStatus {
     pub peers: Vec<PeerStatus>,
     /// Empty unless primary.
     pub devices: Vec<DeviceStatus>,
+    /// The snapshots that its log has, as far as it is committed here, in ascending order.
+    #[serde(default)]
+    pub snapshots: Vec<SnapshotStatus>,
     /// The proposal that waits for a newer record.
     pub proposal: Option<ProposalEvent>,
+}
+
+/// Of the file, in a replica's directory, that a snapshot has of a volume.
+#[must_use]
+pub fn snapshot_file(snapshot: SnapshotId, volume: VolumeId) -> String {
+    format!("snap{}-vol{}", snapshot.0, volume.0)
+}
+
+/// A snapshot as one replica has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SnapshotStatus {
+    pub id: SnapshotId,
+    /// The entry that it is as of; 0 if that is not known here.
+    pub at: Index,
+    pub state: SnapshotState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SnapshotState {
+    /// What came before it is still being written to the volumes.
+    Taking,
+    /// Its files are here.
+    Held,
+    /// It could not be taken here, or before this replica was filled.
+    Missing,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

@@ -23,6 +23,9 @@
 //! | `DELETE /v1/resources/{name}/replicas/{node}` | | [`Accepted`] |
 //! | `POST /v1/resources/{name}/replicas/{node}/move` | [`ReplicaMove`] | [`Accepted`] |
 //! | `POST /v1/resources/{name}/volumes/{volume}/resize` | [`VolumeResize`] | [`Accepted`] |
+//! | `POST /v1/resources/{name}/snapshots` | [`SnapshotTake`] | [`Accepted`] |
+//! | `GET /v1/resources/{name}/snapshots/{snapshot}` | | [`SnapshotFiles`] |
+//! | `DELETE /v1/resources/{name}/snapshots/{snapshot}` | | [`Accepted`] |
 //! | `GET /v1/services` | | `Vec<ServiceView>` |
 //! | `PUT /v1/services` | [`ServiceApply`] | [`ServiceView`] |
 //! | `GET /v1/services/{name}` | | [`ServiceView`] |
@@ -181,6 +184,40 @@ pub struct VolumeResize {
     pub bytes: u64,
 }
 
+/// A new snapshot.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SnapshotTake {
+    /// 1 to 32 characters out of a-z, 0-9 and the dash.
+    pub name: String,
+}
+
+/// A snapshot, and where its files are on the node that was asked.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SnapshotFiles {
+    pub snapshot: SnapshotView,
+    /// One for each volume, absolute. They are only to be read. Empty if this node does not hold it.
+    pub files: Vec<String>,
+}
+
+/// A snapshot of a resource.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SnapshotView {
+    pub id: u32,
+    pub name: String,
+    /// When it was asked for, in milliseconds since 1970.
+    pub at_ms: u64,
+    pub deleting: bool,
+    pub nodes: Vec<SnapshotOnView>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SnapshotOnView {
+    pub node: String,
+    /// The entry of the log that it is as of; 0 if that is not known.
+    pub index: u64,
+    pub state: crate::engine::SnapshotState,
+}
+
 /// When writes are acknowledged.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ModeSet {
@@ -255,6 +292,8 @@ pub struct ResourceView {
     /// Volumes that are to be larger, and are not yet.
     #[serde(default)]
     pub growing: Vec<GrowingView>,
+    #[serde(default)]
+    pub snapshots: Vec<SnapshotView>,
     /// Replicas that go when the one at the new place is in sync.
     #[serde(default)]
     pub moves: Vec<MoveView>,

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, Chain, Epoch, Index, Position, REQUEST_BYTES_MAX, Range,
-    ResourceId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId, reach,
+    ResourceId, SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId, reach,
 };
 use smallvec::SmallVec;
 
@@ -46,6 +46,10 @@ pub enum EntryKind {
     EpochStart,
     /// The volume has as many bytes as the range's offset says, if it had fewer (R17). The new ones read as zeroes.
     Resize,
+    /// What all volumes hold at this entry is kept under the number that the range's offset says (R17). The last of its batch.
+    Snapshot,
+    /// The snapshot with the number that the range's offset says is kept no longer.
+    DropSnapshot,
 }
 
 impl EntryKind {
@@ -56,6 +60,8 @@ impl EntryKind {
             Self::WriteZeroes => 3,
             Self::EpochStart => 4,
             Self::Resize => 5,
+            Self::Snapshot => 6,
+            Self::DropSnapshot => 7,
         }
     }
 
@@ -72,6 +78,8 @@ impl EntryKind {
             3 => Self::WriteZeroes,
             4 => Self::EpochStart,
             5 => Self::Resize,
+            6 => Self::Snapshot,
+            7 => Self::DropSnapshot,
             _ => return None,
         })
     }
@@ -81,13 +89,30 @@ impl EntryKind {
 #[derive(Clone, Debug)]
 pub struct NewEntry {
     pub kind: EntryKind,
-    /// For [`EntryKind::EpochStart`]: volume 0, offset 0, length 0; for [`EntryKind::Resize`]: the new size as offset, length 0.
+    /// For [`EntryKind::EpochStart`]: volume 0, offset 0, length 0; for [`EntryKind::Resize`]: the new size as offset, length 0;
+    /// for snapshots: volume 0, the number as offset, length 0 ([`snapshot_range`]).
     pub range: Range,
     /// Exactly `range.len` bytes for a write, empty otherwise.
     pub payload: Bytes,
     /// Idempotence key of the client that asked; 0 for local frontends.
     pub session: u64,
     pub request: u64,
+}
+
+/// The range of an entry that takes or drops a snapshot.
+#[must_use]
+pub const fn snapshot_range(id: SnapshotId) -> Range {
+    Range { volume: VolumeId(0), offset: id.0 as u64, len: 0 }
+}
+
+impl EntryDesc {
+    /// The snapshot that this entry takes or drops.
+    #[must_use]
+    pub fn snapshot(&self) -> Option<SnapshotId> {
+        let of_snapshot = matches!(self.kind, EntryKind::Snapshot | EntryKind::DropSnapshot);
+        // The number fits: `violation` has seen to it.
+        of_snapshot.then_some(SnapshotId(self.range.offset as u32))
+    }
 }
 
 /// A decoded entry of a batch. Its index is the batch's first index plus its place.
@@ -159,6 +184,7 @@ impl Batch {
             descs.push(desc);
         }
         assert!(payload_len <= BATCH_BYTES_MAX && payload_len.is_multiple_of(BLOCK_BYTES));
+        assert!(!snapshot_within(&descs), "a snapshot within a batch");
         let fixed = &mut header[..BATCH_FIXED_BYTES];
         fixed[..4].copy_from_slice(&BATCH_MAGIC.to_le_bytes());
         fixed[4..6].copy_from_slice(&BATCH_VERSION.to_le_bytes());
@@ -219,6 +245,9 @@ impl Batch {
         }
         if at != head.payload_len {
             return Err(reader.field("payload length", at));
+        }
+        if snapshot_within(&entries) {
+            return Err(reader.field("entries after a snapshot", head.count.into()));
         }
         Ok(Self {
             resource: head.resource,
@@ -410,6 +439,12 @@ fn decode_desc(reader: &mut Reader<'_>, payload_at: u64) -> Result<EntryDesc, De
     Ok(EntryDesc { kind, range, payload_at, payload: Bytes::new(), payload_crc: crc, session, request })
 }
 
+/// Whether a snapshot is not the last entry of its batch: what it keeps ends where a batch does.
+fn snapshot_within(entries: &[EntryDesc]) -> bool {
+    let before_last = entries.split_last().map_or(&[][..], |(_, before)| before);
+    before_last.iter().any(|entry| entry.kind == EntryKind::Snapshot)
+}
+
 /// The limit that a range breaks for an entry of this kind, as the field's name and its value. Sealing
 /// asserts what decoding checks, so that nothing is sealed that a peer would refuse.
 fn violation(kind: EntryKind, range: Range) -> Option<(&'static str, u64)> {
@@ -420,6 +455,12 @@ fn violation(kind: EntryKind, range: Range) -> Option<(&'static str, u64)> {
     let len_bad = match kind {
         EntryKind::EpochStart => len != 0 || offset != 0 || volume != 0,
         EntryKind::Resize => len != 0,
+        EntryKind::Snapshot | EntryKind::DropSnapshot => {
+            if offset == 0 || offset > u64::from(u32::MAX) {
+                return Some(("snapshot", offset));
+            }
+            return (len != 0 || volume != 0).then_some(("length", len));
+        }
         EntryKind::Write => len == 0 || len > REQUEST_BYTES_MAX,
         EntryKind::Discard | EntryKind::WriteZeroes => len == 0 || len > u64::from(u32::MAX),
     };

@@ -14,7 +14,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     BATCH_BYTES_MAX, BLOCK_BYTES, Chain, ConfigVersion, EXTENT_BYTES, Epoch, Incarnation, Index, NodeId,
-    Position, ResourceId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId, is_volume_size, reach,
+    Position, ResourceId, SNAPSHOTS_MAX, SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId, is_volume_size,
+    reach,
 };
 use std::sync::Arc;
 
@@ -193,12 +194,16 @@ fn put_meta<'a>(message: &'a Message, meta: &mut BytesMut) -> (u16, &'a [Bytes])
             meta.put_u64_le(commit.0);
             kind::COMMIT
         }
-        Message::CopyBegin { at, chain, volumes } => {
+        Message::CopyBegin { at, chain, volumes, snapshots } => {
             put_position(meta, *at);
             meta.put_u64_le(chain.0);
             meta.put_u64_le(volumes.len() as u64);
+            meta.put_u64_le(snapshots.len() as u64);
             for &bytes in volumes {
                 meta.put_u64_le(bytes);
+            }
+            for snapshot in snapshots {
+                meta.put_u64_le(snapshot.0.into());
             }
             kind::COPY_BEGIN
         }
@@ -304,7 +309,9 @@ fn decode_small(header: &FrameHeader, meta: &[u8], payload: &Bytes) -> Result<Me
         kind::COMMIT => Message::Commit { commit: Index(r.u64()?) },
         kind::COPY_BEGIN => {
             let (at, chain) = (position(&mut r)?, Chain(r.u64()?));
-            Message::CopyBegin { at, chain, volumes: volume_sizes(&mut r)? }
+            let (volumes, snapshots) = (r.u64()?, r.u64()?);
+            let volumes = volume_sizes(&mut r, volumes)?;
+            Message::CopyBegin { at, chain, volumes, snapshots: snapshot_ids(&mut r, snapshots)? }
         }
         kind::COPY_BEGIN_REPLY => Message::CopyBeginReply { at: position(&mut r)? },
         kind::COPY_EXTENT => {
@@ -352,8 +359,7 @@ fn extent_id(r: &mut Reader<'_>) -> Result<(VolumeId, u32), DecodeError> {
 }
 
 /// Sizes of all volumes of a resource.
-fn volume_sizes(r: &mut Reader<'_>) -> Result<Vec<u64>, DecodeError> {
-    let count = r.u64()?;
+fn volume_sizes(r: &mut Reader<'_>, count: u64) -> Result<Vec<u64>, DecodeError> {
     if count == 0 || count > VOLUMES_MAX as u64 {
         return Err(r.field("volumes", count));
     }
@@ -361,6 +367,23 @@ fn volume_sizes(r: &mut Reader<'_>) -> Result<Vec<u64>, DecodeError> {
         .map(|_| match r.u64()? {
             bytes if is_volume_size(bytes) => Ok(bytes),
             bytes => Err(r.field("volume bytes", bytes)),
+        })
+        .collect()
+}
+
+/// All snapshots of a resource, in ascending order.
+fn snapshot_ids(r: &mut Reader<'_>, count: u64) -> Result<Vec<SnapshotId>, DecodeError> {
+    if count > SNAPSHOTS_MAX as u64 {
+        return Err(r.field("snapshots", count));
+    }
+    let mut before = 0;
+    (0..count)
+        .map(|_| match r.u64()? {
+            id if id > u64::from(before) => {
+                before = u32::try_from(id).map_err(|_| r.field("snapshot", id))?;
+                Ok(SnapshotId(before))
+            }
+            id => Err(r.field("snapshot", id)),
         })
         .collect()
 }

@@ -6,7 +6,7 @@
 use crate::Batch;
 use bytes::Bytes;
 use mainstay_types::{
-    Chain, ConfigVersion, Epoch, Incarnation, Index, NodeId, Position, ResourceId, VolumeId,
+    Chain, ConfigVersion, Epoch, Incarnation, Index, NodeId, Position, ResourceId, SnapshotId, VolumeId,
 };
 use std::sync::Arc;
 
@@ -101,11 +101,13 @@ pub enum Message {
         commit: Index,
     },
     /// P→R: mark yourself inconsistent, then restart your log empty right after `at` (R16), where the volumes have these
-    /// sizes in bytes.
+    /// sizes in bytes
+    /// and there are these snapshots, in ascending order.
     CopyBegin {
         at: Position,
         chain: Chain,
         volumes: Vec<u64>,
+        snapshots: Vec<SnapshotId>,
     },
     /// R→P: marked, durable.
     CopyBeginReply {

@@ -7,19 +7,23 @@ use crate::crc32c;
 use crate::frame::EPOCHS_MAX;
 use crate::wire::{DecodeError, Put, Reader};
 use mainstay_types::{
-    BLOCK_BYTES, Chain, EXTENT_BYTES, Epoch, Incarnation, Index, Position, ResourceId, VOLUME_BYTES_MAX,
-    VOLUMES_MAX, is_volume_size,
+    BLOCK_BYTES, Chain, EXTENT_BYTES, Epoch, Incarnation, Index, Position, ResourceId, SNAPSHOTS_MAX,
+    SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX, is_volume_size,
 };
 
 pub const SUPERBLOCK_BYTES: usize = BLOCK_BYTES as usize;
 pub const SUPERBLOCK_MAGIC: u32 = u32::from_le_bytes(*b"MSSB");
-pub const SUPERBLOCK_VERSION: u16 = 2;
+pub const SUPERBLOCK_VERSION: u16 = 3;
+/// The oldest version that is read: it differs only in that there are no snapshots.
+const SUPERBLOCK_VERSION_MIN: u16 = 2;
 /// No version table begins after so many pages (64 GiB).
 pub const TABLE_PAGES_MAX: u32 = 1 << 24;
 /// Most voids that are kept.
 pub const VOIDS_MAX: usize = 32;
 
-const _: () = assert!(152 + VOLUMES_MAX * 16 + VOIDS_MAX * 16 + EPOCHS_MAX * 16 + 4 <= SUPERBLOCK_BYTES);
+const _: () = assert!(
+    152 + VOLUMES_MAX * 16 + VOIDS_MAX * 16 + EPOCHS_MAX * 16 + SNAPSHOTS_MAX * 16 + 4 <= SUPERBLOCK_BYTES
+);
 
 /// Journal records of an older generation than `generation` that lie beyond `end` are void: a cut or a
 /// recovery ended the log there.
@@ -58,6 +62,16 @@ pub struct TablePlace {
     pub extents: u32,
 }
 
+/// A snapshot that the log has at the checkpoint (R17).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SnapshotRecord {
+    pub id: SnapshotId,
+    /// Whether its files are here, whole and durable. Otherwise it could not be taken here, or before this replica was copied.
+    pub held: bool,
+    /// The entry that it is as of.
+    pub at: Index,
+}
+
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Superblock {
     /// Rises with every update.
@@ -82,18 +96,21 @@ pub struct Superblock {
     /// Epochs up to the checkpoint with their last index, ascending; the newest 64.
     pub epochs: Vec<(Epoch, Index)>,
     pub versions_slot: u8,
+    /// Ascending; at the checkpoint.
+    pub snapshots: Vec<SnapshotRecord>,
 }
 
 impl Superblock {
     /// The whole block.
     ///
     /// # Panics
-    /// On more volumes, voids or epochs than the block has room for.
+    /// On more volumes, voids, epochs or snapshots than the block has room for.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         assert!(!self.volumes.is_empty() && self.volumes.len() <= VOLUMES_MAX);
         assert!(self.volumes.len() == self.tables.len());
         assert!(self.voids.len() <= VOIDS_MAX && self.epochs.len() <= EPOCHS_MAX);
+        assert!(self.snapshots.len() <= SNAPSHOTS_MAX);
         let mut out = Vec::with_capacity(SUPERBLOCK_BYTES);
         out.put_u32(SUPERBLOCK_MAGIC);
         out.put_u16(SUPERBLOCK_VERSION);
@@ -116,7 +133,7 @@ impl Superblock {
         out.put_u64(state);
         out.put_u64(base);
         out.put_u64(self.versions_slot.into());
-        out.put_u64(0);
+        out.put_u64(self.snapshots.len() as u64);
         out.put_u64(self.volumes.len() as u64);
         out.put_u64(self.voids.len() as u64);
         out.put_u64(self.epochs.len() as u64);
@@ -132,6 +149,11 @@ impl Superblock {
         for (epoch, last) in &self.epochs {
             out.put_u64(epoch.0);
             out.put_u64(last.0);
+        }
+        for snapshot in &self.snapshots {
+            out.put_u32(snapshot.id.0);
+            out.put_u32(snapshot.held.into());
+            out.put_u64(snapshot.at.0);
         }
         out.resize(SUPERBLOCK_BYTES - 4, 0);
         let crc = crc32c(&out);
@@ -154,7 +176,7 @@ impl Superblock {
             return Err(DecodeError::Checksum { what });
         }
         let version = r.u16()?;
-        if version != SUPERBLOCK_VERSION {
+        if !(SUPERBLOCK_VERSION_MIN..=SUPERBLOCK_VERSION).contains(&version) {
             return Err(DecodeError::Version { what, found: version, known: SUPERBLOCK_VERSION });
         }
         r.zeroes(2)?;
@@ -181,7 +203,10 @@ impl Superblock {
             slot @ (0 | 1) => slot as u8,
             other => return Err(r.field("version table slot", other)),
         };
-        r.zeroes(8)?;
+        let snapshot_count = bounded(&mut r, "snapshots", SNAPSHOTS_MAX)?;
+        if version < SUPERBLOCK_VERSION && snapshot_count > 0 {
+            return Err(r.field("snapshots", snapshot_count as u64));
+        }
         let volume_count = bounded(&mut r, "volumes", VOLUMES_MAX)?;
         let void_count = bounded(&mut r, "voids", VOIDS_MAX)?;
         let epoch_count = bounded(&mut r, "epochs", EPOCHS_MAX)?;
@@ -212,6 +237,18 @@ impl Superblock {
         for _ in 0..epoch_count {
             epochs.push((Epoch(r.u64()?), Index(r.u64()?)));
         }
+        let mut snapshots: Vec<SnapshotRecord> = Vec::with_capacity(snapshot_count);
+        for _ in 0..snapshot_count {
+            let id = SnapshotId(r.u32()?);
+            if snapshots.last().map_or(SnapshotId(0), |before| before.id) >= id {
+                return Err(r.field("snapshot", id.0.into()));
+            }
+            let held = match r.u32()? {
+                held @ (0 | 1) => held == 1,
+                other => return Err(r.field("snapshot state", other.into())),
+            };
+            snapshots.push(SnapshotRecord { id, held, at: Index(r.u64()?) });
+        }
         if !journal_bytes.is_multiple_of(BLOCK_BYTES)
             || checkpoint.offset > journal_bytes
             || !checkpoint.offset.is_multiple_of(BLOCK_BYTES)
@@ -235,6 +272,7 @@ impl Superblock {
             data,
             epochs,
             versions_slot,
+            snapshots,
         })
     }
 }
@@ -267,7 +305,12 @@ mod tests {
             data: DataState::Inconsistent { base: Index(2) },
             epochs: vec![(Epoch(1), Index(3)), (Epoch(4), Index(12))],
             versions_slot: 1,
+            snapshots: vec![snapshot(3, true), snapshot(5, false)],
         }
+    }
+
+    fn snapshot(id: u32, held: bool) -> SnapshotRecord {
+        SnapshotRecord { id: SnapshotId(id), held, at: Index(id.into()) }
     }
 
     #[test]
@@ -280,10 +323,28 @@ mod tests {
             tables: vec![TablePlace { first_page: TABLE_PAGES_MAX, extents: 1 }; VOLUMES_MAX],
             voids: vec![Void { generation: 1, end: Index(1) }; VOIDS_MAX],
             epochs: vec![(Epoch(1), Index(1)); EPOCHS_MAX],
+            snapshots: (1..=SNAPSHOTS_MAX as u32).map(|id| snapshot(id, true)).collect(),
             data: DataState::Consistent,
             ..example()
         };
         assert_eq!(Superblock::decode(&full.encode()), Ok(full));
+    }
+
+    #[test]
+    fn one_without_snapshots_is_read_as_it_was_before_there_were_any() {
+        let older = |superblock: &Superblock| {
+            let mut block = superblock.encode();
+            block[4] = 2;
+            let crc = crc32c(&block[..SUPERBLOCK_BYTES - 4]);
+            block[SUPERBLOCK_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+            Superblock::decode(&block)
+        };
+        let none = Superblock { snapshots: Vec::new(), ..example() };
+        assert_eq!(older(&none), Ok(none));
+        assert!(matches!(older(&example()), Err(DecodeError::Field { .. })));
+        let mut twice = example();
+        twice.snapshots[1].id = SnapshotId(3);
+        assert!(matches!(Superblock::decode(&twice.encode()), Err(DecodeError::Field { .. })));
     }
 
     #[test]
@@ -299,7 +360,7 @@ mod tests {
 
     #[test]
     fn impossible_counts_are_refused_even_with_a_good_checksum() {
-        for at in [96, 112, 128, 136, 144, 152] {
+        for at in [96, 112, 120, 128, 136, 144, 152] {
             let mut bad = example().encode();
             bad[at..at + 8].copy_from_slice(&u64::MAX.to_le_bytes());
             let crc = crc32c(&bad[..SUPERBLOCK_BYTES - 4]);

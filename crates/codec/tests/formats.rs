@@ -15,13 +15,13 @@ use mainstay_codec::frame::{
 };
 use mainstay_codec::journal_label::{JOURNAL_LABEL_BYTES, JOURNAL_LABEL_MAGIC, JOURNAL_LABEL_VERSION};
 use mainstay_codec::superblock::{
-    DataState, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_VERSION, TablePlace, VOIDS_MAX,
+    DataState, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_VERSION, SnapshotRecord, TablePlace, VOIDS_MAX,
 };
 use mainstay_codec::versions::{VERSIONS_PAGE_BYTES, VERSIONS_PER_PAGE, encode_page};
-use mainstay_codec::{Batch, EntryKind, Message, NewEntry, Reject, crc32c};
+use mainstay_codec::{Batch, EntryKind, Message, NewEntry, Reject, crc32c, snapshot_range};
 use mainstay_types::{
-    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, Chain, Epoch, Index, Position, Range, ResourceId, VOLUMES_MAX,
-    VolumeId,
+    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, Chain, Epoch, Index, Position, Range, ResourceId, SNAPSHOTS_MAX,
+    SnapshotId, VOLUMES_MAX, VolumeId,
 };
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -171,6 +171,7 @@ fn kind_of(kind: EntryKind) -> u8 {
     let range = match kind {
         EntryKind::EpochStart => Range { volume: VolumeId(0), offset: 0, len: 0 },
         EntryKind::Resize => Range { volume: VolumeId(0), offset: 4096, len: 0 },
+        EntryKind::Snapshot | EntryKind::DropSnapshot => snapshot_range(SnapshotId(1)),
         _ => Range { volume: VolumeId(0), offset: 0, len: 4096 },
     };
     let payload = if kind == EntryKind::Write { pattern(1, 4096) } else { bytes::Bytes::new() };
@@ -185,6 +186,8 @@ fn entry_table(batch: &Batch, block: &[u8]) -> (&'static str, String) {
         EntryKind::WriteZeroes,
         EntryKind::EpochStart,
         EntryKind::Resize,
+        EntryKind::Snapshot,
+        EntryKind::DropSnapshot,
     ];
     let kinds = kinds.map(|kind| format!("{} {kind:?}", kind_of(kind))).join(", ");
     let entry = batch.entries.iter().position(|entry| entry.kind == EntryKind::Write).expect("there is one");
@@ -194,7 +197,10 @@ fn entry_table(batch: &Batch, block: &[u8]) -> (&'static str, String) {
     t.zeroes(1);
     t.u16("volume", desc.range.volume.0);
     t.u32("length in bytes", desc.range.len as u32);
-    t.u64("offset in bytes; of a Resize the new size of the volume", desc.range.offset);
+    t.u64(
+        "offset in bytes; of a Resize the new size of the volume, of a Snapshot or DropSnapshot its number",
+        desc.range.offset,
+    );
     t.u32("CRC-32C of the payload; 0 for what has none", crc32c(&desc.payload));
     t.zeroes(4);
     t.u64("session of the client that asked, 0 for a device of the primary", desc.session);
@@ -235,7 +241,7 @@ fn superblock_table() -> (&'static str, String) {
     t.u64("data: 0 consistent, 1 inconsistent, the target of a copy (R16)", 1);
     t.u64("if inconsistent: index that every extent is at least as new as, otherwise 0", base.0);
     t.u64("slot of the version table that counts, 0 or 1", sample.versions_slot.into());
-    t.zeroes(8);
+    t.u64(&format!("number of snapshots s, up to {SNAPSHOTS_MAX}"), sample.snapshots.len() as u64);
     t.u64(&format!("number of volumes n, 1 to {VOLUMES_MAX}"), sample.volumes.len() as u64);
     t.u64(&format!("number of voids v, up to {VOIDS_MAX}"), sample.voids.len() as u64);
     t.u64(&format!("number of epochs e, up to {EPOCHS_MAX}"), sample.epochs.len() as u64);
@@ -258,6 +264,12 @@ fn superblock_table() -> (&'static str, String) {
     );
     let epochs: Vec<_> = sample.epochs.iter().map(|(epoch, last)| pair(epoch.0, last.0)).collect();
     t.list("e", "epochs up to the checkpoint, each with its last index", &epochs);
+    let snapshot = |one: &SnapshotRecord| pair(u64::from(one.id.0) | u64::from(one.held) << 32, one.at.0);
+    t.list(
+        "s",
+        "snapshots at the checkpoint: the number, u32; 1 if it is held here, otherwise 0, u32; the index that it is as of",
+        &sample.snapshots.iter().map(snapshot).collect::<Vec<_>>(),
+    );
     t.zeroes_to(SUPERBLOCK_BYTES - 4);
     t.checksum();
     t.end(SUPERBLOCK_BYTES)
@@ -363,12 +375,16 @@ fn meta_table(message: &Message, frame: &[u8]) -> Option<(u16, String)> {
         Message::CutReply { end } => t.position("end of the log", *end),
         Message::Ack { durable } => t.u64("index up to which all is durable", durable.0),
         Message::Commit { commit } => t.u64("commit index", commit.0),
-        Message::CopyBegin { at, chain, volumes } => {
+        Message::CopyBegin { at, chain, volumes, snapshots } => {
             t.position("where the log starts anew", *at);
             t.u64("chain there", chain.0);
             t.u64(&format!("number of volumes n, 1 to {VOLUMES_MAX}"), volumes.len() as u64);
+            t.u64(&format!("number of snapshots s, up to {SNAPSHOTS_MAX}"), snapshots.len() as u64);
             let sizes: Vec<_> = volumes.iter().map(|bytes| bytes.to_le_bytes().to_vec()).collect();
             t.list("n", "size of each volume there, in bytes", &sizes);
+            let numbers: Vec<_> =
+                snapshots.iter().map(|snapshot| u64::from(snapshot.0).to_le_bytes().to_vec()).collect();
+            t.list("s", "numbers of the snapshots there, ascending", &numbers);
         }
         Message::CopyBeginReply { at } => t.position("where the log starts anew", *at),
         Message::CopyExtent { volume, extent, version, at, data } => {

@@ -86,6 +86,11 @@ impl State {
             Command::GrowVolume { resource, volume, bytes } => {
                 self.grow_volume(at_ms, resource, volume, bytes)
             }
+            Command::TakeSnapshot { resource, name } => self.take_snapshot(at_ms, resource, name),
+            Command::DropSnapshot { resource, name } => self.drop_snapshot(at_ms, resource, &name),
+            Command::SnapshotsSeen { resource, node, seen } => {
+                self.snapshots_seen(at_ms, resource, node, &seen)
+            }
             Command::VolumeGrown { resource, volume, bytes } => {
                 self.volume_grown(at_ms, resource, volume, bytes)
             }
@@ -279,6 +284,8 @@ impl State {
             moving: BTreeMap::new(),
             leaving: BTreeMap::new(),
             growing: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
+            last_snapshot: 0,
             forced: None,
         };
         self.resources.insert(id, resource);

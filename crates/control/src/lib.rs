@@ -21,6 +21,7 @@ pub mod reconcile;
 pub mod reconciler;
 mod replicas;
 mod service;
+pub mod snapshots;
 pub mod state;
 
 pub use state::State;

@@ -5,10 +5,11 @@
 //! when what must precede it is *observed*: services are silent before a role ends, a role has ended before it is
 //! handed over (R19), and a node without a lease starts nothing (R10).
 
+use crate::snapshots::SnapshotOn;
 use crate::state::{Command, NodeStatus, Resource, ServicePhase, State};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, NodeId, ResourceId, ResourceRecord, VolumeId, reach,
+    ConfigVersion, Epoch, Incarnation, NodeId, ResourceId, ResourceRecord, SnapshotId, VolumeId, reach,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,6 +36,8 @@ pub struct ReplicaObserved {
     pub devices_ready: bool,
     /// Bytes of each volume, in the log and on the disk.
     pub volumes: Vec<u64>,
+    /// The snapshots that its log has, in ascending order.
+    pub snapshots: Vec<(SnapshotId, SnapshotOn)>,
     /// Why the store is no longer used (R13), or why the engine asks to step down.
     pub failed: Option<String>,
     /// The store is no longer used (R13), until an engine opens it again.
@@ -93,6 +96,11 @@ pub enum Action {
     GrowVolumes {
         resource: ResourceId,
         volumes: Vec<(VolumeId, u64)>,
+    },
+    /// Have the engine's primary take and drop snapshots until its log has these.
+    KeepSnapshots {
+        resource: ResourceId,
+        wanted: BTreeSet<SnapshotId>,
     },
     /// Make the engine's replica a secondary. Its services are silent.
     Demote {
@@ -306,6 +314,10 @@ fn plan_resource(
         reach!("control: plan: a broken replica was opened after all");
         actions.push(Action::Propose(Command::ReplicaOpened { resource: id, node, incarnation }));
     }
+    if let Some(report) = resource.snapshots_report(node, &replica.snapshots) {
+        reach!("control: plan: report snapshots");
+        actions.push(Action::Propose(report));
+    }
     for (&from, &to) in resource.moving.iter().filter(|(_, to)| **to == node) {
         if state.move_is_done(resource, from, to) || planted(Bug::MoveEndsEarly) {
             reach!("control: plan: a move ends");
@@ -493,6 +505,10 @@ fn plan_primary(
         if !volumes.is_empty() {
             reach!("control: plan: a volume grows");
             actions.push(Action::GrowVolumes { resource: id, volumes });
+        }
+        if let Some(wanted) = resource.wanted_snapshots(&replica.snapshots) {
+            reach!("control: plan: a snapshot is taken or dropped");
+            actions.push(Action::KeepSnapshots { resource: id, wanted });
         }
     }
     let spent = seen.is_some_and(|seen| seen.spent_epoch == Some(record.epoch));

@@ -23,10 +23,11 @@ mod replicas;
 mod services;
 
 use crate::reconcile::{Action, Observed, Role, plan};
+use crate::snapshots::SnapshotOn;
 use crate::state::{Command, IssChange, ServicePhase, State};
 use job::{Ended, Order};
 use mainstay_ha::{Effect, Event as ServiceEvent, GUARD_MARGIN_MS, Report, ServiceSpec};
-use mainstay_types::{ConfigVersion, Epoch, Incarnation, NodeId, ResourceId, Time};
+use mainstay_types::{ConfigVersion, Epoch, Incarnation, NodeId, ResourceId, SnapshotId, Time};
 use proposals::Proposals;
 use replicas::Replicas;
 pub use replicas::{REPEAT_ORDER_MS, RETRY_JOB_MS};
@@ -54,6 +55,8 @@ pub struct ReplicaSeen {
     pub devices_ready: bool,
     /// Bytes of each volume, in the log and on the disk.
     pub volumes: Vec<u64>,
+    /// The snapshots that its log has, in ascending order.
+    pub snapshots: Vec<(SnapshotId, SnapshotOn)>,
     /// The store is no longer used (R13).
     pub store_failed: bool,
 }
@@ -378,6 +381,7 @@ impl Reconciler {
             Action::DropReplica { resource } => self.order(now, resource, Order::Drop),
             Action::GiveRecord(record) => self.order(now, record.resource, Order::Tell(record)),
             Action::GrowVolumes { resource, volumes } => self.order(now, resource, Order::Grow(volumes)),
+            Action::KeepSnapshots { resource, wanted } => self.order(now, resource, Order::Snapshots(wanted)),
             Action::Demote { resource } => self.order(now, resource, Order::Demote),
             Action::StartService { name, epoch, round } => starts.push(Start { name, epoch, round }),
             Action::StopService { name, reason } => {

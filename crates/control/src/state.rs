@@ -6,10 +6,11 @@
 //! - a change that names a version applies to exactly that version, or the answer is [`Outcome::Conflict`];
 //! - applying is deterministic: no clock, no randomness; `at_ms` is kept for display only.
 
+use crate::snapshots::{Snapshot, SnapshotOn};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
     ConfigVersion, Epoch, Incarnation, Index, LagLimits, Member, Mode, NodeId, Position, ResourceId,
-    ResourceRecord, ShrinkReason, VolumeId,
+    ResourceRecord, ShrinkReason, SnapshotId, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -138,6 +139,12 @@ pub struct Resource {
     /// Volumes that are to have more bytes than the specification says; see `grow.rs`.
     #[serde(default)]
     pub growing: BTreeMap<VolumeId, u64>,
+    /// See `snapshots.rs`.
+    #[serde(default)]
+    pub snapshots: BTreeMap<SnapshotId, Snapshot>,
+    /// The number of the last one that was wanted.
+    #[serde(default)]
+    pub last_snapshot: u32,
     /// The last promotion outside the in-sync set; see `force.rs`.
     #[serde(default)]
     pub forced: Option<Forced>,
@@ -354,6 +361,20 @@ pub enum Command {
         resource: ResourceId,
         volume: VolumeId,
         bytes: u64,
+    },
+    TakeSnapshot {
+        resource: ResourceId,
+        name: String,
+    },
+    DropSnapshot {
+        resource: ResourceId,
+        name: String,
+    },
+    /// All snapshots that the replica of a node has, and those that its log has and it lacks.
+    SnapshotsSeen {
+        resource: ResourceId,
+        node: NodeId,
+        seen: Vec<(SnapshotId, SnapshotOn)>,
     },
     /// When a write is acknowledged, and how far followers may lag in mode A.
     SetMode {

@@ -18,11 +18,13 @@ mod error;
 mod files;
 mod journal;
 mod memory;
+mod snapshots;
 
 pub use create::NewReplica;
 pub use error::DiskError;
 pub use files::{FileMedia, Layout, ReplicaFiles};
 pub use journal::{NewJournal, check_owner, elsewhere};
+pub use snapshots::{SnapshotAction, SnapshotDone, SnapshotJob};
 
 use crate::buffer::BufferPool;
 use crate::ring::{Completion, Fd, Op, Owner, Ring, advance};
@@ -30,8 +32,9 @@ use bytes::Bytes;
 use mainstay_codec::Batch;
 use mainstay_codec::batch::{HEADER_BLOCK_BYTES, LocalHeader};
 use mainstay_store::{Area, IoFailure, IoResult, OpId, Output};
-use mainstay_types::{BLOCK_BYTES, VolumeId};
+use mainstay_types::{BLOCK_BYTES, ResourceId, VolumeId};
 use memory::Fault;
+use snapshots::Clones;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -241,6 +244,24 @@ impl Disk {
             other => return Some(other),
         }
         None
+    }
+
+    /// What [`submit`](Self::submit) has given back, if it is to be done by a thread.
+    #[must_use]
+    pub fn snapshot_job(&self, resource: ResourceId, volumes: usize, output: Output) -> Option<SnapshotJob> {
+        let (op, snapshot, action) = match output {
+            Output::SnapshotTake { op, snapshot, volumes } => (op, snapshot, SnapshotAction::Take(volumes)),
+            Output::SnapshotDrop { op, snapshot } => (op, snapshot, SnapshotAction::Remove),
+            _ => return None,
+        };
+        let clones = Clones::of(&self.files, volumes);
+        Some(SnapshotJob { resource, disk: self.id, op, snapshot, action, clones })
+    }
+
+    /// Of this disk, as in [`SnapshotJob::disk`].
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.id
     }
 
     /// Reads whole blocks.

@@ -191,6 +191,8 @@ fn entry(index: u64, found: &FoundEntry) -> EntryView {
         EntryKind::WriteZeroes => "write-zeroes",
         EntryKind::EpochStart => "epoch-start",
         EntryKind::Resize => "resize",
+        EntryKind::Snapshot => "snapshot",
+        EntryKind::DropSnapshot => "drop-snapshot",
     };
     EntryView {
         index,
@@ -224,6 +226,7 @@ mod tests {
             data,
             epochs: vec![],
             versions_slot: 1,
+            snapshots: vec![],
         }
     }
 

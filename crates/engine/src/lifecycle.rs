@@ -238,7 +238,12 @@ fn open(dir: &Path, pool: &BufferPool) -> Result<(Store, ReplicaFiles), Lifecycl
     let meta_bytes = Store::meta_bytes_on(&mut files.media(pool)).map_err(unreadable)?;
     files.check(&Layout::new(&config, meta_bytes))?;
     files.prepare(&config, pool)?;
-    let store = Store::recover(&mut files.media(pool), Tuning::default()).map_err(unreadable)?;
+    let mut store = Store::recover(&mut files.media(pool), Tuning::default()).map_err(unreadable)?;
+    let recorded = store.snapshots_on_disk().collect();
+    for lost in files.sweep_snapshots(&recorded, config.volumes.len())? {
+        tracing::warn!(dir = %dir.display(), snapshot = %lost, "the files of a snapshot are gone");
+        store.snapshot_lost(lost);
+    }
     Ok((store, files))
 }
 

@@ -14,7 +14,7 @@ pub use presence::Closing;
 
 use crate::buffer::BufferPool;
 use crate::devices::DeviceAdmin;
-use crate::disk::{Disk, DiskDone, DiskTag};
+use crate::disk::{Disk, DiskDone, DiskTag, SnapshotDone, SnapshotJob};
 use crate::frontend::{Choice, Extent, FrontendId, FrontendOp, FrontendRequest};
 use crate::guard::Guard;
 use crate::options::EngineOptions;
@@ -28,11 +28,12 @@ use mainstay_host::{Host, Platform};
 use mainstay_replica::{Op, ReplicaConfig, RequestId, Role};
 use mainstay_store::Store;
 use mainstay_types::{
-    EXTENT_BYTES, Epoch, Index, NodeId, REQUEST_BYTES_MAX, Range, ResourceId, ResourceRecord, Time, VolumeId,
+    EXTENT_BYTES, Epoch, Index, NodeId, REQUEST_BYTES_MAX, Range, ResourceId, ResourceRecord, SnapshotId,
+    Time, VolumeId,
 };
 use platform::World;
 use presence::Presence;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use watch::Watch;
 
@@ -55,6 +56,8 @@ pub struct Shared<'a> {
     pub transport: &'a mut Transport,
     pub pool: &'a BufferPool,
     pub devices: &'a DeviceAdmin,
+    /// Starts what a store wants done to the files of a snapshot; [`OpenReplica::snapshot_done`] follows.
+    pub snapshots: &'a dyn Fn(SnapshotJob),
     pub guard: &'a Guard,
     pub run_dir: &'a Path,
     pub choice: &'a Choice,
@@ -267,6 +270,19 @@ impl OpenReplica {
                 "the replica is not whole, or follows a primary of that epoch",
                 "choose another node",
             ));
+        }
+    }
+
+    /// Takes and drops snapshots until there are these, if this is the primary.
+    pub fn snapshots(&mut self, now: Time, wanted: &BTreeSet<SnapshotId>) {
+        self.host.snapshots(now, wanted);
+    }
+
+    /// The end of what a thread did to the files of a snapshot.
+    pub fn snapshot_done(&mut self, done: SnapshotDone) {
+        // A replica that was closed meanwhile has another disk.
+        if done.disk == self.around.disk.id() {
+            self.host.store_done(done.op, done.result.map(|()| None));
         }
     }
 

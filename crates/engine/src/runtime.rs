@@ -5,6 +5,7 @@
 
 use crate::buffer::BufferPool;
 use crate::devices::DeviceAdmin;
+use crate::disk::SnapshotJob;
 use crate::frontend::nbd::{NbdServer, ServerError};
 use crate::frontend::{self, ChoiceError, FrontendKind};
 use crate::guard::{Guard, Told};
@@ -87,6 +88,11 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
         to_shard(Inbound::Opened(Box::new(opened)));
     });
     let lifecycle = failed("cannot start the lifecycle thread", lifecycle)?;
+    let to_shard = tell.clone();
+    let snapshots = Box::new(move |job: SnapshotJob| {
+        let to_shard = to_shard.clone();
+        job.start(move |done| to_shard(Inbound::Snapshot(done)));
+    });
     let socket = run_dir.join("engine.sock");
     let ipc = IpcServer::start(&socket, move |message| {
         tell(match message {
@@ -98,7 +104,7 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
     });
     let ipc = failed(format!("cannot listen at {}", socket.display()), ipc)?;
     tracing::info!(listen = %options.listen, run_dir = %run_dir.display(), "engine started");
-    let parts = Parts { options, choice, nbd, ring, pool, inbox, ipc, guard, devices, lifecycle };
+    let parts = Parts { options, choice, nbd, ring, pool, inbox, ipc, guard, devices, lifecycle, snapshots };
     // An engine that ends by itself ends like one that is killed. To drop what it has would take the devices away before their users are
     // killed, see `users.rs`; the process ends now, and the kernel closes all of it.
     let mut shard = ManuallyDrop::new(Shard::new(parts));

@@ -7,7 +7,7 @@
 
 use crate::buffer::BufferPool;
 use crate::devices::{DeviceAdmin, DeviceJob, DeviceOutcome};
-use crate::disk::{Disk, NewJournal};
+use crate::disk::{Disk, NewJournal, SnapshotDone, SnapshotJob};
 use crate::frontend::nbd::NbdServer;
 use crate::frontend::nbd::server::SERVER_ID;
 use crate::frontend::{Choice, FrontendId, FrontendRequest, frontend_of};
@@ -45,6 +45,8 @@ pub enum Inbound {
     Device(DeviceOutcome),
     /// A replica was recovered.
     Opened(Box<Opened>),
+    /// The files of a snapshot were made or removed.
+    Snapshot(SnapshotDone),
     /// R19: the lease has run out; the devices answer with errors from now on.
     Fence,
     /// The services on a resource were killed, because its devices are about to fail.
@@ -71,6 +73,7 @@ pub struct Shard {
     users: Users,
     devices: DeviceAdmin,
     lifecycle: Lifecycle,
+    snapshots: Box<dyn Fn(SnapshotJob)>,
     identity: Option<Identity>,
     transport: Option<Transport>,
     replicas: BTreeMap<ResourceId, OpenReplica>,
@@ -116,6 +119,8 @@ pub struct Parts {
     pub guard: Guard,
     pub devices: DeviceAdmin,
     pub lifecycle: Lifecycle,
+    /// Has a thread do it, and tell the shard.
+    pub snapshots: Box<dyn Fn(SnapshotJob)>,
 }
 
 impl Shard {
@@ -133,6 +138,7 @@ impl Shard {
             guard: parts.guard,
             devices: parts.devices,
             lifecycle: parts.lifecycle,
+            snapshots: parts.snapshots,
             identity: None,
             transport: None,
             replicas: BTreeMap::new(),
@@ -210,6 +216,7 @@ impl Shard {
             transport: self.transport.as_mut()?,
             pool: &self.pool,
             devices: &self.devices,
+            snapshots: &*self.snapshots,
             guard: &self.guard,
             run_dir: &self.options.run_dir,
             choice: &self.choice,
@@ -385,6 +392,9 @@ impl Shard {
                 self.with(now, resource, |replica, shared| replica.device_outcome(shared, outcome));
             }
             Inbound::Opened(opened) => self.opened(now, *opened),
+            Inbound::Snapshot(done) => {
+                self.with(now, done.resource, |replica, _| replica.snapshot_done(done));
+            }
             Inbound::Killed(resource) => {
                 self.with(now, resource, |replica, shared| replica.killed(shared));
             }
@@ -451,6 +461,12 @@ impl Shard {
             }
             Request::Promise { resource, epoch } => {
                 self.on_replica(now, resource, answer, |replica, _, answer| replica.vow(epoch, answer));
+            }
+            Request::Snapshots { resource, wanted } => {
+                self.on_replica(now, resource, answer, |replica, _, answer| {
+                    replica.snapshots(now, &wanted);
+                    answer(Reply::Ok);
+                });
             }
             Request::Pause { resource } => {
                 self.on_replica(now, resource, answer, |replica, _, answer| replica.pause(now, answer));

@@ -35,10 +35,10 @@ use mainstay_codec::Envelope;
 use mainstay_replica::{Effect, Event, Op, Replica, ReplicaConfig, RequestId, Role};
 use mainstay_store::{IoFailure, IoResult, OpId, Output, Store};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Epoch, NodeId, ResourceRecord, Time, VolumeId, reach};
+use mainstay_types::{Epoch, NodeId, ResourceRecord, SnapshotId, Time, VolumeId, reach};
 use reads::{Purpose, ReadJob};
 use space::Space;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Longest pause of writes, in milliseconds; a scrub of some gigabytes fits (R20).
 pub const PAUSE_MS_MAX: u64 = 15_000;
@@ -72,6 +72,8 @@ impl Host {
     pub fn new(mut config: ReplicaConfig, store: Store) -> Self {
         config.volumes.clone_from(&store.config().volumes);
         config.resizes_ahead = store.resizes_ahead().collect();
+        config.snapshots = store.snapshots().map(|(id, _)| id).collect();
+        config.snapshots_ahead = store.snapshots_ahead().collect();
         let replica = Replica::new(config, store.promised(), store.log_state());
         Self {
             store,
@@ -207,6 +209,26 @@ impl Host {
         }
     }
 
+    /// Takes the snapshots of `wanted` that do not exist, and drops those that exist and are not wanted, if this is the primary. May
+    /// be said again and again; [`Happened::SnapshotsChanged`] follows.
+    pub fn snapshots(&mut self, now: Time, wanted: &BTreeSet<SnapshotId>) {
+        if self.role != Role::Primary {
+            return;
+        }
+        let dropped = self.store.snapshots().map(|(id, _)| id).filter(|id| !wanted.contains(id));
+        let dropped = dropped.map(|id| Op::DropSnapshot { id });
+        // Those that exist are refused by the core, which knows of the log's end too.
+        let taken = wanted.iter().map(|&id| Op::Snapshot { id });
+        for op in dropped.chain(taken).collect::<Vec<_>>() {
+            self.replica.handle(now, Event::Request { id: RequestId::NOBODY, op });
+        }
+    }
+
+    /// The files of a snapshot that the superblock names are not there.
+    pub fn snapshot_lost(&mut self, id: SnapshotId) {
+        self.store.snapshot_lost(id);
+    }
+
     /// A request of a device. `id` is not used again before it was answered.
     pub fn request(&mut self, now: Time, id: RequestId, op: Op) {
         self.replica.handle(now, Event::Request { id, op });
@@ -268,6 +290,7 @@ impl Host {
             Output::ExtentInstalled { volume, extent } => Event::ExtentInstalled { volume, extent },
             Output::CopyFinished => Event::CopyFinished,
             Output::Grown { volume, bytes } => return platform.happened(Happened::Resized { volume, bytes }),
+            Output::SnapshotsChanged => return platform.happened(Happened::SnapshotsChanged),
             Output::Failed { reason } => return self.fail(platform, reason),
             Output::JournalWrite { .. }
             | Output::JournalRead { .. }
@@ -275,6 +298,8 @@ impl Host {
             | Output::VolumeZero { .. }
             | Output::VolumeFlush { .. }
             | Output::VolumeGrow { .. }
+            | Output::SnapshotTake { .. }
+            | Output::SnapshotDrop { .. }
             | Output::MetaWrite { .. } => {
                 // R13: the store does not know of a read that failed here, and would go on.
                 if self.failed.is_none() {
@@ -300,9 +325,9 @@ impl Host {
             Effect::Commit(index) => self.store.commit(index),
             Effect::Promise(epoch) => self.store.promise(epoch),
             Effect::Cut(to) => self.store.cut(to),
-            Effect::Restart { at, chain, volumes } => {
+            Effect::Restart { at, chain, volumes, snapshots } => {
                 self.digest_overtaken();
-                self.store.restart(at, chain, &volumes);
+                self.store.restart(at, chain, &volumes, &snapshots);
             }
             Effect::InstallExtent { volume, extent, version, data } => {
                 self.store.install_extent(volume, extent, version, data);

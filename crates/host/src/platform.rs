@@ -83,6 +83,8 @@ pub enum Happened {
         volume: VolumeId,
         bytes: u64,
     },
+    /// The store has something new to say of its snapshots (R17).
+    SnapshotsChanged,
     /// Stopped serving because it was asked to.
     Demoted,
     /// R13: the store is not used any more. Said once.

@@ -377,7 +377,12 @@ fn a_digest_and_a_copy_do_not_mix() {
     let log = lab.host.store().log_state();
     lab.host.effect(
         &mut lab.world,
-        Effect::Restart { at: log.end, chain: log.chain, volumes: lab.host.store().config().volumes.clone() },
+        Effect::Restart {
+            at: log.end,
+            chain: log.chain,
+            volumes: lab.host.store().config().volumes.clone(),
+            snapshots: vec![],
+        },
     );
     lab.settle();
     assert_eq!(lab.host.store().log_state().data, ReplicaData::Inconsistent);
@@ -390,7 +395,12 @@ fn a_digest_and_a_copy_do_not_mix() {
 
     lab.host.effect(
         &mut lab.world,
-        Effect::Restart { at: log.end, chain: log.chain, volumes: lab.host.store().config().volumes.clone() },
+        Effect::Restart {
+            at: log.end,
+            chain: log.chain,
+            volumes: lab.host.store().config().volumes.clone(),
+            snapshots: vec![],
+        },
     );
     lab.settle();
     assert_eq!(lab.host.start_digest(&mut lab.world), Err(DigestError::Incomplete));

@@ -65,6 +65,9 @@ pub enum Command {
     /// Create, look at, compare and delete resources.
     #[command(subcommand)]
     Resource(ResourceCommand),
+    /// Take, list, delete and clone snapshots of resources.
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
     /// Apply, look at, move and delete services.
     #[command(subcommand)]
     Service(ServiceCommand),
@@ -348,6 +351,36 @@ pub struct WaitArgs {
     /// Give up waiting after this many seconds; the work goes on.
     #[arg(long, default_value_t = 300, value_name = "SECONDS")]
     pub wait_s: u64,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum SnapshotCommand {
+    /// Keep what all volumes of a resource hold at one moment, the same on every replica, while it is used. Waits until every replica
+    /// that is in sync has it.
+    Create {
+        name: String,
+        /// 1 to 32 characters out of a-z, 0-9 and the dash.
+        snapshot: String,
+        #[command(flatten)]
+        wait: WaitArgs,
+    },
+    /// List the snapshots of a resource.
+    List { name: String },
+    /// Delete a snapshot on all nodes.
+    Delete {
+        name: String,
+        snapshot: String,
+        #[command(flatten)]
+        wait: WaitArgs,
+    },
+    /// Copy the volumes as they are in a snapshot to a directory of this node, to be mounted, written and thrown away. At once and
+    /// without space of its own if the directory is on the file system of the node's pool.
+    Clone {
+        name: String,
+        snapshot: String,
+        #[arg(value_name = "DIRECTORY")]
+        directory: PathBuf,
+    },
 }
 
 #[derive(Subcommand, Debug)]

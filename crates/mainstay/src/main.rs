@@ -35,6 +35,7 @@ fn run(cli: Cli, output: Output) -> Outcome<u8> {
         Command::Cluster(command) => commands::cluster::run(command, &connect()?, output),
         Command::Node(command) => commands::cluster::node(&command, &connect()?, output),
         Command::Resource(command) => commands::resource::run(command, &connect()?, output),
+        Command::Snapshot(command) => commands::snapshot::run(command, &connect()?, output),
         Command::Service(command) => commands::service::run(command, &connect()?, output),
         Command::Events(args) => commands::events::run(&args, &connect()?, output),
         Command::Status => commands::status::run(&connect()?, output),

@@ -82,7 +82,8 @@ impl Replica {
         let volumes = self.log.sizes.committed().to_vec();
         peer.durable = Index(0);
         peer.set_link(Link::Beginning { at, volumes: volumes.clone() }, now);
-        self.send_as_primary(node, Message::CopyBegin { at, chain, volumes });
+        let snapshots = self.log.snapshots.committed();
+        self.send_as_primary(node, Message::CopyBegin { at, chain, volumes, snapshots });
     }
 
     pub(crate) fn on_copy_begin_reply(&mut self, from: NodeId, at: Position) {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use mainstay_codec::{Batch, Envelope};
 use mainstay_types::{
     Chain, ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, Position, Range, ResourceId,
-    ResourceRecord, ShrinkReason, VolumeId,
+    ResourceRecord, ShrinkReason, SnapshotId, VolumeId,
 };
 use std::sync::Arc;
 use thiserror::Error;
@@ -21,6 +21,10 @@ pub struct ReplicaConfig {
     pub volumes: Vec<u64>,
     /// Entries after the commit index that change a size: index, volume, bytes.
     pub resizes_ahead: Vec<(Index, VolumeId, u64)>,
+    /// Which snapshots there are as of the commit index.
+    pub snapshots: Vec<SnapshotId>,
+    /// Entries after the commit index that take a snapshot (true) or drop one.
+    pub snapshots_ahead: Vec<(Index, SnapshotId, bool)>,
     /// A member that acknowledges nothing for this long while something is outstanding leaves the ISS.
     pub member_timeout_ms: u64,
     /// A member that is disconnected for longer than this leaves the ISS; a mere reconnect is shorter.
@@ -55,6 +59,8 @@ impl ReplicaConfig {
             incarnation,
             volumes,
             resizes_ahead: Vec::new(),
+            snapshots: Vec::new(),
+            snapshots_ahead: Vec::new(),
             member_timeout_ms: 1000,
             reconnect_grace_ms: 300,
             proposal_repeat_ms: 500,
@@ -144,6 +150,13 @@ pub enum Op {
         volume: VolumeId,
         bytes: u64,
     },
+    /// Keep what the volumes hold now under this number. Completed when that is committed; the store tells when it is kept.
+    Snapshot {
+        id: SnapshotId,
+    },
+    DropSnapshot {
+        id: SnapshotId,
+    },
 }
 
 /// Why a request failed.
@@ -156,6 +169,8 @@ pub enum RequestError {
         "the range is not within the volume, not whole blocks, or too long; or the volume is at least as large already"
     )]
     Range,
+    #[error("the snapshot exists already, or does not exist any more, or there are as many as there can be")]
+    Snapshot,
     #[error("too many requests or bytes are in flight")]
     Busy,
     #[error("the replica has stopped using its store")]
@@ -266,6 +281,8 @@ pub enum Effect {
         chain: Chain,
         /// Sizes of the volumes there.
         volumes: Vec<u64>,
+        /// Which snapshots there are.
+        snapshots: Vec<SnapshotId>,
     },
     InstallExtent {
         volume: VolumeId,

@@ -32,7 +32,7 @@
 //! ```
 //!
 //! Files, in the order in which to read them: `interface.rs` (events and effects), `log.rs` (what a replica knows of
-//! its log), `sizes.rs`, `sequence.rs`, `commit.rs`, `secondary.rs`, `promote.rs`, `peer.rs`, `catch_up.rs`, `membership.rs`, `slow.rs`, `follow.rs` (mode A), `copy.rs`,
+//! its log), `sizes.rs`, `snapshots.rs`, `sequence.rs`, `commit.rs`, `secondary.rs`, `promote.rs`, `peer.rs`, `catch_up.rs`, `membership.rs`, `slow.rs`, `follow.rs` (mode A), `copy.rs`,
 //! `background.rs`.
 
 mod background;
@@ -50,6 +50,7 @@ mod secondary;
 mod sequence;
 mod sizes;
 mod slow;
+mod snapshots;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -68,16 +69,19 @@ use crate::secondary::Session;
 use crate::sequence::Sequence;
 use crate::sizes::Sizes;
 use crate::slow::OwnPace;
+use crate::snapshots::Snapshots;
 use mainstay_codec::{Envelope, LogState, Message};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Chain, Epoch, Incarnation, Index, NodeId, Position, ResourceRecord, Time, reach};
+use mainstay_types::{
+    Chain, Epoch, Incarnation, Index, NodeId, Position, ResourceRecord, SnapshotId, Time, reach,
+};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What the own log is busy with, besides appending.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Busy {
     Cut,
-    Restart { at: Position, chain: Chain, volumes: Vec<u64> },
+    Restart { at: Position, chain: Chain, volumes: Vec<u64>, snapshots: Vec<SnapshotId> },
 }
 
 /// Why a replica is [`Role::Fenced`].
@@ -141,11 +145,12 @@ impl Replica {
     #[must_use]
     pub fn new(config: ReplicaConfig, promised: Epoch, log: LogState) -> Self {
         let sizes = Sizes::new(config.volumes.clone(), config.resizes_ahead.clone());
+        let snapshots = Snapshots::new(config.snapshots.clone(), config.snapshots_ahead.clone());
         let background = Background::new(config.background, config.copy_extents_max);
         Self {
             config,
             now: Time(0),
-            log: Log::new(log, sizes),
+            log: Log::new(log, sizes, snapshots),
             room: 0,
             room_with_reserve: 0,
             busy: None,

@@ -2,10 +2,11 @@
 //! which epochs it consists of. The entries themselves are in the store.
 
 use crate::sizes::Sizes;
+use crate::snapshots::Snapshots;
 use mainstay_codec::frame::EPOCHS_MAX;
 use mainstay_codec::{Batch, LogState, ReplicaData};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Chain, Epoch, Index, Position, reach};
+use mainstay_types::{Chain, Epoch, Index, Position, SnapshotId, reach};
 use std::collections::VecDeque;
 
 #[derive(Debug)]
@@ -17,6 +18,7 @@ pub(crate) struct Log {
     pub commit: Index,
     pub data: ReplicaData,
     pub sizes: Sizes,
+    pub snapshots: Snapshots,
     /// See [`LogState::base`]; meaningful while inconsistent.
     base: Index,
     /// See [`LogState::epochs`].
@@ -28,7 +30,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    pub fn new(state: LogState, sizes: Sizes) -> Self {
+    pub fn new(state: LogState, sizes: Sizes, snapshots: Snapshots) -> Self {
         let commit_mark = (state.commit == state.end.index).then_some((state.end, state.chain));
         Self {
             end: state.end,
@@ -37,6 +39,7 @@ impl Log {
             commit: state.commit,
             data: state.data,
             sizes,
+            snapshots,
             base: state.base,
             epochs: state.epochs.into(),
             marks: VecDeque::new(),
@@ -80,6 +83,7 @@ impl Log {
         }
         self.commit = to;
         self.sizes.commit_to(to);
+        self.snapshots.commit_to(to);
         while self.marks.front().is_some_and(|(position, _)| position.index <= to) {
             self.commit_mark = self.marks.pop_front();
         }
@@ -99,7 +103,7 @@ impl Log {
         self.end = end;
         self.chain = chain;
         self.durable = end.index;
-        self.sizes.cut(end.index);
+        self.cut_notes(end.index);
         while self.epochs.back().is_some_and(|(epoch, _)| *epoch > end.epoch) {
             self.epochs.pop_back();
         }
@@ -113,10 +117,23 @@ impl Log {
         }
     }
 
+    /// A batch comes next: what it changes of volumes and snapshots counts for what follows it.
+    pub fn note(&mut self, batch: &Batch) {
+        self.sizes.note(batch);
+        self.snapshots.note(batch);
+    }
+
+    /// What was noted after `end` does not come any more.
+    pub fn cut_notes(&mut self, end: Index) {
+        self.sizes.cut(end);
+        self.snapshots.cut(end);
+    }
+
     /// The store has begun an empty log right after `at`, which is committed, as the target of a copy (R16). The volumes have
-    /// these sizes there.
-    pub fn restarted(&mut self, at: Position, chain: Chain, volumes: Vec<u64>) {
+    /// these sizes there, and there are these snapshots.
+    pub fn restarted(&mut self, at: Position, chain: Chain, volumes: Vec<u64>, snapshots: Vec<SnapshotId>) {
         self.sizes.restart(volumes);
+        self.snapshots.restart(snapshots);
         if self.data == ReplicaData::Consistent || planted(Bug::CopyForgetsBase) {
             self.base = self.commit;
         } else {
@@ -195,7 +212,7 @@ mod tests {
     }
 
     fn new(state: LogState) -> Log {
-        Log::new(state, Sizes::new(vec![1 << 20], Vec::new()))
+        Log::new(state, Sizes::new(vec![1 << 20], Vec::new()), Snapshots::new(Vec::new(), Vec::new()))
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::copy::CopyTarget;
 use crate::{Busy, Effect, Replica, Role};
 use mainstay_codec::{Batch, EntryKind, Envelope, Message, Reject, ReplicaData};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{BATCH_BYTES_MAX, Chain, Epoch, Index, NodeId, Position, reach};
+use mainstay_types::{BATCH_BYTES_MAX, Chain, Epoch, Index, NodeId, Position, SnapshotId, reach};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -61,7 +61,9 @@ impl Replica {
             Message::Append(batch) => self.on_append(batch),
             Message::Commit { commit } => self.learn_commit(commit),
             Message::Cut { to, chain } => self.on_cut(to, chain),
-            Message::CopyBegin { at, chain, volumes } => self.on_copy_begin(at, chain, volumes),
+            Message::CopyBegin { at, chain, volumes, snapshots } => {
+                self.on_copy_begin(at, chain, volumes, snapshots);
+            }
             Message::CopyExtent { volume, extent, version, data, .. } => {
                 self.on_copy_extent((volume, extent), version, data);
             }
@@ -102,7 +104,7 @@ impl Replica {
     /// What was received and is not in the log is forgotten.
     pub(crate) fn drop_session(&mut self) {
         self.session = None;
-        self.log.sizes.cut(self.log.end.index);
+        self.log.cut_notes(self.log.end.index);
     }
 
     /// Answers an attach once the promise is durable and the own log stands still.
@@ -147,7 +149,7 @@ impl Replica {
             return self.reject(Reject::Unknown);
         }
         let commit = batch.commit;
-        self.log.sizes.note(&batch);
+        self.log.note(&batch);
         if let Some(session) = self.session.as_mut() {
             session.held_bytes += batch.journal_len();
             session.held.push_back(batch);
@@ -252,7 +254,7 @@ impl Replica {
         self.answer(Message::CutReply { end });
     }
 
-    fn on_copy_begin(&mut self, at: Position, chain: Chain, volumes: Vec<u64>) {
+    fn on_copy_begin(&mut self, at: Position, chain: Chain, volumes: Vec<u64>, snapshots: Vec<SnapshotId>) {
         if !self.quiescent() {
             return self.reject(Reject::Gap(self.log.end));
         }
@@ -269,15 +271,17 @@ impl Replica {
         session.copy = Some(CopyTarget::Copying);
         let own = planted(Bug::GrowthNotCopied).then(|| self.log.sizes.committed().to_vec());
         let volumes = own.unwrap_or(volumes);
-        self.busy = Some(Busy::Restart { at, chain, volumes: volumes.clone() });
-        self.effects.push_back(Effect::Restart { at, chain, volumes });
+        let own = planted(Bug::SnapshotsNotCopied).then(|| self.log.snapshots.committed());
+        let snapshots = own.unwrap_or(snapshots);
+        self.busy = Some(Busy::Restart { at, chain, volumes: volumes.clone(), snapshots: snapshots.clone() });
+        self.effects.push_back(Effect::Restart { at, chain, volumes, snapshots });
     }
 
     pub(crate) fn on_restarted(&mut self, at: Position) {
         let restart =
             self.busy.take_if(|busy| matches!(busy, Busy::Restart { at: asked, .. } if *asked == at));
-        let Some(Busy::Restart { chain, volumes, .. }) = restart else { return };
-        self.log.restarted(at, chain, volumes);
+        let Some(Busy::Restart { chain, volumes, snapshots, .. }) = restart else { return };
+        self.log.restarted(at, chain, volumes, snapshots);
         let Some(session) = self.session.as_mut() else { return };
         if std::mem::take(&mut session.answer_owed) {
             self.answer(Message::CopyBeginReply { at });

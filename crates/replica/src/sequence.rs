@@ -7,10 +7,10 @@
 use crate::{Effect, Op, Replica, RequestError, RequestId, Role};
 use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
-use mainstay_codec::{Batch, EntryKind, Message, NewEntry};
+use mainstay_codec::{Batch, EntryKind, Message, NewEntry, snapshot_range};
 use mainstay_types::{
-    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, Index, Mode, REQUEST_BYTES_MAX, Range, Time, VolumeId,
-    is_volume_size, reach,
+    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, Index, Mode, REQUEST_BYTES_MAX, Range, SnapshotId, Time,
+    VolumeId, is_volume_size, reach,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -190,6 +190,7 @@ impl Sequence {
                 range: entry.range,
                 bytes: len,
             });
+            let last = entry.kind == EntryKind::Snapshot;
             entries.push(NewEntry {
                 kind: entry.kind,
                 range: entry.range,
@@ -197,6 +198,10 @@ impl Sequence {
                 session: 0,
                 request: 0,
             });
+            if last {
+                reach!("replica: a batch ends with a snapshot");
+                return;
+            }
         }
     }
 
@@ -242,6 +247,14 @@ impl Replica {
                 let range = Range { volume, offset: bytes, len: 0 };
                 self.sequence.admit(id, EntryKind::Resize, range, Bytes::new());
             }
+            Op::Snapshot { id: snapshot } => {
+                reach!("replica: a snapshot is admitted");
+                self.sequence.admit(id, EntryKind::Snapshot, snapshot_range(snapshot), Bytes::new());
+            }
+            Op::DropSnapshot { id: snapshot } => {
+                reach!("replica: the end of a snapshot is admitted");
+                self.sequence.admit(id, EntryKind::DropSnapshot, snapshot_range(snapshot), Bytes::new());
+            }
             Op::Read { range } => self.read_or_park(id, Some(range)),
             Op::Flush => self.read_or_park(id, None),
         }
@@ -258,6 +271,13 @@ impl Replica {
         let (range, len_max, bytes) = match op {
             Op::Resize { volume, bytes } => {
                 return (!self.grows(*volume, *bytes)).then_some(RequestError::Range);
+            }
+            Op::Snapshot { id } => {
+                return (!self.may_snapshot(*id)).then_some(RequestError::Snapshot);
+            }
+            Op::DropSnapshot { id } => {
+                let ends = self.log.snapshots.exists(*id) && !self.is_open(EntryKind::DropSnapshot, *id);
+                return (!ends).then_some(RequestError::Snapshot);
             }
             Op::Write { range, payload } => {
                 if payload.len() as u64 != range.len {
@@ -287,6 +307,17 @@ impl Replica {
         let asked = self.sequence.open.iter().filter(|open| open.kind == EntryKind::Resize);
         let asked = asked.filter(|open| open.range.volume == volume).map(|open| open.range.offset).max();
         is_volume_size(bytes) && known > 0 && bytes > known.max(asked.unwrap_or(0))
+    }
+
+    /// Whether there is no such snapshot, none is asked for, and there may be one more.
+    fn may_snapshot(&self, id: SnapshotId) -> bool {
+        let open = self.sequence.open.iter().any(|open| open.kind == EntryKind::Snapshot);
+        // One at a time keeps the count simple.
+        !open && id.0 > 0 && !self.log.snapshots.exists(id) && self.log.snapshots.has_room()
+    }
+
+    fn is_open(&self, kind: EntryKind, id: SnapshotId) -> bool {
+        self.sequence.open.iter().any(|open| open.kind == kind && open.range == snapshot_range(id))
     }
 
     /// A flush orders only completed writes (P40), and those are durable on every required replica.
@@ -357,7 +388,7 @@ impl Replica {
         let before = self.log.end.index;
         self.own.began(self.now);
         self.take_room(len);
-        self.log.sizes.note(&batch);
+        self.log.note(&batch);
         self.log.appended(&batch);
         self.sequence.remember_size(batch.last(), len, self.now, self.mode());
         self.effects.push_back(Effect::Append(Arc::clone(&batch)));

@@ -5,7 +5,7 @@ use mainstay_codec::{Batch, DecodeError, LocalHeader, crc32c};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     BATCH_BYTES_MAX, BLOCK_BYTES, Chain, EXTENT_BYTES, Epoch, Incarnation, Index, JOURNAL_RESERVE_BYTES,
-    Position, REQUEST_BYTES_MAX, ResourceId, VolumeId, reach,
+    Position, REQUEST_BYTES_MAX, ResourceId, SnapshotId, VolumeId, reach,
 };
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -276,6 +276,18 @@ pub enum Output {
         bytes: u64,
         meta_bytes: u64,
     },
+    /// Keep what the volumes hold now as the files of a snapshot, cut to these sizes in bytes, in place of what there may be of them.
+    /// Completion means durable. Nothing is written to a volume meanwhile.
+    SnapshotTake {
+        op: OpId,
+        snapshot: SnapshotId,
+        volumes: Vec<u64>,
+    },
+    /// Remove the files of a snapshot, if there are any.
+    SnapshotDrop {
+        op: OpId,
+        snapshot: SnapshotId,
+    },
     /// Completion means durable.
     MetaWrite {
         op: OpId,
@@ -311,6 +323,8 @@ pub enum Output {
         volume: VolumeId,
         bytes: u64,
     },
+    /// [`crate::Store::snapshots`] has something new to say.
+    SnapshotsChanged,
     /// R13: the last output ever. Nothing in flight is acknowledged any more.
     Failed {
         reason: String,

@@ -46,6 +46,7 @@ impl Store {
             let volume = self.end_volumes.get_mut(usize::from(entry.range.volume.0));
             match (entry.kind, volume) {
                 (EntryKind::Resize, Some(bytes)) => *bytes = entry.range.offset.max(*bytes),
+                (EntryKind::Snapshot | EntryKind::DropSnapshot, _) => {}
                 (_, volume) => {
                     assert!(
                         volume.is_some_and(|bytes| entry.range.end() <= *bytes),
@@ -76,7 +77,7 @@ impl Store {
     /// (R18). 0 when full.
     #[must_use]
     pub fn room(&self) -> u64 {
-        if self.failed || self.overlay.len() >= self.tuning.runs_max {
+        if self.failed || self.runs() >= self.tuning.runs_max {
             reach!("store: no room because of a failure or too many runs");
             return 0;
         }
@@ -146,7 +147,7 @@ impl Store {
     /// the same, so that an epoch can start.
     fn place_for(&self, batch: &Batch) -> Option<u64> {
         let changes = batch.entries.iter().any(|entry| entry.kind != EntryKind::EpochStart);
-        if changes && self.overlay.len() >= self.tuning.runs_max {
+        if changes && self.runs() >= self.tuning.runs_max {
             reach!("store: a batch waits because the overlay is full");
             return None;
         }
@@ -240,6 +241,13 @@ impl Store {
             EntryKind::WriteZeroes => Content::Zero,
             EntryKind::EpochStart => return,
             EntryKind::Resize => return self.grow(entry.range.volume, entry.range.offset),
+            EntryKind::Snapshot | EntryKind::DropSnapshot => {
+                let Some(id) = entry.snapshot() else { return };
+                return match entry.kind {
+                    EntryKind::Snapshot => self.take_snapshot(index, id),
+                    _ => self.drop_snapshot(id),
+                };
+            }
         };
         let range = entry.range;
         let run = Run { blocks: range.len / BLOCK_BYTES, index, content };

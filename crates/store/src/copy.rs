@@ -14,7 +14,7 @@ use crate::{Output, Store};
 use bytes::Bytes;
 use mainstay_codec::DataState;
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{BLOCK_BYTES, Chain, EXTENT_BYTES, Index, Position, VolumeId, reach};
+use mainstay_types::{BLOCK_BYTES, Chain, EXTENT_BYTES, Index, Position, SnapshotId, VolumeId, reach};
 use smallvec::smallvec;
 
 use crate::append::note_epoch;
@@ -70,11 +70,12 @@ impl Store {
     /// Restarts the log, empty, after `at`, and marks the replica inconsistent; answered by
     /// [`Output::Restarted`]. Uncommitted entries are cut. Committed ones are destaged before, so that every
     /// extent is as new as the commit index that [`Store::log_state`] told as `base`. Batches may be
-    /// appended after `at` at once; extents only after the answer. `volumes`: the sizes of the volumes at `at`.
+    /// appended after `at` at once; extents only after the answer. `volumes`: the sizes of the volumes at `at`; `snapshots`: which
+    /// there are, in ascending order.
     ///
     /// # Panics
     /// When these are not as many volumes as there are.
-    pub fn restart(&mut self, at: Position, chain: Chain, volumes: &[u64]) {
+    pub fn restart(&mut self, at: Position, chain: Chain, volumes: &[u64], snapshots: &[SnapshotId]) {
         if self.failed {
             return;
         }
@@ -95,12 +96,15 @@ impl Store {
         self.end_chain = chain;
         self.end_volumes = volumes.to_vec();
         self.grow_due = true;
-        self.jobs.push_back(Job::Restart { at, chain, volumes: volumes.to_vec() });
+        let (volumes, snapshots) = (volumes.to_vec(), snapshots.to_vec());
+        self.jobs.push_back(Job::Restart { at, chain, volumes, snapshots });
     }
 
     pub(crate) fn restart_ready(&self) -> bool {
         let destaged = self.data != DataState::Consistent
-            || (self.overlay.is_empty() && self.superblock.checkpoint.at.index == self.applied);
+            || (self.overlay.is_empty()
+                && self.layers.is_empty()
+                && self.superblock.checkpoint.at.index == self.applied);
         self.journal_write.is_none()
             && self.pass.is_none()
             && self.groups.is_empty()
@@ -115,6 +119,7 @@ impl Store {
         self.set_volumes(self.superblock.volumes.clone());
         self.journal.restart(at.index);
         self.overlay.clear();
+        self.snapshots_restarted(at);
         self.ahead.clear();
         self.installed.clear();
         self.installing.clear();

@@ -4,6 +4,8 @@
 //! and merged; then flushes every volume that was touched; then writes the version table to the slot
 //! that is not in use; then the superblock; then the journal up to the position is free.
 //!
+//! A pass that ends at a snapshot has it taken after the flushes (`snapshots.rs`).
+//!
 //! Blocks that changed again after the position stay in the overlay and are not written: their newer
 //! version is committed and durable in the journal behind the checkpoint, and the superblock's commit index
 //! covers it, so that recovery lays it over the volume again.
@@ -19,7 +21,7 @@ use bytes::Bytes;
 use mainstay_codec::versions::VERSIONS_PAGE_BYTES;
 use mainstay_codec::{DataState, TablePlace};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{BLOCK_BYTES, Chain, Index, Position, VolumeId, reach};
+use mainstay_types::{BLOCK_BYTES, Chain, Index, Position, SnapshotId, VolumeId, reach};
 use smallvec::{SmallVec, smallvec};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +37,8 @@ enum Stage {
     Flushes {
         left: usize,
     },
+    /// The volumes hold what a snapshot is to keep, and it is being taken.
+    Snapshot,
     /// From this page on the version table is still to be written.
     Table {
         from: PageId,
@@ -65,6 +69,10 @@ pub struct Pass {
     /// Sizes of the volumes that it records, and where their version tables are to lie.
     volumes: Vec<u64>,
     tables: Vec<TablePlace>,
+    /// It ends at this snapshot.
+    snapshot: Option<SnapshotId>,
+    /// Snapshots that were dropped, from when its superblock is submitted.
+    doomed: Vec<SnapshotId>,
     stage: Stage,
 }
 
@@ -82,12 +90,15 @@ impl Store {
         while let Some(stage) = self.pass.as_ref().map(|pass| pass.stage) {
             let next = match stage {
                 Stage::Writes { cursor } => self.issue_destage(cursor),
-                Stage::Flushes { left: 0 } => Some(FIRST_PAGE),
+                Stage::Flushes { left: 0 } => Some(self.after_flushes()),
                 Stage::Table { from, in_flight } => self.issue_version_table(from, in_flight),
                 Stage::Announce { submitted: false } | Stage::Superblock { submitted: false } => {
                     return self.issue_superblock();
                 }
-                Stage::Announce { .. } | Stage::Flushes { .. } | Stage::Superblock { .. } => None,
+                Stage::Announce { .. }
+                | Stage::Flushes { .. }
+                | Stage::Snapshot
+                | Stage::Superblock { .. } => None,
             };
             match (next, &mut self.pass) {
                 (Some(next), Some(pass)) => pass.stage = next,
@@ -108,12 +119,14 @@ impl Store {
             reach!("store: a restart drops the overlay");
             return None;
         }
+        let layer = self.layers.front();
         let due = self.destage_forced
             || restart_waits
+            || layer.is_some()
             || self.overlay.data_bytes() > self.tuning.destage_start_bytes
             // What was discarded goes back to the pool without waiting for somebody to write.
             || self.overlay.hole_bytes() > self.tuning.destage_start_bytes
-            || self.overlay.len() > self.tuning.runs_max / 2
+            || self.runs() > self.tuning.runs_max / 2
             || self.journal.live_bytes() > self.config.journal_bytes / 2
             // The free parts of a ring may both be small though it is less than half full.
             || self.journal.live_bytes() > 0 && self.is_full()
@@ -122,9 +135,10 @@ impl Store {
             return None;
         }
         let checkpoint = self.superblock.checkpoint;
+        let snapshot = layer.map(|layer| layer.snapshot);
         let (to, chain) = self
             .journal
-            .end_at(self.applied)
+            .end_at(layer.map_or(self.applied, |layer| layer.to))
             .filter(|(to, _)| to.index > checkpoint.at.index)
             .unwrap_or((checkpoint.at, checkpoint.chain));
         let progress = to.index > checkpoint.at.index;
@@ -134,7 +148,8 @@ impl Store {
         if !(finish || progress) {
             return None;
         }
-        self.destage_forced = false;
+        // What is wanted is a checkpoint of everything, not one that ends at a snapshot.
+        self.destage_forced &= snapshot.is_some();
         let announced = self.superblock_write.is_none() && self.superblock.commit >= to.index;
         reach!("store: a pass begins");
         if finish {
@@ -156,7 +171,7 @@ impl Store {
         let volumes = self.config.volumes.clone();
         let tables = placed(&self.superblock.tables, &volumes);
         self.versions.relaid(&self.superblock.tables, &tables);
-        Some(Pass { to, chain, finish, volumes, tables, stage })
+        Some(Pass { to, chain, finish, volumes, tables, snapshot, doomed: Vec::new(), stage })
     }
 
     /// Issues writes until enough are in flight, then waits (`None`); goes on to the flushes when all
@@ -201,7 +216,7 @@ impl Store {
     /// The next stretch of neighbouring runs of one kind, not newer than `to`: data that fits one write, or zeroes.
     fn next_group(&self, cursor: (VolumeId, u64), to: Index) -> Option<(VolumeId, u64, Runs)> {
         let blocks_max = (self.tuning.destage_write_bytes_max / BLOCK_BYTES).max(1);
-        let mut old_enough = self.overlay.from(cursor).filter(|(_, _, run)| run.index <= to);
+        let mut old_enough = self.oldest().from(cursor).filter(|(_, _, run)| run.index <= to);
         let (volume, first, mut run) = old_enough.next()?;
         if !matches!(run.content, Content::Data { .. }) {
             reach!("store: zeroes are destaged");
@@ -265,7 +280,7 @@ impl Store {
     pub(crate) fn destaged(&mut self, group: &Group) {
         if let Some(pass) = &self.pass {
             let to = if planted(Bug::DestageForgetsNewer) { Index(u64::MAX) } else { pass.to.index };
-            self.overlay.forget(group.volume, group.first, group.end, to);
+            self.oldest_mut().forget(group.volume, group.first, group.end, to);
         }
     }
 
@@ -277,6 +292,18 @@ impl Store {
             self.outputs.push_back(Output::VolumeFlush { op, volume });
         }
         Stage::Flushes { left }
+    }
+
+    /// What a pass does when the volumes hold what it has written, durably.
+    fn after_flushes(&mut self) -> Stage {
+        let snapshot = self.pass.as_ref().and_then(|pass| pass.snapshot);
+        if snapshot.is_some_and(|id| self.issue_snapshot(id)) { Stage::Snapshot } else { FIRST_PAGE }
+    }
+
+    pub(crate) fn snapshot_stage_ended(&mut self) {
+        if let Some(pass) = &mut self.pass {
+            pass.stage = FIRST_PAGE;
+        }
     }
 
     pub(crate) fn volume_flushed(&mut self) {
@@ -335,6 +362,7 @@ impl Store {
     pub(crate) fn fill_checkpoint(&mut self) {
         let Some(pass) = &mut self.pass else { return };
         pass.stage = Stage::Superblock { submitted: true };
+        pass.doomed = std::mem::take(&mut self.doomed);
         let (to, chain, finish) = (pass.to, pass.chain, pass.finish);
         if self.superblock.tables != pass.tables {
             reach!("store: a checkpoint records that a volume has grown");
@@ -355,6 +383,9 @@ impl Store {
         if finish {
             self.superblock.data = DataState::Consistent;
         }
+        if !planted(Bug::SnapshotNotRecorded) {
+            self.superblock.snapshots = self.snapshot_records(to.index);
+        }
     }
 
     /// The checkpoint is durable: the journal before it may be overwritten.
@@ -362,6 +393,10 @@ impl Store {
         let Some(pass) = self.pass.take() else { return };
         reach!("store: a checkpoint is durable");
         self.journal.trim(pass.to.index);
+        if let Some(id) = pass.snapshot {
+            self.layer_done(id);
+        }
+        self.remove_snapshots(pass.doomed);
         if pass.finish {
             self.copy_finished();
         }

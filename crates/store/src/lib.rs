@@ -27,7 +27,7 @@
 //! Where to read on: `journal` (the ring), `append` (from queue to overlay), `overlay`, `destage` (a
 //! *pass* up to one position: writes, flushes, version table, superblock), `superblock` (promise, cut,
 //! restart: everything that waits for a superblock), `copy` (the target of an extent copy), `grow` (volumes that get
-//! larger), `read`, `recovery` (format and recover).
+//! larger), `snapshots`, `read`, `recovery` (format and recover).
 
 mod ahead;
 mod api;
@@ -40,6 +40,7 @@ mod journal;
 mod overlay;
 mod read;
 mod recovery;
+mod snapshots;
 mod superblock;
 mod versions;
 mod volume_op;
@@ -51,6 +52,7 @@ pub use api::{
 
 pub use inspect::{FoundBatch, FoundEntry, Inspection, inspect};
 pub use recovery::table_blocks;
+pub use snapshots::{Snapshot, SnapshotState};
 pub use superblock::SUPERBLOCK_COPIES;
 
 use ahead::Ahead;
@@ -60,8 +62,9 @@ use destage::Pass;
 use journal::Journal;
 use mainstay_codec::{Batch, DataState, Superblock};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Chain, Epoch, Index, Position, VolumeId, reach};
+use mainstay_types::{Chain, Epoch, Index, Position, SnapshotId, VolumeId, reach};
 use overlay::Overlay;
+use snapshots::Layer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use superblock::{Job, SuperblockWrite};
@@ -117,6 +120,11 @@ pub struct Store {
     pending: VecDeque<Arc<Batch>>,
 
     overlay: Overlay,
+    /// What is under the overlay and not in the volumes yet, up to one snapshot each, oldest first.
+    layers: VecDeque<Layer>,
+    snapshots: BTreeMap<SnapshotId, Snapshot>,
+    /// Dropped; their files are removed after the next checkpoint.
+    doomed: Vec<SnapshotId>,
     versions: Versions,
     pass: Option<Pass>,
     /// A checkpoint up to the present is wanted, no matter how little there is to destage.
@@ -158,6 +166,8 @@ enum Op {
         bytes: u64,
         meta_bytes: u64,
     },
+    SnapshotTake(SnapshotId),
+    SnapshotDrop,
     /// Payload of a group's piece that had to be read from the journal.
     Piece {
         group: GroupId,
@@ -203,6 +213,12 @@ impl Store {
         let at = self.ops.iter().position(|(id, _)| *id == op);
         assert!(at.is_some(), "operation {op:?} is not in flight");
         let kind = at.map(|at| self.ops.swap_remove(at).1);
+        match kind {
+            Some(Op::SnapshotTake(id)) => return self.snapshot_taken(id, result.map(|_| ())),
+            // What is left of one is removed when the replica is opened.
+            Some(Op::SnapshotDrop) => return,
+            _ => {}
+        }
         let ignored = match kind {
             Some(Op::Flush) => planted(Bug::FailedFlushIgnored),
             _ => planted(Bug::FailedWriteIgnored),
@@ -231,6 +247,7 @@ impl Store {
                 _ => self.fail("journal read returned the wrong number of bytes".to_owned()),
             },
             Op::Volume(group) => self.group_written(group),
+            Op::SnapshotTake(_) | Op::SnapshotDrop => {}
         }
     }
 
@@ -273,6 +290,8 @@ impl Op {
             Self::VersionTable => "version table write",
             Self::Flush => "volume flush",
             Self::Grow { .. } => "growing a volume",
+            Self::SnapshotTake(_) => "taking a snapshot",
+            Self::SnapshotDrop => "removing a snapshot",
             Self::Piece { .. } => "journal read",
             Self::Volume(_) => "volume write",
         }

@@ -1,11 +1,11 @@
 //! Where committed content and log batches are to be found.
 
 use crate::journal::Held;
-use crate::overlay::{Content, Run};
+use crate::overlay::{Content, Overlay, Run};
 use crate::{Gone, LogPiece, LogSource, Payload, Segment, Source, Store};
 use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
-use mainstay_types::{BLOCK_BYTES, Index, Range, reach};
+use mainstay_types::{BLOCK_BYTES, Index, Range, VolumeId, reach};
 
 /// Where the bytes of a run of the overlay are.
 pub enum Found {
@@ -47,20 +47,49 @@ impl Store {
         // Beyond the end of the file, while it is being made larger, there is nothing yet.
         let file = self.files.get(usize::from(range.volume.0)).map_or(0, |bytes| bytes / BLOCK_BYTES);
         let mut segments = Vec::new();
-        let mut push = |first: u64, end: u64, source| {
+        self.look(
+            Some(&self.overlay),
+            0,
+            (range.volume, file),
+            (range.first_block(), range.end_block()),
+            &mut segments,
+        );
+        segments
+    }
+
+    /// Looks for the blocks `first..end` of a volume in `top`, and for what is not there in what lies under it: the layers but
+    /// for the newest `seen`, then the file, which has so many blocks.
+    fn look(
+        &self,
+        top: Option<&Overlay>,
+        seen: usize,
+        (volume, file): (VolumeId, u64),
+        (first, end): (u64, u64),
+        segments: &mut Vec<Segment>,
+    ) {
+        let push = |segments: &mut Vec<Segment>, first: u64, end: u64, source| {
             if first < end {
-                segments.push(Segment {
-                    offset: first * BLOCK_BYTES,
-                    len: (end - first) * BLOCK_BYTES,
-                    source,
-                });
+                let (offset, len) = (first * BLOCK_BYTES, (end - first) * BLOCK_BYTES);
+                segments.push(Segment { offset, len, source });
             }
         };
-        let mut at = range.first_block();
-        for (block, run) in self.overlay.within(range.volume, range.first_block(), range.end_block()) {
-            push(at, block.min(file), Source::Volume);
-            push(at.max(file), block, Source::Zero);
+        let Some(top) = top else {
+            push(segments, first, end.min(file), Source::Volume);
+            return push(segments, first.max(file), end, Source::Zero);
+        };
+        let under = |segments: &mut Vec<Segment>, first: u64, end: u64| {
+            if first < end {
+                let next = self.layers.iter().rev().nth(seen).map(|layer| &layer.overlay);
+                self.look(next, seen + 1, (volume, file), (first, end), segments);
+            }
+        };
+        let mut at = first;
+        for (block, run) in top.within(volume, first, end) {
+            under(segments, at, block);
             at = block + run.blocks;
+            if seen > 0 {
+                reach!("store: a read looks under what came after a snapshot");
+            }
             let source = match self.find_content(&run) {
                 Found::Zero => Source::Zero,
                 Found::Memory(bytes) => Source::Memory(bytes),
@@ -69,11 +98,9 @@ impl Store {
                     Source::Journal { offset, payload }
                 }
             };
-            push(block, at, source);
+            push(segments, block, at, source);
         }
-        push(at, range.end_block().min(file), Source::Volume);
-        push(at.max(file), range.end_block(), Source::Zero);
-        segments
+        under(segments, at, end);
     }
 
     /// The batches from `from` on, at most `max_bytes` of them but at least one if there is one. Batches that

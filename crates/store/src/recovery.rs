@@ -9,13 +9,13 @@
 //! A batch's own `commit` field is not evidence of durability here: a replica that is catching up
 //! receives batches whose commit index is ahead of its journal.
 
-use crate::Store;
 use crate::api::{Area, Media, MediaError, RecoverError, StoreConfig, Tuning};
 use crate::append::{note_epoch, without_payload};
 use crate::journal::{Held, Journal, Placed};
 use crate::overlay::Overlay;
 use crate::superblock::{SUPERBLOCK_COPIES, is_void, push_void};
 use crate::versions::{PageId, Versions, first_page, pages, pages_end, placed};
+use crate::{Snapshot, Store};
 use bytes::Bytes;
 use mainstay_codec::batch::{BATCH_MAGIC, BatchHead, HEADER_BLOCK_BYTES};
 use mainstay_codec::superblock::SUPERBLOCK_BYTES;
@@ -94,6 +94,7 @@ impl Store {
             data: DataState::Consistent,
             epochs: Vec::new(),
             versions_slot: 0,
+            snapshots: Vec::new(),
         };
         write_superblock(media, &superblock, [0, 1])
     }
@@ -153,6 +154,9 @@ impl Store {
             applied: superblock.checkpoint.at.index,
             pending: log.pending,
             overlay: Overlay::default(),
+            layers: VecDeque::new(),
+            snapshots: superblock.snapshots.iter().map(Snapshot::of).collect(),
+            doomed: Vec::new(),
             versions,
             pass: None,
             destage_forced: false,

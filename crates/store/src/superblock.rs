@@ -10,7 +10,7 @@ use bytes::Bytes;
 use mainstay_codec::superblock::{SUPERBLOCK_BYTES, VOIDS_MAX};
 use mainstay_codec::{Checkpoint, DataState, LogState, ReplicaData, Void};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Chain, Epoch, Index, Position, reach};
+use mainstay_types::{Chain, Epoch, Index, Position, SnapshotId, reach};
 
 /// Copies of the superblock, at the start of the meta area.
 pub const SUPERBLOCK_COPIES: usize = 4;
@@ -28,8 +28,9 @@ pub enum Job {
     Restart {
         at: Position,
         chain: Chain,
-        /// Sizes of the volumes there.
+        /// Sizes of the volumes there, and the snapshots.
         volumes: Vec<u64>,
+        snapshots: Vec<SnapshotId>,
     },
     /// The present pass is about to write up to here.
     Commit,
@@ -152,7 +153,8 @@ impl Store {
                 self.superblock.commit = self.applied;
                 self.push_void(self.durable);
             }
-            &Job::Restart { at, chain, ref volumes } => {
+            &Job::Restart { at, chain, ref volumes, ref snapshots } => {
+                let snapshots = self.snapshots_at_restart(snapshots);
                 let base = match self.superblock.data {
                     DataState::Consistent => self.applied,
                     DataState::Inconsistent { .. } if planted(Bug::CopyForgetsBase) => self.applied,
@@ -161,6 +163,7 @@ impl Store {
                 let superblock = &mut self.superblock;
                 superblock.generation += 1;
                 superblock.volumes.clone_from(volumes);
+                superblock.snapshots = snapshots;
                 if !planted(Bug::CopyNotMarked) {
                     superblock.data = DataState::Inconsistent { base };
                 }

@@ -2,9 +2,9 @@
 
 mod lab;
 
-use lab::{Lab, Log, Random, entries};
+use lab::{Lab, Log, Random, drop_snapshot, entries, snapshot};
 use mainstay_codec::ReplicaData;
-use mainstay_store::Output;
+use mainstay_store::{Output, SnapshotState};
 use mainstay_types::{Epoch, Index, Position};
 use proptest::prelude::*;
 
@@ -20,6 +20,8 @@ struct Life {
     promised: Epoch,
     told_durable: Index,
     random: Random,
+    /// Number of the last snapshot.
+    snapshots: u32,
 }
 
 impl Life {
@@ -34,6 +36,7 @@ impl Life {
             promised: Epoch(0),
             told_durable: Index(0),
             random: Random(seed),
+            snapshots: 0,
         }
     }
 
@@ -58,6 +61,7 @@ impl Life {
                     // It may have grown again before anybody has heard of this.
                     assert!(self.lab.store.config().volumes[usize::from(volume.0)] >= bytes && area >= bytes);
                 }
+                Output::SnapshotsChanged => {}
                 other => panic!("unexpected {other:?}"),
             }
         }
@@ -67,7 +71,16 @@ impl Life {
         match kind {
             0..=29 => {
                 let volumes = self.log.sizes(&self.lab.config.volumes, self.log.end().index);
-                let new = entries(&mut self.random, &volumes);
+                let mut new = entries(&mut self.random, &volumes);
+                let snapshots = self.log.snapshots(self.log.end().index);
+                if self.random.chance(10) {
+                    self.snapshots += 1;
+                    new.push(snapshot(self.snapshots));
+                } else if self.random.chance(8)
+                    && let Some(id) = snapshots.keys().nth(self.random.below(snapshots.len()))
+                {
+                    new.push(drop_snapshot(id.0));
+                }
                 let bytes: u64 = new.iter().map(|e| e.payload.len() as u64).sum();
                 if bytes + 4096 <= self.lab.store.room() {
                     let batch = self.log.seal(self.epoch, self.commit, new);
@@ -177,6 +190,10 @@ proptest! {
         let state = life.lab.store.log_state();
         prop_assert_eq!(state.commit, end);
         prop_assert_eq!(state.data, ReplicaData::Consistent);
+        life.lab.check_snapshots(&life.log);
+        let held: Vec<_> = life.lab.store.snapshots().map(|(id, snapshot)| (id, snapshot.state)).collect();
+        prop_assert!(held.iter().all(|(_, state)| *state == SnapshotState::Held), "{:?}", held);
+        prop_assert!(life.lab.disk.snapshots.keys().eq(held.iter().map(|(id, _)| id)), "what was dropped is gone");
         for (n, model) in life.log.content(&life.lab.config.volumes, end).iter().enumerate() {
             let area = mainstay_store::Area::Volume(mainstay_types::VolumeId(n as u16));
             prop_assert!(&life.lab.disk.areas[&area][..model.len()] == model);

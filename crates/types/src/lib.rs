@@ -64,6 +64,11 @@ id!(
     Chain(u64), "h"
 );
 
+id!(
+    /// A snapshot of all volumes of a resource; given by the control plane, from 1 on, never reused within its resource.
+    SnapshotId(u32), "s"
+);
+
 impl Index {
     /// The index that follows.
     #[must_use]

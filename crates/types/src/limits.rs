@@ -29,6 +29,9 @@ pub const fn is_volume_size(bytes: u64) -> bool {
     bytes > 0 && bytes <= VOLUME_BYTES_MAX && bytes.is_multiple_of(BLOCK_BYTES)
 }
 
+/// Most snapshots of a resource.
+pub const SNAPSHOTS_MAX: usize = 64;
+
 /// Most data replicas of a resource.
 pub const REPLICAS_MAX: usize = 32;
 

@@ -30,7 +30,9 @@ impl UnderWay {
 fn timeout_ms(step: &Step) -> Option<u64> {
     match step {
         Step::MakeFiles(_) | Step::Open => Some(JOB_TIMEOUT_MS),
-        Step::Close | Step::Tell(_) | Step::Demote | Step::Grow(_) => Some(REQUEST_TIMEOUT_MS),
+        Step::Close | Step::Tell(_) | Step::Demote | Step::Grow(_) | Step::Snapshots(_) => {
+            Some(REQUEST_TIMEOUT_MS)
+        }
         Step::RemoveFiles | Step::WriteLabel(_) | Step::RemoveLabel | Step::Look => None,
     }
 }

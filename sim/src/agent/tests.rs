@@ -324,6 +324,7 @@ impl Lab {
                 incarnation,
                 devices_ready: false,
                 volumes: vec![16 * BLOCK_BYTES],
+                snapshots: Vec::new(),
                 store_failed: false,
             },
             proposal: None,
@@ -351,7 +352,7 @@ impl Lab {
                 }
             }
             // None grows here.
-            Step::Grow(_) => {}
+            Step::Grow(_) | Step::Snapshots(_) => {}
             Step::Demote => {
                 if let Some(ReplicaReport { seen, .. }) = node.engine.replicas.get_mut(&resource) {
                     seen.role = Role::Secondary;

@@ -313,7 +313,7 @@ impl Bench {
             finished: false,
         };
         let chain = Chain(0x5eed_0000 + u64::from(made));
-        self.store.restart(start, chain, &[VOLUME_BLOCKS * BLOCK_BYTES]);
+        self.store.restart(start, chain, &[VOLUME_BLOCKS * BLOCK_BYTES], &[]);
         self.life.resend.clear();
         self.life.commit = start.index;
         self.life.to_install = false;

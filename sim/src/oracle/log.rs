@@ -232,7 +232,7 @@ impl LogOracle {
     fn learn(&mut self, batch: &Batch) -> Result<BatchId, Violation> {
         let mut writes = Vec::new();
         for (place, entry) in batch.entries.iter().enumerate() {
-            if entry.kind == EntryKind::EpochStart {
+            if entry.kind != EntryKind::Resize && !entry.kind.changes_blocks() {
                 continue;
             }
             let index = Index(batch.first.0 + place as u64);

@@ -80,6 +80,17 @@ pub(super) fn grow(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
+/// A few in a row, some of which go again at once.
+pub(super) fn snapshots(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = random.below(draw.shape.resources.len() as u64) as usize;
+    let mut at = at;
+    for _ in 0..random.between(1, 4) {
+        let drop = random.permille(350).then(|| random.below(8));
+        draw.operator(at, Operator::Snapshot { resource, drop });
+        at += spread(random, 1, 2000);
+    }
+}
+
 /// Half the journal is the most that followers may lag.
 pub(super) fn mode_a(draw: &Draw, random: &mut Random, resource: usize) -> Operator {
     let blocks = random.between(16, draw.shape.resources[resource].journal_blocks / 2);

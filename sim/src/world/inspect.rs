@@ -4,7 +4,7 @@
 
 use super::{What, World, resource_id};
 use mainstay_codec::Superblock;
-use mainstay_store::{Area, SUPERBLOCK_COPIES, Source};
+use mainstay_store::{Area, SUPERBLOCK_COPIES, SnapshotState, Source};
 use mainstay_types::{BLOCK_BYTES, NodeId, Range, ResourceId, VolumeId};
 
 /// The mean pause between two looks, each at one replica.
@@ -72,6 +72,15 @@ impl World {
             Some(bytes.map_or(0, |bytes| super::wishes::value(bytes).unwrap_or(u64::MAX)))
         };
         oracle.check_replica(resource, node, incarnation, commit, whole, &mut read);
+        // R17: what a snapshot holds is the log up to its entry.
+        let held = store.snapshots().filter(|(_, snapshot)| snapshot.state == SnapshotState::Held);
+        for (id, snapshot) in held {
+            let mut kept = |volume: VolumeId, block: u64| {
+                let bytes = disk.snapshot_block(id, volume, block)?;
+                Some(bytes.map_or(0, |bytes| super::wishes::value(bytes).unwrap_or(u64::MAX)))
+            };
+            oracle.check_replica(resource, node, incarnation, snapshot.at, false, &mut kept);
+        }
         let mut version = |volume: VolumeId, extent: u32| store.version(volume, extent);
         oracle.check_versions(resource, node, incarnation, commit, &mut version);
         // R14: at rest every copy of the superblock is as new as the others, but for those that rot.

@@ -37,7 +37,7 @@ impl World {
                 self.after(delay, What::JobStep(step));
             }
             Step::Look => self.after(100, What::JobStep(step)),
-            Step::Close | Step::Tell(_) | Step::Demote | Step::Grow(_) => {
+            Step::Close | Step::Tell(_) | Step::Demote | Step::Grow(_) | Step::Snapshots(_) => {
                 let input = EngineIn::Step { resource, number, step: step.step };
                 self.socket_to_engine(node, engine_boot, input);
             }
@@ -174,7 +174,12 @@ impl World {
             return Err(StepError::NotDone("there is no such replica".into()));
         };
         let store = match Store::recover(&mut disk.media(), tuning) {
-            Ok(store) => store,
+            Ok(mut store) => {
+                for lost in disk.sweep_snapshots(&store.snapshots_on_disk().collect()) {
+                    store.snapshot_lost(lost);
+                }
+                store
+            }
             Err(error) => {
                 let source =
                     std::error::Error::source(&error).map(|source| format!(": {source}")).unwrap_or_default();
@@ -242,6 +247,10 @@ fn step_words(resource: &str, step: &Step) -> Option<(u64, String)> {
         Step::Close => (3, format!("has the replica of {resource} closed, to remove it")),
         Step::Tell(record) => (4, format!("tells {resource} its record {}", record.version)),
         Step::Grow(_) => (9, format!("tells {resource} to make volumes larger")),
+        Step::Snapshots(wanted) => {
+            let wanted: Vec<_> = wanted.iter().map(ToString::to_string).collect();
+            (10, format!("tells {resource} to have the snapshots {}", wanted.join(" ")))
+        }
         Step::Demote => (5, format!("tells {resource} to stop being primary")),
         Step::RemoveLabel => (6, format!("removes the label of its replica of {resource}")),
         Step::RemoveFiles => (7, format!("removes what is there of the files of {resource}")),

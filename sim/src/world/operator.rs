@@ -116,6 +116,7 @@ impl World {
                 let (resource, volume) = (resource_id(resource), VolumeId(volume));
                 self.submit(Command::GrowVolume { resource, volume, bytes: blocks * BLOCK_BYTES });
             }
+            Operator::Snapshot { drop, .. } => self.snapshot(resource_id(resource), drop),
             Operator::SetMode { a, .. } => self.set_mode(resource_id(resource), a),
             Operator::Force { pick, .. } => self.force(resource, pick, FORCE_TRIES),
             Operator::Move { .. }
@@ -169,6 +170,24 @@ impl World {
         let lag = LagLimits { bytes: lag.bytes.min(known.spec.journal_bytes / 2), ..lag };
         let command = Command::SetMode { resource: id, version: record.version, mode, lag, takeover };
         self.trace.count("operator changes a mode");
+        self.submit(command);
+    }
+
+    fn snapshot(&mut self, id: ResourceId, drop: Option<u64>) {
+        let Some(known) = self.state().resources.get(&id) else { return };
+        let command = match drop {
+            None => {
+                let name = format!("s{}", known.last_snapshot + 1);
+                self.trace.count("operator takes a snapshot");
+                Command::TakeSnapshot { resource: id, name }
+            }
+            Some(pick) => {
+                let names: Vec<_> = known.snapshots.values().map(|known| known.name.clone()).collect();
+                let Some(name) = names.get(pick as usize % names.len().max(1)).cloned() else { return };
+                self.trace.count("operator deletes a snapshot");
+                Command::DropSnapshot { resource: id, name }
+            }
+        };
         self.submit(command);
     }
 

@@ -5,9 +5,11 @@ use super::operator::Unfinished;
 use super::{World, resource_id};
 use crate::plan::{ClientOp, DiskFault, ServiceFault};
 use crate::trace::Part;
-use mainstay_control::state::ServicePhase;
+use mainstay_control::snapshots::SnapshotState;
+use mainstay_control::state::{Resource, ServicePhase};
 use mainstay_replica::{PeerState, PeerStatus, Role};
-use mainstay_types::{Mode, NodeId, ResourceId};
+use mainstay_store::Store;
+use mainstay_types::{Member, Mode, NodeId, ResourceId};
 
 /// How long a healed cluster may take to be whole, in true microseconds. A replica that lost its disk is copied in that
 /// time, a service that failed everywhere has backed off and stopped, a mount that hangs has timed out (120 s).
@@ -199,6 +201,9 @@ impl World {
             if let Some((volume, bytes)) = known.growing.iter().next() {
                 return Some(("L1", format!("{volume} of {name} does not grow to {bytes} bytes")));
             }
+            if let Some(text) = self.snapshots_unsettled(known, hosted.host.store()) {
+                return Some(("L1", text));
+            }
             let shape = &self.plan.shape.resources[number];
             let in_a = record.mode == Mode::A;
             let whole = match in_a {
@@ -306,6 +311,25 @@ impl World {
                 self.inspect(node, resource_id(number), true);
             }
         }
+    }
+
+    /// R17: what was wished for is in the log of the primary, and every replica has it or cannot, and has said so.
+    fn snapshots_unsettled(&self, known: &Resource, primary: &Store) -> Option<String> {
+        let name = &known.name;
+        for (id, snapshot) in &known.snapshots {
+            if snapshot.dropping {
+                return Some(format!("snapshot {id} of {name} is not deleted"));
+            }
+            let told = |member: &Member| {
+                let on = snapshot.nodes.get(&member.node);
+                on.is_some_and(|on| on.state != SnapshotState::Taking)
+            };
+            if let Some(member) = known.record.iss.iter().find(|member| !told(member)) {
+                return Some(format!("{} does not say what it has of snapshot {id} of {name}", member.node));
+            }
+        }
+        let strange = primary.snapshots().find(|(id, _)| !known.snapshots.contains_key(id));
+        strange.map(|(id, _)| format!("{id} of {name} is in the log, and nobody wants it"))
     }
 
     /// R17: in the end every member's volumes are as large as the control plane says.

@@ -583,5 +583,7 @@ fn op_words(resource: usize, op: &Op) -> String {
         Op::Resize { volume, bytes } => {
             format!("make r{resource}/{volume} {} blocks large", bytes / BLOCK_BYTES)
         }
+        Op::Snapshot { id } => format!("take {id} of r{resource}"),
+        Op::DropSnapshot { id } => format!("drop {id} of r{resource}"),
     }
 }

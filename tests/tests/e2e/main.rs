@@ -18,6 +18,7 @@ mod partitions;
 mod processes;
 mod replicas;
 mod slow;
+mod snapshots;
 mod thin;
 mod wrong_input;
 
@@ -40,6 +41,7 @@ const UNDER_LOAD: &[(&str, LoadScenario)] = &[
     ("kill_the_engine_alone", processes::kill_the_engine_alone),
     ("a_service_sees_no_error_of_a_dying_engine", acknowledged::a_service_sees_no_error_of_a_dying_engine),
     ("a_volume_grows_under_load", grow::a_volume_grows_under_load),
+    ("a_database_runs_on_a_clone_of_a_snapshot", snapshots::a_database_runs_on_a_clone_of_a_snapshot),
     ("remove_and_add_a_replica", replicas::remove_and_add_a_replica),
     ("two_replicas_and_a_witness", replicas::two_replicas_and_a_witness),
     ("move_the_replica_of_the_primary", replicas::move_the_replica_of_the_primary),

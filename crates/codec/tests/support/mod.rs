@@ -7,15 +7,15 @@ pub mod samples;
 use bytes::{Bytes, BytesMut};
 use mainstay_codec::frame::{self, EPOCHS_MAX};
 use mainstay_codec::superblock::{
-    Checkpoint, DataState, Superblock, TABLE_PAGES_MAX, TablePlace, VOIDS_MAX, Void,
+    Checkpoint, DataState, SnapshotRecord, Superblock, TABLE_PAGES_MAX, TablePlace, VOIDS_MAX, Void,
 };
 use mainstay_codec::{
     Batch, DecodeError, EntryKind, Envelope, FRAME_HEADER_BYTES, FrameHeader, LogState, Message, NewEntry,
-    Reject, ReplicaData,
+    Reject, ReplicaData, snapshot_range,
 };
 use mainstay_types::{
     BLOCK_BYTES, Chain, ConfigVersion, EXTENT_BYTES, Epoch, Incarnation, Index, NodeId, Position, Range,
-    ResourceId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId,
+    ResourceId, SNAPSHOTS_MAX, SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -40,6 +40,7 @@ fn entry() -> impl Strategy<Value = NewEntry> {
         1 => Just(EntryKind::WriteZeroes),
         1 => Just(EntryKind::EpochStart),
         1 => Just(EntryKind::Resize),
+        1 => Just(EntryKind::DropSnapshot),
     ];
     let place = (0..VOLUMES_MAX as u16, 0..VOLUME_BYTES_MAX / BLOCK_BYTES, 1..=8u64);
     (kind, place, any::<u64>(), any::<u64>()).prop_map(|(kind, (volume, block, blocks), session, request)| {
@@ -48,6 +49,7 @@ fn entry() -> impl Strategy<Value = NewEntry> {
         let range = match kind {
             EntryKind::EpochStart => Range { volume: VolumeId(0), offset: 0, len: 0 },
             EntryKind::Resize => Range { volume: VolumeId(volume), offset: offset.max(BLOCK_BYTES), len: 0 },
+            EntryKind::DropSnapshot | EntryKind::Snapshot => snapshot_range(SnapshotId(1 + block as u32 / 2)),
             _ => Range { volume: VolumeId(volume), offset, len },
         };
         let payload =
@@ -58,7 +60,13 @@ fn entry() -> impl Strategy<Value = NewEntry> {
 
 pub fn batch() -> impl Strategy<Value = Batch> {
     let head = (any::<u64>(), any::<u64>(), 1..u64::MAX - 200, any::<u64>(), any::<u64>());
-    (head, vec(entry(), 1..=12)).prop_map(|((resource, epoch, first, prev_chain, commit), entries)| {
+    (head, vec(entry(), 1..=12)).prop_map(|((resource, epoch, first, prev_chain, commit), mut entries)| {
+        if commit % 4 == 0 {
+            // Nothing follows a snapshot in its batch.
+            let range = snapshot_range(SnapshotId(1 + epoch as u32 / 2));
+            let kind = EntryKind::Snapshot;
+            entries.push(NewEntry { kind, range, payload: Bytes::new(), session: 0, request: 0 });
+        }
         Batch::seal(
             ResourceId(resource),
             Epoch(epoch),
@@ -119,10 +127,9 @@ fn message() -> impl Strategy<Value = Message> {
         batch().prop_map(|batch| Message::Append(Arc::new(batch))),
         any::<u64>().prop_map(|i| Message::Ack { durable: Index(i) }),
         any::<u64>().prop_map(|i| Message::Commit { commit: Index(i) }),
-        (position(), any::<u64>(), sizes()).prop_map(|(at, chain, volumes)| Message::CopyBegin {
-            at,
-            chain: Chain(chain),
-            volumes
+        (position(), any::<u64>(), sizes(), snapshots()).prop_map(|(at, chain, volumes, snapshots)| {
+            let snapshots = snapshots.into_iter().map(|snapshot| snapshot.id).collect();
+            Message::CopyBegin { at, chain: Chain(chain), volumes, snapshots }
         }),
         position().prop_map(|at| Message::CopyBeginReply { at }),
         (extent(), any::<(u64, u64)>(), 0..=4u64).prop_map(|((volume, extent), (version, at), blocks)| {
@@ -165,6 +172,14 @@ fn sizes() -> impl Strategy<Value = Vec<u64>> {
     vec((1..=VOLUME_BYTES_MAX / BLOCK_BYTES).prop_map(|blocks| blocks * BLOCK_BYTES), 1..=VOLUMES_MAX)
 }
 
+fn snapshots() -> impl Strategy<Value = Vec<SnapshotRecord>> {
+    let states = proptest::collection::btree_map(1..u32::MAX, any::<(bool, u64)>(), 0..=SNAPSHOTS_MAX);
+    states.prop_map(|states| {
+        let record = |(id, (held, at))| SnapshotRecord { id: SnapshotId(id), held, at: Index(at) };
+        states.into_iter().map(record).collect()
+    })
+}
+
 pub fn superblock() -> impl Strategy<Value = Superblock> {
     let numbers = any::<(u64, u64, u64, u64, u64, u64)>();
     let place = (position(), any::<u64>(), 0..=1024u64);
@@ -173,9 +188,9 @@ pub fn superblock() -> impl Strategy<Value = Superblock> {
         extents: bytes.div_ceil(EXTENT_BYTES) as u32,
     };
     let pairs = |max| vec(any::<(u64, u64)>(), 0..=max);
-    let state = (proptest::option::of(any::<u64>()), any::<bool>());
+    let state = (proptest::option::of(any::<u64>()), any::<bool>(), snapshots());
     (numbers, place, sizes(), pairs(VOIDS_MAX), pairs(EPOCHS_MAX), state).prop_map(
-        move |(numbers, (at, chain, block), volumes, voids, epochs, (base, slot))| Superblock {
+        move |(numbers, (at, chain, block), volumes, voids, epochs, (base, slot, snapshots))| Superblock {
             sequence: numbers.0,
             resource: ResourceId(numbers.1),
             incarnation: Incarnation(numbers.2),
@@ -190,6 +205,7 @@ pub fn superblock() -> impl Strategy<Value = Superblock> {
             data: base.map_or(DataState::Consistent, |base| DataState::Inconsistent { base: Index(base) }),
             epochs: epochs.into_iter().map(|(epoch, last)| (Epoch(epoch), Index(last))).collect(),
             versions_slot: slot.into(),
+            snapshots,
         },
     )
 }

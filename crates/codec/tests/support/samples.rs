@@ -3,12 +3,13 @@
 
 use super::pattern;
 use bytes::Bytes;
-use mainstay_codec::superblock::{Checkpoint, DataState, Superblock, TablePlace, Void};
+use mainstay_codec::superblock::{Checkpoint, DataState, SnapshotRecord, Superblock, TablePlace, Void};
 use mainstay_codec::{
     Batch, EntryKind, Envelope, JournalLabel, LocalHeader, LogState, Message, NewEntry, Reject, ReplicaData,
 };
 use mainstay_types::{
-    Chain, ConfigVersion, Epoch, Incarnation, Index, NodeId, Position, Range, ResourceId, VolumeId,
+    Chain, ConfigVersion, Epoch, Incarnation, Index, NodeId, Position, Range, ResourceId, SnapshotId,
+    VolumeId,
 };
 use std::sync::Arc;
 
@@ -46,6 +47,8 @@ pub fn sample_batch() -> Batch {
             entry(EntryKind::Discard, 0, 1 << 20, 1 << 21, 6),
             entry(EntryKind::WriteZeroes, 2, 4096, 4096, 9),
             entry(EntryKind::Resize, 1, 1 << 30, 0, 0),
+            entry(EntryKind::DropSnapshot, 0, 3, 0, 0),
+            entry(EntryKind::Snapshot, 0, 4, 0, 0),
         ],
     )
 }
@@ -72,7 +75,15 @@ pub fn messages() -> Vec<(&'static str, Message)> {
         ("append", Message::Append(Arc::new(sample_batch()))),
         ("ack", Message::Ack { durable: Index(44) }),
         ("commit", Message::Commit { commit: Index(44) }),
-        ("copy_begin", Message::CopyBegin { at, chain: Chain(6), volumes: vec![1 << 30, 1 << 20] }),
+        (
+            "copy_begin",
+            Message::CopyBegin {
+                at,
+                chain: Chain(6),
+                volumes: vec![1 << 30, 1 << 20],
+                snapshots: vec![SnapshotId(2), SnapshotId(4)],
+            },
+        ),
         ("copy_begin_reply", Message::CopyBeginReply { at }),
         (
             "copy_extent",
@@ -114,6 +125,10 @@ pub fn superblock() -> Superblock {
         data: DataState::Inconsistent { base: Index(12) },
         epochs: vec![(Epoch(1), Index(20)), (Epoch(3), Index(36))],
         versions_slot: 1,
+        snapshots: vec![
+            SnapshotRecord { id: SnapshotId(2), held: true, at: Index(21) },
+            SnapshotRecord { id: SnapshotId(4), held: false, at: Index(35) },
+        ],
     }
 }
 

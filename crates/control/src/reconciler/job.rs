@@ -12,7 +12,8 @@
 //! Whoever carries a job out does [`Job::step`] and tells what came of it, until there is none; one job per replica at a time.
 
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Incarnation, ResourceRecord, VolumeId, reach};
+use mainstay_types::{Incarnation, ResourceRecord, SnapshotId, VolumeId, reach};
+use std::collections::BTreeSet;
 
 /// What is to be done to a replica.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,6 +31,8 @@ pub enum Order {
     Demote,
     /// Make volumes of the engine's primary as large as this, in bytes.
     Grow(Vec<(VolumeId, u64)>),
+    /// Have the engine's primary take and drop snapshots until its log has these.
+    Snapshots(BTreeSet<SnapshotId>),
 }
 
 impl Order {
@@ -42,6 +45,7 @@ impl Order {
             Self::Tell(_) => "record",
             Self::Demote => "demote",
             Self::Grow(_) => "grow",
+            Self::Snapshots(_) => "snapshots",
         }
     }
 }
@@ -66,6 +70,7 @@ pub enum Step {
     Tell(ResourceRecord),
     Demote,
     Grow(Vec<(VolumeId, u64)>),
+    Snapshots(BTreeSet<SnapshotId>),
 }
 
 /// What came of a step that succeeded.
@@ -123,6 +128,7 @@ enum At<E> {
     Telling(ResourceRecord),
     Demoting,
     Growing(Vec<(VolumeId, u64)>),
+    Keeping(BTreeSet<SnapshotId>),
     Ended(Result<Ended, Trouble<E>>),
 }
 
@@ -136,6 +142,7 @@ impl<E> Job<E> {
             Order::Tell(record) => At::Telling(record),
             Order::Demote => At::Demoting,
             Order::Grow(volumes) => At::Growing(volumes),
+            Order::Snapshots(wanted) => At::Keeping(wanted),
         };
         Self { at }
     }
@@ -154,6 +161,7 @@ impl<E> Job<E> {
             At::Telling(record) => Step::Tell(record.clone()),
             At::Demoting => Step::Demote,
             At::Growing(volumes) => Step::Grow(volumes.clone()),
+            At::Keeping(wanted) => Step::Snapshots(wanted.clone()),
             At::Ended(_) => return None,
         })
     }
@@ -194,7 +202,9 @@ impl<E> Job<E> {
             (At::Closing, Ok(_)) => At::Unlabelling,
             (At::Unlabelling, Ok(_)) => At::Removing,
             (At::Removing, Ok(_)) => At::Ended(Ok(Ended::Dropped)),
-            (At::Telling(_) | At::Demoting | At::Growing(_), Ok(_)) => At::Ended(Ok(Ended::Told)),
+            (At::Telling(_) | At::Demoting | At::Growing(_) | At::Keeping(_), Ok(_)) => {
+                At::Ended(Ok(Ended::Told))
+            }
         };
         Self { at }
     }

@@ -142,6 +142,7 @@ impl Replicas {
             incarnation: seen.incarnation,
             devices_ready: seen.devices_ready,
             volumes: seen.volumes.clone(),
+            snapshots: seen.snapshots.clone(),
             failed,
             store_failed: seen.store_failed,
         }

@@ -65,6 +65,7 @@ impl Lab {
             incarnation: MINE,
             devices_ready: true,
             volumes: vec![1 << 20],
+            snapshots: Vec::new(),
             store_failed: false,
         };
         let seen = Seen { engine: true, replicas: BTreeMap::from([(R, replica)]) };

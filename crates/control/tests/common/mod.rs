@@ -4,11 +4,12 @@
 #![allow(dead_code)]
 
 use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, Role, ServiceObserved, plan};
+use mainstay_control::snapshots::{SnapshotOn, SnapshotState};
 use mainstay_control::state::{
     Command, Entry, IssChange, Outcome, ResourceSpec, ServicePhase, Settings, State,
 };
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{Incarnation, Member, NodeId, ResourceId};
+use mainstay_types::{Incarnation, Index, Member, NodeId, ResourceId};
 use std::collections::BTreeMap;
 
 pub const A: NodeId = NodeId(1);
@@ -170,6 +171,18 @@ impl Nodes {
                     replica.role = Role::Secondary;
                 }
                 replica.epoch = replica.epoch.max(record.epoch);
+            }
+            Action::KeepSnapshots { resource, wanted } => {
+                let replica = observed.replicas.get_mut(&resource).unwrap();
+                let on = SnapshotOn { at: Index(self.made), state: SnapshotState::Held };
+                replica.snapshots = wanted.into_iter().map(|id| (id, on)).collect();
+                let snapshots = replica.snapshots.clone();
+                // The log brings them to all others that are open.
+                for (_, other) in self.observed.iter_mut().filter(|(of, _)| **of != node) {
+                    if let Some(replica) = other.replicas.get_mut(&resource) {
+                        replica.snapshots.clone_from(&snapshots);
+                    }
+                }
             }
             Action::GrowVolumes { resource, volumes } => {
                 let replica = observed.replicas.get_mut(&resource).unwrap();

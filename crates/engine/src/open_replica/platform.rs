@@ -28,8 +28,10 @@ impl Platform for World<'_, '_> {
     }
 
     fn store_operation(&mut self, output: Output) {
-        let rest = self.around.disk.submit(self.shared.ring, output);
-        assert!(rest.is_none(), "{rest:?} is not an operation");
+        let Some(rest) = self.around.disk.submit(self.shared.ring, output) else { return };
+        let (resource, volumes) = (self.around.resource, self.around.volumes.len());
+        let job = self.around.disk.snapshot_job(resource, volumes, rest);
+        (self.shared.snapshots)(job.expect("what is not for the ring is for a thread"));
     }
 
     fn read(&mut self, token: u64, area: Area, offset: u64, len: u64) {
@@ -65,7 +67,7 @@ impl Platform for World<'_, '_> {
         let Some(Pending { frontend, tag, asked }) = self.around.pending.take(id) else { return };
         self.around.counts.answered(self.shared.now, &asked, answer.is_ok());
         let result = answer.map_err(|error| match error {
-            AnswerError::Request(RequestError::Range) => libc::EINVAL,
+            AnswerError::Request(RequestError::Range | RequestError::Snapshot) => libc::EINVAL,
             AnswerError::Request(RequestError::NotPrimary) | AnswerError::NoLease => NOT_SERVED,
             AnswerError::Request(RequestError::Busy | RequestError::StoreFailed) | AnswerError::Disk => {
                 libc::EIO
@@ -84,6 +86,7 @@ impl Platform for World<'_, '_> {
                 }
             }
             Happened::Resized { volume, bytes } => self.around.resized(self.shared, volume, bytes),
+            Happened::SnapshotsChanged => self.around.dirty = true,
             Happened::Demoted => {
                 self.around.dirty = true;
                 self.around.withdraw(self.shared);

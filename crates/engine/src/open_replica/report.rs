@@ -3,10 +3,12 @@
 use super::{OpenReplica, Shared};
 use mainstay_api::engine::{
     CopyStatus, DataState, EngineEvent, PeerState, PeerStatus, ReplicaStatus, Role, SlowStatus,
+    SnapshotState, SnapshotStatus,
 };
 use mainstay_api::metrics::ReplicaMetrics;
 use mainstay_codec::ReplicaData;
 use mainstay_replica::{PeerState as Seen, Role as CoreRole, StepDownReason};
+use mainstay_types::SnapshotId;
 
 /// Shortest time between two reports of progress, in milliseconds.
 const PROGRESS_MS: u64 = 250;
@@ -82,6 +84,7 @@ impl OpenReplica {
             waiting_for: status.waiting_for.clone(),
             peers: peers.collect(),
             devices: around.device_list(),
+            snapshots: host.store().snapshots().map(snapshot_status).collect(),
             proposal: around.proposal.clone(),
         }
     }
@@ -113,4 +116,13 @@ pub(super) fn step_down_words(reason: StepDownReason) -> &'static str {
         StepDownReason::Restarted => "restarted",
         StepDownReason::NotEligible => "not-eligible",
     }
+}
+
+fn snapshot_status((id, snapshot): (SnapshotId, mainstay_store::Snapshot)) -> SnapshotStatus {
+    let state = match snapshot.state {
+        mainstay_store::SnapshotState::Taking => SnapshotState::Taking,
+        mainstay_store::SnapshotState::Held => SnapshotState::Held,
+        mainstay_store::SnapshotState::Missing => SnapshotState::Missing,
+    };
+    SnapshotStatus { id, at: snapshot.at, state }
 }

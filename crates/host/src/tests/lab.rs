@@ -149,7 +149,10 @@ impl World {
                 (op, None)
             }
             // Blocks that were never written read as zeroes, wherever they are.
-            Output::VolumeFlush { op, .. } | Output::VolumeGrow { op, .. } => (op, None),
+            Output::VolumeFlush { op, .. }
+            | Output::VolumeGrow { op, .. }
+            | Output::SnapshotTake { op, .. }
+            | Output::SnapshotDrop { op, .. } => (op, None),
             Output::MetaWrite { op, offset, data } => {
                 self.blocks.put(Area::Meta, offset, &data);
                 (op, None)

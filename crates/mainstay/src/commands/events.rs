@@ -49,7 +49,7 @@ fn words(event: &EventView) -> String {
 
 /// Date and time of day in UTC of a point in milliseconds since 1970. The date is computed with the
 /// days-to-civil algorithm of Howard Hinnant's date library.
-fn clock(at_ms: u64) -> String {
+pub fn clock(at_ms: u64) -> String {
     let days = at_ms / 86_400_000;
     let shifted = days + 719_468;
     let era = shifted / 146_097;

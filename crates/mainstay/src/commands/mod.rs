@@ -9,6 +9,7 @@ pub mod metrics;
 mod modes;
 pub mod resource;
 pub mod service;
+pub mod snapshot;
 pub mod status;
 
 use crate::failure::{Failure, Outcome, exit};

@@ -9,13 +9,14 @@
 
 use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
-use mainstay_codec::{Batch, EntryKind, NewEntry, ReplicaData};
+use mainstay_codec::{Batch, EntryKind, NewEntry, ReplicaData, snapshot_range};
 use mainstay_store::{
-    Area, IoFailure, LogSource, Media, MediaError, OpId, Output, RecoverError, Source, Store, StoreConfig,
-    Tuning,
+    Area, IoFailure, LogSource, Media, MediaError, OpId, Output, RecoverError, SnapshotState, Source, Store,
+    StoreConfig, Tuning,
 };
 use mainstay_types::{
-    BLOCK_BYTES, Chain, EXTENT_BYTES, Epoch, Incarnation, Index, Position, Range, ResourceId, VolumeId,
+    BLOCK_BYTES, Chain, EXTENT_BYTES, Epoch, Incarnation, Index, Position, Range, ResourceId, SnapshotId,
+    VolumeId,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -76,6 +77,8 @@ pub struct Disk {
     /// What of each block of a volume would certainly survive, where that differs from `areas`, and which
     /// later contents might.
     volatile: BTreeMap<(Area, u64), Vec<Vec<u8>>>,
+    /// The files of snapshots: what each volume held.
+    pub snapshots: BTreeMap<SnapshotId, Vec<Vec<u8>>>,
 }
 
 impl Disk {
@@ -103,6 +106,14 @@ impl Disk {
             let area = self.areas.get_mut(&area).expect("area exists");
             area.resize(area.len().max(bytes as usize), 0);
         }
+    }
+
+    pub fn take_snapshot(&mut self, id: SnapshotId, volumes: &[u64]) {
+        let file = |(n, &bytes): (usize, &u64)| {
+            self.areas[&Area::Volume(VolumeId(n as u16))][..bytes as usize].to_vec()
+        };
+        let files = volumes.iter().enumerate().map(file).collect();
+        self.snapshots.insert(id, files);
     }
 
     /// A write that reads see and a power cut may undo.
@@ -168,6 +179,13 @@ pub enum Doing {
         bytes: u64,
         meta_bytes: u64,
     },
+    Take {
+        id: SnapshotId,
+        volumes: Vec<u64>,
+    },
+    Drop {
+        id: SnapshotId,
+    },
 }
 
 /// The log of the resource, and what the volumes contain after each of its entries.
@@ -217,7 +235,8 @@ impl Log {
     /// What the volumes contain that had these sizes before the log.
     pub fn content(&self, volumes: &[u64], to: Index) -> Vec<Vec<u8>> {
         let mut out: Vec<Vec<u8>> = volumes.iter().map(|&bytes| vec![0; bytes as usize]).collect();
-        for (_, entry) in self.entries(to).filter(|(_, e)| e.kind != EntryKind::EpochStart) {
+        let of_volumes = |kind: EntryKind| kind.changes_blocks() || kind == EntryKind::Resize;
+        for (_, entry) in self.entries(to).filter(|(_, e)| of_volumes(e.kind)) {
             let range = entry.range;
             if entry.kind == EntryKind::Resize {
                 let content = &mut out[usize::from(range.volume.0)];
@@ -242,6 +261,19 @@ impl Log {
             *size = entry.range.offset.max(*size);
         }
         sizes
+    }
+
+    /// Snapshots as of `to`, each with the entry that took it.
+    pub fn snapshots(&self, to: Index) -> BTreeMap<SnapshotId, Index> {
+        let mut out = BTreeMap::new();
+        for (index, entry) in self.entries(to) {
+            match (entry.kind, entry.snapshot()) {
+                (EntryKind::Snapshot, Some(id)) => _ = out.entry(id).or_insert(index),
+                (EntryKind::DropSnapshot, Some(id)) => _ = out.remove(&id),
+                _ => {}
+            }
+        }
+        out
     }
 
     /// Last entry up to `to` that changed each extent.
@@ -289,6 +321,15 @@ pub fn entries(random: &mut Random, volumes: &[u64]) -> Vec<NewEntry> {
             NewEntry { kind, range, payload, session: 0, request: 0 }
         })
         .collect()
+}
+
+pub fn snapshot(id: u32) -> NewEntry {
+    let range = snapshot_range(SnapshotId(id));
+    NewEntry { kind: EntryKind::Snapshot, range, payload: Bytes::new(), session: 0, request: 0 }
+}
+
+pub fn drop_snapshot(id: u32) -> NewEntry {
+    NewEntry { kind: EntryKind::DropSnapshot, ..snapshot(id) }
 }
 
 pub fn resize(volume: u16, bytes: u64) -> NewEntry {
@@ -366,6 +407,12 @@ impl Lab {
                 Output::VolumeGrow { op, volume, bytes, meta_bytes } => {
                     (op, Doing::Grow { volume, bytes, meta_bytes })
                 }
+                Output::SnapshotTake { op, snapshot: id, volumes } => {
+                    let writes = |(_, doing): &(OpId, Doing)| matches!(doing, Doing::Volatile { .. });
+                    assert!(!self.doing.iter().any(writes), "a volume is written while it is cloned");
+                    (op, Doing::Take { id, volumes })
+                }
+                Output::SnapshotDrop { op, snapshot: id } => (op, Doing::Drop { id }),
                 told => {
                     self.told.push(told);
                     continue;
@@ -382,7 +429,7 @@ impl Lab {
             Doing::Durable { area, offset, data } | Doing::Volatile { area, offset, data } => {
                 Some((*area, *offset, *offset + data.len() as u64))
             }
-            Doing::Read { .. } | Doing::Flush { .. } | Doing::Grow { .. } => None,
+            _ => None,
         };
         let Some((area, start, end)) = span(new) else { return };
         assert!(end <= self.disk.areas[&area].len() as u64, "write beyond the end of {area:?}");
@@ -401,6 +448,8 @@ impl Lab {
             Doing::Durable { area, offset, data } => self.disk.put(area, offset, &data),
             Doing::Volatile { area, offset, data } => self.disk.put_volatile(area, offset, &data),
             Doing::Grow { volume, bytes, meta_bytes } => self.disk.grow(volume, bytes, meta_bytes),
+            Doing::Take { id, volumes } => self.disk.take_snapshot(id, &volumes),
+            Doing::Drop { id } => _ = self.disk.snapshots.remove(&id),
             Doing::Read { offset, len } => {
                 bytes = Some(Bytes::copy_from_slice(self.disk.slice(Area::Journal, offset, len)));
             }
@@ -481,7 +530,15 @@ impl Lab {
                 Doing::Grow { volume, bytes, meta_bytes } if random.chance(keep) => {
                     disk.grow(*volume, *bytes, *meta_bytes);
                 }
-                Doing::Read { .. } | Doing::Flush { .. } | Doing::Grow { .. } => {}
+                Doing::Take { id, volumes } if random.chance(keep) => disk.take_snapshot(*id, volumes),
+                // Half of a snapshot.
+                Doing::Take { id, .. } if random.chance(50) => _ = disk.snapshots.insert(*id, vec![]),
+                Doing::Drop { id } if random.chance(keep) => _ = disk.snapshots.remove(id),
+                Doing::Read { .. }
+                | Doing::Flush { .. }
+                | Doing::Grow { .. }
+                | Doing::Take { .. }
+                | Doing::Drop { .. } => {}
             }
         }
         for ((area, at), versions) in std::mem::take(&mut disk.volatile) {
@@ -496,6 +553,10 @@ impl Lab {
         self.doing.clear();
         self.told.clear();
         self.store = Store::recover(&mut self.disk, self.tuning)?;
+        // As whoever opens a replica does.
+        let kept: Vec<_> = self.store.snapshots_on_disk().collect();
+        assert!(kept.iter().all(|id| self.disk.snapshots.contains_key(id)), "{kept:?} are not there");
+        self.disk.snapshots.retain(|id, _| kept.contains(id));
         Ok(())
     }
 
@@ -559,6 +620,21 @@ impl Lab {
             }
         }
         self.check_log(log);
+        self.check_snapshots(log);
+    }
+
+    /// Snapshots are those that the log has, and what is here of them is what it says.
+    pub fn check_snapshots(&self, log: &Log) {
+        let expected = log.snapshots(self.store.log_state().commit);
+        let found: Vec<_> = self.store.snapshots().collect();
+        assert!(found.iter().map(|(id, _)| id).eq(expected.keys()), "{found:?} and not {expected:?}");
+        for (id, snapshot) in found {
+            assert!(snapshot.at == expected[&id] || snapshot.at.0 == 0, "{snapshot:?} of {expected:?}");
+            if snapshot.state == SnapshotState::Held {
+                let content = log.content(&self.config.volumes, expected[&id]);
+                assert!(self.disk.snapshots[&id] == content, "content of {id} as of {}", expected[&id]);
+            }
+        }
     }
 
     /// Every batch that the store says it has is the model's.

@@ -15,7 +15,7 @@
 //! The four are: recover before serving, seal before reading, compare epochs and not only lengths, begin with an epoch
 //! start. The last one holds here too, for another reason, and its bug is `ServeAtOnce`.
 //!
-//! Of R17 there is resize; scrub and snapshot are not entries yet. R23 to R25 are not the simulator's.
+//! Of R17 there are resize and snapshots; a scrub is not an entry yet. R23 to R25 are not the simulator's.
 
 macro_rules! bugs {
     ($($(#[doc = $doc:literal])* $name:ident($rule:literal),)*) => {
@@ -191,6 +191,14 @@ bugs! {
     GrowthNotRecorded("R17"),
     /// The target of a copy keeps the sizes that its volumes had.
     GrowthNotCopied("R17"),
+    /// Blocks that have changed again since are left out of a snapshot, and so are as they were long before it.
+    SnapshotLeavesOut("R17"),
+    /// The target of a copy takes a snapshot of what it has of its volumes.
+    SnapshotOfHalf("R17"),
+    /// A checkpoint does not record that a snapshot was taken.
+    SnapshotNotRecorded("R17"),
+    /// The target of a copy keeps the snapshots that it had.
+    SnapshotsNotCopied("R17"),
     /// In mode A writes do not wait for a follower that lags too far.
     LagUnbounded("R18"),
     /// The journal's reserve for epoch starts is given to writes.

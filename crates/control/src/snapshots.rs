@@ -1,0 +1,179 @@
+//! Snapshots of resources: what is wished for, and where each is held (R17).
+//!
+//! ```text
+//! TakeSnapshot ─▶ wanted ─▶ the primary's engine logs it ─▶ each replica keeps it, or cannot ─▶ SnapshotsSeen of its node
+//! DropSnapshot ─▶ dropping ─▶ the primary's engine logs that ─▶ its SnapshotsSeen does not name it any more ─▶ forgotten
+//! ```
+//!
+//! - The wish stays until it is fulfilled, whoever is primary by then: one that has it ignores it.
+//! - Numbers are never used again within a resource, so what a replica says of an old snapshot is never taken for a new one.
+//! - A node reports when what its replica has differs from what is known of it, and only then.
+
+use crate::state::{Command, Outcome, Resource, Severity, State, refused};
+use mainstay_types::{Index, NodeId, ResourceId, SNAPSHOTS_MAX, SnapshotId, reach};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Longest name, in characters; as of resources.
+const NAME_MAX: usize = 32;
+
+/// A snapshot as the control plane knows it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Snapshot {
+    pub name: String,
+    /// Wall clock of the wish, for display.
+    pub at_ms: u64,
+    /// It is to be kept no longer.
+    pub dropping: bool,
+    /// What each node has said of it.
+    pub nodes: BTreeMap<NodeId, SnapshotOn>,
+}
+
+/// A snapshot on one node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SnapshotOn {
+    /// The entry of the log that it is as of; 0 if that is not known there.
+    pub at: Index,
+    pub state: SnapshotState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SnapshotState {
+    Taking,
+    Held,
+    /// It could not be taken there, or before the replica was filled.
+    Missing,
+}
+
+fn good_name(name: &str) -> bool {
+    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    (1..=NAME_MAX).contains(&name.len()) && name.chars().all(good)
+}
+
+impl State {
+    pub(crate) fn take_snapshot(&mut self, at_ms: u64, id: ResourceId, name: String) -> Outcome {
+        let found = self.resources.get_mut(&id).filter(|resource| !resource.deleting);
+        let Some(resource) = found else { return unknown_resource(id) };
+        if !good_name(&name) {
+            return refused(
+                "bad-name",
+                format!("{name:?} is no name of a snapshot"),
+                "use 1 to 32 characters out of a-z, 0-9 and the dash",
+            );
+        }
+        if let Some(known) = resource.snapshots.values().find(|known| known.name == name) {
+            reach!("control: a snapshot has the name already");
+            let remedy =
+                if known.dropping { "wait until it is gone" } else { "choose another name, or delete it" };
+            return refused("exists", format!("resource {} has a snapshot {name}", resource.name), remedy);
+        }
+        if resource.snapshots.len() >= SNAPSHOTS_MAX {
+            reach!("control: a snapshot too many");
+            return refused(
+                "too-many",
+                format!("resource {} has {SNAPSHOTS_MAX} snapshots, which is the most", resource.name),
+                "delete one that is not needed",
+            );
+        }
+        reach!("control: a snapshot is wanted");
+        resource.last_snapshot += 1;
+        let number = SnapshotId(resource.last_snapshot);
+        let snapshot = Snapshot { name: name.clone(), at_ms, dropping: false, nodes: BTreeMap::new() };
+        resource.snapshots.insert(number, snapshot);
+        let subject = format!("resource {}", resource.name);
+        self.note(at_ms, Severity::Info, subject, format!("snapshot {name} is to be taken"));
+        Outcome::Done
+    }
+
+    pub(crate) fn drop_snapshot(&mut self, at_ms: u64, id: ResourceId, name: &str) -> Outcome {
+        let Some(resource) = self.resources.get_mut(&id) else { return unknown_resource(id) };
+        let Some(snapshot) = resource.snapshots.values_mut().find(|known| known.name == name) else {
+            return refused(
+                "unknown-snapshot",
+                format!("resource {} has no snapshot {name}", resource.name),
+                "see `mainstay snapshot list`",
+            );
+        };
+        if snapshot.dropping {
+            return Outcome::Unchanged;
+        }
+        reach!("control: a snapshot is to go");
+        snapshot.dropping = true;
+        let subject = format!("resource {}", resource.name);
+        self.note(at_ms, Severity::Info, subject, format!("snapshot {name} is deleted"));
+        Outcome::Done
+    }
+
+    /// What the replica of a node has. Numbers that are not known here are left out.
+    pub(crate) fn snapshots_seen(
+        &mut self,
+        at_ms: u64,
+        id: ResourceId,
+        node: NodeId,
+        seen: &[(SnapshotId, SnapshotOn)],
+    ) -> Outcome {
+        let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Unchanged };
+        let seen: BTreeMap<SnapshotId, SnapshotOn> = seen.iter().copied().collect();
+        let primary = resource.record.primary == Some(node);
+        let (mut changed, mut events) = (false, Vec::new());
+        let (resource_name, node_name) = (resource.name.clone(), node);
+        for (number, snapshot) in &mut resource.snapshots {
+            let before = match seen.get(number) {
+                Some(on) => snapshot.nodes.insert(node, *on),
+                None => snapshot.nodes.remove(&node),
+            };
+            let now = seen.get(number).copied();
+            changed |= before != now;
+            if before != now && now.is_some_and(|on| on.state == SnapshotState::Missing) {
+                reach!("control: a snapshot is missing on a node");
+                events.push((node_name, snapshot.name.clone()));
+            }
+        }
+        let before = resource.snapshots.len();
+        // Its primary has logged the end of it: every other replica meets that entry on its way.
+        resource
+            .snapshots
+            .retain(|number, snapshot| !(primary && snapshot.dropping && !seen.contains_key(number)));
+        if resource.snapshots.len() < before {
+            reach!("control: a snapshot is gone");
+            changed = true;
+        }
+        for (node, name) in events {
+            let text = format!("snapshot {name} could not be kept on {}", self.node_name(node));
+            self.note(at_ms, Severity::Warning, format!("resource {resource_name}"), text);
+        }
+        if changed { Outcome::Done } else { Outcome::Unchanged }
+    }
+}
+
+fn unknown_resource(id: ResourceId) -> Outcome {
+    refused("unknown-resource", format!("there is no resource {id}"), "see `mainstay resource list`")
+}
+
+impl Resource {
+    /// The snapshots that its log is to have, if it has others.
+    pub(crate) fn wanted_snapshots(&self, has: &[(SnapshotId, SnapshotOn)]) -> Option<BTreeSet<SnapshotId>> {
+        let wanted = self.snapshots.iter().filter(|(_, snapshot)| !snapshot.dropping).map(|(id, _)| *id);
+        let wanted: BTreeSet<_> = wanted.collect();
+        let same = wanted.iter().copied().eq(has.iter().map(|(id, _)| *id));
+        (!same).then_some(wanted)
+    }
+
+    /// What a node is to report, if that is not known.
+    pub(crate) fn snapshots_report(&self, node: NodeId, has: &[(SnapshotId, SnapshotOn)]) -> Option<Command> {
+        let known = self.snapshots.iter();
+        let known = known.filter_map(|(id, snapshot)| Some((*id, *snapshot.nodes.get(&node)?)));
+        let mine = has.iter().copied().filter(|(id, _)| self.snapshots.contains_key(id));
+        let gone = self.record.primary == Some(node)
+            && self
+                .snapshots
+                .iter()
+                .any(|(id, snapshot)| snapshot.dropping && has.iter().all(|(of, _)| of != id));
+        (gone || !known.eq(mine)).then(|| Command::SnapshotsSeen {
+            resource: self.id,
+            node,
+            seen: has.to_vec(),
+        })
+    }
+}

@@ -1,0 +1,92 @@
+//! Snapshots (R17), as the control plane sees them.
+
+mod common;
+
+use common::*;
+use mainstay_control::snapshots::{SnapshotOn, SnapshotState};
+use mainstay_control::state::{Command, Outcome};
+use mainstay_types::{Index, NodeId, ResourceId, SNAPSHOTS_MAX, SnapshotId};
+
+fn take(nodes: &mut Nodes, name: &str) -> Outcome {
+    apply(&mut nodes.state, Command::TakeSnapshot { resource: R, name: name.into() })
+}
+
+fn drop_it(nodes: &mut Nodes, name: &str) -> Outcome {
+    apply(&mut nodes.state, Command::DropSnapshot { resource: R, name: name.into() })
+}
+
+fn held_on(nodes: &Nodes, id: u32) -> Vec<NodeId> {
+    let known = nodes.state.resources[&R].snapshots.get(&SnapshotId(id));
+    let on = known.into_iter().flat_map(|known| &known.nodes);
+    on.filter(|(_, on)| on.state == SnapshotState::Held).map(|(node, _)| *node).collect()
+}
+
+fn code(outcome: Outcome) -> String {
+    let Outcome::Refused(refusal) = outcome else { panic!("{outcome:?}") };
+    assert!(!refusal.message.is_empty() && !refusal.remedy.is_empty(), "{refusal:?}");
+    refusal.code
+}
+
+#[test]
+fn a_snapshot_is_taken_told_by_every_node_and_dropped() {
+    let mut nodes = running();
+    assert!(take(&mut nodes, "before-upgrade").is_ok());
+    assert_eq!(held_on(&nodes, 1), []);
+    nodes.settle();
+    assert_eq!(held_on(&nodes, 1), [A, B]);
+    assert_eq!(nodes.runs_on(), [A], "under its service");
+    assert!(drop_it(&mut nodes, "before-upgrade").is_ok());
+    assert_eq!(drop_it(&mut nodes, "before-upgrade"), Outcome::Unchanged);
+    assert_eq!(code(take(&mut nodes, "before-upgrade")), "exists", "until it is gone");
+    nodes.settle();
+    assert!(nodes.state.resources[&R].snapshots.is_empty());
+    assert!(take(&mut nodes, "before-upgrade").is_ok());
+    assert!(nodes.state.resources[&R].snapshots.contains_key(&SnapshotId(2)), "numbers are not used again");
+}
+
+#[test]
+fn whoever_is_primary_next_fulfils_the_wish() {
+    let mut nodes = running();
+    nodes.power_cut(A);
+    assert!(take(&mut nodes, "s").is_ok());
+    let generation = nodes.state.nodes[&A].generation;
+    assert!(apply(&mut nodes.state, Command::NodeDead { node: A, generation }).is_ok());
+    nodes.settle();
+    assert_eq!((primary(&nodes.state), held_on(&nodes, 1)), (Some(B), vec![B]));
+}
+
+#[test]
+fn a_snapshot_that_a_node_cannot_keep_is_told() {
+    let mut nodes = running();
+    assert!(take(&mut nodes, "s").is_ok());
+    nodes.settle();
+    let on = SnapshotOn { at: Index(0), state: SnapshotState::Missing };
+    let seen = |seen| Command::SnapshotsSeen { resource: R, node: B, seen };
+    assert!(apply(&mut nodes.state, seen(vec![(SnapshotId(1), on)])).is_ok());
+    assert_eq!(held_on(&nodes, 1), [A]);
+    let told =
+        nodes.state.events.iter().any(|event| event.text.contains("snapshot s could not be kept on b"));
+    assert!(told, "{:?}", nodes.state.events);
+    // A secondary that does not name it any more does not end it: only the primary's log does.
+    assert!(drop_it(&mut nodes, "s").is_ok());
+    assert!(apply(&mut nodes.state, seen(vec![])).is_ok());
+    assert_eq!(nodes.state.resources[&R].snapshots.len(), 1);
+    let strange = seen(vec![(SnapshotId(77), on)]);
+    assert_eq!(apply(&mut nodes.state, strange), Outcome::Unchanged);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let mut nodes = running();
+    for name in ["", "a b", "../x", "DB", &"x".repeat(33)] {
+        assert_eq!(code(take(&mut nodes, name)), "bad-name", "{name:?}");
+    }
+    assert_eq!(code(drop_it(&mut nodes, "s")), "unknown-snapshot");
+    let nowhere = Command::TakeSnapshot { resource: ResourceId(99), name: "s".into() };
+    assert_eq!(code(apply(&mut nodes.state, nowhere)), "unknown-resource");
+    for n in 0..SNAPSHOTS_MAX {
+        assert!(take(&mut nodes, &format!("s{n}")).is_ok());
+    }
+    assert_eq!(code(take(&mut nodes, "one-more")), "too-many");
+    assert_eq!(code(take(&mut nodes, "s3")), "exists");
+}

@@ -1,0 +1,138 @@
+//! `mainstay snapshot …`.
+
+use super::events::clock;
+use super::{checked_name, follow};
+use crate::cli::{SnapshotCommand, WaitArgs};
+use crate::failure::{Context, Failure, Outcome};
+use crate::output::{Output, Progress, table};
+use mainstay_api::client::Client;
+use mainstay_api::engine::SnapshotState;
+use mainstay_api::rest::{Accepted, ResourceView, SnapshotFiles, SnapshotOnView, SnapshotTake, SnapshotView};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+pub fn run(command: SnapshotCommand, client: &Client, output: Output) -> Outcome<u8> {
+    match command {
+        SnapshotCommand::Create { name, snapshot, wait } => create(&name, &snapshot, wait, client, output)?,
+        SnapshotCommand::List { name } => {
+            let resource: ResourceView = client.get(&path(&name)?)?;
+            output.result(&resource.snapshots, |list| overview(list))?;
+        }
+        SnapshotCommand::Delete { name, snapshot, wait } => delete(&name, &snapshot, wait, client, output)?,
+        SnapshotCommand::Clone { name, snapshot, directory } => {
+            copy(&name, &snapshot, &directory, client, output)?;
+        }
+    }
+    Ok(0)
+}
+
+fn path(name: &str) -> Outcome<String> {
+    Ok(format!("/v1/resources/{}", checked_name(name)?))
+}
+
+fn on(on: &SnapshotOnView) -> String {
+    let state = match on.state {
+        SnapshotState::Taking => "taking it",
+        SnapshotState::Held => "held",
+        SnapshotState::Missing => "MISSING",
+    };
+    format!("{} {state}", on.node)
+}
+
+fn overview(list: &[SnapshotView]) -> String {
+    if list.is_empty() {
+        return "no snapshots".into();
+    }
+    let row = |one: &SnapshotView| {
+        let entry = one.nodes.iter().map(|on| on.index).max().unwrap_or(0);
+        let nodes: Vec<_> = one.nodes.iter().map(on).collect();
+        let nodes = if one.deleting { "being deleted".into() } else { nodes.join(", ") };
+        vec![one.name.clone(), clock(one.at_ms), entry.to_string(), nodes]
+    };
+    table(&["SNAPSHOT", "TAKEN", "ENTRY", "NODES"], &list.iter().map(row).collect::<Vec<_>>())
+}
+
+fn create(name: &str, snapshot: &str, wait: WaitArgs, client: &Client, output: Output) -> Outcome<()> {
+    let request = SnapshotTake { name: checked_name(snapshot)?.to_owned() };
+    let accepted: Accepted = client.post(&format!("{}/snapshots", path(name)?), &request)?;
+    if wait.no_wait {
+        return output.result(&accepted, |accepted| accepted.message.clone());
+    }
+    let path = path(name)?;
+    let mut progress = Progress::new();
+    let done = follow(&format!("taking snapshot {snapshot}"), wait.wait_s, || {
+        let now: ResourceView = client.get(&path)?;
+        let found = now.snapshots.iter().find(|one| one.name == snapshot).cloned();
+        let Some(found) = found else {
+            return Err(Failure::new("deleted", format!("snapshot {snapshot} was deleted"), ""));
+        };
+        // Whoever is not in sync meets it on its way.
+        let in_sync = now.replicas.iter().filter(|replica| replica.in_sync);
+        let here =
+            |node: &str| found.nodes.iter().any(|on| on.node == node && on.state != SnapshotState::Taking);
+        let whole = in_sync.clone().count() > 0 && in_sync.clone().all(|replica| here(&replica.node));
+        progress.show(&format!("taking snapshot {snapshot}"));
+        Ok(whole.then_some(found))
+    })?;
+    if done.nodes.iter().all(|on| on.state != SnapshotState::Held) {
+        return Err(Failure::new(
+            "not-taken",
+            format!("no node could take snapshot {snapshot}"),
+            "The engines' logs say why; pools must be on XFS with reflink or on btrfs, and have space. Delete it then.",
+        ));
+    }
+    output.result(&done, |done| overview(std::slice::from_ref(done)))
+}
+
+fn delete(name: &str, snapshot: &str, wait: WaitArgs, client: &Client, output: Output) -> Outcome<()> {
+    let path = path(name)?;
+    let accepted: Accepted = client.delete(&format!("{path}/snapshots/{}", checked_name(snapshot)?))?;
+    if !wait.no_wait {
+        follow(&format!("deleting snapshot {snapshot}"), wait.wait_s, || {
+            let now: ResourceView = client.get(&path)?;
+            Ok((!now.snapshots.iter().any(|one| one.name == snapshot)).then_some(()))
+        })?;
+    }
+    output.result(&accepted, |accepted| accepted.message.clone())
+}
+
+#[derive(Serialize)]
+struct Cloned {
+    files: Vec<PathBuf>,
+}
+
+/// Copies the files of a snapshot, which share their space with it where the file system can.
+fn copy(name: &str, snapshot: &str, directory: &Path, client: &Client, output: Output) -> Outcome<()> {
+    let found: SnapshotFiles =
+        client.get(&format!("{}/snapshots/{}", path(name)?, checked_name(snapshot)?))?;
+    if found.files.is_empty() {
+        let holders = found.snapshot.nodes.iter().filter(|on| on.state == SnapshotState::Held);
+        let holders: Vec<_> = holders.map(|on| on.node.clone()).collect();
+        return Err(Failure::new(
+            "not-here",
+            format!("this node does not hold snapshot {snapshot}"),
+            format!(
+                "Run it on {}.",
+                if holders.is_empty() { "a node that does".into() } else { holders.join(" or ") }
+            ),
+        ));
+    }
+    std::fs::create_dir_all(directory).or_fail("clone", || format!("make {}", directory.display()))?;
+    let mut cloned = Cloned { files: Vec::new() };
+    for (n, from) in found.files.iter().enumerate() {
+        let to = directory.join(format!("vol{n}"));
+        let new = std::fs::OpenOptions::new().write(true).create_new(true).open(&to);
+        new.or_fail("clone", || format!("make {}", to.display()))?;
+        // Shares the blocks where both are on one file system that can.
+        std::fs::copy(from, &to).or_fail("clone", || format!("copy {from} to {}", to.display()))?;
+        cloned.files.push(to);
+    }
+    output.result(&cloned, |cloned| {
+        let mount = |file: &PathBuf| format!("  mount -o loop {} MOUNTPOINT", file.display());
+        let lines: Vec<_> = cloned.files.iter().map(mount).collect();
+        format!(
+            "cloned; what is written there changes neither the snapshot nor the resource:\n{}",
+            lines.join("\n")
+        )
+    })
+}

@@ -1,0 +1,250 @@
+//! Snapshots (R17): what all volumes hold at one entry of the log, kept as files beside theirs.
+//!
+//! ```text
+//! applied ─▶ the overlay is set aside as a layer ─▶ a pass writes the layer and ends at the entry ─▶ SnapshotTake ─▶ recorded
+//! ```
+//!
+//! - What is applied after the entry goes into a new overlay, so nobody waits: reads look through the layers, the newest first. The
+//!   oldest layer is what passes write, and nothing newer reaches a volume before it is done. So between a pass's flushes and its
+//!   superblock the volumes hold exactly what the log says up to the entry, blocks included that have changed since; then they are cloned.
+//! - A superblock names a snapshot as held only after its files are durable. After a crash before that the entry is applied again, and
+//!   what there is of the files is replaced.
+//! - A snapshot that cannot be taken (the pool knows no clones, or has no space for one) is missing here, and nothing else fails. It
+//!   is missing too on the target of a copy: what a volume holds there is no prefix of the log.
+//! - The files of a snapshot that is dropped are removed once no superblock names them. What a crash leaves of them is not on
+//!   [`Store::snapshots_on_disk`], and whoever opens the replica removes it.
+//! - The target of a copy takes over the list that the log has where it restarts; of these it holds what it held before.
+
+use crate::overlay::Overlay;
+use crate::{IoFailure, Op, Output, Store};
+use mainstay_codec::{EntryKind, SnapshotRecord};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{Index, Position, SNAPSHOTS_MAX, SnapshotId, reach};
+
+/// A snapshot as of what is applied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Snapshot {
+    /// The entry that it is as of; 0 if that is not known here.
+    pub at: Index,
+    pub state: SnapshotState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SnapshotState {
+    /// What came before its entry is not in the volumes yet.
+    Taking,
+    /// Its files are here.
+    Held,
+    /// It could not be taken here, or before this replica was copied.
+    Missing,
+}
+
+/// What is committed and not in the volumes, up to a snapshot.
+#[derive(Debug)]
+pub(crate) struct Layer {
+    pub snapshot: SnapshotId,
+    /// Its entry, the last of a batch.
+    pub to: Index,
+    pub overlay: Overlay,
+    /// Sizes of the volumes there.
+    pub volumes: Vec<u64>,
+}
+
+impl Store {
+    /// The snapshots that the log has as far as it is applied, in ascending order.
+    pub fn snapshots(&self) -> impl Iterator<Item = (SnapshotId, Snapshot)> {
+        self.snapshots.iter().map(|(id, snapshot)| (*id, *snapshot))
+    }
+
+    /// Entries of the log that were not applied yet and take or drop a snapshot, as index, snapshot and whether it is taken.
+    pub fn snapshots_ahead(&self) -> impl Iterator<Item = (Index, SnapshotId, bool)> {
+        self.pending.iter().flat_map(|batch| {
+            let entries = (batch.first.0..).map(Index).zip(&batch.entries);
+            entries.filter_map(|(index, entry)| {
+                Some((index, entry.snapshot()?, entry.kind == EntryKind::Snapshot))
+            })
+        })
+    }
+
+    /// Snapshots that the superblock says are here. Files of others are what a crash has left, unless they are being taken.
+    pub fn snapshots_on_disk(&self) -> impl Iterator<Item = SnapshotId> {
+        self.superblock.snapshots.iter().filter(|record| record.held).map(|record| record.id)
+    }
+
+    /// The files of a snapshot are not there, whatever the superblock says.
+    pub fn snapshot_lost(&mut self, id: SnapshotId) {
+        if let Some(snapshot) = self.snapshots.get_mut(&id)
+            && snapshot.state == SnapshotState::Held
+        {
+            snapshot.state = SnapshotState::Missing;
+            self.outputs.push_back(Output::SnapshotsChanged);
+        }
+    }
+
+    /// What passes write: the oldest of what is not in the volumes.
+    pub(crate) fn oldest(&self) -> &Overlay {
+        let layer = self.layers.front().filter(|_| !planted(Bug::SnapshotLeavesOut));
+        layer.map_or(&self.overlay, |layer| &layer.overlay)
+    }
+
+    pub(crate) fn oldest_mut(&mut self) -> &mut Overlay {
+        let layer = self.layers.front_mut().filter(|_| !planted(Bug::SnapshotLeavesOut));
+        layer.map_or(&mut self.overlay, |layer| &mut layer.overlay)
+    }
+
+    /// Runs of all layers and the overlay.
+    pub(crate) fn runs(&self) -> usize {
+        self.overlay.len() + self.layers.iter().map(|layer| layer.overlay.len()).sum::<usize>()
+    }
+
+    /// An entry that takes a snapshot is applied.
+    pub(crate) fn take_snapshot(&mut self, at: Index, id: SnapshotId) {
+        if self.snapshots.contains_key(&id) || self.snapshots.len() >= SNAPSHOTS_MAX {
+            // Whoever is primary sees to it. Every replica leaves it out at the same place.
+            reach!("store: a snapshot is there already, or one too many");
+            return;
+        }
+        let whole = self.data == mainstay_codec::DataState::Consistent;
+        let state = if whole || planted(Bug::SnapshotOfHalf) {
+            reach!("store: a snapshot begins");
+            if !self.layers.is_empty() {
+                reach!("store: a snapshot begins while another is taken");
+            }
+            if self.pass.is_some() {
+                reach!("store: a snapshot begins during a pass");
+            }
+            let left_out = planted(Bug::SnapshotLeavesOut);
+            let overlay = if left_out { Overlay::default() } else { std::mem::take(&mut self.overlay) };
+            let volumes = self.config.volumes.clone();
+            self.layers.push_back(Layer { snapshot: id, to: at, overlay, volumes });
+            SnapshotState::Taking
+        } else {
+            reach!("store: the target of a copy cannot take a snapshot");
+            SnapshotState::Missing
+        };
+        self.snapshots.insert(id, Snapshot { at, state });
+        self.outputs.push_back(Output::SnapshotsChanged);
+    }
+
+    /// An entry that drops one is applied.
+    pub(crate) fn drop_snapshot(&mut self, id: SnapshotId) {
+        let Some(snapshot) = self.snapshots.remove(&id) else {
+            reach!("store: a snapshot that does not exist is dropped");
+            return;
+        };
+        match snapshot.state {
+            SnapshotState::Held => {
+                reach!("store: a snapshot is dropped");
+                self.doomed.push(id);
+            }
+            SnapshotState::Taking => {
+                reach!("store: a snapshot is dropped before it is taken");
+            }
+            SnapshotState::Missing => {
+                reach!("store: a missing snapshot is dropped");
+            }
+        }
+        // Its space is wanted back.
+        self.destage_forced = true;
+        self.outputs.push_back(Output::SnapshotsChanged);
+    }
+
+    /// The volumes hold exactly what the log says up to the snapshot's entry, durably. Whether anything was issued.
+    pub(crate) fn issue_snapshot(&mut self, id: SnapshotId) -> bool {
+        let taking = self.snapshots.get(&id).is_some_and(|snapshot| snapshot.state == SnapshotState::Taking);
+        let Some(layer) = self.layers.front().filter(|layer| layer.snapshot == id && taking) else {
+            return false;
+        };
+        let volumes = layer.volumes.clone();
+        let op = self.start(Op::SnapshotTake(id));
+        self.outputs.push_back(Output::SnapshotTake { op, snapshot: id, volumes });
+        true
+    }
+
+    pub(crate) fn snapshot_taken(&mut self, id: SnapshotId, result: Result<(), IoFailure>) {
+        match self.snapshots.get_mut(&id) {
+            Some(snapshot) if result.is_ok() => {
+                reach!("store: a snapshot is taken");
+                snapshot.state = SnapshotState::Held;
+            }
+            Some(snapshot) => {
+                reach!("store: a snapshot could not be taken");
+                snapshot.state = SnapshotState::Missing;
+            }
+            None => {
+                reach!("store: a snapshot is taken after it was dropped");
+                self.doomed.push(id);
+            }
+        }
+        self.snapshot_stage_ended();
+    }
+
+    /// The layer of a snapshot is in the volumes, and the superblock says so.
+    pub(crate) fn layer_done(&mut self, id: SnapshotId) {
+        if self.layers.front().is_some_and(|layer| layer.snapshot == id) {
+            self.layers.pop_front();
+            self.outputs.push_back(Output::SnapshotsChanged);
+        }
+    }
+
+    /// What a superblock says of snapshots whose checkpoint is at `to`.
+    pub(crate) fn snapshot_records(&self, to: Index) -> Vec<SnapshotRecord> {
+        let recorded = self
+            .snapshots
+            .iter()
+            .filter(|(_, snapshot)| snapshot.at <= to && snapshot.state != SnapshotState::Taking);
+        let record = |(id, snapshot): (&SnapshotId, &Snapshot)| SnapshotRecord {
+            id: *id,
+            held: snapshot.state == SnapshotState::Held,
+            at: snapshot.at,
+        };
+        recorded.map(record).collect()
+    }
+
+    /// What of the snapshots that the log has where it restarts is here.
+    pub(crate) fn snapshots_at_restart(&self, listed: &[SnapshotId]) -> Vec<SnapshotRecord> {
+        let known = |id: SnapshotId| self.snapshots.get(&id);
+        let record = |&id: &SnapshotId| SnapshotRecord {
+            id,
+            held: known(id).is_some_and(|snapshot| snapshot.state == SnapshotState::Held),
+            at: known(id).map_or(Index(0), |snapshot| snapshot.at),
+        };
+        listed.iter().map(record).collect()
+    }
+
+    /// The log has restarted with what the superblock says.
+    pub(crate) fn snapshots_restarted(&mut self, at: Position) {
+        self.layers.clear();
+        let snapshots = self.superblock.snapshots.iter().map(Snapshot::of).collect();
+        let before = std::mem::replace(&mut self.snapshots, snapshots);
+        let gone = before.iter().filter(|(id, snapshot)| {
+            snapshot.state == SnapshotState::Held && !self.snapshots.contains_key(id)
+        });
+        let gone: Vec<_> = gone.map(|(id, _)| *id).collect();
+        if !gone.is_empty() {
+            reach!("store: the target of a copy learns that a snapshot was dropped");
+        }
+        if self.snapshots.values().any(|snapshot| snapshot.state == SnapshotState::Missing) {
+            reach!("store: the target of a copy lacks a snapshot");
+        }
+        debug_assert!(self.snapshots.values().all(|snapshot| snapshot.at <= at.index));
+        // No superblock names them any more.
+        let doomed = std::mem::take(&mut self.doomed);
+        self.remove_snapshots(doomed.into_iter().chain(gone).collect());
+        self.outputs.push_back(Output::SnapshotsChanged);
+    }
+
+    pub(crate) fn remove_snapshots(&mut self, snapshots: Vec<SnapshotId>) {
+        for snapshot in snapshots {
+            let op = self.start(Op::SnapshotDrop);
+            self.outputs.push_back(Output::SnapshotDrop { op, snapshot });
+        }
+    }
+}
+
+impl Snapshot {
+    pub(crate) fn of(record: &SnapshotRecord) -> (SnapshotId, Self) {
+        let state = if record.held { SnapshotState::Held } else { SnapshotState::Missing };
+        (record.id, Self { at: record.at, state })
+    }
+}

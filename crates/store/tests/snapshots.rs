@@ -1,0 +1,226 @@
+//! Snapshots (R17): what they hold, what a crash leaves of them, what becomes of them on the target of a copy.
+
+mod lab;
+
+use lab::{Doing, Lab, Log, Random, discard, drop_snapshot, resize, snapshot, write};
+use mainstay_store::SnapshotState::{Held, Missing, Taking};
+use mainstay_store::{Area, Output, SnapshotState};
+use mainstay_types::{BLOCK_BYTES, Index, SNAPSHOTS_MAX, SnapshotId, VolumeId};
+
+const S: SnapshotId = SnapshotId(1);
+
+fn state(lab: &Lab, id: u32) -> Option<SnapshotState> {
+    lab.store.snapshots().find(|(of, _)| *of == SnapshotId(id)).map(|(_, snapshot)| snapshot.state)
+}
+
+/// The first byte of a block of volume 0 in a snapshot.
+fn kept(lab: &Lab, id: SnapshotId, block: u64) -> u8 {
+    lab.disk.snapshots[&id][0][(block * BLOCK_BYTES) as usize]
+}
+
+fn at_take(lab: &Lab) -> Option<usize> {
+    lab.doing.iter().position(|(_, doing)| matches!(doing, Doing::Take { .. }))
+}
+
+/// Ends what is under way until a snapshot is about to be taken.
+fn until_take(lab: &mut Lab) -> usize {
+    lab.pump();
+    loop {
+        match at_take(lab) {
+            Some(at) => return at,
+            None => lab.complete(0),
+        }
+    }
+}
+
+#[test]
+fn what_changes_afterwards_is_not_in_it_and_nobody_waits_for_it() {
+    let (mut lab, mut log) = (Lab::new(), Log::default());
+    lab.append(&mut log, vec![write(0, 2, 1), write(8, 1, 1)]);
+    lab.append(&mut log, vec![write(1, 1, 2), snapshot(1)]);
+    // Before anything was destaged: one block changes, one is discarded, one is new.
+    lab.append(&mut log, vec![write(0, 1, 9), discard(8, 1), write(20, 1, 9)]);
+    while log.end().index > lab.store.log_state().commit {
+        lab.complete(0);
+    }
+    assert_eq!(state(&lab, 1), Some(Taking));
+    lab.check(&log);
+    let take = until_take(&mut lab);
+    lab.check(&log);
+    assert_eq!(lab.disk.slice(Area::Volume(VolumeId(0)), 0, 1), [1], "nothing newer is in the volume");
+    lab.complete(take);
+    lab.settle();
+    assert_eq!(state(&lab, 1), Some(Held));
+    assert_eq!([0, 1, 8, 20].map(|block| kept(&lab, S, block)), [1, 2, 1, 0]);
+    lab.check(&log);
+    lab.store.destage_now();
+    lab.settle();
+    lab.check(&log);
+    assert_eq!(lab.disk.slice(Area::Volume(VolumeId(0)), 0, 1), [9]);
+}
+
+#[test]
+fn one_after_the_other_is_taken_although_the_first_still_waits() {
+    let (mut lab, mut log) = (Lab::new(), Log::default());
+    for id in 1..=3 {
+        lab.append(&mut log, vec![write(0, 1, id as u8), write(u64::from(id), 1, id as u8), snapshot(id)]);
+    }
+    lab.append(&mut log, vec![write(0, 1, 9), drop_snapshot(2)]);
+    lab.settle();
+    assert_eq!((1..=3).map(|id| state(&lab, id)).collect::<Vec<_>>(), [Some(Held), None, Some(Held)]);
+    assert_eq!((kept(&lab, S, 0), kept(&lab, SnapshotId(3), 0)), (1, 3));
+    assert!(!lab.disk.snapshots.contains_key(&SnapshotId(2)), "it was dropped before it was taken");
+    lab.check(&log);
+}
+
+#[test]
+fn a_volume_that_grows_afterwards_has_its_old_size_in_it() {
+    let (mut lab, mut log) = (Lab::new(), Log::default());
+    let old = lab.config.volumes[0];
+    lab.append(&mut log, vec![write(0, 1, 1), snapshot(1)]);
+    lab.append(&mut log, vec![resize(0, old + 4 * BLOCK_BYTES)]);
+    lab.append(&mut log, vec![write(old / BLOCK_BYTES, 1, 2), snapshot(2)]);
+    lab.settle();
+    let sizes = [1, 2].map(|id| lab.disk.snapshots[&SnapshotId(id)][0].len() as u64);
+    assert_eq!(sizes, [old, old + 4 * BLOCK_BYTES]);
+    lab.check(&log);
+}
+
+/// The power fails after so many operations, from the snapshot's entry to the one after its checkpoint.
+#[test]
+fn after_any_crash_it_is_taken_again_or_there() {
+    for completed in 0..24 {
+        for variant in 0..8 {
+            let (mut lab, mut log) = (Lab::new(), Log::default());
+            lab.append(&mut log, vec![write(0, 4, 1)]);
+            lab.settle();
+            lab.append(&mut log, vec![write(2, 4, 2), snapshot(1)]);
+            lab.append(&mut log, vec![write(3, 2, 3)]);
+            for _ in 0..completed {
+                if !lab.doing.is_empty() {
+                    lab.complete(0);
+                }
+            }
+            lab.crash(&mut Random(completed * 8 + variant)).expect("only torn tails");
+            log.truncate(lab.store.log_state().end.index);
+            lab.store.commit(log.end().index);
+            lab.settle();
+            lab.check(&log);
+            let exists = log.snapshots(log.end().index).contains_key(&S);
+            assert_eq!(state(&lab, 1), exists.then_some(Held), "after {completed} operations");
+        }
+    }
+}
+
+#[test]
+fn a_pool_that_cannot_take_it_costs_the_snapshot_and_nothing_else() {
+    let (mut lab, mut log) = (Lab::new(), Log::default());
+    lab.append(&mut log, vec![write(0, 1, 1), snapshot(1)]);
+    let take = until_take(&mut lab);
+    lab.fail(take);
+    lab.settle();
+    assert_eq!(state(&lab, 1), Some(Missing));
+    lab.append(&mut log, vec![write(0, 1, 2), snapshot(2)]);
+    lab.settle();
+    assert_eq!((state(&lab, 1), state(&lab, 2)), (Some(Missing), Some(Held)));
+    assert!(!lab.told.iter().any(|told| matches!(told, Output::Failed { .. })));
+    lab.check(&log);
+    // It stays missing after a restart, and can be dropped.
+    lab.crash(&mut Random(3)).expect("nothing is torn");
+    assert_eq!(state(&lab, 1), Some(Missing));
+    lab.append(&mut log, vec![drop_snapshot(1)]);
+    lab.settle();
+    assert_eq!(state(&lab, 1), None);
+}
+
+#[test]
+fn files_go_only_when_no_superblock_names_them() {
+    let (mut lab, mut log) = (Lab::new(), Log::default());
+    lab.append(&mut log, vec![write(0, 1, 1), snapshot(1)]);
+    lab.settle();
+    lab.append(&mut log, vec![drop_snapshot(1)]);
+    while !lab.doing.iter().any(|(_, doing)| matches!(doing, Doing::Drop { .. })) {
+        assert!(lab.disk.snapshots.contains_key(&S));
+        lab.complete(0);
+    }
+    assert_eq!(lab.store.snapshots_on_disk().count(), 0);
+    lab.settle();
+    assert!(lab.disk.snapshots.is_empty());
+    // The end comes between the superblock and the removal: whoever opens it removes what is left.
+    lab.append(&mut log, vec![snapshot(2)]);
+    lab.settle();
+    lab.append(&mut log, vec![drop_snapshot(2)]);
+    while !lab.doing.iter().any(|(_, doing)| matches!(doing, Doing::Drop { .. })) {
+        lab.complete(0);
+    }
+    assert!(lab.disk.snapshots.contains_key(&SnapshotId(2)));
+    lab.crash(&mut Random(0)).expect("nothing is torn");
+    assert!(lab.disk.snapshots.is_empty());
+    lab.check(&log);
+}
+
+#[test]
+fn files_that_are_gone_are_told_and_recorded() {
+    let (mut lab, mut log) = (Lab::new(), Log::default());
+    lab.append(&mut log, vec![write(0, 1, 1), snapshot(1)]);
+    lab.settle();
+    lab.store.snapshot_lost(S);
+    lab.store.snapshot_lost(SnapshotId(9));
+    assert_eq!(state(&lab, 1), Some(Missing));
+    lab.append(&mut log, vec![write(0, 1, 2)]);
+    lab.settle();
+    lab.store.destage_now();
+    lab.settle();
+    assert_eq!(lab.store.snapshots_on_disk().count(), 0);
+}
+
+#[test]
+fn there_are_only_so_many_everywhere() {
+    let (mut lab, mut log) = (Lab::new(), Log::default());
+    for id in 1..=SNAPSHOTS_MAX as u32 + 1 {
+        lab.append(&mut log, vec![snapshot(id)]);
+        lab.settle();
+    }
+    let all: Vec<_> = lab.store.snapshots().map(|(id, _)| id.0).collect();
+    assert_eq!(all, (1..=SNAPSHOTS_MAX as u32).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_target_of_a_copy_learns_which_there_are_and_keeps_what_it_has() {
+    let (mut lab, mut log) = (Lab::new(), Log::default());
+    lab.append(&mut log, vec![write(0, 1, 1), snapshot(1)]);
+    lab.append(&mut log, vec![write(0, 1, 2), snapshot(2)]);
+    lab.settle();
+    // While it is away the second is dropped and a third is taken.
+    log.seal(1, Index(0), vec![drop_snapshot(2)]);
+    log.seal(1, Index(0), vec![write(0, 1, 3), snapshot(3)]);
+    let (at, volumes) = (log.end(), lab.config.volumes.clone());
+    lab.store.restart(at, log.chain(), &volumes, &[S, SnapshotId(3)]);
+    lab.settle();
+    assert_eq!([1, 2, 3].map(|id| state(&lab, id)), [Some(Held), None, Some(Missing)]);
+    assert!(lab.disk.snapshots.keys().eq([&S]) && kept(&lab, S, 0) == 1);
+    // One that is taken meanwhile is missing too: the volumes are no prefix of the log.
+    lab.append(&mut log, vec![write(5, 1, 4), snapshot(4)]);
+    lab.settle();
+    lab.store.destage_now();
+    lab.settle();
+    assert_eq!(state(&lab, 4), Some(Missing));
+    for crash in 0..4 {
+        lab.crash(&mut Random(crash)).expect("nothing is torn");
+        assert_eq!([1, 3, 4].map(|id| state(&lab, id)), [Some(Held), Some(Missing), Some(Missing)]);
+    }
+}
+
+#[test]
+fn a_restart_waits_for_a_snapshot_that_is_being_taken() {
+    let (mut lab, mut log) = (Lab::new(), Log::default());
+    lab.append(&mut log, vec![write(0, 1, 1), snapshot(1)]);
+    lab.append(&mut log, vec![write(0, 1, 2)]);
+    while log.end().index > lab.store.log_state().commit {
+        lab.complete(0);
+    }
+    let volumes = lab.config.volumes.clone();
+    lab.store.restart(log.end(), log.chain(), &volumes, &[S]);
+    lab.settle();
+    assert_eq!((state(&lab, 1), kept(&lab, S, 0)), (Some(Held), 1));
+}
