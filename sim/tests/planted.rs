@@ -34,10 +34,13 @@ const STORIES: &[(Bug, &str, fn())] = &[
 /// It is being written when the machine stands still, for so long that another history begins.
 fn a_write_that_outlives_the_lease_is_not_acknowledged() {
     let mut sim = Scenario::three();
-    let [p, s, _] = sim.cast();
+    let [p, s, t] = sim.cast();
     sim.mode_a(24, 5_000);
     sim.write(1);
     sim.run_ms(500);
+    // Nobody else gets it, so the other history is one without.
+    sim.cut(p, s);
+    sim.cut(p, t);
     sim.disk(p, DiskFault::Late { what: DiskOp::JournalWrite, ms: 50 });
     sim.write_without_waiting(2);
     sim.run_ms(5);

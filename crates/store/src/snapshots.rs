@@ -230,8 +230,10 @@ impl Store {
         debug_assert!(self.snapshots.values().all(|snapshot| snapshot.at <= at.index));
         // No superblock names them any more.
         let doomed = std::mem::take(&mut self.doomed);
+        if before != self.snapshots {
+            self.outputs.push_back(Output::SnapshotsChanged);
+        }
         self.remove_snapshots(doomed.into_iter().chain(gone).collect());
-        self.outputs.push_back(Output::SnapshotsChanged);
     }
 
     pub(crate) fn remove_snapshots(&mut self, snapshots: Vec<SnapshotId>) {
