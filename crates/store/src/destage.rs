@@ -107,7 +107,22 @@ impl Store {
         }
     }
 
+    /// Whether there is nothing that a pass could be for. Asked at every turn, a read's included.
+    fn at_rest(&self) -> bool {
+        self.overlay.is_empty()
+            && self.layers.is_empty()
+            && self.journal.live_bytes() == 0
+            && self.queue.is_empty()
+            && self.jobs.is_empty()
+            && self.superblock_write.is_none()
+            && self.finish.is_none()
+            && !self.destage_forced
+    }
+
     fn next_pass(&mut self) -> Option<Pass> {
+        if self.at_rest() {
+            return None;
+        }
         if !self.growing.is_empty() || self.grow_due {
             reach!("store: a pass waits for a volume to grow");
             return None;

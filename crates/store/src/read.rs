@@ -48,7 +48,7 @@ impl Store {
         let file = self.files.get(usize::from(range.volume.0)).map_or(0, |bytes| bytes / BLOCK_BYTES);
         let mut segments = Vec::new();
         self.look(
-            Some(&self.overlay),
+            &self.overlay,
             0,
             (range.volume, file),
             (range.first_block(), range.end_block()),
@@ -61,7 +61,7 @@ impl Store {
     /// for the newest `seen`, then the file, which has so many blocks.
     fn look(
         &self,
-        top: Option<&Overlay>,
+        top: &Overlay,
         seen: usize,
         (volume, file): (VolumeId, u64),
         (first, end): (u64, u64),
@@ -73,16 +73,18 @@ impl Store {
                 segments.push(Segment { offset, len, source });
             }
         };
-        let Some(top) = top else {
-            push(segments, first, end.min(file), Source::Volume);
-            return push(segments, first.max(file), end, Source::Zero);
-        };
-        let under = |segments: &mut Vec<Segment>, first: u64, end: u64| {
-            if first < end {
-                let next = self.layers.iter().rev().nth(seen).map(|layer| &layer.overlay);
-                self.look(next, seen + 1, (volume, file), (first, end), segments);
-            }
-        };
+        let under =
+            |segments: &mut Vec<Segment>, first: u64, end: u64| match self.layers.len().checked_sub(seen + 1)
+            {
+                _ if first >= end => {}
+                Some(next) => {
+                    self.look(&self.layers[next].overlay, seen + 1, (volume, file), (first, end), segments);
+                }
+                None => {
+                    push(segments, first, end.min(file), Source::Volume);
+                    push(segments, first.max(file), end, Source::Zero);
+                }
+            };
         let mut at = first;
         for (block, run) in top.within(volume, first, end) {
             under(segments, at, block);

@@ -94,6 +94,10 @@ impl Store {
 
     /// Runs of all layers and the overlay.
     pub(crate) fn runs(&self) -> usize {
+        // Asked at every turn, and there are hardly ever layers.
+        if self.layers.is_empty() {
+            return self.overlay.len();
+        }
         self.overlay.len() + self.layers.iter().map(|layer| layer.overlay.len()).sum::<usize>()
     }
 

@@ -446,7 +446,7 @@ impl LogOracle {
         // committed, and stays a stray. Seed 217255.
         let known = self.by_end.contains_key(&(at.index, chain));
         let replica = self.replica(node, incarnation);
-        if !of_history && !(replica.stray && known) {
+        if !(of_history || replica.stray && known) {
             return wrong("S11", format!("{node} begins a copy at {at}, which nobody has committed"));
         }
         replica.restarting = Some((at, chain));
