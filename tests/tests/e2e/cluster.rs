@@ -12,6 +12,8 @@ use std::time::Duration;
 const LAB: &str = "e2e";
 pub const NODES: [&str; 3] = ["n1", "n2", "n3"];
 pub const DB: Service<'static> = Service { name: "db", resource: "db", vip: "10.213.0.100", port: 3306 };
+/// As many rows are being inserted at a time.
+pub const LEDGER_CONNECTIONS: usize = 4;
 /// Longest patience with anything that should take seconds; the machine may be slow and shared.
 pub const LIMIT: Duration = Duration::from_secs(90);
 
@@ -109,7 +111,7 @@ impl Cluster {
 
 /// Runs a scenario while the ledger inserts, sees that it can insert afterwards, and proves.
 pub fn under_load(cluster: &Cluster, scenario: impl Fn(&Cluster, &Ledger) -> Result<()>) -> Result<()> {
-    let ledger = Ledger::start(&cluster.lab, &DB.address(), &cluster.notes, 4, 2)?;
+    let ledger = Ledger::start(&cluster.lab, &DB.address(), &cluster.notes, LEDGER_CONNECTIONS, 2)?;
     ledger.wait_commit(now_us(), LIMIT)?;
     scenario(cluster, &ledger)?;
     ledger.wait_commit(now_us(), LIMIT).context("after the scenario")?;
