@@ -41,6 +41,9 @@ const CREATE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the nodes of a scrub are asked again until all answer about one position.
 const SCRUB_ATTEMPTS: usize = 5;
 /// Before a scrub asks again who is primary.
+/// How often a change is asked for again because the record has changed meanwhile.
+const CONFLICTS_MAX: usize = 20;
+const CONFLICT_PAUSE: Duration = Duration::from_millis(100);
 const SCRUB_PAUSE: Duration = Duration::from_millis(200);
 const SCRUB_TIMEOUT: Duration = Duration::from_secs(600);
 
@@ -592,6 +595,28 @@ async fn change(
         let (command, message) = command(&member.log.view())?;
         settle(member.log.propose(command, PROPOSE_TIMEOUT))?;
         Ok(Accepted { revision: member.log.view().state.revision, message })
+    })
+    .await
+}
+
+/// The same for what is not about the record as somebody has read it: when that changes by itself meanwhile, it is asked for again.
+async fn change_what_is_now(
+    agent: Arc<Agent>,
+    command: impl Fn(&View) -> Result<(Command, String), ErrorBody> + Send + 'static,
+) -> Answer<Accepted> {
+    blocking(move || {
+        let member = agent.member()?;
+        for _ in 0..CONFLICTS_MAX {
+            let (command, message) = command(&member.log.view())?;
+            match settle(member.log.propose(command, PROPOSE_TIMEOUT)) {
+                Err(error) if error.code == "conflict" => std::thread::sleep(CONFLICT_PAUSE),
+                settled => {
+                    settled?;
+                    return Ok(Accepted { revision: member.log.view().state.revision, message });
+                }
+            }
+        }
+        Err(body("conflict", "the state changes again and again", "Look at `mainstay status` and try again."))
     })
     .await
 }

@@ -1,6 +1,6 @@
 //! Replication modes, and promotion outside the in-sync set (R11).
 
-use super::{Answer, App, blocking, change, find_node, find_resource, unknown_resource};
+use super::{Answer, App, blocking, change, change_what_is_now, find_node, find_resource, unknown_resource};
 use crate::agent::Agent;
 use crate::error::{body, settle};
 use crate::messages::{Call, CallReply};
@@ -22,7 +22,7 @@ pub(super) async fn set_mode(
     Path(name): Path<String>,
     Json(request): Json<ModeSet>,
 ) -> Answer<Accepted> {
-    change(agent, move |view| {
+    change_what_is_now(agent, move |view| {
         let resource = find_resource(view, &name)?;
         let record = &resource.record;
         // What was never chosen suits a journal of any size.
