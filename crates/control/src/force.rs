@@ -186,6 +186,7 @@ impl State {
         };
         reach!("control: a doubtful replica goes");
         record.replicas.retain(|other| *other != member);
+        resource.forget_snapshots_on(member.node);
         resource.broken.remove(&member.node);
         resource.leaving.insert(member.node, member.incarnation);
         let text = match &mut resource.forced {

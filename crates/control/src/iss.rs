@@ -161,6 +161,7 @@ impl State {
         }
         let was_primary = record.primary == Some(node);
         let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Conflict { record: None } };
+        resource.forget_snapshots_on(node);
         let record = &mut resource.record;
         record.replicas.retain(|member| member.node != node);
         record.replicas.push(new);

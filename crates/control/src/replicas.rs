@@ -252,6 +252,7 @@ impl State {
         resource.spec.replicas.retain(|other| *other != node);
         resource.spec.preferred.retain(|other| *other != node);
         resource.moving.retain(|from, to| *from != node && *to != node);
+        resource.forget_snapshots_on(node);
         if let Some(member) = resource.record.replica(node) {
             let record = &mut resource.record;
             record.replicas.retain(|other| other.node != node);

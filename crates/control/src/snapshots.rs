@@ -114,6 +114,10 @@ impl State {
         seen: &[(SnapshotId, SnapshotOn)],
     ) -> Outcome {
         let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Unchanged };
+        if resource.record.replica(node).is_none() {
+            reach!("control: a report of snapshots comes after the replica has gone");
+            return Outcome::Unchanged;
+        }
         let seen: BTreeMap<SnapshotId, SnapshotOn> = seen.iter().copied().collect();
         let primary = resource.record.primary == Some(node);
         let (mut changed, mut events) = (false, Vec::new());
@@ -152,6 +156,13 @@ fn unknown_resource(id: ResourceId) -> Outcome {
 }
 
 impl Resource {
+    /// The replica of a node is gone, or is another one, and with it what it held of snapshots.
+    pub(crate) fn forget_snapshots_on(&mut self, node: NodeId) {
+        for snapshot in self.snapshots.values_mut() {
+            snapshot.nodes.remove(&node);
+        }
+    }
+
     /// The snapshots that its log is to have, if it has others.
     pub(crate) fn wanted_snapshots(&self, has: &[(SnapshotId, SnapshotOn)]) -> Option<BTreeSet<SnapshotId>> {
         let wanted = self.snapshots.iter().filter(|(_, snapshot)| !snapshot.dropping).map(|(id, _)| *id);

@@ -76,6 +76,26 @@ fn a_snapshot_that_a_node_cannot_keep_is_told() {
 }
 
 #[test]
+fn what_a_replica_held_goes_with_it() {
+    let mut nodes = running();
+    assert!(take(&mut nodes, "s").is_ok());
+    nodes.settle();
+    assert_eq!(held_on(&nodes, 1), [A, B]);
+    // A new disk on B holds nothing, whatever the old one did.
+    let version = nodes.state.resources[&R].record.version;
+    let incarnation = mainstay_types::Incarnation(4711);
+    let other = Command::ReplicaReady { resource: R, version, node: B, incarnation };
+    assert!(apply(&mut nodes.state, other).is_ok());
+    assert_eq!(held_on(&nodes, 1), [A]);
+    let on = SnapshotOn { at: Index(1), state: SnapshotState::Held };
+    let seen = Command::SnapshotsSeen { resource: R, node: B, seen: vec![(SnapshotId(1), on)] };
+    assert!(apply(&mut nodes.state, seen.clone()).is_ok());
+    assert!(apply(&mut nodes.state, Command::RemoveReplica { resource: R, node: B }).is_ok());
+    assert_eq!(held_on(&nodes, 1), [A]);
+    assert_eq!(apply(&mut nodes.state, seen), Outcome::Unchanged, "it comes late");
+}
+
+#[test]
 fn what_cannot_be_is_refused() {
     let mut nodes = running();
     for name in ["", "a b", "../x", "DB", &"x".repeat(33)] {

@@ -83,6 +83,10 @@ impl SnapshotJob {
             SnapshotAction::Take(volumes) => clones.take(snapshot, volumes),
             SnapshotAction::Remove => clones.remove(snapshot),
         };
+        if result.is_err() && matches!(action, SnapshotAction::Take(_)) {
+            // Of several volumes some may have been cloned; nobody would remove them before the replica is opened again.
+            let _ = clones.remove(snapshot);
+        }
         // The lock goes before anybody can hear that it has ended.
         drop(clones);
         if let Err(error) = &result {
