@@ -13,6 +13,7 @@ pub(super) const NEVER: &[(&str, &str)] = &[
         "only a primary proposes while there is one, and whoever becomes primary raises the version",
     ),
     ("control: a shrink of the primary", "a primary has no peer that is itself"),
+    ("control: a snapshot too many", "no plan takes 64 of them"),
     (
         "ha: a start in an epoch whose lease was lost",
         "the reconciler sees the spent epoch before it starts anything, and asks for another one",
@@ -71,6 +72,10 @@ pub(super) const NEVER: &[(&str, &str)] = &[
     (
         "store: a batch waits for space in the ring",
         "a replica appends only what the store has said that it has room for, and what there is room for has a place",
+    ),
+    (
+        "store: a snapshot is there already, or one too many",
+        "a primary admits none that its log has, nor more than there may be",
     ),
     ("store: a journal write ends after it was cut", "a replica cuts and restarts its log only at rest"),
     (
