@@ -226,7 +226,9 @@ fn check_operator(plan: &Plan, operator: &Operator) -> Result<(), String> {
                 _ => Err(format!("volume {volume} is not to have {blocks} blocks")),
             }
         }
-        Operator::SetMode { .. } | Operator::Force { .. } if !plan.shape.resources[resource].modes => {
+        Operator::SetMode { .. } | Operator::ModeB { .. } | Operator::Force { .. }
+            if !plan.shape.resources[resource].modes =>
+        {
             Err(format!("the mode of resource {resource} is not to change"))
         }
         Operator::CreateResource { .. } if !late => Err(format!("resource {resource} exists from the start")),

@@ -13,7 +13,9 @@ use mainstay_control::snapshots::{SnapshotOn, SnapshotState};
 use mainstay_host::{Answer, AnswerError, Digest, Happened, Host, Platform, Seen};
 use mainstay_replica::{Op, PeerState, Proposal, ReplicaConfig, RequestError, RequestId, Role};
 use mainstay_store::{Area, Output, Store};
-use mainstay_types::{BLOCK_BYTES, Epoch, Incarnation, NodeId, ResourceId, SnapshotId, Time, VolumeId};
+use mainstay_types::{
+    BLOCK_BYTES, Epoch, Incarnation, Index, NodeId, Opening, ResourceId, SnapshotId, Time, VolumeId,
+};
 
 fn snapshot_seen((id, known): (SnapshotId, mainstay_store::Snapshot)) -> (SnapshotId, SnapshotOn) {
     let state = match known.state {
@@ -51,6 +53,8 @@ pub enum Wish {
     Complete {
         request: u64,
         answer: Answer,
+        /// Its place in the log, if it is a write that is not committed yet (mode B).
+        soft: Option<Index>,
     },
     ToAgent(EngineEvent),
     /// The device is to be attached or detached; the world says when that is done.
@@ -162,6 +166,7 @@ pub enum Device {
 /// An open replica.
 pub struct Hosted {
     pub host: Host,
+    opening: Opening,
     pub role: Role,
     pub device: Device,
     /// Rises with every device, so that what concerns an old one is known.
@@ -411,7 +416,7 @@ impl Engine {
                 // No file system asks for what its device does not have.
                 Some(hosted) if hosted.device == Device::Offered && hosted.is_beyond(&op) => {
                     let answer = Err(AnswerError::Request(RequestError::Range));
-                    self.wishes.push(Wish::Complete { request, answer });
+                    self.wishes.push(Wish::Complete { request, answer, soft: None });
                 }
                 Some(hosted) if hosted.device == Device::Offered => {
                     hosted.pending.insert(request);
@@ -419,7 +424,10 @@ impl Engine {
                     self.touched.insert(resource);
                 }
                 // A device that is being taken away answers with errors.
-                _ => self.wishes.push(Wish::Complete { request, answer: Err(AnswerError::NoLease) }),
+                _ => {
+                    let answer = Err(AnswerError::NoLease);
+                    self.wishes.push(Wish::Complete { request, answer, soft: None });
+                }
             },
             EngineIn::Lease(until) => self.lease(now, until),
             EngineIn::Guard { number, services } => {
@@ -493,13 +501,19 @@ impl Engine {
         for (id, answer) in answered {
             if hosted.pending.remove(&id.0) {
                 acknowledged |= answer.as_ref().is_ok_and(Vec::is_empty);
-                self.wishes.push(Wish::Complete { request: id.0, answer });
+                let soft = hosted.host.replica().uncommitted_index(id);
+                self.wishes.push(Wish::Complete { request: id.0, answer, soft });
             }
         }
         if acknowledged {
             // All that is committed may be among what clients were told.
             let replica = hosted.host.replica();
-            oracle.acknowledged(resource, self.node, (replica.epoch(), !may_read), replica.committed());
+            let when = (replica.epoch(), !may_read);
+            oracle.acknowledged(resource, self.node, when, replica.committed());
+            if replica.role() == Role::Primary {
+                let incarnation = hosted.host.store().config().incarnation;
+                oracle.answered_up_to(resource, (self.node, incarnation), when, replica.answered());
+            }
             if let Some(lag) = replica.lag_limits() {
                 // What is decided before a batch is sealed knows nothing of that batch.
                 // Nor does who has sealed more under a limit that was lowered since.
@@ -507,7 +521,11 @@ impl Engine {
                 oracle.followed(resource, &hosted.host, hosted.lag_bytes_max + hosted.batch_bytes_max);
             }
         }
+        let incarnation = hosted.host.store().config().incarnation;
         for happened in happened {
+            if matches!(happened, Happened::Failed { .. }) {
+                oracle.gave_up(resource, self.node, incarnation);
+            }
             self.happened(resource, happened);
         }
         self.touched.insert(resource);
@@ -549,6 +567,8 @@ impl Engine {
             epoch: replica.epoch(),
             version: replica.record_version(),
             incarnation: hosted.host.store().config().incarnation,
+            opening: hosted.opening,
+            reopened: replica.reopened(),
             devices_ready: hosted.device == Device::Offered && replica.role() == Role::Primary,
             volumes: hosted.volumes.clone(),
             snapshots: hosted.host.store().snapshots().map(snapshot_seen).collect(),
@@ -620,7 +640,8 @@ impl Engine {
         let Some(hosted) = self.hosts.get_mut(&resource) else { return };
         hosted.again = false;
         for request in std::mem::take(&mut hosted.pending) {
-            self.wishes.push(Wish::Complete { request, answer: Err(AnswerError::NoLease) });
+            let answer = Err(AnswerError::NoLease);
+            self.wishes.push(Wish::Complete { request, answer, soft: None });
         }
         if hosted.device == Device::Offered {
             hosted.device = Device::Detaching;
@@ -720,7 +741,10 @@ impl Engine {
         }
         let volumes = store.config().volumes.clone();
         let batch_bytes_max = config.request_bytes_max + REQUEST_BYTES_MAX + BLOCK_BYTES;
+        let opening = config.opening;
         let mut host = Host::new(config, store);
+        // Clients know that they have to flush, and do so when they want to.
+        host.cached(now, true);
         for node in &self.up {
             host.peer(now, *node, true);
         }
@@ -734,6 +758,7 @@ impl Engine {
             resource,
             Hosted {
                 host,
+                opening,
                 role: Role::Secondary,
                 device: Device::None,
                 generation: 0,

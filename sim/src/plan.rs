@@ -390,6 +390,9 @@ pub enum Operator {
         resource: usize,
         a: Option<(u64, u64, bool)>,
     },
+    ModeB {
+        resource: usize,
+    },
     /// A promotion outside the in-sync set is forced, when one is possible in the next few seconds; the number chooses of which
     /// replica.
     Force {
@@ -423,6 +426,7 @@ impl Operator {
             | Self::Grow { resource, .. }
             | Self::Snapshot { resource, .. }
             | Self::SetMode { resource, .. }
+            | Self::ModeB { resource }
             | Self::Force { resource, .. }
             | Self::Scrub { resource, .. } => Some(resource),
             Self::JoinAgain { .. } => None,

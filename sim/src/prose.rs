@@ -122,6 +122,7 @@ fn operator(operator: &Operator) -> String {
         Operator::Snapshot { resource, drop: Some(pick) } => {
             format!("deletes a snapshot of r{resource} (choice {pick})")
         }
+        Operator::ModeB { resource } => format!("puts r{resource} into mode B"),
         Operator::SetMode { resource, a: None } => format!("puts r{resource} into mode C"),
         Operator::SetMode { resource, a: Some((blocks, ms, takeover)) } => {
             let takeover = if takeover { " and takeover" } else { "" };

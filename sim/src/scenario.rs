@@ -210,6 +210,11 @@ impl Scenario {
         self.client(ClientOp::Write { volume: 0, block, blocks: 1 });
     }
 
+    /// What it is answered with is the oracle's to judge, and when.
+    pub fn flush_without_waiting(&mut self) {
+        self.client(ClientOp::Flush);
+    }
+
     /// Reads a block, which must succeed; that it is the right content is the oracle's to say.
     pub fn read(&mut self, block: u64) {
         self.read_volume(0, block);
@@ -352,6 +357,15 @@ impl Scenario {
     fn set_mode_a(&mut self, blocks: u64, ms: u64, takeover: bool) {
         self.world.act(Action::Operator(Operator::SetMode { resource: 0, a: Some((blocks, ms, takeover)) }));
         self.until("mode A", 5_000, |world| record(world).mode == Mode::A);
+    }
+
+    /// The operator wants mode B. Waits until the memory of all that are in sync counts.
+    pub fn mode_b(&mut self) {
+        self.world.act(Action::Operator(Operator::ModeB { resource: 0 }));
+        self.until("mode B", 5_000, |world| {
+            let record = record(world);
+            record.mode == Mode::B && record.openings.len() == record.iss.len()
+        });
     }
 
     pub fn mode_c(&mut self) {

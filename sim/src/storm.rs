@@ -85,6 +85,7 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "snapshots", runs: 300, gap_ms: (1000, 20_000), add: operators::snapshots },
     Kind { name: "modes change", runs: 800, gap_ms: (1000, 30_000), add: operators::change_mode },
     Kind { name: "primary given up", runs: 600, gap_ms: (8000, 30_000), add: ambush::primary_given_up },
+    Kind { name: "memory lost", runs: 700, gap_ms: (4000, 20_000), add: ambush::memory_lost },
     Kind { name: "node joins again", runs: 50, gap_ms: (10_000, 60_000), add: operators::join_again },
 ];
 

@@ -89,7 +89,7 @@ impl Draw {
         }
         let mut random = root.stream("modes");
         for resource in &mut shape.resources {
-            resource.modes = random.permille(200) && name == "survivable";
+            resource.modes = random.permille(300) && name == "survivable";
         }
         let mut random = root.stream("victims");
         let victims = shape
@@ -139,6 +139,10 @@ impl Draw {
 
     pub fn operator(&mut self, at_ms: u64, operator: Operator) {
         self.add(at_ms, Action::Operator(operator));
+    }
+
+    pub fn flush(&mut self, at_ms: u64, resource: usize) {
+        self.add(at_ms, Action::Client { resource, op: ClientOp::Flush });
     }
 
     /// Some reads of anything.
@@ -524,6 +528,7 @@ mod tests {
             "Scrub",
             "JoinAgain",
             "SetMode",
+            "ModeB",
             "Force",
             "IgnoreStop",
             "Hang",

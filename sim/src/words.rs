@@ -85,6 +85,30 @@ pub fn command(command: &Command) -> String {
             format!("trust {} with {}, on version {version}", member.node, resource(*of))
         }
         Command::ChangeIss {
+            resource: of,
+            version,
+            change: IssChange::Memory { member, opening: Some(opening) },
+            ..
+        } => {
+            let (node, of) = (member.node, resource(*of));
+            format!("record that the memory of {node} counts for {of} in {opening}, on version {version}")
+        }
+        Command::ChangeIss {
+            resource: of,
+            version,
+            change: IssChange::Memory { member, opening: None },
+            ..
+        } => {
+            let (node, of) = (member.node, resource(*of));
+            format!("record that the memory of {node} counts no more for {of}, on version {version}")
+        }
+        Command::ReplicaReopened { resource: of, version, node, opening, end, .. } => {
+            let of = resource(*of);
+            format!(
+                "note that the replica of {of} on {node} was opened anew in {opening}, ends at {end}, on version {version}"
+            )
+        }
+        Command::ChangeIss {
             resource: of, version, change: IssChange::Part { member, common, end }, ..
         } => {
             let (node, of) = (member.node, resource(*of));
@@ -179,6 +203,7 @@ pub fn message(to: NodeId, envelope: &Envelope) -> String {
             format!("append {} of {}", indexes(batch.first, batch.last()), batch.epoch)
         }
         Message::Ack { durable } => format!("durable up to {durable}"),
+        Message::Received { opening, index } => format!("received up to {index}, in {opening}"),
         Message::Commit { commit } => format!("committed up to {commit}"),
         Message::CopyBegin { at, .. } => format!("a copy begins: restart your log after {at}"),
         Message::CopyBeginReply { at } => format!("ready for the copy, my log begins after {at}"),

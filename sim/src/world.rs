@@ -254,6 +254,8 @@ pub(crate) struct Asked {
     pub(crate) blocks: u64,
     pub(crate) read: bool,
     pub(crate) flush: bool,
+    /// Up to where everything had been acknowledged when a flush was asked for, as far as that was not committed (mode B).
+    pub(crate) soft: Option<Index>,
 }
 
 /// See the top of this file.
@@ -270,6 +272,8 @@ pub struct World {
     pub(crate) trace: Trace,
     pub(crate) asked: BTreeMap<u64, Asked>,
     pub(crate) next_request: u64,
+    /// Replicas that were opened so far: each time a number of its own.
+    openings: u64,
     pub(crate) acknowledged: u64,
     /// Requests that were answered with an error.
     pub(crate) refused: u64,
@@ -368,6 +372,7 @@ impl World {
             trace: Trace::new(keep_lines),
             asked: BTreeMap::new(),
             next_request: 1,
+            openings: 0,
             acknowledged: 0,
             refused: 0,
             found: Vec::new(),

@@ -260,6 +260,7 @@ impl Node {
             ProposedChange::Grow { add } => IssChange::Grow { add },
             ProposedChange::Near { member } => IssChange::Near { member },
             ProposedChange::Far { member } => IssChange::Far { member },
+            ProposedChange::Memory { member, opening } => IssChange::Memory { member, opening },
             ProposedChange::Trust { member } => IssChange::Trust { member },
             ProposedChange::Part { member, common, end } => IssChange::Part { member, common, end },
             ProposedChange::StepDown { reason } => {
@@ -362,6 +363,8 @@ fn seen(status: &ReplicaStatus) -> ReplicaSeen {
         epoch: status.epoch,
         version: status.version,
         incarnation: status.incarnation,
+        opening: status.opening,
+        reopened: status.reopened,
         devices_ready: !status.devices.is_empty() && status.devices.len() == status.volumes.len(),
         volumes: status.volumes.clone(),
         snapshots: status.snapshots.iter().map(snapshot_seen).collect(),

@@ -87,7 +87,7 @@ pub fn resource(state: &State, resource: &Resource, live: &Live) -> ResourceView
         .iter()
         .map(|&node| ReplicaView {
             node: state.node_name(node),
-            in_sync: record.iss_member(node).is_some(),
+            in_sync: record.iss_member(node).is_some() && !resource.reopened.contains_key(&node),
             broken: resource.broken(node).map(|broken| broken.reason.clone()),
             live: live.engines.get(&node).and_then(|engine| {
                 let here = engine.replicas.iter().find(|replica| replica.resource == resource.id)?;
@@ -128,6 +128,7 @@ pub fn resource(state: &State, resource: &Resource, live: &Live) -> ResourceView
         lag_ms: record.lag.ms,
         takeover: record.takeover,
         near: record.near.iter().map(|member| state.node_name(member.node)).collect(),
+        memory: record.openings.keys().map(|node| state.node_name(*node)).collect(),
         forced: resource.forced.as_ref().map(|forced| ForcedView {
             node: state.node_name(forced.to),
             epoch: forced.epoch.0,
@@ -168,7 +169,7 @@ pub fn force(state: &State, resource: &Resource, node: NodeId, live: &Live) -> R
             "; if it was near, writes waited for it at a lag of {} bytes or {} ms",
             record.lag.bytes, record.lag.ms
         ),
-        Mode::C => String::new(),
+        Mode::B | Mode::C => String::new(),
     };
     let from = lost_with.join(" or ");
     let cost = format!(
@@ -221,6 +222,7 @@ fn replica_live(state: &State, replica: &engine::ReplicaStatus, now: Time) -> Re
         journal_latency_us: replica.journal_latency_us,
         allocated: replica.allocated.clone(),
         no_space: replica.no_space.clone(),
+        caches: replica.caches,
         devices: replica
             .devices
             .iter()

@@ -11,7 +11,7 @@
 
 use crate::metrics::MetricsPage;
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, Position, ResourceId, ResourceRecord,
+    ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, Opening, Position, ResourceId, ResourceRecord,
     ShrinkReason, SnapshotId, Time, VolumeId,
 };
 use serde::de::DeserializeOwned;
@@ -302,6 +302,8 @@ pub enum ProposedChange {
     Near { member: Member },
     /// They are not to wait for it any more.
     Far { member: Member },
+    /// In mode B: what this member has in memory counts from now on, in this opening, or in none any more.
+    Memory { member: Member, opening: Option<Opening> },
     /// Name another primary: this one cannot go on.
     StepDown { reason: String },
 }
@@ -335,6 +337,15 @@ pub struct ReplicaStatus {
     pub resource: ResourceId,
     pub name: String,
     pub incarnation: Incarnation,
+    /// New whenever the replica is opened.
+    #[serde(default)]
+    pub opening: Opening,
+    /// The end of its log, if the record that it acts on counts on what it had in memory in another opening (mode B).
+    #[serde(default)]
+    pub reopened: Option<Position>,
+    /// Users of its devices learn when what they have not flushed is lost: without that mode B acknowledges nothing from memory.
+    #[serde(default)]
+    pub caches: bool,
     pub role: Role,
     /// Highest epoch promised (R1).
     pub epoch: Epoch,
@@ -579,6 +590,12 @@ mod tests {
                     addresses: vec![GuardAddress { interface: "eth0".into(), address: "10.0.0.7/24".into() }],
                     mounts: vec![],
                 }],
+            },
+            Request::Record {
+                record: ResourceRecord {
+                    openings: [(NodeId(1), Opening(u64::MAX))].into(),
+                    ..ResourceRecord::new(ResourceId(7))
+                },
             },
             Request::Status,
         ];

@@ -221,7 +221,7 @@ pub struct SnapshotOnView {
 /// When writes are acknowledged.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ModeSet {
-    /// `a` or `c`.
+    /// `a`, `b` or `c`.
     pub mode: Mode,
     /// How far a follower may lag in mode A before writes wait for it; as before if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -313,6 +313,10 @@ pub struct ResourceView {
     pub takeover: bool,
     #[serde(default)]
     pub near: Vec<String>,
+    /// Members of which the record counts on what they have in memory: all that are in sync when mode B is in force. In another mode:
+    /// those of which not everything may be durable yet.
+    #[serde(default)]
+    pub memory: Vec<String>,
     /// The last forced promotion.
     #[serde(default)]
     pub forced: Option<ForcedView>,
@@ -344,7 +348,7 @@ pub struct LeavingView {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ReplicaView {
     pub node: String,
-    /// Part of the in-sync set of the record.
+    /// Part of the in-sync set of the record, and nobody has said that it lost what it had in memory (mode B).
     pub in_sync: bool,
     /// Why its node cannot use it, for example because what is on its disk is damaged.
     #[serde(default)]
@@ -373,6 +377,9 @@ pub struct ReplicaLive {
     /// Why nothing can be written to its volumes, if its pool has no space for it.
     #[serde(default)]
     pub no_space: Option<String>,
+    /// Users of its devices learn when what they have not flushed is lost: without that mode B acknowledges nothing from memory.
+    #[serde(default)]
+    pub caches: bool,
     /// Paths of the block devices, by volume; only on the primary.
     pub devices: Vec<DeviceView>,
     /// How the primary sees the other replicas; empty elsewhere.

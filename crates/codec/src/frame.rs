@@ -14,8 +14,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     BATCH_BYTES_MAX, BLOCK_BYTES, Chain, ConfigVersion, EXTENT_BYTES, Epoch, Incarnation, Index, NodeId,
-    Position, ResourceId, SNAPSHOTS_MAX, SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId, is_volume_size,
-    reach,
+    Opening, Position, ResourceId, SNAPSHOTS_MAX, SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId,
+    is_volume_size, reach,
 };
 use std::sync::Arc;
 
@@ -53,6 +53,7 @@ mod kind {
     pub const COPY_END: u16 = 15;
     pub const COPY_END_REPLY: u16 = 16;
     pub const REJECTED: u16 = 17;
+    pub const RECEIVED: u16 = 18;
 }
 
 /// A verified frame header.
@@ -102,7 +103,7 @@ impl FrameHeader {
             return Err(DecodeError::Version { what, found: version, known: PROTOCOL_VERSION });
         }
         reserved?;
-        if !(kind::HELLO..=kind::REJECTED).contains(&kind) {
+        if !(kind::HELLO..=kind::RECEIVED).contains(&kind) {
             return Err(reader.field("kind", kind.into()));
         }
         if header.meta_len > META_BYTES_MAX {
@@ -189,6 +190,11 @@ fn put_meta<'a>(message: &'a Message, meta: &mut BytesMut) -> (u16, &'a [Bytes])
         Message::Ack { durable } => {
             meta.put_u64_le(durable.0);
             kind::ACK
+        }
+        Message::Received { opening, index } => {
+            meta.put_u64_le(opening.0);
+            meta.put_u64_le(index.0);
+            kind::RECEIVED
         }
         Message::Commit { commit } => {
             meta.put_u64_le(commit.0);
@@ -306,6 +312,7 @@ fn decode_small(header: &FrameHeader, meta: &[u8], payload: &Bytes) -> Result<Me
         }
         kind::CUT_REPLY => Message::CutReply { end: position(&mut r)? },
         kind::ACK => Message::Ack { durable: Index(r.u64()?) },
+        kind::RECEIVED => Message::Received { opening: Opening(r.u64()?), index: Index(r.u64()?) },
         kind::COMMIT => Message::Commit { commit: Index(r.u64()?) },
         kind::COPY_BEGIN => {
             let (at, chain) = (position(&mut r)?, Chain(r.u64()?));

@@ -6,7 +6,8 @@
 use crate::Batch;
 use bytes::Bytes;
 use mainstay_types::{
-    Chain, ConfigVersion, Epoch, Incarnation, Index, NodeId, Position, ResourceId, SnapshotId, VolumeId,
+    Chain, ConfigVersion, Epoch, Incarnation, Index, NodeId, Opening, Position, ResourceId, SnapshotId,
+    VolumeId,
 };
 use std::sync::Arc;
 
@@ -95,6 +96,11 @@ pub enum Message {
     /// R→P: everything up to `durable` is durable here. Cumulative.
     Ack {
         durable: Index,
+    },
+    /// R→P: everything up to `index` is in memory here and given to the journal, in this opening. Cumulative; in mode B only.
+    Received {
+        opening: Opening,
+        index: Index,
     },
     /// P→R: everything up to `commit` is committed.
     Commit {

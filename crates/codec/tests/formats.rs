@@ -374,6 +374,10 @@ fn meta_table(message: &Message, frame: &[u8]) -> Option<(u16, String)> {
         }
         Message::CutReply { end } => t.position("end of the log", *end),
         Message::Ack { durable } => t.u64("index up to which all is durable", durable.0),
+        Message::Received { opening, index } => {
+            t.u64("opening of the replica", opening.0);
+            t.u64("index up to which all is in its memory", index.0);
+        }
         Message::Commit { commit } => t.u64("commit index", commit.0),
         Message::CopyBegin { at, chain, volumes, snapshots } => {
             t.position("where the log starts anew", *at);

@@ -1,7 +1,7 @@
 //! What is wrong, and what the operator can do about it, in words.
 
 use crate::state::{NodeStatus, Resource, ServicePhase, Severity, State};
-use mainstay_types::{Mode, NodeId, ResourceId};
+use mainstay_types::{Member, Mode, NodeId, ResourceId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -198,6 +198,10 @@ fn advise_resource(
     if record.primary.is_none() {
         let (broken, members): (Vec<NodeId>, Vec<NodeId>) =
             record.iss.iter().map(|member| member.node).partition(|node| resource.broken(*node).is_some());
+        // Of those who lost their memory (mode B) one goes on by itself when all have said so.
+        let lost = |node: &NodeId| state.alive(*node) && !State::proven(resource, *node);
+        let all_lost = !members.is_empty() && members.iter().all(lost);
+        let members: Vec<NodeId> = members.into_iter().filter(|node| all_lost || !lost(node)).collect();
         let living = members.iter().any(|node| state.alive(*node));
         let what = resource.failure.clone().unwrap_or_else(|| "has no primary".into());
         let remedy = if living {
@@ -274,7 +278,8 @@ fn advise_resource(
 /// R11: what else can be done when those who have everything do not come back.
 fn force(resource: &Resource) -> String {
     let record = &resource.record;
-    let other = record.replicas.iter().any(|member| !record.iss.contains(member));
+    let lacks = |member: &Member| !record.iss.contains(member) || !State::proven(resource, member.node);
+    let other = record.replicas.iter().any(lacks);
     if !other {
         return String::new();
     }

@@ -4,8 +4,8 @@ use crate::force::Held;
 use crate::grow::SIZE_REMEDY;
 use crate::service::StatusReport;
 use crate::state::{
-    Cluster, Command, Entry, LEASE_MS, NODES_MAX, Node, NodeStatus, Outcome, RESOURCES_MAX, Resource,
-    ResourceSpec, Settings, Severity, State, cut, refused,
+    Cluster, Command, Entry, LEASE_MS, NODES_MAX, Node, NodeStatus, Outcome, RESOURCES_MAX, Reopened,
+    Resource, ResourceSpec, Settings, Severity, State, cut, refused,
 };
 use mainstay_ha::valid_name;
 use mainstay_types::simulation::{Bug, planted};
@@ -48,6 +48,7 @@ impl State {
     pub fn apply(&mut self, entry: Entry) -> Outcome {
         let at_ms = entry.at_ms;
         let outcome = self.command(at_ms, entry.command);
+        self.settle_memory(at_ms);
         self.settle_modes(at_ms);
         if matches!(outcome, Outcome::Done | Outcome::NodeAdded { .. } | Outcome::ResourceCreated { .. }) {
             self.revision += 1;
@@ -76,6 +77,10 @@ impl State {
             }
             Command::ReplicaOpened { resource, node, incarnation } => {
                 self.replica_opened(at_ms, resource, Member { node, incarnation })
+            }
+            Command::ReplicaReopened { resource, version, node, incarnation, opening, end } => {
+                let reopened = Reopened { opening, end: Some(end) };
+                self.replica_reopened(at_ms, resource, version, Member { node, incarnation }, reopened)
             }
             Command::DeleteResource { resource } => self.delete_resource(at_ms, resource),
             Command::AddReplica { resource, node } => self.add_replica(at_ms, resource, node),
@@ -287,6 +292,7 @@ impl State {
             snapshots: BTreeMap::new(),
             last_snapshot: 0,
             forced: None,
+            reopened: BTreeMap::new(),
         };
         self.resources.insert(id, resource);
         self.note(at_ms, Severity::Info, format!("resource {name}"), "created");
@@ -351,6 +357,7 @@ impl State {
         reach!("control: a resource is being deleted");
         resource.deleting = true;
         resource.broken.clear();
+        resource.reopened.clear();
         resource.moving.clear();
         resource.record.primary = None;
         resource.record.version = resource.record.version.next();
@@ -404,6 +411,9 @@ impl State {
                 return fail(what);
             }
             if let Err(what) = Self::check_mode(resource) {
+                return fail(what);
+            }
+            if let Err(what) = Self::check_memory(resource) {
                 return fail(what);
             }
             if let Err(what) = self.check_broken(resource) {

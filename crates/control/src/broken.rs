@@ -42,9 +42,16 @@ impl Resource {
 }
 
 impl State {
-    /// Whether this member of the in-sync set could serve now: its node lives and its replica can be used.
+    /// Whether this member of the in-sync set could serve now: its node lives, its replica can be used, and it has not lost what it had
+    /// in memory (`memory.rs`).
     #[must_use]
     pub(crate) fn lives_whole(&self, resource: &Resource, node: NodeId) -> bool {
+        self.lives_usable(resource, node) && Self::proven(resource, node)
+    }
+
+    /// Whether its node lives and its replica can be used, whatever it holds.
+    #[must_use]
+    pub(crate) fn lives_usable(&self, resource: &Resource, node: NodeId) -> bool {
         self.alive(node) && resource.broken(node).is_none()
     }
 

@@ -72,7 +72,7 @@ impl State {
                 "wait until it is; that loses nothing",
             ));
         }
-        if record.replica(node).is_none() || !self.lives_whole(resource, node) {
+        if record.replica(node).is_none() || !self.lives_usable(resource, node) {
             reach!("control: a forced promotion of what cannot serve");
             return Some(refusal(
                 "not-eligible",
@@ -80,7 +80,7 @@ impl State {
                 "choose a node that lives and holds a whole replica",
             ));
         }
-        if record.iss_member(node).is_some() {
+        if record.iss_member(node).is_some() && Self::proven(resource, node) {
             return Some(refusal(
                 "not-needed",
                 format!("{name} has every acknowledged write"),
@@ -137,6 +137,10 @@ impl State {
         let Some(resource) = self.resources.get_mut(&id) else { return };
         let record = &mut resource.record;
         record.iss = vec![to];
+        // What it has is all there is.
+        record.openings.clear();
+        resource.reopened.clear();
+        let record = &mut resource.record;
         record.doubtful = record.replicas.iter().copied().filter(|member| *member != to).collect();
         let text = match told {
             Some((end, heard)) => format!(

@@ -25,6 +25,7 @@ impl State {
             IssChange::Trust { member } => return self.judge_replica(at_ms, id, member, None),
             IssChange::Near { member } => return self.set_near(id, member, true),
             IssChange::Far { member } => return self.set_near(id, member, false),
+            IssChange::Memory { member, opening } => return self.set_memory(at_ms, id, member, opening),
             IssChange::Part { member, common, end } => {
                 return self.judge_replica(at_ms, id, member, Some((common, end)));
             }
@@ -101,7 +102,8 @@ impl State {
             IssChange::Trust { .. }
             | IssChange::Part { .. }
             | IssChange::Near { .. }
-            | IssChange::Far { .. } => {}
+            | IssChange::Far { .. }
+            | IssChange::Memory { .. } => {}
         }
         resource.record.version = resource.record.version.next();
         let subject = format!("resource {}", resource.name);

@@ -14,6 +14,7 @@ mod grow;
 pub mod handover;
 mod iss;
 pub mod lease;
+mod memory;
 mod mode;
 pub mod placement;
 mod promote;

@@ -12,8 +12,12 @@
 //! followers in the record that lack no more than the limits allow, as it keeps the in-sync set: it waits for one until it has
 //! learnt that it is out, and from before it is in. A new primary begins with none.
 //!
-//! What is guaranteed, after every command (`State::check` asserts it in tests): in mode A, while there is a primary, the in-sync set
-//! is the primary and a part of those that are called.
+//! In mode B the in-sync set is as in mode C, and the record says beside it whose memory counts (`memory.rs`). That is settled before the set
+//! shrinks to the primary for mode A: until then writes wait for the journals of all, so on the way from B to A no moment is worse than
+//! the one before.
+//!
+//! What is guaranteed, after every command (`State::check` asserts it in tests): in mode A, while there is a primary and no memory counts,
+//! the in-sync set is the primary and a part of those that are called.
 
 use crate::state::{Outcome, Resource, Severity, State, refused};
 use mainstay_types::{BLOCK_BYTES, ConfigVersion, LagLimits, Member, Mode, NodeId, ResourceId, reach};
@@ -58,6 +62,10 @@ impl State {
                     lag.ms / 1000,
                     if takeover { ", and one that does takes over when the primary is lost" } else { "" }
                 )
+            }
+            Mode::B => {
+                reach!("control: mode B");
+                "mode B: writes are acknowledged when all replicas that are in sync have them in memory; a flush waits for their disks".into()
             }
             Mode::C => {
                 reach!("control: mode C");
@@ -169,7 +177,8 @@ impl State {
             let Some(resource) = self.resources.get_mut(&id) else { continue };
             let record = &mut resource.record;
             let before = (record.called.clone(), record.iss.len(), record.near.len());
-            if let Some(primary) = record.primary.filter(|_| record.mode == Mode::A) {
+            let settled = record.mode == Mode::A && record.openings.is_empty();
+            if let Some(primary) = record.primary.filter(|_| settled) {
                 record.iss.retain(|member| member.node == primary || called.contains(&member.node));
             }
             record.called = called;
@@ -190,7 +199,8 @@ impl State {
         let alone = |primary| {
             record.iss.iter().all(|member| member.node == primary || record.called.contains(&member.node))
         };
-        if record.mode == Mode::A && record.primary.is_some_and(|primary| !alone(primary)) {
+        let settled = record.mode == Mode::A && record.openings.is_empty();
+        if settled && record.primary.is_some_and(|primary| !alone(primary)) {
             return Err("in mode A, in sync without being called");
         }
         let follows = |member: &Member| record.replicas.contains(member) && !record.iss.contains(member);

@@ -9,7 +9,8 @@ use crate::snapshots::SnapshotOn;
 use crate::state::{Command, NodeStatus, Resource, ServicePhase, State};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, NodeId, ResourceId, ResourceRecord, SnapshotId, VolumeId, reach,
+    ConfigVersion, Epoch, Incarnation, NodeId, Opening, Position, ResourceId, ResourceRecord, SnapshotId,
+    VolumeId, reach,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,6 +33,9 @@ pub struct ReplicaObserved {
     /// Version of the record that it acts on; 0 for none.
     pub version: ConfigVersion,
     pub incarnation: Incarnation,
+    pub opening: Opening,
+    /// The end of its log, if the record that it acts on counts on what it had in memory in another opening.
+    pub reopened: Option<Position>,
     /// All devices exist and answer.
     pub devices_ready: bool,
     /// Bytes of each volume, in the log and on the disk.
@@ -324,6 +328,9 @@ fn plan_resource(
             actions.push(Action::Propose(Command::FinishMove { resource: id, from, to }));
         }
     }
+    if plan_reopened(node, state, resource, replica, observed, actions) {
+        return;
+    }
     if resource.record.primary == Some(node) {
         plan_primary(node, state, resource, replica, observed, actions);
         return;
@@ -341,6 +348,46 @@ fn plan_resource(
         reach!("control: plan: promote oneself where there was no primary");
         actions.push(propose_promote(node, resource, node, "there was no primary"));
     }
+}
+
+/// The replica was opened anew and the record counts on what it had in memory: its node says so, and how far its log reaches. That is
+/// of use only as of the record of now: before, it may have been fed by one that lost its memory since. True if it is so.
+fn plan_reopened(
+    node: NodeId,
+    state: &State,
+    resource: &Resource,
+    replica: &ReplicaObserved,
+    observed: &Observed,
+    actions: &mut Vec<Action>,
+) -> bool {
+    let (id, record) = (resource.id, &resource.record);
+    let counted = record.openings.get(&node).is_some_and(|counted| *counted != replica.opening);
+    let leads = matches!(replica.role, Role::Promoting | Role::Primary);
+    if !counted || leads || replica.store_failed || planted(Bug::OpeningNotChecked) {
+        return false;
+    }
+    stop_service(state, id, observed, "the replica was opened anew", actions);
+    if replica.version < record.version {
+        reach!("control: plan: give the record to what was opened anew");
+        actions.push(Action::GiveRecord(record.clone()));
+        return true;
+    }
+    let said = resource
+        .reopened
+        .get(&node)
+        .is_some_and(|known| known.opening == replica.opening && known.end.is_some());
+    if let Some(end) = replica.reopened.filter(|_| !said && service_silent(state, id, observed)) {
+        reach!("control: plan: a replica was opened anew");
+        actions.push(Action::Propose(Command::ReplicaReopened {
+            resource: id,
+            version: record.version,
+            node,
+            incarnation: replica.incarnation,
+            opening: replica.opening,
+            end,
+        }));
+    }
+    true
 }
 
 fn report_replica(node: NodeId, resource: &Resource, incarnation: Incarnation) -> Action {

@@ -27,7 +27,9 @@ use crate::snapshots::SnapshotOn;
 use crate::state::{Command, IssChange, ServicePhase, State};
 use job::{Ended, Order};
 use mainstay_ha::{Effect, Event as ServiceEvent, GUARD_MARGIN_MS, Report, ServiceSpec};
-use mainstay_types::{ConfigVersion, Epoch, Incarnation, NodeId, ResourceId, SnapshotId, Time};
+use mainstay_types::{
+    ConfigVersion, Epoch, Incarnation, NodeId, Opening, Position, ResourceId, SnapshotId, Time,
+};
 use proposals::Proposals;
 use replicas::Replicas;
 pub use replicas::{REPEAT_ORDER_MS, RETRY_JOB_MS};
@@ -51,6 +53,9 @@ pub struct ReplicaSeen {
     /// Version of the record that it acts on; 0 for none.
     pub version: ConfigVersion,
     pub incarnation: Incarnation,
+    pub opening: Opening,
+    /// The end of its log, if the record that it acts on counts on what it had in memory in another opening.
+    pub reopened: Option<Position>,
     /// All devices exist and answer.
     pub devices_ready: bool,
     /// Bytes of each volume, in the log and on the disk.

@@ -9,7 +9,7 @@
 use crate::snapshots::{Snapshot, SnapshotOn};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, Index, LagLimits, Member, Mode, NodeId, Position, ResourceId,
+    ConfigVersion, Epoch, Incarnation, Index, LagLimits, Member, Mode, NodeId, Opening, Position, ResourceId,
     ResourceRecord, ShrinkReason, SnapshotId, VolumeId,
 };
 use serde::{Deserialize, Serialize};
@@ -148,6 +148,18 @@ pub struct Resource {
     /// The last promotion outside the in-sync set; see `force.rs`.
     #[serde(default)]
     pub forced: Option<Forced>,
+    /// Members that were opened anew since their memory began to count, by node; see `memory.rs`.
+    #[serde(default)]
+    pub reopened: BTreeMap<NodeId, Reopened>,
+}
+
+/// A replica that lost what it had only in memory (mode B).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Reopened {
+    /// In which it is.
+    pub opening: Opening,
+    /// Where its log ended when its node was last asked; `None`: it is to say so anew.
+    pub end: Option<Position>,
 }
 
 /// A promotion outside the in-sync set (R11).
@@ -320,6 +332,16 @@ pub enum Command {
         node: NodeId,
         incarnation: Incarnation,
     },
+    /// The replica was opened anew, and the record counts on what it had in memory before (mode B). `end`: of its log now. Counts only on the
+    /// version that is named; if `node` is the primary of that version it has stopped its services (R19).
+    ReplicaReopened {
+        resource: ResourceId,
+        version: ConfigVersion,
+        node: NodeId,
+        incarnation: Incarnation,
+        opening: Opening,
+        end: Position,
+    },
     DeleteResource {
         resource: ResourceId,
     },
@@ -473,6 +495,11 @@ pub enum IssChange {
     Far {
         member: Member,
     },
+    /// In mode B, what this member has in memory counts from now on, in this opening; or in none any more.
+    Memory {
+        member: Member,
+        opening: Option<Opening>,
+    },
     /// It is not, or nobody can tell. `common`: the last position that both hold; `end`: that of the other.
     Part {
         member: Member,
@@ -490,6 +517,7 @@ impl IssChange {
         | Self::Trust { member }
         | Self::Near { member }
         | Self::Far { member }
+        | Self::Memory { member, .. }
         | Self::Part { member, .. }) = self;
         *member
     }

@@ -28,12 +28,13 @@ use mainstay_host::{Host, Platform};
 use mainstay_replica::{Op, ReplicaConfig, RequestId, Role};
 use mainstay_store::Store;
 use mainstay_types::{
-    EXTENT_BYTES, Epoch, Index, NodeId, REQUEST_BYTES_MAX, Range, ResourceId, ResourceRecord, SnapshotId,
-    Time, VolumeId,
+    EXTENT_BYTES, Epoch, Index, NodeId, Opening, REQUEST_BYTES_MAX, Range, ResourceId, ResourceRecord,
+    SnapshotId, Time, VolumeId,
 };
 use platform::World;
 use presence::Presence;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
 use watch::Watch;
 
@@ -135,6 +136,9 @@ pub struct OpenReplica {
 struct Around {
     resource: ResourceId,
     name: String,
+    opening: Opening,
+    /// See [`FrontendKind::caches`](crate::frontend::FrontendKind::caches).
+    caches: bool,
     /// Bytes of each volume.
     volumes: Vec<u64>,
     disk: Disk,
@@ -159,10 +163,18 @@ impl OpenReplica {
     /// A replica as it was recovered. Peers that are already connected must be told with
     /// [`peer`](Self::peer).
     #[must_use]
-    pub fn new(node: NodeId, name: String, store: Store, disk: Disk, options: &EngineOptions) -> Self {
+    pub fn new(
+        node: NodeId,
+        name: String,
+        (store, disk): (Store, Disk),
+        caches: bool,
+        options: &EngineOptions,
+    ) -> Self {
         let config = store.config().clone();
+        let opening = new_opening();
         // Whatever the kernel may have outstanding is admitted: it waits for room, it does not fail.
         let replica_config = ReplicaConfig {
+            opening,
             requests_max: REQUESTS_MAX,
             request_bytes_max: REQUESTS_MAX as u64 * REQUEST_BYTES_MAX,
             slow: options.slow,
@@ -173,6 +185,8 @@ impl OpenReplica {
         let around = Around {
             resource: config.resource,
             name,
+            opening,
+            caches,
             volumes: config.volumes,
             disk,
             presence: Presence::default(),
@@ -188,7 +202,9 @@ impl OpenReplica {
             counts,
             watch: options.check_reads.then(Box::default),
         };
-        Self { host: Host::new(replica_config, store), around }
+        let mut host = Host::new(replica_config, store);
+        host.cached(Time(0), caches);
+        Self { host, around }
     }
 
     /// Whether another replica is being filled from here.
@@ -435,6 +451,11 @@ impl Around {
     fn refuse(&self, code: &str, message: &str, remedy: &str) -> Reply {
         Reply::Error(refusal(code, &format!("{}: {message}", self.name), remedy))
     }
+}
+
+/// A number that no other opening has, and not 0. Seeded by the kernel for each process.
+fn new_opening() -> Opening {
+    Opening(RandomState::new().build_hasher().finish().max(1))
 }
 
 fn refusal(code: &str, message: &str, remedy: &str) -> EngineError {

@@ -10,7 +10,7 @@ use crate::devices::{DeviceAdmin, DeviceJob, DeviceOutcome};
 use crate::disk::{Disk, NewJournal, SnapshotDone, SnapshotJob};
 use crate::frontend::nbd::NbdServer;
 use crate::frontend::nbd::server::SERVER_ID;
-use crate::frontend::{Choice, FrontendId, FrontendRequest, frontend_of};
+use crate::frontend::{Choice, FrontendId, FrontendKind, FrontendRequest, frontend_of};
 use crate::guard::{Guard, GuardTarget};
 use crate::ipc::{Client, IpcServer};
 use crate::lifecycle::{Job, Lifecycle, Opened};
@@ -610,7 +610,9 @@ impl Shard {
                 self.disks.insert(id, opened.resource);
                 let disk = Disk::new(id, files, self.pool.clone());
                 let disk = if self.options.preallocate { disk.preallocated() } else { disk };
-                let replica = OpenReplica::new(identity.node, opened.name, store, disk, &self.options);
+                let caches = self.choice.kind.is_some_and(FrontendKind::caches);
+                let replica =
+                    OpenReplica::new(identity.node, opened.name, (store, disk), caches, &self.options);
                 self.replicas.insert(opened.resource, replica);
                 for peer in self.up.clone() {
                     self.with(now, opened.resource, |replica, _| replica.peer(now, peer, true));

@@ -8,6 +8,7 @@ pub fn is_answer(message: &Message) -> bool {
         Message::AttachReply(_)
         | Message::CutReply { .. }
         | Message::Ack { .. }
+        | Message::Received { .. }
         | Message::CopyBeginReply { .. }
         | Message::CopyExtentAck { .. }
         | Message::CopyEndReply

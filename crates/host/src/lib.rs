@@ -159,6 +159,11 @@ impl Host {
         true
     }
 
+    /// Whether users of the devices know that a write may be lost until they have flushed (mode B). Until told, they do not.
+    pub fn cached(&mut self, now: Time, cached: bool) {
+        self.replica.handle(now, Event::Cached(cached));
+    }
+
     /// The replica's share of what this node may fill others with, in bytes per second; 0: no limit.
     pub fn background_rate(&mut self, now: Time, bytes_per_s: u64) {
         self.replica.handle(now, Event::BackgroundRate { bytes_per_s });

@@ -427,11 +427,11 @@ pub enum ResourceCommand {
         wait: WaitArgs,
     },
     /// Choose when writes are acknowledged, while the resource is used. C (as resources are made): when the journals of all replicas that
-    /// are in sync have them. A: when the primary's own journal has them; the others follow, and what they lack is lost if an
+    /// are in sync have them. B: when all of these have them in memory; a flush waits for the journals. A: when the primary's own journal has them; the others follow, and what they lack is lost if an
     /// operator has to go on without the primary.
     SetMode {
         name: String,
-        #[arg(value_parser = ["a", "c", "A", "C"])]
+        #[arg(value_parser = ["a", "b", "c", "A", "B", "C"])]
         mode: String,
         /// Mode A: writes wait for a follower that lacks more than this; half the journal at most [default: 64M, or half the journal]
         #[arg(long, value_name = "SIZE", value_parser = size::parse)]

@@ -29,7 +29,7 @@ impl Replica {
         let now = self.now;
         let Some(peer) = self.peers.get_mut(&node) else { return };
         reach!("replica: a peer is attached");
-        peer.durable = Index(0);
+        peer.forget_held();
         peer.told = Index(0);
         peer.diverged = None;
         peer.set_link(Link::Attaching, now);

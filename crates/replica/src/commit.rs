@@ -45,7 +45,8 @@ impl Replica {
                 if planted(Bug::CommitWithoutDisconnected) && matches!(peer.link, Link::Down) {
                     continue;
                 }
-                to = to.min(peer.durable);
+                let received = planted(Bug::ReceivedCountsAsCommitted).then_some(peer.received);
+                to = to.min(received.unwrap_or_default().max(peer.durable));
             }
         }
         let alone = self.log.durable >= epoch_start && planted(Bug::EpochStartAlone);
@@ -125,6 +126,9 @@ impl Replica {
             return 0;
         }
         let end = self.log.end.index;
+        if let Some(lacking) = self.awaited_in_memory() {
+            return lacking;
+        }
         if !self.sequence.nothing_open() {
             return usize::from(self.log.durable < end);
         }

@@ -245,6 +245,7 @@ impl Replica {
             reach!("replica: the target of a copy is whole");
             session.copy = None;
             self.answer(Message::CopyEndReply);
+            self.tell_received();
         }
     }
 }

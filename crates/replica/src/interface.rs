@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use mainstay_codec::{Batch, Envelope};
 use mainstay_types::{
-    Chain, ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, Position, Range, ResourceId,
+    Chain, ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, Opening, Position, Range, ResourceId,
     ResourceRecord, ShrinkReason, SnapshotId, VolumeId,
 };
 use std::sync::Arc;
@@ -17,6 +17,8 @@ pub struct ReplicaConfig {
     pub node: NodeId,
     /// The identity of its disk content (R9).
     pub incarnation: Incarnation,
+    /// New whenever the replica is opened. 0: what it has in memory never counts.
+    pub opening: Opening,
     /// Size of each volume in bytes, as of the commit index; entries beyond are refused on admission and on receipt.
     pub volumes: Vec<u64>,
     /// Entries after the commit index that change a size: index, volume, bytes.
@@ -57,6 +59,7 @@ impl ReplicaConfig {
             resource,
             node,
             incarnation,
+            opening: Opening(0),
             volumes,
             resizes_ahead: Vec::new(),
             snapshots: Vec::new(),
@@ -254,6 +257,8 @@ pub enum Event {
     BackgroundRate {
         bytes_per_s: u64,
     },
+    /// Whether users of the devices know that a write may be lost until they have flushed. Until told, they do not.
+    Cached(bool),
     /// R13: the store has given up its device.
     StoreFailed,
     /// Stop admitting, finish what is in flight, then say [`Effect::Demoted`].
@@ -369,6 +374,13 @@ pub enum Proposal {
         epoch: Epoch,
         member: Member,
     },
+    /// Mode B: what this member of the in-sync set has in memory counts from now on, in this opening, or in none any more.
+    Memory {
+        version: ConfigVersion,
+        epoch: Epoch,
+        member: Member,
+        opening: Option<Opening>,
+    },
     /// The primary cannot go on in this epoch.
     StepDown {
         version: ConfigVersion,
@@ -387,6 +399,7 @@ impl Proposal {
         | Self::Part { version, .. }
         | Self::Near { version, .. }
         | Self::Far { version, .. }
+        | Self::Memory { version, .. }
         | Self::StepDown { version, .. }) = self;
         *version
     }

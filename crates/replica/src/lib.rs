@@ -5,7 +5,7 @@
 //!
 //! - R1  A replica persists its promise of an epoch before it answers in it, and refuses lower epochs forever;
 //!   what another disk content acknowledged never counts. (`secondary.rs`, `commit.rs`)
-//! - R2  A write is acknowledged when the primary and its whole required set hold it durably. (`commit.rs`)
+//! - R2  A write is acknowledged when the primary and its whole required set hold it durably (`commit.rs`), in mode B in memory (`memory.rs`).
 //! - R3, R4  Who is required changes so that every recorded in-sync set holds all acknowledged writes, whenever
 //!   the control plane decides and however late the answer comes. (`membership.rs`)
 //! - R5, R6  A replica is primary because the record says so in an epoch it never served, and serves after its
@@ -32,7 +32,7 @@
 //! ```
 //!
 //! Files, in the order in which to read them: `interface.rs` (events and effects), `log.rs` (what a replica knows of
-//! its log), `sizes.rs`, `snapshots.rs`, `sequence.rs`, `commit.rs`, `secondary.rs`, `promote.rs`, `peer.rs`, `catch_up.rs`, `membership.rs`, `slow.rs`, `follow.rs` (mode A), `copy.rs`,
+//! its log), `sizes.rs`, `snapshots.rs`, `sequence.rs`, `commit.rs`, `secondary.rs`, `promote.rs`, `peer.rs`, `catch_up.rs`, `membership.rs`, `slow.rs`, `follow.rs` (mode A), `memory.rs` (mode B), `copy.rs`,
 //! `background.rs`.
 
 mod background;
@@ -43,6 +43,7 @@ mod follow;
 mod interface;
 mod log;
 mod membership;
+mod memory;
 mod peer;
 mod progress;
 mod promote;
@@ -92,6 +93,8 @@ enum Fence {
     Restarted,
     /// Named primary without being a whole member of the ISS.
     NotEligible,
+    /// Named primary, and the record counts on what it had in memory before it was opened (mode B).
+    Unproven,
     /// A higher epoch exists; what it is, the record will tell.
     Outlived,
     Demoted,
@@ -121,6 +124,12 @@ pub struct Replica {
     failed: bool,
     /// When the control plane was last asked to relieve this replica, on which version.
     relief_asked: Option<(mainstay_types::ConfigVersion, Time)>,
+    /// The same for the opening in which its memory counts.
+    own_memory_asked: Option<(mainstay_types::ConfigVersion, Time)>,
+    /// Users of the devices know that they have to flush.
+    cached: bool,
+    /// As a primary: everything up to here was acknowledged from memory.
+    answered: Index,
     /// As a secondary.
     session: Option<Session>,
     /// As a primary: the epoch, the index of its epoch start once the epoch has begun, the others, the requests.
@@ -164,6 +173,9 @@ impl Replica {
             fence: None,
             failed: false,
             relief_asked: None,
+            own_memory_asked: None,
+            cached: false,
+            answered: Index(0),
             session: None,
             epoch: Epoch(0),
             epoch_start: None,
@@ -201,6 +213,7 @@ impl Replica {
                 self.pause_wanted = false;
             }
             Event::Tick => {}
+            Event::Cached(cached) => self.cached = cached,
             Event::BackgroundRate { bytes_per_s } => self.background.set_max_rate(bytes_per_s),
             // R13: what a failed store still says does not count.
             _ if self.failed => {}
@@ -241,6 +254,7 @@ impl Replica {
         self.continue_promotion();
         self.review();
         if self.leading() {
+            self.answer_from_memory();
             self.seal();
             self.tell_commit();
             self.report_pause();
@@ -283,6 +297,7 @@ impl Replica {
             Message::AttachReply(state) => self.on_attach_reply(from, &state),
             Message::CutReply { end } => self.on_cut_reply(from, end),
             Message::Ack { durable } => self.on_ack(from, durable),
+            Message::Received { opening, index } => self.on_received(from, opening, index),
             Message::CopyBeginReply { at } => self.on_copy_begin_reply(from, at),
             Message::CopyExtentAck { volume, extent } => self.on_copy_extent_ack(from, (volume, extent)),
             Message::CopyEndReply => self.on_copy_end_reply(from),
@@ -305,7 +320,7 @@ impl Replica {
             && !matches!(peer.link, Link::Down)
         {
             reach!("replica: a peer's connection is lost");
-            peer.durable = Index(0);
+            peer.forget_held();
             peer.diverged = None;
             peer.slow.disconnected();
             peer.set_link(Link::Down, self.now);

@@ -21,6 +21,7 @@ enum Verdict {
     Trust,
     Part,
     Near,
+    Memory,
     Reattach,
 }
 
@@ -81,6 +82,7 @@ impl Replica {
         for node in nodes.into_iter().flatten() {
             self.review_peer(node);
         }
+        self.review_own_memory();
     }
 
     fn review_peer(&mut self, node: NodeId) {
@@ -137,6 +139,7 @@ impl Replica {
                 self.propose(node, Change::Trust);
             }
             Verdict::Near => self.record_near(node),
+            Verdict::Memory => self.propose_memory(node),
             Verdict::Part => self.propose(node, Change::Part),
             Verdict::Reattach => {
                 reach!("replica: a peer that refused is asked again");
@@ -184,6 +187,9 @@ impl Replica {
                 Verdict::GiveUpJoin(why)
             };
         }
+        if self.memory_change(peer).is_some() {
+            return Verdict::Memory;
+        }
         match &peer.link {
             Link::Streaming(stream)
                 if (stream.copy.is_none() || planted(Bug::JoinWhileCopied))
@@ -192,7 +198,7 @@ impl Replica {
             {
                 match peer.joining {
                     _ if self.doubtful(node) => Verdict::Trust,
-                    Some(_) if peer.durable >= self.log.commit || planted(Bug::GrowBeforeCaughtUp) => {
+                    Some(_) if peer.durable >= self.answered() || planted(Bug::GrowBeforeCaughtUp) => {
                         Verdict::Record
                     }
                     Some(_) => Verdict::Fine,
@@ -260,6 +266,7 @@ impl Replica {
             Change::Trust => Proposal::Trust { version, epoch, member },
             Change::Near => Proposal::Near { version, epoch, member },
             Change::Far => Proposal::Far { version, epoch, member },
+            Change::Memory(opening) => Proposal::Memory { version, epoch, member, opening },
             Change::Part => {
                 let (common, end) = diverged;
                 Proposal::Part { version, epoch, member, common, end }
@@ -290,7 +297,8 @@ impl Replica {
             Fence::StoreFailed => Some(StepDownReason::StoreFailed),
             Fence::Restarted => Some(StepDownReason::Restarted),
             Fence::NotEligible => Some(StepDownReason::NotEligible),
-            Fence::Outlived | Fence::Demoted => None,
+            // Its node tells what it has: it may be the one that has most.
+            Fence::Unproven | Fence::Outlived | Fence::Demoted => None,
         }
     }
 
@@ -302,7 +310,12 @@ impl Replica {
             return own;
         }
         let peers = self.peers.iter().filter_map(|(node, peer)| self.peer_deadline(*node, peer, repeat));
-        peers.chain(own).chain(self.commit_deadline()).chain(self.background_deadline()).min()
+        peers
+            .chain(own)
+            .chain(self.own_memory_deadline())
+            .chain(self.commit_deadline())
+            .chain(self.background_deadline())
+            .min()
     }
 
     fn peer_deadline(&self, node: NodeId, peer: &crate::peer::Peer, repeat: u64) -> Option<Time> {
@@ -324,6 +337,7 @@ impl Replica {
         };
         let doubt = match () {
             () if let Some(change) = self.near_change(peer) => asked_again(change),
+            () if let Some(opening) = self.memory_change(peer) => asked_again(Change::Memory(opening)),
             () if peer.diverged.is_some() => asked_again(Change::Part),
             () if streaming && self.doubtful(node) => asked_again(Change::Trust),
             () => None,

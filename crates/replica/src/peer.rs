@@ -10,7 +10,7 @@
 use crate::copy::CopySource;
 use crate::slow::Slowness;
 use mainstay_codec::Reject;
-use mainstay_types::{ConfigVersion, Index, Member, Position, ShrinkReason, Time};
+use mainstay_types::{ConfigVersion, Index, Member, Opening, Position, ShrinkReason, Time};
 use std::collections::VecDeque;
 
 #[derive(Debug)]
@@ -24,6 +24,9 @@ pub(crate) struct Peer {
     /// Everything up to here is durable there. Counts only what was acknowledged on this connection in this
     /// epoch (R1).
     pub durable: Index,
+    /// Everything up to here is in memory there, as it said on this connection in this epoch, in this opening (mode B).
+    pub received: Index,
+    pub opening: Option<Opening>,
     /// The highest that `durable` was in this epoch: what it lacks at most, for mode A and for people.
     pub known: Index,
     /// Writes wait for it when it lags too far, see `follow.rs`.
@@ -115,6 +118,8 @@ pub(crate) enum Change {
     Part,
     Near,
     Far,
+    /// In which opening its memory counts.
+    Memory(Option<Opening>),
 }
 
 impl Change {
@@ -163,6 +168,8 @@ impl Peer {
             link: Link::Down,
             since: now,
             durable: Index(0),
+            received: Index(0),
+            opening: None,
             known: Index(0),
             near: false,
             near_recorded: false,
@@ -201,8 +208,16 @@ impl Peer {
         }
     }
 
+    /// What it acknowledged on the last connection does not count any more.
+    pub fn forget_held(&mut self) {
+        self.durable = Index(0);
+        self.received = Index(0);
+        self.opening = None;
+    }
+
     /// Begins to feed it from right after `at`, which it holds durably.
     pub fn start_stream(&mut self, at: Position, copy: Option<CopySource>, now: Time) {
+        self.forget_held();
         self.durable = at.index;
         self.known = at.index;
         self.progress_at = now;

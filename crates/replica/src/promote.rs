@@ -17,6 +17,11 @@ use mainstay_types::{Epoch, Range, ResourceRecord, VolumeId, reach};
 
 impl Replica {
     pub(crate) fn on_record(&mut self, record: ResourceRecord) {
+        self.take_record(record);
+        self.tell_received();
+    }
+
+    fn take_record(&mut self, record: ResourceRecord) {
         if record.resource != self.config.resource || record.version <= self.version() {
             reach!("replica: a record that is not newer");
             return;
@@ -56,6 +61,9 @@ impl Replica {
         } else if !self.eligible() {
             reach!("replica: named but not eligible");
             self.fence(Some(Fence::NotEligible));
+        } else if !self.is_proven() {
+            reach!("replica: named and not proven");
+            self.fence(Some(Fence::Unproven));
         } else {
             self.promote(epoch);
         }
@@ -93,6 +101,7 @@ impl Replica {
         self.fence = None;
         self.epoch = epoch;
         self.epoch_start = None;
+        self.answered = mainstay_types::Index(0);
         self.set_role(Role::Promoting);
         self.promise(epoch);
     }

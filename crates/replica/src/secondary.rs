@@ -118,6 +118,7 @@ impl Replica {
         reach!("replica: an attach is answered");
         session.attached = true;
         self.answer(Message::AttachReply(self.log.state()));
+        self.tell_received();
     }
 
     /// Nothing is under way in the own store.
@@ -179,6 +180,7 @@ impl Replica {
             if planted(Bug::AckOnReceipt) {
                 self.answer(Message::Ack { durable: batch.last() });
             }
+            self.tell_received();
         }
     }
 
@@ -252,6 +254,7 @@ impl Replica {
             return self.reject(Reject::Chain);
         }
         self.answer(Message::CutReply { end });
+        self.tell_received();
     }
 
     fn on_copy_begin(&mut self, at: Position, chain: Chain, volumes: Vec<u64>, snapshots: Vec<SnapshotId>) {

@@ -8,6 +8,7 @@ use crate::{Effect, Op, Replica, RequestError, RequestId, Role};
 use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::{Batch, EntryKind, Message, NewEntry, snapshot_range};
+use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, Index, Mode, REQUEST_BYTES_MAX, Range, SnapshotId, Time,
     VolumeId, is_volume_size, reach,
@@ -31,16 +32,20 @@ pub(crate) struct Sequence {
     open: VecDeque<Open>,
     /// Sealed, not committed.
     in_flight: VecDeque<InFlight>,
+    /// So many of the first of them are acknowledged, from memory (mode B).
+    answered: usize,
+    /// Their bytes, a block more for each.
+    cached_bytes: u64,
     /// Ranges in `open` and `in_flight`: (volume, offset, ticket) to end.
     uncommitted: BTreeMap<(VolumeId, u64, Ticket), u64>,
     /// At least the longest range in `uncommitted`.
     longest: u64,
-    /// Reads that wait for the entry with this ticket.
-    reads: BTreeMap<(Ticket, RequestId), Range>,
+    /// Reads, and flushes without a range, that wait for the entry with this ticket.
+    reads: BTreeMap<(Ticket, RequestId), Option<Range>>,
     /// Reads and flushes that came before the replica served.
     parked: VecDeque<(RequestId, Option<Range>)>,
     next_ticket: Ticket,
-    /// Payload bytes in `open` and `in_flight`.
+    /// Payload bytes in `open` and `in_flight`, of what is not acknowledged.
     bytes: u64,
     pub demoting: bool,
     /// Journal bytes sealed in this epoch, and what this sum was at the end of each recent batch.
@@ -83,31 +88,50 @@ struct Open {
 #[derive(Debug)]
 struct InFlight {
     id: RequestId,
+    told: bool,
     ticket: Ticket,
     index: Index,
+    kind: EntryKind,
     range: Range,
     bytes: u64,
+}
+
+impl InFlight {
+    /// Users of a device flush what must last. Who asks for a size or a snapshot does not, and takes it for done.
+    fn may_be_lost(&self) -> bool {
+        !matches!(self.kind, EntryKind::Resize | EntryKind::Snapshot | EntryKind::DropSnapshot)
+    }
+
+    /// What it counts while it is acknowledged and not committed.
+    fn cached_bytes(&self) -> u64 {
+        self.bytes + BLOCK_BYTES
+    }
 }
 
 impl Sequence {
     /// Requests that are held.
     pub fn len(&self) -> usize {
-        self.open.len() + self.in_flight.len() + self.reads.len() + self.parked.len()
+        self.open.len() + self.in_flight.len() - self.answered + self.reads.len() + self.parked.len()
+    }
+
+    /// Bytes that were acknowledged from memory and are not committed.
+    pub fn cached_bytes(&self) -> u64 {
+        self.cached_bytes
     }
 
     pub fn nothing_open(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// Nothing admitted is unfinished.
+    /// Nothing admitted is unfinished, nor acknowledged and not committed.
     pub fn finished(&self) -> bool {
-        self.len() == 0
+        self.len() == 0 && self.in_flight.is_empty()
     }
 
     /// Forgets everything and returns the requests that were held, oldest writes first.
     pub fn abandon(&mut self) -> Vec<RequestId> {
         let old = std::mem::take(self);
-        let in_flight = old.in_flight.into_iter().map(|entry| entry.id);
+        let in_flight = old.in_flight.into_iter().filter(|entry| !entry.told).map(|entry| entry.id);
         let open = old.open.into_iter().map(|entry| entry.id);
         let reads = old.reads.into_keys().map(|(_, id)| id);
         in_flight.chain(open).chain(reads).chain(old.parked.into_iter().map(|(id, _)| id)).collect()
@@ -185,8 +209,10 @@ impl Sequence {
             bytes += len;
             self.in_flight.push_back(InFlight {
                 id: entry.id,
+                told: false,
                 ticket: entry.ticket,
                 index: Index(first.0 + entries.len() as u64),
+                kind: entry.kind,
                 range: entry.range,
                 bytes: len,
             });
@@ -205,22 +231,48 @@ impl Sequence {
         }
     }
 
-    /// Takes the next entry that is committed.
-    fn pop_committed(&mut self, commit: Index) -> Option<(RequestId, Ticket)> {
+    /// The next entry up to `to` that is not acknowledged, which it is from now on; without its request, if that is to be answered
+    /// when it is committed.
+    pub fn answer(&mut self, to: Index) -> Option<Option<RequestId>> {
+        let entry = self.in_flight.get_mut(self.answered).filter(|entry| entry.index <= to)?;
+        self.answered += 1;
+        self.bytes -= entry.bytes;
+        self.cached_bytes += entry.cached_bytes();
+        entry.told = entry.may_be_lost();
+        Some(entry.told.then_some(entry.id))
+    }
+
+    /// The last entry that is acknowledged and not committed.
+    fn unflushed(&self) -> Option<Ticket> {
+        Some(self.in_flight.get(self.answered.checked_sub(1)?)?.ticket)
+    }
+
+    /// The place in the log of a request that is sealed and not committed.
+    pub fn index_of(&self, id: RequestId) -> Option<Index> {
+        self.in_flight.iter().find(|entry| entry.id == id).map(|entry| entry.index)
+    }
+
+    /// Takes the next entry that is committed; without its request, if that was answered before.
+    fn pop_committed(&mut self, commit: Index) -> Option<(Option<RequestId>, Ticket)> {
         if self.in_flight.front()?.index > commit {
             return None;
         }
         let entry = self.in_flight.pop_front()?;
-        self.bytes -= entry.bytes;
+        if self.answered > 0 {
+            self.answered -= 1;
+            self.cached_bytes -= entry.cached_bytes();
+        } else {
+            self.bytes -= entry.bytes;
+        }
         self.uncommitted.remove(&(entry.range.volume, entry.range.offset, entry.ticket));
         if self.uncommitted.is_empty() {
             self.longest = 0;
         }
-        Some((entry.id, entry.ticket))
+        Some(((!entry.told).then_some(entry.id), entry.ticket))
     }
 
-    /// Takes the next read that waits for nothing newer than `ticket`.
-    fn pop_read(&mut self, ticket: Ticket) -> Option<(RequestId, Range)> {
+    /// Takes the next read, or flush, that waits for nothing newer than `ticket`.
+    fn pop_read(&mut self, ticket: Ticket) -> Option<(RequestId, Option<Range>)> {
         let first = self.reads.first_entry()?;
         if first.key().0 > ticket {
             return None;
@@ -320,7 +372,9 @@ impl Replica {
         self.sequence.open.iter().any(|open| open.kind == kind && open.range == snapshot_range(id))
     }
 
-    /// A flush orders only completed writes (P40), and those are durable on every required replica.
+    /// A flush orders only completed writes (P40). Those are durable on every required replica, but for what was acknowledged
+    /// from memory (mode B), which it waits for. A read waits for whatever it overlaps and is not committed, acknowledged or
+    /// not: so nobody sees what can still be lost.
     fn read_or_park(&mut self, id: RequestId, range: Option<Range>) {
         if self.role != Role::Primary {
             reach!("replica: a read waits for the epoch start");
@@ -328,11 +382,18 @@ impl Replica {
             return;
         }
         let effect = match range {
-            None => Effect::Complete { id, result: Ok(()) },
+            None => match self.sequence.unflushed() {
+                Some(ticket) if !planted(Bug::FlushNotAwaited) => {
+                    reach!("replica: a flush waits for journals");
+                    self.sequence.reads.insert((ticket, id), None);
+                    return;
+                }
+                _ => Effect::Complete { id, result: Ok(()) },
+            },
             Some(range) => match self.sequence.blocker(range) {
                 Some(ticket) => {
                     reach!("replica: a read waits for a write");
-                    self.sequence.reads.insert((ticket, id), range);
+                    self.sequence.reads.insert((ticket, id), Some(range));
                     return;
                 }
                 None => Effect::Read { id, range },
@@ -351,20 +412,29 @@ impl Replica {
     /// Seals the open entries into a batch when the journal is free, and gives the same batch to the journal
     /// and to every peer that has everything before it.
     pub(crate) fn seal(&mut self) {
-        let blocked = self.role != Role::Primary || self.paused || self.log.end.index > self.log.durable;
+        while self.seal_batch() {
+            self.answer_from_memory();
+        }
+    }
+
+    /// Whether there was a batch.
+    fn seal_batch(&mut self) -> bool {
+        let blocked = self.role != Role::Primary || self.paused || self.seal_waits();
         if blocked || self.sequence.nothing_open() || self.held_by_lag() {
-            return;
+            return false;
         }
         let first = self.log.end.index.next();
         let mut entries = std::mem::take(&mut self.sequence.sealing);
         self.sequence.take_batch(self.room, first, &mut entries);
-        if entries.is_empty() {
-            reach!("replica: the journal has no room for the open batch");
-        } else {
+        let sealed = !entries.is_empty();
+        if sealed {
             reach!("replica: a batch is sealed");
             self.append_own(entries.drain(..));
+        } else {
+            reach!("replica: the journal has no room for the open batch");
         }
         self.sequence.sealing = entries;
+        sealed
     }
 
     /// Counts down until the journal says what it takes after this.
@@ -417,10 +487,20 @@ impl Replica {
     /// Completes what the commit index has passed, in the order of the log.
     pub(crate) fn complete_committed(&mut self) {
         while let Some((id, ticket)) = self.sequence.pop_committed(self.log.commit) {
-            self.effects.push_back(Effect::Complete { id, result: Ok(()) });
+            if let Some(id) = id {
+                self.effects.push_back(Effect::Complete { id, result: Ok(()) });
+            }
             while let Some((id, range)) = self.sequence.pop_read(ticket) {
-                reach!("replica: a read that waited is executed");
-                self.effects.push_back(Effect::Read { id, range });
+                self.effects.push_back(match range {
+                    Some(range) => {
+                        reach!("replica: a read that waited is executed");
+                        Effect::Read { id, range }
+                    }
+                    None => {
+                        reach!("replica: a flush that waited is complete");
+                        Effect::Complete { id, result: Ok(()) }
+                    }
+                });
             }
         }
     }

@@ -17,6 +17,8 @@ pub struct Status {
     /// Version of the record that it holds; 0 before the first.
     pub version: ConfigVersion,
     pub commit: Index,
+    /// As primary in mode B: everything up to here is acknowledged; else the commit index.
+    pub answered: Index,
     pub durable: Index,
     /// Last entry of its log, durable or not.
     pub end: Position,
@@ -116,6 +118,7 @@ impl Replica {
             epoch: self.epoch(),
             version: self.version(),
             commit: self.log.commit,
+            answered: if self.leading() { self.answered() } else { self.log.commit },
             durable: self.log.durable,
             end: self.log.end,
             data: self.data(),
@@ -213,6 +216,9 @@ impl Replica {
                     Fence::Restarted => "it was restarted in its epoch; waits for a new promotion",
                     Fence::NotEligible => {
                         "it was named primary but its data is not whole or not the recorded one"
+                    }
+                    Fence::Unproven => {
+                        "it was opened anew and may lack what it had acknowledged from memory; waits for one that has it"
                     }
                     Fence::Outlived => "a higher epoch exists; waits for the record that says whose",
                     Fence::Demoted => "it was demoted; waits for the next promotion",

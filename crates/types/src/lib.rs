@@ -60,6 +60,11 @@ id!(
     Incarnation(u64), "d"
 );
 id!(
+    /// One opening of a replica by a process: random, new each time, because what was only in memory is gone with the last one.
+    /// 0: not known, and never counted on.
+    Opening(u64), "o"
+);
+id!(
     /// Running hash over the log up to and including a batch; equal chains mean equal logs.
     Chain(u64), "h"
 );

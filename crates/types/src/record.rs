@@ -1,7 +1,8 @@
 //! The control plane's record of a resource: who may sequence and who holds every acknowledged write.
 
-use crate::{ConfigVersion, Epoch, Incarnation, NodeId, ResourceId};
+use crate::{ConfigVersion, Epoch, Incarnation, NodeId, Opening, ResourceId};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// A replica as the control plane knows it: a node together with the identity of its disk content (R9).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -22,12 +23,14 @@ pub enum ShrinkReason {
     Slow,
 }
 
-/// When a write is acknowledged. DRBD's names. B is not there yet.
+/// When a write is acknowledged. DRBD's names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// When the primary's own journal has it. The others follow, within [`LagLimits`].
     A,
+    /// When every required replica has it in memory. A flush waits for their journals.
+    B,
     /// When the journal of every required replica has it.
     #[default]
     C,
@@ -83,6 +86,11 @@ pub struct ResourceRecord {
     /// history has not any more. A primary feeds them only after it has seen that they do not.
     #[serde(default)]
     pub doubtful: Vec<Member>,
+    /// Members of the in-sync set whose memory counts, each in the opening in which it does: in another one it may lack what was
+    /// acknowledged, and is not to be promoted. What a member that is not named here has acknowledged is durable there. Empty
+    /// unless the mode is B, or was and not everything is durable yet.
+    #[serde(default, with = "pairs")]
+    pub openings: BTreeMap<NodeId, Opening>,
 }
 
 impl ResourceRecord {
@@ -102,6 +110,7 @@ impl ResourceRecord {
             near: Vec::new(),
             called: Vec::new(),
             doubtful: Vec::new(),
+            openings: BTreeMap::new(),
         }
     }
 
@@ -121,5 +130,21 @@ impl ResourceRecord {
     #[must_use]
     pub fn replica(&self, node: NodeId) -> Option<Member> {
         self.replicas.iter().copied().find(|m| m.node == node)
+    }
+}
+
+/// A map as a list of pairs. Keys of JSON objects are texts, and where serde has to look for the kind of a message first it does not make numbers
+/// of them again.
+mod pairs {
+    use crate::{NodeId, Opening};
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::collections::BTreeMap;
+
+    pub fn serialize<S: Serializer>(map: &BTreeMap<NodeId, Opening>, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(map)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<NodeId, Opening>, D::Error> {
+        Ok(Vec::<(NodeId, Opening)>::deserialize(from)?.into_iter().collect())
     }
 }

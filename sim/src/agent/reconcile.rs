@@ -104,6 +104,10 @@ impl Agent {
             Proposal::Trust { version, epoch, member } => {
                 Event::IssProposed { resource, version, epoch, change: IssChange::Trust { member } }
             }
+            Proposal::Memory { version, epoch, member, opening } => {
+                let change = IssChange::Memory { member, opening };
+                Event::IssProposed { resource, version, epoch, change }
+            }
             Proposal::Part { version, epoch, member, common, end } => {
                 let change = IssChange::Part { member, common, end };
                 Event::IssProposed { resource, version, epoch, change }

@@ -7,7 +7,7 @@ use mainstay_control::reconcile::Role;
 use mainstay_control::reconciler::REPEAT_PROPOSAL_MS;
 use mainstay_control::state::{NodeStatus, ResourceSpec, Settings};
 use mainstay_replica::{BackgroundLimits, SlowLimits, StepDownReason};
-use mainstay_types::{BLOCK_BYTES, ConfigVersion, Epoch, JOURNAL_BYTES_MIN, Member, ShrinkReason};
+use mainstay_types::{BLOCK_BYTES, ConfigVersion, Epoch, JOURNAL_BYTES_MIN, Member, Opening, ShrinkReason};
 use std::collections::BTreeSet;
 
 const LATENCY_US: u64 = 300;
@@ -322,6 +322,8 @@ impl Lab {
                 epoch: Epoch(0),
                 version: ConfigVersion(0),
                 incarnation,
+                opening: Opening(1),
+                reopened: None,
                 devices_ready: false,
                 volumes: vec![16 * BLOCK_BYTES],
                 snapshots: Vec::new(),

@@ -11,7 +11,8 @@
 use super::Violation;
 use mainstay_codec::{Batch, EntryKind, LogState, ReplicaData};
 use mainstay_types::{
-    BLOCK_BYTES, Chain, Epoch, Incarnation, Index, Member, NodeId, Position, ResourceId, ResourceRecord,
+    BLOCK_BYTES, Chain, Epoch, Incarnation, Index, Member, NodeId, Opening, Position, ResourceId,
+    ResourceRecord,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 mod checks;
 mod feed;
 mod fork;
+mod memory;
 #[cfg(test)]
 mod tests;
 
@@ -46,6 +48,7 @@ pub struct LogOracle {
     acknowledged: Index,
     acknowledged_in: Epoch,
     forks: fork::Forks,
+    memory: memory::Memory,
 }
 
 #[derive(Debug)]
@@ -85,6 +88,11 @@ struct Replica {
     promised: Epoch,
     /// How often an engine has opened it.
     opened: u32,
+    /// The last of these, and whether that engine is still there: then the whole log is, durable or not.
+    opening: Opening,
+    up: bool,
+    /// That engine has given it up: what it holds is of no use until it is opened anew.
+    failed: bool,
     /// A restart for a copy that may or may not have become durable.
     restarting: Option<(Position, Chain)>,
     /// A copy is under way.
@@ -170,6 +178,7 @@ impl LogOracle {
             acknowledged: Index(0),
             acknowledged_in: Epoch(0),
             forks: fork::Forks::default(),
+            memory: memory::Memory::default(),
         }
     }
 
@@ -203,6 +212,7 @@ impl LogOracle {
                 format!("{node} makes {} in {epoch} and has promised {promised}", batch.first),
             );
         }
+        self.check_soft_of(node, incarnation, epoch)?;
         let sequencer =
             self.epochs.entry(epoch).or_insert(Sequencer { node, incarnation, opened, last: Index(0) });
         let made_by = (sequencer.node, sequencer.incarnation);
@@ -391,6 +401,7 @@ impl LogOracle {
                 break;
             }
         }
+        self.harden();
         Ok(())
     }
 
@@ -516,6 +527,8 @@ impl LogOracle {
         }
         replica.promised = promised;
         replica.opened += 1;
+        replica.up = true;
+        replica.failed = false;
         let durable = replica.durable;
         let restarted = replica.restarting.take().filter(|at| *at == (end, chain));
         if let Some((at, chain)) = restarted.filter(|_| state.data == ReplicaData::Inconsistent) {

@@ -18,8 +18,8 @@ pub use register::Registers;
 pub use slow::SlowOracle;
 
 use mainstay_replica::SlowLimits;
-use mainstay_types::{NodeId, ResourceId};
-use std::collections::BTreeMap;
+use mainstay_types::{Index, NodeId, ResourceId};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Something that must hold does not.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,6 +38,8 @@ pub struct Oracle {
     pub slow: BTreeMap<ResourceId, SlowOracle>,
     /// Replicas that have just been copied, and not yet looked at.
     pub copied: Vec<(ResourceId, NodeId)>,
+    /// Writes that clients were told of and that are not committed, with their places in the log (mode B).
+    soft: BTreeMap<ResourceId, VecDeque<(Index, u64)>>,
     violation: Option<Violation>,
     /// True time.
     now_us: u64,
@@ -76,7 +78,7 @@ pub const INVARIANTS: &[(&str, &str)] = &[
     ),
     (
         "S5",
-        "what completed before a flush is durable after it. In mode C every acknowledgement is a flush, so it is S1 and S8",
+        "what completed before a flush is durable after it. In modes A and C every acknowledgement is a flush, so it is S1 and S8. In mode B: LogOracle::flushed, acknowledged_up_to, check_soft_of",
     ),
     ("S6", "committed entries agree everywhere and never change. Checked: LogOracle::committed, recovered"),
     (

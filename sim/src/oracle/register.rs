@@ -36,6 +36,8 @@ pub struct Registers {
     now: Moment,
     volumes: BTreeMap<VolumeKey, Vec<Register>>,
     requests: BTreeMap<u64, Request>,
+    /// Writes that were acknowledged and may still be lost.
+    soft: BTreeMap<u64, Request>,
 }
 
 #[derive(Debug)]
@@ -64,6 +66,8 @@ struct Group {
     start: Moment,
     /// First completion of the write or of a read that returned it; never: nobody has seen it yet.
     first_end: Moment,
+    /// When the write was acknowledged from memory; never: it was not, or what was acknowledged so was lost.
+    soft_end: Moment,
     last_start: Moment,
     /// When the write can no longer be given a place in the log: completed, seen, or given up.
     placed: Moment,
@@ -74,7 +78,7 @@ struct Group {
 impl Group {
     /// Whether this group comes before `other` in every order that is allowed.
     fn before(&self, other: &Self) -> bool {
-        self.first_end < other.last_start || self.placed < other.start
+        self.first_end.min(self.soft_end) < other.last_start || self.placed.min(self.soft_end) < other.start
     }
 
     /// With one more operation, from `start` to `end`.
@@ -141,6 +145,7 @@ impl Registers {
                 request,
                 start,
                 first_end: NEVER,
+                soft_end: NEVER,
                 last_start: start,
                 placed: NEVER,
                 acknowledged: false,
@@ -175,6 +180,49 @@ impl Registers {
             }
         }
         Ok(())
+    }
+
+    /// The write was completed to its client, and may still be lost. Whoever reads has to see it all the same, until it is known to be lost; what it
+    /// replaces may come back.
+    pub fn write_answered(&mut self, request: u64) {
+        let Some(asked) = self.take(request, Kind::Write) else { return };
+        let now = self.tick();
+        self.each_group(&asked, |group| (group.soft_end, group.acknowledged) = (now, true));
+        self.soft.insert(request, asked);
+    }
+
+    /// It is not lost.
+    pub fn write_kept(&mut self, request: u64) {
+        let Some(asked) = self.soft.remove(&request) else { return };
+        let now = self.tick();
+        for block in asked.blocks {
+            let register = self.register(asked.volume, block);
+            if let Some(group) = register.groups.iter_mut().find(|group| group.start == asked.start) {
+                let told = std::mem::replace(&mut group.soft_end, NEVER);
+                *group = group.with(asked.start, told.min(now));
+                group.acknowledged = true;
+                register.sweep(now);
+            }
+        }
+    }
+
+    /// It is lost, unless it is found after all: as if it had never been answered.
+    pub fn write_lost(&mut self, request: u64) {
+        let Some(asked) = self.soft.remove(&request) else { return };
+        let now = self.tick();
+        self.each_group(&asked, |group| {
+            (group.soft_end, group.acknowledged) = (NEVER, false);
+            group.placed = group.placed.min(now);
+        });
+    }
+
+    fn each_group(&mut self, asked: &Request, mut change: impl FnMut(&mut Group)) {
+        for block in asked.blocks.clone() {
+            let register = self.register(asked.volume, block);
+            if let Some(group) = register.groups.iter_mut().find(|group| group.start == asked.start) {
+                change(group);
+            }
+        }
     }
 
     /// The read was completed to its client with these values, one for each block.
@@ -303,6 +351,7 @@ impl Default for Register {
             request: 0,
             start: 0,
             first_end: 0,
+            soft_end: NEVER,
             last_start: 0,
             placed: 0,
             acknowledged: true,
@@ -321,6 +370,7 @@ impl Register {
             request,
             start: now,
             first_end: now,
+            soft_end: NEVER,
             last_start: now,
             placed: now,
             acknowledged: true,

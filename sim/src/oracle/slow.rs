@@ -103,6 +103,7 @@ impl SlowOracle {
             Proposal::Shrink { .. }
             | Proposal::Near { .. }
             | Proposal::Far { .. }
+            | Proposal::Memory { .. }
             | Proposal::Trust { .. }
             | Proposal::Part { .. }
             | Proposal::StepDown { .. } => Ok(()),

@@ -8,7 +8,7 @@ use mainstay_ha::Effect as ServiceEffect;
 use mainstay_host::{Host, Seen};
 use mainstay_replica::Effect;
 use mainstay_store::Output;
-use mainstay_types::{Epoch, Incarnation, Index, NodeId, ResourceId, ResourceRecord, VolumeId};
+use mainstay_types::{Epoch, Incarnation, Index, NodeId, Opening, ResourceId, ResourceRecord, VolumeId};
 
 impl Oracle {
     /// True time from now on.
@@ -66,9 +66,85 @@ impl Oracle {
             let number = resource.0 as usize - 1;
             self.registers.roll_back(number, |volume, block| log.value_at(VolumeId(volume), block, fork));
         }
+        self.settle_soft(resource);
         if let Err(mut violation) = check {
             violation.text = format!("{}: {}", crate::words::resource(resource), violation.text);
             self.fail(violation);
+        }
+    }
+
+    /// Mode B: a client was told of a write that has this place in the log and is not committed.
+    pub fn told_of(&mut self, resource: ResourceId, request: u64, index: Index) {
+        self.registers.write_answered(request);
+        self.soft.entry(resource).or_default().push_back((index, request));
+        self.settle_soft(resource);
+    }
+
+    /// What has become of writes that clients were told of before they were committed.
+    fn settle_soft(&mut self, resource: ResourceId) {
+        let Some(log) = self.logs.get_mut(&resource) else { return };
+        let (lost, committed) = (log.take_lost(), log.highest_committed());
+        let Some(soft) = self.soft.get_mut(&resource) else { return };
+        if let Some(kept) = lost {
+            let registers = &mut self.registers;
+            soft.retain(|(index, request)| {
+                let held = *index <= kept;
+                if !held {
+                    registers.write_lost(*request);
+                }
+                held
+            });
+        }
+        while let Some((_, request)) = soft.front().filter(|(index, _)| *index <= committed).copied() {
+            soft.pop_front();
+            self.registers.write_kept(request);
+        }
+    }
+
+    /// The engine of a node is gone, with all that was only in its memory.
+    pub fn memory_gone(&mut self, node: NodeId) {
+        for log in self.logs.values_mut() {
+            log.memory_gone(node);
+        }
+        for resource in self.logs.keys().copied().collect::<Vec<_>>() {
+            self.settle_soft(resource);
+        }
+    }
+
+    /// An engine does not use this replica any more.
+    pub fn gave_up(&mut self, resource: ResourceId, node: NodeId, incarnation: Incarnation) {
+        if let Some(log) = self.logs.get_mut(&resource) {
+            log.gave_up(node, incarnation);
+        }
+        self.settle_soft(resource);
+    }
+
+    /// A replica is open, in this opening.
+    pub fn opened(&mut self, resource: ResourceId, node: NodeId, incarnation: Incarnation, opening: Opening) {
+        if let Some(log) = self.logs.get_mut(&resource) {
+            log.opened(node, incarnation, opening);
+        }
+    }
+
+    /// A primary has acknowledged everything up to `upto`, be it from memory (mode B).
+    pub fn answered_up_to(
+        &mut self,
+        resource: ResourceId,
+        (node, incarnation): (NodeId, Incarnation),
+        when: (Epoch, bool),
+        upto: Index,
+    ) {
+        if let Some(log) = self.logs.get_mut(&resource) {
+            let check = log.acknowledged_up_to(node, incarnation, when, upto);
+            self.judge(check);
+        }
+    }
+
+    /// S5: a flush was answered that was asked for when everything up to `upto` had been acknowledged.
+    pub fn flushed(&mut self, resource: ResourceId, node: NodeId, upto: Index) {
+        if let Some(log) = self.logs.get(&resource) {
+            let check = log.flushed(node, upto);
+            self.judge(check);
         }
     }
 
@@ -123,6 +199,7 @@ impl Oracle {
             }
             let check = log.record(record);
             self.judge(check);
+            self.settle_soft(record.resource);
         }
     }
 

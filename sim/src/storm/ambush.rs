@@ -248,3 +248,46 @@ pub(super) fn primary_given_up(draw: &mut Draw, random: &mut Random, at: u64) {
     draw.fault(on, Fault::Heal);
     draw.fault(on, Fault::PowerOnAll);
 }
+
+/// R5: in mode B members lose what they have only in memory, in the middle of writes and flushes: one, the primary, all, or one after
+/// the other, with the engine alone or the power of the machine. Journals are slow, so that there is something to lose; now and then the
+/// mode changes on the way.
+pub(super) fn memory_lost(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = some_resource(draw, random);
+    if !draw.shape.resources[resource].modes {
+        return;
+    }
+    draw.operator(at, Operator::ModeB { resource });
+    let (gone_at, room) = (at + random.between(400, 2500), random.between(4, 64));
+    draw.writes(at, 4000, resource, room, random.between(1, 4), random);
+    for _ in 0..random.between(2, 12) {
+        draw.flush(at + random.below(4000), resource);
+    }
+    let primary = Target::Primary(resource);
+    let any = |n: u64| if n == 0 { primary } else { Target::Secondary(resource, n - 1) };
+    if random.permille(600) {
+        for n in 0..random.between(1, 4) {
+            let late = DiskFault::Late { what: DiskOp::JournalWrite, ms: random.between(1, 200) };
+            let before = gone_at - random.below(50);
+            draw.fault(before, Fault::Disk { target: any(n), resource, fault: late });
+        }
+    }
+    if random.permille(200) {
+        draw.operator(gone_at - random.below(200), Operator::SetMode { resource, a: None });
+    }
+    let apart_ms = if random.coin() { 1 } else { spread(random, 1, 2000) };
+    let first = random.below(2);
+    let mut when = gone_at;
+    for n in first..first + random.between(1, 4) {
+        let fault = match random.below(3) {
+            0 => Fault::PowerCut(any(n)),
+            _ => Fault::KillEngine { target: any(n), restart_after_ms: spread(random, 1, 2000) },
+        };
+        draw.fault(when, fault);
+        when += random.below(apart_ms.max(1));
+    }
+    let on = when + random.between(100, 6000);
+    draw.fault(on, Fault::Heal);
+    draw.fault(on, Fault::PowerOnAll);
+    draw.writes(on, 2000, resource, room, 1, random);
+}

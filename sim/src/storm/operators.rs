@@ -97,15 +97,16 @@ pub(super) fn mode_a(draw: &Draw, random: &mut Random, resource: usize) -> Opera
     Operator::SetMode { resource, a: Some((blocks, spread(random, 100, 10_000), random.coin())) }
 }
 
-/// A or C. Now and then somebody gives up those who have everything, although they may come back in a moment.
+/// Any of the three. Now and then somebody gives up those who have everything, although they may come back in a moment.
 pub(super) fn change_mode(draw: &mut Draw, random: &mut Random, at: u64) {
     let resource = random.below(draw.shape.resources.len() as u64) as usize;
     if !draw.shape.resources[resource].modes {
         return;
     }
-    let operator = match random.below(5) {
+    let operator = match random.below(8) {
         0 | 1 => Operator::SetMode { resource, a: None },
         2 => Operator::Force { resource, pick: random.below(64) },
+        3..=5 => Operator::ModeB { resource },
         _ => mode_a(draw, random, resource),
     };
     draw.operator(at, operator);

@@ -240,6 +240,7 @@ impl World {
         self.presence_changed(node);
         self.drop_connections(node);
         self.forget_requests(node);
+        self.oracle.memory_gone(node);
         self.oracle.stopped(node);
         self.links_changed();
     }
@@ -263,6 +264,7 @@ impl World {
         self.note(Some(node), Part::Fault, &[2], || "engine is killed".into());
         self.drop_connections(node);
         self.forget_requests(node);
+        self.oracle.memory_gone(node);
         self.socket_to_agent(node, agent_boot, agent::In::EngineDisconnected);
         self.watch_frozen(node);
         for resource in 0..self.plan.shape.resources.len() {

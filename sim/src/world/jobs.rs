@@ -13,7 +13,7 @@ use crate::words;
 use mainstay_control::reconciler::job::{Answer, Step};
 use mainstay_replica::ReplicaConfig;
 use mainstay_store::{Store, StoreConfig, Tuning};
-use mainstay_types::{BLOCK_BYTES, Incarnation, NodeId, ResourceId};
+use mainstay_types::{BLOCK_BYTES, Incarnation, NodeId, Opening, ResourceId};
 
 impl World {
     pub(super) fn start_step(&mut self, step: JobStep) {
@@ -208,8 +208,11 @@ impl World {
             )
         });
         self.oracle.recovered(resource, node, store.config().incarnation, &log, store.promised());
-        let mut config =
-            ReplicaConfig::new(resource, node, store.config().incarnation, store.config().volumes.clone());
+        self.openings += 1;
+        let opening = Opening(self.openings);
+        self.oracle.opened(resource, node, log_incarnation, opening);
+        let mut config = ReplicaConfig::new(resource, node, log_incarnation, store.config().volumes.clone());
+        config.opening = opening;
         config.window_bytes = shape.window_blocks * BLOCK_BYTES;
         config.join_lag_bytes = 16 * BLOCK_BYTES;
         config.slow = shape.slow;

@@ -117,7 +117,9 @@ impl World {
                 self.submit(Command::GrowVolume { resource, volume, bytes: blocks * BLOCK_BYTES });
             }
             Operator::Snapshot { drop, .. } => self.snapshot(resource_id(resource), drop),
-            Operator::SetMode { a, .. } => self.set_mode(resource_id(resource), a),
+            Operator::SetMode { a: None, .. } => self.set_mode(resource_id(resource), Mode::C, None),
+            Operator::SetMode { a, .. } => self.set_mode(resource_id(resource), Mode::A, a),
+            Operator::ModeB { .. } => self.set_mode(resource_id(resource), Mode::B, None),
             Operator::Force { pick, .. } => self.force(resource, pick, FORCE_TRIES),
             Operator::Move { .. }
             | Operator::ApplyService { .. }
@@ -157,14 +159,12 @@ impl World {
         self.submit(command);
     }
 
-    fn set_mode(&mut self, id: ResourceId, a: Option<(u64, u64, bool)>) {
+    fn set_mode(&mut self, id: ResourceId, mode: Mode, a: Option<(u64, u64, bool)>) {
         let Some(known) = self.state().resources.get(&id) else { return };
         let record = &known.record;
-        let (mode, lag, takeover) = match a {
-            None => (Mode::C, record.lag, false),
-            Some((blocks, ms, takeover)) => {
-                (Mode::A, LagLimits { bytes: blocks * BLOCK_BYTES, ms }, takeover)
-            }
+        let (lag, takeover) = match a {
+            None => (record.lag, false),
+            Some((blocks, ms, takeover)) => (LagLimits { bytes: blocks * BLOCK_BYTES, ms }, takeover),
         };
         // What was never chosen is more than these journals hold.
         let lag = LagLimits { bytes: lag.bytes.min(known.spec.journal_bytes / 2), ..lag };

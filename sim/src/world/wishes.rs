@@ -4,6 +4,7 @@ use super::{Asked, JobStep, What, World};
 use crate::agent::{self, EngineEvent, LeaseMessage, Out};
 use crate::disk::Ticket;
 use crate::engine::{EngineIn, Wish};
+use crate::oracle::LogOracle;
 use crate::plan::ClientOp;
 use crate::trace::Part;
 use crate::words;
@@ -12,7 +13,7 @@ use mainstay_control::reconciler::job::Answer as StepAnswer;
 use mainstay_control::state::Command;
 use mainstay_host::Answer;
 use mainstay_replica::{Op, Role};
-use mainstay_types::{BLOCK_BYTES, NodeId, Range, ResourceId, VolumeId};
+use mainstay_types::{BLOCK_BYTES, Index, NodeId, Range, ResourceId, VolumeId};
 
 /// No disk is slower than this, in microseconds of one operation (F14): what was begun before faults ended has ended when
 /// every request must have an answer.
@@ -43,7 +44,7 @@ impl World {
                 self.after(delay, What::DiskDone { node, resource, boot, ticket });
             }
             Wish::Send { to, answer, envelope } => self.send(node, to, answer, &envelope),
-            Wish::Complete { request, answer } => self.complete(request, answer),
+            Wish::Complete { request, answer, soft } => self.complete(request, answer, soft),
             Wish::ToAgent(event) => {
                 self.note_event(node, &event);
                 let agent_boot = self.machines[&node].agent_process.boot;
@@ -448,6 +449,7 @@ impl World {
             blocks,
             read: read.is_some(),
             flush: write.is_none() && read.is_none(),
+            soft: self.oracle.logs.get(&super::resource_id(resource)).and_then(LogOracle::soft_end),
         };
         self.asked.insert(request, asked);
         self.note(Some(node), Part::Client, &[1, request], || {
@@ -458,7 +460,7 @@ impl World {
         request
     }
 
-    fn complete(&mut self, request: u64, answer: Answer) {
+    fn complete(&mut self, request: u64, answer: Answer, soft: Option<Index>) {
         let Some(asked) = self.asked.remove(&request) else { return };
         self.note(
             Some(asked.node),
@@ -481,7 +483,13 @@ impl World {
                 }
                 return;
             }
-            Ok(_) if asked.flush => return,
+            Ok(_) if asked.flush => {
+                if let Some(upto) = asked.soft {
+                    self.trace.count("flush of what was in memory");
+                    self.oracle.flushed(super::resource_id(asked.resource), asked.node, upto);
+                }
+                return;
+            }
             Ok(pieces) if asked.read => {
                 self.oracle.read_completed(asked.node);
                 match values(&pieces) {
@@ -506,6 +514,10 @@ impl World {
             }
             Ok(_) => {
                 self.acknowledged += 1;
+                if let Some(index) = soft {
+                    self.trace.count("write acknowledged from memory");
+                    return self.oracle.told_of(super::resource_id(asked.resource), request, index);
+                }
                 self.oracle.registers.write_done(request, now_us)
             }
         };

@@ -10,6 +10,7 @@ mod grow;
 mod journal;
 mod leases;
 mod membership;
+mod memory;
 mod modes;
 mod network;
 mod order;

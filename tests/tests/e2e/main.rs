@@ -66,6 +66,7 @@ const ALONE: &[(&str, Scenario)] = &[
     ("fstrim_shrinks_every_replica", thin::fstrim_shrinks_every_replica),
     ("one_replica_throttled_to_a_hundredth", slow::one_replica_throttled_to_a_hundredth),
     ("mode_a_and_a_forced_promotion", modes::mode_a_and_a_forced_promotion),
+    ("mode_b_loses_nothing_with_its_primary", modes::mode_b_loses_nothing_with_its_primary),
 ];
 
 fn main() -> ExitCode {

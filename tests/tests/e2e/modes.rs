@@ -1,4 +1,4 @@
-//! Mode A, and going on without what nobody has any more (R11).
+//! Modes A and B, and going on without what nobody has any more (R11).
 
 use crate::cluster::{Cluster, LIMIT, NODES};
 use anyhow::{Context, Result, ensure};
@@ -69,6 +69,46 @@ pub fn mode_a_and_a_forced_promotion(cluster: &Cluster) -> Result<()> {
     lab.wait_in_sync(NAME, LIMIT)?;
     cluster.prove_equal(NAME)?;
     lab.cli(&["resource", "delete", NAME]).map(drop)
+}
+
+/// In mode B a device states a volatile cache, and the loss of the primary right after its answers loses nothing, because the others have
+/// it in memory. The one that was lost is proven when it returns, and the mode is left without a pause.
+pub fn mode_b_loses_nothing_with_its_primary(cluster: &Cluster) -> Result<()> {
+    let lab = &cluster.lab;
+    lab.create_resource(NAME, "64MiB", &NODES, &["--journal", "16MiB"])?;
+    lab.cli(&["resource", "set-mode", NAME, "b"])?;
+    in_force(cluster)?;
+    let (lost, device) = cluster.device(NAME)?;
+    let cache =
+        lab.shell(&lost, &format!("cat /sys/block/{}/queue/write_cache", device.replace("/dev/", "")))?;
+    ensure!(cache.trim() == "write back", "{device} has the cache {cache:?}");
+    fill(cluster, &lost, &device, 0, KEPT)?;
+    lab.kill(&lost)?;
+    let (to, device) = mainstay_tests::wait_for("another primary", LIMIT, || {
+        let (node, device) = cluster.device(NAME)?;
+        ensure!(node != lost, "{lost} is still primary");
+        Ok((node, device))
+    })?;
+    check(cluster, &to, &device, KEPT)?;
+    lab.start(&lost)?;
+    lab.wait_in_sync(NAME, LIMIT)?;
+    in_force(cluster)?;
+    lab.cli(&["resource", "set-mode", NAME, "c"])?;
+    mainstay_tests::wait_for("the end of mode B", LIMIT, || {
+        let view = lab.resource(NAME)?;
+        ensure!(view.mode == Mode::C && view.memory.is_empty(), "{:?} still counts", view.memory);
+        Ok(())
+    })?;
+    cluster.prove_equal(NAME)?;
+    lab.cli(&["resource", "delete", NAME]).map(drop)
+}
+
+fn in_force(cluster: &Cluster) -> Result<()> {
+    mainstay_tests::wait_for("mode B in force", LIMIT, || {
+        let said = cluster.lab.cli(&["resource", "status", NAME])?;
+        ensure!(said.contains("acknowledged from memory"), "{said}");
+        Ok(())
+    })
 }
 
 fn peers(view: &ResourceView) -> impl Iterator<Item = (&str, u64)> {

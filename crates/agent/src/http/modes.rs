@@ -33,6 +33,11 @@ pub(super) async fn set_mode(
         };
         let message = match request.mode {
             Mode::A => format!("resource {name} is in mode A: its primary alone acknowledges writes"),
+            Mode::B => {
+                format!(
+                    "resource {name} is to be in mode B: all that are in sync acknowledge writes from memory"
+                )
+            }
             Mode::C => format!("resource {name} is in mode C: all that are in sync acknowledge writes"),
         };
         let (resource, version) = (resource.id, record.version);

@@ -14,8 +14,8 @@ use mainstay_codec::{
     Reject, ReplicaData, snapshot_range,
 };
 use mainstay_types::{
-    BLOCK_BYTES, Chain, ConfigVersion, EXTENT_BYTES, Epoch, Incarnation, Index, NodeId, Position, Range,
-    ResourceId, SNAPSHOTS_MAX, SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId,
+    BLOCK_BYTES, Chain, ConfigVersion, EXTENT_BYTES, Epoch, Incarnation, Index, NodeId, Opening, Position,
+    Range, ResourceId, SNAPSHOTS_MAX, SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -126,6 +126,7 @@ fn message() -> impl Strategy<Value = Message> {
         position().prop_map(|end| Message::CutReply { end }),
         batch().prop_map(|batch| Message::Append(Arc::new(batch))),
         any::<u64>().prop_map(|i| Message::Ack { durable: Index(i) }),
+        any::<(u64, u64)>().prop_map(|(o, i)| Message::Received { opening: Opening(o), index: Index(i) }),
         any::<u64>().prop_map(|i| Message::Commit { commit: Index(i) }),
         (position(), any::<u64>(), sizes(), snapshots()).prop_map(|(at, chain, volumes, snapshots)| {
             let snapshots = snapshots.into_iter().map(|snapshot| snapshot.id).collect();

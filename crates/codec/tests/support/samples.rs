@@ -8,8 +8,8 @@ use mainstay_codec::{
     Batch, EntryKind, Envelope, JournalLabel, LocalHeader, LogState, Message, NewEntry, Reject, ReplicaData,
 };
 use mainstay_types::{
-    Chain, ConfigVersion, Epoch, Incarnation, Index, NodeId, Position, Range, ResourceId, SnapshotId,
-    VolumeId,
+    Chain, ConfigVersion, Epoch, Incarnation, Index, NodeId, Opening, Position, Range, ResourceId,
+    SnapshotId, VolumeId,
 };
 use std::sync::Arc;
 
@@ -74,6 +74,7 @@ pub fn messages() -> Vec<(&'static str, Message)> {
         ("cut_reply", Message::CutReply { end: at }),
         ("append", Message::Append(Arc::new(sample_batch()))),
         ("ack", Message::Ack { durable: Index(44) }),
+        ("received", Message::Received { opening: Opening(0xabc), index: Index(45) }),
         ("commit", Message::Commit { commit: Index(44) }),
         (
             "copy_begin",

@@ -140,6 +140,8 @@ impl Replicas {
             epoch: seen.epoch,
             version: seen.version,
             incarnation: seen.incarnation,
+            opening: seen.opening,
+            reopened: seen.reopened,
             devices_ready: seen.devices_ready,
             volumes: seen.volumes.clone(),
             snapshots: seen.snapshots.clone(),

@@ -7,7 +7,7 @@ mod services;
 use super::job::{Answer, Job, Step, Trouble};
 use super::*;
 use crate::state::{Entry, ResourceSpec, Settings};
-use mainstay_types::{Member, ShrinkReason};
+use mainstay_types::{Member, Opening, ShrinkReason};
 
 const ME: NodeId = NodeId(1);
 const R: ResourceId = ResourceId(1);
@@ -63,6 +63,8 @@ impl Lab {
             epoch: record.epoch,
             version: record.version,
             incarnation: MINE,
+            opening: Opening(1),
+            reopened: None,
             devices_ready: true,
             volumes: vec![1 << 20],
             snapshots: Vec::new(),

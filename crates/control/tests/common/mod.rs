@@ -9,7 +9,7 @@ use mainstay_control::state::{
     Command, Entry, IssChange, Outcome, ResourceSpec, ServicePhase, Settings, State,
 };
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{Incarnation, Index, Member, NodeId, ResourceId};
+use mainstay_types::{Incarnation, Index, Member, NodeId, Opening, Position, ResourceId};
 use std::collections::BTreeMap;
 
 pub const A: NodeId = NodeId(1);
@@ -105,6 +105,10 @@ pub struct Nodes {
     pub up: BTreeMap<NodeId, bool>,
     /// Replicas made so far: each has an incarnation of its own.
     pub made: u64,
+    /// Replicas opened so far: each has an opening of its own.
+    pub opened: u64,
+    /// Where the log of each would end, if it lost its memory.
+    pub ends: BTreeMap<NodeId, Position>,
 }
 
 impl Nodes {
@@ -115,6 +119,8 @@ impl Nodes {
             observed: [A, B, W].into_iter().map(|node| (node, well.clone())).collect(),
             up: [A, B, W].into_iter().map(|node| (node, true)).collect(),
             made: 0,
+            opened: 0,
+            ends: [A, B, W].into_iter().map(|node| (node, Position::default())).collect(),
         }
     }
 
@@ -148,9 +154,10 @@ impl Nodes {
             Action::OpenReplica { resource } => {
                 let incarnation = observed.stored[&resource];
                 let volumes = self.state.resources[&resource].spec.volumes.clone();
-                observed
-                    .replicas
-                    .insert(resource, ReplicaObserved { incarnation, volumes, ..ReplicaObserved::default() });
+                self.opened += 1;
+                let opening = Opening(self.opened);
+                let replica = ReplicaObserved { incarnation, opening, volumes, ..ReplicaObserved::default() };
+                observed.replicas.insert(resource, replica);
             }
             Action::DropReplica { resource } => {
                 let dropped = Member { node, incarnation: observed.stored[&resource] };
@@ -163,6 +170,11 @@ impl Nodes {
             Action::GiveRecord(record) => {
                 let replica = observed.replicas.get_mut(&record.resource).unwrap();
                 replica.version = record.version;
+                let counted = record.openings.get(&node).is_some_and(|counted| *counted != replica.opening);
+                replica.reopened = counted.then_some(self.ends[&node]);
+                if counted {
+                    return;
+                }
                 let promoted = record.primary == Some(node) && record.epoch > replica.epoch;
                 if promoted {
                     replica.role = Role::Primary;
@@ -255,9 +267,11 @@ impl Nodes {
     pub fn engine_restart(&mut self, node: NodeId) {
         let observed = self.observed.get_mut(&node).unwrap();
         for replica in observed.replicas.values_mut() {
+            self.opened += 1;
             *replica = ReplicaObserved {
                 epoch: replica.epoch,
                 incarnation: replica.incarnation,
+                opening: Opening(self.opened),
                 ..ReplicaObserved::default()
             };
         }

@@ -32,6 +32,14 @@ impl FrontendKind {
             Self::VhostUser => "vhost-user",
         }
     }
+
+    /// Whether users of these devices flush what must not be lost, and see the device fail when something else is. Loop devices state a
+    /// volatile cache in every mode, and fail with their engine. The others outlive it: whoever uses one that was left would go on as
+    /// if nothing were lost with the engine's memory. So in mode B nothing is acknowledged from memory there.
+    #[must_use]
+    pub fn caches(self) -> bool {
+        self == Self::Fuse
+    }
 }
 
 impl fmt::Display for FrontendKind {
@@ -160,6 +168,12 @@ mod tests {
         move |kind| {
             if usable.contains(&kind) { Ok(format!("{kind} is there")) } else { Err(format!("no {kind}")) }
         }
+    }
+
+    #[test]
+    fn only_devices_that_fail_with_their_engine_cache() {
+        let kinds = [FrontendKind::Ublk, FrontendKind::Nbd, FrontendKind::Fuse, FrontendKind::VhostUser];
+        assert_eq!(kinds.map(FrontendKind::caches), [false, false, true, false]);
     }
 
     #[test]

@@ -128,6 +128,9 @@ impl Around {
             Proposal::Grow { version, epoch, add } => (version, epoch, ProposedChange::Grow { add }),
             Proposal::Near { version, epoch, member } => (version, epoch, ProposedChange::Near { member }),
             Proposal::Far { version, epoch, member } => (version, epoch, ProposedChange::Far { member }),
+            Proposal::Memory { version, epoch, member, opening } => {
+                (version, epoch, ProposedChange::Memory { member, opening })
+            }
             Proposal::Trust { version, epoch, member } => (version, epoch, ProposedChange::Trust { member }),
             Proposal::Part { version, epoch, member, common, end } => {
                 (version, epoch, ProposedChange::Part { member, common, end })

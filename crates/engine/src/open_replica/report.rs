@@ -53,6 +53,9 @@ impl OpenReplica {
             resource: around.resource,
             name: around.name.clone(),
             incarnation: config.incarnation,
+            opening: around.opening,
+            reopened: host.replica().reopened(),
+            caches: around.caches,
             role: match status.role {
                 CoreRole::Secondary => Role::Secondary,
                 CoreRole::Promoting => Role::Promoting,

@@ -15,7 +15,11 @@ pub fn set_mode(
     client: &Client,
     output: Output,
 ) -> Outcome<()> {
-    let mode = if mode.eq_ignore_ascii_case("a") { Mode::A } else { Mode::C };
+    let mode = match mode {
+        "a" | "A" => Mode::A,
+        "b" | "B" => Mode::B,
+        _ => Mode::C,
+    };
     let lag_ms = lag_s.map(|seconds| seconds.saturating_mul(1000));
     let request = ModeSet { mode, lag_bytes, lag_ms, takeover };
     let accepted: Accepted = client.put(&format!("{path}/mode"), &request)?;
@@ -70,6 +74,27 @@ pub fn following(resource: &ResourceView) -> String {
     live.flat_map(|live| &live.peers).map(one).collect()
 }
 
+/// What mode B comes to now, and what is left of it in another mode.
+fn memory(resource: &ResourceView) -> String {
+    let counted = resource.memory.join(" ");
+    let in_sync = resource.replicas.iter().filter(|replica| replica.in_sync).count();
+    let primary = resource.replicas.iter().filter_map(|replica| replica.live.as_ref());
+    let caches = primary.filter(|live| live.role == "primary").all(|live| live.caches);
+    match (resource.mode, resource.memory.len()) {
+        (Mode::B, _) if !caches => {
+            "\nmode B: writes wait for journals all the same, because devices of this kind outlive an engine, and their users would \
+             not learn what was lost with it (use --device fuse)"
+                .to_owned()
+        }
+        (Mode::B, count) if count < in_sync => {
+            format!("\nmode B: writes still wait for journals, until the memory of all counts; now it does of {}", if count == 0 { "none" } else { &counted })
+        }
+        (Mode::B, _) => "\nmode B: writes are acknowledged from memory, and a flush waits for journals".to_owned(),
+        (_, 0) => String::new(),
+        (..) => format!("\nwhat was acknowledged in mode B is being made durable on {counted}"),
+    }
+}
+
 /// Limits of the lag, and what a forced promotion has cost.
 pub fn details(resource: &ResourceView) -> String {
     let mut text = String::new();
@@ -80,6 +105,7 @@ pub fn details(resource: &ResourceView) -> String {
             resource.lag_ms
         );
     }
+    text += &memory(resource);
     if resource.takeover {
         text += &match resource.near.join(" or ") {
             nobody if nobody.is_empty() => "\nnobody lacks so little that it could take over now".to_owned(),

@@ -9,8 +9,8 @@ use crate::{
 use bytes::Bytes;
 use mainstay_codec::{Batch, Envelope, ReplicaData};
 use mainstay_types::{
-    BLOCK_BYTES, Chain, ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, Position, Range,
-    ResourceId, ResourceRecord, Time, VolumeId,
+    BLOCK_BYTES, Chain, ConfigVersion, Epoch, Incarnation, Index, Member, Mode, NodeId, Opening, Position,
+    Range, ResourceId, ResourceRecord, Time, VolumeId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -131,6 +131,8 @@ pub struct Lab {
     pub acknowledged: Index,
     pub demoted: BTreeSet<NodeId>,
     pub acks: u64,
+    /// Of these, before they were committed.
+    pub from_memory: u64,
     /// The first thing that was found wrong.
     pub wrong: Option<String>,
     /// See `ReplicaConfig`; some seeds wait for a batch that carries the commit index, others do not.
@@ -186,6 +188,7 @@ impl Lab {
             acknowledged: Index(0),
             demoted: BTreeSet::new(),
             acks: 0,
+            from_memory: 0,
             wrong: None,
             slow,
             background: BackgroundLimits {
@@ -222,6 +225,7 @@ impl Lab {
         n.disk_free = self.now;
         let sizes = vec![VOLUME_BLOCKS * BLOCK_BYTES; usize::from(VOLUMES)];
         let mut config = ReplicaConfig::new(RESOURCE, node, n.incarnation, sizes);
+        config.opening = Opening(100 * u64::from(node.0) + n.boot);
         config.slow = self.slow;
         config.commit_tell_ms = self.commit_tell_ms;
         config.window_bytes = 10 * BLOCK_BYTES;
@@ -233,6 +237,7 @@ impl Lab {
         n.replica = Some(Replica::new(config, n.store.promised, n.store.log_state()));
         let room = n.store.told_room();
         self.event(node, room);
+        self.event(node, Event::Cached(true));
         if !self.aside.contains(&node) {
             self.event(node, Event::Record(Box::new(record)));
         }
@@ -307,6 +312,15 @@ impl Lab {
         self.record.epoch = self.record.epoch.next();
         self.record.primary = Some(node);
         self.record.iss.retain(|member| Some(member.node) != old);
+        self.forget_openings();
+        self.publish();
+    }
+
+    /// The same where the old primary could not serve, and is still a member.
+    pub fn promote_beside(&mut self, node: NodeId) {
+        self.record.version = self.record.version.next();
+        self.record.epoch = self.record.epoch.next();
+        self.record.primary = Some(node);
         self.publish();
     }
 
@@ -664,6 +678,7 @@ impl Lab {
             | Proposal::Part { version, epoch, .. }
             | Proposal::Near { version, epoch, .. }
             | Proposal::Far { version, epoch, .. }
+            | Proposal::Memory { version, epoch, .. }
             | Proposal::StepDown { version, epoch, .. } => (version, epoch),
         };
         if (version, epoch) != (self.record.version, self.record.epoch) {
@@ -681,6 +696,10 @@ impl Lab {
             Proposal::Trust { member, .. } => self.record.doubtful.retain(|other| *other != member),
             Proposal::Near { member, .. } => self.record.near.push(member),
             Proposal::Far { member, .. } => self.record.near.retain(|other| *other != member),
+            Proposal::Memory { member, opening, .. } => {
+                self.record.openings.remove(&member.node);
+                self.record.openings.extend(opening.map(|opening| (member.node, opening)));
+            }
             Proposal::Part { member, .. } => {
                 self.record.doubtful.retain(|other| *other != member);
                 self.record.replicas.retain(|other| *other != member);
@@ -693,7 +712,14 @@ impl Lab {
             }
         }
         assert!(!self.record.iss.is_empty(), "R11");
+        self.forget_openings();
         self.publish();
+    }
+
+    /// Of those that are not in sync any more.
+    fn forget_openings(&mut self) {
+        let iss = &self.record.iss;
+        self.record.openings.retain(|node, _| iss.iter().any(|member| member.node == *node));
     }
 
     // What must always hold.
@@ -765,6 +791,10 @@ impl Lab {
         let value = if matches!(asked.op, Op::Write { .. }) { id.0 } else { 0 };
         let key = (range.volume, range.first_block());
         let Some(index) = self.written.get(&(key.0, key.1, value)).copied() else {
+            if self.record.mode == Mode::B {
+                self.from_memory += 1;
+                return;
+            }
             return self.fault(format!("request {id:?} is acknowledged and not committed"));
         };
         self.acknowledged = self.acknowledged.max(index);

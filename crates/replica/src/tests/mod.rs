@@ -3,6 +3,7 @@
 
 mod background;
 mod lab;
+mod memory;
 mod modes;
 mod random;
 mod scenarios;

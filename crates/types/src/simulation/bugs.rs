@@ -9,7 +9,7 @@
 //! | record a member only when it has everything; require it before | `GrowBeforeCaughtUp`, `GrowBeforeRequired` |
 //! | keep a join whose outcome is open | `GiveUpJoin`, and on the other side `OldChangeApplied` |
 //! | epochs are checked at replicas | `NoEpochCheck` |
-//! | what was acknowledged from memory does not keep a crashed member in sync | `AckOnReceipt` |
+//! | what was acknowledged from memory does not keep a crashed member in sync | `AckOnReceipt`, `OpeningNotChecked` |
 //! | four rules of write quorums below the ISS | they do not apply: every member acknowledges (R2) |
 //!
 //! The four are: recover before serving, seal before reading, compare epochs and not only lengths, begin with an epoch
@@ -55,8 +55,14 @@ bugs! {
     CommitWithoutDisconnected("R2"),
     /// What a replica acknowledged counts before it is durable there.
     AckOnReceipt("R2"),
+    /// In mode B what a member has in memory counts as durable.
+    ReceivedCountsAsCommitted("R2"),
+    /// In mode B a flush is answered before what was acknowledged from memory is durable everywhere.
+    FlushNotAwaited("R2"),
     /// A member stops counting when its removal is proposed, not when it is known.
     ShrinkBeforeKnown("R3"),
+    /// When the mode is not B any more, members may be promoted in any opening before everything that was acknowledged is durable.
+    SettledTooEarly("R3"),
     /// A follower that may take over stops counting when its removal is proposed, not when it is known.
     FarBeforeKnown("R3"),
     /// A member leaves for its slowness although too few copies remain.
@@ -67,6 +73,8 @@ bugs! {
     GrowBeforeRequired("R4"),
     /// A joiner is recorded before it holds everything that was acknowledged.
     GrowBeforeCaughtUp("R4"),
+    /// What a member has in memory counts before the record says in which opening it does.
+    MemoryCountedTooEarly("R4"),
     /// A join is given up although its proposal may still happen.
     GiveUpJoin("R4"),
     /// A change of the ISS counts although the record has moved on since it was proposed.
@@ -77,6 +85,10 @@ bugs! {
     KeepsServing("R5"),
     /// A replica outside the ISS is promoted and takes a place in it.
     OutsiderPromoted("R5"),
+    /// A member that has lost its memory is promoted although what it had acknowledged may have been only there.
+    OpeningNotChecked("R5"),
+    /// When all have lost their memory, the first goes on, and not the one whose log reaches furthest.
+    ShorterLogGoesOn("R5"),
     /// A promotion does not raise the epoch.
     EpochNotRaised("R5"),
     /// A new primary serves before its epoch start is committed.

@@ -70,6 +70,8 @@ impl LogOracle {
             return wrong("S8", format!("{} is in sync and no replica at {}", stranger.node, record.version));
         }
         self.record = Some(record.clone());
+        self.forget_soft();
+        self.check_soft()?;
         self.check_members()
     }
 

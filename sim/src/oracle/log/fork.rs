@@ -158,6 +158,7 @@ impl LogOracle {
                 ),
             );
         }
+        self.fork_soft(node, incarnation);
         if (index.0 as usize) < self.truth.len() || !tail.is_empty() {
             self.truth.truncate(index.0 as usize);
             for history in self.model.iter_mut().flatten() {

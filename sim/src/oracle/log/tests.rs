@@ -6,6 +6,8 @@ use bytes::Bytes;
 use mainstay_codec::NewEntry;
 use mainstay_types::{ConfigVersion, Member, Range, VolumeId};
 
+mod memory;
+
 const A: NodeId = NodeId(1);
 const B: NodeId = NodeId(2);
 const C: NodeId = NodeId(3);

@@ -87,6 +87,34 @@ fn a_read_that_began_early_may_return_what_was_then() {
     assert_eq!(id(s.read(1)), "S1");
 }
 
+/// Mode B: acknowledged, and not committed.
+#[test]
+fn what_was_acknowledged_from_memory_is_seen_until_it_is_lost() {
+    let mut s = Script::default();
+    s.write(1);
+    let soft = s.begin_write(2);
+    s.registers.write_answered(soft);
+    assert_eq!(id(s.read(1)), "S1", "it is newer");
+    s.registers.write_lost(soft);
+    s.read(1).expect("nobody has it any more");
+
+    let mut s = Script::default();
+    s.write(1);
+    let soft = s.begin_write(2);
+    s.registers.write_answered(soft);
+    s.registers.write_lost(soft);
+    s.read(2).expect("it was found after all");
+    assert_eq!(id(s.read(1)), "S2");
+
+    let mut s = Script::default();
+    s.write(1);
+    let soft = s.begin_write(2);
+    s.registers.write_answered(soft);
+    s.registers.write_kept(soft);
+    s.read(2).expect("the newest");
+    assert_eq!(id(s.read(1)), "S2");
+}
+
 #[test]
 fn two_reads_do_not_contradict_each_other_about_writes_that_overlap() {
     let mut s = Script::default();

@@ -1,0 +1,209 @@
+//! Mode B: whose memory counts, and who goes on when everybody has lost it.
+//!
+//! The record names for each member the opening of its replica in which what it has in memory counts (`replica/src/memory.rs` has the
+//! primary's side). One that was opened anew may lack what it had acknowledged. It is a member still, and *unproven*:
+//!
+//! ```text
+//!            its node says that it was opened anew: `ReplicaReopened`
+//!   proven ───────────────────────────────────────────────────────────▶ unproven
+//!      ▲                                                                  │  │  │
+//!      ├──────────────────────────────────────────────────────────────────┘  │  └─▶ out, if it does not catch up (R3), or dies
+//!      │   the primary has fed it everything: `Memory`                       │      while a proven one lives
+//!      └─────────────────────────────────────────────────────────────────────┘
+//!          all members are unproven, or broken, and its log reaches furthest
+//! ```
+//!
+//! What is guaranteed, after every command (`State::check` asserts it in tests):
+//! - an unproven member is not primary, and is not made primary (R5); it is no reason for another one to leave (R11);
+//! - only members of the in-sync set are named with an opening.
+//!
+//! While one member has not said that it was opened anew, it may be the one that has everything, and is waited for, unless the promotion of
+//! another one is forced. When the last one has said it, nobody has in memory what was acknowledged, and nobody feeds anybody: so all are asked
+//! for the ends of their logs anew, on that version of the record, and the furthest of them goes on. What it lacks was acknowledged, never
+//! flushed, and is nowhere durable in the in-sync set; what was flushed is committed, so each of them has it (R2).
+//!
+//! A replica knows by itself that it is unproven and refuses to lead, so it does not matter how soon its node says so.
+
+use crate::state::{Outcome, Reopened, Resource, Severity, State};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{ConfigVersion, Member, Mode, NodeId, Opening, ResourceId, reach};
+
+impl State {
+    /// Whether nobody has said that the member was opened anew since its memory began to count.
+    #[must_use]
+    pub(crate) fn proven(resource: &Resource, node: NodeId) -> bool {
+        !resource.reopened.contains_key(&node) || planted(Bug::OpeningNotChecked)
+    }
+
+    /// The primary says in which opening a member's memory counts. The caller has compared the version.
+    pub(crate) fn set_memory(
+        &mut self,
+        at_ms: u64,
+        id: ResourceId,
+        member: Member,
+        opening: Option<Opening>,
+    ) -> Outcome {
+        let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Conflict { record: None } };
+        let record = &mut resource.record;
+        let lawful = opening.is_none_or(|opening| record.mode == Mode::B && opening != Opening(0));
+        let known = record.openings.get(&member.node).copied();
+        if !lawful || known == opening || !record.iss.contains(&member) {
+            reach!("control: an opening that cannot count");
+            return Outcome::Conflict { record: Some(record.clone()) };
+        }
+        match opening {
+            Some(opening) => {
+                reach!("control: the memory of a member counts");
+                record.openings.insert(member.node, opening);
+            }
+            None => {
+                reach!("control: the memory of a member counts no more");
+                record.openings.remove(&member.node);
+            }
+        }
+        record.version = record.version.next();
+        resource.reopened.remove(&member.node);
+        self.drop_broken(at_ms, id);
+        Outcome::Done
+    }
+
+    /// A member was opened anew, as its node says: what it had in memory is gone.
+    pub(crate) fn replica_reopened(
+        &mut self,
+        at_ms: u64,
+        id: ResourceId,
+        version: ConfigVersion,
+        member: Member,
+        reopened: Reopened,
+    ) -> Outcome {
+        let Some(resource) = self.resources.get(&id) else { return Outcome::Conflict { record: None } };
+        let (record, node) = (&resource.record, member.node);
+        let counted = record.openings.get(&node).is_some_and(|counted| *counted != reopened.opening);
+        if resource.deleting || record.version != version || !counted || !record.iss.contains(&member) {
+            reach!("control: a replica was opened anew in an older record");
+            return Outcome::Conflict { record: Some(record.clone()) };
+        }
+        let known = resource.reopened.get(&node).filter(|known| known.opening == reopened.opening);
+        if known == Some(&reopened) {
+            return Outcome::Unchanged;
+        }
+        let (first, was_primary) = (known.is_none(), record.primary == Some(node));
+        let name = self.node_name(node);
+        let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Conflict { record: None } };
+        resource.reopened.insert(node, reopened);
+        resource.record.version = resource.record.version.next();
+        if !first {
+            reach!("control: the end of a log is told anew");
+            return Outcome::Done;
+        }
+        reach!("control: a member was opened anew");
+        // They may have been fed since they said it.
+        for (_, other) in resource.reopened.iter_mut().filter(|(other, _)| **other != node) {
+            other.end = None;
+        }
+        let why = format!(
+            "{name} was opened anew and may lack what it had acknowledged from memory (mode B); it counts again when it has caught up"
+        );
+        self.note_memory(at_ms, id, Severity::Warning, why.clone());
+        if was_primary {
+            reach!("control: the primary was opened anew");
+            self.replace_primary(at_ms, id, &why);
+        }
+        self.cancel_impossible_moves(at_ms);
+        Outcome::Done
+    }
+
+    /// Forgets what is not so any more, and lets the furthest go on where everybody has lost its memory. After every command.
+    pub(crate) fn settle_memory(&mut self, at_ms: u64) {
+        let mut waiting = Vec::new();
+        for (id, resource) in &mut self.resources {
+            if resource.record.openings.is_empty() && resource.reopened.is_empty() {
+                continue;
+            }
+            forget_openings(resource);
+            if resource.record.primary.is_none() && !resource.reopened.is_empty() {
+                waiting.push(*id);
+            }
+        }
+        for id in waiting {
+            let furthest = self.resources.get(&id).and_then(|resource| self.furthest(resource));
+            let Some((node, reopened)) = furthest else { continue };
+            reach!("control: everybody has lost its memory, and the furthest goes on");
+            let name = self.node_name(node);
+            let Some(resource) = self.resources.get_mut(&id) else { continue };
+            resource.record.openings.insert(node, reopened.opening);
+            resource.reopened.remove(&node);
+            resource.record.version = resource.record.version.next();
+            let end = reopened.end.unwrap_or_default();
+            let text = format!(
+                "all that were in sync have lost their memory; {name}, whose log reaches furthest, goes on from {end}: what was acknowledged after that was not flushed, and is lost"
+            );
+            self.note_memory(at_ms, id, Severity::Critical, text);
+            self.drop_broken(at_ms, id);
+            if let Some(resource) = self.resources.get_mut(&id) {
+                forget_openings(resource);
+            }
+        }
+    }
+
+    /// Of members that have all lost their memory, a living one whose log reaches furthest. `None`: one may have everything, or the
+    /// furthest is not there.
+    fn furthest(&self, resource: &Resource) -> Option<(NodeId, Reopened)> {
+        if resource.deleting {
+            return None;
+        }
+        let mut known = Vec::new();
+        for member in &resource.record.iss {
+            match resource.reopened.get(&member.node).filter(|reopened| reopened.end.is_some()) {
+                Some(reopened) => known.push((member.node, *reopened)),
+                // R12: what it has cannot be used.
+                None if resource.broken(member.node).is_some() => {}
+                None => return None,
+            }
+        }
+        let furthest = known.iter().map(|(_, reopened)| reopened.end).max()?;
+        let able = |(node, reopened): &&(NodeId, Reopened)| {
+            let far = reopened.end == furthest || planted(Bug::ShorterLogGoesOn);
+            far && self.alive(*node) && resource.broken(*node).is_none()
+        };
+        known.iter().find(able).copied()
+    }
+
+    fn note_memory(&mut self, at_ms: u64, id: ResourceId, severity: Severity, text: String) {
+        let Some(resource) = self.resources.get(&id) else { return };
+        let subject = format!("resource {}", resource.name);
+        self.note(at_ms, severity, subject, text);
+    }
+
+    /// For [`State::check`].
+    pub(crate) fn check_memory(resource: &Resource) -> Result<(), &'static str> {
+        let record = &resource.record;
+        if !record.openings.keys().all(|node| record.iss_member(*node).is_some()) {
+            return Err("an opening of what is not in sync");
+        }
+        let lost = |(node, reopened): (&NodeId, &Reopened)| {
+            record.openings.get(node).is_some_and(|counted| *counted != reopened.opening)
+        };
+        if !resource.reopened.iter().all(lost) {
+            return Err("unproven in the opening that counts");
+        }
+        if record.primary.is_some_and(|primary| resource.reopened.contains_key(&primary)) {
+            return Err("the primary is unproven (R5)");
+        }
+        Ok(())
+    }
+}
+
+/// Those of replicas that are not in sync any more, and what was said of others than those that count.
+fn forget_openings(resource: &mut Resource) {
+    let record = &mut resource.record;
+    let (iss, before) = (&record.iss, record.openings.len());
+    record.openings.retain(|node, _| iss.iter().any(|member| member.node == *node));
+    if record.openings.len() != before {
+        record.version = record.version.next();
+    }
+    let openings = &record.openings;
+    resource
+        .reopened
+        .retain(|node, reopened| openings.get(node).is_some_and(|counted| *counted != reopened.opening));
+}

@@ -1,0 +1,213 @@
+//! Mode B: a write is acknowledged when every required replica, the primary included, has it in memory. A flush waits for their
+//! journals.
+//!
+//! Acknowledged and committed are two things then. A replica says [`Received`](mainstay_codec::Message::Received) when it has checked a
+//! batch and given it to its journal, and `Ack` when it is durable, as ever. Commits, cuts and promotions stay as they are (R2, R5, R7): what
+//! is acknowledged and not committed is a part of everybody's log that no journal may have yet.
+//!
+//! Whoever lost its memory may lack what it had acknowledged. So the record says of each member in which *opening* its memory counts:
+//!
+//! ```text
+//!                   mode B, streaming, its journal has all that was acknowledged
+//!   durable only ──────────────────────────────────────────────────────────────▶ counts in opening o
+//!        ▲                                                                        │   │
+//!        └────────────────────────────────────────────────────────────────────────┘   │ opened anew
+//!             another mode, and its journal has all that was acknowledged             ▼
+//!   counts in opening p ◀───────────────────────────────────────────── unproven: not promotable (R5)
+//!                        its journal has all that was acknowledged
+//! ```
+//!
+//! Every edge but the loss is a compare-and-set by the primary, and they have one condition: what was acknowledged is durable there.
+//! An edge towards an opening counts from when the primary has learnt of it (as R4: else one that lost its memory could be promoted as if it
+//! had not), and one away from it from when it was proposed (as R3: the primary waits for journals since then). So at every moment each
+//! recorded member holds all that was acknowledged, durably or in the opening that the record names, or it is not promotable.
+//!
+//! The mode may change at any moment: what follows is the same edges, taken by and by. While the record names an opening, what was
+//! acknowledged from memory may not be durable everywhere.
+//!
+//! Nothing is acknowledged from memory unless users of the devices know that they have to flush ([`Event::Cached`](crate::Event::Cached)).
+//!
+//! Reads wait for what is not committed, as in every mode (`sequence.rs`): so what was read once is never lost.
+
+use crate::peer::{Change, Link, Peer};
+use crate::{Effect, Proposal, Replica};
+use mainstay_codec::Message;
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{Index, Mode, NodeId, Opening, Position, Time, reach};
+
+impl Replica {
+    /// Whether memory is to count: the mode says so, and users of the devices know what that means.
+    fn in_mode_b(&self) -> bool {
+        self.cached && self.mode() == Mode::B
+    }
+
+    /// Whether the record says that what this replica has in memory counts, in this opening.
+    fn counts_memory(&self, node: NodeId, opening: Opening) -> bool {
+        let recorded = self.record.as_ref().and_then(|record| record.openings.get(&node)) == Some(&opening);
+        opening != Opening(0) && (recorded || planted(Bug::MemoryCountedTooEarly))
+    }
+
+    /// Everything up to here may have been acknowledged in this epoch.
+    #[must_use]
+    pub fn answered(&self) -> Index {
+        self.answered.max(self.log.commit)
+    }
+
+    /// The place in the log of a write that was acknowledged and is not committed, or is under way.
+    #[must_use]
+    pub fn uncommitted_index(&self, id: crate::RequestId) -> Option<Index> {
+        self.sequence.index_of(id)
+    }
+
+    /// What a required peer holds as far as that counts.
+    fn held_by(&self, peer: &Peer) -> Index {
+        match peer.opening {
+            Some(opening) if self.counts_memory(peer.member.node, opening) => peer.received.max(peer.durable),
+            _ => peer.durable,
+        }
+    }
+
+    /// What this replica itself holds as far as that counts.
+    fn held_here(&self) -> Index {
+        let counts = self.counts_memory(self.config.node, self.config.opening);
+        if counts { self.log.end.index } else { self.log.durable }
+    }
+
+    /// Acknowledges what every required replica has in memory.
+    pub(crate) fn answer_from_memory(&mut self) {
+        if !self.in_mode_b() || !self.serving() {
+            return;
+        }
+        let required = self.peers.values().filter(|peer| peer.required());
+        let to = required.map(|peer| self.held_by(peer)).fold(self.held_here(), Index::min);
+        if to <= self.answered() {
+            return;
+        }
+        reach!("replica: acknowledged from memory");
+        self.answered = to;
+        while let Some(id) = self.sequence.answer(to) {
+            self.effects.extend(id.map(|id| Effect::Complete { id, result: Ok(()) }));
+        }
+    }
+
+    /// Whether nothing may be sealed for the sake of what was sealed before: the journal has it not, nor is it acknowledged; or too
+    /// much is acknowledged and not committed (R18).
+    pub(crate) fn seal_waits(&self) -> bool {
+        let end = self.log.end.index;
+        if end <= self.log.durable {
+            return false;
+        }
+        end > self.answered || self.sequence.cached_bytes() > self.config.window_bytes
+    }
+
+    /// A peer has this in memory. Counts only on a stream of this epoch, and only for what was sent (R1).
+    pub(crate) fn on_received(&mut self, from: NodeId, opening: Opening, index: Index) {
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        let Some(stream) = peer.stream() else { return };
+        if index >= stream.next {
+            reach!("replica: a receipt of what was not sent");
+            return;
+        }
+        peer.opening = Some(opening);
+        peer.received = peer.received.max(index);
+        if planted(Bug::ReceivedCountsAsCommitted) {
+            self.advance_commit();
+        }
+    }
+
+    /// As a secondary: what is in memory here, if anybody wants to know.
+    pub(crate) fn tell_received(&mut self) {
+        if self.mode() != Mode::B || self.config.opening == Opening(0) {
+            return;
+        }
+        if self.session.as_ref().is_some_and(|session| session.attached) {
+            let (opening, index) = (self.config.opening, self.log.end.index);
+            self.answer(Message::Received { opening, index });
+        }
+    }
+
+    /// In which opening the memory of this member is to count from now on, if that is to change and may.
+    pub(crate) fn memory_change(&self, peer: &Peer) -> Option<Option<Opening>> {
+        if !self.record.as_ref().is_some_and(|record| record.mode == Mode::B || !record.openings.is_empty()) {
+            return None;
+        }
+        let fed = matches!(&peer.link, Link::Streaming(stream) if stream.copy.is_none());
+        self.change_for(peer.member.node, peer.opening, peer.durable)
+            .filter(|_| fed && peer.in_iss && peer.joining.is_none())
+    }
+
+    fn change_for(&self, node: NodeId, opening: Option<Opening>, durable: Index) -> Option<Option<Opening>> {
+        let record = self.record.as_ref()?;
+        let recorded = record.openings.get(&node).copied();
+        if recorded.is_none() && record.mode != Mode::B {
+            return None;
+        }
+        let known = opening.filter(|opening| *opening != Opening(0));
+        let wanted = if self.in_mode_b() { Some(known?) } else { None };
+        let settled = durable >= self.answered() || (wanted.is_none() && planted(Bug::SettledTooEarly));
+        (wanted != recorded && settled && self.serving()).then_some(wanted)
+    }
+
+    pub(crate) fn propose_memory(&mut self, node: NodeId) {
+        let change = self.peers.get(&node).and_then(|peer| self.memory_change(peer));
+        if let Some(opening) = change {
+            reach!("replica: the opening in which a member counts is to be recorded");
+            self.propose(node, Change::Memory(opening));
+        }
+    }
+
+    /// The same for the primary itself.
+    pub(crate) fn review_own_memory(&mut self) {
+        let (node, opening) = (self.config.node, self.config.opening);
+        let Some(change) = self.change_for(node, Some(opening), self.log.durable) else { return };
+        let (version, now) = (self.version(), self.now);
+        if self
+            .own_memory_asked
+            .is_some_and(|(asked, at)| asked == version && at.plus_ms(self.config.proposal_repeat_ms) > now)
+        {
+            return;
+        }
+        let member = self.record.as_ref().and_then(|record| record.iss_member(node));
+        let Some(member) = member else { return };
+        self.own_memory_asked = Some((version, now));
+        let epoch = self.epoch;
+        self.effects.push_back(Effect::Propose(Proposal::Memory { version, epoch, member, opening: change }));
+    }
+
+    /// When that is proposed again.
+    pub(crate) fn own_memory_deadline(&self) -> Option<Time> {
+        let (asked, at) = self.own_memory_asked?;
+        let due = asked == self.version()
+            && self.change_for(self.config.node, Some(self.config.opening), self.log.durable).is_some();
+        due.then(|| at.plus_ms(self.config.proposal_repeat_ms))
+    }
+
+    /// Whether this replica may hold everything that was acknowledged, as far as its memory goes (R5).
+    pub(crate) fn is_proven(&self) -> bool {
+        self.reopened_at().is_none() || planted(Bug::OpeningNotChecked)
+    }
+
+    fn reopened_at(&self) -> Option<Position> {
+        let recorded = self.record.as_ref()?.openings.get(&self.config.node)?;
+        (*recorded != self.config.opening).then_some(self.log.end)
+    }
+
+    /// The end of its log, if the record counts on what it had in memory in another opening, and it does not lead.
+    #[must_use]
+    pub fn reopened(&self) -> Option<Position> {
+        self.reopened_at().filter(|_| !self.leading())
+    }
+
+    /// In mode B, how many acknowledgements there are to wait for; `None` when there are none, or it is another mode.
+    pub(crate) fn awaited_in_memory(&self) -> Option<usize> {
+        if !self.in_mode_b() || !self.serving() {
+            return None;
+        }
+        let end = self.log.end.index;
+        let lacks = |peer: &&Peer| {
+            peer.required() && matches!(peer.link, Link::Streaming(_)) && self.held_by(peer) < end
+        };
+        let lacking = usize::from(self.held_here() < end) + self.peers.values().filter(lacks).count();
+        (lacking > 0).then_some(lacking)
+    }
+}
