@@ -275,7 +275,11 @@ impl World {
                 agent::create_resource(resource, &self.plan.shape.resources[resource])
             }
             Presence::Yes if has_service && wanted.service && service.is_none() => {
-                Command::ApplyService { spec: agent::service(resource, wanted.prefer) }
+                // It was told, if the node has no replica any more.
+                let held = |node: &u32| {
+                    known.is_some_and(|known| known.spec.replicas.iter().any(|held| held.0 == *node))
+                };
+                Command::ApplyService { spec: agent::service(resource, wanted.prefer.filter(held)) }
             }
             Presence::Gone | Presence::Yes if !wanted.service && service == Some(false) => {
                 Command::DeleteService { name }
