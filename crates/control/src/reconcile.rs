@@ -285,6 +285,8 @@ fn plan_resource(
         actions.push(Action::Propose(Command::ReplicaGone { resource: id, node }));
     }
     let Some(incarnation) = stored else {
+        // One that an earlier agent left has no device any more, and must not go on when the next one has the name.
+        stop_service(state, id, observed, "the replica is gone", actions);
         reach!("control: plan: make a replica");
         actions.push(Action::CreateReplica { resource: id });
         return;
@@ -553,7 +555,8 @@ fn plan_primary(
             reach!("control: plan: a volume grows");
             actions.push(Action::GrowVolumes { resource: id, volumes });
         }
-        if let Some(wanted) = resource.wanted_snapshots(&replica.snapshots) {
+        let present = replica.version == record.version;
+        if let Some(wanted) = resource.wanted_snapshots(&replica.snapshots).filter(|_| present) {
             reach!("control: plan: a snapshot is taken or dropped");
             actions.push(Action::KeepSnapshots { resource: id, wanted });
         }

@@ -6,6 +6,8 @@
 //! ```
 //!
 //! - The wish stays until it is fulfilled, whoever is primary by then: one that has it ignores it.
+//! - Each wish makes a new version of the record, and a primary is told only on the version that it acts on: an agent that was started
+//!   again and does not know of the last snapshot yet would have it dropped.
 //! - Numbers are never used again within a resource, so what a replica says of an old snapshot is never taken for a new one.
 //! - A node reports when what its replica has differs from what is known of it, and only then.
 
@@ -78,6 +80,7 @@ impl State {
         }
         reach!("control: a snapshot is wanted");
         resource.last_snapshot += 1;
+        resource.record.version = resource.record.version.next();
         let number = SnapshotId(resource.last_snapshot);
         let snapshot = Snapshot { name: name.clone(), at_ms, dropping: false, nodes: BTreeMap::new() };
         resource.snapshots.insert(number, snapshot);
@@ -100,6 +103,7 @@ impl State {
         }
         reach!("control: a snapshot is to go");
         snapshot.dropping = true;
+        resource.record.version = resource.record.version.next();
         let subject = format!("resource {}", resource.name);
         self.note(at_ms, Severity::Info, subject, format!("snapshot {name} is deleted"));
         Outcome::Done

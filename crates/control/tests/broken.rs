@@ -219,11 +219,10 @@ fn unusable(node: NodeId) -> Observed {
     }
 }
 
-#[test]
-fn a_node_says_so_when_its_services_are_silent_and_takes_it_back() {
-    let mut state = ready(2);
+/// A service runs on the replica of A.
+fn with_service(state: &mut State) -> Observed {
     let spec = ServiceSpec::parse("name='db'\nresource='db'\n[mount]\npath='/srv/db'\n").unwrap();
-    apply(&mut state, Command::ApplyService { spec });
+    apply(state, Command::ApplyService { spec });
     let mut observed = unusable(A);
     let seen = ServiceObserved {
         phase: ServicePhase::Running,
@@ -232,6 +231,25 @@ fn a_node_says_so_when_its_services_are_silent_and_takes_it_back() {
         ..ServiceObserved::default()
     };
     observed.services.insert("db".into(), seen);
+    observed
+}
+
+#[test]
+fn a_service_whose_replica_was_removed_under_it_stops() {
+    let mut state = ready(2);
+    let mut observed = with_service(&mut state);
+    observed.stored.clear();
+    let actions = plan(A, &state, &observed);
+    assert!(
+        matches!(actions[..], [Action::StopService { .. }, Action::CreateReplica { .. }]),
+        "seed 278138: an adopted one went on in its epoch: {actions:?}"
+    );
+}
+
+#[test]
+fn a_node_says_so_when_its_services_are_silent_and_takes_it_back() {
+    let mut state = ready(2);
+    let mut observed = with_service(&mut state);
     let actions = plan(A, &state, &observed);
     assert!(
         matches!(actions[..], [Action::StopService { .. }, Action::OpenReplica { .. }]),

@@ -3,6 +3,8 @@
 mod common;
 
 use common::*;
+use mainstay_control::State;
+use mainstay_control::reconcile::{Action, plan};
 use mainstay_control::snapshots::{SnapshotOn, SnapshotState};
 use mainstay_control::state::{Command, Outcome};
 use mainstay_types::{Index, NodeId, ResourceId, SNAPSHOTS_MAX, SnapshotId};
@@ -42,6 +44,25 @@ fn a_snapshot_is_taken_told_by_every_node_and_dropped() {
     assert!(nodes.state.resources[&R].snapshots.is_empty());
     assert!(take(&mut nodes, "before-upgrade").is_ok());
     assert!(nodes.state.resources[&R].snapshots.contains_key(&SnapshotId(2)), "numbers are not used again");
+}
+
+#[test]
+fn an_agent_that_does_not_know_of_it_yet_does_not_have_it_dropped() {
+    let mut nodes = running();
+    let old = nodes.state.clone();
+    assert!(take(&mut nodes, "s").is_ok());
+    nodes.settle();
+    assert_eq!(held_on(&nodes, 1), [A, B]);
+    let keeps = |state: &State, nodes: &Nodes| {
+        let actions = plan(A, state, &nodes.observed[&A]);
+        actions.into_iter().any(|action| matches!(action, Action::KeepSnapshots { .. }))
+    };
+    assert!(!keeps(&old, &nodes), "seed 273762: it was started again with an older state");
+    assert!(drop_it(&mut nodes, "s").is_ok());
+    let record = nodes.state.resources[&R].record.clone();
+    assert!(!keeps(&nodes.state, &nodes), "the engine acts on an older record");
+    nodes.observed.get_mut(&A).unwrap().replicas.get_mut(&R).unwrap().version = record.version;
+    assert!(keeps(&nodes.state, &nodes));
 }
 
 #[test]

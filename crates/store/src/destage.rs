@@ -107,6 +107,11 @@ impl Store {
         }
     }
 
+    /// Whether a pass is under way after which the target of a copy is whole.
+    pub(crate) fn ends_copy(&self) -> bool {
+        self.pass.as_ref().is_some_and(|pass| pass.finish)
+    }
+
     /// Whether there is nothing that a pass could be for. Asked at every turn, a read's included.
     fn at_rest(&self) -> bool {
         self.overlay.is_empty()

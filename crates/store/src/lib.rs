@@ -123,6 +123,8 @@ pub struct Store {
     /// What is under the overlay and not in the volumes yet, up to one snapshot each, oldest first.
     layers: VecDeque<Layer>,
     snapshots: BTreeMap<SnapshotId, Snapshot>,
+    /// The highest number that a snapshot had here since the store was opened.
+    last_snapshot: SnapshotId,
     /// Dropped; their files are removed after the next checkpoint.
     doomed: Vec<SnapshotId>,
     versions: Versions,

@@ -156,6 +156,7 @@ impl Store {
             overlay: Overlay::default(),
             layers: VecDeque::new(),
             snapshots: superblock.snapshots.iter().map(Snapshot::of).collect(),
+            last_snapshot: superblock.snapshots.iter().map(|record| record.id).max().unwrap_or_default(),
             doomed: Vec::new(),
             versions,
             pass: None,

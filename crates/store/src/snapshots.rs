@@ -13,6 +13,8 @@
 //!   is missing too on the target of a copy: what a volume holds there is no prefix of the log.
 //! - The files of a snapshot that is dropped are removed once no superblock names them. What a crash leaves of them is not on
 //!   [`Store::snapshots_on_disk`], and whoever opens the replica removes it.
+//! - Numbers ascend. One that was there before is missing: what is still under way for the first of that number, its layer, its clone
+//!   or the removal of its files, would be taken for the second one's.
 //! - The target of a copy takes over the list that the log has where it restarts; of these it holds what it held before.
 
 use crate::overlay::Overlay;
@@ -108,26 +110,40 @@ impl Store {
             reach!("store: a snapshot is there already, or one too many");
             return;
         }
-        let whole = self.data == mainstay_codec::DataState::Consistent;
-        let state = if whole || planted(Bug::SnapshotOfHalf) {
-            reach!("store: a snapshot begins");
-            if !self.layers.is_empty() {
-                reach!("store: a snapshot begins while another is taken");
-            }
-            if self.pass.is_some() {
-                reach!("store: a snapshot begins during a pass");
-            }
-            let left_out = planted(Bug::SnapshotLeavesOut);
-            let overlay = if left_out { Overlay::default() } else { std::mem::take(&mut self.overlay) };
-            let volumes = self.config.volumes.clone();
-            self.layers.push_back(Layer { snapshot: id, to: at, overlay, volumes });
-            SnapshotState::Taking
-        } else {
+        // While the pass that ends a copy is under way, what comes later is of a whole replica: its superblock will say so, and after a crash
+        // this entry is met again by one. Were it missing now, passes would not end at it, and then it would be taken with newer content.
+        let whole = self.data == mainstay_codec::DataState::Consistent || self.ends_copy();
+        let again = id <= self.last_snapshot;
+        self.last_snapshot = id.max(self.last_snapshot);
+        let state = if !whole && !planted(Bug::SnapshotOfHalf) {
             reach!("store: the target of a copy cannot take a snapshot");
             SnapshotState::Missing
+        } else {
+            // Passes end here in any case: one that crashed beyond it would leave newer content for a second attempt.
+            self.begin_layer(at, id);
+            if again {
+                reach!("store: the number of a snapshot was used before");
+                SnapshotState::Missing
+            } else {
+                reach!("store: a snapshot begins");
+                SnapshotState::Taking
+            }
         };
         self.snapshots.insert(id, Snapshot { at, state });
         self.outputs.push_back(Output::SnapshotsChanged);
+    }
+
+    fn begin_layer(&mut self, to: Index, snapshot: SnapshotId) {
+        if !self.layers.is_empty() {
+            reach!("store: a snapshot begins while another is taken");
+        }
+        if self.pass.is_some() {
+            reach!("store: a snapshot begins during a pass");
+        }
+        let left_out = planted(Bug::SnapshotLeavesOut);
+        let overlay = if left_out { Overlay::default() } else { std::mem::take(&mut self.overlay) };
+        let volumes = self.config.volumes.clone();
+        self.layers.push_back(Layer { snapshot, to, overlay, volumes });
     }
 
     /// An entry that drops one is applied.

@@ -74,6 +74,23 @@ fn one_after_the_other_is_taken_although_the_first_still_waits() {
 }
 
 #[test]
+fn a_number_that_was_used_before_is_missing_and_passes_end_at_it() {
+    let (mut lab, mut log) = (Lab::new(), Log::default());
+    lab.append(&mut log, vec![write(0, 1, 1), snapshot(1)]);
+    let take = until_take(&mut lab);
+    lab.append(&mut log, vec![drop_snapshot(1)]);
+    lab.append(&mut log, vec![write(0, 1, 2), snapshot(1)]);
+    lab.append(&mut log, vec![write(0, 1, 3)]);
+    lab.complete(take);
+    lab.settle();
+    assert_eq!(state(&lab, 1), Some(Missing), "what was cloned is of the first one's entry");
+    assert!(!lab.disk.snapshots.contains_key(&S));
+    lab.store.destage_now();
+    lab.settle();
+    assert_eq!(lab.disk.slice(Area::Volume(VolumeId(0)), 0, 1), [3]);
+}
+
+#[test]
 fn a_volume_that_grows_afterwards_has_its_old_size_in_it() {
     let (mut lab, mut log) = (Lab::new(), Log::default());
     let old = lab.config.volumes[0];
