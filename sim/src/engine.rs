@@ -675,8 +675,12 @@ impl Engine {
     }
 
     fn lease(&mut self, now: Time, until: Time) {
+        if now >= self.lease_until {
+            self.lease_ended(now);
+        }
+        let overdue = self.act_if_due(now);
         self.lease_until = until;
-        if self.fenced && until > now.plus_ms(GUARD_MARGIN_MS) {
+        if !overdue && self.fenced && until > now.plus_ms(GUARD_MARGIN_MS) {
             self.fenced = false;
             for resource in self.hosts.keys().copied().collect::<Vec<_>>() {
                 self.offer(resource);
@@ -694,15 +698,30 @@ impl Engine {
                 self.touched.insert(*resource);
             }
         }
-        if !self.fenced && now >= self.guard_acts_at() {
-            self.fenced = true;
-            self.silenced = now;
-            self.wishes.push(Wish::Silence(self.guarded.clone()));
-            for resource in self.hosts.keys().copied().collect::<Vec<_>>() {
-                self.withdraw(resource);
-                self.touched.insert(resource);
-            }
-            self.wishes.push(Wish::ToAgent(EngineEvent::LeaseLost { silenced: now }));
+        self.act_if_due(now);
+    }
+
+    /// Whether the guard has acted (R19).
+    fn act_if_due(&mut self, now: Time) -> bool {
+        if self.fenced || now < self.guard_acts_at() {
+            return false;
+        }
+        self.fenced = true;
+        self.silenced = now;
+        self.wishes.push(Wish::Silence(self.guarded.clone()));
+        for resource in self.hosts.keys().copied().collect::<Vec<_>>() {
+            self.withdraw(resource);
+            self.touched.insert(resource);
+        }
+        self.wishes.push(Wish::ToAgent(EngineEvent::LeaseLost { silenced: now }));
+        true
+    }
+
+    /// Nobody here leads any more (R10).
+    fn lease_ended(&mut self, now: Time) {
+        for (resource, hosted) in &mut self.hosts {
+            hosted.host.lease_ended(now);
+            self.touched.insert(*resource);
         }
     }
 

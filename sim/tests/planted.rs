@@ -3,10 +3,10 @@
 
 use mainstay_sim::campaign::{Extent, Mode, hunt};
 use mainstay_sim::coverage::bug_told_by;
-use mainstay_sim::plan::{DiskFault, DiskOp};
+use mainstay_sim::plan::{ClientOp, DiskFault, DiskOp, Fault};
 use mainstay_sim::record;
 use mainstay_sim::run::{RunOptions, run};
-use mainstay_sim::scenario::Scenario;
+use mainstay_sim::scenario::{Scenario, n};
 use mainstay_types::simulation::{BUGS, Bug, BugInfo, plant};
 
 const SEEDS: &str = include_str!("planted_seeds.txt");
@@ -29,7 +29,38 @@ const STORIES: &[(Bug, &str, fn())] = &[
         "who_is_gone_and_may_take_over_is_waited_for",
         who_is_gone_and_may_take_over_is_waited_for,
     ),
+    (
+        Bug::LeadsOnAfterLease,
+        "a_primary_that_stood_still_does_not_lead_by_a_new_lease",
+        a_primary_that_stood_still_does_not_lead_by_a_new_lease,
+    ),
 ];
+
+/// Its engine stands still until its node has been declared dead, another one was promoted, and the node is taken back and has a lease again.
+/// The engine gets that lease, and not yet the record, because its agent waits for its answer to an earlier one.
+fn a_primary_that_stood_still_does_not_lead_by_a_new_lease() {
+    for back_ms in (100..1_500).step_by(100) {
+        let mut sim = Scenario::three();
+        let [p, s, t] = sim.cast();
+        sim.make_leader(s);
+        sim.write(1);
+        sim.fault(Fault::PauseEngine { target: n(p), ms: 9_000 + back_ms });
+        sim.remove_replica(t);
+        sim.run_ms(500);
+        sim.isolate(p);
+        sim.run_ms(7_500);
+        sim.write(1);
+        sim.heal();
+        sim.run_ms(back_ms);
+        sim.fault(Fault::PauseAgent { target: n(p), ms: 2_500 });
+        for _ in 0..50 {
+            sim.run_ms(50);
+            sim.client(ClientOp::Read { volume: 0, block: 1, blocks: 1 });
+        }
+        sim.run_ms(3_000);
+        sim.settle();
+    }
+}
 
 /// It is being written when the machine stands still, for so long that another history begins.
 fn a_write_that_outlives_the_lease_is_not_acknowledged() {

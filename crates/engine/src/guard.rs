@@ -134,6 +134,8 @@ struct State {
     fenced: bool,
     /// Targets were named after the guard had acted: they are to be silenced too.
     late_targets: bool,
+    /// It was renewed too late: what the guard had to do when it ended is still to be done.
+    overdue: bool,
     /// It is at it.
     acting: bool,
     /// When it was done with it the last time.
@@ -246,9 +248,17 @@ impl Guard {
     /// it was when the lease took effect: if that is the same the next time, nothing was silenced in between.
     pub fn set_lease(&self, until: Time) -> Time {
         let mut state = self.shared.state();
+        let now = now();
+        let late = state.overdue || state.lease_until.is_some_and(|until| now >= self.shared.act_at(until));
         state.lease_until = Some(until);
         self.shared.lease_until_us.store(until.0, Ordering::Release);
-        if now() < self.shared.act_at(until) {
+        if late && !state.fenced {
+            // This process stood still. Services of another node may run by now, whatever lease this one has again.
+            state.overdue = true;
+            self.shared.arm(Time(1));
+            return state.silenced();
+        }
+        if now < self.shared.act_at(until) {
             state.fenced = false;
             state.late_targets = false;
             self.shared.fenced.store(false, Ordering::Release);
@@ -337,7 +347,7 @@ fn watch(shared: &Shared, addresses: &mut AddressRemover, tell: &mut dyn FnMut(T
                 if !mem::take(&mut state.late_targets) {
                     continue;
                 }
-            } else if now() < shared.act_at(until) {
+            } else if !mem::take(&mut state.overdue) && now() < shared.act_at(until) {
                 shared.arm_for(until, &state);
                 continue;
             }
@@ -591,6 +601,24 @@ mod tests {
         told.recv_timeout(Duration::from_secs(5)).expect("acted");
         guard.set_targets(vec![GuardTarget::try_from(&entry("10.213.250.9/24")).expect("well formed")]);
         told.recv_timeout(Duration::from_secs(5)).expect("what comes late is silenced too");
+    }
+
+    /// The whole process stood still when the lease ended, and what comes first afterwards is the next lease.
+    #[test]
+    fn a_lease_that_comes_too_late_does_not_keep_it_from_acting() {
+        let (tell, told) = mpsc::channel();
+        let guard = Guard::start(100, told_by(tell)).expect("a guard");
+        guard.set_lease(now().plus_ms(60_000));
+        // As if its thread had not run since that lease ended.
+        guard.shared.state().lease_until = Some(Time(1));
+        for _ in 0..2 {
+            guard.set_lease(now().plus_ms(60_000));
+        }
+        told.recv_timeout(Duration::from_secs(5)).expect("acted");
+        assert!(guard.fenced() && guard.silenced() > Time(0));
+        guard.set_lease(now().plus_ms(60_000));
+        assert!(!guard.fenced());
+        assert!(told.recv_timeout(Duration::from_millis(200)).is_err(), "once");
     }
 
     /// A cgroup with a process in it; taken away at the end.

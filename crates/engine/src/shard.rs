@@ -573,6 +573,10 @@ impl Shard {
     }
 
     fn lease(&mut self, now: Time, until: Time) -> Time {
+        // This thread may have stood still, and the guard with it: another node may have been promoted meanwhile.
+        if now >= self.lease_until {
+            self.with_all(now, |replica, shared| replica.lease_ended(shared));
+        }
         let silenced = self.guard.set_lease(until);
         self.lease_until = until;
         if self.fenced && until > now.plus_ms(self.options.guard_margin_ms) {

@@ -182,6 +182,11 @@ impl Host {
         self.replica.handle(now, Event::Demote);
     }
 
+    /// There is a new lease, and the last one had ended before (R10). To be said before the new one counts.
+    pub fn lease_ended(&mut self, now: Time) {
+        self.replica.handle(now, Event::LeaseEnded);
+    }
+
     /// Promises an epoch that nobody is primary in yet, see [`Replica::vow`]; [`Replica::vowed`] tells when that is durable. False if it
     /// cannot be promised.
     pub fn vow(&mut self, epoch: Epoch) -> bool {
@@ -270,14 +275,16 @@ impl Host {
                 quiet = false;
                 self.output(platform, output);
             }
-            let (bytes, with_reserve) = (self.store.room(), self.store.room_with_reserve());
-            if self.told_room != Some((bytes, with_reserve)) {
-                self.told_room = Some((bytes, with_reserve));
-                self.replica.handle(platform.now(), Event::Room { bytes, with_reserve });
-            }
             while let Some(effect) = self.replica.poll() {
                 quiet = false;
                 self.effect(platform, effect);
+            }
+            // Not before: what the replica has appended and the store has not heard of would be counted as room again.
+            let (bytes, with_reserve) = (self.store.room(), self.store.room_with_reserve());
+            if self.told_room != Some((bytes, with_reserve)) {
+                quiet = false;
+                self.told_room = Some((bytes, with_reserve));
+                self.replica.handle(platform.now(), Event::Room { bytes, with_reserve });
             }
             if quiet {
                 break;

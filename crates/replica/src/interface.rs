@@ -261,6 +261,9 @@ pub enum Event {
     Cached(bool),
     /// R13: the store has given up its device.
     StoreFailed,
+    /// R10: there is a new lease, and the last one had ended before: nobody here leads any more in this epoch. In between another may have been
+    /// promoted, of which the new lease says nothing.
+    LeaseEnded,
     /// Stop admitting, finish what is in flight, then say [`Effect::Demoted`].
     Demote,
     /// Hold new writes; [`Effect::Paused`] follows when everything sequenced is committed.

@@ -97,6 +97,8 @@ enum Fence {
     Unproven,
     /// A higher epoch exists; what it is, the record will tell.
     Outlived,
+    /// The lease of its node ended while it led.
+    LeaseEnded,
     Demoted,
 }
 
@@ -202,6 +204,7 @@ impl Replica {
             Event::Request { id, op } => self.on_request(id, op),
             Event::StoreFailed => self.on_store_failed(),
             Event::Demote => self.on_demote(),
+            Event::LeaseEnded => self.on_lease_ended(),
             Event::Pause => {
                 reach!("replica: pause");
                 self.paused = self.leading();

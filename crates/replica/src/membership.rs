@@ -165,7 +165,8 @@ impl Replica {
             return Verdict::Near;
         }
         if peer.diverged.is_some() {
-            return Verdict::Part;
+            // It was trusted before its copy was interrupted, and half a copy looks like another history. Seed 271574.
+            return if self.doubtful(node) { Verdict::Part } else { Verdict::Reattach };
         }
         let fails = || self.fails_at(node).is_some_and(|due| due <= self.now);
         let why = if !peer.required() {
@@ -298,7 +299,7 @@ impl Replica {
             Fence::Restarted => Some(StepDownReason::Restarted),
             Fence::NotEligible => Some(StepDownReason::NotEligible),
             // Its node tells what it has: it may be the one that has most.
-            Fence::Unproven | Fence::Outlived | Fence::Demoted => None,
+            Fence::Unproven | Fence::Outlived | Fence::LeaseEnded | Fence::Demoted => None,
         }
     }
 

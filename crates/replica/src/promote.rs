@@ -56,7 +56,8 @@ impl Replica {
             reach!("replica: named in an epoch that it may have served");
             // It may have sequenced in this epoch before, and must not give a position away twice. A replica
             // that was demoted, or knows itself outlived, waits for what the control plane decides next.
-            let known = self.fence.filter(|fence| matches!(fence, Fence::Demoted | Fence::Outlived));
+            let kept = |fence: &Fence| matches!(fence, Fence::Demoted | Fence::Outlived | Fence::LeaseEnded);
+            let known = self.fence.filter(kept);
             self.fence(Some(known.unwrap_or(Fence::Restarted)));
         } else if !self.eligible() {
             reach!("replica: named but not eligible");
@@ -212,6 +213,13 @@ impl Replica {
     pub(crate) fn fence(&mut self, fence: Option<Fence>) {
         self.fence = fence;
         self.set_role(if fence.is_some() { Role::Fenced } else { Role::Secondary });
+    }
+
+    pub(crate) fn on_lease_ended(&mut self) {
+        if self.leading() && !planted(Bug::LeadsOnAfterLease) {
+            reach!("replica: the lease ended while it led");
+            self.give_up(Some(Fence::LeaseEnded), RequestError::NotPrimary);
+        }
     }
 
     pub(crate) fn on_demote(&mut self) {

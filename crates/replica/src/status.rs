@@ -221,6 +221,7 @@ impl Replica {
                         "it was opened anew and may lack what it had acknowledged from memory; waits for one that has it"
                     }
                     Fence::Outlived => "a higher epoch exists; waits for the record that says whose",
+                    Fence::LeaseEnded => "the lease of its node had ended; waits for the next promotion",
                     Fence::Demoted => "it was demoted; waits for the next promotion",
                 }
                 .to_owned(),

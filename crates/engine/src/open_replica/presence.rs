@@ -294,6 +294,12 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 impl OpenReplica {
+    /// The lease had ended when the next one came: nobody here leads any more (R10).
+    pub fn lease_ended(&mut self, shared: &mut Shared<'_>) {
+        self.host.lease_ended(shared.now);
+        self.pump(shared);
+    }
+
     /// R19: the devices answer with errors, whatever the cores think; at once, if the guard has silenced this node.
     pub fn fence(&mut self, shared: &mut Shared<'_>) {
         self.around.withdraw(shared);
@@ -310,7 +316,7 @@ impl OpenReplica {
         self.around.fail(shared, free);
     }
 
-    /// The lease is back. A replica that is still primary, because nobody else was promoted, offers new devices.
+    /// The lease is back. A replica that still leads, because it was renewed before it had ended, offers new devices.
     pub fn unfence(&mut self, shared: &mut Shared<'_>) {
         self.around.offer(shared);
         self.pump(shared);

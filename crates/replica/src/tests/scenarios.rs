@@ -149,6 +149,28 @@ fn a_new_primary_serves_after_its_epoch_start() {
     assert!(matches!(&lab.answers[&read], Answer::Content(content) if content[0] == id.0));
 }
 
+/// R10: between two leases another may have been promoted.
+#[test]
+fn nobody_leads_on_after_a_gap_between_leases() {
+    let mut lab = three();
+    let write = lab.write(A, 0, 0);
+    lab.run_ms(20);
+    assert!(lab.done(write));
+    for node in [A, B] {
+        lab.event(node, Event::LeaseEnded);
+    }
+    lab.run_ms(20);
+    assert_eq!((lab.role(A), lab.role(B)), (Role::Fenced, Role::Secondary));
+    let read = lab.read(A, 0);
+    lab.publish();
+    lab.run_ms(200);
+    assert_eq!(lab.role(A), Role::Fenced, "the same record changes nothing");
+    assert!(!matches!(lab.answers.get(&read), Some(Answer::Content(_))));
+    lab.promote(A);
+    lab.run_ms(200);
+    assert_eq!(lab.role(A), Role::Primary);
+}
+
 /// R18: promotions that commit nothing fill the journal with epoch starts. What they left behind is committed once the
 /// members are attached, and makes room for the one that serves.
 #[test]

@@ -135,6 +135,8 @@ bugs! {
     OldDeathCounts("R10"),
     /// A read is answered although the lease has ended by the time it completes.
     LeaseNotAsked("R10"),
+    /// A replica that led when the lease ended leads on when there is another lease.
+    LeadsOnAfterLease("R10"),
     /// A write is acknowledged although the lease has ended by the time it completes.
     LeaseNotAskedOfWrites("R10"),
     /// A replica that is removed keeps its place in the ISS.
