@@ -358,7 +358,10 @@ impl Disk {
     /// All or nothing: a file system's journal sees to it.
     fn grow(&mut self, regions: [(usize, u64); 2]) -> Result<(), IoFailure> {
         if self.gone || self.read_only || self.hits(DiskFault::WriteError) {
-            return Err(failure("no space left, read-only, or gone"));
+            return Err(failure("read-only, or gone"));
+        }
+        if self.full {
+            return Err(IoFailure { no_space: true, ..failure("planted: no space") });
         }
         for (region, blocks) in regions {
             self.regions[region].grow(blocks);

@@ -196,12 +196,12 @@ fn every_rule_belongs_to_a_test() {
     }
 }
 
-/// The issue asks for 40, and for one of each rule that has code. R17 has none yet.
+/// There are to be 40, and one of each rule.
 #[test]
 fn there_are_enough_of_them() {
     assert!(BUGS.len() >= 40 + BLIND.len(), "{}", BUGS.len());
     assert!(BLIND.iter().all(|name| BUGS.iter().any(|info| info.name == *name)));
-    for rule in (1..=22).filter(|rule| *rule != 17) {
+    for rule in 1..=22 {
         assert!(BUGS.iter().any(|info| info.rule == format!("R{rule}")), "R{rule} has no bug");
     }
 }

@@ -103,7 +103,10 @@ pub const INVARIANTS: &[(&str, &str)] = &[
         "S13",
         "all replicas hold the same at the same position. Checked: LogOracle::check_replica, each against the model",
     ),
-    ("S14", "snapshots are equal and do not change. Not checked: there are no snapshots yet"),
+    (
+        "S14",
+        "snapshots are equal and do not change. Checked: LogOracle::check_replica of each that is held, at its entry",
+    ),
     (
         "S15",
         "nothing is trimmed before it is checkpointed. Checked by its effect: LogOracle::recovered, then check_replica; no archive exists yet",

@@ -8,7 +8,9 @@ use mainstay_ha::Effect as ServiceEffect;
 use mainstay_host::{Host, Seen};
 use mainstay_replica::Effect;
 use mainstay_store::Output;
-use mainstay_types::{Epoch, Incarnation, Index, NodeId, Opening, ResourceId, ResourceRecord, VolumeId};
+use mainstay_types::{
+    Epoch, Incarnation, Index, NodeId, Opening, ResourceId, ResourceRecord, SnapshotId, VolumeId,
+};
 
 impl Oracle {
     /// True time from now on.
@@ -250,6 +252,23 @@ impl Oracle {
         if let Some(log) = self.logs.get_mut(&resource) {
             let check = log.check_replica(node, incarnation, applied, whole, read);
             self.judge(check);
+        }
+    }
+
+    /// S14: compares what a snapshot holds with the log at its entry.
+    pub fn check_snapshot(
+        &mut self,
+        resource: ResourceId,
+        (node, incarnation): (NodeId, Incarnation),
+        (snapshot, at): (SnapshotId, Index),
+        read: &mut dyn FnMut(VolumeId, u64) -> Option<u64>,
+    ) {
+        if let Some(log) = self.logs.get_mut(&resource) {
+            let check = log.check_replica(node, incarnation, at, false, read);
+            self.judge(check.map_err(|wrong| {
+                let text = format!("snapshot {snapshot} of {resource}: {}", wrong.text);
+                Violation { id: "S14", text }
+            }));
         }
     }
 

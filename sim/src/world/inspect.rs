@@ -33,7 +33,7 @@ impl World {
         }
     }
 
-    /// S4, S11, S12, S13: compares what a replica holds with the log, if it is open and its store has not given up. `whole`:
+    /// S4, S11 to S14: compares what a replica holds with the log, if it is open and its store has not given up. `whole`:
     /// of the blocks that nobody ever wrote, too, and damage of volumes counts, because by then it must have been found and mended.
     pub(super) fn inspect(&mut self, node: NodeId, resource: ResourceId, whole: bool) {
         let Self { machines, oracle, .. } = self;
@@ -80,7 +80,7 @@ impl World {
                 let bytes = disk.snapshot_block(id, volume, block)?;
                 Some(bytes.map_or(0, |bytes| super::wishes::value(bytes).unwrap_or(u64::MAX)))
             };
-            oracle.check_replica(resource, node, incarnation, snapshot.at, false, &mut kept);
+            oracle.check_snapshot(resource, (node, incarnation), (id, snapshot.at), &mut kept);
         }
         let mut version = |volume: VolumeId, extent: u32| store.version(volume, extent);
         oracle.check_versions(resource, node, incarnation, commit, &mut version);
