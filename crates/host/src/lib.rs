@@ -282,9 +282,9 @@ impl Host {
             // Not before: what the replica has appended and the store has not heard of would be counted as room again.
             let (bytes, with_reserve) = (self.store.room(), self.store.room_with_reserve());
             if self.told_room != Some((bytes, with_reserve)) {
-                quiet = false;
                 self.told_room = Some((bytes, with_reserve));
                 self.replica.handle(platform.now(), Event::Room { bytes, with_reserve });
+                quiet = false;
             }
             if quiet {
                 break;

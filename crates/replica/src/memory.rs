@@ -33,12 +33,22 @@ use crate::peer::{Change, Link, Peer};
 use crate::{Effect, Proposal, Replica};
 use mainstay_codec::Message;
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Index, Mode, NodeId, Opening, Position, Time, reach};
+use mainstay_types::{Index, Mode, NodeId, Opening, Position, ResourceRecord, Time, reach};
 
 impl Replica {
     /// Whether memory is to count: the mode says so, and users of the devices know what that means.
     fn in_mode_b(&self) -> bool {
         self.cached && self.mode() == Mode::B
+    }
+
+    /// Mode B, or openings are left of it. Asked after every event, so it is known from the record's arrival on.
+    fn memory_matters(&self) -> bool {
+        self.memory_matters
+    }
+
+    pub(crate) fn note_memory(&mut self) {
+        let matters = |record: &ResourceRecord| record.mode == Mode::B || !record.openings.is_empty();
+        self.memory_matters = self.record.as_ref().is_some_and(matters);
     }
 
     /// Whether the record says that what this replica has in memory counts, in this opening.
@@ -75,7 +85,7 @@ impl Replica {
 
     /// Acknowledges what every required replica has in memory.
     pub(crate) fn answer_from_memory(&mut self) {
-        if !self.in_mode_b() || !self.serving() {
+        if !self.memory_matters() || !self.in_mode_b() || !self.serving() {
             return;
         }
         let required = self.peers.values().filter(|peer| peer.required());
@@ -128,7 +138,7 @@ impl Replica {
 
     /// In which opening the memory of this member is to count from now on, if that is to change and may.
     pub(crate) fn memory_change(&self, peer: &Peer) -> Option<Option<Opening>> {
-        if !self.record.as_ref().is_some_and(|record| record.mode == Mode::B || !record.openings.is_empty()) {
+        if !self.memory_matters() {
             return None;
         }
         let fed = matches!(&peer.link, Link::Streaming(stream) if stream.copy.is_none());
@@ -158,6 +168,9 @@ impl Replica {
 
     /// The same for the primary itself.
     pub(crate) fn review_own_memory(&mut self) {
+        if !self.memory_matters() {
+            return;
+        }
         let (node, opening) = (self.config.node, self.config.opening);
         let Some(change) = self.change_for(node, Some(opening), self.log.durable) else { return };
         let (version, now) = (self.version(), self.now);

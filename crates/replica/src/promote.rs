@@ -29,6 +29,7 @@ impl Replica {
         let named = record.primary == Some(self.config.node);
         let epoch = record.epoch;
         self.record = Some(record);
+        self.note_memory();
         if self.failed {
             return;
         }
@@ -73,6 +74,7 @@ impl Replica {
     fn adopt_newest(&mut self) {
         if let Some(record) = self.record.take() {
             self.record = Some(record.clone());
+            self.note_memory();
             self.adopt_members(&record);
         }
     }
