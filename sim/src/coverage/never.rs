@@ -94,4 +94,28 @@ pub(super) const NEVER: &[(&str, &str)] = &[
         "store: the queue waits for a cut, a restart or a checkpoint",
         "a replica appends nothing until the cut or the restart is done, and only what there is room for",
     ),
+    (
+        "control: an opening that cannot count",
+        "every change of the mode, the in-sync set and the openings makes a new version, which is compared before (iss.rs)",
+    ),
+    (
+        "control: a judgement of a doubtful replica is based on an older record",
+        "who is doubtful stands in the record, whose version is compared before (iss.rs)",
+    ),
+    (
+        "control: a grow by a doubtful replica",
+        "who is doubtful stands in the record, whose version is compared before; a primary asks to trust it instead (membership.rs)",
+    ),
+    (
+        "control: a grow by what is not called in mode A",
+        "a change of who is called makes a new version (mode.rs), which is compared before",
+    ),
+    (
+        "replica: a copy of other volumes is refused",
+        "the number of a resource's volumes never changes, and every replica is made from it",
+    ),
+    (
+        "replica: a receipt of what was not sent",
+        "an attach is answered at rest, on a connection that keeps the order, so what a replica has ends before what is sent next",
+    ),
 ];

