@@ -40,10 +40,10 @@ const JOURNAL_BYTES_DEFAULT: u64 = 256 << 20;
 const CREATE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the nodes of a scrub are asked again until all answer about one position.
 const SCRUB_ATTEMPTS: usize = 5;
-/// Before a scrub asks again who is primary.
 /// How often a change is asked for again because the record has changed meanwhile.
 const CONFLICTS_MAX: usize = 20;
 const CONFLICT_PAUSE: Duration = Duration::from_millis(100);
+/// Before a scrub asks again who is primary.
 const SCRUB_PAUSE: Duration = Duration::from_millis(200);
 const SCRUB_TIMEOUT: Duration = Duration::from_secs(600);
 

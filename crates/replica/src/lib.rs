@@ -130,7 +130,6 @@ pub struct Replica {
     own_memory_asked: Option<(mainstay_types::ConfigVersion, Time)>,
     /// Users of the devices know that they have to flush.
     cached: bool,
-    memory_matters: bool,
     /// As a primary: everything up to here was acknowledged from memory.
     answered: Index,
     /// As a secondary.
@@ -178,7 +177,6 @@ impl Replica {
             relief_asked: None,
             own_memory_asked: None,
             cached: false,
-            memory_matters: false,
             answered: Index(0),
             session: None,
             epoch: Epoch(0),

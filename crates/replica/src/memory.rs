@@ -33,7 +33,7 @@ use crate::peer::{Change, Link, Peer};
 use crate::{Effect, Proposal, Replica};
 use mainstay_codec::Message;
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Index, Mode, NodeId, Opening, Position, ResourceRecord, Time, reach};
+use mainstay_types::{Index, Mode, NodeId, Opening, Position, Time, reach};
 
 impl Replica {
     /// Whether memory is to count: the mode says so, and users of the devices know what that means.
@@ -41,14 +41,9 @@ impl Replica {
         self.cached && self.mode() == Mode::B
     }
 
-    /// Mode B, or openings are left of it. Asked after every event, so it is known from the record's arrival on.
+    /// Mode B, or openings are left of it.
     fn memory_matters(&self) -> bool {
-        self.memory_matters
-    }
-
-    pub(crate) fn note_memory(&mut self) {
-        let matters = |record: &ResourceRecord| record.mode == Mode::B || !record.openings.is_empty();
-        self.memory_matters = self.record.as_ref().is_some_and(matters);
+        self.record.as_ref().is_some_and(|record| record.mode == Mode::B || !record.openings.is_empty())
     }
 
     /// Whether the record says that what this replica has in memory counts, in this opening.
@@ -85,7 +80,7 @@ impl Replica {
 
     /// Acknowledges what every required replica has in memory.
     pub(crate) fn answer_from_memory(&mut self) {
-        if !self.memory_matters() || !self.in_mode_b() || !self.serving() {
+        if !self.in_mode_b() || !self.serving() {
             return;
         }
         let required = self.peers.values().filter(|peer| peer.required());

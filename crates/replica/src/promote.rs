@@ -29,7 +29,6 @@ impl Replica {
         let named = record.primary == Some(self.config.node);
         let epoch = record.epoch;
         self.record = Some(record);
-        self.note_memory();
         if self.failed {
             return;
         }
@@ -74,7 +73,6 @@ impl Replica {
     fn adopt_newest(&mut self) {
         if let Some(record) = self.record.take() {
             self.record = Some(record.clone());
-            self.note_memory();
             self.adopt_members(&record);
         }
     }
