@@ -1,6 +1,7 @@
 //! What a host does beyond its cores, as scenarios.
 
 mod lab;
+mod room;
 mod space;
 
 use crate::{AnswerError, Digest, DigestError, Happened, PAUSE_MS_MAX};

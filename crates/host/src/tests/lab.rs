@@ -7,14 +7,16 @@ use mainstay_codec::{Envelope, LogState, Message, ReplicaData};
 use mainstay_replica::{Op, ReplicaConfig, RequestId, Role};
 use mainstay_store::{Area, IoFailure, Media, MediaError, OpId, Output, Store, StoreConfig, Tuning};
 use mainstay_types::{
-    BLOCK_BYTES, Chain, ConfigVersion, EXTENT_BYTES, Epoch, Incarnation, Index, Member, NodeId, Position,
-    Range, ResourceId, ResourceRecord, Time, VolumeId,
+    BLOCK_BYTES, Chain, ConfigVersion, EXTENT_BYTES, Epoch, Incarnation, Index, Member, NodeId, Opening,
+    Position, Range, ResourceId, ResourceRecord, Time, VolumeId,
 };
 use std::collections::{BTreeMap, VecDeque};
 
 pub const RESOURCE: ResourceId = ResourceId(7);
 pub const HERE: Member = Member { node: NodeId(1), incarnation: Incarnation(11) };
 pub const THERE: Member = Member { node: NodeId(2), incarnation: Incarnation(12) };
+/// In which the replica here was opened.
+pub const OPENING: Opening = Opening(5);
 pub const VOLUME: VolumeId = VolumeId(0);
 /// Blocks of the journal; a write of one block takes two.
 pub const JOURNAL_BLOCKS: u64 = 40;
@@ -217,6 +219,7 @@ impl Lab {
         let replica = ReplicaConfig {
             // Commits shall not begin to wait for a peer that has nothing yet.
             join_lag_bytes: 0,
+            opening: OPENING,
             ..ReplicaConfig::new(RESOURCE, HERE.node, HERE.incarnation, config.volumes)
         };
         let mut lab = Self { host: Host::new(replica, store), world, next: 0 };

@@ -278,6 +278,49 @@ fn after_a_forced_promotion_who_had_no_more_is_trusted_and_fed() {
     lab.assert_equal();
 }
 
+/// Its copy was interrupted before it was recorded that it has nothing that the history has not, and half a copy looks like another
+/// history. Found by seed 271574.
+#[test]
+fn who_was_trusted_meanwhile_is_not_parted_with_for_ever() {
+    let mut lab = Lab::new(3, 4, 1);
+    lab.run_ms(50);
+    set_mode(&mut lab, Mode::A);
+    lab.isolate(C);
+    for block in 0..60 {
+        lab.write(A, 0, block % 4);
+        lab.run_ms(20);
+    }
+    lab.crash(A);
+    force(&mut lab, B);
+    lab.run_ms(500);
+    assert_eq!(lab.serving(), Some(B));
+    lab.hold_proposals = true;
+    disk_ms(&mut lab, C, 100);
+    lab.heal();
+    let copied = |lab: &Lab| lab.nodes[&C].store.data == mainstay_codec::ReplicaData::Inconsistent;
+    for _ in 0..500 {
+        if !copied(&lab) {
+            lab.run_ms(2);
+        }
+    }
+    assert!(copied(&lab), "{:?}", lab.status(B));
+    lab.cut(B, C);
+    lab.run_ms(200);
+    lab.heal();
+    lab.run_ms(50);
+    assert!(!parted(&lab).is_empty(), "it looks as if it were of another history");
+    let trust = |proposal: &Proposal| matches!(proposal, Proposal::Trust { member, .. } if member.node == C);
+    lab.held.retain(trust);
+    assert!(!lab.held.is_empty(), "this was asked before");
+    lab.hold_proposals = false;
+    lab.let_go();
+    assert!(lab.record.doubtful.iter().all(|member| member.node != C));
+    lab.start(A);
+    lab.settle();
+    assert!(lab.record.replica(C).is_some() && copied(&lab).eq(&false), "{:?}", lab.status(B));
+    lab.assert_equal();
+}
+
 fn with_takeover(lab: &mut Lab) {
     lab.record.takeover = true;
     lab.record.version = lab.record.version.next();
