@@ -3,6 +3,8 @@
 //! after it was recovered, after it was copied, when it becomes primary, in turn all the time, and at the end.
 
 use super::{What, World, resource_id};
+use crate::disk::Finished;
+use crate::engine::EngineIn;
 use mainstay_codec::Superblock;
 use mainstay_store::{Area, SUPERBLOCK_COPIES, SnapshotState, Source};
 use mainstay_types::{BLOCK_BYTES, NodeId, Range, ResourceId, VolumeId};
@@ -50,6 +52,17 @@ impl World {
                 let text = format!("{node} has given {resource} up, and no fault is at work: {reason}");
                 self.wrong("L2", text);
             }
+            return;
+        }
+        // What a failure is on its way to stands still: it answers nobody, and will have given the replica up before it does (R13). Seed 466888.
+        let failed = |input: &EngineIn| match input {
+            EngineIn::Disk { resource: of, finished: Finished::Store { result, .. } } => {
+                *of == resource && result.is_err()
+            }
+            _ => false,
+        };
+        if machine.engine_process.backlog.iter().any(failed) {
+            self.trace.count("replica that stands still before a failure");
             return;
         }
         let store = hosted.host.store();
