@@ -6,7 +6,7 @@ use mainstay_codec::Batch;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_replica::Event;
 use mainstay_store::{Area, IoFailure, LogSource};
-use mainstay_types::{Index, NodeId};
+use mainstay_types::{Chain, Index, NodeId};
 use std::sync::Arc;
 
 /// Batches that are being read for one peer, in log order. The token of a piece is the load's number plus its place.
@@ -20,6 +20,7 @@ pub(crate) struct LogLoad {
 
 struct Piece {
     first: Index,
+    chain: Chain,
     batch: Option<Arc<Batch>>,
 }
 
@@ -46,7 +47,7 @@ impl Host {
                     None
                 }
             };
-            load.pieces.push(Piece { first: piece.first, batch });
+            load.pieces.push(Piece { first: piece.first, chain: piece.chain, batch });
         }
         if load.outstanding == 0 {
             let batches = load.pieces.into_iter().filter_map(|piece| piece.batch).collect();
@@ -70,12 +71,13 @@ impl Host {
     ) {
         let Some(load) = self.log_loads.get_mut(&number) else { return };
         let piece = &mut load.pieces[(token - number) as usize];
-        // What was overwritten meanwhile does not decode, or is another batch.
+        // What was overwritten meanwhile does not decode, or is another batch. So is what a disk gives that has lost a write, or
+        // reads what was there before: it may be a batch with the same first entry that was cut.
         let decoded = result.map(|bytes| {
             let split = HEADER_BLOCK_BYTES.min(bytes.len());
             Batch::decode(&bytes[..split], &bytes.slice(split..))
                 .ok()
-                .filter(|batch| batch.first == piece.first)
+                .filter(|batch| (batch.first, batch.chain) == (piece.first, piece.chain))
         });
         let first = piece.first;
         load.outstanding -= 1;

@@ -282,6 +282,24 @@ fn a_damaged_batch_in_the_journal_is_not_sent() {
     assert!(lab.host.failed().is_some_and(|reason| reason.contains("damaged")));
 }
 
+/// The disk has lost a write, or reads what was there before: a whole batch with the same first entry, which was cut.
+#[test]
+fn a_batch_of_another_history_in_the_journal_is_not_sent() {
+    let mut other = Lab::primary(lazy());
+    other.write(0, 2);
+    other.settle();
+    let mut lab = Lab::primary(lazy());
+    lab.write(0, 1);
+    lab.settle();
+    lab.attach_empty_peer();
+    let read = *lab.world.reads.back().expect("the write is read");
+    let old = other.world.blocks.get(Area::Journal, read.offset, read.len);
+    lab.world.blocks.put(Area::Journal, read.offset, &old);
+    lab.answer_reads();
+    assert_eq!(lab.appended(), []);
+    assert!(lab.host.failed().is_some_and(|reason| reason.contains("damaged")));
+}
+
 #[test]
 fn what_is_read_for_a_peer_and_then_overwritten_is_no_damage() {
     let mut lab = Lab::primary(lazy());

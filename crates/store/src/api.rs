@@ -211,6 +211,8 @@ pub struct Segment {
 pub struct LogPiece {
     pub first: Index,
     pub last: Index,
+    /// Chain after this batch.
+    pub chain: Chain,
     /// Header block and payload, in bytes.
     pub len: u64,
     pub source: LogSource,

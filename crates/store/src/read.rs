@@ -119,6 +119,7 @@ impl Store {
         let placed = self.journal.from(from).map(|placed| LogPiece {
             first: placed.first,
             last: placed.last,
+            chain: placed.chain,
             len: placed.len,
             source: match &placed.held {
                 Held::Memory(batch) => LogSource::Memory(batch.clone()),
@@ -131,6 +132,7 @@ impl Store {
         let queued = self.queue.iter().filter(|batch| batch.last() >= from).map(|batch| LogPiece {
             first: batch.first,
             last: batch.last(),
+            chain: batch.chain,
             len: batch.journal_len(),
             source: LogSource::Memory(batch.clone()),
         });

@@ -364,6 +364,9 @@ pub(crate) fn known_durable(
     end: Index,
 ) -> Result<Index, MediaError> {
     let mut known = superblock.commit.max(superblock.checkpoint.at.index);
+    // Whoever cut or recovered the log recorded where it ended durably. It was not cut below that since, or there would be a
+    // younger void that ends earlier.
+    known = known.max(superblock.voids.last().map_or(Index(0), |void| void.end));
     for at in (0..superblock.journal_bytes).step_by(HEADER_BLOCK_BYTES) {
         let Some(block) = window.get(at, HEADER_BLOCK_BYTES as u64)? else { break };
         if !block.starts_with(&BATCH_MAGIC.to_le_bytes()) {
