@@ -3,7 +3,8 @@
 //! Recovery takes the newest superblock, loads the version table it names, and follows the chain of batches
 //! from the checkpoint. Where the chain ends it asks whether the next record is torn or damaged (R12): every
 //! record that was submitted after another was durable says so (`durable_before`), so the rest of the ring
-//! is searched for such words. What a cut or an earlier recovery made void does not count. Then a new
+//! is searched for such words. What a cut or an earlier recovery made void does not count; where the last of these ended the log
+//! is in the superblock and counts. Then a new
 //! generation and the end that was found are made durable, before anything else can be appended.
 //!
 //! A batch's own `commit` field is not evidence of durability here: a replica that is catching up
