@@ -12,6 +12,7 @@
 
 mod lead;
 
+use crate::oracle::answers;
 use crate::random::Random;
 use mainstay_control::State;
 use mainstay_control::handover::Handover;
@@ -152,6 +153,16 @@ pub struct Consensus {
     changes: VecDeque<Change>,
     /// Names of services that were forgotten.
     forgotten: VecDeque<String>,
+    /// What operators were told, each with what the oracle says of it.
+    answers: VecDeque<Answer>,
+}
+
+/// The answer to an operator.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub entry: Arc<Entry>,
+    pub outcome: Outcome,
+    pub judged: Result<&'static str, String>,
 }
 
 impl Consensus {
@@ -190,6 +201,7 @@ impl Consensus {
             versions: BTreeMap::new(),
             changes: VecDeque::new(),
             forgotten: VecDeque::new(),
+            answers: VecDeque::new(),
         }
     }
 
@@ -452,6 +464,23 @@ impl Consensus {
         self.forgotten.pop_front()
     }
 
+    /// The next answer to an operator that was not looked at.
+    pub fn poll_answer(&mut self) -> Option<Answer> {
+        self.answers.pop_front()
+    }
+
+    fn apply(&mut self, entry: &Arc<Entry>) -> Outcome {
+        if !answers::is_operators(&entry.command) {
+            return self.state.apply(Entry::clone(entry));
+        }
+        let before = answers::without_events(&self.state);
+        let outcome = self.state.apply(Entry::clone(entry));
+        let judged = answers::judge(&before, entry, &outcome, &answers::without_events(&self.state));
+        let answer = Answer { entry: entry.clone(), outcome: outcome.clone(), judged };
+        self.answers.push_back(answer);
+        outcome
+    }
+
     fn commit(&mut self, at_us: u64, links: &dyn Links) {
         let Some(leader) = self.leader else { return };
         if self.appended.front().is_none_or(|first| first.commit_at_us > at_us) {
@@ -470,7 +499,7 @@ impl Consensus {
                 break;
             }
             let entry = first.proposal.entry;
-            let outcome = self.state.apply(Entry::clone(&entry));
+            let outcome = self.apply(&entry);
             self.watch_records();
             if let (Command::ServiceGone { name }, Outcome::Done) = (&entry.command, outcome) {
                 self.forgotten.push_back(name.clone());

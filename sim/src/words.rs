@@ -3,7 +3,7 @@
 
 use mainstay_codec::{Envelope, Message, Reject, ReplicaData};
 use mainstay_control::snapshots::SnapshotOn;
-use mainstay_control::state::{Command, IssChange, ServicePhase};
+use mainstay_control::state::{Command, IssChange, Outcome, ServicePhase};
 use mainstay_replica::Role;
 use mainstay_types::{BLOCK_BYTES, Epoch, Index, NodeId, ResourceId};
 
@@ -11,6 +11,19 @@ use mainstay_types::{BLOCK_BYTES, Epoch, Index, NodeId, ResourceId};
 #[must_use]
 pub fn resource(id: ResourceId) -> String {
     format!("r{}", id.0.saturating_sub(1))
+}
+
+/// What whoever asked is told.
+#[must_use]
+pub fn outcome(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Done => "done".into(),
+        Outcome::Unchanged => "it was so already".into(),
+        Outcome::NodeAdded { node, .. } => format!("it is {node}"),
+        Outcome::ResourceCreated { resource: of } => format!("it is {}", resource(*of)),
+        Outcome::Conflict { .. } => "the record is not the one that it was based on".into(),
+        Outcome::Refused(refusal) => format!("refused, {}: {}", refusal.message, refusal.remedy),
+    }
 }
 
 /// What a node asks the control plane for, to be read after "asks to" and "entry 7:".

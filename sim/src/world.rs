@@ -585,6 +585,9 @@ impl World {
 
     /// Tells the oracles every new version of a record, and which services are no more.
     fn watch_records(&mut self) {
+        while let Some(answer) = self.consensus.poll_answer() {
+            self.operator_is_told(answer);
+        }
         while let Some(name) = self.consensus.poll_forgotten() {
             self.oracle.ha.forgotten(service_resource(&name));
         }

@@ -166,7 +166,11 @@ impl State {
             };
         }
         if self.nodes.len() >= NODES_MAX {
-            return refused("too-many-nodes", format!("a cluster has at most {NODES_MAX} nodes"), "");
+            return refused(
+                "too-many-nodes",
+                format!("a cluster has at most {NODES_MAX} nodes"),
+                "make another cluster of the further nodes",
+            );
         }
         if let Some(node) =
             self.nodes.values().find(|node| node.agent_addr == agent_addr || node.engine_addr == engine_addr)
@@ -267,7 +271,11 @@ impl State {
             );
         }
         if self.resources.len() >= RESOURCES_MAX {
-            return refused("too-many-resources", "the cluster has as many resources as it can hold", "");
+            return refused(
+                "too-many-resources",
+                "the cluster has as many resources as it can hold",
+                "delete one that is not needed, or give a resource several volumes",
+            );
         }
         if let Err((message, remedy)) = self.check_spec(&spec) {
             return refused("bad-resource", message, remedy);

@@ -76,6 +76,9 @@ impl State {
         }
         if resource.record.primary == Some(node) {
             reach!("control: the primary's replica is not removed");
+            if planted(Bug::RefusalNotTold) {
+                return Outcome::Done;
+            }
             return refused(
                 "is-primary",
                 format!("{name} is the primary of resource {}", resource.name),

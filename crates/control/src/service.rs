@@ -92,7 +92,7 @@ impl State {
                     return refused(
                         "too-many-services",
                         "the cluster has as many services as it can hold",
-                        "",
+                        "delete one that is not needed",
                     );
                 }
                 reach!("control: a service is made");

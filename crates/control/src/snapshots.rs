@@ -12,6 +12,7 @@
 //! - A node reports when what its replica has differs from what is known of it, and only then.
 
 use crate::state::{Command, Outcome, Resource, Severity, State, refused};
+use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Index, NodeId, ResourceId, SNAPSHOTS_MAX, SnapshotId, reach};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,7 +65,9 @@ impl State {
                 "use 1 to 32 characters out of a-z, 0-9 and the dash",
             );
         }
-        if let Some(known) = resource.snapshots.values().find(|known| known.name == name) {
+        if let Some(known) = resource.snapshots.values().find(|known| known.name == name)
+            && !planted(Bug::SnapshotTakenAgain)
+        {
             reach!("control: a snapshot has the name already");
             let remedy =
                 if known.dropping { "wait until it is gone" } else { "choose another name, or delete it" };

@@ -1,9 +1,10 @@
 //! What must hold in every run, under the ids of `faults.md`. The world tells the oracle what happens; the first violation ends
 //! the run.
 //!
-//! `register.rs` judges what clients see, `log.rs` what replicas hold, `slow.rs` who leaves and returns. [`INVARIANTS`] lists every id and where it is
+//! `register.rs` judges what clients see, `log.rs` what replicas hold, `slow.rs` who leaves and returns, `answers.rs` what operators are told. [`INVARIANTS`] lists every id and where it is
 //! looked after.
 
+pub mod answers;
 pub mod ha;
 pub mod lease;
 pub mod log;
@@ -134,6 +135,10 @@ pub const INVARIANTS: &[(&str, &str)] = &[
     (
         "P11, P12",
         "who is slow leaves only while enough copies remain, and returns after a quiet period. Checked: SlowOracle",
+    ),
+    (
+        "H7",
+        "an operator's command takes effect once, or says why not and what to do. Checked: answers::judge, for every answer; what was asked for is so at the end: World::unfinished",
     ),
     ("S20", "decoders never panic and are exact. Not checked here: tests of mainstay-codec"),
 ];

@@ -3,6 +3,7 @@
 
 use super::{What, World, resource_id};
 use crate::agent;
+use crate::consensus::Answer;
 use crate::engine::EngineIn;
 use crate::plan::{Operator, Shape};
 use crate::trace::Part;
@@ -359,6 +360,20 @@ impl World {
         let links = super::Links { machines: &self.machines, network: &self.network };
         self.consensus.submit(self.now_us, by, command, &links);
         self.deliver_consensus();
+    }
+
+    /// H7.
+    pub(super) fn operator_is_told(&mut self, answer: Answer) {
+        let Answer { entry, outcome, judged } = answer;
+        let asked = words::command(&entry.command);
+        if self.trace.keeps_lines() {
+            let text = format!("operator is told, of '{asked}': {}", words::outcome(&outcome));
+            self.trace.remark(self.now_us, None, Part::Control, text);
+        }
+        match judged {
+            Ok(name) => self.trace.count(name),
+            Err(why) => self.wrong("H7", format!("{asked}: {why}")),
+        }
     }
 
     /// As `agent/src/http.rs` does it, without waiting: digests at once, and again while the primary holds new writes.

@@ -107,6 +107,8 @@ bugs! {
     AskOnce("R7"),
     /// A node without data is named primary when no member can be.
     WitnessPromoted("R8"),
+    /// An operator is told that the primary's replica is being removed, which is refused.
+    RefusalNotTold("R8"),
     /// A replica answers for another disk content, and is promoted with it.
     DiskNotChecked("R9"),
     /// A member with a new, empty disk stays in the ISS.
@@ -213,6 +215,8 @@ bugs! {
     SnapshotNotRecorded("R17"),
     /// The target of a copy keeps the snapshots that it had.
     SnapshotsNotCopied("R17"),
+    /// A command to take a snapshot that is repeated takes another one of the same name.
+    SnapshotTakenAgain("R17"),
     /// In mode A writes do not wait for a follower that lags too far.
     LagUnbounded("R18"),
     /// The journal's reserve for epoch starts is given to writes.

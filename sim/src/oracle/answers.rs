@@ -1,0 +1,241 @@
+//! What an operator is told of a command is so (H7), judged when its entry is applied:
+//!
+//! - *done*: what was asked for is in the state, and applying the entry once more would change nothing, so that a repetition after an
+//!   unknown outcome does no harm. Applying and moving a service clear its failures each time, and nothing else.
+//! - *unchanged*: it was in the state already, and nothing has changed.
+//! - *refused*, *conflict*: nothing has changed; a refusal has a code, says why, and what to do.
+//!
+//! Events are not looked at, but that they are added when something is done.
+
+use mainstay_control::State;
+use mainstay_control::state::{Command, Entry, Outcome, Service};
+use std::collections::VecDeque;
+
+/// Whether it comes from an operator, and not from a node.
+#[must_use]
+pub fn is_operators(command: &Command) -> bool {
+    match command {
+        Command::AddNode { .. }
+        | Command::CreateResource { .. }
+        | Command::DeleteResource { .. }
+        | Command::AddReplica { .. }
+        | Command::RemoveReplica { .. }
+        | Command::MoveReplica { .. }
+        | Command::GrowVolume { .. }
+        | Command::TakeSnapshot { .. }
+        | Command::DropSnapshot { .. }
+        | Command::SetMode { .. }
+        | Command::ForcePromote { .. }
+        | Command::ApplyService { .. }
+        | Command::DeleteService { .. }
+        | Command::MoveService { .. } => true,
+        Command::InitCluster { .. }
+        | Command::VotersSeen { .. }
+        | Command::NodeDead { .. }
+        | Command::NodeRejoin { .. }
+        | Command::ReplicaReady { .. }
+        | Command::ReplicaBroken { .. }
+        | Command::ReplicaOpened { .. }
+        | Command::ReplicaReopened { .. }
+        | Command::FinishMove { .. }
+        | Command::ReplicaGone { .. }
+        | Command::VolumeGrown { .. }
+        | Command::SnapshotsSeen { .. }
+        | Command::ChangeIss { .. }
+        | Command::Promote { .. }
+        | Command::StepDown { .. }
+        | Command::ServiceGone { .. }
+        | Command::Note { .. }
+        | Command::ServiceStatus { .. } => false,
+    }
+}
+
+/// The state but for its events, of which there may be many.
+#[must_use]
+pub fn without_events(state: &State) -> State {
+    State {
+        cluster: state.cluster.clone(),
+        settings: state.settings,
+        nodes: state.nodes.clone(),
+        resources: state.resources.clone(),
+        services: state.services.clone(),
+        events: VecDeque::new(),
+        revision: state.revision,
+        voters_version: state.voters_version,
+        last_event: state.last_event,
+        last_node: state.last_node,
+        last_resource: state.last_resource,
+    }
+}
+
+/// Judges the answer to `entry`, which made `after` of `before`, both without events; a name for counting it.
+///
+/// # Errors
+/// What is not as the operator was told.
+pub fn judge(
+    before: &State,
+    entry: &Entry,
+    outcome: &Outcome,
+    after: &State,
+) -> Result<&'static str, String> {
+    let command = &entry.command;
+    let untouched = |answer: &'static str| match before == after {
+        true => Ok(answer),
+        false => Err(format!("it was answered '{answer}', and something has changed: {outcome:?}")),
+    };
+    match outcome {
+        Outcome::Refused(refusal) => {
+            if [&refusal.code, &refusal.message, &refusal.remedy].iter().any(|text| text.trim().is_empty()) {
+                return Err(format!("it was refused without saying why, or what to do: {refusal:?}"));
+            }
+            untouched("H7 answer refused")
+        }
+        Outcome::Conflict { .. } => untouched("H7 answer conflict"),
+        Outcome::Unchanged => {
+            has_effect(before, command, outcome, after)?;
+            untouched("H7 answer unchanged")
+        }
+        Outcome::Done | Outcome::NodeAdded { .. } | Outcome::ResourceCreated { .. } => {
+            has_effect(before, command, outcome, after)?;
+            let mut again = after.clone();
+            let second = again.apply(entry.clone());
+            if comparable(again) != comparable(after.clone()) {
+                return Err(format!("repeated, it has an effect a second time: {second:?}"));
+            }
+            Ok("H7 answer done")
+        }
+    }
+}
+
+/// Without what a repetition may change.
+fn comparable(mut state: State) -> State {
+    state.events.clear();
+    (state.revision, state.last_event) = (0, 0);
+    for service in state.services.values_mut() {
+        (service.round, service.halted) = (0, None);
+    }
+    state
+}
+
+/// Whether what was asked for is in the state.
+fn has_effect(before: &State, command: &Command, outcome: &Outcome, after: &State) -> Result<(), String> {
+    let resource = |id| after.resources.get(id);
+    let spec = |id| resource(id).map(|known| &known.spec);
+    let rounds =
+        |state: &State, name: &str| state.services.get(name).map_or(0, |service: &Service| service.round);
+    let holds = match command {
+        Command::AddNode { name, .. } => match outcome {
+            Outcome::NodeAdded { node, .. } => after.nodes.get(node).is_some_and(|known| known.name == *name),
+            _ => false,
+        },
+        Command::CreateResource { name, spec } => match outcome {
+            Outcome::ResourceCreated { resource: id } => {
+                let made = |known: &mainstay_control::state::Resource| {
+                    known.name == *name && known.spec.volumes == spec.volumes
+                };
+                resource(id).is_some_and(made) && after.last_resource == before.last_resource + 1
+            }
+            _ => false,
+        },
+        Command::DeleteResource { resource: id } => resource(id).is_none_or(|known| known.deleting),
+        Command::AddReplica { resource: id, node } => {
+            spec(id).is_some_and(|spec| spec.replicas.iter().filter(|held| *held == node).count() == 1)
+        }
+        Command::RemoveReplica { resource: id, node } => {
+            spec(id).is_some_and(|spec| !spec.replicas.contains(node))
+        }
+        Command::MoveReplica { resource: id, from, to } => resource(id)
+            .is_some_and(|known| known.moving.get(from) == Some(to) && known.spec.replicas.contains(to)),
+        Command::GrowVolume { resource: id, volume, bytes } => resource(id).is_some_and(|known| {
+            let size = known.spec.volumes.get(usize::from(volume.0));
+            known.growing.get(volume).or(size) == Some(bytes)
+        }),
+        Command::TakeSnapshot { resource: id, name } => resource(id).is_some_and(|known| {
+            let named = known.snapshots.values().filter(|held| held.name == *name && !held.dropping);
+            let last = before.resources.get(id).map_or(0, |known| known.last_snapshot);
+            named.count() == 1 && known.last_snapshot == last + 1
+        }),
+        Command::DropSnapshot { resource: id, name } => resource(id)
+            .is_some_and(|known| known.snapshots.values().all(|held| held.name != *name || held.dropping)),
+        Command::SetMode { resource: id, mode, lag, takeover, .. } => resource(id).is_some_and(|known| {
+            let record = &known.record;
+            let takeover = *takeover && *mode == mainstay_types::Mode::A;
+            (record.mode, record.lag, record.takeover) == (*mode, *lag, takeover)
+        }),
+        Command::ForcePromote { resource: id, to, end, heard, .. } => resource(id).is_some_and(|known| {
+            let told = known.forced.as_ref().and_then(|forced| forced.told);
+            known.record.primary == Some(to.node) && told == Some((*end, *heard))
+        }),
+        Command::ApplyService { spec } => {
+            let known = after.services.get(&spec.name);
+            known.is_some_and(|known| known.spec == *spec && !known.deleting)
+                && rounds(after, &spec.name) == rounds(before, &spec.name) + 1
+        }
+        Command::DeleteService { name } => after.services.get(name).is_none_or(|known| known.deleting),
+        Command::MoveService { name, to } => after.services.get(name).is_some_and(|known| {
+            let there = after.resource_of(known).is_some_and(|on| on.record.primary == Some(*to));
+            (known.desired_node == Some(*to) || there) && rounds(after, name) == rounds(before, name) + 1
+        }),
+        _ => true,
+    };
+    if holds { Ok(()) } else { Err(format!("it was answered {outcome:?}, and it is not so")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::initial_state;
+    use crate::plan::Shape;
+    use mainstay_control::state::Refusal;
+    use mainstay_types::{NodeId, ResourceId, VolumeId};
+
+    const R: ResourceId = ResourceId(1);
+
+    fn applied(command: Command) -> (State, Entry, Outcome, State) {
+        let before = without_events(&initial_state(&Shape::small(3, 2, true)));
+        let mut after = before.clone();
+        let entry = Entry { at_ms: 0, command };
+        let outcome = after.apply(entry.clone());
+        (before, entry, outcome, without_events(&after))
+    }
+
+    fn answer(command: Command) -> Result<&'static str, String> {
+        let (before, entry, outcome, after) = applied(command);
+        judge(&before, &entry, &outcome, &after)
+    }
+
+    #[test]
+    fn true_answers_pass() {
+        let bytes = 2048 * mainstay_types::BLOCK_BYTES;
+        let grow = Command::GrowVolume { resource: R, volume: VolumeId(0), bytes };
+        assert_eq!(answer(grow), Ok("H7 answer done"));
+        assert_eq!(answer(Command::AddReplica { resource: R, node: NodeId(3) }), Ok("H7 answer done"));
+        assert_eq!(answer(Command::AddReplica { resource: R, node: NodeId(2) }), Ok("H7 answer refused"));
+        assert_eq!(answer(Command::DeleteService { name: "s0".into() }), Ok("H7 answer done"));
+        assert_eq!(answer(Command::TakeSnapshot { resource: R, name: "a".into() }), Ok("H7 answer done"));
+    }
+
+    #[test]
+    fn an_answer_that_is_not_so_is_seen() {
+        let (before, entry, _, _) = applied(Command::AddReplica { resource: R, node: NodeId(3) });
+        let said = judge(&before, &entry, &Outcome::Done, &before);
+        assert!(said.is_err_and(|why| why.contains("it is not so")));
+        let said = judge(&before, &entry, &Outcome::Unchanged, &before);
+        assert!(said.is_err_and(|why| why.contains("it is not so")));
+    }
+
+    #[test]
+    fn a_refusal_that_changes_something_or_says_nothing_is_seen() {
+        let (before, entry, _, after) = applied(Command::AddReplica { resource: R, node: NodeId(3) });
+        let refused = |remedy: &str| {
+            Outcome::Refused(Refusal { code: "no".into(), message: "because".into(), remedy: remedy.into() })
+        };
+        assert_eq!(judge(&before, &entry, &refused("do so"), &before), Ok("H7 answer refused"));
+        let said = judge(&before, &entry, &refused("do so"), &after);
+        assert!(said.is_err_and(|why| why.contains("has changed")));
+        let said = judge(&before, &entry, &refused(""), &before);
+        assert!(said.is_err_and(|why| why.contains("what to do")));
+        let said = judge(&before, &entry, &Outcome::Conflict { record: None }, &after);
+        assert!(said.is_err_and(|why| why.contains("has changed")));
+    }
+}
