@@ -19,7 +19,15 @@
 //!   and another node has a replica, and could take over.
 //! - **A rotten journal record must be one that a later durable record calls durable.** The newest record that rots looks
 //!   like the torn tail of a crash (R12) and nothing on that disk can tell the difference. The world picks accordingly.
-//! - **Nothing that lies.** A disk that acknowledges and forgets (F2, F9), writes or reads elsewhere (F3, F4), comes back as it was
+//! - **So must one whose write was lost or landed elsewhere, or that is read as what was there before** (F2, F3, F4): two writes of the
+//!   journal have ended after it, so that it lies in the middle of the log for whoever finds it wrong. A lost write that is
+//!   the last one of its journal is an acknowledgement that is forgotten, as with F9. What was written elsewhere does not hit the two newest
+//!   writes either, for the same reason.
+//! - **One copy of the superblock may be an older one**, as with rot and the same one. A whole pair may not: if a crash tears the other pair
+//!   (R14), what is left is older than what was promised.
+//! - **Not so the version table**: its pages say where they belong (a misdirected one is noticed where it lands) and not how new
+//!   they are. An older page is believed, and a version that is too old loses data in a copy (S12).
+//! - **Nothing that lies.** A disk that acknowledges and forgets (F2, F9), writes or reads elsewhere (F3, F4) in any other place, comes back as it was
 //!   before (F15), or changes a block of a volume silently (F5 in a volume) is believed by today's store: volumes have no checksums
 //!   yet (S16 is not yet promised), and a member of the in-sync set that forgets makes "all of them hold it" untrue, which is
 //!   what commits rest on. Such faults are in the plans of [`crate::swarm::beyond_plan`] only.
@@ -54,7 +62,7 @@ pub fn harm(fault: DiskFault) -> Harm {
         DiskFault::Slow { .. } | DiskFault::Stall { .. } | DiskFault::Late { .. } | DiskFault::Room => {
             Harm::None
         }
-        DiskFault::RotSuperblock { copy } => Harm::Copy(copy),
+        DiskFault::RotSuperblock { copy } | DiskFault::LostSuperblock { copy } => Harm::Copy(copy),
         DiskFault::WriteError
         | DiskFault::FlushError
         | DiskFault::ReadError
@@ -64,6 +72,9 @@ pub fn harm(fault: DiskFault) -> Harm {
         | DiskFault::RotSuperblocks
         | DiskFault::RotJournal { .. }
         | DiskFault::RotVersions { .. }
+        | DiskFault::LostRecord { .. }
+        | DiskFault::MisdirectedRecord { .. }
+        | DiskFault::StaleRecord { .. }
         | DiskFault::Replace
         | DiskFault::Remove
         | DiskFault::OtherFiles => Harm::Replica,
@@ -299,6 +310,7 @@ impl Fault {
             | Self::PauseMachine { target, .. }
             | Self::PauseEngine { target, .. }
             | Self::PauseAgent { target, .. }
+            | Self::StepClock { target, .. }
             | Self::Isolate(target)
             | Self::Disk { target, .. }
             | Self::Snapshot(target)
@@ -373,7 +385,11 @@ mod tests {
                 damage(2, 0, DiskFault::Vanish),
                 damage(2, 0, DiskFault::Replace),
                 damage(2, 0, DiskFault::RotJournal { pick: 7 }),
+                damage(2, 0, DiskFault::LostRecord { pick: 1 }),
+                damage(2, 0, DiskFault::MisdirectedRecord { pick: 1 }),
+                damage(2, 0, DiskFault::StaleRecord { pick: 1 }),
                 damage(1, 0, DiskFault::RotSuperblock { copy: 1 }),
+                damage(1, 0, DiskFault::LostSuperblock { copy: 1 }),
                 damage(2, 1, DiskFault::RotSuperblock { copy: 3 }),
                 damage(3, 0, DiskFault::Slow { factor: 100 }),
             ]),
@@ -391,6 +407,16 @@ mod tests {
             damage(1, 0, DiskFault::RotSuperblock { copy: 2 }),
         ];
         refused(copies, "second copy");
+        let copies = vec![
+            damage(1, 0, DiskFault::RotSuperblock { copy: 1 }),
+            damage(1, 0, DiskFault::LostSuperblock { copy: 2 }),
+        ];
+        refused(copies, "second copy");
+        let two = vec![
+            damage(2, 0, DiskFault::StaleRecord { pick: 1 }),
+            damage(3, 0, DiskFault::LostRecord { pick: 1 }),
+        ];
+        refused(two, "n2 is the victim");
         for lie in [
             DiskFault::LostWrite,
             DiskFault::Misdirect,

@@ -41,6 +41,9 @@ const CHECKPOINT_EVERY: u64 = 128;
 /// A restarted node's state may be this many entries older than the one that it had.
 const RESTART_LAG: u64 = 4;
 
+/// What wall clocks show at the beginning, in milliseconds since 1970.
+const WALL_MS: u64 = 1_700_000_000_000;
+
 /// Who runs and who reaches whom, now.
 pub trait Links {
     /// The node's agent runs and is not paused.
@@ -102,6 +105,8 @@ struct Member {
     /// When it hears that it is not.
     corrected_at_us: Option<u64>,
     handover: Handover,
+    /// How far its wall clock is off.
+    wall_ms: i64,
 }
 
 #[derive(Debug)]
@@ -179,6 +184,7 @@ impl Consensus {
             believes: false,
             corrected_at_us: None,
             handover: Handover::new(node),
+            wall_ms: 0,
         };
         Self {
             members: voters.into_iter().map(member).collect(),
@@ -239,7 +245,7 @@ impl Consensus {
         if !links.running(from) {
             return;
         }
-        let entry = Arc::new(Entry { at_ms: at_us / 1000, command });
+        let entry = Arc::new(Entry { at_ms: self.wall_ms(from, at_us), command });
         let mut proposal = Proposal { from, entry, patience_us: at_us + PATIENCE_US };
         let mut arrives_us = at_us;
         if self.leader() != Some(from) {
@@ -262,6 +268,18 @@ impl Consensus {
             proposal.patience_us = at_us;
         }
         self.travelling.push((arrives_us, proposal));
+    }
+
+    /// F42: the wall clock of this node, which shows in what it proposes, steps by so much.
+    pub fn step_wall(&mut self, node: NodeId, by_ms: i64) {
+        if let Some(place) = self.place(node) {
+            self.members[place].wall_ms += by_ms;
+        }
+    }
+
+    fn wall_ms(&self, node: NodeId, at_us: u64) -> u64 {
+        let off_ms = self.place(node).map_or(0, |place| self.members[place].wall_ms);
+        (WALL_MS + at_us / 1000).saturating_add_signed(off_ms)
     }
 
     /// When [`Consensus::advance`] is due.

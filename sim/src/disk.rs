@@ -17,12 +17,14 @@
 //! Content that a fault made wrong behind the caller's back is marked until it is written again, see
 //! [`Disk::is_damaged`], so that oracles know which blocks must not be believed.
 
+mod lost;
 mod media;
 mod region;
 mod rot;
 #[cfg(test)]
 mod tests;
 
+pub use lost::Place;
 pub use media::DiskMedia;
 pub use region::SECTOR_BYTES;
 pub use rot::Record;
@@ -35,8 +37,8 @@ use mainstay_types::{BLOCK_BYTES, SnapshotId, VolumeId};
 use region::{BLOCK, Block, Blocks, Region};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Overwritten blocks whose older content is remembered, for [`DiskFault::StaleRead`].
-const REMEMBERED_MAX: usize = 32;
+/// Overwritten blocks whose older content is remembered, for writes that are lost and reads that are stale.
+const REMEMBERED_MAX: usize = 128;
 
 /// Sizes of the areas in bytes, all whole blocks.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -94,6 +96,7 @@ pub struct Disk {
     /// Counts volatile writes, so that a flush knows which ones it covers.
     stamp: u64,
     remembered: VecDeque<(usize, u64, Block)>,
+    stale: Option<lost::Stale>,
     image: Option<Vec<Region>>,
     /// Faults that wait for the operation that they hit.
     armed: Vec<DiskFault>,
@@ -177,6 +180,7 @@ impl Disk {
             next_ticket: 0,
             stamp: 0,
             remembered: VecDeque::with_capacity(REMEMBERED_MAX),
+            stale: None,
             image: None,
             armed: Vec::new(),
             fired: Vec::new(),
@@ -427,7 +431,7 @@ impl Disk {
     }
 
     fn put(&mut self, region: usize, block: u64, content: Block, durable: bool) {
-        let place = &mut self.regions[region];
+        let place = &self.regions[region];
         let old = &place.now[block as usize];
         if old.bytes.is_none() && content.bytes.is_none() && !old.bad && !content.bad {
             // Zeroes over zeroes: nothing that anybody can see, now or after a power cut, unless something
@@ -440,6 +444,8 @@ impl Disk {
             self.remembered.pop_front();
         }
         self.remembered.push_back((region, block, old.clone()));
+        self.written(region, block);
+        let place = &mut self.regions[region];
         if durable {
             place.put_durable(block, content);
         } else {
@@ -495,6 +501,7 @@ impl Disk {
             return Err(failure("planted: read error"));
         }
         let bytes = early.unwrap_or_else(|| self.regions[region].read(offset, len));
+        let bytes = self.make_stale(region, offset, bytes);
         if self.armed.is_empty() || !self.armed.contains(&DiskFault::StaleRead) {
             return Ok(bytes);
         }
@@ -602,14 +609,17 @@ impl Disk {
     /// Does what the fault says, or lets it wait for the operation that it hits ([`Disk::fired`] then tells).
     /// `OldImage` and `Replace` wait for the next power cut or end of the process. False if there is nothing that the
     /// fault could do: damage to a journal that is empty, or an image that was never kept. `Slow`, `Stall`, `Late` and
-    /// `Remove` are not the disk's business.
+    /// `Remove` are not the disk's business; records of the journal have methods of their own.
     pub fn inject(&mut self, fault: DiskFault) -> bool {
         match fault {
             DiskFault::Slow { .. }
             | DiskFault::Stall { .. }
             | DiskFault::Late { .. }
             | DiskFault::Remove
-            | DiskFault::OtherFiles => false,
+            | DiskFault::OtherFiles
+            | DiskFault::LostRecord { .. }
+            | DiskFault::MisdirectedRecord { .. }
+            | DiskFault::StaleRecord { .. } => false,
             DiskFault::OldImage if self.image.is_none() => false,
             DiskFault::WriteError
             | DiskFault::FlushError
@@ -632,6 +642,7 @@ impl Disk {
                 true
             }
             DiskFault::RotSuperblock { copy } => self.rot(Area::Meta, copy % SUPERBLOCK_COPIES as u64, copy),
+            DiskFault::LostSuperblock { copy } => self.lose_superblock(copy % SUPERBLOCK_COPIES as u64),
             DiskFault::RotSuperblocks => {
                 let copies = 0..SUPERBLOCK_COPIES as u64;
                 copies.filter(|&copy| self.rot(Area::Meta, copy, copy)).count() > 0
@@ -682,6 +693,7 @@ impl Disk {
         self.full = false;
         self.lying = false;
         self.armed.clear();
+        self.stale = None;
     }
 
     #[must_use]
@@ -692,6 +704,7 @@ impl Disk {
     fn void_all(&mut self) {
         self.in_flight.clear();
         self.remembered.clear();
+        self.stale = None;
     }
 
     /// Synchronous access, for formatting and recovery. What it writes is durable at once.

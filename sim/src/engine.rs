@@ -2,7 +2,7 @@
 //! `engine/src/host/presence.rs` without a kernel; what it wants of the world is collected in [`Wish`]es.
 
 use crate::agent::{EngineEvent, GUARD_MARGIN_MS, ReplicaReport};
-use crate::disk::{Disk, Finished, Operation, Ticket};
+use crate::disk::{Disk, Finished, Operation, Place, Ticket};
 use crate::oracle::Oracle;
 use bytes::Bytes;
 use mainstay_codec::{Envelope, Message};
@@ -204,14 +204,14 @@ impl Hosted {
         self.volumes.get(usize::from(range.volume.0)).is_none_or(|bytes| range.end() > *bytes)
     }
 
-    /// Where batches lie that another one follows; none of them was overwritten since.
+    /// Where batches lie that another one follows, and where the newest ones do; none of them was overwritten since.
     #[must_use]
-    pub fn needed_in_journal(&self) -> Vec<(u64, u64)> {
-        let mut found: Vec<(u64, u64)> = Vec::new();
+    pub fn in_journal(&self) -> (Vec<Place>, Vec<Place>) {
+        let mut found: Vec<Place> = Vec::new();
         let newest = self.placed.back().map_or(0, |(.., write)| *write);
         let last_but_one =
             self.placed.iter().rev().find(|(.., write)| *write != newest).map_or(0, |(.., write)| *write);
-        let mut needed = Vec::new();
+        let (mut needed, mut others) = (Vec::new(), Vec::new());
         for (offset, len, write) in self.placed.iter().rev() {
             let overwritten =
                 found.iter().any(|(newer, size)| offset < &(newer + size) && newer < &(offset + len));
@@ -220,11 +220,10 @@ impl Hosted {
             }
             found.push((*offset, *len));
             // What a write holds is called durable by the one after it, which must itself have ended.
-            if *write < last_but_one {
-                needed.push((*offset, *len));
-            }
+            let of = if *write < last_but_one { &mut needed } else { &mut others };
+            of.push((*offset, *len));
         }
-        needed
+        (needed, others)
     }
 }
 

@@ -142,6 +142,11 @@ pub enum Fault {
         target: Target,
         ms: u64,
     },
+    /// F42: the wall clock of the machine steps. Nothing may depend on it.
+    StepClock {
+        target: Target,
+        by_ms: i64,
+    },
     /// F33: both directions, engines and agents.
     Cut(Target, Target),
     /// F33: only agents, or only engines, of both nodes.
@@ -290,6 +295,21 @@ pub enum DiskFault {
     /// F5: a bit of the version table flips at rest.
     RotVersions {
         pick: u64,
+    },
+    /// F2, F3: the write of a journal record that is still needed was lost, or landed elsewhere in the journal; `pick` chooses it.
+    LostRecord {
+        pick: u64,
+    },
+    MisdirectedRecord {
+        pick: u64,
+    },
+    /// F4: the next read of a part of such a record gets what was there before it.
+    StaleRecord {
+        pick: u64,
+    },
+    /// F2: the last write of one copy of the superblock was lost.
+    LostSuperblock {
+        copy: u64,
     },
     /// F5: a bit of a volume flips at rest.
     RotVolume {

@@ -188,6 +188,10 @@ pub fn fault(fault: &Fault) -> String {
         Fault::PauseAgent { target: at, ms } => {
             format!("the agent of {} stands still for {}", target(at), length(ms))
         }
+        Fault::StepClock { target: at, by_ms } => {
+            let way = if by_ms < 0 { "back" } else { "ahead" };
+            format!("the wall clock of {} steps {way} by {}", target(at), length(by_ms.unsigned_abs()))
+        }
         Fault::Cut(a, b) => format!("{} and {} are cut off from each other", target(a), target(b)),
         Fault::CutAgents(a, b) => {
             format!("the agents of {} and {} are cut off from each other", target(a), target(b))
@@ -301,6 +305,12 @@ pub fn disk_fault(fault: DiskFault) -> String {
         DiskFault::RotSuperblocks => "all copies of the superblock rot".into(),
         DiskFault::RotJournal { .. } => "a record of the journal rots".into(),
         DiskFault::RotVersions { .. } => "the version table rots".into(),
+        DiskFault::LostRecord { .. } => "a record of the journal was never written".into(),
+        DiskFault::MisdirectedRecord { .. } => "a record of the journal has landed elsewhere in it".into(),
+        DiskFault::StaleRecord { .. } => "the next read of a record of the journal is stale".into(),
+        DiskFault::LostSuperblock { copy } => {
+            format!("the last write of copy {copy} of the superblock was lost")
+        }
         DiskFault::RotVolume { .. } => "a block of a volume rots".into(),
         DiskFault::LostWrite => "the next durable write is acknowledged and lost".into(),
         DiskFault::Misdirect => "the next write lands elsewhere".into(),

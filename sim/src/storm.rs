@@ -2,6 +2,7 @@
 //! damaged disk is replaced. What is still broken when faults end, the healing mends.
 
 mod ambush;
+mod disks;
 mod operators;
 
 use crate::plan::{DiskFault, Fault, ServiceFault, Target};
@@ -41,16 +42,16 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "slow link", runs: 400, gap_ms: (2000, 60_000), add: slow_link },
     Kind { name: "reset", runs: 400, gap_ms: (200, 30_000), add: reset },
     Kind { name: "corrupt frame", runs: 400, gap_ms: (200, 30_000), add: corrupt_frame },
-    Kind { name: "slow disk", runs: 400, gap_ms: (1000, 60_000), add: slow_disk },
-    Kind { name: "stalled disk", runs: 400, gap_ms: (500, 60_000), add: stall_disk },
-    Kind { name: "superblock copy rots", runs: 400, gap_ms: (1000, 60_000), add: rot_superblock },
-    Kind { name: "disk error", runs: 400, gap_ms: (2000, 60_000), add: disk_error },
-    Kind { name: "disk vanishes", runs: 400, gap_ms: (8000, 60_000), add: vanish },
-    Kind { name: "disk rots", runs: 400, gap_ms: (4000, 60_000), add: rot },
-    Kind { name: "disk replaced", runs: 400, gap_ms: (8000, 60_000), add: replace },
-    Kind { name: "files removed", runs: 200, gap_ms: (8000, 60_000), add: remove_files },
-    Kind { name: "copies interrupted", runs: 400, gap_ms: (12_000, 60_000), add: interrupt_copies },
-    Kind { name: "disk replaced unseen", runs: 400, gap_ms: (8000, 60_000), add: replace_unseen },
+    Kind { name: "slow disk", runs: 400, gap_ms: (1000, 60_000), add: disks::slow_disk },
+    Kind { name: "stalled disk", runs: 400, gap_ms: (500, 60_000), add: disks::stall_disk },
+    Kind { name: "superblock copy rots", runs: 400, gap_ms: (1000, 60_000), add: disks::rot_superblock },
+    Kind { name: "disk error", runs: 400, gap_ms: (2000, 60_000), add: disks::disk_error },
+    Kind { name: "disk vanishes", runs: 400, gap_ms: (8000, 60_000), add: disks::vanish },
+    Kind { name: "disk rots", runs: 400, gap_ms: (4000, 60_000), add: disks::rot },
+    Kind { name: "disk replaced", runs: 400, gap_ms: (8000, 60_000), add: disks::replace },
+    Kind { name: "files removed", runs: 200, gap_ms: (8000, 60_000), add: disks::remove_files },
+    Kind { name: "copies interrupted", runs: 400, gap_ms: (12_000, 60_000), add: disks::interrupt_copies },
+    Kind { name: "disk replaced unseen", runs: 400, gap_ms: (8000, 60_000), add: disks::replace_unseen },
     Kind { name: "burst", runs: 400, gap_ms: (2000, 30_000), add: burst },
     Kind { name: "reads across a pause", runs: 400, gap_ms: (4000, 60_000), add: reads_across_a_pause },
     Kind { name: "slowest clock isolated", runs: 400, gap_ms: (3000, 30_000), add: isolate_slowest },
@@ -60,8 +61,8 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "snapshot", runs: 400, gap_ms: (500, 60_000), add: snapshot },
     Kind { name: "service fault", runs: 400, gap_ms: (1000, 60_000), add: service_fault },
     Kind { name: "move", runs: 400, gap_ms: (2000, 60_000), add: operators::move_service },
-    Kind { name: "disk full", runs: 150, gap_ms: (8000, 60_000), add: disk_full },
-    Kind { name: "pool full", runs: 250, gap_ms: (4000, 60_000), add: pool_full },
+    Kind { name: "disk full", runs: 150, gap_ms: (8000, 60_000), add: disks::disk_full },
+    Kind { name: "pool full", runs: 250, gap_ms: (4000, 60_000), add: disks::pool_full },
     Kind { name: "narrow link", runs: 250, gap_ms: (2000, 60_000), add: narrow_link },
     Kind { name: "slow member", runs: 300, gap_ms: (6000, 60_000), add: slow_member },
     Kind { name: "quorum lost for long", runs: 150, gap_ms: (15_000, 60_000), add: lose_quorum },
@@ -86,6 +87,9 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "modes change", runs: 800, gap_ms: (1000, 30_000), add: operators::change_mode },
     Kind { name: "primary given up", runs: 600, gap_ms: (8000, 30_000), add: ambush::primary_given_up },
     Kind { name: "memory lost", runs: 700, gap_ms: (4000, 20_000), add: ambush::memory_lost },
+    Kind { name: "journal lies", runs: 400, gap_ms: (1000, 30_000), add: disks::journal_lies },
+    Kind { name: "superblock copy lost", runs: 300, gap_ms: (1000, 60_000), add: disks::lose_superblock },
+    Kind { name: "wall clock steps", runs: 200, gap_ms: (500, 30_000), add: step_clock },
     Kind { name: "node joins again", runs: 50, gap_ms: (10_000, 60_000), add: operators::join_again },
 ];
 
@@ -279,6 +283,27 @@ fn pause_agent(draw: &mut Draw, random: &mut Random, at: u64) {
     draw.fault(at, Fault::PauseAgent { target, ms: spread(random, 1, 16_000) });
 }
 
+/// F42: minutes back, hours ahead, and anything between.
+fn step_clock(draw: &mut Draw, random: &mut Random, at: u64) {
+    let target = target(draw, random);
+    let ms = spread(random, 1, 8 * 3_600_000) as i64;
+    draw.fault(at, Fault::StepClock { target, by_ms: if random.coin() { ms } else { -ms } });
+}
+
+/// F24: a process or a machine stands still for minutes, a few times in a run that is long enough for it.
+pub fn pause_for_minutes(draw: &mut Draw, random: &mut Random) {
+    for _ in 0..random.between(1, 4) {
+        let at = random.between(draw.from_ms, draw.end_ms * 3 / 4);
+        let (target, ms) = (target(draw, random), random.between(60_000, 240_000));
+        let fault = match random.below(4) {
+            0 => Fault::PauseEngine { target, ms },
+            1 => Fault::PauseAgent { target, ms },
+            _ => Fault::PauseMachine { target, ms },
+        };
+        draw.fault(at, fault);
+    }
+}
+
 fn until_healed(draw: &mut Draw, random: &mut Random, at: u64, fault: Fault) {
     draw.fault(at, fault);
     draw.fault(at + spread(random, 50, 12_000), Fault::Heal);
@@ -400,135 +425,6 @@ fn reset(draw: &mut Draw, random: &mut Random, at: u64) {
 fn corrupt_frame(draw: &mut Draw, random: &mut Random, at: u64) {
     let (a, b) = pair(draw, random);
     draw.fault(at, Fault::CorruptFrame(a, b));
-}
-
-fn slow_disk(draw: &mut Draw, random: &mut Random, at: u64) {
-    let (node, resource) = any_replica(draw, random);
-    draw.disk(at, node, resource, DiskFault::Slow { factor: spread(random, 2, 1000) });
-    draw.disk(at + spread(random, 50, 12_000), node, resource, DiskFault::Slow { factor: 1 });
-}
-
-fn stall_disk(draw: &mut Draw, random: &mut Random, at: u64) {
-    let (node, resource) = any_replica(draw, random);
-    draw.disk(at, node, resource, DiskFault::Stall { ms: spread(random, 10, 20_000) });
-}
-
-/// Always the same copy of a replica.
-fn rot_superblock(draw: &mut Draw, random: &mut Random, at: u64) {
-    let (node, resource) = any_replica(draw, random);
-    let copy = (u64::from(node.0) * 7 + resource as u64 * 3) % 4;
-    draw.disk(at, node, resource, DiskFault::RotSuperblock { copy });
-    if random.permille(200) {
-        off_and_on(draw, random, at + 1, node);
-    }
-}
-
-fn disk_error(draw: &mut Draw, random: &mut Random, at: u64) {
-    let Some((node, resource)) = victim(draw, random) else { return };
-    let fault =
-        [DiskFault::WriteError, DiskFault::FlushError, DiskFault::ReadError][random.below(3) as usize];
-    draw.disk(at, node, resource, fault);
-    if random.coin() {
-        draw.disk(at + spread(random, 500, 16_000), node, resource, DiskFault::Replace);
-    }
-}
-
-fn vanish(draw: &mut Draw, random: &mut Random, at: u64) {
-    let Some((node, resource)) = victim(draw, random) else { return };
-    draw.disk(at, node, resource, DiskFault::Vanish);
-    if random.permille(700) {
-        draw.disk(at + spread(random, 100, 16_000), node, resource, DiskFault::Replace);
-    }
-}
-
-fn disk_full(draw: &mut Draw, random: &mut Random, at: u64) {
-    let Some((node, resource)) = victim(draw, random) else { return };
-    draw.disk(at, node, resource, DiskFault::ReadOnly);
-    if random.permille(700) {
-        draw.disk(at + spread(random, 100, 16_000), node, resource, DiskFault::Replace);
-    }
-}
-
-/// Sometimes for so long that a journal fills, or that a primary gives up.
-fn pool_full(draw: &mut Draw, random: &mut Random, at: u64) {
-    let Some((node, resource)) = victim(draw, random) else { return };
-    draw.disk(at, node, resource, DiskFault::Full);
-    draw.disk(at + spread(random, 500, 20_000), node, resource, DiskFault::Room);
-}
-
-fn rot(draw: &mut Draw, random: &mut Random, at: u64) {
-    let Some((node, resource)) = victim(draw, random) else { return };
-    let pick = random.next();
-    let fault = match random.below(4) {
-        0 => DiskFault::RotSuperblocks,
-        1 => DiskFault::RotVersions { pick },
-        _ => DiskFault::RotJournal { pick },
-    };
-    draw.disk(at, node, resource, fault);
-    // It shows when it is read again.
-    if random.permille(700) {
-        let target = Target::Node(node);
-        match random.below(3) {
-            0 => draw.fault(at + 1, Fault::KillEngine { target, restart_after_ms: random.below(1000) }),
-            _ => off_and_on(draw, random, at + 1, node),
-        }
-    }
-    if random.coin() {
-        draw.disk(at + spread(random, 500, 16_000), node, resource, DiskFault::Replace);
-    }
-}
-
-fn replace(draw: &mut Draw, random: &mut Random, at: u64) {
-    let Some((node, resource)) = victim(draw, random) else { return };
-    draw.disk(at, node, resource, DiskFault::Replace);
-}
-
-fn remove_files(draw: &mut Draw, random: &mut Random, at: u64) {
-    let Some((node, resource)) = victim(draw, random) else { return };
-    draw.disk(at, node, resource, DiskFault::Remove);
-}
-
-/// The victim is copied to from the beginning, and again and again the copy is cut short, on slow disks.
-fn interrupt_copies(draw: &mut Draw, random: &mut Random, at: u64) {
-    let Some((node, resource)) = victim(draw, random) else { return };
-    let (target, primary) = (Target::Node(node), Target::Primary(resource));
-    draw.disk(at, node, resource, DiskFault::Replace);
-    let mut at = at + random.between(200, 2000);
-    let end = at + spread(random, 2000, 16_000);
-    let gap = spread(random, 20, 2000);
-    // Faults of the pace stay with the disk, so they come after the new one.
-    for replica in draw.shape.resources[resource].replicas.clone() {
-        if random.coin() {
-            let factor = spread(random, 2, 100);
-            draw.disk(at, NodeId(replica), resource, DiskFault::Slow { factor });
-            draw.disk(end, NodeId(replica), resource, DiskFault::Slow { factor: 1 });
-        }
-    }
-    let kinds: Vec<u64> = (0..random.between(1, 3)).map(|_| random.below(5)).collect();
-    while at < end {
-        match random.pick(&kinds).copied().unwrap_or_default() {
-            0 => draw.fault(at, Fault::Reset(primary, target)),
-            1 => draw.fault(at, Fault::CorruptFrame(primary, target)),
-            2 => draw.fault(at, Fault::KillEngine { target, restart_after_ms: 0 }),
-            3 => {
-                draw.fault(at, Fault::PowerCut(target));
-                draw.fault(at + 1, Fault::PowerOn(target));
-            }
-            _ => draw.fault(at, Fault::KillEngine { target: primary, restart_after_ms: 0 }),
-        }
-        at += random.around(gap).max(1);
-    }
-}
-
-/// R9: the node comes back with an empty disk and nobody in the control plane can be told so for a while.
-fn replace_unseen(draw: &mut Draw, random: &mut Random, at: u64) {
-    let Some((node, resource)) = victim(draw, random) else { return };
-    draw.disk(at, node, resource, DiskFault::Replace);
-    let cut_at = at + random.below(100);
-    for other in (1..=draw.shape.nodes).map(NodeId).filter(|other| *other != node) {
-        draw.fault(cut_at, Fault::CutAgents(Target::Node(node), Target::Node(other)));
-    }
-    draw.fault(cut_at + spread(random, 500, 8000), Fault::Heal);
 }
 
 /// R18: more writes at once than the journal holds, while somebody does not keep up, and then a failover.

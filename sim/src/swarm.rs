@@ -18,6 +18,10 @@ use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, NodeId};
 
 /// Clients go on for this long after faults have ended, so that progress under load can be seen (L1, L6).
 pub const CLIENTS_AFTER_HEAL_MS: u64 = 10_000;
+/// So many of a thousand runs last for minutes, and pauses do (F24).
+const LONG_RUNS: u64 = 20;
+/// Everything else comes so many times less often in these, so that they cost about as much as others.
+const LONG_CALM: u64 = 6;
 /// Before this the cluster comes up; in most runs nothing is done to it yet.
 const QUIET_MS: u64 = 3000;
 const EXTENT_BLOCKS: u64 = EXTENT_BYTES / BLOCK_BYTES;
@@ -70,6 +74,8 @@ pub struct Draw {
     pub from_ms: u64,
     /// When the healing begins.
     pub end_ms: u64,
+    /// It lasts for minutes.
+    long: bool,
     /// The replica of each resource whose disk may be damaged; `None` if it is the only one, or if replicas move.
     pub victims: Vec<Option<NodeId>>,
     steps: Vec<Step>,
@@ -79,7 +85,12 @@ impl Draw {
     fn new(seed: u64, name: &str) -> (Self, Random) {
         let root = Random::new(seed).stream(name);
         let mut random = root.stream("times");
-        let end_ms = random.between(20_000, 60_000);
+        let mut end_ms = random.between(20_000, 60_000);
+        let mut minutes = root.stream("minutes");
+        let long = minutes.permille(LONG_RUNS) && name == "survivable";
+        if long {
+            end_ms = minutes.between(180_000, 300_000);
+        }
         let from_ms = if random.permille(150) { 0 } else { QUIET_MS };
         let mut shape = shape(&root);
         above_chance(&mut shape);
@@ -100,7 +111,7 @@ impl Draw {
                 victim.filter(|_| resource.replicas.len() > 1 && !resource.moves && !resource.modes)
             })
             .collect();
-        let mut draw = Self { seed, shape, from_ms, end_ms, victims, steps: Vec::new() };
+        let mut draw = Self { seed, shape, from_ms, end_ms, long, victims, steps: Vec::new() };
         draw.come_late(&mut root.stream("late resource"));
         for resource in 0..draw.shape.resources.len() {
             draw.clients(resource, &mut root.stream(&format!("clients of {resource}")));
@@ -176,7 +187,10 @@ impl Draw {
 
     /// Every kind of fault, each in its share of the runs.
     fn storm(&mut self, random: &mut Random) {
-        let calm = [1, 2, 4, 10][random.below(4) as usize];
+        let calm = [1, 2, 4, 10][random.below(4) as usize] * if self.long { LONG_CALM } else { 1 };
+        if self.long {
+            storm::pause_for_minutes(self, &mut random.stream("paused for minutes"));
+        }
         for kind in storm::KINDS {
             let mut random = random.stream(kind.name);
             if !random.permille(kind.runs) {
@@ -206,6 +220,7 @@ impl Draw {
         let group_max: u64 = [1, 1, 4, 16][random.below(4) as usize];
         // `around` gives about three quarters of what it is asked for.
         let gap = 1333 * group_max.div_ceil(2) / random.between(2, 40);
+        let gap = if self.long { gap * LONG_CALM } else { gap };
         let after = if random.coin() { 1 } else { 10 };
         let mut at = random.between(200, 2000);
         while at < self.end_ms + CLIENTS_AFTER_HEAL_MS {
@@ -510,6 +525,11 @@ mod tests {
             "RotSuperblocks",
             "RotJournal",
             "RotVersions",
+            "LostRecord",
+            "MisdirectedRecord",
+            "StaleRecord",
+            "LostSuperblock",
+            "StepClock",
             "Replace",
             "Remove",
             "LeaderChange",
@@ -551,6 +571,24 @@ mod tests {
             assert!(lying.contains(name), "{name} is not in {lying:?}");
             assert!(!kinds.contains(name), "{name} in a plan that is to be survived");
         }
+    }
+
+    #[test]
+    fn some_runs_last_for_minutes_and_so_do_their_pauses() {
+        let minutes = |step: &Step| match step.action {
+            Action::Fault(
+                Fault::PauseMachine { ms, .. } | Fault::PauseEngine { ms, .. } | Fault::PauseAgent { ms, .. },
+            ) => ms >= 60_000,
+            _ => false,
+        };
+        let plans: Vec<Plan> = (0..2000).map(plan).collect();
+        let long: Vec<&Plan> = plans.iter().filter(|plan| plan.heal_at_ms >= 180_000).collect();
+        assert!((20..=60).contains(&long.len()), "{}", long.len());
+        let most = long.iter().map(|plan| plan.steps.len()).max().unwrap_or_default();
+        let usual = plans.iter().map(|plan| plan.steps.len()).max().unwrap_or_default();
+        assert!(most <= usual, "{most} steps, and {usual} at most elsewhere");
+        assert!(long.iter().filter(|plan| plan.steps.iter().any(minutes)).count() * 10 >= long.len() * 9);
+        assert!(plans.iter().all(|plan| plan.heal_at_ms >= 180_000 || !plan.steps.iter().any(minutes)));
     }
 
     #[test]

@@ -415,3 +415,76 @@ fn a_recovery_whose_power_goes_is_torn_and_the_next_one_is_well() {
         }
     }
 }
+
+/// The place of the record with this first entry, in [`replica`].
+fn place(first: u64) -> (u64, u64) {
+    ((first - 1) * 2 * BLOCK_BYTES, 2 * BLOCK_BYTES)
+}
+
+fn is_noticed(disk: &mut Disk, pick: u64) {
+    let recovered = Store::recover(&mut disk.media(), Tuning::default());
+    assert!(matches!(recovered, Err(RecoverError::Corrupt { .. })), "choice {pick}: {:?}", recovered.err());
+}
+
+#[test]
+fn a_record_that_was_lost_or_landed_elsewhere_is_what_was_there_before_and_is_noticed() {
+    for pick in 0..40 {
+        let mut disk = replica(pick);
+        assert!(!disk.lose_record(pick, &[place(4)], |_| true), "there is no such record");
+        assert!(disk.lose_record(pick, &[place(2)], |_| true));
+        assert!(matches!(disk.records().len(), 2 | 3));
+        let damaged: Vec<u64> = (0..16).filter(|&at| disk.is_damaged(Area::Journal, at)).collect();
+        assert!(matches!(damaged[..], [2] | [3] | [2, 3]), "{damaged:?}");
+        assert!(damaged.iter().all(|&at| disk.peek(Area::Journal, at).is_none()), "zeroes were there");
+        is_noticed(&mut disk, pick);
+
+        let mut disk = replica(pick);
+        let newest = [place(2), place(3)];
+        assert!(disk.misdirect_record(pick, &[place(1)], &newest, |_| true));
+        let records = disk.records();
+        let first = records.iter().find(|record| record.first == Index(1)).expect("it is somewhere");
+        assert!(first.offset >= place(4).0, "neither where it belongs nor on the newest");
+        assert_eq!(records.len(), 3);
+        is_noticed(&mut disk, pick);
+    }
+}
+
+#[test]
+fn a_read_of_a_record_is_stale_once_and_not_after_the_block_was_written() {
+    for pick in 0..40 {
+        let mut disk = replica(pick);
+        assert!(disk.stale_record(pick, &[place(2)], |_| true));
+        assert_eq!(disk.fired(), []);
+        is_noticed(&mut disk, pick);
+        assert!(matches!(disk.fired()[..], [DiskFault::StaleRecord { .. }]));
+        Store::recover(&mut disk.media(), Tuning::default()).expect("nothing on the disk is wrong");
+
+        let mut disk = replica(pick);
+        assert!(disk.stale_record(pick, &[place(2)], |_| true));
+        for block in 2..4 {
+            let bytes = disk.peek(Area::Journal, block).expect("written").to_vec();
+            disk.media().write_durable(Area::Journal, block * BLOCK_BYTES, &bytes).expect("well");
+        }
+        Store::recover(&mut disk.media(), Tuning::default()).expect("it was written again");
+        assert_eq!(disk.fired(), []);
+    }
+}
+
+#[test]
+fn a_copy_of_the_superblock_that_was_lost_is_the_one_before_and_is_not_taken() {
+    for copy in 0..4 {
+        let mut disk = replica(copy);
+        let state = Store::recover(&mut disk.media(), Tuning::default()).expect("well").log_state();
+        let newest = disk.peek(Area::Meta, copy).expect("written").to_vec();
+        assert!(disk.inject(DiskFault::LostSuperblock { copy }));
+        let older = disk.peek(Area::Meta, copy).expect("formatted").to_vec();
+        assert_ne!(older, newest);
+        let found = Store::recover(&mut disk.media(), Tuning::default()).expect("three copies are newer");
+        assert_eq!(found.log_state(), state);
+
+        let mut disk = replica(copy);
+        Store::recover(&mut disk.media(), Tuning::default()).expect("well");
+        assert!(disk.inject(DiskFault::RotSuperblock { copy: copy ^ 1 }));
+        assert!(!disk.inject(DiskFault::LostSuperblock { copy }), "the pair would have no copy left");
+    }
+}

@@ -9,6 +9,9 @@ use crate::trace::Part;
 use mainstay_types::{NodeId, ResourceId};
 use std::collections::BTreeSet;
 
+/// While an agent stands still its socket holds about so many datagrams; what comes then is lost.
+const DATAGRAMS_MAX: usize = 1024;
+
 impl World {
     pub(super) fn happen(&mut self, what: What) {
         match what {
@@ -103,7 +106,10 @@ impl World {
         }
         let Some(agent) = &mut machine.agent else { return };
         if machine.agent_process.paused_until_us > 0 {
-            machine.agent_process.backlog.push_back(input);
+            let backlog = &mut machine.agent_process.backlog;
+            if backlog.len() < DATAGRAMS_MAX || !matches!(input, agent::In::Lease { .. }) {
+                backlog.push_back(input);
+            }
             return;
         }
         agent.handle(machine.clock.node_time(now_us), input);

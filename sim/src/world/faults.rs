@@ -5,6 +5,7 @@
 
 use super::{Machine, What, World, resource_id};
 use crate::budget::{Harm, harm};
+use crate::disk::{Place, Record};
 use crate::plan::{Action, DiskFault, Fault, ServiceFault, Target};
 use crate::trace::Part;
 use crate::words;
@@ -104,6 +105,14 @@ impl World {
             Fault::PauseAgent { target, ms } => {
                 if let Some(node) = self.node_of(target) {
                     self.pause_agent(node, ms);
+                }
+            }
+            Fault::StepClock { target, by_ms } => {
+                if let Some(node) = self.node_of(target) {
+                    self.trace.count("F42 wall clock steps");
+                    // By how much is not part of what happens, only of what is shown.
+                    self.note(Some(node), Part::Fault, &[6], || crate::prose::fault(&fault));
+                    self.consensus.step_wall(node, by_ms);
                 }
             }
             Fault::Disk { target, resource, fault } => {
@@ -308,7 +317,8 @@ impl World {
             }
             _ => {}
         }
-        let harmless = matches!(fault, DiskFault::RotSuperblock { .. } | DiskFault::KeepImage);
+        let copy = matches!(fault, DiskFault::RotSuperblock { .. } | DiskFault::LostSuperblock { .. });
+        let harmless = copy || fault == DiskFault::KeepImage;
         if !harmless && !self.plan.unsurvivable && !self.survivable(node, resource) {
             self.trace.count("left out: nobody could survive it");
             return;
@@ -319,17 +329,19 @@ impl World {
             DiskFault::OtherFiles => return self.put_other_files(node, resource),
             _ => {}
         }
-        let placements = self.journal_placements(node, resource);
+        let (placements, newest) = self.journal_placements(node, resource);
         let checkpoint = self.checkpoint(node, resource);
         let machine = self.machine(node);
         let Some(disk) = machine.disks.get_mut(&resource) else { return };
+        let live = |record: &Record| record.last > checkpoint;
         let done = match fault {
             // Only a record with a successor: the last one looks torn, which no replica can tell from a crash.
-            DiskFault::RotJournal { pick } => disk.rot_record(
-                pick,
-                |record| placements.contains(&(record.offset, record.len)),
-                |record| record.last > checkpoint,
-            ),
+            DiskFault::RotJournal { pick } => {
+                disk.rot_record(pick, |record| placements.contains(&(record.offset, record.len)), live)
+            }
+            DiskFault::LostRecord { pick } => disk.lose_record(pick, &placements, live),
+            DiskFault::MisdirectedRecord { pick } => disk.misdirect_record(pick, &placements, &newest, live),
+            DiskFault::StaleRecord { pick } => disk.stale_record(pick, &placements, live),
             fault => disk.inject(fault),
         };
         if !done {
@@ -345,6 +357,17 @@ impl World {
         });
     }
 
+    /// Counts stale reads when they happen: those of blocks that are written first do not.
+    pub(super) fn count_stale(&mut self, node: NodeId, resource: ResourceId) {
+        let Some(disk) = self.machine(node).disks.get_mut(&resource) else { return };
+        if disk.fired().iter().any(|fault| matches!(fault, DiskFault::StaleRecord { .. })) {
+            self.trace.count("F4 stale journal read");
+            self.note(Some(node), Part::Fault, &[37, resource.0], || {
+                format!("disk of {}: a read was stale", words::resource(resource))
+            });
+        }
+    }
+
     fn damaged(&mut self, node: NodeId, resource: ResourceId, lies: bool) {
         let incarnation = self.machines[&node].formatted.get(&resource).copied();
         if let Some(incarnation) = incarnation {
@@ -353,10 +376,10 @@ impl World {
         }
     }
 
-    /// Where the journal holds batches that are durable, not the last one and still needed.
-    fn journal_placements(&self, node: NodeId, resource: ResourceId) -> Vec<(u64, u64)> {
-        let Some(engine) = &self.machines[&node].engine else { return Vec::new() };
-        engine.hosts.get(&resource).map(|hosted| hosted.needed_in_journal()).unwrap_or_default()
+    /// Where the journal holds batches that are durable, not the last one and still needed; and where the newest ones lie.
+    fn journal_placements(&self, node: NodeId, resource: ResourceId) -> (Vec<Place>, Vec<Place>) {
+        let Some(engine) = &self.machines[&node].engine else { return Default::default() };
+        engine.hosts.get(&resource).map(|hosted| hosted.in_journal()).unwrap_or_default()
     }
 
     /// What the journal was trimmed to.
@@ -489,6 +512,18 @@ fn disk_words(fault: DiskFault) -> (&'static str, &'static str) {
         DiskFault::RotSuperblocks => ("F16 superblocks damaged", "all copies of the superblock are damaged"),
         DiskFault::RotJournal { .. } => ("F5 journal rot", "a bit of the journal flips"),
         DiskFault::RotVersions { .. } => ("F5 version table rot", "a bit of the version table flips"),
+        DiskFault::LostRecord { .. } => {
+            ("F2 lost journal write", "a record of the journal was never written")
+        }
+        DiskFault::MisdirectedRecord { .. } => {
+            ("F3 misdirected journal write", "a record of the journal has landed elsewhere in it")
+        }
+        DiskFault::StaleRecord { .. } => {
+            ("stale journal read waits", "the next read of a record of the journal is stale")
+        }
+        DiskFault::LostSuperblock { .. } => {
+            ("F2 lost superblock copy", "the last write of one copy of the superblock was lost")
+        }
         DiskFault::RotVolume { .. } => ("F5 volume rot", "a bit of a volume flips"),
         DiskFault::LostWrite => ("F2 lost write", "the next write is lost"),
         DiskFault::Misdirect => ("F3 misdirected write", "the next write lands elsewhere"),

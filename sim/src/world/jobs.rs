@@ -187,6 +187,7 @@ impl World {
                 machine.broken.insert(resource, reason.clone());
                 let damaged = machine.damaged.contains_key(&resource);
                 self.trace.count("R12 a replica refused to open");
+                self.count_stale(node, resource);
                 if !damaged {
                     self.wrong(
                         "S4",
@@ -196,6 +197,7 @@ impl World {
                 return Err(StepError::Unusable(reason));
             }
         };
+        self.count_stale(node, resource);
         let log = store.log_state();
         let log_incarnation = store.config().incarnation;
         self.note(Some(node), Part::Engine, &[8, resource.0, log.end.index.0, log.commit.0], || {

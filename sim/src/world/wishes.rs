@@ -174,6 +174,7 @@ impl World {
         }
         let Some(disk) = machine.disks.get_mut(&resource) else { return };
         let Some(finished) = disk.finish(ticket) else { return };
+        self.count_stale(node, resource);
         self.to_engine(node, boot, EngineIn::Disk { resource, finished });
     }
 

@@ -225,3 +225,50 @@ fn a_disk_that_stands_still_for_long_costs_the_member_for_a_while() {
     sim.expect_iss_within_ms(&[1, 2, 3], 20_000);
     sim.settle();
 }
+
+/// F2, F3, F4, R12: the middle of a journal is not what was written. That is no torn tail, and nothing of it is used.
+#[test]
+fn a_journal_that_lost_a_write_in_its_middle_is_not_opened() {
+    for pick in 0..4 {
+        for fault in [
+            DiskFault::LostRecord { pick },
+            DiskFault::MisdirectedRecord { pick },
+            DiskFault::StaleRecord { pick },
+        ] {
+            let mut sim = Scenario::three();
+            let [_, s, _] = sim.cast();
+            for block in 0..6 {
+                sim.write(block);
+            }
+            sim.disk(s, fault);
+            sim.power_cut(s);
+            sim.power_on(s);
+            sim.until_count("R12 a replica refused to open", 1, 10_000);
+            sim.settle();
+        }
+    }
+}
+
+/// F2: the newest copy of the superblock that is whole counts, wherever it is: no promise is forgotten (R1).
+#[test]
+fn a_copy_of_the_superblock_that_was_not_written_costs_nothing() {
+    for copy in 0..4 {
+        let mut sim = Scenario::three();
+        let [p, s, t] = sim.cast();
+        sim.write(7);
+        sim.power_cut(p);
+        // The last that both have written is what they have promised.
+        sim.until_primary_is_not(p, 10_000);
+        for node in [s, t] {
+            sim.disk(node, DiskFault::LostSuperblock { copy });
+            sim.power_cut(node);
+        }
+        for node in [p, s, t] {
+            sim.power_on(node);
+        }
+        sim.write(7);
+        sim.settle();
+        assert_eq!(sim.count("F2 lost superblock copy"), 2);
+        assert_eq!(sim.count("R12 a replica refused to open"), 0);
+    }
+}

@@ -1,0 +1,149 @@
+//! Writes that never happened or landed elsewhere, and reads of what was there before (F2, F3, F4), in the journal and in one copy of the
+//! superblock. A write is made lost when it is certain that others followed it: what a lost write leaves is what was there before, and
+//! nobody can tell when that came about.
+
+use super::region::Block;
+use super::{Disk, Record};
+use crate::random::Random;
+use bytes::Bytes;
+use mainstay_codec::Superblock;
+use mainstay_types::BLOCK_BYTES;
+
+const META: usize = 0;
+const JOURNAL: usize = 1;
+
+/// A read of a block of the journal that waits to get what was there before.
+#[derive(Debug)]
+pub(super) struct Stale {
+    block: u64,
+    older: Block,
+}
+
+/// A place in the journal: offset and length.
+pub type Place = (u64, u64);
+
+impl Disk {
+    /// F2: the record's write was lost, whole or in part. False if there is none of which it is known what was there before.
+    pub fn lose_record(&mut self, pick: u64, needed: &[Place], live: impl Fn(&Record) -> bool) -> bool {
+        let mut random = Random::new(pick);
+        let Some(record) = self.record_with_past(&mut random, needed, live) else { return false };
+        let whole = random.coin();
+        let blocks: Vec<u64> = blocks(&record).filter(|_| whole || random.coin()).collect();
+        let first = record.offset / BLOCK_BYTES;
+        for block in if blocks.is_empty() { vec![first] } else { blocks } {
+            self.put_back(JOURNAL, block);
+        }
+        true
+    }
+
+    /// F3: the record's write landed elsewhere in the journal, but not on the `newest` records.
+    pub fn misdirect_record(
+        &mut self,
+        pick: u64,
+        needed: &[Place],
+        newest: &[Place],
+        live: impl Fn(&Record) -> bool,
+    ) -> bool {
+        let mut random = Random::new(pick);
+        let Some(record) = self.record_with_past(&mut random, needed, live) else { return false };
+        let free = |at: &u64| {
+            let apart = |(offset, len): (u64, u64)| *at + record.len <= offset || offset + len <= *at;
+            apart((record.offset, record.len)) && newest.iter().copied().all(apart)
+        };
+        let end = self.regions[JOURNAL].len() * BLOCK_BYTES - record.len;
+        let targets: Vec<u64> = (0..=end).step_by(BLOCK_BYTES as usize).filter(free).collect();
+        let Some(&target) = random.pick(&targets) else { return false };
+        for (n, block) in (0..).zip(blocks(&record)) {
+            let content = Block { bad: true, ..self.regions[JOURNAL].now[block as usize].clone() };
+            self.regions[JOURNAL].put_durable(target / BLOCK_BYTES + n, content);
+            self.put_back(JOURNAL, block);
+        }
+        true
+    }
+
+    /// F4: the next read of one block of the record gets what was there before, unless the block is written first.
+    pub fn stale_record(&mut self, pick: u64, needed: &[Place], live: impl Fn(&Record) -> bool) -> bool {
+        let mut random = Random::new(pick);
+        let Some(record) = self.record_with_past(&mut random, needed, live) else { return false };
+        let blocks: Vec<u64> = blocks(&record).collect();
+        let block = random.pick(&blocks).copied().unwrap_or(record.offset / BLOCK_BYTES);
+        let Some(older) = self.before(JOURNAL, block).map(|at| self.remembered[at].2.clone()) else {
+            return false;
+        };
+        self.stale = Some(Stale { block, older });
+        true
+    }
+
+    /// F2: the last write of this copy of the superblock was lost. Not if the other one of its pair is damaged: then this could become the
+    /// newest that is whole, and is believed.
+    pub(super) fn lose_superblock(&mut self, copy: u64) -> bool {
+        let place = &self.regions[META].now;
+        let [own, partner] = [copy, copy ^ 1].map(|copy| place[copy as usize].slice());
+        let safe = own == partner && Superblock::decode(partner).is_ok() && self.before(META, copy).is_some();
+        if safe {
+            self.put_back(META, copy);
+        }
+        safe
+    }
+
+    /// What a read of the journal gets of the block for which that waits.
+    pub(super) fn make_stale(&mut self, region: usize, offset: u64, bytes: Bytes) -> Bytes {
+        let Some(stale) = &self.stale else { return bytes };
+        let at = stale.block * BLOCK_BYTES;
+        let end = offset + bytes.len() as u64;
+        if region != JOURNAL || at < offset || at + BLOCK_BYTES > end {
+            return bytes;
+        }
+        let mut whole = bytes.to_vec();
+        let at = (at - offset) as usize;
+        whole[at..at + BLOCK_BYTES as usize].copy_from_slice(stale.older.slice());
+        self.stale = None;
+        self.fired.push(crate::plan::DiskFault::StaleRecord { pick: 0 });
+        whole.into()
+    }
+
+    /// The block is written: nothing is left of what was there before.
+    pub(super) fn written(&mut self, region: usize, block: u64) {
+        if region == JOURNAL && self.stale.as_ref().is_some_and(|stale| stale.block == block) {
+            self.stale = None;
+        }
+    }
+
+    /// One of the `needed` records of which each block is remembered as it was before; mostly one that is `live`.
+    fn record_with_past(
+        &self,
+        random: &mut Random,
+        needed: &[Place],
+        live: impl Fn(&Record) -> bool,
+    ) -> Option<Record> {
+        let mut records = self.records();
+        records.retain(|record| {
+            needed.contains(&(record.offset, record.len))
+                && blocks(record).all(|block| self.before(JOURNAL, block).is_some())
+        });
+        if random.permille(750) && records.iter().any(&live) {
+            records.retain(live);
+        }
+        random.pick(&records).copied()
+    }
+
+    /// Where it is remembered what the block was before it became what it is.
+    fn before(&self, region: usize, block: u64) -> Option<usize> {
+        let now = self.regions[region].now[block as usize].slice();
+        let at = self.remembered.iter().rposition(|(of, at, _)| (*of, *at) == (region, block))?;
+        (self.remembered[at].2.slice() != now).then_some(at)
+    }
+
+    fn put_back(&mut self, region: usize, block: u64) {
+        let older = self.before(region, block).and_then(|at| self.remembered.remove(at));
+        if let Some((.., older)) = older {
+            self.regions[region].put_durable(block, Block { bad: true, ..older });
+            self.written(region, block);
+        }
+    }
+}
+
+fn blocks(record: &Record) -> impl Iterator<Item = u64> {
+    let first = record.offset / BLOCK_BYTES;
+    first..first + record.len / BLOCK_BYTES
+}

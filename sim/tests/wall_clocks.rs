@@ -1,0 +1,41 @@
+//! F42: what the wall clocks of machines show is for people. A run in which they step is the same run.
+
+use mainstay_sim::plan::{Action, Fault, Plan, Step, Target};
+use mainstay_sim::run::{Outcome, RunOptions, run};
+use mainstay_sim::swarm;
+use mainstay_types::NodeId;
+
+const SEEDS: u64 = 16;
+const HOUR_MS: i64 = 3_600_000;
+
+/// `plan`, with a clock that steps every now and then: by hours, or by nothing.
+fn with_steps(plan: &Plan, far: i64) -> Plan {
+    let mut plan = plan.clone();
+    for (n, at_ms) in (0..plan.heal_at_ms).step_by(700).enumerate() {
+        let target = Target::Node(NodeId(1 + n as u32 % plan.shape.nodes));
+        let by_ms = far * [-1, 3, -7, 5][n % 4];
+        plan.steps.push(Step { at_ms, action: Action::Fault(Fault::StepClock { target, by_ms }) });
+    }
+    plan.steps.sort_by_key(|step| step.at_ms);
+    plan
+}
+
+/// Everything that happened, but for how far clocks were stepped.
+fn told(outcome: &Outcome) -> Vec<(u64, Option<NodeId>, &str)> {
+    let lines = outcome.lines.iter().filter(|line| !line.text.starts_with("the wall clock of"));
+    lines.map(|line| (line.at_us, line.node, line.text.as_str())).collect()
+}
+
+#[test]
+fn wall_clocks_decide_nothing() {
+    for seed in 0..SEEDS {
+        let plan = swarm::plan(seed);
+        let options = RunOptions { keep_lines: true, ..RunOptions::default() };
+        let [still, moved] = [0, HOUR_MS].map(|far| run(&with_steps(&plan, far), &options));
+        assert!(moved.counters.get("F42 wall clock steps").is_some_and(|count| *count > 10), "seed {seed}");
+        let differ = told(&still).into_iter().zip(told(&moved)).find(|(a, b)| a != b);
+        assert_eq!(differ, None, "seed {seed}");
+        assert_eq!((still.hash, still.events), (moved.hash, moved.events), "seed {seed}");
+        assert_eq!(still.counters, moved.counters, "seed {seed}");
+    }
+}
