@@ -221,6 +221,80 @@ pub enum Moment {
     Cut,
     /// A replica says to the primary, the peer, that its tail is cut, durably.
     CutReply,
+    /// A node proposes anything else, or an operator does through it: the node or the member that it is about.
+    Propose(Proposed),
+}
+
+/// Commands that have no moment of their own. Those that are about no resource, such as a death, spring the traps of any.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Proposed {
+    AddNode,
+    NodeDead,
+    NodeRejoin,
+    CreateResource,
+    DeleteResource,
+    ReplicaReady,
+    ReplicaBroken,
+    ReplicaOpened,
+    ReplicaReopened,
+    ReplicaGone,
+    AddReplica,
+    RemoveReplica,
+    MoveReplica,
+    FinishMove,
+    GrowVolume,
+    VolumeGrown,
+    TakeSnapshot,
+    DropSnapshot,
+    SnapshotsSeen,
+    SetMode,
+    ForcePromote,
+    Trust,
+    Near,
+    Far,
+    Memory,
+    Part,
+    ApplyService,
+    DeleteService,
+    ServiceGone,
+    MoveService,
+    ServiceStatus,
+}
+
+impl Proposed {
+    pub const ALL: [Self; 31] = [
+        Self::AddNode,
+        Self::NodeDead,
+        Self::NodeRejoin,
+        Self::CreateResource,
+        Self::DeleteResource,
+        Self::ReplicaReady,
+        Self::ReplicaBroken,
+        Self::ReplicaOpened,
+        Self::ReplicaReopened,
+        Self::ReplicaGone,
+        Self::AddReplica,
+        Self::RemoveReplica,
+        Self::MoveReplica,
+        Self::FinishMove,
+        Self::GrowVolume,
+        Self::VolumeGrown,
+        Self::TakeSnapshot,
+        Self::DropSnapshot,
+        Self::SnapshotsSeen,
+        Self::SetMode,
+        Self::ForcePromote,
+        Self::Trust,
+        Self::Near,
+        Self::Far,
+        Self::Memory,
+        Self::Part,
+        Self::ApplyService,
+        Self::DeleteService,
+        Self::ServiceGone,
+        Self::MoveService,
+        Self::ServiceStatus,
+    ];
 }
 
 /// What a trap does.
@@ -232,6 +306,8 @@ pub enum Deed {
     LeaderChange,
     /// F21.
     KillEngine { whom: Side, restart_after_ms: u64 },
+    /// F21: the agent.
+    KillAgent { whom: Side, restart_after_ms: u64 },
     /// F25.
     PowerCut { whom: Side, on_after_ms: u64 },
     /// F38: the connection of both breaks.

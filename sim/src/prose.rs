@@ -1,7 +1,8 @@
 //! Plans in words: for the top of an explained run, and for the lines of a trace that say what was done.
 
 use crate::plan::{
-    Action, ClientOp, Deed, DiskFault, DiskOp, Fault, Moment, Operator, Plan, ServiceFault, Side, Target,
+    Action, ClientOp, Deed, DiskFault, DiskOp, Fault, Moment, Operator, Plan, Proposed, ServiceFault, Side,
+    Target,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -253,6 +254,43 @@ fn moment(moment: Moment) -> &'static str {
         Moment::CopyEnd => "the end of a copy is sent",
         Moment::Cut => "a replica is told to cut its tail",
         Moment::CutReply => "a replica has cut its tail",
+        Moment::Propose(what) => proposed(what),
+    }
+}
+
+fn proposed(what: Proposed) -> &'static str {
+    match what {
+        Proposed::AddNode => "a node is said to join again",
+        Proposed::NodeDead => "a node is said to be dead",
+        Proposed::NodeRejoin => "a node wants to be taken back",
+        Proposed::CreateResource => "its making is proposed",
+        Proposed::DeleteResource => "its deletion is proposed",
+        Proposed::ReplicaReady => "a replica is said to be made",
+        Proposed::ReplicaBroken => "a replica is said to be of no use",
+        Proposed::ReplicaOpened => "a replica is said to be of use again",
+        Proposed::ReplicaReopened => "a replica is said to be opened anew",
+        Proposed::ReplicaGone => "a replica is said to be gone",
+        Proposed::AddReplica => "a new replica is proposed",
+        Proposed::RemoveReplica => "the removal of a replica is proposed",
+        Proposed::MoveReplica => "the move of a replica is proposed",
+        Proposed::FinishMove => "the end of a move is proposed",
+        Proposed::GrowVolume => "the growth of a volume is proposed",
+        Proposed::VolumeGrown => "a volume is said to have grown",
+        Proposed::TakeSnapshot => "a snapshot is proposed",
+        Proposed::DropSnapshot => "the deletion of a snapshot is proposed",
+        Proposed::SnapshotsSeen => "snapshots are reported",
+        Proposed::SetMode => "a mode is proposed",
+        Proposed::ForcePromote => "a forced promotion is proposed",
+        Proposed::Trust => "a doubtful replica is proposed to be trusted",
+        Proposed::Near => "a follower is proposed to be near",
+        Proposed::Far => "a follower is proposed to be far",
+        Proposed::Memory => "the memory of a member is proposed to count, or not to",
+        Proposed::Part => "parting with a replica is proposed",
+        Proposed::ApplyService => "its service is applied",
+        Proposed::DeleteService => "the deletion of its service is proposed",
+        Proposed::ServiceGone => "its service is said to be gone",
+        Proposed::MoveService => "the move of its service is proposed",
+        Proposed::ServiceStatus => "its service is reported on",
     }
 }
 
@@ -265,6 +303,9 @@ pub fn deed(deed: Deed) -> String {
         Deed::LeaderChange => "another node leads the control plane".into(),
         Deed::KillEngine { whom, restart_after_ms } => {
             format!("the engine of {} is killed for {}", side(whom), length(restart_after_ms))
+        }
+        Deed::KillAgent { whom, restart_after_ms } => {
+            format!("the agent of {} is killed for {}", side(whom), length(restart_after_ms))
         }
         Deed::PowerCut { whom, on_after_ms } => {
             format!("the power of {} is cut for {}", side(whom), length(on_after_ms))

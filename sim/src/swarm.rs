@@ -433,6 +433,7 @@ fn client_op(
 mod tests {
     use super::*;
     use crate::budget;
+    use crate::plan::{Moment, Proposed};
     use std::collections::{BTreeMap, BTreeSet};
 
     /// The name of what is done, without its numbers.
@@ -589,6 +590,18 @@ mod tests {
         assert!(most <= usual, "{most} steps, and {usual} at most elsewhere");
         assert!(long.iter().filter(|plan| plan.steps.iter().any(minutes)).count() * 10 >= long.len() * 9);
         assert!(plans.iter().all(|plan| plan.heal_at_ms >= 180_000 || !plan.steps.iter().any(minutes)));
+    }
+
+    #[test]
+    fn every_command_is_a_moment_for_a_trap() {
+        let set: BTreeSet<Proposed> = (0..1000)
+            .flat_map(|seed| plan(seed).steps)
+            .filter_map(|step| match step.action {
+                Action::Fault(Fault::Trap { moment: Moment::Propose(what), .. }) => Some(what),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(set, Proposed::ALL.into_iter().collect());
     }
 
     #[test]

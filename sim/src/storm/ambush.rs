@@ -2,7 +2,9 @@
 //! thousands of runs. Each brings about what it waits for, and springs in the middle of it.
 
 use super::victim;
-use crate::plan::{Action, ClientOp, Deed, DiskFault, DiskOp, Fault, Moment, Operator, Side, Target};
+use crate::plan::{
+    Action, ClientOp, Deed, DiskFault, DiskOp, Fault, Moment, Operator, Proposed, Side, Target,
+};
 use crate::random::Random;
 use crate::swarm::{Draw, spread};
 use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, NodeId};
@@ -56,6 +58,23 @@ pub(super) fn change_in_doubt(draw: &mut Draw, random: &mut Random, at: u64) {
             _ => Deed::PowerCut { whom, on_after_ms: spread(random, 1, 8000) },
         };
         trap_after(draw, at, resource, moment, random.below(3), deed);
+    }
+}
+
+/// F46, F47: as `change_in_doubt`, at any other command that a node or an operator proposes.
+pub(super) fn proposal_in_doubt(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = some_resource(draw, random);
+    let Some(&what) = random.pick(&Proposed::ALL) else { return };
+    for _ in 0..random.between(1, 3) {
+        let whom = if random.coin() { Side::Actor } else { Side::Peer };
+        let deed = match random.below(6) {
+            0 | 1 => Deed::Late { ms: spread(random, 100, 8000) },
+            2 => Deed::LeaderChange,
+            3 => Deed::KillAgent { whom, restart_after_ms: spread(random, 1, 8000) },
+            4 => Deed::KillEngine { whom, restart_after_ms: spread(random, 1, 8000) },
+            _ => Deed::PowerCut { whom, on_after_ms: spread(random, 1, 8000) },
+        };
+        trap_after(draw, at, resource, Moment::Propose(what), random.below(3), deed);
     }
 }
 

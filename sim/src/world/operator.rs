@@ -357,6 +357,7 @@ impl World {
             .collect();
         let Some(by) = self.chance.pick(&running).copied() else { return };
         self.note(Some(by), Part::Control, &[53], || format!("operator: {}", words::command(&command)));
+        self.spring_at_proposal(by, &command);
         let links = super::Links { machines: &self.machines, network: &self.network };
         self.consensus.submit(self.now_us, by, command, &links);
         self.deliver_consensus();

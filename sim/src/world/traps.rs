@@ -3,7 +3,7 @@
 
 use super::{What, World};
 use crate::network::End;
-use crate::plan::{Deed, DiskFault, Moment, Side};
+use crate::plan::{Deed, DiskFault, Moment, Proposed, Side};
 use crate::prose;
 use crate::trace::Part;
 use mainstay_codec::{Envelope, Message};
@@ -30,24 +30,90 @@ impl World {
         self.traps.push(Trap { resource, moment, skip, deed });
     }
 
-    /// A node is about to propose this.
-    pub(super) fn spring_at_proposal(&mut self, command: &Command) {
+    /// A node is about to propose this, for itself or for an operator.
+    pub(super) fn spring_at_proposal(&mut self, by: NodeId, command: &Command) {
         if self.traps.is_empty() {
             return;
         }
-        let primary = |resource: &ResourceId| self.state().resources.get(resource)?.record.primary;
-        let (resource, moment, actor, peer) = match command {
-            Command::ChangeIss { resource, change: IssChange::Grow { add }, .. } => {
-                (*resource, Moment::Grow, primary(resource), add.node)
+        let Some((moment, resource, peer)) = self.moment_of(command) else { return };
+        let primary = resource.and_then(|resource| self.state().resources.get(&resource)?.record.primary);
+        let sides = match moment {
+            Moment::Grow | Moment::Shrink => {
+                let peer = peer.unwrap_or(by);
+                (primary.unwrap_or(peer), peer)
             }
-            Command::ChangeIss { resource, change: IssChange::Shrink { remove, .. }, .. } => {
-                (*resource, Moment::Shrink, primary(resource), remove.node)
-            }
-            Command::Promote { resource, by, to, .. } => (*resource, Moment::Promote, Some(*by), *to),
-            Command::StepDown { resource, node, .. } => (*resource, Moment::StepDown, Some(*node), *node),
-            _ => return,
+            _ => (by, peer.or(primary).unwrap_or(by)),
         };
-        self.spring(resource, moment, (actor.unwrap_or(peer), peer));
+        self.spring(resource, moment, sides);
+    }
+
+    /// Which moment it is, of which resource, and whom the command is about.
+    fn moment_of(&self, command: &Command) -> Option<(Moment, Option<ResourceId>, Option<NodeId>)> {
+        let named = |name: &str| self.state().resource_by_name(name).map(|known| known.id);
+        let on = |name: &str| named(&self.state().services.get(name)?.spec.resource);
+        let (what, resource, peer) = match command {
+            Command::InitCluster { .. } | Command::VotersSeen { .. } | Command::Note { .. } => return None,
+            Command::ChangeIss { resource, change, .. } => {
+                let moment = match change {
+                    IssChange::Grow { .. } => Moment::Grow,
+                    IssChange::Shrink { .. } => Moment::Shrink,
+                    IssChange::Trust { .. } => Moment::Propose(Proposed::Trust),
+                    IssChange::Near { .. } => Moment::Propose(Proposed::Near),
+                    IssChange::Far { .. } => Moment::Propose(Proposed::Far),
+                    IssChange::Memory { .. } => Moment::Propose(Proposed::Memory),
+                    IssChange::Part { .. } => Moment::Propose(Proposed::Part),
+                };
+                return Some((moment, Some(*resource), Some(change.member().node)));
+            }
+            Command::Promote { resource, to, .. } => {
+                return Some((Moment::Promote, Some(*resource), Some(*to)));
+            }
+            Command::StepDown { resource, node, .. } => {
+                return Some((Moment::StepDown, Some(*resource), Some(*node)));
+            }
+            Command::AddNode { .. } => (Proposed::AddNode, None, None),
+            Command::NodeDead { node, .. } => (Proposed::NodeDead, None, Some(*node)),
+            Command::NodeRejoin { node, .. } => (Proposed::NodeRejoin, None, Some(*node)),
+            // It has a number only when it is there.
+            Command::CreateResource { .. } => (Proposed::CreateResource, None, None),
+            Command::DeleteResource { resource } => (Proposed::DeleteResource, Some(*resource), None),
+            Command::ReplicaReady { resource, node, .. } => {
+                (Proposed::ReplicaReady, Some(*resource), Some(*node))
+            }
+            Command::ReplicaBroken { resource, node, .. } => {
+                (Proposed::ReplicaBroken, Some(*resource), Some(*node))
+            }
+            Command::ReplicaOpened { resource, node, .. } => {
+                (Proposed::ReplicaOpened, Some(*resource), Some(*node))
+            }
+            Command::ReplicaReopened { resource, node, .. } => {
+                (Proposed::ReplicaReopened, Some(*resource), Some(*node))
+            }
+            Command::ReplicaGone { resource, node } => (Proposed::ReplicaGone, Some(*resource), Some(*node)),
+            Command::AddReplica { resource, node } => (Proposed::AddReplica, Some(*resource), Some(*node)),
+            Command::RemoveReplica { resource, node } => {
+                (Proposed::RemoveReplica, Some(*resource), Some(*node))
+            }
+            Command::MoveReplica { resource, to, .. } => (Proposed::MoveReplica, Some(*resource), Some(*to)),
+            Command::FinishMove { resource, to, .. } => (Proposed::FinishMove, Some(*resource), Some(*to)),
+            Command::GrowVolume { resource, .. } => (Proposed::GrowVolume, Some(*resource), None),
+            Command::VolumeGrown { resource, .. } => (Proposed::VolumeGrown, Some(*resource), None),
+            Command::TakeSnapshot { resource, .. } => (Proposed::TakeSnapshot, Some(*resource), None),
+            Command::DropSnapshot { resource, .. } => (Proposed::DropSnapshot, Some(*resource), None),
+            Command::SnapshotsSeen { resource, node, .. } => {
+                (Proposed::SnapshotsSeen, Some(*resource), Some(*node))
+            }
+            Command::SetMode { resource, .. } => (Proposed::SetMode, Some(*resource), None),
+            Command::ForcePromote { resource, to, .. } => {
+                (Proposed::ForcePromote, Some(*resource), Some(to.node))
+            }
+            Command::ApplyService { spec } => (Proposed::ApplyService, named(&spec.resource), None),
+            Command::DeleteService { name } => (Proposed::DeleteService, on(name), None),
+            Command::ServiceGone { name } => (Proposed::ServiceGone, on(name), None),
+            Command::MoveService { name, to } => (Proposed::MoveService, on(name), Some(*to)),
+            Command::ServiceStatus { name, node, .. } => (Proposed::ServiceStatus, on(name), Some(*node)),
+        };
+        Some((Moment::Propose(what), resource, peer))
     }
 
     /// An engine is about to send this.
@@ -64,24 +130,35 @@ impl World {
             Message::CutReply { .. } => Moment::CutReply,
             _ => return,
         };
-        self.spring(envelope.resource, moment, (from, to));
+        self.spring(Some(envelope.resource), moment, (from, to));
     }
 
-    fn spring(&mut self, resource: ResourceId, moment: Moment, sides: (NodeId, NodeId)) {
+    /// `of`: the resource, if the moment is one of a resource.
+    fn spring(&mut self, of: Option<ResourceId>, moment: Moment, sides: (NodeId, NodeId)) {
         for mut trap in std::mem::take(&mut self.traps) {
-            if (trap.resource, trap.moment) != (resource, moment) {
+            let resource = trap.resource;
+            if trap.moment != moment || of.is_some_and(|of| of != resource) {
                 self.traps.push(trap);
             } else if trap.skip > 0 {
                 trap.skip -= 1;
                 self.traps.push(trap);
             } else if let Deed::Late { ms } = trap.deed {
                 self.trace.count("F47 proposal late");
+                self.count_sprung(moment);
                 self.note(None, Part::Fault, &[51, resource.0, ms], || prose::deed(trap.deed));
                 self.consensus.delay_next(ms * 1000);
             } else {
+                self.count_sprung(moment);
                 // Not now: who acts is in the middle of it.
                 self.after(0, What::Deed { resource, sides, deed: trap.deed });
             }
+        }
+    }
+
+    /// Each kind of command under a name of its own.
+    fn count_sprung(&mut self, moment: Moment) {
+        if let Moment::Propose(what) = moment {
+            self.trace.count(sprung(what));
         }
     }
 
@@ -101,6 +178,11 @@ impl World {
                 self.kill_engine(node);
                 self.after(restart_after_ms * 1000, What::StartEngine { node });
             }
+            Deed::KillAgent { whom, restart_after_ms } => {
+                let node = who(whom);
+                self.kill_agent(node);
+                self.after(restart_after_ms * 1000, What::StartAgent { node });
+            }
             Deed::PowerCut { whom, on_after_ms } => {
                 let node = who(whom);
                 self.power_cut(node);
@@ -114,5 +196,41 @@ impl World {
                 self.disk_fault(who(whose), resource, DiskFault::Late { what, ms });
             }
         }
+    }
+}
+
+fn sprung(what: Proposed) -> &'static str {
+    match what {
+        Proposed::AddNode => "trap at AddNode",
+        Proposed::NodeDead => "trap at NodeDead",
+        Proposed::NodeRejoin => "trap at NodeRejoin",
+        Proposed::CreateResource => "trap at CreateResource",
+        Proposed::DeleteResource => "trap at DeleteResource",
+        Proposed::ReplicaReady => "trap at ReplicaReady",
+        Proposed::ReplicaBroken => "trap at ReplicaBroken",
+        Proposed::ReplicaOpened => "trap at ReplicaOpened",
+        Proposed::ReplicaReopened => "trap at ReplicaReopened",
+        Proposed::ReplicaGone => "trap at ReplicaGone",
+        Proposed::AddReplica => "trap at AddReplica",
+        Proposed::RemoveReplica => "trap at RemoveReplica",
+        Proposed::MoveReplica => "trap at MoveReplica",
+        Proposed::FinishMove => "trap at FinishMove",
+        Proposed::GrowVolume => "trap at GrowVolume",
+        Proposed::VolumeGrown => "trap at VolumeGrown",
+        Proposed::TakeSnapshot => "trap at TakeSnapshot",
+        Proposed::DropSnapshot => "trap at DropSnapshot",
+        Proposed::SnapshotsSeen => "trap at SnapshotsSeen",
+        Proposed::SetMode => "trap at SetMode",
+        Proposed::ForcePromote => "trap at ForcePromote",
+        Proposed::Trust => "trap at Trust",
+        Proposed::Near => "trap at Near",
+        Proposed::Far => "trap at Far",
+        Proposed::Memory => "trap at Memory",
+        Proposed::Part => "trap at Part",
+        Proposed::ApplyService => "trap at ApplyService",
+        Proposed::DeleteService => "trap at DeleteService",
+        Proposed::ServiceGone => "trap at ServiceGone",
+        Proposed::MoveService => "trap at MoveService",
+        Proposed::ServiceStatus => "trap at ServiceStatus",
     }
 }

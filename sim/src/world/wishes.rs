@@ -194,7 +194,7 @@ impl World {
             Out::Submit(command) => {
                 self.note(Some(node), Part::Agent, &[3], || format!("asks to {}", words::command(&command)));
                 self.judge_command(node, &command);
-                self.spring_at_proposal(&command);
+                self.spring_at_proposal(node, &command);
                 let links = super::Links { machines: &self.machines, network: &self.network };
                 self.consensus.submit(self.now_us, node, command, &links);
                 self.deliver_consensus();

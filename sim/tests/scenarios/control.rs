@@ -1,6 +1,6 @@
 //! The control plane: its leader changes at every moment, states come whole, the majority is lost.
 
-use mainstay_sim::plan::Fault;
+use mainstay_sim::plan::{Deed, Fault, Moment, Operator, Proposed, Side};
 use mainstay_sim::scenario::{Scenario, n};
 
 #[test]
@@ -109,5 +109,55 @@ fn two_of_three_are_off_for_long() {
     sim.power_on(t);
     sim.read(7);
     assert_eq!(sim.primary(), Some(p));
+    sim.settle();
+}
+
+/// H7: the command is under way for seconds; whoever asked is told when it is so.
+#[test]
+fn what_an_operator_proposes_is_a_moment_for_a_trap() {
+    let mut sim = Scenario::three();
+    sim.write(7);
+    sim.trap(Moment::Propose(Proposed::TakeSnapshot), Deed::Late { ms: 3_000 });
+    sim.operator(Operator::Snapshot { resource: 0, drop: None });
+    sim.run_ms(2_000);
+    assert_eq!((sim.count("trap at TakeSnapshot"), sim.count("H7 answer done")), (1, 0));
+    sim.until_count("H7 answer done", 1, 3_000);
+    sim.expect_seen("operator is told, of 'take snapshot s1 of r0': done");
+    sim.settle();
+}
+
+/// A death is about no resource: it springs the traps of any.
+#[test]
+fn whoever_says_that_a_node_is_dead_dies_itself() {
+    let mut sim = Scenario::three();
+    let [_, s, _] = sim.cast();
+    sim.write(7);
+    let whom = Side::Actor;
+    sim.trap(Moment::Propose(Proposed::NodeDead), Deed::KillAgent { whom, restart_after_ms: 3_000 });
+    sim.power_cut(s);
+    sim.until_count("trap at NodeDead", 1, 10_000);
+    sim.until_count("F21 agent killed", 1, 100);
+    sim.run_ms(10_000);
+    sim.power_on(s);
+    sim.settle();
+}
+
+/// F24: it comes back after minutes, into a history in which it is nobody, and is taken back.
+#[test]
+fn a_primary_that_stood_still_for_minutes_is_taken_back() {
+    let mut sim = Scenario::three();
+    let [p, ..] = sim.cast();
+    sim.write(7);
+    sim.pause_machine(p, 200_000);
+    sim.until_primary_is_not(p, 10_000);
+    // The device of the one that stands still is there all the time, and does not answer.
+    for block in 0..60 {
+        sim.write_without_waiting(block);
+        sim.run_ms(3_000);
+    }
+    sim.run_ms(20_000);
+    sim.expect_iss_within_ms(&[1, 2, 3], 20_000);
+    sim.write(7);
+    assert_ne!(sim.primary(), Some(p));
     sim.settle();
 }
