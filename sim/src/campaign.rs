@@ -1,4 +1,4 @@
-//! Many runs on all cores: seeds in order, one in a hundred run twice to prove that runs repeat, and hunts for planted bugs.
+//! Many runs on all cores: seeds in order, one in about a hundred run twice to prove that runs repeat, and hunts for planted bugs.
 //!
 //! Runs share nothing, so threads here change nothing about them. Which seeds belong to a result does not depend on
 //! the threads either: they are handed out in order and looked at in order.
@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// What runs a plan: [`crate::run::run`], or a test's own.
 pub type Runner = dyn Fn(&Plan, &RunOptions) -> Outcome + Sync;
 
-/// One run in so many is made twice, and the hashes are compared.
-pub const REPEAT_EVERY: u64 = 100;
+/// One run in so many is made twice, and the hashes are compared. It has no factor in common with [`UNSURVIVABLE_EVERY`], so
+/// that runs of both kinds are repeated.
+pub const REPEAT_EVERY: u64 = 99;
 /// One run in so many of a campaign has damage that nobody survives.
 pub const UNSURVIVABLE_EVERY: u64 = 10;
 /// Threads have this name.
@@ -279,7 +280,7 @@ mod tests {
         assert_eq!(one, four);
         assert_eq!(
             (one.seeds, one.repeated, one.acknowledged, one.counters["F25 power cut"]),
-            (600, 6, 1800, 1200)
+            (600, 7, 1800, 1200)
         );
         assert_eq!(one.found.iter().map(|found| found.seed).collect::<Vec<_>>(), [500]);
         assert!(one.differ.is_empty());
@@ -294,12 +295,30 @@ mod tests {
         let calls = AtomicU64::new(0);
         let runner = move |plan: &Plan, options: &RunOptions| {
             let mut outcome = runner(plan, options);
-            if plan.seed == 200 {
+            if plan.seed == 198 {
                 outcome.hash = calls.fetch_add(1, Ordering::Relaxed);
             }
             outcome
         };
-        assert_eq!(campaign(extent(100, 200, 2), 1, &runner).differ, [200]);
+        assert_eq!(campaign(extent(100, 200, 2), 1, &runner).differ, [198]);
+    }
+
+    #[test]
+    fn runs_of_both_kinds_are_repeated() {
+        for unsurvivable in [false, true] {
+            let calls = AtomicU64::new(0);
+            let differing = move |plan: &Plan, options: &RunOptions| {
+                let mut outcome = runner(plan, options);
+                if plan.unsurvivable == unsurvivable {
+                    outcome.hash = calls.fetch_add(1, Ordering::Relaxed);
+                }
+                outcome
+            };
+            let tally = campaign(extent(0, 1000, 1), 10, &differing);
+            let kind = if unsurvivable { Mode::Unsurvivable } else { Mode::Survivable };
+            assert!(tally.differ.iter().any(|seed| *seed > 0), "none of {kind:?} is repeated");
+            assert!(tally.differ.iter().all(|seed| Mode::of(*seed) == kind));
+        }
     }
 
     #[test]
