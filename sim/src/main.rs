@@ -8,14 +8,15 @@
 )]
 
 use clap::{Args, Parser, Subcommand};
-use mainstay_sim::campaign::{self, Extent, Found, Hunt, Mode, Tally};
+use mainstay_sim::campaign::{self, Extent, Hunt, Mode, Tally};
 use mainstay_sim::explain::{self, PARTS, View};
+use mainstay_sim::oracle::Violation;
 use mainstay_sim::plan::Plan;
 use mainstay_sim::record::{self, days, thousands};
 use mainstay_sim::run::{Outcome, RunOptions, run};
 use mainstay_sim::trace::Part;
 use mainstay_sim::{coverage, prose, shrink};
-use mainstay_types::simulation::{BUGS, BugInfo, reached};
+use mainstay_types::simulation::{BUGS, Bug, BugInfo, reached};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -32,8 +33,9 @@ macro_rules! say {
 
 /// Runs that a shrunk plan may cost.
 const SHRINK_RUNS: usize = 2000;
-/// The same when a campaign shrinks what it found, unasked.
+/// The same when a plan is made smaller unasked, and the time that it may take.
 const SHRINK_RUNS_UNASKED: usize = 500;
+const SHRINK_MINUTES_UNASKED: f64 = 3.0;
 /// A campaign ends after so many violations: more of the same says nothing new.
 const VIOLATIONS_MAX: u64 = 20;
 
@@ -57,9 +59,12 @@ struct Runs {
     /// Print the run as columns, one for each node
     #[arg(long, requires = "seed")]
     explain: bool,
-    /// Make the plan of a seed that fails as small as possible
+    /// Make the plan of a seed that fails as small as possible; without --explain it is made smaller in any case
     #[arg(long, requires = "seed")]
     shrink: bool,
+    /// Say what went wrong, and leave the plan as it is
+    #[arg(long, requires = "seed", conflicts_with = "shrink")]
+    no_shrink: bool,
     /// Leave a rule out: a planted bug's name, see `mainstay-sim bugs --list`
     #[arg(long, requires = "seed", value_name = "NAME", value_parser = bug_named)]
     bug: Option<&'static BugInfo>,
@@ -175,6 +180,11 @@ impl Runs {
     fn messages(&self) -> bool {
         self.messages || self.parts.as_ref().is_some_and(|parts| parts.contains(&Part::Message))
     }
+
+    /// Whether a plan that fails is made smaller unasked: not where somebody reads the whole one, or said no.
+    fn shrinks_unasked(&self) -> bool {
+        !(self.shrink || self.no_shrink || self.explain)
+    }
 }
 
 fn main() -> ExitCode {
@@ -248,6 +258,9 @@ fn one(seed: u64, runs: &Runs) -> Result<bool, String> {
     let planted = runs.bug.map_or(String::new(), |info| format!(" --bug {}", info.name));
     let shrunk = if runs.shrink { " --shrink" } else { "" };
     say!("repeat it: mainstay-sim --seed {seed}{}{planted}{shrunk} --explain", mode.argument());
+    if runs.shrinks_unasked() {
+        print_shrunk("Made smaller", &plan, bug);
+    }
     Ok(false)
 }
 
@@ -299,15 +312,22 @@ fn report(tally: &Tally) -> bool {
         say!("  repeat it: {}", found.command());
     }
     if let Some(first) = tally.found.first() {
-        print_shrunk(first);
+        print_shrunk("The first of them, made smaller", &first.mode.plan(first.seed), None);
     }
     tally.found.is_empty() && tally.differ.is_empty()
 }
 
-fn print_shrunk(found: &Found) {
-    let mut once = |plan: &Plan| run(plan, &RunOptions::default()).violation;
-    let plan = shrink::shrink(&found.mode.plan(found.seed), &mut once, SHRINK_RUNS_UNASKED);
-    say!("\nThe first of them, made smaller (go on with --shrink):\n\n{}", prose::plan(&plan));
+fn print_shrunk(what: &str, plan: &Plan, bug: Option<Bug>) {
+    let over = deadline(Some(SHRINK_MINUTES_UNASKED));
+    let mut once = |plan: &Plan| run(plan, &RunOptions { bug, ..RunOptions::default() }).violation;
+    let small = smaller(plan, &mut once, &over);
+    say!("\n{what} (go on with --shrink):\n\n{}", prose::plan(&small));
+}
+
+/// What was found within some runs, and before time was over.
+fn smaller(plan: &Plan, run: &mut dyn FnMut(&Plan) -> Option<Violation>, over: &dyn Fn() -> bool) -> Plan {
+    let mut in_time = |plan: &Plan| if over() { None } else { run(plan) };
+    shrink::shrink(plan, &mut in_time, SHRINK_RUNS_UNASKED)
 }
 
 fn list_bugs() -> bool {
@@ -544,6 +564,7 @@ mod tests {
             "--seed 42 --explain --messages --parts engine",
             "--seed 42 --explain --parts message",
             "--seed 42 --shrink --unsurvivable --bug NoEpochCheck",
+            "--seed 42 --no-shrink",
             "--seeds 2000 --from 7 --minutes 5",
             "bugs",
             "bugs --seeds 100 noepochcheck CommitAlone",
@@ -568,6 +589,7 @@ mod tests {
             ("--seed 1 --explain --parts kernel", "the parts are machine, engine"),
             ("--seed 1 --from-ms 3", "--explain"),
             ("--seed 1 --messages", "--explain"),
+            ("--seed 1 --shrink --no-shrink", "cannot be used with"),
             ("--seed 1 bugs", "cannot be used with"),
             ("--seed 1 --minutes 4", "cannot be used with"),
             ("soak", "--minutes"),
@@ -577,6 +599,33 @@ mod tests {
                 Err(text) => assert!(text.contains(why), "{line}: {text}"),
             }
         }
+    }
+
+    #[test]
+    fn a_seed_that_fails_is_made_smaller_unless_somebody_says_no() {
+        for (line, unasked) in [
+            ("--seed 1", true),
+            ("--seed 1 --unsurvivable --bug NoEpochCheck", true),
+            ("--seed 1 --no-shrink", false),
+            ("--seed 1 --shrink", false),
+            ("--seed 1 --explain", false),
+        ] {
+            let arguments = parsed(line).unwrap_or_else(|why| panic!("{line}: {why}"));
+            assert_eq!(arguments.runs.shrinks_unasked(), unasked, "{line}");
+        }
+        let plan = Mode::Survivable.plan(1);
+        let small_in = |runs_in_time: usize| {
+            let count = std::cell::Cell::new(0);
+            let mut fails = |_: &Plan| {
+                count.set(count.get() + 1);
+                Some(Violation { id: "S1", text: String::new() })
+            };
+            let small = smaller(&plan, &mut fails, &|| count.get() >= runs_in_time);
+            (small.steps.len(), count.get())
+        };
+        assert_eq!(small_in(usize::MAX).0, 0, "nothing is needed for it to fail");
+        assert_eq!(small_in(1), (plan.steps.len(), 1), "time is over after the first run");
+        assert_eq!(small_in(0), (plan.steps.len(), 0));
     }
 
     #[test]
