@@ -430,7 +430,7 @@ fn plan_unwanted_replica(
 }
 
 /// The replica cannot be used: says so, once its services are silent (R19), so that nobody counts on it and another one is
-/// promoted.
+/// promoted. If it is not the registered one, that one is gone, and nobody would learn of it until this one can be opened.
 fn plan_unusable(
     node: NodeId,
     state: &State,
@@ -441,16 +441,21 @@ fn plan_unusable(
     actions: &mut Vec<Action>,
 ) {
     let id = resource.id;
-    // A disk that was never registered holds nothing that anybody counts on.
-    let registered = resource.record.replica(node).map(|member| member.incarnation) == Some(incarnation);
-    if registered && resource.broken(node).is_none() && service_silent(state, id, observed) {
+    // Where none was ever registered nobody counts on anything, and all wait for this node.
+    let Some(registered) = resource.record.replica(node).map(|member| member.incarnation) else { return };
+    if resource.broken(node).is_none() && service_silent(state, id, observed) {
+        let reason = if registered == incarnation {
+            reason.to_owned()
+        } else {
+            format!("its disk is a new one, which cannot be used either: {reason}")
+        };
         reach!("control: plan: report a broken replica");
         actions.push(Action::Propose(Command::ReplicaBroken {
             resource: id,
             version: resource.record.version,
             node,
-            incarnation,
-            reason: reason.into(),
+            incarnation: registered,
+            reason,
         }));
     }
 }

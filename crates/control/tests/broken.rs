@@ -291,6 +291,29 @@ fn a_node_says_nothing_of_what_is_not_registered_or_may_pass() {
     assert_eq!(plan(A, &state, &passes), vec![Action::OpenReplica { resource: R }]);
 }
 
+/// R12: nobody would learn that the registered disk is gone before the new one can be opened. It may be the last complete copy that
+/// everybody waits for.
+#[test]
+fn a_node_says_so_when_its_new_disk_cannot_be_used_either() {
+    let mut state = ready(2);
+    die(&mut state, B);
+    let mut observed = unusable(A);
+    observed.stored = [(R, Incarnation(99))].into();
+    let actions = plan(A, &state, &observed);
+    let Some(Action::Propose(report @ Command::ReplicaBroken { incarnation: of, .. })) = actions.first()
+    else {
+        panic!("{actions:?}")
+    };
+    assert_eq!(*of, incarnation(A), "what is told is about the registered disk (R9)");
+    assert!(apply(&mut state, report.clone()).is_ok());
+    let failure = state.resources[&R].failure.clone().unwrap_or_default();
+    assert!(failure.contains("its disk is a new one"), "{failure}");
+    assert!(
+        !plan(A, &state, &observed).iter().any(|action| matches!(action, Action::Propose(_))),
+        "once is enough"
+    );
+}
+
 /// R9: what the engine has open instead of the registered disk is neither used nor promoted.
 #[test]
 fn another_disk_in_its_place_does_not_count_as_open() {
