@@ -32,11 +32,15 @@
 //!   yet (S16 is not yet promised), and a member of the in-sync set that forgets makes "all of them hold it" untrue, which is
 //!   what commits rest on. Such faults are in the plans of [`crate::swarm::beyond_plan`] only.
 //!
+//! - **Who stays away when faults stop is a minority** of the nodes, which all are voters. So those who are left have a leader, and
+//!   what has an in-sync member among them that is whole and knows itself to be so must be served. If all who are in sync are away,
+//!   or cannot be used, a resource stands still until they are back (R11), and says so.
+//!
 //! *Unsurvivable* plans damage all replicas of a resource, with damage that the store is built to notice. The only right
 //! end is correct data or a clear stop. *Beyond* plans have the lying kinds on top; what they find is a list of what is
 //! not promised, not of defects.
 
-use crate::plan::{Action, ClientOp, DiskFault, Fault, Operator, Plan, Target};
+use crate::plan::{Action, ClientOp, DiskFault, Fault, Operator, Plan, Shape, Target};
 use mainstay_types::NodeId;
 use std::collections::BTreeMap;
 
@@ -174,6 +178,7 @@ fn check_shape(plan: &Plan) -> Result<(), String> {
     if shape.resources.is_empty() {
         return Err("there must be a resource".into());
     }
+    check_away(shape)?;
     for (number, resource) in shape.resources.iter().enumerate() {
         let mut seen = resource.replicas.clone();
         seen.sort_unstable();
@@ -194,6 +199,19 @@ fn check_shape(plan: &Plan) -> Result<(), String> {
         if resource.volumes.is_empty() || resource.volumes.contains(&0) || resource.journal_blocks < 8 {
             return Err(format!("resource {number} is too small"));
         }
+    }
+    Ok(())
+}
+
+fn check_away(shape: &Shape) -> Result<(), String> {
+    let away = &shape.away.nodes;
+    if away.windows(2).any(|pair| pair[0] >= pair[1])
+        || away.iter().any(|node| *node == 0 || *node > shape.nodes)
+    {
+        return Err(format!("{away:?} are not nodes in order"));
+    }
+    if away.len() * 2 >= shape.nodes as usize {
+        return Err(format!("no majority is left of {} nodes without {away:?}", shape.nodes));
     }
     Ok(())
 }
@@ -444,5 +462,12 @@ mod tests {
         assert!(check(&plan).is_err_and(|why| why.contains("after a later one")));
         plan.steps = vec![Step { at_ms: plan.heal_at_ms, action: Action::Fault(Fault::Heal) }];
         assert!(check(&plan).is_err_and(|why| why.contains("healing")));
+        plan.steps.clear();
+        for (away, why) in [(vec![1, 2], "no majority"), (vec![4], "not nodes"), (vec![1, 1], "not nodes")] {
+            plan.shape.away.nodes = away;
+            assert!(check(&plan).is_err_and(|text| text.contains(why)), "{:?}", plan.shape.away);
+        }
+        plan.shape.away.nodes = vec![3];
+        assert_eq!(check(&plan), Ok(()));
     }
 }

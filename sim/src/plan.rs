@@ -40,6 +40,15 @@ pub struct Shape {
     pub datagram_late: u64,
     /// Share of proposals to the control plane that are lost before, or whose outcome is delayed; per mille.
     pub proposal_loss: u64,
+    pub away: Away,
+}
+
+/// Who stays away when faults stop, until the others have been seen to go on without them: a minority of the nodes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Away {
+    pub nodes: Vec<u32>,
+    /// They run, each cut off from everybody. Otherwise they are switched off.
+    pub cut: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]

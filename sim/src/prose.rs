@@ -59,8 +59,19 @@ pub fn plan(plan: &Plan) -> String {
         );
     }
     steps(plan, &mut text);
-    let _ =
-        writeln!(text, "At {} faults end: everything is healed and must converge.", seconds(plan.heal_at_ms));
+    let at = seconds(plan.heal_at_ms);
+    let _ = match shape.away.nodes.as_slice() {
+        [] => writeln!(text, "At {at} faults end: everything is healed and must converge."),
+        away => {
+            let nodes: Vec<_> = away.iter().map(|node| format!("n{node}")).collect();
+            let how = if shape.away.cut { "cut off, each from everybody" } else { "switched off" };
+            writeln!(
+                text,
+                "At {at} faults end, but for {}: {how} until the others have converged. Then they are back, and everything must converge.",
+                list(&nodes)
+            )
+        }
+    };
     text
 }
 
@@ -425,7 +436,7 @@ fn capital(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Step;
+    use crate::plan::{Away, Step};
     use crate::swarm;
     use mainstay_types::NodeId;
 
@@ -450,7 +461,9 @@ mod tests {
                 }),
             },
         ];
+        made.shape.away = Away { nodes: vec![1, 3], cut: true };
         let text = plan(&made);
+        assert!(text.contains("but for n1 and n3: cut off"), "{text}");
         for line in [
             "    1.500 s  The power of the primary of r0 is cut",
             "    1.500 s  Clients of r0: write blocks 3 to 4 of v1",

@@ -12,7 +12,7 @@
 
 mod moments;
 
-use crate::plan::{Action, ClientOp, DiskFault, Fault, Operator};
+use crate::plan::{Action, Away, ClientOp, DiskFault, Fault, Operator};
 use crate::plan::{Plan, ResourceShape, ServiceFault, Shape, Target};
 use crate::world::{World, resource_id};
 use mainstay_control::state::{Command, ServicePhase};
@@ -61,6 +61,7 @@ impl Shape {
             datagram_duplicate: 0,
             datagram_late: 0,
             proposal_loss: 0,
+            away: Away::default(),
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::budget;
 use crate::oracle::Violation;
-use crate::plan::{Action, Fault, Plan, Step, Target};
+use crate::plan::{Action, Away, Fault, Plan, Step, Target};
 use mainstay_types::NodeId;
 
 /// One part in so many of the steps is much.
@@ -151,6 +151,8 @@ impl Shrinker<'_> {
                 plan.shape.datagram_late = 0;
             },
             |plan| plan.shape.proposal_loss = 0,
+            |plan| plan.shape.away = Away::default(),
+            |plan| plan.shape.away.nodes.truncate(1),
         ];
         changes.push(|plan| plan.shape.resources.iter_mut().for_each(|resource| resource.service = false));
         changes.push(|plan| {
@@ -257,6 +259,8 @@ fn without_node(plan: &Plan, gone: u32) -> Option<Plan> {
     let mut plan = plan.clone();
     plan.shape.nodes -= 1;
     plan.shape.clock_ppm.remove(gone as usize - 1);
+    let away = &mut plan.shape.away.nodes;
+    *away = away.iter().filter_map(|node| moved(*node)).collect();
     for resource in &mut plan.shape.resources {
         resource.replicas = resource.replicas.iter().filter_map(|node| moved(*node)).collect();
         if resource.replicas.is_empty() {
@@ -411,6 +415,9 @@ mod tests {
             at_ms: plan.steps[0].at_ms,
             action: Action::Fault(Fault::PowerCut(Target::Node(NodeId(2)))),
         });
+        plan.shape.away.nodes = vec![2, 5];
+        let away = without_node(&plan, 2).map(|plan| plan.shape.away.nodes);
+        assert_eq!(away, Some(vec![4]));
         let without = without_node(&plan, 2)
             .map(|plan| plan.steps.into_iter().map(|step| step.action).collect::<Vec<_>>());
         let expected = vec![

@@ -9,7 +9,8 @@
 //! others of a seed as they were.
 
 use crate::plan::{
-    Action, ClientOp, DiskFault, Fault, Operator, Plan, ResourceShape, ServiceFault, Shape, Step, Target,
+    Action, Away, ClientOp, DiskFault, Fault, Operator, Plan, ResourceShape, ServiceFault, Shape, Step,
+    Target,
 };
 use crate::random::Random;
 use crate::storm;
@@ -101,6 +102,9 @@ impl Draw {
         let mut random = root.stream("modes");
         for resource in &mut shape.resources {
             resource.modes = random.permille(300) && name == "survivable";
+        }
+        if name == "survivable" {
+            shape.away = away(shape.nodes, &mut root.stream("away when faults stop"));
         }
         let mut random = root.stream("victims");
         let victims = shape
@@ -303,9 +307,23 @@ fn shape(root: &Random) -> Shape {
         datagram_duplicate: share(400, 500),
         datagram_late: share(400, 300),
         proposal_loss: share(400, 200),
+        away: Away::default(),
         latency_us: spread(&mut random, 50, if tight { 500 } else { 20_000 }),
         disk_us: spread(&mut random, 20, if tight { 500 } else { 20_000 }),
     }
+}
+
+/// In some runs only a core heals at first: a majority of the nodes.
+fn away(nodes: u32, random: &mut Random) -> Away {
+    let most = u64::from(nodes.saturating_sub(1) / 2);
+    if most == 0 || !random.permille(250) {
+        return Away::default();
+    }
+    let mut all: Vec<u32> = (1..=nodes).collect();
+    let mut chosen: Vec<u32> =
+        (0..random.between(1, most)).map(|_| all.remove(random.below(all.len() as u64) as usize)).collect();
+    chosen.sort_unstable();
+    Away { nodes: chosen, cut: random.coin() }
 }
 
 fn resource(random: &mut Random, nodes: u32, replicas: u64) -> ResourceShape {
@@ -492,6 +510,11 @@ mod tests {
             *shapes.entry((made.shape.nodes, made.shape.resources[0].replicas.len())).or_default() += 1;
             kinds.extend(made.steps.iter().map(|step| kind(&step.action)));
             lying.extend(beyond_plan(seed).steps.iter().map(|s| kind(&s.action)));
+        }
+        let away: Vec<Away> = (0..1000).map(|seed| plan(seed).shape.away).collect();
+        for (nodes, cut) in [(1, false), (1, true), (2, false), (2, true)] {
+            let runs = away.iter().filter(|away| (away.nodes.len(), away.cut) == (nodes, cut)).count();
+            assert!(runs >= 10, "{nodes} away in {runs} runs, cut off: {cut}");
         }
         for shape in [(1, 1), (2, 2), (3, 2), (3, 3), (5, 1), (5, 3), (5, 5)] {
             assert!(shapes.get(&shape).is_some_and(|n| *n >= 10), "{shape:?} in {shapes:?}");

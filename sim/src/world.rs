@@ -4,7 +4,7 @@
 //! that this takes, and lets the plan interfere. Files: `world/events.rs` (what happens and to whom), `world/wishes.rs`
 //! (what engines and agents want), `world/links.rs` (connections), `world/faults.rs`, `world/traps.rs` and
 //! `world/operator.rs` (the plan), `world/settle.rs`
-//! (healing, convergence, the last look).
+//! (healing, convergence, the last look), `world/verdict.rs` (what has become of each resource).
 
 mod events;
 mod faults;
@@ -12,9 +12,11 @@ mod inspect;
 mod jobs;
 mod links;
 mod operator;
+mod progress;
 mod queue;
 mod settle;
 mod traps;
+mod verdict;
 mod wishes;
 
 use crate::agent::{self, Agent, Durable};
@@ -285,6 +287,8 @@ pub struct World {
     pub(crate) sessions: Random,
     pub(crate) inspections: Random,
     pub(crate) files: Random,
+    /// What is written while replicas are copied at the end.
+    load: Random,
     /// Set, and not sprung yet.
     traps: Vec<Trap>,
     /// What the operator asked for, by resource.
@@ -297,6 +301,8 @@ pub struct World {
     pub(crate) healed: bool,
     /// Clients have stopped, too.
     pub(crate) quiet: bool,
+    /// Those who are still away although faults have stopped.
+    away: Vec<NodeId>,
 }
 
 /// The control plane's name and number of resource `n` of a shape.
@@ -382,12 +388,14 @@ impl World {
             sessions: root.stream("sessions"),
             inspections: root.stream("inspections"),
             files: root.stream("files"),
+            load: root.stream("load"),
             traps: Vec::new(),
             wanted: Wanted::of(&plan.shape),
             digests: BTreeMap::new(),
             busy: (0, 0),
             healed: false,
             quiet: false,
+            away: Vec::new(),
             plan,
         };
         for node in nodes {

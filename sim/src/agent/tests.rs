@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::consensus::{Consensus, Deliver, Delivery, Links};
-use crate::plan::{ResourceShape, Shape};
+use crate::plan::{Away, ResourceShape, Shape};
 use mainstay_control::reconcile::Role;
 use mainstay_control::reconciler::REPEAT_PROPOSAL_MS;
 use mainstay_control::state::{NodeStatus, ResourceSpec, Settings};
@@ -93,6 +93,7 @@ fn shape(service: bool) -> Shape {
         datagram_duplicate: 0,
         datagram_late: 0,
         proposal_loss: 0,
+        away: Away::default(),
     }
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::agent::initial_state;
-use crate::plan::Shape;
+use crate::plan::{Away, Shape};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Default)]
@@ -61,6 +61,7 @@ fn shape(nodes: u32) -> Shape {
         datagram_duplicate: 0,
         datagram_late: 0,
         proposal_loss: 0,
+        away: Away::default(),
     }
 }
 

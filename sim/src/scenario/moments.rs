@@ -1,7 +1,7 @@
 //! What a story needs to be at the right place at the right moment.
 
 use super::{Scenario, n};
-use crate::plan::{Action, Deed, Fault, Moment, Operator};
+use crate::plan::{Action, Away, Deed, Fault, Moment, Operator};
 use mainstay_control::state::ServicePhase;
 use mainstay_types::NodeId;
 
@@ -19,6 +19,11 @@ impl Scenario {
     /// What nobody could survive is done too, from now on; otherwise it is left out.
     pub fn dare(&mut self) {
         self.world.plan.unsurvivable = true;
+    }
+
+    /// When faults stop these stay switched off, or cut off, until the others have converged.
+    pub fn stay_away(&mut self, nodes: &[u32], cut: bool) {
+        self.world.plan.shape.away = Away { nodes: nodes.to_vec(), cut };
     }
 
     pub fn operator(&mut self, operator: Operator) {

@@ -205,8 +205,9 @@ impl World {
     // Machines.
 
     pub(super) fn power_on(&mut self, node: NodeId) {
+        let stays_off = self.away.contains(&node) && !self.plan.shape.away.cut;
         let machine = self.machine(node);
-        if machine.powered {
+        if machine.powered || stays_off {
             return;
         }
         machine.powered = true;

@@ -201,14 +201,7 @@ impl World {
             }
             Fault::Isolate(target) => {
                 if let Some(node) = self.node_of(target) {
-                    self.trace.count("F33 isolated");
-                    self.note(Some(node), Part::Fault, &[14], || "is isolated".into());
-                    for other in self.all_nodes() {
-                        if other != node {
-                            self.cut(node, other, true, true);
-                            self.cut(other, node, true, true);
-                        }
-                    }
+                    self.isolate(node);
                 }
             }
             Fault::Partition(sides) => {
@@ -264,6 +257,17 @@ impl World {
                 }
             }
             _ => {}
+        }
+    }
+
+    pub(super) fn isolate(&mut self, node: NodeId) {
+        self.trace.count("F33 isolated");
+        self.note(Some(node), Part::Fault, &[14], || "is isolated".into());
+        for other in self.all_nodes() {
+            if other != node {
+                self.cut(node, other, true, true);
+                self.cut(other, node, true, true);
+            }
         }
     }
 

@@ -175,6 +175,7 @@ impl World {
         };
         let store = match Store::recover(&mut disk.media(), tuning) {
             Ok(mut store) => {
+                machine.broken.remove(&resource);
                 for lost in disk.sweep_snapshots(&store.snapshots_on_disk().collect()) {
                     store.snapshot_lost(lost);
                 }

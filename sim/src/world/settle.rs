@@ -1,30 +1,29 @@
 //! The end of a run: faults stop, everything heals, and the cluster must come to rest in bounded time (L1 to L7). Then
-//! everything is looked at once more.
+//! everything is looked at once more. In some runs only a core heals at first, a majority of the nodes, and what can go on without
+//! the others must.
 
-use super::operator::Unfinished;
+use super::progress::Copies;
 use super::{World, resource_id};
 use crate::plan::{ClientOp, DiskFault, ServiceFault};
 use crate::trace::Part;
-use mainstay_control::snapshots::SnapshotState;
-use mainstay_control::state::{Resource, ServicePhase};
-use mainstay_replica::{PeerState, PeerStatus, Role};
-use mainstay_store::Store;
-use mainstay_types::{Member, Mode, NodeId, ResourceId};
+use mainstay_types::{Mode, NodeId, ResourceId};
 
 /// How long a healed cluster may take to be whole, in true microseconds. A replica that lost its disk is copied in that
 /// time, a service that failed everywhere has backed off and stopped, a mount that hangs has timed out (120 s).
 const SETTLE_US: u64 = 180_000_000;
 /// How long a request may take after that.
-const ANSWER_US: u64 = 30_000_000;
+pub(super) const ANSWER_US: u64 = 30_000_000;
 /// Of a thousand services that many are beyond repair when faults stop.
 const DEAD_SERVICES: u64 = 100;
 /// How long it stays whole before the last look.
 const REST_US: u64 = 3_000_000;
 
 impl World {
-    /// All faults stop: what is off is on, what is cut is whole, what is damaged beyond repair is replaced.
+    /// All faults stop: what is off is on, what is cut is whole, what is damaged beyond repair is replaced. But for those who stay
+    /// away: they are switched off, or cut off.
     pub fn heal(&mut self) {
         self.healed = true;
+        self.away = self.plan.shape.away.nodes.iter().copied().map(NodeId).collect();
         self.oracle.ha.healed();
         self.consensus.set_loss(0);
         let shape = &mut self.plan.shape;
@@ -50,13 +49,36 @@ impl World {
             for disk in machine.disks.values_mut() {
                 disk.heal();
             }
-            self.power_on(node);
-            self.start_engine(node);
-            self.start_agent(node);
+            if self.away.contains(&node) && !self.plan.shape.away.cut {
+                self.power_cut(node);
+            }
+            self.start(node);
+        }
+        if self.plan.shape.away.cut {
+            for node in self.away.clone() {
+                self.isolate(node);
+            }
         }
         for number in 0..self.plan.shape.resources.len() {
             self.heal_service(number);
         }
+        self.links_changed();
+        self.repair();
+    }
+
+    fn start(&mut self, node: NodeId) {
+        self.power_on(node);
+        self.start_engine(node);
+        self.start_agent(node);
+    }
+
+    /// Those who were away are back.
+    fn come_back(&mut self) {
+        self.note(None, Part::Fault, &[61], || "those who were away come back".into());
+        for node in std::mem::take(&mut self.away) {
+            self.start(node);
+        }
+        self.heal_network();
         self.links_changed();
         self.repair();
     }
@@ -80,9 +102,10 @@ impl World {
     }
 
     /// What an operator does about replicas that have stopped for good: an engine that gave a store up is started again, a
-    /// replica that cannot be opened gets a new disk, if another one is whole.
+    /// replica that cannot be opened gets a new disk, if another one is whole. Nothing is done to who is away.
     fn repair(&mut self) {
-        for node in self.machines.keys().copied().collect::<Vec<_>>() {
+        let present = |node: &NodeId| !self.away.contains(node);
+        for node in self.machines.keys().copied().filter(present).collect::<Vec<_>>() {
             let machine = &self.machines[&node];
             let failed = machine
                 .engine
@@ -112,6 +135,7 @@ impl World {
             known.record.iss.iter().any(|member| {
                 let machine = &self.machines[&member.node];
                 member.node != node
+                    && !self.away.contains(&member.node)
                     && machine.disks.contains_key(&resource)
                     && !machine.broken.contains_key(&resource)
             })
@@ -125,13 +149,31 @@ impl World {
         }
     }
 
-    /// Heals and waits until everything is whole, or says what is not.
+    /// Heals and waits until everything is whole or has stopped for a stated reason, or says what is not. If some stay away, first
+    /// for what can be without them.
     pub fn settle(&mut self) {
         self.heal();
+        if !self.away.is_empty() {
+            self.trace.count("faults stop, a core heals");
+            self.converge();
+            if self.violation().is_some() {
+                return;
+            }
+            self.come_back();
+        }
+        self.converge();
+        if self.violation().is_none() {
+            self.last_look();
+        }
+    }
+
+    fn converge(&mut self) {
         let deadline = self.now_us + SETTLE_US;
         let mut whole_since: Option<u64> = None;
+        let mut copies = Copies::default();
         while self.violation().is_none() && self.now_us < deadline {
             self.run_until(self.now_us + 500_000);
+            self.watch_copies(&mut copies);
             if self.now_us % 2_000_000 < 500_000 {
                 self.repair();
             }
@@ -142,122 +184,13 @@ impl World {
                 (None, Some(_)) => {}
             }
         }
-        if self.violation().is_some() || self.plan.unsurvivable {
+        if self.violation().is_some() {
             return;
         }
         if let Some((id, text)) = self.unwell() {
             return self.wrong(id, text);
         }
-        self.last_look();
-    }
-
-    /// What keeps the cluster from being whole.
-    fn unwell(&self) -> Option<(&'static str, String)> {
-        for number in 0..self.plan.shape.resources.len() {
-            let id = resource_id(number);
-            let name = format!("r{number}");
-            match self.unfinished(number) {
-                Unfinished::No => {}
-                Unfinished::Gone => continue,
-                Unfinished::Yes(text) => return Some(("L1", text)),
-            }
-            let Some(known) = self.state().resources.get(&id) else {
-                return Some(("L1", format!("{name} does not exist")));
-            };
-            let record = &known.record;
-            // Nothing that anybody could do: every disk that holds everything is damaged or gone.
-            if record.epoch.0 > 0
-                && record.iss.iter().all(|member| self.machines[&member.node].damaged.contains_key(&id))
-            {
-                continue;
-            }
-            let Some(primary) = record.primary else {
-                return Some((
-                    "L1",
-                    format!("{name} has no primary: {}", known.failure.clone().unwrap_or_default()),
-                ));
-            };
-            let Some(hosted) =
-                self.machines[&primary].engine.as_ref().and_then(|engine| engine.hosts.get(&id))
-            else {
-                return Some((
-                    "L1",
-                    format!(
-                        "the primary {primary} of {name} is not open: {:?}",
-                        self.machines[&primary].broken
-                    ),
-                ));
-            };
-            if hosted.role != Role::Primary || !self.devices(number).contains(&primary) {
-                let waiting = hosted.host.replica().status().waiting_for;
-                return Some((
-                    "L1",
-                    format!(
-                        "{primary} does not serve {name}: {:?}, device {:?}, {waiting:?}",
-                        hosted.role, hosted.device
-                    ),
-                ));
-            }
-            if let Some((volume, bytes)) = known.growing.iter().next() {
-                return Some(("L1", format!("{volume} of {name} does not grow to {bytes} bytes")));
-            }
-            if let Some(text) = self.snapshots_unsettled(known, hosted.host.store()) {
-                return Some(("L1", text));
-            }
-            let shape = &self.plan.shape.resources[number];
-            let in_a = record.mode == Mode::A;
-            let whole = match in_a {
-                true => {
-                    let fed = |peer: &PeerStatus| {
-                        matches!(peer.state, PeerState::Following | PeerState::InSync | PeerState::Joining)
-                    };
-                    record.replicas.len() == known.spec.replicas.len()
-                        && record.doubtful.is_empty()
-                        && hosted.host.replica().status().peers.iter().all(fed)
-                }
-                false => record.iss.len() == known.spec.replicas.len(),
-            };
-            // In mode B what all have in memory counts, and in the others everything is durable by and by.
-            let counted = if record.mode == Mode::B { record.iss.len() } else { 0 };
-            if !whole || record.openings.len() != counted {
-                let status = hosted.host.replica().status();
-                return Some(("L2", format!("{name} is not whole: {record:?}; peers {:?}", status.peers)));
-            }
-            if let Some((request, asked)) = self
-                .asked
-                .iter()
-                .find(|(_, asked)| asked.resource == number && self.now_us - asked.at_us > ANSWER_US)
-            {
-                let waiting = hosted.host.replica().status().waiting_for;
-                return Some((
-                    "L5",
-                    format!(
-                        "#{request} asked at {} ms on {} has no answer: {waiting:?}",
-                        asked.at_us / 1000,
-                        asked.node
-                    ),
-                ));
-            }
-            if shape.service && self.wants_service(number) {
-                let name = Self::service_name(id);
-                let Some(service) = self.state().services.get(&name) else {
-                    return Some(("L7", format!("{name} is unknown")));
-                };
-                let running = service.nodes.get(&primary).is_some_and(|on| on.phase == ServicePhase::Running);
-                let presence = self.machines[&primary].services.presence(&name);
-                let stated = service.halted.is_some() || service.failed_on(primary);
-                if !(stated || running && presence.running && presence.address) {
-                    return Some((
-                        "L7",
-                        format!(
-                            "{name} is neither running on {primary} nor stopped for a stated reason: {:?}",
-                            service.nodes
-                        ),
-                    ));
-                }
-            }
-        }
-        None
+        self.count_ends();
     }
 
     /// A follower that lacks something although nothing is written.
@@ -307,31 +240,18 @@ impl World {
         if let Some(text) = self.lagging() {
             return self.wrong("L2", text);
         }
+        while self.congested().is_some() && self.now_us < patience_us && self.violation().is_none() {
+            self.run_until(self.now_us + 1_000_000);
+        }
+        if let Some(text) = self.congested() {
+            return self.wrong("L3", text);
+        }
         for node in self.machines.keys().copied().collect::<Vec<_>>() {
             for number in 0..self.plan.shape.resources.len() {
                 self.compare_sizes(node, resource_id(number));
                 self.inspect(node, resource_id(number), true);
             }
         }
-    }
-
-    /// R17: what was wished for is in the log of the primary, and every replica has it or cannot, and has said so.
-    fn snapshots_unsettled(&self, known: &Resource, primary: &Store) -> Option<String> {
-        let name = &known.name;
-        for (id, snapshot) in &known.snapshots {
-            if snapshot.dropping {
-                return Some(format!("snapshot {id} of {name} is not deleted"));
-            }
-            let told = |member: &Member| {
-                let on = snapshot.nodes.get(&member.node);
-                on.is_some_and(|on| on.state != SnapshotState::Taking)
-            };
-            if let Some(member) = known.record.iss.iter().find(|member| !told(member)) {
-                return Some(format!("{} does not say what it has of snapshot {id} of {name}", member.node));
-            }
-        }
-        let strange = primary.snapshots().find(|(id, _)| !known.snapshots.contains_key(id));
-        strange.map(|(id, _)| format!("{id} of {name} is in the log, and nobody wants it"))
     }
 
     /// R17: in the end every member's volumes are as large as the control plane says.

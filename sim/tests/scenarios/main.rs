@@ -6,6 +6,7 @@
 mod control;
 mod copies;
 mod disks;
+mod ends;
 mod grow;
 mod journal;
 mod leases;

@@ -1,0 +1,110 @@
+//! What must go on by itself: copies end although clients write (L6), journals drain when they do not (L3).
+
+use super::{Machine, World, resource_id};
+use crate::plan::ClientOp;
+use mainstay_replica::PeerState;
+use mainstay_types::{Member, ResourceId};
+use std::collections::BTreeMap;
+
+/// How long a copy may stand still, and how long it may take: there are some 24 extents, and copies are slowed down to 8 of them in a
+/// second at most. It may have to wait for others, or for its target to leave the in-sync set.
+const STANDSTILL_US: u64 = 20_000_000;
+const COPY_US: u64 = 60_000_000;
+/// While a replica is copied clients write so many blocks each time that somebody looks.
+const LOAD: u64 = 8;
+/// No more is asked for while so many requests have no answer.
+const ASKED_MAX: usize = 32;
+
+/// The copies that are under way after faults have stopped.
+#[derive(Default)]
+pub(super) struct Copies(BTreeMap<(ResourceId, Member), Copying>);
+
+struct Copying {
+    since_us: u64,
+    done: u64,
+    /// When it was seen to have gone on.
+    moved_us: u64,
+}
+
+impl World {
+    /// L6: each copy goes on, and ends. Clients write meanwhile.
+    pub(super) fn watch_copies(&mut self, copies: &mut Copies) {
+        let before = std::mem::take(&mut copies.0);
+        for number in 0..self.plan.shape.resources.len() {
+            let found = self.copied(number);
+            if found.is_empty() {
+                continue;
+            }
+            self.write_anywhere(number);
+            for (member, done) in found {
+                let key = (resource_id(number), member);
+                let now = Copying { since_us: self.now_us, done, moved_us: self.now_us };
+                let copying = match before.get(&key) {
+                    Some(old) if old.done == done => {
+                        Copying { moved_us: old.moved_us, since_us: old.since_us, ..now }
+                    }
+                    Some(old) => Copying { since_us: old.since_us, ..now },
+                    None => now,
+                };
+                let (stood, taken) = (self.now_us - copying.moved_us, self.now_us - copying.since_us);
+                if stood > STANDSTILL_US || taken > COPY_US {
+                    let text = format!(
+                        "the copy of r{number} to {} has gone on for {} ms, has {done} extents, and stood still for {} ms",
+                        member.node,
+                        taken / 1000,
+                        stood / 1000
+                    );
+                    self.wrong("L6", text);
+                }
+                copies.0.insert(key, copying);
+            }
+        }
+        for _ in before.keys().filter(|key| !copies.0.contains_key(key)) {
+            self.trace.count("a copy ended while clients wrote");
+        }
+    }
+
+    /// Who is copied to, and how many extents it has.
+    fn copied(&self, number: usize) -> Vec<(Member, u64)> {
+        let id = resource_id(number);
+        let primary = self.state().resources.get(&id).and_then(|known| known.record.primary);
+        let engine = primary.and_then(|primary| self.machines[&primary].engine.as_ref());
+        let Some(hosted) = engine.and_then(|engine| engine.hosts.get(&id)) else { return Vec::new() };
+        let peers = hosted.host.replica().status().peers.into_iter();
+        peers
+            .filter_map(|peer| match peer.state {
+                PeerState::Copying { done, .. } => Some((peer.member, done)),
+                _ => None,
+            })
+            .collect()
+    }
+
+    fn write_anywhere(&mut self, number: usize) {
+        let volumes = self.plan.shape.resources[number].volumes.clone();
+        for _ in 0..LOAD {
+            if self.asked.len() >= ASKED_MAX {
+                return;
+            }
+            let volume = self.load.below(volumes.len() as u64) as usize;
+            let block = self.load.below(volumes[volume]);
+            self.client(number, ClientOp::Write { volume: volume as u16, block, blocks: 1 });
+        }
+    }
+
+    /// L3: a replica at rest whose journal has no room for what clients may write next. Of a resource that has stopped nothing is
+    /// committed any more, and nothing drains.
+    pub(super) fn congested(&self) -> Option<String> {
+        (0..self.plan.shape.resources.len()).filter(|number| self.is_whole(*number)).find_map(|number| {
+            let full = |machine: &Machine| {
+                let hosted = machine.engine.as_ref()?.hosts.get(&resource_id(number))?;
+                let store = hosted.host.store();
+                let full = hosted.host.failed().is_none() && store.is_full();
+                full.then(|| (machine.node, store.room_with_reserve()))
+            };
+            let (node, left) = self.machines.values().find_map(full)?;
+            Some(format!(
+                "nobody writes, and the journal of r{number} on {node} stays full: {left} bytes left"
+            ))
+        })
+    }
+}

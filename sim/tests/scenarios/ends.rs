@@ -1,0 +1,108 @@
+//! How runs end: whole, or with a stop that is stated, and first without those who stay away.
+
+use mainstay_replica::BackgroundLimits;
+use mainstay_sim::plan::{DiskFault, Fault, Shape};
+use mainstay_sim::scenario::Scenario;
+use mainstay_types::EXTENT_BYTES;
+
+#[test]
+fn the_others_serve_while_the_primary_stays_off() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.write_many(10);
+    sim.stay_away(&[p], false);
+    sim.settle();
+    assert_eq!(sim.count("a core heals: served"), 1);
+    assert!(sim.epoch() > 1, "another one was primary meanwhile");
+}
+
+#[test]
+fn the_others_serve_while_the_primary_stays_cut_off() {
+    let mut sim = Scenario::with_service();
+    let [p, s, _] = sim.cast();
+    sim.write_many(10);
+    sim.stay_away(&[p], true);
+    sim.power_cut(s);
+    sim.settle();
+    assert_eq!(sim.count("a core heals: served"), 1);
+    assert!(sim.epoch() > 1, "another one was primary meanwhile");
+}
+
+#[test]
+fn while_the_only_one_with_everything_stays_away_all_wait_and_say_so() {
+    for cut in [false, true] {
+        let mut sim = Scenario::two_and_a_witness();
+        let [a, b, _] = sim.cast();
+        sim.power_cut(b);
+        sim.write(7);
+        assert_eq!(sim.iss(), [a]);
+        sim.stay_away(&[a], cut);
+        sim.settle();
+        assert_eq!(sim.count("a core heals: stopped, as those with everything are away"), 1);
+        sim.expect_seen("those who were away come back");
+    }
+}
+
+#[test]
+fn when_no_replica_can_be_used_any_more_that_is_said() {
+    let mut sim = Scenario::with_service();
+    sim.write_many(10);
+    sim.dare();
+    for node in 1..=3 {
+        sim.disk(node, DiskFault::RotSuperblocks);
+    }
+    sim.fault(Fault::PowerCutAll);
+    sim.fault(Fault::PowerOnAll);
+    sim.settle();
+    assert_eq!(sim.count("unsurvivable: stopped, no replica with everything can be used"), 1);
+}
+
+#[test]
+fn when_the_last_complete_copy_has_a_new_disk_that_is_said() {
+    let mut sim = Scenario::three();
+    sim.write_many(10);
+    sim.dare();
+    for node in 1..=3 {
+        sim.disk(node, DiskFault::Replace);
+    }
+    sim.settle();
+    assert_eq!(sim.count("unsurvivable: stopped, the last complete copy has a new disk"), 1);
+}
+
+/// The registered disk is gone and the new one cannot be opened: nobody heard of either.
+#[test]
+fn a_new_disk_that_is_damaged_before_anybody_heard_of_it_is_told_of() {
+    let mut sim = Scenario::three();
+    let [p, ..] = sim.cast();
+    sim.write_many(10);
+    sim.dare();
+    for node in (1..=3).filter(|node| *node != p) {
+        sim.power_cut(node);
+    }
+    sim.disk(p, DiskFault::Replace);
+    sim.until_seen(p, "labels its replica of r0", 10_000);
+    sim.run_ms(40);
+    sim.disk(p, DiskFault::RotSuperblocks);
+    sim.kill_engine(p);
+    sim.until_count("R12 a replica refused to open", 1, 5_000);
+    for node in (1..=3).filter(|node| *node != p) {
+        sim.power_on(node);
+    }
+    sim.run_ms(10_000);
+    sim.expect_seen("its disk is a new one, which cannot be used either");
+    sim.settle();
+}
+
+#[test]
+fn a_replica_is_copied_at_the_end_while_clients_write() {
+    let mut shape = Shape::small(3, 3, false);
+    let rate = 2 * EXTENT_BYTES;
+    shape.resources[0].background =
+        BackgroundLimits { max_rate: rate, min_rate: rate, ..BackgroundLimits::default() };
+    let mut sim = Scenario::new(shape, 1);
+    let [_, s, _] = sim.cast();
+    sim.leave_far_behind(s);
+    sim.expect_copy_within_ms(s, 5_000);
+    sim.settle();
+    assert_eq!(sim.count("a copy ended while clients wrote"), 1);
+}
