@@ -4,7 +4,7 @@
 //! the threads either: they are handed out in order and looked at in order.
 
 use crate::oracle::Violation;
-use crate::plan::Plan;
+use crate::plan::{Action, Plan};
 use crate::run::{Outcome, RunOptions};
 use crate::swarm;
 use mainstay_types::simulation::BugInfo;
@@ -160,6 +160,27 @@ pub fn campaign(extent: Extent<'_>, violations_max: u64, runner: &Runner) -> Tal
     sum
 }
 
+/// Seeds from this one on whose survivable plans are of clusters of so many nodes, with clients and faults.
+pub fn seeds_of(from: u64, nodes: u32) -> impl Iterator<Item = u64> {
+    (from..).filter(move |seed| {
+        let plan = Mode::Survivable.plan(*seed);
+        let has = |wanted: fn(&Action) -> bool| plan.steps.iter().any(|step| wanted(&step.action));
+        Mode::of(*seed) == Mode::Survivable
+            && plan.shape.nodes == nodes
+            && has(|action| matches!(action, Action::Client { .. }))
+            && has(|action| matches!(action, Action::Fault(_)))
+    })
+}
+
+/// Runs these seeds, one after the other.
+pub fn tally(seeds: &[u64], runner: &Runner) -> Tally {
+    let mut tally = Tally::default();
+    for seed in seeds {
+        tally.run(runner, *seed, Mode::of(*seed));
+    }
+    tally
+}
+
 /// How a planted bug fared.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hunt {
@@ -170,9 +191,23 @@ pub struct Hunt {
     pub caught: Vec<(u64, &'static str)>,
     /// Seeds that fail without the bug too, which proves nothing.
     pub unclean: u64,
+    /// The story of `tests/planted.rs` that catches it, where plans do not bring about what it takes. No seeds were run then.
+    pub story: Option<&'static str>,
 }
 
 impl Hunt {
+    /// Caught by a story.
+    #[must_use]
+    pub fn told(info: &'static BugInfo, story: &'static str) -> Self {
+        Self { info, seeds: 0, caught: Vec::new(), unclean: 0, story: Some(story) }
+    }
+
+    /// Neither a seed nor a story catches it.
+    #[must_use]
+    pub fn is_missed(&self) -> bool {
+        self.caught.is_empty() && self.story.is_none()
+    }
+
     /// What caught it, each once, most often first.
     #[must_use]
     pub fn by(&self) -> Vec<&'static str> {
@@ -199,7 +234,7 @@ pub fn hunt(info: &'static BugInfo, extent: Extent<'_>, enough: u64, runner: &Ru
     });
     let mut results: Vec<_> = results.into_iter().flatten().collect();
     results.sort_by_key(|(seed, ..)| *seed);
-    let mut hunt = Hunt { info, seeds: 0, caught: Vec::new(), unclean: 0 };
+    let mut hunt = Hunt { info, seeds: 0, caught: Vec::new(), unclean: 0, story: None };
     // Seeds that another thread began before it heard of the last catch do not count.
     for (seed, violation, clean) in results {
         if hunt.caught.len() as u64 >= enough {
@@ -288,6 +323,23 @@ mod tests {
         assert_eq!(hunts[0], hunts[1]);
         assert_eq!(hunts[0].caught, [(3, "S7"), (10, "S1"), (17, "S7"), (24, "S1"), (31, "S7")]);
         assert_eq!((hunts[0].seeds, hunts[0].unclean, hunts[0].by()), (32, 0, vec!["S7", "S1"]));
+    }
+
+    #[test]
+    fn seeds_of_one_size_are_in_order_and_have_clients_and_faults() {
+        let seeds: Vec<u64> = seeds_of(20, 3).take(12).collect();
+        assert!(seeds[0] >= 20 && seeds.is_sorted(), "{seeds:?}");
+        for seed in 20..=seeds[11] {
+            let plan = swarm::plan(seed);
+            let clients =
+                plan.steps.iter().filter(|step| matches!(step.action, Action::Client { .. })).count();
+            let faults = plan.steps.iter().filter(|step| matches!(step.action, Action::Fault(_))).count();
+            let fits =
+                Mode::of(seed) == Mode::Survivable && plan.shape.nodes == 3 && clients > 0 && faults > 0;
+            assert_eq!(seeds.contains(&seed), fits, "{seed}");
+        }
+        let tally = tally(&seeds, &runner);
+        assert_eq!((tally.seeds, tally.acknowledged), (12, 36));
     }
 
     #[test]

@@ -15,6 +15,12 @@ impl Clock {
         Self { origin_us, ppm }
     }
 
+    /// It does not keep true time.
+    #[must_use]
+    pub fn drifts(self) -> bool {
+        self.ppm != 0
+    }
+
     #[must_use]
     pub fn node_time(self, true_us: u64) -> Time {
         let drift = true_us as i64 * self.ppm / 1_000_000;
@@ -37,6 +43,11 @@ impl Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_clock_drifts_at_any_other_rate() {
+        assert_eq!([-1, 0, 1].map(|ppm| Clock::new(7, ppm).drifts()), [true, false, true]);
+    }
 
     #[test]
     fn there_and_back() {

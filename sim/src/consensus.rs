@@ -88,6 +88,8 @@ pub struct Tally {
     pub snapshots: u64,
     /// Leaders that did not reach somebody alive and handed over.
     pub handovers: u64,
+    /// Leaders that missed their majority when nobody else had one.
+    pub quorums_lost: u64,
 }
 
 #[derive(Debug)]

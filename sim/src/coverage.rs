@@ -37,6 +37,56 @@ pub fn unreached() -> Vec<String> {
     known().into_iter().filter(|mark| !reached.contains_key(mark.as_str())).collect()
 }
 
+/// Every mark, by what is known of it; each list sorted.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Covered {
+    /// Something in this process came there, so often.
+    pub reached: Vec<(String, u64)>,
+    /// Nothing did, but a story does.
+    pub told: Vec<String>,
+    /// Nothing did, and no legal run can.
+    pub never: Vec<String>,
+    /// Nothing did, and nobody says why.
+    pub missed: Vec<String>,
+}
+
+impl Covered {
+    #[must_use]
+    pub fn marks(&self) -> usize {
+        self.reached.len() + self.told.len() + self.never.len() + self.missed.len()
+    }
+
+    /// Marks that no legal run comes to, and this process has.
+    #[must_use]
+    pub fn not_as_explained(&self) -> Vec<&str> {
+        let reached = self.reached.iter().map(|(mark, _)| mark.as_str());
+        reached.filter(|mark| why_never(mark).is_some()).collect()
+    }
+}
+
+/// What this process has reached until now, and what not.
+#[must_use]
+pub fn covered() -> Covered {
+    let reached = mainstay_types::simulation::reached();
+    let reached = reached.into_iter().map(|(mark, count)| (mark.to_owned(), count)).collect();
+    sorted(reached, unreached())
+}
+
+fn sorted(reached: Vec<(String, u64)>, unreached: Vec<String>) -> Covered {
+    let mut covered = Covered { reached, ..Covered::default() };
+    for mark in unreached {
+        let list = if why_never(&mark).is_some() {
+            &mut covered.never
+        } else if told_by(&mark).is_some() {
+            &mut covered.told
+        } else {
+            &mut covered.missed
+        };
+        list.push(mark);
+    }
+    covered
+}
+
 /// Why no legal run comes to this mark, if that is so.
 #[must_use]
 pub fn why_never(mark: &str) -> Option<&'static str> {
@@ -126,6 +176,19 @@ mod tests {
         marks.sort_unstable();
         marks.dedup();
         assert_eq!(marks.len(), before);
+    }
+
+    #[test]
+    fn each_mark_is_in_one_list() {
+        let (never, told) = (NEVER[0].0, TOLD[0].0);
+        let unreached = ["x: y", told, never].map(str::to_owned).to_vec();
+        let covered = sorted(vec![("x: z".into(), 3), (NEVER[1].0.into(), 1)], unreached);
+        assert_eq!(
+            (covered.told.as_slice(), covered.never.as_slice()),
+            ([told.to_owned()].as_slice(), [never.to_owned()].as_slice())
+        );
+        assert_eq!((covered.missed.as_slice(), covered.marks()), (["x: y".to_owned()].as_slice(), 5));
+        assert_eq!(covered.not_as_explained(), [NEVER[1].0]);
     }
 
     /// What a core reaches leaves the list of what is unreached. Other tests of this process may have reached it

@@ -34,7 +34,7 @@ use crate::random::Random;
 use bytes::Bytes;
 use mainstay_store::{Area, IoFailure, IoResult, OpId, Output, SUPERBLOCK_COPIES, Store, StoreConfig};
 use mainstay_types::{BLOCK_BYTES, SnapshotId, VolumeId};
-use region::{BLOCK, Block, Blocks, Region};
+use region::{BLOCK, Block, Blocks, Fates, Region};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Overwritten blocks whose older content is remembered, for writes that are lost and reads that are stale.
@@ -455,21 +455,30 @@ impl Disk {
 
     /// Each piece of the write is carried out with a chance of `keep` per mille; none of it is durable. Pieces are
     /// sectors if `torn`, else blocks.
-    fn write_some(&mut self, region: usize, first: u64, blocks: &Blocks, keep: u64, torn: bool) {
+    fn write_some(&mut self, region: usize, first: u64, blocks: &Blocks, keep: u64, torn: bool) -> Fates {
+        let mut fates = Fates::default();
         self.stamp += 1;
         for n in 0..blocks.len() {
             let old = self.regions[region].now[(first + n) as usize].clone();
             let new = blocks.get(n);
             let random = &mut self.random;
             let content = if torn {
-                Block::mix(&[&old, &new], || usize::from(random.permille(keep)))
-            } else if random.permille(keep) {
-                new
+                Block::mix(&[&old, &new], || {
+                    let kept = random.permille(keep);
+                    fates.note(kept, !kept);
+                    usize::from(kept)
+                })
             } else {
-                continue;
+                let kept = random.permille(keep);
+                fates.note(kept, !kept);
+                if !kept {
+                    continue;
+                }
+                new
             };
             self.put(region, first + n, content, false);
         }
+        fates
     }
 
     pub(super) fn flush(&mut self, region: usize, stamp: u64) -> Result<(), IoFailure> {
@@ -531,8 +540,9 @@ impl Disk {
         true
     }
 
-    /// F25, F1: see the top of this file. Every ticket is void.
-    pub fn power_cut(&mut self) {
+    /// F25, F1: see the top of this file. Every ticket is void. True if some of what was not durable is there, and some is not.
+    pub fn power_cut(&mut self) -> bool {
+        let mut fates = Fates::default();
         for (_, InFlight { work, .. }) in std::mem::take(&mut self.in_flight) {
             match work {
                 Work::Write { region, first, blocks, .. } => {
@@ -547,17 +557,20 @@ impl Disk {
             }
         }
         for region in 0..self.regions.len() {
-            self.cut_region(region);
+            let of_region = self.cut_region(region);
+            fates.note(of_region.kept, of_region.lost);
         }
         self.lying = false;
         self.start_over();
+        fates.is_torn()
     }
 
     /// Each sector that is not durable becomes something that it was since it was durable.
-    fn cut_region(&mut self, region: usize) {
+    fn cut_region(&mut self, region: usize) -> Fates {
+        let mut fates = Fates::default();
         let unflushed = std::mem::take(&mut self.regions[region].unflushed);
         if unflushed.is_empty() {
-            return;
+            return fates;
         }
         // The extremes find the most, so they are frequent.
         let keep = [0, 1000, 100, 500, 900][self.random.below(5) as usize];
@@ -567,23 +580,36 @@ impl Disk {
             let last = versions.len() - 1;
             let random = &mut self.random;
             let content = match keep {
-                0 => history.durable.clone(),
-                1000 => versions[last].clone(),
+                0 => {
+                    fates.note(false, true);
+                    history.durable.clone()
+                }
+                1000 => {
+                    fates.note(true, false);
+                    versions[last].clone()
+                }
                 keep => Block::mix(&versions, || {
-                    if random.permille(keep) { last } else { random.below(last as u64) as usize }
+                    let choice =
+                        if random.permille(keep) { last } else { random.below(last as u64) as usize };
+                    fates.note(choice > 0, choice < last);
+                    choice
                 }),
             };
             self.regions[region].now[block as usize] = content;
         }
+        fates
     }
 
-    /// F21: the process is gone, the machine is not. Every ticket is void.
-    pub fn abandon(&mut self) {
+    /// F21, F1: the process is gone, the machine is not. Every ticket is void. True if of what was in flight some is there, and some is
+    /// not.
+    pub fn abandon(&mut self) -> bool {
+        let mut fates = Fates::default();
         for (_, InFlight { work, .. }) in std::mem::take(&mut self.in_flight) {
             match work {
                 Work::Write { region, first, blocks, .. } => {
                     let keep = [0, 1000, 500][self.random.below(3) as usize];
-                    self.write_some(region, first, &blocks, keep, false);
+                    let of_write = self.write_some(region, first, &blocks, keep, false);
+                    fates.note(of_write.kept, of_write.lost);
                 }
                 Work::Flush { region, stamp } if self.random.coin() && !self.lying => {
                     self.regions[region].settle(stamp);
@@ -594,6 +620,7 @@ impl Disk {
             }
         }
         self.start_over();
+        fates.is_torn()
     }
 
     /// What waits for the next start.

@@ -7,6 +7,8 @@
     reason = "the tool around the simulation reads the time, starts git and writes the record; no run sees any of it"
 )]
 
+mod meter;
+
 use clap::{Args, Parser, Subcommand};
 use mainstay_sim::campaign::{self, Extent, Hunt, Mode, Tally};
 use mainstay_sim::explain::{self, PARTS, View};
@@ -16,11 +18,11 @@ use mainstay_sim::record::{self, days, thousands};
 use mainstay_sim::run::{Outcome, RunOptions, run};
 use mainstay_sim::trace::Part;
 use mainstay_sim::{coverage, prose, shrink};
-use mainstay_types::simulation::{BUGS, Bug, BugInfo, reached};
+use mainstay_types::simulation::{BUGS, Bug, BugInfo};
+use meter::{Meter, deadline};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
 /// Prints a line; ends quietly when nobody reads on, as under `| head`.
 macro_rules! say {
@@ -153,6 +155,18 @@ enum Command {
         #[arg(long, value_name = "YYYY-MM-DD")]
         date: Option<String>,
     },
+    /// Run plans with clients and faults on clusters of one size, one after the other, and say how fast that goes
+    Speed {
+        /// Nodes of a cluster
+        #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=5))]
+        nodes: u32,
+        /// The first so many seeds whose clusters are of this size
+        #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
+        seeds: u64,
+        /// The first seed
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        from: u64,
+    },
     /// Run seeds and list which marks of the cores were never reached
     Coverage {
         #[arg(long, value_name = "N", default_value_t = 200)]
@@ -201,6 +215,7 @@ fn main() -> ExitCode {
         Some(Command::Soak { minutes, record, from, threads, bug_seeds, date }) => {
             soak(minutes, record.as_deref(), from, threads, bug_seeds, date)
         }
+        Some(Command::Speed { nodes, seeds, from }) => Ok(speed(nodes, seeds, from)),
         Some(Command::Coverage { seeds, many }) => Ok(show_coverage(seeds, &many)),
     };
     match ended {
@@ -353,9 +368,9 @@ fn bugs(
     let extent = Extent { from: many.from, seeds, threads: threads(many.threads), over: &over };
     let chosen: Vec<_> = if names.is_empty() { BUGS.iter().collect() } else { names.to_vec() };
     let hunts = hunt_all(&chosen, extent, enough);
-    let missed = hunts.iter().filter(|hunt| hunt.caught.is_empty()).count();
+    let missed = hunts.iter().filter(|hunt| hunt.is_missed()).count();
     say!(
-        "{} of {} planted bugs were caught, in {:.0} s of processor time",
+        "{} of {} planted bugs are caught, in {:.0} s of processor time",
         hunts.len() - missed,
         hunts.len(),
         meter.core_seconds(extent.threads)
@@ -375,6 +390,7 @@ fn hunt_all(bugs: &[&'static BugInfo], extent: Extent<'_>, enough: u64) -> Vec<H
     for info in bugs {
         if let Some(story) = coverage::bug_told_by(info.name) {
             say!("{:<5} {:<28} by the story {story}", info.rule, info.name);
+            hunts.push(Hunt::told(info, story));
             continue;
         }
         let hunt = campaign::hunt(info, extent, enough, &run);
@@ -416,13 +432,12 @@ fn soak(
         campaign::campaign(Extent { from, seeds: u64::MAX, threads, over: &over }, VIOLATIONS_MAX, &run);
     let core_seconds = meter.core_seconds(threads);
     print_tally(&tally, core_seconds);
-    let marks = reached().len();
     let soak = record::Soak {
         date: &date,
         commit: &commit,
         from,
         core_seconds,
-        marks: (marks, marks + coverage::unreached().len()),
+        marks: &coverage::covered(),
         bugs: (hunted > 0).then_some((caught, hunted)),
     };
     let row = record::soak_row(&soak, &tally);
@@ -437,34 +452,44 @@ fn show_coverage(seeds: u64, many: &SubMany) -> bool {
     let over = deadline(many.minutes);
     let extent = Extent { from: many.from, seeds, threads: threads(many.threads), over: &over };
     let tally = campaign::campaign(extent, VIOLATIONS_MAX, &run);
-    let reached = reached();
-    let mut wrong = 0;
-    for (name, count) in &reached {
+    let covered = coverage::covered();
+    for (name, count) in &covered.reached {
         let explained = coverage::why_never(name).is_some();
-        wrong += usize::from(explained);
         say!("{:>12}  {name}{}", thousands(*count), if explained { ": NOT AS EXPLAINED" } else { "" });
     }
-    let all = coverage::unreached();
-    let (mut never, mut told, mut unreached) = (0, 0, 0);
-    for name in &all {
-        if let Some(why) = coverage::why_never(name) {
-            never += 1;
-            say!("{:>12}  {name}: {why}", "cannot be");
-        } else if let Some(story) = coverage::told_by(name) {
-            told += 1;
-            say!("{:>12}  {name}: {story}", "by a story");
-        } else {
-            unreached += 1;
-            say!("{:>12}  {name}", "NEVER");
-        }
+    for name in &covered.never {
+        say!("{:>12}  {name}: {}", "cannot be", coverage::why_never(name).unwrap_or_default());
     }
+    for name in &covered.told {
+        say!("{:>12}  {name}: {}", "by a story", coverage::told_by(name).unwrap_or_default());
+    }
+    for name in &covered.missed {
+        say!("{:>12}  {name}", "NEVER");
+    }
+    let (told, never, missed) = (covered.told.len(), covered.never.len(), covered.missed.len());
     say!(
-        "{} of {} marks were reached by {} seeds, {told} are by stories, {never} cannot be, {unreached} were not",
-        reached.len(),
-        reached.len() + all.len(),
+        "{} of {} marks were reached by {} seeds, {told} are by stories, {never} cannot be, {missed} were not",
+        covered.reached.len(),
+        covered.marks(),
         tally.seeds,
     );
-    report(&tally) && unreached == 0 && wrong == 0
+    report(&tally) && missed == 0 && covered.not_as_explained().is_empty()
+}
+
+/// On one thread, so that nothing but the run itself is measured.
+fn speed(nodes: u32, seeds: u64, from: u64) -> bool {
+    let chosen: Vec<u64> = campaign::seeds_of(from, nodes).take(seeds as usize).collect();
+    let meter = Meter::start();
+    let tally = campaign::tally(&chosen, &run);
+    print_tally(&tally, meter.core_seconds(1));
+    say!(
+        "{nodes} nodes each, seeds {} to {}: {} faults, {} events",
+        chosen.first().copied().unwrap_or_default(),
+        chosen.last().copied().unwrap_or_default(),
+        thousands(record::faults(&tally.counters)),
+        thousands(tally.events),
+    );
+    report(&tally)
 }
 
 fn bug_named(name: &str) -> Result<&'static BugInfo, String> {
@@ -482,40 +507,6 @@ fn part_named(name: &str) -> Result<Part, String> {
 
 fn threads(wanted: Option<usize>) -> usize {
     wanted.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
-}
-
-fn deadline(minutes: Option<f64>) -> impl Fn() -> bool + Sync {
-    let start = Instant::now();
-    let limit = minutes.map(|minutes| Duration::from_secs_f64((minutes * 60.0).clamp(0.0, 1e9)));
-    move || limit.is_some_and(|limit| start.elapsed() >= limit)
-}
-
-/// Processor time of this process since it was started.
-struct Meter {
-    wall: Instant,
-    ticks: Option<u64>,
-}
-
-impl Meter {
-    fn start() -> Self {
-        Self { wall: Instant::now(), ticks: ticks() }
-    }
-
-    /// Where the kernel does not say, every thread counts as busy all the time.
-    fn core_seconds(&self, threads: usize) -> f64 {
-        match (self.ticks, ticks()) {
-            // Ticks of /proc are hundredths of a second on every Linux.
-            (Some(before), Some(now)) => (now - before) as f64 / 100.0,
-            _ => self.wall.elapsed().as_secs_f64() * threads as f64,
-        }
-    }
-}
-
-/// User and system time of this process: fields 14 and 15 of proc(5) stat, counted after the name in brackets.
-fn ticks() -> Option<u64> {
-    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    let mut fields = stat.rsplit(") ").next()?.split(' ').skip(11);
-    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
 }
 
 /// The page, after it was seen to have the table: a soak of hours must not fail at its end.
@@ -571,6 +562,8 @@ mod tests {
             "bugs --list",
             "soak --minutes 0.5 --record bench/simulator.md --date 2026-01-01",
             "coverage --seeds 10",
+            "speed",
+            "speed --nodes 5 --seeds 7 --from 100",
         ] {
             if let Err(why) = parsed(line) {
                 panic!("{line}: {why}");
@@ -593,6 +586,8 @@ mod tests {
             ("--seed 1 bugs", "cannot be used with"),
             ("--seed 1 --minutes 4", "cannot be used with"),
             ("soak", "--minutes"),
+            ("speed --nodes 6", "not in 1..=5"),
+            ("speed --seeds 0", "not in 1.."),
         ] {
             match parsed(line) {
                 Ok(_) => panic!("{line} is taken"),
@@ -626,15 +621,5 @@ mod tests {
         assert_eq!(small_in(usize::MAX).0, 0, "nothing is needed for it to fail");
         assert_eq!(small_in(1), (plan.steps.len(), 1), "time is over after the first run");
         assert_eq!(small_in(0), (plan.steps.len(), 0));
-    }
-
-    #[test]
-    fn processor_time_passes() {
-        let meter = Meter::start();
-        let mut sum = 0_u64;
-        while ticks() < meter.ticks.map(|ticks| ticks + 2) {
-            sum = std::hint::black_box(sum.wrapping_add(1));
-        }
-        assert!((0.02..10.0).contains(&meter.core_seconds(1)), "{sum}");
     }
 }

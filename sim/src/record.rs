@@ -1,6 +1,7 @@
 //! The counters page, `bench/simulator.md`: rows of its tables, and where they go.
 
 use crate::campaign::{Hunt, Tally};
+use crate::coverage::Covered;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -11,6 +12,12 @@ pub const HUNTS: &str = "| rule | planted bug |";
 const HUNTS_HEAD: &str =
     "| rule | planted bug | what is left out | caught in | first seed | by |\n|---|---|---|---|---|---|\n";
 
+/// Faults of the catalogue that plans of campaigns inject, each counted under its number. One that a soak has not injected at all is named.
+const SIMULATED: &[u32] = &[
+    1, 5, 6, 7, 8, 11, 12, 14, 16, 21, 24, 25, 30, 31, 32, 33, 34, 36, 37, 38, 43, 46, 47, 48, 50, 51, 54,
+    57, 59, 60, 62, 63, 65,
+];
+
 /// What a row of the table of soaks needs besides the tally.
 pub struct Soak<'a> {
     pub date: &'a str,
@@ -18,8 +25,8 @@ pub struct Soak<'a> {
     pub from: u64,
     /// Time that processors spent on it.
     pub core_seconds: f64,
-    /// Marks of the cores that were reached, and all of them.
-    pub marks: (usize, usize),
+    /// Marks of the cores that were reached, and the others.
+    pub marks: &'a Covered,
     /// Planted bugs that were caught, and all of them that were hunted; `None`: none were hunted.
     pub bugs: Option<(usize, usize)>,
 }
@@ -28,7 +35,6 @@ pub struct Soak<'a> {
 #[must_use]
 pub fn soak_row(soak: &Soak<'_>, tally: &Tally) -> String {
     let speed = tally.simulated_us as f64 / 1e6 / soak.core_seconds.max(0.001);
-    let (reached, marks) = soak.marks;
     let bugs = soak.bugs.map_or("not run".to_owned(), |(caught, all)| format!("{caught} of {all}"));
     let mut open = match tally.found.len() {
         0 => "0".to_owned(),
@@ -42,7 +48,7 @@ pub fn soak_row(soak: &Soak<'_>, tally: &Tally) -> String {
         let _ = write!(open, "; **{} not repeatable**", tally.differ.len());
     }
     format!(
-        "| {} | {} | {} | {} | {} | {} | {} | {} | {reached} of {marks} | {bugs} | {open} |\n",
+        "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {bugs} | {open} |\n",
         soak.date,
         soak.commit,
         soak.from,
@@ -51,7 +57,25 @@ pub fn soak_row(soak: &Soak<'_>, tally: &Tally) -> String {
         thousands(speed as u64),
         thousands(tally.acknowledged),
         by_fault(&tally.counters),
+        marks(soak.marks),
     )
+}
+
+/// How many marks were reached of how many, why others need not be, and which are neither.
+fn marks(covered: &Covered) -> String {
+    let mut text = format!("{} of {}", covered.reached.len(), covered.marks());
+    for (marks, why) in [(&covered.told, "by stories"), (&covered.never, "cannot be")] {
+        if !marks.is_empty() {
+            let _ = write!(text, ", {} {why}", marks.len());
+        }
+    }
+    let missed: Vec<_> = covered.missed.iter().map(String::as_str).collect();
+    for (marks, what) in [(missed, "not reached"), (covered.not_as_explained(), "not as explained")] {
+        if !marks.is_empty() {
+            let _ = write!(text, "; **{} {what}**: {}", marks.len(), marks.join("; "));
+        }
+    }
+    text
 }
 
 /// The table of planted bugs, whole.
@@ -60,19 +84,19 @@ pub fn hunt_table(hunts: &[Hunt]) -> String {
     let mut table = HUNTS_HEAD.to_owned();
     for hunt in hunts {
         let first = hunt.caught.first().map_or("–".to_owned(), |(seed, _)| seed.to_string());
-        let caught = if hunt.caught.is_empty() {
-            format!("**0 of {}**", hunt.seeds)
-        } else {
-            format!("{} of {}", hunt.caught.len(), hunt.seeds)
+        let caught = match hunt.story {
+            Some(_) => "a story".to_owned(),
+            None if hunt.caught.is_empty() => format!("**0 of {}**", hunt.seeds),
+            None => format!("{} of {}", hunt.caught.len(), hunt.seeds),
         };
+        let by = hunt.story.map_or_else(|| hunt.by().join(", "), |story| format!("story `{story}`"));
         let unclean = if hunt.unclean > 0 { format!(" ({} unclean)", hunt.unclean) } else { String::new() };
         let _ = writeln!(
             table,
-            "| {} | {} | {} | {caught}{unclean} | {first} | {} |",
+            "| {} | {} | {} | {caught}{unclean} | {first} | {by} |",
             hunt.info.rule,
             hunt.info.name,
             hunt.info.what.trim(),
-            hunt.by().join(", "),
         );
     }
     table
@@ -82,7 +106,7 @@ pub fn hunt_table(hunts: &[Hunt]) -> String {
 #[must_use]
 pub fn seed_file(hunts: &[Hunt]) -> String {
     let mut text = String::new();
-    for hunt in hunts {
+    for hunt in hunts.iter().filter(|hunt| hunt.story.is_none()) {
         let seeds: Vec<_> = hunt.caught.iter().map(|(seed, _)| format!(" {seed}")).collect();
         let _ = writeln!(text, "{}{}", hunt.info.name, seeds.concat());
     }
@@ -148,8 +172,22 @@ fn table(page: &str, head: &str) -> Result<(usize, usize), String> {
     start.map(|start| (start, at)).ok_or_else(|| format!("there is no table that begins with `{head}`"))
 }
 
-/// Counters whose names begin with the id of a fault, summed by it, and replaced disks: `F1 20, F25 12k, R9 3`.
+/// Counters whose names begin with the id of a fault, summed by it, and replaced disks: `F1 20, F25 12k, R9 3`. Then the faults that
+/// plans have and that did not come.
 fn by_fault(counters: &BTreeMap<&'static str, u64>) -> String {
+    let sums = sums(counters);
+    let texts: Vec<_> =
+        sums.iter().map(|((kind, id), count)| format!("{kind}{id} {}", short(*count))).collect();
+    let absent = SIMULATED.iter().filter(|id| !sums.contains_key(&('F', **id)));
+    let absent: Vec<_> = absent.map(|id| format!("F{id}")).collect();
+    if absent.is_empty() {
+        return texts.join(", ");
+    }
+    let none = format!("**none of {}**", absent.join(", "));
+    if texts.is_empty() { none } else { format!("{}; {none}", texts.join(", ")) }
+}
+
+fn sums(counters: &BTreeMap<&'static str, u64>) -> BTreeMap<(char, u32), u64> {
     let mut sums: BTreeMap<(char, u32), u64> = BTreeMap::new();
     for (name, count) in counters {
         let id = name.split([' ', ',', ':']).next().unwrap_or_default();
@@ -160,9 +198,13 @@ fn by_fault(counters: &BTreeMap<&'static str, u64>) -> String {
             *sums.entry((kind, number)).or_default() += count;
         }
     }
-    let texts: Vec<_> =
-        sums.iter().map(|((kind, id), count)| format!("{kind}{id} {}", short(*count))).collect();
-    if texts.is_empty() { "none".into() } else { texts.join(", ") }
+    sums
+}
+
+/// All faults that were counted.
+#[must_use]
+pub fn faults(counters: &BTreeMap<&'static str, u64>) -> u64 {
+    sums(counters).values().sum()
 }
 
 fn short(count: u64) -> String {
@@ -208,8 +250,20 @@ mod tests {
 
     const PAGE: &str = "# Page\n\n| date | commit | first seed | seeds |\n|---|---|---|---|\n\nText.\n\n| rule | planted bug | old |\n|---|---|---|\n| R9 | x | y |\n";
 
+    /// All faults of [`SIMULATED`] but those named.
+    fn all_but(ids: &[u32]) -> String {
+        let others: Vec<_> =
+            SIMULATED.iter().filter(|id| !ids.contains(id)).map(|id| format!("F{id}")).collect();
+        format!("**none of {}**", others.join(", "))
+    }
+
     #[test]
     fn rows_go_to_the_end_of_their_table() {
+        let covered = Covered {
+            reached: vec![("x: a".into(), 1); 3],
+            missed: vec!["x: b".into()],
+            ..Covered::default()
+        };
         let tally = Tally {
             seeds: 12_000,
             simulated_us: 720_000_000_000,
@@ -230,13 +284,16 @@ mod tests {
             commit: "abc",
             from: 500,
             core_seconds: 600.0,
-            marks: (3, 4),
+            marks: &covered,
             bugs: Some((1, 2)),
         };
         let row = soak_row(&soak, &tally);
         assert_eq!(
             row,
-            "| 2026-01-02 | abc | 500 | 12,000 | 8.3 days | 1,200 | 7 | F7 2, F25 15k, R9 5 | 3 of 4 | 1 of 2 | 0 |\n"
+            format!(
+                "| 2026-01-02 | abc | 500 | 12,000 | 8.3 days | 1,200 | 7 | F7 2, F25 15k, R9 5; {} | 3 of 4; **1 not reached**: x: b | 1 of 2 | 0 |\n",
+                all_but(&[7, 25])
+            )
         );
         assert_eq!(next_seed(PAGE), 0);
         let page = append_row(PAGE, SOAKS, &row).expect("there is a table");
@@ -261,9 +318,11 @@ mod tests {
     fn a_table_is_replaced_whole() {
         let caught = vec![(3, "S1"), (5, "S8"), (6, "S8")];
         let hunts = [
-            Hunt { info: &BUGS[0], seeds: 9, caught, unclean: 0 },
-            Hunt { info: &BUGS[1], seeds: 100, caught: vec![], unclean: 2 },
+            Hunt { info: &BUGS[0], seeds: 9, caught, unclean: 0, story: None },
+            Hunt { info: &BUGS[1], seeds: 100, caught: vec![], unclean: 2, story: None },
+            Hunt::told(&BUGS[2], "a_story"),
         ];
+        assert_eq!(hunts.each_ref().map(Hunt::is_missed), [false, true, false]);
         let file = seed_file(&hunts);
         assert_eq!(seeds(&file), BTreeMap::from([(BUGS[0].name, vec![3, 5, 6]), (BUGS[1].name, vec![])]));
         let page = replace_table(PAGE, HUNTS, &hunt_table(&hunts)).expect("there is a table");
@@ -271,6 +330,65 @@ mod tests {
         assert!(
             page.contains("| 3 of 9 | 3 | S8, S1 |") && page.contains("| **0 of 100** (2 unclean) | – |  |"),
             "{page}"
+        );
+        assert!(page.contains("| a story | – | story `a_story` |"), "{page}");
+    }
+
+    #[test]
+    fn faults_that_did_not_come_are_named() {
+        let names: Vec<&'static str> =
+            SIMULATED.iter().map(|id| &*Box::leak(format!("F{id} x").into_boxed_str())).collect();
+        let mut counters: BTreeMap<_, _> = names.iter().map(|name| (*name, 1)).collect();
+        assert!(by_fault(&counters).ends_with(", F65 1"), "{}", by_fault(&counters));
+        counters.remove("F1 x");
+        counters.remove("F43 x");
+        assert!(by_fault(&counters).ends_with(", F65 1; **none of F1, F43**"), "{}", by_fault(&counters));
+        assert_eq!(by_fault(&BTreeMap::new()), all_but(&[]));
+        assert_eq!(faults(&BTreeMap::from([("F1 x", 2), ("F1 y", 3), ("R9 z", 4), ("reads", 9)])), 9);
+    }
+
+    /// What the table of `simulator.md` says to be injected is counted: under its own number, or as the one that it looks like.
+    #[test]
+    fn every_fault_that_is_simulated_is_counted() {
+        const COUNTED_AS: &[(u32, u32)] =
+            &[(13, 11), (17, 1), (23, 21), (26, 25), (28, 24), (35, 33), (44, 24), (45, 25)];
+        let page = include_str!("../../docs/internals/simulator.md");
+        let (_, table) = page.split_once("| | fault | simulated |").expect("the table of faults");
+        let mut counted = Vec::new();
+        for row in table.lines().skip(2).take_while(|row| row.starts_with('|')) {
+            let cells: Vec<_> = row.split('|').map(str::trim).collect();
+            // Not at all, not in a campaign, or nothing that is done to the cluster.
+            let left_out = ["no", "`--beyond`", "as F4", "older image", "a panic"];
+            if left_out.iter().any(|words| cells[3].starts_with(words)) {
+                continue;
+            }
+            for id in cells[1].split(", ") {
+                let id: u32 = id.trim_start_matches('F').parse().expect("a number");
+                let own = COUNTED_AS.iter().find(|(of, _)| *of == id).map_or(id, |(_, other)| *other);
+                assert!(SIMULATED.contains(&own), "F{id} is not counted: {row}");
+                counted.push(own);
+            }
+        }
+        assert!(SIMULATED.iter().all(|id| counted.contains(id)), "{counted:?}");
+    }
+
+    #[test]
+    fn marks_are_told_apart() {
+        let names = |marks: &[&str]| marks.iter().map(|mark| (*mark).to_owned()).collect::<Vec<_>>();
+        let mut covered = Covered {
+            reached: vec![("x: a".into(), 5)],
+            told: names(&["x: t", "x: u"]),
+            never: names(&["x: n"]),
+            missed: Vec::new(),
+        };
+        assert_eq!(marks(&covered), "1 of 4, 2 by stories, 1 cannot be");
+        covered.missed = names(&["x: b", "x: c, or d"]);
+        covered.reached.push(("control: a shrink of the primary".into(), 1));
+        let text = marks(&covered);
+        assert!(text.starts_with("2 of 7, "), "{text}");
+        assert!(
+            text.ends_with("; **2 not reached**: x: b; x: c, or d; **1 not as explained**: control: a shrink of the primary"),
+            "{text}"
         );
     }
 

@@ -399,6 +399,9 @@ impl World {
             plan,
         };
         for node in nodes {
+            if world.machines[&node].clock.drifts() {
+                world.trace.count("F43 clock at another rate");
+            }
             world.power_on(node);
         }
         for place in 0..world.plan.steps.len() {
@@ -545,7 +548,11 @@ impl World {
     pub(crate) fn consensus_due(&mut self, at_us: u64) {
         if at_us == self.consensus_armed_us {
             self.consensus_armed_us = u64::MAX;
+            let before = self.consensus.tally().quorums_lost;
             self.consensus.advance(self.now_us, &Links { machines: &self.machines, network: &self.network });
+            if self.consensus.tally().quorums_lost > before {
+                self.trace.count("F50 quorum lost");
+            }
             self.deliver_consensus();
         }
     }

@@ -36,6 +36,25 @@ pub struct History {
     pub later: Vec<(u64, Block)>,
 }
 
+/// What became of pieces that were written and not durable when a crash came.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Fates {
+    pub kept: bool,
+    pub lost: bool,
+}
+
+impl Fates {
+    pub fn note(&mut self, kept: bool, lost: bool) {
+        self.kept |= kept;
+        self.lost |= lost;
+    }
+
+    /// Neither all of them nor none is there.
+    pub fn is_torn(self) -> bool {
+        self.kept && self.lost
+    }
+}
+
 #[derive(Debug)]
 pub enum Blocks {
     Zero(u64),

@@ -74,10 +74,11 @@ fn a_power_cut_tears_what_is_in_flight_between_sectors_only() {
         let mut disk = disk(seed);
         carry_out(&mut disk, meta(5, 1)).expect("well");
         let ticket = disk.submit(meta(5, 2));
-        disk.power_cut();
+        let told = disk.power_cut();
         assert_eq!(disk.finish(ticket), None, "a void ticket");
         let sectors = sectors(&disk, Area::Meta, 5);
         assert!(sectors.iter().all(|&sector| sector == 1 || sector == 2));
+        assert_eq!(told, sectors.contains(&1) && sectors.contains(&2), "{sectors:?}");
         match sectors.iter().filter(|&&sector| sector == 2).count() {
             0 => none += 1,
             8 => whole += 1,
@@ -155,7 +156,7 @@ fn the_end_of_the_process_loses_nothing_written_and_makes_nothing_durable() {
         let mut disk = disk(seed);
         carry_out(&mut disk, write(0, 1, 1)).expect("well");
         let ticket = disk.submit(meta(5, 5));
-        disk.abandon();
+        assert!(!disk.abandon(), "a block alone is there or not");
         assert_eq!(disk.finish(ticket), None);
         assert_eq!(sectors(&disk, VOLUME, 1), [1; 8], "the kernel has it");
         let after = sectors(&disk, Area::Meta, 5);
@@ -166,6 +167,21 @@ fn the_end_of_the_process_loses_nothing_written_and_makes_nothing_durable() {
         lost |= after == [5; 8] && sectors(&disk, Area::Meta, 5) == [0; 8];
     }
     assert!(done && not_done && lost);
+}
+
+#[test]
+fn the_end_of_the_process_tears_what_is_in_flight_between_blocks() {
+    let mut torn = 0;
+    for seed in 0..100 {
+        let mut disk = disk(seed);
+        let tickets = [5, 6, 7].map(|at| disk.submit(meta(at, 9)));
+        let told = disk.abandon();
+        assert!(tickets.iter().all(|ticket| disk.finish(*ticket).is_none()));
+        let there = [5, 6, 7].map(|at| sectors(&disk, Area::Meta, at) == [9; 8]);
+        assert_eq!(told, there.contains(&true) && there.contains(&false), "{there:?}");
+        torn += u64::from(told);
+    }
+    assert!((20..100).contains(&torn), "{torn}");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 use super::{Machine, What, World};
 use crate::agent::{self, Agent};
+use crate::disk::Disk;
 use crate::engine::{Engine, EngineIn};
 use crate::trace::Part;
 use mainstay_types::{NodeId, ResourceId};
@@ -238,8 +239,9 @@ impl World {
             machine.durable = agent.into_durable();
         }
         machine.agent_process.ended();
-        for disk in machine.disks.values_mut() {
-            disk.power_cut();
+        let torn: Vec<bool> = machine.disks.values_mut().map(Disk::power_cut).collect();
+        for _ in torn.into_iter().filter(|torn| *torn) {
+            self.trace.count("F1 writes torn or reordered by a power cut");
         }
         self.leave_half_made(node);
         let machine = self.machine(node);
@@ -262,10 +264,11 @@ impl World {
         machine.engine_process.ended();
         machine.met = false;
         machine.connected = false;
-        for disk in machine.disks.values_mut() {
-            disk.abandon();
-        }
+        let torn: Vec<bool> = machine.disks.values_mut().map(Disk::abandon).collect();
         let agent_boot = machine.agent_process.boot;
+        for _ in torn.into_iter().filter(|torn| *torn) {
+            self.trace.count("F1 writes torn or reordered by a kill");
+        }
         self.leave_half_made(node);
         self.trace.count("F21 engine killed");
         self.note(Some(node), Part::Fault, &[2], || "engine is killed".into());

@@ -68,7 +68,7 @@ impl World {
         let Some(resource) = operator.resource() else {
             if let Operator::JoinAgain { pick } = operator {
                 let nodes = self.machines.len() as u64;
-                self.trace.count("operator joins a node again");
+                self.trace.count("F51 operator joins a node again");
                 self.submit(agent::add_node((pick % nodes) as u32 + 1));
             }
             return;
@@ -79,7 +79,7 @@ impl World {
         match operator {
             Operator::Move { pick, .. } if service => {
                 let to = NodeId(replica(pick));
-                self.trace.count("operator moves a service");
+                self.trace.count("F51 operator moves a service");
                 self.note(None, Part::Control, &[50, resource as u64], || {
                     format!("operator moves s{resource} to {to}")
                 });
@@ -87,22 +87,22 @@ impl World {
             }
             Operator::ApplyService { prefer, .. } if service => {
                 if self.wanted[resource].resource == Presence::Yes {
-                    self.trace.count("operator applies a service");
+                    self.trace.count("F51 operator applies a service");
                     let prefer = prefer.map(replica);
                     self.wanted[resource] = Wanted { service: true, prefer, ..self.wanted[resource] };
                     self.submit(Command::ApplyService { spec: agent::service(resource, prefer) });
                 }
             }
             Operator::DeleteService { .. } if service => {
-                self.trace.count("operator deletes a service");
+                self.trace.count("F51 operator deletes a service");
                 self.wanted[resource].service = false;
             }
             Operator::CreateResource { .. } => {
-                self.trace.count("operator makes a resource");
+                self.trace.count("F51 operator makes a resource");
                 self.wanted[resource].resource = Presence::Yes;
             }
             Operator::DeleteResource { .. } => {
-                self.trace.count("operator deletes a resource");
+                self.trace.count("F51 operator deletes a resource");
                 let gone = Wanted { resource: Presence::Gone, service: false, prefer: None };
                 self.wanted[resource] = gone;
                 // It may try that before the service is gone, and is told so.
@@ -113,7 +113,7 @@ impl World {
             Operator::RemoveReplica { pick, .. } => self.change_replicas(resource, Some(pick), None),
             Operator::MoveReplica { from, to, .. } => self.change_replicas(resource, Some(from), Some(to)),
             Operator::Grow { volume, blocks, .. } => {
-                self.trace.count("operator wants a volume to grow");
+                self.trace.count("F57 operator wants a volume to grow");
                 let (resource, volume) = (resource_id(resource), VolumeId(volume));
                 self.submit(Command::GrowVolume { resource, volume, bytes: blocks * BLOCK_BYTES });
             }
@@ -145,15 +145,15 @@ impl World {
             // There is no node without a replica.
             (_, Some(None)) | (None, None) => return,
             (None, Some(Some(node))) => {
-                self.trace.count("operator adds a replica");
+                self.trace.count("F57 operator adds a replica");
                 Command::AddReplica { resource: id, node }
             }
             (Some(node), None) => {
-                self.trace.count("operator removes a replica");
+                self.trace.count("F57 operator removes a replica");
                 Command::RemoveReplica { resource: id, node }
             }
             (Some(from), Some(Some(to))) => {
-                self.trace.count("operator moves a replica");
+                self.trace.count("F57 operator moves a replica");
                 Command::MoveReplica { resource: id, from, to }
             }
         };
@@ -170,7 +170,7 @@ impl World {
         // What was never chosen is more than these journals hold.
         let lag = LagLimits { bytes: lag.bytes.min(known.spec.journal_bytes / 2), ..lag };
         let command = Command::SetMode { resource: id, version: record.version, mode, lag, takeover };
-        self.trace.count("operator changes a mode");
+        self.trace.count("F51 operator changes a mode");
         self.submit(command);
     }
 
@@ -179,13 +179,13 @@ impl World {
         let command = match drop {
             None => {
                 let name = format!("s{}", known.last_snapshot + 1);
-                self.trace.count("operator takes a snapshot");
+                self.trace.count("F57 operator takes a snapshot");
                 Command::TakeSnapshot { resource: id, name }
             }
             Some(pick) => {
                 let names: Vec<_> = known.snapshots.values().map(|known| known.name.clone()).collect();
                 let Some(name) = names.get(pick as usize % names.len().max(1)).cloned() else { return };
-                self.trace.count("operator deletes a snapshot");
+                self.trace.count("F57 operator deletes a snapshot");
                 Command::DropSnapshot { resource: id, name }
             }
         };
@@ -244,7 +244,7 @@ impl World {
         if status.data != ReplicaData::Consistent {
             return self.wrong("S8", format!("{} has promised {epoch} and is not whole", to.node));
         }
-        self.trace.count("operator forces a promotion");
+        self.trace.count("F54 operator forces a promotion");
         let (end, heard) = (status.durable, status.heard);
         self.submit(Command::ForcePromote { resource, version, to, end, heard });
     }
