@@ -548,6 +548,9 @@ impl Machine {
         let mut actions = std::mem::take(&mut self.kill_failed);
         actions.extend(std::mem::take(&mut self.kill_awaited).into_values());
         actions.sort_unstable();
+        if planted(Bug::AddressOrderedOnce) {
+            actions.retain(|action| *action != KillAction::RemoveAddress);
+        }
         for action in actions {
             self.kill_action(action);
         }
@@ -745,7 +748,8 @@ impl Machine {
         self.failures.retain(|failure| now.ms_since(*failure) < window_ms);
         self.failures.push(now);
         let limit = self.spec.policy.restart_limit as usize;
-        let spent = self.failures.len() > limit && !planted(Bug::AttemptsUnlimited);
+        let unlimited = planted(Bug::AttemptsUnlimited) || planted(Bug::TriedAgainAtOnce);
+        let spent = self.failures.len() > limit && !unlimited;
         if spent {
             reach!("ha: no attempt is left");
         }
@@ -854,6 +858,9 @@ impl Machine {
     }
 
     fn backoff_ms(&self) -> u64 {
+        if planted(Bug::TriedAgainAtOnce) {
+            return 0;
+        }
         let doublings = u32::try_from(self.failures.len().saturating_sub(1)).unwrap_or(u32::MAX).min(16);
         (BACKOFF_MS << doublings).min(BACKOFF_MS_MAX)
     }

@@ -5,6 +5,7 @@ use crate::reads::{Purpose, is_zero};
 use crate::{Digest, DigestError, Happened, Host, Platform};
 use bytes::Bytes;
 use mainstay_codec::{ReplicaData, crc64};
+use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Index, VolumeId};
 
 /// A digest in the making.
@@ -78,7 +79,8 @@ impl Host {
 
     fn end_digest(&mut self, platform: &mut impl Platform) {
         let Some(digest) = self.digest.take() else { return };
-        let result = if self.store.log_state().commit == digest.index && !digest.copied {
+        let moved = self.store.log_state().commit != digest.index && !planted(Bug::DigestOfMoving);
+        let result = if !moved && !digest.copied {
             Ok(Digest { index: digest.index, volumes: digest.sums })
         } else {
             Err(DigestError::Moved)

@@ -71,7 +71,12 @@ impl Replica {
     pub(crate) fn begin_copy(&mut self, node: NodeId) {
         let now = self.now;
         // Before the epoch start is committed the chain at the commit index may not be known.
-        let Some(mark) = self.log.commit_mark().filter(|_| self.serving()) else { return };
+        let begin = if planted(Bug::CopyFromEnd) {
+            Some((self.log.end, self.log.chain))
+        } else {
+            self.log.commit_mark()
+        };
+        let Some(mark) = begin.filter(|_| self.serving()) else { return };
         let Some(peer) = self.peers.get_mut(&node) else { return };
         if peer.required() || !matches!(peer.link, Link::Stale) {
             reach!("replica: a copy must wait until its target is not required");

@@ -507,9 +507,18 @@ impl Replica {
 
     /// Fails every request that is held.
     pub(crate) fn fail_requests(&mut self, error: RequestError) {
-        for id in self.sequence.abandon() {
+        let kept = if planted(Bug::FailedWriteKept) {
+            std::mem::take(&mut self.sequence.open)
+        } else {
+            VecDeque::new()
+        };
+        let told: Vec<_> = kept.iter().map(|open| open.id).collect();
+        for id in self.sequence.abandon().into_iter().chain(told) {
             reach!("replica: a request fails with the epoch");
             self.effects.push_back(Effect::Complete { id, result: Err(error) });
+        }
+        for Open { id, kind, range, payload, .. } in kept {
+            self.sequence.admit(id, kind, range, payload);
         }
     }
 

@@ -23,6 +23,8 @@ pub(super) const TOLD: &[(&str, &str)] = &[
 /// The planted bug, and the story in `tests/planted.rs` that fails with it.
 pub(super) const BUGS_TOLD: &[(&str, &str)] = &[
     ("LabelNotCompared", "files_of_another_replica_are_not_used"),
+    ("FailedWriteKept", "a_write_that_failed_does_not_come_later"),
+    ("AddressOrderedOnce", "an_address_that_stays_is_ordered_away_again"),
     ("LeaseNotAskedOfWrites", "a_write_that_outlives_the_lease_is_not_acknowledged"),
     ("FarBeforeKnown", "who_is_gone_and_may_take_over_is_waited_for"),
     ("LeadsOnAfterLease", "a_primary_that_stood_still_does_not_lead_by_a_new_lease"),

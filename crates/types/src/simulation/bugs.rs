@@ -91,6 +91,8 @@ bugs! {
     ShorterLogGoesOn("R5"),
     /// A promotion does not raise the epoch.
     EpochNotRaised("R5"),
+    /// A write that failed with the epoch is sequenced in the next one.
+    FailedWriteKept("R5"),
     /// A new primary serves before its epoch start is committed.
     ServeAtOnce("R6"),
     /// A new primary serves when it alone holds its epoch start.
@@ -195,6 +197,8 @@ bugs! {
     CopyNeedsNothing("R16"),
     /// Only extents that changed since the copy began are copied.
     CopyListsNothing("R16"),
+    /// A copy begins after what is not committed yet.
+    CopyFromEnd("R16"),
     /// A copy that starts over asks only for what changed since the first one began.
     CopyForgetsBase("R16"),
     /// An extent that is copied late overwrites what was destaged since.
@@ -203,6 +207,8 @@ bugs! {
     WritesOverlap("R16"),
     /// Content that was read for an earlier copy is used in a later one.
     StaleExtent("R16"),
+    /// A digest is told although entries were committed while it was made.
+    DigestOfMoving("R17"),
     /// A checkpoint does not record that a volume has grown.
     GrowthNotRecorded("R17"),
     /// The target of a copy keeps the sizes that its volumes had.
@@ -227,6 +233,8 @@ bugs! {
     FailedUndoCounts("R19"),
     /// A service that could not be killed counts as silent.
     FailedKillCounts("R19"),
+    /// When the lease ends the address is ordered away once, whatever becomes of that.
+    AddressOrderedOnce("R19"),
     /// A service starts again in the epoch in which its lease ended.
     SpentEpochRuns("R19"),
     /// The epoch in which a service was silenced is forgotten with its machine.
@@ -243,6 +251,8 @@ bugs! {
     RestartForgets("R21"),
     /// A service that fails is tried again without end.
     AttemptsUnlimited("R21"),
+    /// A service that fails is tried again without end and without a pause.
+    TriedAgainAtOnce("R21"),
     /// A service that failed on one node is neither moved nor halted.
     FailureForgotten("R21"),
     /// An address is taken without asking whether another node has it.
