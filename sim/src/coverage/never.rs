@@ -77,6 +77,10 @@ pub(super) const NEVER: &[(&str, &str)] = &[
         "store: a snapshot is there already, or one too many",
         "a primary admits none that its log has, nor more than there may be",
     ),
+    (
+        "store: the number of a snapshot was used before",
+        "the control plane gives each number once, and whoever has applied an entry that a forced promotion took back is made anew",
+    ),
     ("store: a journal write ends after it was cut", "a replica cuts and restarts its log only at rest"),
     (
         "store: a pass is due because the journal is full",
