@@ -14,8 +14,8 @@ const HUNTS_HEAD: &str =
 
 /// Faults of the catalogue that plans of campaigns inject, each counted under its number. One that a soak has not injected at all is named.
 const SIMULATED: &[u32] = &[
-    1, 5, 6, 7, 8, 11, 12, 14, 16, 21, 24, 25, 30, 31, 32, 33, 34, 36, 37, 38, 43, 46, 47, 48, 50, 51, 54,
-    57, 59, 60, 62, 63, 65,
+    1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 14, 16, 21, 24, 25, 30, 31, 32, 33, 34, 36, 37, 38, 42, 43, 46, 47, 48,
+    50, 51, 54, 57, 59, 60, 62, 63, 65,
 ];
 
 /// What a row of the table of soaks needs besides the tally.
