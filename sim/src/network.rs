@@ -96,6 +96,16 @@ pub struct Flight {
     pub frame: Frame,
 }
 
+/// What becomes of a frame that is there.
+#[derive(Debug)]
+pub enum Arrival {
+    Now(Frame),
+    /// What was sent before it was stopped on its way and comes later, so this comes after that.
+    Later(Flight),
+    /// What was sent before it is gone.
+    Never,
+}
+
 #[derive(Debug, Default)]
 struct Side {
     up: bool,
@@ -103,6 +113,8 @@ struct Side {
     floor_us: u64,
     /// Number of the next frame that this side sends.
     next: u64,
+    /// Number of the next one that arrives.
+    arrives: u64,
     /// Sent by this side and stopped by a blocked direction, by number.
     held: BTreeMap<u64, Frame>,
 }
@@ -227,7 +239,7 @@ impl Network {
     pub fn open(&mut self, at_us: u64, pair: Pair) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
-        let side = || Side { up: true, floor_us: at_us, next: 0, held: BTreeMap::new() };
+        let side = || Side { up: true, floor_us: at_us, next: 0, arrives: 0, held: BTreeMap::new() };
         self.connections.insert(pair, Connection { id, sides: [side(), side()] });
         id
     }
@@ -284,6 +296,23 @@ impl Network {
         }
     }
 
+    /// A frame of `end` arrives, and its direction is open.
+    pub fn arrive(&mut self, pair: Pair, end: End, flight: Flight) -> Arrival {
+        let connection = self.connections.get_mut(&pair).filter(|open| open.id == flight.connection);
+        let Some(side) = connection.map(|connection| &mut connection.sides[end.at()]) else {
+            return Arrival::Never;
+        };
+        if flight.number == side.arrives {
+            side.arrives += 1;
+            Arrival::Now(flight.frame)
+        } else if side.up {
+            side.floor_us += 1;
+            Arrival::Later(Flight { arrives_us: side.floor_us, ..flight })
+        } else {
+            Arrival::Never
+        }
+    }
+
     /// Since when a direction is blocked.
     #[must_use]
     pub fn blocked_since(&self, from: NodeId, to: NodeId) -> Option<u64> {
@@ -292,5 +321,60 @@ impl Network {
 
     pub fn pairs(&self) -> impl Iterator<Item = Pair> + '_ {
         self.connections.keys().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAIR: Pair = (NodeId(1), NodeId(2));
+
+    fn frame(byte: u8) -> Frame {
+        Frame(vec![Bytes::from(vec![byte])])
+    }
+
+    /// Two frames on a slow way. The first one meets a cut, which is healed before the second one is there.
+    fn first_held() -> (Network, Flight, Flight) {
+        let mut network = Network::new(1000, Random::new(1));
+        network.open(0, PAIR);
+        network.slow(PAIR.0, PAIR.1, 100);
+        let first = network.send(0, PAIR, End::Initiator, frame(1)).expect("the way is open");
+        let second = network.send(900_000, PAIR, End::Initiator, frame(2)).expect("the way is open");
+        let cut_us = first.arrives_us;
+        assert!(cut_us < second.arrives_us);
+        network.cut_engines(PAIR.0, PAIR.1, cut_us);
+        network.hold(PAIR, End::Initiator, first);
+        let mut again = network.heal(cut_us + 1);
+        assert_eq!(again.len(), 1);
+        let (_, _, first) = again.remove(0);
+        assert!(first.arrives_us > second.arrives_us, "what is on its way is there before");
+        (network, first, second)
+    }
+
+    #[test]
+    fn what_a_cut_has_stopped_is_not_overtaken() {
+        let (mut network, first, second) = first_held();
+        let Arrival::Later(second) = network.arrive(PAIR, End::Initiator, second) else {
+            panic!("it overtakes the first");
+        };
+        assert!(second.arrives_us > first.arrives_us);
+        for (flight, byte) in [(first, 1), (second, 2)] {
+            let Arrival::Now(frame) = network.arrive(PAIR, End::Initiator, flight) else { panic!("{byte}") };
+            assert_eq!(frame.0[0][0], byte);
+        }
+        let third = network.send(5_000_000, PAIR, End::Initiator, frame(3)).expect("the way is open");
+        assert!(matches!(network.arrive(PAIR, End::Initiator, third), Arrival::Now(_)));
+    }
+
+    #[test]
+    fn nothing_comes_after_a_gap() {
+        let (mut network, first, second) = first_held();
+        drop(first);
+        assert!(network.close(PAIR, End::Initiator));
+        assert!(matches!(network.arrive(PAIR, End::Initiator, second), Arrival::Never));
+        let (mut network, first, _) = first_held();
+        network.open(9_000_000, PAIR);
+        assert!(matches!(network.arrive(PAIR, End::Initiator, first), Arrival::Never), "another connection");
     }
 }

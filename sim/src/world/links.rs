@@ -2,7 +2,7 @@
 
 use super::{What, World};
 use crate::engine::EngineIn;
-use crate::network::{End, Flight, Frame, Pair, RETRY_US_MAX, RETRY_US_MIN, SILENCE_US};
+use crate::network::{Arrival, End, Flight, Frame, Pair, RETRY_US_MAX, RETRY_US_MIN, SILENCE_US};
 use crate::trace::Part;
 use crate::words;
 use mainstay_codec::Envelope;
@@ -78,7 +78,14 @@ impl World {
         if !self.network.engines_open(from, to) {
             return self.network.hold(pair, sender, flight);
         }
-        let Some(envelope) = flight.frame.decode() else {
+        let frame = match self.network.arrive(pair, sender, flight) {
+            Arrival::Now(frame) => frame,
+            Arrival::Later(flight) => {
+                return self.at(flight.arrives_us, What::Frame { pair, sender, flight });
+            }
+            Arrival::Never => return,
+        };
+        let Some(envelope) = frame.decode() else {
             self.note(Some(to), Part::Network, &[2, u64::from(from.0)], || {
                 format!("damaged bytes from {from}: hangs up")
             });
