@@ -34,7 +34,7 @@ fn what_is_on_its_way_to_the_journal_is_not_counted_as_room_again() {
         assert_eq!(lab.host.role(), Role::Primary);
         for _ in 0..300 {
             // An engine hands over several requests and completions before it pumps, now and then a burst.
-            let burst = if next(&mut random) % 3 == 0 { 8 } else { 2 };
+            let burst = if next(&mut random).is_multiple_of(3) { 8 } else { 2 };
             for _ in 0..next(&mut random) % burst {
                 lab.next += 1;
                 let blocks = 1 + next(&mut random) % 3;
