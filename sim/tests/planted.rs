@@ -24,11 +24,11 @@ const ORACLES: &[(Bug, &str)] = &[
     (Bug::TriedAgainAtOnce, "H6"),
 ];
 
-/// A bug, what it does wrong first, and the story that catches it by its name and its function.
-type Told = (Bug, &'static str, &'static str, fn());
+/// A bug, what it does wrong first (an invariant, or what the story waits for in vain), and the story with its name.
+type Story = (Bug, &'static str, &'static str, fn());
 
-/// Bugs that a story catches, each with what it does wrong first: an invariant, or what the story waits for in vain.
-const STORIES: &[Told] = &[
+/// Bugs that a story catches.
+const STORIES: &[Story] = &[
     (
         Bug::LabelNotCompared,
         "not within 10000 ms: another node than n1 is primary",

@@ -37,6 +37,10 @@ pub(super) const NEVER: &[(&str, &str)] = &[
         "replica: a batch beyond the volumes",
         "a correct primary admits no such request, and a changed byte shows in the checksum",
     ),
+    (
+        "replica: a batch does not fit here",
+        "a primary feeds a peer from where its log ends, one batch after the other, on a connection that keeps the order",
+    ),
     ("replica: a batch of another history", "two histories of one position need a disk that lies (S6)"),
     ("replica: a peer finds another history", "two histories of one position need a disk that lies (S6)"),
     ("replica: a peer's log differs at its end", "two histories of one position need a disk that lies (S6)"),
