@@ -16,10 +16,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use support::{Engine, fresh_dir, member};
-use writer::write;
+use writer::{Span, write};
 
 const VOLUME_BYTES: u64 = 64 << 20;
 const JOURNAL_BYTES: u64 = 64 << 20;
+const SPAN: Span = Span { volume_bytes: VOLUME_BYTES, write_bytes: 4096 };
 
 /// A resource on the first `replicas` engines, with the journals in `memory` if that is said; its device at the first one.
 fn resource(engines: &mut [Engine], number: u64, replicas: usize, memory: Option<&Path>) -> Fd {
@@ -84,7 +85,7 @@ fn main() {
     for (replicas, disk, memory) in &pairs {
         for &depth in &depths {
             let mut run = |device: &Fd| {
-                let mut took = write(&mut ring, device, VOLUME_BYTES, depth, count, &mut seed);
+                let mut took = write(&mut ring, device, SPAN, depth, count, &mut seed);
                 median(&mut took)
             };
             run(memory);

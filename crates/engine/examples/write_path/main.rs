@@ -1,6 +1,6 @@
-//! What a 4 KiB write costs on the shards of a primary and of its secondaries: three whole engines in this process,
-//! one volume, random writes through its device. Prints a table for each depth. Run with `--release`, as root;
-//! arguments: writes to measure, then depths; 20000 1 32 if there are none.
+//! What a write costs on the shards of a primary and of its secondaries: three whole engines in this process,
+//! one volume, writes at random places through its device. Prints a table for each depth. Run with `--release`, as root;
+//! arguments: writes to measure, bytes of each, then depths; 20000 4096 1 32 if there are none.
 //!
 //! Counts hardly depend on what else the machine does; times do. docs/internals/write-path.md explains the rows.
 
@@ -17,7 +17,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use support::counting::{self, Counting};
 use support::{Engine, RESOURCE, fresh_dir, record};
-use writer::write;
+use writer::{Span, write};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -45,7 +45,8 @@ struct Shard {
 /// Everything counted of a shard so far, in the order of [`ROWS`].
 type Sample = Vec<Option<f64>>;
 
-const ROWS: [&str; 4] = ["sleeps (voluntary context switches)", "preemptions", "allocations", "CPU, µs"];
+const ROWS: [&str; 5] =
+    ["sleeps (voluntary context switches)", "preemptions", "page faults", "allocations", "CPU, µs"];
 
 /// A measurement consists of so many parts. For processor time the best tenth of them counts: what else runs on the machine
 /// makes it longer and never shorter.
@@ -66,11 +67,15 @@ impl Shard {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
             line.and_then(|value| value.trim().parse::<f64>().ok())
         };
+        // The tenth field; the second one is a name in parentheses, which may hold spaces.
+        let faults =
+            task("stat").rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(7)?.parse().ok());
         let cpu_ns = task("schedstat").split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok());
         let mut sample: Sample =
             self.counters.iter().map(|counter| counter.as_ref().map(|c| c.read() as f64)).collect();
         sample.push(field("voluntary_ctxt_switches:"));
         sample.push(field("nonvoluntary_ctxt_switches:"));
+        sample.push(faults);
         sample.push(Some(counting::count(self.place) as f64));
         sample.push(cpu_ns.map(|ns| ns / 1000.0));
         sample
@@ -109,7 +114,9 @@ fn print(depth: u64, count: u64, seconds: f64, took: &mut [f64], samples: &[Vec<
 fn main() {
     let arguments: Vec<u64> = std::env::args().skip(1).map(|word| word.parse().expect("a number")).collect();
     let count = arguments.first().copied().unwrap_or(20_000);
-    let depths = if arguments.len() > 1 { arguments[1..].to_vec() } else { vec![1, 32] };
+    let write_bytes = arguments.get(1).copied().unwrap_or(4096);
+    let depths = if arguments.len() > 2 { arguments[2..].to_vec() } else { vec![1, 32] };
+    let span = Span { volume_bytes: VOLUME_BYTES, write_bytes };
     let base = fresh_dir("write-path");
     let (told, shards) = mpsc::channel();
     let mut engines = Vec::new();
@@ -138,12 +145,12 @@ fn main() {
     let mut ring = Ring::new().expect("a ring");
     let mut seed = 1;
     for depth in depths {
-        write(&mut ring, &device, VOLUME_BYTES, depth, WARM_UP, &mut seed);
+        write(&mut ring, &device, span, depth, WARM_UP.min(count), &mut seed);
         let sample = || watched.iter().map(Shard::sample).collect::<Vec<_>>();
         let (mut samples, mut took) = (vec![sample()], Vec::new());
         let began = Instant::now();
         for _ in 0..PARTS {
-            took.extend(write(&mut ring, &device, VOLUME_BYTES, depth, count / PARTS as u64, &mut seed));
+            took.extend(write(&mut ring, &device, span, depth, count / PARTS as u64, &mut seed));
             samples.push(sample());
         }
         print(depth, took.len() as u64, began.elapsed().as_secs_f64(), &mut took, &samples);
