@@ -9,8 +9,8 @@ use mainstay_sim::plan::{
 };
 use mainstay_sim::scenario::{Scenario, n};
 use mainstay_sim::world::resource_id;
-use mainstay_types::NodeId;
 use mainstay_types::simulation::reached;
+use mainstay_types::{NodeId, SNAPSHOTS_MAX};
 use std::sync::{Mutex, PoisonError};
 
 /// Marks are counted for the whole process, so these stories are told one after the other.
@@ -250,21 +250,45 @@ fn an_undo_that_hangs_is_repeated_with_force() {
     });
 }
 
-/// R18: a secondary is not asked for room. Its disk is slow, so that what is discarded there piece by piece is more than its overlay holds.
+/// A secondary is not asked for room. Its disk is slow, so that what is discarded there piece by piece is more than its overlay holds.
+fn many_discards_on_a_slow_secondary() {
+    let mut shape = Shape::small(3, 3, false);
+    shape.resources[0].journal_blocks = 96;
+    let mut sim = Scenario::new(shape, 1);
+    let [_, s, _] = sim.cast();
+    sim.disk(s, DiskFault::Slow { factor: 40 });
+    for piece in 0..600 {
+        sim.client(ClientOp::Discard { volume: 0, block: piece * 2 % 1024, blocks: 1 });
+        if piece % 8 == 0 {
+            sim.run_ms(2);
+        }
+    }
+    sim.settle();
+}
+
+/// R18
 #[test]
 fn a_slow_secondary_is_given_many_discards() {
-    reaches("store: a batch waits because the overlay is full", || {
-        let mut shape = Shape::small(3, 3, false);
-        shape.resources[0].journal_blocks = 96;
-        let mut sim = Scenario::new(shape, 1);
-        let [_, s, _] = sim.cast();
-        sim.disk(s, DiskFault::Slow { factor: 40 });
-        for piece in 0..600 {
-            sim.client(ClientOp::Discard { volume: 0, block: piece * 2 % 1024, blocks: 1 });
-            if piece % 8 == 0 {
-                sim.run_ms(2);
-            }
+    reaches("store: a batch waits because the overlay is full", many_discards_on_a_slow_secondary);
+}
+
+/// R18
+#[test]
+fn what_a_full_overlay_stops_waits_for_a_checkpoint() {
+    reaches("store: the queue waits for a cut, a restart or a checkpoint", many_discards_on_a_slow_secondary);
+}
+
+/// R17
+#[test]
+fn more_snapshots_are_asked_for_than_there_may_be() {
+    reaches("control: a snapshot too many", || {
+        let mut sim = Scenario::three();
+        for _ in 0..=SNAPSHOTS_MAX {
+            sim.operator(Operator::Snapshot { resource: 0, drop: None });
+            sim.run_ms(50);
         }
+        let taken = sim.world.state().resources[&resource_id(0)].snapshots.len();
+        assert_eq!(taken, SNAPSHOTS_MAX, "one was refused");
         sim.settle();
     });
 }

@@ -151,7 +151,11 @@ impl Store {
             reach!("store: a batch waits because the overlay is full");
             return None;
         }
-        self.journal.place_for(batch.journal_len())
+        let place = self.journal.place_for(batch.journal_len());
+        if place.is_none() {
+            reach!("store: a batch waits for space in the ring");
+        }
+        place
     }
 
     pub(crate) fn issue_journal_write(&mut self) {
@@ -165,10 +169,7 @@ impl Store {
         let mut bytes = 0;
         while let Some(batch) = self.queue.front().filter(|batch| batch.last() <= limit) {
             let len = batch.journal_len();
-            let Some(offset) = self.place_for(batch) else {
-                reach!("store: a batch waits for space in the ring");
-                break;
-            };
+            let Some(offset) = self.place_for(batch) else { break };
             if parts.is_empty() {
                 start = offset;
             } else if offset != start + bytes || bytes + len > self.tuning.write_bytes_max {

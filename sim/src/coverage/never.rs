@@ -13,7 +13,6 @@ pub(super) const NEVER: &[(&str, &str)] = &[
         "only a primary proposes while there is one, and whoever becomes primary raises the version",
     ),
     ("control: a shrink of the primary", "a primary has no peer that is itself"),
-    ("control: a snapshot too many", "no plan takes 64 of them"),
     (
         "ha: a start in an epoch whose lease was lost",
         "the reconciler sees the spent epoch before it starts anything, and asks for another one",
@@ -97,10 +96,6 @@ pub(super) const NEVER: &[(&str, &str)] = &[
     (
         "store: entries are committed before they are durable here",
         "a replica commits only what is durable in its own journal",
-    ),
-    (
-        "store: the queue waits for a cut, a restart or a checkpoint",
-        "a replica appends nothing until the cut or the restart is done, and only what there is room for",
     ),
     (
         "control: an opening that cannot count",

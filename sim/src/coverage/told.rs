@@ -7,6 +7,7 @@ pub(super) const TOLD: &[(&str, &str)] = &[
     ("control: a promotion by a dead node", "a_promotion_whose_node_died_again_does_not_count"),
     ("control: a promotion of what is not eligible", "a_promotion_of_what_broke_meanwhile_does_not_count"),
     ("control: the files of a replica are not what its label says", "files_of_another_replica_are_not_used"),
+    ("control: a snapshot too many", "more_snapshots_are_asked_for_than_there_may_be"),
     ("ha: a kill is adopted after a restart", "an_agent_that_ends_in_the_midst_of_a_kill_goes_on_with_it"),
     ("ha: an undo took too long", "an_undo_that_hangs_is_repeated_with_force"),
     ("replica: a cut ends in a later session", "a_cut_outlasts_the_connection_that_it_was_asked_on"),
@@ -17,6 +18,10 @@ pub(super) const TOLD: &[(&str, &str)] = &[
     ("replica: a record that is not newer", "a_record_is_told_again_when_the_engine_stood_still"),
     ("replica: the list of epochs is full", "a_replica_is_promoted_more_often_than_its_log_lists_epochs"),
     ("store: a batch waits because the overlay is full", "a_slow_secondary_is_given_many_discards"),
+    (
+        "store: the queue waits for a cut, a restart or a checkpoint",
+        "what_a_full_overlay_stops_waits_for_a_checkpoint",
+    ),
     ("store: the journal does not give back what was written", "what_decayed_in_the_journal_is_not_read"),
 ];
 
