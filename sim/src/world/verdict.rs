@@ -1,6 +1,6 @@
 //! What has become of each resource when faults have stopped: it is whole, or it has stopped and says why.
 //!
-//! A stop is clear when a user can read it where users look (`mainstay advise`). Either nobody is primary, the control plane says what is
+//! A stop is clear when a user can read it where users look (the advice in `mainstay status`). Either nobody is primary, the control plane says what is
 //! missing, and each member of the in-sync set is away, is said to be of no use, or has lost what it had in memory. Or the last
 //! complete copy has a new disk, and the control plane says that. Or nothing was begun yet, and it says for whose first replica it waits. Nothing else excuses a resource that does not serve, and nothing at
 //! all a request that has no answer or a service that is said to run on what has stopped.
