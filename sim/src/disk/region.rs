@@ -151,9 +151,10 @@ impl Region {
     }
 
     pub fn flip(&mut self, block: u64, byte: usize, bit: u8) {
+        // Not `^=`: the same bit twice would mend it, and bring back what was written long ago. Seed 718939.
         let flip = |content: &mut Block| {
             let mut bytes = content.slice().to_vec();
-            bytes[byte] ^= 1 << bit;
+            bytes[byte] = bytes[byte].wrapping_add(1 | 1 << bit);
             *content = Block { bytes: Some(bytes.into()), bad: true };
         };
         flip(&mut self.now[block as usize]);

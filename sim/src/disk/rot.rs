@@ -1,4 +1,4 @@
-//! Damage at rest (F5, F16): bits that flip in what lies on the disk.
+//! Damage at rest (F5, F16): bytes that change in what lies on the disk.
 
 use super::region::Block;
 use super::{Disk, region_of};
@@ -19,7 +19,7 @@ pub struct Record {
 }
 
 impl Disk {
-    /// F5: flips a bit of a block, in every version of it. False if there is nothing but zeroes.
+    /// F5: changes a byte of a block, in every version of it. False if there is nothing but zeroes.
     pub fn rot(&mut self, area: Area, block: u64, pick: u64) -> bool {
         let region = &mut self.regions[region_of(area)];
         if region.now.get(block as usize).is_none_or(Block::is_zero) {
@@ -37,7 +37,7 @@ impl Disk {
         blocks.filter_map(|(block, content)| record(block as u64 * BLOCK_BYTES, content)).collect()
     }
 
-    /// F5: flips a bit that matters in a record that `may` rot; mostly in one that is `live`, if there is one: a read or
+    /// F5: changes a byte that matters in a record that `may` rot; mostly in one that is `live`, if there is one: a read or
     /// the next start will come across it. False if there is none at all.
     pub fn rot_record(
         &mut self,
@@ -68,7 +68,7 @@ impl Disk {
         true
     }
 
-    /// F5: flips a bit of a block of a volume that holds anything but zeroes and is `needed`.
+    /// F5: changes a byte of a block of a volume that holds anything but zeroes and is `needed`.
     pub fn rot_volume(&mut self, pick: u64, needed: impl Fn(VolumeId, u64) -> bool) -> bool {
         let mut candidates = Vec::new();
         for (n, region) in self.regions[2..].iter().enumerate() {
@@ -82,7 +82,7 @@ impl Disk {
         self.rot(Area::Volume(volume), block, random.next())
     }
 
-    /// F5: flips a bit of the slot of the version table that the superblock names.
+    /// F5: changes a byte of the slot of the version table that the superblock names.
     pub(super) fn rot_versions(&mut self, pick: u64) -> bool {
         let copies = self.regions[0].now[..SUPERBLOCK_COPIES].iter();
         let newest = copies

@@ -504,3 +504,17 @@ fn a_copy_of_the_superblock_that_was_lost_is_the_one_before_and_is_not_taken() {
         assert!(!disk.inject(DiskFault::LostSuperblock { copy }), "the pair would have no copy left");
     }
 }
+
+/// Seed 718939: the same bit twice, and a superblock of long ago was back.
+#[test]
+fn what_has_rotted_does_not_become_well_by_rotting_again() {
+    let mut disk = disk(1);
+    disk.media().write_durable(Area::Meta, 0, &block(7)).expect("nothing fails");
+    for pick in 0..50 {
+        for _ in 0..3 {
+            assert!(disk.rot(Area::Meta, 0, pick));
+            assert_ne!(disk.peek(Area::Meta, 0), Some(&block(7)[..]));
+        }
+    }
+    assert!(disk.is_damaged(Area::Meta, 0));
+}
