@@ -13,8 +13,7 @@ fn next(state: &mut u64) -> u64 {
     *state
 }
 
-/// In mode B writes follow each other without waiting for the journal, so several are on their way to it when room is told. Found by
-/// seeds 277118 and others.
+/// In mode B writes follow each other without waiting for the journal, so several are on their way to it when room is told.
 #[test]
 fn what_is_on_its_way_to_the_journal_is_not_counted_as_room_again() {
     let tuning = Tuning { destage_start_bytes: 0, ..lazy() };
