@@ -5,7 +5,7 @@ use mainstay_codec::{Envelope, Message, Reject, ReplicaData};
 use mainstay_control::snapshots::SnapshotOn;
 use mainstay_control::state::{Command, IssChange, Outcome, ServicePhase};
 use mainstay_replica::Role;
-use mainstay_types::{BLOCK_BYTES, Epoch, Index, NodeId, ResourceId};
+use mainstay_types::{BLOCK_BYTES, Epoch, Index, NodeId, Range, ResourceId};
 
 /// The resource's name: r0, r1, ... in the order of the plan, as in the names of services. Ids count from 1.
 #[must_use]
@@ -226,9 +226,20 @@ pub fn message(to: NodeId, envelope: &Envelope) -> String {
         Message::CopyExtentAck { volume, extent } => format!("have extent {extent} of {volume}"),
         Message::CopyEnd { need } => format!("the copy ends: whole once committed up to {need}"),
         Message::CopyEndReply => "whole again".into(),
+        Message::ScrubSums { at, sums } if sums.is_empty() => format!("cannot say what it held at {at}"),
+        Message::ScrubSums { at, .. } => format!("sums of what it held at {at}"),
+        Message::ReadBlocks { range, at } => format!("send {} as of {at} or later", of_volume(*range)),
+        Message::BlocksRead { range, data } if data.is_empty() => {
+            format!("cannot send {}", of_volume(*range))
+        }
+        Message::BlocksRead { range, .. } => format!("have {}", of_volume(*range)),
         Message::Rejected(reject) => format!("refused: {}", self::reject(*reject)),
     };
     format!("to {to}, {}: {text}", resource(envelope.resource))
+}
+
+fn of_volume(range: Range) -> String {
+    format!("{} of {}", blocks(range.first_block(), range.end_block()), range.volume)
 }
 
 fn indexes(first: Index, last: Index) -> String {

@@ -10,8 +10,8 @@ use crate::{crc32c, crc64};
 use bytes::Bytes;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, Chain, Epoch, Index, Position, REQUEST_BYTES_MAX, Range,
-    ResourceId, SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId, reach,
+    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, Chain, EXTENT_BYTES, Epoch, Index, Position,
+    REQUEST_BYTES_MAX, Range, ResourceId, SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId, reach,
 };
 use smallvec::SmallVec;
 
@@ -50,6 +50,8 @@ pub enum EntryKind {
     Snapshot,
     /// The snapshot with the number that the range's offset says is kept no longer.
     DropSnapshot,
+    /// Whoever applies it says what the blocks of the range, which is an extent, hold at this entry (R17). Changes nothing.
+    Scrub,
 }
 
 impl EntryKind {
@@ -62,6 +64,7 @@ impl EntryKind {
             Self::Resize => 5,
             Self::Snapshot => 6,
             Self::DropSnapshot => 7,
+            Self::Scrub => 8,
         }
     }
 
@@ -80,6 +83,7 @@ impl EntryKind {
             5 => Self::Resize,
             6 => Self::Snapshot,
             7 => Self::DropSnapshot,
+            8 => Self::Scrub,
             _ => return None,
         })
     }
@@ -90,7 +94,8 @@ impl EntryKind {
 pub struct NewEntry {
     pub kind: EntryKind,
     /// For [`EntryKind::EpochStart`]: volume 0, offset 0, length 0; for [`EntryKind::Resize`]: the new size as offset, length 0;
-    /// for snapshots: volume 0, the number as offset, length 0 ([`snapshot_range`]).
+    /// for snapshots: volume 0, the number as offset, length 0 ([`snapshot_range`]); for [`EntryKind::Scrub`]: an extent, the last one of
+    /// a volume perhaps shorter.
     pub range: Range,
     /// Exactly `range.len` bytes for a write, empty otherwise.
     pub payload: Bytes,
@@ -462,13 +467,16 @@ fn violation(kind: EntryKind, range: Range) -> Option<(&'static str, u64)> {
             return (len != 0 || volume != 0).then_some(("length", len));
         }
         EntryKind::Write => len == 0 || len > REQUEST_BYTES_MAX,
+        EntryKind::Scrub => len == 0 || len > EXTENT_BYTES,
         EntryKind::Discard | EntryKind::WriteZeroes => len == 0 || len > u64::from(u32::MAX),
     };
     if len_bad || !len.is_multiple_of(BLOCK_BYTES) {
         return Some(("length", len));
     }
     let nothing_left = kind == EntryKind::Resize && offset == 0;
-    if nothing_left || !offset.is_multiple_of(BLOCK_BYTES) || offset > VOLUME_BYTES_MAX - len {
+    let within_extent = kind == EntryKind::Scrub && !offset.is_multiple_of(EXTENT_BYTES);
+    if nothing_left || within_extent || !offset.is_multiple_of(BLOCK_BYTES) || offset > VOLUME_BYTES_MAX - len
+    {
         return Some(("offset", offset));
     }
     None

@@ -14,7 +14,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     BATCH_BYTES_MAX, BLOCK_BYTES, Chain, ConfigVersion, EXTENT_BYTES, Epoch, Incarnation, Index, NodeId,
-    Opening, Position, ResourceId, SNAPSHOTS_MAX, SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId,
+    Opening, Position, Range, ResourceId, SNAPSHOTS_MAX, SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId,
     is_volume_size, reach,
 };
 use std::sync::Arc;
@@ -31,6 +31,8 @@ pub const EPOCHS_MAX: usize = 64;
 
 const _: () = assert!(BATCH_FIXED_BYTES + 96 * 40 <= META_BYTES_MAX);
 const _: () = assert!(EXTENT_BYTES <= BATCH_BYTES_MAX);
+// The sums of a scrub.
+const _: () = assert!(EXTENT_BYTES / BLOCK_BYTES * 8 + 64 <= META_BYTES_MAX as u64);
 
 /// Room for the head of most messages: that of an [`Message::Append`] of one entry fits.
 const ENCODED_HEAD_BYTES: usize = 256;
@@ -54,6 +56,9 @@ mod kind {
     pub const COPY_END_REPLY: u16 = 16;
     pub const REJECTED: u16 = 17;
     pub const RECEIVED: u16 = 18;
+    pub const SCRUB_SUMS: u16 = 19;
+    pub const READ_BLOCKS: u16 = 20;
+    pub const BLOCKS_READ: u16 = 21;
 }
 
 /// A verified frame header.
@@ -103,7 +108,7 @@ impl FrameHeader {
             return Err(DecodeError::Version { what, found: version, known: PROTOCOL_VERSION });
         }
         reserved?;
-        if !(kind::HELLO..=kind::RECEIVED).contains(&kind) {
+        if !(kind::HELLO..=kind::BLOCKS_READ).contains(&kind) {
             return Err(reader.field("kind", kind.into()));
         }
         if header.meta_len > META_BYTES_MAX {
@@ -239,6 +244,26 @@ fn put_meta<'a>(message: &'a Message, meta: &mut BytesMut) -> (u16, &'a [Bytes])
             kind::COPY_END
         }
         Message::CopyEndReply => kind::COPY_END_REPLY,
+        Message::ScrubSums { at, sums } => {
+            meta.put_u64_le(at.0);
+            meta.put_u64_le(sums.len() as u64);
+            for &sum in sums {
+                meta.put_u64_le(sum);
+            }
+            kind::SCRUB_SUMS
+        }
+        Message::ReadBlocks { range, at } => {
+            put_range(meta, *range);
+            meta.put_u64_le(at.0);
+            kind::READ_BLOCKS
+        }
+        Message::BlocksRead { range, data } => {
+            put_range(meta, *range);
+            meta.put_u32_le(data.len() as u32);
+            meta.put_u32_le(crc32c(data));
+            payload = std::slice::from_ref(data);
+            kind::BLOCKS_READ
+        }
         Message::Rejected(reject) => {
             put_reject(meta, *reject);
             kind::REJECTED
@@ -291,7 +316,7 @@ fn decode_small(header: &FrameHeader, meta: &[u8], payload: &Bytes) -> Result<Me
         return Err(DecodeError::Checksum { what: "frame meta" });
     }
     let mut r = Reader::new("message", body);
-    if header.kind != kind::COPY_EXTENT && !payload.is_empty() {
+    if !matches!(header.kind, kind::COPY_EXTENT | kind::BLOCKS_READ) && !payload.is_empty() {
         return Err(r.field("payload length", payload.len() as u64));
     }
     let message = match header.kind {
@@ -345,11 +370,55 @@ fn decode_small(header: &FrameHeader, meta: &[u8], payload: &Bytes) -> Result<Me
         }
         kind::COPY_END => Message::CopyEnd { need: Index(r.u64()?) },
         kind::COPY_END_REPLY => Message::CopyEndReply,
+        kind::SCRUB_SUMS => {
+            let (at, count) = (Index(r.u64()?), r.u64()?);
+            if count > EXTENT_BYTES / BLOCK_BYTES {
+                return Err(r.field("sums", count));
+            }
+            Message::ScrubSums { at, sums: (0..count).map(|_| r.u64()).collect::<Result<_, _>>()? }
+        }
+        kind::READ_BLOCKS => Message::ReadBlocks { range: range(&mut r)?, at: Index(r.u64()?) },
+        kind::BLOCKS_READ => {
+            let range = range(&mut r)?;
+            let (len, crc) = (u64::from(r.u32()?), r.u32()?);
+            if len != payload.len() as u64 || (len != 0 && len != range.len) {
+                return Err(r.field("length of blocks", len));
+            }
+            if crc32c(payload) != crc {
+                reach!("codec: blocks are damaged on their way");
+                return Err(DecodeError::Checksum { what: "blocks" });
+            }
+            Message::BlocksRead { range, data: payload.clone() }
+        }
         kind::REJECTED => Message::Rejected(reject(&mut r)?),
         other => return Err(r.field("kind", other.into())),
     };
     r.finish()?;
     Ok(message)
+}
+
+fn put_range(out: &mut BytesMut, range: Range) {
+    out.put_u16_le(range.volume.0);
+    out.put_u16_le(0);
+    out.put_u32_le(range.len as u32);
+    out.put_u64_le(range.offset);
+}
+
+/// Whole blocks, at most as many as an extent has.
+fn range(r: &mut Reader<'_>) -> Result<Range, DecodeError> {
+    let volume = r.u16()?;
+    r.zeroes(2)?;
+    let (len, offset) = (u64::from(r.u32()?), r.u64()?);
+    if usize::from(volume) >= VOLUMES_MAX {
+        return Err(r.field("volume", volume.into()));
+    }
+    if len == 0 || len > EXTENT_BYTES || !len.is_multiple_of(BLOCK_BYTES) {
+        return Err(r.field("length", len));
+    }
+    if !offset.is_multiple_of(BLOCK_BYTES) || offset > VOLUME_BYTES_MAX - len {
+        return Err(r.field("offset", offset));
+    }
+    Ok(Range { volume: VolumeId(volume), offset, len })
 }
 
 fn extent_id(r: &mut Reader<'_>) -> Result<(VolumeId, u32), DecodeError> {

@@ -40,3 +40,9 @@ pub fn crc64(parts: &[&[u8]]) -> u64 {
     }
     digest.finalize()
 }
+
+/// What stands for a block of `BLOCK_BYTES` when replicas are compared: its CRC-64/NVME.
+#[must_use]
+pub fn block_sum(block: &[u8]) -> u64 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, block)
+}

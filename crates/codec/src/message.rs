@@ -6,8 +6,8 @@
 use crate::Batch;
 use bytes::Bytes;
 use mainstay_types::{
-    Chain, ConfigVersion, Epoch, Incarnation, Index, NodeId, Opening, Position, ResourceId, SnapshotId,
-    VolumeId,
+    Chain, ConfigVersion, Epoch, Incarnation, Index, NodeId, Opening, Position, Range, ResourceId,
+    SnapshotId, VolumeId,
 };
 use std::sync::Arc;
 
@@ -139,6 +139,22 @@ pub enum Message {
     },
     /// R→P: flushed, consistent, and recorded so durably.
     CopyEndReply,
+    /// R→P: [`block_sum`](crate::block_sum) of each block of the range of the scrub entry `at`, as of that entry; none when
+    /// this replica cannot say.
+    ScrubSums {
+        at: Index,
+        sums: Vec<u64>,
+    },
+    /// P→R: send the committed content of a range of at most an extent, as of `at` or later.
+    ReadBlocks {
+        range: Range,
+        at: Index,
+    },
+    /// R→P: answers it; `data` fills the range, or is empty when this replica cannot say.
+    BlocksRead {
+        range: Range,
+        data: Bytes,
+    },
     /// R→P.
     Rejected(Reject),
 }

@@ -188,6 +188,7 @@ fn entry_table(batch: &Batch, block: &[u8]) -> (&'static str, String) {
         EntryKind::Resize,
         EntryKind::Snapshot,
         EntryKind::DropSnapshot,
+        EntryKind::Scrub,
     ];
     let kinds = kinds.map(|kind| format!("{} {kind:?}", kind_of(kind))).join(", ");
     let entry = batch.entries.iter().position(|entry| entry.kind == EntryKind::Write).expect("there is one");
@@ -340,6 +341,13 @@ fn code_of(reject: Reject) -> u64 {
     u64::from_le_bytes(meta[..8].try_into().expect("eight bytes"))
 }
 
+fn range_of(t: &mut Table<'_>, range: Range) {
+    t.u16("volume", range.volume.0);
+    t.zeroes(2);
+    t.u32("length in bytes, at most an extent", range.len as u32);
+    t.u64("offset in bytes", range.offset);
+}
+
 /// The fields of a message's meta, each compared with the bytes; `None` for the batch, which has a table of its own.
 fn meta_table(message: &Message, frame: &[u8]) -> Option<(u16, String)> {
     let mut t = Table::from("meta", frame, FRAME_HEADER_BYTES);
@@ -405,6 +413,22 @@ fn meta_table(message: &Message, frame: &[u8]) -> Option<(u16, String)> {
             t.u16("volume", volume.0);
             t.zeroes(2);
             t.u32("extent", *extent);
+        }
+        Message::ScrubSums { at, sums } => {
+            t.u64("index of the scrub entry", at.0);
+            t.u64("number of sums s; 0: cannot say", sums.len() as u64);
+            let sums: Vec<_> = sums.iter().map(|sum| sum.to_le_bytes().to_vec()).collect();
+            t.list("s", "CRC-64/NVME of each block of the entry's range", &sums);
+        }
+        Message::ReadBlocks { range, at } => {
+            range_of(&mut t, *range);
+            t.u64("index that it must have applied", at.0);
+        }
+        Message::BlocksRead { range, data } => {
+            range_of(&mut t, *range);
+            t.u32("bytes of payload; none: cannot say", data.len() as u32);
+            t.u32("CRC-32C of the payload", crc32c(data));
+            payload = data.len();
         }
         Message::CopyEnd { need } => t.u64("commit index from which on the target is consistent", need.0),
         Message::Rejected(reject) => {

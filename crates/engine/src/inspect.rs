@@ -193,6 +193,7 @@ fn entry(index: u64, found: &FoundEntry) -> EntryView {
         EntryKind::Resize => "resize",
         EntryKind::Snapshot => "snapshot",
         EntryKind::DropSnapshot => "drop-snapshot",
+        EntryKind::Scrub => "scrub",
     };
     EntryView {
         index,

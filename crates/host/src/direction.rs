@@ -12,6 +12,8 @@ pub fn is_answer(message: &Message) -> bool {
         | Message::CopyBeginReply { .. }
         | Message::CopyExtentAck { .. }
         | Message::CopyEndReply
+        | Message::ScrubSums { .. }
+        | Message::BlocksRead { .. }
         | Message::Rejected(_) => true,
         Message::Hello { .. }
         | Message::Ping
@@ -22,6 +24,7 @@ pub fn is_answer(message: &Message) -> bool {
         | Message::Commit { .. }
         | Message::CopyBegin { .. }
         | Message::CopyExtent { .. }
-        | Message::CopyEnd { .. } => false,
+        | Message::CopyEnd { .. }
+        | Message::ReadBlocks { .. } => false,
     }
 }

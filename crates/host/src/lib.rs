@@ -20,6 +20,7 @@ mod direction;
 mod loads;
 mod platform;
 mod reads;
+mod scrub;
 mod space;
 #[cfg(test)]
 mod tests;
@@ -303,6 +304,9 @@ impl Host {
             Output::CopyFinished => Event::CopyFinished,
             Output::Grown { volume, bytes } => return platform.happened(Happened::Resized { volume, bytes }),
             Output::SnapshotsChanged => return platform.happened(Happened::SnapshotsChanged),
+            Output::Scrub { at, range, segments } => {
+                return self.scrub_extent(platform, at, range, segments);
+            }
             Output::Failed { reason } => return self.fail(platform, reason),
             Output::JournalWrite { .. }
             | Output::JournalRead { .. }
@@ -351,6 +355,7 @@ impl Host {
                 self.replica.handle(platform.now(), Event::ExtentList { peer, extents });
             }
             Effect::LoadExtent { peer, volume, extent } => self.load_extent(platform, peer, volume, extent),
+            Effect::LoadBlocks { range } => self.start_read(platform, Purpose::Blocks, range),
             Effect::Complete { id, result } => {
                 // Where the whole in-sync set is cut off, as a primary alone is in mode A, others may go on without it (R11)
                 // as soon as its lease has ended.

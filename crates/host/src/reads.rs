@@ -1,4 +1,4 @@
-//! Reading committed content: for a device, for a copy to another replica, for a digest.
+//! Reading committed content: for a device, for a copy to another replica, for a digest, for a scrub.
 //!
 //! The store says where each part of a range is; parts in memory are taken, the others are read from journal
 //! or volume. For a part in the journal the payload of its entry is read whole. It counts only if the journal still
@@ -11,7 +11,7 @@
 use crate::{AnswerError, Host, Platform};
 use bytes::Bytes;
 use mainstay_replica::{Event, RequestError, RequestId};
-use mainstay_store::{Area, IoFailure, PAYLOADS_READ_BYTES_MAX, Payload, Source};
+use mainstay_store::{Area, IoFailure, PAYLOADS_READ_BYTES_MAX, Payload, Segment, Source};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Index, NodeId, REQUEST_BYTES_MAX, Range, VolumeId, reach};
 
@@ -19,8 +19,22 @@ use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Index, NodeId, REQUEST_BYTES_MAX
 #[derive(Clone, Copy)]
 pub(crate) enum Purpose {
     Request(RequestId),
-    Extent { peer: NodeId, volume: VolumeId, extent: u32, version: Index, at: Index },
-    Digest { extent: u32 },
+    Extent {
+        peer: NodeId,
+        volume: VolumeId,
+        extent: u32,
+        version: Index,
+        at: Index,
+    },
+    Digest {
+        extent: u32,
+    },
+    /// The range of a scrub's entry, as of that.
+    Scrub {
+        at: Index,
+    },
+    /// To repair those of a replica.
+    Blocks,
 }
 
 struct Part {
@@ -86,6 +100,17 @@ impl Host {
         range: Range,
     ) -> Option<ReadJob> {
         let segments = self.store.read(range);
+        self.gather_segments(platform, purpose, range, segments)
+    }
+
+    /// The same of what the store has said before.
+    pub(crate) fn gather_segments(
+        &mut self,
+        platform: &mut impl Platform,
+        purpose: Purpose,
+        range: Range,
+        segments: Vec<Segment>,
+    ) -> Option<ReadJob> {
         let number = self.tokens(segments.len());
         let parts = Vec::with_capacity(segments.len());
         let mut job =
@@ -167,6 +192,9 @@ impl Host {
         let Some(job) = self.reads.remove(&number) else { return };
         if let Some(detail) = failure {
             self.read_failed(platform, &job, &detail);
+        } else if let (true, Purpose::Scrub { at }) = (job.stale, job.purpose) {
+            // What is there now is not what was there at the entry.
+            self.extent_scrubbed(platform, at, None);
         } else if job.stale && !planted(Bug::ReusedPlaceRead) {
             self.start_read(platform, job.purpose, job.range);
         } else {
@@ -191,6 +219,12 @@ impl Host {
                 let event = Event::ExtentLoaded { peer, volume, extent, version, at, data };
                 self.replica.handle(platform.now(), event);
             }
+            Purpose::Scrub { at } => self.extent_scrubbed(platform, at, Some(job.into_pieces())),
+            Purpose::Blocks => {
+                let (range, pieces) = (job.range, job.into_pieces());
+                let data = join(platform, pieces);
+                self.replica.handle(platform.now(), Event::BlocksLoaded { range, data });
+            }
             Purpose::Digest { extent } => {
                 let volume = job.range.volume;
                 self.digest_extent(volume, extent, &job.into_pieces());
@@ -207,7 +241,7 @@ impl Host {
         match job.purpose {
             Purpose::Request(id) => platform.complete(id, Err(AnswerError::Disk)),
             Purpose::Digest { .. } => self.digest_failed(platform, &reason),
-            Purpose::Extent { .. } => {}
+            Purpose::Extent { .. } | Purpose::Scrub { .. } | Purpose::Blocks => {}
         }
         self.fail(platform, reason);
     }

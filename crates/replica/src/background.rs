@@ -1,4 +1,5 @@
-//! Background traffic: how fast replicas that are not in sync are filled, by copies and from the journal.
+//! Background traffic: how fast replicas that are not in sync are filled, by copies and from the journal, and how fast those that are
+//! are scrubbed, which counts like a copy.
 //!
 //! A copy is fast when several extents of it are under way, and that is what makes writes of clients wait: on the primary's
 //! disk, in front of its network, on its processor. So there are three limits; their names are DRBD's, as operators know them.
@@ -254,7 +255,7 @@ impl Replica {
     }
 
     fn filling(&self) -> Filling {
-        let mut filling = Filling::default();
+        let mut filling = Filling { copying: self.scrub.runs(), copied: self.scrub.under_way(), fed: 0 };
         for peer in self.peers.values() {
             let Link::Streaming(stream) = &peer.link else { continue };
             if let Some(copy) = &stream.copy {
@@ -271,7 +272,8 @@ impl Replica {
     #[must_use]
     pub fn fills(&self) -> bool {
         let copied = |peer: &Peer| matches!(&peer.link, Link::Streaming(stream) if stream.copy.is_some());
-        self.leading() && self.peers.values().any(|peer| copied(peer) || self.is_fed(peer))
+        let fills = || self.peers.values().any(|peer| copied(peer) || self.is_fed(peer));
+        self.leading() && (self.scrub.runs() || fills())
     }
 
     /// Whether what is filled from here goes slower than it could, for the sake of clients or by c-max-rate.
@@ -294,7 +296,8 @@ impl Replica {
     pub(crate) fn copy_share(&mut self) -> usize {
         self.judge_background();
         let copies = |peer: &&Peer| matches!(&peer.link, Link::Streaming(stream) if stream.copy.is_some());
-        let copies = self.peers.values().filter(copies).count();
+        // A scrub reads what a copy would, on every replica.
+        let copies = self.peers.values().filter(copies).count() + usize::from(self.scrub.runs());
         let share = self.background.share(self.now, copies);
         self.background.waiting |= share == 0;
         share

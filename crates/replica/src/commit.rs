@@ -82,6 +82,8 @@ impl Replica {
         let waited = self.commit_due(self.commit_owed.unwrap_or(self.now)) <= self.now;
         let at_once = waited || self.paused || self.sequence.demoting || (writes && journal_free);
         let next = self.log.end.index.next();
+        // A scrub waits for those who apply its entry.
+        let scrubbed = self.scrub.awaited(commit);
         let mut owed = false;
         let mut to = std::mem::take(&mut self.told);
         for (node, peer) in &mut self.peers {
@@ -92,7 +94,7 @@ impl Replica {
             if rides && stream.next == next && stream.sent_bytes < self.config.window_bytes {
                 continue;
             }
-            if !at_once {
+            if !at_once && scrubbed.is_none_or(|at| peer.told >= at) {
                 owed = true;
                 continue;
             }

@@ -1,5 +1,6 @@
 //! What goes into a replica and what comes out of it: events, effects, requests, proposals.
 
+use crate::ScrubOrder;
 use bytes::Bytes;
 use mainstay_codec::{Batch, Envelope};
 use mainstay_types::{
@@ -127,6 +128,8 @@ pub struct RequestId(pub u64);
 impl RequestId {
     /// Of requests that nobody waits for.
     pub const NOBODY: Self = Self(u64::MAX);
+    /// Of the writes that repair what a scrub found.
+    pub(crate) const REPAIR: Self = Self(u64::MAX - 1);
 }
 
 /// What a frontend asks for. Ranges are whole blocks.
@@ -252,6 +255,18 @@ pub enum Event {
         at: Index,
         data: Bytes,
     },
+    /// Begin to compare the replicas, if this is a primary that serves and does not do so already; or end it.
+    Scrub(Option<ScrubOrder>),
+    /// The store has read what its scrub entry `at` is about: [`mainstay_codec::block_sum`] of each block, or nothing if it cannot say.
+    Scrubbed {
+        at: Index,
+        sums: Vec<u64>,
+    },
+    /// Answers [`Effect::LoadBlocks`] with committed content.
+    BlocksLoaded {
+        range: Range,
+        data: Bytes,
+    },
     /// The replica's share of what this node may fill others with, in bytes per second; 0: no limit. Replaces
     /// [`BackgroundLimits::max_rate`].
     BackgroundRate {
@@ -315,6 +330,10 @@ pub enum Effect {
         peer: NodeId,
         volume: VolumeId,
         extent: u32,
+    },
+    /// Read a range of at most an extent.
+    LoadBlocks {
+        range: Range,
     },
     /// Writes complete in log order.
     Complete {

@@ -33,12 +33,13 @@
 //!
 //! Files, in the order in which to read them: `interface.rs` (events and effects), `log.rs` (what a replica knows of
 //! its log), `sizes.rs`, `snapshots.rs`, `sequence.rs`, `commit.rs`, `secondary.rs`, `promote.rs`, `peer.rs`, `catch_up.rs`, `membership.rs`, `slow.rs`, `follow.rs` (mode A), `memory.rs` (mode B), `copy.rs`,
-//! `background.rs`.
+//! `background.rs`, `scrub.rs` with `findings.rs`.
 
 mod background;
 mod catch_up;
 mod commit;
 mod copy;
+mod findings;
 mod follow;
 mod interface;
 mod log;
@@ -47,6 +48,7 @@ mod memory;
 mod peer;
 mod progress;
 mod promote;
+mod scrub;
 mod secondary;
 mod sequence;
 mod sizes;
@@ -56,16 +58,19 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+pub use findings::{FINDINGS_MAX, Finding, Outcome, ScrubReport, ScrubState};
 pub use interface::{
     BackgroundLimits, Effect, Event, Op, Proposal, ReplicaConfig, RequestError, RequestId, Role, SlowLimits,
     StepDownReason,
 };
+pub use scrub::{ScrubOrder, ScrubTotals};
 pub use sequence::Lag;
 pub use status::{CopyStatus, PeerCounts, PeerState, PeerStatus, SlowStatus, Status};
 
 use crate::background::Background;
 use crate::log::Log;
 use crate::peer::{Link, Peer};
+use crate::scrub::Scrub;
 use crate::secondary::Session;
 use crate::sequence::Sequence;
 use crate::sizes::Sizes;
@@ -142,6 +147,7 @@ pub struct Replica {
     own: OwnPace,
     sequence: Sequence,
     background: Background,
+    scrub: Scrub,
     /// Since when a peer has not been told the commit index.
     commit_owed: Option<Time>,
     paused: bool,
@@ -185,6 +191,7 @@ impl Replica {
             own: OwnPace::default(),
             sequence: Sequence::default(),
             background,
+            scrub: Scrub::default(),
             commit_owed: None,
             paused: false,
             pause_wanted: false,
@@ -230,6 +237,9 @@ impl Replica {
             Event::CutDone { end, chain } => self.on_cut_done(end, chain),
             Event::Restarted { at } => self.on_restarted(at),
             Event::ExtentInstalled { volume, extent } => self.on_extent_installed(volume, extent),
+            Event::Scrub(order) => self.on_scrub(order),
+            Event::Scrubbed { at, sums } => self.on_scrubbed(at, sums),
+            Event::BlocksLoaded { range, data } => self.on_blocks_loaded(range, data),
             Event::CopyFinished => self.on_copy_finished(),
             Event::LogLoaded { peer, from, batches } => self.on_log_loaded(peer, from, batches),
             Event::ExtentList { peer, extents } => self.on_extent_list(peer, extents),
@@ -258,6 +268,7 @@ impl Replica {
         self.review();
         if self.leading() {
             self.answer_from_memory();
+            self.continue_scrub();
             self.seal();
             self.tell_commit();
             self.report_pause();
@@ -278,7 +289,8 @@ impl Replica {
             | Message::Commit { .. }
             | Message::CopyBegin { .. }
             | Message::CopyExtent { .. }
-            | Message::CopyEnd { .. } => self.on_primary_message(from, envelope),
+            | Message::CopyEnd { .. }
+            | Message::ReadBlocks { .. } => self.on_primary_message(from, envelope),
             Message::Rejected(reject) => {
                 if self.leading() && envelope.epoch == self.epoch {
                     self.on_rejected(from, *reject);
@@ -304,6 +316,8 @@ impl Replica {
             Message::CopyBeginReply { at } => self.on_copy_begin_reply(from, at),
             Message::CopyExtentAck { volume, extent } => self.on_copy_extent_ack(from, (volume, extent)),
             Message::CopyEndReply => self.on_copy_end_reply(from),
+            Message::ScrubSums { at, sums } => self.on_sums(from, at, sums),
+            Message::BlocksRead { range, data } => self.on_blocks_read(from, range, &data),
             _ => {}
         }
     }
@@ -342,6 +356,9 @@ impl Replica {
 
     fn set_role(&mut self, role: Role) {
         if self.role != role {
+            if role != Role::Primary {
+                self.interrupt_scrub();
+            }
             self.role = role;
             self.effects.push_back(Effect::RoleChanged(role));
         }

@@ -316,6 +316,7 @@ impl Replica {
             .chain(self.own_memory_deadline())
             .chain(self.commit_deadline())
             .chain(self.background_deadline())
+            .chain(self.scrub_deadline())
             .min()
     }
 

@@ -68,6 +68,7 @@ impl Replica {
                 self.on_copy_extent((volume, extent), version, data);
             }
             Message::CopyEnd { need } => self.on_copy_end(need),
+            Message::ReadBlocks { range, at } => self.on_read_blocks(range, at),
             _ => {}
         }
     }

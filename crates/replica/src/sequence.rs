@@ -99,7 +99,11 @@ struct InFlight {
 impl InFlight {
     /// Users of a device flush what must last. Who asks for a size or a snapshot does not, and takes it for done.
     fn may_be_lost(&self) -> bool {
-        !matches!(self.kind, EntryKind::Resize | EntryKind::Snapshot | EntryKind::DropSnapshot)
+        let of_device = !matches!(
+            self.kind,
+            EntryKind::Resize | EntryKind::Snapshot | EntryKind::DropSnapshot | EntryKind::Scrub
+        );
+        of_device && self.id != RequestId::REPAIR
     }
 
     /// What it counts while it is acknowledged and not committed.
@@ -190,8 +194,11 @@ impl Sequence {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.bytes += payload.len() as u64;
-        self.longest = self.longest.max(range.len);
-        self.uncommitted.insert((range.volume, range.offset, ticket), range.end());
+        // A scrub changes nothing that a read could wait for.
+        if kind != EntryKind::Scrub {
+            self.longest = self.longest.max(range.len);
+            self.uncommitted.insert((range.volume, range.offset, ticket), range.end());
+        }
         self.open.push_back(Open { id, ticket, kind, range, payload });
     }
 
@@ -291,25 +298,39 @@ impl Replica {
             return;
         }
         match op {
-            Op::Write { range, payload } => self.sequence.admit(id, EntryKind::Write, range, payload),
-            Op::Discard { range } => self.sequence.admit(id, EntryKind::Discard, range, Bytes::new()),
-            Op::WriteZeroes { range } => self.sequence.admit(id, EntryKind::WriteZeroes, range, Bytes::new()),
+            Op::Write { range, payload } => self.admit(id, EntryKind::Write, range, payload),
+            Op::Discard { range } => self.admit(id, EntryKind::Discard, range, Bytes::new()),
+            Op::WriteZeroes { range } => self.admit(id, EntryKind::WriteZeroes, range, Bytes::new()),
             Op::Resize { volume, bytes } => {
                 reach!("replica: a resize is admitted");
                 let range = Range { volume, offset: bytes, len: 0 };
-                self.sequence.admit(id, EntryKind::Resize, range, Bytes::new());
+                self.admit(id, EntryKind::Resize, range, Bytes::new());
             }
             Op::Snapshot { id: snapshot } => {
                 reach!("replica: a snapshot is admitted");
-                self.sequence.admit(id, EntryKind::Snapshot, snapshot_range(snapshot), Bytes::new());
+                self.admit(id, EntryKind::Snapshot, snapshot_range(snapshot), Bytes::new());
             }
             Op::DropSnapshot { id: snapshot } => {
                 reach!("replica: the end of a snapshot is admitted");
-                self.sequence.admit(id, EntryKind::DropSnapshot, snapshot_range(snapshot), Bytes::new());
+                self.admit(id, EntryKind::DropSnapshot, snapshot_range(snapshot), Bytes::new());
             }
             Op::Read { range } => self.read_or_park(id, Some(range)),
             Op::Flush => self.read_or_park(id, None),
         }
+    }
+
+    /// Puts a request in its place. Whatever changes blocks goes through here, because a scrub has to know of it.
+    pub(crate) fn admit(&mut self, id: RequestId, kind: EntryKind, range: Range, payload: Bytes) {
+        self.scrub.changed(kind, range);
+        self.sequence.admit(id, kind, range, payload);
+    }
+
+    /// Tells how a request ended, if somebody waits for it.
+    fn complete(&mut self, id: RequestId, result: Result<(), RequestError>) {
+        if id == RequestId::REPAIR {
+            return self.repair_ended();
+        }
+        self.effects.push_back(Effect::Complete { id, result });
     }
 
     fn refusal(&self, op: &Op) -> Option<RequestError> {
@@ -460,6 +481,7 @@ impl Replica {
         self.take_room(len);
         self.log.note(&batch);
         self.log.appended(&batch);
+        self.scrub.sealed(&batch);
         self.sequence.remember_size(batch.last(), len, self.now, self.mode());
         self.effects.push_back(Effect::Append(Arc::clone(&batch)));
         let window = self.config.window_bytes;
@@ -488,7 +510,7 @@ impl Replica {
     pub(crate) fn complete_committed(&mut self) {
         while let Some((id, ticket)) = self.sequence.pop_committed(self.log.commit) {
             if let Some(id) = id {
-                self.effects.push_back(Effect::Complete { id, result: Ok(()) });
+                self.complete(id, Ok(()));
             }
             while let Some((id, range)) = self.sequence.pop_read(ticket) {
                 self.effects.push_back(match range {
@@ -515,7 +537,7 @@ impl Replica {
         let told: Vec<_> = kept.iter().map(|open| open.id).collect();
         for id in self.sequence.abandon().into_iter().chain(told) {
             reach!("replica: a request fails with the epoch");
-            self.effects.push_back(Effect::Complete { id, result: Err(error) });
+            self.complete(id, Err(error));
         }
         for Open { id, kind, range, payload, .. } in kept {
             self.sequence.admit(id, kind, range, payload);

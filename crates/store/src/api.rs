@@ -5,7 +5,7 @@ use mainstay_codec::{Batch, DecodeError, LocalHeader, crc32c};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     BATCH_BYTES_MAX, BLOCK_BYTES, Chain, EXTENT_BYTES, Epoch, Incarnation, Index, JOURNAL_RESERVE_BYTES,
-    Position, REQUEST_BYTES_MAX, ResourceId, SnapshotId, VolumeId, reach,
+    Position, REQUEST_BYTES_MAX, Range, ResourceId, SnapshotId, VolumeId, reach,
 };
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -324,6 +324,13 @@ pub enum Output {
     Grown {
         volume: VolumeId,
         bytes: u64,
+    },
+    /// An entry of a scrub is applied: where the content of its range is, as of that entry; nothing if this replica cannot tell. To be
+    /// read at once, and then [`crate::Store::scrub_ended`] to be called, if there are segments.
+    Scrub {
+        at: Index,
+        range: Range,
+        segments: Vec<Segment>,
     },
     /// [`crate::Store::snapshots`] has something new to say.
     SnapshotsChanged,

@@ -241,6 +241,7 @@ impl Store {
             EntryKind::Discard => Content::Hole,
             EntryKind::WriteZeroes => Content::Zero,
             EntryKind::EpochStart => return,
+            EntryKind::Scrub => return self.scrub(index, entry.range),
             EntryKind::Resize => return self.grow(entry.range.volume, entry.range.offset),
             EntryKind::Snapshot | EntryKind::DropSnapshot => {
                 let Some(id) = entry.snapshot() else { return };

@@ -119,6 +119,7 @@ impl Store {
         self.set_volumes(self.superblock.volumes.clone());
         self.journal.restart(at.index);
         self.overlay.clear();
+        self.forget_scrubs();
         self.snapshots_restarted(at);
         self.ahead.clear();
         self.installed.clear();

@@ -221,6 +221,10 @@ impl Store {
                 reach!("store: a pass waits for an extent");
                 break;
             }
+            if self.pinned(volume, first, first + blocks) {
+                reach!("store: a pass waits for a scrub");
+                break;
+            }
             self.note_ahead(volume, first, first + blocks);
             let filling = self.filling(&runs);
             self.write_group(Owner::Pass, volume, first, blocks, filling);

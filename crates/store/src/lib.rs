@@ -27,7 +27,7 @@
 //! Where to read on: `journal` (the ring), `append` (from queue to overlay), `overlay`, `destage` (a
 //! *pass* up to one position: writes, flushes, version table, superblock), `superblock` (promise, cut,
 //! restart: everything that waits for a superblock), `copy` (the target of an extent copy), `grow` (volumes that get
-//! larger), `snapshots`, `read`, `recovery` (format and recover).
+//! larger), `snapshots`, `scrub`, `read`, `recovery` (format and recover).
 
 mod ahead;
 mod api;
@@ -40,6 +40,7 @@ mod journal;
 mod overlay;
 mod read;
 mod recovery;
+mod scrub;
 mod snapshots;
 mod superblock;
 mod versions;
@@ -64,6 +65,7 @@ use mainstay_codec::{Batch, DataState, Superblock};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Chain, Epoch, Index, Position, SnapshotId, VolumeId, reach};
 use overlay::Overlay;
+use scrub::Pin;
 use snapshots::Layer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -151,6 +153,8 @@ pub struct Store {
     groups: BTreeMap<GroupId, Group>,
     /// Volumes written since their last flush was issued.
     touched: BTreeSet<VolumeId>,
+    /// Extents that are being scrubbed.
+    pins: Vec<Pin>,
     outputs: VecDeque<Output>,
     next_op: u64,
     failed: bool,

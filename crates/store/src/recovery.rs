@@ -172,6 +172,7 @@ impl Store {
             ops: Vec::new(),
             groups: BTreeMap::new(),
             touched: BTreeSet::new(),
+            pins: Vec::new(),
             outputs: VecDeque::new(),
             next_op: 1,
             failed: false,
@@ -179,6 +180,7 @@ impl Store {
         };
         store.end_volumes = store.volumes_at_end();
         store.apply();
+        store.forget_scrubs();
         Ok(store)
     }
 }

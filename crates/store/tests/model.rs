@@ -2,10 +2,10 @@
 
 mod lab;
 
-use lab::{Lab, Log, Random, drop_snapshot, entries, snapshot};
+use lab::{Lab, Log, Random, drop_snapshot, entries, scrub, snapshot};
 use mainstay_codec::ReplicaData;
-use mainstay_store::{Output, SnapshotState};
-use mainstay_types::{Epoch, Index, Position};
+use mainstay_store::{Output, Segment, SnapshotState};
+use mainstay_types::{EXTENT_BYTES, Epoch, Index, Position, Range};
 use proptest::prelude::*;
 
 /// One random life of a store.
@@ -22,6 +22,8 @@ struct Life {
     random: Random,
     /// Number of the last snapshot.
     snapshots: u32,
+    /// Extents that are being read for a scrub.
+    scrubs: Vec<(Index, Range, Vec<Segment>)>,
 }
 
 impl Life {
@@ -37,6 +39,7 @@ impl Life {
             told_durable: Index(0),
             random: Random(seed),
             snapshots: 0,
+            scrubs: Vec::new(),
         }
     }
 
@@ -62,6 +65,10 @@ impl Life {
                     assert!(self.lab.store.config().volumes[usize::from(volume.0)] >= bytes && area >= bytes);
                 }
                 Output::SnapshotsChanged => {}
+                Output::Scrub { at, range, segments } if !segments.is_empty() => {
+                    self.scrubs.push((at, range, segments));
+                }
+                Output::Scrub { .. } => {}
                 other => panic!("unexpected {other:?}"),
             }
         }
@@ -80,6 +87,13 @@ impl Life {
                     && let Some(id) = snapshots.keys().nth(self.random.below(snapshots.len()))
                 {
                     new.push(drop_snapshot(id.0));
+                }
+                if self.random.chance(20) {
+                    let volume = self.random.below(volumes.len());
+                    let extents = volumes[volume].div_ceil(EXTENT_BYTES);
+                    let extent = self.random.below(extents as usize) as u64;
+                    // Before what may be a snapshot: nothing follows one.
+                    new.insert(0, scrub(volume as u16, extent, volumes[volume]));
                 }
                 let bytes: u64 = new.iter().map(|e| e.payload.len() as u64).sum();
                 if bytes + 4096 <= self.lab.store.room() {
@@ -132,8 +146,20 @@ impl Life {
         self.hear();
     }
 
+    /// An extent was read, however long after its entry: it is as of that, unless the journal has been written over.
+    fn end_scrub(&mut self) {
+        let (at, range, segments) = self.scrubs.swap_remove(self.random.below(self.scrubs.len()));
+        if let Some(found) = self.lab.gather(range, &segments) {
+            let model = self.log.content(&self.lab.config.volumes, at);
+            let expected = &model[usize::from(range.volume.0)][range.offset as usize..range.end() as usize];
+            assert!(found == expected, "extent at {} of {} as of {at}", range.offset, range.volume);
+        }
+        assert!(self.lab.store.scrub_ended(at), "nothing restarts here");
+    }
+
     fn crash(&mut self) {
         self.hear();
+        self.scrubs.clear();
         self.lab.crash(&mut self.random).expect("only torn tails, no corruption");
         let state = self.lab.store.log_state();
         assert!(
@@ -177,12 +203,19 @@ proptest! {
         let mut life = Life::new(seed);
         for kind in steps {
             life.step(kind);
+            if !life.scrubs.is_empty() && life.random.chance(25) {
+                life.end_scrub();
+            }
             life.lab.check(&life.log);
         }
         // At the end everything can be committed, destaged and read from the volumes alone.
         life.lab.settle();
         life.hear();
         life.lab.store.commit(life.log.end().index);
+        life.hear();
+        while !life.scrubs.is_empty() {
+            life.end_scrub();
+        }
         life.lab.store.destage_now();
         life.lab.settle();
         life.hear();

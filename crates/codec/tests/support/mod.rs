@@ -41,6 +41,7 @@ fn entry() -> impl Strategy<Value = NewEntry> {
         1 => Just(EntryKind::EpochStart),
         1 => Just(EntryKind::Resize),
         1 => Just(EntryKind::DropSnapshot),
+        1 => Just(EntryKind::Scrub),
     ];
     let place = (0..VOLUMES_MAX as u16, 0..VOLUME_BYTES_MAX / BLOCK_BYTES, 1..=8u64);
     (kind, place, any::<u64>(), any::<u64>()).prop_map(|(kind, (volume, block, blocks), session, request)| {
@@ -50,6 +51,9 @@ fn entry() -> impl Strategy<Value = NewEntry> {
             EntryKind::EpochStart => Range { volume: VolumeId(0), offset: 0, len: 0 },
             EntryKind::Resize => Range { volume: VolumeId(volume), offset: offset.max(BLOCK_BYTES), len: 0 },
             EntryKind::DropSnapshot | EntryKind::Snapshot => snapshot_range(SnapshotId(1 + block as u32 / 2)),
+            EntryKind::Scrub => {
+                Range { volume: VolumeId(volume), offset: offset / EXTENT_BYTES * EXTENT_BYTES, len }
+            }
             _ => Range { volume: VolumeId(volume), offset, len },
         };
         let payload =
@@ -110,6 +114,15 @@ fn extent() -> impl Strategy<Value = (VolumeId, u32)> {
     (0..VOLUMES_MAX as u16, 0..(VOLUME_BYTES_MAX / EXTENT_BYTES) as u32).prop_map(|(v, e)| (VolumeId(v), e))
 }
 
+fn blocks() -> impl Strategy<Value = Range> {
+    let place = (0..VOLUMES_MAX as u16, 0..VOLUME_BYTES_MAX / BLOCK_BYTES - 8, 1..=8u64);
+    place.prop_map(|(volume, block, blocks)| Range {
+        volume: VolumeId(volume),
+        offset: block * BLOCK_BYTES,
+        len: blocks * BLOCK_BYTES,
+    })
+}
+
 fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
         any::<(u64, u32, u32)>().prop_map(|(cluster, node, to)| Message::Hello {
@@ -145,6 +158,13 @@ fn message() -> impl Strategy<Value = Message> {
         extent().prop_map(|(volume, extent)| Message::CopyExtentAck { volume, extent }),
         any::<u64>().prop_map(|i| Message::CopyEnd { need: Index(i) }),
         Just(Message::CopyEndReply),
+        (any::<u64>(), vec(any::<u64>(), 0..=(EXTENT_BYTES / BLOCK_BYTES) as usize))
+            .prop_map(|(at, sums)| Message::ScrubSums { at: Index(at), sums }),
+        (blocks(), any::<u64>()).prop_map(|(range, at)| Message::ReadBlocks { range, at: Index(at) }),
+        (blocks(), any::<(u64, bool)>()).prop_map(|(range, (seed, some))| {
+            let data = if some { pattern(seed, range.len as usize) } else { Bytes::new() };
+            Message::BlocksRead { range, data }
+        }),
         reject().prop_map(Message::Rejected),
     ]
 }

@@ -48,9 +48,14 @@ pub fn sample_batch() -> Batch {
             entry(EntryKind::WriteZeroes, 2, 4096, 4096, 9),
             entry(EntryKind::Resize, 1, 1 << 30, 0, 0),
             entry(EntryKind::DropSnapshot, 0, 3, 0, 0),
+            entry(EntryKind::Scrub, 1, 1 << 20, 1 << 16, 0),
             entry(EntryKind::Snapshot, 0, 4, 0, 0),
         ],
     )
+}
+
+fn blocks() -> Range {
+    Range { volume: VolumeId(1), offset: 12_288, len: 8192 }
 }
 
 pub fn messages() -> Vec<(&'static str, Message)> {
@@ -99,6 +104,9 @@ pub fn messages() -> Vec<(&'static str, Message)> {
         ("copy_extent_ack", Message::CopyExtentAck { volume: VolumeId(1), extent: 9 }),
         ("copy_end", Message::CopyEnd { need: Index(44) }),
         ("copy_end_reply", Message::CopyEndReply),
+        ("scrub_sums", Message::ScrubSums { at: Index(44), sums: vec![7, 8, 0x0123_4567_89ab_cdef] }),
+        ("read_blocks", Message::ReadBlocks { range: blocks(), at: Index(44) }),
+        ("blocks_read", Message::BlocksRead { range: blocks(), data: pattern(5, 8192) }),
         ("rejected_epoch", Message::Rejected(Reject::Epoch(Epoch(4)))),
         ("rejected_unknown", Message::Rejected(Reject::Unknown)),
         ("rejected_gap", Message::Rejected(Reject::Gap(at))),

@@ -4,10 +4,10 @@
 use super::store::{Image, Store, VOLUME_BLOCKS, Value};
 use crate::{
     BackgroundLimits, Effect, Event, Op, Proposal, Replica, ReplicaConfig, RequestError, RequestId, Role,
-    SlowLimits,
+    ScrubOrder, ScrubReport, SlowLimits,
 };
 use bytes::Bytes;
-use mainstay_codec::{Batch, Envelope, ReplicaData};
+use mainstay_codec::{Batch, EntryKind, Envelope, ReplicaData, block_sum};
 use mainstay_types::{
     BLOCK_BYTES, Chain, ConfigVersion, Epoch, Incarnation, Index, Member, Mode, NodeId, Opening, Position,
     Range, ResourceId, ResourceRecord, Time, VolumeId,
@@ -140,6 +140,10 @@ pub struct Lab {
     /// Half of the seeds yield to clients; stories, which are of the first ones, do not, unless they are about that.
     background: BackgroundLimits,
     pub slow: SlowLimits,
+    /// How long a disk takes to read what a repair needs, in milliseconds.
+    pub repair_read_ms: u64,
+    /// A disk was damaged: replicas may be found to differ.
+    pub rotten: bool,
     /// Print every event, as `TRACE=1` asks.
     pub trace: bool,
 }
@@ -196,6 +200,8 @@ impl Lab {
                 ..BackgroundLimits::default()
             },
             commit_tell_ms: if (seed / 2).is_multiple_of(2) { 10 } else { 0 },
+            repair_read_ms: 1,
+            rotten: false,
             trace: std::env::var_os("TRACE").is_some(),
         };
         for member in members {
@@ -357,6 +363,22 @@ impl Lab {
         payload[..8].copy_from_slice(&self.next_request.to_le_bytes());
         let range = Range { volume: VolumeId(volume), offset: block * BLOCK_BYTES, len: BLOCK_BYTES };
         self.request(node, Op::Write { range, payload: payload.into() })
+    }
+
+    /// The disk of a node damages a block.
+    pub fn rot(&mut self, node: NodeId, volume: u16, block: u64) {
+        self.rotten = true;
+        let store = &mut self.nodes.get_mut(&node).expect("known").store;
+        store.rot(VolumeId(volume), block, u64::MAX - u64::from(node.0));
+    }
+
+    pub fn scrub(&mut self, node: NodeId, repair: bool) {
+        self.event(node, Event::Scrub(Some(ScrubOrder { repair, rate: 0 })));
+    }
+
+    pub fn report(&self, node: NodeId) -> ScrubReport {
+        let replica = self.nodes[&node].replica.as_ref().expect("the node is up");
+        replica.scrub_report().expect("it has scrubbed").clone()
     }
 
     pub fn read(&mut self, node: NodeId, volume: u16) -> RequestId {
@@ -527,6 +549,10 @@ impl Lab {
             println!("{:>10} {node} <- {}", now.0, &text[..text.len().min(300)]);
         }
         replica.handle(now, event);
+        let differ = replica.scrub_report().is_some_and(|report| report.different > 0);
+        if differ && !self.rotten {
+            self.wrong.get_or_insert(format!("{node} finds replicas that differ, and no disk was damaged"));
+        }
         while let Some(effect) =
             self.nodes.get_mut(&node).and_then(|n| n.replica.as_mut()).and_then(Replica::poll)
         {
@@ -575,6 +601,11 @@ impl Lab {
                     when,
                     Due::Event(node, boot, Event::ExtentLoaded { peer, volume, extent, version, at, data }),
                 );
+            }
+            Effect::LoadBlocks { range } => {
+                let data = blocks_of(&n.store.read(range));
+                let when = self.now.plus_ms(self.repair_read_ms);
+                self.at(when, Due::Event(node, boot, Event::BlocksLoaded { range, data }));
             }
             Effect::Complete { id, result } => self.complete(id, result),
             Effect::Read { id, range } => self.execute_read(node, id, range),
@@ -736,9 +767,24 @@ impl Lab {
             return self.fault(format!("{node} commits {to} before it is durable"));
         }
         let batches: Vec<Arc<Batch>> = n.store.journal.iter().filter(|b| b.last() > from).cloned().collect();
+        let whole = n.store.data == ReplicaData::Consistent;
+        let mut scrubbed = Vec::new();
+        for (index, entry) in batches.iter().flat_map(|b| (b.first.0..).map(Index).zip(&b.entries)) {
+            if entry.kind == EntryKind::Scrub && index <= to {
+                let value = |block| n.store.block_at(entry.range.volume, block, index);
+                let sums = (entry.range.first_block()..entry.range.end_block())
+                    .map(|block| block_sum(&blocks_of(&[value(block)])));
+                let sums = if whole { sums.collect() } else { Vec::new() };
+                scrubbed.push(Event::Scrubbed { at: index, sums });
+            }
+        }
         n.store.commit(to);
         let finished = n.store.try_finish();
         let boot = n.boot;
+        for event in scrubbed {
+            let late = if self.random.chance(20) { 300 } else { 1 };
+            self.at(self.now.plus_ms(late), Due::Event(node, boot, event));
+        }
         self.at(self.now, Due::Room(node, boot));
         if finished {
             self.at(self.now, Due::Event(node, boot, Event::CopyFinished));
@@ -755,7 +801,7 @@ impl Lab {
                     return self
                         .fault(format!("{node} commits another {index}: {identity:?}, was {known:?}"));
                 }
-                if entry.range.len == 0 {
+                if !entry.kind.changes_blocks() {
                     continue;
                 }
                 for (nth, block) in (entry.range.first_block()..entry.range.end_block()).enumerate() {
@@ -840,6 +886,14 @@ impl Lab {
         }
         self.answers.insert(id, Answer::Content(content));
     }
+}
+
+fn blocks_of(values: &[Value]) -> Bytes {
+    let mut data = vec![0; values.len() * BLOCK_BYTES as usize];
+    for (value, block) in values.iter().zip(data.chunks_mut(BLOCK_BYTES as usize)) {
+        block[..8].copy_from_slice(&value.to_le_bytes());
+    }
+    data.into()
 }
 
 pub fn whole(volume: u16) -> Range {

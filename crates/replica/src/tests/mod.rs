@@ -7,5 +7,6 @@ mod memory;
 mod modes;
 mod random;
 mod scenarios;
+mod scrub;
 mod slow;
 mod store;

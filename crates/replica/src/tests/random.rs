@@ -101,6 +101,7 @@ fn trouble(lab: &mut Lab) {
             lab.promote(iss[pick]);
         }
         29..=31 => lab.publish(),
+        32 | 33 => lab.scrub(node, true),
         _ => {}
     }
 }

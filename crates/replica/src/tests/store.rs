@@ -109,7 +109,7 @@ impl Store {
         for batch in self.journal.clone() {
             for (place, entry) in batch.entries.iter().enumerate() {
                 let index = Index(batch.first.0 + place as u64);
-                if index <= from || index > to || entry.kind == EntryKind::EpochStart {
+                if index <= from || index > to || !entry.kind.changes_blocks() {
                     continue;
                 }
                 for (nth, block) in (entry.range.first_block()..entry.range.end_block()).enumerate() {
@@ -212,6 +212,27 @@ impl Store {
     pub fn block(&self, volume: VolumeId, block: u64) -> Value {
         let key = (volume, block);
         self.overlay.get(&key).or_else(|| self.volume.get(&key)).copied().unwrap_or(0)
+    }
+
+    /// What a block will hold when everything up to `to` is committed.
+    pub fn block_at(&self, volume: VolumeId, block: u64, to: Index) -> Value {
+        let entries = self.journal.iter().flat_map(|batch| (batch.first.0..).map(Index).zip(&batch.entries));
+        let mut value = self.block(volume, block);
+        for (_, entry) in entries.filter(|(index, _)| (self.commit.next()..=to).contains(index)) {
+            let range = entry.range;
+            let within = (range.first_block()..range.end_block()).contains(&block);
+            if range.volume != volume || !within || !entry.kind.changes_blocks() {
+                continue;
+            }
+            let at = ((block - range.first_block()) * BLOCK_BYTES) as usize;
+            value = if entry.kind == EntryKind::Write { value_of(&entry.payload[at..]) } else { 0 };
+        }
+        value
+    }
+
+    /// The disk damages a block.
+    pub fn rot(&mut self, volume: VolumeId, block: u64, value: Value) {
+        self.overlay.insert((volume, block), value);
     }
 
     pub fn read(&self, range: Range) -> Vec<Value> {

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::{Batch, EntryKind, NewEntry, ReplicaData, snapshot_range};
 use mainstay_store::{
-    Area, IoFailure, LogSource, Media, MediaError, OpId, Output, RecoverError, SnapshotState, Source, Store,
-    StoreConfig, Tuning,
+    Area, IoFailure, LogSource, Media, MediaError, OpId, Output, RecoverError, Segment, SnapshotState,
+    Source, Store, StoreConfig, Tuning,
 };
 use mainstay_types::{
     BLOCK_BYTES, Chain, EXTENT_BYTES, Epoch, Incarnation, Index, Position, Range, ResourceId, SnapshotId,
@@ -337,6 +337,14 @@ pub fn resize(volume: u16, bytes: u64) -> NewEntry {
     NewEntry { kind: EntryKind::Resize, range, payload: Bytes::new(), session: 0, request: 0 }
 }
 
+/// Of an extent of a volume of so many bytes.
+pub fn scrub(volume: u16, extent: u64, volume_bytes: u64) -> NewEntry {
+    let offset = extent * EXTENT_BYTES;
+    let len = EXTENT_BYTES.min(volume_bytes - offset);
+    let range = Range { volume: VolumeId(volume), offset, len };
+    NewEntry { kind: EntryKind::Scrub, range, payload: Bytes::new(), session: 0, request: 0 }
+}
+
 pub fn write(block: u64, blocks: u64, fill: u8) -> NewEntry {
     let payload = Bytes::from(vec![fill; blocks as usize * BLOCK]);
     NewEntry { kind: EntryKind::Write, payload, ..discard(block, blocks) }
@@ -567,37 +575,44 @@ impl Lab {
 
     /// Committed content as a reader of the devices would see it.
     pub fn content(&self) -> Vec<Vec<u8>> {
-        let mut out = Vec::new();
-        for (n, &bytes) in self.store.config().volumes.iter().enumerate() {
-            let volume = VolumeId(n as u16);
-            let mut content = Vec::new();
-            for segment in self.store.read(Range { volume, offset: 0, len: bytes }) {
-                assert_eq!(segment.offset, content.len() as u64, "segments are consecutive");
-                match segment.source {
-                    Source::Memory(data) => {
-                        assert_eq!(data.len() as u64, segment.len);
-                        content.extend_from_slice(&data);
-                    }
-                    Source::Journal { offset, payload } => {
-                        assert!(self.store.holds(&payload));
-                        let whole = self.disk.slice(Area::Journal, payload.offset, payload.len);
-                        let part = payload.part(&Bytes::copy_from_slice(whole), offset, segment.len);
-                        content.extend_from_slice(&part.expect("the payload is whole"));
-                    }
-                    Source::Volume => {
-                        content.extend_from_slice(self.disk.slice(
-                            Area::Volume(volume),
-                            segment.offset,
-                            segment.len,
-                        ));
-                    }
-                    Source::Zero => content.resize(content.len() + segment.len as usize, 0),
+        let volumes = (0..).map(VolumeId).zip(&self.store.config().volumes);
+        let content = volumes.map(|(volume, &len)| {
+            let range = Range { volume, offset: 0, len };
+            self.gather(range, &self.store.read(range)).expect("what the overlay names is in the ring")
+        });
+        content.collect()
+    }
+
+    /// What the segments of a range hold; `None` if the journal has not all of it any more.
+    pub fn gather(&self, range: Range, segments: &[Segment]) -> Option<Vec<u8>> {
+        let mut content = Vec::new();
+        for segment in segments {
+            assert_eq!(segment.offset, range.offset + content.len() as u64, "segments are consecutive");
+            match &segment.source {
+                Source::Memory(data) => {
+                    assert_eq!(data.len() as u64, segment.len);
+                    content.extend_from_slice(data);
                 }
+                Source::Journal { offset, payload } => {
+                    if !self.store.holds(payload) {
+                        return None;
+                    }
+                    let whole = self.disk.slice(Area::Journal, payload.offset, payload.len);
+                    let part = payload.part(&Bytes::copy_from_slice(whole), *offset, segment.len);
+                    content.extend_from_slice(&part.expect("the payload is whole"));
+                }
+                Source::Volume => {
+                    content.extend_from_slice(self.disk.slice(
+                        Area::Volume(range.volume),
+                        segment.offset,
+                        segment.len,
+                    ));
+                }
+                Source::Zero => content.resize(content.len() + segment.len as usize, 0),
             }
-            assert_eq!(content.len() as u64, bytes);
-            out.push(content);
         }
-        out
+        assert_eq!(content.len() as u64, range.len);
+        Some(content)
     }
 
     /// The store agrees with the model in everything it can be asked.

@@ -15,7 +15,7 @@
 //! The four are: recover before serving, seal before reading, compare epochs and not only lengths, begin with an epoch
 //! start. The last one holds here too, for another reason, and its bug is `ServeAtOnce`.
 //!
-//! Of R17 there are resize and snapshots; a scrub is not an entry yet. R23 to R25 are not the simulator's.
+//! R23 to R25 are not the simulator's.
 
 macro_rules! bugs {
     ($($(#[doc = $doc:literal])* $name:ident($rule:literal),)*) => {
@@ -223,6 +223,12 @@ bugs! {
     SnapshotsNotCopied("R17"),
     /// A command to take a snapshot that is repeated takes another one of the same name.
     SnapshotTakenAgain("R17"),
+    /// What is written while an extent is read for a scrub is taken for what it held at the entry.
+    ScrubSeesLater("R17"),
+    /// A repair takes back what clients have written since the scrub.
+    RepairOverwritesNewer("R17"),
+    /// Of replicas that differ the fewer are right.
+    MinorityWins("R17"),
     /// In mode A writes do not wait for a follower that lags too far.
     LagUnbounded("R18"),
     /// The journal's reserve for epoch starts is given to writes.

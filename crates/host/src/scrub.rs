@@ -1,0 +1,69 @@
+//! Scrubbing (R17): what the store says of an extent is read at once and summed block by block; and blocks are read to repair
+//! those of others.
+
+use crate::reads::{Purpose, is_zero};
+use crate::{Host, Platform};
+use bytes::Bytes;
+use mainstay_codec::block_sum;
+use mainstay_replica::{Event, Role, ScrubOrder};
+use mainstay_store::Segment;
+use mainstay_types::{BLOCK_BYTES, Index, Range, Time, reach};
+use std::sync::LazyLock;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+static SUM_OF_ZEROES: LazyLock<u64> = LazyLock::new(|| block_sum(&[0; BLOCK]));
+
+impl Host {
+    /// Begins to compare the replicas. False, and nothing, when this is not the primary, or when they are being compared.
+    pub fn scrub(&mut self, now: Time, order: ScrubOrder) -> bool {
+        let begins = self.role == Role::Primary && !self.replica.scrubs();
+        if begins {
+            self.replica.handle(now, Event::Scrub(Some(order)));
+        }
+        begins
+    }
+
+    /// Ends the scrub that is under way, if there is one.
+    pub fn stop_scrub(&mut self, now: Time) {
+        self.replica.handle(now, Event::Scrub(None));
+    }
+
+    /// The store has come to an entry of a scrub.
+    pub(crate) fn scrub_extent(
+        &mut self,
+        platform: &mut impl Platform,
+        at: Index,
+        range: Range,
+        segments: Vec<Segment>,
+    ) {
+        if segments.is_empty() {
+            return self.replica.handle(platform.now(), Event::Scrubbed { at, sums: Vec::new() });
+        }
+        // R13: nothing more is read of a disk that is not used any more.
+        if self.failed.is_none()
+            && let Some(job) = self.gather_segments(platform, Purpose::Scrub { at }, range, segments)
+        {
+            self.extent_scrubbed(platform, at, Some(job.into_pieces()));
+        }
+    }
+
+    /// What the entry is about was read; or a part of it was written over before.
+    pub(crate) fn extent_scrubbed(
+        &mut self,
+        platform: &mut impl Platform,
+        at: Index,
+        pieces: Option<Vec<Bytes>>,
+    ) {
+        if !self.store.scrub_ended(at) {
+            reach!("host: the log began anew while an extent was scrubbed");
+            return;
+        }
+        let sums = pieces.map_or_else(Vec::new, |pieces| pieces.iter().flat_map(sums_of).collect());
+        self.replica.handle(platform.now(), Event::Scrubbed { at, sums });
+    }
+}
+
+fn sums_of(piece: &Bytes) -> impl Iterator<Item = u64> + '_ {
+    let zero = is_zero(piece);
+    piece.chunks(BLOCK).map(move |block| if zero { *SUM_OF_ZEROES } else { block_sum(block) })
+}

@@ -1,0 +1,189 @@
+//! What a scrub finds: blocks that differ, who holds what of them, and which of that is right.
+
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{Index, NodeId, Time, VolumeId};
+use std::collections::BTreeMap;
+
+/// Most findings that are kept of one scrub (R18); what is beyond is counted.
+pub const FINDINGS_MAX: usize = 256;
+
+/// A scrub, as it is or as it ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ScrubReport {
+    pub state: ScrubState,
+    pub repair: bool,
+    /// Bytes per second; 0: no limit of its own.
+    pub rate: u64,
+    pub began: Time,
+    pub ended: Option<Time>,
+    /// Of all volumes, as large as they were when it began.
+    pub extents: u64,
+    /// Extents that are judged, whoever was compared.
+    pub done: u64,
+    /// In so many extents each replica was compared; the primary's among them.
+    pub compared: BTreeMap<NodeId, u64>,
+    /// Extents of which fewer than two replicas could say what they hold.
+    pub uncompared: u64,
+    /// Blocks that differed, and what became of them.
+    pub different: u64,
+    pub repaired: u64,
+    /// Clients had written them anew before they could be repaired.
+    pub overwritten: u64,
+    /// At most [`FINDINGS_MAX`], in the order in which they were found.
+    pub findings: Vec<Finding>,
+    /// Entries of the log of the first and the last extent that were judged.
+    pub from: Index,
+    pub to: Index,
+    /// How long the rest takes, in milliseconds.
+    pub left_ms: Option<u64>,
+}
+
+impl ScrubReport {
+    /// Blocks that still differ, as far as is known.
+    #[must_use]
+    pub fn unrepaired(&self) -> u64 {
+        self.different - self.repaired - self.overwritten
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ScrubState {
+    Running,
+    /// All extents were judged.
+    Done,
+    /// Somebody ended it.
+    Stopped,
+    /// This replica ceased to be primary.
+    Interrupted,
+}
+
+/// Neighbouring blocks that the same replicas hold differently.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    pub volume: VolumeId,
+    /// First block, and how many.
+    pub block: u64,
+    pub blocks: u64,
+    /// The entry as of which they differ.
+    pub at: Index,
+    /// Replicas that agree, the largest group first; each in ascending order.
+    pub groups: Vec<Vec<NodeId>>,
+    /// The group that is taken to be right, if any is, and whether more than half say so.
+    pub right: Option<usize>,
+    pub proven: bool,
+    pub outcome: Outcome,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// Nobody asked for a repair, or nothing is known to be right.
+    Found,
+    /// It is under way.
+    Repairing,
+    /// Written anew everywhere, but for blocks that clients have overwritten since.
+    Repaired,
+    /// All of them were overwritten by clients.
+    Overwritten,
+    /// Nobody of the right group could give the content.
+    Failed,
+}
+
+/// A stretch of blocks of one extent on which replicas differ, before anything is done about it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Difference {
+    /// First block within the extent, and one past the last.
+    pub blocks: std::ops::Range<usize>,
+    pub groups: Vec<Vec<NodeId>>,
+    pub right: Option<usize>,
+    pub proven: bool,
+}
+
+/// Compares what replicas say of the blocks of one extent: as many sums from each. `unproven`: where no more than half agree, the primary is right
+/// if nobody has more on their side.
+pub(crate) fn compare(sums: &BTreeMap<NodeId, Vec<u64>>, primary: NodeId, unproven: bool) -> Vec<Difference> {
+    let Some(first) = sums.values().next() else { return Vec::new() };
+    if sums.values().all(|of| of == first) {
+        return Vec::new();
+    }
+    let mut found: Vec<Difference> = Vec::new();
+    for block in 0..first.len() {
+        let groups = groups_at(sums, block);
+        if groups.len() == 1 {
+            continue;
+        }
+        if let Some(last) = found.last_mut()
+            && last.blocks.end == block
+            && last.groups == groups
+        {
+            last.blocks.end += 1;
+            continue;
+        }
+        let (right, proven) = judge(&groups, sums.len(), primary, unproven);
+        found.push(Difference { blocks: block..block + 1, groups, right, proven });
+    }
+    found
+}
+
+/// Who agrees about a block, the largest group first; of equal ones that with the lowest node.
+fn groups_at(sums: &BTreeMap<NodeId, Vec<u64>>, block: usize) -> Vec<Vec<NodeId>> {
+    let mut groups: Vec<(u64, Vec<NodeId>)> = Vec::new();
+    for (&node, of) in sums {
+        match groups.iter_mut().find(|(sum, _)| *sum == of[block]) {
+            Some((_, group)) => group.push(node),
+            None => groups.push((of[block], vec![node])),
+        }
+    }
+    let mut groups: Vec<_> = groups.into_iter().map(|(_, group)| group).collect();
+    groups.sort_by_key(|group| std::cmp::Reverse(group.len()));
+    groups
+}
+
+fn judge(groups: &[Vec<NodeId>], all: usize, primary: NodeId, unproven: bool) -> (Option<usize>, bool) {
+    if planted(Bug::MinorityWins) {
+        return (Some(groups.len() - 1), true);
+    }
+    let most = groups[0].len();
+    if 2 * most > all {
+        return (Some(0), true);
+    }
+    let primaries = groups.iter().position(|group| group.contains(&primary));
+    (primaries.filter(|&at| unproven && groups[at].len() == most), false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compared(sums: &[(u32, &[u64])], unproven: bool) -> Vec<Difference> {
+        let sums = sums.iter().map(|(node, sums)| (NodeId(*node), sums.to_vec())).collect();
+        compare(&sums, NodeId(2), unproven)
+    }
+
+    fn nodes(groups: &[&[u32]]) -> Vec<Vec<NodeId>> {
+        groups.iter().map(|group| group.iter().copied().map(NodeId).collect()).collect()
+    }
+
+    #[test]
+    fn more_than_half_are_right_the_primary_or_not() {
+        assert_eq!(compared(&[(1, &[5, 6]), (2, &[5, 6]), (3, &[5, 6])], true), []);
+        let found = compared(&[(1, &[5, 6, 6, 7]), (2, &[5, 8, 9, 7]), (3, &[5, 6, 6, 1])], false);
+        assert_eq!(found.len(), 2, "neighbours that the same replicas differ on are one");
+        assert_eq!((found[0].blocks.clone(), found[0].right, found[0].proven), (1..3, Some(0), true));
+        assert_eq!(found[0].groups, nodes(&[&[1, 3], &[2]]));
+        assert_eq!((found[1].blocks.clone(), &found[1].groups), (3..4, &nodes(&[&[1, 2], &[3]])));
+    }
+
+    #[test]
+    fn without_a_majority_the_primary_is_right_if_that_is_asked_for() {
+        let two: &[(u32, &[u64])] = &[(1, &[5]), (2, &[6])];
+        assert_eq!((compared(two, false)[0].right, compared(two, true)[0].right), (None, Some(1)));
+        assert!(!compared(two, true)[0].proven);
+        // Two against the primary and another: nobody has more on their side than it. Two against it alone: they have.
+        let four: &[(u32, &[u64])] = &[(1, &[5]), (2, &[6]), (3, &[5]), (4, &[6])];
+        assert_eq!(compared(four, true)[0].right, Some(1));
+        let five: &[(u32, &[u64])] = &[(1, &[5]), (2, &[6]), (3, &[5]), (4, &[7]), (5, &[8])];
+        assert_eq!(compared(five, true)[0].right, None);
+        let three: &[(u32, &[u64])] = &[(1, &[5]), (2, &[6]), (3, &[7])];
+        assert_eq!((compared(three, true)[0].right, compared(three, false)[0].right), (Some(1), None));
+    }
+}

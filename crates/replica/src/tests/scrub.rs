@@ -1,0 +1,165 @@
+//! Scrubbing: what is compared, who is right, what is written anew and what is not.
+
+use super::lab::{A, B, C, Lab, VOLUMES};
+use super::store::VOLUME_BLOCKS;
+use crate::{Event, Outcome, Role, ScrubOrder, ScrubState};
+use mainstay_types::{BLOCK_BYTES, NodeId, VolumeId};
+
+const EXTENTS: u64 = VOLUMES as u64;
+
+fn written(nodes: u32) -> Lab {
+    let mut lab = Lab::new(nodes, 4, 1);
+    lab.run_ms(50);
+    assert_eq!(lab.role(A), Role::Primary);
+    for volume in 0..VOLUMES {
+        for block in 0..VOLUME_BLOCKS {
+            lab.write(A, volume, block);
+            lab.run_ms(10);
+        }
+    }
+    lab.run_ms(50);
+    lab
+}
+
+fn holds(lab: &Lab, node: NodeId, volume: u16, block: u64) -> u64 {
+    lab.nodes[&node].store.block(VolumeId(volume), block)
+}
+
+#[test]
+fn equal_replicas_are_equal_whatever_is_written_meanwhile() {
+    let mut lab = written(3);
+    lab.scrub(A, true);
+    let mut writes = Vec::new();
+    while lab.report(A).state == ScrubState::Running {
+        writes.push(lab.write(A, writes.len() as u16 % VOLUMES, 0));
+        lab.run_ms(5);
+        assert!(writes.len() < 5000, "{:?}", lab.report(A));
+    }
+    lab.settle();
+    let report = lab.report(A);
+    assert_eq!((report.state, report.extents, report.done), (ScrubState::Done, EXTENTS, EXTENTS));
+    assert_eq!((report.different, report.uncompared), (0, 0));
+    assert!([A, B, C].iter().all(|node| report.compared[node] == EXTENTS), "{:?}", report.compared);
+    for write in &writes {
+        assert!(lab.done(*write), "{:?}", lab.answers.get(write));
+    }
+    assert_eq!(lab.nodes[&A].replica.as_ref().and_then(crate::Replica::next_deadline), None, "idle");
+}
+
+#[test]
+fn what_one_of_three_holds_differently_is_found_and_written_anew() {
+    for rotten in [A, B] {
+        let mut lab = written(3);
+        lab.rot(rotten, 2, 1);
+        lab.rot(rotten, 4, 0);
+        lab.rot(rotten, 4, 1);
+        lab.scrub(A, false);
+        lab.settle();
+        let report = lab.report(A);
+        assert_eq!((report.different, report.repaired, report.unrepaired()), (3, 0, 3));
+        let found: Vec<_> = report.findings.iter().map(|f| (f.volume.0, f.block, f.blocks)).collect();
+        assert_eq!(found, [(2, 1, 1), (4, 0, 2)]);
+        assert!(report.findings.iter().all(|f| f.proven && f.groups[1] == [rotten]));
+        lab.scrub(A, true);
+        lab.settle();
+        let report = lab.report(A);
+        assert_eq!((report.different, report.repaired, report.unrepaired()), (3, 3, 0));
+        assert!(report.findings.iter().all(|f| f.outcome == Outcome::Repaired), "{report:?}");
+        lab.assert_equal();
+        lab.scrub(A, true);
+        lab.settle();
+        assert_eq!(lab.report(A).different, 0, "and stays so");
+    }
+}
+
+#[test]
+fn of_two_the_primary_is_right_if_a_repair_is_asked_for() {
+    let mut lab = written(2);
+    lab.rot(B, 2, 1);
+    lab.scrub(A, false);
+    lab.settle();
+    assert_eq!((lab.report(A).unrepaired(), lab.report(A).findings[0].right), (1, None));
+    lab.scrub(A, true);
+    lab.settle();
+    let report = lab.report(A);
+    assert_eq!((report.repaired, report.findings[0].proven), (1, false));
+    lab.assert_equal();
+}
+
+/// The right content was read; before it is written, a client writes. Nobody may see the older one again.
+#[test]
+fn a_repair_does_not_take_back_what_was_written_since() {
+    let mut lab = written(3);
+    lab.rot(A, 2, 0);
+    lab.rot(A, 2, 1);
+    lab.repair_read_ms = 300;
+    lab.scrub(A, true);
+    while lab.report(A).findings.is_empty() {
+        lab.run_ms(1);
+    }
+    lab.run_ms(50);
+    let newer = lab.write(A, 2, 0);
+    lab.run_ms(50);
+    assert!(lab.done(newer));
+    lab.settle();
+    let report = lab.report(A);
+    assert_eq!((report.different, report.repaired, report.overwritten), (2, 1, 1));
+    for node in [A, B, C] {
+        assert_eq!(holds(&lab, node, 2, 0), newer.0, "the repair is older");
+    }
+    lab.assert_equal();
+}
+
+#[test]
+fn who_does_not_answer_is_not_waited_for_and_counted() {
+    let mut lab = written(3);
+    lab.rot(B, 2, 1);
+    lab.isolate(C);
+    lab.run_ms(3000);
+    assert_eq!(lab.iss(), [A, B]);
+    lab.scrub(A, true);
+    lab.settle();
+    let report = lab.report(A);
+    assert_eq!((report.state, report.uncompared, report.repaired), (ScrubState::Done, 0, 1));
+    assert_eq!(report.compared.get(&C), None);
+    // Alone there is nothing to compare.
+    lab.isolate(B);
+    lab.run_ms(3000);
+    lab.scrub(A, true);
+    lab.settle();
+    assert_eq!((lab.report(A).done, lab.report(A).uncompared), (EXTENTS, EXTENTS));
+}
+
+#[test]
+fn a_scrub_ends_with_its_primary_or_when_it_is_stopped() {
+    let mut lab = written(3);
+    lab.nodes.get_mut(&B).expect("known").disk_ms = 200;
+    lab.scrub(A, true);
+    lab.run_ms(20);
+    lab.demote(A);
+    lab.settle();
+    assert_eq!(lab.report(A).state, ScrubState::Interrupted);
+    lab.promote(B);
+    lab.settle();
+    lab.event(A, Event::Scrub(Some(ScrubOrder::default())));
+    lab.scrub(B, true);
+    lab.run_ms(20);
+    lab.event(B, Event::Scrub(None));
+    assert_eq!(lab.report(B).state, ScrubState::Stopped);
+    assert_eq!(lab.report(A).state, ScrubState::Interrupted, "it is no primary");
+    lab.settle();
+    lab.assert_equal();
+}
+
+/// Two blocks of each volume: with one volume in a second it takes as many seconds as there are volumes, less the first.
+#[test]
+fn a_limit_is_kept_to() {
+    let mut lab = written(3);
+    lab.event(A, Event::Scrub(Some(ScrubOrder { repair: true, rate: VOLUME_BLOCKS * BLOCK_BYTES })));
+    lab.run_ms(3500);
+    let done = lab.report(A).done;
+    assert!((3..=5).contains(&done), "{done}");
+    assert!(lab.report(A).left_ms.is_some_and(|left| left > 500), "{:?}", lab.report(A));
+    lab.run_ms(4000);
+    assert_eq!(lab.report(A).state, ScrubState::Done);
+}

@@ -1,0 +1,74 @@
+//! Scrubbing (R17): what the blocks of one extent hold at one entry of the log.
+//!
+//! When the entry is applied, [`Output::Scrub`] says where the content of each block is, and from then on the extent is *pinned* until
+//! [`Store::scrub_ended`]: nothing newer is written to it. So what lies in the volume stays there. The pass that may be under way writes only what was
+//! applied before, and of those blocks the content is in memory or in the journal. A pinned extent holds up a pass no longer than one read
+//! takes; other extents are written meanwhile.
+//!
+//! - The target of a copy holds nothing as of any entry, and says so: no segments.
+//! - So does one with [`PINS_MAX`] extents pinned: who is fed with many of these entries at once is not compared (R18).
+//! - A place in the journal may be used again before it was read. Whoever reads asks [`Store::holds`], as for any read, and then has nothing to say.
+//! - What recovery applies again is not looked at: nobody waits for it.
+
+use crate::{Output, Store};
+use mainstay_codec::DataState;
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{Index, Range, VolumeId, reach};
+
+/// Most extents that are pinned at a time.
+pub(crate) const PINS_MAX: usize = 8;
+
+/// An extent to which nothing newer than this entry is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pin {
+    at: Index,
+    range: Range,
+}
+
+impl Store {
+    /// What [`Output::Scrub`] told at this entry was read, or nobody wants to know any more. Whether it was still pinned: if not, what was read
+    /// is not what the log says there, because it began anew.
+    pub fn scrub_ended(&mut self, at: Index) -> bool {
+        let before = self.pins.len();
+        self.pins.retain(|pin| pin.at != at);
+        self.pins.len() < before
+    }
+
+    /// An entry of a scrub is applied.
+    pub(crate) fn scrub(&mut self, at: Index, range: Range) {
+        let whole = self.data == DataState::Consistent;
+        let segments = if !whole {
+            reach!("store: the target of a copy is not scrubbed");
+            Vec::new()
+        } else if self.pins.len() >= PINS_MAX {
+            reach!("store: too many extents are pinned");
+            Vec::new()
+        } else {
+            reach!("store: an extent is pinned");
+            if self.pass.is_some() {
+                reach!("store: an extent is pinned during a pass");
+            }
+            self.pins.push(Pin { at, range });
+            self.read(range)
+        };
+        self.outputs.push_back(Output::Scrub { at, range, segments });
+    }
+
+    /// Whether blocks of the range must stay as they are.
+    pub(crate) fn pinned(&self, volume: VolumeId, first: u64, end: u64) -> bool {
+        let touches = |pin: &Pin| {
+            pin.range.volume == volume && pin.range.first_block() < end && first < pin.range.end_block()
+        };
+        // Mostly there is none.
+        !self.pins.is_empty() && self.pins.iter().any(touches) && !planted(Bug::ScrubSeesLater)
+    }
+
+    /// The log begins anew, or was applied by recovery.
+    pub(crate) fn forget_scrubs(&mut self) {
+        if !self.pins.is_empty() {
+            reach!("store: pinned extents are forgotten");
+        }
+        self.pins.clear();
+        self.outputs.retain(|output| !matches!(output, Output::Scrub { .. }));
+    }
+}
