@@ -676,7 +676,7 @@ impl Disk {
             }
             DiskFault::RotJournal { pick } => self.rot_record(pick, |_| true, |_| true),
             DiskFault::RotVersions { pick } => self.rot_versions(pick),
-            DiskFault::RotVolume { pick } => self.rot_volume(pick, |_, _| true),
+            DiskFault::RotVolume { pick } => self.rot_volume(pick, |_, _| true).is_some(),
         }
     }
 

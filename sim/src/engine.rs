@@ -11,7 +11,7 @@ use mainstay_control::reconciler::ReplicaSeen;
 use mainstay_control::reconciler::job::Step;
 use mainstay_control::snapshots::{SnapshotOn, SnapshotState};
 use mainstay_host::{Answer, AnswerError, Digest, Happened, Host, Platform, Seen};
-use mainstay_replica::{Op, PeerState, Proposal, ReplicaConfig, RequestError, RequestId, Role};
+use mainstay_replica::{Op, PeerState, Proposal, ReplicaConfig, RequestError, RequestId, Role, ScrubOrder};
 use mainstay_store::{Area, Output, Store};
 use mainstay_types::{
     BLOCK_BYTES, Epoch, Incarnation, Index, NodeId, Opening, ResourceId, SnapshotId, Time, VolumeId,
@@ -147,6 +147,8 @@ pub enum EngineIn {
     Pause(ResourceId),
     Resume(ResourceId),
     Digest(ResourceId),
+    /// An operator scrubs, or ends that.
+    Scrub(ResourceId, Option<ScrubOrder>),
     /// Promise an epoch that nobody is primary in yet.
     Promise(ResourceId, Epoch),
     /// The agent's connection has come up: tell it everything.
@@ -458,6 +460,12 @@ impl Engine {
                 // While one is being made nobody waits for another.
                 self.with(now, resource, disks, oracle, |host, shop| host.start_digest(shop).is_ok());
             }
+            EngineIn::Scrub(resource, order) => {
+                self.with(now, resource, disks, oracle, |host, _| match order {
+                    Some(order) => _ = host.scrub(now, order),
+                    None => host.stop_scrub(now),
+                });
+            }
             EngineIn::Promise(resource, epoch) => {
                 self.with(now, resource, disks, oracle, |host, _| host.vow(epoch));
             }
@@ -535,6 +543,9 @@ impl Engine {
         while let Some(resource) = self.touched.pop_first() {
             self.with(now, resource, disks, oracle, |host, shop| {
                 host.pump(shop);
+                if let Some(report) = host.replica().scrub_report().filter(|report| report.different > 0) {
+                    shop.oracle.differ(shop.resource, shop.node, report);
+                }
                 let left = host.store().room_with_reserve();
                 if left < RESERVE_BYTES && host.failed().is_none() {
                     shop.oracle.reserve_used(shop.resource, shop.node, shop.incarnation, left);

@@ -461,9 +461,18 @@ pub enum Operator {
         resource: usize,
     },
     /// The replicas are compared: digests are taken at once, and again while the primary holds new writes for so long.
-    Scrub {
+    Digest {
         resource: usize,
         hold_ms: u64,
+    },
+    /// They are scrubbed, with repair or without, at so many bytes per second (0: no limit), or a scrub is ended.
+    Scrub {
+        resource: usize,
+        repair: bool,
+        rate: u64,
+    },
+    StopScrub {
+        resource: usize,
     },
     /// A node that holds no replica of the resource gets one; the number chooses which, here and below.
     AddReplica {
@@ -533,7 +542,9 @@ impl Operator {
             | Self::SetMode { resource, .. }
             | Self::ModeB { resource }
             | Self::Force { resource, .. }
-            | Self::Scrub { resource, .. } => Some(resource),
+            | Self::Digest { resource, .. }
+            | Self::Scrub { resource, .. }
+            | Self::StopScrub { resource } => Some(resource),
             Self::JoinAgain { .. } => None,
         }
     }

@@ -117,7 +117,13 @@ fn operator(operator: &Operator) -> String {
         Operator::DeleteService { resource } => format!("deletes s{resource}"),
         Operator::CreateResource { resource } => format!("makes r{resource}"),
         Operator::DeleteResource { resource } => format!("deletes r{resource}"),
-        Operator::Scrub { resource, hold_ms } => {
+        Operator::Scrub { resource, repair, rate } => {
+            let repair = if repair { " with repair" } else { "" };
+            let rate = if rate > 0 { format!(", {rate} bytes per second") } else { String::new() };
+            format!("scrubs r{resource}{repair}{rate}")
+        }
+        Operator::StopScrub { resource } => format!("ends the scrub of r{resource}"),
+        Operator::Digest { resource, hold_ms } => {
             format!("compares the replicas of r{resource}, with writes held for {}", length(hold_ms))
         }
         Operator::AddReplica { resource, pick } => format!("adds a replica of r{resource} (choice {pick})"),

@@ -80,7 +80,7 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "service applied", runs: 200, gap_ms: (5000, 60_000), add: operators::apply_service },
     Kind { name: "service deleted", runs: 150, gap_ms: (8000, 60_000), add: operators::delete_service },
     Kind { name: "resource deleted", runs: 150, gap_ms: (10_000, 60_000), add: operators::delete_resource },
-    Kind { name: "replicas compared", runs: 100, gap_ms: (10_000, 60_000), add: operators::scrub },
+    Kind { name: "replicas compared", runs: 100, gap_ms: (10_000, 60_000), add: operators::digest },
     Kind { name: "replicas move", runs: 700, gap_ms: (1000, 30_000), add: operators::move_replicas },
     Kind { name: "volumes grow", runs: 700, gap_ms: (2000, 30_000), add: operators::grow },
     Kind { name: "snapshots", runs: 300, gap_ms: (1000, 20_000), add: operators::snapshots },
@@ -91,6 +91,8 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "superblock copy lost", runs: 300, gap_ms: (1000, 60_000), add: disks::lose_superblock },
     Kind { name: "proposal in doubt", runs: 400, gap_ms: (300, 10_000), add: ambush::proposal_in_doubt },
     Kind { name: "wall clock steps", runs: 200, gap_ms: (500, 30_000), add: step_clock },
+    Kind { name: "replicas scrubbed", runs: 300, gap_ms: (3000, 60_000), add: operators::scrub },
+    Kind { name: "scrub overtaken", runs: 300, gap_ms: (3000, 30_000), add: ambush::scrub_overtaken },
     Kind { name: "node joins again", runs: 50, gap_ms: (10_000, 60_000), add: operators::join_again },
 ];
 

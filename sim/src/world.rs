@@ -14,6 +14,7 @@ mod links;
 mod operator;
 mod progress;
 mod queue;
+mod scrub;
 mod settle;
 mod traps;
 mod verdict;
@@ -287,6 +288,8 @@ pub struct World {
     pub(crate) sessions: Random,
     pub(crate) inspections: Random,
     pub(crate) files: Random,
+    /// What rots at the end, and what clients write while it is scrubbed.
+    scrubs: Random,
     /// What is written while replicas are copied at the end.
     load: Random,
     /// Set, and not sprung yet.
@@ -388,6 +391,7 @@ impl World {
             sessions: root.stream("sessions"),
             inspections: root.stream("inspections"),
             files: root.stream("files"),
+            scrubs: root.stream("scrubs"),
             load: root.stream("load"),
             traps: Vec::new(),
             wanted: Wanted::of(&plan.shape),

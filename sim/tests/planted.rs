@@ -21,6 +21,7 @@ const ORACLES: &[(Bug, &str)] = &[
     (Bug::CopyFromEnd, "S11"),
     (Bug::DigestOfMoving, "S13"),
     (Bug::SnapshotLeavesOut, "S14"),
+    (Bug::ScrubSeesLater, "L4"),
     (Bug::TriedAgainAtOnce, "H6"),
 ];
 

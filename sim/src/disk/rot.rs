@@ -68,8 +68,12 @@ impl Disk {
         true
     }
 
-    /// F5: changes a byte of a block of a volume that holds anything but zeroes and is `needed`.
-    pub fn rot_volume(&mut self, pick: u64, needed: impl Fn(VolumeId, u64) -> bool) -> bool {
+    /// F5: changes a byte of a block of a volume that holds anything but zeroes and is `needed`; which it was.
+    pub fn rot_volume(
+        &mut self,
+        pick: u64,
+        needed: impl Fn(VolumeId, u64) -> bool,
+    ) -> Option<(VolumeId, u64)> {
         let mut candidates = Vec::new();
         for (n, region) in self.regions[2..].iter().enumerate() {
             let volume = VolumeId(n as u16);
@@ -78,8 +82,8 @@ impl Disk {
             candidates.extend(blocks.map(|block| (volume, block)));
         }
         let mut random = Random::new(pick);
-        let Some(&(volume, block)) = random.pick(&candidates) else { return false };
-        self.rot(Area::Volume(volume), block, random.next())
+        let &(volume, block) = random.pick(&candidates)?;
+        self.rot(Area::Volume(volume), block, random.next()).then_some((volume, block))
     }
 
     /// F5: changes a byte of the slot of the version table that the superblock names.

@@ -49,6 +49,7 @@ pub struct LogOracle {
     acknowledged_in: Epoch,
     forks: fork::Forks,
     memory: memory::Memory,
+    may_differ: bool,
 }
 
 #[derive(Debug)]
@@ -179,6 +180,7 @@ impl LogOracle {
             acknowledged_in: Epoch(0),
             forks: fork::Forks::default(),
             memory: memory::Memory::default(),
+            may_differ: false,
         }
     }
 
@@ -559,6 +561,18 @@ impl LogOracle {
         let replica = self.replica(node, incarnation);
         replica.damaged = true;
         replica.lied_to |= lies;
+        self.may_differ |= lies;
+    }
+
+    /// Blocks of volumes are being damaged on fewer replicas than hold them well. Nothing is forgiven for that.
+    pub fn rotten(&mut self) {
+        self.may_differ = true;
+    }
+
+    /// Whether a disk has done what its store cannot notice.
+    #[must_use]
+    pub fn may_differ(&self) -> bool {
+        self.may_differ
     }
 
     /// The node's disk was replaced by an empty one (R9), or lost.

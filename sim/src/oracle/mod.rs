@@ -137,6 +137,10 @@ pub const INVARIANTS: &[(&str, &str)] = &[
         "who is slow leaves only while enough copies remain, and returns after a quiet period. Checked: SlowOracle",
     ),
     (
+        "L4",
+        "a scrub finds what disks have damaged, nothing else, and repairs it. Checked: Oracle::differ, World::rot_and_scrub",
+    ),
+    (
         "H7",
         "an operator's command takes effect once, or says why not and what to do. Checked: answers::judge, for every answer; what was asked for is so at the end: World::unfinished",
     ),

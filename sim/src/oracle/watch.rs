@@ -6,7 +6,7 @@ use mainstay_codec::{Envelope, LogState, Message};
 use mainstay_control::state::Forced;
 use mainstay_ha::Effect as ServiceEffect;
 use mainstay_host::{Host, Seen};
-use mainstay_replica::Effect;
+use mainstay_replica::{Effect, ScrubReport};
 use mainstay_store::Output;
 use mainstay_types::{
     Epoch, Incarnation, Index, NodeId, Opening, ResourceId, ResourceRecord, SnapshotId, VolumeId,
@@ -72,6 +72,18 @@ impl Oracle {
         if let Err(mut violation) = check {
             violation.text = format!("{}: {}", crate::words::resource(resource), violation.text);
             self.fail(violation);
+        }
+    }
+
+    /// L4: a scrub finds differences where a disk lied, and nowhere else.
+    pub fn differ(&mut self, resource: ResourceId, node: NodeId, report: &ScrubReport) {
+        if self.logs.get(&resource).is_some_and(|log| !log.may_differ()) {
+            let text = format!(
+                "{node} finds that replicas of {} differ, and no disk lied: {:?}",
+                crate::words::resource(resource),
+                report.findings.first()
+            );
+            self.fail(Violation { id: "L4", text });
         }
     }
 

@@ -220,6 +220,23 @@ pub(super) fn reads_overtaken(draw: &mut Draw, random: &mut Random, at: u64) {
     draw.writes(at + 60, ms, resource, room, 1, random);
 }
 
+/// An extent is read late for a scrub, while so much is written that its blocks are to be destaged.
+pub(super) fn scrub_overtaken(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = some_resource(draw, random);
+    let room = draw.shape.resources[resource].journal_blocks * 2;
+    let ms = spread(random, 200, 3000);
+    let target = match random.coin() {
+        true => Target::Primary(resource),
+        false => Target::Secondary(resource, random.next()),
+    };
+    draw.operator(at, Operator::Scrub { resource, repair: random.coin(), rate: 0 });
+    for _ in 0..random.between(2, 8) {
+        let late = DiskFault::Late { what: DiskOp::Read, ms };
+        draw.fault(at, Fault::Disk { target, resource, fault: late });
+    }
+    draw.writes(at + random.below(20), ms, resource, room, 1, random);
+}
+
 /// F14: single operations are late, and others overtake them.
 pub(super) fn late_operations(draw: &mut Draw, random: &mut Random, at: u64) {
     let (node, resource) = super::any_replica(draw, random);

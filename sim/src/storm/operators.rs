@@ -1,6 +1,6 @@
 //! What operators do while all this happens.
 
-use crate::plan::Operator;
+use crate::plan::{Fault, Operator, Target};
 use crate::random::Random;
 use crate::swarm::{Draw, spread};
 
@@ -40,10 +40,26 @@ pub(super) fn delete_resource(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
-pub(super) fn scrub(draw: &mut Draw, random: &mut Random, at: u64) {
+pub(super) fn digest(draw: &mut Draw, random: &mut Random, at: u64) {
     let resource = random.below(draw.shape.resources.len() as u64) as usize;
     let hold_ms = spread(random, 10, 20_000);
-    draw.operator(at, Operator::Scrub { resource, hold_ms });
+    draw.operator(at, Operator::Digest { resource, hold_ms });
+}
+
+/// Sometimes slowly, sometimes ended, sometimes with trouble on the way.
+pub(super) fn scrub(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = random.below(draw.shape.resources.len() as u64) as usize;
+    let rate = if random.coin() { 0 } else { spread(random, 64 << 10, 8 << 20) };
+    draw.operator(at, Operator::Scrub { resource, repair: random.coin(), rate });
+    match random.below(4) {
+        0 => draw.operator(at + spread(random, 1, 2000), Operator::StopScrub { resource }),
+        1 => {
+            let target = Target::Primary(resource);
+            let restart_after_ms = random.below(1000);
+            draw.fault(at + spread(random, 1, 500), Fault::KillEngine { target, restart_after_ms });
+        }
+        _ => draw.writes(at, 300, resource, random.between(4, 40), random.between(1, 4), random),
+    }
 }
 
 pub(super) fn join_again(draw: &mut Draw, random: &mut Random, at: u64) {

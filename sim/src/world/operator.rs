@@ -18,7 +18,7 @@ use mainstay_types::{
 /// How long an operator waits before it looks again.
 const PATIENCE_US: u64 = 700_000;
 /// From the first digests to those that are taken while writes are held, and from the pause to these.
-const SCRUB_US: u64 = 200_000;
+const DIGEST_US: u64 = 200_000;
 
 /// How often a promotion is tried to be forced.
 const FORCE_TRIES: u64 = 15;
@@ -108,7 +108,9 @@ impl World {
                 // It may try that before the service is gone, and is told so.
                 self.submit(Command::DeleteResource { resource: resource_id(resource) });
             }
-            Operator::Scrub { hold_ms, .. } => self.scrub(resource_id(resource), hold_ms),
+            Operator::Digest { hold_ms, .. } => self.digest(resource_id(resource), hold_ms),
+            Operator::Scrub { repair, rate, .. } => self.scrub(resource_id(resource), repair, rate),
+            Operator::StopScrub { .. } => self.stop_scrub(resource_id(resource)),
             Operator::AddReplica { pick, .. } => self.change_replicas(resource, None, Some(pick)),
             Operator::RemoveReplica { pick, .. } => self.change_replicas(resource, Some(pick), None),
             Operator::MoveReplica { from, to, .. } => self.change_replicas(resource, Some(from), Some(to)),
@@ -378,7 +380,7 @@ impl World {
     }
 
     /// As `agent/src/http.rs` does it, without waiting: digests at once, and again while the primary holds new writes.
-    fn scrub(&mut self, resource: ResourceId, hold_ms: u64) {
+    fn digest(&mut self, resource: ResourceId, hold_ms: u64) {
         self.trace.count("operator compares replicas");
         let primary = self.state().resources.get(&resource).and_then(|known| known.record.primary);
         let mut due = Vec::new();
@@ -387,10 +389,10 @@ impl World {
             let mut add = |delay_us, input| due.push((delay_us, What::ToEngine { node, boot, input }));
             add(0, EngineIn::Digest(resource));
             if primary == Some(node) {
-                add(SCRUB_US, EngineIn::Pause(resource));
-                add(2 * SCRUB_US + hold_ms * 1000, EngineIn::Resume(resource));
+                add(DIGEST_US, EngineIn::Pause(resource));
+                add(2 * DIGEST_US + hold_ms * 1000, EngineIn::Resume(resource));
             }
-            add(2 * SCRUB_US, EngineIn::Digest(resource));
+            add(2 * DIGEST_US, EngineIn::Digest(resource));
         }
         for (delay_us, what) in due {
             self.after(delay_us, what);

@@ -209,6 +209,8 @@ impl World {
     fn last_look(&mut self) {
         self.quiet = true;
         self.run_until(self.now_us + REST_US);
+        self.rot_and_scrub();
+        self.run_until(self.now_us + REST_US);
         for number in 0..self.plan.shape.resources.len() {
             let Some(node) = self.devices(number).first().copied() else { continue };
             let Some(log) = self.oracle.logs.get(&resource_id(number)) else { continue };

@@ -1,0 +1,168 @@
+//! L4: a scrub finds what disks have damaged, and repairs it. Operators scrub while everything else happens, and then there is
+//! nothing to find. In some runs blocks of volumes rot when the cluster is well again, on fewer replicas than hold them well, and are
+//! scrubbed under writes; the last look then sees whether all of it is right.
+
+use super::settle::ANSWER_US;
+use super::{What, World, resource_id};
+use crate::engine::EngineIn;
+use crate::plan::ClientOp;
+use crate::trace::Part;
+use crate::words;
+use mainstay_codec::ReplicaData;
+use mainstay_replica::{Role, ScrubOrder, ScrubReport, ScrubState};
+use mainstay_types::{NodeId, ResourceId, VolumeId};
+use std::collections::BTreeSet;
+
+/// Of a thousand runs so many end with a scrub of what has rotted.
+const ROTTEN: u64 = 300;
+/// How often a scrub is begun until one is whole.
+const TRIES: usize = 5;
+const STEP_US: u64 = 20_000;
+
+impl World {
+    /// An operator scrubs: whoever is primary begins.
+    pub(super) fn scrub(&mut self, resource: ResourceId, repair: bool, rate: u64) {
+        self.trace.count("F51 operator scrubs");
+        self.tell_primary(resource, Some(ScrubOrder { repair, rate }));
+    }
+
+    pub(super) fn stop_scrub(&mut self, resource: ResourceId) {
+        self.trace.count("F51 operator ends a scrub");
+        self.tell_primary(resource, None);
+    }
+
+    fn tell_primary(&mut self, resource: ResourceId, order: Option<ScrubOrder>) {
+        let known = self.state().resources.get(&resource);
+        let Some(node) = known.and_then(|known| known.record.primary) else { return };
+        let what = if order.is_some() { "scrubs" } else { "ends the scrub of" };
+        self.note(None, Part::Control, &[70, resource.0, u64::from(order.is_some())], || {
+            format!("operator {what} {}", words::resource(resource))
+        });
+        let boot = self.machines[&node].engine_process.boot;
+        self.after(0, What::ToEngine { node, boot, input: EngineIn::Scrub(resource, order) });
+    }
+
+    /// What the primary says of its last scrub.
+    fn scrub_of(&self, node: NodeId, resource: ResourceId) -> Option<&ScrubReport> {
+        let hosted = self.machines[&node].engine.as_ref()?.hosts.get(&resource)?;
+        hosted.host.replica().scrub_report()
+    }
+
+    /// Replicas that are whole, open and undamaged.
+    fn sound(&self, resource: ResourceId) -> Vec<NodeId> {
+        let Some(known) = self.state().resources.get(&resource).filter(|known| !known.deleting) else {
+            return Vec::new();
+        };
+        let sound = |node: &NodeId| {
+            let machine = &self.machines[node];
+            let hosted = machine.engine.as_ref().and_then(|engine| engine.hosts.get(&resource));
+            let whole = hosted.is_some_and(|hosted| {
+                let host = &hosted.host;
+                host.failed().is_none() && host.store().log_state().data == ReplicaData::Consistent
+            });
+            whole && !machine.damaged.contains_key(&resource)
+        };
+        known.record.replicas.iter().map(|member| member.node).filter(sound).collect()
+    }
+
+    fn serving(&self, resource: ResourceId) -> Option<NodeId> {
+        let node = self.state().resources.get(&resource)?.record.primary?;
+        let hosted = self.machines[&node].engine.as_ref()?.hosts.get(&resource)?;
+        (hosted.role == Role::Primary).then_some(node)
+    }
+
+    /// L4, in some runs. Nobody reads meanwhile: what rots is read as it is until it is found.
+    pub(super) fn rot_and_scrub(&mut self) {
+        if !self.scrubs.permille(ROTTEN) {
+            return;
+        }
+        for number in 0..self.plan.shape.resources.len() {
+            let resource = resource_id(number);
+            let sound = self.sound(resource);
+            let Some(primary) = self.serving(resource).filter(|node| sound.contains(node)) else { continue };
+            if sound.len() < 2 {
+                continue;
+            }
+            let rotten = self.rot_some(resource, primary, &sound);
+            self.scrub_until_whole(number, &sound, &rotten);
+            if self.violation().is_some() {
+                return;
+            }
+        }
+    }
+
+    /// No block on more than one replica; of two never the primary's, which counts.
+    fn rot_some(
+        &mut self,
+        resource: ResourceId,
+        primary: NodeId,
+        sound: &[NodeId],
+    ) -> BTreeSet<(VolumeId, u64)> {
+        let mut rotten: BTreeSet<(VolumeId, u64)> = BTreeSet::new();
+        for _ in 0..self.scrubs.between(1, 6) {
+            let nodes: Vec<NodeId> =
+                sound.iter().copied().filter(|node| sound.len() > 2 || *node != primary).collect();
+            let Some(&node) = self.scrubs.pick(&nodes) else { continue };
+            let pick = self.scrubs.next();
+            let disk = self.machines.get_mut(&node).and_then(|machine| machine.disks.get_mut(&resource));
+            let hit = disk
+                .and_then(|disk| disk.rot_volume(pick, |volume, block| !rotten.contains(&(volume, block))));
+            let Some((volume, block)) = hit else { continue };
+            rotten.insert((volume, block));
+            self.trace.count("F5 volume rot before a scrub");
+            self.note(Some(node), Part::Fault, &[71, resource.0, block], || {
+                format!("block {block} of {} {volume} rots", words::resource(resource))
+            });
+        }
+        if let Some(log) = self.oracle.logs.get_mut(&resource) {
+            log.rotten();
+        }
+        rotten
+    }
+
+    fn scrub_until_whole(&mut self, number: usize, sound: &[NodeId], rotten: &BTreeSet<(VolumeId, u64)>) {
+        let resource = resource_id(number);
+        for _ in 0..TRIES {
+            let Some(primary) = self.serving(resource) else { break };
+            self.scrub(resource, true, 0);
+            let (until, began) = (self.now_us + ANSWER_US, self.node_time(primary));
+            let mut ended: Option<ScrubReport> = None;
+            while ended.is_none() && self.now_us < until && self.violation().is_none() {
+                self.run_until(self.now_us + STEP_US);
+                self.write_beside(number, rotten);
+                let report = self.scrub_of(primary, resource);
+                ended = report.filter(|report| report.ended.is_some_and(|at| at > began)).cloned();
+            }
+            let Some(report) = ended else { continue };
+            let all = sound.iter().all(|node| report.compared.get(node) == Some(&report.done));
+            if report.state == ScrubState::Done && all {
+                self.trace.count("L4 scrub of what has rotted");
+                if report.repaired > 0 {
+                    self.trace.count("L4 blocks repaired");
+                }
+                if report.overwritten > 0 {
+                    self.trace.count("L4 clients were faster than a repair");
+                }
+                if report.unrepaired() > 0 {
+                    let text = format!("a scrub of {} left damage: {report:?}", words::resource(resource));
+                    self.wrong("L4", text);
+                }
+                return;
+            }
+        }
+        if self.violation().is_none() {
+            let text = format!("no scrub of {} compares all of {sound:?}", words::resource(resource));
+            self.wrong("L4", text);
+        }
+    }
+
+    /// Clients write where it rots, and elsewhere.
+    fn write_beside(&mut self, number: usize, rotten: &BTreeSet<(VolumeId, u64)>) {
+        if !self.scrubs.permille(300) {
+            return;
+        }
+        let rotten: Vec<_> = rotten.iter().copied().collect();
+        let Some(&(volume, block)) = self.scrubs.pick(&rotten) else { return };
+        self.client(number, ClientOp::Write { volume: volume.0, block, blocks: 1 });
+    }
+}
