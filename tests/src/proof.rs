@@ -131,12 +131,21 @@ pub fn tables(lab: &Lab, address: &str) -> Result<(usize, Vec<String>)> {
     Ok((rows.len(), wrong.map(|(table, kind, text)| format!("{table}: {kind}: {text}")).collect()))
 }
 
-/// One line about a scrub that failed, with each replica's digests.
+/// One line about a scrub that found something, or could not compare all.
 #[must_use]
 pub fn difference(report: &ScrubReport) -> String {
-    let replicas = report.replicas.iter().map(|replica| match &replica.failure {
-        Some(why) => format!("{}: {why}", replica.node),
-        None => format!("{} at {}: {}", replica.node, replica.index, replica.volumes.join(" ")),
-    });
-    format!("{} at index {}: {}", report.resource, report.index, replicas.collect::<Vec<_>>().join("; "))
+    let replicas =
+        report.replicas.iter().map(|replica| format!("{}: {} extents", replica.node, replica.extents));
+    format!(
+        "{} from {} to {}, {:?}, {} of {} extents ({}): {} blocks differ, the first {:?}",
+        report.resource,
+        report.from,
+        report.index,
+        report.state,
+        report.done,
+        report.extents,
+        replicas.collect::<Vec<_>>().join(", "),
+        report.unrepaired,
+        report.findings.first()
+    )
 }

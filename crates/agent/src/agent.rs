@@ -417,10 +417,10 @@ impl Agent {
         let passed_on = matches!(
             request,
             Request::Status
-                | Request::Digest { .. }
                 | Request::Promise { .. }
-                | Request::Pause { .. }
-                | Request::Resume { .. }
+                | Request::Scrub { .. }
+                | Request::StopScrub { .. }
+                | Request::ScrubStatus { .. }
         );
         if !passed_on {
             return CallReply::Error(body("not-allowed", "this is not passed on to an engine", ""));

@@ -4,12 +4,12 @@
 //! and reconciler have threads of their own and are not delayed by any request.
 
 mod modes;
+mod scrubs;
 mod snapshots;
 
 use crate::agent::{Agent, PROPOSE_TIMEOUT};
 use crate::error::{body, from_engine, settle};
 use crate::member::Member;
-use crate::messages::{Call, CallReply};
 use crate::metrics::listener;
 use crate::pool;
 use crate::raft::{ConsensusLog, View};
@@ -19,11 +19,10 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
-use mainstay_api::engine::{DigestReport, Reply, Request};
 use mainstay_api::rest::{
     Accepted, ClusterInit, ClusterJoin, ClusterView, EVENTS_WAIT_MS_MAX, EngineView, ErrorBody, EventsPage,
-    NodeView, ReplicaAdd, ReplicaMove, ResourceCreate, ResourceView, ScrubReplica, ScrubReport, ServiceApply,
-    ServiceMove, ServiceView, StatusView, VolumeResize,
+    NodeView, ReplicaAdd, ReplicaMove, ResourceCreate, ResourceView, ServiceApply, ServiceMove, ServiceView,
+    StatusView, VolumeResize,
 };
 use mainstay_control::advice::{Advice, Observations, advice};
 use mainstay_control::state::{Command, Outcome, Resource, ResourceSpec};
@@ -38,14 +37,14 @@ use std::time::{Duration, Instant};
 const JOURNAL_BYTES_DEFAULT: u64 = 256 << 20;
 /// How long a new resource may take until its devices exist.
 const CREATE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long the nodes of a scrub are asked again until all answer about one position.
+/// How often somebody is looked for who is primary.
 const SCRUB_ATTEMPTS: usize = 5;
 /// How often a change is asked for again because the record has changed meanwhile.
 const CONFLICTS_MAX: usize = 20;
 const CONFLICT_PAUSE: Duration = Duration::from_millis(100);
 /// Before a scrub asks again who is primary.
 const SCRUB_PAUSE: Duration = Duration::from_millis(200);
-const SCRUB_TIMEOUT: Duration = Duration::from_secs(600);
+const SCRUB_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A refusal on its way out.
 pub struct Problem(ErrorBody);
@@ -85,7 +84,7 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .route("/v1/nodes", get(nodes))
         .route("/v1/resources", get(resources).post(create_resource))
         .route("/v1/resources/{name}", get(resource).delete(delete_resource))
-        .route("/v1/resources/{name}/scrub", post(scrub))
+        .route("/v1/resources/{name}/scrub", get(scrubs::report).post(scrubs::start).delete(scrubs::stop))
         .route("/v1/resources/{name}/mode", put(modes::set_mode))
         .route("/v1/resources/{name}/force/{node}", get(modes::force_cost).post(modes::force_promote))
         .route("/v1/resources/{name}/replicas", post(add_replica))
@@ -431,107 +430,6 @@ async fn delete_resource(Shared(agent): App, Path(name): Path<String>) -> Answer
         ))
     })
     .await
-}
-
-async fn scrub(Shared(agent): App, Path(name): Path<String>) -> Answer<ScrubReport> {
-    blocking(move || {
-        let member = agent.member()?;
-        find_resource(&member.log.view(), &name)?;
-        let report = compare(&agent, &member, &name);
-        agent.metrics.scrubbed(&name, report.as_ref().ok());
-        report
-    })
-    .await
-}
-
-/// Compares all replicas of a resource at one position of the log.
-fn compare(agent: &Arc<Agent>, member: &Arc<Member>, name: &str) -> Result<ScrubReport, ErrorBody> {
-    let mut view = member.log.view();
-    let mut resource = find_resource(&view, name)?.clone();
-    let mut report = scrub_once(agent, member, &view, &resource);
-    // Replicas commit the same entries a moment apart; only digests of one position can be compared. Where
-    // the resource is written meanwhile, new writes are held for as long as the reading takes; the engine
-    // lets them go by itself after a while, whatever becomes of this agent.
-    for _ in 1..SCRUB_ATTEMPTS {
-        if at_one_position(&report) {
-            break;
-        }
-        let Some(primary) = resource.record.primary else { break };
-        let held = |request| agent.ask(member, primary, Call::Engine(request), SCRUB_TIMEOUT);
-        match held(Request::Pause { resource: resource.id }) {
-            Ok(CallReply::Error(error)) | Err(error) if error.code == "not-primary" => {
-                // The primary is just being replaced.
-                std::thread::sleep(SCRUB_PAUSE);
-                view = member.log.view();
-                resource = find_resource(&view, name)?.clone();
-                continue;
-            }
-            Ok(CallReply::Error(error)) | Err(error) => return Err(error),
-            Ok(_) => {}
-        }
-        report = scrub_once(agent, member, &view, &resource);
-        // If this is lost the engine resumes by itself.
-        let _ = held(Request::Resume { resource: resource.id });
-    }
-    let positions: BTreeSet<u64> = report.replicas.iter().map(|one| one.index).collect();
-    if positions.len() > 1 && report.replicas.iter().all(|one| one.failure.is_none()) {
-        return Err(body(
-            "scrub-moving",
-            "the replicas could not be read at one position, because the resource is being written",
-            "Try again when fewer writes arrive.",
-        ));
-    }
-    Ok(report)
-}
-
-fn at_one_position(report: &ScrubReport) -> bool {
-    let positions: BTreeSet<u64> =
-        report.replicas.iter().filter(|one| one.failure.is_none()).map(|one| one.index).collect();
-    let moved = report.replicas.iter().any(|one| one.failure.is_some());
-    positions.len() <= 1 && !moved
-}
-
-fn scrub_once(agent: &Arc<Agent>, member: &Arc<Member>, view: &View, resource: &Resource) -> ScrubReport {
-    let id = resource.id;
-    let threads: Vec<_> = resource
-        .spec
-        .replicas
-        .iter()
-        .map(|&node| {
-            let (agent, member) = (agent.clone(), member.clone());
-            std::thread::spawn(move || {
-                let question = Call::Engine(Request::Digest { resource: id });
-                (node, agent.ask(&member, node, question, SCRUB_TIMEOUT))
-            })
-        })
-        .collect();
-    let mut replicas = Vec::new();
-    for thread in threads {
-        let Ok((node, answer)) = thread.join() else { continue };
-        let failed = |why: String| ScrubReplica {
-            node: view.state.node_name(node),
-            index: 0,
-            volumes: Vec::new(),
-            failure: Some(why),
-        };
-        replicas.push(match answer {
-            Ok(CallReply::Engine(Reply::Digest(DigestReport { index, volumes, .. }))) => ScrubReplica {
-                node: view.state.node_name(node),
-                index: index.0,
-                volumes: volumes.into_iter().map(|volume| volume.digest).collect(),
-                failure: None,
-            },
-            Ok(CallReply::Error(error)) | Err(error) => failed(error.message),
-            Ok(_) => failed("an answer to another question".to_owned()),
-        });
-    }
-    let whole = replicas.iter().all(|one| one.failure.is_none());
-    let equal = whole
-        && replicas
-            .windows(2)
-            .all(|pair| pair[0].volumes == pair[1].volumes && pair[0].index == pair[1].index);
-    let index = replicas.iter().map(|one| one.index).max().unwrap_or(0);
-    ScrubReport { resource: resource.name.clone(), index, equal, replicas }
 }
 
 async fn services(Shared(agent): App) -> Answer<Vec<ServiceView>> {

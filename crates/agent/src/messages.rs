@@ -92,8 +92,8 @@ pub struct JoinTicket {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Call {
     Join(JoinRequest),
-    /// A question to the engine of the asked node: only [`engine::Request::Status`], [`engine::Request::Digest`],
-    /// [`engine::Request::Promise`] and those that hold writes are passed on.
+    /// A question to the engine of the asked node: only [`engine::Request::Status`],
+    /// [`engine::Request::Promise`] and those about scrubs are passed on.
     Engine(engine::Request),
     Pool,
 }

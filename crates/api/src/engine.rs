@@ -105,15 +105,32 @@ pub enum Request {
         resource: ResourceId,
         wanted: BTreeSet<SnapshotId>,
     },
-    /// Hold new requests until [`Request::Resume`]. Answered when everything admitted before is committed.
+    /// Begin to compare all replicas, extent by extent at one entry of the log each (R17). Refused by who is not primary, and while they are
+    /// being compared.
+    Scrub {
+        resource: ResourceId,
+        /// Write anew what differs and is known to be right.
+        repair: bool,
+        /// Bytes per second that each replica reads; 0: no limit but that of what runs in the background.
+        rate: u64,
+    },
+    /// Hold new requests until [`Request::Resume`], for a while at most. Answered when everything admitted before is committed.
     Pause {
         resource: ResourceId,
     },
     Resume {
         resource: ResourceId,
     },
-    /// Digests of the volumes as of the commit index. Answered by [`Reply::Digest`].
+    /// Digests of the volumes as of the commit index, which must not move meanwhile. Answered by [`Reply::Digest`].
     Digest {
+        resource: ResourceId,
+    },
+    /// End the scrub that is under way, if there is one.
+    StopScrub {
+        resource: ResourceId,
+    },
+    /// The last scrub that this replica led, or the one that is under way. Answered by [`Reply::Scrub`].
+    ScrubStatus {
         resource: ResourceId,
     },
     /// Takes the devices away from whoever uses them: outstanding and later requests fail with EIO.
@@ -197,6 +214,10 @@ pub enum Reply {
         until_us: Time,
         silenced_us: Time,
     },
+    /// None: this replica has led none since it was opened.
+    Scrub {
+        status: Option<ScrubStatus>,
+    },
     Digest(DigestReport),
     Metrics(MetricsPage),
 }
@@ -226,6 +247,76 @@ pub struct VolumeDigest {
     pub bytes: u64,
     /// Lower-case hexadecimal.
     pub digest: String,
+}
+
+/// A scrub, as it is or as it ended.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ScrubStatus {
+    pub state: ScrubState,
+    pub repair: bool,
+    /// Bytes per second; 0: no limit of its own.
+    pub rate: u64,
+    /// How long it has taken, in milliseconds.
+    pub took_ms: u64,
+    /// Of all volumes, and how many of them are judged.
+    pub extents: u64,
+    pub done: u64,
+    /// In how many extents each replica was compared.
+    pub compared: Vec<(NodeId, u64)>,
+    /// Extents that nobody could be compared with.
+    pub uncompared: u64,
+    /// Blocks that differed; of these, written anew, and overwritten by clients before that.
+    pub different: u64,
+    pub repaired: u64,
+    pub overwritten: u64,
+    /// The first of them; neighbours are one.
+    pub findings: Vec<ScrubFinding>,
+    /// Entries of the first and the last extent.
+    pub from: Index,
+    pub to: Index,
+    /// How long the rest takes, in milliseconds, if that is known.
+    pub left_ms: Option<u64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ScrubState {
+    Running,
+    Done,
+    Stopped,
+    /// The primary changed.
+    Interrupted,
+}
+
+/// Neighbouring blocks that the same replicas hold differently.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ScrubFinding {
+    pub volume: VolumeId,
+    /// The first block of 4096 bytes, and how many.
+    pub block: u64,
+    pub blocks: u64,
+    /// The entry of the log as of which they differ.
+    pub at: Index,
+    /// Replicas that agree, the largest group first.
+    pub groups: Vec<Vec<NodeId>>,
+    /// The group that is taken to be right.
+    pub right: Option<usize>,
+    /// More than half of the replicas say so.
+    pub proven: bool,
+    pub outcome: ScrubOutcome,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ScrubOutcome {
+    /// Nobody asked for a repair, or nothing is known to be right.
+    Found,
+    Repairing,
+    Repaired,
+    /// By clients, before it could be repaired.
+    Overwritten,
+    /// Nobody who has it right could give it.
+    Failed,
 }
 
 /// Everything an engine knows about itself.
@@ -602,6 +693,36 @@ mod tests {
         requests.into_iter().enumerate().map(|(id, request)| RequestLine { id: id as u64, request }).collect()
     }
 
+    fn scrub() -> ScrubStatus {
+        let finding = ScrubFinding {
+            volume: VolumeId(0),
+            block: 7,
+            blocks: 2,
+            at: Index(u64::MAX),
+            groups: vec![vec![NodeId(1), NodeId(3)], vec![NodeId(2)]],
+            right: Some(0),
+            proven: true,
+            outcome: ScrubOutcome::Repaired,
+        };
+        ScrubStatus {
+            state: ScrubState::Done,
+            repair: true,
+            rate: 0,
+            took_ms: 5,
+            extents: 9,
+            done: 9,
+            compared: vec![(NodeId(1), 9)],
+            uncompared: 0,
+            different: 2,
+            repaired: 2,
+            overwritten: 0,
+            findings: vec![finding],
+            from: Index(1),
+            to: Index(9),
+            left_ms: None,
+        }
+    }
+
     #[test]
     fn lines_survive_any_cut() {
         let mut stream = Vec::new();
@@ -640,6 +761,8 @@ mod tests {
                 }),
             },
             EngineLine::Reply { id: 3, reply: Reply::Status(EngineStatus::default()) },
+            EngineLine::Reply { id: 4, reply: Reply::Scrub { status: None } },
+            EngineLine::Reply { id: 5, reply: Reply::Scrub { status: Some(scrub()) } },
             EngineLine::Event { event: EngineEvent::Replica(ReplicaStatus::default()) },
             EngineLine::Event {
                 event: EngineEvent::Proposal(ProposalEvent {

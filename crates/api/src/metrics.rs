@@ -124,11 +124,26 @@ pub struct ReplicaCounts {
     pub required: u64,
     /// As primary: what fills others is slowed down now, for clients or by a limit.
     pub filling_slowed: bool,
+    /// As primary: what scrubs compared, found and repaired.
+    pub scrubs: ScrubCounts,
     /// As the target of a copy: extents that came, and their bytes; zeroes have none.
     pub copied_extents: u64,
     pub copied_bytes: u64,
     /// By [`PromotionStep::ALL`].
     pub promotions: [StepCounts; 4],
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ScrubCounts {
+    pub extents: u64,
+    /// Blocks.
+    pub different: u64,
+    pub repaired: u64,
+    /// One is under way.
+    pub running: bool,
+    /// Blocks that the last one left as they are; `None` before the first has ended.
+    pub unrepaired: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

@@ -15,7 +15,9 @@
 //! | `POST /v1/resources` | [`ResourceCreate`] | [`ResourceView`] |
 //! | `GET /v1/resources/{name}` | | [`ResourceView`] |
 //! | `DELETE /v1/resources/{name}` | | [`Accepted`] |
-//! | `POST /v1/resources/{name}/scrub` | | [`ScrubReport`] |
+//! | `POST /v1/resources/{name}/scrub` | [`ScrubStart`] | [`Accepted`] |
+//! | `GET /v1/resources/{name}/scrub` | | [`ScrubReport`] |
+//! | `DELETE /v1/resources/{name}/scrub` | | [`Accepted`] |
 //! | `PUT /v1/resources/{name}/mode` | [`ModeSet`] | [`Accepted`] |
 //! | `GET /v1/resources/{name}/force/{node}` | | [`ForceView`] |
 //! | `POST /v1/resources/{name}/force/{node}` | [`ForceView`] | [`Accepted`] |
@@ -34,7 +36,7 @@
 //! | `GET /v1/events?after=N&wait_ms=M` | | [`EventsPage`] |
 //! | `GET /metrics` | | not JSON: the text format of Prometheus |
 
-use crate::engine::FrontendStatus;
+use crate::engine::{FrontendStatus, ScrubOutcome, ScrubState};
 pub use mainstay_types::Mode;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -431,23 +433,66 @@ pub struct SlowView {
     pub returns_in_ms: u64,
 }
 
-/// All replicas' digests at one log position. `equal` is the verdict.
+/// Compare all replicas.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ScrubStart {
+    /// Write anew what differs and is known to be right: what more than half of the replicas hold, otherwise what the primary does.
+    pub repair: bool,
+    /// Bytes per second that each replica reads; 0: no limit but that of what runs in the background.
+    pub rate: u64,
+}
+
+/// How a scrub goes, or how the last one went. `equal` is the verdict.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ScrubReport {
     pub resource: String,
-    pub index: u64,
+    /// Who compares.
+    pub primary: String,
+    pub state: ScrubState,
+    pub repair: bool,
+    /// All replicas were compared in all extents.
+    pub complete: bool,
+    /// It is complete, and no block differs any more.
     pub equal: bool,
+    /// Entries of the log of the first and the last extent.
+    pub from: u64,
+    pub index: u64,
+    pub extents: u64,
+    pub done: u64,
+    pub took_ms: u64,
+    /// How long the rest takes, if that is known.
+    pub left_ms: Option<u64>,
+    /// Blocks of 4096 bytes that differed; of these, written anew, overwritten by clients before that, and left as they are.
+    pub different: u64,
+    pub repaired: u64,
+    pub overwritten: u64,
+    pub unrepaired: u64,
     pub replicas: Vec<ScrubReplica>,
+    /// The first of what was found; neighbouring blocks are one finding.
+    pub findings: Vec<ScrubFinding>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ScrubReplica {
     pub node: String,
+    /// In so many extents it was compared.
+    pub extents: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ScrubFinding {
+    pub volume: u16,
+    pub block: u64,
+    pub blocks: u64,
     pub index: u64,
-    /// Hexadecimal digest of each volume.
-    pub volumes: Vec<String>,
-    /// Why this replica has no digests, if it has none.
-    pub failure: Option<String>,
+    /// Nodes whose replicas agree, the largest group first.
+    pub groups: Vec<Vec<String>>,
+    /// Those who are taken to be right; none if that is not known.
+    pub right: Vec<String>,
+    /// More than half of the replicas say so.
+    pub proven: bool,
+    pub outcome: ScrubOutcome,
 }
 
 /// A service file (TOML). Applying the same file again changes nothing.

@@ -8,6 +8,7 @@ mod failing;
 mod platform;
 mod presence;
 mod report;
+mod scrub;
 mod watch;
 
 pub use presence::Closing;

@@ -25,6 +25,7 @@ use mainstay_api::engine::{
 };
 use mainstay_api::metrics::MetricsPage;
 use mainstay_codec::{Envelope, JournalLabel, Message};
+use mainstay_replica::ScrubOrder;
 use mainstay_store::StoreConfig;
 use mainstay_types::{NodeId, ResourceId, Time};
 use std::collections::{BTreeMap, BTreeSet};
@@ -478,6 +479,23 @@ impl Shard {
             Request::Digest { resource } => {
                 self.on_replica(now, resource, answer, |replica, shared, answer| {
                     replica.start_digest(shared, answer)
+                });
+            }
+            Request::Scrub { resource, repair, rate } => {
+                let order = ScrubOrder { repair, rate };
+                self.on_replica(now, resource, answer, |replica, _, answer| {
+                    replica.scrub(now, order, answer)
+                });
+            }
+            Request::StopScrub { resource } => {
+                self.on_replica(now, resource, answer, |replica, _, answer| {
+                    replica.stop_scrub(now);
+                    answer(Reply::Ok);
+                })
+            }
+            Request::ScrubStatus { resource } => {
+                self.on_replica(now, resource, answer, |replica, _, answer| {
+                    answer(Reply::Scrub { status: replica.scrub_status(now) });
                 });
             }
             Request::Detach { resource } => {

@@ -2,6 +2,7 @@
 
 mod lab;
 mod room;
+mod scrub;
 mod space;
 
 use crate::{AnswerError, Digest, DigestError, Happened, PAUSE_MS_MAX};

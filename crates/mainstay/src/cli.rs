@@ -14,7 +14,7 @@ const EXIT_CODES: &str = "Exit codes:
   2    wrong command line
   3    no agent answered, or not in time
   4    `status`, `inspect`: something needs attention
-  5    `resource scrub`: replicas differ
+  5    `resource scrub`: replicas differ, or were not all compared
   125  `lab exec`: the command could not be started (otherwise its own code)";
 
 /// Replicated block storage with failover of the services on top of it.
@@ -454,8 +454,26 @@ pub enum ResourceCommand {
         #[command(flatten)]
         wait: WaitArgs,
     },
-    /// Compare all replicas at one position of the log. Exits with 5 if they differ.
-    Scrub { name: String },
+    /// Compare all replicas, block by block, while they are used, and wait for the end. Each extent is compared at one entry of the log.
+    /// Exits with 5 if replicas differ, or not all could be compared.
+    Scrub {
+        name: String,
+        /// Write anew what differs: what more than half of the replicas hold; otherwise, as with two, what the primary does
+        #[arg(long, conflicts_with_all = ["report", "stop"])]
+        repair: bool,
+        /// Read no more than this per second, of each replica [default: as fast as clients are not slowed down]
+        #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with_all = ["report", "stop"])]
+        rate: Option<u64>,
+        /// Do not wait for the end
+        #[arg(long, conflicts_with_all = ["report", "stop"])]
+        no_wait: bool,
+        /// Only say how far it is, or how the last one ended
+        #[arg(long, conflicts_with = "stop")]
+        report: bool,
+        /// End the one that is under way
+        #[arg(long)]
+        stop: bool,
+    },
     /// Delete a resource and its data on all nodes.
     Delete {
         name: String,

@@ -17,6 +17,7 @@ mod order;
 mod partitions;
 mod processes;
 mod replicas;
+mod scrub;
 mod slow;
 mod snapshots;
 mod thin;
@@ -42,6 +43,7 @@ const UNDER_LOAD: &[(&str, LoadScenario)] = &[
     ("a_service_sees_no_error_of_a_dying_engine", acknowledged::a_service_sees_no_error_of_a_dying_engine),
     ("a_volume_grows_under_load", grow::a_volume_grows_under_load),
     ("a_database_runs_on_a_clone_of_a_snapshot", snapshots::a_database_runs_on_a_clone_of_a_snapshot),
+    ("damaged_blocks_are_found_and_repaired", scrub::damaged_blocks_are_found_and_repaired),
     ("remove_and_add_a_replica", replicas::remove_and_add_a_replica),
     ("two_replicas_and_a_witness", replicas::two_replicas_and_a_witness),
     ("move_the_replica_of_the_primary", replicas::move_the_replica_of_the_primary),

@@ -2,7 +2,6 @@
 
 use super::Gathered;
 use super::families as f;
-use super::noted::Noted;
 use super::text::{Page, seconds};
 use crate::pool;
 use mainstay_control::State;
@@ -96,28 +95,6 @@ pub fn resources(page: &mut Page, seen: &Gathered) {
         for ((resource, cause), count) in &seen.noted.promotions {
             if let Some(resource) = state.resources.get(resource) {
                 out.add(&[&resource.name, cause.name()], *count);
-            }
-        }
-    });
-}
-
-pub fn scrubs(page: &mut Page, noted: &Noted) {
-    page.family(&f::SCRUBS, |out| {
-        for (name, scrubs) in &noted.scrubs {
-            out.add(&[name, "equal"], scrubs.equal);
-            out.add(&[name, "different"], scrubs.different);
-            out.add(&[name, "failed"], scrubs.failed);
-        }
-    });
-    page.family(&f::SCRUB_TIME, |out| {
-        for (name, scrubs) in &noted.scrubs {
-            out.add(&[name], seconds(scrubs.at_ms.saturating_mul(1000)));
-        }
-    });
-    page.family(&f::SCRUB_DIFFERENT, |out| {
-        for (name, scrubs) in &noted.scrubs {
-            if let Some(different) = scrubs.last_different {
-                out.add(&[name], different);
             }
         }
     });

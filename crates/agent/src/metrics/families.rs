@@ -210,12 +210,16 @@ groups! {
             "Whether what fills replicas from here is slowed down now, for the sake of clients or by --c-max-rate.";
     }
     "Scrubs" {
-        SCRUBS: Counter "mainstay_scrubs_total" ["resource", "result"]
-            "Comparisons of all replicas that this agent was asked for since it was started: `equal`, `different` or `failed`.";
-        SCRUB_TIME: Gauge "mainstay_scrub_timestamp_seconds" ["resource"]
-            "When the last of them ended, in seconds since 1970.";
-        SCRUB_DIFFERENT: Gauge "mainstay_scrub_different" ["resource"]
-            "Whether the last one that did not fail found a difference.";
+        SCRUB_EXTENTS: Counter "mainstay_scrub_extents_total" ["resource"]
+            "Extents whose replicas were compared (`mainstay resource scrub`), as primary.";
+        SCRUB_DIFFERENT: Counter "mainstay_scrub_different_blocks_total" ["resource"]
+            "Blocks of 4096 bytes that replicas held differently.";
+        SCRUB_REPAIRED: Counter "mainstay_scrub_repaired_blocks_total" ["resource"]
+            "Of these, written anew on all replicas.";
+        SCRUB_RUNNING: Gauge "mainstay_scrub_running" ["resource"]
+            "Whether they are being compared now.";
+        SCRUB_UNREPAIRED: Gauge "mainstay_scrub_unrepaired_blocks" ["resource"]
+            "Blocks that still differed when the last scrub of this primary ended.";
     }
     "Promotions and services" {
         PROMOTION_STEPS: Summary "mainstay_promotion_step_duration_seconds" ["resource", "step"]

@@ -124,11 +124,6 @@ impl Metrics {
         lock(&self.noted).reached(service, phase, boot_now());
     }
 
-    /// An operator had the replicas of a resource compared; `None`: that failed.
-    pub fn scrubbed(&self, resource: &str, report: Option<&mainstay_api::rest::ScrubReport>) {
-        lock(&self.noted).scrubbed(resource, report);
-    }
-
     /// A page that is not older than [`PAGE_KEPT`]. Waits for the one who makes it.
     fn page(&self, agent: &Agent, format: Format) -> Arc<str> {
         let mut kept = lock(&self.kept);
@@ -237,7 +232,6 @@ fn render(seen: &Gathered, format: Format) -> String {
     cluster::node(&mut page, seen);
     cluster::resources(&mut page, seen);
     replicas::all(&mut page, seen);
-    cluster::scrubs(&mut page, &seen.noted);
     cluster::services(&mut page, seen);
     cluster::processes(&mut page, seen);
     page.finish()

@@ -1,4 +1,4 @@
-//! What only the agent can count: promotions by their cause, starts of services, results of scrubs.
+//! What only the agent can count: promotions by their cause, starts of services.
 //!
 //! Why this node is named primary is read off the replicated state, by comparing each view with the one before. But an agent that starts goes
 //! through much of its cluster's past again, entry by entry. So a promotion counts when the engine says that it serves the epoch, and has done so
@@ -6,10 +6,8 @@
 //!
 //! All of it happens on threads that must not wait: a view costs a look at every record, and a scrape holds the lock only while it copies.
 
-use crate::clock::wall_ms;
 use mainstay_api::engine::{ReplicaStatus, Role};
 use mainstay_api::metrics::StepCounts;
-use mainstay_api::rest::ScrubReport;
 use mainstay_control::State;
 use mainstay_control::state::{NodeStatus, Resource, ServicePhase};
 use mainstay_types::{Epoch, NodeId, ResourceId, Time};
@@ -43,18 +41,6 @@ impl Cause {
     }
 }
 
-/// Comparisons of the replicas of one resource.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Scrubs {
-    pub equal: u64,
-    pub different: u64,
-    pub failed: u64,
-    /// When the last one ended, wall clock.
-    pub at_ms: u64,
-    /// Whether the last one that did not fail found a difference.
-    pub last_different: Option<bool>,
-}
-
 /// See the top of this file.
 #[derive(Clone, Default, Debug)]
 pub struct Noted {
@@ -62,7 +48,6 @@ pub struct Noted {
     /// By the name of the service.
     pub starts: BTreeMap<String, StepCounts>,
     /// By the name of the resource.
-    pub scrubs: BTreeMap<String, Scrubs>,
     /// When the agent was started; promotions of before do not count.
     since: Time,
     /// Epoch and primary of each record, as of the last view; `None` before the first.
@@ -102,7 +87,6 @@ impl Noted {
         self.due.retain(|resource, _| state.resources.contains_key(resource));
         self.served.retain(|resource, _| state.resources.contains_key(resource));
         self.starts.retain(|name, _| state.services.contains_key(name));
-        self.scrubs.retain(|name, _| state.resource_by_name(name).is_some());
     }
 
     /// What the engine says of a replica on this node.
@@ -137,19 +121,6 @@ impl Noted {
             _ => drop(self.starting.remove(service)),
         }
     }
-
-    /// An operator had the replicas compared. `None`: that failed.
-    pub fn scrubbed(&mut self, resource: &str, report: Option<&ScrubReport>) {
-        let scrubs = self.scrubs.entry(resource.to_owned()).or_default();
-        scrubs.at_ms = wall_ms();
-        match report {
-            Some(report) if report.replicas.iter().all(|one| one.failure.is_none()) => {
-                *(if report.equal { &mut scrubs.equal } else { &mut scrubs.different }) += 1;
-                scrubs.last_different = Some(!report.equal);
-            }
-            _ => scrubs.failed += 1,
-        }
-    }
 }
 
 /// Why this node is primary in a new epoch, in which `before` was in the last view.
@@ -173,7 +144,6 @@ fn cause(own: NodeId, state: &State, resource: &Resource, before: Option<NodeId>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mainstay_api::rest::ScrubReplica;
     use mainstay_control::state::{Command, Entry, Outcome, ResourceSpec, Settings};
     use mainstay_types::{ConfigVersion, Incarnation};
 
@@ -313,31 +283,5 @@ mod tests {
             noted.reached("db", phase, Time(at));
         }
         assert_eq!(noted.starts["db"], StepCounts { count: 2, sum_us: 100 + 50 });
-    }
-
-    #[test]
-    fn scrubs_are_counted_by_their_result() {
-        let replica = |failure: Option<&str>| ScrubReplica {
-            node: "n1".into(),
-            index: 7,
-            volumes: vec![],
-            failure: failure.map(str::to_owned),
-        };
-        let report = |equal, failure| ScrubReport {
-            resource: "db".into(),
-            index: 7,
-            equal,
-            replicas: vec![replica(None), replica(failure)],
-        };
-        let mut noted = Noted::default();
-        noted.scrubbed("db", Some(&report(true, None)));
-        assert_eq!(noted.scrubs["db"].last_different, Some(false));
-        noted.scrubbed("db", Some(&report(false, None)));
-        noted.scrubbed("db", Some(&report(false, Some("no answer"))));
-        noted.scrubbed("db", None);
-        let scrubs = noted.scrubs["db"];
-        assert_eq!((scrubs.equal, scrubs.different, scrubs.failed), (1, 1, 2));
-        assert_eq!(scrubs.last_different, Some(true), "a failure does not hide a difference");
-        assert!(scrubs.at_ms > 0);
     }
 }

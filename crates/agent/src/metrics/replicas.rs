@@ -4,7 +4,9 @@ use super::families as f;
 use super::text::{ENTRIES, LATENCY, Page, Samples, seconds};
 use super::{EngineSeen, Gathered};
 use mainstay_api::engine::{DataState, PeerState, PeerStatus, Role};
-use mainstay_api::metrics::{OperationCounts, PeerCounts, PromotionStep, ReplicaMetrics, RequestKind};
+use mainstay_api::metrics::{
+    OperationCounts, PeerCounts, PromotionStep, ReplicaMetrics, RequestKind, ScrubCounts,
+};
 use mainstay_types::{NodeId, Time};
 use std::collections::BTreeMap;
 
@@ -31,6 +33,7 @@ pub fn all(page: &mut Page, seen: &Gathered) {
     shown.disks(page);
     shown.peers(page);
     shown.copies(page);
+    shown.scrubs(page);
     page.family(&f::PROMOTION_STEPS, |out| {
         for one in &engine.replicas {
             for (step, counts) in PromotionStep::ALL.into_iter().zip(one.counts.promotions) {
@@ -241,6 +244,22 @@ impl<'a> Shown<'a> {
         });
         self.each_fed(page, &f::PEER_SENT, |peer| peer.sent_bytes);
         self.each_fed(page, &f::PEER_BATCHES, |peer| peer.sent_batches);
+    }
+
+    fn scrubs(&self, page: &mut Page) {
+        let compared = |one: &ReplicaMetrics| one.counts.scrubs.extents > 0 || one.counts.scrubs.running;
+        let mut family = |family, value: fn(&ScrubCounts) -> Option<u64>| {
+            self.replicas(page, family, |out, name, one| {
+                if let Some(value) = value(&one.counts.scrubs).filter(|_| compared(one)) {
+                    out.add(&[name], value);
+                }
+            });
+        };
+        family(&f::SCRUB_EXTENTS, |scrubs| Some(scrubs.extents));
+        family(&f::SCRUB_DIFFERENT, |scrubs| Some(scrubs.different));
+        family(&f::SCRUB_REPAIRED, |scrubs| Some(scrubs.repaired));
+        family(&f::SCRUB_RUNNING, |scrubs| Some(u64::from(scrubs.running)));
+        family(&f::SCRUB_UNREPAIRED, |scrubs| scrubs.unrepaired);
     }
 
     fn copies(&self, page: &mut Page) {

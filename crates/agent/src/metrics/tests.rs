@@ -1,14 +1,14 @@
 //! The page is read back by a parser that takes nothing but what the text format allows; the documents name what there is.
 
 use super::families::{Family, GROUPS, Kind};
-use super::noted::{Cause, Scrubs};
+use super::noted::Cause;
 use super::process::ProcessSeen;
 use super::text::{ENTRIES, Format, LATENCY, Page};
 use super::*;
 use mainstay_api::engine::{
     CopyStatus, DeviceStatus, PeerState, PeerStatus, ReplicaStatus, Role, SlowStatus,
 };
-use mainstay_api::metrics::{PeerCounts, ReplicaCounts, StepCounts, VolumeCounts};
+use mainstay_api::metrics::{PeerCounts, ReplicaCounts, ScrubCounts, StepCounts, VolumeCounts};
 use mainstay_control::State;
 use mainstay_control::state::{Command, Entry, Outcome, ResourceSpec, Settings};
 use mainstay_types::{Histogram, ResourceId, VolumeId};
@@ -106,6 +106,7 @@ fn primary(name: &str) -> ReplicaMetrics {
             ..PeerCounts::default()
         }],
         required: 2,
+        scrubs: ScrubCounts { extents: 40, different: 3, repaired: 2, running: false, unrepaired: Some(1) },
         promotions: [StepCounts { count: 1, sum_us: 1500 }; 4],
         ..ReplicaCounts::default()
     };
@@ -117,8 +118,6 @@ fn gathered() -> Gathered {
     let mut noted = Noted::default();
     noted.promotions.insert((ResourceId(1), Cause::Failover), 2);
     noted.starts.insert("web".into(), StepCounts { count: 1, sum_us: 2_500_000 });
-    let scrubs = Scrubs { equal: 3, different: 1, failed: 0, at_ms: 5000, last_different: Some(true) };
-    noted.scrubs.insert("db".into(), scrubs);
     let process = ProcessSeen { cpu_us: 1_500_000, resident_bytes: 1 << 20, open_fds: 9, threads: 4 };
     let link = |node| LinkCounts { node, outgoing: true, incoming: false, queued_bytes: 17 };
     Gathered {

@@ -53,6 +53,7 @@ impl Counts {
     pub fn taken(&self, replica: &Replica) -> ReplicaCounts {
         let mut all = self.all.clone();
         all.filling_slowed = replica.filling_slowed();
+        all.scrubs = super::scrub::counts(replica);
         all.required = u64::from(self.leads);
         for counts in replica.peer_counts() {
             all.required += u64::from(counts.required);

@@ -116,6 +116,9 @@ impl Platform for World {
     }
 
     fn complete(&mut self, id: RequestId, answer: Answer) {
+        if id == RequestId::NOBODY {
+            return;
+        }
         assert!(self.answers.insert(id, answer).is_none(), "{id:?} was answered twice");
     }
 

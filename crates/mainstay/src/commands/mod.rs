@@ -8,6 +8,7 @@ pub mod inspect;
 pub mod metrics;
 mod modes;
 pub mod resource;
+mod scrub;
 pub mod service;
 pub mod snapshot;
 pub mod status;

@@ -1,14 +1,14 @@
 //! `mainstay resource …`.
 
-use super::{advice_lines, checked_name, follow, modes};
+use super::{advice_lines, checked_name, follow, modes, scrub};
 use crate::cli::{CreateArgs, ResourceCommand, WaitArgs};
-use crate::failure::{Failure, Outcome, exit};
+use crate::failure::{Failure, Outcome};
 use crate::output::{Output, Progress, table};
 use crate::size;
 use mainstay_api::client::Client;
 use mainstay_api::rest::{
     Accepted, Health, Mode, PeerView, ReplicaAdd, ReplicaMove, ReplicaView, ResourceCreate, ResourceView,
-    ScrubReport, VolumeResize,
+    ScrubStart, VolumeResize,
 };
 
 pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome<u8> {
@@ -74,13 +74,18 @@ pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome
                 |now: &ResourceView| now.primary.as_ref() == Some(&node) && modes::serves(now, &node);
             settle(accepted, (&name, &format!("going on from {node}")), wait, client, output, serves)?;
         }
-        ResourceCommand::Scrub { name } => return scrub(&name, client, output),
+        ResourceCommand::Scrub { report: true, name, .. } => return scrub::report(&name, client, output),
+        ResourceCommand::Scrub { stop: true, name, .. } => scrub::stop(&name, client, output)?,
+        ResourceCommand::Scrub { name, repair, rate, no_wait, .. } => {
+            let start = ScrubStart { repair, rate: rate.unwrap_or(0) };
+            return scrub::run(&name, start, no_wait, client, output);
+        }
         ResourceCommand::Delete { name, wait } => delete(&name, wait, client, output)?,
     }
     Ok(0)
 }
 
-fn path(name: &str) -> Outcome<String> {
+pub(super) fn path(name: &str) -> Outcome<String> {
     Ok(format!("/v1/resources/{}", checked_name(name)?))
 }
 
@@ -182,37 +187,12 @@ fn copied(peer: &PeerView) -> Option<String> {
 }
 
 /// Milliseconds as people read them.
-fn duration(ms: u64) -> String {
+pub(super) fn duration(ms: u64) -> String {
     match ms.div_ceil(1000) {
         s @ 0..120 => format!("{s} s"),
         s @ 120..7_200 => format!("{} min", s.div_ceil(60)),
         s => format!("{} h {} min", s / 3600, s % 3600 / 60),
     }
-}
-
-fn scrub(name: &str, client: &Client, output: Output) -> Outcome<u8> {
-    let report: ScrubReport = {
-        let mut progress = Progress::new();
-        progress.show("comparing all replicas…");
-        client.post(&format!("{}/scrub", path(name)?), &serde_json::json!({}))?
-    };
-    output.result(&report, |report| {
-        let rows: Vec<_> = report
-            .replicas
-            .iter()
-            .map(|r| {
-                vec![
-                    r.node.clone(),
-                    r.index.to_string(),
-                    r.failure.clone().unwrap_or_else(|| r.volumes.join(" ")),
-                ]
-            })
-            .collect();
-        let verdict = if report.equal { "all replicas are equal" } else { "REPLICAS ARE NOT PROVEN EQUAL" };
-        let table = table(&["NODE", "INDEX", "DIGEST PER VOLUME"], &rows);
-        format!("{table}\nresource {} at index {}: {verdict}", report.resource, report.index)
-    })?;
-    Ok(if report.equal { 0 } else { exit::UNEQUAL })
 }
 
 pub fn health(resource: &ResourceView) -> &'static str {

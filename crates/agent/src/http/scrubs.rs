@@ -1,0 +1,146 @@
+//! Scrubs of resources (R17): begun, watched and ended where the primary is.
+
+use super::{Answer, App, SCRUB_ATTEMPTS, SCRUB_PAUSE, SCRUB_TIMEOUT, blocking, find_resource};
+use crate::agent::Agent;
+use crate::error::body;
+use crate::member::Member;
+use crate::messages::{Call, CallReply};
+use crate::raft::ConsensusLog;
+use axum::Json;
+use axum::extract::{Path, State as Shared};
+use mainstay_api::engine::{self, Reply, Request, ScrubState};
+use mainstay_api::rest::{Accepted, ErrorBody, ScrubFinding, ScrubReplica, ScrubReport, ScrubStart};
+use mainstay_control::state::{Resource, State};
+use mainstay_types::{NodeId, ResourceId};
+use std::sync::Arc;
+
+pub(super) async fn start(
+    Shared(agent): App,
+    Path(name): Path<String>,
+    Json(ScrubStart { repair, rate }): Json<ScrubStart>,
+) -> Answer<Accepted> {
+    blocking(move || {
+        let request = |resource| Request::Scrub { resource, repair, rate };
+        let (node, _) = ask_primary(&agent, &name, request)?;
+        let view = agent.member()?.log.view();
+        let message =
+            format!("the replicas of resource {name} are compared by {}", view.state.node_name(node));
+        Ok(Accepted { revision: view.state.revision, message })
+    })
+    .await
+}
+
+pub(super) async fn stop(Shared(agent): App, Path(name): Path<String>) -> Answer<Accepted> {
+    blocking(move || {
+        ask_primary(&agent, &name, |resource| Request::StopScrub { resource })?;
+        let revision = agent.member()?.log.view().state.revision;
+        let message = format!("the replicas of resource {name} are not compared any more");
+        Ok(Accepted { revision, message })
+    })
+    .await
+}
+
+pub(super) async fn report(Shared(agent): App, Path(name): Path<String>) -> Answer<ScrubReport> {
+    blocking(move || {
+        let (primary, reply) = ask_primary(&agent, &name, |resource| Request::ScrubStatus { resource })?;
+        let view = agent.member()?.log.view();
+        match reply {
+            Reply::Scrub { status: Some(status) } => {
+                let resource = find_resource(&view, &name)?;
+                Ok(told(&view.state, resource, primary, &status))
+            }
+            _ => Err(body(
+                "no-scrub",
+                format!(
+                    "the replicas of resource {name} were not compared since {} opened its replica",
+                    view.state.node_name(primary)
+                ),
+                "`mainstay resource scrub NAME` compares them.",
+            )),
+        }
+    })
+    .await
+}
+
+/// Asks the engine of the primary, also while the role moves.
+fn ask_primary(
+    agent: &Arc<Agent>,
+    name: &str,
+    request: impl Fn(ResourceId) -> Request,
+) -> Result<(NodeId, Reply), ErrorBody> {
+    let member: Arc<Member> = agent.member()?;
+    let mut refused = None;
+    for attempt in 0..SCRUB_ATTEMPTS {
+        if attempt > 0 {
+            std::thread::sleep(SCRUB_PAUSE);
+        }
+        let view = member.log.view();
+        let resource = find_resource(&view, name)?;
+        let Some(primary) = resource.record.primary else { continue };
+        match agent.ask(&member, primary, Call::Engine(request(resource.id)), SCRUB_TIMEOUT) {
+            Ok(CallReply::Error(error)) | Err(error) if error.code == "not-primary" => refused = Some(error),
+            Ok(CallReply::Error(error)) | Err(error) => return Err(error),
+            Ok(CallReply::Engine(reply)) => return Ok((primary, reply)),
+            Ok(other) => {
+                return Err(body("peer-answer", format!("the primary's agent answered {other:?}"), ""));
+            }
+        }
+    }
+    Err(refused.unwrap_or_else(|| {
+        let text = format!("resource {name} has no primary");
+        body(
+            "no-primary",
+            text,
+            "Replicas are compared by the primary; `mainstay status` says why there is none.",
+        )
+    }))
+}
+
+fn told(state: &State, resource: &Resource, primary: NodeId, status: &engine::ScrubStatus) -> ScrubReport {
+    let name = |node: &NodeId| state.node_name(*node);
+    let extents =
+        |node: &NodeId| status.compared.iter().find(|(of, _)| of == node).map_or(0, |(_, extents)| *extents);
+    let replicas: Vec<ScrubReplica> = resource
+        .spec
+        .replicas
+        .iter()
+        .map(|node| ScrubReplica { node: name(node), extents: extents(node) })
+        .collect();
+    let unrepaired = status.different - status.repaired - status.overwritten;
+    let all = replicas.iter().all(|replica| replica.extents == status.done);
+    let complete = status.state == ScrubState::Done && all;
+    let finding = |found: &engine::ScrubFinding| {
+        let groups: Vec<Vec<String>> =
+            found.groups.iter().map(|group| group.iter().map(name).collect()).collect();
+        ScrubFinding {
+            volume: found.volume.0,
+            block: found.block,
+            blocks: found.blocks,
+            index: found.at.0,
+            right: found.right.and_then(|right| groups.get(right).cloned()).unwrap_or_default(),
+            groups,
+            proven: found.proven,
+            outcome: found.outcome,
+        }
+    };
+    ScrubReport {
+        resource: resource.name.clone(),
+        primary: name(&primary),
+        state: status.state,
+        repair: status.repair,
+        complete,
+        equal: complete && unrepaired == 0,
+        from: status.from.0,
+        index: status.to.0,
+        extents: status.extents,
+        done: status.done,
+        took_ms: status.took_ms,
+        left_ms: status.left_ms,
+        different: status.different,
+        repaired: status.repaired,
+        overwritten: status.overwritten,
+        unrepaired,
+        replicas,
+        findings: status.findings.iter().map(finding).collect(),
+    }
+}

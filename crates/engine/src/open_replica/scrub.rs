@@ -1,0 +1,95 @@
+//! Scrubs (R17), as the agent asks for them and hears of them.
+
+use super::{Answer, OpenReplica};
+use mainstay_api::engine::{Reply, ScrubFinding, ScrubOutcome, ScrubState, ScrubStatus};
+use mainstay_api::metrics::ScrubCounts;
+use mainstay_replica::{self as core, Finding, Replica, Role, ScrubOrder, ScrubReport};
+use mainstay_types::Time;
+
+impl OpenReplica {
+    /// Begins a scrub, if this is the primary and there is none.
+    pub fn scrub(&mut self, now: Time, order: ScrubOrder, answer: Answer) {
+        let role = self.host.role();
+        answer(if self.host.scrub(now, order) {
+            Reply::Ok
+        } else if role == Role::Primary {
+            self.around.refuse(
+                "scrub-running",
+                "the replicas are being compared already",
+                "`mainstay resource scrub NAME --report` says how far it is, and --stop ends it",
+            )
+        } else {
+            self.around.refuse(
+                "not-primary",
+                "the resource is not primary on this node",
+                "ask the primary's node",
+            )
+        });
+    }
+
+    pub fn stop_scrub(&mut self, now: Time) {
+        self.host.stop_scrub(now);
+    }
+
+    #[must_use]
+    pub fn scrub_status(&self, now: Time) -> Option<ScrubStatus> {
+        self.host.replica().scrub_report().map(|report| status(report, now))
+    }
+}
+
+/// What is counted of scrubs.
+pub(super) fn counts(replica: &Replica) -> ScrubCounts {
+    let totals = replica.scrub_totals();
+    let ended = replica.scrub_report().filter(|report| report.ended.is_some());
+    ScrubCounts {
+        extents: totals.extents,
+        different: totals.different,
+        repaired: totals.repaired,
+        running: replica.scrubs(),
+        unrepaired: ended.map(ScrubReport::unrepaired),
+    }
+}
+
+fn status(report: &ScrubReport, now: Time) -> ScrubStatus {
+    ScrubStatus {
+        state: match report.state {
+            core::ScrubState::Running => ScrubState::Running,
+            core::ScrubState::Done => ScrubState::Done,
+            core::ScrubState::Stopped => ScrubState::Stopped,
+            core::ScrubState::Interrupted => ScrubState::Interrupted,
+        },
+        repair: report.repair,
+        rate: report.rate,
+        took_ms: report.ended.unwrap_or(now).ms_since(report.began),
+        extents: report.extents,
+        done: report.done,
+        compared: report.compared.iter().map(|(node, extents)| (*node, *extents)).collect(),
+        uncompared: report.uncompared,
+        different: report.different,
+        repaired: report.repaired,
+        overwritten: report.overwritten,
+        findings: report.findings.iter().map(finding).collect(),
+        from: report.from,
+        to: report.to,
+        left_ms: report.left_ms,
+    }
+}
+
+fn finding(found: &Finding) -> ScrubFinding {
+    ScrubFinding {
+        volume: found.volume,
+        block: found.block,
+        blocks: found.blocks,
+        at: found.at,
+        groups: found.groups.clone(),
+        right: found.right,
+        proven: found.proven,
+        outcome: match found.outcome {
+            core::Outcome::Found => ScrubOutcome::Found,
+            core::Outcome::Repairing => ScrubOutcome::Repairing,
+            core::Outcome::Repaired => ScrubOutcome::Repaired,
+            core::Outcome::Overwritten => ScrubOutcome::Overwritten,
+            core::Outcome::Failed => ScrubOutcome::Failed,
+        },
+    }
+}

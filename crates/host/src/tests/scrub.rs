@@ -1,0 +1,53 @@
+//! What a host does for a scrub.
+
+use super::lab::{HERE, Lab, VOLUME, broken, filled, lazy};
+use mainstay_replica::{Role, ScrubOrder, ScrubReport, ScrubState};
+use mainstay_store::{Area, Output, Tuning};
+use mainstay_types::BLOCK_BYTES;
+
+fn begun() -> Lab {
+    let mut lab = Lab::primary(Tuning { destage_start_bytes: 0, ..lazy() });
+    lab.write(1, 7);
+    lab.settle();
+    assert!(lab.host.scrub(lab.world.now, ScrubOrder { repair: true, rate: 0 }));
+    assert!(!lab.host.scrub(lab.world.now, ScrubOrder::default()), "one at a time");
+    lab.settle();
+    lab
+}
+
+fn report(lab: &Lab) -> ScrubReport {
+    lab.host.replica().scrub_report().expect("it has begun").clone()
+}
+
+#[test]
+fn a_scrub_reads_its_extent_before_anything_newer_is_written_there() {
+    let mut lab = begun();
+    let read = *lab.world.reads.front().expect("the volume is read");
+    assert_eq!(read.area, Area::Volume(VOLUME));
+    lab.write(1, 8);
+    lab.settle();
+    let held = lab.world.blocks.get(Area::Volume(VOLUME), BLOCK_BYTES, BLOCK_BYTES);
+    assert_eq!(held, filled(&[7]), "it waits for the read");
+    while report(&lab).state == ScrubState::Running {
+        lab.answer_reads();
+        lab.settle();
+    }
+    let held = lab.world.blocks.get(Area::Volume(VOLUME), BLOCK_BYTES, BLOCK_BYTES);
+    assert_eq!(held, filled(&[8]), "it goes on");
+    let report = report(&lab);
+    assert_eq!((report.state, report.done), (ScrubState::Done, report.extents));
+    assert_eq!((report.compared[&HERE.node], report.uncompared), (report.done, report.done), "it is alone");
+}
+
+#[test]
+fn what_a_scrub_cannot_read_ends_the_use_of_the_disk() {
+    let mut lab = begun();
+    let read = lab.world.reads.pop_front().expect("the volume is read");
+    lab.answer(read, Err(broken()));
+    lab.settle();
+    assert_eq!((lab.failures(), lab.host.role()), (1, Role::Fenced));
+    assert_eq!(report(&lab).state, ScrubState::Interrupted);
+    lab.answer_reads();
+    let written = |output: &Output| matches!(output, Output::VolumeWrite { .. });
+    assert!(!lab.world.operations.iter().any(written));
+}

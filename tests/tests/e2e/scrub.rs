@@ -1,0 +1,69 @@
+//! Replicas are compared and repaired under the database, while rows are inserted.
+
+use crate::cluster::{Cluster, DB, NODES};
+use anyhow::{Result, ensure};
+use mainstay_api::engine::{ScrubOutcome, ScrubState};
+use mainstay_api::rest::ScrubReport;
+use mainstay_tests::proof::Ledger;
+
+const BLOCK: u64 = 4096;
+/// A copy of the file system's superblock, which is not written again, and blocks that it does not use.
+const DAMAGED: [(u64, u64); 2] = [(65_536, 1), (100_000, 3)];
+
+fn scrub(cluster: &Cluster, more: &[&str]) -> Result<ScrubReport> {
+    cluster.lab.cli_json(&[&["resource", "scrub", DB.resource], more].concat())
+}
+
+/// What a disk does that loses or changes what it holds: nobody is told.
+fn damage(cluster: &Cluster, node: &str) -> Result<()> {
+    for (block, blocks) in DAMAGED {
+        let script = format!(
+            "f=$(ls /var/lib/mainstay/pools/default/*{}*/vol0) && \
+             dd if=/dev/urandom of=$f bs={BLOCK} seek={block} count={blocks} oflag=direct conv=notrunc,fsync",
+            DB.resource
+        );
+        cluster.lab.shell(node, &script)?;
+    }
+    Ok(())
+}
+
+pub fn damaged_blocks_are_found_and_repaired(cluster: &Cluster, _ledger: &Ledger) -> Result<()> {
+    cluster.prove_equal(DB.resource)?;
+    let node = cluster.secondaries()?[0];
+    damage(cluster, node)?;
+
+    let found = scrub(cluster, &[])?;
+    ensure!(found.state == ScrubState::Done && found.complete && !found.equal, "{found:?}");
+    ensure!(
+        found.replicas.len() == NODES.len() && found.replicas.iter().all(|one| one.extents == found.extents),
+        "all are compared in all extents: {found:?}"
+    );
+    let places: Vec<_> = found.findings.iter().map(|one| (one.block, one.blocks)).collect();
+    ensure!(
+        places == DAMAGED && found.unrepaired == 4,
+        "what was damaged is found, and nothing else: {found:?}"
+    );
+    let blamed = |one: &mainstay_api::rest::ScrubFinding| {
+        one.proven && one.groups.len() == 2 && one.groups[1] == [node] && !one.right.contains(&node.into())
+    };
+    ensure!(found.findings.iter().all(blamed), "who is wrong is known: {found:?}");
+    ensure!(scrub(cluster, &["--report"])? == found, "the report can be had again");
+
+    let repaired = scrub(cluster, &["--repair"])?;
+    ensure!(repaired.equal && repaired.unrepaired == 0, "{repaired:?}");
+    ensure!(repaired.repaired + repaired.overwritten == 4, "{repaired:?}");
+    let outcomes = [ScrubOutcome::Repaired, ScrubOutcome::Overwritten];
+    ensure!(repaired.findings.iter().all(|one| outcomes.contains(&one.outcome)), "{repaired:?}");
+    let again = scrub(cluster, &[])?;
+    ensure!(again.equal && again.different == 0, "{again:?}");
+
+    // One that takes long is watched, is the only one, and can be ended.
+    cluster.lab.cli(&["resource", "scrub", DB.resource, "--no-wait", "--rate", "1MiB"])?;
+    let running = scrub(cluster, &["--report"])?;
+    ensure!(running.state == ScrubState::Running && running.done < running.extents, "{running:?}");
+    let second = cluster.lab.try_cli(&["resource", "scrub", DB.resource])?;
+    ensure!(second.code() == 1 && second.stderr.contains("scrub-running"), "{}", second.stderr);
+    cluster.lab.cli(&["resource", "scrub", DB.resource, "--stop"])?;
+    ensure!(scrub(cluster, &["--report"])?.state == ScrubState::Stopped, "it was ended");
+    Ok(())
+}
