@@ -25,8 +25,8 @@
 //!   writes either, for the same reason.
 //! - **One copy of the superblock may be an older one**, as with rot and the same one. A whole pair may not: if a crash tears the other pair
 //!   (R14), what is left is older than what was promised.
-//! - **Not so the version table**: its pages say where they belong (a misdirected one is noticed where it lands) and not how new
-//!   they are. An older page is believed, and a version that is too old loses data in a copy (S12).
+//! - **Any page of the version table may be an older one, or another**: the superblock holds the root of those that belong to it, so the
+//!   replica is not opened.
 //! - **Nothing that lies.** A disk that acknowledges and forgets (F2, F9), writes or reads elsewhere (F3, F4) in any other place, comes back as it was
 //!   before (F15), or changes a block of a volume silently (F5 in a volume) is believed by today's store: volumes have no checksums
 //!   yet (S16 is not yet promised), and a member of the in-sync set that forgets makes "all of them hold it" untrue, which is
@@ -79,6 +79,9 @@ pub fn harm(fault: DiskFault) -> Harm {
         | DiskFault::LostRecord { .. }
         | DiskFault::MisdirectedRecord { .. }
         | DiskFault::StaleRecord { .. }
+        | DiskFault::LostVersions { .. }
+        | DiskFault::MisdirectedVersions { .. }
+        | DiskFault::StaleVersions { .. }
         | DiskFault::Replace
         | DiskFault::Remove
         | DiskFault::OtherFiles => Harm::Replica,
@@ -406,6 +409,9 @@ mod tests {
                 damage(2, 0, DiskFault::LostRecord { pick: 1 }),
                 damage(2, 0, DiskFault::MisdirectedRecord { pick: 1 }),
                 damage(2, 0, DiskFault::StaleRecord { pick: 1 }),
+                damage(2, 0, DiskFault::LostVersions { pick: 1 }),
+                damage(2, 0, DiskFault::MisdirectedVersions { pick: 1 }),
+                damage(2, 0, DiskFault::StaleVersions { pick: 1 }),
                 damage(1, 0, DiskFault::RotSuperblock { copy: 1 }),
                 damage(1, 0, DiskFault::LostSuperblock { copy: 1 }),
                 damage(2, 1, DiskFault::RotSuperblock { copy: 3 }),

@@ -676,6 +676,9 @@ impl Disk {
             }
             DiskFault::RotJournal { pick } => self.rot_record(pick, |_| true, |_| true),
             DiskFault::RotVersions { pick } => self.rot_versions(pick),
+            DiskFault::LostVersions { pick } => self.lose_versions(pick),
+            DiskFault::MisdirectedVersions { pick } => self.misdirect_versions(pick),
+            DiskFault::StaleVersions { pick } => self.stale_versions(pick),
             DiskFault::RotVolume { pick } => self.rot_volume(pick, |_, _| true).is_some(),
         }
     }

@@ -392,6 +392,17 @@ pub enum DiskFault {
     StaleRecord {
         pick: u64,
     },
+    /// F2, F3: the last write of a page of the version table was lost, or landed on another page; `pick` chooses it.
+    LostVersions {
+        pick: u64,
+    },
+    MisdirectedVersions {
+        pick: u64,
+    },
+    /// F4: the next read of such a page gets what was there before it.
+    StaleVersions {
+        pick: u64,
+    },
     /// F2: the last write of one copy of the superblock was lost.
     LostSuperblock {
         copy: u64,

@@ -366,6 +366,9 @@ pub fn disk_fault(fault: DiskFault) -> String {
         DiskFault::LostRecord { .. } => "a record of the journal was never written".into(),
         DiskFault::MisdirectedRecord { .. } => "a record of the journal has landed elsewhere in it".into(),
         DiskFault::StaleRecord { .. } => "the next read of a record of the journal is stale".into(),
+        DiskFault::LostVersions { .. } => "a page of the version table was never written".into(),
+        DiskFault::MisdirectedVersions { .. } => "a page of the version table has landed on another".into(),
+        DiskFault::StaleVersions { .. } => "the next read of a page of the version table is stale".into(),
         DiskFault::LostSuperblock { copy } => {
             format!("the last write of copy {copy} of the superblock was lost")
         }

@@ -13,16 +13,14 @@ use mainstay_types::{
 
 pub const SUPERBLOCK_BYTES: usize = BLOCK_BYTES as usize;
 pub const SUPERBLOCK_MAGIC: u32 = u32::from_le_bytes(*b"MSSB");
-pub const SUPERBLOCK_VERSION: u16 = 3;
-/// The oldest version that is read: it differs only in that there are no snapshots.
-const SUPERBLOCK_VERSION_MIN: u16 = 2;
+pub const SUPERBLOCK_VERSION: u16 = 4;
 /// No version table begins after so many pages (64 GiB).
 pub const TABLE_PAGES_MAX: u32 = 1 << 24;
 /// Most voids that are kept.
 pub const VOIDS_MAX: usize = 32;
 
 const _: () = assert!(
-    152 + VOLUMES_MAX * 16 + VOIDS_MAX * 16 + EPOCHS_MAX * 16 + SNAPSHOTS_MAX * 16 + 4 <= SUPERBLOCK_BYTES
+    160 + VOLUMES_MAX * 16 + VOIDS_MAX * 16 + EPOCHS_MAX * 16 + SNAPSHOTS_MAX * 16 + 4 <= SUPERBLOCK_BYTES
 );
 
 /// Journal records of an older generation than `generation` that lie beyond `end` are void: a cut or a
@@ -96,6 +94,8 @@ pub struct Superblock {
     /// Epochs up to the checkpoint with their last index, ascending; the newest 64.
     pub epochs: Vec<(Epoch, Index)>,
     pub versions_slot: u8,
+    /// Of the pages of that slot, see [`crate::versions::versions_root`].
+    pub versions_root: u64,
     /// Ascending; at the checkpoint.
     pub snapshots: Vec<SnapshotRecord>,
 }
@@ -133,6 +133,7 @@ impl Superblock {
         out.put_u64(state);
         out.put_u64(base);
         out.put_u64(self.versions_slot.into());
+        out.put_u64(self.versions_root);
         out.put_u64(self.snapshots.len() as u64);
         out.put_u64(self.volumes.len() as u64);
         out.put_u64(self.voids.len() as u64);
@@ -176,7 +177,7 @@ impl Superblock {
             return Err(DecodeError::Checksum { what });
         }
         let version = r.u16()?;
-        if !(SUPERBLOCK_VERSION_MIN..=SUPERBLOCK_VERSION).contains(&version) {
+        if version != SUPERBLOCK_VERSION {
             return Err(DecodeError::Version { what, found: version, known: SUPERBLOCK_VERSION });
         }
         r.zeroes(2)?;
@@ -203,10 +204,8 @@ impl Superblock {
             slot @ (0 | 1) => slot as u8,
             other => return Err(r.field("version table slot", other)),
         };
+        let versions_root = r.u64()?;
         let snapshot_count = bounded(&mut r, "snapshots", SNAPSHOTS_MAX)?;
-        if version < SUPERBLOCK_VERSION && snapshot_count > 0 {
-            return Err(r.field("snapshots", snapshot_count as u64));
-        }
         let volume_count = bounded(&mut r, "volumes", VOLUMES_MAX)?;
         let void_count = bounded(&mut r, "voids", VOIDS_MAX)?;
         let epoch_count = bounded(&mut r, "epochs", EPOCHS_MAX)?;
@@ -272,6 +271,7 @@ impl Superblock {
             data,
             epochs,
             versions_slot,
+            versions_root,
             snapshots,
         })
     }
@@ -305,6 +305,7 @@ mod tests {
             data: DataState::Inconsistent { base: Index(2) },
             epochs: vec![(Epoch(1), Index(3)), (Epoch(4), Index(12))],
             versions_slot: 1,
+            versions_root: 21,
             snapshots: vec![snapshot(3, true), snapshot(5, false)],
         }
     }
@@ -331,17 +332,20 @@ mod tests {
     }
 
     #[test]
-    fn one_without_snapshots_is_read_as_it_was_before_there_were_any() {
-        let older = |superblock: &Superblock| {
-            let mut block = superblock.encode();
-            block[4] = 2;
+    fn another_version_is_refused_by_its_name() {
+        for version in [1, SUPERBLOCK_VERSION - 1, SUPERBLOCK_VERSION + 1] {
+            let mut block = example().encode();
+            block[4..6].copy_from_slice(&version.to_le_bytes());
             let crc = crc32c(&block[..SUPERBLOCK_BYTES - 4]);
             block[SUPERBLOCK_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
-            Superblock::decode(&block)
-        };
-        let none = Superblock { snapshots: Vec::new(), ..example() };
-        assert_eq!(older(&none), Ok(none));
-        assert!(matches!(older(&example()), Err(DecodeError::Field { .. })));
+            let refused =
+                DecodeError::Version { what: "superblock", found: version, known: SUPERBLOCK_VERSION };
+            assert_eq!(Superblock::decode(&block), Err(refused));
+        }
+    }
+
+    #[test]
+    fn no_snapshot_is_there_twice() {
         let mut twice = example();
         twice.snapshots[1].id = SnapshotId(3);
         assert!(matches!(Superblock::decode(&twice.encode()), Err(DecodeError::Field { .. })));
@@ -360,7 +364,7 @@ mod tests {
 
     #[test]
     fn impossible_counts_are_refused_even_with_a_good_checksum() {
-        for at in [96, 112, 120, 128, 136, 144, 152] {
+        for at in [96, 112, 128, 136, 144, 152, 160] {
             let mut bad = example().encode();
             bad[at..at + 8].copy_from_slice(&u64::MAX.to_le_bytes());
             let crc = crc32c(&bad[..SUPERBLOCK_BYTES - 4]);

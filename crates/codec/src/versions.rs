@@ -1,10 +1,11 @@
 //! The version table on disk: for every extent the index of the last entry that changed it, in pages
-//! of one block, each with a checksum of its own, so that a checkpoint rewrites only what changed.
+//! of one block, each with a checksum of its own, so that a checkpoint rewrites only what changed. The superblock holds the *root*
+//! of the pages that count, so that a page which is as it was before is noticed.
 //!
 //! `docs/internals/formats.md` has the layout, which a test compares with what is encoded here.
 
-use crate::crc32c;
 use crate::wire::{DecodeError, Put, Reader};
+use crate::{crc32c, crc64};
 use mainstay_types::{BLOCK_BYTES, Index};
 
 pub const VERSIONS_PAGE_BYTES: usize = BLOCK_BYTES as usize;
@@ -13,11 +14,11 @@ pub const VERSIONS_PER_PAGE: usize = (VERSIONS_PAGE_BYTES - 16) / 8;
 const VERSIONS_MAGIC: u32 = u32::from_le_bytes(*b"MSVT");
 const CRC_AT: usize = 8;
 
-/// Appends one page to `out`.
+/// Appends one page to `out`. Answers its checksum.
 ///
 /// # Panics
 /// On more than [`VERSIONS_PER_PAGE`] versions.
-pub fn encode_page(out: &mut Vec<u8>, page: u32, versions: &[Index]) {
+pub fn encode_page(out: &mut Vec<u8>, page: u32, versions: &[Index]) -> u32 {
     assert!(versions.len() <= VERSIONS_PER_PAGE);
     let start = out.len();
     out.put_u32(VERSIONS_MAGIC);
@@ -29,10 +30,17 @@ pub fn encode_page(out: &mut Vec<u8>, page: u32, versions: &[Index]) {
     out.resize(start + VERSIONS_PAGE_BYTES, 0);
     let crc = crc32c(&out[start..]);
     out[start + CRC_AT..start + CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+    crc
 }
 
-/// Decodes the page that must be number `page` into `versions`.
-pub fn decode_page(block: &[u8], page: u32, versions: &mut [Index]) -> Result<(), DecodeError> {
+/// What a superblock says of the pages that it names: a CRC-64 over the checksums of all of them, those of the first volume first.
+#[must_use]
+pub fn versions_root(checksums: impl Iterator<Item = u32>) -> u64 {
+    crc64(&[&checksums.flat_map(u32::to_le_bytes).collect::<Vec<u8>>()])
+}
+
+/// Decodes the page that must be number `page` into `versions`. Answers its checksum.
+pub fn decode_page(block: &[u8], page: u32, versions: &mut [Index]) -> Result<u32, DecodeError> {
     let what = "version table page";
     if block.len() != VERSIONS_PAGE_BYTES || versions.len() > VERSIONS_PER_PAGE {
         return Err(DecodeError::Short { what, need: VERSIONS_PAGE_BYTES, have: block.len() });
@@ -58,7 +66,8 @@ pub fn decode_page(block: &[u8], page: u32, versions: &mut [Index]) -> Result<()
         *version = Index(r.u64()?);
     }
     let rest = r.remaining();
-    r.zeroes(rest)
+    r.zeroes(rest)?;
+    Ok(crc)
 }
 
 #[cfg(test)]
@@ -70,13 +79,21 @@ mod tests {
         for len in [0, 1, VERSIONS_PER_PAGE] {
             let versions: Vec<Index> = (0..len as u64).map(|i| Index(i * 7)).collect();
             let mut out = vec![1, 2, 3];
-            encode_page(&mut out, 5, &versions);
+            let crc = encode_page(&mut out, 5, &versions);
             assert_eq!(out.len(), 3 + VERSIONS_PAGE_BYTES);
             let mut back = vec![Index(1); len];
-            assert_eq!(decode_page(&out[3..], 5, &mut back), Ok(()));
+            assert_eq!(decode_page(&out[3..], 5, &mut back), Ok(crc));
             assert_eq!(back, versions);
             assert!(decode_page(&out[3..], 6, &mut back).is_err(), "a misplaced page is refused");
         }
+    }
+
+    #[test]
+    fn the_root_is_of_all_pages_in_their_order() {
+        let root = |checksums: &[u32]| versions_root(checksums.iter().copied());
+        assert_ne!(root(&[1, 2]), root(&[2, 1]));
+        assert_ne!(root(&[1, 2]), root(&[1]));
+        assert_ne!(root(&[0]), root(&[]));
     }
 
     #[test]

@@ -242,6 +242,10 @@ fn superblock_table() -> (&'static str, String) {
     t.u64("data: 0 consistent, 1 inconsistent, the target of a copy (R16)", 1);
     t.u64("if inconsistent: index that every extent is at least as new as, otherwise 0", base.0);
     t.u64("slot of the version table that counts, 0 or 1", sample.versions_slot.into());
+    t.u64(
+        "root of that slot: CRC-64 over the CRC-32C of each of its pages, of all volumes one after the other",
+        sample.versions_root,
+    );
     t.u64(&format!("number of snapshots s, up to {SNAPSHOTS_MAX}"), sample.snapshots.len() as u64);
     t.u64(&format!("number of volumes n, 1 to {VOLUMES_MAX}"), sample.volumes.len() as u64);
     t.u64(&format!("number of voids v, up to {VOIDS_MAX}"), sample.voids.len() as u64);

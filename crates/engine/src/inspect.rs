@@ -227,6 +227,7 @@ mod tests {
             data,
             epochs: vec![],
             versions_slot: 1,
+            versions_root: 0,
             snapshots: vec![],
         }
     }

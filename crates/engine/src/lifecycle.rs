@@ -76,7 +76,10 @@ impl LifecycleError {
                 ("disk", "look at the kernel's log for the device of the pool")
             }
             Self::Recover {
-                source: RecoverError::Corrupt { .. } | RecoverError::VersionTable { .. },
+                source:
+                    RecoverError::Corrupt { .. }
+                    | RecoverError::VersionTable { .. }
+                    | RecoverError::OlderVersionTable,
                 ..
             } => (
                 "corrupt",

@@ -113,6 +113,11 @@ pub enum RecoverError {
         #[source]
         source: DecodeError,
     },
+    /// Each page is whole, but not all of them are those that belong to the checkpoint: the last write of one was lost.
+    #[error("a page of the version table is as it was before the last checkpoint")]
+    OlderVersionTable,
+    #[error("the replica was made by another version of this program")]
+    Format(#[source] DecodeError),
 }
 
 /// Names an operation between its [`Output`] and [`crate::Store::complete`]. Never reused.

@@ -404,6 +404,8 @@ impl Store {
         if !planted(Bug::SlotNotTurned) {
             self.superblock.versions_slot = 1 - self.superblock.versions_slot;
         }
+        self.superblock.versions_root =
+            self.versions.root(self.superblock.versions_slot, &self.superblock.tables);
         if finish {
             self.superblock.data = DataState::Consistent;
         }

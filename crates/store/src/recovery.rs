@@ -20,8 +20,8 @@ use crate::{Snapshot, Store};
 use bytes::Bytes;
 use mainstay_codec::batch::{BATCH_MAGIC, BatchHead, HEADER_BLOCK_BYTES};
 use mainstay_codec::superblock::SUPERBLOCK_BYTES;
-use mainstay_codec::versions::{VERSIONS_PAGE_BYTES, decode_page};
-use mainstay_codec::{Batch, Checkpoint, DataState, LocalHeader, Superblock, TablePlace, Void};
+use mainstay_codec::versions::VERSIONS_PAGE_BYTES;
+use mainstay_codec::{Batch, Checkpoint, DataState, DecodeError, LocalHeader, Superblock, TablePlace, Void};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{BLOCK_BYTES, Chain, Epoch, Index, Position, reach};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -80,6 +80,7 @@ impl Store {
             media.write_durable(Area::Meta, table_offset(page), &bytes)?;
             from = PageId { page: at.page + bytes.len() / VERSIONS_PAGE_BYTES, ..at };
         }
+        let versions_root = versions.root(0, &tables);
         let superblock = Superblock {
             sequence: 1,
             resource: config.resource,
@@ -95,6 +96,7 @@ impl Store {
             data: DataState::Consistent,
             epochs: Vec::new(),
             versions_slot: 0,
+            versions_root,
             snapshots: Vec::new(),
         };
         write_superblock(media, &superblock, [0, 1])
@@ -209,9 +211,17 @@ fn write_superblock(
 }
 
 /// Each copy of the superblock that is whole.
-pub(crate) fn superblock_copies(media: &mut dyn Media) -> Result<Vec<Option<Superblock>>, MediaError> {
+///
+/// # Errors
+/// When the media cannot be read, or a copy is whole and of another format.
+pub(crate) fn superblock_copies(media: &mut dyn Media) -> Result<Vec<Option<Superblock>>, RecoverError> {
     let bytes = media.read(Area::Meta, 0, SUPERBLOCK_COPIES * SUPERBLOCK_BYTES)?;
-    Ok(bytes.chunks_exact(SUPERBLOCK_BYTES).map(|copy| Superblock::decode(copy).ok()).collect())
+    let copies = bytes.chunks_exact(SUPERBLOCK_BYTES).map(|copy| match Superblock::decode(copy) {
+        Ok(superblock) => Ok(Some(superblock)),
+        Err(error @ DecodeError::Version { .. }) => Err(RecoverError::Format(error)),
+        Err(_) => Ok(None),
+    });
+    copies.collect()
 }
 
 /// The newest superblock, and in which order its pairs of copies are to be written: the one that was torn or is older
@@ -246,12 +256,18 @@ pub(crate) fn read_versions(
             let bytes = media.read(Area::Meta, table_offset(first + start), len)?;
             for (page, block) in (start..end).zip(bytes.chunks_exact(VERSIONS_PAGE_BYTES)) {
                 let (number, id) = ((first + page) as u32, PageId { volume, page });
-                decode_page(block, number, versions.load_page(slot, id)).map_err(|source| {
+                versions.load_page(slot, id, (number, block)).map_err(|source| {
                     reach!("store: a version table page is damaged");
                     RecoverError::VersionTable { page: number, source }
                 })?;
             }
         }
+    }
+    if versions.root(slot, &superblock.tables) != superblock.versions_root
+        && !planted(Bug::OlderVersionsBelieved)
+    {
+        reach!("store: a page of the version table is an older one");
+        return Err(RecoverError::OlderVersionTable);
     }
     versions.fit(&superblock.volumes);
     Ok(versions)

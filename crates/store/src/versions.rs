@@ -1,14 +1,18 @@
 //! The version table in memory (R14: too new is harmless, too old loses data in a resync), and where it lies on disk.
 //!
 //! Two slots on disk are written in turn. Each has a set of pages in which it lags behind memory, so
-//! that a checkpoint writes only what changed since this slot was written last.
+//! that a checkpoint writes only what changed since this slot was written last. The superblock names one slot and holds its
+//! *root*, which is over the checksums of all of its pages: a page that is there as it was before, because its last write was lost or landed
+//! elsewhere or its read is stale, does not fit it, however old it is. Which page that is nobody knows; the replica is not opened.
 //!
 //! Each volume's table has a [`TablePlace`] of its own, with room for twice as many pages at most as are in use. A volume that
 //! outgrows it gets another place, after all others; the old one is not used again. All its places together take less than twice
 //! what the last one takes, because each is at least twice as large as the one before.
 
-use mainstay_codec::TablePlace;
-use mainstay_codec::versions::{VERSIONS_PAGE_BYTES, VERSIONS_PER_PAGE, encode_page};
+use mainstay_codec::versions::{
+    VERSIONS_PAGE_BYTES, VERSIONS_PER_PAGE, decode_page, encode_page, versions_root,
+};
+use mainstay_codec::{DecodeError, TablePlace};
 use mainstay_types::{EXTENT_BYTES, Index, Range, VolumeId};
 
 /// Most pages in one write of a table.
@@ -27,6 +31,8 @@ pub struct Versions {
     tables: Vec<Vec<Index>>,
     /// For each slot and volume one flag per page: the slot lags behind memory.
     lagging: [Vec<Vec<bool>>; 2],
+    /// For each slot and volume the checksum of each page, as it was last written or read.
+    checksums: [Vec<Vec<u32>>; 2],
 }
 
 /// Extents of a volume.
@@ -77,9 +83,11 @@ impl Versions {
     /// All zero, with as many extents as the tables tell of; no slot on disk is taken to agree.
     pub fn new(places: &[TablePlace]) -> Self {
         let flags = || places.iter().map(|&place| vec![true; pages(place)]).collect();
+        let checksums = || places.iter().map(|&place| vec![0; pages(place)]).collect();
         Self {
             tables: places.iter().map(|place| vec![Index(0); place.extents as usize]).collect(),
             lagging: [flags(), flags()],
+            checksums: [checksums(), checksums()],
         }
     }
 
@@ -114,13 +122,25 @@ impl Versions {
         }
     }
 
-    /// The versions of one page, to be filled from disk. Afterwards the slot agrees with memory there.
-    pub fn load_page(&mut self, slot: u8, PageId { volume, page }: PageId) -> &mut [Index] {
-        self.lagging[usize::from(slot)][volume][page] = false;
+    /// Takes one page from what is on disk where page `number` is to be. Afterwards the slot agrees with memory there.
+    pub fn load_page(
+        &mut self,
+        slot: u8,
+        PageId { volume, page }: PageId,
+        (number, block): (u32, &[u8]),
+    ) -> Result<(), DecodeError> {
         let table = &mut self.tables[volume];
         let first = page * VERSIONS_PER_PAGE;
         let end = (first + VERSIONS_PER_PAGE).min(table.len());
-        &mut table[first..end]
+        self.checksums[usize::from(slot)][volume][page] = decode_page(block, number, &mut table[first..end])?;
+        self.lagging[usize::from(slot)][volume][page] = false;
+        Ok(())
+    }
+
+    /// Of what was last written to the slot, or read from it, of tables that lie in `places`.
+    pub fn root(&self, slot: u8, places: &[TablePlace]) -> u64 {
+        let tables = self.checksums[usize::from(slot)].iter().zip(places);
+        versions_root(tables.flat_map(|(checksums, &place)| checksums[..pages(place)].iter().copied()))
     }
 
     fn slot_of(&mut self, volume: VolumeId, extent: u32) -> &mut Index {
@@ -171,6 +191,8 @@ impl Versions {
         let (place, table) = (places[volume], &self.tables[volume]);
         let told = table.len().min(place.extents as usize);
         let lagging = &mut self.lagging[usize::from(slot)][volume];
+        let checksums = &mut self.checksums[usize::from(slot)][volume];
+        checksums.resize(checksums.len().max(pages(place)), 0);
         let mut bytes = Vec::new();
         let in_use = lagging.iter_mut().enumerate().take(pages(place));
         for (page, lags) in in_use.skip(page).take(PAGES_PER_WRITE_MAX) {
@@ -179,7 +201,8 @@ impl Versions {
             }
             let start = (page * VERSIONS_PER_PAGE).min(told);
             let end = (start + VERSIONS_PER_PAGE).min(told);
-            encode_page(&mut bytes, (first_page(place, slot) + page) as u32, &table[start..end]);
+            checksums[page] =
+                encode_page(&mut bytes, (first_page(place, slot) + page) as u32, &table[start..end]);
         }
         debug_assert!(bytes.len().is_multiple_of(VERSIONS_PAGE_BYTES));
         Some((PageId { volume, page }, bytes))

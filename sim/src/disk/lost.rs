@@ -1,20 +1,24 @@
-//! Writes that never happened or landed elsewhere, and reads of what was there before (F2, F3, F4), in the journal and in one copy of the
-//! superblock. A write is made lost when it is certain that others followed it: what a lost write leaves is what was there before, and
+//! Writes that never happened or landed elsewhere, and reads of what was there before (F2, F3, F4), in the journal, in the
+//! version table and in one copy of the superblock. A write is made lost when it is certain that others followed it: what a lost write leaves is what was there before, and
 //! nobody can tell when that came about.
 
 use super::region::Block;
 use super::{Disk, Record};
+use crate::plan::DiskFault;
 use crate::random::Random;
 use bytes::Bytes;
 use mainstay_codec::Superblock;
+use mainstay_store::SUPERBLOCK_COPIES;
 use mainstay_types::BLOCK_BYTES;
 
 const META: usize = 0;
 const JOURNAL: usize = 1;
 
-/// A read of a block of the journal that waits to get what was there before.
+/// A read of a block of the journal or of the version table that waits to get what was there before.
 #[derive(Debug)]
 pub(super) struct Stale {
+    fault: DiskFault,
+    region: usize,
     block: u64,
     older: Block,
 }
@@ -70,8 +74,45 @@ impl Disk {
         let Some(older) = self.before(JOURNAL, block).map(|at| self.remembered[at].2.clone()) else {
             return false;
         };
-        self.stale = Some(Stale { block, older });
+        self.stale = Some(Stale { fault: DiskFault::StaleRecord { pick: 0 }, region: JOURNAL, block, older });
         true
+    }
+
+    /// F2: the last write of a page of the version table that counts was lost. False if it is not known what was there before.
+    pub(super) fn lose_versions(&mut self, pick: u64) -> bool {
+        let Some(page) = self.table_page_with_past(pick) else { return false };
+        self.put_back(META, page);
+        true
+    }
+
+    /// F3: it has landed on another page, of either slot.
+    pub(super) fn misdirect_versions(&mut self, pick: u64) -> bool {
+        let Some(page) = self.table_page_with_past(pick) else { return false };
+        let others: Vec<u64> =
+            (SUPERBLOCK_COPIES as u64..self.regions[META].len()).filter(|&other| other != page).collect();
+        let Some(&target) = Random::new(pick).stream("target").pick(&others) else { return false };
+        let content = Block { bad: true, ..self.regions[META].now[page as usize].clone() };
+        self.regions[META].put_durable(target, content);
+        self.put_back(META, page);
+        true
+    }
+
+    /// F4: the next read of it gets what was there before, unless the page is written first.
+    pub(super) fn stale_versions(&mut self, pick: u64) -> bool {
+        let Some(page) = self.table_page_with_past(pick) else { return false };
+        let Some(older) = self.before(META, page).map(|at| self.remembered[at].2.clone()) else {
+            return false;
+        };
+        let fault = DiskFault::StaleVersions { pick: 0 };
+        self.stale = Some(Stale { fault, region: META, block: page, older });
+        true
+    }
+
+    /// A block of the version table that the newest superblock names, of which it is remembered what was there before.
+    fn table_page_with_past(&self, pick: u64) -> Option<u64> {
+        let mut pages = self.table_pages();
+        pages.retain(|&page| self.before(META, page).is_some());
+        Random::new(pick).pick(&pages).copied()
     }
 
     /// F2: the last write of this copy of the superblock was lost. Not if the other one of its pair is damaged: then this could become the
@@ -86,25 +127,25 @@ impl Disk {
         safe
     }
 
-    /// What a read of the journal gets of the block for which that waits.
+    /// What a read gets of the block for which that waits.
     pub(super) fn make_stale(&mut self, region: usize, offset: u64, bytes: Bytes) -> Bytes {
         let Some(stale) = &self.stale else { return bytes };
         let at = stale.block * BLOCK_BYTES;
         let end = offset + bytes.len() as u64;
-        if region != JOURNAL || at < offset || at + BLOCK_BYTES > end {
+        if region != stale.region || at < offset || at + BLOCK_BYTES > end {
             return bytes;
         }
         let mut whole = bytes.to_vec();
         let at = (at - offset) as usize;
         whole[at..at + BLOCK_BYTES as usize].copy_from_slice(stale.older.slice());
+        self.fired.push(stale.fault);
         self.stale = None;
-        self.fired.push(crate::plan::DiskFault::StaleRecord { pick: 0 });
         whole.into()
     }
 
     /// The block is written: nothing is left of what was there before.
     pub(super) fn written(&mut self, region: usize, block: u64) {
-        if region == JOURNAL && self.stale.as_ref().is_some_and(|stale| stale.block == block) {
+        if self.stale.as_ref().is_some_and(|stale| (stale.region, stale.block) == (region, block)) {
             self.stale = None;
         }
     }

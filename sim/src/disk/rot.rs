@@ -88,15 +88,18 @@ impl Disk {
 
     /// F5: changes a byte of the slot of the version table that the superblock names.
     pub(super) fn rot_versions(&mut self, pick: u64) -> bool {
+        let mut random = Random::new(pick);
+        let Some(&block) = random.pick(&self.table_pages()) else { return false };
+        self.rot(Area::Meta, block, random.next())
+    }
+
+    /// The blocks of the version table that the newest superblock names.
+    pub(super) fn table_pages(&self) -> Vec<u64> {
         let copies = self.regions[0].now[..SUPERBLOCK_COPIES].iter();
         let newest = copies
             .filter_map(|copy| Superblock::decode(copy.slice()).ok())
             .max_by_key(|superblock| superblock.sequence);
-        let Some(superblock) = newest else { return false };
-        let mut random = Random::new(pick);
-        let blocks = table_blocks(&superblock);
-        let Some(&block) = random.pick(&blocks) else { return false };
-        self.rot(Area::Meta, block, random.next())
+        newest.as_ref().map(table_blocks).unwrap_or_default()
     }
 }
 

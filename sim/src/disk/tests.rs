@@ -487,6 +487,25 @@ fn a_read_of_a_record_is_stale_once_and_not_after_the_block_was_written() {
 }
 
 #[test]
+fn a_page_of_the_version_table_that_is_not_the_newest_is_noticed() {
+    let opened = |disk: &mut Disk| Store::recover(&mut disk.media(), Tuning::default());
+    for pick in 0..20 {
+        for fault in [DiskFault::LostVersions { pick }, DiskFault::MisdirectedVersions { pick }] {
+            let mut disk = replica(pick);
+            let pages = disk.table_pages();
+            assert!(disk.inject(fault));
+            assert_eq!(pages.iter().filter(|&&page| disk.is_damaged(Area::Meta, page)).count(), 1);
+            assert!(matches!(opened(&mut disk), Err(RecoverError::VersionTable { .. })), "zeroes were there");
+        }
+        let mut disk = replica(pick);
+        assert!(disk.inject(DiskFault::StaleVersions { pick }));
+        assert!(matches!(opened(&mut disk), Err(RecoverError::VersionTable { .. })));
+        assert!(matches!(disk.fired()[..], [DiskFault::StaleVersions { .. }]));
+        opened(&mut disk).expect("nothing on the disk is wrong");
+    }
+}
+
+#[test]
 fn a_copy_of_the_superblock_that_was_lost_is_the_one_before_and_is_not_taken() {
     for copy in 0..4 {
         let mut disk = replica(copy);

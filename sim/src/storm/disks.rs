@@ -51,6 +51,30 @@ pub(super) fn journal_lies(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
+/// Of a page that was written not long ago: that is the one of which the disk knows what was there before.
+pub(super) fn versions_lie(draw: &mut Draw, random: &mut Random, at: u64) {
+    let Some((node, resource)) = victim(draw, random) else { return };
+    draw.writes(at.saturating_sub(100), 100, resource, random.between(4, 24), random.between(1, 4), random);
+    let pick = random.next();
+    let fault = match random.below(3) {
+        0 => DiskFault::LostVersions { pick },
+        1 => DiskFault::MisdirectedVersions { pick },
+        _ => DiskFault::StaleVersions { pick },
+    };
+    draw.disk(at, node, resource, fault);
+    // Nobody reads it before the replica is opened again.
+    if random.permille(800) {
+        let (target, shows) = (Target::Node(node), at + 1 + random.below(50));
+        match random.below(3) {
+            0 => draw.fault(shows, Fault::KillEngine { target, restart_after_ms: random.below(1000) }),
+            _ => off_and_on(draw, random, shows, node),
+        }
+    }
+    if random.coin() {
+        draw.disk(at + spread(random, 500, 16_000), node, resource, DiskFault::Replace);
+    }
+}
+
 /// The same copy of a replica as the one that rots.
 pub(super) fn lose_superblock(draw: &mut Draw, random: &mut Random, at: u64) {
     let (node, resource) = any_replica(draw, random);

@@ -364,8 +364,12 @@ impl World {
     /// Counts stale reads when they happen: those of blocks that are written first do not.
     pub(super) fn count_stale(&mut self, node: NodeId, resource: ResourceId) {
         let Some(disk) = self.machine(node).disks.get_mut(&resource) else { return };
-        if disk.fired().iter().any(|fault| matches!(fault, DiskFault::StaleRecord { .. })) {
-            self.trace.count("F4 stale journal read");
+        for fault in disk.fired() {
+            self.trace.count(match fault {
+                DiskFault::StaleRecord { .. } => "F4 stale journal read",
+                DiskFault::StaleVersions { .. } => "F4 stale version table read",
+                _ => continue,
+            });
             self.note(Some(node), Part::Fault, &[37, resource.0], || {
                 format!("disk of {}: a read was stale", words::resource(resource))
             });
@@ -524,6 +528,15 @@ fn disk_words(fault: DiskFault) -> (&'static str, &'static str) {
         }
         DiskFault::StaleRecord { .. } => {
             ("stale journal read waits", "the next read of a record of the journal is stale")
+        }
+        DiskFault::LostVersions { .. } => {
+            ("F2 lost version table write", "a page of the version table was never written")
+        }
+        DiskFault::MisdirectedVersions { .. } => {
+            ("F3 misdirected version table write", "a page of the version table has landed on another")
+        }
+        DiskFault::StaleVersions { .. } => {
+            ("stale version table read waits", "the next read of a page of the version table is stale")
         }
         DiskFault::LostSuperblock { .. } => {
             ("F2 lost superblock copy", "the last write of one copy of the superblock was lost")

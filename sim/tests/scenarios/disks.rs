@@ -249,6 +249,30 @@ fn a_journal_that_lost_a_write_in_its_middle_is_not_opened() {
     }
 }
 
+/// F2, F3, F4, R14: a page of the version table is not the one that the checkpoint wrote. It would tell that extents are older than they are.
+#[test]
+fn a_version_table_with_a_page_of_before_is_not_opened() {
+    for pick in 0..4 {
+        for fault in [
+            DiskFault::LostVersions { pick },
+            DiskFault::MisdirectedVersions { pick },
+            DiskFault::StaleVersions { pick },
+        ] {
+            let mut sim = Scenario::three();
+            let [_, s, _] = sim.cast();
+            // Its journal fills again and again, so there are checkpoints.
+            for block in 0..40 {
+                sim.write(block % 8);
+            }
+            sim.disk(s, fault);
+            sim.power_cut(s);
+            sim.power_on(s);
+            sim.until_count("R12 a replica refused to open", 1, 10_000);
+            sim.settle();
+        }
+    }
+}
+
 /// F2: the newest copy of the superblock that is whole counts, wherever it is: no promise is forgotten (R1).
 #[test]
 fn a_copy_of_the_superblock_that_was_not_written_costs_nothing() {

@@ -226,6 +226,7 @@ pub fn superblock() -> impl Strategy<Value = Superblock> {
             data: base.map_or(DataState::Consistent, |base| DataState::Inconsistent { base: Index(base) }),
             epochs: epochs.into_iter().map(|(epoch, last)| (Epoch(epoch), Index(last))).collect(),
             versions_slot: slot.into(),
+            versions_root: numbers.0 ^ numbers.5,
             snapshots,
         },
     )

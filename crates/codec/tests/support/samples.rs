@@ -134,6 +134,7 @@ pub fn superblock() -> Superblock {
         data: DataState::Inconsistent { base: Index(12) },
         epochs: vec![(Epoch(1), Index(20)), (Epoch(3), Index(36))],
         versions_slot: 1,
+        versions_root: 0x600d,
         snapshots: vec![
             SnapshotRecord { id: SnapshotId(2), held: true, at: Index(21) },
             SnapshotRecord { id: SnapshotId(4), held: false, at: Index(35) },

@@ -179,6 +179,8 @@ bugs! {
     VersionsTooOld("R14"),
     /// The superblock goes on naming the older version table.
     SlotNotTurned("R14"),
+    /// Pages of the version table are taken as they are found, however old they are.
+    OlderVersionsBelieved("R14"),
     /// Destaging a block forgets the newer entry over it.
     DestageForgetsNewer("R14"),
     /// A discard is logged and never done.
