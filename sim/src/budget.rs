@@ -25,11 +25,12 @@
 //!   writes either, for the same reason.
 //! - **One copy of the superblock may be an older one**, as with rot and the same one. A whole pair may not: if a crash tears the other pair
 //!   (R14), what is left is older than what was promised.
+//! - **Any block of a volume may rot, or be what it was before its last write**: it does not fit its sum, and is damage when it is read. Until
+//!   then the replica is taken for whole, and is not.
 //! - **Any page of the version table may be an older one, or another**: the superblock holds the root of those that belong to it, so the
 //!   replica is not opened.
-//! - **Nothing that lies.** A disk that acknowledges and forgets (F2, F9), writes or reads elsewhere (F3, F4) in any other place, comes back as it was
-//!   before (F15), or changes a block of a volume silently (F5 in a volume) is believed by today's store: volumes have no checksums
-//!   yet (S16 is not yet promised), and a member of the in-sync set that forgets makes "all of them hold it" untrue, which is
+//! - **Nothing that lies.** A disk that acknowledges and forgets (F2, F9), writes or reads elsewhere (F3, F4) in any other place, or comes back as it was
+//!   before (F15), may be believed: a member of the in-sync set that forgets makes "all of them hold it" untrue, which is
 //!   what commits rest on. Such faults are in the plans of [`crate::swarm::beyond_plan`] only.
 //!
 //! - **Who stays away when faults stop is a minority** of the nodes, which all are voters. So those who are left have a leader, and
@@ -76,6 +77,8 @@ pub fn harm(fault: DiskFault) -> Harm {
         | DiskFault::RotSuperblocks
         | DiskFault::RotJournal { .. }
         | DiskFault::RotVersions { .. }
+        | DiskFault::RotVolume { .. }
+        | DiskFault::LostBlock { .. }
         | DiskFault::LostRecord { .. }
         | DiskFault::MisdirectedRecord { .. }
         | DiskFault::StaleRecord { .. }
@@ -85,8 +88,7 @@ pub fn harm(fault: DiskFault) -> Harm {
         | DiskFault::Replace
         | DiskFault::Remove
         | DiskFault::OtherFiles => Harm::Replica,
-        DiskFault::RotVolume { .. }
-        | DiskFault::LostWrite
+        DiskFault::LostWrite
         | DiskFault::Misdirect
         | DiskFault::StaleRead
         | DiskFault::LyingFlush
@@ -409,6 +411,8 @@ mod tests {
                 damage(2, 0, DiskFault::LostRecord { pick: 1 }),
                 damage(2, 0, DiskFault::MisdirectedRecord { pick: 1 }),
                 damage(2, 0, DiskFault::StaleRecord { pick: 1 }),
+                damage(2, 0, DiskFault::RotVolume { pick: 1 }),
+                damage(2, 0, DiskFault::LostBlock { pick: 1 }),
                 damage(2, 0, DiskFault::LostVersions { pick: 1 }),
                 damage(2, 0, DiskFault::MisdirectedVersions { pick: 1 }),
                 damage(2, 0, DiskFault::StaleVersions { pick: 1 }),
@@ -448,7 +452,6 @@ mod tests {
             DiskFault::LyingFlush,
             DiskFault::KeepImage,
             DiskFault::OldImage,
-            DiskFault::RotVolume { pick: 1 },
         ] {
             refused(vec![damage(2, 0, lie)], "not survived");
         }

@@ -202,6 +202,7 @@ mod tests {
             incarnation: mainstay_types::Incarnation(1),
             volumes: vec![4096],
             journal_bytes: 1 << 20,
+            sums: true,
         };
         let mut memory = Memory::default();
         mainstay_store::Store::format(&mut memory, &config).expect("memory does not fail");

@@ -37,6 +37,8 @@ use mainstay_types::{BLOCK_BYTES, SnapshotId, VolumeId};
 use region::{BLOCK, Block, Blocks, Fates, Region};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+/// Room for the sums of any volume here, in bytes.
+const SUMS_BYTES: u64 = 16 * BLOCK_BYTES;
 /// Overwritten blocks whose older content is remembered, for writes that are lost and reads that are stale.
 const REMEMBERED_MAX: usize = 128;
 
@@ -87,7 +89,7 @@ pub enum Finished {
 #[derive(Debug)]
 pub struct Disk {
     random: Random,
-    /// Meta, journal, then the volumes.
+    /// Meta, journal, then each volume and its sums.
     regions: Vec<Region>,
     /// The files of snapshots: what each volume held.
     snapshots: BTreeMap<SnapshotId, Vec<Vec<Block>>>,
@@ -158,7 +160,8 @@ fn region_of(area: Area) -> usize {
     match area {
         Area::Meta => 0,
         Area::Journal => 1,
-        Area::Volume(VolumeId(volume)) => 2 + usize::from(volume),
+        Area::Volume(VolumeId(volume)) => 2 + 2 * usize::from(volume),
+        Area::Sums(VolumeId(volume)) => 3 + 2 * usize::from(volume),
     }
 }
 
@@ -171,7 +174,7 @@ impl Disk {
     #[must_use]
     pub fn new(random: Random, sizes: &Sizes) -> Self {
         let mut regions = vec![Region::new(sizes.meta), Region::new(sizes.journal)];
-        regions.extend(sizes.volumes.iter().map(|&bytes| Region::new(bytes)));
+        regions.extend(sizes.volumes.iter().flat_map(|&bytes| [Region::new(bytes), Region::new(SUMS_BYTES)]));
         Self {
             random,
             regions,
@@ -232,6 +235,14 @@ impl Disk {
                 let mut blocks = Vec::new();
                 Blocks::push(&mut blocks, &data);
                 (op, write_work(Area::Meta, offset, Blocks::Data(blocks), true))
+            }
+            Output::SumsRead { op, volume, offset, len } => {
+                (op, self.read_work(Area::Sums(volume), offset, len))
+            }
+            Output::SumsWrite { op, volume, offset, data } => {
+                let mut blocks = Vec::new();
+                Blocks::push(&mut blocks, &data);
+                (op, write_work(Area::Sums(volume), offset, Blocks::Data(blocks), true))
             }
             Output::VolumeWrite { op, volume, offset, data } => {
                 let mut blocks = Vec::new();
@@ -679,6 +690,7 @@ impl Disk {
             DiskFault::LostVersions { pick } => self.lose_versions(pick),
             DiskFault::MisdirectedVersions { pick } => self.misdirect_versions(pick),
             DiskFault::StaleVersions { pick } => self.stale_versions(pick),
+            DiskFault::LostBlock { pick } => self.lose_block(pick),
             DiskFault::RotVolume { pick } => self.rot_volume(pick, |_, _| true).is_some(),
         }
     }

@@ -407,6 +407,10 @@ pub enum DiskFault {
     LostSuperblock {
         copy: u64,
     },
+    /// F2: the last write of a block of a volume was lost; `pick` chooses it.
+    LostBlock {
+        pick: u64,
+    },
     /// F5: a bit of a volume flips at rest.
     RotVolume {
         pick: u64,

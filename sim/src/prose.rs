@@ -372,6 +372,7 @@ pub fn disk_fault(fault: DiskFault) -> String {
         DiskFault::LostSuperblock { copy } => {
             format!("the last write of copy {copy} of the superblock was lost")
         }
+        DiskFault::LostBlock { .. } => "a block of a volume was never written".into(),
         DiskFault::RotVolume { .. } => "a block of a volume rots".into(),
         DiskFault::LostWrite => "the next durable write is acknowledged and lost".into(),
         DiskFault::Misdirect => "the next write lands elsewhere".into(),

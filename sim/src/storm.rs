@@ -89,6 +89,7 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "memory lost", runs: 700, gap_ms: (4000, 20_000), add: ambush::memory_lost },
     Kind { name: "journal lies", runs: 400, gap_ms: (1000, 30_000), add: disks::journal_lies },
     Kind { name: "version table lies", runs: 250, gap_ms: (2000, 60_000), add: disks::versions_lie },
+    Kind { name: "volume rots", runs: 300, gap_ms: (1000, 30_000), add: disks::volume_rots },
     Kind { name: "superblock copy lost", runs: 300, gap_ms: (1000, 60_000), add: disks::lose_superblock },
     Kind { name: "proposal in doubt", runs: 400, gap_ms: (300, 10_000), add: ambush::proposal_in_doubt },
     Kind { name: "wall clock steps", runs: 200, gap_ms: (500, 30_000), add: step_clock },

@@ -555,6 +555,8 @@ mod tests {
             "LostVersions",
             "MisdirectedVersions",
             "StaleVersions",
+            "RotVolume",
+            "LostBlock",
             "LostSuperblock",
             "StepClock",
             "Replace",
@@ -594,9 +596,7 @@ mod tests {
         ] {
             assert!(kinds.contains(name), "{name} is not in {kinds:?}");
         }
-        for name in
-            ["RotVolume", "LostWrite", "Misdirect", "StaleRead", "LyingFlush", "KeepImage", "OldImage"]
-        {
+        for name in ["LostWrite", "Misdirect", "StaleRead", "LyingFlush", "KeepImage", "OldImage"] {
             assert!(lying.contains(name), "{name} is not in {lying:?}");
             assert!(!kinds.contains(name), "{name} in a plan that is to be survived");
         }

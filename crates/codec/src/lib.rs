@@ -12,6 +12,7 @@ pub mod frame;
 pub mod journal_label;
 pub mod message;
 pub mod nbd;
+pub mod sums;
 pub mod superblock;
 pub mod versions;
 pub mod vhost_user;

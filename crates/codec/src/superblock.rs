@@ -13,7 +13,9 @@ use mainstay_types::{
 
 pub const SUPERBLOCK_BYTES: usize = BLOCK_BYTES as usize;
 pub const SUPERBLOCK_MAGIC: u32 = u32::from_le_bytes(*b"MSSB");
-pub const SUPERBLOCK_VERSION: u16 = 4;
+pub const SUPERBLOCK_VERSION: u16 = 5;
+/// Flag: blocks have sums.
+const FLAG_SUMS: u16 = 1;
 /// No version table begins after so many pages (64 GiB).
 pub const TABLE_PAGES_MAX: u32 = 1 << 24;
 /// Most voids that are kept.
@@ -81,6 +83,8 @@ pub struct Superblock {
     /// Where the version table of each volume lies.
     pub tables: Vec<TablePlace>,
     pub journal_bytes: u64,
+    /// Each volume has a file of sums, see [`crate::sums`].
+    pub sums: bool,
     /// R1.
     pub promised: Epoch,
     /// Goes into the local area of every journal record; rises with every recovery, cut and restart.
@@ -114,7 +118,7 @@ impl Superblock {
         let mut out = Vec::with_capacity(SUPERBLOCK_BYTES);
         out.put_u32(SUPERBLOCK_MAGIC);
         out.put_u16(SUPERBLOCK_VERSION);
-        out.put_u16(0);
+        out.put_u16(if self.sums { FLAG_SUMS } else { 0 });
         out.put_u64(self.sequence);
         out.put_u64(self.resource.0);
         out.put_u64(self.incarnation.0);
@@ -180,7 +184,10 @@ impl Superblock {
         if version != SUPERBLOCK_VERSION {
             return Err(DecodeError::Version { what, found: version, known: SUPERBLOCK_VERSION });
         }
-        r.zeroes(2)?;
+        let sums = match r.u16()? {
+            flags @ (0 | FLAG_SUMS) => flags == FLAG_SUMS,
+            other => return Err(r.field("flags", other.into())),
+        };
         let sequence = r.u64()?;
         let resource = ResourceId(r.u64()?);
         let incarnation = Incarnation(r.u64()?);
@@ -263,6 +270,7 @@ impl Superblock {
             volumes,
             tables,
             journal_bytes,
+            sums,
             promised,
             generation,
             voids,
@@ -297,6 +305,7 @@ mod tests {
             volumes: vec![1 << 20, 4096],
             tables: vec![TablePlace { first_page: 0, extents: 1 }, TablePlace { first_page: 6, extents: 1 }],
             journal_bytes: 1 << 24,
+            sums: true,
             promised: Epoch(5),
             generation: 8,
             voids: vec![Void { generation: 7, end: Index(11) }, Void { generation: 8, end: Index(15) }],

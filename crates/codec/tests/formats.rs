@@ -228,7 +228,7 @@ fn superblock_table() -> (&'static str, String) {
     let mut t = Table::new("superblock", &bytes);
     t.magic(SUPERBLOCK_MAGIC);
     t.u16(&format!("format version, {SUPERBLOCK_VERSION}"), SUPERBLOCK_VERSION);
-    t.zeroes(2);
+    t.u16("flags: 1 each volume has a file of sums", u16::from(sample.sums));
     t.u64("sequence: rises with every update", sample.sequence);
     t.u64("resource", sample.resource.0);
     t.u64("incarnation", sample.incarnation.0);

@@ -51,6 +51,7 @@ impl Node {
                 meta_bytes: 4096,
                 journal_bytes: JOURNAL_BYTES,
                 volumes: vec![4096],
+                sums: false,
                 preallocate: false,
             };
             let files =

@@ -215,6 +215,12 @@ impl Disk {
             Output::JournalRead { op, offset, len } => {
                 self.read(ring, DiskTag::Store(op), Area::Journal, offset, len);
             }
+            Output::SumsRead { op, volume, offset, len } => {
+                self.read(ring, DiskTag::Store(op), Area::Sums(volume), offset, len);
+            }
+            Output::SumsWrite { op, volume, offset, data } => {
+                self.write(ring, DiskTag::Store(op), Area::Sums(volume), offset, [data].into(), true);
+            }
             Output::VolumeWrite { op, volume, offset, data } => {
                 let mut pieces = self.lists.pop().unwrap_or_default();
                 pieces.extend(data);
@@ -454,7 +460,7 @@ impl Disk {
                     Work::Grow { .. } => "growing",
                 };
                 // Only files of volumes are sparse. Where space is promised and not there (a copy-on-write file system), the others fail.
-                let no_space = matches!(pending.area, Area::Volume(_)) && is_full(&error);
+                let no_space = matches!(pending.area, Area::Volume(_) | Area::Sums(_)) && is_full(&error);
                 let failure = IoFailure { no_space, ..self.failure(what, pending.area, &error) };
                 Some(DiskDone { tag: pending.tag, result: Err(failure) })
             }

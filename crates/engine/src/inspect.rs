@@ -42,7 +42,9 @@ impl Media for Files {
         let (file, name) = match area {
             Area::Meta => (&self.meta, "meta"),
             Area::Journal => (&self.journal, "journal"),
-            Area::Volume(_) => return Err(MediaError { detail: "volumes are not looked at".into() }),
+            Area::Volume(_) | Area::Sums(_) => {
+                return Err(MediaError { detail: "volumes are not looked at".into() });
+            }
         };
         let mut bytes = vec![0; len];
         file.read_exact_at(&mut bytes, offset)
@@ -226,6 +228,7 @@ mod tests {
             commit: Index(20),
             data,
             epochs: vec![],
+            sums: false,
             versions_slot: 1,
             versions_root: 0,
             snapshots: vec![],

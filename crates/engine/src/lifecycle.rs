@@ -290,6 +290,7 @@ mod tests {
                 incarnation: Incarnation(1),
                 volumes: vec![1 << 20],
                 journal_bytes: JOURNAL_BYTES_MIN,
+                sums: true,
             };
             let answer: Answer = Box::new(move |reply| drop(answered.send(reply)));
             let (journal, client) = (None, client.clone());

@@ -426,7 +426,7 @@ impl Shard {
                     path: path.into(),
                     label: JournalLabel { resource, incarnation, journal_bytes, volatile },
                 });
-                let config = StoreConfig { resource, incarnation, volumes, journal_bytes };
+                let config = StoreConfig { resource, incarnation, volumes, journal_bytes, sums: true };
                 let client = client.clone();
                 self.lifecycle.submit(Job::Create { dir: dir.into(), config, journal, client, answer });
             }

@@ -249,6 +249,7 @@ fn a_replica_that_nobody_has_open_can_be_looked_at() {
         incarnation: Incarnation(0xabc),
         volumes: vec![8 << 20],
         journal_bytes: 16 << 20,
+        sums: true,
     };
     let layout = Layout::new(&config, Store::meta_bytes(&config));
     let new = NewReplica::create(&dir.replica(), &layout, None, &pool()).expect("space for a replica");

@@ -19,6 +19,7 @@ fn config(incarnation: u64) -> StoreConfig {
         incarnation: Incarnation(incarnation),
         volumes: vec![8 << 20],
         journal_bytes: 16 << 20,
+        sums: true,
     }
 }
 
@@ -139,7 +140,7 @@ fn a_journal_that_is_not_the_replicas_is_refused_and_nothing_is_changed() {
 #[test]
 fn a_copy_of_a_directory_does_not_share_the_journal() {
     let (dir, fast) = (Dir::new("shared"), Dir::new("shared-fast"));
-    let config = config(5);
+    let config = StoreConfig { sums: false, ..config(5) };
     let place = journal(&fast.0, &config, false);
     made(&dir.replica(), &config, &place);
     let copy = dir.0.join("copy");

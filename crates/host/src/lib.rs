@@ -311,6 +311,8 @@ impl Host {
             Output::JournalWrite { .. }
             | Output::JournalRead { .. }
             | Output::VolumeWrite { .. }
+            | Output::SumsRead { .. }
+            | Output::SumsWrite { .. }
             | Output::VolumeZero { .. }
             | Output::VolumeFlush { .. }
             | Output::VolumeGrow { .. }

@@ -5,13 +5,16 @@
 //! holds it afterwards: its place may have been used again meanwhile, and then the whole read is done anew. If it is
 //! still held and its checksum is wrong, the journal is damaged and the replica stops (R12, R13).
 //!
+//! What is read of a volume is compared with the sums of its blocks, if the replica has sums; pages of them that are not in memory are read with it. A
+//! block that does not fit is read anew if a write to the volume came between, and is damage otherwise: the replica stops.
+//!
 //! A part may be one block of a payload of a MiB, and each part of a read one of another payload. So only some payloads
 //! are read at once for one read ([`PAYLOADS_READ_BYTES_MAX`]), and of each only the part is kept (R18).
 
 use crate::{AnswerError, Host, Platform};
 use bytes::Bytes;
 use mainstay_replica::{Event, RequestError, RequestId};
-use mainstay_store::{Area, IoFailure, PAYLOADS_READ_BYTES_MAX, Payload, Segment, Source};
+use mainstay_store::{Area, Checked, IoFailure, PAYLOADS_READ_BYTES_MAX, Payload, Segment, Source};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Index, NodeId, REQUEST_BYTES_MAX, Range, VolumeId, reach};
 
@@ -39,9 +42,20 @@ pub(crate) enum Purpose {
 
 struct Part {
     len: u64,
-    /// Where in the journal it is, and in which payload there.
-    journal: Option<(u64, Payload)>,
+    origin: Origin,
     data: Option<Bytes>,
+}
+
+/// Where a part comes from.
+#[derive(Clone, Copy)]
+enum Origin {
+    Memory,
+    /// Where in the journal, and in which payload there.
+    Journal(u64, Payload),
+    /// From this block on.
+    Volume(u64),
+    /// A page of sums: not of what is asked for.
+    Sums(u64),
 }
 
 /// A read under way. The token of a part is the job's number plus its place.
@@ -57,13 +71,15 @@ pub(crate) struct ReadJob {
     reading_bytes: u64,
     /// A payload was no longer there when it had been read.
     stale: bool,
+    /// [`Store::volume_stamp`](mainstay_store::Store::volume_stamp) from before.
+    stamp: u64,
 }
 
 impl ReadJob {
     /// Reads payloads, as many as may be read at once. `number`: of this job.
     fn read_payloads(&mut self, platform: &mut impl Platform, number: u64) {
         while let Some(part) = self.parts.get(self.next) {
-            if let Some((_, payload)) = part.journal {
+            if let Origin::Journal(_, payload) = part.origin {
                 if self.reading_bytes > 0 && self.reading_bytes + payload.len > PAYLOADS_READ_BYTES_MAX {
                     reach!("host: a read waits for payloads before it reads more");
                     return;
@@ -76,7 +92,8 @@ impl ReadJob {
     }
 
     pub(crate) fn into_pieces(self) -> Vec<Bytes> {
-        self.parts.into_iter().filter_map(|part| part.data).collect()
+        let asked = self.parts.into_iter().filter(|part| !matches!(part.origin, Origin::Sums(_)));
+        asked.filter_map(|part| part.data).collect()
     }
 }
 
@@ -92,7 +109,7 @@ impl Host {
         }
     }
 
-    /// Begins a read, and gives it back if that was all because everything is in memory.
+    /// Begins a read, and gives it back if that was all because everything is in memory and well.
     pub(crate) fn gather(
         &mut self,
         platform: &mut impl Platform,
@@ -111,17 +128,20 @@ impl Host {
         range: Range,
         segments: Vec<Segment>,
     ) -> Option<ReadJob> {
-        let number = self.tokens(segments.len());
-        let parts = Vec::with_capacity(segments.len());
+        let sums = self.sums_of(purpose, range.volume, &segments);
+        let number = self.tokens(segments.len() + sums.len());
+        let parts = Vec::with_capacity(segments.len() + sums.len());
+        let stamp = self.store.volume_stamp();
         let mut job =
-            ReadJob { purpose, range, parts, outstanding: 0, next: 0, reading_bytes: 0, stale: false };
+            ReadJob { purpose, range, parts, outstanding: 0, next: 0, reading_bytes: 0, stale: false, stamp };
+        let sums_from = number + segments.len() as u64;
         for (token, segment) in (number..).zip(segments) {
-            let mut journal = None;
+            let mut origin = Origin::Memory;
             let data = match segment.source {
                 Source::Memory(bytes) => Some(bytes),
                 Source::Zero => Some(Bytes::from_static(&ZEROES[..segment.len as usize])),
                 Source::Journal { offset, payload } => {
-                    journal = Some((offset, payload));
+                    origin = Origin::Journal(offset, payload);
                     None
                 }
                 // Of a volume that was discarded there may be terabytes of these.
@@ -130,22 +150,74 @@ impl Host {
                         && platform.is_hole(range.volume, segment.offset, segment.len) =>
                 {
                     reach!("host: a hole is not read");
+                    origin = Origin::Volume(segment.offset / BLOCK_BYTES);
                     Some(Bytes::from_static(&ZEROES[..segment.len as usize]))
                 }
                 Source::Volume => {
+                    origin = Origin::Volume(segment.offset / BLOCK_BYTES);
                     platform.read(token, Area::Volume(range.volume), segment.offset, segment.len);
                     None
                 }
             };
             job.outstanding += usize::from(data.is_none());
-            job.parts.push(Part { len: segment.len, journal, data });
+            job.parts.push(Part { len: segment.len, origin, data });
+        }
+        for (token, page) in (sums_from..).zip(sums) {
+            reach!("host: sums are read");
+            platform.read(token, Area::Sums(range.volume), page * BLOCK_BYTES, BLOCK_BYTES);
+            job.outstanding += 1;
+            job.parts.push(Part { len: BLOCK_BYTES, origin: Origin::Sums(page), data: None });
         }
         if job.outstanding == 0 {
-            return Some(job);
+            // Nothing came between.
+            return match self.checked(&job) {
+                Checked::Well | Checked::Again => Some(job),
+                Checked::Damaged(damaged) => {
+                    self.read_failed(platform, &job, &damaged.to_string());
+                    None
+                }
+            };
         }
         job.read_payloads(platform, number);
         self.reads.insert(number, job);
         None
+    }
+
+    /// Pages of sums that a read of these segments needs and that are not in memory, ascending.
+    fn sums_of(&self, purpose: Purpose, volume: VolumeId, segments: &[Segment]) -> Vec<u64> {
+        let mut pages = Vec::new();
+        // A scrub is told what there is: the others' sums judge it, and it is repaired.
+        if matches!(purpose, Purpose::Scrub { .. }) {
+            return pages;
+        }
+        for segment in segments.iter().filter(|segment| segment.source == Source::Volume) {
+            let range = Range { volume, offset: segment.offset, len: segment.len };
+            pages.extend(self.store.sums_to_read(range));
+        }
+        pages.dedup();
+        pages
+    }
+
+    /// Whether what came of the volume fits its sums.
+    fn checked(&mut self, job: &ReadJob) -> Checked {
+        if matches!(job.purpose, Purpose::Scrub { .. }) {
+            return Checked::Well;
+        }
+        let volume = job.range.volume;
+        let page = |part: &Part| match (part.origin, &part.data) {
+            (Origin::Sums(page), Some(bytes)) => Some((page, bytes.clone())),
+            _ => None,
+        };
+        let pages: Vec<_> = job.parts.iter().filter_map(page).collect();
+        self.store.keep_sums(volume, &pages, job.stamp);
+        for part in &job.parts {
+            let (Origin::Volume(first), Some(bytes)) = (part.origin, &part.data) else { continue };
+            let checked = self.store.check_blocks((volume, first), bytes, &pages, job.stamp);
+            if checked != Checked::Well {
+                return checked;
+            }
+        }
+        Checked::Well
     }
 
     /// The number of the read that waits for this token.
@@ -163,10 +235,10 @@ impl Host {
     ) {
         let Some(job) = self.reads.get_mut(&number) else { return };
         let part = &mut job.parts[(token - number) as usize];
-        let data = match (result, part.journal) {
+        let data = match (result, part.origin) {
             (Err(error), _) => Err(error.to_string()),
-            (Ok(bytes), None) if bytes.len() as u64 == part.len => Ok(bytes),
-            (Ok(bytes), Some((offset, payload))) if bytes.len() as u64 == payload.len => {
+            (Ok(bytes), Origin::Volume(_) | Origin::Sums(_)) if bytes.len() as u64 == part.len => Ok(bytes),
+            (Ok(bytes), Origin::Journal(offset, payload)) if bytes.len() as u64 == payload.len => {
                 job.reading_bytes -= payload.len;
                 if self.store.holds(&payload) {
                     payload.part(&bytes, offset, part.len).map_err(|damaged| damaged.to_string())
@@ -190,11 +262,17 @@ impl Host {
             Err(detail) => Some(detail),
         };
         let Some(job) = self.reads.remove(&number) else { return };
+        let checked = if failure.is_none() { self.checked(&job) } else { Checked::Well };
         if let Some(detail) = failure {
             self.read_failed(platform, &job, &detail);
         } else if let (true, Purpose::Scrub { at }) = (job.stale, job.purpose) {
             // What is there now is not what was there at the entry.
             self.extent_scrubbed(platform, at, None);
+        } else if let Checked::Damaged(damaged) = checked {
+            self.read_failed(platform, &job, &damaged.to_string());
+        } else if checked == Checked::Again {
+            reach!("host: a read of a volume is done anew");
+            self.start_read(platform, job.purpose, job.range);
         } else if job.stale && !planted(Bug::ReusedPlaceRead) {
             self.start_read(platform, job.purpose, job.range);
         } else {

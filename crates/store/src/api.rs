@@ -20,6 +20,8 @@ pub enum Area {
     Journal,
     /// The backing store of one volume.
     Volume(VolumeId),
+    /// The sums of the blocks of one volume, if the replica has sums. As large as the largest volume asks for.
+    Sums(VolumeId),
 }
 
 /// What is fixed when a replica is formatted. It is kept in the superblock.
@@ -32,6 +34,8 @@ pub struct StoreConfig {
     /// Size of the journal in bytes, a multiple of the block size. The caller demands
     /// `JOURNAL_BYTES_MIN` of its users; the store itself works with any ring of two batches.
     pub journal_bytes: u64,
+    /// What is read from a volume is compared with the sum of each block (docs/adr/0012-block-checksums.md).
+    pub sums: bool,
 }
 
 /// Limits of the running store (R18). They are not kept on disk and may differ after each start.
@@ -56,6 +60,8 @@ pub struct Tuning {
     pub hole_bytes_min: u64,
     /// Part of the journal that [`crate::Store::room`] keeps back for epoch starts.
     pub reserve_bytes: u64,
+    /// Sums of blocks that are kept in memory, unless more are needed by writes under way: four bytes for each block.
+    pub sums_bytes_max: u64,
     /// Largest batch that may come, in journal bytes. Destaging starts when there is no room for one, so the journal must
     /// be at least twice this and the reserve.
     pub batch_bytes_max: u64,
@@ -73,6 +79,7 @@ impl Default for Tuning {
             runs_max: 1 << 20,
             hole_bytes_min: 64 << 10,
             reserve_bytes: JOURNAL_RESERVE_BYTES,
+            sums_bytes_max: 16 << 20,
             batch_bytes_max: BATCH_BYTES_MAX + BLOCK_BYTES,
         }
     }
@@ -141,7 +148,7 @@ impl IoFailure {
     }
 }
 
-/// Outcome of an operation: bytes for a [`Output::JournalRead`], nothing for the others.
+/// Outcome of an operation: bytes for a [`Output::JournalRead`] and a [`Output::SumsRead`], nothing for the others.
 pub type IoResult = Result<Option<Bytes>, IoFailure>;
 
 /// Where the bytes of a [`Segment`] are.
@@ -260,6 +267,20 @@ pub enum Output {
         volume: VolumeId,
         offset: u64,
         data: SmallVec<[Bytes; 1]>,
+    },
+    /// Of [`Area::Sums`].
+    SumsRead {
+        op: OpId,
+        volume: VolumeId,
+        offset: u64,
+        len: u64,
+    },
+    /// To [`Area::Sums`]. Completion means durable.
+    SumsWrite {
+        op: OpId,
+        volume: VolumeId,
+        offset: u64,
+        data: Bytes,
     },
     /// Make the range read as zeroes (R15). Completion does not mean durable.
     VolumeZero {

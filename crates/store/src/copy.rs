@@ -199,7 +199,7 @@ impl Store {
 
     /// Starts the installs that wait, in order, while none of their blocks is being written.
     pub(crate) fn issue_installs(&mut self) {
-        while self.installing.len() < self.tuning.installs_max && !self.restarting() {
+        while self.installing.len() < self.tuning.installs_max && !self.restarting() && !self.sums_behind() {
             let Some(next) = self.installs.front() else { return };
             let (volume, extent) = (next.volume, next.extent);
             let (first, end) = self.extent_blocks(volume, extent);

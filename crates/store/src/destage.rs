@@ -1,7 +1,7 @@
 //! Destaging (R7, R14). A *pass* brings the backing store up to one position of the log: it first makes the
 //! commit index durable, so that after a crash nothing in a volume is newer than what is known to be
 //! committed, and a cut can never reach below it; then writes the newest version of every block that was last changed at or before that position, in the order of the volume
-//! and merged; then flushes every volume that was touched; then writes the version table to the slot
+//! and merged; then flushes every volume that was touched; then writes the sums of blocks that have changed; then the version table to the slot
 //! that is not in use; then the superblock; then the journal up to the position is free.
 //!
 //! A pass that ends at a snapshot has it taken after the flushes (`snapshots.rs`).
@@ -13,6 +13,7 @@
 use crate::overlay::{Content, Run};
 use crate::read::Found;
 use crate::recovery::table_offset;
+use crate::sums::{PageAt, ZEROES_BLOCKS_MAX};
 use crate::superblock::Job;
 use crate::versions::{PageId, first_page, placed};
 use crate::volume_op::{Filling, Group, Owner, Piece, Pieces};
@@ -25,7 +26,7 @@ use mainstay_types::{BLOCK_BYTES, Chain, Index, Position, SnapshotId, VolumeId, 
 use smallvec::{SmallVec, smallvec};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
+pub(crate) enum Stage {
     /// The commit index must be durable first.
     Announce {
         submitted: bool,
@@ -36,6 +37,10 @@ enum Stage {
     },
     Flushes {
         left: usize,
+    },
+    /// Sums of blocks that have changed, from this page on.
+    Sums {
+        from: PageAt,
     },
     /// The volumes hold what a snapshot is to keep, and it is being taken.
     Snapshot,
@@ -90,7 +95,8 @@ impl Store {
         while let Some(stage) = self.pass.as_ref().map(|pass| pass.stage) {
             let next = match stage {
                 Stage::Writes { cursor } => self.issue_destage(cursor),
-                Stage::Flushes { left: 0 } => Some(self.after_flushes()),
+                Stage::Flushes { left: 0 } => Some(Stage::Sums { from: (VolumeId(0), 0) }),
+                Stage::Sums { from } => self.issue_sums(from),
                 Stage::Table { from, in_flight } => self.issue_version_table(from, in_flight),
                 Stage::Announce { submitted: false } | Stage::Superblock { submitted: false } => {
                     return self.issue_superblock();
@@ -208,7 +214,7 @@ impl Store {
             }
             return None;
         }
-        while in_flight < self.tuning.destage_writes_max {
+        while in_flight < self.tuning.destage_writes_max && !self.sums_behind() {
             let Some((volume, first, runs)) = self.next_group(cursor, to) else {
                 if in_flight > 0 {
                     break;
@@ -244,12 +250,16 @@ impl Store {
         let (volume, first, mut run) = old_enough.next()?;
         if !matches!(run.content, Content::Data { .. }) {
             reach!("store: zeroes are destaged");
-            let mut end = first + run.blocks;
+            if self.config.sums {
+                run.blocks = run.blocks.min(ZEROES_BLOCKS_MAX);
+            }
+            let (mut end, mut blocks) = (first + run.blocks, run.blocks);
             // A file system discards piece by piece, and each hole is a change of the pool's metadata.
             let alike = old_enough.take(ZEROES_RUNS_MAX - 1).take_while(|(v, at, next)| {
                 let follows = (*v, *at, next.content) == (volume, end, run.content);
                 end += next.blocks;
-                follows
+                blocks += next.blocks;
+                follows && (!self.config.sums || blocks <= ZEROES_BLOCKS_MAX)
             });
             let mut runs: Runs = smallvec![run];
             runs.extend(alike.map(|(_, _, run)| run));
@@ -318,8 +328,14 @@ impl Store {
         Stage::Flushes { left }
     }
 
-    /// What a pass does when the volumes hold what it has written, durably.
-    fn after_flushes(&mut self) -> Stage {
+    pub(crate) fn sums_written_up_to(&mut self, at: PageAt) {
+        if let Some(Pass { stage: Stage::Sums { from }, .. }) = &mut self.pass {
+            *from = at;
+        }
+    }
+
+    /// What a pass does when the volumes hold what it has written, durably, and so do their sums.
+    pub(crate) fn after_sums(&mut self) -> Stage {
         let snapshot = self.pass.as_ref().and_then(|pass| pass.snapshot);
         if snapshot.is_some_and(|id| self.issue_snapshot(id)) { Stage::Snapshot } else { FIRST_PAGE }
     }

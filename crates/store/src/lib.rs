@@ -18,8 +18,10 @@
 //!   (R16). An extent that is copied late never overwrites newer content.
 //! - Journal, memory, overlay and operations in flight are bounded by [`Tuning`] (R18).
 //!
-//! What is not: contents of volumes are not checksummed here, and a record that decays after it was the
-//! last one in the journal looks like a torn tail. Scrubbing and the peers find these.
+//! - A block of a volume that is not what was written there last is damage, if the replica has sums: who reads a volume asks
+//!   [`Store::check_blocks`].
+//!
+//! What is not: a record that decays after it was the last one in the journal looks like a torn tail. The peers find it.
 //!
 //! An entry's way: `append` → queued → placed in the ring, being written → durable → (`commit`) applied:
 //! in the overlay, readable → destaged → flushed → behind the checkpoint, its space reusable.
@@ -27,7 +29,7 @@
 //! Where to read on: `journal` (the ring), `append` (from queue to overlay), `overlay`, `destage` (a
 //! *pass* up to one position: writes, flushes, version table, superblock), `superblock` (promise, cut,
 //! restart: everything that waits for a superblock), `copy` (the target of an extent copy), `grow` (volumes that get
-//! larger), `snapshots`, `scrub`, `read`, `recovery` (format and recover).
+//! larger), `snapshots`, `scrub`, `sums`, `read`, `recovery` (format and recover).
 
 mod ahead;
 mod api;
@@ -42,6 +44,7 @@ mod read;
 mod recovery;
 mod scrub;
 mod snapshots;
+mod sums;
 mod superblock;
 mod versions;
 mod volume_op;
@@ -54,6 +57,7 @@ pub use api::{
 pub use inspect::{FoundBatch, FoundEntry, Inspection, inspect};
 pub use recovery::table_blocks;
 pub use snapshots::{Snapshot, SnapshotState};
+pub use sums::{Checked, DamagedBlock};
 pub use superblock::SUPERBLOCK_COPIES;
 
 use ahead::Ahead;
@@ -63,12 +67,13 @@ use destage::Pass;
 use journal::Journal;
 use mainstay_codec::{Batch, DataState, Superblock};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Chain, Epoch, Index, Position, SnapshotId, VolumeId, reach};
+use mainstay_types::{BLOCK_BYTES, Chain, Epoch, Index, Position, SnapshotId, VolumeId, reach};
 use overlay::Overlay;
 use scrub::Pin;
 use snapshots::Layer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use sums::{PageAt, Sums};
 use superblock::{Job, SuperblockWrite};
 use versions::Versions;
 use volume_op::{Group, GroupId};
@@ -130,6 +135,7 @@ pub struct Store {
     /// Dropped; their files are removed after the next checkpoint.
     doomed: Vec<SnapshotId>,
     versions: Versions,
+    sums: Sums,
     pass: Option<Pass>,
     /// A checkpoint up to the present is wanted, no matter how little there is to destage.
     destage_forced: bool,
@@ -181,6 +187,12 @@ enum Op {
         len: u64,
     },
     Volume(GroupId),
+    SumsRead(PageAt),
+    SumsWrite {
+        volume: VolumeId,
+        first: u64,
+        end: u64,
+    },
 }
 
 impl Store {
@@ -233,6 +245,11 @@ impl Store {
         if let (Some(Op::Volume(group)), Err(IoFailure { no_space: true, .. })) = (kind, &result) {
             return self.group_stalled(group);
         }
+        if let (Some(Op::SumsWrite { volume, first, end }), Err(IoFailure { no_space: true, .. })) =
+            (kind, &result)
+        {
+            return self.sums_stalled(volume, first, end);
+        }
         if let (Some(Op::Grow { volume, .. }), Err(IoFailure { no_space: true, .. })) = (kind, &result) {
             reach!("store: a volume finds no space to grow");
             self.grow_stalled.insert(volume);
@@ -253,6 +270,11 @@ impl Store {
                 _ => self.fail("journal read returned the wrong number of bytes".to_owned()),
             },
             Op::Volume(group) => self.group_written(group),
+            Op::SumsRead(at) => match bytes {
+                Some(bytes) if bytes.len() as u64 == BLOCK_BYTES => self.sums_read(at, bytes),
+                _ => self.fail("a read of sums returned the wrong number of bytes".to_owned()),
+            },
+            Op::SumsWrite { volume, first, end } => self.sums_written(volume, first, end),
             Op::SnapshotTake(_) | Op::SnapshotDrop => {}
         }
     }
@@ -264,6 +286,7 @@ impl Store {
             self.tell_promises();
             self.issue_grows();
             self.issue_superblock();
+            self.write_sums_early();
             self.destage();
             self.issue_installs();
         }
@@ -300,6 +323,8 @@ impl Op {
             Self::SnapshotDrop => "removing a snapshot",
             Self::Piece { .. } => "journal read",
             Self::Volume(_) => "volume write",
+            Self::SumsRead(_) => "reading sums",
+            Self::SumsWrite { .. } => "writing sums",
         }
     }
 }

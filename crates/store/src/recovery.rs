@@ -14,6 +14,7 @@ use crate::api::{Area, Media, MediaError, RecoverError, StoreConfig, Tuning};
 use crate::append::{note_epoch, without_payload};
 use crate::journal::{Held, Journal, Placed};
 use crate::overlay::Overlay;
+use crate::sums::Sums;
 use crate::superblock::{SUPERBLOCK_COPIES, is_void, push_void};
 use crate::versions::{PageId, Versions, first_page, pages, pages_end, placed};
 use crate::{Snapshot, Store};
@@ -61,7 +62,7 @@ impl Store {
     }
 
     /// Makes an empty replica. Zeroes the whole journal, so that no record of an earlier life is in it and
-    /// its space is allocated. Volumes must read as zeroes already.
+    /// its space is allocated. Volumes and their sums must read as zeroes already.
     pub fn format(media: &mut dyn Media, config: &StoreConfig) -> Result<(), MediaError> {
         // An earlier replica must not be half there: first its superblocks go.
         media.write_durable(Area::Meta, 0, &[0; SUPERBLOCK_COPIES * SUPERBLOCK_BYTES])?;
@@ -88,6 +89,7 @@ impl Store {
             volumes: config.volumes.clone(),
             tables,
             journal_bytes: config.journal_bytes,
+            sums: config.sums,
             promised: Epoch(0),
             generation: 1,
             voids: Vec::new(),
@@ -162,6 +164,7 @@ impl Store {
             last_snapshot: superblock.snapshots.iter().map(|record| record.id).max().unwrap_or_default(),
             doomed: Vec::new(),
             versions,
+            sums: Sums::default(),
             pass: None,
             destage_forced: false,
             copying: false,
@@ -193,6 +196,7 @@ fn config_of(superblock: &Superblock) -> StoreConfig {
         incarnation: superblock.incarnation,
         volumes: superblock.volumes.clone(),
         journal_bytes: superblock.journal_bytes,
+        sums: superblock.sums,
     }
 }
 

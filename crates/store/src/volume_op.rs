@@ -45,7 +45,9 @@ pub struct Group {
     pub end: u64,
     pieces: Pieces,
     /// Its operation, from its submission until it succeeds: without space in the pool it is submitted anew.
-    operation: Option<Filling>,
+    pub operation: Option<Filling>,
+    /// Pages of sums that must be read before.
+    sums_missing: usize,
     /// There was no space for it, and whether it waits to be tried anew.
     stalled: bool,
     waits: bool,
@@ -85,6 +87,7 @@ impl Store {
             }
         };
         let zeroes = operation.is_some();
+        let sums_missing = self.hold_sums(id, volume, first, end);
         let group = Group {
             owner,
             volume,
@@ -92,13 +95,14 @@ impl Store {
             end,
             pieces,
             operation,
+            sums_missing,
             stalled: false,
             waits: false,
             next: 0,
             reading_bytes: 0,
         };
         self.groups.insert(id, group);
-        if zeroes { self.submit_group(id) } else { self.gather_group(id) }
+        if zeroes { self.submit_whole(id) } else { self.gather_group(id) }
     }
 
     /// Reads what is in the journal, as much as may be read at once, and submits the group when all of it is here.
@@ -120,7 +124,7 @@ impl Store {
                 }
                 None if group.reading_bytes == 0 => {
                     group.operation = Some(Filling::Data(std::mem::take(&mut group.pieces)));
-                    return self.submit_group(id);
+                    return self.submit_whole(id);
                 }
                 None => return,
             }
@@ -141,7 +145,23 @@ impl Store {
         }
     }
 
+    pub(crate) fn page_of_group_read(&mut self, id: GroupId) {
+        if let Some(group) = self.groups.get_mut(&id) {
+            group.sums_missing -= 1;
+            self.submit_whole(id);
+        }
+    }
+
+    /// Submits a group for which everything is here.
+    fn submit_whole(&mut self, id: GroupId) {
+        let whole = |group: &Group| group.operation.is_some() && group.sums_missing == 0;
+        if self.groups.get(&id).is_some_and(whole) {
+            self.submit_group(id);
+        }
+    }
+
     fn submit_group(&mut self, id: GroupId) {
+        self.volume_changes();
         let op: OpId = self.start(Op::Volume(id));
         let Some(group) = self.groups.get(&id) else { return };
         let (volume, offset, blocks) = (group.volume, group.first * BLOCK_BYTES, group.end - group.first);
@@ -164,6 +184,7 @@ impl Store {
     pub(crate) fn group_written(&mut self, id: GroupId) {
         let Some(group) = self.groups.remove(&id) else { return };
         self.touched.insert(group.volume);
+        self.note_sums(&group);
         match group.owner {
             Owner::Pass => self.destaged(&group),
             Owner::Install { extent } => self.install_part_written(group.volume, extent),
@@ -183,12 +204,13 @@ impl Store {
     /// [`Store::room`] ends.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
-        !self.grow_stalled.is_empty() || self.groups.values().any(|group| group.stalled)
+        !self.grow_stalled.is_empty() || self.sums.stalled || self.groups.values().any(|group| group.stalled)
     }
 
     /// Tries anew what found no space in the pool.
     pub fn retry(&mut self) {
         self.retry_grows();
+        self.sums.stalled = false;
         let waiting =
             self.groups.iter_mut().filter_map(|(id, group)| std::mem::take(&mut group.waits).then_some(*id));
         let ids: SmallVec<[GroupId; 8]> = waiting.collect();

@@ -83,7 +83,7 @@ fn payloads_that_are_read_for_one_write_are_bounded() {
     let mut most = 0;
     while !lab.doing.is_empty() {
         let reading = lab.doing.iter().map(|(_, doing)| match doing {
-            Doing::Read { len, .. } => *len,
+            Doing::Read { area: Area::Journal, len, .. } => *len,
             _ => 0,
         });
         most = reading.sum::<u64>().max(most);

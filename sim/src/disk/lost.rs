@@ -78,6 +78,16 @@ impl Disk {
         true
     }
 
+    /// F2: the last write of a block of a volume was lost. False if it is not known of any what was there before.
+    pub(super) fn lose_block(&mut self, pick: u64) -> bool {
+        let volume = |region: usize| region > JOURNAL && region.is_multiple_of(2);
+        let mut blocks: Vec<(usize, u64)> = self.remembered.iter().map(|(of, at, _)| (*of, *at)).collect();
+        blocks.retain(|&(of, at)| volume(of) && self.before(of, at).is_some());
+        let Some(&(region, block)) = Random::new(pick).pick(&blocks) else { return false };
+        self.put_back(region, block);
+        true
+    }
+
     /// F2: the last write of a page of the version table that counts was lost. False if it is not known what was there before.
     pub(super) fn lose_versions(&mut self, pick: u64) -> bool {
         let Some(page) = self.table_page_with_past(pick) else { return false };

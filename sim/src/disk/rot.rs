@@ -75,7 +75,7 @@ impl Disk {
         needed: impl Fn(VolumeId, u64) -> bool,
     ) -> Option<(VolumeId, u64)> {
         let mut candidates = Vec::new();
-        for (n, region) in self.regions[2..].iter().enumerate() {
+        for (n, region) in self.regions[2..].iter().step_by(2).enumerate() {
             let volume = VolumeId(n as u16);
             let blocks = region.now.iter().enumerate().filter(|(_, content)| !content.is_zero());
             let blocks = blocks.map(|(block, _)| block as u64).filter(|&block| needed(volume, block));

@@ -13,6 +13,7 @@ fn config() -> StoreConfig {
         incarnation: Incarnation(2),
         volumes: vec![EXTENT_BYTES, 8 * BLOCK_BYTES],
         journal_bytes: 16 * BLOCK_BYTES,
+        sums: true,
     }
 }
 

@@ -18,6 +18,7 @@ pub fn config(setup: &Setup) -> StoreConfig {
         resource: RESOURCE,
         incarnation: Incarnation(99),
         volumes: vec![VOLUME_BLOCKS * BLOCK_BYTES],
+        sums: false,
         journal_bytes: setup.journal_blocks * BLOCK_BYTES,
     }
 }

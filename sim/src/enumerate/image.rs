@@ -87,6 +87,7 @@ impl Layout {
             Area::Meta => 0,
             Area::Journal => 1,
             Area::Volume(volume) => 2 + usize::from(volume.0),
+            Area::Sums(_) => unreachable!("a replica without sums"),
         };
         let place = self.starts[number] + (offset / BLOCK_BYTES) as usize;
         assert!(place < self.starts[number + 1], "{offset} lies beyond {area:?}");

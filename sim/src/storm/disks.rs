@@ -75,6 +75,22 @@ pub(super) fn versions_lie(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
+/// It shows when the block is read: by a client, when the replica is copied from, when replicas are compared.
+pub(super) fn volume_rots(draw: &mut Draw, random: &mut Random, at: u64) {
+    let Some((node, resource)) = victim(draw, random) else { return };
+    draw.writes(at.saturating_sub(100), 100, resource, random.between(4, 24), random.between(1, 4), random);
+    let pick = random.next();
+    let fault = if random.coin() { DiskFault::RotVolume { pick } } else { DiskFault::LostBlock { pick } };
+    draw.disk(at, node, resource, fault);
+    if random.permille(300) {
+        let off = at + 1 + random.below(50);
+        off_and_on(draw, random, off, node);
+    }
+    if random.coin() {
+        draw.disk(at + spread(random, 500, 16_000), node, resource, DiskFault::Replace);
+    }
+}
+
 /// The same copy of a replica as the one that rots.
 pub(super) fn lose_superblock(draw: &mut Draw, random: &mut Random, at: u64) {
     let (node, resource) = any_replica(draw, random);

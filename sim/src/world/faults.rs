@@ -541,6 +541,7 @@ fn disk_words(fault: DiskFault) -> (&'static str, &'static str) {
         DiskFault::LostSuperblock { .. } => {
             ("F2 lost superblock copy", "the last write of one copy of the superblock was lost")
         }
+        DiskFault::LostBlock { .. } => ("F2 lost volume write", "a block of a volume was never written"),
         DiskFault::RotVolume { .. } => ("F5 volume rot", "a bit of a volume flips"),
         DiskFault::LostWrite => ("F2 lost write", "the next write is lost"),
         DiskFault::Misdirect => ("F3 misdirected write", "the next write lands elsewhere"),

@@ -3,14 +3,28 @@
 //! after it was recovered, after it was copied, when it becomes primary, in turn all the time, and at the end.
 
 use super::{What, World, resource_id};
-use crate::disk::Finished;
+use crate::disk::{Disk, Finished};
 use crate::engine::EngineIn;
+use bytes::Bytes;
 use mainstay_codec::Superblock;
-use mainstay_store::{Area, SUPERBLOCK_COPIES, SnapshotState, Source};
+use mainstay_store::{Area, Checked, SUPERBLOCK_COPIES, SnapshotState, Source, Store};
 use mainstay_types::{BLOCK_BYTES, NodeId, Range, ResourceId, VolumeId};
 
 /// The mean pause between two looks, each at one replica.
 const PAUSE_US: u64 = 1_500_000;
+
+/// Whether a read of a block of a volume, of which the disk gives these bytes (none: zeroes), is not taken for data.
+fn noticed(store: &Store, disk: &Disk, (volume, block): (VolumeId, u64), bytes: Option<&[u8]>) -> bool {
+    let zeroes = [0; BLOCK_BYTES as usize];
+    let range = Range { volume, offset: block * BLOCK_BYTES, len: BLOCK_BYTES };
+    let page = |page: u64| {
+        let sums = disk.peek(Area::Sums(volume), page).unwrap_or(&zeroes);
+        (page, Bytes::copy_from_slice(sums))
+    };
+    let pages: Vec<_> = store.sums_to_read(range).map(page).collect();
+    let bytes = bytes.unwrap_or(&zeroes);
+    store.check_blocks((volume, block), bytes, &pages, store.volume_stamp()) != Checked::Well
+}
 
 impl World {
     /// The next look that nothing but the time asks for.
@@ -36,7 +50,8 @@ impl World {
     }
 
     /// S4, S11 to S14: compares what a replica holds with the log, if it is open and its store has not given up. `whole`:
-    /// of the blocks that nobody ever wrote, too, and damage of volumes counts, because by then it must have been found and mended.
+    /// of the blocks that nobody ever wrote, too. S16: of a volume what a fault has made wrong counts, unless the store says that it is
+    /// damaged when it is read now.
     pub(super) fn inspect(&mut self, node: NodeId, resource: ResourceId, whole: bool) {
         let Self { machines, oracle, .. } = self;
         let machine = &machines[&node];
@@ -79,10 +94,13 @@ impl World {
                 Source::Volume => (Area::Volume(volume), block),
             };
             // A record of the journal that rots is found when it is used, and used only after it was checked (S9).
-            if (!whole || area == Area::Journal) && disk.is_damaged(area, at) {
+            if area == Area::Journal && disk.is_damaged(area, at) {
                 return None;
             }
             let bytes = disk.peek(area, at);
+            if disk.is_damaged(area, at) && noticed(store, disk, (volume, block), bytes) {
+                return None;
+            }
             Some(bytes.map_or(0, |bytes| super::wishes::value(bytes).unwrap_or(u64::MAX)))
         };
         oracle.check_replica(resource, node, incarnation, commit, whole, &mut read);

@@ -155,6 +155,8 @@ impl World {
     fn open(&mut self, node: NodeId, boot: u64, resource: ResourceId) -> Result<Incarnation, StepError> {
         let shape = shape_of(&self.plan, resource).clone();
         let tuning = Tuning {
+            // A page or two, so that some must be read again.
+            sums_bytes_max: 2 * BLOCK_BYTES,
             destage_start_bytes: shape.destage_start_blocks * BLOCK_BYTES,
             memory_bytes_max: shape.memory_blocks * BLOCK_BYTES,
             write_bytes_max: 16 * BLOCK_BYTES,
@@ -232,7 +234,13 @@ impl World {
 
 fn store_config(shape: &ResourceShape, resource: ResourceId, incarnation: Incarnation) -> StoreConfig {
     let volumes = shape.volumes.iter().map(|blocks| blocks * BLOCK_BYTES).collect();
-    StoreConfig { resource, incarnation, volumes, journal_bytes: shape.journal_blocks * BLOCK_BYTES }
+    StoreConfig {
+        resource,
+        incarnation,
+        volumes,
+        journal_bytes: shape.journal_blocks * BLOCK_BYTES,
+        sums: true,
+    }
 }
 
 fn sizes_of(config: &StoreConfig) -> Sizes {

@@ -218,6 +218,7 @@ pub fn superblock() -> impl Strategy<Value = Superblock> {
             tables: volumes.iter().map(table).collect(),
             volumes,
             journal_bytes: 1024 * BLOCK_BYTES,
+            sums: numbers.0 % 2 == 1,
             promised: Epoch(numbers.3),
             generation: numbers.4,
             voids: voids.into_iter().map(|(generation, end)| Void { generation, end: Index(end) }).collect(),

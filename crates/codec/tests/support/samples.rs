@@ -126,6 +126,7 @@ pub fn superblock() -> Superblock {
             TablePlace { first_page: 8, extents: 1 },
         ],
         journal_bytes: 1 << 26,
+        sums: true,
         promised: Epoch(4),
         generation: 17,
         voids: vec![Void { generation: 16, end: Index(30) }],

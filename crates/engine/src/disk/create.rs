@@ -136,6 +136,8 @@ fn fill(
 ) -> Result<(), DiskError> {
     // Asked first, so that a full pool is not filled to the brim before the answer is no.
     let here = layout.files().filter(|(area, _)| journal.is_none() || *area != Area::Journal);
+    // As long as they are, sums take only what their volumes have written.
+    let here = here.filter(|(area, _)| !matches!(area, Area::Sums(_)));
     let (volumes, others): (Vec<_>, Vec<_>) = here.partition(|(area, _)| matches!(area, Area::Volume(_)));
     let sum = |files: Vec<(Area, u64)>| files.into_iter().map(|(_, bytes)| bytes).sum::<u64>();
     check_space(path, sum(volumes), sum(others) + SPARE_BYTES, layout.preallocate)?;
@@ -150,6 +152,7 @@ fn fill(
     for (area, bytes) in layout.files() {
         assert!(bytes > 0 && bytes.is_multiple_of(BLOCK_BYTES), "{area:?} of {bytes} bytes");
         let space = match area {
+            Area::Sums(_) => Space::Sparse,
             Area::Volume(_) if !layout.preallocate => Space::Sparse,
             Area::Volume(_) => Space::Allocated,
             Area::Meta | Area::Journal => Space::Zeroed,

@@ -1,4 +1,4 @@
-//! The files of a replica: `meta`, `journal` and `vol0`, `vol1`, … in a directory of their own. `journal` may be a link to a
+//! The files of a replica: `meta`, `journal` `vol0`, `vol1`, … and the sums of their blocks, `sums0`, `sums1`, …, in a directory of their own. `journal` may be a link to a
 //! file elsewhere, see `journal.rs`.
 //!
 //! What this file guarantees: one process at a time has the files open.
@@ -17,8 +17,9 @@ use crate::buffer::{BUFFER_BYTES_MAX, BufferPool};
 use crate::ring::Fd;
 use bytes::Bytes;
 use mainstay_codec::JOURNAL_LABEL_BYTES;
+use mainstay_codec::sums::sums_bytes;
 use mainstay_store::{Area, Media, MediaError, StoreConfig};
-use mainstay_types::{BLOCK_BYTES, VOLUMES_MAX, VolumeId};
+use mainstay_types::{BLOCK_BYTES, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId};
 use rustix::fs::SeekFrom;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -30,12 +31,17 @@ use std::path::{Path, PathBuf};
 pub(super) const CHUNK_BYTES: usize = 4 << 20;
 const _: () = assert!(CHUNK_BYTES <= BUFFER_BYTES_MAX);
 
+/// Size of each file of sums: what the largest volume needs, so that it does not grow with its volume. It is sparse.
+const SUMS_BYTES: u64 = sums_bytes(VOLUME_BYTES_MAX);
+
 /// How large the files of a replica are, in bytes; all whole blocks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Layout {
     pub meta_bytes: u64,
     pub journal_bytes: u64,
     pub volumes: Vec<u64>,
+    /// Each volume has a file of sums.
+    pub sums: bool,
     /// Files of volumes are made with all their space. Otherwise they are sparse, and take what is written.
     pub preallocate: bool,
 }
@@ -46,14 +52,22 @@ impl Layout {
     pub fn new(config: &StoreConfig, meta_bytes: u64) -> Self {
         let meta_bytes = meta_bytes.next_multiple_of(BLOCK_BYTES);
         let volumes = config.volumes.clone();
-        Self { meta_bytes, journal_bytes: config.journal_bytes, volumes, preallocate: false }
+        Self {
+            meta_bytes,
+            journal_bytes: config.journal_bytes,
+            volumes,
+            sums: config.sums,
+            preallocate: false,
+        }
     }
 
     pub(super) fn files(&self) -> impl Iterator<Item = (Area, u64)> {
         let volumes = self.volumes.iter().zip(0u16..);
+        let sums = (0u16..).take(if self.sums { self.volumes.len() } else { 0 });
         [(Area::Meta, self.meta_bytes), (Area::Journal, self.journal_bytes)]
             .into_iter()
             .chain(volumes.map(|(bytes, number)| (Area::Volume(VolumeId(number)), *bytes)))
+            .chain(sums.map(|number| (Area::Sums(VolumeId(number)), SUMS_BYTES)))
     }
 }
 
@@ -62,6 +76,7 @@ pub(super) fn name(area: Area) -> String {
         Area::Meta => "meta".to_owned(),
         Area::Journal => "journal".to_owned(),
         Area::Volume(volume) => format!("vol{}", volume.0),
+        Area::Sums(volume) => format!("sums{}", volume.0),
     }
 }
 
@@ -86,6 +101,8 @@ pub struct ReplicaFiles {
     meta: AreaFile,
     journal: AreaFile,
     volumes: Vec<AreaFile>,
+    /// None, or one of each volume.
+    sums: Vec<AreaFile>,
 }
 
 impl ReplicaFiles {
@@ -97,14 +114,7 @@ impl ReplicaFiles {
         }
         let meta = open_area(path, Area::Meta, true)?;
         lock(&meta, path)?;
-        let mut volumes = Vec::new();
-        for number in 0..VOLUMES_MAX {
-            let area = Area::Volume(VolumeId(number as u16));
-            if !path.join(name(area)).exists() {
-                break;
-            }
-            volumes.push(open_area(path, area, true)?);
-        }
+        let (volumes, sums) = (numbered(path, Area::Volume)?, numbered(path, Area::Sums)?);
         let elsewhere = elsewhere(path);
         if let Some(journal) = elsewhere.as_ref().filter(|journal| !journal.exists()) {
             return Err(DiskError::JournalMissing { path: path.to_owned(), journal: journal.clone() });
@@ -114,7 +124,7 @@ impl ReplicaFiles {
             // A copy of the directory leads to the same journal.
             lock(&journal, &path)?;
         }
-        Ok(Self { path: path.to_owned(), meta, journal, volumes })
+        Ok(Self { path: path.to_owned(), meta, journal, volumes, sums })
     }
 
     /// Whether the files are as large as `layout` says; a journal elsewhere has its label too. Those of volumes, and of what is said of
@@ -155,6 +165,7 @@ impl ReplicaFiles {
             Area::Meta => Some(&self.meta),
             Area::Journal => Some(&self.journal),
             Area::Volume(volume) => self.volumes.get(usize::from(volume.0)),
+            Area::Sums(volume) => self.sums.get(usize::from(volume.0)),
         }
     }
 
@@ -163,6 +174,7 @@ impl ReplicaFiles {
             Area::Meta => Some(&mut self.meta),
             Area::Journal => Some(&mut self.journal),
             Area::Volume(volume) => self.volumes.get_mut(usize::from(volume.0)),
+            Area::Sums(volume) => self.sums.get_mut(usize::from(volume.0)),
         }
     }
 
@@ -229,6 +241,13 @@ pub(super) fn open_file(
         }
         result => Ok((failed("cannot open", path, result)?, true)),
     }
+}
+
+/// The files of an area that each volume has, as many as there are.
+fn numbered(path: &Path, area: fn(VolumeId) -> Area) -> Result<Vec<AreaFile>, DiskError> {
+    let areas = (0..VOLUMES_MAX).map(|number| area(VolumeId(number as u16)));
+    let there = areas.take_while(|&area| path.join(name(area)).exists());
+    there.map(|area| open_area(path, area, true)).collect()
 }
 
 fn open_area(path: &Path, area: Area, direct: bool) -> Result<AreaFile, DiskError> {

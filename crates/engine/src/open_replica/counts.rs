@@ -144,7 +144,7 @@ impl Counts {
         match area {
             Area::Journal => self.all.disk.journal_read += len,
             Area::Volume(_) => self.all.disk.volume_read += len,
-            Area::Meta => {}
+            Area::Meta | Area::Sums(_) => {}
         }
     }
 

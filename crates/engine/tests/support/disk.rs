@@ -42,6 +42,7 @@ pub fn layout() -> Layout {
         meta_bytes: 64 << 10,
         journal_bytes: 16 << 20,
         volumes: vec![8 << 20, 4 << 20],
+        sums: false,
         preallocate: false,
     }
 }

@@ -37,6 +37,7 @@ struct Disk {
     meta: Vec<u8>,
     journal: Vec<u8>,
     volume: Vec<u8>,
+    sums: Vec<u8>,
 }
 
 impl Disk {
@@ -45,6 +46,7 @@ impl Disk {
             Area::Meta => &mut self.meta,
             Area::Journal => &mut self.journal,
             Area::Volume(_) => &mut self.volume,
+            Area::Sums(_) => &mut self.sums,
         }
     }
 
@@ -73,6 +75,13 @@ impl Disk {
                 (op, None)
             }
             Output::JournalRead { op, offset, len } => (op, Some(self.get(Area::Journal, offset, len))),
+            Output::SumsRead { op, volume, offset, len } => {
+                (op, Some(self.get(Area::Sums(volume), offset, len)))
+            }
+            Output::SumsWrite { op, volume, offset, data } => {
+                self.put(Area::Sums(volume), offset, &data);
+                (op, None)
+            }
             Output::VolumeWrite { op, volume, offset, data } => {
                 let mut at = offset;
                 for piece in &data {
@@ -184,12 +193,14 @@ impl Node {
             incarnation: me.incarnation,
             volumes: vec![VOLUME_BLOCKS * BLOCK_BYTES],
             journal_bytes: JOURNAL_BYTES,
+            sums: true,
         };
         let volume_bytes = (VOLUME_BLOCKS * BLOCK_BYTES) as usize;
         let mut disk = Disk {
             meta: vec![0; Store::meta_bytes(&config) as usize],
             journal: vec![0; JOURNAL_BYTES as usize],
             volume: vec![0; volume_bytes],
+            sums: vec![0; volume_bytes / 1024 + BLOCK_BYTES as usize],
         };
         let tuning = Tuning {
             destage_start_bytes: 1 << 20,

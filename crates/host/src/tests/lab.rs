@@ -47,6 +47,13 @@ impl Blocks {
     }
 }
 
+impl Blocks {
+    /// Nothing of an area is there any more.
+    pub fn forget(&mut self, area: Area) {
+        self.0.retain(|(of, _), _| *of != area);
+    }
+}
+
 impl Media for Blocks {
     fn read(&mut self, area: Area, offset: u64, len: usize) -> Result<Bytes, MediaError> {
         Ok(self.get(area, offset, len as u64))
@@ -143,6 +150,13 @@ impl World {
             Output::JournalRead { op, offset, len } => {
                 (op, Some(self.blocks.get(Area::Journal, offset, len)))
             }
+            Output::SumsRead { op, volume, offset, len } => {
+                (op, Some(self.blocks.get(Area::Sums(volume), offset, len)))
+            }
+            Output::SumsWrite { op, volume, offset, data } => {
+                self.blocks.put(Area::Sums(volume), offset, &data);
+                (op, None)
+            }
             Output::VolumeWrite { op, volume, offset, data } => {
                 self.blocks.put(Area::Volume(volume), offset, &data.concat());
                 (op, None)
@@ -215,15 +229,28 @@ impl Lab {
             incarnation: HERE.incarnation,
             volumes: vec![volume_bytes],
             journal_bytes: journal_blocks * BLOCK_BYTES,
+            sums: false,
         };
+        Self::formatted(tuning, &config)
+    }
+
+    /// A primary whose blocks have sums.
+    pub fn summed(tuning: Tuning) -> Self {
+        let config = StoreConfig { sums: true, ..Self::new(lazy()).host.store().config().clone() };
+        let mut lab = Self::formatted(tuning, &config);
+        lab.promote();
+        lab
+    }
+
+    fn formatted(tuning: Tuning, config: &StoreConfig) -> Self {
         let mut world = World { now: Time(1_000_000), lease: true, ..World::default() };
-        Store::format(&mut world.blocks, &config).expect("nothing fails here");
+        Store::format(&mut world.blocks, config).expect("nothing fails here");
         let store = Store::recover(&mut world.blocks, tuning).expect("it was just formatted");
         let replica = ReplicaConfig {
             // Commits shall not begin to wait for a peer that has nothing yet.
             join_lag_bytes: 0,
             opening: OPENING,
-            ..ReplicaConfig::new(RESOURCE, HERE.node, HERE.incarnation, config.volumes)
+            ..ReplicaConfig::new(RESOURCE, HERE.node, HERE.incarnation, config.volumes.clone())
         };
         let mut lab = Self { host: Host::new(replica, store), world, next: 0 };
         lab.host.pump(&mut lab.world);

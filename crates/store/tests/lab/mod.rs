@@ -9,10 +9,11 @@
 
 use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
+use mainstay_codec::sums::sums_bytes;
 use mainstay_codec::{Batch, EntryKind, NewEntry, ReplicaData, snapshot_range};
 use mainstay_store::{
-    Area, IoFailure, LogSource, Media, MediaError, OpId, Output, RecoverError, Segment, SnapshotState,
-    Source, Store, StoreConfig, Tuning,
+    Area, Checked, IoFailure, LogSource, Media, MediaError, OpId, Output, RecoverError, Segment,
+    SnapshotState, Source, Store, StoreConfig, Tuning,
 };
 use mainstay_types::{
     BLOCK_BYTES, Chain, EXTENT_BYTES, Epoch, Incarnation, Index, Position, Range, ResourceId, SnapshotId,
@@ -51,6 +52,7 @@ pub fn config() -> StoreConfig {
         resource: RESOURCE,
         incarnation: Incarnation(99),
         volumes: vec![2 * EXTENT_BYTES + 8 * BLOCK_BYTES, EXTENT_BYTES],
+        sums: true,
         journal_bytes: 40 * BLOCK_BYTES,
     }
 }
@@ -66,6 +68,7 @@ pub fn tuning() -> Tuning {
         runs_max: 1 << 10,
         hole_bytes_min: 2 * BLOCK_BYTES,
         reserve_bytes: 2 * BLOCK_BYTES,
+        sums_bytes_max: BLOCK_BYTES,
         batch_bytes_max: 8 * BLOCK_BYTES,
     }
 }
@@ -88,6 +91,7 @@ impl Disk {
         disk.areas.insert(Area::Journal, vec![0xee; config.journal_bytes as usize]);
         for (volume, &bytes) in config.volumes.iter().enumerate() {
             disk.areas.insert(Area::Volume(VolumeId(volume as u16)), vec![0; bytes as usize]);
+            disk.areas.insert(Area::Sums(VolumeId(volume as u16)), vec![0; sums_bytes(bytes) as usize]);
         }
         disk
     }
@@ -102,7 +106,9 @@ impl Disk {
     }
 
     pub fn grow(&mut self, volume: VolumeId, bytes: u64, meta_bytes: u64) {
-        for (area, bytes) in [(Area::Volume(volume), bytes), (Area::Meta, meta_bytes)] {
+        // A real one is as large as it will ever be.
+        let sums = (Area::Sums(volume), sums_bytes(bytes));
+        for (area, bytes) in [(Area::Volume(volume), bytes), (Area::Meta, meta_bytes), sums] {
             let area = self.areas.get_mut(&area).expect("area exists");
             area.resize(area.len().max(bytes as usize), 0);
         }
@@ -167,6 +173,7 @@ pub enum Doing {
         data: Vec<u8>,
     },
     Read {
+        area: Area,
         offset: u64,
         len: u64,
     },
@@ -399,7 +406,15 @@ impl Lab {
                 Output::MetaWrite { op, offset, data } => {
                     (op, Doing::Durable { area: Area::Meta, offset, data: data.to_vec() })
                 }
-                Output::JournalRead { op, offset, len } => (op, Doing::Read { offset, len }),
+                Output::JournalRead { op, offset, len } => {
+                    (op, Doing::Read { area: Area::Journal, offset, len })
+                }
+                Output::SumsRead { op, volume, offset, len } => {
+                    (op, Doing::Read { area: Area::Sums(volume), offset, len })
+                }
+                Output::SumsWrite { op, volume, offset, data } => {
+                    (op, Doing::Durable { area: Area::Sums(volume), offset, data: data.to_vec() })
+                }
                 Output::VolumeWrite { op, volume, offset, data } => {
                     (op, Doing::Volatile { area: Area::Volume(volume), offset, data: data.concat() })
                 }
@@ -458,8 +473,8 @@ impl Lab {
             Doing::Grow { volume, bytes, meta_bytes } => self.disk.grow(volume, bytes, meta_bytes),
             Doing::Take { id, volumes } => self.disk.take_snapshot(id, &volumes),
             Doing::Drop { id } => _ = self.disk.snapshots.remove(&id),
-            Doing::Read { offset, len } => {
-                bytes = Some(Bytes::copy_from_slice(self.disk.slice(Area::Journal, offset, len)));
+            Doing::Read { area, offset, len } => {
+                bytes = Some(Bytes::copy_from_slice(self.disk.slice(area, offset, len)));
             }
             Doing::Flush { covers } => {
                 for (key, count) in covers {
@@ -602,17 +617,34 @@ impl Lab {
                     content.extend_from_slice(&part.expect("the payload is whole"));
                 }
                 Source::Volume => {
-                    content.extend_from_slice(self.disk.slice(
-                        Area::Volume(range.volume),
-                        segment.offset,
-                        segment.len,
-                    ));
+                    let found = self.disk.slice(Area::Volume(range.volume), segment.offset, segment.len);
+                    self.check_sums(range.volume, segment.offset, found);
+                    content.extend_from_slice(found);
                 }
                 Source::Zero => content.resize(content.len() + segment.len as usize, 0),
             }
         }
         assert_eq!(content.len() as u64, range.len);
         Some(content)
+    }
+
+    /// What [`Store::check_blocks`] says of what is read of a volume now.
+    pub fn checked(&self, volume: VolumeId, offset: u64, found: &[u8]) -> Checked {
+        let range = Range { volume, offset, len: found.len() as u64 };
+        let page = |page: u64| {
+            let bytes = self.disk.slice(Area::Sums(volume), page * BLOCK_BYTES, BLOCK_BYTES);
+            (page, Bytes::copy_from_slice(bytes))
+        };
+        let pages: Vec<_> = self.store.sums_to_read(range).map(page).collect();
+        self.store.check_blocks((volume, offset / BLOCK_BYTES), found, &pages, self.store.volume_stamp())
+    }
+
+    /// What is read of a volume fits its sums, unless it is just being written or the target of a copy.
+    fn check_sums(&self, volume: VolumeId, offset: u64, found: &[u8]) {
+        if self.store.log_state().data == ReplicaData::Consistent {
+            let checked = self.checked(volume, offset, found);
+            assert!(!matches!(checked, Checked::Damaged(_)), "{checked:?}");
+        }
     }
 
     /// The store agrees with the model in everything it can be asked.

@@ -161,6 +161,8 @@ bugs! {
     VoidIgnored("R12"),
     /// The payload of an entry is taken from journal and network without looking at its checksum.
     PayloadNotChecked("R12"),
+    /// What is read from a volume is not compared with its sums.
+    BlockSumsNotChecked("R12"),
     /// A copied extent is taken from the network without looking at its checksum.
     ExtentNotChecked("R12"),
     /// A write that failed counts as done.
@@ -179,6 +181,8 @@ bugs! {
     VersionsTooOld("R14"),
     /// The superblock goes on naming the older version table.
     SlotNotTurned("R14"),
+    /// The checkpoint does not wait for the sums of blocks.
+    SumsNotAwaited("R14"),
     /// Pages of the version table are taken as they are found, however old they are.
     OlderVersionsBelieved("R14"),
     /// Destaging a block forgets the newer entry over it.

@@ -1,0 +1,45 @@
+//! Sums of the blocks of a volume, as they lie in its file of sums: four bytes for each block, in its order, and nothing else.
+
+use crate::crc32c;
+use mainstay_types::BLOCK_BYTES;
+
+/// Blocks that a page of [`BLOCK_BYTES`] tells of.
+pub const SUMS_PER_PAGE: u64 = BLOCK_BYTES / 4;
+
+/// CRC-32C of a block of zeroes.
+const CRC_OF_ZEROES: u32 = 0x98f9_4189;
+
+/// The CRC-32C of a block, arranged so that the sum of zeroes is zero: a file of holes is right for a volume of holes.
+#[must_use]
+pub fn block_sum(block: &[u8]) -> u32 {
+    crc32c(block) ^ CRC_OF_ZEROES
+}
+
+/// Size of the sums of a volume of so many bytes.
+#[must_use]
+pub const fn sums_bytes(volume: u64) -> u64 {
+    volume.div_ceil(BLOCK_BYTES * SUMS_PER_PAGE) * BLOCK_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_block_of_zeroes_has_the_sum_of_zeroes() {
+        let mut block = [0; BLOCK_BYTES as usize];
+        assert_eq!(block_sum(&block), 0);
+        for byte in (0..block.len()).step_by(97) {
+            block[byte] = 1;
+            assert_ne!(block_sum(&block), 0, "byte {byte}");
+            block[byte] = 0;
+        }
+    }
+
+    #[test]
+    fn a_page_tells_of_four_mebibytes() {
+        assert_eq!(sums_bytes(4 << 20), BLOCK_BYTES);
+        assert_eq!(sums_bytes((4 << 20) + BLOCK_BYTES), 2 * BLOCK_BYTES);
+        assert_eq!(sums_bytes(1 << 40), 1 << 30);
+    }
+}

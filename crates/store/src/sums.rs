@@ -1,0 +1,319 @@
+//! Sums of the blocks of the volumes (docs/adr/0012-block-checksums.md): what is read from a volume and does not fit its sum is damage, never data.
+//!
+//! A page of sums is read when a write to its blocks begins, unless the write is of all of them, and stays until the write has
+//! ended. Then it has changed, and is written before the checkpoint of the pass, or earlier when too many wait. On disk it may be older or newer than the
+//! volume: blocks for which that matters are in the overlay after a crash, or the replica is the target of a copy.
+
+use crate::destage::Stage;
+use crate::volume_op::{Filling, Group, GroupId, Piece};
+use crate::{Op, Output, Store};
+use bytes::Bytes;
+use mainstay_codec::sums::{SUMS_PER_PAGE, block_sum};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{BLOCK_BYTES, Range, VolumeId, reach};
+use std::collections::{BTreeMap, BTreeSet};
+use thiserror::Error;
+
+/// Most pages in one write of sums, and most such writes in flight.
+const PAGES_PER_WRITE_MAX: u64 = 64;
+const WRITES_MAX: usize = 8;
+/// Most blocks of zeroes in one write to a volume that has sums: their pages are in memory meanwhile.
+pub const ZEROES_BLOCKS_MAX: u64 = 64 * SUMS_PER_PAGE;
+/// Pages that are looked at for one that can be given up.
+const LOOKED_AT_MAX: usize = 64;
+
+/// A block of a volume is not what was written there last.
+#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+#[error("block {block} of volume {volume} is damaged")]
+pub struct DamagedBlock {
+    pub volume: VolumeId,
+    pub block: u64,
+}
+
+/// What [`Store::check_blocks`] says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Checked {
+    Well,
+    /// A write came between: the read says nothing and is to be done anew.
+    Again,
+    Damaged(DamagedBlock),
+}
+
+/// A page: the volume, and its number there.
+pub type PageAt = (VolumeId, u64);
+
+#[derive(Debug)]
+struct Page {
+    sums: Box<[u32]>,
+    /// Writes to its blocks that are under way.
+    users: usize,
+}
+
+#[derive(Debug, Default)]
+pub struct Sums {
+    pages: BTreeMap<PageAt, Page>,
+    /// Being read, and who waits.
+    reading: BTreeMap<PageAt, Vec<GroupId>>,
+    /// Newer than on disk.
+    changed: BTreeSet<PageAt>,
+    /// Being written.
+    writing: BTreeSet<PageAt>,
+    writes: usize,
+    /// The pool had no space for one of them, until it is tried anew.
+    pub stalled: bool,
+    /// The page that may be given up next, if it can be.
+    next_out: Option<PageAt>,
+    /// Rises whenever a write to a volume begins or ends.
+    stamp: u64,
+}
+
+/// Pages that tell of the blocks `first..end`.
+fn pages_of(first: u64, end: u64) -> std::ops::Range<u64> {
+    first / SUMS_PER_PAGE..end.div_ceil(SUMS_PER_PAGE)
+}
+
+fn decoded(page: &[u8]) -> Box<[u32]> {
+    let (sums, _) = page.as_chunks::<4>();
+    sums.iter().map(|sum| u32::from_le_bytes(*sum)).collect()
+}
+
+fn sum_in(page: &[u8], block: u64) -> u32 {
+    let at = (block % SUMS_PER_PAGE) as usize;
+    // Proof: a page has as many sums as blocks that it tells of; who reads one reads all of it.
+    u32::from_le_bytes(page[4 * at..4 * at + 4].try_into().expect("four bytes"))
+}
+
+impl Store {
+    /// Pages of sums that must be read to check what is read of the range: none if all are in memory, or there are no sums.
+    pub fn sums_to_read(&self, range: Range) -> impl Iterator<Item = u64> {
+        let pages = if self.config.sums { pages_of(range.first_block(), range.end_block()) } else { 0..0 };
+        pages.filter(move |&page| !self.sums.pages.contains_key(&(range.volume, page)))
+    }
+
+    /// To be asked before a read, for [`Store::check_blocks`].
+    #[must_use]
+    pub fn volume_stamp(&self) -> u64 {
+        self.sums.stamp
+    }
+
+    /// Keeps pages that a read has brought, so that the next one need not; `stamp`: from before that read.
+    pub fn keep_sums(&mut self, volume: VolumeId, pages: &[(u64, Bytes)], stamp: u64) {
+        if stamp != self.sums.stamp {
+            return;
+        }
+        for (page, bytes) in pages {
+            let at = (volume, *page);
+            if !self.sums.reading.contains_key(&at) {
+                self.sums.pages.entry(at).or_insert_with(|| Page { sums: decoded(bytes), users: 0 });
+            }
+        }
+        self.give_up_pages();
+    }
+
+    /// Compares what was read of a volume from block `first` on with its sums. `stamp`: from before the read; `pages`: those of
+    /// [`Store::sums_to_read`].
+    #[must_use]
+    pub fn check_blocks(
+        &self,
+        (volume, first): (VolumeId, u64),
+        bytes: &[u8],
+        pages: &[(u64, Bytes)],
+        stamp: u64,
+    ) -> Checked {
+        if !self.config.sums || planted(Bug::BlockSumsNotChecked) {
+            return Checked::Well;
+        }
+        for (block, content) in (first..).zip(bytes.chunks(BLOCK_BYTES as usize)) {
+            let page = block / SUMS_PER_PAGE;
+            let here = self.sums.pages.get(&(volume, page));
+            let sum = match (here, pages.iter().find(|(number, _)| *number == page)) {
+                (Some(page), _) => Some(page.sums[(block % SUMS_PER_PAGE) as usize]),
+                (None, Some((_, page))) => Some(sum_in(page, block)),
+                // It was in memory when the read began.
+                (None, None) => None,
+            };
+            if sum == Some(block_sum(content)) {
+                continue;
+            }
+            if sum.is_none() || stamp != self.sums.stamp || self.conflicts(volume, block, block + 1) {
+                reach!("store: a read of a volume is overtaken by a write");
+                return Checked::Again;
+            }
+            reach!("store: a block does not fit its sum");
+            return Checked::Damaged(DamagedBlock { volume, block });
+        }
+        Checked::Well
+    }
+
+    /// Takes hold of the pages for a group that is about to be written. How many of them must be read before.
+    pub(crate) fn hold_sums(&mut self, id: GroupId, volume: VolumeId, first: u64, end: u64) -> usize {
+        if !self.config.sums {
+            return 0;
+        }
+        let mut missing = 0;
+        for page in pages_of(first, end) {
+            let at = (volume, page);
+            let whole = first <= page * SUMS_PER_PAGE && (page + 1) * SUMS_PER_PAGE <= end;
+            if let Some(page) = self.sums.pages.get_mut(&at) {
+                page.users += 1;
+            } else if let Some(waiting) = self.sums.reading.get_mut(&at) {
+                reach!("store: two writes wait for one page of sums");
+                waiting.push(id);
+                missing += 1;
+            } else if whole {
+                let sums = vec![0; SUMS_PER_PAGE as usize].into();
+                self.sums.pages.insert(at, Page { sums, users: 1 });
+            } else {
+                self.sums.reading.insert(at, vec![id]);
+                let op = self.start(Op::SumsRead(at));
+                let offset = page * BLOCK_BYTES;
+                self.outputs.push_back(Output::SumsRead { op, volume, offset, len: BLOCK_BYTES });
+                missing += 1;
+            }
+        }
+        missing
+    }
+
+    pub(crate) fn sums_read(&mut self, at: PageAt, bytes: &Bytes) {
+        let waiting = self.sums.reading.remove(&at).unwrap_or_default();
+        self.sums.pages.insert(at, Page { sums: decoded(bytes), users: waiting.len() });
+        for id in waiting {
+            self.page_of_group_read(id);
+        }
+    }
+
+    /// A group is about to be submitted.
+    pub(crate) fn volume_changes(&mut self) {
+        self.sums.stamp += 1;
+    }
+
+    /// A group is written: its blocks have these sums now.
+    pub(crate) fn note_sums(&mut self, group: &Group) {
+        self.volume_changes();
+        if !self.config.sums {
+            return;
+        }
+        let blocks: Box<dyn Iterator<Item = u32>> = match &group.operation {
+            Some(Filling::Data(pieces)) => {
+                let here = pieces.iter().filter_map(|piece| match piece {
+                    Piece::Here(bytes) => Some(bytes),
+                    Piece::InJournal(_) => None,
+                });
+                Box::new(here.flat_map(|bytes| bytes.chunks(BLOCK_BYTES as usize)).map(block_sum))
+            }
+            _ => Box::new(std::iter::repeat(0)),
+        };
+        let mut sums = (group.first..group.end).zip(blocks).peekable();
+        for page in pages_of(group.first, group.end) {
+            let at = (group.volume, page);
+            // Proof: held since before the group was submitted.
+            let held = self.sums.pages.get_mut(&at).expect("a page of sums that a write holds");
+            held.users -= 1;
+            self.sums.changed.insert(at);
+            while let Some((block, sum)) = sums.next_if(|(block, _)| block / SUMS_PER_PAGE == page) {
+                held.sums[(block % SUMS_PER_PAGE) as usize] = sum;
+            }
+        }
+        self.give_up_pages();
+    }
+
+    fn sums_pages_max(&self) -> usize {
+        (self.tuning.sums_bytes_max / BLOCK_BYTES) as usize
+    }
+
+    /// Forgets pages that are on disk and that nobody needs, when there are too many.
+    fn give_up_pages(&mut self) {
+        let mut looked = 0;
+        while self.sums.pages.len() > self.sums_pages_max() && looked < LOOKED_AT_MAX {
+            looked += 1;
+            let from = self.sums.next_out.take().unwrap_or((VolumeId(0), 0));
+            let Some((&at, page)) = self.sums.pages.range(from..).next() else { continue };
+            self.sums.next_out = Some((at.0, at.1 + 1));
+            if page.users == 0 && !self.sums.changed.contains(&at) && !self.sums.writing.contains(&at) {
+                reach!("store: a page of sums is given up");
+                self.sums.pages.remove(&at);
+            }
+        }
+    }
+
+    /// Whether so many pages wait to be written that nothing more should change.
+    pub(crate) fn sums_behind(&self) -> bool {
+        (self.sums.writes > 0 || self.sums.stalled) && self.sums.changed.len() >= self.sums_pages_max()
+    }
+
+    /// Writes pages before a checkpoint asks for it, when many have changed.
+    pub(crate) fn write_sums_early(&mut self) {
+        if self.sums.changed.len() > self.sums_pages_max() / 2 && self.sums.writes == 0 {
+            reach!("store: sums are written before the checkpoint");
+            let mut from = (VolumeId(0), 0);
+            while let Some(next) = self.write_sums(from) {
+                from = next;
+            }
+        }
+    }
+
+    /// Writes the first pages at or after `from` that have changed. Where to go on; `None` if there are none, or too much is in flight.
+    fn write_sums(&mut self, from: PageAt) -> Option<PageAt> {
+        if self.sums.writes >= WRITES_MAX || self.sums.stalled {
+            return None;
+        }
+        let mut changed = self.sums.changed.range(from..).filter(|at| !self.sums.writing.contains(at));
+        let &(volume, first) = changed.next()?;
+        let follow = changed.zip(first + 1..first + PAGES_PER_WRITE_MAX);
+        let end = first + 1 + follow.take_while(|&(&at, next)| at == (volume, next)).count() as u64;
+        let mut data = Vec::with_capacity(((end - first) * BLOCK_BYTES) as usize);
+        for page in first..end {
+            let sums = self.sums.pages.get(&(volume, page)).map_or(&[][..], |page| &page.sums);
+            data.extend(sums.iter().flat_map(|sum| sum.to_le_bytes()));
+            self.sums.changed.remove(&(volume, page));
+            self.sums.writing.insert((volume, page));
+        }
+        self.sums.writes += 1;
+        let op = self.start(Op::SumsWrite { volume, first, end });
+        self.outputs.push_back(Output::SumsWrite {
+            op,
+            volume,
+            offset: first * BLOCK_BYTES,
+            data: Bytes::from(data),
+        });
+        Some((volume, end))
+    }
+
+    pub(crate) fn sums_written(&mut self, volume: VolumeId, first: u64, end: u64) {
+        self.sums.writes -= 1;
+        for page in first..end {
+            self.sums.writing.remove(&(volume, page));
+        }
+        self.give_up_pages();
+    }
+
+    /// The pool has no space for pages: they wait as if they had not been written.
+    pub(crate) fn sums_stalled(&mut self, volume: VolumeId, first: u64, end: u64) {
+        reach!("store: sums wait for space in the pool");
+        self.sums.changed.extend((first..end).map(|page| (volume, page)));
+        self.sums.stalled = true;
+        self.sums_written(volume, first, end);
+    }
+
+    /// The stage of a pass in which everything that has changed is written, once.
+    pub(crate) fn issue_sums(&mut self, from: PageAt) -> Option<Stage> {
+        let mut at = from;
+        // A page that is being written, as it was before, is waited for.
+        while let Some(next) = self.sums.changed.range(at..).next().copied()
+            && !self.sums.writing.contains(&next)
+        {
+            match self.write_sums(next) {
+                Some(next) => at = next,
+                None => break,
+            }
+        }
+        let left = self.sums.changed.range(at..).next().is_some();
+        let waits = left || self.sums.writes > 0 || self.sums.stalled;
+        if waits && !planted(Bug::SumsNotAwaited) {
+            // The stage is the pass's own: where to go on is noted there.
+            self.sums_written_up_to(at);
+            return None;
+        }
+        Some(self.after_sums())
+    }
+}

@@ -1,0 +1,178 @@
+//! Blocks of volumes that are not what was written there last (docs/adr/0012-block-checksums.md).
+
+mod lab;
+
+use lab::{BLOCK, Lab, Log, write};
+use mainstay_codec::sums::SUMS_PER_PAGE;
+use mainstay_store::{Area, Checked, DamagedBlock, Source, StoreConfig, Tuning};
+use mainstay_types::{BLOCK_BYTES, Range, VolumeId};
+
+const VOLUME: VolumeId = VolumeId(0);
+
+/// The lab's replica with these blocks of its first volume written and destaged.
+fn destaged(blocks: &[u64]) -> (Lab, Log) {
+    let mut lab = Lab::new();
+    let mut log = Log::default();
+    for &block in blocks {
+        lab.append(&mut log, vec![write(block, 1, block as u8 + 1)]);
+        lab.settle();
+    }
+    lab.store.destage_now();
+    lab.settle();
+    (lab, log)
+}
+
+fn checked(lab: &Lab, block: u64, blocks: u64) -> Checked {
+    let (offset, len) = (block * BLOCK_BYTES, blocks * BLOCK_BYTES);
+    let segments = lab.store.read(Range { volume: VOLUME, offset, len });
+    assert!(segments.iter().all(|segment| segment.source == Source::Volume), "{segments:?}");
+    lab.checked(VOLUME, offset, lab.disk.slice(Area::Volume(VOLUME), offset, len))
+}
+
+fn damaged(block: u64) -> Checked {
+    Checked::Damaged(DamagedBlock { volume: VOLUME, block })
+}
+
+#[test]
+fn every_flipped_byte_of_a_block_and_of_a_hole_is_noticed() {
+    let (lab, _) = destaged(&[3, 5]);
+    assert_eq!(checked(&lab, 0, 8), Checked::Well);
+    for at in (0..8 * BLOCK).step_by(61) {
+        let mut lab = Lab { disk: lab.disk.clone(), ..destaged(&[]).0 };
+        lab.recover_from(lab.disk.clone()).expect("volumes are not looked at");
+        assert_eq!(checked(&lab, 0, 8), Checked::Well);
+        lab.disk.areas.get_mut(&Area::Volume(VOLUME)).expect("exists")[at] ^= 4;
+        assert_eq!(checked(&lab, 0, 8), damaged((at / BLOCK) as u64));
+    }
+}
+
+#[test]
+fn a_lost_a_misdirected_and_an_older_block_are_noticed() {
+    let (mut lab, mut log) = destaged(&[3, 5]);
+    let before = lab.disk.clone();
+    lab.append(&mut log, vec![write(3, 1, 77)]);
+    lab.settle();
+    lab.store.destage_now();
+    lab.settle();
+    assert_eq!(checked(&lab, 0, 8), Checked::Well);
+    let at = |block: usize| block * BLOCK..(block + 1) * BLOCK;
+    let now = lab.disk.areas[&Area::Volume(VOLUME)].clone();
+    let volume =
+        |lab: &mut Lab| lab.disk.areas.get_mut(&Area::Volume(VOLUME)).expect("exists").clone_from(&now);
+
+    let older = before.slice(Area::Volume(VOLUME), 3 * BLOCK_BYTES, BLOCK_BYTES).to_vec();
+    lab.disk.areas.get_mut(&Area::Volume(VOLUME)).expect("exists")[at(3)].copy_from_slice(&older);
+    assert_eq!(checked(&lab, 0, 8), damaged(3), "the last write was lost");
+    volume(&mut lab);
+    lab.disk.areas.get_mut(&Area::Volume(VOLUME)).expect("exists").copy_within(at(3), 6 * BLOCK);
+    assert_eq!(checked(&lab, 0, 8), damaged(6), "it landed on a hole");
+    volume(&mut lab);
+    lab.disk.areas.get_mut(&Area::Volume(VOLUME)).expect("exists").copy_within(at(3), 5 * BLOCK);
+    assert_eq!(checked(&lab, 0, 8), damaged(5), "it landed on another block");
+    volume(&mut lab);
+    assert_eq!(checked(&lab, 0, 8), Checked::Well);
+}
+
+/// Pages of sums have no checksums: one that rots, or is an older one, makes good blocks damaged and no damaged one good.
+#[test]
+fn sums_that_are_damaged_or_older_are_never_taken_for_data() {
+    let (mut lab, mut log) = destaged(&[3]);
+    let older = lab.disk.areas[&Area::Sums(VOLUME)].clone();
+    lab.append(&mut log, vec![write(3, 1, 77)]);
+    lab.settle();
+    lab.store.destage_now();
+    lab.settle();
+    let mut disk = lab.disk.clone();
+    disk.areas.insert(Area::Sums(VOLUME), older);
+    lab.recover_from(disk.clone()).expect("sums are not looked at");
+    assert_eq!(checked(&lab, 3, 1), damaged(3));
+    disk.areas.get_mut(&Area::Sums(VOLUME)).expect("exists")[4 * 6] ^= 1;
+    lab.recover_from(disk).expect("sums are not looked at");
+    assert_eq!(checked(&lab, 6, 1), damaged(6));
+    // What is written anew is well, and so is its sum.
+    lab.append(&mut log, vec![write(3, 4, 9)]);
+    lab.settle();
+    lab.store.destage_now();
+    lab.settle();
+    assert_eq!(checked(&lab, 0, 8), Checked::Well);
+}
+
+/// After any crash in the middle of a pass what is read from the volume fits its sums; the rest is in the overlay.
+#[test]
+fn a_crash_at_any_moment_of_a_pass_leaves_no_block_that_seems_damaged() {
+    for seed in 0..40 {
+        let mut random = lab::Random(seed);
+        for steps in 0..40 {
+            let (mut lab, mut log) = destaged(&[1, 2, 3, 300]);
+            lab.append(&mut log, vec![write(2, 3, 50), lab::discard(300, 2)]);
+            lab.settle();
+            lab.store.destage_now();
+            lab.pump();
+            for _ in 0..steps {
+                if lab.doing.is_empty() {
+                    break;
+                }
+                let at = random.below(lab.doing.len());
+                lab.complete(at);
+            }
+            lab.crash(&mut random).expect("a crash damages nothing");
+            // Reads everything, and compares it with its sums.
+            lab.check(&log);
+        }
+    }
+}
+
+#[test]
+fn a_read_that_a_write_overtakes_is_done_anew() {
+    let (mut lab, mut log) = destaged(&[3]);
+    let stamp = lab.store.volume_stamp();
+    let read = lab.disk.slice(Area::Volume(VOLUME), 3 * BLOCK_BYTES, BLOCK_BYTES).to_vec();
+    lab.append(&mut log, vec![write(3, 1, 77)]);
+    lab.settle();
+    lab.store.destage_now();
+    lab.settle();
+    let check = |lab: &Lab, stamp| lab.store.check_blocks((VOLUME, 3), &read, &[], stamp);
+    assert!(lab.store.sums_to_read(Range { volume: VOLUME, offset: 0, len: BLOCK_BYTES }).next().is_none());
+    assert_eq!(check(&lab, stamp), Checked::Again);
+    assert_eq!(check(&lab, lab.store.volume_stamp()), damaged(3));
+}
+
+/// Pages in memory are bounded, whatever is written; and what left memory is read again.
+#[test]
+fn sums_of_a_large_volume_do_not_stay_in_memory() {
+    let blocks = 12 * SUMS_PER_PAGE;
+    let config = StoreConfig { volumes: vec![blocks * BLOCK_BYTES], ..lab::config() };
+    let tuning = Tuning { sums_bytes_max: 2 * BLOCK_BYTES, ..lab::tuning() };
+    let mut lab = Lab::with(config, tuning);
+    let mut log = Log::default();
+    for round in 0..2 {
+        for page in 0..12 {
+            lab.append(&mut log, vec![write(page * SUMS_PER_PAGE + 7 + round, 1, page as u8 + 1)]);
+            lab.settle();
+        }
+        lab.store.destage_now();
+        lab.settle();
+        let all = Range { volume: VOLUME, offset: 0, len: blocks * BLOCK_BYTES };
+        assert!(lab.store.sums_to_read(all).count() >= 10, "of 12 pages two may stay");
+        lab.check(&log);
+    }
+    lab.append(&mut log, vec![lab::discard(0, blocks)]);
+    lab.settle();
+    lab.store.destage_now();
+    lab.settle();
+    lab.check(&log);
+    assert!(lab.disk.areas[&Area::Sums(VOLUME)].iter().all(|&byte| byte == 0), "holes have sums of zero");
+}
+
+#[test]
+fn a_replica_without_sums_has_nothing_to_check() {
+    let mut lab = Lab::with(StoreConfig { sums: false, ..lab::config() }, lab::tuning());
+    let mut log = Log::default();
+    lab.append(&mut log, vec![write(3, 1, 9)]);
+    lab.settle();
+    lab.store.destage_now();
+    lab.settle();
+    lab.disk.areas.get_mut(&Area::Volume(VOLUME)).expect("exists")[3 * BLOCK] ^= 1;
+    assert_eq!(checked(&lab, 3, 1), Checked::Well);
+    assert!(lab.disk.areas[&Area::Sums(VOLUME)].iter().all(|&byte| byte == 0));
+}
