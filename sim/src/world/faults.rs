@@ -354,6 +354,11 @@ impl World {
         if !harmless {
             self.damaged(node, resource, harm(fault) == Harm::Lie);
         }
+        if matches!(fault, DiskFault::RotVolume { .. } | DiskFault::LostBlock { .. })
+            && let Some(log) = self.oracle.logs.get_mut(&resource)
+        {
+            log.rotten();
+        }
         let (name, text) = disk_words(fault);
         self.trace.count(name);
         self.note(Some(node), Part::Fault, &[32, resource.0], || {
