@@ -495,7 +495,10 @@ fn a_page_of_the_version_table_that_is_not_the_newest_is_noticed() {
             let mut disk = replica(pick);
             let pages = disk.table_pages();
             assert!(disk.inject(fault));
-            assert_eq!(pages.iter().filter(|&&page| disk.is_damaged(Area::Meta, page)).count(), 1);
+            // What lands elsewhere may land on a page of the same slot.
+            let most = if matches!(fault, DiskFault::LostVersions { .. }) { 1 } else { 2 };
+            let damaged = pages.iter().filter(|&&page| disk.is_damaged(Area::Meta, page)).count();
+            assert!((1..=most).contains(&damaged), "{damaged} pages");
             assert!(matches!(opened(&mut disk), Err(RecoverError::VersionTable { .. })), "zeroes were there");
         }
         let mut disk = replica(pick);
