@@ -75,7 +75,7 @@ impl Watch {
     }
 
     fn appended(&mut self, batch: &Batch) {
-        let changes = batch.entries.iter().filter(|entry| entry.kind != EntryKind::EpochStart).map(change);
+        let changes = batch.entries.iter().filter(|entry| entry.kind.changes_blocks()).map(change);
         self.pending.push_back((batch.last(), changes.collect()));
     }
 
@@ -117,7 +117,11 @@ mod tests {
     }
 
     fn append(watch: &mut Watch, index: u64, kind: EntryKind, payload: Bytes) {
-        let entry = NewEntry { kind, range: RANGE, payload, session: 0, request: 0 };
+        append_to(watch, index, kind, RANGE, payload);
+    }
+
+    fn append_to(watch: &mut Watch, index: u64, kind: EntryKind, range: Range, payload: Bytes) {
+        let entry = NewEntry { kind, range, payload, session: 0, request: 0 };
         let batch =
             Batch::seal(ResourceId(1), Epoch(1), Index(index), Chain(0), Index(index - 1), vec![entry]);
         watch.observe(Seen::Effect(&Effect::Append(Arc::new(batch))));
@@ -148,6 +152,16 @@ mod tests {
         watch.observe(Seen::Effect(&Effect::Cut(Position { epoch: Epoch(1), index: Index(3) })));
         commit(&mut watch, 4);
         read(&mut watch, |_| (), block(0));
+    }
+
+    #[test]
+    fn an_entry_that_changes_nothing_is_no_zeroes() {
+        let mut watch = Watch::default();
+        append(&mut watch, 1, EntryKind::Write, block(1));
+        let range = Range { volume: VolumeId(0), offset: 0, len: 16 * BLOCK_BYTES };
+        append_to(&mut watch, 2, EntryKind::Scrub, range, Bytes::new());
+        commit(&mut watch, 2);
+        read(&mut watch, |_| (), block(1));
     }
 
     #[test]
