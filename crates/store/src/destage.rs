@@ -162,6 +162,8 @@ impl Store {
         }
         let checkpoint = self.superblock.checkpoint;
         let snapshot = layer.map(|layer| layer.snapshot);
+        // As they are where it ends: after a crash what follows a snapshot is applied anew, from these sizes on.
+        let volumes = layer.map_or(&self.config.volumes, |layer| &layer.volumes).clone();
         let (to, chain) = self
             .journal
             .end_at(layer.map_or(self.applied, |layer| layer.to))
@@ -194,7 +196,6 @@ impl Store {
         if planted(Bug::TrimTooEarly) {
             self.journal.trim(to.index);
         }
-        let volumes = self.config.volumes.clone();
         let tables = placed(&self.superblock.tables, &volumes);
         self.versions.relaid(&self.superblock.tables, &tables);
         Some(Pass { to, chain, finish, volumes, tables, snapshot, doomed: Vec::new(), stage })
