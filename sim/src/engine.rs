@@ -627,7 +627,10 @@ impl Engine {
                 self.wishes.push(Wish::Digested { resource, incarnation, digest });
             }
             // Told to people; what follows from it shows in the replica.
-            Happened::NoSpace { .. } | Happened::Digested(Err(_)) => {}
+            Happened::NoSpace { .. }
+            | Happened::Damaged(_)
+            | Happened::Unreadable(_)
+            | Happened::Digested(Err(_)) => {}
         }
     }
 

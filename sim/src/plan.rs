@@ -18,6 +18,20 @@ pub struct Plan {
     pub unsurvivable: bool,
 }
 
+impl Plan {
+    /// Whether a disk damages a volume, or lies.
+    #[must_use]
+    pub fn hurts_volumes(&self) -> bool {
+        self.steps.iter().any(|step| match step.action {
+            Action::Fault(Fault::Disk { fault, .. }) => {
+                matches!(fault, DiskFault::RotVolume { .. } | DiskFault::LostBlock { .. })
+                    || crate::budget::harm(fault) == crate::budget::Harm::Lie
+            }
+            _ => false,
+        })
+    }
+}
+
 /// What the cluster is made of. Nodes are n1, n2, ...; all are voters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shape {

@@ -226,8 +226,11 @@ pub fn message(to: NodeId, envelope: &Envelope) -> String {
         Message::CopyExtentAck { volume, extent } => format!("have extent {extent} of {volume}"),
         Message::CopyEnd { need } => format!("the copy ends: whole once committed up to {need}"),
         Message::CopyEndReply => "whole again".into(),
-        Message::ScrubSums { at, sums } if sums.is_empty() => format!("cannot say what it held at {at}"),
-        Message::ScrubSums { at, .. } => format!("sums of what it held at {at}"),
+        Message::ScrubSums { at, held } if held.sums.is_empty() => format!("cannot say what it held at {at}"),
+        Message::ScrubSums { at, held } if held.damaged.is_empty() => format!("sums of what it held at {at}"),
+        Message::ScrubSums { at, held } => {
+            format!("sums of what it held at {at}, damaged: {:?}", held.damaged)
+        }
         Message::ReadBlocks { range, at } => format!("send {} as of {at} or later", of_volume(*range)),
         Message::BlocksRead { range, data } if data.is_empty() => {
             format!("cannot send {}", of_volume(*range))

@@ -288,6 +288,10 @@ pub struct World {
     pub(crate) sessions: Random,
     pub(crate) inspections: Random,
     pub(crate) files: Random,
+    /// Which replicas have checksums of their blocks; all of those that are not here.
+    sums: BTreeMap<ResourceId, scrub::Sums>,
+    /// What has rotted there is being scrubbed.
+    scrubbed: BTreeSet<ResourceId>,
     /// What rots at the end, and what clients write while it is scrubbed.
     scrubs: Random,
     /// What is written while replicas are copied at the end.
@@ -391,6 +395,8 @@ impl World {
             sessions: root.stream("sessions"),
             inspections: root.stream("inspections"),
             files: root.stream("files"),
+            sums: scrub::sums_of(&plan, &mut root.stream("sums")),
+            scrubbed: BTreeSet::new(),
             scrubs: root.stream("scrubs"),
             load: root.stream("load"),
             traps: Vec::new(),

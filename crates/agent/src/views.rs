@@ -222,6 +222,7 @@ fn replica_live(state: &State, replica: &engine::ReplicaStatus, now: Time) -> Re
         journal_latency_us: replica.journal_latency_us,
         allocated: replica.allocated.clone(),
         no_space: replica.no_space.clone(),
+        unreadable: replica.unreadable.clone(),
         caches: replica.caches,
         devices: replica
             .devices

@@ -299,9 +299,12 @@ pub struct ScrubFinding {
     pub at: Index,
     /// Replicas that agree, the largest group first.
     pub groups: Vec<Vec<NodeId>>,
+    /// Replicas whose own checksums say that theirs are damaged.
+    #[serde(default)]
+    pub damaged: Vec<NodeId>,
     /// The group that is taken to be right.
     pub right: Option<usize>,
-    /// More than half of the replicas say so.
+    /// More than half of the replicas that are not damaged say so.
     pub proven: bool,
     pub outcome: ScrubOutcome,
 }
@@ -467,6 +470,9 @@ pub struct ReplicaStatus {
     /// Why nothing can be written to its volumes, if the pool has no space for it. It is tried again by itself.
     #[serde(default)]
     pub no_space: Option<String>,
+    /// A block that no replica in sync had whole when this primary read it last: whoever reads it is told an error, whoever lacks it cannot be copied to.
+    #[serde(default)]
+    pub unreadable: Option<String>,
     /// Requests of devices that have not been answered.
     #[serde(default)]
     pub requests: usize,
@@ -700,6 +706,7 @@ mod tests {
             blocks: 2,
             at: Index(u64::MAX),
             groups: vec![vec![NodeId(1), NodeId(3)], vec![NodeId(2)]],
+            damaged: vec![NodeId(4)],
             right: Some(0),
             proven: true,
             outcome: ScrubOutcome::Repaired,

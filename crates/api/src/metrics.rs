@@ -126,6 +126,8 @@ pub struct ReplicaCounts {
     pub filling_slowed: bool,
     /// As primary: what scrubs compared, found and repaired.
     pub scrubs: ScrubCounts,
+    /// Blocks that do not fit their checksums.
+    pub damage: DamageCounts,
     /// As the target of a copy: extents that came, and their bytes; zeroes have none.
     pub copied_extents: u64,
     pub copied_bytes: u64,
@@ -144,6 +146,17 @@ pub struct ScrubCounts {
     pub running: bool,
     /// Blocks that the last one left as they are; `None` before the first has ended.
     pub unrepaired: Option<u64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DamageCounts {
+    /// Reads that have found damage.
+    pub found: u64,
+    /// Blocks that were written anew for it.
+    pub mended: u64,
+    /// Reads that were answered with an error, because no replica has the block.
+    pub unreadable: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

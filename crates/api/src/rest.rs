@@ -379,6 +379,9 @@ pub struct ReplicaLive {
     /// Why nothing can be written to its volumes, if its pool has no space for it.
     #[serde(default)]
     pub no_space: Option<String>,
+    /// A block that no replica in sync had whole when this primary read it last: whoever reads it is told an error, whoever lacks it cannot be copied to.
+    #[serde(default)]
+    pub unreadable: Option<String>,
     /// Users of its devices learn when what they have not flushed is lost: without that mode B acknowledges nothing from memory.
     #[serde(default)]
     pub caches: bool,
@@ -488,9 +491,12 @@ pub struct ScrubFinding {
     pub index: u64,
     /// Nodes whose replicas agree, the largest group first.
     pub groups: Vec<Vec<String>>,
+    /// Nodes whose own checksums say that theirs are damaged.
+    #[serde(default)]
+    pub damaged: Vec<String>,
     /// Those who are taken to be right; none if that is not known.
     pub right: Vec<String>,
-    /// More than half of the replicas say so.
+    /// More than half of the replicas that are not damaged say so.
     pub proven: bool,
     pub outcome: ScrubOutcome,
 }

@@ -7,7 +7,7 @@
 //! exactly these sizes, and hands all three to [`decode`].
 
 use crate::batch::BATCH_FIXED_BYTES;
-use crate::message::{Envelope, LogState, Message, Reject, ReplicaData};
+use crate::message::{BlockSums, Envelope, LogState, Message, Reject, ReplicaData};
 use crate::wire::{DecodeError, Reader};
 use crate::{Batch, crc32c};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -32,7 +32,7 @@ pub const EPOCHS_MAX: usize = 64;
 const _: () = assert!(BATCH_FIXED_BYTES + 96 * 40 <= META_BYTES_MAX);
 const _: () = assert!(EXTENT_BYTES <= BATCH_BYTES_MAX);
 // The sums of a scrub.
-const _: () = assert!(EXTENT_BYTES / BLOCK_BYTES * 8 + 64 <= META_BYTES_MAX as u64);
+const _: () = assert!(EXTENT_BYTES / BLOCK_BYTES * 12 + 64 <= META_BYTES_MAX as u64);
 
 /// Room for the head of most messages: that of an [`Message::Append`] of one entry fits.
 const ENCODED_HEAD_BYTES: usize = 256;
@@ -244,11 +244,15 @@ fn put_meta<'a>(message: &'a Message, meta: &mut BytesMut) -> (u16, &'a [Bytes])
             kind::COPY_END
         }
         Message::CopyEndReply => kind::COPY_END_REPLY,
-        Message::ScrubSums { at, sums } => {
+        Message::ScrubSums { at, held } => {
             meta.put_u64_le(at.0);
-            meta.put_u64_le(sums.len() as u64);
-            for &sum in sums {
+            meta.put_u32_le(held.sums.len() as u32);
+            meta.put_u32_le(held.damaged.len() as u32);
+            for &sum in &held.sums {
                 meta.put_u64_le(sum);
+            }
+            for &block in &held.damaged {
+                meta.put_u32_le(block);
             }
             kind::SCRUB_SUMS
         }
@@ -371,11 +375,19 @@ fn decode_small(header: &FrameHeader, meta: &[u8], payload: &Bytes) -> Result<Me
         kind::COPY_END => Message::CopyEnd { need: Index(r.u64()?) },
         kind::COPY_END_REPLY => Message::CopyEndReply,
         kind::SCRUB_SUMS => {
-            let (at, count) = (Index(r.u64()?), r.u64()?);
-            if count > EXTENT_BYTES / BLOCK_BYTES {
-                return Err(r.field("sums", count));
+            let (at, count, damaged) = (Index(r.u64()?), r.u32()?, r.u32()?);
+            if u64::from(count) > EXTENT_BYTES / BLOCK_BYTES {
+                return Err(r.field("sums", count.into()));
             }
-            Message::ScrubSums { at, sums: (0..count).map(|_| r.u64()).collect::<Result<_, _>>()? }
+            if damaged > count {
+                return Err(r.field("damaged blocks", damaged.into()));
+            }
+            let sums = (0..count).map(|_| r.u64()).collect::<Result<_, _>>()?;
+            let damaged = (0..damaged).map(|_| r.u32()).collect::<Result<Vec<_>, _>>()?;
+            if let Some(&beyond) = damaged.iter().find(|block| **block >= count) {
+                return Err(r.field("damaged block", beyond.into()));
+            }
+            Message::ScrubSums { at, held: BlockSums { sums, damaged } }
         }
         kind::READ_BLOCKS => Message::ReadBlocks { range: range(&mut r)?, at: Index(r.u64()?) },
         kind::BLOCKS_READ => {

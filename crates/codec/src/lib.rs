@@ -22,7 +22,7 @@ mod wire;
 pub use batch::{Batch, EntryDesc, EntryKind, LocalHeader, NewEntry, snapshot_range};
 pub use frame::{FRAME_HEADER_BYTES, FrameHeader, META_BYTES_MAX, PAYLOAD_BYTES_MAX};
 pub use journal_label::{JOURNAL_LABEL_BYTES, JournalLabel};
-pub use message::{Envelope, LogState, Message, Reject, ReplicaData};
+pub use message::{BlockSums, Envelope, LogState, Message, Reject, ReplicaData};
 pub use superblock::{Checkpoint, DataState, SnapshotRecord, Superblock, TablePlace, Void};
 pub use wire::DecodeError;
 

@@ -24,6 +24,15 @@ pub struct Envelope {
     pub message: Message,
 }
 
+/// What a replica holds in the blocks of a range that is scrubbed.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct BlockSums {
+    /// [`block_sum`](crate::block_sum) of each block; none when the replica cannot say.
+    pub sums: Vec<u64>,
+    /// Blocks, by their place in `sums`, ascending, that do not fit the replica's own checksums: their sums say nothing of what was written.
+    pub damaged: Vec<u32>,
+}
+
 /// State of a replica's backing store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReplicaData {
@@ -139,11 +148,10 @@ pub enum Message {
     },
     /// R→P: flushed, consistent, and recorded so durably.
     CopyEndReply,
-    /// R→P: [`block_sum`](crate::block_sum) of each block of the range of the scrub entry `at`, as of that entry; none when
-    /// this replica cannot say.
+    /// R→P: what this replica holds in the range of the scrub entry `at`, as of that entry.
     ScrubSums {
         at: Index,
-        sums: Vec<u64>,
+        held: BlockSums,
     },
     /// P→R: send the committed content of a range of at most an extent, as of `at` or later.
     ReadBlocks {

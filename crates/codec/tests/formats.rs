@@ -418,11 +418,14 @@ fn meta_table(message: &Message, frame: &[u8]) -> Option<(u16, String)> {
             t.zeroes(2);
             t.u32("extent", *extent);
         }
-        Message::ScrubSums { at, sums } => {
+        Message::ScrubSums { at, held } => {
             t.u64("index of the scrub entry", at.0);
-            t.u64("number of sums s; 0: cannot say", sums.len() as u64);
-            let sums: Vec<_> = sums.iter().map(|sum| sum.to_le_bytes().to_vec()).collect();
+            t.u32("number of sums s; 0: cannot say", held.sums.len() as u32);
+            t.u32("number of damaged blocks d", held.damaged.len() as u32);
+            let sums: Vec<_> = held.sums.iter().map(|sum| sum.to_le_bytes().to_vec()).collect();
             t.list("s", "CRC-64/NVME of each block of the entry's range", &sums);
+            let damaged: Vec<_> = held.damaged.iter().map(|block| block.to_le_bytes().to_vec()).collect();
+            t.list("d", "a block of the range that does not fit its own checksum, ascending", &damaged);
         }
         Message::ReadBlocks { range, at } => {
             range_of(&mut t, *range);

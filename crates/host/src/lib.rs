@@ -13,8 +13,10 @@
 //!   for [`FULL_MS_MAX`], so that another member takes over; a secondary waits, and leaves the in-sync set when its journal is full.
 //!   (`space.rs`)
 //! - R12 What was read from the journal is used only if the journal still holds it afterwards and its checksum is right.
-//!   Damage is a failed operation. (`reads.rs`, `loads.rs`)
+//!   Damage is a failed operation. (`reads.rs`, `loads.rs`) What was read from a volume is used only if it fits its checksum; a primary's damage is mended
+//!   from other replicas. (`damage.rs`)
 
+mod damage;
 mod digest;
 mod direction;
 mod loads;
@@ -25,10 +27,12 @@ mod space;
 #[cfg(test)]
 mod tests;
 
+pub use damage::DamageCounts;
 pub use platform::{Answer, AnswerError, Digest, DigestError, Happened, Platform, Seen};
 pub use space::FULL_MS_MAX;
 
 use bytes::Bytes;
+use damage::Damage;
 use digest::Digesting;
 use direction::is_answer;
 use loads::LogLoad;
@@ -64,6 +68,7 @@ pub struct Host {
     digest: Option<Digesting>,
     /// `None` unless the pool has none.
     space: Option<Space>,
+    damage: Damage,
 }
 
 impl Host {
@@ -90,6 +95,7 @@ impl Host {
             failed: None,
             digest: None,
             space: None,
+            damage: Damage::default(),
         }
     }
 
@@ -137,7 +143,8 @@ impl Host {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let space = self.space.as_ref().map(Space::retry_at);
-        self.replica.next_deadline().into_iter().chain(self.paused_until).chain(space).min()
+        let damage = self.damage.retry_at();
+        self.replica.next_deadline().into_iter().chain(self.paused_until).chain(space).chain(damage).min()
     }
 
     /// The control plane's record.
@@ -270,6 +277,7 @@ impl Host {
     /// Carries out what the cores want until they want nothing more.
     pub fn pump(&mut self, platform: &mut impl Platform) {
         self.judge_space(platform);
+        self.retry_lacking(platform);
         loop {
             let mut quiet = true;
             while let Some(output) = self.store.poll() {
@@ -358,6 +366,7 @@ impl Host {
             }
             Effect::LoadExtent { peer, volume, extent } => self.load_extent(platform, peer, volume, extent),
             Effect::LoadBlocks { range } => self.start_read(platform, Purpose::Blocks, range),
+            Effect::Mended { volume, extent, mended } => self.mended(platform, volume, extent, mended),
             Effect::Complete { id, result } => {
                 // Where the whole in-sync set is cut off, as a primary alone is in mode A, others may go on without it (R11)
                 // as soon as its lease has ended.

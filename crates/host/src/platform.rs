@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use mainstay_codec::Envelope;
 use mainstay_replica::{Effect, Proposal, RequestError, RequestId, Role};
-use mainstay_store::{Area, Output};
+use mainstay_store::{Area, DamagedBlock, Output};
 use mainstay_types::{Index, NodeId, Position, Time, VolumeId};
 use thiserror::Error;
 
@@ -96,6 +96,10 @@ pub enum Happened {
     NoSpace {
         reason: String,
     },
+    /// A read has found damage. On a primary it waits until that is mended.
+    Damaged(DamagedBlock),
+    /// No replica has it: whoever reads it is told an error, a copy cannot be finished.
+    Unreadable(DamagedBlock),
     /// The end of [`crate::Host::start_digest`].
     Digested(Result<Digest, DigestError>),
 }

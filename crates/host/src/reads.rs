@@ -6,7 +6,7 @@
 //! still held and its checksum is wrong, the journal is damaged and the replica stops (R12, R13).
 //!
 //! What is read of a volume is compared with the sums of its blocks, if the replica has sums; pages of them that are not in memory are read with it. A
-//! block that does not fit is read anew if a write to the volume came between, and is damage otherwise: the replica stops.
+//! block that does not fit is read anew if a write to the volume came between, and is damage otherwise: `damage.rs`.
 //!
 //! A part may be one block of a payload of a MiB, and each part of a read one of another payload. So only some payloads
 //! are read at once for one read ([`PAYLOADS_READ_BYTES_MAX`]), and of each only the part is kept (R18).
@@ -14,7 +14,7 @@
 use crate::{AnswerError, Host, Platform};
 use bytes::Bytes;
 use mainstay_replica::{Event, RequestError, RequestId};
-use mainstay_store::{Area, Checked, IoFailure, PAYLOADS_READ_BYTES_MAX, Payload, Segment, Source};
+use mainstay_store::{Area, Checked, IoFailure, PAYLOADS_READ_BYTES_MAX, Payload, Segment, Source, Store};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Index, NodeId, REQUEST_BYTES_MAX, Range, VolumeId, reach};
 
@@ -36,7 +36,7 @@ pub(crate) enum Purpose {
     Scrub {
         at: Index,
     },
-    /// To repair those of a replica.
+    /// To repair those of a replica; what is damaged cannot.
     Blocks,
 }
 
@@ -60,8 +60,10 @@ enum Origin {
 
 /// A read under way. The token of a part is the job's number plus its place.
 pub(crate) struct ReadJob {
-    purpose: Purpose,
-    range: Range,
+    pub purpose: Purpose,
+    pub range: Range,
+    /// How often it was done before, and found damage.
+    pub rounds: u64,
     parts: Vec<Part>,
     /// Parts that are not here yet.
     outstanding: usize,
@@ -91,6 +93,27 @@ impl ReadJob {
         }
     }
 
+    /// The pages of sums that were read with it.
+    fn pages(&self) -> Vec<(u64, Bytes)> {
+        let page = |part: &Part| match (part.origin, &part.data) {
+            (Origin::Sums(page), Some(bytes)) => Some((page, bytes.clone())),
+            _ => None,
+        };
+        self.parts.iter().filter_map(page).collect()
+    }
+
+    /// Blocks of a pinned extent that do not fit their sums, by their place in it.
+    pub(crate) fn damaged(&self, store: &Store) -> Vec<u32> {
+        let pages = self.pages();
+        let volumes = self.parts.iter().filter_map(|part| match (part.origin, &part.data) {
+            (Origin::Volume(first), Some(bytes)) => Some((first, bytes)),
+            _ => None,
+        });
+        let damaged = volumes
+            .flat_map(|(first, bytes)| store.damaged_blocks((self.range.volume, first), bytes, &pages));
+        damaged.map(|block| (block - self.range.first_block()) as u32).collect()
+    }
+
     pub(crate) fn into_pieces(self) -> Vec<Bytes> {
         let asked = self.parts.into_iter().filter(|part| !matches!(part.origin, Origin::Sums(_)));
         asked.filter_map(|part| part.data).collect()
@@ -104,7 +127,19 @@ const _: () = assert!(EXTENT_BYTES <= REQUEST_BYTES_MAX);
 
 impl Host {
     pub(crate) fn start_read(&mut self, platform: &mut impl Platform, purpose: Purpose, range: Range) {
-        if let Some(job) = self.gather(platform, purpose, range) {
+        self.read_again(platform, purpose, range, 0);
+    }
+
+    /// The same after so many rounds in which damage was found.
+    pub(crate) fn read_again(
+        &mut self,
+        platform: &mut impl Platform,
+        purpose: Purpose,
+        range: Range,
+        rounds: u64,
+    ) {
+        let segments = self.store.read(range);
+        if let Some(job) = self.gather_segments(platform, purpose, range, segments, rounds) {
             self.read_complete(platform, job);
         }
     }
@@ -117,7 +152,7 @@ impl Host {
         range: Range,
     ) -> Option<ReadJob> {
         let segments = self.store.read(range);
-        self.gather_segments(platform, purpose, range, segments)
+        self.gather_segments(platform, purpose, range, segments, 0)
     }
 
     /// The same of what the store has said before.
@@ -127,13 +162,23 @@ impl Host {
         purpose: Purpose,
         range: Range,
         segments: Vec<Segment>,
+        rounds: u64,
     ) -> Option<ReadJob> {
-        let sums = self.sums_of(purpose, range.volume, &segments);
+        let sums = self.sums_of(range.volume, &segments);
         let number = self.tokens(segments.len() + sums.len());
         let parts = Vec::with_capacity(segments.len() + sums.len());
         let stamp = self.store.volume_stamp();
-        let mut job =
-            ReadJob { purpose, range, parts, outstanding: 0, next: 0, reading_bytes: 0, stale: false, stamp };
+        let mut job = ReadJob {
+            purpose,
+            range,
+            rounds,
+            parts,
+            outstanding: 0,
+            next: 0,
+            reading_bytes: 0,
+            stale: false,
+            stamp,
+        };
         let sums_from = number + segments.len() as u64;
         for (token, segment) in (number..).zip(segments) {
             let mut origin = Origin::Memory;
@@ -173,7 +218,7 @@ impl Host {
             return match self.checked(&job) {
                 Checked::Well | Checked::Again => Some(job),
                 Checked::Damaged(damaged) => {
-                    self.read_failed(platform, &job, &damaged.to_string());
+                    self.found_damage(platform, job, damaged);
                     None
                 }
             };
@@ -184,12 +229,8 @@ impl Host {
     }
 
     /// Pages of sums that a read of these segments needs and that are not in memory, ascending.
-    fn sums_of(&self, purpose: Purpose, volume: VolumeId, segments: &[Segment]) -> Vec<u64> {
+    fn sums_of(&self, volume: VolumeId, segments: &[Segment]) -> Vec<u64> {
         let mut pages = Vec::new();
-        // A scrub is told what there is: the others' sums judge it, and it is repaired.
-        if matches!(purpose, Purpose::Scrub { .. }) {
-            return pages;
-        }
         for segment in segments.iter().filter(|segment| segment.source == Source::Volume) {
             let range = Range { volume, offset: segment.offset, len: segment.len };
             pages.extend(self.store.sums_to_read(range));
@@ -200,16 +241,12 @@ impl Host {
 
     /// Whether what came of the volume fits its sums.
     fn checked(&mut self, job: &ReadJob) -> Checked {
+        let (volume, pages) = (job.range.volume, job.pages());
+        self.store.keep_sums(volume, &pages, job.stamp);
+        // All of its damage is told instead: others judge it.
         if matches!(job.purpose, Purpose::Scrub { .. }) {
             return Checked::Well;
         }
-        let volume = job.range.volume;
-        let page = |part: &Part| match (part.origin, &part.data) {
-            (Origin::Sums(page), Some(bytes)) => Some((page, bytes.clone())),
-            _ => None,
-        };
-        let pages: Vec<_> = job.parts.iter().filter_map(page).collect();
-        self.store.keep_sums(volume, &pages, job.stamp);
         for part in &job.parts {
             let (Origin::Volume(first), Some(bytes)) = (part.origin, &part.data) else { continue };
             let checked = self.store.check_blocks((volume, first), bytes, &pages, job.stamp);
@@ -269,18 +306,19 @@ impl Host {
             // What is there now is not what was there at the entry.
             self.extent_scrubbed(platform, at, None);
         } else if let Checked::Damaged(damaged) = checked {
-            self.read_failed(platform, &job, &damaged.to_string());
+            self.found_damage(platform, job, damaged);
         } else if checked == Checked::Again {
             reach!("host: a read of a volume is done anew");
-            self.start_read(platform, job.purpose, job.range);
+            self.read_again(platform, job.purpose, job.range, job.rounds);
         } else if job.stale && !planted(Bug::ReusedPlaceRead) {
-            self.start_read(platform, job.purpose, job.range);
+            self.read_again(platform, job.purpose, job.range, job.rounds);
         } else {
             self.read_complete(platform, job);
         }
     }
 
     fn read_complete(&mut self, platform: &mut impl Platform, job: ReadJob) {
+        self.damage.was_read(job.range);
         match job.purpose {
             Purpose::Request(id) => {
                 // R10: what was read counts only if the lease still holds now that the read completes.
@@ -297,7 +335,7 @@ impl Host {
                 let event = Event::ExtentLoaded { peer, volume, extent, version, at, data };
                 self.replica.handle(platform.now(), event);
             }
-            Purpose::Scrub { at } => self.extent_scrubbed(platform, at, Some(job.into_pieces())),
+            Purpose::Scrub { at } => self.extent_scrubbed(platform, at, Some(job)),
             Purpose::Blocks => {
                 let (range, pieces) = (job.range, job.into_pieces());
                 let data = join(platform, pieces);
@@ -311,7 +349,7 @@ impl Host {
         }
     }
 
-    fn read_failed(&mut self, platform: &mut impl Platform, job: &ReadJob, detail: &str) {
+    pub(crate) fn read_failed(&mut self, platform: &mut impl Platform, job: &ReadJob, detail: &str) {
         let reason = format!(
             "reading volume {} at {} ({} bytes) failed: {detail}",
             job.range.volume, job.range.offset, job.range.len
@@ -326,6 +364,7 @@ impl Host {
 
     /// R10: another may be primary from now on and write what these do not see, even if the lease of this node goes on.
     pub(crate) fn refuse_reads(&mut self, platform: &mut impl Platform) {
+        self.refuse_mended(platform);
         self.reads.retain(|_, job| {
             let Purpose::Request(id) = job.purpose else { return true };
             platform.complete(id, Err(AnswerError::Request(RequestError::NotPrimary)));

@@ -1,10 +1,10 @@
 //! Scrubbing (R17): what the store says of an extent is read at once and summed block by block; and blocks are read to repair
 //! those of others.
 
-use crate::reads::{Purpose, is_zero};
+use crate::reads::{Purpose, ReadJob, is_zero};
 use crate::{Host, Platform};
 use bytes::Bytes;
-use mainstay_codec::block_sum;
+use mainstay_codec::{BlockSums, block_sum};
 use mainstay_replica::{Event, Role, ScrubOrder};
 use mainstay_store::Segment;
 use mainstay_types::{BLOCK_BYTES, Index, Range, Time, reach};
@@ -37,29 +37,27 @@ impl Host {
         segments: Vec<Segment>,
     ) {
         if segments.is_empty() {
-            return self.replica.handle(platform.now(), Event::Scrubbed { at, sums: Vec::new() });
+            return self.replica.handle(platform.now(), Event::Scrubbed { at, held: BlockSums::default() });
         }
         // R13: nothing more is read of a disk that is not used any more.
         if self.failed.is_none()
-            && let Some(job) = self.gather_segments(platform, Purpose::Scrub { at }, range, segments)
+            && let Some(job) = self.gather_segments(platform, Purpose::Scrub { at }, range, segments, 0)
         {
-            self.extent_scrubbed(platform, at, Some(job.into_pieces()));
+            self.extent_scrubbed(platform, at, Some(job));
         }
     }
 
     /// What the entry is about was read; or a part of it was written over before.
-    pub(crate) fn extent_scrubbed(
-        &mut self,
-        platform: &mut impl Platform,
-        at: Index,
-        pieces: Option<Vec<Bytes>>,
-    ) {
+    pub(crate) fn extent_scrubbed(&mut self, platform: &mut impl Platform, at: Index, job: Option<ReadJob>) {
         if !self.store.scrub_ended(at) {
             reach!("host: the log began anew while an extent was scrubbed");
             return;
         }
-        let sums = pieces.map_or_else(Vec::new, |pieces| pieces.iter().flat_map(sums_of).collect());
-        self.replica.handle(platform.now(), Event::Scrubbed { at, sums });
+        let held = job.map_or_else(BlockSums::default, |job| {
+            let damaged = job.damaged(&self.store);
+            BlockSums { sums: job.into_pieces().iter().flat_map(sums_of).collect(), damaged }
+        });
+        self.replica.handle(platform.now(), Event::Scrubbed { at, held });
     }
 }
 

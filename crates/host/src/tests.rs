@@ -1,5 +1,6 @@
 //! What a host does beyond its cores, as scenarios.
 
+mod damage;
 mod lab;
 mod room;
 mod scrub;
@@ -486,68 +487,6 @@ fn a_pause_ends_by_itself() {
     lab.settle();
     assert_eq!(lab.host.paused_until(), None);
     assert_eq!(lab.world.answers[&write], Ok(Vec::new()));
-}
-
-/// The lab's primary with blocks 0 and 1 in the volume, of which block 1 has then rotted.
-fn rotten() -> Lab {
-    let mut lab = Lab::summed(Tuning { destage_start_bytes: 0, ..lazy() });
-    lab.request(Op::Write { range: range(0, 2), payload: filled(&[1, 2]).into() });
-    lab.settle();
-    let mut block = lab.world.blocks.get(Area::Volume(VOLUME), BLOCK_BYTES, BLOCK_BYTES).to_vec();
-    assert_eq!(block, filled(&[2]), "it is in the volume");
-    block[77] ^= 1;
-    lab.world.blocks.put(Area::Volume(VOLUME), BLOCK_BYTES, &block);
-    lab
-}
-
-fn noticed(lab: &Lab) {
-    let reason = lab.host.failed().expect("what cannot be repaired is the end of the store");
-    assert!(reason.contains("block 1 of volume"), "{reason}");
-}
-
-#[test]
-fn what_rotted_in_a_volume_is_not_answered() {
-    let mut lab = rotten();
-    let whole = lab.read(0, 1);
-    lab.answer_reads();
-    assert_eq!(lab.content(whole), filled(&[1]), "the other block is well");
-    let read = lab.read(0, 2);
-    lab.answer_reads();
-    assert_eq!(lab.error(read), AnswerError::Disk);
-    noticed(&lab);
-}
-
-#[test]
-fn what_rotted_in_a_volume_is_not_copied() {
-    let mut lab = rotten();
-    let Lab { host, world, .. } = &mut lab;
-    host.load_extent(world, THERE.node, VOLUME, 0);
-    lab.answer_reads();
-    let copied = |(_, _, envelope): &(_, _, Envelope)| matches!(envelope.message, Message::CopyExtent { .. });
-    assert!(!lab.world.sent.iter().any(copied), "{:?}", lab.world.sent);
-    noticed(&lab);
-}
-
-#[test]
-fn what_rotted_in_a_volume_is_not_digested() {
-    let mut lab = rotten();
-    lab.host.start_digest(&mut lab.world).expect("none is being made");
-    lab.answer_reads();
-    let disk = |h: &Happened| matches!(h, Happened::Digested(Err(DigestError::Disk(_))));
-    assert!(lab.world.happened.iter().any(disk), "{:?}", lab.world.happened);
-    noticed(&lab);
-}
-
-/// F2: the discarded blocks' holes, or what was written there before.
-#[test]
-fn a_hole_where_there_should_be_data_is_not_digested() {
-    let mut lab = rotten();
-    lab.world.knows_holes = true;
-    lab.world.blocks.forget(Area::Volume(VOLUME));
-    lab.host.start_digest(&mut lab.world).expect("none is being made");
-    lab.answer_reads();
-    let disk = |h: &Happened| matches!(h, Happened::Digested(Err(DigestError::Disk(_))));
-    assert!(lab.world.happened.iter().any(disk), "{:?}", lab.world.happened);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What a scrub finds: blocks that differ, who holds what of them, and which of that is right.
 
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Index, NodeId, Time, VolumeId};
+use mainstay_types::{Index, NodeId, Time, VolumeId, reach};
 use std::collections::BTreeMap;
 
 /// Most findings that are kept of one scrub (R18); what is beyond is counted.
@@ -57,7 +57,7 @@ pub enum ScrubState {
     Interrupted,
 }
 
-/// Neighbouring blocks that the same replicas hold differently.
+/// Neighbouring blocks that the same replicas hold differently, or know to be damaged.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
     pub volume: VolumeId,
@@ -68,7 +68,9 @@ pub struct Finding {
     pub at: Index,
     /// Replicas that agree, the largest group first; each in ascending order.
     pub groups: Vec<Vec<NodeId>>,
-    /// The group that is taken to be right, if any is, and whether more than half say so.
+    /// Replicas whose own checksums tell that theirs are damaged. They are in no group.
+    pub damaged: Vec<NodeId>,
+    /// The group that is taken to be right, if any is, and whether more than half of those that are not damaged say so.
     pub right: Option<usize>,
     pub proven: bool,
     pub outcome: Outcome,
@@ -94,43 +96,51 @@ pub(crate) struct Difference {
     /// First block within the extent, and one past the last.
     pub blocks: std::ops::Range<usize>,
     pub groups: Vec<Vec<NodeId>>,
+    pub damaged: Vec<NodeId>,
     pub right: Option<usize>,
     pub proven: bool,
 }
 
-/// Compares what replicas say of the blocks of one extent: as many sums from each. `unproven`: where no more than half agree, the primary is right
-/// if nobody has more on their side.
-pub(crate) fn compare(sums: &BTreeMap<NodeId, Vec<u64>>, primary: NodeId, unproven: bool) -> Vec<Difference> {
+/// What a replica says of the blocks of an extent: the sum of each, `None` of one that does not fit its own checksum.
+pub(crate) type Held = Vec<Option<u64>>;
+
+/// Compares what replicas say of the blocks of one extent: as many sums from each, and none where it knows its block to be damaged. `unproven`: where
+/// no more than half agree, the primary is right if nobody has more on their side. Who is damaged has no vote.
+pub(crate) fn compare(sums: &BTreeMap<NodeId, Held>, primary: NodeId, unproven: bool) -> Vec<Difference> {
     let Some(first) = sums.values().next() else { return Vec::new() };
-    if sums.values().all(|of| of == first) {
+    if first.iter().all(Option::is_some) && sums.values().all(|of| of == first) {
         return Vec::new();
     }
     let mut found: Vec<Difference> = Vec::new();
     for block in 0..first.len() {
         let groups = groups_at(sums, block);
-        if groups.len() == 1 {
+        let damaged: Vec<NodeId> =
+            sums.iter().filter(|(_, of)| of[block].is_none()).map(|(&node, _)| node).collect();
+        if groups.len() == 1 && damaged.is_empty() {
             continue;
         }
         if let Some(last) = found.last_mut()
             && last.blocks.end == block
             && last.groups == groups
+            && last.damaged == damaged
         {
             last.blocks.end += 1;
             continue;
         }
-        let (right, proven) = judge(&groups, sums.len(), primary, unproven);
-        found.push(Difference { blocks: block..block + 1, groups, right, proven });
+        let (right, proven) = judge(&groups, primary, unproven);
+        found.push(Difference { blocks: block..block + 1, groups, damaged, right, proven });
     }
     found
 }
 
 /// Who agrees about a block, the largest group first; of equal ones that with the lowest node.
-fn groups_at(sums: &BTreeMap<NodeId, Vec<u64>>, block: usize) -> Vec<Vec<NodeId>> {
+fn groups_at(sums: &BTreeMap<NodeId, Held>, block: usize) -> Vec<Vec<NodeId>> {
     let mut groups: Vec<(u64, Vec<NodeId>)> = Vec::new();
     for (&node, of) in sums {
-        match groups.iter_mut().find(|(sum, _)| *sum == of[block]) {
+        let Some(of) = of[block] else { continue };
+        match groups.iter_mut().find(|(sum, _)| *sum == of) {
             Some((_, group)) => group.push(node),
-            None => groups.push((of[block], vec![node])),
+            None => groups.push((of, vec![node])),
         }
     }
     let mut groups: Vec<_> = groups.into_iter().map(|(_, group)| group).collect();
@@ -138,12 +148,15 @@ fn groups_at(sums: &BTreeMap<NodeId, Vec<u64>>, block: usize) -> Vec<Vec<NodeId>
     groups
 }
 
-fn judge(groups: &[Vec<NodeId>], all: usize, primary: NodeId, unproven: bool) -> (Option<usize>, bool) {
+fn judge(groups: &[Vec<NodeId>], primary: NodeId, unproven: bool) -> (Option<usize>, bool) {
+    let Some(most) = groups.first().map(Vec::len) else {
+        reach!("replica: a block is damaged on every replica");
+        return (None, false);
+    };
     if planted(Bug::MinorityWins) {
         return (Some(groups.len() - 1), true);
     }
-    let most = groups[0].len();
-    if 2 * most > all {
+    if 2 * most > groups.iter().map(Vec::len).sum() {
         return (Some(0), true);
     }
     let primaries = groups.iter().position(|group| group.contains(&primary));
@@ -154,8 +167,10 @@ fn judge(groups: &[Vec<NodeId>], all: usize, primary: NodeId, unproven: bool) ->
 mod tests {
     use super::*;
 
+    /// 0 is damage.
     fn compared(sums: &[(u32, &[u64])], unproven: bool) -> Vec<Difference> {
-        let sums = sums.iter().map(|(node, sums)| (NodeId(*node), sums.to_vec())).collect();
+        let held = |sums: &[u64]| sums.iter().map(|sum| Some(*sum).filter(|sum| *sum > 0)).collect();
+        let sums = sums.iter().map(|(node, sums)| (NodeId(*node), held(sums))).collect();
         compare(&sums, NodeId(2), unproven)
     }
 
@@ -185,5 +200,25 @@ mod tests {
         assert_eq!(compared(five, true)[0].right, None);
         let three: &[(u32, &[u64])] = &[(1, &[5]), (2, &[6]), (3, &[7])];
         assert_eq!((compared(three, true)[0].right, compared(three, false)[0].right), (Some(1), None));
+    }
+
+    #[test]
+    fn who_knows_its_damage_has_no_vote() {
+        // Of two the secondary is right, though nobody asked to believe the primary, and though that was asked.
+        for unproven in [false, true] {
+            let found = compared(&[(1, &[5, 6]), (2, &[0, 6])], unproven);
+            assert_eq!(found.len(), 1);
+            assert_eq!((found[0].blocks.clone(), found[0].right, found[0].proven), (0..1, Some(0), true));
+            assert_eq!((&found[0].groups, &found[0].damaged), (&nodes(&[&[1]]), &vec![NodeId(2)]));
+        }
+        // Two that are left do not agree: the primary counts, if it is one of them.
+        let left: &[(u32, &[u64])] = &[(1, &[5]), (2, &[6]), (3, &[0])];
+        assert_eq!((compared(left, false)[0].right, compared(left, true)[0].right), (None, Some(1)));
+        let others: &[(u32, &[u64])] = &[(1, &[5]), (2, &[0]), (3, &[6])];
+        assert_eq!(compared(others, true)[0].right, None);
+        let nobody = compared(&[(1, &[0, 0]), (2, &[0, 7])], true);
+        assert_eq!((nobody[0].right, nobody[1].right), (None, Some(0)));
+        // Alone, damage is known nevertheless.
+        assert_eq!(compared(&[(2, &[5, 0])], true)[0].blocks, 1..2);
     }
 }

@@ -1,8 +1,8 @@
 //! What goes into a replica and what comes out of it: events, effects, requests, proposals.
 
-use crate::ScrubOrder;
+use crate::{Mended, ScrubOrder};
 use bytes::Bytes;
-use mainstay_codec::{Batch, Envelope};
+use mainstay_codec::{Batch, BlockSums, Envelope};
 use mainstay_types::{
     Chain, ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, Opening, Position, Range, ResourceId,
     ResourceRecord, ShrinkReason, SnapshotId, VolumeId,
@@ -128,7 +128,7 @@ pub struct RequestId(pub u64);
 impl RequestId {
     /// Of requests that nobody waits for.
     pub const NOBODY: Self = Self(u64::MAX);
-    /// Of the writes that repair what a scrub found.
+    /// Of the writes that repair what a scrub or a read found.
     pub(crate) const REPAIR: Self = Self(u64::MAX - 1);
 }
 
@@ -257,12 +257,17 @@ pub enum Event {
     },
     /// Begin to compare the replicas, if this is a primary that serves and does not do so already; or end it.
     Scrub(Option<ScrubOrder>),
-    /// The store has read what its scrub entry `at` is about: [`mainstay_codec::block_sum`] of each block, or nothing if it cannot say.
+    /// The store has read what its scrub entry `at` is about.
     Scrubbed {
         at: Index,
-        sums: Vec<u64>,
+        held: BlockSums,
     },
-    /// Answers [`Effect::LoadBlocks`] with committed content.
+    /// A read has found a block of this extent that does not fit its checksum; [`Effect::Mended`] follows while this is primary.
+    Mend {
+        volume: VolumeId,
+        extent: u32,
+    },
+    /// Answers [`Effect::LoadBlocks`] with committed content; empty if that is damaged.
     BlocksLoaded {
         range: Range,
         data: Bytes,
@@ -334,6 +339,12 @@ pub enum Effect {
     /// Read a range of at most an extent.
     LoadBlocks {
         range: Range,
+    },
+    /// Answers [`Event::Mend`].
+    Mended {
+        volume: VolumeId,
+        extent: u32,
+        mended: Mended,
     },
     /// Writes complete in log order.
     Complete {

@@ -45,9 +45,11 @@ mod interface;
 mod log;
 mod membership;
 mod memory;
+mod mend;
 mod peer;
 mod progress;
 mod promote;
+mod repair;
 mod scrub;
 mod secondary;
 mod sequence;
@@ -63,6 +65,7 @@ pub use interface::{
     BackgroundLimits, Effect, Event, Op, Proposal, ReplicaConfig, RequestError, RequestId, Role, SlowLimits,
     StepDownReason,
 };
+pub use mend::Mended;
 pub use scrub::{ScrubOrder, ScrubTotals};
 pub use sequence::Lag;
 pub use status::{CopyStatus, PeerCounts, PeerState, PeerStatus, SlowStatus, Status};
@@ -238,7 +241,8 @@ impl Replica {
             Event::Restarted { at } => self.on_restarted(at),
             Event::ExtentInstalled { volume, extent } => self.on_extent_installed(volume, extent),
             Event::Scrub(order) => self.on_scrub(order),
-            Event::Scrubbed { at, sums } => self.on_scrubbed(at, sums),
+            Event::Scrubbed { at, held } => self.on_scrubbed(at, held),
+            Event::Mend { volume, extent } => self.on_mend(volume, extent),
             Event::BlocksLoaded { range, data } => self.on_blocks_loaded(range, data),
             Event::CopyFinished => self.on_copy_finished(),
             Event::LogLoaded { peer, from, batches } => self.on_log_loaded(peer, from, batches),
@@ -316,7 +320,7 @@ impl Replica {
             Message::CopyBeginReply { at } => self.on_copy_begin_reply(from, at),
             Message::CopyExtentAck { volume, extent } => self.on_copy_extent_ack(from, (volume, extent)),
             Message::CopyEndReply => self.on_copy_end_reply(from),
-            Message::ScrubSums { at, sums } => self.on_sums(from, at, sums),
+            Message::ScrubSums { at, held } => self.on_sums(from, at, held),
             Message::BlocksRead { range, data } => self.on_blocks_read(from, range, &data),
             _ => {}
         }

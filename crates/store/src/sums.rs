@@ -124,14 +124,7 @@ impl Store {
             return Checked::Well;
         }
         for (block, content) in (first..).zip(bytes.chunks(BLOCK_BYTES as usize)) {
-            let page = block / SUMS_PER_PAGE;
-            let here = self.sums.pages.get(&(volume, page));
-            let sum = match (here, pages.iter().find(|(number, _)| *number == page)) {
-                (Some(page), _) => Some(page.sums[(block % SUMS_PER_PAGE) as usize]),
-                (None, Some((_, page))) => Some(sum_in(page, block)),
-                // It was in memory when the read began.
-                (None, None) => None,
-            };
+            let sum = self.sum_of(volume, block, pages);
             if sum == Some(block_sum(content)) {
                 continue;
             }
@@ -143,6 +136,34 @@ impl Store {
             return Checked::Damaged(DamagedBlock { volume, block });
         }
         Checked::Well
+    }
+
+    /// `None`: its page was in memory when the read began, and is not any more.
+    fn sum_of(&self, volume: VolumeId, block: u64, pages: &[(u64, Bytes)]) -> Option<u32> {
+        let page = block / SUMS_PER_PAGE;
+        if let Some(here) = self.sums.pages.get(&(volume, page)) {
+            return Some(here.sums[(block % SUMS_PER_PAGE) as usize]);
+        }
+        let (_, read) = pages.iter().find(|(number, _)| *number == page)?;
+        Some(sum_in(read, block))
+    }
+
+    /// Which blocks of what was read of a *pinned* extent ([`Store::scrub_ended`]) do not fit their sums, by their numbers in the volume. Nothing is written to
+    /// what lies in the volume there, so the read cannot have been overtaken. One whose sum is not at hand is taken for well.
+    pub fn damaged_blocks(
+        &self,
+        (volume, first): (VolumeId, u64),
+        bytes: &[u8],
+        pages: &[(u64, Bytes)],
+    ) -> Vec<u64> {
+        if !self.config.sums || planted(Bug::BlockSumsNotChecked) {
+            return Vec::new();
+        }
+        let blocks = (first..).zip(bytes.chunks(BLOCK_BYTES as usize));
+        let damaged = blocks.filter(|(block, content)| {
+            self.sum_of(volume, *block, pages).is_some_and(|sum| sum != block_sum(content))
+        });
+        damaged.map(|(block, _)| block).collect()
     }
 
     /// Takes hold of the pages for a group that is about to be written. How many of them must be read before.

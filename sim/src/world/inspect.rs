@@ -51,9 +51,9 @@ impl World {
 
     /// S4, S11 to S14: compares what a replica holds with the log, if it is open and its store has not given up. `whole`:
     /// of the blocks that nobody ever wrote, too. S16: of a volume what a fault has made wrong counts, unless the store says that it is
-    /// damaged when it is read now.
+    /// damaged when it is read now, or a scrub is to find it.
     pub(super) fn inspect(&mut self, node: NodeId, resource: ResourceId, whole: bool) {
-        let Self { machines, oracle, .. } = self;
+        let Self { machines, oracle, scrubbed, .. } = self;
         let machine = &machines[&node];
         let (Some(hosted), Some(disk)) = (
             machine.engine.as_ref().and_then(|engine| engine.hosts.get(&resource)),
@@ -98,7 +98,8 @@ impl World {
                 return None;
             }
             let bytes = disk.peek(area, at);
-            if disk.is_damaged(area, at) && noticed(store, disk, (volume, block), bytes) {
+            let found = scrubbed.contains(&resource) || noticed(store, disk, (volume, block), bytes);
+            if disk.is_damaged(area, at) && found {
                 return None;
             }
             Some(bytes.map_or(0, |bytes| super::wishes::value(bytes).unwrap_or(u64::MAX)))

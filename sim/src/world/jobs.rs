@@ -120,7 +120,7 @@ impl World {
     /// The engine of `node` ends: what it was making stays half made.
     pub(super) fn leave_half_made(&mut self, node: NodeId) {
         for resource in std::mem::take(&mut self.machine(node).making) {
-            let sizes = sizes_of(&store_config(shape_of(&self.plan, resource), resource, Incarnation(0)));
+            let sizes = sizes_of(&self.store_config(node, resource, Incarnation(0)));
             let disk = crate::disk::Disk::new(crate::random::Random::new(0), &sizes);
             self.machine(node).disks.entry(resource).or_insert(disk);
         }
@@ -132,7 +132,7 @@ impl World {
         resource: ResourceId,
         incarnation: Incarnation,
     ) -> Result<(), String> {
-        let mut config = store_config(shape_of(&self.plan, resource), resource, incarnation);
+        let mut config = self.store_config(node, resource, incarnation);
         if let Some(known) = self.state().resources.get(&resource) {
             config.volumes.clone_from(&known.spec.volumes);
         }
@@ -150,6 +150,17 @@ impl World {
         machine.formatted.insert(resource, incarnation);
         machine.broken.remove(&resource);
         Ok(())
+    }
+
+    fn store_config(&self, node: NodeId, resource: ResourceId, incarnation: Incarnation) -> StoreConfig {
+        let shape = shape_of(&self.plan, resource);
+        StoreConfig {
+            resource,
+            incarnation,
+            volumes: shape.volumes.iter().map(|blocks| blocks * BLOCK_BYTES).collect(),
+            journal_bytes: shape.journal_blocks * BLOCK_BYTES,
+            sums: self.sums.get(&resource).is_none_or(|of| of.on(node)),
+        }
     }
 
     fn open(&mut self, node: NodeId, boot: u64, resource: ResourceId) -> Result<Incarnation, StepError> {
@@ -229,17 +240,6 @@ impl World {
         self.to_engine(node, boot, EngineIn::Opened { resource, store, config });
         self.inspect(node, resource, false);
         Ok(incarnation)
-    }
-}
-
-fn store_config(shape: &ResourceShape, resource: ResourceId, incarnation: Incarnation) -> StoreConfig {
-    let volumes = shape.volumes.iter().map(|blocks| blocks * BLOCK_BYTES).collect();
-    StoreConfig {
-        resource,
-        incarnation,
-        volumes,
-        journal_bytes: shape.journal_blocks * BLOCK_BYTES,
-        sums: true,
     }
 }
 

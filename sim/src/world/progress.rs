@@ -47,7 +47,10 @@ impl World {
                     None => now,
                 };
                 let (stood, taken) = (self.now_us - copying.moved_us, self.now_us - copying.since_us);
-                if stood > STANDSTILL_US || taken > COPY_US {
+                let late = stood > STANDSTILL_US || taken > COPY_US;
+                if late && self.unreadable(number) {
+                    self.trace.count("a copy waits at a block that is damaged on every replica in sync");
+                } else if late {
                     let text = format!(
                         "the copy of r{number} to {} has gone on for {} ms, has {done} extents, and stood still for {} ms",
                         member.node,

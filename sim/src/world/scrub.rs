@@ -1,23 +1,61 @@
 //! L4: a scrub finds what disks have damaged, and repairs it. Operators scrub while everything else happens, and then there is
 //! nothing to find. In some runs blocks of volumes rot when the cluster is well again, on fewer replicas than hold them well, and are
 //! scrubbed under writes; the last look then sees whether all of it is right.
+//!
+//! Where all replicas have checksums, what rots may be the primary's, of two replicas too, and clients read it: they are told what is right, and the
+//! replica goes on (ADR 14).
 
 use super::settle::ANSWER_US;
 use super::{What, World, resource_id};
 use crate::engine::EngineIn;
-use crate::plan::ClientOp;
+use crate::plan::{ClientOp, Plan};
+use crate::random::Random;
 use crate::trace::Part;
 use crate::words;
 use mainstay_codec::ReplicaData;
 use mainstay_replica::{Role, ScrubOrder, ScrubReport, ScrubState};
 use mainstay_types::{NodeId, ResourceId, VolumeId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Of a thousand runs so many end with a scrub of what has rotted.
 const ROTTEN: u64 = 300;
 /// How often a scrub is begun until one is whole.
 const TRIES: usize = 5;
 const STEP_US: u64 = 20_000;
+
+/// Which replicas of a resource have checksums of their blocks.
+#[derive(Clone, Copy)]
+pub(super) enum Sums {
+    None,
+    /// Those whose node has a bit here.
+    Some(u64),
+}
+
+impl Sums {
+    pub fn on(self, node: NodeId) -> bool {
+        match self {
+            Self::None => false,
+            Self::Some(nodes) => nodes >> (node.0 % 64) & 1 == 1,
+        }
+    }
+}
+
+/// Resources whose replicas do not all have checksums. Without them damage is not noticed when it is read, so none of it is done there before the end.
+pub(super) fn sums_of(plan: &Plan, random: &mut Random) -> BTreeMap<ResourceId, Sums> {
+    let mut sums = BTreeMap::new();
+    for number in 0..plan.shape.resources.len() {
+        let (pick, nodes) = (random.between(0, 9), random.next());
+        if plan.unsurvivable || plan.hurts_volumes() {
+            continue;
+        }
+        match pick {
+            0..=2 => _ = sums.insert(resource_id(number), Sums::None),
+            3 => _ = sums.insert(resource_id(number), Sums::Some(nodes)),
+            _ => {}
+        }
+    }
+    sums
+}
 
 impl World {
     /// An operator scrubs: whoever is primary begins.
@@ -71,7 +109,7 @@ impl World {
         (hosted.role == Role::Primary).then_some(node)
     }
 
-    /// L4, in some runs. Nobody reads meanwhile: what rots is read as it is until it is found.
+    /// L4, in some runs. Where not all replicas have checksums nobody reads meanwhile: what rots is read as it is until it is found.
     pub(super) fn rot_and_scrub(&mut self) {
         if !self.scrubs.permille(ROTTEN) {
             return;
@@ -83,7 +121,15 @@ impl World {
             if sound.len() < 2 {
                 continue;
             }
-            let rotten = self.rot_some(resource, primary, &sound);
+            let summed = !self.sums.contains_key(&resource);
+            self.scrubbed.insert(resource);
+            let rotten = self.rot_some(resource, primary, &sound, summed);
+            if summed && self.scrubs.coin() {
+                self.read_what_rotted(number, &rotten);
+            }
+            if self.violation().is_some() {
+                return;
+            }
             self.scrub_until_whole(number, &sound, &rotten);
             if self.violation().is_some() {
                 return;
@@ -91,17 +137,18 @@ impl World {
         }
     }
 
-    /// No block on more than one replica; of two never the primary's, which counts.
+    /// No block on more than one replica; of two never the primary's, which counts, unless it knows that it is damaged.
     fn rot_some(
         &mut self,
         resource: ResourceId,
         primary: NodeId,
         sound: &[NodeId],
+        summed: bool,
     ) -> BTreeSet<(VolumeId, u64)> {
         let mut rotten: BTreeSet<(VolumeId, u64)> = BTreeSet::new();
         for _ in 0..self.scrubs.between(1, 6) {
             let nodes: Vec<NodeId> =
-                sound.iter().copied().filter(|node| sound.len() > 2 || *node != primary).collect();
+                sound.iter().copied().filter(|node| summed || sound.len() > 2 || *node != primary).collect();
             let Some(&node) = self.scrubs.pick(&nodes) else { continue };
             let pick = self.scrubs.next();
             let disk = self.machines.get_mut(&node).and_then(|machine| machine.disks.get_mut(&resource));
@@ -118,6 +165,45 @@ impl World {
             log.rotten();
         }
         rotten
+    }
+
+    /// Clients read and write there. The replica of the primary serves on.
+    fn read_what_rotted(&mut self, number: usize, rotten: &BTreeSet<(VolumeId, u64)>) {
+        let resource = resource_id(number);
+        let Some(primary) = self.serving(resource) else { return };
+        let counted = |world: &Self| {
+            let hosted = world.machines[&primary].engine.as_ref()?.hosts.get(&resource)?;
+            let host = &hosted.host;
+            Some((host.damage_counts(), host.replica().scrub_totals().mended, host.failed().is_some()))
+        };
+        let Some((before, mended, _)) = counted(self) else { return };
+        for &(volume, block) in rotten {
+            if self.scrubs.permille(200) {
+                self.client(number, ClientOp::Write { volume: volume.0, block, blocks: 1 });
+            }
+            self.client(number, ClientOp::Read { volume: volume.0, block, blocks: 1 });
+            if self.scrubs.coin() {
+                self.run_until(self.now_us + STEP_US);
+            }
+        }
+        let until = self.now_us + ANSWER_US;
+        while !self.asked.is_empty() && self.now_us < until && self.violation().is_none() {
+            self.run_until(self.now_us + STEP_US);
+        }
+        let Some((after, mended_now, failed)) = counted(self) else { return };
+        if after.found > before.found {
+            self.trace.count("L4 clients read what has rotted");
+        }
+        if mended_now > mended {
+            self.trace.count("L4 blocks mended in passing");
+        }
+        if failed || after.unreadable > before.unreadable {
+            let text = format!(
+                "{primary} cannot read what other replicas of {} have: {after:?}",
+                words::resource(resource)
+            );
+            self.wrong("L4", text);
+        }
     }
 
     fn scrub_until_whole(&mut self, number: usize, sound: &[NodeId], rotten: &BTreeSet<(VolumeId, u64)>) {

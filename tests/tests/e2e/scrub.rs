@@ -7,6 +7,7 @@ use mainstay_api::rest::ScrubReport;
 use mainstay_tests::proof::Ledger;
 
 const BLOCK: u64 = 4096;
+const POOL: &str = "/var/lib/mainstay/pools/default";
 /// A copy of the file system's superblock, which is not written again, and blocks that it does not use.
 const DAMAGED: [(u64, u64); 2] = [(65_536, 1), (100_000, 3)];
 
@@ -18,12 +19,32 @@ fn scrub(cluster: &Cluster, more: &[&str]) -> Result<ScrubReport> {
 fn damage(cluster: &Cluster, node: &str) -> Result<()> {
     for (block, blocks) in DAMAGED {
         let script = format!(
-            "f=$(ls /var/lib/mainstay/pools/default/*{}*/vol0) && \
+            "f=$(ls {POOL}/*{}*/vol0) && \
              dd if=/dev/urandom of=$f bs={BLOCK} seek={block} count={blocks} oflag=direct conv=notrunc,fsync",
             DB.resource
         );
         cluster.lab.shell(node, &script)?;
     }
+    Ok(())
+}
+
+/// The primary's own blocks are damaged: who reads them gets what the others hold, the primary goes on, and nothing is left to repair.
+fn read_in_passing(cluster: &Cluster) -> Result<()> {
+    let (primary, device) = cluster.device(DB.resource)?;
+    // Never damaged, so that its file holds what is right whatever was destaged.
+    let whole = cluster.secondaries()?[1];
+    damage(cluster, &primary)?;
+    for (block, blocks) in DAMAGED {
+        let sum = |file: &str| {
+            format!("dd if={file} bs={BLOCK} skip={block} count={blocks} iflag=direct status=none | md5sum")
+        };
+        let read = cluster.lab.shell(&primary, &sum(&device))?;
+        let held = cluster.lab.shell(whole, &sum(&format!("$(ls {POOL}/*{}*/vol0)", DB.resource)))?;
+        ensure!(read == held, "block {block} is read as {read}, and {whole} holds {held}");
+    }
+    let after = scrub(cluster, &[])?;
+    ensure!(after.equal && after.different == 0, "all of it was written anew: {after:?}");
+    ensure!(cluster.primary()? == primary, "its replica has gone on");
     Ok(())
 }
 
@@ -44,7 +65,7 @@ pub fn damaged_blocks_are_found_and_repaired(cluster: &Cluster, _ledger: &Ledger
         "what was damaged is found, and nothing else: {found:?}"
     );
     let blamed = |one: &mainstay_api::rest::ScrubFinding| {
-        one.proven && one.groups.len() == 2 && one.groups[1] == [node] && !one.right.contains(&node.into())
+        one.proven && one.groups.len() == 1 && one.damaged == [node] && !one.right.contains(&node.into())
     };
     ensure!(found.findings.iter().all(blamed), "who is wrong is known: {found:?}");
     ensure!(scrub(cluster, &["--report"])? == found, "the report can be had again");
@@ -56,6 +77,8 @@ pub fn damaged_blocks_are_found_and_repaired(cluster: &Cluster, _ledger: &Ledger
     ensure!(repaired.findings.iter().all(|one| outcomes.contains(&one.outcome)), "{repaired:?}");
     let again = scrub(cluster, &[])?;
     ensure!(again.equal && again.different == 0, "{again:?}");
+
+    read_in_passing(cluster)?;
 
     // One that takes long is watched, is the only one, and can be ended.
     cluster.lab.cli(&["resource", "scrub", DB.resource, "--no-wait", "--rate", "1MiB"])?;

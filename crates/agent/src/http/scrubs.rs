@@ -119,6 +119,7 @@ fn told(state: &State, resource: &Resource, primary: NodeId, status: &engine::Sc
             index: found.at.0,
             right: found.right.and_then(|right| groups.get(right).cloned()).unwrap_or_default(),
             groups,
+            damaged: found.damaged.iter().map(name).collect(),
             proven: found.proven,
             outcome: found.outcome,
         }

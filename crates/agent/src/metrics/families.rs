@@ -221,6 +221,14 @@ groups! {
         SCRUB_UNREPAIRED: Gauge "mainstay_scrub_unrepaired_blocks" ["resource"]
             "Blocks that still differed when the last scrub of this primary ended.";
     }
+    "Damaged blocks" {
+        DAMAGE_FOUND: Counter "mainstay_damage_found_total" ["resource"]
+            "Reads that have found a block on this node's disk that does not fit its checksum.";
+        DAMAGE_MENDED: Counter "mainstay_damage_mended_blocks_total" ["resource"]
+            "Blocks that were read from another replica and written anew for it, as primary.";
+        DAMAGE_UNREADABLE: Counter "mainstay_damage_unreadable_total" ["resource"]
+            "Reads that ended with an error, because no replica in sync has the block whole.";
+    }
     "Promotions and services" {
         PROMOTION_STEPS: Summary "mainstay_promotion_step_duration_seconds" ["resource", "step"]
             "Parts of promotions on this node, one after the other: `promise` of the epoch, `begin` of it in the own log, `serve` when the other members have answered and that is committed, `device` when all devices are there.";

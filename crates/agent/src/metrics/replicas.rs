@@ -5,7 +5,7 @@ use super::text::{ENTRIES, LATENCY, Page, Samples, seconds};
 use super::{EngineSeen, Gathered};
 use mainstay_api::engine::{DataState, PeerState, PeerStatus, Role};
 use mainstay_api::metrics::{
-    OperationCounts, PeerCounts, PromotionStep, ReplicaMetrics, RequestKind, ScrubCounts,
+    DamageCounts, OperationCounts, PeerCounts, PromotionStep, ReplicaMetrics, RequestKind, ScrubCounts,
 };
 use mainstay_types::{NodeId, Time};
 use std::collections::BTreeMap;
@@ -34,6 +34,7 @@ pub fn all(page: &mut Page, seen: &Gathered) {
     shown.peers(page);
     shown.copies(page);
     shown.scrubs(page);
+    shown.damage(page);
     page.family(&f::PROMOTION_STEPS, |out| {
         for one in &engine.replicas {
             for (step, counts) in PromotionStep::ALL.into_iter().zip(one.counts.promotions) {
@@ -260,6 +261,19 @@ impl<'a> Shown<'a> {
         family(&f::SCRUB_REPAIRED, |scrubs| Some(scrubs.repaired));
         family(&f::SCRUB_RUNNING, |scrubs| Some(u64::from(scrubs.running)));
         family(&f::SCRUB_UNREPAIRED, |scrubs| scrubs.unrepaired);
+    }
+
+    fn damage(&self, page: &mut Page) {
+        let mut family = |family, value: fn(&DamageCounts) -> u64| {
+            self.replicas(page, family, |out, name, one| {
+                if one.counts.damage != DamageCounts::default() {
+                    out.add(&[name], value(&one.counts.damage));
+                }
+            });
+        };
+        family(&f::DAMAGE_FOUND, |damage| damage.found);
+        family(&f::DAMAGE_MENDED, |damage| damage.mended);
+        family(&f::DAMAGE_UNREADABLE, |damage| damage.unreadable);
     }
 
     fn copies(&self, page: &mut Page) {

@@ -8,7 +8,7 @@ use super::*;
 use mainstay_api::engine::{
     CopyStatus, DeviceStatus, PeerState, PeerStatus, ReplicaStatus, Role, SlowStatus,
 };
-use mainstay_api::metrics::{PeerCounts, ReplicaCounts, ScrubCounts, StepCounts, VolumeCounts};
+use mainstay_api::metrics::{DamageCounts, PeerCounts, ReplicaCounts, ScrubCounts, StepCounts, VolumeCounts};
 use mainstay_control::State;
 use mainstay_control::state::{Command, Entry, Outcome, ResourceSpec, Settings};
 use mainstay_types::{Histogram, ResourceId, VolumeId};
@@ -106,6 +106,7 @@ fn primary(name: &str) -> ReplicaMetrics {
             ..PeerCounts::default()
         }],
         required: 2,
+        damage: DamageCounts { found: 2, mended: 1, unreadable: 1 },
         scrubs: ScrubCounts { extents: 40, different: 3, repaired: 2, running: false, unrepaired: Some(1) },
         promotions: [StepCounts { count: 1, sum_us: 1500 }; 4],
         ..ReplicaCounts::default()

@@ -10,8 +10,8 @@ use mainstay_codec::superblock::{
     Checkpoint, DataState, SnapshotRecord, Superblock, TABLE_PAGES_MAX, TablePlace, VOIDS_MAX, Void,
 };
 use mainstay_codec::{
-    Batch, DecodeError, EntryKind, Envelope, FRAME_HEADER_BYTES, FrameHeader, LogState, Message, NewEntry,
-    Reject, ReplicaData, snapshot_range,
+    Batch, BlockSums, DecodeError, EntryKind, Envelope, FRAME_HEADER_BYTES, FrameHeader, LogState, Message,
+    NewEntry, Reject, ReplicaData, snapshot_range,
 };
 use mainstay_types::{
     BLOCK_BYTES, Chain, ConfigVersion, EXTENT_BYTES, Epoch, Incarnation, Index, NodeId, Opening, Position,
@@ -158,8 +158,13 @@ fn message() -> impl Strategy<Value = Message> {
         extent().prop_map(|(volume, extent)| Message::CopyExtentAck { volume, extent }),
         any::<u64>().prop_map(|i| Message::CopyEnd { need: Index(i) }),
         Just(Message::CopyEndReply),
-        (any::<u64>(), vec(any::<u64>(), 0..=(EXTENT_BYTES / BLOCK_BYTES) as usize))
-            .prop_map(|(at, sums)| Message::ScrubSums { at: Index(at), sums }),
+        (any::<u64>(), vec(any::<(u64, bool)>(), 0..=(EXTENT_BYTES / BLOCK_BYTES) as usize)).prop_map(
+            |(at, blocks)| {
+                let sums = blocks.iter().map(|(sum, _)| *sum).collect();
+                let damaged = (0..).zip(&blocks).filter(|(_, (_, damaged))| *damaged).map(|(n, _)| n);
+                Message::ScrubSums { at: Index(at), held: BlockSums { sums, damaged: damaged.collect() } }
+            }
+        ),
         (blocks(), any::<u64>()).prop_map(|(range, at)| Message::ReadBlocks { range, at: Index(at) }),
         (blocks(), any::<(u64, bool)>()).prop_map(|(range, (seed, some))| {
             let data = if some { pattern(seed, range.len as usize) } else { Bytes::new() };

@@ -5,7 +5,8 @@ use super::pattern;
 use bytes::Bytes;
 use mainstay_codec::superblock::{Checkpoint, DataState, SnapshotRecord, Superblock, TablePlace, Void};
 use mainstay_codec::{
-    Batch, EntryKind, Envelope, JournalLabel, LocalHeader, LogState, Message, NewEntry, Reject, ReplicaData,
+    Batch, BlockSums, EntryKind, Envelope, JournalLabel, LocalHeader, LogState, Message, NewEntry, Reject,
+    ReplicaData,
 };
 use mainstay_types::{
     Chain, ConfigVersion, Epoch, Incarnation, Index, NodeId, Opening, Position, Range, ResourceId,
@@ -104,7 +105,13 @@ pub fn messages() -> Vec<(&'static str, Message)> {
         ("copy_extent_ack", Message::CopyExtentAck { volume: VolumeId(1), extent: 9 }),
         ("copy_end", Message::CopyEnd { need: Index(44) }),
         ("copy_end_reply", Message::CopyEndReply),
-        ("scrub_sums", Message::ScrubSums { at: Index(44), sums: vec![7, 8, 0x0123_4567_89ab_cdef] }),
+        (
+            "scrub_sums",
+            Message::ScrubSums {
+                at: Index(44),
+                held: BlockSums { sums: vec![7, 8, 0x0123_4567_89ab_cdef], damaged: vec![1] },
+            },
+        ),
         ("read_blocks", Message::ReadBlocks { range: blocks(), at: Index(44) }),
         ("blocks_read", Message::BlocksRead { range: blocks(), data: pattern(5, 8192) }),
         ("rejected_epoch", Message::Rejected(Reject::Epoch(Epoch(4)))),

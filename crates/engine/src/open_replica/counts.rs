@@ -6,8 +6,8 @@
 
 use mainstay_api::metrics::{PeerCounts, PromotionStep, ReplicaCounts, RequestKind, VolumeCounts};
 use mainstay_codec::{Batch, EntryKind, Message};
-use mainstay_host::Seen;
-use mainstay_replica::{Effect, Replica, Role};
+use mainstay_host::{Host, Seen};
+use mainstay_replica::{Effect, Role};
 use mainstay_store::{Area, OpId, Output};
 use mainstay_types::{Index, NodeId, Time, VolumeId};
 use std::collections::VecDeque;
@@ -50,10 +50,12 @@ impl Counts {
     }
 
     /// The numbers as they are now.
-    pub fn taken(&self, replica: &Replica) -> ReplicaCounts {
+    pub fn taken(&self, host: &Host) -> ReplicaCounts {
+        let replica = host.replica();
         let mut all = self.all.clone();
         all.filling_slowed = replica.filling_slowed();
         all.scrubs = super::scrub::counts(replica);
+        all.damage = super::scrub::damage(host);
         all.required = u64::from(self.leads);
         for counts in replica.peer_counts() {
             all.required += u64::from(counts.required);

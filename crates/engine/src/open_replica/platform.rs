@@ -102,6 +102,14 @@ impl Platform for World<'_, '_> {
                 tracing::warn!(%resource, reason, "the pool has no space; it is tried again every second, and the journal fills meanwhile");
                 self.around.dirty = true;
             }
+            Happened::Damaged(damaged) => {
+                let (resource, volume) = (self.around.resource, damaged.volume.0);
+                tracing::warn!(%resource, volume, block = damaged.block, "a block on this node's disk does not fit its checksum; if this is the primary, it is read from another replica and written anew");
+            }
+            Happened::Unreadable(damaged) => {
+                let (resource, volume) = (self.around.resource, damaged.volume.0);
+                tracing::error!(%resource, volume, block = damaged.block, "no replica in sync has this block whole: reading it is an error until it is written anew");
+            }
             Happened::Digested(result) => self.around.digested(result),
         }
     }

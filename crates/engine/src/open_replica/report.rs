@@ -83,6 +83,7 @@ impl OpenReplica {
             volumes: around.volumes.clone(),
             allocated: around.disk.allocated(around.volumes.len()),
             no_space: host.no_space().map(str::to_owned),
+            unreadable: host.unreadable().map(|damaged| damaged.to_string()),
             requests: around.pending.len(),
             waiting_for: status.waiting_for.clone(),
             peers: peers.collect(),
@@ -95,7 +96,7 @@ impl OpenReplica {
     /// The same with what was counted.
     #[must_use]
     pub fn metrics(&self) -> ReplicaMetrics {
-        let mut counts = self.around.counts.taken(self.host.replica());
+        let mut counts = self.around.counts.taken(&self.host);
         counts.disk_operations = self.around.disk.in_flight() as u64;
         ReplicaMetrics { status: self.status(), counts }
     }

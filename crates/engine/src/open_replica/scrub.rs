@@ -2,7 +2,8 @@
 
 use super::{Answer, OpenReplica};
 use mainstay_api::engine::{Reply, ScrubFinding, ScrubOutcome, ScrubState, ScrubStatus};
-use mainstay_api::metrics::ScrubCounts;
+use mainstay_api::metrics::{DamageCounts, ScrubCounts};
+use mainstay_host::Host;
 use mainstay_replica::{self as core, Finding, Replica, Role, ScrubOrder, ScrubReport};
 use mainstay_types::Time;
 
@@ -50,6 +51,16 @@ pub(super) fn counts(replica: &Replica) -> ScrubCounts {
     }
 }
 
+/// What is counted of blocks that do not fit their checksums.
+pub(super) fn damage(host: &Host) -> DamageCounts {
+    let counts = host.damage_counts();
+    DamageCounts {
+        found: counts.found,
+        mended: host.replica().scrub_totals().mended,
+        unreadable: counts.unreadable,
+    }
+}
+
 fn status(report: &ScrubReport, now: Time) -> ScrubStatus {
     ScrubStatus {
         state: match report.state {
@@ -82,6 +93,7 @@ fn finding(found: &Finding) -> ScrubFinding {
         blocks: found.blocks,
         at: found.at,
         groups: found.groups.clone(),
+        damaged: found.damaged.clone(),
         right: found.right,
         proven: found.proven,
         outcome: match found.outcome {

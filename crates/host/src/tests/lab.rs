@@ -391,6 +391,17 @@ impl Lab {
         assert!(self.hear(true, THERE.incarnation, Message::AttachReply(state)));
     }
 
+    /// Connects the other replica, which has all that is here.
+    pub fn attach_equal_peer(&mut self) {
+        self.host.peer(self.world.now, THERE.node, true);
+        self.settle();
+        let state = self.host.store().log_state();
+        let end = state.end;
+        assert!(self.hear(true, THERE.incarnation, Message::AttachReply(state)));
+        assert!(self.hear(true, THERE.incarnation, Message::CutReply { end }));
+        assert!(self.hear(true, THERE.incarnation, Message::Ack { durable: end.index }));
+    }
+
     pub fn appended(&self) -> Vec<Index> {
         let first = |(_, _, envelope): &(NodeId, bool, Envelope)| match &envelope.message {
             Message::Append(batch) => Some(batch.first),

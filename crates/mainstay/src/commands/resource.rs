@@ -222,7 +222,9 @@ fn in_sync(resource: &ResourceView) -> String {
 pub fn summary(resource: &ResourceView) -> String {
     let primary = resource.primary.as_deref().map_or("no primary".into(), |node| format!("primary {node}"));
     let (health, in_sync) = (health(resource), in_sync(resource));
-    let notes = [modes::following(resource), copying(resource), slow(resource), full(resource)].concat();
+    let notes =
+        [modes::following(resource), copying(resource), slow(resource), full(resource), lost(resource)]
+            .concat();
     format!("resource {}: {health}, {primary}, {in_sync}{notes}", resource.name)
 }
 
@@ -231,6 +233,13 @@ fn full(resource: &ResourceView) -> String {
     let full = |replica: &&ReplicaView| replica.live.as_ref().is_some_and(|live| live.no_space.is_some());
     let one = |replica: &ReplicaView| format!("; THE POOL OF {} IS FULL", replica.node);
     resource.replicas.iter().filter(full).map(one).collect()
+}
+
+/// Blocks that no replica has.
+fn lost(resource: &ResourceView) -> String {
+    let live = resource.replicas.iter().filter_map(|replica| replica.live.as_ref());
+    let one = |block: &String| format!("; NO REPLICA IN SYNC HAS IT WHOLE: {block}");
+    live.filter_map(|live| live.unreadable.as_ref()).map(one).collect()
 }
 
 /// What each replica takes of its pool, as a line of its own; empty when no node says.
@@ -348,6 +357,11 @@ fn details(resource: &ResourceView) -> String {
             text += &format!(
                 "\nthe pool of {} is full, and it is tried again every second: {reason}",
                 replica.node
+            );
+        }
+        if let Some(block) = replica.live.as_ref().and_then(|live| live.unreadable.as_ref()) {
+            text += &format!(
+                "\n{block} on every replica in sync: reading it is an error and it is copied to nobody, until it is written anew; restore the file or table that it belongs to"
             );
         }
         if let Some(us) = replica.live.as_ref().map(|live| live.journal_latency_us).filter(|us| *us > 0) {

@@ -109,13 +109,16 @@ fn told(report: &ScrubReport) -> String {
         report.resource, report.from, report.index, report.primary
     ));
     if report.state == ScrubState::Done && report.unrepaired > 0 && !report.repair {
-        parts.push("  → `mainstay resource scrub NAME --repair` writes anew what most replicas hold, or with two what the primary does".into());
+        parts.push("  → `mainstay resource scrub NAME --repair` writes anew what is whole on other replicas: by the blocks' checksums, else what most hold, or with two the primary".into());
     }
     parts.join("\n")
 }
 
 fn row(found: &ScrubFinding) -> Vec<String> {
-    let groups: Vec<String> = found.groups.iter().map(|group| group.join(" ")).collect();
+    let mut groups: Vec<String> = found.groups.iter().map(|group| group.join(" ")).collect();
+    if !found.damaged.is_empty() {
+        groups.push(format!("damaged: {}", found.damaged.join(" ")));
+    }
     let right = match (found.right.is_empty(), found.proven) {
         (true, _) => "not known".to_owned(),
         (false, true) => found.right.join(" "),

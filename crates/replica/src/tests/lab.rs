@@ -3,11 +3,11 @@
 
 use super::store::{Image, Store, VOLUME_BLOCKS, Value};
 use crate::{
-    BackgroundLimits, Effect, Event, Op, Proposal, Replica, ReplicaConfig, RequestError, RequestId, Role,
-    ScrubOrder, ScrubReport, SlowLimits,
+    BackgroundLimits, Effect, Event, Mended, Op, Proposal, Replica, ReplicaConfig, RequestError, RequestId,
+    Role, ScrubOrder, ScrubReport, SlowLimits,
 };
 use bytes::Bytes;
-use mainstay_codec::{Batch, EntryKind, Envelope, ReplicaData, block_sum};
+use mainstay_codec::{Batch, BlockSums, EntryKind, Envelope, ReplicaData, block_sum};
 use mainstay_types::{
     BLOCK_BYTES, Chain, ConfigVersion, Epoch, Incarnation, Index, Member, Mode, NodeId, Opening, Position,
     Range, ResourceId, ResourceRecord, Time, VolumeId,
@@ -20,6 +20,8 @@ pub const B: NodeId = NodeId(2);
 pub const C: NodeId = NodeId(3);
 const RESOURCE: ResourceId = ResourceId(7);
 pub const VOLUMES: u16 = 6;
+/// Values above are of damaged blocks.
+const ROTTEN_MIN: Value = u64::MAX - 99;
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
@@ -144,6 +146,12 @@ pub struct Lab {
     pub repair_read_ms: u64,
     /// A disk was damaged: replicas may be found to differ.
     pub rotten: bool,
+    /// Replicas have checksums of their blocks: who holds one that was damaged knows it.
+    pub sums: bool,
+    /// How long a disk takes to read what is scrubbed, in milliseconds, if that is not left to chance.
+    pub scrub_ms: BTreeMap<NodeId, u64>,
+    /// What was told of damage that reads found, and how often it was mended.
+    pub mended: Vec<(NodeId, VolumeId, u32, Mended)>,
     /// Print every event, as `TRACE=1` asks.
     pub trace: bool,
 }
@@ -202,6 +210,9 @@ impl Lab {
             commit_tell_ms: if (seed / 2).is_multiple_of(2) { 10 } else { 0 },
             repair_read_ms: 1,
             rotten: false,
+            sums: false,
+            scrub_ms: BTreeMap::new(),
+            mended: Vec::new(),
             trace: std::env::var_os("TRACE").is_some(),
         };
         for member in members {
@@ -370,6 +381,11 @@ impl Lab {
         self.rotten = true;
         let store = &mut self.nodes.get_mut(&node).expect("known").store;
         store.rot(VolumeId(volume), block, u64::MAX - u64::from(node.0));
+    }
+
+    /// A read of a node finds damage in a volume.
+    pub fn mend(&mut self, node: NodeId, volume: u16) {
+        self.event(node, Event::Mend { volume: VolumeId(volume), extent: 0 });
     }
 
     pub fn scrub(&mut self, node: NodeId, repair: bool) {
@@ -603,7 +619,9 @@ impl Lab {
                 );
             }
             Effect::LoadBlocks { range } => {
-                let data = blocks_of(&n.store.read(range));
+                let values = n.store.read(range);
+                let damaged = self.sums && values.iter().any(|value| *value > ROTTEN_MIN);
+                let data = if damaged { Bytes::new() } else { blocks_of(&values) };
                 let when = self.now.plus_ms(self.repair_read_ms);
                 self.at(when, Due::Event(node, boot, Event::BlocksLoaded { range, data }));
             }
@@ -623,6 +641,12 @@ impl Lab {
             }
             Effect::Demoted => {
                 self.demoted.insert(node);
+            }
+            Effect::Mended { volume, extent, mended } => {
+                if mended == Mended::Nowhere && !self.rotten {
+                    self.fault(format!("{node} takes {volume} for damaged, and no disk was damaged"));
+                }
+                self.mended.push((node, volume, extent, mended));
             }
             Effect::RoleChanged(_) | Effect::Paused { .. } => {}
         }
@@ -772,10 +796,12 @@ impl Lab {
         for (index, entry) in batches.iter().flat_map(|b| (b.first.0..).map(Index).zip(&b.entries)) {
             if entry.kind == EntryKind::Scrub && index <= to {
                 let value = |block| n.store.block_at(entry.range.volume, block, index);
-                let sums = (entry.range.first_block()..entry.range.end_block())
-                    .map(|block| block_sum(&blocks_of(&[value(block)])));
-                let sums = if whole { sums.collect() } else { Vec::new() };
-                scrubbed.push(Event::Scrubbed { at: index, sums });
+                let values = (entry.range.first_block()..entry.range.end_block()).map(value);
+                let values: Vec<_> = if whole { values.collect() } else { Vec::new() };
+                let damaged = (0..).zip(&values).filter(|(_, value)| self.sums && **value > ROTTEN_MIN);
+                let damaged = damaged.map(|(block, _)| block).collect();
+                let sums = values.iter().map(|value| block_sum(&blocks_of(&[*value]))).collect();
+                scrubbed.push(Event::Scrubbed { at: index, held: BlockSums { sums, damaged } });
             }
         }
         n.store.commit(to);
@@ -783,6 +809,7 @@ impl Lab {
         let boot = n.boot;
         for event in scrubbed {
             let late = if self.random.chance(20) { 300 } else { 1 };
+            let late = self.scrub_ms.get(&node).copied().unwrap_or(late);
             self.at(self.now.plus_ms(late), Due::Event(node, boot, event));
         }
         self.at(self.now, Due::Room(node, boot));

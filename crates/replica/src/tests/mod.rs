@@ -4,6 +4,7 @@
 mod background;
 mod lab;
 mod memory;
+mod mend;
 mod modes;
 mod random;
 mod scenarios;

@@ -102,6 +102,10 @@ fn trouble(lab: &mut Lab) {
         }
         29..=31 => lab.publish(),
         32 | 33 => lab.scrub(node, true),
+        34 | 35 => {
+            let volume = lab.random.below(u64::from(VOLUMES)) as u16;
+            lab.mend(node, volume);
+        }
         _ => {}
     }
 }

@@ -7,7 +7,7 @@ use mainstay_types::{BLOCK_BYTES, NodeId, VolumeId};
 
 const EXTENTS: u64 = VOLUMES as u64;
 
-fn written(nodes: u32) -> Lab {
+pub(super) fn written(nodes: u32) -> Lab {
     let mut lab = Lab::new(nodes, 4, 1);
     lab.run_ms(50);
     assert_eq!(lab.role(A), Role::Primary);
@@ -21,7 +21,7 @@ fn written(nodes: u32) -> Lab {
     lab
 }
 
-fn holds(lab: &Lab, node: NodeId, volume: u16, block: u64) -> u64 {
+pub(super) fn holds(lab: &Lab, node: NodeId, volume: u16, block: u64) -> u64 {
     lab.nodes[&node].store.block(VolumeId(volume), block)
 }
 
@@ -84,6 +84,26 @@ fn of_two_the_primary_is_right_if_a_repair_is_asked_for() {
     let report = lab.report(A);
     assert_eq!((report.repaired, report.findings[0].proven), (1, false));
     lab.assert_equal();
+}
+
+/// What its own checksum tells to be damaged is not right, though it is the primary's.
+#[test]
+fn of_two_the_one_that_is_not_damaged_is_right() {
+    for rotten in [A, B] {
+        let mut lab = written(2);
+        lab.sums = true;
+        let right = holds(&lab, A, 2, 1);
+        lab.rot(rotten, 2, 1);
+        for repair in [false, true] {
+            lab.scrub(A, repair);
+            lab.settle();
+            let report = lab.report(A);
+            let finding = &report.findings[0];
+            assert_eq!((report.different, report.repaired), (1, u64::from(repair)));
+            assert_eq!((&finding.damaged, finding.right, finding.proven), (&vec![rotten], Some(0), true));
+        }
+        assert_eq!((holds(&lab, A, 2, 1), holds(&lab, B, 2, 1)), (right, right));
+    }
 }
 
 /// The right content was read; before it is written, a client writes. Nobody may see the older one again.

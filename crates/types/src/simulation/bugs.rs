@@ -235,6 +235,8 @@ bugs! {
     RepairOverwritesNewer("R17"),
     /// Of replicas that differ the fewer are right.
     MinorityWins("R17"),
+    /// A replica that knows its block to be damaged has a vote on what is right.
+    DamagedVotes("R17"),
     /// In mode A writes do not wait for a follower that lags too far.
     LagUnbounded("R18"),
     /// The journal's reserve for epoch starts is given to writes.

@@ -1,0 +1,213 @@
+//! Blocks of a volume that do not fit their sums: mended from another replica, or an error.
+
+use super::lab::{Lab, THERE, VOLUME, World, filled, lazy, range};
+use crate::{AnswerError, DigestError, Happened};
+use mainstay_codec::{BlockSums, EntryKind, Message, block_sum};
+use mainstay_replica::{Op, RequestId};
+use mainstay_store::{Area, DamagedBlock, Tuning};
+use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Index};
+
+const EXTENT_BLOCKS: usize = (EXTENT_BYTES / BLOCK_BYTES) as usize;
+
+/// The lab's primary with blocks 0 and 1 in the volume, of which block 1 has then rotted.
+fn rotten() -> Lab {
+    let mut lab = Lab::summed(Tuning { destage_start_bytes: 0, ..lazy() });
+    lab.request(Op::Write { range: range(0, 2), payload: filled(&[1, 2]).into() });
+    lab.settle();
+    rot(&mut lab);
+    lab
+}
+
+fn rot(lab: &mut Lab) {
+    let mut block = lab.world.blocks.get(Area::Volume(VOLUME), BLOCK_BYTES, BLOCK_BYTES).to_vec();
+    block[77] ^= 1;
+    lab.world.blocks.put(Area::Volume(VOLUME), BLOCK_BYTES, &block);
+}
+
+/// Does all that the disk is asked for.
+fn run(lab: &mut Lab) {
+    lab.settle();
+    while !lab.world.reads.is_empty() {
+        lab.answer_reads();
+        lab.settle();
+    }
+}
+
+/// The entry of the newest scrub that the other replica was sent.
+fn scrubbed_at(world: &World) -> Index {
+    let scrubs = world.sent.iter().rev().find_map(|(_, _, envelope)| match &envelope.message {
+        Message::Append(batch) if batch.entries[0].kind == EntryKind::Scrub => Some(batch.first),
+        _ => None,
+    });
+    scrubs.expect("the extent is compared")
+}
+
+fn asks_for_blocks(world: &World) -> bool {
+    world.sent.iter().any(|(_, _, envelope)| matches!(envelope.message, Message::ReadBlocks { .. }))
+}
+
+fn unreadable(lab: &Lab) -> usize {
+    lab.world.happened.iter().filter(|h| matches!(h, Happened::Unreadable(_))).count()
+}
+
+/// The other replica acknowledges all there is, and says what it holds of the extent: two blocks, and zeroes.
+fn compare(lab: &mut Lab, damaged: &[u32]) {
+    let at = scrubbed_at(&lab.world);
+    let mut sums = vec![block_sum(&filled(&[0])); EXTENT_BLOCKS];
+    (sums[0], sums[1]) = (block_sum(&filled(&[1])), block_sum(&filled(&[2])));
+    acknowledge(lab);
+    let held = BlockSums { sums, damaged: damaged.to_vec() };
+    assert!(lab.hear(true, THERE.incarnation, Message::ScrubSums { at, held }));
+    run(lab);
+}
+
+fn acknowledge(lab: &mut Lab) {
+    let durable = lab.host.store().log_state().end.index;
+    assert!(lab.hear(true, THERE.incarnation, Message::Ack { durable }));
+    run(lab);
+}
+
+/// A read of the rotten block by the primary of two replicas, which has been judged as far as its own disk goes.
+fn read_of_two(lab: &mut Lab) -> RequestId {
+    lab.attach_equal_peer();
+    let read = lab.read(0, 2);
+    run(lab);
+    assert!(!lab.is_answered(read), "it waits");
+    read
+}
+
+#[test]
+fn what_rotted_is_read_from_another_replica_and_written_anew() {
+    let mut lab = rotten();
+    let whole = lab.read(0, 1);
+    lab.answer_reads();
+    assert_eq!(lab.content(whole), filled(&[1]), "the other block is well");
+    let read = read_of_two(&mut lab);
+    let beside = lab.read(1, 1);
+    run(&mut lab);
+    compare(&mut lab, &[]);
+    assert!(asks_for_blocks(&lab.world));
+    assert!(!lab.is_answered(read));
+    let blocks = Message::BlocksRead { range: range(1, 1), data: filled(&[2]).into() };
+    assert!(lab.hear(true, THERE.incarnation, blocks));
+    acknowledge(&mut lab);
+    assert_eq!(lab.content(read), filled(&[1, 2]));
+    assert_eq!(lab.content(beside), filled(&[2]), "who waited for the same extent");
+    // It lies there again.
+    lab.settle();
+    let at_rest = lab.world.blocks.get(Area::Volume(VOLUME), BLOCK_BYTES, BLOCK_BYTES);
+    assert_eq!(at_rest, filled(&[2]));
+    assert_eq!((lab.failures(), unreadable(&lab)), (0, 0));
+    assert_eq!((lab.host.damage_counts().found, lab.host.replica().scrub_totals().mended), (2, 1));
+}
+
+#[test]
+fn what_nobody_has_is_an_error_and_the_replica_goes_on() {
+    for with_peer in [false, true] {
+        let mut lab = rotten();
+        let read = if with_peer {
+            let read = read_of_two(&mut lab);
+            compare(&mut lab, &[1]);
+            read
+        } else {
+            let read = lab.read(0, 2);
+            run(&mut lab);
+            read
+        };
+        assert_eq!(lab.error(read), AnswerError::Disk);
+        assert!(!asks_for_blocks(&lab.world));
+        assert_eq!((lab.failures(), unreadable(&lab), lab.host.damage_counts().unreadable), (0, 1, 1));
+        assert_eq!(lab.host.unreadable(), Some(DamagedBlock { volume: VOLUME, block: 1 }));
+        lab.write(1, 3);
+        run(&mut lab);
+        let read = lab.read(0, 2);
+        run(&mut lab);
+        assert_eq!(lab.host.unreadable(), None);
+        assert_eq!(lab.content(read), filled(&[1, 3]), "a client has written it anew");
+    }
+}
+
+/// The disk gives back something else whenever a client reads, and what was written when it is compared.
+#[test]
+fn damage_that_comes_and_goes_is_an_error_in_the_end() {
+    let mut lab = rotten();
+    let damaged = lab.world.blocks.get(Area::Volume(VOLUME), 0, 2 * BLOCK_BYTES);
+    lab.world.blocks.put(Area::Volume(VOLUME), BLOCK_BYTES, &filled(&[2]));
+    let read = lab.read(0, 2);
+    let mut rounds = 0;
+    while let Some(asked) = lab.world.reads.pop_front() {
+        let clients = asked.area == Area::Volume(VOLUME) && asked.len == 2 * BLOCK_BYTES;
+        let disk = lab.world.blocks.get(asked.area, asked.offset, asked.len);
+        rounds += u32::from(clients);
+        assert!(rounds < 20);
+        lab.answer(asked, Ok(if clients { damaged.clone() } else { disk }));
+        lab.settle();
+    }
+    assert!(rounds > 2, "{rounds}");
+    assert_eq!(lab.error(read), AnswerError::Disk);
+    assert_eq!((lab.failures(), unreadable(&lab), lab.host.damage_counts().found), (0, 1, 1));
+}
+
+#[test]
+fn a_read_that_waits_ends_with_the_role() {
+    let mut lab = rotten();
+    let read = read_of_two(&mut lab);
+    lab.host.record(lab.world.now, super::lab::record(2, 2, THERE.node));
+    run(&mut lab);
+    assert_eq!(lab.error(read), AnswerError::Request(mainstay_replica::RequestError::NotPrimary));
+    assert_eq!(lab.failures(), 0);
+}
+
+/// A copy to another replica waits until the block is written anew.
+#[test]
+fn what_nobody_has_holds_up_a_copy_and_nothing_else() {
+    let mut lab = rotten();
+    let Lab { host, world, .. } = &mut lab;
+    host.load_extent(world, THERE.node, VOLUME, 0);
+    run(&mut lab);
+    assert_eq!((lab.failures(), unreadable(&lab)), (0, 1));
+    let retry = |lab: &mut Lab| {
+        let again = lab.host.next_deadline().expect("it is tried again");
+        lab.world.now = again;
+        lab.host.tick(again);
+        run(lab);
+    };
+    retry(&mut lab);
+    assert_eq!(unreadable(&lab), 2, "nothing has changed");
+    assert!(lab.host.unreadable().is_some());
+    lab.write(1, 3);
+    run(&mut lab);
+    retry(&mut lab);
+    assert_eq!((lab.host.next_deadline(), unreadable(&lab), lab.host.unreadable()), (None, 2, None));
+    // With the role there is nobody to copy to any more.
+    rot(&mut lab);
+    lab.host.load_extent(&mut lab.world, THERE.node, VOLUME, 0);
+    run(&mut lab);
+    assert!(lab.host.next_deadline().is_some());
+    lab.host.record(lab.world.now, super::lab::record(2, 2, THERE.node));
+    run(&mut lab);
+    assert_eq!(lab.host.next_deadline(), None);
+}
+
+#[test]
+fn what_rotted_in_a_volume_is_not_digested() {
+    let mut lab = rotten();
+    lab.host.start_digest(&mut lab.world).expect("none is being made");
+    lab.answer_reads();
+    let disk = |h: &Happened| matches!(h, Happened::Digested(Err(DigestError::Disk(_))));
+    assert!(lab.world.happened.iter().any(disk), "{:?}", lab.world.happened);
+    let reason = lab.host.failed().expect("who cannot say what it holds leaves");
+    assert!(reason.contains("block 1 of volume"), "{reason}");
+}
+
+/// F2: the discarded blocks' holes, or what was written there before.
+#[test]
+fn a_hole_where_there_should_be_data_is_not_digested() {
+    let mut lab = rotten();
+    lab.world.knows_holes = true;
+    lab.world.blocks.forget(Area::Volume(VOLUME));
+    lab.host.start_digest(&mut lab.world).expect("none is being made");
+    lab.answer_reads();
+    let disk = |h: &Happened| matches!(h, Happened::Digested(Err(DigestError::Disk(_))));
+    assert!(lab.world.happened.iter().any(disk), "{:?}", lab.world.happened);
+}

@@ -1,0 +1,240 @@
+//! Blocks that are written anew because replicas differ on them, or know theirs to be damaged: by an ordinary write of what was right as of the entry of
+//! the log at which they were compared, see [`crate::scrub`].
+
+use crate::findings::{Difference, Outcome};
+use crate::peer::Link;
+use crate::scrub::{Flight, WAIT_MS};
+use crate::{Effect, Replica, RequestId};
+use bytes::Bytes;
+use mainstay_codec::{EntryKind, Message, ReplicaData, block_sum};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{BLOCK_BYTES, Index, NodeId, Range, Time, reach};
+use std::collections::VecDeque;
+
+/// Most reads for others at a time.
+const READS_MAX: usize = 16;
+
+/// Blocks of a flight that are to be written anew.
+#[derive(Debug)]
+pub(crate) struct Repair {
+    range: Range,
+    /// What their content sums to.
+    sums: Vec<u64>,
+    /// Whom to ask for it, the last first.
+    sources: Vec<NodeId>,
+    asked: Option<(NodeId, Time)>,
+    /// Its place among the findings, if it was kept.
+    finding: Option<usize>,
+}
+
+/// How far writes of repairs are, and reads for them. They end in the order in which they were admitted.
+#[derive(Debug, Default)]
+pub(crate) struct Repairs {
+    admitted: u64,
+    ended: u64,
+    /// As a secondary: reads for a primary that are not answered.
+    reads: usize,
+}
+
+impl Repairs {
+    pub fn admitted(&self) -> u64 {
+        self.admitted
+    }
+
+    /// Whether all are committed that were admitted when there were so many.
+    pub fn ended(&self, admitted: u64) -> bool {
+        self.ended >= admitted
+    }
+}
+
+impl Repair {
+    /// Of what differs in a flight, if somebody of the right group holds it.
+    pub fn of(
+        flight: &Flight,
+        difference: Difference,
+        right: usize,
+        own: NodeId,
+        finding: Option<usize>,
+    ) -> Option<Self> {
+        let range = difference.range(flight.range);
+        let mut sources = difference.groups.into_iter().nth(right)?;
+        let sums = flight.sums.get(sources.first()?)?;
+        let sums = sums[difference.blocks].iter().copied().collect::<Option<_>>()?;
+        // Itself first.
+        sources.sort_by_key(|node| *node == own);
+        Some(Self { range, sums, sources, asked: None, finding })
+    }
+
+    pub fn asked_at(&self) -> Option<Time> {
+        self.asked.map(|(_, at)| at)
+    }
+
+    fn place(&self, flight: Range) -> std::ops::Range<usize> {
+        let first = (self.range.first_block() - flight.first_block()) as usize;
+        first..first + self.sums.len()
+    }
+}
+
+impl Replica {
+    /// Asks for content that nobody was asked for yet, or that did not come.
+    pub(crate) fn pump_repairs(&mut self) {
+        let (now, own) = (self.now, self.config.node);
+        let mut ask = Vec::new();
+        let mut given_up = Vec::new();
+        for flight in &mut self.scrub.flights {
+            let at = flight.at.unwrap_or_default();
+            let Some(repairs) = &mut flight.repairs else { continue };
+            // One at a time: there are few, and neighbours are one.
+            while let Some(repair) = repairs.front_mut() {
+                let streams = |node: &NodeId| {
+                    let link = self.peers.get(node).map(|peer| &peer.link);
+                    *node == own || link.is_some_and(|link| matches!(link, Link::Streaming(_)))
+                };
+                if repair.asked.is_some_and(|(node, since)| streams(&node) && since.plus_ms(WAIT_MS) > now) {
+                    break;
+                }
+                let next = std::iter::from_fn(|| repair.sources.pop()).find(streams);
+                if let Some(node) = next {
+                    repair.asked = Some((node, now));
+                    ask.push((node, repair.range, at));
+                    break;
+                }
+                reach!("replica: nobody has the content for a repair");
+                flight.given_up = true;
+                given_up.push(repair.finding);
+                repairs.pop_front();
+            }
+        }
+        self.drop_repaired();
+        for finding in given_up {
+            self.note_outcome(finding, Outcome::Failed);
+        }
+        for (node, range, at) in ask {
+            if node == own {
+                self.effects.push_back(Effect::LoadBlocks { range });
+            } else {
+                self.send_as_primary(node, Message::ReadBlocks { range, at });
+            }
+        }
+    }
+
+    /// Flights that have nothing left to repair are over.
+    fn drop_repaired(&mut self) {
+        let over = |flight: &mut Flight| flight.repairs.as_ref().is_some_and(VecDeque::is_empty);
+        let admitted = self.scrub.repairs.admitted;
+        let scrub = &mut self.scrub;
+        for flight in scrub.flights.extract_if(.., over).filter(|flight| flight.mends) {
+            scrub.mends.written(flight.range, admitted, flight.given_up);
+        }
+    }
+
+    fn note_outcome(&mut self, finding: Option<usize>, outcome: Outcome) {
+        let findings = self.scrub.report.as_mut().map(|report| &mut report.findings);
+        if let Some(finding) = findings.and_then(|findings| findings.get_mut(finding?)) {
+            finding.outcome = outcome;
+        }
+    }
+
+    /// The own store has read blocks: for a repair, or for the primary.
+    pub(crate) fn on_blocks_loaded(&mut self, range: Range, data: Bytes) {
+        // Those for the own repairs were not counted, and whoever begins to lead has others' left: too few is no harm.
+        self.scrub.repairs.reads = self.scrub.repairs.reads.saturating_sub(1);
+        if self.leading() {
+            return self.on_blocks_read(self.config.node, range, &data);
+        }
+        if self.session.as_ref().is_some_and(|session| session.attached) {
+            self.answer(Message::BlocksRead { range, data });
+        }
+    }
+
+    /// A primary asks for what is committed here, as of `at` or later.
+    pub(crate) fn on_read_blocks(&mut self, range: Range, at: Index) {
+        let here = self.log.commit >= at
+            && self.log.data == ReplicaData::Consistent
+            && self.log.sizes.fits(range)
+            && self.scrub.repairs.reads < READS_MAX;
+        if here {
+            reach!("replica: blocks are read for a primary");
+            self.scrub.repairs.reads += 1;
+            self.effects.push_back(Effect::LoadBlocks { range });
+        } else {
+            reach!("replica: blocks cannot be read for a primary");
+            self.answer(Message::BlocksRead { range, data: Bytes::new() });
+        }
+    }
+
+    /// What was asked for to repair others. Empty: it could not be had there.
+    pub(crate) fn on_blocks_read(&mut self, from: NodeId, range: Range, data: &Bytes) {
+        let asked = |flight: &&mut Flight| {
+            let first = flight.repairs.as_ref().and_then(|repairs| repairs.front());
+            first.is_some_and(|repair| {
+                repair.range == range && repair.asked.is_some_and(|(node, _)| node == from)
+            })
+        };
+        let Some(flight) = self.scrub.flights.iter_mut().find(asked) else { return };
+        let Some(repair) = flight.repairs.as_mut().and_then(VecDeque::front_mut) else { return };
+        let is_block = |(n, sum): (usize, &u64)| {
+            let at = n * BLOCK_BYTES as usize;
+            data.get(at..at + BLOCK_BYTES as usize).is_some_and(|block| block_sum(block) == *sum)
+        };
+        let place = repair.place(flight.range);
+        let wanted: Vec<bool> = flight.touched[place]
+            .iter()
+            .map(|touched| !touched || planted(Bug::RepairOverwritesNewer))
+            .collect();
+        let right = (repair.sums.iter().enumerate()).all(|(n, sum)| !wanted[n] || is_block((n, sum)));
+        if !right {
+            // It was overwritten in the meantime, is damaged since, or this replica lies.
+            reach!("replica: what is to repair others is not what it was");
+            repair.asked = None;
+            return;
+        }
+        let (finding, mends) = (repair.finding, flight.mends);
+        flight.repairs.as_mut().map(VecDeque::pop_front);
+        let repaired = self.write_anew(range, data, &wanted);
+        // Not before: what waits for it waits for these writes.
+        self.drop_repaired();
+        let overwritten = wanted.len() as u64 - repaired;
+        if overwritten > 0 {
+            reach!("replica: a repair leaves out what clients have written since");
+        }
+        let totals = &mut self.scrub.totals;
+        if mends {
+            totals.mended += repaired;
+            return;
+        }
+        (totals.repaired, totals.overwritten) =
+            (totals.repaired + repaired, totals.overwritten + overwritten);
+        if let Some(report) = &mut self.scrub.report {
+            (report.repaired, report.overwritten) =
+                (report.repaired + repaired, report.overwritten + overwritten);
+        }
+        self.run_writes();
+        self.note_outcome(finding, if repaired > 0 { Outcome::Repaired } else { Outcome::Overwritten });
+    }
+
+    /// Sequences the wanted blocks of what was read; returns how many they are.
+    fn write_anew(&mut self, range: Range, data: &Bytes, wanted: &[bool]) -> u64 {
+        let mut written = 0;
+        let mut at = 0;
+        while at < wanted.len() {
+            let end = (at..wanted.len()).find(|&n| wanted[n] != wanted[at]).unwrap_or(wanted.len());
+            if wanted[at] {
+                reach!("replica: blocks are repaired");
+                let bytes = at * BLOCK_BYTES as usize..end * BLOCK_BYTES as usize;
+                let (offset, len) = (range.offset + bytes.start as u64, bytes.len() as u64);
+                let part = Range { volume: range.volume, offset, len };
+                self.admit(RequestId::REPAIR, EntryKind::Write, part, data.slice(bytes));
+                written += (end - at) as u64;
+                self.scrub.repairs.admitted += 1;
+            }
+            at = end;
+        }
+        written
+    }
+
+    /// A repair is committed, or has failed with the epoch.
+    pub(crate) fn repair_ended(&mut self) {
+        self.scrub.repairs.ended += 1;
+    }
+}

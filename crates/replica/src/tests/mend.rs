@@ -1,0 +1,155 @@
+//! Mending in passing: what a read has found damaged comes from another replica, and what nobody has is told.
+
+use super::lab::{A, B, C, Lab};
+use super::scrub::{holds, written};
+use crate::{Event, Mended, Replica, Role};
+use mainstay_types::{NodeId, VolumeId};
+
+const VOLUME: u16 = 2;
+
+fn with_sums(nodes: u32) -> Lab {
+    let mut lab = written(nodes);
+    lab.sums = true;
+    lab
+}
+
+fn told(node: NodeId, mended: Mended) -> (NodeId, VolumeId, u32, Mended) {
+    (node, VolumeId(VOLUME), 0, mended)
+}
+
+/// Of replicas that know their damage one is right, and of those that do not those that agree.
+#[test]
+fn what_another_replica_has_is_written_anew_before_it_is_read_again() {
+    for nodes in [2, 3] {
+        let mut lab = with_sums(nodes);
+        let right = holds(&lab, A, VOLUME, 1);
+        lab.rot(A, VOLUME, 1);
+        // Not what was asked for, and damaged too: known by the way.
+        lab.rot(B, VOLUME, 0);
+        lab.mend(A, VOLUME);
+        while lab.mended.is_empty() {
+            lab.run_ms(1);
+        }
+        assert_eq!(lab.mended, [told(A, Mended::Again)]);
+        assert_eq!(holds(&lab, A, VOLUME, 1), right, "already when it is told");
+        lab.settle();
+        lab.assert_equal();
+        let replica = lab.nodes[&A].replica.as_ref().expect("up");
+        assert_eq!(replica.scrub_totals().mended, 2);
+        assert_eq!((replica.scrub_totals().repaired, replica.scrub_report()), (0, None), "it was no scrub");
+        assert_eq!(replica.next_deadline(), None, "idle");
+    }
+}
+
+#[test]
+fn what_is_well_again_is_read_again_and_what_differs_otherwise_is_left_to_a_scrub() {
+    let mut lab = with_sums(3);
+    lab.mend(A, VOLUME);
+    lab.settle();
+    assert_eq!(lab.mended, [told(A, Mended::Again)]);
+    // Without checksums nobody knows that this is damage.
+    lab.sums = false;
+    lab.rot(B, VOLUME, 1);
+    lab.mend(A, VOLUME);
+    lab.settle();
+    assert_eq!(lab.mended.len(), 2);
+    assert_ne!(holds(&lab, B, VOLUME, 1), holds(&lab, A, VOLUME, 1));
+    lab.scrub(A, true);
+    lab.settle();
+    lab.assert_equal();
+}
+
+#[test]
+fn what_nobody_has_is_an_error_and_costs_no_replica() {
+    for nodes in [1, 2, 3] {
+        let mut lab = with_sums(nodes);
+        for node in 1..=nodes {
+            lab.rot(NodeId(node), VOLUME, 1);
+        }
+        lab.mend(A, VOLUME);
+        lab.settle();
+        assert_eq!(lab.mended, [told(A, Mended::Nowhere)]);
+        assert_eq!((lab.role(A), lab.iss().len()), (Role::Primary, nodes as usize));
+        // A client may write it anew, and that is all that helps.
+        let write = lab.write(A, VOLUME, 1);
+        lab.settle();
+        assert!(lab.done(write));
+        lab.mend(A, VOLUME);
+        lab.settle();
+        assert_eq!(lab.mended[1], told(A, Mended::Again));
+        lab.assert_equal();
+    }
+}
+
+#[test]
+fn who_counts_and_says_nothing_may_have_it() {
+    let mut lab = with_sums(3);
+    lab.rot(A, VOLUME, 1);
+    lab.rot(B, VOLUME, 1);
+    lab.scrub_ms.insert(C, 30_000);
+    lab.mend(A, VOLUME);
+    lab.run_ms(60_000);
+    assert_eq!(lab.mended, [told(A, Mended::Unknown)]);
+    // It speaks again, and had it.
+    lab.scrub_ms.clear();
+    lab.mend(A, VOLUME);
+    lab.settle();
+    assert_eq!(lab.mended[1], told(A, Mended::Again));
+    lab.assert_equal();
+}
+
+/// What waits is begun by nobody in another epoch: whoever read was told.
+#[test]
+fn what_was_not_begun_is_forgotten_with_the_role() {
+    let mut lab = with_sums(3);
+    lab.event(A, Event::Pause);
+    lab.mend(A, VOLUME);
+    lab.run_ms(10);
+    lab.demote(A);
+    lab.settle();
+    lab.promote(A);
+    lab.event(A, Event::Resume);
+    lab.settle();
+    assert_eq!((lab.role(A), lab.mended.len()), (Role::Primary, 0));
+}
+
+/// The right content was read; before it is written, a client writes.
+#[test]
+fn mending_does_not_take_back_what_was_written_since() {
+    let mut lab = with_sums(3);
+    lab.rot(A, VOLUME, 0);
+    lab.rot(A, VOLUME, 1);
+    lab.repair_read_ms = 500;
+    lab.mend(A, VOLUME);
+    lab.run_ms(400);
+    let newer = lab.write(A, VOLUME, 0);
+    lab.run_ms(50);
+    assert!(lab.done(newer) && lab.mended.is_empty());
+    lab.settle();
+    assert_eq!(lab.mended, [told(A, Mended::Again)]);
+    for node in [A, B, C] {
+        assert_eq!(holds(&lab, node, VOLUME, 0), newer.0, "what mends is older");
+    }
+    lab.assert_equal();
+}
+
+#[test]
+fn mending_ends_with_the_role() {
+    let mut lab = with_sums(3);
+    lab.rot(A, VOLUME, 1);
+    lab.scrub_ms.insert(B, 200);
+    lab.mend(A, VOLUME);
+    lab.run_ms(20);
+    lab.demote(A);
+    lab.settle();
+    assert!(lab.mended.is_empty(), "who read was told by the end of the role");
+    lab.mend(A, VOLUME);
+    assert_eq!(lab.mended, [told(A, Mended::Unknown)], "it does not serve");
+    lab.promote(A);
+    lab.settle();
+    lab.mend(A, VOLUME);
+    lab.settle();
+    assert_eq!(lab.mended[1], told(A, Mended::Again));
+    assert_eq!(lab.nodes[&A].replica.as_ref().and_then(Replica::next_deadline), None, "idle");
+    lab.assert_equal();
+}
