@@ -4,19 +4,22 @@
 //!
 //! ```text
 //! wanted ─▶ a flight ─▶ judged ─▶ its repairs are admitted ─▶ they are committed ─▶ read again
-//!              ▲  │        │
-//!              └──┘        ├─▶ nothing is damaged (any more) ─▶ read again
-//!       sums are lacking   ├─▶ everybody whose copy counts was heard, and nobody has a good one ─▶ an error for who reads
-//!                          └─▶ somebody was not heard ─▶ this replica fails: others may have it
+//!    ▲         ▲  │        │
+//!    │         └──┘        ├─▶ nothing is damaged (any more) ─▶ read again
+//!    │  sums are lacking   ├─▶ everybody whose copy counts was heard, and nobody has a good one ─▶ an error for who reads
+//!    └─────────────────────┴─▶ somebody was not heard, or could not give it; at last ─▶ this replica fails: others may have it
 //! ```
 //!
 //! - A block counts as good by its own checksum or, without one, by those that agree; the primary's is damaged, so it has no vote.
 //! - Only blocks are written that somebody knows to be damaged. What differs otherwise is for a scrub to tell.
+//! - It begins when all who count are connected: who is away is on its way back, or out of the in-sync set, before anything is committed.
 //! - It is foreground work: somebody waits. There is a bound on how much is under way (R18), and no rate.
 //! - Where writes are held up, the read waits as they do: the entry must be committed.
 
 use crate::findings::compare;
+use crate::peer::{Link, Peer};
 use crate::repair::Repair;
+use crate::scrub::{Flight, TRIES};
 use crate::{Effect, Replica};
 use mainstay_types::{EXTENT_BYTES, Range, VolumeId, reach};
 use std::collections::VecDeque;
@@ -57,10 +60,14 @@ impl Mends {
         self.wanted.push_back((range, tries));
     }
 
-    /// All repairs of the range are admitted: `admitted` in all. `given_up`: not all could be.
-    pub fn written(&mut self, range: Range, admitted: u64, given_up: bool) {
-        let mended = if given_up { Mended::Unknown } else { Mended::Again };
-        self.written.push_back((range, admitted, mended));
+    /// All repairs of a flight are admitted: `admitted` in all, but for what could not be had.
+    pub fn written(&mut self, flight: &Flight, admitted: u64) {
+        if flight.given_up && flight.tries < TRIES {
+            reach!("replica: content to mend with could not be had, and is looked for again");
+            return self.again(flight.range, flight.tries + 1);
+        }
+        let mended = if flight.given_up { Mended::Unknown } else { Mended::Again };
+        self.written.push_back((flight.range, admitted, mended));
     }
 }
 
@@ -92,8 +99,11 @@ impl Replica {
             self.scrub.mends.written.pop_front();
             self.tell_mended(range, mended);
         }
-        while self.scrub.flights.iter().filter(|flight| flight.mends).count() < MENDS_MAX
+        let connected = |peer: &Peer| !peer.required() || matches!(peer.link, Link::Streaming(_));
+        while !self.scrub.mends.wanted.is_empty()
+            && self.scrub.flights.iter().filter(|flight| flight.mends).count() < MENDS_MAX
             && !self.scrub_blocked()
+            && self.peers.values().all(connected)
             && let Some((range, tries)) = self.scrub.mends.wanted.pop_front()
         {
             self.begin_flight(range, tries, true);
@@ -124,7 +134,7 @@ impl Replica {
             flight.repairs = Some(repairs);
             return;
         }
-        let range = flight.range;
+        let (range, tries) = (flight.range, flight.tries);
         self.scrub.flights.remove(place);
         let mended = match (nowhere, all) {
             (false, _) => {
@@ -134,6 +144,10 @@ impl Replica {
             (true, true) => {
                 reach!("replica: nobody has what is damaged");
                 Mended::Nowhere
+            }
+            (true, false) if tries < TRIES => {
+                reach!("replica: somebody who must have what is damaged is asked again");
+                return self.scrub.mends.again(range, tries + 1);
             }
             (true, false) => {
                 reach!("replica: somebody may have what is damaged");

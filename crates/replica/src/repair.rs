@@ -124,7 +124,7 @@ impl Replica {
         let admitted = self.scrub.repairs.admitted;
         let scrub = &mut self.scrub;
         for flight in scrub.flights.extract_if(.., over).filter(|flight| flight.mends) {
-            scrub.mends.written(flight.range, admitted, flight.given_up);
+            scrub.mends.written(&flight, admitted);
         }
     }
 

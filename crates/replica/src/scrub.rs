@@ -37,7 +37,7 @@ const UNDER_WAY_MAX: usize = 4;
 /// So long others may take after the primary has read an extent.
 pub(crate) const WAIT_MS: u64 = 10_000;
 /// So often an extent is scrubbed whose sums are not all there.
-const TRIES: u8 = 3;
+pub(crate) const TRIES: u8 = 3;
 /// Journal bytes that are left to clients.
 const ROOM_MIN: u64 = 16 * BLOCK_BYTES;
 const EXTENT_BLOCKS: usize = (EXTENT_BYTES / BLOCK_BYTES) as usize;

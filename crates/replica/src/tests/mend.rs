@@ -98,6 +98,24 @@ fn who_counts_and_says_nothing_may_have_it() {
     lab.assert_equal();
 }
 
+/// The connection to the only one who has it is lost after it was asked. Seed 786034.
+#[test]
+fn who_is_away_for_a_moment_is_asked_again() {
+    let mut lab = with_sums(2);
+    let right = holds(&lab, A, VOLUME, 1);
+    lab.rot(A, VOLUME, 1);
+    lab.repair_read_ms = 400;
+    lab.mend(A, VOLUME);
+    lab.run_ms(390);
+    lab.cut(A, B);
+    lab.run_ms(20);
+    assert!(lab.mended.is_empty(), "{:?}", lab.mended);
+    lab.heal();
+    lab.settle();
+    assert_eq!((lab.mended.clone(), lab.iss()), (vec![told(A, Mended::Again)], vec![A, B]));
+    assert_eq!(holds(&lab, A, VOLUME, 1), right);
+}
+
 /// What waits is begun by nobody in another epoch: whoever read was told.
 #[test]
 fn what_was_not_begun_is_forgotten_with_the_role() {
