@@ -114,7 +114,7 @@ impl Clones {
             let path = self.path.join(snapshot_file(snapshot, VolumeId(n as u16)));
             let half = path.with_extension("new");
             let mut options = OpenOptions::new();
-            options.write(true).create(true).truncate(true).mode(0o600);
+            options.read(true).write(true).create(true).truncate(true).mode(0o600);
             let file = failed("cannot make", &half, options.open(&half))?;
             let cloned = rustix::fs::ioctl_ficlone(&file, source).map_err(io::Error::from);
             let cloned = cloned.map_err(|error| match error.raw_os_error() {

@@ -101,6 +101,17 @@ struct Cloned {
     files: Vec<PathBuf>,
 }
 
+/// Copies a file to where there is none. It appears there whole or not at all: what an interrupted copy leaves has another name, and is
+/// replaced by the next.
+fn copy_whole(from: &Path, to: &Path) -> std::io::Result<()> {
+    let half = to.with_extension("part");
+    let _ = std::fs::remove_file(&half);
+    // Shares the blocks where both are on one file system that can.
+    let copied = std::fs::copy(from, &half).and_then(|_| std::fs::hard_link(&half, to));
+    let _ = std::fs::remove_file(&half);
+    copied
+}
+
 /// Copies the files of a snapshot, which share their space with it where the file system can.
 fn copy(name: &str, snapshot: &str, directory: &Path, client: &Client, output: Output) -> Outcome<()> {
     let found: SnapshotFiles =
@@ -121,10 +132,7 @@ fn copy(name: &str, snapshot: &str, directory: &Path, client: &Client, output: O
     let mut cloned = Cloned { files: Vec::new() };
     for (n, from) in found.files.iter().enumerate() {
         let to = directory.join(format!("vol{n}"));
-        let new = std::fs::OpenOptions::new().write(true).create_new(true).open(&to);
-        new.or_fail("clone", || format!("make {}", to.display()))?;
-        // Shares the blocks where both are on one file system that can.
-        std::fs::copy(from, &to).or_fail("clone", || format!("copy {from} to {}", to.display()))?;
+        copy_whole(Path::new(from), &to).or_fail("clone", || format!("copy {from} to {}", to.display()))?;
         cloned.files.push(to);
     }
     output.result(&cloned, |cloned| {
@@ -135,4 +143,28 @@ fn copy(name: &str, snapshot: &str, directory: &Path, client: &Client, output: O
             lines.join("\n")
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::copy_whole;
+    use std::fs;
+
+    #[test]
+    fn a_clone_is_there_whole_or_not_at_all() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (from, to, half) = ("from", "vol0", "vol0.part");
+        let [from, to, half] = [from, to, half].map(|name| directory.path().join(name));
+        assert!(copy_whole(&from, &to).is_err());
+        assert!(!to.exists() && !half.exists(), "nothing is left of what failed");
+        fs::write(&from, "whole").expect("a file");
+        // What an interrupted one has left.
+        fs::write(&half, "ha").expect("a file");
+        copy_whole(&from, &to).expect("nothing is in the way");
+        assert_eq!(fs::read_to_string(&to).expect("it is there"), "whole");
+        assert!(!half.exists());
+        fs::write(&to, "changed").expect("a file");
+        assert!(copy_whole(&from, &to).is_err(), "what is there is not replaced");
+        assert_eq!(fs::read_to_string(&to).expect("it is there"), "changed");
+    }
 }
