@@ -20,6 +20,7 @@
 mod lost;
 mod media;
 mod region;
+mod rollback;
 mod rot;
 #[cfg(test)]
 mod tests;
@@ -91,8 +92,8 @@ pub struct Disk {
     random: Random,
     /// Meta, journal, then each volume and its sums.
     regions: Vec<Region>,
-    /// The files of snapshots: what each volume held.
-    snapshots: BTreeMap<SnapshotId, Vec<Vec<Block>>>,
+    /// The files of snapshots.
+    snapshots: BTreeMap<SnapshotId, rollback::Files>,
     in_flight: Vec<(Ticket, InFlight)>,
     next_ticket: u64,
     /// Counts volatile writes, so that a flush knows which ones it covers.
@@ -137,6 +138,12 @@ enum Work {
     /// The volumes are cloned, each with so many blocks.
     Take {
         snapshot: SnapshotId,
+        blocks: Vec<u64>,
+    },
+    /// The volumes become what the snapshot `from` holds, and that is kept as another one.
+    Restore {
+        snapshot: SnapshotId,
+        from: SnapshotId,
         blocks: Vec<u64>,
     },
     Drop {
@@ -267,6 +274,10 @@ impl Disk {
                 let blocks = volumes.iter().map(|bytes| bytes / BLOCK_BYTES).collect();
                 (op, Work::Take { snapshot, blocks })
             }
+            Output::SnapshotRestore { op, snapshot, from, volumes } => {
+                let blocks = volumes.iter().map(|bytes| bytes / BLOCK_BYTES).collect();
+                (op, Work::Restore { snapshot, from, blocks })
+            }
             Output::SnapshotDrop { op, snapshot } => (op, Work::Drop { snapshot }),
             Output::JournalRead { op, offset, len } => (op, self.read_work(Area::Journal, offset, len)),
             told => panic!("not an operation of a disk: {told:?}"),
@@ -289,6 +300,9 @@ impl Disk {
             }
             Work::Grow { regions } => self.grow(regions).map(|()| None),
             Work::Take { snapshot, blocks } => self.take_snapshot(snapshot, &blocks).map(|()| None),
+            Work::Restore { snapshot, from, blocks } => {
+                self.restore_snapshot(snapshot, from, &blocks).map(|()| None)
+            }
             Work::Drop { snapshot } => {
                 self.snapshots.remove(&snapshot);
                 Ok(None)
@@ -313,9 +327,11 @@ impl Disk {
             Work::Flush { .. } => DiskOp::Flush,
             Work::Write { region: 0, .. } => DiskOp::MetaWrite,
             Work::Write { region: 1, .. } => DiskOp::JournalWrite,
-            Work::Write { .. } | Work::Grow { .. } | Work::Take { .. } | Work::Drop { .. } => {
-                DiskOp::VolumeWrite
-            }
+            Work::Write { .. }
+            | Work::Grow { .. }
+            | Work::Take { .. }
+            | Work::Restore { .. }
+            | Work::Drop { .. } => DiskOp::VolumeWrite,
         })
     }
 
@@ -389,8 +405,10 @@ impl Disk {
         if self.gone || self.read_only || self.full || self.hits(DiskFault::WriteError) {
             return Err(failure("no space left, read-only, or gone"));
         }
+        let now = |area: Area| self.regions[region_of(area)].now.clone();
         let clone = |(n, &blocks): (usize, &u64)| {
-            self.regions[region_of(Area::Volume(VolumeId(n as u16)))].now[..blocks as usize].to_vec()
+            let volume = VolumeId(n as u16);
+            rollback::File::of(now(Area::Volume(volume)), now(Area::Sums(volume)), blocks)
         };
         let files = blocks.iter().enumerate().map(clone).collect();
         self.snapshots.insert(snapshot, files);
@@ -412,7 +430,8 @@ impl Disk {
         volume: VolumeId,
         block: u64,
     ) -> Option<Option<&[u8]>> {
-        let block = self.snapshots.get(&snapshot)?.get(usize::from(volume.0))?.get(block as usize)?;
+        let file = self.snapshots.get(&snapshot)?.get(usize::from(volume.0))?;
+        let block = file.blocks.get(block as usize)?;
         (!block.bad).then_some(block.bytes.as_deref())
     }
 
@@ -564,6 +583,7 @@ impl Disk {
                 }
                 Work::Grow { regions } => self.grow_some(regions),
                 Work::Take { snapshot, blocks } => self.take_perhaps(snapshot, &blocks),
+                Work::Restore { snapshot, from, blocks } => self.restore_some(snapshot, from, &blocks),
                 Work::Flush { .. } | Work::Read { .. } | Work::Drop { .. } => {}
             }
         }
@@ -627,6 +647,7 @@ impl Disk {
                 }
                 Work::Grow { regions } => self.grow_some(regions),
                 Work::Take { snapshot, blocks } => self.take_perhaps(snapshot, &blocks),
+                Work::Restore { snapshot, from, blocks } => self.restore_some(snapshot, from, &blocks),
                 Work::Flush { .. } | Work::Read { .. } | Work::Drop { .. } => {}
             }
         }

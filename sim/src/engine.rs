@@ -753,7 +753,9 @@ impl Engine {
                     hosted.host.grow(now, volume, bytes);
                 }
             }
-            (Step::Snapshots(wanted), Some(hosted)) => hosted.host.snapshots(now, &wanted),
+            (Step::Snapshots(wanted), Some(hosted)) => {
+                hosted.host.snapshots(now, &wanted.snapshots, wanted.mark, wanted.to)
+            }
             (Step::Close, Some(hosted)) => {
                 hosted.closing.push(number);
                 self.withdraw(resource);

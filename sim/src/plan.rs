@@ -270,6 +270,7 @@ pub enum Proposed {
     TakeSnapshot,
     DropSnapshot,
     SnapshotsSeen,
+    RollBack,
     SetMode,
     ForcePromote,
     Trust,
@@ -285,7 +286,7 @@ pub enum Proposed {
 }
 
 impl Proposed {
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::AddNode,
         Self::NodeDead,
         Self::NodeRejoin,
@@ -305,6 +306,7 @@ impl Proposed {
         Self::TakeSnapshot,
         Self::DropSnapshot,
         Self::SnapshotsSeen,
+        Self::RollBack,
         Self::SetMode,
         Self::ForcePromote,
         Self::Trust,
@@ -528,6 +530,12 @@ pub enum Operator {
         resource: usize,
         drop: Option<u64>,
     },
+    /// It is rolled back to one of the snapshots that there are, and what it holds until then is kept or not.
+    RollBack {
+        resource: usize,
+        pick: u64,
+        keep: bool,
+    },
     /// Mode A with these limits of the lag, in blocks and milliseconds, and perhaps with takeover; or mode C.
     SetMode {
         resource: usize,
@@ -568,6 +576,7 @@ impl Operator {
             | Self::MoveReplica { resource, .. }
             | Self::Grow { resource, .. }
             | Self::Snapshot { resource, .. }
+            | Self::RollBack { resource, .. }
             | Self::SetMode { resource, .. }
             | Self::ModeB { resource }
             | Self::Force { resource, .. }

@@ -136,6 +136,10 @@ fn operator(operator: &Operator) -> String {
         Operator::Grow { resource, volume, blocks } => {
             format!("wants volume {volume} of r{resource} to have {blocks} blocks")
         }
+        Operator::RollBack { resource, pick, keep } => {
+            let kept = if keep { "keeping what is there" } else { "keeping nothing" };
+            format!("rolls r{resource} back to a snapshot (choice {pick}), {kept}")
+        }
         Operator::Snapshot { resource, drop: None } => format!("takes a snapshot of r{resource}"),
         Operator::Snapshot { resource, drop: Some(pick) } => {
             format!("deletes a snapshot of r{resource} (choice {pick})")
@@ -296,6 +300,7 @@ fn proposed(what: Proposed) -> &'static str {
         Proposed::TakeSnapshot => "a snapshot is proposed",
         Proposed::DropSnapshot => "the deletion of a snapshot is proposed",
         Proposed::SnapshotsSeen => "snapshots are reported",
+        Proposed::RollBack => "a rollback is proposed",
         Proposed::SetMode => "a mode is proposed",
         Proposed::ForcePromote => "a forced promotion is proposed",
         Proposed::Trust => "a doubtful replica is proposed to be trusted",

@@ -93,6 +93,7 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "superblock copy lost", runs: 300, gap_ms: (1000, 60_000), add: disks::lose_superblock },
     Kind { name: "proposal in doubt", runs: 400, gap_ms: (300, 10_000), add: ambush::proposal_in_doubt },
     Kind { name: "wall clock steps", runs: 200, gap_ms: (500, 30_000), add: step_clock },
+    Kind { name: "rolled back", runs: 250, gap_ms: (2000, 30_000), add: operators::roll_back },
     Kind { name: "replicas scrubbed", runs: 300, gap_ms: (3000, 60_000), add: operators::scrub },
     Kind { name: "scrub overtaken", runs: 300, gap_ms: (3000, 30_000), add: ambush::scrub_overtaken },
     Kind { name: "node joins again", runs: 50, gap_ms: (10_000, 60_000), add: operators::join_again },

@@ -67,6 +67,9 @@ pub fn command(command: &Command) -> String {
         Command::DropSnapshot { resource: of, name } => {
             format!("delete snapshot {name} of {}", resource(*of))
         }
+        Command::RollBack { resource: of, name, .. } => {
+            format!("roll {} back to snapshot {name}", resource(*of))
+        }
         Command::SnapshotsSeen { resource: of, node, seen } => {
             let held = |(id, on): &(mainstay_types::SnapshotId, SnapshotOn)| format!("{id} {:?}", on.state);
             let held: Vec<_> = seen.iter().map(held).collect();
@@ -256,6 +259,7 @@ fn reject(reject: Reject) -> String {
         Reject::Gap(end) => format!("it does not follow {end}, where the log ends"),
         Reject::Chain => "it is of another history".into(),
         Reject::Failed => "the disk here is not used any more".into(),
+        Reject::Snapshot => "the snapshot that it goes back to is not here".into(),
     }
 }
 

@@ -93,6 +93,7 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .route("/v1/resources/{name}/volumes/{volume}/resize", post(resize_volume))
         .route("/v1/resources/{name}/snapshots", post(snapshots::take))
         .route("/v1/resources/{name}/snapshots/{snapshot}", get(snapshots::files).delete(snapshots::delete))
+        .route("/v1/resources/{name}/snapshots/{snapshot}/rollback", post(snapshots::roll_back))
         .route("/v1/services", get(services).put(apply_service))
         .route("/v1/services/{name}", get(service).delete(delete_service))
         .route("/v1/services/{name}/move", post(move_service))

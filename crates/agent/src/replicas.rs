@@ -18,6 +18,7 @@ use crate::pool;
 use crate::threads::lock;
 use mainstay_api::engine::{EngineError, Reply, Request};
 use mainstay_control::reconciler::job::{Answer, Ended, Job, Order, Step, Trouble};
+use mainstay_control::snapshots::Keep;
 use mainstay_control::state::Resource;
 use mainstay_types::{Incarnation, ResourceId};
 use serde::{Deserialize, Serialize};
@@ -221,7 +222,9 @@ impl Replicas {
             Step::Tell(record) => self.ask(Request::Record { record }, REQUEST_TIMEOUT),
             Step::Demote => self.ask(Request::Demote { resource }, REQUEST_TIMEOUT),
             Step::Grow(volumes) => self.ask(Request::Grow { resource, volumes }, REQUEST_TIMEOUT),
-            Step::Snapshots(wanted) => self.ask(Request::Snapshots { resource, wanted }, REQUEST_TIMEOUT),
+            Step::Snapshots(Keep { snapshots: wanted, mark, to }) => {
+                self.ask(Request::Snapshots { resource, wanted, mark, to }, REQUEST_TIMEOUT)
+            }
         }
     }
 

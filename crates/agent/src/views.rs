@@ -3,10 +3,11 @@
 use mainstay_api::engine::{self, EngineError, EngineStatus, PeerState, Role};
 use mainstay_api::rest::{
     ClusterView, DeviceView, EventView, EventsPage, ForceView, ForcedView, GrowingView, Health, LeavingView,
-    MoveView, NodeStatus, NodeView, PeerView, ReplicaLive, ReplicaView, ResourceView, ServiceFailure,
-    ServiceView, Severity, SlowView, SnapshotOnView, SnapshotView,
+    MoveView, NodeStatus, NodeView, PeerView, ReplicaLive, ReplicaView, ResourceView, RollbackView,
+    RolledBackView, ServiceFailure, ServiceView, Severity, SlowView, SnapshotOnView, SnapshotView,
 };
 use mainstay_control::State;
+use mainstay_control::rollback::Rollback;
 use mainstay_control::snapshots::{Snapshot, SnapshotOn, SnapshotState};
 use mainstay_control::state::{self, Resource, Service};
 use mainstay_types::{Mode, NodeId, ResourceId, SnapshotId, Time};
@@ -113,6 +114,12 @@ pub fn resource(state: &State, resource: &Resource, live: &Live) -> ResourceView
             .map(|(volume, &bytes)| GrowingView { volume: volume.0, bytes })
             .collect(),
         snapshots: resource.snapshots.iter().map(|(id, known)| snapshot(state, *id, known)).collect(),
+        rollback: resource.rollback.as_ref().map(|rollback| rollback_view(resource, rollback)),
+        rolled_back: resource.rolled_back.as_ref().map(|done| RolledBackView {
+            snapshot: done.to.clone(),
+            index: done.entry.map(|index| index.0),
+            at_ms: done.at_ms,
+        }),
         moves: resource
             .moving
             .iter()
@@ -319,6 +326,11 @@ pub(crate) fn name_of(value: &impl serde::Serialize) -> String {
         Ok(serde_json::Value::String(name)) => name,
         _ => String::new(),
     }
+}
+
+fn rollback_view(resource: &Resource, rollback: &Rollback) -> RollbackView {
+    let name = |id: SnapshotId| resource.snapshots.get(&id).map(|known| known.name.clone());
+    RollbackView { snapshot: name(rollback.to).unwrap_or_default(), keep: rollback.keep.and_then(name) }
 }
 
 /// A snapshot in words.

@@ -100,10 +100,15 @@ pub enum Request {
         resource: ResourceId,
         epoch: Epoch,
     },
-    /// Take and drop snapshots until the log of the primary has these and no others; a [`EngineEvent::Replica`] tells when it has.
+    /// Take and drop snapshots until the log of the primary has these and no others, but for `mark`; and if it does not have that roll back
+    /// to the snapshot `to`, which makes it. A [`EngineEvent::Replica`] tells when it has.
     Snapshots {
         resource: ResourceId,
         wanted: BTreeSet<SnapshotId>,
+        #[serde(default)]
+        mark: Option<SnapshotId>,
+        #[serde(default)]
+        to: Option<SnapshotId>,
     },
     /// Begin to compare all replicas, extent by extent at one entry of the log each (R17). Refused by who is not primary, and while they are
     /// being compared.

@@ -28,6 +28,7 @@
 //! | `POST /v1/resources/{name}/snapshots` | [`SnapshotTake`] | [`Accepted`] |
 //! | `GET /v1/resources/{name}/snapshots/{snapshot}` | | [`SnapshotFiles`] |
 //! | `DELETE /v1/resources/{name}/snapshots/{snapshot}` | | [`Accepted`] |
+//! | `POST /v1/resources/{name}/snapshots/{snapshot}/rollback` | [`SnapshotRollback`] | [`Accepted`] |
 //! | `GET /v1/services` | | `Vec<ServiceView>` |
 //! | `PUT /v1/services` | [`ServiceApply`] | [`ServiceView`] |
 //! | `GET /v1/services/{name}` | | [`ServiceView`] |
@@ -193,6 +194,38 @@ pub struct SnapshotTake {
     pub name: String,
 }
 
+/// Going back to a snapshot.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SnapshotRollback {
+    /// What the volumes hold until then is kept as a snapshot of this name; without one the server chooses it.
+    #[serde(default)]
+    pub keep: Option<String>,
+    /// It is not kept.
+    #[serde(default)]
+    pub discard: bool,
+    /// A service that runs on the resource is stopped for this and started again.
+    #[serde(default)]
+    pub restart_service: bool,
+}
+
+/// A rollback that is wanted and not done.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RollbackView {
+    pub snapshot: String,
+    /// The snapshot that is to hold the state of before.
+    pub keep: Option<String>,
+}
+
+/// What came of the last rollback.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RolledBackView {
+    pub snapshot: String,
+    /// The entry of the log from which on the volumes held what it holds; none: it could not be done, and nothing was changed.
+    pub index: Option<u64>,
+    /// In milliseconds since 1970.
+    pub at_ms: u64,
+}
+
 /// A snapshot, and where its files are on the node that was asked.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SnapshotFiles {
@@ -296,6 +329,10 @@ pub struct ResourceView {
     pub growing: Vec<GrowingView>,
     #[serde(default)]
     pub snapshots: Vec<SnapshotView>,
+    #[serde(default)]
+    pub rollback: Option<RollbackView>,
+    #[serde(default)]
+    pub rolled_back: Option<RolledBackView>,
     /// Replicas that go when the one at the new place is in sync.
     #[serde(default)]
     pub moves: Vec<MoveView>,

@@ -52,6 +52,9 @@ pub enum EntryKind {
     DropSnapshot,
     /// Whoever applies it says what the blocks of the range, which is an extent, hold at this entry (R17). Changes nothing.
     Scrub,
+    /// All volumes hold from here on what the snapshot `to` holds, and this content is kept as the snapshot `mark` as well; both numbers
+    /// are in the range's offset ([`rollback_range`]).
+    Rollback,
 }
 
 impl EntryKind {
@@ -65,6 +68,7 @@ impl EntryKind {
             Self::Snapshot => 6,
             Self::DropSnapshot => 7,
             Self::Scrub => 8,
+            Self::Rollback => 9,
         }
     }
 
@@ -84,6 +88,7 @@ impl EntryKind {
             6 => Self::Snapshot,
             7 => Self::DropSnapshot,
             8 => Self::Scrub,
+            9 => Self::Rollback,
             _ => return None,
         })
     }
@@ -95,7 +100,7 @@ pub struct NewEntry {
     pub kind: EntryKind,
     /// For [`EntryKind::EpochStart`]: volume 0, offset 0, length 0; for [`EntryKind::Resize`]: the new size as offset, length 0;
     /// for snapshots: volume 0, the number as offset, length 0 ([`snapshot_range`]); for [`EntryKind::Scrub`]: an extent, the last one of
-    /// a volume perhaps shorter.
+    /// a volume perhaps shorter; for [`EntryKind::Rollback`]: [`rollback_range`].
     pub range: Range,
     /// Exactly `range.len` bytes for a write, empty otherwise.
     pub payload: Bytes,
@@ -110,13 +115,34 @@ pub const fn snapshot_range(id: SnapshotId) -> Range {
     Range { volume: VolumeId(0), offset: id.0 as u64, len: 0 }
 }
 
+/// The range of an entry that rolls back: volume 0, length 0, as offset the number of the snapshot it rolls back to and, in the upper half,
+/// that of the one it takes.
+#[must_use]
+pub const fn rollback_range(to: SnapshotId, mark: SnapshotId) -> Range {
+    Range { volume: VolumeId(0), offset: to.0 as u64 | (mark.0 as u64) << 32, len: 0 }
+}
+
+/// The two numbers in the offset of an entry that rolls back.
+const fn rolled_back(offset: u64) -> (SnapshotId, SnapshotId) {
+    (SnapshotId(offset as u32), SnapshotId((offset >> 32) as u32))
+}
+
 impl EntryDesc {
     /// The snapshot that this entry takes or drops.
     #[must_use]
     pub fn snapshot(&self) -> Option<SnapshotId> {
+        if let Some((_, mark)) = self.rollback() {
+            return Some(mark);
+        }
         let of_snapshot = matches!(self.kind, EntryKind::Snapshot | EntryKind::DropSnapshot);
         // The number fits: `violation` has seen to it.
         of_snapshot.then_some(SnapshotId(self.range.offset as u32))
+    }
+
+    /// The snapshot that this entry rolls back to, and the one that it takes of that.
+    #[must_use]
+    pub fn rollback(&self) -> Option<(SnapshotId, SnapshotId)> {
+        (self.kind == EntryKind::Rollback).then(|| rolled_back(self.range.offset))
     }
 }
 
@@ -447,7 +473,7 @@ fn decode_desc(reader: &mut Reader<'_>, payload_at: u64) -> Result<EntryDesc, De
 /// Whether a snapshot is not the last entry of its batch: what it keeps ends where a batch does.
 fn snapshot_within(entries: &[EntryDesc]) -> bool {
     let before_last = entries.split_last().map_or(&[][..], |(_, before)| before);
-    before_last.iter().any(|entry| entry.kind == EntryKind::Snapshot)
+    before_last.iter().any(|entry| matches!(entry.kind, EntryKind::Snapshot | EntryKind::Rollback))
 }
 
 /// The limit that a range breaks for an entry of this kind, as the field's name and its value. Sealing
@@ -462,6 +488,13 @@ fn violation(kind: EntryKind, range: Range) -> Option<(&'static str, u64)> {
         EntryKind::Resize => len != 0,
         EntryKind::Snapshot | EntryKind::DropSnapshot => {
             if offset == 0 || offset > u64::from(u32::MAX) {
+                return Some(("snapshot", offset));
+            }
+            return (len != 0 || volume != 0).then_some(("length", len));
+        }
+        EntryKind::Rollback => {
+            let (to, mark) = rolled_back(offset);
+            if to.0 == 0 || mark.0 == 0 || to == mark {
                 return Some(("snapshot", offset));
             }
             return (len != 0 || volume != 0).then_some(("length", len));

@@ -530,6 +530,7 @@ fn put_reject(out: &mut BytesMut, reject: Reject) {
         Reject::Gap(_) => 3,
         Reject::Chain => 4,
         Reject::Failed => 5,
+        Reject::Snapshot => 6,
     });
     put_position(out, reject_position(reject));
 }
@@ -539,7 +540,7 @@ fn reject_position(reject: Reject) -> Position {
     match reject {
         Reject::Epoch(epoch) => Position { epoch, index: Index(0) },
         Reject::Gap(end) => end,
-        Reject::Unknown | Reject::Chain | Reject::Failed => Position::default(),
+        Reject::Unknown | Reject::Chain | Reject::Failed | Reject::Snapshot => Position::default(),
     }
 }
 
@@ -552,6 +553,7 @@ fn reject(r: &mut Reader<'_>) -> Result<Reject, DecodeError> {
         3 => Reject::Gap(at),
         4 => Reject::Chain,
         5 => Reject::Failed,
+        6 => Reject::Snapshot,
         other => return Err(r.field("reject", other)),
     };
     if reject_position(reject) != at {

@@ -73,6 +73,8 @@ pub enum Reject {
     Chain,
     /// The replica has stopped using its device (R13).
     Failed,
+    /// It does not hold the snapshot that the entry rolls back to, so it must be copied.
+    Snapshot,
 }
 
 /// Primary to replica (P→R) or replica to primary (R→P).

@@ -3,8 +3,10 @@
 use crate::crc32c;
 use mainstay_types::BLOCK_BYTES;
 
+/// Bytes of the sum of a block.
+pub const SUM_BYTES: u64 = 4;
 /// Blocks that a page of [`BLOCK_BYTES`] tells of.
-pub const SUMS_PER_PAGE: u64 = BLOCK_BYTES / 4;
+pub const SUMS_PER_PAGE: u64 = BLOCK_BYTES / SUM_BYTES;
 
 /// CRC-32C of a block of zeroes.
 const CRC_OF_ZEROES: u32 = 0x98f9_4189;

@@ -18,7 +18,7 @@ use mainstay_codec::superblock::{
     DataState, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_VERSION, SnapshotRecord, TablePlace, VOIDS_MAX,
 };
 use mainstay_codec::versions::{VERSIONS_PAGE_BYTES, VERSIONS_PER_PAGE, encode_page};
-use mainstay_codec::{Batch, EntryKind, Message, NewEntry, Reject, crc32c, snapshot_range};
+use mainstay_codec::{Batch, EntryKind, Message, NewEntry, Reject, crc32c, rollback_range, snapshot_range};
 use mainstay_types::{
     BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, Chain, Epoch, Index, Position, Range, ResourceId, SNAPSHOTS_MAX,
     SnapshotId, VOLUMES_MAX, VolumeId,
@@ -172,6 +172,7 @@ fn kind_of(kind: EntryKind) -> u8 {
         EntryKind::EpochStart => Range { volume: VolumeId(0), offset: 0, len: 0 },
         EntryKind::Resize => Range { volume: VolumeId(0), offset: 4096, len: 0 },
         EntryKind::Snapshot | EntryKind::DropSnapshot => snapshot_range(SnapshotId(1)),
+        EntryKind::Rollback => rollback_range(SnapshotId(1), SnapshotId(2)),
         _ => Range { volume: VolumeId(0), offset: 0, len: 4096 },
     };
     let payload = if kind == EntryKind::Write { pattern(1, 4096) } else { bytes::Bytes::new() };
@@ -189,6 +190,7 @@ fn entry_table(batch: &Batch, block: &[u8]) -> (&'static str, String) {
         EntryKind::Snapshot,
         EntryKind::DropSnapshot,
         EntryKind::Scrub,
+        EntryKind::Rollback,
     ];
     let kinds = kinds.map(|kind| format!("{} {kind:?}", kind_of(kind))).join(", ");
     let entry = batch.entries.iter().position(|entry| entry.kind == EntryKind::Write).expect("there is one");
@@ -199,7 +201,7 @@ fn entry_table(batch: &Batch, block: &[u8]) -> (&'static str, String) {
     t.u16("volume", desc.range.volume.0);
     t.u32("length in bytes", desc.range.len as u32);
     t.u64(
-        "offset in bytes; of a Resize the new size of the volume, of a Snapshot or DropSnapshot its number",
+        "offset in bytes; of a Resize the new size of the volume, of a Snapshot or DropSnapshot its number; of a Rollback the number it goes back to, u32, and the one it takes, u32",
         desc.range.offset,
     );
     t.u32("CRC-32C of the payload; 0 for what has none", crc32c(&desc.payload));
@@ -445,6 +447,7 @@ fn meta_table(message: &Message, frame: &[u8]) -> Option<(u16, String)> {
                 Reject::Gap(Position::default()),
                 Reject::Chain,
                 Reject::Failed,
+                Reject::Snapshot,
             ];
             let codes = codes.map(|reject| {
                 let name = format!("{reject:?}");
@@ -454,7 +457,7 @@ fn meta_table(message: &Message, frame: &[u8]) -> Option<(u16, String)> {
             let at = match *reject {
                 Reject::Epoch(epoch) => Position { epoch, index: Index(0) },
                 Reject::Gap(end) => end,
-                Reject::Unknown | Reject::Chain | Reject::Failed => Position::default(),
+                Reject::Unknown | Reject::Chain | Reject::Failed | Reject::Snapshot => Position::default(),
             };
             t.position("for Epoch the promised one, for Gap the end of the log, otherwise zero", at);
         }

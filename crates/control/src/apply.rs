@@ -93,6 +93,9 @@ impl State {
             }
             Command::TakeSnapshot { resource, name } => self.take_snapshot(at_ms, resource, name),
             Command::DropSnapshot { resource, name } => self.drop_snapshot(at_ms, resource, &name),
+            Command::RollBack { resource, last, name, keep, restart } => {
+                self.roll_back(at_ms, (resource, last), &name, keep, restart)
+            }
             Command::SnapshotsSeen { resource, node, seen } => {
                 self.snapshots_seen(at_ms, resource, node, &seen)
             }
@@ -299,6 +302,8 @@ impl State {
             growing: BTreeMap::new(),
             snapshots: BTreeMap::new(),
             last_snapshot: 0,
+            rollback: None,
+            rolled_back: None,
             forced: None,
             reopened: BTreeMap::new(),
         };

@@ -21,6 +21,7 @@ mod promote;
 pub mod reconcile;
 pub mod reconciler;
 mod replicas;
+pub mod rollback;
 mod service;
 pub mod snapshots;
 pub mod state;

@@ -5,7 +5,7 @@
 //! when what must precede it is *observed*: services are silent before a role ends, a role has ended before it is
 //! handed over (R19), and a node without a lease starts nothing (R10).
 
-use crate::snapshots::SnapshotOn;
+use crate::snapshots::{Keep, SnapshotOn};
 use crate::state::{Command, NodeStatus, Resource, ServicePhase, State};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
@@ -101,10 +101,10 @@ pub enum Action {
         resource: ResourceId,
         volumes: Vec<(VolumeId, u64)>,
     },
-    /// Have the engine's primary take and drop snapshots until its log has these.
+    /// Have the engine's primary take and drop snapshots until its log has these, and roll back.
     KeepSnapshots {
         resource: ResourceId,
-        wanted: BTreeSet<SnapshotId>,
+        wanted: Keep,
     },
     /// Make the engine's replica a secondary. Its services are silent.
     Demote {
@@ -561,10 +561,16 @@ fn plan_primary(
             actions.push(Action::GrowVolumes { resource: id, volumes });
         }
         let present = replica.version == record.version;
-        if let Some(wanted) = resource.wanted_snapshots(&replica.snapshots).filter(|_| present) {
+        let silent = service_silent(state, id, observed);
+        if let Some(wanted) = resource.wanted_snapshots(&replica.snapshots, silent).filter(|_| present) {
             reach!("control: plan: a snapshot is taken or dropped");
             actions.push(Action::KeepSnapshots { resource: id, wanted });
         }
+    }
+    if resource.rollback.is_some() {
+        reach!("control: plan: a service waits for a rollback");
+        stop_service(state, id, observed, "the resource is rolled back", actions);
+        return;
     }
     let spent = seen.is_some_and(|seen| seen.spent_epoch == Some(record.epoch));
     let target = state.target(id).unwrap_or(node);

@@ -271,7 +271,7 @@ impl State {
         self.cancel_impossible_moves(at_ms);
     }
 
-    fn note_on(&mut self, at_ms: u64, id: ResourceId, severity: Severity, text: String) {
+    pub(crate) fn note_on(&mut self, at_ms: u64, id: ResourceId, severity: Severity, text: String) {
         let Some(resource) = self.resources.get(&id) else { return };
         let subject = format!("resource {}", resource.name);
         self.note(at_ms, severity, subject, text);

@@ -49,9 +49,26 @@ pub enum SnapshotState {
     Missing,
 }
 
-fn good_name(name: &str) -> bool {
+pub(crate) fn good_name(name: &str) -> bool {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     (1..=NAME_MAX).contains(&name.len()) && name.chars().all(good)
+}
+
+/// What the primary's log is to have.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Keep {
+    /// These snapshots and no others,
+    pub snapshots: BTreeSet<SnapshotId>,
+    /// but for this one, which it may have: the mark of a rollback that is wanted.
+    pub mark: Option<SnapshotId>,
+    /// If it does not have the mark it is to be rolled back to this one now.
+    pub to: Option<SnapshotId>,
+}
+
+impl Snapshot {
+    pub(crate) fn wanted(name: String, at_ms: u64) -> Self {
+        Self { name, at_ms, dropping: false, nodes: BTreeMap::new() }
+    }
 }
 
 impl State {
@@ -73,7 +90,7 @@ impl State {
                 if known.dropping { "wait until it is gone" } else { "choose another name, or delete it" };
             return refused("exists", format!("resource {} has a snapshot {name}", resource.name), remedy);
         }
-        if resource.snapshots.len() >= SNAPSHOTS_MAX {
+        if resource.snapshots.len() + usize::from(resource.rollback.is_some()) >= SNAPSHOTS_MAX {
             reach!("control: a snapshot too many");
             return refused(
                 "too-many",
@@ -85,8 +102,7 @@ impl State {
         resource.last_snapshot += 1;
         resource.record.version = resource.record.version.next();
         let number = SnapshotId(resource.last_snapshot);
-        let snapshot = Snapshot { name: name.clone(), at_ms, dropping: false, nodes: BTreeMap::new() };
-        resource.snapshots.insert(number, snapshot);
+        resource.snapshots.insert(number, Snapshot::wanted(name.clone(), at_ms));
         let subject = format!("resource {}", resource.name);
         self.note(at_ms, Severity::Info, subject, format!("snapshot {name} is to be taken"));
         Outcome::Done
@@ -94,7 +110,7 @@ impl State {
 
     pub(crate) fn drop_snapshot(&mut self, at_ms: u64, id: ResourceId, name: &str) -> Outcome {
         let Some(resource) = self.resources.get_mut(&id) else { return unknown_resource(id) };
-        let Some(snapshot) = resource.snapshots.values_mut().find(|known| known.name == name) else {
+        let Some(snapshot) = resource.snapshots.values().find(|known| known.name == name) else {
             return refused(
                 "unknown-snapshot",
                 format!("resource {} has no snapshot {name}", resource.name),
@@ -104,6 +120,12 @@ impl State {
         if snapshot.dropping {
             return Outcome::Unchanged;
         }
+        if let Some(refusal) = resource.needed_by_rollback(name) {
+            return refusal;
+        }
+        let Some(snapshot) = resource.snapshots.values_mut().find(|known| known.name == name) else {
+            return Outcome::Unchanged;
+        };
         reach!("control: a snapshot is to go");
         snapshot.dropping = true;
         resource.record.version = resource.record.version.next();
@@ -154,11 +176,12 @@ impl State {
             let text = format!("snapshot {name} could not be kept on {}", self.node_name(node));
             self.note(at_ms, Severity::Warning, format!("resource {resource_name}"), text);
         }
+        changed |= primary && self.rollback_seen(at_ms, id, &seen);
         if changed { Outcome::Done } else { Outcome::Unchanged }
     }
 }
 
-fn unknown_resource(id: ResourceId) -> Outcome {
+pub(crate) fn unknown_resource(id: ResourceId) -> Outcome {
     refused("unknown-resource", format!("there is no resource {id}"), "see `mainstay resource list`")
 }
 
@@ -170,12 +193,15 @@ impl Resource {
         }
     }
 
-    /// The snapshots that its log is to have, if it has others.
-    pub(crate) fn wanted_snapshots(&self, has: &[(SnapshotId, SnapshotOn)]) -> Option<BTreeSet<SnapshotId>> {
+    /// The snapshots that its log is to have, if it has others, and what it is to be rolled back to. `silent`: nothing uses the volumes.
+    pub(crate) fn wanted_snapshots(&self, has: &[(SnapshotId, SnapshotOn)], silent: bool) -> Option<Keep> {
         let wanted = self.snapshots.iter().filter(|(_, snapshot)| !snapshot.dropping).map(|(id, _)| *id);
-        let wanted: BTreeSet<_> = wanted.collect();
-        let same = wanted.iter().copied().eq(has.iter().map(|(id, _)| *id));
-        (!same).then_some(wanted)
+        let snapshots: BTreeSet<_> = wanted.collect();
+        let mark = self.rollback.as_ref().map(|rollback| rollback.mark);
+        let others = has.iter().map(|(id, _)| *id).filter(|id| Some(*id) != mark);
+        let same = snapshots.iter().copied().eq(others);
+        let to = self.due_rollback(has).filter(|_| silent);
+        (!same || to.is_some()).then_some(Keep { snapshots, mark, to })
     }
 
     /// What a node is to report, if that is not known.
@@ -187,7 +213,8 @@ impl Resource {
             && self
                 .snapshots
                 .iter()
-                .any(|(id, snapshot)| snapshot.dropping && has.iter().all(|(of, _)| of != id));
+                .any(|(id, snapshot)| snapshot.dropping && has.iter().all(|(of, _)| of != id))
+            || self.record.primary == Some(node) && self.rollback_ends(has);
         (gone || !known.eq(mine)).then(|| Command::SnapshotsSeen {
             resource: self.id,
             node,

@@ -6,6 +6,7 @@
 //! - a change that names a version applies to exactly that version, or the answer is [`Outcome::Conflict`];
 //! - applying is deterministic: no clock, no randomness; `at_ms` is kept for display only.
 
+use crate::rollback::{Rollback, RolledBack};
 use crate::snapshots::{Snapshot, SnapshotOn};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
@@ -145,6 +146,11 @@ pub struct Resource {
     /// The number of the last one that was wanted.
     #[serde(default)]
     pub last_snapshot: u32,
+    /// The resource is to be rolled back to a snapshot; see `rollback.rs`.
+    #[serde(default)]
+    pub rollback: Option<Rollback>,
+    #[serde(default)]
+    pub rolled_back: Option<RolledBack>,
     /// The last promotion outside the in-sync set; see `force.rs`.
     #[serde(default)]
     pub forced: Option<Forced>,
@@ -391,6 +397,16 @@ pub enum Command {
     DropSnapshot {
         resource: ResourceId,
         name: String,
+    },
+    /// Make all volumes hold what a snapshot holds. What they hold until then is kept as a snapshot of the name `keep`, if one is given.
+    RollBack {
+        resource: ResourceId,
+        /// Of the last snapshot when this was wished, so that a wish that is repeated does not happen twice.
+        last: u32,
+        name: String,
+        keep: Option<String>,
+        /// A service that runs on it is stopped for this, and started again; without it that is a reason to refuse.
+        restart: bool,
     },
     /// All snapshots that the replica of a node has, and those that its log has and it lacks.
     SnapshotsSeen {

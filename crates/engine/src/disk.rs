@@ -257,6 +257,9 @@ impl Disk {
     pub fn snapshot_job(&self, resource: ResourceId, volumes: usize, output: Output) -> Option<SnapshotJob> {
         let (op, snapshot, action) = match output {
             Output::SnapshotTake { op, snapshot, volumes } => (op, snapshot, SnapshotAction::Take(volumes)),
+            Output::SnapshotRestore { op, snapshot, from, volumes } => {
+                (op, snapshot, SnapshotAction::Restore { from, volumes })
+            }
             Output::SnapshotDrop { op, snapshot } => (op, snapshot, SnapshotAction::Remove),
             _ => return None,
         };

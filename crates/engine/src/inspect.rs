@@ -196,6 +196,7 @@ fn entry(index: u64, found: &FoundEntry) -> EntryView {
         EntryKind::Snapshot => "snapshot",
         EntryKind::DropSnapshot => "drop-snapshot",
         EntryKind::Scrub => "scrub",
+        EntryKind::Rollback => "rollback",
     };
     EntryView {
         index,

@@ -290,9 +290,15 @@ impl OpenReplica {
         }
     }
 
-    /// Takes and drops snapshots until there are these, if this is the primary.
-    pub fn snapshots(&mut self, now: Time, wanted: &BTreeSet<SnapshotId>) {
-        self.host.snapshots(now, wanted);
+    /// Takes and drops snapshots until there are these, if this is the primary, and rolls back: see [`mainstay_host::Host::snapshots`].
+    pub fn snapshots(
+        &mut self,
+        now: Time,
+        wanted: &BTreeSet<SnapshotId>,
+        mark: Option<SnapshotId>,
+        to: Option<SnapshotId>,
+    ) {
+        self.host.snapshots(now, wanted, mark, to);
     }
 
     /// The end of what a thread did to the files of a snapshot.

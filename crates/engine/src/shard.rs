@@ -463,9 +463,9 @@ impl Shard {
             Request::Promise { resource, epoch } => {
                 self.on_replica(now, resource, answer, |replica, _, answer| replica.vow(epoch, answer));
             }
-            Request::Snapshots { resource, wanted } => {
+            Request::Snapshots { resource, wanted, mark, to } => {
                 self.on_replica(now, resource, answer, |replica, _, answer| {
-                    replica.snapshots(now, &wanted);
+                    replica.snapshots(now, &wanted, mark, to);
                     answer(Reply::Ok);
                 });
             }

@@ -52,6 +52,9 @@ impl Host {
 
     /// Goes on to the next extent that must be waited for. A loop: all extents may be in memory.
     pub(crate) fn continue_digest(&mut self, platform: &mut impl Platform) {
+        if self.digest_rolled_back(platform) {
+            return;
+        }
         while let Some(digest) = &mut self.digest {
             let Some(&(volume, extent)) = digest.extents.get(digest.next) else {
                 return self.end_digest(platform);
@@ -63,6 +66,15 @@ impl Host {
                 None => return,
             }
         }
+    }
+
+    /// Whether the volumes are being rolled back, which ends a digest.
+    pub(crate) fn digest_rolled_back(&mut self, platform: &mut impl Platform) -> bool {
+        let rolls = self.store.rolling_back();
+        if rolls && self.digest.take().is_some() {
+            platform.happened(Happened::Digested(Err(DigestError::Moved)));
+        }
+        rolls
     }
 
     pub(crate) fn digest_extent(&mut self, volume: VolumeId, extent: u32, pieces: &[Bytes]) {

@@ -22,6 +22,7 @@ mod direction;
 mod loads;
 mod platform;
 mod reads;
+mod rollback;
 mod scrub;
 mod space;
 #[cfg(test)]
@@ -42,6 +43,7 @@ use mainstay_store::{IoFailure, IoResult, OpId, Output, Store};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Epoch, NodeId, ResourceRecord, SnapshotId, Time, VolumeId, reach};
 use reads::{Purpose, ReadJob};
+use rollback::Waiting;
 use space::Space;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,6 +68,8 @@ pub struct Host {
     demoted: bool,
     failed: Option<String>,
     digest: Option<Digesting>,
+    /// What is to be read when the volumes are rolled back.
+    waiting: Vec<Waiting>,
     /// `None` unless the pool has none.
     space: Option<Space>,
     damage: Damage,
@@ -80,7 +84,8 @@ impl Host {
         config.resizes_ahead = store.resizes_ahead().collect();
         config.snapshots = store.snapshots().map(|(id, _)| id).collect();
         config.snapshots_ahead = store.snapshots_ahead().collect();
-        let replica = Replica::new(config, store.promised(), store.log_state());
+        let mut replica = Replica::new(config, store.promised(), store.log_state());
+        replica.handle(Time(0), Event::SnapshotsHeld(store.snapshots_held().collect()));
         Self {
             store,
             replica,
@@ -94,6 +99,7 @@ impl Host {
             demoted: false,
             failed: None,
             digest: None,
+            waiting: Vec::new(),
             space: None,
             damage: Damage::default(),
         }
@@ -227,17 +233,25 @@ impl Host {
         }
     }
 
-    /// Takes the snapshots of `wanted` that do not exist, and drops those that exist and are not wanted, if this is the primary. May
-    /// be said again and again; [`Happened::SnapshotsChanged`] follows.
-    pub fn snapshots(&mut self, now: Time, wanted: &BTreeSet<SnapshotId>) {
+    /// Takes the snapshots of `wanted` that do not exist, and drops those that exist and are not wanted, if this is the primary, but for
+    /// `mark`; then rolls back to the snapshot `to`, unless the log has the mark. May be said again and again; [`Happened::SnapshotsChanged`] follows.
+    pub fn snapshots(
+        &mut self,
+        now: Time,
+        wanted: &BTreeSet<SnapshotId>,
+        mark: Option<SnapshotId>,
+        to: Option<SnapshotId>,
+    ) {
         if self.role != Role::Primary {
             return;
         }
-        let dropped = self.store.snapshots().map(|(id, _)| id).filter(|id| !wanted.contains(id));
+        let dropped =
+            self.store.snapshots().map(|(id, _)| id).filter(|id| !wanted.contains(id) && Some(*id) != mark);
         let dropped = dropped.map(|id| Op::DropSnapshot { id });
         // Those that exist are refused by the core, which knows of the log's end too.
         let taken = wanted.iter().map(|&id| Op::Snapshot { id });
-        for op in dropped.chain(taken).collect::<Vec<_>>() {
+        let rollback = to.zip(mark).map(|(to, mark)| Op::Rollback { to, mark });
+        for op in dropped.chain(taken).chain(rollback).collect::<Vec<_>>() {
             self.replica.handle(now, Event::Request { id: RequestId::NOBODY, op });
         }
     }
@@ -288,6 +302,7 @@ impl Host {
                 quiet = false;
                 self.effect(platform, effect);
             }
+            quiet &= !self.read_what_waited(platform);
             // Not before: what the replica has appended and the store has not heard of would be counted as room again.
             let (bytes, with_reserve) = (self.store.room(), self.store.room_with_reserve());
             if self.told_room != Some((bytes, with_reserve)) {
@@ -311,7 +326,10 @@ impl Host {
             Output::ExtentInstalled { volume, extent } => Event::ExtentInstalled { volume, extent },
             Output::CopyFinished => Event::CopyFinished,
             Output::Grown { volume, bytes } => return platform.happened(Happened::Resized { volume, bytes }),
-            Output::SnapshotsChanged => return platform.happened(Happened::SnapshotsChanged),
+            Output::SnapshotsChanged => {
+                platform.happened(Happened::SnapshotsChanged);
+                Event::SnapshotsHeld(self.store.snapshots_held().collect())
+            }
             Output::Scrub { at, range, segments } => {
                 return self.scrub_extent(platform, at, range, segments);
             }
@@ -325,6 +343,7 @@ impl Host {
             | Output::VolumeFlush { .. }
             | Output::VolumeGrow { .. }
             | Output::SnapshotTake { .. }
+            | Output::SnapshotRestore { .. }
             | Output::SnapshotDrop { .. }
             | Output::MetaWrite { .. } => {
                 // R13: the store does not know of a read that failed here, and would go on.

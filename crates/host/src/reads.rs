@@ -11,6 +11,7 @@
 //! A part may be one block of a payload of a MiB, and each part of a read one of another payload. So only some payloads
 //! are read at once for one read ([`PAYLOADS_READ_BYTES_MAX`]), and of each only the part is kept (R18).
 
+use crate::rollback::Waiting;
 use crate::{AnswerError, Host, Platform};
 use bytes::Bytes;
 use mainstay_replica::{Event, RequestError, RequestId};
@@ -138,6 +139,18 @@ impl Host {
         range: Range,
         rounds: u64,
     ) {
+        let waits = match purpose {
+            Purpose::Request(id) => self.must_wait(Waiting::Request(id, range)),
+            Purpose::Extent { peer, volume, extent, .. } => {
+                self.must_wait(Waiting::Extent(peer, volume, extent))
+            }
+            Purpose::Blocks => self.must_wait(Waiting::Blocks(range)),
+            Purpose::Digest { .. } => self.digest_rolled_back(platform),
+            Purpose::Scrub { .. } => false,
+        };
+        if waits {
+            return;
+        }
         let segments = self.store.read(range);
         if let Some(job) = self.gather_segments(platform, purpose, range, segments, rounds) {
             self.read_complete(platform, job);
@@ -365,6 +378,7 @@ impl Host {
     /// R10: another may be primary from now on and write what these do not see, even if the lease of this node goes on.
     pub(crate) fn refuse_reads(&mut self, platform: &mut impl Platform) {
         self.refuse_mended(platform);
+        self.refuse_waiting(platform);
         self.reads.retain(|_, job| {
             let Purpose::Request(id) = job.purpose else { return true };
             platform.complete(id, Err(AnswerError::Request(RequestError::NotPrimary)));
@@ -380,6 +394,9 @@ impl Host {
         volume: VolumeId,
         extent: u32,
     ) {
+        if self.must_wait(Waiting::Extent(peer, volume, extent)) {
+            return;
+        }
         let version = self.store.version(volume, extent);
         let at = self.store.log_state().commit;
         let Some(range) = self.extent_range(volume, extent) else { return };

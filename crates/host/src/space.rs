@@ -19,7 +19,7 @@ pub(crate) struct Space {
     reason: String,
     told: bool,
     retry_at: Time,
-    /// Since when the journal takes nothing more.
+    /// Since when the journal takes nothing more, or nothing can be read.
     full_since: Option<Time>,
 }
 
@@ -60,7 +60,8 @@ impl Host {
             platform.happened(Happened::NoSpace { reason: space.reason.clone() });
         }
         let leads = matches!(self.role, Role::Primary | Role::Promoting);
-        let full = leads && self.store.is_full();
+        // Reads wait for a rollback, too.
+        let full = leads && (self.store.is_full() || self.store.rolling_back());
         space.full_since = if full { space.full_since.or(Some(now)) } else { None };
         if space.full_since.is_some_and(|since| since.plus_ms(FULL_MS_MAX) <= now) {
             reach!("host: a primary without space gives up its store");

@@ -2,6 +2,7 @@
 
 mod damage;
 mod lab;
+mod rollback;
 mod room;
 mod scrub;
 mod space;

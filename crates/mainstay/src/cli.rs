@@ -366,6 +366,23 @@ pub enum SnapshotCommand {
     },
     /// List the snapshots of a resource.
     List { name: String },
+    /// Make all volumes hold again what a snapshot holds, on every replica at the same place of the log. What they hold until then is kept
+    /// as a snapshot, so that this can be undone in the same way. Nobody may use the devices meanwhile.
+    Rollback {
+        name: String,
+        snapshot: String,
+        /// Name of the snapshot that keeps the present state. Default: before-rollback-N.
+        #[arg(long, value_name = "SNAPSHOT")]
+        keep: Option<String>,
+        /// Do not keep the present state: it is lost.
+        #[arg(long, conflicts_with = "keep")]
+        discard: bool,
+        /// Stop the service on the resource for this, and start it again.
+        #[arg(long)]
+        restart_service: bool,
+        #[command(flatten)]
+        wait: WaitArgs,
+    },
     /// Delete a snapshot on all nodes.
     Delete {
         name: String,

@@ -128,6 +128,8 @@ impl Replica {
         let now = self.now;
         if let Some(peer) = self.peers.get_mut(&from) {
             reach!("replica: a peer refuses");
+            // Its log is good, and its volumes cannot become what the entry says: it needs a copy all the same.
+            peer.damaged |= reject == Reject::Snapshot;
             peer.set_link(Link::Refused(reject), now);
         }
     }

@@ -7,6 +7,7 @@ use mainstay_types::{
     Chain, ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, Opening, Position, Range, ResourceId,
     ResourceRecord, ShrinkReason, SnapshotId, VolumeId,
 };
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -163,6 +164,11 @@ pub enum Op {
     DropSnapshot {
         id: SnapshotId,
     },
+    /// Make all volumes hold what the snapshot `to` holds, and keep that under the number `mark`. Completed when that is committed.
+    Rollback {
+        to: SnapshotId,
+        mark: SnapshotId,
+    },
 }
 
 /// Why a request failed.
@@ -175,7 +181,7 @@ pub enum RequestError {
         "the range is not within the volume, not whole blocks, or too long; or the volume is at least as large already"
     )]
     Range,
-    #[error("the snapshot exists already, or does not exist any more, or there are as many as there can be")]
+    #[error("the snapshot exists already, or is not here, or there are as many as there can be")]
     Snapshot,
     #[error("too many requests or bytes are in flight")]
     Busy,
@@ -279,6 +285,8 @@ pub enum Event {
     },
     /// Whether users of the devices know that a write may be lost until they have flushed. Until told, they do not.
     Cached(bool),
+    /// The snapshots whose files the store holds. None until told.
+    SnapshotsHeld(BTreeSet<SnapshotId>),
     /// R13: the store has given up its device.
     StoreFailed,
     /// R10: there is a new lease, and the last one had ended before: nobody here leads any more in this epoch. In between another may have been

@@ -227,6 +227,7 @@ impl Replica {
             }
             Event::Tick => {}
             Event::Cached(cached) => self.cached = cached,
+            Event::SnapshotsHeld(held) => self.log.snapshots.set_held(held),
             Event::BackgroundRate { bytes_per_s } => self.background.set_max_rate(bytes_per_s),
             // R13: what a failed store still says does not count.
             _ if self.failed => {}

@@ -11,7 +11,8 @@
 //!
 //! - All sums are as of one entry, so a difference is a fault of a disk or of this program, never of timing.
 //! - A repair is an ordinary write of what was right as of the entry. It must not come after anything newer: from the admission of the entry
-//!   on it is noted which blocks clients change, and those are left out. Requests are sequenced in the order of their admission, so nothing is missed.
+//!   on it is noted which blocks clients change, and those are left out; all of them when volumes are rolled back. Requests are sequenced in the
+//!   order of their admission, so nothing is missed.
 //! - Content counts only if its sums are the right ones, whoever it comes from.
 //! - The extents under way are a share of the background's window, as a copy's are, and so yield to clients; they also have a limit of
 //!   their own. Everything is bounded (R18): extents under way, findings, blocks that are read for another.
@@ -132,6 +133,10 @@ impl Scrub {
         }
         match kind {
             EntryKind::Write | EntryKind::Discard | EntryKind::WriteZeroes => {}
+            EntryKind::Rollback => {
+                reach!("replica: a rollback makes all that a scrub found old");
+                return self.flights.iter_mut().for_each(|flight| flight.touched.fill(true));
+            }
             EntryKind::EpochStart
             | EntryKind::Resize
             | EntryKind::Snapshot

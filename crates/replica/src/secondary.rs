@@ -150,6 +150,12 @@ impl Replica {
             reach!("replica: a batch beyond the volumes");
             return self.reject(Reject::Unknown);
         }
+        // What a copy has brought so far is older: it has to begin anew after this entry, as for who lacks the snapshot.
+        let copying =
+            session.copy.is_some() && batch.entries.iter().any(|entry| entry.kind == EntryKind::Rollback);
+        if copying || self.log.snapshots.lacks(&batch) {
+            return self.reject(Reject::Snapshot);
+        }
         let commit = batch.commit;
         self.log.note(&batch);
         if let Some(session) = self.session.as_mut() {

@@ -7,7 +7,7 @@
 use crate::{Effect, Op, Replica, RequestError, RequestId, Role};
 use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
-use mainstay_codec::{Batch, EntryKind, Message, NewEntry, snapshot_range};
+use mainstay_codec::{Batch, EntryKind, Message, NewEntry, rollback_range, snapshot_range};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, Index, Mode, REQUEST_BYTES_MAX, Range, SnapshotId, Time,
@@ -101,7 +101,11 @@ impl InFlight {
     fn may_be_lost(&self) -> bool {
         let of_device = !matches!(
             self.kind,
-            EntryKind::Resize | EntryKind::Snapshot | EntryKind::DropSnapshot | EntryKind::Scrub
+            EntryKind::Resize
+                | EntryKind::Snapshot
+                | EntryKind::DropSnapshot
+                | EntryKind::Scrub
+                | EntryKind::Rollback
         );
         of_device && self.id != RequestId::REPAIR
     }
@@ -211,6 +215,10 @@ impl Sequence {
         }
         while entries.len() < BATCH_ENTRIES_MAX {
             let fits = self.open.front().is_some_and(|entry| bytes + entry.payload.len() as u64 <= bytes_max);
+            let alone = self.open.front().is_some_and(|entry| entry.kind == EntryKind::Rollback);
+            if alone && !entries.is_empty() {
+                break;
+            }
             let Some(entry) = fits.then(|| self.open.pop_front()).flatten() else { break };
             let len = entry.payload.len() as u64;
             bytes += len;
@@ -223,7 +231,7 @@ impl Sequence {
                 range: entry.range,
                 bytes: len,
             });
-            let last = entry.kind == EntryKind::Snapshot;
+            let last = matches!(entry.kind, EntryKind::Snapshot | EntryKind::Rollback);
             entries.push(NewEntry {
                 kind: entry.kind,
                 range: entry.range,
@@ -236,6 +244,14 @@ impl Sequence {
                 return;
             }
         }
+    }
+
+    /// Whether what is open waits: a rollback for everything before it, and everything after it for the rollback. So it is clear to
+    /// everybody what came before.
+    fn waits_for_rollback(&self) -> bool {
+        let next = self.open.front().is_some_and(|open| open.kind == EntryKind::Rollback);
+        let sealed = self.in_flight.back().is_some_and(|entry| entry.kind == EntryKind::Rollback);
+        sealed || next && !self.in_flight.is_empty()
     }
 
     /// The next entry up to `to` that is not acknowledged, which it is from now on; without its request, if that is to be answered
@@ -314,6 +330,10 @@ impl Replica {
                 reach!("replica: the end of a snapshot is admitted");
                 self.admit(id, EntryKind::DropSnapshot, snapshot_range(snapshot), Bytes::new());
             }
+            Op::Rollback { to, mark } => {
+                reach!("replica: a rollback is admitted");
+                self.admit(id, EntryKind::Rollback, rollback_range(to, mark), Bytes::new());
+            }
             Op::Read { range } => self.read_or_park(id, Some(range)),
             Op::Flush => self.read_or_park(id, None),
         }
@@ -352,6 +372,13 @@ impl Replica {
                 let ends = self.log.snapshots.exists(*id) && !self.is_open(EntryKind::DropSnapshot, *id);
                 return (!ends).then_some(RequestError::Snapshot);
             }
+            Op::Rollback { to, mark } => {
+                let good = self.may_snapshot(*mark)
+                    && to != mark
+                    && self.log.snapshots.can_roll_back_to(*to)
+                    && !self.is_open(EntryKind::DropSnapshot, *to);
+                return (!good).then_some(RequestError::Snapshot);
+            }
             Op::Write { range, payload } => {
                 if payload.len() as u64 != range.len {
                     return Some(RequestError::Range);
@@ -384,7 +411,8 @@ impl Replica {
 
     /// Whether there is no such snapshot, none is asked for, and there may be one more.
     fn may_snapshot(&self, id: SnapshotId) -> bool {
-        let open = self.sequence.open.iter().any(|open| open.kind == EntryKind::Snapshot);
+        let takes = |kind| matches!(kind, EntryKind::Snapshot | EntryKind::Rollback);
+        let open = self.sequence.open.iter().any(|open| takes(open.kind));
         // One at a time keeps the count simple.
         !open && id.0 > 0 && !self.log.snapshots.exists(id) && self.log.snapshots.has_room()
     }
@@ -441,7 +469,8 @@ impl Replica {
     /// Whether there was a batch.
     fn seal_batch(&mut self) -> bool {
         let blocked = self.role != Role::Primary || self.paused || self.seal_waits();
-        if blocked || self.sequence.nothing_open() || self.held_by_lag() {
+        let waits = self.sequence.nothing_open() || self.sequence.waits_for_rollback();
+        if blocked || waits || self.held_by_lag() {
             return false;
         }
         let first = self.log.end.index.next();

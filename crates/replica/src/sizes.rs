@@ -45,7 +45,9 @@ impl Sizes {
     /// Whether all entries of a batch that comes next lie within their volumes.
     pub fn batch_fits(&self, batch: &Batch) -> bool {
         batch.entries.iter().all(|entry| match entry.kind {
-            EntryKind::EpochStart | EntryKind::Snapshot | EntryKind::DropSnapshot => true,
+            EntryKind::EpochStart | EntryKind::Snapshot | EntryKind::DropSnapshot | EntryKind::Rollback => {
+                true
+            }
             EntryKind::Resize => usize::from(entry.range.volume.0) < self.committed.len(),
             _ if self.ahead.is_empty() => self.fits(entry.range),
             _ => within(entry.range, self.at_end(entry.range.volume)),

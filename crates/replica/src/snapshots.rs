@@ -1,7 +1,8 @@
 //! Which snapshots there are (R17). As with sizes, an entry counts from its place in the log on, and goes with the tail that is cut.
 
-use mainstay_codec::{Batch, EntryKind};
-use mainstay_types::{Index, SNAPSHOTS_MAX, SnapshotId};
+use mainstay_codec::{Batch, EntryDesc, EntryKind};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{Index, SNAPSHOTS_MAX, SnapshotId, reach};
 use std::collections::{BTreeSet, VecDeque};
 
 #[derive(Debug)]
@@ -10,16 +11,38 @@ pub(crate) struct Snapshots {
     committed: BTreeSet<SnapshotId>,
     /// What entries after it do, oldest first: take (true) or drop.
     ahead: VecDeque<(Index, SnapshotId, bool)>,
+    /// Those whose files are here.
+    held: BTreeSet<SnapshotId>,
 }
 
 impl Snapshots {
     pub fn new(committed: Vec<SnapshotId>, ahead: Vec<(Index, SnapshotId, bool)>) -> Self {
-        Self { committed: committed.into_iter().collect(), ahead: ahead.into() }
+        Self { committed: committed.into_iter().collect(), ahead: ahead.into(), held: BTreeSet::new() }
     }
 
     /// In ascending order.
     pub fn committed(&self) -> Vec<SnapshotId> {
         self.committed.iter().copied().collect()
+    }
+
+    /// The store holds these.
+    pub fn set_held(&mut self, held: BTreeSet<SnapshotId>) {
+        self.held = held;
+    }
+
+    /// Whether the volumes can be rolled back to it at the end of what was noted.
+    pub fn can_roll_back_to(&self, id: SnapshotId) -> bool {
+        self.exists(id) && self.held.contains(&id)
+    }
+
+    /// Whether a batch rolls back to something that is not here.
+    pub fn lacks(&self, batch: &Batch) -> bool {
+        let mut rollbacks = batch.entries.iter().filter_map(EntryDesc::rollback);
+        let lacks = rollbacks.any(|(to, _)| !self.held.contains(&to)) && !planted(Bug::RollbackLeftOut);
+        if lacks {
+            reach!("replica: a snapshot that is rolled back to is not here");
+        }
+        lacks
     }
 
     /// Whether it exists at the end of what was noted.
@@ -38,7 +61,7 @@ impl Snapshots {
     pub fn note(&mut self, batch: &Batch) {
         for (index, entry) in (batch.first.0..).map(Index).zip(&batch.entries) {
             if let Some(id) = entry.snapshot() {
-                self.ahead.push_back((index, id, entry.kind == EntryKind::Snapshot));
+                self.ahead.push_back((index, id, entry.kind != EntryKind::DropSnapshot));
             }
         }
     }

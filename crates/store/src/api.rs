@@ -304,11 +304,20 @@ pub enum Output {
         bytes: u64,
         meta_bytes: u64,
     },
-    /// Keep what the volumes hold now as the files of a snapshot, cut to these sizes in bytes, in place of what there may be of them.
-    /// Completion means durable. Nothing is written to a volume meanwhile.
+    /// Keep what the volumes hold now as the files of a snapshot, cut to these sizes in bytes, in place of what there may be of them; and of
+    /// each [`Area::Sums`] what it says of so many bytes. Completion means durable. Nothing is written to either meanwhile.
     SnapshotTake {
         op: OpId,
         snapshot: SnapshotId,
+        volumes: Vec<u64>,
+    },
+    /// Make the volumes and each [`Area::Sums`] hold what the files of the snapshot `from` hold, zeroes beyond their ends, and keep that as the
+    /// files of `snapshot` as well, of these sizes in bytes, in place of what there may be of them. Completion means durable; after a
+    /// crash all of these may hold a mixture. Nothing else is written to them meanwhile.
+    SnapshotRestore {
+        op: OpId,
+        snapshot: SnapshotId,
+        from: SnapshotId,
         volumes: Vec<u64>,
     },
     /// Remove the files of a snapshot, if there are any.

@@ -46,7 +46,7 @@ impl Store {
             let volume = self.end_volumes.get_mut(usize::from(entry.range.volume.0));
             match (entry.kind, volume) {
                 (EntryKind::Resize, Some(bytes)) => *bytes = entry.range.offset.max(*bytes),
-                (EntryKind::Snapshot | EntryKind::DropSnapshot, _) => {}
+                (EntryKind::Snapshot | EntryKind::DropSnapshot | EntryKind::Rollback, _) => {}
                 (_, volume) => {
                     assert!(
                         volume.is_some_and(|bytes| entry.range.end() <= *bytes),
@@ -221,6 +221,9 @@ impl Store {
             reach!("store: entries are committed before they are durable here");
         }
         while let Some(batch) = self.pending.front().filter(|batch| batch.last() <= to).cloned() {
+            if self.waits_for_rollback(&batch) {
+                return;
+            }
             let Some(offset) = self.journal.find(batch.first).map(|placed| placed.offset) else {
                 // What is durable has a place. Were it not so, everything from here on would read as it was before.
                 return self.fail(format!("entry {} is durable and not in the journal", batch.first));
@@ -228,6 +231,9 @@ impl Store {
             for (n, entry) in batch.entries.iter().enumerate() {
                 let index = Index(batch.first.0 + n as u64);
                 self.apply_entry(index, entry, offset + HEADER_BLOCK_BYTES as u64 + entry.payload_at);
+            }
+            if self.failed {
+                return;
             }
             self.applied = batch.last();
             self.pending.pop_front();
@@ -243,6 +249,10 @@ impl Store {
             EntryKind::EpochStart => return,
             EntryKind::Scrub => return self.scrub(index, entry.range),
             EntryKind::Resize => return self.grow(entry.range.volume, entry.range.offset),
+            EntryKind::Rollback => {
+                let Some((to, mark)) = entry.rollback() else { return };
+                return self.roll_back(index, to, mark);
+            }
             EntryKind::Snapshot | EntryKind::DropSnapshot => {
                 let Some(id) = entry.snapshot() else { return };
                 return match entry.kind {

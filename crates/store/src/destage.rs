@@ -4,7 +4,7 @@
 //! and merged; then flushes every volume that was touched; then writes the sums of blocks that have changed; then the version table to the slot
 //! that is not in use; then the superblock; then the journal up to the position is free.
 //!
-//! A pass that ends at a snapshot has it taken after the flushes (`snapshots.rs`).
+//! A pass that ends at a snapshot has it taken after the sums (`snapshots.rs`).
 //!
 //! Blocks that changed again after the position stay in the overlay and are not written: their newer
 //! version is committed and durable in the journal behind the checkpoint, and the superblock's commit index
@@ -335,10 +335,14 @@ impl Store {
         }
     }
 
-    /// What a pass does when the volumes hold what it has written, durably, and so do their sums.
-    pub(crate) fn after_sums(&mut self) -> Stage {
+    /// What a pass does when the volumes hold what it has written, durably, and so do their sums. None while it has to wait.
+    pub(crate) fn after_sums(&mut self) -> Option<Stage> {
         let snapshot = self.pass.as_ref().and_then(|pass| pass.snapshot);
-        if snapshot.is_some_and(|id| self.issue_snapshot(id)) { Stage::Snapshot } else { FIRST_PAGE }
+        if snapshot.is_some() && self.restore_waits() {
+            return None;
+        }
+        let taken = snapshot.is_some_and(|id| self.issue_snapshot(id));
+        Some(if taken { Stage::Snapshot } else { FIRST_PAGE })
     }
 
     pub(crate) fn snapshot_stage_ended(&mut self) {

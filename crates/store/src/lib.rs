@@ -29,7 +29,7 @@
 //! Where to read on: `journal` (the ring), `append` (from queue to overlay), `overlay`, `destage` (a
 //! *pass* up to one position: writes, flushes, version table, superblock), `superblock` (promise, cut,
 //! restart: everything that waits for a superblock), `copy` (the target of an extent copy), `grow` (volumes that get
-//! larger), `snapshots`, `scrub`, `sums`, `read`, `recovery` (format and recover).
+//! larger), `snapshots`, `rollback`, `scrub`, `sums`, `read`, `recovery` (format and recover).
 
 mod ahead;
 mod api;
@@ -42,6 +42,7 @@ mod journal;
 mod overlay;
 mod read;
 mod recovery;
+mod rollback;
 mod scrub;
 mod snapshots;
 mod sums;
@@ -132,6 +133,8 @@ pub struct Store {
     snapshots: BTreeMap<SnapshotId, Snapshot>,
     /// The highest number that a snapshot had here since the store was opened.
     last_snapshot: SnapshotId,
+    /// Found no space in the pool, see `rollback.rs`.
+    restore_stalled: bool,
     /// Dropped; their files are removed after the next checkpoint.
     doomed: Vec<SnapshotId>,
     versions: Versions,
@@ -179,6 +182,7 @@ enum Op {
         meta_bytes: u64,
     },
     SnapshotTake(SnapshotId),
+    SnapshotRestore(SnapshotId),
     SnapshotDrop,
     /// Payload of a group's piece that had to be read from the journal.
     Piece {
@@ -233,6 +237,7 @@ impl Store {
         let kind = at.map(|at| self.ops.swap_remove(at).1);
         match kind {
             Some(Op::SnapshotTake(id)) => return self.snapshot_taken(id, result.map(|_| ())),
+            Some(Op::SnapshotRestore(id)) => return self.snapshot_restored(id, result.map(|_| ())),
             // What is left of one is removed when the replica is opened.
             Some(Op::SnapshotDrop) => return,
             _ => {}
@@ -275,7 +280,7 @@ impl Store {
                 _ => self.fail("a read of sums returned the wrong number of bytes".to_owned()),
             },
             Op::SumsWrite { volume, first, end } => self.sums_written(volume, first, end),
-            Op::SnapshotTake(_) | Op::SnapshotDrop => {}
+            Op::SnapshotTake(_) | Op::SnapshotRestore(_) | Op::SnapshotDrop => {}
         }
     }
 
@@ -320,6 +325,7 @@ impl Op {
             Self::Flush => "volume flush",
             Self::Grow { .. } => "growing a volume",
             Self::SnapshotTake(_) => "taking a snapshot",
+            Self::SnapshotRestore(_) => "rolling back to a snapshot",
             Self::SnapshotDrop => "removing a snapshot",
             Self::Piece { .. } => "journal read",
             Self::Volume(_) => "volume write",

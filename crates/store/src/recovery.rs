@@ -139,6 +139,7 @@ impl Store {
             growing: BTreeSet::new(),
             grow_stalled: BTreeSet::new(),
             grow_due: true,
+            restore_stalled: false,
             config: config_of(&superblock),
             tuning,
             superblock_write: None,

@@ -9,6 +9,7 @@
 //! - So does one with [`PINS_MAX`] extents pinned: who is fed with many of these entries at once is not compared (R18).
 //! - A place in the journal may be used again before it was read. Whoever reads asks [`Store::holds`], as for any read, and then has nothing to say.
 //! - What recovery applies again is not looked at: nobody waits for it.
+//! - No volume is rolled back while an extent is pinned, and while one is, entries of scrubs wait (`rollback.rs`).
 
 use crate::{Output, Store};
 use mainstay_codec::DataState;
@@ -61,6 +62,11 @@ impl Store {
         };
         // Mostly there is none.
         !self.pins.is_empty() && self.pins.iter().any(touches) && !planted(Bug::ScrubSeesLater)
+    }
+
+    /// Whether anything must stay as it is.
+    pub(crate) fn any_pinned(&self) -> bool {
+        !self.pins.is_empty() && !planted(Bug::ScrubSeesLater)
     }
 
     /// The log begins anew, or was applied by recovery.

@@ -7,6 +7,7 @@
 //! - What is applied after the entry goes into a new overlay, so nobody waits: reads look through the layers, the newest first. The
 //!   oldest layer is what passes write, and nothing newer reaches a volume before it is done. So between a pass's flushes and its
 //!   superblock the volumes hold exactly what the log says up to the entry, blocks included that have changed since; then they are cloned.
+//! - The sums of blocks, if there are any (`sums.rs`), are cloned with the volumes: all of them are on disk then, and fit.
 //! - A superblock names a snapshot as held only after its files are durable. After a crash before that the entry is applied again, and
 //!   what there is of the files is replaced.
 //! - A snapshot that cannot be taken (the pool knows no clones, or has no space for one) is missing here, and nothing else fails. It
@@ -50,6 +51,8 @@ pub(crate) struct Layer {
     pub overlay: Overlay,
     /// Sizes of the volumes there.
     pub volumes: Vec<u64>,
+    /// Its entry rolls back to this one, see `rollback.rs`.
+    pub from: Option<SnapshotId>,
 }
 
 impl Store {
@@ -63,7 +66,7 @@ impl Store {
         self.pending.iter().flat_map(|batch| {
             let entries = (batch.first.0..).map(Index).zip(&batch.entries);
             entries.filter_map(|(index, entry)| {
-                Some((index, entry.snapshot()?, entry.kind == EntryKind::Snapshot))
+                Some((index, entry.snapshot()?, entry.kind != EntryKind::DropSnapshot))
             })
         })
     }
@@ -120,7 +123,7 @@ impl Store {
             SnapshotState::Missing
         } else {
             // Passes end here in any case: one that crashed beyond it would leave newer content for a second attempt.
-            self.begin_layer(at, id);
+            self.begin_layer(at, id, None);
             if again {
                 reach!("store: the number of a snapshot was used before");
                 SnapshotState::Missing
@@ -133,7 +136,7 @@ impl Store {
         self.outputs.push_back(Output::SnapshotsChanged);
     }
 
-    fn begin_layer(&mut self, to: Index, snapshot: SnapshotId) {
+    pub(crate) fn begin_layer(&mut self, to: Index, snapshot: SnapshotId, from: Option<SnapshotId>) {
         if !self.layers.is_empty() {
             reach!("store: a snapshot begins while another is taken");
         }
@@ -143,7 +146,7 @@ impl Store {
         let left_out = planted(Bug::SnapshotLeavesOut);
         let overlay = if left_out { Overlay::default() } else { std::mem::take(&mut self.overlay) };
         let volumes = self.config.volumes.clone();
-        self.layers.push_back(Layer { snapshot, to, overlay, volumes });
+        self.layers.push_back(Layer { snapshot, to, overlay, volumes, from });
     }
 
     /// An entry that drops one is applied.
@@ -171,6 +174,10 @@ impl Store {
 
     /// The volumes hold exactly what the log says up to the snapshot's entry, durably. Whether anything was issued.
     pub(crate) fn issue_snapshot(&mut self, id: SnapshotId) -> bool {
+        if self.layers.front().is_some_and(|layer| layer.snapshot == id && layer.from.is_some()) {
+            self.issue_restore();
+            return true;
+        }
         let taking = self.snapshots.get(&id).is_some_and(|snapshot| snapshot.state == SnapshotState::Taking);
         let Some(layer) = self.layers.front().filter(|layer| layer.snapshot == id && taking) else {
             return false;
@@ -202,8 +209,12 @@ impl Store {
     /// The layer of a snapshot is in the volumes, and the superblock says so.
     pub(crate) fn layer_done(&mut self, id: SnapshotId) {
         if self.layers.front().is_some_and(|layer| layer.snapshot == id) {
-            self.layers.pop_front();
+            let layer = self.layers.pop_front();
             self.outputs.push_back(Output::SnapshotsChanged);
+            if layer.is_some_and(|layer| layer.from.is_some()) {
+                // What had to wait.
+                self.apply();
+            }
         }
     }
 

@@ -128,7 +128,8 @@ impl Store {
             if sum == Some(block_sum(content)) {
                 continue;
             }
-            if sum.is_none() || stamp != self.sums.stamp || self.conflicts(volume, block, block + 1) {
+            let overtaken = stamp != self.sums.stamp || self.conflicts(volume, block, block + 1);
+            if sum.is_none() || overtaken || self.rolling_back() {
                 reach!("store: a read of a volume is overtaken by a write");
                 return Checked::Again;
             }
@@ -238,6 +239,16 @@ impl Store {
         self.give_up_pages();
     }
 
+    /// The files of sums hold what a snapshot kept of them: what is in memory is of before. All that had changed was written, and no write to
+    /// a volume is under way.
+    pub(crate) fn sums_restored(&mut self) {
+        self.volume_changes();
+        if !planted(Bug::SumsOutlastRollback) {
+            self.sums.pages.clear();
+            self.sums.changed.clear();
+        }
+    }
+
     fn sums_pages_max(&self) -> usize {
         (self.tuning.sums_bytes_max / BLOCK_BYTES) as usize
     }
@@ -335,6 +346,6 @@ impl Store {
             self.sums_written_up_to(at);
             return None;
         }
-        Some(self.after_sums())
+        self.after_sums()
     }
 }

@@ -204,12 +204,16 @@ impl Store {
     /// [`Store::room`] ends.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
-        !self.grow_stalled.is_empty() || self.sums.stalled || self.groups.values().any(|group| group.stalled)
+        !self.grow_stalled.is_empty()
+            || self.restore_stalled
+            || self.sums.stalled
+            || self.groups.values().any(|group| group.stalled)
     }
 
     /// Tries anew what found no space in the pool.
     pub fn retry(&mut self) {
         self.retry_grows();
+        self.retry_restore();
         self.sums.stalled = false;
         let waiting =
             self.groups.iter_mut().filter_map(|(id, group)| std::mem::take(&mut group.waits).then_some(*id));

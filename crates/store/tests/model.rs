@@ -2,7 +2,7 @@
 
 mod lab;
 
-use lab::{Lab, Log, Random, drop_snapshot, entries, scrub, snapshot};
+use lab::{Lab, Log, Random, drop_snapshot, entries, rollback, scrub, snapshot};
 use mainstay_codec::ReplicaData;
 use mainstay_store::{Output, Segment, SnapshotState};
 use mainstay_types::{EXTENT_BYTES, Epoch, Index, Position, Range};
@@ -87,6 +87,11 @@ impl Life {
                     && let Some(id) = snapshots.keys().nth(self.random.below(snapshots.len()))
                 {
                     new.push(drop_snapshot(id.0));
+                } else if self.random.chance(8)
+                    && let Some(id) = snapshots.keys().nth(self.random.below(snapshots.len()))
+                {
+                    self.snapshots += 1;
+                    new.push(rollback(id.0, self.snapshots));
                 }
                 if self.random.chance(20) {
                     let volume = self.random.below(volumes.len());
@@ -213,12 +218,18 @@ proptest! {
         life.hear();
         life.lab.store.commit(life.log.end().index);
         life.hear();
-        while !life.scrubs.is_empty() {
-            life.end_scrub();
+        // What is read holds up what would change it, and that may hold up the next that is to be read.
+        loop {
+            while !life.scrubs.is_empty() {
+                life.end_scrub();
+            }
+            life.lab.store.destage_now();
+            life.lab.settle();
+            life.hear();
+            if life.scrubs.is_empty() {
+                break;
+            }
         }
-        life.lab.store.destage_now();
-        life.lab.settle();
-        life.hear();
         let end = life.log.end().index;
         let state = life.lab.store.log_state();
         prop_assert_eq!(state.commit, end);

@@ -541,3 +541,51 @@ fn what_has_rotted_does_not_become_well_by_rotting_again() {
     }
     assert!(disk.is_damaged(Area::Meta, 0));
 }
+
+/// A rollback brings back what a volume held and the sums of that; a power cut meanwhile leaves any mixture, of both.
+#[test]
+fn a_snapshot_brings_sums_back_as_well() {
+    let snapshot = SnapshotId(1);
+    let sums = |fill| {
+        let (op, volume) = (OpId(6), VolumeId(0));
+        Operation::Store(Output::SumsWrite { op, volume, offset: 0, data: block(fill) })
+    };
+    let blocks = EXTENT_BYTES / BLOCK_BYTES;
+    let (mut whole, mut mixed) = (0, 0);
+    for seed in 0..200 {
+        let mut disk = disk(seed);
+        let volumes = config().volumes;
+        let held = |disk: &Disk| {
+            let sums = disk.peek(Area::Sums(VolumeId(0)), 0).map_or(0, |page| page[0]);
+            (disk.peek(VOLUME, 0).map_or(0, |block| block[0]), sums)
+        };
+        for fill in [1, 2] {
+            carry_out(&mut disk, write(0, 0, fill)).expect("well");
+            carry_out(&mut disk, flush()).expect("well");
+            carry_out(&mut disk, sums(fill)).expect("well");
+            if fill == 1 {
+                let volumes = volumes.clone();
+                let take = Output::SnapshotTake { op: OpId(7), snapshot, volumes };
+                carry_out(&mut disk, Operation::Store(take)).expect("well");
+            }
+        }
+        let restore =
+            Output::SnapshotRestore { op: OpId(8), snapshot: SnapshotId(2), from: snapshot, volumes };
+        if seed % 2 == 0 {
+            carry_out(&mut disk, Operation::Store(restore)).expect("well");
+            assert_eq!(held(&disk), (1, 1));
+            let page = disk.peek(Area::Sums(VolumeId(0)), 0).expect("it was written");
+            let kept = (blocks * 4) as usize;
+            assert!(page[..kept].iter().all(|byte| *byte == 1) && page[kept..].iter().all(|byte| *byte == 0));
+        } else {
+            disk.submit(Operation::Store(restore));
+            disk.power_cut();
+            match held(&disk) {
+                (1, 1) => whole += 1,
+                (2, 2) => {}
+                _ => mixed += 1,
+            }
+        }
+    }
+    assert!(whole > 10 && mixed > 5, "{whole} {mixed}");
+}

@@ -24,6 +24,7 @@ pub fn is_operators(command: &Command) -> bool {
         | Command::GrowVolume { .. }
         | Command::TakeSnapshot { .. }
         | Command::DropSnapshot { .. }
+        | Command::RollBack { .. }
         | Command::SetMode { .. }
         | Command::ForcePromote { .. }
         | Command::ApplyService { .. }
@@ -157,6 +158,9 @@ fn has_effect(before: &State, command: &Command, outcome: &Outcome, after: &Stat
         }),
         Command::DropSnapshot { resource: id, name } => resource(id)
             .is_some_and(|known| known.snapshots.values().all(|held| held.name != *name || held.dropping)),
+        Command::RollBack { resource: id, last, name, keep, .. } => {
+            resource(id).is_some_and(|known| known.last_rollback() == Some((*last, name, keep.as_deref())))
+        }
         Command::SetMode { resource: id, mode, lag, takeover, .. } => resource(id).is_some_and(|known| {
             let record = &known.record;
             let takeover = *takeover && *mode == mainstay_types::Mode::A;

@@ -12,7 +12,7 @@ use super::Violation;
 use mainstay_codec::{Batch, EntryKind, LogState, ReplicaData};
 use mainstay_types::{
     BLOCK_BYTES, Chain, Epoch, Incarnation, Index, Member, NodeId, Opening, Position, ResourceId,
-    ResourceRecord,
+    ResourceRecord, SnapshotId,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,6 +21,7 @@ mod checks;
 mod feed;
 mod fork;
 mod memory;
+mod rollback;
 #[cfg(test)]
 mod tests;
 
@@ -41,6 +42,7 @@ pub struct LogOracle {
     truth: Vec<BatchId>,
     /// For each block of each volume what it held from which index on; ascending.
     model: Vec<Vec<Vec<(Index, u64)>>>,
+    rollbacks: rollback::Rollbacks,
     replicas: BTreeMap<(NodeId, Incarnation), Replica>,
     epochs: BTreeMap<Epoch, Sequencer>,
     record: Option<ResourceRecord>,
@@ -62,6 +64,10 @@ struct Known {
     bytes: u64,
     /// What it changes: index, volume, block, value.
     writes: Vec<(Index, u16, u64, u64)>,
+    /// The snapshot that it takes, and the one that it goes back to before. Nothing follows these.
+    takes: Option<(SnapshotId, Option<SnapshotId>)>,
+    /// The snapshots that it drops.
+    drops: Vec<(Index, SnapshotId)>,
 }
 
 /// Who made entries in an epoch.
@@ -173,6 +179,7 @@ impl LogOracle {
             by_end: BTreeMap::new(),
             truth: Vec::new(),
             model: volumes.iter().map(|blocks| vec![Vec::new(); *blocks as usize]).collect(),
+            rollbacks: rollback::Rollbacks::default(),
             replicas: BTreeMap::new(),
             epochs: BTreeMap::new(),
             record: None,
@@ -275,6 +282,8 @@ impl LogOracle {
             prev_chain: batch.prev_chain,
             bytes: batch.journal_len(),
             writes,
+            takes: rollback::takes(batch),
+            drops: rollback::drops(batch),
         });
         self.by_end.insert((batch.last(), batch.chain), id);
         Ok(id)
@@ -387,7 +396,9 @@ impl LogOracle {
                     }
                     None if next as usize == self.truth.len() + 1 => {
                         self.truth.push(*id);
-                        apply(&mut self.model, &self.batches[*id as usize], Index(next));
+                        let known = &self.batches[*id as usize];
+                        apply(&mut self.model, known, Index(next));
+                        self.rollbacks.apply(&mut self.model, known, Index(next));
                     }
                     None => {
                         let end = self.truth.len();

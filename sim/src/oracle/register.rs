@@ -38,6 +38,8 @@ pub struct Registers {
     requests: BTreeMap<u64, Request>,
     /// Writes that were acknowledged and may still be lost.
     soft: BTreeMap<u64, Request>,
+    /// Since when a resource is to be rolled back.
+    asked_back: BTreeMap<usize, Moment>,
 }
 
 #[derive(Debug)]
@@ -293,6 +295,36 @@ impl Registers {
         for ((_, volume), registers) in self.volumes.iter_mut().filter(|((of, _), _)| *of == resource) {
             for (block, register) in (0..).zip(registers) {
                 register.roll_back(value_at(*volume, block), now);
+            }
+        }
+    }
+
+    /// An engine is told to roll the resource back to a snapshot, perhaps again.
+    pub fn ask_back(&mut self, resource: usize) {
+        let now = self.tick();
+        self.asked_back.entry(resource).or_insert(now);
+    }
+
+    /// R17: the resource was rolled back to a snapshot at this moment, as if somebody had written to every block what it held then. Writes that
+    /// were given up after that was asked for may come later all the same: they wait in the engine until it is done.
+    pub fn put_back(&mut self, resource: usize, value_at: impl Fn(u16, u64) -> u64) {
+        let now = self.tick();
+        let start = self.asked_back.remove(&resource).unwrap_or(now);
+        for ((_, volume), registers) in self.volumes.iter_mut().filter(|((of, _), _)| *of == resource) {
+            for (block, register) in (0..).zip(registers) {
+                let value = value_at(*volume, block);
+                register.groups.push(Group {
+                    value,
+                    request: 0,
+                    start,
+                    first_end: now,
+                    soft_end: NEVER,
+                    last_start: start,
+                    placed: now,
+                    acknowledged: true,
+                    read: false,
+                });
+                register.sweep(now);
             }
         }
     }

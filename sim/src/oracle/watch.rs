@@ -68,11 +68,20 @@ impl Oracle {
             let number = resource.0 as usize - 1;
             self.registers.roll_back(number, |volume, block| log.value_at(VolumeId(volume), block, fork));
         }
+        if let Some(at) = log.take_rolled_back() {
+            let number = resource.0 as usize - 1;
+            self.registers.put_back(number, |volume, block| log.value_at(VolumeId(volume), block, at));
+        }
         self.settle_soft(resource);
         if let Err(mut violation) = check {
             violation.text = format!("{}: {}", crate::words::resource(resource), violation.text);
             self.fail(violation);
         }
+    }
+
+    /// An engine is told to roll the resource back.
+    pub fn ask_back(&mut self, resource: ResourceId) {
+        self.registers.ask_back(resource.0 as usize - 1);
     }
 
     /// L4: a scrub finds differences where a disk lied, and nowhere else.

@@ -107,6 +107,25 @@ pub(super) fn snapshots(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
+/// A snapshot, and back to it, or to another one, while clients write.
+pub(super) fn roll_back(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = random.below(draw.shape.resources.len() as u64) as usize;
+    let mut at = at;
+    for _ in 0..random.between(1, 2) {
+        draw.operator(at, Operator::Snapshot { resource, drop: None });
+    }
+    for _ in 0..random.between(1, 3) {
+        at += spread(random, 200, 6000);
+        draw.operator(at, Operator::RollBack { resource, pick: random.below(8), keep: random.coin() });
+        if random.permille(300) {
+            draw.operator(
+                at + spread(random, 1, 2000),
+                Operator::Snapshot { resource, drop: Some(random.below(8)) },
+            );
+        }
+    }
+}
+
 /// Half the journal is the most that followers may lag.
 pub(super) fn mode_a(draw: &Draw, random: &mut Random, resource: usize) -> Operator {
     let blocks = random.between(16, draw.shape.resources[resource].journal_blocks / 2);

@@ -81,6 +81,11 @@ impl World {
             return;
         }
         let store = hosted.host.store();
+        // Nobody is shown a volume that is becoming again what it was.
+        if store.rolling_back() {
+            self.trace.count("replica that is being rolled back");
+            return;
+        }
         let commit = hosted.host.replica().committed();
         let incarnation = store.config().incarnation;
         let mut read = |volume: VolumeId, block: u64| {

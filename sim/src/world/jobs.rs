@@ -11,6 +11,7 @@ use crate::plan::ResourceShape;
 use crate::trace::Part;
 use crate::words;
 use mainstay_control::reconciler::job::{Answer, Step};
+use mainstay_control::snapshots::Keep;
 use mainstay_replica::ReplicaConfig;
 use mainstay_store::{Store, StoreConfig, Tuning};
 use mainstay_types::{BLOCK_BYTES, Incarnation, NodeId, Opening, ResourceId};
@@ -38,6 +39,9 @@ impl World {
             }
             Step::Look => self.after(100, What::JobStep(step)),
             Step::Close | Step::Tell(_) | Step::Demote | Step::Grow(_) | Step::Snapshots(_) => {
+                if let Step::Snapshots(Keep { to: Some(_), .. }) = &step.step {
+                    self.oracle.ask_back(resource);
+                }
                 let input = EngineIn::Step { resource, number, step: step.step };
                 self.socket_to_engine(node, engine_boot, input);
             }
@@ -262,8 +266,9 @@ fn step_words(resource: &str, step: &Step) -> Option<(u64, String)> {
         Step::Tell(record) => (4, format!("tells {resource} its record {}", record.version)),
         Step::Grow(_) => (9, format!("tells {resource} to make volumes larger")),
         Step::Snapshots(wanted) => {
-            let wanted: Vec<_> = wanted.iter().map(ToString::to_string).collect();
-            (10, format!("tells {resource} to have the snapshots {}", wanted.join(" ")))
+            let names: Vec<_> = wanted.snapshots.iter().map(ToString::to_string).collect();
+            let back = wanted.to.map(|to| format!(" and to go back to {to}")).unwrap_or_default();
+            (10, format!("tells {resource} to have the snapshots {}{back}", names.join(" ")))
         }
         Step::Demote => (5, format!("tells {resource} to stop being primary")),
         Step::RemoveLabel => (6, format!("removes the label of its replica of {resource}")),

@@ -120,6 +120,7 @@ impl World {
                 self.submit(Command::GrowVolume { resource, volume, bytes: blocks * BLOCK_BYTES });
             }
             Operator::Snapshot { drop, .. } => self.snapshot(resource_id(resource), drop),
+            Operator::RollBack { pick, keep, .. } => self.roll_back(resource_id(resource), pick, keep),
             Operator::SetMode { a: None, .. } => self.set_mode(resource_id(resource), Mode::C, None),
             Operator::SetMode { a, .. } => self.set_mode(resource_id(resource), Mode::A, a),
             Operator::ModeB { .. } => self.set_mode(resource_id(resource), Mode::B, None),
@@ -192,6 +193,16 @@ impl World {
             }
         };
         self.submit(command);
+    }
+
+    fn roll_back(&mut self, id: ResourceId, pick: u64, keep: bool) {
+        let Some(known) = self.state().resources.get(&id) else { return };
+        let names: Vec<_> = known.snapshots.values().map(|known| known.name.clone()).collect();
+        let Some(name) = names.get(pick as usize % names.len().max(1)).cloned() else { return };
+        let keep = keep.then(|| format!("s{}", known.last_snapshot + 1));
+        let last = known.last_snapshot;
+        self.trace.count("F57 operator rolls back to a snapshot");
+        self.submit(Command::RollBack { resource: id, last, name, keep, restart: true });
     }
 
     /// As `agent/src/http/modes.rs` does it: of a replica that is whole, as far as its engine says so. Whoever gives up waiting

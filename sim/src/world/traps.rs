@@ -100,6 +100,7 @@ impl World {
             Command::VolumeGrown { resource, .. } => (Proposed::VolumeGrown, Some(*resource), None),
             Command::TakeSnapshot { resource, .. } => (Proposed::TakeSnapshot, Some(*resource), None),
             Command::DropSnapshot { resource, .. } => (Proposed::DropSnapshot, Some(*resource), None),
+            Command::RollBack { resource, .. } => (Proposed::RollBack, Some(*resource), None),
             Command::SnapshotsSeen { resource, node, .. } => {
                 (Proposed::SnapshotsSeen, Some(*resource), Some(*node))
             }
@@ -220,6 +221,7 @@ fn sprung(what: Proposed) -> &'static str {
         Proposed::TakeSnapshot => "trap at TakeSnapshot",
         Proposed::DropSnapshot => "trap at DropSnapshot",
         Proposed::SnapshotsSeen => "trap at SnapshotsSeen",
+        Proposed::RollBack => "trap at RollBack",
         Proposed::SetMode => "trap at SetMode",
         Proposed::ForcePromote => "trap at ForcePromote",
         Proposed::Trust => "trap at Trust",

@@ -297,6 +297,9 @@ impl World {
     /// R17: what was wished for is in the log of the primary, and every replica has it or cannot, and has said so.
     fn snapshots_unsettled(&self, known: &Resource, primary: &Store) -> Option<String> {
         let name = &known.name;
+        if known.rollback.is_some() {
+            return Some(format!("{name} is not rolled back"));
+        }
         for (id, snapshot) in &known.snapshots {
             if snapshot.dropping {
                 return Some(format!("snapshot {id} of {name} is not deleted"));

@@ -598,5 +598,6 @@ fn op_words(resource: usize, op: &Op) -> String {
         }
         Op::Snapshot { id } => format!("take {id} of r{resource}"),
         Op::DropSnapshot { id } => format!("drop {id} of r{resource}"),
+        Op::Rollback { to, mark } => format!("roll r{resource} back to {to}, as {mark}"),
     }
 }

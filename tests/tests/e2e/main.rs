@@ -67,6 +67,7 @@ const ALONE: &[(&str, Scenario)] = &[
     ("filling_a_replica_yields_to_clients", filling::filling_a_replica_yields_to_clients),
     ("fstrim_shrinks_every_replica", thin::fstrim_shrinks_every_replica),
     ("one_replica_throttled_to_a_hundredth", slow::one_replica_throttled_to_a_hundredth),
+    ("a_resource_is_rolled_back_to_a_snapshot", snapshots::a_resource_is_rolled_back_to_a_snapshot),
     ("mode_a_and_a_forced_promotion", modes::mode_a_and_a_forced_promotion),
     ("mode_b_loses_nothing_with_its_primary", modes::mode_b_loses_nothing_with_its_primary),
 ];

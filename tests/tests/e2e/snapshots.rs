@@ -70,7 +70,7 @@ pub fn a_database_runs_on_a_clone_of_a_snapshot(cluster: &Cluster, ledger: &Ledg
     cluster.lab.shell(node, &format!("umount {root} && rm -r {directory}"))?;
 
     // It outlives the node that it was taken on, and its files go when it is deleted.
-    ensure!(files(cluster, node)? == 1, "the snapshot's file is there");
+    ensure!(files(cluster, node)? == 2, "the snapshot's file is there, and that of its sums");
     cluster.lab.cli(&["snapshot", "delete", DB.resource, NAME])?;
     for node in NODES {
         wait_for("the end of the snapshot's files", LIMIT, || {
@@ -81,4 +81,66 @@ pub fn a_database_runs_on_a_clone_of_a_snapshot(cluster: &Cluster, ledger: &Ledg
     }
     ensure!(cluster.lab.resource(DB.resource)?.snapshots.is_empty(), "it is forgotten");
     Ok(())
+}
+
+const SCRATCH: &str = "scratch";
+
+/// Fills the first blocks of a device with a letter, durably.
+fn fill(cluster: &Cluster, node: &str, device: &str, letter: char) -> Result<()> {
+    let write = format!(
+        "head -c 1048576 /dev/zero | tr '\\0' {letter} | dd of={device} bs=64K oflag=direct conv=fsync,notrunc"
+    );
+    cluster.lab.shell(node, &write).map(drop)
+}
+
+fn letter(cluster: &Cluster, node: &str, device: &str) -> Result<String> {
+    let read = format!("dd if={device} bs=64K count=16 iflag=direct status=none | tr -s 'a-z' | head -c 8");
+    Ok(cluster.lab.shell(node, &read)?.trim().to_owned())
+}
+
+/// There and back again, the same on every replica, also on the one whose node is killed meanwhile; and what cannot be is refused.
+pub fn a_resource_is_rolled_back_to_a_snapshot(cluster: &Cluster) -> Result<()> {
+    let lab = &cluster.lab;
+    lab.create_resource(SCRATCH, "64MiB", &NODES, &["--journal", "16MiB"])?;
+    let (node, device) = cluster.device(SCRATCH)?;
+    fill(cluster, &node, &device, 'a')?;
+    lab.cli(&["snapshot", "create", SCRATCH, "first"])?;
+    fill(cluster, &node, &device, 'b')?;
+    let refused = lab.try_cli(&["snapshot", "rollback", SCRATCH, "no-such"])?;
+    ensure!(refused.stderr.contains("unknown-snapshot"), "{refused:?}");
+    lab.cli(&["snapshot", "create", DB.resource, "in-use"])?;
+    let refused = lab.try_cli(&["snapshot", "rollback", DB.resource, "in-use"])?;
+    ensure!(refused.stderr.contains("resource-in-use"), "{refused:?}");
+    lab.cli(&["snapshot", "delete", DB.resource, "in-use"])?;
+
+    let away = NODES.into_iter().find(|other| *other != node).context("there are three")?;
+    lab.kill(away)?;
+    let said = lab.cli(&["snapshot", "rollback", SCRATCH, "first", "--keep", "second"])?;
+    ensure!(said.contains("snapshot rollback scratch second"), "how to undo it is said: {said}");
+    ensure!(
+        letter(cluster, &node, &device)? == "a",
+        "the device shows {:?}",
+        letter(cluster, &node, &device)?
+    );
+    lab.start(away)?;
+    // The node that was away opens its replica first, and meets the entry on its way.
+    wait_for("equal replicas", LIMIT, || {
+        lab.wait_in_sync(SCRATCH, LIMIT)?;
+        cluster.prove_equal(SCRATCH)
+    })?;
+
+    lab.cli(&["snapshot", "rollback", SCRATCH, "second", "--discard"])?;
+    ensure!(
+        letter(cluster, &node, &device)? == "b",
+        "the device shows {:?}",
+        letter(cluster, &node, &device)?
+    );
+    cluster.prove_equal(SCRATCH)?;
+    let names: Vec<_> = lab.resource(SCRATCH)?.snapshots.into_iter().map(|one| one.name).collect();
+    ensure!(names == ["first", "second"], "the snapshots are {names:?}");
+    let files = cluster
+        .lab
+        .shell(&node, "find /var/lib/mainstay/pools/default -path '*scratch*' -name 'snap*' | wc -l")?;
+    ensure!(files.trim() == "4", "{files} files are left on {node}, two of sums among them");
+    lab.cli(&["resource", "delete", SCRATCH]).map(drop)
 }

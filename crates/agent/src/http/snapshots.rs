@@ -1,6 +1,6 @@
 //! Snapshots of resources (R17).
 
-use super::{Answer, App, blocking, change, find_resource};
+use super::{Answer, App, blocking, change, change_what_is_now, find_resource};
 use crate::agent::Agent;
 use crate::error::body;
 use crate::pool;
@@ -9,7 +9,7 @@ use crate::views;
 use axum::Json;
 use axum::extract::{Path, State as Shared};
 use mainstay_api::engine::snapshot_file;
-use mainstay_api::rest::{Accepted, ErrorBody, SnapshotFiles, SnapshotTake};
+use mainstay_api::rest::{Accepted, ErrorBody, SnapshotFiles, SnapshotRollback, SnapshotTake};
 use mainstay_control::snapshots::SnapshotState;
 use mainstay_control::state::Command;
 use mainstay_types::VolumeId;
@@ -35,6 +35,24 @@ pub(super) async fn delete(
         let resource = find_resource(view, &name)?;
         let message = format!("snapshot {snapshot} of resource {name} is deleted");
         Ok((Command::DropSnapshot { resource: resource.id, name: snapshot }, message))
+    })
+    .await
+}
+
+pub(super) async fn roll_back(
+    Shared(agent): App,
+    Path((name, snapshot)): Path<(String, String)>,
+    Json(SnapshotRollback { keep, discard, restart_service }): Json<SnapshotRollback>,
+) -> Answer<Accepted> {
+    change_what_is_now(agent, move |view| {
+        let resource = find_resource(view, &name)?;
+        let message = format!("resource {name} is rolled back to snapshot {snapshot}");
+        let keep = keep.clone().unwrap_or_else(|| format!("before-rollback-{}", resource.last_snapshot + 1));
+        let keep = (!discard).then_some(keep);
+        let (resource, last) = (resource.id, resource.last_snapshot);
+        let command =
+            Command::RollBack { resource, last, name: snapshot.clone(), keep, restart: restart_service };
+        Ok((command, message))
     })
     .await
 }

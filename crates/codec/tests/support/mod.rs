@@ -11,7 +11,7 @@ use mainstay_codec::superblock::{
 };
 use mainstay_codec::{
     Batch, BlockSums, DecodeError, EntryKind, Envelope, FRAME_HEADER_BYTES, FrameHeader, LogState, Message,
-    NewEntry, Reject, ReplicaData, snapshot_range,
+    NewEntry, Reject, ReplicaData, rollback_range, snapshot_range,
 };
 use mainstay_types::{
     BLOCK_BYTES, Chain, ConfigVersion, EXTENT_BYTES, Epoch, Incarnation, Index, NodeId, Opening, Position,
@@ -70,6 +70,10 @@ pub fn batch() -> impl Strategy<Value = Batch> {
             let range = snapshot_range(SnapshotId(1 + epoch as u32 / 2));
             let kind = EntryKind::Snapshot;
             entries.push(NewEntry { kind, range, payload: Bytes::new(), session: 0, request: 0 });
+        } else if commit % 4 == 1 {
+            let range = rollback_range(SnapshotId(1 + epoch as u32 / 2), SnapshotId(u32::MAX));
+            let kind = EntryKind::Rollback;
+            entries.push(NewEntry { kind, range, payload: Bytes::new(), session: 0, request: 0 });
         }
         Batch::seal(
             ResourceId(resource),
@@ -107,6 +111,7 @@ fn reject() -> impl Strategy<Value = Reject> {
         position().prop_map(Reject::Gap),
         Just(Reject::Chain),
         Just(Reject::Failed),
+        Just(Reject::Snapshot),
     ]
 }
 

@@ -119,6 +119,7 @@ pub fn messages() -> Vec<(&'static str, Message)> {
         ("rejected_gap", Message::Rejected(Reject::Gap(at))),
         ("rejected_chain", Message::Rejected(Reject::Chain)),
         ("rejected_failed", Message::Rejected(Reject::Failed)),
+        ("rejected_snapshot", Message::Rejected(Reject::Snapshot)),
     ]
 }
 

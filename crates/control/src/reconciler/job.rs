@@ -11,9 +11,9 @@
 //!
 //! Whoever carries a job out does [`Job::step`] and tells what came of it, until there is none; one job per replica at a time.
 
+use crate::snapshots::Keep;
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Incarnation, ResourceRecord, SnapshotId, VolumeId, reach};
-use std::collections::BTreeSet;
+use mainstay_types::{Incarnation, ResourceRecord, VolumeId, reach};
 
 /// What is to be done to a replica.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,8 +31,8 @@ pub enum Order {
     Demote,
     /// Make volumes of the engine's primary as large as this, in bytes.
     Grow(Vec<(VolumeId, u64)>),
-    /// Have the engine's primary take and drop snapshots until its log has these.
-    Snapshots(BTreeSet<SnapshotId>),
+    /// Have the engine's primary take and drop snapshots until its log has these, and roll back.
+    Snapshots(Keep),
 }
 
 impl Order {
@@ -70,7 +70,7 @@ pub enum Step {
     Tell(ResourceRecord),
     Demote,
     Grow(Vec<(VolumeId, u64)>),
-    Snapshots(BTreeSet<SnapshotId>),
+    Snapshots(Keep),
 }
 
 /// What came of a step that succeeded.
@@ -128,7 +128,7 @@ enum At<E> {
     Telling(ResourceRecord),
     Demoting,
     Growing(Vec<(VolumeId, u64)>),
-    Keeping(BTreeSet<SnapshotId>),
+    Keeping(Keep),
     Ended(Result<Ended, Trouble<E>>),
 }
 

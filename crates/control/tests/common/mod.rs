@@ -105,6 +105,8 @@ pub struct Nodes {
     pub up: BTreeMap<NodeId, bool>,
     /// Replicas made so far: each has an incarnation of its own.
     pub made: u64,
+    /// How often a primary was told to roll back and did.
+    pub rollbacks: u32,
     /// Replicas opened so far: each has an opening of its own.
     pub opened: u64,
     /// Where the log of each would end, if it lost its memory.
@@ -119,6 +121,7 @@ impl Nodes {
             observed: [A, B, W].into_iter().map(|node| (node, well.clone())).collect(),
             up: [A, B, W].into_iter().map(|node| (node, true)).collect(),
             made: 0,
+            rollbacks: 0,
             opened: 0,
             ends: [A, B, W].into_iter().map(|node| (node, Position::default())).collect(),
         }
@@ -187,7 +190,18 @@ impl Nodes {
             Action::KeepSnapshots { resource, wanted } => {
                 let replica = observed.replicas.get_mut(&resource).unwrap();
                 let on = SnapshotOn { at: Index(self.made), state: SnapshotState::Held };
-                replica.snapshots = wanted.into_iter().map(|id| (id, on)).collect();
+                let keep = |id: &mainstay_types::SnapshotId| {
+                    wanted.snapshots.contains(id) || wanted.mark == Some(*id)
+                };
+                replica.snapshots.retain(|(id, _)| keep(id));
+                let rolled = wanted.to.and(wanted.mark);
+                for id in wanted.snapshots.into_iter().chain(rolled) {
+                    if replica.snapshots.iter().all(|(of, _)| *of != id) {
+                        replica.snapshots.push((id, on));
+                        self.rollbacks += u32::from(rolled == Some(id));
+                    }
+                }
+                replica.snapshots.sort_by_key(|(id, _)| *id);
                 let snapshots = replica.snapshots.clone();
                 // The log brings them to all others that are open.
                 for (_, other) in self.observed.iter_mut().filter(|(of, _)| **of != node) {

@@ -41,6 +41,14 @@ pub enum DiskError {
     },
 }
 
+impl DiskError {
+    /// Whether it would have gone well with more space in the pool.
+    pub(super) fn is_no_space(&self) -> bool {
+        let Self::System { source, .. } = self else { return false };
+        matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    }
+}
+
 /// Names a failed step on a path.
 pub(super) fn failed<T>(what: &'static str, path: &Path, result: io::Result<T>) -> Result<T, DiskError> {
     result.map_err(|source| DiskError::System { what, path: path.to_owned(), source })

@@ -32,7 +32,7 @@ pub(super) const CHUNK_BYTES: usize = 4 << 20;
 const _: () = assert!(CHUNK_BYTES <= BUFFER_BYTES_MAX);
 
 /// Size of each file of sums: what the largest volume needs, so that it does not grow with its volume. It is sparse.
-const SUMS_BYTES: u64 = sums_bytes(VOLUME_BYTES_MAX);
+pub(super) const SUMS_BYTES: u64 = sums_bytes(VOLUME_BYTES_MAX);
 
 /// How large the files of a replica are, in bytes; all whole blocks.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -158,6 +158,11 @@ impl ReplicaFiles {
             sync_parent(path)?;
         }
         remove_all(&doomed)
+    }
+
+    /// Whether each volume has a file of sums.
+    pub(super) fn has_sums(&self) -> bool {
+        !self.sums.is_empty()
     }
 
     pub(super) fn area(&self, area: Area) -> Option<&AreaFile> {

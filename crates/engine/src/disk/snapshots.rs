@@ -1,4 +1,5 @@
-//! The files of snapshots: clones of the volumes' files beside them, which share their space until one of both changes.
+//! The files of snapshots: clones of the volumes' files beside them, and of the files of their sums if there are any, which share their space
+//! until one of both changes.
 //!
 //! What this file guarantees: when [`Clones::take`] has succeeded the files are whole and durable; until then there are only such
 //! with another name, or none. Whatever is there of an earlier attempt is replaced.
@@ -7,11 +8,12 @@
 //! takes to copy a list of extents: a thread of its own waits for that.
 
 use super::error::{DiskError, failed};
-use super::files::ReplicaFiles;
+use super::files::{ReplicaFiles, SUMS_BYTES, name};
 use crate::ring::Fd;
 use mainstay_api::engine::snapshot_file;
+use mainstay_codec::sums::SUM_BYTES;
 use mainstay_store::{Area, IoFailure, OpId};
-use mainstay_types::{ResourceId, SnapshotId, VolumeId};
+use mainstay_types::{BLOCK_BYTES, ResourceId, SnapshotId, VolumeId};
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -23,8 +25,13 @@ use std::thread;
 /// What is to be done to the files of a snapshot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SnapshotAction {
-    /// Clone the volumes, cut to these sizes in bytes.
+    /// Clone the volumes, cut to these sizes in bytes, and what their sums say of so much.
     Take(Vec<u64>),
+    /// Clone the files of another snapshot, for volumes as large as this, and the volumes and their sums from these.
+    Restore {
+        from: SnapshotId,
+        volumes: Vec<u64>,
+    },
     Remove,
 }
 
@@ -48,17 +55,41 @@ pub struct SnapshotDone {
     pub result: Result<(), IoFailure>,
 }
 
-/// The directory of a replica and the open files of its volumes. While one exists nobody else opens the replica.
+/// The directory of a replica and the open files of its volumes and sums. While one exists nobody else opens the replica.
 pub(super) struct Clones {
     path: PathBuf,
-    volumes: Vec<Fd>,
+    files: Vec<(Area, Fd)>,
     _lock: Fd,
+}
+
+/// What is cloned when a snapshot is taken.
+fn areas(volumes: usize, sums: bool) -> impl Iterator<Item = Area> {
+    let numbers = move || (0..volumes).map(|n| VolumeId(n as u16));
+    numbers().map(Area::Volume).chain(numbers().filter(move |_| sums).map(Area::Sums))
+}
+
+/// The name of the clone of an area.
+fn clone_name(snapshot: SnapshotId, area: Area) -> String {
+    match area {
+        Area::Volume(volume) => snapshot_file(snapshot, volume),
+        _ => format!("snap{}-{}", snapshot.0, name(area)),
+    }
 }
 
 /// The snapshot that a file is of, if it is of one; half-made ones included.
 fn snapshot_of(file: &str) -> Option<SnapshotId> {
-    let (number, _) = file.strip_prefix("snap")?.split_once("-vol")?;
-    number.parse().ok().map(SnapshotId)
+    let (number, of) = file.strip_prefix("snap")?.split_once('-')?;
+    let kept = of.starts_with("vol") || of.starts_with("sums");
+    number.parse().ok().filter(|_| kept).map(SnapshotId)
+}
+
+/// Cuts the clone of an area for a volume of so many bytes, or makes it as large. What lies beyond that is zeroes.
+fn fit(file: &File, area: Area, bytes: u64) -> io::Result<()> {
+    if !matches!(area, Area::Sums(_)) {
+        return file.set_len(bytes);
+    }
+    file.set_len(bytes / BLOCK_BYTES * SUM_BYTES)?;
+    file.set_len(SUMS_BYTES)
 }
 
 impl SnapshotJob {
@@ -81,6 +112,7 @@ impl SnapshotJob {
         let Self { resource, disk, op, snapshot, action, clones } = self;
         let result = match &action {
             SnapshotAction::Take(volumes) => clones.take(snapshot, volumes),
+            SnapshotAction::Restore { from, volumes } => clones.restore(snapshot, *from, volumes),
             SnapshotAction::Remove => clones.remove(snapshot),
         };
         if result.is_err() && matches!(action, SnapshotAction::Take(_)) {
@@ -93,30 +125,61 @@ impl SnapshotJob {
             let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
             tracing::warn!(%resource, %snapshot, %error, cause, "a snapshot could not be kept or removed here");
         }
-        let result = result.map_err(|error| IoFailure::new(error.to_string()));
+        let result = result.map_err(|error| IoFailure {
+            no_space: error.is_no_space(),
+            ..IoFailure::new(error.to_string())
+        });
         done(SnapshotDone { resource, disk, op, result });
     }
 }
 
 impl Clones {
     pub(super) fn of(files: &ReplicaFiles, volumes: usize) -> Self {
-        let volume =
-            |n: usize| files.area(Area::Volume(VolumeId(n as u16))).map(|file| Fd::clone(&file.file));
+        let file = |area: Area| files.area(area).map(|file| (area, Fd::clone(&file.file)));
         Self {
             path: files.path().to_owned(),
-            volumes: (0..volumes).map_while(volume).collect(),
+            files: areas(volumes, files.has_sums()).filter_map(file).collect(),
             _lock: files.area(Area::Meta).map(|file| Fd::clone(&file.file)).expect("a replica has one"),
         }
     }
 
     fn take(&self, snapshot: SnapshotId, sizes: &[u64]) -> Result<(), DiskError> {
-        for (n, (source, bytes)) in self.volumes.iter().zip(sizes).enumerate() {
-            let path = self.path.join(snapshot_file(snapshot, VolumeId(n as u16)));
+        self.keep(snapshot, sizes, |_, file| Ok(Fd::clone(file))).map(|_| ())
+    }
+
+    /// Clones the files of the snapshot `from`, and volumes and sums from the clones: what fails half-way is done again as a whole.
+    fn restore(&self, snapshot: SnapshotId, from: SnapshotId, sizes: &[u64]) -> Result<(), DiskError> {
+        let files = self.keep(snapshot, sizes, |area, _| {
+            let path = self.path.join(clone_name(from, area));
+            failed("cannot open", &path, File::open(&path)).map(|file| Fd::new(file.into()))
+        })?;
+        for ((_, target), (path, file)) in self.files.iter().zip(&files) {
+            let cloned = rustix::fs::ioctl_ficlone(target, file).map_err(io::Error::from);
+            failed("cannot clone to a volume or its sums", path, cloned)?;
+            let flushed = rustix::fs::fsync(target).map_err(io::Error::from);
+            failed("cannot flush what is cloned from", path, flushed)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the files of a snapshot out of those that `source` gives, of these sizes.
+    fn keep(
+        &self,
+        snapshot: SnapshotId,
+        sizes: &[u64],
+        source: impl Fn(Area, &Fd) -> Result<Fd, DiskError>,
+    ) -> Result<Vec<(PathBuf, File)>, DiskError> {
+        let mut files = Vec::new();
+        for (area, file) in &self.files {
+            let (Area::Volume(volume) | Area::Sums(volume)) = *area else { continue };
+            let Some(bytes) = sizes.get(usize::from(volume.0)) else { continue };
+            let source = source(*area, file)?;
+            let path = self.path.join(clone_name(snapshot, *area));
             let half = path.with_extension("new");
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).truncate(true).mode(0o600);
             let file = failed("cannot make", &half, options.open(&half))?;
-            let cloned = rustix::fs::ioctl_ficlone(&file, source).map_err(io::Error::from);
+            let cloned = rustix::fs::ioctl_ficlone(&file, &source).map_err(io::Error::from);
             let cloned = cloned.map_err(|error| match error.raw_os_error() {
                 Some(libc::EOPNOTSUPP | libc::EINVAL | libc::EXDEV) => io::Error::other(
                     "the file system of the pool cannot clone files: XFS with reflink or btrfs can",
@@ -124,11 +187,13 @@ impl Clones {
                 _ => error,
             });
             failed("cannot clone a volume to", &half, cloned)?;
-            failed("cannot cut", &half, file.set_len(*bytes))?;
+            failed("cannot cut", &half, fit(&file, *area, *bytes))?;
             failed("cannot flush", &half, file.sync_all())?;
             failed("cannot rename", &half, fs::rename(&half, &path))?;
+            files.push((path, file));
         }
-        self.sync()
+        self.sync()?;
+        Ok(files)
     }
 
     fn remove(&self, snapshot: SnapshotId) -> Result<(), DiskError> {
@@ -174,7 +239,7 @@ impl ReplicaFiles {
     ) -> Result<Vec<SnapshotId>, DiskError> {
         remove_snapshots(self.path(), |id| !recorded.contains(&id))?;
         let whole = |id: &SnapshotId| {
-            (0..volumes).all(|n| self.path().join(snapshot_file(*id, VolumeId(n as u16))).exists())
+            areas(volumes, self.has_sums()).all(|area| self.path().join(clone_name(*id, area)).exists())
         };
         Ok(recorded.iter().copied().filter(|id| !whole(id)).collect())
     }
@@ -183,13 +248,33 @@ impl ReplicaFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::FileExt;
+
+    /// What lies beyond the end of the volume that is kept says nothing: should that volume grow again, it has zeroes there.
+    #[test]
+    fn the_clone_of_sums_ends_with_its_volume_and_is_as_long_as_any() {
+        let path = std::env::temp_dir().join(format!("mainstay-fit-{}", std::process::id()));
+        fs::write(&path, [7; 2 * BLOCK_BYTES as usize]).expect("a scratch file");
+        let file = OpenOptions::new().read(true).write(true).open(&path).expect("it is there");
+        fit(&file, Area::Sums(VolumeId(0)), 3 * BLOCK_BYTES).expect("well");
+        let mut found = vec![0; 2 * BLOCK_BYTES as usize];
+        file.read_exact_at(&mut found, 0).expect("well");
+        let bytes = file.metadata().expect("well").len();
+        fit(&file, Area::Volume(VolumeId(0)), 3 * BLOCK_BYTES).expect("well");
+        let volume_bytes = file.metadata().expect("well").len();
+        fs::remove_file(&path).expect("well");
+        assert_eq!((found.iter().filter(|byte| **byte == 7).count(), &found[..12]), (12, &[7; 12][..]));
+        assert_eq!((bytes, volume_bytes), (SUMS_BYTES, 3 * BLOCK_BYTES));
+    }
 
     #[test]
     fn names_say_which_snapshot_a_file_is_of() {
         let name = snapshot_file(SnapshotId(12), VolumeId(3));
         assert_eq!((name.as_str(), snapshot_of(&name)), ("snap12-vol3", Some(SnapshotId(12))));
         assert_eq!(snapshot_of("snap7-vol0.new"), Some(SnapshotId(7)));
-        for other in ["vol0", "meta", "journal", "snapx-vol0", "snap7"] {
+        let sums = clone_name(SnapshotId(12), Area::Sums(VolumeId(3)));
+        assert_eq!((sums.as_str(), snapshot_of(&sums)), ("snap12-sums3", Some(SnapshotId(12))));
+        for other in ["vol0", "sums0", "meta", "journal", "snapx-vol0", "snap7", "snap7-journal"] {
             assert_eq!(snapshot_of(other), None);
         }
     }

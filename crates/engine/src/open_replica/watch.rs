@@ -24,6 +24,8 @@ struct Change {
 pub(super) struct Watch {
     /// Batches that are not committed yet, by their last entry.
     pending: VecDeque<(Index, Vec<Change>)>,
+    /// Entries among these that roll back to a snapshot, of whose content nothing is known here.
+    rollbacks: VecDeque<Index>,
     /// Checksum of each known block.
     blocks: HashMap<(VolumeId, u64), u32>,
     /// Reads under way, with what was known when they began.
@@ -36,9 +38,13 @@ impl Watch {
         match effect {
             Effect::Append(batch) => self.appended(batch),
             Effect::Commit(index) => self.committed(*index),
-            Effect::Cut(to) => self.pending.retain(|(last, _)| *last <= to.index),
+            Effect::Cut(to) => {
+                self.pending.retain(|(last, _)| *last <= to.index);
+                self.rollbacks.retain(|last| *last <= to.index);
+            }
             Effect::Restart { .. } => {
                 self.pending.clear();
+                self.rollbacks.clear();
                 self.blocks.clear();
             }
             Effect::Read { id, range } => {
@@ -76,18 +82,26 @@ impl Watch {
 
     fn appended(&mut self, batch: &Batch) {
         let changes = batch.entries.iter().filter(|entry| entry.kind.changes_blocks()).map(change);
+        if batch.entries.iter().any(|entry| entry.kind == EntryKind::Rollback) {
+            self.rollbacks.push_back(batch.last());
+        }
         self.pending.push_back((batch.last(), changes.collect()));
     }
 
     fn committed(&mut self, index: Index) {
         while self.pending.front().is_some_and(|(last, _)| *last <= index) {
-            let (_, changes) = self.pending.pop_front().unwrap_or_default();
+            let (last, changes) = self.pending.pop_front().unwrap_or_default();
             for Change { range, sums } in changes {
                 let zero = crc32c(&ZEROES);
                 for (at, block) in (range.first_block()..range.end_block()).enumerate() {
                     let sum = sums.as_ref().map_or(zero, |sums| sums[at]);
                     self.blocks.insert((range.volume, block), sum);
                 }
+            }
+            // It is the last entry of its batch.
+            if self.rollbacks.front().is_some_and(|rollback| *rollback <= last) {
+                self.rollbacks.pop_front();
+                self.blocks.clear();
             }
         }
     }
@@ -106,8 +120,8 @@ fn change(entry: &EntryDesc) -> Change {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mainstay_codec::NewEntry;
-    use mainstay_types::{Chain, Epoch, Position, ResourceId};
+    use mainstay_codec::{NewEntry, rollback_range};
+    use mainstay_types::{Chain, Epoch, Position, ResourceId, SnapshotId};
     use std::sync::Arc;
 
     const RANGE: Range = Range { volume: VolumeId(0), offset: 2 * BLOCK_BYTES, len: BLOCK_BYTES };
@@ -162,6 +176,23 @@ mod tests {
         append_to(&mut watch, 2, EntryKind::Scrub, range, Bytes::new());
         commit(&mut watch, 2);
         read(&mut watch, |_| (), block(1));
+    }
+
+    #[test]
+    fn after_a_rollback_nothing_is_known_until_it_is_written() {
+        let mut watch = Watch::default();
+        append(&mut watch, 1, EntryKind::Write, block(1));
+        let entry = |kind, range, payload| NewEntry { kind, range, payload, session: 0, request: 0 };
+        let back = rollback_range(SnapshotId(1), SnapshotId(2));
+        let entries =
+            vec![entry(EntryKind::Write, RANGE, block(2)), entry(EntryKind::Rollback, back, Bytes::new())];
+        let batch = Batch::seal(ResourceId(1), Epoch(1), Index(2), Chain(0), Index(1), entries);
+        watch.observe(Seen::Effect(&Effect::Append(Arc::new(batch))));
+        read(&mut watch, |watch| commit(watch, 3), block(9));
+        read(&mut watch, |_| (), block(8));
+        append(&mut watch, 4, EntryKind::Write, block(4));
+        commit(&mut watch, 4);
+        read(&mut watch, |_| (), block(4));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use mainstay_replica::{Op, ReplicaConfig, RequestId, Role};
 use mainstay_store::{Area, IoFailure, Media, MediaError, OpId, Output, Store, StoreConfig, Tuning};
 use mainstay_types::{
     BLOCK_BYTES, Chain, ConfigVersion, EXTENT_BYTES, Epoch, Incarnation, Index, Member, NodeId, Opening,
-    Position, Range, ResourceId, ResourceRecord, Time, VolumeId,
+    Position, Range, ResourceId, ResourceRecord, SnapshotId, Time, VolumeId,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -77,6 +77,13 @@ pub struct Read {
     pub len: u64,
 }
 
+/// Blocks of volumes and of their sums.
+pub type Kept = BTreeMap<(Area, u64), Bytes>;
+
+fn is_kept((area, _): &(Area, u64)) -> bool {
+    matches!(area, Area::Volume(_) | Area::Sums(_))
+}
+
 #[derive(Default)]
 pub struct World {
     pub now: Time,
@@ -87,6 +94,8 @@ pub struct World {
     pub sent: Vec<(NodeId, bool, Envelope)>,
     pub answers: BTreeMap<RequestId, Answer>,
     pub happened: Vec<Happened>,
+    /// The files of snapshots.
+    pub kept: BTreeMap<SnapshotId, Kept>,
     /// What it has no block of is known to be a hole.
     pub knows_holes: bool,
 }
@@ -170,8 +179,19 @@ impl World {
             // Blocks that were never written read as zeroes, wherever they are.
             Output::VolumeFlush { op, .. }
             | Output::VolumeGrow { op, .. }
-            | Output::SnapshotTake { op, .. }
             | Output::SnapshotDrop { op, .. } => (op, None),
+            Output::SnapshotTake { op, snapshot, .. } => {
+                let blocks = self.blocks.0.iter().filter(|(at, _)| is_kept(at));
+                self.kept.insert(snapshot, blocks.map(|(at, block)| (*at, block.clone())).collect());
+                (op, None)
+            }
+            Output::SnapshotRestore { op, snapshot, from, .. } => {
+                let kept = self.kept[&from].clone();
+                self.blocks.0.retain(|at, _| !is_kept(at));
+                self.blocks.0.extend(kept.clone());
+                self.kept.insert(snapshot, kept);
+                (op, None)
+            }
             Output::MetaWrite { op, offset, data } => {
                 self.blocks.put(Area::Meta, offset, &data);
                 (op, None)

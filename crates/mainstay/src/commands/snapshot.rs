@@ -7,7 +7,9 @@ use crate::failure::{Context, Failure, Outcome};
 use crate::output::{Output, Progress, table};
 use mainstay_api::client::Client;
 use mainstay_api::engine::SnapshotState;
-use mainstay_api::rest::{Accepted, ResourceView, SnapshotFiles, SnapshotOnView, SnapshotTake, SnapshotView};
+use mainstay_api::rest::{
+    Accepted, ResourceView, SnapshotFiles, SnapshotOnView, SnapshotRollback, SnapshotTake, SnapshotView,
+};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +21,10 @@ pub fn run(command: SnapshotCommand, client: &Client, output: Output) -> Outcome
             output.result(&resource.snapshots, |list| overview(list))?;
         }
         SnapshotCommand::Delete { name, snapshot, wait } => delete(&name, &snapshot, wait, client, output)?,
+        SnapshotCommand::Rollback { name, snapshot, keep, discard, restart_service, wait } => {
+            let request = SnapshotRollback { keep, discard, restart_service };
+            roll_back(&name, &snapshot, &request, wait, client, output)?;
+        }
         SnapshotCommand::Clone { name, snapshot, directory } => {
             copy(&name, &snapshot, &directory, client, output)?;
         }
@@ -94,6 +100,48 @@ fn delete(name: &str, snapshot: &str, wait: WaitArgs, client: &Client, output: O
         })?;
     }
     output.result(&accepted, |accepted| accepted.message.clone())
+}
+
+fn roll_back(
+    name: &str,
+    snapshot: &str,
+    request: &SnapshotRollback,
+    wait: WaitArgs,
+    client: &Client,
+    output: Output,
+) -> Outcome<()> {
+    let path = path(name)?;
+    let accepted: Accepted =
+        client.post(&format!("{path}/snapshots/{}/rollback", checked_name(snapshot)?), request)?;
+    if wait.no_wait {
+        return output.result(&accepted, |accepted| accepted.message.clone());
+    }
+    let mut progress = Progress::new();
+    let mut keep = None;
+    let done = follow(&format!("rolling {name} back to {snapshot}"), wait.wait_s, || {
+        let now: ResourceView = client.get(&path)?;
+        progress.show(&format!("rolling {name} back to {snapshot}"));
+        if let Some(rollback) = now.rollback {
+            keep = rollback.keep.or(keep.take());
+            return Ok(None);
+        }
+        let done = now.rolled_back.filter(|done| done.snapshot == snapshot && done.index.is_some());
+        let why = "its snapshot, or that of the present state, could not be kept on the primary";
+        done.map(Some).ok_or_else(|| {
+            Failure::new(
+                "not-rolled-back",
+                format!("resource {name} was not rolled back: {why}"),
+                "See `mainstay events` and the primary's log. Nothing was changed.",
+            )
+        })
+    })?;
+    output.result(&done, |done| {
+        let from = done.index.unwrap_or_default();
+        let undo = keep.as_ref().map(|keep| {
+            format!("; what they held before is in snapshot {keep}: `mainstay snapshot rollback {name} {keep}` undoes this")
+        });
+        format!("the volumes of {name} hold {snapshot} from entry {from} on{}", undo.unwrap_or_default())
+    })
 }
 
 #[derive(Serialize)]

@@ -7,6 +7,7 @@ mod memory;
 mod mend;
 mod modes;
 mod random;
+mod rollback;
 mod scenarios;
 mod scrub;
 mod slow;

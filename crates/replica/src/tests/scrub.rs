@@ -2,8 +2,8 @@
 
 use super::lab::{A, B, C, Lab, VOLUMES};
 use super::store::VOLUME_BLOCKS;
-use crate::{Event, Outcome, Role, ScrubOrder, ScrubState};
-use mainstay_types::{BLOCK_BYTES, NodeId, VolumeId};
+use crate::{Event, Op, Outcome, Role, ScrubOrder, ScrubState};
+use mainstay_types::{BLOCK_BYTES, NodeId, SnapshotId, VolumeId};
 
 const EXTENTS: u64 = VOLUMES as u64;
 
@@ -182,4 +182,30 @@ fn a_limit_is_kept_to() {
     assert!(lab.report(A).left_ms.is_some_and(|left| left > 500), "{:?}", lab.report(A));
     lab.run_ms(4000);
     assert_eq!(lab.report(A).state, ScrubState::Done);
+}
+
+/// The right content was read; before it is written, all of it is rolled back. What it is now is for the next scrub to say.
+#[test]
+fn a_repair_does_not_take_back_a_rollback() {
+    let mut lab = written(3);
+    let (to, mark) = (SnapshotId(1), SnapshotId(2));
+    lab.request(A, Op::Snapshot { id: to });
+    lab.run_ms(50);
+    for node in [A, B, C] {
+        lab.event(node, Event::SnapshotsHeld([to].into()));
+    }
+    lab.rot(A, 2, 0);
+    lab.rot(A, 2, 1);
+    lab.repair_read_ms = 300;
+    lab.scrub(A, true);
+    while lab.report(A).findings.is_empty() {
+        lab.run_ms(1);
+    }
+    let back = lab.request(A, Op::Rollback { to, mark });
+    lab.run_ms(50);
+    assert!(lab.done(back));
+    lab.settle();
+    let report = lab.report(A);
+    assert_eq!((report.different, report.repaired, report.overwritten), (2, 0, 2));
+    assert_eq!(report.state, ScrubState::Done);
 }

@@ -109,7 +109,14 @@ impl Store {
         for batch in self.journal.clone() {
             for (place, entry) in batch.entries.iter().enumerate() {
                 let index = Index(batch.first.0 + place as u64);
-                if index <= from || index > to || !entry.kind.changes_blocks() {
+                if index <= from || index > to {
+                    continue;
+                }
+                // Of the content of snapshots nothing is known here, but that all of it counts as changed.
+                if entry.kind == EntryKind::Rollback {
+                    self.versions.values_mut().for_each(|version| *version = index);
+                }
+                if !entry.kind.changes_blocks() {
                     continue;
                 }
                 for (nth, block) in (entry.range.first_block()..entry.range.end_block()).enumerate() {

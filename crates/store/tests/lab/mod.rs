@@ -10,7 +10,7 @@
 use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::sums::sums_bytes;
-use mainstay_codec::{Batch, EntryKind, NewEntry, ReplicaData, snapshot_range};
+use mainstay_codec::{Batch, EntryKind, NewEntry, ReplicaData, rollback_range, snapshot_range};
 use mainstay_store::{
     Area, Checked, IoFailure, LogSource, Media, MediaError, OpId, Output, RecoverError, Segment,
     SnapshotState, Source, Store, StoreConfig, Tuning,
@@ -82,6 +82,8 @@ pub struct Disk {
     volatile: BTreeMap<(Area, u64), Vec<Vec<u8>>>,
     /// The files of snapshots: what each volume held.
     pub snapshots: BTreeMap<SnapshotId, Vec<Vec<u8>>>,
+    /// The sums of that.
+    pub kept_sums: BTreeMap<SnapshotId, Vec<Vec<u8>>>,
 }
 
 impl Disk {
@@ -120,6 +122,40 @@ impl Disk {
         };
         let files = volumes.iter().enumerate().map(file).collect();
         self.snapshots.insert(id, files);
+        let sums = |(n, &bytes): (usize, &u64)| {
+            let sums = &self.areas[&Area::Sums(VolumeId(n as u16))];
+            cut_sums(sums, bytes, sums.len())
+        };
+        let sums = volumes.iter().enumerate().map(sums).collect();
+        self.kept_sums.insert(id, sums);
+    }
+
+    /// What the snapshot holds is in the volumes, and kept once more. `half`: in every other block of them and every other sum, and nothing
+    /// is kept.
+    pub fn restore(&mut self, id: SnapshotId, from: SnapshotId, volumes: &[u64], half: bool) {
+        let (mut files, mut sums) = (self.snapshots[&from].clone(), self.kept_sums[&from].clone());
+        for (n, &bytes) in volumes.iter().enumerate() {
+            let volume = VolumeId(n as u16);
+            files[n].resize(bytes as usize, 0);
+            sums[n] = cut_sums(&sums[n], bytes, self.areas[&Area::Sums(volume)].len());
+            for (area, file, piece) in
+                [(Area::Volume(volume), &files[n], BLOCK), (Area::Sums(volume), &sums[n], 4)]
+            {
+                for (nth, part) in file.chunks(piece).enumerate().filter(|(nth, _)| !half || nth % 2 == 0) {
+                    let area = self.areas.get_mut(&area).expect("area exists");
+                    area[nth * piece..(nth + 1) * piece].copy_from_slice(part);
+                }
+            }
+        }
+        if !half {
+            self.snapshots.insert(id, files);
+            self.kept_sums.insert(id, sums);
+        }
+    }
+
+    pub fn drop_snapshot(&mut self, id: SnapshotId) {
+        self.snapshots.remove(&id);
+        self.kept_sums.remove(&id);
     }
 
     /// A write that reads see and a power cut may undo.
@@ -132,6 +168,13 @@ impl Disk {
             self.put(area, at, block);
         }
     }
+}
+
+/// What sums say of a volume of so many bytes, as an area of this size.
+fn cut_sums(sums: &[u8], volume: u64, len: usize) -> Vec<u8> {
+    let mut sums = sums[..sums.len().min(volume as usize / BLOCK * 4)].to_vec();
+    sums.resize(len, 0);
+    sums
 }
 
 impl Disk {
@@ -190,6 +233,11 @@ pub enum Doing {
         id: SnapshotId,
         volumes: Vec<u64>,
     },
+    Restore {
+        id: SnapshotId,
+        from: SnapshotId,
+        volumes: Vec<u64>,
+    },
     Drop {
         id: SnapshotId,
     },
@@ -242,9 +290,18 @@ impl Log {
     /// What the volumes contain that had these sizes before the log.
     pub fn content(&self, volumes: &[u64], to: Index) -> Vec<Vec<u8>> {
         let mut out: Vec<Vec<u8>> = volumes.iter().map(|&bytes| vec![0; bytes as usize]).collect();
-        let of_volumes = |kind: EntryKind| kind.changes_blocks() || kind == EntryKind::Resize;
-        for (_, entry) in self.entries(to).filter(|(_, e)| of_volumes(e.kind)) {
+        let of_volumes = |kind: EntryKind| {
+            kind.changes_blocks() || matches!(kind, EntryKind::Resize | EntryKind::Rollback)
+        };
+        for (index, entry) in self.entries(to).filter(|(_, e)| of_volumes(e.kind)) {
             let range = entry.range;
+            if let Some((to, _)) = entry.rollback() {
+                let taken = self.snapshots(Index(index.0 - 1))[&to];
+                let sizes: Vec<_> = out.iter().map(Vec::len).collect();
+                out = self.content(volumes, taken);
+                out.iter_mut().zip(sizes).for_each(|(content, bytes)| content.resize(bytes, 0));
+                continue;
+            }
             if entry.kind == EntryKind::Resize {
                 let content = &mut out[usize::from(range.volume.0)];
                 content.resize(content.len().max(range.offset as usize), 0);
@@ -275,7 +332,7 @@ impl Log {
         let mut out = BTreeMap::new();
         for (index, entry) in self.entries(to) {
             match (entry.kind, entry.snapshot()) {
-                (EntryKind::Snapshot, Some(id)) => _ = out.entry(id).or_insert(index),
+                (EntryKind::Snapshot | EntryKind::Rollback, Some(id)) => _ = out.entry(id).or_insert(index),
                 (EntryKind::DropSnapshot, Some(id)) => _ = out.remove(&id),
                 _ => {}
             }
@@ -286,7 +343,13 @@ impl Log {
     /// Last entry up to `to` that changed each extent.
     pub fn versions(&self, to: Index) -> BTreeMap<(VolumeId, u32), Index> {
         let mut out = BTreeMap::new();
-        for (index, entry) in self.entries(to).filter(|(_, e)| e.kind.changes_blocks()) {
+        for (index, entry) in self.entries(to) {
+            if entry.kind == EntryKind::Rollback {
+                out.values_mut().for_each(|changed| *changed = index);
+            }
+            if !entry.kind.changes_blocks() {
+                continue;
+            }
             for extent in entry.range.offset / EXTENT_BYTES..entry.range.end().div_ceil(EXTENT_BYTES) {
                 out.insert((entry.range.volume, extent as u32), index);
             }
@@ -337,6 +400,11 @@ pub fn snapshot(id: u32) -> NewEntry {
 
 pub fn drop_snapshot(id: u32) -> NewEntry {
     NewEntry { kind: EntryKind::DropSnapshot, ..snapshot(id) }
+}
+
+pub fn rollback(to: u32, mark: u32) -> NewEntry {
+    let range = rollback_range(SnapshotId(to), SnapshotId(mark));
+    NewEntry { kind: EntryKind::Rollback, range, ..snapshot(to) }
 }
 
 pub fn resize(volume: u16, bytes: u64) -> NewEntry {
@@ -435,6 +503,12 @@ impl Lab {
                     assert!(!self.doing.iter().any(writes), "a volume is written while it is cloned");
                     (op, Doing::Take { id, volumes })
                 }
+                Output::SnapshotRestore { op, snapshot: id, from, volumes } => {
+                    let writes = |(_, doing): &(OpId, Doing)| matches!(doing, Doing::Volatile { .. });
+                    assert!(!self.doing.iter().any(writes), "a volume is written while it is rolled back");
+                    assert!(self.disk.volatile.is_empty(), "what was written before is not flushed");
+                    (op, Doing::Restore { id, from, volumes })
+                }
                 Output::SnapshotDrop { op, snapshot: id } => (op, Doing::Drop { id }),
                 told => {
                     self.told.push(told);
@@ -472,7 +546,8 @@ impl Lab {
             Doing::Volatile { area, offset, data } => self.disk.put_volatile(area, offset, &data),
             Doing::Grow { volume, bytes, meta_bytes } => self.disk.grow(volume, bytes, meta_bytes),
             Doing::Take { id, volumes } => self.disk.take_snapshot(id, &volumes),
-            Doing::Drop { id } => _ = self.disk.snapshots.remove(&id),
+            Doing::Restore { id, from, volumes } => self.disk.restore(id, from, &volumes, false),
+            Doing::Drop { id } => self.disk.drop_snapshot(id),
             Doing::Read { area, offset, len } => {
                 bytes = Some(Bytes::copy_from_slice(self.disk.slice(area, offset, len)));
             }
@@ -556,7 +631,12 @@ impl Lab {
                 Doing::Take { id, volumes } if random.chance(keep) => disk.take_snapshot(*id, volumes),
                 // Half of a snapshot.
                 Doing::Take { id, .. } if random.chance(50) => _ = disk.snapshots.insert(*id, vec![]),
-                Doing::Drop { id } if random.chance(keep) => _ = disk.snapshots.remove(id),
+                Doing::Restore { id, from, volumes } => match random.below(3) {
+                    0 => disk.restore(*id, *from, volumes, false),
+                    1 => disk.restore(*id, *from, volumes, true),
+                    _ => {}
+                },
+                Doing::Drop { id } if random.chance(keep) => disk.drop_snapshot(*id),
                 Doing::Read { .. }
                 | Doing::Flush { .. }
                 | Doing::Grow { .. }
@@ -580,6 +660,7 @@ impl Lab {
         let kept: Vec<_> = self.store.snapshots_on_disk().collect();
         assert!(kept.iter().all(|id| self.disk.snapshots.contains_key(id)), "{kept:?} are not there");
         self.disk.snapshots.retain(|id, _| kept.contains(id));
+        self.disk.kept_sums.retain(|id, _| kept.contains(id));
         Ok(())
     }
 
@@ -652,7 +733,8 @@ impl Lab {
         let state = self.store.log_state();
         assert!(state.commit <= state.end.index);
         assert!(log.end().index >= state.end.index, "durable {} beyond {}", state.end, log.end());
-        if self.store.log_state().data == ReplicaData::Consistent {
+        // While it is rolled back nothing is to be read.
+        if self.store.log_state().data == ReplicaData::Consistent && !self.store.rolling_back() {
             assert!(
                 self.content() == log.content(&self.config.volumes, state.commit),
                 "content at {}",

@@ -229,6 +229,14 @@ bugs! {
     SnapshotsNotCopied("R17"),
     /// A command to take a snapshot that is repeated takes another one of the same name.
     SnapshotTakenAgain("R17"),
+    /// A replica that does not hold the snapshot that is rolled back to goes on with what it has.
+    RollbackLeftOut("R17"),
+    /// Extents that a rollback changed keep their versions.
+    RollbackNotInVersions("R17"),
+    /// What is being rolled back is read as it was before.
+    RollbackReadTooEarly("R17"),
+    /// Sums of blocks that are in memory outlast a rollback.
+    SumsOutlastRollback("R17"),
     /// What is written while an extent is read for a scrub is taken for what it held at the entry.
     ScrubSeesLater("R17"),
     /// A repair takes back what clients have written since the scrub.

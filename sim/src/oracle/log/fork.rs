@@ -164,12 +164,14 @@ impl LogOracle {
             for history in self.model.iter_mut().flatten() {
                 history.retain(|(of, _)| *of <= index);
             }
+            self.rollbacks.cut(index);
             // What an earlier promotion has taken out may be back, and as a stray it may have committed that. Seed 239296.
             for id in tail.into_iter().rev() {
                 let known = &self.batches[id as usize];
                 for entry in known.first.0..=known.end.index.0 {
                     self.truth.push(id);
                     super::apply(&mut self.model, known, Index(entry));
+                    self.rollbacks.apply(&mut self.model, known, Index(entry));
                 }
             }
             self.acknowledged = self.acknowledged.min(index);

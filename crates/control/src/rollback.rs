@@ -1,0 +1,233 @@
+//! Rolling a resource back to a snapshot (R17).
+//!
+//! ```text
+//! RollBack ─▶ wanted ─▶ the state of now is kept ─▶ services are silent ─▶ the primary's engine logs it ─▶ its log has the mark ─▶ done
+//! ```
+//!
+//! - It happens once, whoever is primary and whatever dies: the entry makes a snapshot of its own, the mark, and an engine whose log
+//!   has the mark does not do it again. The number of the mark is never used again, and it is dropped when the wish is fulfilled.
+//! - What the volumes hold until then is kept as a snapshot first, unless that is not wanted. Where the primary cannot keep it nothing
+//!   happens, and the wish ends with the reason.
+//! - A service is not running meanwhile: the wish is refused while there is one, or it is stopped for it and started again.
+//! - The snapshot must be held by the primary. A replica that does not hold it is copied to, which its primary sees to. A node that becomes
+//!   primary and does not hold it ends the wish.
+
+use crate::snapshots::{Snapshot, SnapshotOn, SnapshotState, good_name, unknown_resource};
+use crate::state::{Outcome, Resource, Severity, State, refused};
+use mainstay_types::{Index, ResourceId, SNAPSHOTS_MAX, SnapshotId, reach};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A wish that is not fulfilled yet.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Rollback {
+    pub to: SnapshotId,
+    /// What holds the state of before.
+    pub keep: Option<SnapshotId>,
+    /// The snapshot that the entry of the log makes.
+    pub mark: SnapshotId,
+    /// The last snapshot when it was wished: that names the wish.
+    pub last: u32,
+    /// Wall clock of the wish, for display.
+    pub at_ms: u64,
+}
+
+/// What came of the last wish.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RolledBack {
+    /// The name of the snapshot.
+    pub to: String,
+    /// The entry of the log from which on the volumes held what it holds; `None`: it could not be done, and nothing was changed.
+    pub entry: Option<Index>,
+    /// As of the wish.
+    pub last: u32,
+    /// The name of what was to hold the state of before.
+    pub keep: Option<String>,
+    /// Wall clock.
+    pub at_ms: u64,
+}
+
+impl State {
+    pub(crate) fn roll_back(
+        &mut self,
+        at_ms: u64,
+        (id, last): (ResourceId, u32),
+        name: &str,
+        keep: Option<String>,
+        restart: bool,
+    ) -> Outcome {
+        let service = self.service_of(id).map(|(name, _)| name.clone());
+        let found = self.resources.get_mut(&id).filter(|resource| !resource.deleting);
+        let Some(resource) = found else { return unknown_resource(id) };
+        if resource.last_rollback() == Some((last, name, keep.as_deref())) {
+            reach!("control: a rollback is wished once more");
+            return Outcome::Unchanged;
+        }
+        if resource.last_snapshot != last {
+            reach!("control: a rollback is wished as of earlier snapshots");
+            return Outcome::Conflict { record: Some(resource.record.clone()) };
+        }
+        if let Some(refusal) = resource.no_rollback(name, keep.as_deref()) {
+            return refusal;
+        }
+        if let Some(service) = service.filter(|_| !restart) {
+            reach!("control: a resource in use is not rolled back");
+            return refused(
+                "resource-in-use",
+                format!("service {service} runs on resource {}", resource.name),
+                "delete the service first, or add --restart-service: then it is stopped for this and started again",
+            );
+        }
+        let Some((&to, _)) = resource.snapshots.iter().find(|(_, known)| known.name == name) else {
+            return Outcome::Unchanged;
+        };
+        reach!("control: a resource is to be rolled back");
+        let mut number = || {
+            resource.last_snapshot += 1;
+            SnapshotId(resource.last_snapshot)
+        };
+        let keep = keep.map(|name| (number(), name));
+        let mark = number();
+        resource.rollback = Some(Rollback { to, keep: keep.as_ref().map(|(id, _)| *id), mark, last, at_ms });
+        if let Some((id, name)) = keep {
+            resource.snapshots.insert(id, Snapshot::wanted(name, at_ms));
+        }
+        resource.record.version = resource.record.version.next();
+        let text = format!("it is to be rolled back to snapshot {name}");
+        self.note_on(at_ms, id, Severity::Warning, text);
+        Outcome::Done
+    }
+
+    /// What the log of the primary has tells whether the wish is fulfilled, or cannot be. Whether it ends with this.
+    pub(crate) fn rollback_seen(
+        &mut self,
+        at_ms: u64,
+        id: ResourceId,
+        seen: &BTreeMap<SnapshotId, SnapshotOn>,
+    ) -> bool {
+        let Some(resource) = self.resources.get_mut(&id) else { return false };
+        let Some(rollback) = resource.rollback.clone() else { return false };
+        let has = |id: SnapshotId| seen.get(&id).map(|on| on.state);
+        let name = resource.snapshots.get(&rollback.to).map_or("", |known| &known.name).to_owned();
+        let keep = rollback.keep.and_then(|id| resource.snapshots.get(&id)).map(|known| known.name.clone());
+        let entry = seen.get(&rollback.mark).map(|on| on.at);
+        let text = if let Some(on) = seen.get(&rollback.mark) {
+            reach!("control: a resource is rolled back");
+            format!("rolled back to snapshot {name} by entry {}", on.at)
+        } else if has(rollback.to) == Some(SnapshotState::Missing) {
+            reach!("control: a primary does not hold what is rolled back to");
+            format!("not rolled back: the primary does not hold snapshot {name}")
+        } else if rollback.keep.is_some_and(|keep| has(keep) == Some(SnapshotState::Missing)) {
+            reach!("control: what is given up by a rollback cannot be kept");
+            format!("not rolled back to snapshot {name}: the state of now cannot be kept")
+        } else {
+            return false;
+        };
+        resource.rollback = None;
+        resource.rolled_back = Some(RolledBack { to: name, entry, last: rollback.last, keep, at_ms });
+        resource.record.version = resource.record.version.next();
+        self.note_on(at_ms, id, Severity::Warning, text);
+        true
+    }
+}
+
+impl Resource {
+    /// The wish that is being fulfilled, or was last: the last snapshot then, what it is rolled back to, and the name of what is kept.
+    #[must_use]
+    pub fn last_rollback(&self) -> Option<(u32, &str, Option<&str>)> {
+        let name = |id: SnapshotId| self.snapshots.get(&id).map_or("", |known| &known.name);
+        let wanted = self.rollback.as_ref();
+        let wanted = wanted.map(|rollback| (rollback.last, name(rollback.to), rollback.keep.map(name)));
+        let done = self.rolled_back.as_ref();
+        wanted.or_else(|| done.map(|done| (done.last, done.to.as_str(), done.keep.as_deref())))
+    }
+
+    /// Why it cannot be rolled back to the snapshot `name` and its present state be kept as `keep`.
+    fn no_rollback(&self, name: &str, keep: Option<&str>) -> Option<Outcome> {
+        let Some((_, snapshot)) = self.snapshots.iter().find(|(_, known)| known.name == name) else {
+            let text = format!("resource {} has no snapshot {name}", self.name);
+            return Some(refused("unknown-snapshot", text, "see `mainstay snapshot list`"));
+        };
+        if self.rollback.is_some() {
+            let text = format!("resource {} is being rolled back already", self.name);
+            return Some(refused("rolling-back", text, "wait until that is done"));
+        }
+        if snapshot.dropping {
+            return Some(refused(
+                "unknown-snapshot",
+                format!("snapshot {name} is being deleted"),
+                "see `mainstay snapshot list`",
+            ));
+        }
+        let held = |node| snapshot.nodes.get(&node).is_some_and(|on| on.state == SnapshotState::Held);
+        if !self.record.primary.is_some_and(held) {
+            reach!("control: a rollback to what the primary does not hold");
+            return Some(refused(
+                "not-held",
+                format!(
+                    "the primary of resource {} does not hold snapshot {name}, or there is no primary",
+                    self.name
+                ),
+                "see `mainstay snapshot list`, and move the service to a node that holds it",
+            ));
+        }
+        if let Some(keep) = keep {
+            if !good_name(keep) {
+                return Some(refused(
+                    "bad-name",
+                    format!("{keep:?} is no name of a snapshot"),
+                    "use 1 to 32 characters out of a-z, 0-9 and the dash",
+                ));
+            }
+            if self.snapshots.values().any(|known| known.name == keep) {
+                let text = format!("resource {} has a snapshot {keep}", self.name);
+                return Some(refused("exists", text, "choose another name with --keep, or delete it"));
+            }
+        }
+        if self.snapshots.len() + 1 + usize::from(keep.is_some()) > SNAPSHOTS_MAX {
+            reach!("control: no room for the mark of a rollback");
+            return Some(refused(
+                "too-many",
+                format!(
+                    "resource {} has {} snapshots, and this takes two of {SNAPSHOTS_MAX}",
+                    self.name,
+                    self.snapshots.len()
+                ),
+                "delete one that is not needed",
+            ));
+        }
+        None
+    }
+
+    /// Why a snapshot cannot be dropped yet.
+    pub(crate) fn needed_by_rollback(&self, name: &str) -> Option<Outcome> {
+        let rollback = self.rollback.as_ref()?;
+        let needed = [Some(rollback.to), rollback.keep].into_iter().flatten();
+        let mut needed = needed.filter_map(|id| self.snapshots.get(&id));
+        needed.any(|known| known.name == name).then(|| {
+            reach!("control: a snapshot that a rollback needs is not deleted");
+            refused(
+                "rolling-back",
+                format!("resource {} is being rolled back, and that needs snapshot {name}", self.name),
+                "wait until it is done",
+            )
+        })
+    }
+
+    /// What the primary is to roll back to now. `has`: what its log has.
+    pub(crate) fn due_rollback(&self, has: &[(SnapshotId, SnapshotOn)]) -> Option<SnapshotId> {
+        let rollback = self.rollback.as_ref()?;
+        let state = |id: SnapshotId| has.iter().find(|(of, _)| *of == id).map(|(_, on)| on.state);
+        let held = |id: SnapshotId| state(id) == Some(SnapshotState::Held);
+        let due = state(rollback.mark).is_none() && held(rollback.to) && rollback.keep.is_none_or(held);
+        due.then_some(rollback.to)
+    }
+
+    /// Whether what the primary's log has ends the wish.
+    pub(crate) fn rollback_ends(&self, has: &[(SnapshotId, SnapshotOn)]) -> bool {
+        let Some(rollback) = &self.rollback else { return false };
+        let state = |id: SnapshotId| has.iter().find(|(of, _)| *of == id).map(|(_, on)| on.state);
+        let missing = |id: SnapshotId| state(id) == Some(SnapshotState::Missing);
+        state(rollback.mark).is_some() || missing(rollback.to) || rollback.keep.is_some_and(missing)
+    }
+}

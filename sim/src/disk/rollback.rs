@@ -1,0 +1,95 @@
+//! Volumes become again what a snapshot holds.
+
+use super::region::{BLOCK, Block};
+use super::{Disk, failure, region_of};
+use crate::plan::DiskFault;
+use bytes::Bytes;
+use mainstay_codec::sums::{SUM_BYTES, SUMS_PER_PAGE};
+use mainstay_store::{Area, IoFailure};
+use mainstay_types::{SnapshotId, VolumeId};
+
+const ZEROES: [u8; BLOCK] = [0; BLOCK];
+
+/// What a snapshot keeps of each volume.
+pub(super) type Files = Vec<File>;
+
+/// What a volume held, and the sums of that.
+#[derive(Clone, Debug)]
+pub(super) struct File {
+    pub blocks: Vec<Block>,
+    pub sums: Vec<Block>,
+}
+
+impl File {
+    /// Of a volume of so many blocks: what lies beyond its end is zeroes, of the sums as well.
+    pub fn of(mut content: Vec<Block>, mut sums: Vec<Block>, blocks: u64) -> Self {
+        content.resize_with(blocks as usize, Block::default);
+        let whole = (blocks / SUMS_PER_PAGE) as usize;
+        for (n, page) in sums.iter_mut().enumerate().skip(whole) {
+            let keep = if n == whole { (blocks % SUMS_PER_PAGE * SUM_BYTES) as usize } else { 0 };
+            let cut = |bytes: Bytes| [&bytes[..keep], &ZEROES[keep..]].concat().into();
+            page.bytes = page.bytes.take().filter(|_| keep > 0).map(cut);
+        }
+        Self { blocks: content, sums }
+    }
+}
+
+impl Disk {
+    /// Durably, each block at once. Damage is copied, as by whatever clones files.
+    pub(super) fn restore_snapshot(
+        &mut self,
+        snapshot: SnapshotId,
+        from: SnapshotId,
+        blocks: &[u64],
+    ) -> Result<(), IoFailure> {
+        if self.full {
+            return Err(IoFailure { no_space: true, ..failure("no space left") });
+        }
+        if self.gone || self.read_only || self.hits(DiskFault::WriteError) {
+            return Err(failure("read-only, or gone"));
+        }
+        self.restore_blocks(from, blocks, |_| true)?;
+        let files = self.snapshots.get(&from).cloned().unwrap_or_default();
+        let grown = files.into_iter().zip(blocks);
+        let files = grown.map(|(file, &blocks)| File::of(file.blocks, file.sums, blocks)).collect();
+        self.snapshots.insert(snapshot, files);
+        Ok(())
+    }
+
+    /// The end comes meanwhile: of all blocks and sums some are as they are to be, and the new files are there or not.
+    pub(super) fn restore_some(&mut self, snapshot: SnapshotId, from: SnapshotId, blocks: &[u64]) {
+        match self.random.below(3) {
+            0 => {}
+            1 => _ = self.restore_snapshot(snapshot, from, blocks),
+            _ => {
+                let some = self.random.below(1000);
+                let mut random = self.random.clone();
+                let _ = self.restore_blocks(from, blocks, |_| random.permille(some));
+                self.random = random;
+            }
+        }
+    }
+
+    fn restore_blocks(
+        &mut self,
+        from: SnapshotId,
+        blocks: &[u64],
+        mut which: impl FnMut(u64) -> bool,
+    ) -> Result<(), IoFailure> {
+        let Some(files) = self.snapshots.get(&from) else { return Err(failure("no such file")) };
+        for (n, (file, &blocks)) in files.iter().zip(blocks).enumerate() {
+            let volume = VolumeId(n as u16);
+            let sums = file.sums.len() as u64;
+            let files =
+                [(Area::Volume(volume), &file.blocks, blocks), (Area::Sums(volume), &file.sums, sums)];
+            for (area, file, blocks) in files {
+                let region = &mut self.regions[region_of(area)];
+                for block in (0..blocks).filter(|block| which(*block)) {
+                    region.now[block as usize] = file.get(block as usize).cloned().unwrap_or_default();
+                    region.unflushed.remove(&block);
+                }
+            }
+        }
+        Ok(())
+    }
+}
