@@ -215,16 +215,17 @@ impl Store {
         if !self.config.sums {
             return;
         }
-        let blocks: Box<dyn Iterator<Item = u32>> = match &group.operation {
-            Some(Filling::Data(pieces)) => {
-                let here = pieces.iter().filter_map(|piece| match piece {
-                    Piece::Here(bytes) => Some(bytes),
-                    Piece::InJournal(_) => None,
-                });
-                Box::new(here.flat_map(|bytes| bytes.chunks(BLOCK_BYTES as usize)).map(block_sum))
-            }
-            _ => Box::new(std::iter::repeat(0)),
+        let pieces = match &group.operation {
+            Some(Filling::Data(pieces)) => &pieces[..],
+            _ => &[],
         };
+        let here = pieces.iter().filter_map(|piece| match piece {
+            Piece::Here(bytes) => Some(bytes),
+            Piece::InJournal(_) => None,
+        });
+        let written = here.flat_map(|bytes| bytes.chunks(BLOCK_BYTES as usize)).map(block_sum);
+        // Blocks of zeroes have no pieces.
+        let blocks = written.chain(std::iter::repeat(0));
         let mut sums = (group.first..group.end).zip(blocks).peekable();
         for page in pages_of(group.first, group.end) {
             let at = (group.volume, page);
