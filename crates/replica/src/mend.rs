@@ -13,7 +13,7 @@
 //! - A block counts as good by its own checksum or, without one, by those that agree; the primary's is damaged, so it has no vote.
 //! - Only blocks are written that somebody knows to be damaged. What differs otherwise is for a scrub to tell.
 //! - It begins when all who count are connected: who is away is on its way back, or out of the in-sync set, before anything is committed.
-//! - It is foreground work: somebody waits. There is a bound on how much is under way (R18), and no rate.
+//! - It is foreground work: somebody waits. There is a bound on how much is under way (R18), and no rate; it takes room in the journal as writes do.
 //! - Where writes are held up, the read waits as they do: the entry must be committed.
 
 use crate::findings::compare;

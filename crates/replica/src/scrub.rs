@@ -289,7 +289,8 @@ impl Replica {
     fn next_to_scrub(&mut self) -> Option<(Range, u8)> {
         let run = self.scrub.run.as_ref()?;
         let more = run.next.is_some() || !run.again.is_empty();
-        let blocked = self.scrub_blocked() || run.paid_until > self.now;
+        // The journal is for clients when there is little of it.
+        let blocked = self.scrub_blocked() || run.paid_until > self.now || self.room < ROOM_MIN;
         let under_way = self.scrub.under_way();
         if !more || blocked || under_way >= UNDER_WAY_MAX || under_way >= self.copy_share() {
             return None;
@@ -315,8 +316,7 @@ impl Replica {
 
     /// Whether no extent may be begun now.
     pub(crate) fn scrub_blocked(&self) -> bool {
-        // The journal is for clients when there is little of it.
-        self.paused || self.sequence.demoting || self.room < ROOM_MIN
+        self.paused || self.sequence.demoting
     }
 
     pub(crate) fn begin_flight(&mut self, range: Range, tries: u8, mends: bool) {

@@ -3,7 +3,7 @@
 use super::lab::{A, B, C, Lab};
 use super::scrub::{holds, written};
 use crate::{Event, Mended, Replica, Role};
-use mainstay_types::{NodeId, VolumeId};
+use mainstay_types::{BLOCK_BYTES, NodeId, VolumeId};
 
 const VOLUME: u16 = 2;
 
@@ -114,6 +114,18 @@ fn who_is_away_for_a_moment_is_asked_again() {
     lab.settle();
     assert_eq!((lab.mended.clone(), lab.iss()), (vec![told(A, Mended::Again)], vec![A, B]));
     assert_eq!(holds(&lab, A, VOLUME, 1), right);
+}
+
+/// A journal that rests may have little room for ever: nobody writes, so nothing is destaged. Seed 1901.
+#[test]
+fn little_room_in_the_journal_holds_up_no_read() {
+    let mut lab = with_sums(2);
+    lab.rot(A, VOLUME, 1);
+    let bytes = 8 * BLOCK_BYTES;
+    lab.event(A, Event::Room { bytes, with_reserve: bytes });
+    lab.mend(A, VOLUME);
+    lab.settle();
+    assert_eq!(lab.mended, [told(A, Mended::Again)]);
 }
 
 /// What waits is begun by nobody in another epoch: whoever read was told.
