@@ -174,6 +174,8 @@ impl LogOracle {
                     self.rollbacks.apply(&mut self.model, known, Index(entry));
                 }
             }
+            // Registers become what all of that comes to, not what a rollback among it left. Seed 804761.
+            self.rollbacks.forget();
             self.acknowledged = self.acknowledged.min(index);
             self.forks.told = Some(at);
         }

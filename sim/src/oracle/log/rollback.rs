@@ -58,6 +58,11 @@ impl Rollbacks {
         self.taken.push((id, index, None));
     }
 
+    /// Clients' registers need not follow.
+    pub fn forget(&mut self) {
+        self.told = None;
+    }
+
     /// The committed log ends here again.
     pub fn cut(&mut self, end: Index) {
         self.taken.retain(|(_, at, _)| *at <= end);
