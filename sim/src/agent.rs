@@ -15,6 +15,7 @@ pub use services::SavedService;
 use crate::random::Random;
 use jobs::UnderWay;
 use mainstay_control::State;
+use mainstay_control::clients::ClientSeen;
 use mainstay_control::lease::{self, Ack, Heartbeat, LeaseMachine, Suspect};
 use mainstay_control::reconciler::job::{Answer, Step};
 use mainstay_control::reconciler::{self, Reconciler, ReplicaSeen};
@@ -80,6 +81,11 @@ pub enum EngineEvent {
     Proposal {
         resource: ResourceId,
         proposal: Proposal,
+    },
+    /// `None`: there is no client any more.
+    Client {
+        resource: ResourceId,
+        seen: Option<ClientSeen>,
     },
     /// The engine has given a replica up.
     Failed {
@@ -197,6 +203,7 @@ pub struct Agent {
     connected: bool,
     /// The last report of every replica on the present connection.
     replicas: BTreeMap<ResourceId, ReplicaSeen>,
+    clients: BTreeMap<ResourceId, ClientSeen>,
     jobs: BTreeMap<ResourceId, UnderWay>,
     /// Of the last step; random at the start, so that the answers of two processes are not mixed up.
     last_step: u64,
@@ -229,6 +236,7 @@ impl Agent {
             core,
             connected: false,
             replicas: BTreeMap::new(),
+            clients: BTreeMap::new(),
             jobs: BTreeMap::new(),
             last_step: session,
             runners,

@@ -1,11 +1,15 @@
 //! One engine process: the hosts of its replicas, its devices and its guard. Mirrors `engine/src/{shard,guard}.rs` and
 //! `engine/src/host/presence.rs` without a kernel; what it wants of the world is collected in [`Wish`]es.
 
+mod clients;
+
+pub use clients::HostedClient;
+
 use crate::agent::{EngineEvent, GUARD_MARGIN_MS, ReplicaReport};
 use crate::disk::{Disk, Finished, Operation, Place, Ticket};
 use crate::oracle::Oracle;
 use bytes::Bytes;
-use mainstay_codec::{Envelope, Message};
+use mainstay_codec::{Answered, Envelope, Message};
 use mainstay_control::reconcile;
 use mainstay_control::reconciler::ReplicaSeen;
 use mainstay_control::reconciler::job::Step;
@@ -14,7 +18,8 @@ use mainstay_host::{Answer, AnswerError, Digest, Happened, Host, Platform, Seen}
 use mainstay_replica::{Op, PeerState, Proposal, ReplicaConfig, RequestError, RequestId, Role, ScrubOrder};
 use mainstay_store::{Area, Output, Store};
 use mainstay_types::{
-    BLOCK_BYTES, Epoch, Incarnation, Index, NodeId, Opening, ResourceId, SnapshotId, Time, VolumeId,
+    BLOCK_BYTES, Epoch, Incarnation, Index, NodeId, Opening, ResourceId, ResourceRecord, SnapshotId, Time,
+    VolumeId,
 };
 
 fn snapshot_seen((id, known): (SnapshotId, mainstay_store::Snapshot)) -> (SnapshotId, SnapshotOn) {
@@ -123,6 +128,13 @@ pub enum EngineIn {
     Guard {
         number: u64,
         services: Vec<String>,
+    },
+    /// The agent wants a client: this opening of it, if there is none.
+    AttachClient {
+        resource: ResourceId,
+        number: u64,
+        record: Box<ResourceRecord>,
+        opening: Opening,
     },
     /// The agent asks for a step of a job.
     Step {
@@ -233,6 +245,8 @@ impl Hosted {
 pub struct Engine {
     node: NodeId,
     pub hosts: BTreeMap<ResourceId, Hosted>,
+    pub clients: BTreeMap<ResourceId, HostedClient>,
+    last_generation: u64,
     early: BTreeMap<(ResourceId, NodeId), Envelope>,
     up: BTreeSet<NodeId>,
     /// Since when peers are not connected, as far as they were.
@@ -261,6 +275,8 @@ struct Shop<'a> {
     placed: &'a mut VecDeque<(u64, u64, u64)>,
     happened: VecDeque<Happened>,
     answered: Vec<(RequestId, Answer)>,
+    /// A client was told that something is done.
+    client_told: bool,
 }
 
 impl Platform for Shop<'_> {
@@ -306,6 +322,12 @@ impl Platform for Shop<'_> {
 
     fn send(&mut self, to: NodeId, answer: bool, envelope: Envelope) {
         self.oracle.answered(self.node, self.incarnation, &envelope);
+        if let Message::ClientAnswer(said) = &envelope.message
+            && said.answer == Answered::Done
+        {
+            self.client_told = true;
+            self.oracle.client_told(self.resource, said.session, said.number, envelope.epoch);
+        }
         self.wishes.push(Wish::Send { to, answer, envelope });
     }
 
@@ -328,6 +350,8 @@ impl Engine {
         Self {
             node,
             hosts: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            last_generation: 0,
             early: BTreeMap::new(),
             up: BTreeSet::new(),
             down_since: BTreeMap::new(),
@@ -345,7 +369,9 @@ impl Engine {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let guard = (!self.fenced).then(|| self.guard_acts_at());
-        self.hosts.values().filter_map(|hosted| hosted.host.next_deadline()).chain(guard).min()
+        let clients = self.clients.values().filter_map(|hosted| hosted.client.next_deadline());
+        let hosts = self.hosts.values().filter_map(|hosted| hosted.host.next_deadline());
+        hosts.chain(clients).chain(guard).min()
     }
 
     /// A member that commits of a serving primary here have waited for since [`PATIENCE_MS`], without a connection and
@@ -390,7 +416,9 @@ impl Engine {
             }
             EngineIn::Message { from, initiated_by_us, envelope } => {
                 let resource = envelope.resource;
-                if let Some(hosted) = self.hosts.get_mut(&resource) {
+                if self.client_message(now, from, &envelope) {
+                    // It is not for a replica.
+                } else if let Some(hosted) = self.hosts.get_mut(&resource) {
                     hosted.host.message(now, from, initiated_by_us, envelope);
                     self.touched.insert(resource);
                 } else if !initiated_by_us && matches!(envelope.message, Message::Attach) {
@@ -411,8 +439,11 @@ impl Engine {
                     hosted.host.peer(now, node, up);
                     self.touched.insert(*resource);
                 }
+                self.clients_peer(now, node, up);
             }
             EngineIn::AcceptedDown { from } => self.early.retain(|(_, node), _| *node != from),
+            EngineIn::Request { resource, request, op }
+                if self.client_request(now, resource, request, &op) => {}
             EngineIn::Request { resource, request, op } => match self.hosts.get_mut(&resource) {
                 // No file system asks for what its device does not have.
                 Some(hosted) if hosted.device == Device::Offered && hosted.is_beyond(&op) => {
@@ -442,9 +473,21 @@ impl Engine {
             }
             EngineIn::Step { resource, number, step } => self.step(now, resource, number, step),
             EngineIn::Opened { resource, store, config } => self.opened(now, resource, *store, *config),
-            EngineIn::Attached { resource, generation } => self.attached(resource, generation),
-            EngineIn::Detached { resource, generation } => self.detached(resource, generation),
+            EngineIn::AttachClient { resource, number, record, opening } => {
+                self.attach_client(now, resource, number, *record, opening);
+            }
+            EngineIn::Attached { resource, generation } => {
+                if !self.client_attached(resource, generation) {
+                    self.attached(resource, generation);
+                }
+            }
+            EngineIn::Detached { resource, generation } => {
+                if !self.client_detached(resource, generation) {
+                    self.detached(resource, generation);
+                }
+            }
             EngineIn::Agent => {
+                self.clients_untold();
                 for hosted in self.hosts.values_mut() {
                     hosted.reported = None;
                 }
@@ -472,6 +515,7 @@ impl Engine {
             EngineIn::Tick => self.tick(now),
         }
         self.pump(now, disks, oracle);
+        self.close_clients();
         if greeted {
             self.greeted = true;
             let lease_until = if self.fenced { Time(0) } else { self.lease_until };
@@ -501,10 +545,11 @@ impl Engine {
             placed: &mut hosted.placed,
             happened: VecDeque::new(),
             answered: Vec::new(),
+            client_told: false,
         };
         let result = work(&mut hosted.host, &mut shop);
-        let Shop { happened, answered, .. } = shop;
-        let mut acknowledged = false;
+        let Shop { happened, answered, client_told, .. } = shop;
+        let mut acknowledged = client_told;
         for (id, answer) in answered {
             if hosted.pending.remove(&id.0) {
                 acknowledged |= answer.as_ref().is_ok_and(Vec::is_empty);
@@ -638,7 +683,12 @@ impl Engine {
         let fenced = self.fenced;
         let Some(hosted) = self.hosts.get_mut(&resource) else { return };
         match hosted.device {
-            Device::None if !fenced && hosted.closing.is_empty() && hosted.role == Role::Primary => {
+            Device::None
+                if !fenced
+                    && hosted.closing.is_empty()
+                    && hosted.role == Role::Primary
+                    && hosted.host.replica().attached().is_none() =>
+            {
                 hosted.device = Device::Attaching;
                 hosted.generation += 1;
                 self.wishes.push(Wish::Attach { resource, generation: hosted.generation });
@@ -670,7 +720,8 @@ impl Engine {
         }
         hosted.device = Device::Offered;
         self.touched.insert(resource);
-        if hosted.role != Role::Primary || fenced || !hosted.closing.is_empty() {
+        let elsewhere = hosted.host.replica().attached().is_some();
+        if hosted.role != Role::Primary || fenced || elsewhere || !hosted.closing.is_empty() {
             self.withdraw(resource);
         }
     }
@@ -711,6 +762,7 @@ impl Engine {
                 self.touched.insert(*resource);
             }
         }
+        self.clients_tick(now);
         self.act_if_due(now);
     }
 
@@ -739,6 +791,9 @@ impl Engine {
     }
 
     fn step(&mut self, now: Time, resource: ResourceId, number: u64, step: Step) {
+        if step == Step::Detach {
+            return self.detach_client(resource, number);
+        }
         let hosted = self.hosts.get_mut(&resource);
         match (step, hosted) {
             (Step::Tell(record), Some(hosted)) => {
@@ -746,6 +801,11 @@ impl Engine {
                     hosted.proposal = None;
                 }
                 hosted.host.record(now, record);
+                if hosted.host.replica().attached().is_some() {
+                    self.withdraw(resource);
+                } else if hosted.role == Role::Primary {
+                    self.offer(resource);
+                }
             }
             (Step::Demote, Some(hosted)) => hosted.host.demote(now),
             (Step::Grow(volumes), Some(hosted)) => {

@@ -283,9 +283,13 @@ pub enum Proposed {
     ServiceGone,
     MoveService,
     ServiceStatus,
+    AttachResource,
+    DetachResource,
+    ClaimAttachment,
 }
 
 impl Proposed {
+    /// All but those of clients, which have a kind of their own.
     pub const ALL: [Self; 32] = [
         Self::AddNode,
         Self::NodeDead,
@@ -550,6 +554,16 @@ pub enum Operator {
         resource: usize,
         pick: u64,
     },
+    /// A node without a replica gets the devices, even from another one if it is to take over; the number chooses which.
+    Attach {
+        resource: usize,
+        pick: u64,
+        wait_ms: u64,
+        take_over: bool,
+    },
+    Detach {
+        resource: usize,
+    },
     /// A node that has joined long ago says so again.
     JoinAgain {
         pick: u64,
@@ -575,6 +589,8 @@ impl Operator {
             | Self::RemoveReplica { resource, .. }
             | Self::MoveReplica { resource, .. }
             | Self::Grow { resource, .. }
+            | Self::Attach { resource, .. }
+            | Self::Detach { resource }
             | Self::Snapshot { resource, .. }
             | Self::RollBack { resource, .. }
             | Self::SetMode { resource, .. }

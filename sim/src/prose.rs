@@ -140,6 +140,13 @@ fn operator(operator: &Operator) -> String {
             let kept = if keep { "keeping what is there" } else { "keeping nothing" };
             format!("rolls r{resource} back to a snapshot (choice {pick}), {kept}")
         }
+        Operator::Attach { resource, pick, wait_ms, take_over } => {
+            let over = if take_over { ", even from another one" } else { "" };
+            format!(
+                "attaches r{resource} to a node without a replica ({pick}), which waits for {wait_ms} ms{over}"
+            )
+        }
+        Operator::Detach { resource } => format!("detaches r{resource}"),
         Operator::Snapshot { resource, drop: None } => format!("takes a snapshot of r{resource}"),
         Operator::Snapshot { resource, drop: Some(pick) } => {
             format!("deletes a snapshot of r{resource} (choice {pick})")
@@ -301,6 +308,9 @@ fn proposed(what: Proposed) -> &'static str {
         Proposed::DropSnapshot => "the deletion of a snapshot is proposed",
         Proposed::SnapshotsSeen => "snapshots are reported",
         Proposed::RollBack => "a rollback is proposed",
+        Proposed::AttachResource => "its attachment is proposed",
+        Proposed::DetachResource => "the end of its attachment is proposed",
+        Proposed::ClaimAttachment => "a client is said to be open",
         Proposed::SetMode => "a mode is proposed",
         Proposed::ForcePromote => "a forced promotion is proposed",
         Proposed::Trust => "a doubtful replica is proposed to be trusted",

@@ -324,6 +324,57 @@ impl Scenario {
         self.world.act(Action::Operator(Operator::Move { resource: 0, pick }));
     }
 
+    /// The operator attaches the resource to this node, which has no replica. Waits until its device is there.
+    pub fn attach(&mut self, node: u32) {
+        self.attach_for(node, 60_000);
+    }
+
+    /// The same; requests wait for so long at most.
+    pub fn attach_for(&mut self, node: u32, wait_ms: u64) {
+        self.attach_or_take(node, wait_ms, false);
+    }
+
+    /// The same, wherever it is attached.
+    pub fn take_over(&mut self, node: u32) {
+        self.attach_or_take(node, 60_000, true);
+    }
+
+    fn attach_or_take(&mut self, node: u32, wait_ms: u64, take_over: bool) {
+        let node = NodeId(node);
+        // Whoever was asked may not reach the others.
+        for _ in 0..20 {
+            self.ask(Command::AttachResource { resource: ResourceId(1), node, wait_ms, take_over });
+            self.run_ms(20);
+        }
+        self.until("the client has a device", 10_000, |world| world.devices(0).contains(&node));
+    }
+
+    /// The operator wants the devices on the primary again.
+    pub fn detach(&mut self) {
+        for _ in 0..20 {
+            self.ask(Command::DetachResource { resource: ResourceId(1) });
+            self.run_ms(20);
+        }
+        self.until("the primary has the device", 10_000, |world| {
+            record(world).primary.is_some_and(|primary| world.devices(0).contains(&primary))
+        });
+    }
+
+    /// Which nodes have devices.
+    ///
+    /// # Panics
+    /// When it is others.
+    pub fn expect_devices(&self, nodes: &[u32]) {
+        let nodes: Vec<NodeId> = nodes.iter().copied().map(NodeId).collect();
+        assert_eq!(self.world.devices(0), nodes);
+    }
+
+    /// The session of whom the resource is attached to; 0 if to nobody.
+    #[must_use]
+    pub fn session(&self) -> u64 {
+        record(&self.world).attached.map_or(0, |attached| attached.session.0)
+    }
+
     /// The operator wants a replica on this node too.
     pub fn add_replica(&mut self, node: u32) {
         self.ask(Command::AddReplica { resource: ResourceId(1), node: NodeId(node) });

@@ -629,7 +629,8 @@ mod tests {
                 _ => None,
             })
             .collect();
-        assert_eq!(set, Proposed::ALL.into_iter().collect());
+        let of_clients = [Proposed::AttachResource, Proposed::DetachResource, Proposed::ClaimAttachment];
+        assert_eq!(set, Proposed::ALL.into_iter().chain(of_clients).collect());
     }
 
     #[test]

@@ -75,6 +75,17 @@ pub fn command(command: &Command) -> String {
             let held: Vec<_> = seen.iter().map(held).collect();
             format!("note what {node} has of snapshots of {}: {}", resource(*of), held.join(", "))
         }
+        Command::AttachResource { resource: of, node, take_over, .. } => {
+            let over = if *take_over { ", whoever has it" } else { "" };
+            format!("attach {} to {node}{over}", resource(*of))
+        }
+        Command::DetachResource { resource: of } => format!("detach {}", resource(*of)),
+        Command::ClaimAttachment { resource: of, session, node, opening } => {
+            format!(
+                "note that {node} has opened a client of {} ({opening}, if it is still {session})",
+                resource(*of)
+            )
+        }
         Command::FinishMove { resource: of, from, to } => {
             format!("end the move of {} from {from}, as {to} is in sync", resource(*of))
         }
@@ -228,6 +239,27 @@ pub fn message(to: NodeId, envelope: &Envelope) -> String {
         }
         Message::CopyExtentAck { volume, extent } => format!("have extent {extent} of {volume}"),
         Message::CopyEnd { need } => format!("the copy ends: whole once committed up to {need}"),
+        Message::ClientAsk(ask) => {
+            let what = match &ask.ask {
+                mainstay_codec::Ask::Attach => "attach",
+                mainstay_codec::Ask::Write { .. } => "write",
+                mainstay_codec::Ask::Discard { .. } => "discard",
+                mainstay_codec::Ask::WriteZeroes { .. } => "write zeroes",
+                mainstay_codec::Ask::Read { .. } => "read",
+                mainstay_codec::Ask::Flush => "flush",
+            };
+            format!("{} stream {} number {}: {what}", ask.session, ask.stream, ask.number)
+        }
+        Message::ClientAnswer(answer) => {
+            let what = match &answer.answer {
+                mainstay_codec::Answered::Attached { .. } => "the stream is open".to_owned(),
+                mainstay_codec::Answered::Done => "done".to_owned(),
+                mainstay_codec::Answered::Data(_) => "read".to_owned(),
+                mainstay_codec::Answered::Unreadable => "no replica has it".to_owned(),
+                mainstay_codec::Answered::Refused(why) => format!("refused: {why:?}"),
+            };
+            format!("{} stream {} number {}: {what}", answer.session, answer.stream, answer.number)
+        }
         Message::CopyEndReply => "whole again".into(),
         Message::ScrubSums { at, held } if held.sums.is_empty() => format!("cannot say what it held at {at}"),
         Message::ScrubSums { at, held } if held.damaged.is_empty() => format!("sums of what it held at {at}"),

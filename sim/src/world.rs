@@ -257,6 +257,8 @@ pub(crate) struct Asked {
     pub(crate) blocks: u64,
     pub(crate) read: bool,
     pub(crate) flush: bool,
+    /// Of a node without a replica.
+    pub(crate) client: bool,
     /// Up to where everything had been acknowledged when a flush was asked for, as far as that was not committed (mode B).
     pub(crate) soft: Option<Index>,
 }
@@ -530,13 +532,17 @@ impl World {
     pub fn devices(&self, resource: usize) -> Vec<NodeId> {
         let id = resource_id(resource);
         let offered = |machine: &Machine| {
-            machine
-                .engine
-                .as_ref()
-                .and_then(|engine| engine.hosts.get(&id))
-                .is_some_and(|h| h.device == Device::Offered)
+            let Some(engine) = &machine.engine else { return false };
+            engine.hosts.get(&id).is_some_and(|hosted| hosted.device == Device::Offered)
+                || engine.clients.get(&id).is_some_and(|hosted| hosted.device == Device::Offered)
         };
         self.machines.values().filter(|machine| offered(machine)).map(|machine| machine.node).collect()
+    }
+
+    /// Whether the engine of `node` has the devices of the resource without a replica of it.
+    pub(crate) fn has_client(&self, node: NodeId, resource: usize) -> bool {
+        let engine = self.machines[&node].engine.as_ref();
+        engine.is_some_and(|engine| engine.clients.contains_key(&resource_id(resource)))
     }
 
     /// Schedules the control plane's log anew, if it wants to be called earlier than it is.

@@ -275,7 +275,7 @@ impl Node {
         self.parts.left_devices.look(connected, self.core.has_services());
         self.tell_engine(&self.view.state.clone());
         let replicas = self.parts.engine.replicas().into_iter().map(|(id, status)| (id, seen(&status)));
-        let seen = Seen { engine: connected, replicas: replicas.collect() };
+        let seen = Seen { engine: connected, replicas: replicas.collect(), ..Seen::default() };
         self.core.reconcile(boot_now(), &self.view.state, &seen);
         self.carry_out();
     }

@@ -225,6 +225,12 @@ impl Replicas {
             Step::Snapshots(Keep { snapshots: wanted, mark, to }) => {
                 self.ask(Request::Snapshots { resource, wanted, mark, to }, REQUEST_TIMEOUT)
             }
+            // Nothing asks the cluster for clients yet: its engines do not have them.
+            Step::Attach(_) | Step::Detach => Err(EngineError {
+                code: "no-clients".into(),
+                message: "the engine of this version has no clients".into(),
+                remedy: String::new(),
+            }),
         }
     }
 

@@ -679,6 +679,7 @@ impl LineDecoder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mainstay_types::{Attachment, SessionId};
     use std::io::Cursor;
 
     fn samples() -> Vec<RequestLine> {
@@ -696,6 +697,12 @@ mod tests {
             Request::Record {
                 record: ResourceRecord {
                     openings: [(NodeId(1), Opening(u64::MAX))].into(),
+                    attached: Some(Attachment {
+                        node: NodeId(3),
+                        session: SessionId(2),
+                        opening: Some(Opening(9)),
+                        wait_ms: 60_000,
+                    }),
                     ..ResourceRecord::new(ResourceId(7))
                 },
             },

@@ -10,8 +10,9 @@ use crate::{crc32c, crc64};
 use bytes::Bytes;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, Chain, EXTENT_BYTES, Epoch, Index, Position,
-    REQUEST_BYTES_MAX, Range, ResourceId, SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId, reach,
+    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, Chain, ClientMark, EXTENT_BYTES, Epoch, Index, Position,
+    REQUEST_BYTES_MAX, Range, ResourceId, SessionId, SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId,
+    reach,
 };
 use smallvec::SmallVec;
 
@@ -304,6 +305,15 @@ impl Batch {
     #[must_use]
     pub fn end(&self) -> Position {
         Position { epoch: self.epoch, index: self.last() }
+    }
+
+    /// The last entry that a client asked for.
+    #[must_use]
+    pub fn last_of_client(&self) -> Option<(Index, ClientMark)> {
+        let at = self.entries.iter().rposition(|entry| entry.session > 0)?;
+        let entry = &self.entries[at];
+        let mark = ClientMark { session: SessionId(entry.session), number: entry.request };
+        Some((Index(self.first.0 + at as u64), mark))
     }
 
     /// Bytes that the batch occupies in a journal: header block and payload area.

@@ -7,15 +7,16 @@
 //! exactly these sizes, and hands all three to [`decode`].
 
 use crate::batch::BATCH_FIXED_BYTES;
+use crate::client::{ClientAnswer, ClientAsk};
 use crate::message::{BlockSums, Envelope, LogState, Message, Reject, ReplicaData};
 use crate::wire::{DecodeError, Reader};
 use crate::{Batch, crc32c};
 use bytes::{BufMut, Bytes, BytesMut};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BATCH_BYTES_MAX, BLOCK_BYTES, Chain, ConfigVersion, EXTENT_BYTES, Epoch, Incarnation, Index, NodeId,
-    Opening, Position, Range, ResourceId, SNAPSHOTS_MAX, SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId,
-    is_volume_size, reach,
+    BATCH_BYTES_MAX, BLOCK_BYTES, Chain, ClientMark, ConfigVersion, EXTENT_BYTES, Epoch, Incarnation, Index,
+    NodeId, Opening, Position, Range, ResourceId, SNAPSHOTS_MAX, SessionId, SnapshotId, VOLUME_BYTES_MAX,
+    VOLUMES_MAX, VolumeId, is_volume_size, reach,
 };
 use std::sync::Arc;
 
@@ -59,6 +60,8 @@ mod kind {
     pub const SCRUB_SUMS: u16 = 19;
     pub const READ_BLOCKS: u16 = 20;
     pub const BLOCKS_READ: u16 = 21;
+    pub const CLIENT_ASK: u16 = 22;
+    pub const CLIENT_ANSWER: u16 = 23;
 }
 
 /// A verified frame header.
@@ -108,7 +111,7 @@ impl FrameHeader {
             return Err(DecodeError::Version { what, found: version, known: PROTOCOL_VERSION });
         }
         reserved?;
-        if !(kind::HELLO..=kind::BLOCKS_READ).contains(&kind) {
+        if !(kind::HELLO..=kind::CLIENT_ANSWER).contains(&kind) {
             return Err(reader.field("kind", kind.into()));
         }
         if header.meta_len > META_BYTES_MAX {
@@ -205,9 +208,11 @@ fn put_meta<'a>(message: &'a Message, meta: &mut BytesMut) -> (u16, &'a [Bytes])
             meta.put_u64_le(commit.0);
             kind::COMMIT
         }
-        Message::CopyBegin { at, chain, volumes, snapshots } => {
+        Message::CopyBegin { at, chain, volumes, snapshots, client } => {
             put_position(meta, *at);
             meta.put_u64_le(chain.0);
+            meta.put_u64_le(client.session.0);
+            meta.put_u64_le(client.number);
             meta.put_u64_le(volumes.len() as u64);
             meta.put_u64_le(snapshots.len() as u64);
             for &bytes in volumes {
@@ -272,6 +277,14 @@ fn put_meta<'a>(message: &'a Message, meta: &mut BytesMut) -> (u16, &'a [Bytes])
             put_reject(meta, *reject);
             kind::REJECTED
         }
+        Message::ClientAsk(ask) => {
+            payload = ask.put(meta);
+            kind::CLIENT_ASK
+        }
+        Message::ClientAnswer(answer) => {
+            payload = answer.put(meta);
+            kind::CLIENT_ANSWER
+        }
     };
     (kind, payload)
 }
@@ -320,7 +333,8 @@ fn decode_small(header: &FrameHeader, meta: &[u8], payload: &Bytes) -> Result<Me
         return Err(DecodeError::Checksum { what: "frame meta" });
     }
     let mut r = Reader::new("message", body);
-    if !matches!(header.kind, kind::COPY_EXTENT | kind::BLOCKS_READ) && !payload.is_empty() {
+    let with_payload = [kind::COPY_EXTENT, kind::BLOCKS_READ, kind::CLIENT_ASK, kind::CLIENT_ANSWER];
+    if !with_payload.contains(&header.kind) && !payload.is_empty() {
         return Err(r.field("payload length", payload.len() as u64));
     }
     let message = match header.kind {
@@ -345,9 +359,11 @@ fn decode_small(header: &FrameHeader, meta: &[u8], payload: &Bytes) -> Result<Me
         kind::COMMIT => Message::Commit { commit: Index(r.u64()?) },
         kind::COPY_BEGIN => {
             let (at, chain) = (position(&mut r)?, Chain(r.u64()?));
+            let client = ClientMark { session: SessionId(r.u64()?), number: r.u64()? };
             let (volumes, snapshots) = (r.u64()?, r.u64()?);
             let volumes = volume_sizes(&mut r, volumes)?;
-            Message::CopyBegin { at, chain, volumes, snapshots: snapshot_ids(&mut r, snapshots)? }
+            let snapshots = snapshot_ids(&mut r, snapshots)?;
+            Message::CopyBegin { at, chain, volumes, snapshots, client }
         }
         kind::COPY_BEGIN_REPLY => Message::CopyBeginReply { at: position(&mut r)? },
         kind::COPY_EXTENT => {
@@ -403,6 +419,8 @@ fn decode_small(header: &FrameHeader, meta: &[u8], payload: &Bytes) -> Result<Me
             Message::BlocksRead { range, data: payload.clone() }
         }
         kind::REJECTED => Message::Rejected(reject(&mut r)?),
+        kind::CLIENT_ASK => Message::ClientAsk(ClientAsk::take(&mut r, payload)?),
+        kind::CLIENT_ANSWER => Message::ClientAnswer(ClientAnswer::take(&mut r, payload)?),
         other => return Err(r.field("kind", other.into())),
     };
     r.finish()?;
@@ -447,7 +465,7 @@ fn extent_id(r: &mut Reader<'_>) -> Result<(VolumeId, u32), DecodeError> {
 }
 
 /// Sizes of all volumes of a resource.
-fn volume_sizes(r: &mut Reader<'_>, count: u64) -> Result<Vec<u64>, DecodeError> {
+pub(crate) fn volume_sizes(r: &mut Reader<'_>, count: u64) -> Result<Vec<u64>, DecodeError> {
     if count == 0 || count > VOLUMES_MAX as u64 {
         return Err(r.field("volumes", count));
     }

@@ -8,6 +8,7 @@
 //! [`vhost_user`] and [`virtio_blk`] what virtual machines do.
 
 pub mod batch;
+pub mod client;
 pub mod frame;
 pub mod journal_label;
 pub mod message;
@@ -20,6 +21,7 @@ pub mod virtio_blk;
 mod wire;
 
 pub use batch::{Batch, EntryDesc, EntryKind, LocalHeader, NewEntry, rollback_range, snapshot_range};
+pub use client::{Answered, Ask, ClientAnswer, ClientAsk, Refusal};
 pub use frame::{FRAME_HEADER_BYTES, FrameHeader, META_BYTES_MAX, PAYLOAD_BYTES_MAX};
 pub use journal_label::{JOURNAL_LABEL_BYTES, JournalLabel};
 pub use message::{BlockSums, Envelope, LogState, Message, Reject, ReplicaData};

@@ -4,10 +4,11 @@
 //! configuration version (R1), in [`Envelope`].
 
 use crate::Batch;
+use crate::client::{ClientAnswer, ClientAsk};
 use bytes::Bytes;
 use mainstay_types::{
-    Chain, ConfigVersion, Epoch, Incarnation, Index, NodeId, Opening, Position, Range, ResourceId,
-    SnapshotId, VolumeId,
+    Chain, ClientMark, ConfigVersion, Epoch, Incarnation, Index, NodeId, Opening, Position, Range,
+    ResourceId, SnapshotId, VolumeId,
 };
 use std::sync::Arc;
 
@@ -125,6 +126,8 @@ pub enum Message {
         chain: Chain,
         volumes: Vec<u64>,
         snapshots: Vec<SnapshotId>,
+        /// The last change before it that a client asked for.
+        client: ClientMark,
     },
     /// R→P: marked, durable.
     CopyBeginReply {
@@ -167,4 +170,8 @@ pub enum Message {
     },
     /// R→P.
     Rejected(Reject),
+    /// From a client, on the connection that it opened.
+    ClientAsk(ClientAsk),
+    /// To a client.
+    ClientAnswer(ClientAnswer),
 }

@@ -7,13 +7,13 @@ use crate::crc32c;
 use crate::frame::EPOCHS_MAX;
 use crate::wire::{DecodeError, Put, Reader};
 use mainstay_types::{
-    BLOCK_BYTES, Chain, EXTENT_BYTES, Epoch, Incarnation, Index, Position, ResourceId, SNAPSHOTS_MAX,
-    SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX, is_volume_size,
+    BLOCK_BYTES, Chain, ClientMark, EXTENT_BYTES, Epoch, Incarnation, Index, Position, ResourceId,
+    SNAPSHOTS_MAX, SessionId, SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX, is_volume_size,
 };
 
 pub const SUPERBLOCK_BYTES: usize = BLOCK_BYTES as usize;
 pub const SUPERBLOCK_MAGIC: u32 = u32::from_le_bytes(*b"MSSB");
-pub const SUPERBLOCK_VERSION: u16 = 5;
+pub const SUPERBLOCK_VERSION: u16 = 6;
 /// Flag: blocks have sums.
 const FLAG_SUMS: u16 = 1;
 /// No version table begins after so many pages (64 GiB).
@@ -21,9 +21,11 @@ pub const TABLE_PAGES_MAX: u32 = 1 << 24;
 /// Most voids that are kept.
 pub const VOIDS_MAX: usize = 32;
 
-const _: () = assert!(
-    160 + VOLUMES_MAX * 16 + VOIDS_MAX * 16 + EPOCHS_MAX * 16 + SNAPSHOTS_MAX * 16 + 4 <= SUPERBLOCK_BYTES
-);
+/// Where the last change by a client is: at the end.
+pub const CLIENT_OFFSET: usize = SUPERBLOCK_BYTES - 4 - 16;
+
+const _: () =
+    assert!(160 + VOLUMES_MAX * 16 + VOIDS_MAX * 16 + EPOCHS_MAX * 16 + SNAPSHOTS_MAX * 16 <= CLIENT_OFFSET);
 
 /// Journal records of an older generation than `generation` that lie beyond `end` are void: a cut or a
 /// recovery ended the log there.
@@ -102,6 +104,8 @@ pub struct Superblock {
     pub versions_root: u64,
     /// Ascending; at the checkpoint.
     pub snapshots: Vec<SnapshotRecord>,
+    /// The last change that a client asked for, as of what was applied.
+    pub client: ClientMark,
 }
 
 impl Superblock {
@@ -160,7 +164,9 @@ impl Superblock {
             out.put_u32(snapshot.held.into());
             out.put_u64(snapshot.at.0);
         }
-        out.resize(SUPERBLOCK_BYTES - 4, 0);
+        out.resize(CLIENT_OFFSET, 0);
+        out.put_u64(self.client.session.0);
+        out.put_u64(self.client.number);
         let crc = crc32c(&out);
         out.put_u32(crc);
         out
@@ -261,8 +267,10 @@ impl Superblock {
         {
             return Err(r.field("journal offset", checkpoint.offset));
         }
-        let rest = r.remaining();
+        let rest = r.remaining().saturating_sub(SUPERBLOCK_BYTES - 4 - CLIENT_OFFSET);
         r.zeroes(rest)?;
+        let client = ClientMark { session: SessionId(r.u64()?), number: r.u64()? };
+        r.finish()?;
         Ok(Self {
             sequence,
             resource,
@@ -281,6 +289,7 @@ impl Superblock {
             versions_slot,
             versions_root,
             snapshots,
+            client,
         })
     }
 }
@@ -316,6 +325,7 @@ mod tests {
             versions_slot: 1,
             versions_root: 21,
             snapshots: vec![snapshot(3, true), snapshot(5, false)],
+            client: ClientMark { session: SessionId(6), number: 71 },
         }
     }
 

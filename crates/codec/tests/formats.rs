@@ -15,10 +15,14 @@ use mainstay_codec::frame::{
 };
 use mainstay_codec::journal_label::{JOURNAL_LABEL_BYTES, JOURNAL_LABEL_MAGIC, JOURNAL_LABEL_VERSION};
 use mainstay_codec::superblock::{
-    DataState, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_VERSION, SnapshotRecord, TablePlace, VOIDS_MAX,
+    CLIENT_OFFSET, DataState, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_VERSION, SnapshotRecord,
+    TablePlace, VOIDS_MAX,
 };
 use mainstay_codec::versions::{VERSIONS_PAGE_BYTES, VERSIONS_PER_PAGE, encode_page};
-use mainstay_codec::{Batch, EntryKind, Message, NewEntry, Reject, crc32c, rollback_range, snapshot_range};
+use mainstay_codec::{
+    Answered, Ask, Batch, ClientAnswer, ClientAsk, EntryKind, Message, NewEntry, Refusal, Reject, crc32c,
+    rollback_range, snapshot_range,
+};
 use mainstay_types::{
     BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, Chain, Epoch, Index, Position, Range, ResourceId, SNAPSHOTS_MAX,
     SnapshotId, VOLUMES_MAX, VolumeId,
@@ -110,7 +114,11 @@ impl<'a> Table<'a> {
 
     /// As many as an earlier field, called `count`, says.
     fn list(&mut self, count: &str, text: &str, items: &[Vec<u8>]) {
-        let size = items[0].len();
+        self.list_of(count, text, items[0].len(), items);
+    }
+
+    /// The same, of items of `size` bytes; perhaps none.
+    fn list_of(&mut self, count: &str, text: &str, size: usize, items: &[Vec<u8>]) {
         self.row(&format!("{size} {count}"), text);
         for item in items {
             assert_eq!(&self.bytes[self.at..self.at + size], item, "{}, {text}", self.name);
@@ -207,7 +215,10 @@ fn entry_table(batch: &Batch, block: &[u8]) -> (&'static str, String) {
     t.u32("CRC-32C of the payload; 0 for what has none", crc32c(&desc.payload));
     t.zeroes(4);
     t.u64("session of the client that asked, 0 for a device of the primary", desc.session);
-    t.u64("number of its request", desc.request);
+    t.u64(
+        "number of its request; of a device of the primary 0, of what repairs blocks after a scrub 1",
+        desc.request,
+    );
     t.end(DESC_BYTES)
 }
 
@@ -277,7 +288,12 @@ fn superblock_table() -> (&'static str, String) {
         "snapshots at the checkpoint: the number, u32; 1 if it is held here, otherwise 0, u32; the index that it is as of",
         &sample.snapshots.iter().map(snapshot).collect::<Vec<_>>(),
     );
-    t.zeroes_to(SUPERBLOCK_BYTES - 4);
+    t.zeroes_to(CLIENT_OFFSET);
+    t.u64(
+        "session of the last change that a client asked for, as of what is applied, otherwise 0",
+        sample.client.session.0,
+    );
+    t.u64("its number", sample.client.number);
     t.checksum();
     t.end(SUPERBLOCK_BYTES)
 }
@@ -393,9 +409,14 @@ fn meta_table(message: &Message, frame: &[u8]) -> Option<(u16, String)> {
             t.u64("index up to which all is in its memory", index.0);
         }
         Message::Commit { commit } => t.u64("commit index", commit.0),
-        Message::CopyBegin { at, chain, volumes, snapshots } => {
+        Message::CopyBegin { at, chain, volumes, snapshots, client } => {
             t.position("where the log starts anew", *at);
             t.u64("chain there", chain.0);
+            t.u64(
+                "session of the last change before it that a client asked for, otherwise 0",
+                client.session.0,
+            );
+            t.u64("its number", client.number);
             t.u64(&format!("number of volumes n, 1 to {VOLUMES_MAX}"), volumes.len() as u64);
             t.u64(&format!("number of snapshots s, up to {SNAPSHOTS_MAX}"), snapshots.len() as u64);
             let sizes: Vec<_> = volumes.iter().map(|bytes| bytes.to_le_bytes().to_vec()).collect();
@@ -437,6 +458,55 @@ fn meta_table(message: &Message, frame: &[u8]) -> Option<(u16, String)> {
             range_of(&mut t, *range);
             t.u32("bytes of payload; none: cannot say", data.len() as u32);
             t.u32("CRC-32C of the payload", crc32c(data));
+            payload = data.len();
+        }
+        Message::ClientAsk(ClientAsk { session, stream, number, ask }) => {
+            t.u64("session", session.0);
+            t.u64("stream", *stream);
+            t.u64("number of the request; of Attach the highest of a change that was answered", *number);
+            let what = match ask {
+                Ask::Attach => 0,
+                Ask::Write { .. } => 1,
+                Ask::Discard { .. } => 2,
+                Ask::WriteZeroes { .. } => 3,
+                Ask::Read { .. } => 4,
+                Ask::Flush => 5,
+            };
+            t.u16("what: 0 Attach, 1 Write, 2 Discard, 3 WriteZeroes, 4 Read, 5 Flush", what);
+            let range = ask.range().unwrap_or(Range { volume: VolumeId(0), offset: 0, len: 0 });
+            let data =
+                if let Ask::Write { payload, .. } = ask { payload.clone() } else { Default::default() };
+            t.u16("volume", range.volume.0);
+            t.u32("CRC-32C of the payload, which a Write has", crc32c(&data));
+            t.u64("offset in bytes", range.offset);
+            t.u64("length in bytes", range.len);
+            payload = data.len();
+        }
+        Message::ClientAnswer(ClientAnswer { session, stream, number, answer }) => {
+            t.u64("session", session.0);
+            t.u64("stream", *stream);
+            t.u64("number of the request", *number);
+            let (what, why) = match answer {
+                Answered::Attached { .. } => (0, 0),
+                Answered::Done => (1, 0),
+                Answered::Data(_) => (2, 0),
+                Answered::Refused(Refusal::NotServing) => (3, 1),
+                Answered::Refused(Refusal::Over) => (3, 2),
+                Answered::Refused(Refusal::Lost) => (3, 3),
+                Answered::Unreadable => (4, 0),
+            };
+            t.u16("what: 0 Attached, 1 Done, 2 Data, 3 Refused, 4 Unreadable", what);
+            t.u16("why if refused: 1 NotServing, 2 Over, 3 Lost; otherwise 0", why);
+            let data = if let Answered::Data(pieces) = answer { pieces.concat() } else { Vec::new() };
+            t.u32("CRC-32C of the payload, which Data has", crc32c(&data));
+            let sizes =
+                if let Answered::Attached { volumes } = answer { volumes.clone() } else { Vec::new() };
+            t.u64(
+                &format!("if attached, number of volumes n, 1 to {VOLUMES_MAX}; otherwise 0"),
+                sizes.len() as u64,
+            );
+            let sizes: Vec<_> = sizes.iter().map(|bytes| bytes.to_le_bytes().to_vec()).collect();
+            t.list_of("n", "size of each volume, in bytes", 8, &sizes);
             payload = data.len();
         }
         Message::CopyEnd { need } => t.u64("commit index from which on the target is consistent", need.0),

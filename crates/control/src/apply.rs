@@ -102,6 +102,13 @@ impl State {
             Command::VolumeGrown { resource, volume, bytes } => {
                 self.volume_grown(at_ms, resource, volume, bytes)
             }
+            Command::AttachResource { resource, node, wait_ms, take_over } => {
+                self.attach_resource(at_ms, resource, node, wait_ms, take_over)
+            }
+            Command::DetachResource { resource } => self.detach_resource(at_ms, resource),
+            Command::ClaimAttachment { resource, session, node, opening } => {
+                self.claim_attachment(resource, session, node, opening)
+            }
             Command::SetMode { resource, version, mode, lag, takeover } => {
                 self.set_mode(at_ms, resource, version, (mode, lag, takeover))
             }
@@ -357,6 +364,9 @@ impl State {
                 format!("delete the service first: `mainstay service delete {name}`"),
             );
         }
+        if let Some(refusal) = self.resources.get(&id).and_then(|resource| self.refuse_attached(resource)) {
+            return refusal;
+        }
         let Some(resource) = self.resources.get_mut(&id) else {
             return refused(
                 "unknown-resource",
@@ -421,6 +431,9 @@ impl State {
                 return fail("not sorted");
             }
             if let Err(what) = self.check_replicas(resource) {
+                return fail(what);
+            }
+            if let Err(what) = Self::check_attached(resource) {
                 return fail(what);
             }
             if let Err(what) = Self::check_mode(resource) {

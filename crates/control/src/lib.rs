@@ -8,6 +8,7 @@
 pub mod advice;
 mod apply;
 mod broken;
+pub mod clients;
 mod failover;
 mod force;
 mod grow;

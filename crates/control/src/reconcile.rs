@@ -5,6 +5,7 @@
 //! when what must precede it is *observed*: services are silent before a role ends, a role has ended before it is
 //! handed over (R19), and a node without a lease starts nothing (R10).
 
+use crate::clients::{ClientSeen, plan_clients};
 use crate::snapshots::{Keep, SnapshotOn};
 use crate::state::{Command, NodeStatus, Resource, ServicePhase, State};
 use mainstay_types::simulation::{Bug, planted};
@@ -76,6 +77,8 @@ pub struct Observed {
     pub unusable: BTreeMap<ResourceId, String>,
     /// Replicas that the engine has open.
     pub replicas: BTreeMap<ResourceId, ReplicaObserved>,
+    /// Clients that the engine has open.
+    pub clients: BTreeMap<ResourceId, ClientSeen>,
     /// Every service of which this node has a machine, by name.
     pub services: BTreeMap<String, ServiceObserved>,
     /// Services without a machine of which something may be left here, which counts as running (R19).
@@ -96,6 +99,12 @@ pub enum Action {
         resource: ResourceId,
     },
     GiveRecord(ResourceRecord),
+    /// Have the engine open a client, if it has none, and tell it the record.
+    AttachClient(ResourceRecord),
+    /// Have the engine close it.
+    DetachClient {
+        resource: ResourceId,
+    },
     /// Make these volumes of the engine's primary as large as this, in bytes.
     GrowVolumes {
         resource: ResourceId,
@@ -164,6 +173,7 @@ pub fn plan(node: NodeId, state: &State, observed: &Observed) -> Vec<Action> {
         for resource in state.resources.values() {
             plan_resource(node, state, resource, observed, &mut actions);
         }
+        plan_clients(node, state, observed, &mut actions);
     }
     for resource in
         observed.stored.keys().filter(|id| !state.resources.contains_key(id) && id.0 <= state.last_resource)

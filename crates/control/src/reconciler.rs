@@ -22,6 +22,7 @@ mod proposals;
 mod replicas;
 mod services;
 
+use crate::clients::ClientSeen;
 use crate::reconcile::{Action, Observed, Role, plan};
 use crate::snapshots::SnapshotOn;
 use crate::state::{Command, IssChange, ServicePhase, State};
@@ -73,6 +74,8 @@ pub struct Seen {
     pub engine: bool,
     /// Replicas that it has open.
     pub replicas: BTreeMap<ResourceId, ReplicaSeen>,
+    /// Clients that it has open.
+    pub clients: BTreeMap<ResourceId, ClientSeen>,
 }
 
 /// Why a job failed.
@@ -370,6 +373,7 @@ impl Reconciler {
             stored: self.replicas.stored().clone(),
             unusable: self.replicas.unusable().clone(),
             replicas: replicas.collect(),
+            clients: seen.clients.clone(),
             services: self.services.observe(),
             sweeping: self.services.sweeping().clone(),
         }
@@ -385,6 +389,8 @@ impl Reconciler {
             }
             Action::DropReplica { resource } => self.order(now, resource, Order::Drop),
             Action::GiveRecord(record) => self.order(now, record.resource, Order::Tell(record)),
+            Action::AttachClient(record) => self.order(now, record.resource, Order::Attach(record)),
+            Action::DetachClient { resource } => self.order(now, resource, Order::Detach),
             Action::GrowVolumes { resource, volumes } => self.order(now, resource, Order::Grow(volumes)),
             Action::KeepSnapshots { resource, wanted } => self.order(now, resource, Order::Snapshots(wanted)),
             Action::Demote { resource } => self.order(now, resource, Order::Demote),

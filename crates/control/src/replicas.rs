@@ -212,6 +212,9 @@ impl State {
             let text = format!("resource {} has a replica on {name} already", resource.name);
             return Some(refused("has-replica", text, "choose another node"));
         }
+        if resource.record.attached.is_some_and(|attached| attached.node == node) {
+            return self.refuse_attached(resource);
+        }
         if resource.leaving.contains_key(&node) {
             reach!("control: a replica is added where one is still being removed");
             let text = format!(

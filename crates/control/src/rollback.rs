@@ -57,6 +57,7 @@ impl State {
         restart: bool,
     ) -> Outcome {
         let service = self.service_of(id).map(|(name, _)| name.clone());
+        let attached = self.resources.get(&id).and_then(|resource| self.refuse_attached(resource));
         let found = self.resources.get_mut(&id).filter(|resource| !resource.deleting);
         let Some(resource) = found else { return unknown_resource(id) };
         if resource.last_rollback() == Some((last, name, keep.as_deref())) {
@@ -68,6 +69,10 @@ impl State {
             return Outcome::Conflict { record: Some(resource.record.clone()) };
         }
         if let Some(refusal) = resource.no_rollback(name, keep.as_deref()) {
+            return refusal;
+        }
+        // Who has the devices of a client would see other content under a file system in use.
+        if let Some(refusal) = attached {
             return refusal;
         }
         if let Some(service) = service.filter(|_| !restart) {

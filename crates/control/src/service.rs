@@ -38,6 +38,9 @@ impl State {
                 format!("use 0 to {}", resource.spec.volumes.len().saturating_sub(1)),
             );
         }
+        if let Some(refusal) = self.refuse_attached(resource) {
+            return refusal;
+        }
         if let Some((other, _)) = self.service_of(resource.id)
             && *other != spec.name
         {

@@ -11,7 +11,7 @@ use crate::snapshots::{Snapshot, SnapshotOn};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
     ConfigVersion, Epoch, Incarnation, Index, LagLimits, Member, Mode, NodeId, Opening, Position, ResourceId,
-    ResourceRecord, ShrinkReason, SnapshotId, VolumeId,
+    ResourceRecord, SessionId, ShrinkReason, SnapshotId, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -413,6 +413,26 @@ pub enum Command {
         resource: ResourceId,
         node: NodeId,
         seen: Vec<(SnapshotId, SnapshotOn)>,
+    },
+    /// The devices are to be on `node`, which holds no replica, and not on the primary; see `clients.rs`.
+    AttachResource {
+        resource: ResourceId,
+        node: NodeId,
+        /// A request that waits for so long ends the session.
+        wait_ms: u64,
+        /// Even if they are on another node.
+        take_over: bool,
+    },
+    /// They are to be on the primary again.
+    DetachResource {
+        resource: ResourceId,
+    },
+    /// The engine of the node that is attached has opened a client.
+    ClaimAttachment {
+        resource: ResourceId,
+        session: SessionId,
+        node: NodeId,
+        opening: Opening,
     },
     /// When a write is acknowledged, and how far followers may lag in mode A.
     SetMode {

@@ -233,6 +233,7 @@ mod tests {
             versions_slot: 1,
             versions_root: 0,
             snapshots: vec![],
+            client: Default::default(),
         }
     }
 

@@ -9,7 +9,7 @@
 use crate::reads::{Purpose, ReadJob};
 use crate::{AnswerError, Happened, Host, Platform};
 use bytes::Bytes;
-use mainstay_replica::{Event, Mended, RequestError, Role};
+use mainstay_replica::{Event, Mended, RequestError, Role, Sessions};
 use mainstay_store::DamagedBlock;
 use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, NodeId, Range, Time, VolumeId, reach};
 use std::collections::BTreeMap;
@@ -129,7 +129,7 @@ impl Host {
                     reach!("host: others may have what is damaged");
                     let answer = Err(AnswerError::Disk);
                     if let Purpose::Request(id) = read.purpose {
-                        platform.complete(id, answer);
+                        self.answer(platform, id, answer);
                     }
                     let reason =
                         format!("{}, and not every replica that may have it could be asked", read.damaged);
@@ -147,7 +147,11 @@ impl Host {
             Purpose::Request(id) => {
                 reach!("host: a read that no replica can answer");
                 self.damage.counts.unreadable += 1;
-                platform.complete(id, Err(AnswerError::Disk));
+                if Sessions::owns(id) {
+                    self.sessions.unreadable(id);
+                } else {
+                    platform.complete(id, Err(AnswerError::Disk));
+                }
             }
             Purpose::Extent { peer, volume, extent, .. } => {
                 reach!("host: a copy waits at an extent that no replica has whole");
@@ -175,7 +179,10 @@ impl Host {
         self.damage.lacking.clear();
         self.damage.retry_at = None;
         for read in std::mem::take(&mut self.damage.waiting).into_values().flatten() {
-            if let Purpose::Request(id) = read.purpose {
+            // Clients ask the next primary.
+            if let Purpose::Request(id) = read.purpose
+                && !Sessions::owns(id)
+            {
                 reach!("host: a read waits for damage to be mended when the role ends");
                 platform.complete(id, Err(AnswerError::Request(RequestError::NotPrimary)));
             }

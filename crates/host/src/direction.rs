@@ -1,8 +1,9 @@
-//! Who says what: a primary speaks on the connection that it opened, a replica answers on it.
+//! Who says what: a primary speaks on the connection that it opened, a replica answers on it. So does a client, and the primary
+//! answers it.
 
 use mainstay_codec::Message;
 
-/// Whether a replica says this to its primary, rather than the other way round.
+/// Whether this is said on the connection that the other one opened: by a replica to its primary, by a primary to its client.
 pub fn is_answer(message: &Message) -> bool {
     match message {
         Message::AttachReply(_)
@@ -14,7 +15,8 @@ pub fn is_answer(message: &Message) -> bool {
         | Message::CopyEndReply
         | Message::ScrubSums { .. }
         | Message::BlocksRead { .. }
-        | Message::Rejected(_) => true,
+        | Message::Rejected(_)
+        | Message::ClientAnswer(_) => true,
         Message::Hello { .. }
         | Message::Ping
         | Message::Pong
@@ -25,6 +27,7 @@ pub fn is_answer(message: &Message) -> bool {
         | Message::CopyBegin { .. }
         | Message::CopyExtent { .. }
         | Message::CopyEnd { .. }
-        | Message::ReadBlocks { .. } => false,
+        | Message::ReadBlocks { .. }
+        | Message::ClientAsk(_) => false,
     }
 }

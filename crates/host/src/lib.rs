@@ -8,6 +8,7 @@
 //! What is guaranteed beyond what the cores guarantee:
 //! - R10 A read is answered with content only if the lease holds when it completes, and if the replica has been primary
 //!   all the time since it began. (`reads.rs`) A write is acknowledged only if the lease holds then.
+//! - S18 What a client asks for again is not applied again. (`clients.rs`)
 //! - R13 After a failed operation, a read included, nothing more is written to the disk. The failure is told once.
 //! - R20 Writes are held for [`PAUSE_MS_MAX`] at most. A primary whose pool has no space gives up its store when its journal is full
 //!   for [`FULL_MS_MAX`], so that another member takes over; a secondary waits, and leaves the in-sync set when its journal is full.
@@ -16,6 +17,7 @@
 //!   Damage is a failed operation. (`reads.rs`, `loads.rs`) What was read from a volume is used only if it fits its checksum; a primary's damage is mended
 //!   from other replicas. (`damage.rs`)
 
+mod clients;
 mod damage;
 mod digest;
 mod direction;
@@ -37,8 +39,8 @@ use damage::Damage;
 use digest::Digesting;
 use direction::is_answer;
 use loads::LogLoad;
-use mainstay_codec::Envelope;
-use mainstay_replica::{Effect, Event, Op, Replica, ReplicaConfig, RequestId, Role};
+use mainstay_codec::{Envelope, Message};
+use mainstay_replica::{Effect, Event, Op, Replica, ReplicaConfig, RequestId, Role, Sessions};
 use mainstay_store::{IoFailure, IoResult, OpId, Output, Store};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Epoch, NodeId, ResourceRecord, SnapshotId, Time, VolumeId, reach};
@@ -72,6 +74,7 @@ pub struct Host {
     waiting: Vec<Waiting>,
     /// `None` unless the pool has none.
     space: Option<Space>,
+    sessions: Sessions,
     damage: Damage,
 }
 
@@ -84,6 +87,8 @@ impl Host {
         config.resizes_ahead = store.resizes_ahead().collect();
         config.snapshots = store.snapshots().map(|(id, _)| id).collect();
         config.snapshots_ahead = store.snapshots_ahead().collect();
+        config.client = store.client();
+        config.clients_ahead = store.clients_ahead().collect();
         let mut replica = Replica::new(config, store.promised(), store.log_state());
         replica.handle(Time(0), Event::SnapshotsHeld(store.snapshots_held().collect()));
         Self {
@@ -101,6 +106,7 @@ impl Host {
             digest: None,
             waiting: Vec::new(),
             space: None,
+            sessions: Sessions::default(),
             damage: Damage::default(),
         }
     }
@@ -155,6 +161,7 @@ impl Host {
 
     /// The control plane's record.
     pub fn record(&mut self, now: Time, record: ResourceRecord) {
+        self.sessions.record(&record);
         self.replica.handle(now, Event::Record(Box::new(record)));
     }
 
@@ -169,7 +176,10 @@ impl Host {
         if is_answer(&envelope.message) != initiated_by_us {
             return false;
         }
-        self.replica.handle(now, Event::Message { from, envelope });
+        match envelope.message {
+            Message::ClientAsk(ask) => self.client_asks(from, ask),
+            _ => self.replica.handle(now, Event::Message { from, envelope }),
+        }
         true
     }
 
@@ -310,6 +320,7 @@ impl Host {
                 self.replica.handle(platform.now(), Event::Room { bytes, with_reserve });
                 quiet = false;
             }
+            quiet &= self.sessions.is_idle() || !self.serve_clients(platform);
             if quiet {
                 break;
             }
@@ -325,7 +336,10 @@ impl Host {
             Output::Restarted { at } => Event::Restarted { at },
             Output::ExtentInstalled { volume, extent } => Event::ExtentInstalled { volume, extent },
             Output::CopyFinished => Event::CopyFinished,
-            Output::Grown { volume, bytes } => return platform.happened(Happened::Resized { volume, bytes }),
+            Output::Grown { volume, bytes } => {
+                self.sizes_for_clients();
+                return platform.happened(Happened::Resized { volume, bytes });
+            }
             Output::SnapshotsChanged => {
                 platform.happened(Happened::SnapshotsChanged);
                 Event::SnapshotsHeld(self.store.snapshots_held().collect())
@@ -370,9 +384,9 @@ impl Host {
             Effect::Commit(index) => self.store.commit(index),
             Effect::Promise(epoch) => self.store.promise(epoch),
             Effect::Cut(to) => self.store.cut(to),
-            Effect::Restart { at, chain, volumes, snapshots } => {
+            Effect::Restart { at, chain, volumes, snapshots, client } => {
                 self.digest_overtaken();
-                self.store.restart(at, chain, &volumes, &snapshots);
+                self.store.restart(at, chain, &volumes, &snapshots, client);
             }
             Effect::InstallExtent { volume, extent, version, data } => {
                 self.store.install_extent(volume, extent, version, data);
@@ -396,7 +410,7 @@ impl Host {
                     } else {
                         result.map(|()| Vec::new()).map_err(AnswerError::Request)
                     };
-                platform.complete(id, answer);
+                self.answer(platform, id, answer);
             }
             Effect::Read { id, range } => self.start_read(platform, Purpose::Request(id), range),
             Effect::Propose(proposal) => platform.happened(Happened::Proposed(proposal)),
@@ -416,6 +430,7 @@ impl Host {
         if role != Role::Primary {
             self.paused_until = None;
         }
+        self.role_for_clients(role);
         if matches!(role, Role::Secondary | Role::Fenced) {
             self.refuse_reads(platform);
             // Nobody waits for these any more, and a cut may now put other batches where they are being read.

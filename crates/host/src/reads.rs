@@ -14,7 +14,7 @@
 use crate::rollback::Waiting;
 use crate::{AnswerError, Host, Platform};
 use bytes::Bytes;
-use mainstay_replica::{Event, RequestError, RequestId};
+use mainstay_replica::{Event, RequestError, RequestId, Sessions};
 use mainstay_store::{Area, Checked, IoFailure, PAYLOADS_READ_BYTES_MAX, Payload, Segment, Source, Store};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Index, NodeId, REQUEST_BYTES_MAX, Range, VolumeId, reach};
@@ -340,7 +340,7 @@ impl Host {
                 } else {
                     Err(AnswerError::NoLease)
                 };
-                platform.complete(id, answer);
+                self.answer(platform, id, answer);
             }
             Purpose::Extent { peer, volume, extent, version, at } => {
                 let pieces = job.into_pieces();
@@ -368,7 +368,7 @@ impl Host {
             job.range.volume, job.range.offset, job.range.len
         );
         match job.purpose {
-            Purpose::Request(id) => platform.complete(id, Err(AnswerError::Disk)),
+            Purpose::Request(id) => self.answer(platform, id, Err(AnswerError::Disk)),
             Purpose::Digest { .. } => self.digest_failed(platform, &reason),
             Purpose::Extent { .. } | Purpose::Scrub { .. } | Purpose::Blocks => {}
         }
@@ -381,7 +381,10 @@ impl Host {
         self.refuse_waiting(platform);
         self.reads.retain(|_, job| {
             let Purpose::Request(id) = job.purpose else { return true };
-            platform.complete(id, Err(AnswerError::Request(RequestError::NotPrimary)));
+            // Clients ask the next primary.
+            if !Sessions::owns(id) {
+                platform.complete(id, Err(AnswerError::Request(RequestError::NotPrimary)));
+            }
             false
         });
     }

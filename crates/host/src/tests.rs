@@ -12,7 +12,7 @@ use lab::{HERE, JOURNAL_BLOCKS, Lab, THERE, VOLUME, broken, filled, lazy, range,
 use mainstay_codec::{Envelope, Message, ReplicaData};
 use mainstay_replica::{Effect, Op, RequestError, Role};
 use mainstay_store::{Area, Output, PAYLOADS_READ_BYTES_MAX, Tuning};
-use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Epoch, Index, REQUEST_BYTES_MAX, Range};
+use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, Epoch, Index, REQUEST_BYTES_MAX, Range};
 
 #[test]
 fn a_write_completes_when_the_journal_has_it() {
@@ -404,6 +404,7 @@ fn a_digest_and_a_copy_do_not_mix() {
             chain: log.chain,
             volumes: lab.host.store().config().volumes.clone(),
             snapshots: vec![],
+            client: ClientMark::default(),
         },
     );
     lab.settle();
@@ -422,6 +423,7 @@ fn a_digest_and_a_copy_do_not_mix() {
             chain: log.chain,
             volumes: lab.host.store().config().volumes.clone(),
             snapshots: vec![],
+            client: ClientMark::default(),
         },
     );
     lab.settle();

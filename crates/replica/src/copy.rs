@@ -88,7 +88,8 @@ impl Replica {
         peer.durable = Index(0);
         peer.set_link(Link::Beginning { at, volumes: volumes.clone() }, now);
         let snapshots = self.log.snapshots.committed();
-        self.send_as_primary(node, Message::CopyBegin { at, chain, volumes, snapshots });
+        let client = self.log.clients.committed();
+        self.send_as_primary(node, Message::CopyBegin { at, chain, volumes, snapshots, client });
     }
 
     pub(crate) fn on_copy_begin_reply(&mut self, from: NodeId, at: Position) {

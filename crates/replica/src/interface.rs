@@ -4,8 +4,8 @@ use crate::{Mended, ScrubOrder};
 use bytes::Bytes;
 use mainstay_codec::{Batch, BlockSums, Envelope};
 use mainstay_types::{
-    Chain, ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, Opening, Position, Range, ResourceId,
-    ResourceRecord, ShrinkReason, SnapshotId, VolumeId,
+    Chain, ClientMark, ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, Opening, Position, Range,
+    ResourceId, ResourceRecord, ShrinkReason, SnapshotId, VolumeId,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,6 +29,9 @@ pub struct ReplicaConfig {
     pub snapshots: Vec<SnapshotId>,
     /// Entries after the commit index that take a snapshot (true) or drop one.
     pub snapshots_ahead: Vec<(Index, SnapshotId, bool)>,
+    /// The last change that a client asked for, as of the commit index, and those after it.
+    pub client: ClientMark,
+    pub clients_ahead: Vec<(Index, ClientMark)>,
     /// A member that acknowledges nothing for this long while something is outstanding leaves the ISS.
     pub member_timeout_ms: u64,
     /// A member that is disconnected for longer than this leaves the ISS; a mere reconnect is shorter.
@@ -66,6 +69,8 @@ impl ReplicaConfig {
             resizes_ahead: Vec::new(),
             snapshots: Vec::new(),
             snapshots_ahead: Vec::new(),
+            client: ClientMark::default(),
+            clients_ahead: Vec::new(),
             member_timeout_ms: 1000,
             reconnect_grace_ms: 300,
             proposal_repeat_ms: 500,
@@ -183,10 +188,14 @@ pub enum RequestError {
     Range,
     #[error("the snapshot exists already, or is not here, or there are as many as there can be")]
     Snapshot,
+    #[error("the resource is attached elsewhere, or the session is over")]
+    NotAttached,
     #[error("too many requests or bytes are in flight")]
     Busy,
     #[error("the replica has stopped using its store")]
     StoreFailed,
+    #[error("a block is damaged on every replica")]
+    Unreadable,
 }
 
 /// What happens to a replica. Events of one connection arrive in the order of that connection; nothing of
@@ -206,9 +215,16 @@ pub enum Event {
         from: NodeId,
         envelope: Envelope,
     },
+    /// Of a device here.
     Request {
         id: RequestId,
         op: Op,
+    },
+    /// Of a client. Its changes come in the order of their numbers, each once.
+    ClientRequest {
+        id: RequestId,
+        op: Op,
+        mark: ClientMark,
     },
     /// What the journal takes now, after every [`Effect::Append`] that was polled. 0 until first told. Nothing is appended
     /// that it does not take.
@@ -319,6 +335,8 @@ pub enum Effect {
         volumes: Vec<u64>,
         /// Which snapshots there are.
         snapshots: Vec<SnapshotId>,
+        /// The last change that a client asked for.
+        client: ClientMark,
     },
     InstallExtent {
         volume: VolumeId,

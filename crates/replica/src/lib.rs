@@ -19,6 +19,8 @@
 //! - R18 Requests, windows, loads and copies are bounded, and copies yield to clients (`background.rs`). Nothing is appended that the journal has no room for, and a promotion
 //!   makes room for its epoch start. (`commit.rs`)
 //!
+//! - S18 A change of a client is in a log once, and only of the session that the record names. (`clients/`)
+//!
 //! It does not guarantee that reads are fresh: that is the lease's task (R10), checked by the runtime.
 //!
 //! # Roles
@@ -33,10 +35,11 @@
 //!
 //! Files, in the order in which to read them: `interface.rs` (events and effects), `log.rs` (what a replica knows of
 //! its log), `sizes.rs`, `snapshots.rs`, `sequence.rs`, `commit.rs`, `secondary.rs`, `promote.rs`, `peer.rs`, `catch_up.rs`, `membership.rs`, `slow.rs`, `follow.rs` (mode A), `memory.rs` (mode B), `copy.rs`,
-//! `background.rs`, `scrub.rs` with `findings.rs`.
+//! `background.rs`, `scrub.rs` with `findings.rs`; `clients/` (nodes that have the devices and no replica).
 
 mod background;
 mod catch_up;
+mod clients;
 mod commit;
 mod copy;
 mod findings;
@@ -60,6 +63,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+pub use clients::{Client, ClientConfig, ClientEffect, ClientEvent, Over, Sessions};
 pub use findings::{FINDINGS_MAX, Finding, Outcome, ScrubReport, ScrubState};
 pub use interface::{
     BackgroundLimits, Effect, Event, Op, Proposal, ReplicaConfig, RequestError, RequestId, Role, SlowLimits,
@@ -71,6 +75,7 @@ pub use sequence::Lag;
 pub use status::{CopyStatus, PeerCounts, PeerState, PeerStatus, SlowStatus, Status};
 
 use crate::background::Background;
+use crate::clients::Marks;
 use crate::log::Log;
 use crate::peer::{Link, Peer};
 use crate::scrub::Scrub;
@@ -82,7 +87,7 @@ use crate::snapshots::Snapshots;
 use mainstay_codec::{Envelope, LogState, Message};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    Chain, Epoch, Incarnation, Index, NodeId, Position, ResourceRecord, SnapshotId, Time, reach,
+    Chain, ClientMark, Epoch, Incarnation, Index, NodeId, Position, ResourceRecord, SnapshotId, Time, reach,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -90,7 +95,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Busy {
     Cut,
-    Restart { at: Position, chain: Chain, volumes: Vec<u64>, snapshots: Vec<SnapshotId> },
+    Restart { at: Position, chain: Chain, volumes: Vec<u64>, snapshots: Vec<SnapshotId>, client: ClientMark },
 }
 
 /// Why a replica is [`Role::Fenced`].
@@ -166,11 +171,12 @@ impl Replica {
     pub fn new(config: ReplicaConfig, promised: Epoch, log: LogState) -> Self {
         let sizes = Sizes::new(config.volumes.clone(), config.resizes_ahead.clone());
         let snapshots = Snapshots::new(config.snapshots.clone(), config.snapshots_ahead.clone());
+        let clients = Marks::new(config.client, config.clients_ahead.clone());
         let background = Background::new(config.background, config.copy_extents_max);
         Self {
             config,
             now: Time(0),
-            log: Log::new(log, sizes, snapshots),
+            log: Log::new(log, sizes, snapshots, clients),
             room: 0,
             room_with_reserve: 0,
             busy: None,
@@ -211,7 +217,8 @@ impl Replica {
             Event::PeerUp { node } => self.on_peer_up(node),
             Event::PeerDown { node } => self.on_peer_down(node),
             Event::Message { from, envelope } => self.on_message(from, envelope),
-            Event::Request { id, op } => self.on_request(id, op),
+            Event::Request { id, op } => self.on_request(id, op, ClientMark::default()),
+            Event::ClientRequest { id, op, mark } => self.on_request(id, op, mark),
             Event::StoreFailed => self.on_store_failed(),
             Event::Demote => self.on_demote(),
             Event::LeaseEnded => self.on_lease_ended(),
@@ -287,7 +294,12 @@ impl Replica {
             return;
         }
         match &envelope.message {
-            Message::Hello { .. } | Message::Ping | Message::Pong => {}
+            // Clients speak with whoever runs this replica.
+            Message::Hello { .. }
+            | Message::Ping
+            | Message::Pong
+            | Message::ClientAsk(_)
+            | Message::ClientAnswer(_) => {}
             Message::Attach
             | Message::Cut { .. }
             | Message::Append(_)

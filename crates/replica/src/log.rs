@@ -1,12 +1,13 @@
 //! What a replica knows of its own log without holding it: its end, how far it is durable and committed, and
 //! which epochs it consists of. The entries themselves are in the store.
 
+use crate::clients::Marks;
 use crate::sizes::Sizes;
 use crate::snapshots::Snapshots;
 use mainstay_codec::frame::EPOCHS_MAX;
 use mainstay_codec::{Batch, LogState, ReplicaData};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Chain, Epoch, Index, Position, SnapshotId, reach};
+use mainstay_types::{Chain, ClientMark, Epoch, Index, Position, SnapshotId, reach};
 use std::collections::VecDeque;
 
 #[derive(Debug)]
@@ -19,6 +20,7 @@ pub(crate) struct Log {
     pub data: ReplicaData,
     pub sizes: Sizes,
     pub snapshots: Snapshots,
+    pub clients: Marks,
     /// See [`LogState::base`]; meaningful while inconsistent.
     base: Index,
     /// See [`LogState::epochs`].
@@ -30,7 +32,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    pub fn new(state: LogState, sizes: Sizes, snapshots: Snapshots) -> Self {
+    pub fn new(state: LogState, sizes: Sizes, snapshots: Snapshots, clients: Marks) -> Self {
         let commit_mark = (state.commit == state.end.index).then_some((state.end, state.chain));
         Self {
             end: state.end,
@@ -40,6 +42,7 @@ impl Log {
             data: state.data,
             sizes,
             snapshots,
+            clients,
             base: state.base,
             epochs: state.epochs.into(),
             marks: VecDeque::new(),
@@ -84,6 +87,7 @@ impl Log {
         self.commit = to;
         self.sizes.commit_to(to);
         self.snapshots.commit_to(to);
+        self.clients.commit_to(to);
         while self.marks.front().is_some_and(|(position, _)| position.index <= to) {
             self.commit_mark = self.marks.pop_front();
         }
@@ -117,23 +121,33 @@ impl Log {
         }
     }
 
-    /// A batch comes next: what it changes of volumes and snapshots counts for what follows it.
+    /// A batch comes next: what it changes of volumes and snapshots, and who asked for it, counts for what follows it.
     pub fn note(&mut self, batch: &Batch) {
         self.sizes.note(batch);
         self.snapshots.note(batch);
+        self.clients.note(batch);
     }
 
     /// What was noted after `end` does not come any more.
     pub fn cut_notes(&mut self, end: Index) {
         self.sizes.cut(end);
         self.snapshots.cut(end);
+        self.clients.cut(end);
     }
 
     /// The store has begun an empty log right after `at`, which is committed, as the target of a copy (R16). The volumes have
-    /// these sizes there, and there are these snapshots.
-    pub fn restarted(&mut self, at: Position, chain: Chain, volumes: Vec<u64>, snapshots: Vec<SnapshotId>) {
+    /// these sizes there, there are these snapshots, and this is the last change of a client.
+    pub fn restarted(
+        &mut self,
+        at: Position,
+        chain: Chain,
+        volumes: Vec<u64>,
+        snapshots: Vec<SnapshotId>,
+        client: ClientMark,
+    ) {
         self.sizes.restart(volumes);
         self.snapshots.restart(snapshots);
+        self.clients.restart(client);
         if self.data == ReplicaData::Consistent || planted(Bug::CopyForgetsBase) {
             self.base = self.commit;
         } else {
@@ -212,7 +226,13 @@ mod tests {
     }
 
     fn new(state: LogState) -> Log {
-        Log::new(state, Sizes::new(vec![1 << 20], Vec::new()), Snapshots::new(Vec::new(), Vec::new()))
+        let clients = Marks::new(ClientMark::default(), Vec::new());
+        Log::new(
+            state,
+            Sizes::new(vec![1 << 20], Vec::new()),
+            Snapshots::new(Vec::new(), Vec::new()),
+            clients,
+        )
     }
 
     #[test]

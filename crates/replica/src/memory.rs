@@ -38,7 +38,8 @@ use mainstay_types::{Index, Mode, NodeId, Opening, Position, Time, reach};
 impl Replica {
     /// Whether memory is to count: the mode says so, and users of the devices know what that means.
     fn in_mode_b(&self) -> bool {
-        self.cached && self.mode() == Mode::B
+        // Clients outlive a primary that loses its memory.
+        self.cached && self.mode() == Mode::B && self.attached().is_none()
     }
 
     /// Mode B, or openings are left of it.

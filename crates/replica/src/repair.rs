@@ -8,7 +8,7 @@ use crate::{Effect, Replica, RequestId};
 use bytes::Bytes;
 use mainstay_codec::{EntryKind, Message, ReplicaData, block_sum};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{BLOCK_BYTES, Index, NodeId, Range, Time, reach};
+use mainstay_types::{BLOCK_BYTES, ClientMark, Index, NodeId, Range, Time, reach};
 use std::collections::VecDeque;
 
 /// Most reads for others at a time.
@@ -224,7 +224,8 @@ impl Replica {
                 let bytes = at * BLOCK_BYTES as usize..end * BLOCK_BYTES as usize;
                 let (offset, len) = (range.offset + bytes.start as u64, bytes.len() as u64);
                 let part = Range { volume: range.volume, offset, len };
-                self.admit(RequestId::REPAIR, EntryKind::Write, part, data.slice(bytes));
+                let data = data.slice(bytes);
+                self.admit(RequestId::REPAIR, EntryKind::Write, part, data, ClientMark::REPAIR);
                 written += (end - at) as u64;
                 self.scrub.repairs.admitted += 1;
             }

@@ -30,7 +30,7 @@ use crate::{Replica, RequestId, Role};
 use bytes::Bytes;
 use mainstay_codec::{Batch, BlockSums, EntryKind, Message};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Index, NodeId, Range, Time, VolumeId, reach};
+use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, Index, NodeId, Range, Time, VolumeId, reach};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Most extents under way.
@@ -331,7 +331,7 @@ impl Replica {
         let mut waits: BTreeSet<NodeId> =
             self.peers.values().filter(asked).map(|peer| peer.member.node).collect();
         waits.insert(self.config.node);
-        self.admit(RequestId::NOBODY, EntryKind::Scrub, range, Bytes::new());
+        self.admit(RequestId::NOBODY, EntryKind::Scrub, range, Bytes::new(), ClientMark::default());
         let now = self.now;
         if let Some(run) = self.scrub.run.as_mut().filter(|_| !mends) {
             self.background.spend(now, range.len, false);

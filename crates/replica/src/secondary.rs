@@ -7,7 +7,7 @@ use crate::copy::CopyTarget;
 use crate::{Busy, Effect, Replica, Role};
 use mainstay_codec::{Batch, EntryKind, Envelope, Message, Reject, ReplicaData};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{BATCH_BYTES_MAX, Chain, Epoch, Index, NodeId, Position, SnapshotId, reach};
+use mainstay_types::{BATCH_BYTES_MAX, Chain, ClientMark, Epoch, Index, NodeId, Position, SnapshotId, reach};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -61,8 +61,8 @@ impl Replica {
             Message::Append(batch) => self.on_append(batch),
             Message::Commit { commit } => self.learn_commit(commit),
             Message::Cut { to, chain } => self.on_cut(to, chain),
-            Message::CopyBegin { at, chain, volumes, snapshots } => {
-                self.on_copy_begin(at, chain, volumes, snapshots);
+            Message::CopyBegin { at, chain, volumes, snapshots, client } => {
+                self.on_copy_begin(at, chain, volumes, snapshots, client);
             }
             Message::CopyExtent { volume, extent, version, data, .. } => {
                 self.on_copy_extent((volume, extent), version, data);
@@ -264,7 +264,14 @@ impl Replica {
         self.tell_received();
     }
 
-    fn on_copy_begin(&mut self, at: Position, chain: Chain, volumes: Vec<u64>, snapshots: Vec<SnapshotId>) {
+    fn on_copy_begin(
+        &mut self,
+        at: Position,
+        chain: Chain,
+        volumes: Vec<u64>,
+        snapshots: Vec<SnapshotId>,
+        client: ClientMark,
+    ) {
         if !self.quiescent() {
             return self.reject(Reject::Gap(self.log.end));
         }
@@ -283,15 +290,16 @@ impl Replica {
         let volumes = own.unwrap_or(volumes);
         let own = planted(Bug::SnapshotsNotCopied).then(|| self.log.snapshots.committed());
         let snapshots = own.unwrap_or(snapshots);
-        self.busy = Some(Busy::Restart { at, chain, volumes: volumes.clone(), snapshots: snapshots.clone() });
-        self.effects.push_back(Effect::Restart { at, chain, volumes, snapshots });
+        let (sizes, kept) = (volumes.clone(), snapshots.clone());
+        self.busy = Some(Busy::Restart { at, chain, volumes: sizes, snapshots: kept, client });
+        self.effects.push_back(Effect::Restart { at, chain, volumes, snapshots, client });
     }
 
     pub(crate) fn on_restarted(&mut self, at: Position) {
         let restart =
             self.busy.take_if(|busy| matches!(busy, Busy::Restart { at: asked, .. } if *asked == at));
-        let Some(Busy::Restart { chain, volumes, snapshots, .. }) = restart else { return };
-        self.log.restarted(at, chain, volumes, snapshots);
+        let Some(Busy::Restart { chain, volumes, snapshots, client, .. }) = restart else { return };
+        self.log.restarted(at, chain, volumes, snapshots, client);
         let Some(session) = self.session.as_mut() else { return };
         if std::mem::take(&mut session.answer_owed) {
             self.answer(Message::CopyBeginReply { at });

@@ -10,8 +10,8 @@ use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::{Batch, EntryKind, Message, NewEntry, rollback_range, snapshot_range};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, Index, Mode, REQUEST_BYTES_MAX, Range, SnapshotId, Time,
-    VolumeId, is_volume_size, reach,
+    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, ClientMark, Index, Mode, REQUEST_BYTES_MAX, Range,
+    SessionId, SnapshotId, Time, VolumeId, is_volume_size, reach,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -83,6 +83,8 @@ struct Open {
     kind: EntryKind,
     range: Range,
     payload: Bytes,
+    /// Of the client that asked, or nothing.
+    mark: ClientMark,
 }
 
 #[derive(Debug)]
@@ -194,7 +196,7 @@ impl Sequence {
             .max()
     }
 
-    fn admit(&mut self, id: RequestId, kind: EntryKind, range: Range, payload: Bytes) {
+    fn admit(&mut self, id: RequestId, kind: EntryKind, range: Range, payload: Bytes, mark: ClientMark) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.bytes += payload.len() as u64;
@@ -203,7 +205,7 @@ impl Sequence {
             self.longest = self.longest.max(range.len);
             self.uncommitted.insert((range.volume, range.offset, ticket), range.end());
         }
-        self.open.push_back(Open { id, ticket, kind, range, payload });
+        self.open.push_back(Open { id, ticket, kind, range, payload, mark });
     }
 
     /// Moves to `entries` of the open entries what fits into one batch and into `room` journal bytes.
@@ -236,8 +238,8 @@ impl Sequence {
                 kind: entry.kind,
                 range: entry.range,
                 payload: entry.payload,
-                session: 0,
-                request: 0,
+                session: entry.mark.session.0,
+                request: entry.mark.number,
             });
             if last {
                 reach!("replica: a batch ends with a snapshot");
@@ -306,33 +308,34 @@ impl Sequence {
 }
 
 impl Replica {
-    pub(crate) fn on_request(&mut self, id: RequestId, op: Op) {
-        let refused = self.refusal(&op);
+    pub(crate) fn on_request(&mut self, id: RequestId, op: Op, mark: ClientMark) {
+        let refused = self.refusal(&op, mark.session);
         if let Some(error) = refused {
             reach!("replica: a request is refused");
             self.effects.push_back(Effect::Complete { id, result: Err(error) });
             return;
         }
         match op {
-            Op::Write { range, payload } => self.admit(id, EntryKind::Write, range, payload),
-            Op::Discard { range } => self.admit(id, EntryKind::Discard, range, Bytes::new()),
-            Op::WriteZeroes { range } => self.admit(id, EntryKind::WriteZeroes, range, Bytes::new()),
+            Op::Write { range, payload } => self.admit(id, EntryKind::Write, range, payload, mark),
+            Op::Discard { range } => self.admit(id, EntryKind::Discard, range, Bytes::new(), mark),
+            Op::WriteZeroes { range } => self.admit(id, EntryKind::WriteZeroes, range, Bytes::new(), mark),
             Op::Resize { volume, bytes } => {
                 reach!("replica: a resize is admitted");
                 let range = Range { volume, offset: bytes, len: 0 };
-                self.admit(id, EntryKind::Resize, range, Bytes::new());
+                self.admit(id, EntryKind::Resize, range, Bytes::new(), mark);
             }
             Op::Snapshot { id: snapshot } => {
                 reach!("replica: a snapshot is admitted");
-                self.admit(id, EntryKind::Snapshot, snapshot_range(snapshot), Bytes::new());
+                self.admit(id, EntryKind::Snapshot, snapshot_range(snapshot), Bytes::new(), mark);
             }
             Op::DropSnapshot { id: snapshot } => {
                 reach!("replica: the end of a snapshot is admitted");
-                self.admit(id, EntryKind::DropSnapshot, snapshot_range(snapshot), Bytes::new());
+                self.admit(id, EntryKind::DropSnapshot, snapshot_range(snapshot), Bytes::new(), mark);
             }
             Op::Rollback { to, mark } => {
                 reach!("replica: a rollback is admitted");
-                self.admit(id, EntryKind::Rollback, rollback_range(to, mark), Bytes::new());
+                let range = rollback_range(to, mark);
+                self.admit(id, EntryKind::Rollback, range, Bytes::new(), ClientMark::default());
             }
             Op::Read { range } => self.read_or_park(id, Some(range)),
             Op::Flush => self.read_or_park(id, None),
@@ -340,9 +343,16 @@ impl Replica {
     }
 
     /// Puts a request in its place. Whatever changes blocks goes through here, because a scrub has to know of it.
-    pub(crate) fn admit(&mut self, id: RequestId, kind: EntryKind, range: Range, payload: Bytes) {
+    pub(crate) fn admit(
+        &mut self,
+        id: RequestId,
+        kind: EntryKind,
+        range: Range,
+        payload: Bytes,
+        mark: ClientMark,
+    ) {
         self.scrub.changed(kind, range);
-        self.sequence.admit(id, kind, range, payload);
+        self.sequence.admit(id, kind, range, payload, mark);
     }
 
     /// Tells how a request ended, if somebody waits for it.
@@ -353,13 +363,19 @@ impl Replica {
         self.effects.push_back(Effect::Complete { id, result });
     }
 
-    fn refusal(&self, op: &Op) -> Option<RequestError> {
+    /// Why a request of this session is refused now, if it is.
+    #[must_use]
+    pub fn refusal(&self, op: &Op, session: SessionId) -> Option<RequestError> {
         if self.failed {
             return Some(RequestError::StoreFailed);
         }
         if !self.leading() || self.sequence.demoting {
             reach!("replica: a request to one that is not primary");
             return Some(RequestError::NotPrimary);
+        }
+        if !self.admits_session(op, session) {
+            reach!("replica: a request of who is not attached");
+            return Some(RequestError::NotAttached);
         }
         let (range, len_max, bytes) = match op {
             Op::Resize { volume, bytes } => {
@@ -568,8 +584,8 @@ impl Replica {
             reach!("replica: a request fails with the epoch");
             self.complete(id, Err(error));
         }
-        for Open { id, kind, range, payload, .. } in kept {
-            self.sequence.admit(id, kind, range, payload);
+        for Open { id, kind, range, payload, mark, .. } in kept {
+            self.sequence.admit(id, kind, range, payload, mark);
         }
     }
 

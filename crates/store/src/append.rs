@@ -8,7 +8,7 @@ use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::frame::EPOCHS_MAX;
 use mainstay_codec::{Batch, EntryDesc, EntryKind, LocalHeader};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{BLOCK_BYTES, Epoch, Index, reach};
+use mainstay_types::{BLOCK_BYTES, ClientMark, Epoch, Index, reach};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -235,9 +235,24 @@ impl Store {
             if self.failed {
                 return;
             }
+            // Along the log they rise, but what a superblock says may be ahead.
+            if let Some((_, mark)) = batch.last_of_client() {
+                self.client = self.client.max(mark);
+            }
             self.applied = batch.last();
             self.pending.pop_front();
         }
+    }
+
+    /// The last change that a client asked for, as far as the log is applied.
+    #[must_use]
+    pub fn client(&self) -> ClientMark {
+        self.client
+    }
+
+    /// The last ones of the batches that were not applied yet, by index.
+    pub fn clients_ahead(&self) -> impl Iterator<Item = (Index, ClientMark)> {
+        self.pending.iter().filter_map(|batch| batch.last_of_client())
     }
 
     fn apply_entry(&mut self, index: Index, entry: &EntryDesc, at: u64) {

@@ -14,7 +14,9 @@ use crate::{Output, Store};
 use bytes::Bytes;
 use mainstay_codec::DataState;
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{BLOCK_BYTES, Chain, EXTENT_BYTES, Index, Position, SnapshotId, VolumeId, reach};
+use mainstay_types::{
+    BLOCK_BYTES, Chain, ClientMark, EXTENT_BYTES, Index, Position, SnapshotId, VolumeId, reach,
+};
 use smallvec::smallvec;
 
 use crate::append::note_epoch;
@@ -71,11 +73,18 @@ impl Store {
     /// [`Output::Restarted`]. Uncommitted entries are cut. Committed ones are destaged before, so that every
     /// extent is as new as the commit index that [`Store::log_state`] told as `base`. Batches may be
     /// appended after `at` at once; extents only after the answer. `volumes`: the sizes of the volumes at `at`; `snapshots`: which
-    /// there are, in ascending order.
+    /// there are, in ascending order; `client`: the last change that a client asked for.
     ///
     /// # Panics
     /// When these are not as many volumes as there are.
-    pub fn restart(&mut self, at: Position, chain: Chain, volumes: &[u64], snapshots: &[SnapshotId]) {
+    pub fn restart(
+        &mut self,
+        at: Position,
+        chain: Chain,
+        volumes: &[u64],
+        snapshots: &[SnapshotId],
+        client: ClientMark,
+    ) {
         if self.failed {
             return;
         }
@@ -97,7 +106,7 @@ impl Store {
         self.end_volumes = volumes.to_vec();
         self.grow_due = true;
         let (volumes, snapshots) = (volumes.to_vec(), snapshots.to_vec());
-        self.jobs.push_back(Job::Restart { at, chain, volumes, snapshots });
+        self.jobs.push_back(Job::Restart { at, chain, volumes, snapshots, client });
     }
 
     pub(crate) fn restart_ready(&self) -> bool {
@@ -116,6 +125,7 @@ impl Store {
     pub(crate) fn restarted(&mut self, at: Position, chain: Chain) {
         reach!("store: a restart is durable");
         self.data = self.superblock.data;
+        self.client = self.superblock.client;
         self.set_volumes(self.superblock.volumes.clone());
         self.journal.restart(at.index);
         self.overlay.clear();

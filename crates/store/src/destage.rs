@@ -430,6 +430,8 @@ impl Store {
         if finish {
             self.superblock.data = DataState::Consistent;
         }
+        // Of what is applied, which may be more: that is in the journal, and is never cut.
+        self.superblock.client = self.client;
         if !planted(Bug::SnapshotNotRecorded) {
             self.superblock.snapshots = self.snapshot_records(to.index);
         }

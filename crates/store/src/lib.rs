@@ -68,7 +68,7 @@ use destage::Pass;
 use journal::Journal;
 use mainstay_codec::{Batch, DataState, Superblock};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{BLOCK_BYTES, Chain, Epoch, Index, Position, SnapshotId, VolumeId, reach};
+use mainstay_types::{BLOCK_BYTES, Chain, ClientMark, Epoch, Index, Position, SnapshotId, VolumeId, reach};
 use overlay::Overlay;
 use scrub::Pin;
 use snapshots::Layer;
@@ -130,6 +130,8 @@ pub struct Store {
     overlay: Overlay,
     /// What is under the overlay and not in the volumes yet, up to one snapshot each, oldest first.
     layers: VecDeque<Layer>,
+    /// The last change that a client asked for, as of `applied` (S18).
+    client: ClientMark,
     snapshots: BTreeMap<SnapshotId, Snapshot>,
     /// The highest number that a snapshot had here since the store was opened.
     last_snapshot: SnapshotId,

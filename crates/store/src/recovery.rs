@@ -24,7 +24,7 @@ use mainstay_codec::superblock::SUPERBLOCK_BYTES;
 use mainstay_codec::versions::VERSIONS_PAGE_BYTES;
 use mainstay_codec::{Batch, Checkpoint, DataState, DecodeError, LocalHeader, Superblock, TablePlace, Void};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{BLOCK_BYTES, Chain, Epoch, Index, Position, reach};
+use mainstay_types::{BLOCK_BYTES, Chain, ClientMark, Epoch, Index, Position, reach};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -100,6 +100,7 @@ impl Store {
             versions_slot: 0,
             versions_root,
             snapshots: Vec::new(),
+            client: ClientMark::default(),
         };
         write_superblock(media, &superblock, [0, 1])
     }
@@ -164,6 +165,7 @@ impl Store {
             snapshots: superblock.snapshots.iter().map(Snapshot::of).collect(),
             last_snapshot: superblock.snapshots.iter().map(|record| record.id).max().unwrap_or_default(),
             doomed: Vec::new(),
+            client: superblock.client,
             versions,
             sums: Sums::default(),
             pass: None,

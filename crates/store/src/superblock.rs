@@ -10,7 +10,7 @@ use bytes::Bytes;
 use mainstay_codec::superblock::{SUPERBLOCK_BYTES, VOIDS_MAX};
 use mainstay_codec::{Checkpoint, DataState, LogState, ReplicaData, Void};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Chain, Epoch, Index, Position, SnapshotId, reach};
+use mainstay_types::{Chain, ClientMark, Epoch, Index, Position, SnapshotId, reach};
 
 /// Copies of the superblock, at the start of the meta area.
 pub const SUPERBLOCK_COPIES: usize = 4;
@@ -31,6 +31,7 @@ pub enum Job {
         /// Sizes of the volumes there, and the snapshots.
         volumes: Vec<u64>,
         snapshots: Vec<SnapshotId>,
+        client: ClientMark,
     },
     /// The present pass is about to write up to here.
     Commit,
@@ -153,7 +154,7 @@ impl Store {
                 self.superblock.commit = self.applied;
                 self.push_void(self.durable);
             }
-            &Job::Restart { at, chain, ref volumes, ref snapshots } => {
+            &Job::Restart { at, chain, ref volumes, ref snapshots, client } => {
                 let snapshots = self.snapshots_at_restart(snapshots);
                 let base = match self.superblock.data {
                     DataState::Consistent => self.applied,
@@ -164,6 +165,7 @@ impl Store {
                 superblock.generation += 1;
                 superblock.volumes.clone_from(volumes);
                 superblock.snapshots = snapshots;
+                superblock.client = client;
                 if !planted(Bug::CopyNotMarked) {
                     superblock.data = DataState::Inconsistent { base };
                 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use lab::{Lab, Log, Random, entries, write};
 use mainstay_codec::ReplicaData;
 use mainstay_store::{Output, Tuning};
-use mainstay_types::{EXTENT_BYTES, VolumeId};
+use mainstay_types::{ClientMark, EXTENT_BYTES, VolumeId};
 use proptest::prelude::*;
 
 /// Whether the store told it since the last call.
@@ -21,7 +21,7 @@ fn copy(lab: &mut Lab, log: &mut Log, random: &mut Random, crash_percent: u64) -
     let base = lab.store.log_state().base;
     let start = log.end();
     let volumes = log.sizes(&lab.config.volumes, start.index);
-    lab.store.restart(start, log.chain(), &volumes, &[]);
+    lab.store.restart(start, log.chain(), &volumes, &[], ClientMark::default());
     let mut appended = start.index;
     let mut need = start.index;
     let mut to_copy: Option<Vec<(VolumeId, u32)>> = None;
@@ -119,7 +119,7 @@ fn written_ahead_of_extents() -> (Lab, Log) {
     let mut lab = Lab::with(lab::config(), Tuning { runs_max: 4, ..lab::tuning() });
     let mut log = Log::default();
     log.seal(1, log.end().index, vec![write(0, 1, 1)]);
-    lab.store.restart(log.end(), log.chain(), &lab.config.volumes.clone(), &[]);
+    lab.store.restart(log.end(), log.chain(), &lab.config.volumes.clone(), &[], ClientMark::default());
     lab.settle();
     assert!(told(&mut lab, |told| matches!(told, Output::Restarted { .. })));
     // Blocks apart, so that each is a run of its own.
@@ -140,7 +140,7 @@ fn written_ahead_of_extents() -> (Lab, Log) {
 #[test]
 fn a_copy_starts_over_after_much_was_written_ahead_of_it() {
     let (mut lab, log) = written_ahead_of_extents();
-    lab.store.restart(log.end(), log.chain(), &lab.config.volumes.clone(), &[]);
+    lab.store.restart(log.end(), log.chain(), &lab.config.volumes.clone(), &[], ClientMark::default());
     lab.settle();
     assert!(
         told(&mut lab, |told| matches!(told, Output::Restarted { .. })),

@@ -5,7 +5,7 @@ mod lab;
 use lab::{Lab, Log, Random, resize, write};
 use mainstay_codec::versions::VERSIONS_PER_PAGE;
 use mainstay_store::{Area, Output, StoreConfig};
-use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Index, VolumeId};
+use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, Index, VolumeId};
 
 const V: VolumeId = VolumeId(0);
 
@@ -115,7 +115,7 @@ fn the_target_of_a_copy_takes_over_the_sizes_before_it_is_marked() {
     lab.settle();
     log.seal(1, log.end().index, vec![resize(0, old + EXTENT_BYTES)]);
     let volumes = log.sizes(&lab.config.volumes, log.end().index);
-    lab.store.restart(log.end(), log.chain(), &volumes, &[]);
+    lab.store.restart(log.end(), log.chain(), &volumes, &[], ClientMark::default());
     lab.pump();
     while !lab.told.iter().any(|told| matches!(told, Output::Restarted { .. })) {
         let file = lab.disk.areas[&Area::Volume(V)].len() as u64;

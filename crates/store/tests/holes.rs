@@ -6,7 +6,7 @@ use bytes::Bytes;
 use lab::{BLOCK, Doing, Lab, Log, Random, discard, tuning, write, zeroes};
 use mainstay_codec::{EntryKind, NewEntry};
 use mainstay_store::{Output, Tuning};
-use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, VolumeId};
+use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, VolumeId};
 
 /// Nothing is destaged before it is asked for.
 fn lazy() -> Tuning {
@@ -107,7 +107,7 @@ fn zeroes_within_a_copied_extent_become_holes() {
     let (mut lab, mut log) = (Lab::new(), Log::default());
     let hole_blocks = (lab.tuning.hole_bytes_min / BLOCK_BYTES) as usize;
     log.seal(1, log.end().index, vec![write(0, 1, 1)]);
-    lab.store.restart(log.end(), log.chain(), &lab.config.volumes.clone(), &[]);
+    lab.store.restart(log.end(), log.chain(), &lab.config.volumes.clone(), &[], ClientMark::default());
     lab.settle();
     // Data; zeroes that are too short; data; zeroes; data; zeroes up to the end.
     let fills: Vec<u8> = (0..blocks)
@@ -176,7 +176,7 @@ fn a_volume_without_space_is_tried_again() {
 fn a_copy_without_space_goes_on_when_there_is_some() {
     let (mut lab, mut log) = (Lab::new(), Log::default());
     log.seal(1, log.end().index, vec![write(0, 1, 1)]);
-    lab.store.restart(log.end(), log.chain(), &lab.config.volumes.clone(), &[]);
+    lab.store.restart(log.end(), log.chain(), &lab.config.volumes.clone(), &[], ClientMark::default());
     lab.settle();
     lab.told.clear();
     let data = Bytes::from(vec![5; EXTENT_BYTES as usize]);

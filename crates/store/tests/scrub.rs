@@ -4,7 +4,7 @@ mod lab;
 
 use lab::{Lab, Log, scrub, write};
 use mainstay_store::{Area, Output, Segment, Source};
-use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Index, Range, VolumeId};
+use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, Index, Range, VolumeId};
 
 /// What was told of the scrub entries so far.
 fn scrubs(lab: &mut Lab) -> Vec<(Index, Range, Vec<Segment>)> {
@@ -88,7 +88,7 @@ fn the_target_of_a_copy_says_nothing_and_a_restart_ends_all() {
     let [(at, _, segments)] = &scrubs(&mut lab)[..] else { panic!("one entry") };
     assert!(matches!(segments[0].source, Source::Memory(_) | Source::Journal { .. }));
     let (end, chain, volumes) = (log.end(), log.chain(), lab.store.config().volumes.clone());
-    lab.store.restart(end, chain, &volumes, &[]);
+    lab.store.restart(end, chain, &volumes, &[], ClientMark::default());
     // The pass before the restart waits for the extent.
     lab.store.scrub_ended(*at);
     lab.settle();

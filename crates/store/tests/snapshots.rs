@@ -5,7 +5,7 @@ mod lab;
 use lab::{Doing, Lab, Log, Random, discard, drop_snapshot, resize, snapshot, write};
 use mainstay_store::SnapshotState::{Held, Missing, Taking};
 use mainstay_store::{Area, Output, SnapshotState};
-use mainstay_types::{BLOCK_BYTES, Index, SNAPSHOTS_MAX, SnapshotId, VolumeId};
+use mainstay_types::{BLOCK_BYTES, ClientMark, Index, SNAPSHOTS_MAX, SnapshotId, VolumeId};
 
 const S: SnapshotId = SnapshotId(1);
 
@@ -244,7 +244,7 @@ fn the_target_of_a_copy_learns_which_there_are_and_keeps_what_it_has() {
     log.seal(1, Index(0), vec![drop_snapshot(2)]);
     log.seal(1, Index(0), vec![write(0, 1, 3), snapshot(3)]);
     let (at, volumes) = (log.end(), lab.config.volumes.clone());
-    lab.store.restart(at, log.chain(), &volumes, &[S, SnapshotId(3)]);
+    lab.store.restart(at, log.chain(), &volumes, &[S, SnapshotId(3)], ClientMark::default());
     lab.settle();
     assert_eq!([1, 2, 3].map(|id| state(&lab, id)), [Some(Held), None, Some(Missing)]);
     assert!(lab.disk.snapshots.keys().eq([&S]) && kept(&lab, S, 0) == 1);
@@ -269,7 +269,7 @@ fn a_restart_waits_for_a_snapshot_that_is_being_taken() {
         lab.complete(0);
     }
     let volumes = lab.config.volumes.clone();
-    lab.store.restart(log.end(), log.chain(), &volumes, &[S]);
+    lab.store.restart(log.end(), log.chain(), &volumes, &[S], ClientMark::default());
     lab.settle();
     assert_eq!((state(&lab, 1), kept(&lab, S, 0)), (Some(Held), 1));
 }
@@ -284,7 +284,7 @@ fn one_that_is_met_while_a_copy_ends_is_taken() {
             lab.append(&mut log, vec![write(0, 1, 1)]);
             lab.settle();
             let volumes = lab.config.volumes.clone();
-            lab.store.restart(log.end(), log.chain(), &volumes, &[]);
+            lab.store.restart(log.end(), log.chain(), &volumes, &[], ClientMark::default());
             lab.settle();
             lab.append(&mut log, vec![write(1, 1, 2)]);
             lab.settle();

@@ -74,6 +74,12 @@ id!(
     SnapshotId(u32), "s"
 );
 
+id!(
+    /// One opening of a resource's devices on a client: the version of the record that began it, so that later ones are higher.
+    /// 0: a device of the primary itself.
+    SessionId(u64), "a"
+);
+
 impl Index {
     /// The index that follows.
     #[must_use]

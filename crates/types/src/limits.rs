@@ -32,6 +32,10 @@ pub const fn is_volume_size(bytes: u64) -> bool {
 /// Most snapshots of a resource.
 pub const SNAPSHOTS_MAX: usize = 64;
 
+/// Most requests that a client has sent and that are not answered, and most bytes of them, read or written.
+pub const CLIENT_REQUESTS_MAX: usize = 128;
+pub const CLIENT_BYTES_MAX: u64 = 4 << 20;
+
 /// Most data replicas of a resource.
 pub const REPLICAS_MAX: usize = 32;
 
@@ -45,4 +49,5 @@ const _: () = assert!(REQUEST_BYTES_MAX.is_multiple_of(BLOCK_BYTES));
 const _: () = assert!(EXTENT_BYTES.is_multiple_of(BLOCK_BYTES));
 const _: () = assert!(EXTENT_BYTES <= REQUEST_BYTES_MAX);
 const _: () = assert!(BATCH_BYTES_MAX >= REQUEST_BYTES_MAX);
+const _: () = assert!(CLIENT_BYTES_MAX >= REQUEST_BYTES_MAX);
 const _: () = assert!(JOURNAL_BYTES_MIN >= 2 * (BATCH_BYTES_MAX + BLOCK_BYTES) + JOURNAL_RESERVE_BYTES);

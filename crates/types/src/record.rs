@@ -1,6 +1,6 @@
 //! The control plane's record of a resource: who may sequence and who holds every acknowledged write.
 
-use crate::{ConfigVersion, Epoch, Incarnation, NodeId, Opening, ResourceId};
+use crate::{ConfigVersion, Epoch, Incarnation, NodeId, Opening, ResourceId, SessionId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -51,6 +51,30 @@ impl Default for LagLimits {
     }
 }
 
+/// A client that has the devices of a resource, instead of its primary.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Attachment {
+    pub node: NodeId,
+    /// The only one whose requests are admitted.
+    pub session: SessionId,
+    /// Of the client that the session is of; `None`: of nobody yet.
+    pub opening: Option<Opening>,
+    /// A request that waits for so long ends the session (R20).
+    pub wait_ms: u64,
+}
+
+/// The last change of a log that a client asked for: session and number rise along it, the number within a session.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct ClientMark {
+    pub session: SessionId,
+    pub number: u64,
+}
+
+impl ClientMark {
+    /// Of an entry that nobody asked for: it repairs what a scrub found, and blocks get no other content by it.
+    pub const REPAIR: Self = Self { session: SessionId(0), number: 1 };
+}
+
 /// The one linearizable register per resource. Every change of it is a compare-and-set on `version`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ResourceRecord {
@@ -91,6 +115,9 @@ pub struct ResourceRecord {
     /// unless the mode is B, or was and not everything is durable yet.
     #[serde(default, with = "pairs")]
     pub openings: BTreeMap<NodeId, Opening>,
+    /// Where the devices are, if not on the primary. Nobody else is admitted.
+    #[serde(default)]
+    pub attached: Option<Attachment>,
 }
 
 impl ResourceRecord {
@@ -111,6 +138,7 @@ impl ResourceRecord {
             called: Vec::new(),
             doubtful: Vec::new(),
             openings: BTreeMap::new(),
+            attached: None,
         }
     }
 

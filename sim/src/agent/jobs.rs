@@ -30,9 +30,13 @@ impl UnderWay {
 fn timeout_ms(step: &Step) -> Option<u64> {
     match step {
         Step::MakeFiles(_) | Step::Open => Some(JOB_TIMEOUT_MS),
-        Step::Close | Step::Tell(_) | Step::Demote | Step::Grow(_) | Step::Snapshots(_) => {
-            Some(REQUEST_TIMEOUT_MS)
-        }
+        Step::Close
+        | Step::Tell(_)
+        | Step::Attach(_)
+        | Step::Detach
+        | Step::Demote
+        | Step::Grow(_)
+        | Step::Snapshots(_) => Some(REQUEST_TIMEOUT_MS),
         Step::RemoveFiles | Step::WriteLabel(_) | Step::RemoveLabel | Step::Look => None,
     }
 }

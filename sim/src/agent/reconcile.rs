@@ -22,7 +22,8 @@ impl Agent {
     }
 
     pub(super) fn reconcile(&mut self, now: Time) {
-        let seen = Seen { engine: self.connected, replicas: self.replicas.clone() };
+        let seen =
+            Seen { engine: self.connected, replicas: self.replicas.clone(), clients: self.clients.clone() };
         self.core.reconcile(now, &self.state, &seen);
         self.carry_out(now);
     }
@@ -66,6 +67,7 @@ impl Agent {
     pub(super) fn engine_disconnected(&mut self, now: Time) {
         self.connected = false;
         self.replicas.clear();
+        self.clients.clear();
         self.fail_requests(now);
         self.tell(now, Event::EngineDisconnected);
     }
@@ -77,6 +79,12 @@ impl Agent {
                 if let Some(proposal) = report.proposal {
                     self.engine_proposal(now, report.resource, proposal);
                 }
+            }
+            EngineEvent::Client { resource, seen: Some(seen) } => {
+                self.clients.insert(resource, seen);
+            }
+            EngineEvent::Client { resource, seen: None } => {
+                self.clients.remove(&resource);
             }
             EngineEvent::Proposal { resource, proposal } => self.engine_proposal(now, resource, proposal),
             EngineEvent::Failed { resource, reason } => {

@@ -355,7 +355,7 @@ impl Lab {
                 }
             }
             // None grows here.
-            Step::Grow(_) | Step::Snapshots(_) => {}
+            Step::Grow(_) | Step::Snapshots(_) | Step::Attach(_) | Step::Detach => {}
             Step::Demote => {
                 if let Some(ReplicaReport { seen, .. }) = node.engine.replicas.get_mut(&resource) {
                     seen.role = Role::Secondary;

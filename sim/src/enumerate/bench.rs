@@ -6,7 +6,9 @@ use super::{Action, Lie, Op, Setup};
 use bytes::Bytes;
 use mainstay_codec::{Batch, EntryKind, NewEntry, ReplicaData, Superblock};
 use mainstay_store::{Area, OpId, Output, Store, StoreConfig, Tuning};
-use mainstay_types::{BLOCK_BYTES, Chain, Epoch, Incarnation, Index, Position, Range, ResourceId};
+use mainstay_types::{
+    BLOCK_BYTES, Chain, ClientMark, Epoch, Incarnation, Index, Position, Range, ResourceId,
+};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -314,7 +316,7 @@ impl Bench {
             finished: false,
         };
         let chain = Chain(0x5eed_0000 + u64::from(made));
-        self.store.restart(start, chain, &[VOLUME_BLOCKS * BLOCK_BYTES], &[]);
+        self.store.restart(start, chain, &[VOLUME_BLOCKS * BLOCK_BYTES], &[], ClientMark::default());
         self.life.resend.clear();
         self.life.commit = start.index;
         self.life.to_install = false;

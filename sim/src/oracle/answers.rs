@@ -25,6 +25,8 @@ pub fn is_operators(command: &Command) -> bool {
         | Command::TakeSnapshot { .. }
         | Command::DropSnapshot { .. }
         | Command::RollBack { .. }
+        | Command::AttachResource { .. }
+        | Command::DetachResource { .. }
         | Command::SetMode { .. }
         | Command::ForcePromote { .. }
         | Command::ApplyService { .. }
@@ -42,6 +44,7 @@ pub fn is_operators(command: &Command) -> bool {
         | Command::ReplicaGone { .. }
         | Command::VolumeGrown { .. }
         | Command::SnapshotsSeen { .. }
+        | Command::ClaimAttachment { .. }
         | Command::ChangeIss { .. }
         | Command::Promote { .. }
         | Command::StepDown { .. }
@@ -160,6 +163,13 @@ fn has_effect(before: &State, command: &Command, outcome: &Outcome, after: &Stat
             .is_some_and(|known| known.snapshots.values().all(|held| held.name != *name || held.dropping)),
         Command::RollBack { resource: id, last, name, keep, .. } => {
             resource(id).is_some_and(|known| known.last_rollback() == Some((*last, name, keep.as_deref())))
+        }
+        Command::AttachResource { resource: id, node, wait_ms, .. } => resource(id).is_some_and(|known| {
+            let attached = known.record.attached;
+            attached.is_some_and(|attached| (attached.node, attached.wait_ms) == (*node, *wait_ms))
+        }),
+        Command::DetachResource { resource: id } => {
+            resource(id).is_some_and(|known| known.record.attached.is_none())
         }
         Command::SetMode { resource: id, mode, lag, takeover, .. } => resource(id).is_some_and(|known| {
             let record = &known.record;

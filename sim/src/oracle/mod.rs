@@ -9,6 +9,7 @@ pub mod ha;
 pub mod lease;
 pub mod log;
 pub mod register;
+pub mod sessions;
 pub mod slow;
 mod watch;
 
@@ -16,6 +17,7 @@ pub use ha::HaOracle;
 pub use lease::LeaseOracle;
 pub use log::LogOracle;
 pub use register::Registers;
+pub use sessions::SessionsOracle;
 pub use slow::SlowOracle;
 
 use mainstay_replica::SlowLimits;
@@ -37,6 +39,7 @@ pub struct Oracle {
     pub ha: HaOracle,
     pub leases: LeaseOracle,
     pub slow: BTreeMap<ResourceId, SlowOracle>,
+    pub sessions: BTreeMap<ResourceId, SessionsOracle>,
     /// Replicas that have just been copied, and not yet looked at.
     pub copied: Vec<(ResourceId, NodeId)>,
     /// Writes that clients were told of and that are not committed, with their places in the log (mode B).
@@ -56,6 +59,7 @@ impl Oracle {
     pub fn add_resource(&mut self, resource: ResourceId, volumes: &[u64], slow: SlowLimits) {
         self.logs.insert(resource, LogOracle::new(resource, volumes));
         self.slow.insert(resource, SlowOracle::new(slow));
+        self.sessions.insert(resource, SessionsOracle::default());
     }
 }
 
@@ -122,7 +126,7 @@ pub const INVARIANTS: &[(&str, &str)] = &[
     ),
     (
         "S18",
-        "a repeated request changes nothing more. Checked as S2 and S3: a repetition is the same request to Registers",
+        "a repeated request changes nothing more, and one writes at a time. Checked: SessionsOracle, for every batch; as S2 and S3: a repetition is the same request to Registers",
     ),
     (
         "S19",

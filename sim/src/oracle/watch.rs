@@ -9,7 +9,7 @@ use mainstay_host::{Host, Seen};
 use mainstay_replica::{Effect, ScrubReport};
 use mainstay_store::Output;
 use mainstay_types::{
-    Epoch, Incarnation, Index, NodeId, Opening, ResourceId, ResourceRecord, SnapshotId, VolumeId,
+    Epoch, Incarnation, Index, NodeId, Opening, ResourceId, ResourceRecord, SessionId, SnapshotId, VolumeId,
 };
 
 impl Oracle {
@@ -40,7 +40,11 @@ impl Oracle {
         let Some(log) = self.logs.get_mut(&resource) else { return };
         let check = match seen {
             Seen::Effect(effect) => match effect {
-                Effect::Append(batch) => log.appended(node, incarnation, batch),
+                Effect::Append(batch) => {
+                    let sessions = self.sessions.get_mut(&resource);
+                    let check = sessions.map_or(Ok(()), |sessions| sessions.appended(batch));
+                    check.and_then(|()| log.appended(node, incarnation, batch))
+                }
                 Effect::Commit(index) => log.committed(node, incarnation, *index),
                 Effect::Cut(to) => log.cut(node, incarnation, *to),
                 Effect::Restart { at, chain, .. } => log.restart(node, incarnation, *at, *chain),
@@ -76,6 +80,13 @@ impl Oracle {
         if let Err(mut violation) = check {
             violation.text = format!("{}: {}", crate::words::resource(resource), violation.text);
             self.fail(violation);
+        }
+    }
+
+    /// A client is told that a request is done.
+    pub fn client_told(&mut self, resource: ResourceId, session: SessionId, number: u64, epoch: Epoch) {
+        if let Some(sessions) = self.sessions.get_mut(&resource) {
+            sessions.told(session, number, epoch);
         }
     }
 
@@ -215,6 +226,9 @@ impl Oracle {
     pub fn record(&mut self, record: &ResourceRecord, forced: Option<&Forced>) {
         if let Some(slow) = self.slow.get_mut(&record.resource) {
             slow.record(self.now_us, record);
+        }
+        if let Some(sessions) = self.sessions.get_mut(&record.resource) {
+            sessions.record(record);
         }
         if let Some(log) = self.logs.get_mut(&record.resource) {
             if let Some(forced) = forced {

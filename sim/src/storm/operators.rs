@@ -1,6 +1,6 @@
 //! What operators do while all this happens.
 
-use crate::plan::{Fault, Operator, Target};
+use crate::plan::{Deed, Fault, Moment, Operator, Proposed, Side, Target};
 use crate::random::Random;
 use crate::swarm::{Draw, spread};
 
@@ -122,6 +122,42 @@ pub(super) fn roll_back(draw: &mut Draw, random: &mut Random, at: u64) {
                 at + spread(random, 1, 2000),
                 Operator::Snapshot { resource, drop: Some(random.below(8)) },
             );
+        }
+    }
+}
+
+/// A node without a replica has the devices for a while, then another one, or the primary. Now and then that happens just as
+/// something is to be recorded.
+pub(super) fn attach(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = random.below(draw.shape.resources.len() as u64) as usize;
+    let shape = &draw.shape.resources[resource];
+    // What a forced promotion takes back is asked for again by a client, which the registers do not know.
+    if shape.service || shape.modes || shape.replicas.len() as u32 == draw.shape.nodes {
+        return;
+    }
+    let mut at = at;
+    for _ in 0..random.between(1, 4) {
+        let wait_ms = [1_000, 5_000, 60_000, 60_000][random.below(4) as usize];
+        let (pick, take_over) = (random.below(64), random.permille(700));
+        draw.operator(at, Operator::Attach { resource, pick, wait_ms, take_over });
+        if random.permille(300) {
+            let whom = if random.coin() { Side::Actor } else { Side::Peer };
+            let deed = match random.below(3) {
+                0 => Deed::Late { ms: random.between(100, 5_000) },
+                1 => Deed::KillEngine { whom, restart_after_ms: random.below(500) },
+                _ => Deed::KillAgent { whom, restart_after_ms: random.below(500) },
+            };
+            let moment = Moment::Propose(match random.below(6) {
+                0 => Proposed::AttachResource,
+                1 => Proposed::DetachResource,
+                _ => Proposed::ClaimAttachment,
+            });
+            draw.fault(at, Fault::Trap { resource, moment, skip: random.below(2), deed });
+        }
+        at += spread(random, 500, 16_000);
+        if random.permille(200) {
+            draw.operator(at, Operator::Detach { resource });
+            at += spread(random, 1, 4_000);
         }
     }
 }

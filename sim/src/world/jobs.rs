@@ -38,7 +38,18 @@ impl World {
                 self.after(delay, What::JobStep(step));
             }
             Step::Look => self.after(100, What::JobStep(step)),
-            Step::Close | Step::Tell(_) | Step::Demote | Step::Grow(_) | Step::Snapshots(_) => {
+            Step::Attach(record) => {
+                self.openings += 1;
+                let (record, opening) = (Box::new(record), Opening(self.openings));
+                let input = EngineIn::AttachClient { resource, number, record, opening };
+                self.socket_to_engine(node, engine_boot, input);
+            }
+            Step::Close
+            | Step::Tell(_)
+            | Step::Detach
+            | Step::Demote
+            | Step::Grow(_)
+            | Step::Snapshots(_) => {
                 if let Step::Snapshots(Keep { to: Some(_), .. }) = &step.step {
                     self.oracle.ask_back(resource);
                 }
@@ -270,6 +281,8 @@ fn step_words(resource: &str, step: &Step) -> Option<(u64, String)> {
             let back = wanted.to.map(|to| format!(" and to go back to {to}")).unwrap_or_default();
             (10, format!("tells {resource} to have the snapshots {}{back}", names.join(" ")))
         }
+        Step::Attach(record) => (11, format!("tells its client of {resource} the record {}", record.version)),
+        Step::Detach => (12, format!("has its client of {resource} closed")),
         Step::Demote => (5, format!("tells {resource} to stop being primary")),
         Step::RemoveLabel => (6, format!("removes the label of its replica of {resource}")),
         Step::RemoveFiles => (7, format!("removes what is there of the files of {resource}")),

@@ -124,6 +124,13 @@ impl World {
             Operator::SetMode { a: None, .. } => self.set_mode(resource_id(resource), Mode::C, None),
             Operator::SetMode { a, .. } => self.set_mode(resource_id(resource), Mode::A, a),
             Operator::ModeB { .. } => self.set_mode(resource_id(resource), Mode::B, None),
+            Operator::Attach { pick, wait_ms, take_over, .. } => {
+                self.attach(resource_id(resource), pick, wait_ms, take_over);
+            }
+            Operator::Detach { .. } => {
+                self.trace.count("F51 operator detaches a resource");
+                self.submit(Command::DetachResource { resource: resource_id(resource) });
+            }
             Operator::Force { pick, .. } => self.force(resource, pick, FORCE_TRIES),
             Operator::Move { .. }
             | Operator::ApplyService { .. }
@@ -161,6 +168,16 @@ impl World {
             }
         };
         self.submit(command);
+    }
+
+    fn attach(&mut self, id: ResourceId, pick: u64, wait_ms: u64, take_over: bool) {
+        let Some(known) = self.state().resources.get(&id) else { return };
+        let holders = known.spec.replicas.clone();
+        let others: Vec<NodeId> =
+            self.machines.keys().copied().filter(|node| !holders.contains(node)).collect();
+        let Some(node) = others.get(pick as usize % others.len().max(1)).copied() else { return };
+        self.trace.count("F51 operator attaches a resource");
+        self.submit(Command::AttachResource { resource: id, node, wait_ms, take_over });
     }
 
     fn set_mode(&mut self, id: ResourceId, mode: Mode, a: Option<(u64, u64, bool)>) {
@@ -281,7 +298,9 @@ impl World {
         let known = self.state().resources.get(&id);
         let (exists, deleting) = (known.is_some(), known.is_some_and(|known| known.deleting));
         let service = self.state().services.get(&name).map(|service| service.deleting);
+        let attached = known.is_some_and(|known| known.record.attached.is_some());
         let command = match wanted.resource {
+            Presence::Gone if attached => Command::DetachResource { resource: id },
             Presence::Gone if exists && service.is_none() && !deleting => {
                 Command::DeleteResource { resource: id }
             }

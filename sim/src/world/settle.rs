@@ -215,6 +215,11 @@ impl World {
         self.scrubbed.clear();
         for number in 0..self.plan.shape.resources.len() {
             let Some(node) = self.devices(number).first().copied() else { continue };
+            // A client's device is there without a primary, and waits for one.
+            let known = self.state().resources.get(&resource_id(number));
+            if known.is_none_or(|known| known.record.primary.is_none()) {
+                continue;
+            }
             let Some(log) = self.oracle.logs.get(&resource_id(number)) else { continue };
             let written: Vec<_> = log.content(log.highest_committed()).into_keys().collect();
             for (volume, block) in written {

@@ -104,6 +104,13 @@ impl World {
             Command::SnapshotsSeen { resource, node, .. } => {
                 (Proposed::SnapshotsSeen, Some(*resource), Some(*node))
             }
+            Command::AttachResource { resource, node, .. } => {
+                (Proposed::AttachResource, Some(*resource), Some(*node))
+            }
+            Command::DetachResource { resource } => (Proposed::DetachResource, Some(*resource), None),
+            Command::ClaimAttachment { resource, node, .. } => {
+                (Proposed::ClaimAttachment, Some(*resource), Some(*node))
+            }
             Command::SetMode { resource, .. } => (Proposed::SetMode, Some(*resource), None),
             Command::ForcePromote { resource, to, .. } => {
                 (Proposed::ForcePromote, Some(*resource), Some(to.node))
@@ -222,6 +229,9 @@ fn sprung(what: Proposed) -> &'static str {
         Proposed::DropSnapshot => "trap at DropSnapshot",
         Proposed::SnapshotsSeen => "trap at SnapshotsSeen",
         Proposed::RollBack => "trap at RollBack",
+        Proposed::AttachResource => "trap at AttachResource",
+        Proposed::DetachResource => "trap at DetachResource",
+        Proposed::ClaimAttachment => "trap at ClaimAttachment",
         Proposed::SetMode => "trap at SetMode",
         Proposed::ForcePromote => "trap at ForcePromote",
         Proposed::Trust => "trap at Trust",

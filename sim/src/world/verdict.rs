@@ -220,7 +220,18 @@ impl World {
                 format!("the primary {primary} of {name} is not open: {:?}", self.machines[&primary].broken),
             ));
         };
-        if hosted.role != Role::Primary || !self.devices(number).contains(&primary) {
+        let holder = record.attached.map_or(primary, |attached| attached.node);
+        let offered = self.devices(number).contains(&holder) || self.away.contains(&holder);
+        if hosted.role == Role::Primary && !offered && holder != primary {
+            let client = self.machines[&holder].engine.as_ref().map(|engine| {
+                engine.clients.get(&id).map(|hosted| (hosted.device, format!("{:?}", hosted.client)))
+            });
+            return Some((
+                "L1",
+                format!("{holder} has no devices of {name}: {:?}, {client:?}", record.attached),
+            ));
+        }
+        if hosted.role != Role::Primary || !offered {
             let waiting = hosted.host.replica().status().waiting_for;
             return Some((
                 "L1",

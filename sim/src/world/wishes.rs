@@ -144,7 +144,16 @@ impl World {
                     format!("{} is given up: {reason}", words::resource(*resource))
                 });
             }
-            EngineEvent::Replica(_) | EngineEvent::Proposal { .. } | EngineEvent::Lease { .. } => {}
+            EngineEvent::Client { resource, seen: Some(seen) } if seen.over => {
+                self.trace.count("S18 a session is over");
+                self.note(Some(node), Part::Engine, &[12, resource.0], || {
+                    format!("the session of its client of {} is over", words::resource(*resource))
+                });
+            }
+            EngineEvent::Replica(_)
+            | EngineEvent::Client { .. }
+            | EngineEvent::Proposal { .. }
+            | EngineEvent::Lease { .. } => {}
         }
     }
 
@@ -450,6 +459,7 @@ impl World {
             blocks,
             read: read.is_some(),
             flush: write.is_none() && read.is_none(),
+            client: self.has_client(node, resource),
             soft: self.oracle.logs.get(&super::resource_id(resource)).and_then(LogOracle::soft_end),
         };
         self.asked.insert(request, asked);
@@ -492,7 +502,12 @@ impl World {
                 return;
             }
             Ok(pieces) if asked.read => {
-                self.oracle.read_completed(asked.node);
+                // What a client read was answered under the primary's lease.
+                if asked.client {
+                    self.trace.count("read of a client");
+                } else {
+                    self.oracle.read_completed(asked.node);
+                }
                 match values(&pieces) {
                     Some(values) if values.len() as u64 == asked.blocks => {
                         let checked = self.oracle.registers.read_done(request, now_us, &values);
@@ -515,6 +530,9 @@ impl World {
             }
             Ok(_) => {
                 self.acknowledged += 1;
+                if asked.client {
+                    self.trace.count("write of a client acknowledged");
+                }
                 if let Some(index) = soft {
                     self.trace.count("write acknowledged from memory");
                     return self.oracle.told_of(super::resource_id(asked.resource), request, index);

@@ -10,12 +10,14 @@ use mainstay_codec::superblock::{
     Checkpoint, DataState, SnapshotRecord, Superblock, TABLE_PAGES_MAX, TablePlace, VOIDS_MAX, Void,
 };
 use mainstay_codec::{
-    Batch, BlockSums, DecodeError, EntryKind, Envelope, FRAME_HEADER_BYTES, FrameHeader, LogState, Message,
-    NewEntry, Reject, ReplicaData, rollback_range, snapshot_range,
+    Answered, Ask, Batch, BlockSums, ClientAnswer, ClientAsk, DecodeError, EntryKind, Envelope,
+    FRAME_HEADER_BYTES, FrameHeader, LogState, Message, NewEntry, Refusal, Reject, ReplicaData,
+    rollback_range, snapshot_range,
 };
 use mainstay_types::{
-    BLOCK_BYTES, Chain, ConfigVersion, EXTENT_BYTES, Epoch, Incarnation, Index, NodeId, Opening, Position,
-    Range, ResourceId, SNAPSHOTS_MAX, SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId,
+    BLOCK_BYTES, Chain, ClientMark, ConfigVersion, EXTENT_BYTES, Epoch, Incarnation, Index, NodeId, Opening,
+    Position, Range, ResourceId, SNAPSHOTS_MAX, SessionId, SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX,
+    VolumeId,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -128,6 +130,42 @@ fn blocks() -> impl Strategy<Value = Range> {
     })
 }
 
+fn client() -> impl Strategy<Value = ClientMark> {
+    any::<(u64, u64)>().prop_map(|(session, number)| ClientMark { session: SessionId(session), number })
+}
+
+fn ask() -> impl Strategy<Value = Message> {
+    let place = (0..VOLUMES_MAX as u16, 0..VOLUME_BYTES_MAX / BLOCK_BYTES / 2, 1..=8u64);
+    (0..6, place, any::<u64>(), client()).prop_map(|(kind, (volume, block, blocks), stream, client)| {
+        let (offset, len) = (block * BLOCK_BYTES, blocks * BLOCK_BYTES);
+        let range = Range { volume: VolumeId(volume), offset, len };
+        let ask = match kind {
+            0 => Ask::Attach,
+            1 => Ask::Write { range, payload: pattern(stream, len as usize) },
+            2 => Ask::Discard { range },
+            3 => Ask::WriteZeroes { range },
+            4 => Ask::Read { range },
+            _ => Ask::Flush,
+        };
+        Message::ClientAsk(ClientAsk { session: client.session, stream, number: client.number, ask })
+    })
+}
+
+fn answer() -> impl Strategy<Value = Message> {
+    (0..7, sizes(), 1..=8usize, any::<u64>(), client()).prop_map(|(kind, volumes, blocks, stream, client)| {
+        let answer = match kind {
+            0 => Answered::Attached { volumes },
+            1 => Answered::Done,
+            2 => Answered::Data(vec![pattern(stream, blocks * BLOCK_BYTES as usize)]),
+            3 => Answered::Refused(Refusal::NotServing),
+            4 => Answered::Refused(Refusal::Over),
+            5 => Answered::Refused(Refusal::Lost),
+            _ => Answered::Unreadable,
+        };
+        Message::ClientAnswer(ClientAnswer { session: client.session, stream, number: client.number, answer })
+    })
+}
+
 fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
         any::<(u64, u32, u32)>().prop_map(|(cluster, node, to)| Message::Hello {
@@ -146,10 +184,14 @@ fn message() -> impl Strategy<Value = Message> {
         any::<u64>().prop_map(|i| Message::Ack { durable: Index(i) }),
         any::<(u64, u64)>().prop_map(|(o, i)| Message::Received { opening: Opening(o), index: Index(i) }),
         any::<u64>().prop_map(|i| Message::Commit { commit: Index(i) }),
-        (position(), any::<u64>(), sizes(), snapshots()).prop_map(|(at, chain, volumes, snapshots)| {
-            let snapshots = snapshots.into_iter().map(|snapshot| snapshot.id).collect();
-            Message::CopyBegin { at, chain: Chain(chain), volumes, snapshots }
-        }),
+        (position(), any::<u64>(), sizes(), snapshots(), client()).prop_map(
+            |(at, chain, volumes, snapshots, client)| {
+                let snapshots = snapshots.into_iter().map(|snapshot| snapshot.id).collect();
+                Message::CopyBegin { at, chain: Chain(chain), volumes, snapshots, client }
+            }
+        ),
+        ask(),
+        answer(),
         position().prop_map(|at| Message::CopyBeginReply { at }),
         (extent(), any::<(u64, u64)>(), 0..=4u64).prop_map(|((volume, extent), (version, at), blocks)| {
             Message::CopyExtent {
@@ -219,26 +261,33 @@ pub fn superblock() -> impl Strategy<Value = Superblock> {
         extents: bytes.div_ceil(EXTENT_BYTES) as u32,
     };
     let pairs = |max| vec(any::<(u64, u64)>(), 0..=max);
-    let state = (proptest::option::of(any::<u64>()), any::<bool>(), snapshots());
+    let state = (proptest::option::of(any::<u64>()), any::<bool>(), snapshots(), client());
     (numbers, place, sizes(), pairs(VOIDS_MAX), pairs(EPOCHS_MAX), state).prop_map(
-        move |(numbers, (at, chain, block), volumes, voids, epochs, (base, slot, snapshots))| Superblock {
-            sequence: numbers.0,
-            resource: ResourceId(numbers.1),
-            incarnation: Incarnation(numbers.2),
-            tables: volumes.iter().map(table).collect(),
-            volumes,
-            journal_bytes: 1024 * BLOCK_BYTES,
-            sums: numbers.0 % 2 == 1,
-            promised: Epoch(numbers.3),
-            generation: numbers.4,
-            voids: voids.into_iter().map(|(generation, end)| Void { generation, end: Index(end) }).collect(),
-            checkpoint: Checkpoint { at, chain: Chain(chain), offset: block * BLOCK_BYTES },
-            commit: Index(numbers.5),
-            data: base.map_or(DataState::Consistent, |base| DataState::Inconsistent { base: Index(base) }),
-            epochs: epochs.into_iter().map(|(epoch, last)| (Epoch(epoch), Index(last))).collect(),
-            versions_slot: slot.into(),
-            versions_root: numbers.0 ^ numbers.5,
-            snapshots,
+        move |(numbers, (at, chain, block), volumes, voids, epochs, (base, slot, snapshots, client))| {
+            Superblock {
+                sequence: numbers.0,
+                resource: ResourceId(numbers.1),
+                incarnation: Incarnation(numbers.2),
+                tables: volumes.iter().map(table).collect(),
+                volumes,
+                journal_bytes: 1024 * BLOCK_BYTES,
+                sums: numbers.0 % 2 == 1,
+                promised: Epoch(numbers.3),
+                generation: numbers.4,
+                voids: voids
+                    .into_iter()
+                    .map(|(generation, end)| Void { generation, end: Index(end) })
+                    .collect(),
+                checkpoint: Checkpoint { at, chain: Chain(chain), offset: block * BLOCK_BYTES },
+                commit: Index(numbers.5),
+                data: base
+                    .map_or(DataState::Consistent, |base| DataState::Inconsistent { base: Index(base) }),
+                epochs: epochs.into_iter().map(|(epoch, last)| (Epoch(epoch), Index(last))).collect(),
+                versions_slot: slot.into(),
+                versions_root: numbers.0 ^ numbers.5,
+                snapshots,
+                client,
+            }
         },
     )
 }

@@ -5,12 +5,12 @@ use super::pattern;
 use bytes::Bytes;
 use mainstay_codec::superblock::{Checkpoint, DataState, SnapshotRecord, Superblock, TablePlace, Void};
 use mainstay_codec::{
-    Batch, BlockSums, EntryKind, Envelope, JournalLabel, LocalHeader, LogState, Message, NewEntry, Reject,
-    ReplicaData,
+    Answered, Ask, Batch, BlockSums, ClientAnswer, ClientAsk, EntryKind, Envelope, JournalLabel, LocalHeader,
+    LogState, Message, NewEntry, Refusal, Reject, ReplicaData,
 };
 use mainstay_types::{
-    Chain, ConfigVersion, Epoch, Incarnation, Index, NodeId, Opening, Position, Range, ResourceId,
-    SnapshotId, VolumeId,
+    Chain, ClientMark, ConfigVersion, Epoch, Incarnation, Index, NodeId, Opening, Position, Range,
+    ResourceId, SessionId, SnapshotId, VolumeId,
 };
 use std::sync::Arc;
 
@@ -89,6 +89,7 @@ pub fn messages() -> Vec<(&'static str, Message)> {
                 chain: Chain(6),
                 volumes: vec![1 << 30, 1 << 20],
                 snapshots: vec![SnapshotId(2), SnapshotId(4)],
+                client: CLIENT,
             },
         ),
         ("copy_begin_reply", Message::CopyBeginReply { at }),
@@ -120,7 +121,29 @@ pub fn messages() -> Vec<(&'static str, Message)> {
         ("rejected_chain", Message::Rejected(Reject::Chain)),
         ("rejected_failed", Message::Rejected(Reject::Failed)),
         ("rejected_snapshot", Message::Rejected(Reject::Snapshot)),
+        ("client_attach", asked(Ask::Attach)),
+        ("client_write", asked(Ask::Write { range: CLIENT_RANGE, payload: pattern(8, 4096) })),
+        ("client_discard", asked(Ask::Discard { range: CLIENT_RANGE })),
+        ("client_write_zeroes", asked(Ask::WriteZeroes { range: CLIENT_RANGE })),
+        ("client_read", asked(Ask::Read { range: CLIENT_RANGE })),
+        ("client_flush", asked(Ask::Flush)),
+        ("client_attached", answered(Answered::Attached { volumes: vec![1 << 30, 1 << 20] })),
+        ("client_done", answered(Answered::Done)),
+        ("client_data", answered(Answered::Data(vec![pattern(9, 4096)]))),
+        ("client_unreadable", answered(Answered::Unreadable)),
+        ("client_refused", answered(Answered::Refused(Refusal::Over))),
     ]
+}
+
+pub const CLIENT: ClientMark = ClientMark { session: SessionId(6), number: 71 };
+const CLIENT_RANGE: Range = Range { volume: VolumeId(1), offset: 8192, len: 4096 };
+
+fn asked(ask: Ask) -> Message {
+    Message::ClientAsk(ClientAsk { session: CLIENT.session, stream: 3, number: CLIENT.number, ask })
+}
+
+fn answered(answer: Answered) -> Message {
+    Message::ClientAnswer(ClientAnswer { session: CLIENT.session, stream: 3, number: CLIENT.number, answer })
 }
 
 pub fn superblock() -> Superblock {
@@ -148,6 +171,7 @@ pub fn superblock() -> Superblock {
             SnapshotRecord { id: SnapshotId(2), held: true, at: Index(21) },
             SnapshotRecord { id: SnapshotId(4), held: false, at: Index(35) },
         ],
+        client: CLIENT,
     }
 }
 

@@ -27,6 +27,10 @@ pub enum Order {
     /// Close it and remove its files.
     Drop,
     Tell(ResourceRecord),
+    /// Open a client, if there is none, and tell it the record.
+    Attach(ResourceRecord),
+    /// Close it.
+    Detach,
     /// Make the engine's replica a secondary.
     Demote,
     /// Make volumes of the engine's primary as large as this, in bytes.
@@ -43,6 +47,8 @@ impl Order {
             Self::Open { .. } => "open",
             Self::Drop => "drop",
             Self::Tell(_) => "record",
+            Self::Attach(_) => "attach",
+            Self::Detach => "detach",
             Self::Demote => "demote",
             Self::Grow(_) => "grow",
             Self::Snapshots(_) => "snapshots",
@@ -68,6 +74,9 @@ pub enum Step {
     /// Have the engine close the replica. One that is not open is success.
     Close,
     Tell(ResourceRecord),
+    Attach(ResourceRecord),
+    /// A client that is not open is success.
+    Detach,
     Demote,
     Grow(Vec<(VolumeId, u64)>),
     Snapshots(Keep),
@@ -126,6 +135,8 @@ enum At<E> {
     Unlabelling,
     Removing,
     Telling(ResourceRecord),
+    Attaching(ResourceRecord),
+    Detaching,
     Demoting,
     Growing(Vec<(VolumeId, u64)>),
     Keeping(Keep),
@@ -140,6 +151,8 @@ impl<E> Job<E> {
             Order::Open { label } => At::Looking { label },
             Order::Drop => At::Closing,
             Order::Tell(record) => At::Telling(record),
+            Order::Attach(record) => At::Attaching(record),
+            Order::Detach => At::Detaching,
             Order::Demote => At::Demoting,
             Order::Grow(volumes) => At::Growing(volumes),
             Order::Snapshots(wanted) => At::Keeping(wanted),
@@ -159,6 +172,8 @@ impl<E> Job<E> {
             At::Closing => Step::Close,
             At::Unlabelling => Step::RemoveLabel,
             At::Telling(record) => Step::Tell(record.clone()),
+            At::Attaching(record) => Step::Attach(record.clone()),
+            At::Detaching => Step::Detach,
             At::Demoting => Step::Demote,
             At::Growing(volumes) => Step::Grow(volumes.clone()),
             At::Keeping(wanted) => Step::Snapshots(wanted.clone()),
@@ -202,9 +217,15 @@ impl<E> Job<E> {
             (At::Closing, Ok(_)) => At::Unlabelling,
             (At::Unlabelling, Ok(_)) => At::Removing,
             (At::Removing, Ok(_)) => At::Ended(Ok(Ended::Dropped)),
-            (At::Telling(_) | At::Demoting | At::Growing(_) | At::Keeping(_), Ok(_)) => {
-                At::Ended(Ok(Ended::Told))
-            }
+            (
+                At::Telling(_)
+                | At::Attaching(_)
+                | At::Detaching
+                | At::Demoting
+                | At::Growing(_)
+                | At::Keeping(_),
+                Ok(_),
+            ) => At::Ended(Ok(Ended::Told)),
         };
         Self { at }
     }

@@ -70,7 +70,7 @@ impl Lab {
             snapshots: Vec::new(),
             store_failed: false,
         };
-        let seen = Seen { engine: true, replicas: BTreeMap::from([(R, replica)]) };
+        let seen = Seen { engine: true, replicas: BTreeMap::from([(R, replica)]), ..Seen::default() };
         let core = Reconciler::new(ME, NOW, BTreeMap::from([(R, MINE)]), BTreeMap::new());
         let mut lab = Self { core, state, seen, now: NOW };
         lab.tell(Event::Lease(NOW.plus_ms(60_000)));

@@ -3,6 +3,7 @@
 // Each test uses a part of it.
 #![allow(dead_code)]
 
+use mainstay_control::clients::ClientSeen;
 use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, Role, ServiceObserved, plan};
 use mainstay_control::snapshots::{SnapshotOn, SnapshotState};
 use mainstay_control::state::{
@@ -186,6 +187,19 @@ impl Nodes {
                     replica.role = Role::Secondary;
                 }
                 replica.epoch = replica.epoch.max(record.epoch);
+            }
+            Action::AttachClient(record) => {
+                self.opened += 1;
+                let opened = ClientSeen { opening: Opening(self.opened), ..ClientSeen::default() };
+                let client = observed.clients.entry(record.resource).or_insert(opened);
+                client.version = record.version;
+                let mine = record.attached.filter(|attached| attached.node == node);
+                let claimed = mine.is_some_and(|attached| attached.opening == Some(client.opening));
+                client.over |= client.ready && !claimed;
+                client.ready |= claimed;
+            }
+            Action::DetachClient { resource } => {
+                observed.clients.remove(&resource);
             }
             Action::KeepSnapshots { resource, wanted } => {
                 let replica = observed.replicas.get_mut(&resource).unwrap();

@@ -68,10 +68,12 @@ impl Platform for World<'_, '_> {
         self.around.counts.answered(self.shared.now, &asked, answer.is_ok());
         let result = answer.map_err(|error| match error {
             AnswerError::Request(RequestError::Range | RequestError::Snapshot) => libc::EINVAL,
-            AnswerError::Request(RequestError::NotPrimary) | AnswerError::NoLease => NOT_SERVED,
-            AnswerError::Request(RequestError::Busy | RequestError::StoreFailed) | AnswerError::Disk => {
-                libc::EIO
-            }
+            AnswerError::Request(RequestError::NotPrimary | RequestError::NotAttached)
+            | AnswerError::NoLease => NOT_SERVED,
+            AnswerError::Request(
+                RequestError::Busy | RequestError::StoreFailed | RequestError::Unreadable,
+            )
+            | AnswerError::Disk => libc::EIO,
         });
         self.around.answer(self.shared, frontend, tag, result);
     }

@@ -279,4 +279,12 @@ bugs! {
     FailureForgotten("R21"),
     /// An address is taken without asking whether another node has it.
     AddressNotProbed("R22"),
+    /// A change that a client asks for again is applied again.
+    RetryApplied("S18"),
+    /// An older session is admitted, and the primary's own device beside a client.
+    OldSessionAdmitted("S18"),
+    /// A client that was opened anew goes on in the session of the one before.
+    SessionKept("S18"),
+    /// What a client was told is lost, and its session goes on.
+    LossNotSeen("S18"),
 }

@@ -1,0 +1,107 @@
+//! A client and its primary, and nothing between them that goes wrong.
+
+use super::{Client, ClientConfig, ClientEffect, ClientEvent, Sessions};
+use crate::{Op, RequestError, RequestId};
+use bytes::Bytes;
+use mainstay_codec::{Envelope, Message};
+use mainstay_types::{
+    Attachment, BLOCK_BYTES, ClientMark, ConfigVersion, Incarnation, NodeId, Opening, Range, ResourceId,
+    ResourceRecord, SessionId, Time, VolumeId,
+};
+
+const PRIMARY: NodeId = NodeId(1);
+const CLIENT: NodeId = NodeId(2);
+const BLOCK: Range = Range { volume: VolumeId(0), offset: 0, len: BLOCK_BYTES };
+
+struct Pair {
+    record: ResourceRecord,
+    sessions: Sessions,
+    client: Client,
+    completed: Vec<(RequestId, Result<Vec<Bytes>, RequestError>)>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let opening = Opening(7);
+        let mut record = ResourceRecord::new(ResourceId(1));
+        record.version = ConfigVersion(4);
+        record.primary = Some(PRIMARY);
+        let session = SessionId(4);
+        record.attached = Some(Attachment { node: CLIENT, session, opening: Some(opening), wait_ms: 1000 });
+        let client = Client::new(ClientConfig { resource: ResourceId(1), node: CLIENT, opening });
+        let mut pair =
+            Self { record: record.clone(), sessions: Sessions::default(), client, completed: Vec::new() };
+        pair.sessions.record(&record);
+        pair.sessions.serve(ClientMark::default(), vec![BLOCK_BYTES]);
+        pair.handle(ClientEvent::Record(Box::new(record)));
+        pair.handle(ClientEvent::PeerUp { node: PRIMARY });
+        pair
+    }
+
+    fn ask(&mut self, id: u64, op: Op) {
+        self.handle(ClientEvent::Request { id: RequestId(id), op });
+    }
+
+    /// All that follows, until the core would have to answer.
+    fn handle(&mut self, event: ClientEvent) {
+        self.client.handle(Time(1), event);
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        loop {
+            if let Some(effect) = self.client.poll() {
+                match effect {
+                    ClientEffect::Send { envelope, .. } => {
+                        let Message::ClientAsk(ask) = envelope.message else { panic!("only asks") };
+                        self.sessions.ask(CLIENT, ask);
+                    }
+                    ClientEffect::Complete { id, result } => self.completed.push((id, result)),
+                    ClientEffect::Ready { .. } => {}
+                    ClientEffect::Over(why) => panic!("over: {why:?}"),
+                }
+            } else if let Some((_, answer)) = self.sessions.poll() {
+                let envelope = Envelope {
+                    resource: ResourceId(1),
+                    epoch: self.record.epoch,
+                    version: self.record.version,
+                    incarnation: Incarnation(0),
+                    message: Message::ClientAnswer(answer),
+                };
+                self.client.handle(Time(1), ClientEvent::Message { from: PRIMARY, envelope });
+            } else {
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_read_that_no_replica_can_answer_fails_and_the_session_goes_on() {
+    let mut pair = Pair::new();
+    pair.ask(1, Op::Read { range: BLOCK });
+    pair.ask(2, Op::Write { range: BLOCK, payload: Bytes::from(vec![1; BLOCK_BYTES as usize]) });
+    let (read, write) = (pair.sessions.admit(), pair.sessions.admit());
+    pair.sessions.unreadable(read);
+    pair.settle();
+    assert_eq!(pair.completed, [(RequestId(1), Err(RequestError::Unreadable))]);
+    pair.sessions.completed(write, Some(Vec::new()));
+    pair.settle();
+    assert_eq!(pair.completed[1..], [(RequestId(2), Ok(Vec::new()))]);
+    pair.ask(3, Op::Read { range: BLOCK });
+    let read = pair.sessions.admit();
+    let block = Bytes::from(vec![1; BLOCK_BYTES as usize]);
+    pair.sessions.completed(read, Some(vec![block.clone()]));
+    pair.settle();
+    assert_eq!(pair.completed[2..], [(RequestId(3), Ok(vec![block]))]);
+}
+
+#[test]
+fn a_write_is_never_said_to_be_unreadable() {
+    let mut pair = Pair::new();
+    pair.ask(1, Op::Write { range: BLOCK, payload: Bytes::from(vec![1; BLOCK_BYTES as usize]) });
+    let write = pair.sessions.admit();
+    pair.sessions.unreadable(write);
+    pair.settle();
+    assert_eq!(pair.completed, []);
+}
