@@ -13,6 +13,9 @@ const SEEDS: &str = include_str!("planted_seeds.txt");
 /// Seeds that are tried when the recorded ones say nothing any more.
 const SEARCHED: u64 = 400;
 
+/// Stands for S18, beyond the numbers of the rules.
+const CLIENTS: u32 = 100;
+
 /// Bugs that the simulator does not see, each a defect of the simulator. There are to be none.
 const BLIND: &[&str] = &[];
 
@@ -66,7 +69,59 @@ const STORIES: &[Story] = &[
         "a_primary_that_stood_still_does_not_lead_by_a_new_lease",
         a_primary_that_stood_still_does_not_lead_by_a_new_lease,
     ),
+    (
+        Bug::LossNotSeen,
+        "S18: ",
+        "a_client_does_not_go_on_where_what_it_was_told_is_lost",
+        a_client_does_not_go_on_where_what_it_was_told_is_lost,
+    ),
+    (
+        Bug::OldSessionAdmitted,
+        "S18: ",
+        "who_has_lost_the_devices_writes_no_more",
+        who_has_lost_the_devices_writes_no_more,
+    ),
 ];
+
+/// In mode A, a forced promotion costs what the client was told last. It goes on only under another session.
+fn a_client_does_not_go_on_where_what_it_was_told_is_lost() {
+    let mut sim = Scenario::two_and_a_witness();
+    let [p, s, w] = sim.cast();
+    sim.mode_a(24, 5_000);
+    sim.attach(w);
+    sim.write(1);
+    sim.run_ms(500);
+    sim.cut(p, s);
+    sim.write(2);
+    sim.power_cut(p);
+    sim.run_ms(8_000);
+    sim.force();
+    sim.until_primary_is_not(p, 15_000);
+    sim.heal();
+    sim.run_ms(3_000);
+    sim.write(4);
+    sim.power_on(p);
+    sim.settle();
+}
+
+/// The primary has the devices again, and a client that has not heard of it goes on asking.
+fn who_has_lost_the_devices_writes_no_more() {
+    let mut sim = Scenario::two_and_a_witness();
+    let [p, s, w] = sim.cast();
+    sim.attach(w);
+    sim.write(9);
+    sim.fault(Fault::CutAgents(n(w), n(p)));
+    sim.fault(Fault::CutAgents(n(w), n(s)));
+    sim.detach();
+    for _ in 0..3 {
+        sim.write_without_waiting(9);
+        sim.run_ms(300);
+    }
+    sim.heal();
+    sim.run_ms(3_000);
+    sim.read(9);
+    sim.settle();
+}
 
 /// Its engine stands still until its node has been declared dead, another one was promoted, and the node is taken back and has a lease again.
 /// The engine gets that lease, and not yet the record, because its agent waits for its answer to an earlier one.
@@ -184,12 +239,20 @@ fn catches(info: &BugInfo, seed: u64) -> bool {
     fails(Some(info.bug)) && !fails(None)
 }
 
+/// The number of the rule that it breaks, or [`CLIENTS`].
+fn rule(info: &BugInfo) -> u32 {
+    let Some(number) = info.rule.strip_prefix('R') else {
+        assert_eq!(info.rule, "S18", "{}", info.name);
+        return CLIENTS;
+    };
+    number.parse().expect("rules are numbers")
+}
+
 fn all_are_caught(rules: std::ops::RangeInclusive<u32>) {
     let recorded = record::seeds(SEEDS);
     let mut missed = Vec::new();
     for info in BUGS {
-        let rule = info.rule.trim_start_matches('R').parse().expect("rules are numbers");
-        if !rules.contains(&rule) || BLIND.contains(&info.name) || bug_told_by(info.name).is_some() {
+        if !rules.contains(&rule(info)) || BLIND.contains(&info.name) || bug_told_by(info.name).is_some() {
             continue;
         }
         let seeds = recorded.get(info.name).map(Vec::as_slice).unwrap_or_default();
@@ -286,10 +349,14 @@ fn services() {
 }
 
 #[test]
+fn clients() {
+    all_are_caught(CLIENTS..=CLIENTS);
+}
+
+#[test]
 fn every_rule_belongs_to_a_test() {
     for info in BUGS {
-        let rule: u32 = info.rule.trim_start_matches('R').parse().expect("rules are numbers");
-        assert!((1..=22).contains(&rule), "{} of {}", info.name, info.rule);
+        assert!((1..=22).contains(&rule(info)) || rule(info) == CLIENTS, "{} of {}", info.name, info.rule);
     }
 }
 

@@ -33,4 +33,6 @@ pub(super) const BUGS_TOLD: &[(&str, &str)] = &[
     ("LeaseNotAskedOfWrites", "a_write_that_outlives_the_lease_is_not_acknowledged"),
     ("FarBeforeKnown", "who_is_gone_and_may_take_over_is_waited_for"),
     ("LeadsOnAfterLease", "a_primary_that_stood_still_does_not_lead_by_a_new_lease"),
+    ("LossNotSeen", "a_client_does_not_go_on_where_what_it_was_told_is_lost"),
+    ("OldSessionAdmitted", "who_has_lost_the_devices_writes_no_more"),
 ];

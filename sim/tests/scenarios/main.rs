@@ -3,6 +3,7 @@
 //! `cast` names who plays: the primary `p`, then another replica `s`, and a third node: another replica `t`, or the
 //! witness `w`. The network, disks and clocks are what `Shape::small` says.
 
+mod clients;
 mod control;
 mod copies;
 mod disks;
