@@ -81,6 +81,12 @@ const STORIES: &[Story] = &[
         "who_has_lost_the_devices_writes_no_more",
         who_has_lost_the_devices_writes_no_more,
     ),
+    (
+        Bug::StaleExtent,
+        "S4: ",
+        "what_was_read_for_an_earlier_copy_is_not_sent_in_a_later_one",
+        what_was_read_for_an_earlier_copy_is_not_sent_in_a_later_one,
+    ),
 ];
 
 /// In mode A, a forced promotion costs what the client was told last. It goes on only under another session.
@@ -101,6 +107,31 @@ fn a_client_does_not_go_on_where_what_it_was_told_is_lost() {
     sim.run_ms(3_000);
     sim.write(4);
     sim.power_on(p);
+    sim.settle();
+}
+
+/// What the first copy reads of its first extent takes until a second copy has asked for it, too. Meanwhile a block of it is written, which the
+/// log after the second copy's beginning does not have.
+fn what_was_read_for_an_earlier_copy_is_not_sent_in_a_later_one() {
+    let mut sim = Scenario::lazy_journal(256, 1);
+    let [p, s, t] = sim.cast();
+    sim.power_cut(s);
+    for block in 100..300 {
+        sim.write(block);
+    }
+    sim.write(3);
+    sim.write(5);
+    // They are in the journal, and not in memory any more.
+    for block in 300..320 {
+        sim.write(block);
+    }
+    sim.disk(p, DiskFault::Late { what: DiskOp::Read, ms: 3_000 });
+    sim.power_on(s);
+    sim.expect_copy_within_ms(s, 10_000);
+    sim.write(3);
+    sim.fault(Fault::Reset(n(p), n(s)));
+    sim.disk(p, DiskFault::Late { what: DiskOp::Read, ms: 6_000 });
+    sim.expect_iss_within_ms(&[p, s, t], 30_000);
     sim.settle();
 }
 

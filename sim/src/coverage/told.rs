@@ -35,4 +35,5 @@ pub(super) const BUGS_TOLD: &[(&str, &str)] = &[
     ("LeadsOnAfterLease", "a_primary_that_stood_still_does_not_lead_by_a_new_lease"),
     ("LossNotSeen", "a_client_does_not_go_on_where_what_it_was_told_is_lost"),
     ("OldSessionAdmitted", "who_has_lost_the_devices_writes_no_more"),
+    ("StaleExtent", "what_was_read_for_an_earlier_copy_is_not_sent_in_a_later_one"),
 ];
