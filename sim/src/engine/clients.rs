@@ -42,7 +42,7 @@ impl Engine {
         record: ResourceRecord,
         opening: Opening,
     ) {
-        let config = ClientConfig { resource, node: self.node, opening };
+        let config = ClientConfig::new(resource, self.node, opening);
         let fresh = !self.clients.contains_key(&resource);
         if fresh {
             self.last_generation += 1;

@@ -26,9 +26,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 const ASK_AGAIN_MS: u64 = 250;
 /// A stream that answers nothing for so long is opened anew.
 const SILENT_MS: u64 = 2_000;
-/// As [`crate::ReplicaConfig::requests_max`] and `request_bytes_max`: further requests are [`RequestError::Busy`].
-const REQUESTS_MAX: usize = 1024;
-const BYTES_MAX: u64 = 8 << 20;
 const ZERO_BYTES_MAX: u64 = u32::MAX as u64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,6 +34,18 @@ pub struct ClientConfig {
     pub node: NodeId,
     /// New whenever a client is opened.
     pub opening: Opening,
+    /// Most requests that are not answered, and bytes of payload that they ask for or bring. Further requests are
+    /// [`RequestError::Busy`]; a single request may exceed the bytes.
+    pub requests_max: usize,
+    pub request_bytes_max: u64,
+}
+
+impl ClientConfig {
+    /// With the limits of [`crate::ReplicaConfig::new`].
+    #[must_use]
+    pub fn new(resource: ResourceId, node: NodeId, opening: Opening) -> Self {
+        Self { resource, node, opening, requests_max: 1024, request_bytes_max: 8 << 20 }
+    }
 }
 
 /// What happens to a client. As with replicas, nothing of an old connection comes after its `PeerDown`.
@@ -402,8 +411,9 @@ impl Client {
                 return Err(RequestError::Range);
             }
         }
-        let full =
-            self.requests.len() >= REQUESTS_MAX || (self.bytes > 0 && self.bytes + ask.bytes() > BYTES_MAX);
+        let ClientConfig { requests_max, request_bytes_max, .. } = self.config;
+        let full = self.requests.len() >= requests_max
+            || (self.bytes > 0 && self.bytes + ask.bytes() > request_bytes_max);
         if full { Err(RequestError::Busy) } else { Ok(ask) }
     }
 

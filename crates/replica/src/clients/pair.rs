@@ -22,13 +22,17 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        let opening = Opening(7);
+        Self::with(ClientConfig::new(ResourceId(1), CLIENT, Opening(7)))
+    }
+
+    fn with(config: ClientConfig) -> Self {
+        let opening = config.opening;
         let mut record = ResourceRecord::new(ResourceId(1));
         record.version = ConfigVersion(4);
         record.primary = Some(PRIMARY);
         let session = SessionId(4);
         record.attached = Some(Attachment { node: CLIENT, session, opening: Some(opening), wait_ms: 1000 });
-        let client = Client::new(ClientConfig { resource: ResourceId(1), node: CLIENT, opening });
+        let client = Client::new(config);
         let mut pair =
             Self { record: record.clone(), sessions: Sessions::default(), client, completed: Vec::new() };
         pair.sessions.record(&record);
@@ -104,4 +108,28 @@ fn a_write_is_never_said_to_be_unreadable() {
     pair.sessions.unreadable(write);
     pair.settle();
     assert_eq!(pair.completed, []);
+}
+
+/// The limit is the frontend's, which has asked for less at once.
+#[test]
+fn a_client_takes_as_many_requests_as_it_is_told_and_refuses_more() {
+    let write = || Op::Write { range: BLOCK, payload: Bytes::from(vec![1; BLOCK_BYTES as usize]) };
+    for (requests_max, blocks_max, taken) in [(3, 100, 3), (100, 2, 2)] {
+        let limits = ClientConfig {
+            requests_max,
+            request_bytes_max: blocks_max * BLOCK_BYTES,
+            ..ClientConfig::new(ResourceId(1), CLIENT, Opening(7))
+        };
+        let mut pair = Pair::with(limits);
+        for id in 0..taken + 1 {
+            assert_eq!(pair.completed, []);
+            pair.ask(id, write());
+        }
+        assert_eq!(pair.completed, [(RequestId(taken), Err(RequestError::Busy))]);
+        let first = pair.sessions.admit();
+        pair.sessions.completed(first, Some(Vec::new()));
+        pair.settle();
+        pair.ask(9, write());
+        assert_eq!(pair.completed[1..], [(RequestId(0), Ok(Vec::new()))], "there is room again");
+    }
 }

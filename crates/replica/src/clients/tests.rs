@@ -227,8 +227,7 @@ impl Lab {
         let Some(attached) = mine else { return };
         if !self.clients.contains_key(&node) {
             self.openings += 1;
-            let config =
-                ClientConfig { resource: ResourceId(1), node: NodeId(node), opening: Opening(self.openings) };
+            let config = ClientConfig::new(ResourceId(1), NodeId(node), Opening(self.openings));
             self.clients.insert(node, (Client::new(config), Time(u64::MAX)));
             for server in 1..=PRIMARIES {
                 self.connect(node, server);
