@@ -7,8 +7,8 @@
 
 use crate::threads::{lock, spawn};
 use mainstay_api::engine::{
-    EngineError, EngineEvent, EngineLine, FrontendStatus, LineError, ReplicaStatus, Reply, Request,
-    RequestLine, encode_line, read_line,
+    ClientStatus, EngineError, EngineEvent, EngineLine, FrontendStatus, LineError, ReplicaStatus, Reply,
+    Request, RequestLine, encode_line, read_line,
 };
 use mainstay_types::{ResourceId, Time};
 use nix::sys::socket::getsockopt;
@@ -85,6 +85,7 @@ struct Shared {
     greeting: Mutex<Option<Request>>,
     lease_until: AtomicU64,
     replicas: Mutex<BTreeMap<ResourceId, ReplicaStatus>>,
+    clients: Mutex<BTreeMap<ResourceId, ClientStatus>>,
     frontend: Mutex<Option<FrontendStatus>>,
     /// The first status of the present connection has arrived.
     synced: AtomicBool,
@@ -104,6 +105,7 @@ impl EngineLink {
             greeting: Mutex::new(None),
             lease_until: AtomicU64::new(0),
             replicas: Mutex::new(BTreeMap::new()),
+            clients: Mutex::new(BTreeMap::new()),
             frontend: Mutex::new(None),
             synced: AtomicBool::new(false),
             pid: AtomicU32::new(0),
@@ -180,6 +182,12 @@ impl EngineLink {
         lock(&self.shared.replicas).clone()
     }
 
+    /// The last status of every client on the present connection; how many requests wait may be of an earlier moment.
+    #[must_use]
+    pub fn clients(&self) -> BTreeMap<ResourceId, ClientStatus> {
+        lock(&self.shared.clients).clone()
+    }
+
     /// How the engine makes devices, while it is connected.
     #[must_use]
     pub fn frontend(&self) -> Option<FrontendStatus> {
@@ -249,6 +257,7 @@ fn run_connection(shared: &Shared, input: &impl Fn(EngineInput)) {
     // Nobody may wait for replies of a connection that is gone.
     lock(&shared.pending).clear();
     lock(&shared.replicas).clear();
+    lock(&shared.clients).clear();
     *lock(&shared.frontend) = None;
     input(EngineInput::Disconnected);
     if let Some(error) = error {
@@ -263,6 +272,8 @@ fn read_lines(stream: UnixStream, shared: &Shared, input: &impl Fn(EngineInput))
             Ok(Some(EngineLine::Reply { id: FIRST_STATUS_ID, reply: Reply::Status(status) })) => {
                 let found = status.replicas.into_iter().map(|replica| (replica.resource, replica)).collect();
                 *lock(&shared.replicas) = found;
+                let found = status.clients.into_iter().map(|client| (client.resource, client)).collect();
+                *lock(&shared.clients) = found;
                 *lock(&shared.frontend) = status.frontend;
                 shared.synced.store(true, Ordering::SeqCst);
                 let lease_until = if status.fenced { Time(0) } else { status.lease_until_us };
@@ -281,8 +292,17 @@ fn read_lines(stream: UnixStream, shared: &Shared, input: &impl Fn(EngineInput))
                 }
             }
             Ok(Some(EngineLine::Event { event })) => {
-                if let EngineEvent::Replica(status) = &event {
-                    lock(&shared.replicas).insert(status.resource, status.clone());
+                match &event {
+                    EngineEvent::Replica(status) => {
+                        lock(&shared.replicas).insert(status.resource, status.clone());
+                    }
+                    EngineEvent::Client(status) => {
+                        lock(&shared.clients).insert(status.resource, status.clone());
+                    }
+                    EngineEvent::ClientGone { resource } => {
+                        lock(&shared.clients).remove(resource);
+                    }
+                    _ => {}
                 }
                 input(EngineInput::Event(Box::new(event)));
             }

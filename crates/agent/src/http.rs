@@ -3,6 +3,7 @@
 //! Handlers run on a thread pool for blocking work: they wait for the control plane and for other nodes. Lease, log
 //! and reconciler have threads of their own and are not delayed by any request.
 
+mod clients;
 mod modes;
 mod scrubs;
 mod snapshots;
@@ -86,6 +87,7 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .route("/v1/resources/{name}", get(resource).delete(delete_resource))
         .route("/v1/resources/{name}/scrub", get(scrubs::report).post(scrubs::start).delete(scrubs::stop))
         .route("/v1/resources/{name}/mode", put(modes::set_mode))
+        .route("/v1/resources/{name}/attachment", put(clients::attach).delete(clients::detach))
         .route("/v1/resources/{name}/force/{node}", get(modes::force_cost).post(modes::force_promote))
         .route("/v1/resources/{name}/replicas", post(add_replica))
         .route("/v1/resources/{name}/replicas/{node}", delete(remove_replica))

@@ -6,6 +6,8 @@
 //! - It waits for nobody: replicas are handled on threads of their own, services by their runners, proposals by the log's
 //!   thread, and the engine is told by another (see [`crate::teller`]).
 
+mod clients;
+
 use crate::clock::boot_now;
 use crate::engine_link::{EngineInput, EngineLink};
 use crate::left_devices::LeftDevices;
@@ -16,7 +18,8 @@ use crate::service::runner::{Done, OnDone, Places, Runner};
 use crate::teller::Teller;
 use crate::threads::{lock, spawn};
 use mainstay_api::engine::{
-    self, DataState, EngineError, EngineEvent, ProposalEvent, ProposedChange, ReplicaStatus, Request,
+    self, DataState, DeviceStatus, EngineError, EngineEvent, ProposalEvent, ProposedChange, ReplicaStatus,
+    Request,
 };
 use mainstay_control::State;
 use mainstay_control::reconcile::Role;
@@ -104,6 +107,8 @@ struct Node {
     peers: Vec<engine::Peer>,
     /// What was last noted about replicas: epoch, role, whether devices exist.
     noted: BTreeMap<ResourceId, (Epoch, engine::Role, bool)>,
+    /// What was last noted about clients, with the names of their resources.
+    noted_clients: BTreeMap<ResourceId, (String, clients::Noted)>,
     /// Sizes of volumes as engines said last.
     sizes: BTreeMap<ResourceId, Vec<u64>>,
 }
@@ -127,6 +132,7 @@ impl Node {
             greeting: None,
             peers: Vec::new(),
             noted: BTreeMap::new(),
+            noted_clients: BTreeMap::new(),
             sizes: BTreeMap::new(),
         }
     }
@@ -196,7 +202,7 @@ impl Node {
     fn engine_event(&mut self, event: EngineEvent) {
         match event {
             EngineEvent::Replica(status) => {
-                link_devices(&self.parts.places.run_dir, &status);
+                link_devices(&self.parts.places.run_dir, &status.name, &status.devices);
                 self.parts.metrics.replica(&status);
                 self.note_replica(&status);
                 self.note_sizes(&status);
@@ -204,6 +210,8 @@ impl Node {
                     self.engine_proposal(proposal);
                 }
             }
+            EngineEvent::Client(status) => self.client(&status),
+            EngineEvent::ClientGone { resource } => self.client_gone(resource),
             EngineEvent::Proposal(proposal) => self.engine_proposal(proposal),
             EngineEvent::Failed { resource, reason } => {
                 tracing::error!(%resource, reason, "the engine has given a replica up");
@@ -275,7 +283,9 @@ impl Node {
         self.parts.left_devices.look(connected, self.core.has_services());
         self.tell_engine(&self.view.state.clone());
         let replicas = self.parts.engine.replicas().into_iter().map(|(id, status)| (id, seen(&status)));
-        let seen = Seen { engine: connected, replicas: replicas.collect(), ..Seen::default() };
+        let clients =
+            self.parts.engine.clients().into_iter().map(|(id, status)| (id, clients::seen(&status)));
+        let seen = Seen { engine: connected, replicas: replicas.collect(), clients: clients.collect() };
         self.core.reconcile(boot_now(), &self.view.state, &seen);
         self.carry_out();
     }
@@ -383,10 +393,10 @@ fn snapshot_seen(snapshot: &engine::SnapshotStatus) -> (SnapshotId, SnapshotOn) 
 
 /// Keeps `<run>/dev/<resource>/<volume>` pointing at the devices that exist now; a volume that is only an export, with an
 /// address instead of a path, has none.
-fn link_devices(run_dir: &Path, status: &ReplicaStatus) {
-    let directory = run_dir.join("dev").join(&status.name);
+fn link_devices(run_dir: &Path, name: &str, devices: &[DeviceStatus]) {
+    let directory = run_dir.join("dev").join(name);
     let link = || -> std::io::Result<()> {
-        let devices: Vec<_> = status.devices.iter().filter(|device| device.path.starts_with('/')).collect();
+        let devices: Vec<_> = devices.iter().filter(|device| device.path.starts_with('/')).collect();
         if devices.is_empty() {
             return match std::fs::remove_dir_all(&directory) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),

@@ -20,7 +20,7 @@ use mainstay_api::engine::{EngineError, Reply, Request};
 use mainstay_control::reconciler::job::{Answer, Ended, Job, Order, Step, Trouble};
 use mainstay_control::snapshots::Keep;
 use mainstay_control::state::Resource;
-use mainstay_types::{Incarnation, ResourceId};
+use mainstay_types::{Incarnation, Opening, ResourceId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io;
@@ -120,7 +120,11 @@ impl Replicas {
         order: Order,
     ) -> Result<Ended, EngineError> {
         let makes = order == Order::Make;
-        let Some(place) = self.place(resource, wanted) else { return Err(unknown(resource)) };
+        let place = match order {
+            Order::Attach(_) | Order::Detach => Some(Self::of_client(resource, wanted)),
+            _ => self.place(resource, wanted),
+        };
+        let Some(place) = place else { return Err(unknown(resource)) };
         let mut job = Job::new(order, || Incarnation(random_u64()));
         let end = loop {
             match job.step() {
@@ -154,6 +158,12 @@ impl Replicas {
             }
             (None, None) => None,
         }
+    }
+
+    /// Of a client, which has no files, and may be of a resource that is gone.
+    fn of_client(resource: ResourceId, wanted: Option<&Resource>) -> Place {
+        let name = wanted.map(|wanted| wanted.name.clone()).unwrap_or_default();
+        Place { resource, name, directory: PathBuf::new() }
     }
 
     /// Remembers what a job came to.
@@ -225,12 +235,14 @@ impl Replicas {
             Step::Snapshots(Keep { snapshots: wanted, mark, to }) => {
                 self.ask(Request::Snapshots { resource, wanted, mark, to }, REQUEST_TIMEOUT)
             }
-            // Nothing asks the cluster for clients yet: its engines do not have them.
-            Step::Attach(_) | Step::Detach => Err(EngineError {
-                code: "no-clients".into(),
-                message: "the engine of this version has no clients".into(),
-                remedy: String::new(),
-            }),
+            Step::Attach(record) => {
+                let opening = Opening(random_u64().max(1));
+                self.ask(
+                    Request::AttachClient { name: name.clone(), record: Box::new(record), opening },
+                    REQUEST_TIMEOUT,
+                )
+            }
+            Step::Detach => self.ask(Request::DetachClient { resource }, REQUEST_TIMEOUT),
         }
     }
 

@@ -2,15 +2,16 @@
 
 use mainstay_api::engine::{self, EngineError, EngineStatus, PeerState, Role};
 use mainstay_api::rest::{
-    ClusterView, DeviceView, EventView, EventsPage, ForceView, ForcedView, GrowingView, Health, LeavingView,
-    MoveView, NodeStatus, NodeView, PeerView, ReplicaLive, ReplicaView, ResourceView, RollbackView,
-    RolledBackView, ServiceFailure, ServiceView, Severity, SlowView, SnapshotOnView, SnapshotView,
+    AttachedView, ClientView, ClusterView, DeviceView, EventView, EventsPage, ForceView, ForcedView,
+    GrowingView, Health, LeavingView, MoveView, NodeStatus, NodeView, PeerView, ReplicaLive, ReplicaView,
+    ResourceView, RollbackView, RolledBackView, ServiceFailure, ServiceView, Severity, SlowView,
+    SnapshotOnView, SnapshotView,
 };
 use mainstay_control::State;
 use mainstay_control::rollback::Rollback;
 use mainstay_control::snapshots::{Snapshot, SnapshotOn, SnapshotState};
 use mainstay_control::state::{self, Resource, Service};
-use mainstay_types::{Mode, NodeId, ResourceId, SnapshotId, Time};
+use mainstay_types::{Attachment, Mode, NodeId, ResourceId, SnapshotId, Time};
 use std::collections::BTreeMap;
 
 /// What was found out from the nodes just now; a node that did not answer is absent.
@@ -143,9 +144,52 @@ pub fn resource(state: &State, resource: &Resource, live: &Live) -> ResourceView
             end: forced.told.map(|(end, _)| end.0),
             lost: forced.loss.map(|loss| (loss.after.index.0 + 1, loss.until.index.0)),
         }),
+        attached: record.attached.as_ref().map(|attached| attached_view(state, resource, attached, live)),
+        detaching: detaching(state, resource, live),
         failure: resource.failure.clone(),
         advice: Vec::new(),
     }
+}
+
+fn attached_view(state: &State, resource: &Resource, attached: &Attachment, live: &Live) -> AttachedView {
+    let client = live.engines.get(&attached.node).and_then(|engine| {
+        let here = engine.clients.iter().find(|client| client.resource == resource.id)?;
+        // One of an earlier session goes first.
+        (Some(here.opening) == attached.opening).then(|| client_view(state, here, engine.now_us))
+    });
+    AttachedView {
+        node: state.node_name(attached.node),
+        session: attached.session.0,
+        wait_ms: attached.wait_ms,
+        live: client,
+    }
+}
+
+/// `now`: of the engine that said so.
+fn client_view(state: &State, client: &engine::ClientStatus, now: Time) -> ClientView {
+    let waits = client.waits_since_us;
+    ClientView {
+        primary: client.primary.map(|node| state.node_name(node)),
+        requests: client.requests as u64,
+        waits_ms: if waits == Time(0) { 0 } else { now.ms_since(waits) },
+        streams: client.streams,
+        over: client.over.map(|over| over.words().to_owned()),
+        devices: devices(&client.devices),
+        failure: client.failure.clone(),
+    }
+}
+
+fn devices(list: &[engine::DeviceStatus]) -> Vec<DeviceView> {
+    list.iter().map(|device| DeviceView { volume: device.volume.0, path: device.path.clone() }).collect()
+}
+
+/// Nodes that have a client open and are not attached.
+fn detaching(state: &State, resource: &Resource, live: &Live) -> Vec<String> {
+    let attached = resource.record.attached.map(|attached| attached.node);
+    let has = |(node, engine): &(&NodeId, &EngineStatus)| {
+        Some(**node) != attached && engine.clients.iter().any(|client| client.resource == resource.id)
+    };
+    live.engines.iter().filter(has).map(|(node, _)| state.node_name(*node)).collect()
 }
 
 /// What it costs to go on from the replica of `node`.
@@ -231,11 +275,7 @@ fn replica_live(state: &State, replica: &engine::ReplicaStatus, now: Time) -> Re
         no_space: replica.no_space.clone(),
         unreadable: replica.unreadable.clone(),
         caches: replica.caches,
-        devices: replica
-            .devices
-            .iter()
-            .map(|device| DeviceView { volume: device.volume.0, path: device.path.clone() })
-            .collect(),
+        devices: devices(&replica.devices),
         peers: replica
             .peers
             .iter()

@@ -9,19 +9,20 @@
 //! that said [`Request::Hello`] last is the agent; the others may ask for [`Request::Status`] and
 //! listen to events.
 
+mod clients;
+mod lines;
+
+pub use clients::{ClientOver, ClientStatus};
+pub use lines::{LINE_BYTES_MAX, LineDecoder, LineError, encode_line, read_line, write_line};
+
 use crate::metrics::MetricsPage;
 use mainstay_types::{
     ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, Opening, Position, ResourceId, ResourceRecord,
     ShrinkReason, SnapshotId, Time, VolumeId,
 };
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::io::{BufRead, ErrorKind, Read, Write};
 use thiserror::Error;
-
-/// Longest line in either direction, its end included, in bytes.
-pub const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// A request and the id that its reply will carry. Ids are chosen by the sender and need to be
 /// different only while their replies are outstanding.
@@ -140,6 +141,17 @@ pub enum Request {
     },
     /// Takes the devices away from whoever uses them: outstanding and later requests fail with EIO.
     Detach {
+        resource: ResourceId,
+    },
+    /// Open a client of the resource, under this opening if there is none, and tell it the record, which names this node as attached. `name`
+    /// names the directory of its devices. An [`EngineEvent::Client`] tells when they are there. Refused while a replica of the resource is open.
+    AttachClient {
+        name: String,
+        record: Box<ResourceRecord>,
+        opening: Opening,
+    },
+    /// Close the client: what waits is answered with errors, and its devices go. Answered when they are gone; there being none is success.
+    DetachClient {
         resource: ResourceId,
     },
     /// Answered by [`Reply::Status`].
@@ -344,6 +356,8 @@ pub struct EngineStatus {
     #[serde(default)]
     pub frontend: Option<FrontendStatus>,
     pub replicas: Vec<ReplicaStatus>,
+    #[serde(default)]
+    pub clients: Vec<ClientStatus>,
 }
 
 /// Which frontend an engine uses.
@@ -355,14 +369,18 @@ pub struct FrontendStatus {
     pub reason: String,
 }
 
-/// What the engine says unasked. Every connection gets [`EngineEvent::Replica`] of all resources when
-/// it is accepted; proposals are repeated until a newer record arrives.
+/// What the engine says unasked. Every connection gets [`EngineEvent::Replica`] and [`EngineEvent::Client`] of all resources
+/// when it is accepted; proposals are repeated until a newer record arrives.
 #[expect(clippy::large_enum_variant, reason = "sent a few times per second; nobody keeps many")]
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum EngineEvent {
     /// Something about a replica changed; the progress of peers is sent at most a few times per second.
     Replica(ReplicaStatus),
+    /// Something about a client changed.
+    Client(ClientStatus),
+    /// There is no client of this resource any more.
+    ClientGone { resource: ResourceId },
     /// The replica asks for a change of its record: a compare-and-set on `version`.
     Proposal(ProposalEvent),
     /// The replica has stopped using its store or its devices (R13).
@@ -488,6 +506,9 @@ pub struct ReplicaStatus {
     pub peers: Vec<PeerStatus>,
     /// Empty unless primary.
     pub devices: Vec<DeviceStatus>,
+    /// The record gives the devices to a client, so a primary has none.
+    #[serde(default)]
+    pub attached: bool,
     /// The snapshots that its log has, as far as it is committed here, in ascending order.
     #[serde(default)]
     pub snapshots: Vec<SnapshotStatus>,
@@ -595,228 +616,5 @@ pub struct DeviceStatus {
     pub path: String,
 }
 
-/// Why a line could not be sent or received.
-#[derive(Debug, Error)]
-pub enum LineError {
-    #[error("the connection failed")]
-    Io(#[from] std::io::Error),
-    #[error("a line is longer than {LINE_BYTES_MAX} bytes")]
-    TooLong,
-    #[error("the connection ended within a line")]
-    Torn,
-    #[error("a line is not the JSON that was expected")]
-    Json(#[from] serde_json::Error),
-}
-
-/// One message as a line with its end.
-pub fn encode_line<T: Serialize>(message: &T) -> Result<Vec<u8>, LineError> {
-    let mut line = serde_json::to_vec(message)?;
-    line.push(b'\n');
-    if line.len() > LINE_BYTES_MAX { Err(LineError::TooLong) } else { Ok(line) }
-}
-
-/// Writes one message and flushes.
-pub fn write_line<T: Serialize>(writer: &mut impl Write, message: &T) -> Result<(), LineError> {
-    writer.write_all(&encode_line(message)?)?;
-    writer.flush()?;
-    Ok(())
-}
-
-/// Reads one message; `None` at the end of the connection. Blocks as the reader does.
-pub fn read_line<T: DeserializeOwned>(reader: &mut impl BufRead) -> Result<Option<T>, LineError> {
-    let mut line = Vec::new();
-    let limit = LINE_BYTES_MAX as u64;
-    loop {
-        // An interrupted read keeps in `line` what had arrived before.
-        match reader.by_ref().take(limit - line.len() as u64).read_until(b'\n', &mut line) {
-            Ok(_) => break,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    match line.last() {
-        None => Ok(None),
-        Some(b'\n') => Ok(Some(serde_json::from_slice(&line)?)),
-        Some(_) if line.len() >= LINE_BYTES_MAX => Err(LineError::TooLong),
-        Some(_) => Err(LineError::Torn),
-    }
-}
-
-/// Cuts a stream of bytes into messages, for callers that do their own reading (blocking or not).
-#[derive(Debug, Default)]
-pub struct LineDecoder {
-    buffer: Vec<u8>,
-    /// Bytes of `buffer` that are known to hold no line end.
-    searched: usize,
-}
-
-impl LineDecoder {
-    /// Adds bytes in the order in which they were received.
-    pub fn push(&mut self, bytes: &[u8]) {
-        self.buffer.extend_from_slice(bytes);
-    }
-
-    /// The next message, `None` if more bytes are needed. After [`LineError::Json`] the line is gone and
-    /// decoding may go on; after [`LineError::TooLong`] the connection is to be closed.
-    ///
-    /// The buffer stays bounded as long as this is called until `None` after every `push`.
-    pub fn next_message<T: DeserializeOwned>(&mut self) -> Result<Option<T>, LineError> {
-        let found = self.buffer[self.searched..].iter().position(|&byte| byte == b'\n');
-        let Some(end) = found.map(|at| at + self.searched) else {
-            self.searched = self.buffer.len();
-            return if self.buffer.len() >= LINE_BYTES_MAX { Err(LineError::TooLong) } else { Ok(None) };
-        };
-        self.searched = 0;
-        if end >= LINE_BYTES_MAX {
-            return Err(LineError::TooLong);
-        }
-        let rest = self.buffer.split_off(end + 1);
-        let line = std::mem::replace(&mut self.buffer, rest);
-        Ok(Some(serde_json::from_slice(&line)?))
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use mainstay_types::{Attachment, SessionId};
-    use std::io::Cursor;
-
-    fn samples() -> Vec<RequestLine> {
-        let requests = vec![
-            Request::Hello { node: NodeId(1), cluster: u64::MAX, generation: 3 },
-            Request::Lease { until_us: Time(u64::MAX) },
-            Request::Guard {
-                entries: vec![GuardEntry {
-                    resource: ResourceId(7),
-                    cgroups: vec!["/sys/fs/cgroup/x".into()],
-                    addresses: vec![GuardAddress { interface: "eth0".into(), address: "10.0.0.7/24".into() }],
-                    mounts: vec![],
-                }],
-            },
-            Request::Record {
-                record: ResourceRecord {
-                    openings: [(NodeId(1), Opening(u64::MAX))].into(),
-                    attached: Some(Attachment {
-                        node: NodeId(3),
-                        session: SessionId(2),
-                        opening: Some(Opening(9)),
-                        wait_ms: 60_000,
-                    }),
-                    ..ResourceRecord::new(ResourceId(7))
-                },
-            },
-            Request::Status,
-        ];
-        requests.into_iter().enumerate().map(|(id, request)| RequestLine { id: id as u64, request }).collect()
-    }
-
-    fn scrub() -> ScrubStatus {
-        let finding = ScrubFinding {
-            volume: VolumeId(0),
-            block: 7,
-            blocks: 2,
-            at: Index(u64::MAX),
-            groups: vec![vec![NodeId(1), NodeId(3)], vec![NodeId(2)]],
-            damaged: vec![NodeId(4)],
-            right: Some(0),
-            proven: true,
-            outcome: ScrubOutcome::Repaired,
-        };
-        ScrubStatus {
-            state: ScrubState::Done,
-            repair: true,
-            rate: 0,
-            took_ms: 5,
-            extents: 9,
-            done: 9,
-            compared: vec![(NodeId(1), 9)],
-            uncompared: 0,
-            different: 2,
-            repaired: 2,
-            overwritten: 0,
-            findings: vec![finding],
-            from: Index(1),
-            to: Index(9),
-            left_ms: None,
-        }
-    }
-
-    #[test]
-    fn lines_survive_any_cut() {
-        let mut stream = Vec::new();
-        for line in samples() {
-            write_line(&mut stream, &line).unwrap();
-        }
-        for step in [1, 2, 7, 100, stream.len()] {
-            let mut decoder = LineDecoder::default();
-            let mut seen: Vec<RequestLine> = Vec::new();
-            for piece in stream.chunks(step) {
-                decoder.push(piece);
-                while let Some(line) = decoder.next_message().unwrap() {
-                    seen.push(line);
-                }
-            }
-            assert_eq!(seen, samples());
-        }
-        let mut reader = Cursor::new(stream);
-        let mut seen: Vec<RequestLine> = Vec::new();
-        while let Some(line) = read_line(&mut reader).unwrap() {
-            seen.push(line);
-        }
-        assert_eq!(seen, samples());
-    }
-
-    #[test]
-    fn engine_lines_round_trip() {
-        let lines = vec![
-            EngineLine::Reply { id: 1, reply: Reply::Ok },
-            EngineLine::Reply {
-                id: 2,
-                reply: Reply::Error(EngineError {
-                    code: "x".into(),
-                    message: "m".into(),
-                    remedy: String::new(),
-                }),
-            },
-            EngineLine::Reply { id: 3, reply: Reply::Status(EngineStatus::default()) },
-            EngineLine::Reply { id: 4, reply: Reply::Scrub { status: None } },
-            EngineLine::Reply { id: 5, reply: Reply::Scrub { status: Some(scrub()) } },
-            EngineLine::Event { event: EngineEvent::Replica(ReplicaStatus::default()) },
-            EngineLine::Event {
-                event: EngineEvent::Proposal(ProposalEvent {
-                    resource: ResourceId(1),
-                    version: ConfigVersion(2),
-                    epoch: Epoch(3),
-                    change: ProposedChange::Grow {
-                        add: Member { node: NodeId(4), incarnation: Incarnation(5) },
-                    },
-                }),
-            },
-        ];
-        for line in lines {
-            let mut reader = Cursor::new(encode_line(&line).unwrap());
-            assert_eq!(read_line::<EngineLine>(&mut reader).unwrap(), Some(line));
-        }
-    }
-
-    #[test]
-    fn endless_and_torn_lines_are_refused() {
-        let endless = vec![b'x'; LINE_BYTES_MAX + 1];
-        assert!(matches!(read_line::<Request>(&mut Cursor::new(&endless)), Err(LineError::TooLong)));
-        let mut decoder = LineDecoder::default();
-        decoder.push(&endless);
-        assert!(matches!(decoder.next_message::<Request>(), Err(LineError::TooLong)));
-        assert!(matches!(read_line::<Request>(&mut Cursor::new(b"{\"ty")), Err(LineError::Torn)));
-        assert!(matches!(read_line::<Request>(&mut Cursor::new(b"\n")), Err(LineError::Json(_))));
-    }
-
-    #[test]
-    fn a_bad_line_does_not_spoil_the_next() {
-        let mut decoder = LineDecoder::default();
-        decoder.push(b"nonsense\n{\"id\":1,\"request\":{\"type\":\"status\"}}\n");
-        assert!(matches!(decoder.next_message::<RequestLine>(), Err(LineError::Json(_))));
-        let line = decoder.next_message::<RequestLine>().unwrap();
-        assert_eq!(line, Some(RequestLine { id: 1, request: Request::Status }));
-    }
-}
+mod tests;

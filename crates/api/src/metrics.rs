@@ -5,7 +5,7 @@
 //! at 0 when an engine opens a replica. Durations are in microseconds, from the turn of the shard in which something began to the one in
 //! which its end was seen: what begins and ends within one turn took 0, and the length of a turn is the error.
 
-use crate::engine::ReplicaStatus;
+use crate::engine::{ClientStatus, ReplicaStatus};
 use mainstay_types::{Histogram, NodeId, ResourceId, Time};
 use serde::{Deserialize, Serialize};
 
@@ -75,6 +75,8 @@ pub struct MetricsPage {
     pub turns: u64,
     /// Connections to other engines; only on the first page.
     pub links: Vec<LinkCounts>,
+    /// Clients that are open; only on the first page, and not more than fit on it.
+    pub clients: Vec<ClientStatus>,
     /// In the order of resources.
     pub replicas: Vec<ReplicaMetrics>,
     /// There are more, after this one.

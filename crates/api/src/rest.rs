@@ -19,6 +19,8 @@
 //! | `GET /v1/resources/{name}/scrub` | | [`ScrubReport`] |
 //! | `DELETE /v1/resources/{name}/scrub` | | [`Accepted`] |
 //! | `PUT /v1/resources/{name}/mode` | [`ModeSet`] | [`Accepted`] |
+//! | `PUT /v1/resources/{name}/attachment` | [`ResourceAttach`] | [`Accepted`] |
+//! | `DELETE /v1/resources/{name}/attachment` | | [`Accepted`] |
 //! | `GET /v1/resources/{name}/force/{node}` | | [`ForceView`] |
 //! | `POST /v1/resources/{name}/force/{node}` | [`ForceView`] | [`Accepted`] |
 //! | `POST /v1/resources/{name}/replicas` | [`ReplicaAdd`] | [`Accepted`] |
@@ -268,6 +270,46 @@ pub struct ModeSet {
     pub takeover: bool,
 }
 
+/// Give a node without a replica the devices of a resource, instead of its primary.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ResourceAttach {
+    pub node: String,
+    /// A request of the devices that has waited for so long fails, and the devices with it; 60 s if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_ms: Option<u64>,
+    /// Even if another node has them, whose requests fail from then on.
+    #[serde(default)]
+    pub take_over: bool,
+}
+
+/// Which node has the devices of a resource, instead of its primary.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AttachedView {
+    pub node: String,
+    /// The only one that may write.
+    pub session: u64,
+    pub wait_ms: u64,
+    /// What its engine says of that session; `None` if it does not answer, or has not opened a client.
+    pub live: Option<ClientView>,
+}
+
+/// The devices of a node without a replica.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ClientView {
+    /// Who answers its requests; `None` while they wait.
+    pub primary: Option<String>,
+    /// Requests that are not answered, and for how long the oldest of them has waited.
+    pub requests: u64,
+    pub waits_ms: u64,
+    /// How often it was connected to a primary: once, and once more after each failover or broken connection.
+    pub streams: u64,
+    /// Why it is of no use any more; it is opened anew.
+    pub over: Option<String>,
+    pub devices: Vec<DeviceView>,
+    /// Why there are no devices, if they could not be made.
+    pub failure: Option<String>,
+}
+
 /// What it costs to go on from a replica that may lack acknowledged writes. Sent back it says that this is accepted, and
 /// counts only while nothing of it has changed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -359,6 +401,12 @@ pub struct ResourceView {
     /// The last forced promotion.
     #[serde(default)]
     pub forced: Option<ForcedView>,
+    /// The node without a replica that has the devices.
+    #[serde(default)]
+    pub attached: Option<AttachedView>,
+    /// Nodes that had them and still have to take them away.
+    #[serde(default)]
+    pub detaching: Vec<String>,
     /// Why the last operation on the resource failed, if it did.
     pub failure: Option<String>,
     pub advice: Vec<String>,

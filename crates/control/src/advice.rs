@@ -184,6 +184,9 @@ fn advise_resource(
         return;
     }
     advise_broken(state, resource, add);
+    if let Some((what, remedy)) = state.advise_attached(resource) {
+        add(Severity::Critical, subject.clone(), what, remedy);
+    }
     let unmade: Vec<NodeId> =
         resource.spec.replicas.iter().copied().filter(|node| record.replica(*node).is_none()).collect();
     if record.epoch.0 == 0 {

@@ -193,6 +193,17 @@ impl State {
         ))
     }
 
+    /// What is wrong with where a resource is attached, and what to do.
+    pub(crate) fn advise_attached(&self, resource: &Resource) -> Option<(String, String)> {
+        let attached = resource.record.attached.filter(|attached| !self.alive(attached.node))?;
+        let (node, name) = (self.node_name(attached.node), &resource.name);
+        let what = format!("is attached to {node}, which is dead, so nobody has its devices");
+        let remedy = format!(
+            "bring {node} back; or attach it elsewhere: `mainstay resource attach {name} NODE --take-over`; or give the devices to the primary: `mainstay resource detach {name}`"
+        );
+        Some((what, remedy))
+    }
+
     /// Whether the invariants hold.
     pub(crate) fn check_attached(resource: &Resource) -> Result<(), &'static str> {
         let record = &resource.record;

@@ -3,6 +3,7 @@
 mod common;
 
 use common::*;
+use mainstay_control::advice::{Observations, advice};
 use mainstay_control::clients::{ClientSeen, WAIT_MS_DEFAULT};
 use mainstay_control::reconcile::{Action, plan};
 use mainstay_control::state::{Command, Outcome};
@@ -161,4 +162,23 @@ fn what_is_attached_is_not_rolled_back_and_what_is_rolled_back_is_not_attached()
     nodes.settle();
     assert_eq!(nodes.rollbacks, 1);
     assert!(attach(&mut nodes, W, false).is_ok());
+}
+
+#[test]
+fn an_attachment_of_a_dead_node_stays_and_is_said() {
+    let mut nodes = serving();
+    assert!(attach(&mut nodes, W, false).is_ok());
+    nodes.settle();
+    let seen = Observations { has_leader: true, ..Observations::default() };
+    let said = |nodes: &Nodes| {
+        let list = advice(&nodes.state, &seen);
+        list.into_iter().find(|one| one.what.contains("is attached to")).map(|one| one.remedy)
+    };
+    assert_eq!(said(&nodes), None);
+    assert!(die(&mut nodes.state, W).is_ok());
+    assert!(attached(&nodes).is_some_and(|attached| attached.node == W));
+    let remedy = said(&nodes).expect("advice");
+    assert!(remedy.contains("--take-over") && remedy.contains("resource detach"), "{remedy}");
+    assert!(attach(&mut nodes, C, true).is_ok());
+    assert_eq!(said(&nodes), None);
 }

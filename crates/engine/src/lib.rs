@@ -7,6 +7,7 @@
 
 mod block_queue;
 pub mod buffer;
+pub mod clients;
 pub mod devices;
 pub mod disk;
 mod fault;
@@ -23,6 +24,8 @@ pub mod nbd_device;
 pub mod netlink;
 pub mod open_replica;
 pub mod options;
+pub mod presence;
+mod requests;
 pub mod ring;
 pub mod runtime;
 pub mod shard;

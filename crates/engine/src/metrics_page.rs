@@ -14,6 +14,9 @@ use mainstay_types::ResourceId;
 /// 4 KiB each of a line.
 const WEIGHT_MAX: usize = 96;
 
+/// Most clients that are told, all on the first page. Less than 1 KiB each of a line, with one volume.
+pub const CLIENTS_MAX: usize = 256;
+
 /// Those that come first, of what is left.
 pub fn replicas<'a>(left: impl Iterator<Item = (&'a ResourceId, &'a OpenReplica)>) -> MetricsPage {
     page(left.map(|(resource, replica)| (*resource, replica)), OpenReplica::metrics)

@@ -4,46 +4,39 @@
 //! operations on the ring, messages on the transport, answers for devices and for the agent.
 
 mod counts;
-mod failing;
+mod devices;
 mod platform;
-mod presence;
 mod report;
 mod scrub;
 mod watch;
 
-pub use presence::Closing;
+pub use devices::Closing;
 
 use crate::buffer::BufferPool;
 use crate::devices::DeviceAdmin;
 use crate::disk::{Disk, DiskDone, DiskTag, SnapshotDone, SnapshotJob};
-use crate::frontend::{Choice, Extent, FrontendId, FrontendOp, FrontendRequest};
+use crate::frontend::{Choice, Extent, FrontendId, FrontendRequest};
 use crate::guard::Guard;
 use crate::options::EngineOptions;
+use crate::presence::{Offered, Presence};
+use crate::requests::{REQUESTS_MAX, Requests, operation};
 use crate::ring::{Completion, Ring};
 use crate::transport::{Channel, Transport};
 use counts::{Asked, Counts};
 use mainstay_api::engine::{EngineError, EngineEvent, ProposalEvent, Reply};
-use mainstay_api::metrics::RequestKind;
 use mainstay_codec::Envelope;
 use mainstay_host::{Host, Platform};
-use mainstay_replica::{Op, ReplicaConfig, RequestId, Role};
+use mainstay_replica::{ReplicaConfig, Role};
 use mainstay_store::Store;
 use mainstay_types::{
     EXTENT_BYTES, Epoch, Index, NodeId, Opening, REQUEST_BYTES_MAX, Range, ResourceId, ResourceRecord,
     SnapshotId, Time, VolumeId,
 };
 use platform::World;
-use presence::Presence;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
 use watch::Watch;
-
-/// Most requests of a device that are admitted and not completed. The FUSE frontend lets the kernel have
-/// [`crate::frontend::BACKGROUND_MAX`] outstanding, and those who wait for their own request beside them (R18).
-const REQUESTS_MAX: usize = 4 * crate::frontend::BACKGROUND_MAX as usize;
-
-const _: () = assert!(REQUESTS_MAX >= crate::frontend::TASKS_MAX);
 
 /// Most operations whose ends are told in one pump, of those that end when they are started: journals in memory must not
 /// hold up the shard (R18).
@@ -81,52 +74,6 @@ struct Pending {
     asked: Asked,
 }
 
-/// Requests in places that are used again, so that a request costs no allocation. The number of a request is its place and
-/// how often that was used before: an answer to an earlier one finds nothing.
-#[derive(Default)]
-struct Requests {
-    places: Vec<(u32, Option<Pending>)>,
-    free: Vec<u32>,
-}
-
-impl Requests {
-    fn add(&mut self, pending: Pending) -> RequestId {
-        // Frontends bound how many there are, see REQUESTS_MAX.
-        let place = self.free.pop().unwrap_or(self.places.len() as u32);
-        if place as usize == self.places.len() {
-            self.places.push((0, None));
-        }
-        let (uses, found) = &mut self.places[place as usize];
-        *uses = uses.wrapping_add(1);
-        *found = Some(pending);
-        RequestId(u64::from(*uses) << 32 | u64::from(place))
-    }
-
-    /// Requests that are not answered.
-    fn len(&self) -> usize {
-        self.places.len() - self.free.len()
-    }
-
-    fn place(&mut self, id: RequestId) -> Option<&mut Option<Pending>> {
-        let (place, uses) = (id.0 as u32, (id.0 >> 32) as u32);
-        let (_, found) = self.places.get_mut(place as usize).filter(|(newest, _)| *newest == uses)?;
-        Some(found)
-    }
-
-    fn take(&mut self, id: RequestId) -> Option<Pending> {
-        let pending = self.place(id)?.take()?;
-        self.free.push(id.0 as u32);
-        Some(pending)
-    }
-
-    /// A read may be executed now.
-    fn reads(&mut self, id: RequestId, now: Time) {
-        if let Some(pending) = self.place(id).and_then(Option::as_mut) {
-            pending.asked.reads_since = Some(now);
-        }
-    }
-}
-
 /// See the top of this file.
 pub struct OpenReplica {
     host: Host,
@@ -144,11 +91,13 @@ struct Around {
     volumes: Vec<u64>,
     disk: Disk,
     presence: Presence,
-    pending: Requests,
+    pending: Requests<Pending>,
     /// The last in which the record named this node primary.
     epoch: Epoch,
     /// As the cores said last.
     role: Role,
+    /// The devices are those of a client, as the record says.
+    attached: bool,
     proposal: Option<ProposalEvent>,
     pause_answers: Vec<Answer>,
     digest_answer: Option<Answer>,
@@ -183,6 +132,9 @@ impl OpenReplica {
             ..ReplicaConfig::new(config.resource, node, config.incarnation, config.volumes.clone())
         };
         let counts = Counts::new(config.volumes.len());
+        let offered = Offered { resource: config.resource, name: name.clone(), leased: true };
+        let mut presence = Presence::new(offered);
+        presence.set_sizes(&config.volumes);
         let around = Around {
             resource: config.resource,
             name,
@@ -190,10 +142,11 @@ impl OpenReplica {
             caches,
             volumes: config.volumes,
             disk,
-            presence: Presence::default(),
+            presence,
             pending: Requests::default(),
             epoch: Epoch(0),
             role: Role::Secondary,
+            attached: false,
             proposal: None,
             pause_answers: Vec::new(),
             digest_answer: None,
@@ -232,16 +185,21 @@ impl OpenReplica {
         self.host.replica().awaited()
     }
 
-    /// The control plane's record, which may name this node, `node`, primary.
-    pub fn record(&mut self, now: Time, node: NodeId, record: ResourceRecord) {
-        if record.primary == Some(node) {
+    /// The control plane's record, which may name this node primary.
+    pub fn record(&mut self, shared: &mut Shared<'_>, record: ResourceRecord) {
+        if record.primary == Some(shared.node) {
             self.around.epoch = self.around.epoch.max(record.epoch);
         }
         if self.around.proposal.as_ref().is_some_and(|proposal| proposal.version < record.version) {
             self.around.proposal = None;
         }
         self.around.dirty = true;
-        self.host.record(now, record);
+        self.host.record(shared.now, record);
+        let attached = self.host.replica().attached().is_some();
+        if attached != self.around.attached {
+            self.around.attached = attached;
+            self.around.settle_devices(shared);
+        }
     }
 
     /// The connection that this node opened to `node` has come up or gone down.
@@ -352,32 +310,10 @@ impl OpenReplica {
 
     /// A request of a device.
     pub fn request(&mut self, shared: &mut Shared<'_>, frontend: FrontendId, request: FrontendRequest) {
-        if let FrontendOp::Extents { offset, len } = request.op {
-            return self.extents(
-                shared,
-                frontend,
-                request.tag,
-                Range { volume: request.volume, offset, len },
-            );
-        }
         let volume = request.volume;
-        let range = |offset, len| Range { volume, offset, len };
-        let (kind, bytes, op) = match request.op {
-            FrontendOp::Read { offset, len } => {
-                (RequestKind::Read, len, Op::Read { range: range(offset, len) })
-            }
-            FrontendOp::Write { offset, payload } => {
-                let len = payload.len() as u64;
-                (RequestKind::Write, len, Op::Write { range: range(offset, len), payload })
-            }
-            FrontendOp::Discard { offset, len } => {
-                (RequestKind::Discard, len, Op::Discard { range: range(offset, len) })
-            }
-            FrontendOp::WriteZeroes { offset, len } => {
-                (RequestKind::WriteZeroes, len, Op::WriteZeroes { range: range(offset, len) })
-            }
-            FrontendOp::Flush => (RequestKind::Flush, 0, Op::Flush),
-            FrontendOp::Extents { .. } => unreachable!("answered above"),
+        let (kind, bytes, op) = match operation(volume, request.op) {
+            Ok(operation) => operation,
+            Err(range) => return self.extents(shared, frontend, request.tag, range),
         };
         let asked = Asked { kind, volume, bytes, since: shared.now, reads_since: None };
         let id = self.around.pending.add(Pending { frontend, tag: request.tag, asked });
@@ -435,7 +371,7 @@ impl OpenReplica {
         let may_answer =
             self.around.role == Role::Primary && World { around: &mut self.around, shared }.may_answer();
         if !may_answer {
-            return self.around.answer(shared, frontend, tag, Err(libc::EIO));
+            return self.around.presence.answer(shared, frontend, tag, Err(libc::EIO));
         }
         let mut extents: Vec<Extent> = Vec::new();
         let mut at = range.offset;
@@ -450,7 +386,7 @@ impl OpenReplica {
             }
             at = end;
         }
-        self.around.answer_extents(shared, frontend, tag, &extents);
+        self.around.presence.answer_extents(shared, frontend, tag, &extents);
     }
 }
 

@@ -5,7 +5,10 @@
 //! system call at the beginning of the next turn. Nothing on this thread blocks, and nobody else touches what
 //! it owns: there is no lock on the path of a request.
 
+mod clients;
+
 use crate::buffer::BufferPool;
+use crate::clients::OpenClient;
 use crate::devices::{DeviceAdmin, DeviceJob, DeviceOutcome};
 use crate::disk::{Disk, NewJournal, SnapshotDone, SnapshotJob};
 use crate::frontend::nbd::NbdServer;
@@ -24,6 +27,7 @@ use mainstay_api::engine::{
     EngineError, EngineEvent, EngineStatus, FrontendStatus, GuardEntry, JournalPlace, Peer, Reply, Request,
 };
 use mainstay_api::metrics::MetricsPage;
+use mainstay_codec::nbd::Export;
 use mainstay_codec::{Envelope, JournalLabel, Message};
 use mainstay_replica::ScrubOrder;
 use mainstay_store::StoreConfig;
@@ -32,6 +36,30 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::ops::Bound;
 use std::sync::mpsc::Receiver;
+
+/// What a host needs of its shard, from the shard's fields but those that hold the hosts.
+macro_rules! shared {
+    ($shard:expr, $identity:expr, $now:expr) => {
+        Shared {
+            ring: &mut $shard.ring,
+            transport: $shard.transport.as_mut()?,
+            pool: &$shard.pool,
+            devices: &$shard.devices,
+            snapshots: &*$shard.snapshots,
+            guard: &$shard.guard,
+            run_dir: &$shard.options.run_dir,
+            choice: &$shard.choice,
+            node: $identity.node,
+            now: $now,
+            lease_until: $shard.lease_until,
+            fenced: $shard.fenced,
+            events: &mut $shard.events,
+            next_frontend: &mut $shard.next_frontend,
+            frontends: &mut $shard.frontends,
+        }
+    };
+}
+use shared;
 
 /// Most messages kept for replicas that are not open yet (R18). What finds no place is said again by its primary.
 const EARLY_MAX: usize = 4096;
@@ -78,6 +106,8 @@ pub struct Shard {
     identity: Option<Identity>,
     transport: Option<Transport>,
     replicas: BTreeMap<ResourceId, OpenReplica>,
+    /// Never of a resource of which a replica is open, or being opened.
+    clients: BTreeMap<ResourceId, OpenClient>,
     /// Which resource a [`Disk`] belongs to; its numbers are not used again.
     disks: BTreeMap<u32, ResourceId>,
     next_disk: u32,
@@ -143,6 +173,7 @@ impl Shard {
             identity: None,
             transport: None,
             replicas: BTreeMap::new(),
+            clients: BTreeMap::new(),
             disks: BTreeMap::new(),
             next_disk: 1,
             frontends: BTreeMap::new(),
@@ -212,23 +243,7 @@ impl Shard {
     ) -> Option<T> {
         let identity = self.identity?;
         let replica = self.replicas.get_mut(&resource)?;
-        let mut shared = Shared {
-            ring: &mut self.ring,
-            transport: self.transport.as_mut()?,
-            pool: &self.pool,
-            devices: &self.devices,
-            snapshots: &*self.snapshots,
-            guard: &self.guard,
-            run_dir: &self.options.run_dir,
-            choice: &self.choice,
-            node: identity.node,
-            now,
-            lease_until: self.lease_until,
-            fenced: self.fenced,
-            events: &mut self.events,
-            next_frontend: &mut self.next_frontend,
-            frontends: &mut self.frontends,
-        };
+        let mut shared = shared!(self, identity, now);
         self.touched.insert(resource);
         Some(work(replica, &mut shared))
     }
@@ -258,12 +273,21 @@ impl Shard {
                 }
                 let Some(&resource) = self.frontends.get(&id) else { return };
                 let mut requests = std::mem::take(&mut self.requests);
-                self.with(now, resource, |replica, shared| {
-                    replica.frontend_completed(shared, id, completion, &mut requests);
-                    for request in requests.drain(..) {
-                        replica.request(shared, id, request);
-                    }
-                });
+                if self.clients.contains_key(&resource) {
+                    self.with_client(now, resource, |client, shared| {
+                        client.frontend_completed(shared, id, completion, &mut requests);
+                        for request in requests.drain(..) {
+                            client.request(shared, id, request);
+                        }
+                    });
+                } else {
+                    self.with(now, resource, |replica, shared| {
+                        replica.frontend_completed(shared, id, completion, &mut requests);
+                        for request in requests.drain(..) {
+                            replica.request(shared, id, request);
+                        }
+                    });
+                }
                 self.requests = requests;
             }
             Owner::Shard => {}
@@ -271,14 +295,20 @@ impl Shard {
     }
 
     fn nbd_completed(&mut self, now: Time, completion: Completion) {
-        let (Some(server), replicas) = (&mut self.nbd, &self.replicas) else { return };
-        let exports = || replicas.values().flat_map(OpenReplica::exports).collect();
-        let Some(arrived) = server.completed(&mut self.ring, now, completion, exports) else { return };
-        let offers = |(resource, replica): (&ResourceId, &OpenReplica)| {
-            let mut exports = replica.exports().into_iter();
-            exports.any(|export| export.name == arrived.negotiated.export).then_some(*resource)
+        let (Some(server), replicas, clients) = (&mut self.nbd, &self.replicas, &self.clients) else {
+            return;
         };
-        if let Some(resource) = self.replicas.iter().find_map(offers) {
+        let of_replicas = || replicas.iter().map(|(resource, replica)| (*resource, replica.exports()));
+        let of_clients = || clients.iter().map(|(resource, client)| (*resource, client.exports()));
+        let exports = || of_replicas().chain(of_clients()).flat_map(|(_, exports)| exports).collect();
+        let Some(arrived) = server.completed(&mut self.ring, now, completion, exports) else { return };
+        let offers = |(resource, exports): (ResourceId, Vec<Export>)| {
+            exports.iter().any(|export| export.name == arrived.negotiated.export).then_some(resource)
+        };
+        let Some(resource) = of_replicas().chain(of_clients()).find_map(offers) else { return };
+        if self.clients.contains_key(&resource) {
+            self.with_client(now, resource, |client, shared| client.adopt(shared, arrived));
+        } else {
             self.with(now, resource, |replica, shared| replica.adopt(shared, arrived));
         }
     }
@@ -292,17 +322,20 @@ impl Shard {
                     tracing::info!(peer = %channel.peer, "connected");
                     self.up.insert(channel.peer);
                     self.with_all(now, |replica, _| replica.peer(now, channel.peer, true));
+                    self.clients_peer(now, channel.peer, true);
                 }
                 TransportEvent::PeerDown { channel, reason } if channel.initiated_by_us => {
                     tracing::info!(peer = %channel.peer, %reason, "disconnected");
                     self.up.remove(&channel.peer);
                     self.with_all(now, |replica, _| replica.peer(now, channel.peer, false));
+                    self.clients_peer(now, channel.peer, false);
                 }
                 TransportEvent::PeerUp { .. } => {}
                 TransportEvent::PeerDown { channel, .. } => {
                     self.early.retain(|(_, from), _| *from != channel)
                 }
                 TransportEvent::Message { channel, envelope } => {
+                    let Some(envelope) = self.client_message(now, channel, envelope) else { continue };
                     let resource = envelope.resource;
                     if self.replicas.contains_key(&resource) {
                         self.with(now, resource, |replica, _| replica.message(now, channel, envelope));
@@ -324,12 +357,18 @@ impl Shard {
             self.timers.pop_first();
             self.deadlines.remove(&resource);
             self.with(now, resource, |replica, _| replica.tick(now));
+            self.with_client(now, resource, |client, _| client.tick(now));
         }
     }
 
     fn pump(&mut self, now: Time) {
         let mut due = usize::MAX;
         while let Some(resource) = self.touched.pop_first() {
+            if self.clients.contains_key(&resource) {
+                due = 1;
+                self.pump_client(now, resource);
+                continue;
+            }
             self.with(now, resource, |replica, shared| replica.pump(shared));
             self.touched.remove(&resource);
             if let Some(replica) = self.replicas.get(&resource) {
@@ -382,6 +421,9 @@ impl Shard {
                 for replica in self.replicas.values() {
                     client.send(EngineEvent::Replica(replica.status()));
                 }
+                for open in self.clients.values() {
+                    client.send(EngineEvent::Client(open.status()));
+                }
             }
             Inbound::Device(outcome) => {
                 let resource = match &outcome {
@@ -390,7 +432,11 @@ impl Shard {
                     | DeviceOutcome::AttachFailed { resource, .. }
                     | DeviceOutcome::Detached { resource, .. } => *resource,
                 };
-                self.with(now, resource, |replica, shared| replica.device_outcome(shared, outcome));
+                if self.clients.contains_key(&resource) {
+                    self.with_client(now, resource, |client, shared| client.device_outcome(shared, outcome));
+                } else {
+                    self.with(now, resource, |replica, shared| replica.device_outcome(shared, outcome));
+                }
             }
             Inbound::Opened(opened) => self.opened(now, *opened),
             Inbound::Snapshot(done) => {
@@ -398,6 +444,7 @@ impl Shard {
             }
             Inbound::Killed(resource) => {
                 self.with(now, resource, |replica, shared| replica.killed(shared));
+                self.with_client(now, resource, |client, shared| client.killed(shared));
             }
             Inbound::Fence => {
                 tracing::warn!("the lease has run out; the devices answer with errors");
@@ -421,6 +468,16 @@ impl Shard {
                 answer(refusal("no-hello", "the engine does not know its node yet", "say hello first"));
             }
             Request::Peers { peers } => answer(self.set_peers(&peers)),
+            Request::Create { resource, .. } | Request::Open { resource, .. }
+                if self.clients.contains_key(&resource) =>
+            {
+                let message = format!("a client of resource {resource} is open here");
+                answer(refusal("attached", &message, "detach it first"));
+            }
+            Request::AttachClient { name, record, opening } => {
+                self.attach_client(now, name, *record, opening, answer);
+            }
+            Request::DetachClient { resource } => self.detach_client(now, resource, answer),
             Request::Create { resource, volumes, journal_bytes, incarnation, dir, journal, .. } => {
                 let journal = journal.map(|JournalPlace { path, volatile }| NewJournal {
                     path: path.into(),
@@ -444,7 +501,7 @@ impl Shard {
                 let (resource, epoch) = (record.resource, record.epoch);
                 self.devices.submit(DeviceJob::Record { resource, epoch, primary });
                 self.on_replica(now, record.resource, answer, |replica, shared, answer| {
-                    replica.record(now, shared.node, record);
+                    replica.record(shared, record);
                     answer(Reply::Ok);
                 });
             }
@@ -705,12 +762,14 @@ impl Shard {
     /// See `metrics_page.rs`.
     fn metrics(&self, now: Time, after: Option<ResourceId>) -> MetricsPage {
         let peers = self.transport.as_ref().filter(|_| after.is_none()).map(Transport::peers);
+        let first = self.clients.values().filter(|_| after.is_none()).take(metrics_page::CLIENTS_MAX);
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         MetricsPage {
             now_us: now,
             fenced: self.fenced,
             turns: self.turns,
             links: metrics_page::links(peers.unwrap_or_default()),
+            clients: first.map(OpenClient::status).collect(),
             ..metrics_page::replicas(self.replicas.range((from, Bound::Unbounded)))
         }
     }
@@ -727,6 +786,7 @@ impl Shard {
                 reason: self.choice.reason.clone(),
             }),
             replicas: self.replicas.values().map(OpenReplica::status).collect(),
+            clients: self.clients.values().map(OpenClient::status).collect(),
         }
     }
 }

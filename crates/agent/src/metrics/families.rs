@@ -107,7 +107,7 @@ groups! {
         ROLE: Gauge "mainstay_replica_role" ["resource", "role"]
             "1 for the role that it has: `primary`, `secondary`, `promoting` or `fenced`.";
         SERVING: Gauge "mainstay_replica_serving" ["resource"]
-            "Whether it is primary and all its devices are there.";
+            "Whether it is primary and all its devices are there, or are those of a node without a replica.";
         IN_SYNC: Gauge "mainstay_replica_in_sync" ["resource"]
             "Whether it is recorded in the in-sync set.";
         CONSISTENT: Gauge "mainstay_replica_consistent" ["resource"]
@@ -228,6 +228,18 @@ groups! {
             "Blocks that were read from another replica and written anew for it, as primary.";
         DAMAGE_UNREADABLE: Counter "mainstay_damage_unreadable_total" ["resource"]
             "Reads that ended with an error, because no replica in sync has the block whole.";
+    }
+    "Clients on this node" {
+        CLIENT_READY: Gauge "mainstay_client_ready" ["resource"]
+            "Whether all devices are there of a resource that is attached to this node, which holds no replica of it.";
+        CLIENT_CONNECTED: Gauge "mainstay_client_connected" ["resource"]
+            "Whether a primary answers their requests. Otherwise these wait.";
+        CLIENT_REQUESTS: Gauge "mainstay_client_requests_in_flight" ["resource"]
+            "Requests of these devices that are not answered.";
+        CLIENT_WAITS: Gauge "mainstay_client_waiting_seconds" ["resource"]
+            "For how long the oldest of them has waited. The devices fail when it has waited for longer than was given when attaching.";
+        CLIENT_STREAMS: Counter "mainstay_client_connections_total" ["resource"]
+            "How often they were connected to a primary: once, and once more after each failover or broken connection.";
     }
     "Promotions and services" {
         PROMOTION_STEPS: Summary "mainstay_promotion_step_duration_seconds" ["resource", "step"]

@@ -8,9 +8,10 @@
 //!   [`WAITING_MAX`] who wait the next is sent away.
 //! - It changes nothing. [`listener`] serves it over TCP and nothing else.
 //!
-//! Reading order: `families.rs` (every metric), `cluster.rs` and `replicas.rs` (where its value is from), `text.rs`, `noted.rs` (what only
+//! Reading order: `families.rs` (every metric), `cluster.rs`, `replicas.rs` and `clients.rs` (where its value is from), `text.rs`, `noted.rs` (what only
 //! the agent can count), `listener.rs`.
 
+mod clients;
 mod cluster;
 pub mod families;
 pub mod listener;
@@ -24,7 +25,7 @@ use crate::clock::boot_now;
 use crate::pool;
 use crate::raft::{ConsensusLog, View};
 use crate::threads::lock;
-use mainstay_api::engine::{ReplicaStatus, Reply, Request};
+use mainstay_api::engine::{ClientStatus, ReplicaStatus, Reply, Request};
 use mainstay_api::metrics::{LinkCounts, ReplicaMetrics};
 use mainstay_api::rest::ErrorBody;
 use mainstay_control::state::ServicePhase;
@@ -82,6 +83,7 @@ pub(crate) struct EngineSeen {
     pub turns: u64,
     pub links: Vec<LinkCounts>,
     pub replicas: Vec<ReplicaMetrics>,
+    pub clients: Vec<ClientStatus>,
 }
 
 struct Kept {
@@ -219,6 +221,7 @@ fn ask_engine(agent: &Agent) -> Option<EngineSeen> {
         };
         seen.links.extend(page.links);
         seen.replicas.extend(page.replicas);
+        seen.clients.extend(page.clients);
         (seen.now, seen.fenced, seen.turns) = (page.now_us, page.fenced, page.turns);
         after = page.more_after;
         if after.is_none() {
@@ -232,6 +235,7 @@ fn render(seen: &Gathered, format: Format) -> String {
     cluster::node(&mut page, seen);
     cluster::resources(&mut page, seen);
     replicas::all(&mut page, seen);
+    clients::all(&mut page, seen);
     cluster::services(&mut page, seen);
     cluster::processes(&mut page, seen);
     page.finish()

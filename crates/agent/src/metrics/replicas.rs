@@ -90,7 +90,7 @@ impl<'a> Shown<'a> {
         });
         self.replicas(page, &f::SERVING, |out, name, one| {
             let devices = one.status.devices.len();
-            let whole = devices > 0 && devices == one.status.volumes.len();
+            let whole = one.status.attached || devices > 0 && devices == one.status.volumes.len();
             out.add(&[name], one.status.role == Role::Primary && whole);
         });
         self.replicas(page, &f::CONSISTENT, |out, name, one| {

@@ -138,11 +138,26 @@ fn gathered() -> Gathered {
             turns: 77,
             links: vec![link(NodeId(2))],
             replicas: vec![primary("db")],
+            clients: vec![client("files")],
         }),
         frontend: Some("fuse".into()),
         pool: Some((1 << 40, 1 << 39)),
         processes: vec![("agent", process), ("engine", process)],
         noted,
+    }
+}
+
+/// Its request waits for a primary.
+fn client(name: &str) -> ClientStatus {
+    ClientStatus {
+        resource: ResourceId(9),
+        name: name.into(),
+        requests: 3,
+        waits_since_us: Time(7_500_000),
+        streams: 2,
+        volumes: vec![1 << 30],
+        devices: vec![DeviceStatus { volume: VolumeId(0), path: "/dev/loop7".into() }],
+        ..ClientStatus::default()
     }
 }
 
@@ -418,4 +433,27 @@ fn scales_show_what_a_histogram_has() {
         page.finish().matches("any_bucket").count()
     };
     assert_eq!((bounds(&LATENCY), bounds(&ENTRIES)), (22, 9));
+}
+
+#[test]
+fn a_client_says_how_long_its_requests_wait_and_its_primary_serves_without_devices() {
+    let mut seen = gathered();
+    let engine = seen.engine.as_mut().expect("an engine");
+    engine.replicas[0].status.devices.clear();
+    let value = |seen: &Gathered, name: &str, resource: &str| {
+        page(seen).value(name, &[("resource", resource)]).unwrap_or_else(|| panic!("{name} {resource}"))
+    };
+    assert_eq!(value(&seen, "mainstay_replica_serving", "db"), 0.0);
+    seen.engine.as_mut().expect("an engine").replicas[0].status.attached = true;
+    assert_eq!(value(&seen, "mainstay_replica_serving", "db"), 1.0);
+    let shown = [
+        ("mainstay_client_ready", 1.0),
+        ("mainstay_client_connected", 0.0),
+        ("mainstay_client_requests_in_flight", 3.0),
+        ("mainstay_client_waiting_seconds", 1.5),
+        ("mainstay_client_connections_total", 2.0),
+    ];
+    for (name, expected) in shown {
+        assert_eq!(value(&seen, name, "files"), expected, "{name}");
+    }
 }

@@ -3,12 +3,13 @@
 use super::{Around, Pending, Shared, refusal, report};
 use crate::disk::DiskTag;
 use crate::frontend::NOT_SERVED;
+use crate::requests::errno;
 use crate::transport::Channel;
 use bytes::Bytes;
 use mainstay_api::engine::{DigestReport, EngineEvent, ProposalEvent, ProposedChange, Reply, VolumeDigest};
 use mainstay_codec::Envelope;
 use mainstay_host::{AnswerError, Digest, DigestError, Happened, Platform, Seen};
-use mainstay_replica::{Effect, Proposal, RequestError, RequestId, Role};
+use mainstay_replica::{Effect, Proposal, RequestId, Role};
 use mainstay_store::{Area, Output};
 use mainstay_types::{NodeId, ShrinkReason, Time, VolumeId};
 
@@ -67,15 +68,11 @@ impl Platform for World<'_, '_> {
         let Some(Pending { frontend, tag, asked }) = self.around.pending.take(id) else { return };
         self.around.counts.answered(self.shared.now, &asked, answer.is_ok());
         let result = answer.map_err(|error| match error {
-            AnswerError::Request(RequestError::Range | RequestError::Snapshot) => libc::EINVAL,
-            AnswerError::Request(RequestError::NotPrimary | RequestError::NotAttached)
-            | AnswerError::NoLease => NOT_SERVED,
-            AnswerError::Request(
-                RequestError::Busy | RequestError::StoreFailed | RequestError::Unreadable,
-            )
-            | AnswerError::Disk => libc::EIO,
+            AnswerError::Request(error) => errno(error),
+            AnswerError::NoLease => NOT_SERVED,
+            AnswerError::Disk => libc::EIO,
         });
-        self.around.answer(self.shared, frontend, tag, result);
+        self.around.presence.answer(self.shared, frontend, tag, result);
     }
 
     fn happened(&mut self, happened: Happened) {
@@ -87,11 +84,16 @@ impl Platform for World<'_, '_> {
                     answer(Reply::Ok);
                 }
             }
-            Happened::Resized { volume, bytes } => self.around.resized(self.shared, volume, bytes),
+            Happened::Resized { volume, bytes } => {
+                if let Some(size) = self.around.volumes.get_mut(usize::from(volume.0)) {
+                    *size = bytes;
+                }
+                self.around.presence.resized(self.shared, volume, bytes);
+            }
             Happened::SnapshotsChanged => self.around.dirty = true,
             Happened::Demoted => {
                 self.around.dirty = true;
-                self.around.withdraw(self.shared);
+                self.around.presence.withdraw(self.shared);
             }
             Happened::Failed { reason } => {
                 let resource = self.around.resource;
@@ -119,7 +121,10 @@ impl Platform for World<'_, '_> {
     fn observe(&mut self, seen: Seen<'_>) {
         let now = self.shared.now;
         if let Seen::Effect(Effect::Read { id, .. }) = seen {
-            self.around.pending.reads(*id, now);
+            // A read may be executed now.
+            if let Some(pending) = self.around.pending.get_mut(*id) {
+                pending.asked.reads_since = Some(now);
+            }
         }
         self.around.counts.observe(now, seen);
         if let Some(watch) = &mut self.around.watch {
@@ -167,12 +172,8 @@ impl Around {
         self.dirty = true;
         self.counts.role_changed(shared.now, role);
         tracing::info!(resource = %self.resource, ?role, "role changed");
-        if role == Role::Primary {
-            self.offer(shared);
-        } else {
-            if role != Role::Promoting {
-                self.withdraw(shared);
-            }
+        self.settle_devices(shared);
+        if role != Role::Primary {
             for answer in self.pause_answers.drain(..) {
                 answer(Reply::Error(refusal("not-primary", "the resource is no longer primary here", "")));
             }

@@ -61,7 +61,7 @@ impl OpenReplica {
                 CoreRole::Promoting => Role::Promoting,
                 CoreRole::Primary => Role::Primary,
                 // Once its devices are gone a replica that was asked to step back is as good as a secondary.
-                CoreRole::Fenced if host.demoted() && around.is_withdrawn() => Role::Secondary,
+                CoreRole::Fenced if host.demoted() && around.presence.is_withdrawn() => Role::Secondary,
                 CoreRole::Fenced => Role::Fenced,
             },
             epoch: status.epoch,
@@ -87,7 +87,8 @@ impl OpenReplica {
             requests: around.pending.len(),
             waiting_for: status.waiting_for.clone(),
             peers: peers.collect(),
-            devices: around.device_list(),
+            devices: around.presence.device_list(),
+            attached: around.attached,
             snapshots: host.store().snapshots().map(snapshot_status).collect(),
             proposal: around.proposal.clone(),
         }
@@ -105,6 +106,10 @@ impl OpenReplica {
     /// something else happens anyway: an idle resource reports nothing.
     pub(super) fn report(&mut self, shared: &mut Shared<'_>) {
         let around = &mut self.around;
+        for reason in around.presence.take_failures() {
+            shared.events.push(EngineEvent::Failed { resource: around.resource, reason });
+        }
+        around.dirty |= around.presence.take_changed();
         let busy = around.role == CoreRole::Primary && shared.now.ms_since(around.reported_at) >= PROGRESS_MS;
         if around.dirty || busy {
             around.dirty = false;

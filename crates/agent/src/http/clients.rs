@@ -1,0 +1,37 @@
+//! Where the devices of a resource are, if not on its primary (ADR 13).
+
+use super::{Answer, App, change, find_node, find_resource};
+use axum::Json;
+use axum::extract::{Path, State as Shared};
+use mainstay_api::rest::{Accepted, ResourceAttach};
+use mainstay_control::clients::WAIT_MS_DEFAULT;
+use mainstay_control::state::Command;
+
+pub(super) async fn attach(
+    Shared(agent): App,
+    Path(name): Path<String>,
+    Json(request): Json<ResourceAttach>,
+) -> Answer<Accepted> {
+    change(agent, move |view| {
+        let (resource, node) = (find_resource(view, &name)?.id, find_node(view, &request.node)?);
+        let message = format!("resource {name} is attached to {}", request.node);
+        let wait_ms = request.wait_ms.unwrap_or(WAIT_MS_DEFAULT);
+        let take_over = request.take_over;
+        Ok((Command::AttachResource { resource, node, wait_ms, take_over }, message))
+    })
+    .await
+}
+
+pub(super) async fn detach(Shared(agent): App, Path(name): Path<String>) -> Answer<Accepted> {
+    change(agent, move |view| {
+        let resource = find_resource(view, &name)?;
+        let message = match resource.record.attached {
+            Some(attached) => {
+                format!("resource {name} is detached from {}", view.state.node_name(attached.node))
+            }
+            None => format!("resource {name} is attached to no node; its devices are on its primary"),
+        };
+        Ok((Command::DetachResource { resource: resource.id }, message))
+    })
+    .await
+}

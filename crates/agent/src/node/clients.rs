@@ -1,0 +1,53 @@
+//! What the reconciler hears of clients: resources of which this node has the devices and no replica.
+
+use super::{Node, link_devices};
+use mainstay_api::engine::{ClientOver, ClientStatus};
+use mainstay_control::clients::ClientSeen;
+use mainstay_types::{Opening, ResourceId};
+
+/// What was last noted about a client.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Noted {
+    opening: Opening,
+    ready: bool,
+    over: Option<ClientOver>,
+}
+
+impl Node {
+    /// Names the devices, and tells the operator when they are there, and when a session has ended that should not have.
+    pub(super) fn client(&mut self, status: &ClientStatus) {
+        link_devices(&self.parts.places.run_dir, &status.name, &status.devices);
+        let now = Noted { opening: status.opening, ready: ready(status), over: status.over };
+        let before = self.noted_clients.insert(status.resource, (status.name.clone(), now));
+        let before = before.map(|(_, noted)| noted).filter(|noted| noted.opening == now.opening);
+        let (subject, node) = (format!("resource {}", status.name), self.name());
+        if now.ready && !before.is_some_and(|before| before.ready) {
+            self.note(subject.clone(), format!("devices attached on {node}"));
+        }
+        if let Some(over @ (ClientOver::Lost | ClientOver::Waited)) = now.over
+            && before.is_none_or(|before| before.over.is_none())
+        {
+            self.note(subject, format!("its devices on {node} fail and are made anew: {}", over.words()));
+        }
+    }
+
+    pub(super) fn client_gone(&mut self, resource: ResourceId) {
+        if let Some((name, _)) = self.noted_clients.remove(&resource) {
+            link_devices(&self.parts.places.run_dir, &name, &[]);
+        }
+    }
+}
+
+fn ready(status: &ClientStatus) -> bool {
+    !status.devices.is_empty() && status.devices.len() == status.volumes.len()
+}
+
+/// What counts of a client's status.
+pub(super) fn seen(status: &ClientStatus) -> ClientSeen {
+    ClientSeen {
+        opening: status.opening,
+        version: status.version,
+        ready: ready(status),
+        over: status.over.is_some(),
+    }
+}

@@ -1,0 +1,262 @@
+//! An open client: the devices of a resource of which this node has no replica (ADR 13).
+//!
+//! What a request becomes, where it goes and when it is sent again is for [`mainstay_replica::Client`] to say. Here are its devices, and
+//! what it wants of the transport.
+//!
+//! What this file guarantees
+//! - The devices are the same from the first answer of a primary until the session is over, whoever is primary meanwhile.
+//! - They do not depend on the node's lease: a client that is cut off does not write, because nobody admits it.
+//! - A client never takes over devices that an engine before this one has left: what waits in them is of a session that is over. Whoever
+//!   opens one has them given up first.
+
+use crate::devices::DeviceOutcome;
+use crate::frontend::nbd::Arrived;
+use crate::frontend::{Extent, FrontendId, FrontendRequest};
+use crate::open_replica::{Answer, Shared};
+use crate::presence::{Offered, Presence};
+use crate::requests::{REQUESTS_MAX, Requests, errno, operation};
+use crate::ring::Completion;
+use crate::transport::Channel;
+use mainstay_api::engine::{ClientOver, ClientStatus, EngineEvent, Reply};
+use mainstay_codec::Envelope;
+use mainstay_codec::nbd::Export;
+use mainstay_replica::{Client, ClientConfig, ClientEffect, ClientEvent, Over};
+use mainstay_types::{
+    ConfigVersion, Epoch, NodeId, Opening, REQUEST_BYTES_MAX, ResourceId, ResourceRecord, SessionId, Time,
+    VolumeId,
+};
+
+/// A request of a device that is not answered.
+struct Pending {
+    frontend: FrontendId,
+    tag: u64,
+}
+
+/// See the top of this file.
+pub struct OpenClient {
+    resource: ResourceId,
+    name: String,
+    client: Client,
+    presence: Presence,
+    pending: Requests<Pending>,
+    /// Bytes of each volume, as a primary said last.
+    volumes: Vec<u64>,
+    /// To be closed, and who waits for that.
+    closing: Option<Vec<Answer>>,
+    /// As of what the agent was told last.
+    told: Option<Told>,
+}
+
+/// What an agent is told of at once; how many requests wait is not.
+type Told = (ConfigVersion, Option<SessionId>, Option<Over>, Option<NodeId>, u64);
+
+impl OpenClient {
+    /// Peers that are already connected must be told with [`peer`](Self::peer).
+    #[must_use]
+    pub fn new(node: NodeId, resource: ResourceId, name: String, opening: Opening) -> Self {
+        // Whatever the kernel may have outstanding is admitted: it waits, it does not fail.
+        let config = ClientConfig {
+            requests_max: REQUESTS_MAX,
+            request_bytes_max: REQUESTS_MAX as u64 * REQUEST_BYTES_MAX,
+            ..ClientConfig::new(resource, node, opening)
+        };
+        Self {
+            resource,
+            presence: Presence::new(Offered { resource, name: name.clone(), leased: false }),
+            name,
+            client: Client::new(config),
+            pending: Requests::default(),
+            volumes: Vec::new(),
+            closing: None,
+            told: None,
+        }
+    }
+
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.client.next_deadline()
+    }
+
+    /// The control plane's record.
+    pub fn record(&mut self, now: Time, record: ResourceRecord) {
+        self.client.handle(now, ClientEvent::Record(Box::new(record)));
+    }
+
+    /// The connection that this node opened to `node` has come up or gone down.
+    pub fn peer(&mut self, now: Time, node: NodeId, up: bool) {
+        let event = if up { ClientEvent::PeerUp { node } } else { ClientEvent::PeerDown { node } };
+        self.client.handle(now, event);
+    }
+
+    /// What a primary says.
+    pub fn message(&mut self, now: Time, from: NodeId, envelope: Envelope) {
+        self.client.handle(now, ClientEvent::Message { from, envelope });
+    }
+
+    pub fn tick(&mut self, now: Time) {
+        self.client.handle(now, ClientEvent::Tick);
+    }
+
+    /// A request of a device.
+    pub fn request(&mut self, shared: &mut Shared<'_>, frontend: FrontendId, request: FrontendRequest) {
+        let tag = request.tag;
+        match operation(request.volume, request.op) {
+            Ok((_, _, op)) => {
+                let id = self.pending.add(Pending { frontend, tag });
+                self.client.handle(shared.now, ClientEvent::Request { id, op });
+            }
+            // Nobody here knows: everything may have been written.
+            Err(range) => {
+                let all = [Extent { len: range.len, written: true }];
+                self.presence.answer_extents(shared, frontend, tag, &all);
+            }
+        }
+    }
+
+    /// Carries out what the core wants until it and the devices want nothing more.
+    pub fn pump(&mut self, shared: &mut Shared<'_>) {
+        loop {
+            while let Some(effect) = self.client.poll() {
+                self.effect(shared, effect);
+            }
+            let Some((id, mut requests)) = self.presence.poll(shared) else { break };
+            let found = !requests.is_empty();
+            for request in requests.drain(..) {
+                self.request(shared, id, request);
+            }
+            self.presence.polled(shared, requests);
+            if !found {
+                break;
+            }
+        }
+        self.report(shared);
+    }
+
+    fn effect(&mut self, shared: &mut Shared<'_>, effect: ClientEffect) {
+        match effect {
+            ClientEffect::Send { to, envelope } => {
+                let channel = Channel { peer: to, initiated_by_us: true };
+                // A channel that is down or overflows reports so as an event of its own.
+                let _ = shared.transport.send(channel, &envelope);
+            }
+            ClientEffect::Complete { id, result } => {
+                let Some(Pending { frontend, tag }) = self.pending.take(id) else { return };
+                self.presence.answer(shared, frontend, tag, result.map_err(errno));
+            }
+            ClientEffect::Ready { volumes } => self.ready(shared, volumes),
+            ClientEffect::Over(why) => {
+                tracing::warn!(resource = %self.resource, why = over(why).words(), "the session of a client is over; its devices go");
+                self.presence.want(false, Epoch(0));
+                self.presence.withdraw(shared);
+            }
+        }
+    }
+
+    fn ready(&mut self, shared: &mut Shared<'_>, volumes: Vec<u64>) {
+        if self.volumes.is_empty() {
+            self.presence.set_sizes(&volumes);
+            self.presence.want(true, Epoch(0));
+            self.presence.offer(shared);
+        }
+        let known = self.volumes.iter().zip(&volumes).enumerate();
+        for (volume, (_, bytes)) in known.filter(|(_, (before, now))| before != now) {
+            self.presence.resized(shared, VolumeId(volume as u16), *bytes);
+        }
+        self.volumes = volumes;
+    }
+
+    /// Closes the client: what waits is answered with errors, and its devices go. `answer` is called by whoever removes it then.
+    pub fn close(&mut self, shared: &mut Shared<'_>, answer: Answer) {
+        self.closing.get_or_insert_default().push(answer);
+        for effect in self.client.close() {
+            self.effect(shared, effect);
+        }
+        self.presence.close(shared);
+    }
+
+    /// Whether it was to be closed and nothing of it is left.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.closing.is_some() && self.presence.is_gone()
+    }
+
+    /// Tells who waited for that.
+    pub fn answer_closed(self) {
+        for answer in self.closing.into_iter().flatten() {
+            answer(Reply::Ok);
+        }
+    }
+
+    /// A device job of this resource has ended.
+    pub fn device_outcome(&mut self, shared: &mut Shared<'_>, outcome: DeviceOutcome) {
+        self.presence.device_outcome(shared, outcome);
+    }
+
+    /// The guard has sent SIGKILL to all services on the resource, of which there are to be none.
+    pub fn killed(&mut self, shared: &mut Shared<'_>) {
+        self.presence.killed(shared);
+    }
+
+    /// A completion of one of this resource's frontends.
+    pub fn frontend_completed(
+        &mut self,
+        shared: &mut Shared<'_>,
+        id: FrontendId,
+        completion: Completion,
+        requests: &mut Vec<FrontendRequest>,
+    ) {
+        self.presence.frontend_completed(shared, id, completion, requests);
+    }
+
+    /// What clients of the NBD server may choose.
+    #[must_use]
+    pub fn exports(&self) -> Vec<Export> {
+        self.presence.exports()
+    }
+
+    /// A client of the NBD server that has chosen one of them.
+    pub fn adopt(&mut self, shared: &mut Shared<'_>, arrived: Arrived) {
+        self.presence.adopt(shared, arrived);
+    }
+
+    #[must_use]
+    pub fn status(&self) -> ClientStatus {
+        ClientStatus {
+            resource: self.resource,
+            name: self.name.clone(),
+            opening: self.client.opening(),
+            version: self.version(),
+            session: self.client.session(),
+            over: self.client.over().map(over),
+            primary: self.client.primary(),
+            requests: self.client.waiting(),
+            waits_since_us: self.client.waits_since().unwrap_or_default(),
+            streams: self.client.streams(),
+            volumes: self.volumes.clone(),
+            devices: self.presence.device_list(),
+            failure: self.presence.failure().map(str::to_owned),
+        }
+    }
+
+    /// Tells the agent about a change.
+    fn report(&mut self, shared: &mut Shared<'_>) {
+        let client = &self.client;
+        let now = (self.version(), client.session(), client.over(), client.primary(), client.streams());
+        if self.presence.take_changed() || self.told != Some(now) {
+            self.told = Some(now);
+            shared.events.push(EngineEvent::Client(self.status()));
+        }
+    }
+
+    fn version(&self) -> ConfigVersion {
+        self.client.record().map_or_else(Default::default, |record| record.version)
+    }
+}
+
+fn over(why: Over) -> ClientOver {
+    match why {
+        Over::Detached => ClientOver::Detached,
+        Over::Lost => ClientOver::Lost,
+        Over::Waited => ClientOver::Waited,
+    }
+}

@@ -1,0 +1,111 @@
+//! The devices of a primary: offered when it begins to serve, withdrawn when it stops, or when the resource is attached elsewhere.
+
+use super::{Around, OpenReplica, Shared};
+use crate::devices::DeviceOutcome;
+use crate::frontend::nbd::Arrived;
+use crate::frontend::{FrontendId, FrontendRequest};
+use crate::ring::Completion;
+use mainstay_codec::nbd::Export;
+use mainstay_replica::Role;
+
+/// Whether something of the devices is still there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Closing {
+    Done,
+    Waiting,
+}
+
+impl Around {
+    /// Offers the devices or takes them away, as role and record are now.
+    pub(super) fn settle_devices(&mut self, shared: &mut Shared<'_>) {
+        self.presence.want(self.role == Role::Primary && !self.attached, self.epoch);
+        match self.role {
+            Role::Primary if !self.attached => self.presence.offer(shared),
+            // It has none yet, or still those of the epoch before.
+            Role::Promoting => {}
+            _ => self.presence.withdraw(shared),
+        }
+    }
+}
+
+impl OpenReplica {
+    /// The lease had ended when the next one came: nobody here leads any more (R10).
+    pub fn lease_ended(&mut self, shared: &mut Shared<'_>) {
+        self.host.lease_ended(shared.now);
+        self.pump(shared);
+    }
+
+    /// R19: the devices answer with errors, whatever the cores think; at once, if the guard has silenced this node.
+    pub fn fence(&mut self, shared: &mut Shared<'_>) {
+        self.around.presence.withdraw(shared);
+        if shared.fenced {
+            self.around.presence.silenced(shared);
+        }
+        self.report(shared);
+    }
+
+    /// The guard has sent SIGKILL to all services on the resource: what waits for that fails now.
+    pub fn killed(&mut self, shared: &mut Shared<'_>) {
+        self.around.presence.killed(shared);
+    }
+
+    /// The lease is back. A replica that still leads, because it was renewed before it had ended, offers new devices.
+    pub fn unfence(&mut self, shared: &mut Shared<'_>) {
+        self.around.presence.offer(shared);
+        self.pump(shared);
+    }
+
+    /// A device job of this resource has ended.
+    pub fn device_outcome(&mut self, shared: &mut Shared<'_>, outcome: DeviceOutcome) {
+        if self.around.presence.device_outcome(shared, outcome) {
+            self.around.counts.attached(shared.now);
+        }
+    }
+
+    /// A completion of one of this resource's frontends.
+    pub fn frontend_completed(
+        &mut self,
+        shared: &mut Shared<'_>,
+        id: FrontendId,
+        completion: Completion,
+        requests: &mut Vec<FrontendRequest>,
+    ) {
+        self.around.presence.frontend_completed(shared, id, completion, requests);
+    }
+
+    /// What clients of the NBD server may choose.
+    #[must_use]
+    pub fn exports(&self) -> Vec<Export> {
+        self.around.presence.exports()
+    }
+
+    /// A client of the NBD server that has chosen one of them.
+    pub fn adopt(&mut self, shared: &mut Shared<'_>, arrived: Arrived) {
+        self.around.presence.adopt(shared, arrived);
+    }
+
+    /// Takes what the frontends have to say after answers; whether there were requests.
+    pub(super) fn poll_frontend(&mut self, shared: &mut Shared<'_>) -> bool {
+        let Some((id, mut requests)) = self.around.presence.poll(shared) else { return false };
+        let found = !requests.is_empty();
+        for request in requests.drain(..) {
+            self.request(shared, id, request);
+        }
+        self.around.presence.polled(shared, requests);
+        found
+    }
+
+    /// Gives up everything that the kernel knows of this replica, because it is to be dropped.
+    pub fn close(&mut self, shared: &mut Shared<'_>) {
+        self.around.presence.close(shared);
+    }
+
+    #[must_use]
+    pub fn closing(&self) -> Closing {
+        if self.around.presence.is_gone() && self.around.disk.in_flight() == 0 {
+            Closing::Done
+        } else {
+            Closing::Waiting
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What devices of a living engine are to answer with errors, and waits until no service on them can see it.
+//!
+//! ```text
+//!   whole ── an error, or withdrawn: the guard is asked ──▶ waiting ── SIGKILL was sent ──▶ whole, or the devices go
+//! ```
+//!
+//! What this file guarantees
+//! - No error that a device answers, and no withdrawal, leaves here before the guard has sent SIGKILL to the services on the resource
+//!   (see [`crate::users`]), or has said that there are none. When the lease has ended it has done so already (R19): then nothing waits.
+//! - The guard is asked once for all that waits. What comes later asks again, since a service may have been started again on what has
+//!   only answered an error.
+//!
+//! The wait is that of a thread of its own for a few system calls. Requests that wait count as outstanding, which the frontends
+//! bound (R18).
+
+use crate::frontend::{Errno, FrontendId};
+
+/// An answer that waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Held {
+    pub frontend: FrontendId,
+    pub tag: u64,
+    pub errno: Errno,
+}
+
+#[derive(Default, Debug)]
+pub(super) struct Failing {
+    /// Something waits.
+    waiting: bool,
+    /// Questions that the guard has not answered.
+    asked: u32,
+    held: Vec<Held>,
+    /// The devices are to be withdrawn.
+    withdraw: bool,
+}
+
+/// What may be done now, in this order.
+#[derive(Default, PartialEq, Eq, Debug)]
+pub(super) struct Free {
+    pub answers: Vec<Held>,
+    pub withdraw: bool,
+}
+
+impl Failing {
+    /// An answer is an error. `unseen` asks the guard and says whether there is nobody who could see it.
+    pub fn answer(&mut self, held: Held, unseen: impl FnOnce() -> bool) -> Free {
+        self.held.push(held);
+        self.ask(unseen)
+    }
+
+    /// The devices are to go.
+    pub fn withdraw(&mut self, unseen: impl FnOnce() -> bool) -> Free {
+        self.withdraw = true;
+        self.ask(unseen)
+    }
+
+    fn ask(&mut self, unseen: impl FnOnce() -> bool) -> Free {
+        if std::mem::replace(&mut self.waiting, true) {
+            return Free::default();
+        }
+        if unseen() {
+            return self.unseen();
+        }
+        self.asked += 1;
+        Free::default()
+    }
+
+    /// The guard's answer: SIGKILL was sent to everybody. The last one counts: what waited when others were asked for may have been let go
+    /// since, and a service been started again.
+    pub fn killed(&mut self) -> Free {
+        self.asked = self.asked.saturating_sub(1);
+        if self.asked == 0 { self.unseen() } else { Free::default() }
+    }
+
+    /// Nobody can see anything fail, for another reason.
+    pub fn unseen(&mut self) -> Free {
+        self.waiting = false;
+        Free { answers: std::mem::take(&mut self.held), withdraw: std::mem::take(&mut self.withdraw) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn held(tag: u64) -> Held {
+        Held { frontend: FrontendId(3), tag, errno: libc::EIO }
+    }
+
+    fn nobody() -> bool {
+        true
+    }
+
+    #[test]
+    fn nothing_fails_before_its_users_are_killed() {
+        let mut failing = Failing::default();
+        let mut asked = 0;
+        let mut ask = || {
+            asked += 1;
+            false
+        };
+        assert_eq!(failing.answer(held(1), &mut ask), Free::default());
+        assert_eq!(failing.withdraw(&mut ask), Free::default());
+        assert_eq!(failing.answer(held(2), &mut ask), Free::default());
+        assert_eq!(failing.killed(), Free { answers: vec![held(1), held(2)], withdraw: true });
+        assert_eq!(failing.killed(), Free::default(), "said twice");
+        assert_eq!(asked, 1, "once for all");
+    }
+
+    #[test]
+    fn a_service_that_was_started_again_is_killed_again() {
+        let mut failing = Failing::default();
+        assert_eq!(failing.answer(held(1), || false), Free::default());
+        assert_eq!(failing.killed().answers, [held(1)]);
+        assert_eq!(failing.answer(held(2), || false), Free::default());
+        assert_eq!(failing.killed().answers, [held(2)]);
+    }
+
+    #[test]
+    fn without_a_service_nothing_waits() {
+        let mut failing = Failing::default();
+        assert_eq!(failing.answer(held(1), nobody).answers, [held(1)]);
+        assert_eq!(failing.withdraw(nobody), Free { answers: vec![], withdraw: true });
+    }
+
+    #[test]
+    fn when_the_lease_ends_nothing_waits_and_a_late_answer_does_not_count() {
+        let mut failing = Failing::default();
+        assert_eq!(failing.withdraw(|| false), Free::default());
+        assert_eq!(failing.unseen(), Free { answers: vec![], withdraw: true });
+        // The lease is back, and so are devices and services.
+        assert_eq!(failing.answer(held(1), || false), Free::default());
+        assert_eq!(failing.killed(), Free::default(), "that was the answer of before");
+        assert_eq!(failing.killed().answers, [held(1)]);
+    }
+}
