@@ -1,7 +1,7 @@
 //! The command line as data: every noun, verb and option, from which help and errors come.
 
 use crate::lab::cli::LabCommand;
-use crate::size;
+use crate::{duration, size};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use mainstay_engine::frontend::nbd::TlsFiles;
@@ -490,6 +490,27 @@ pub enum ResourceCommand {
         /// End the one that is under way
         #[arg(long)]
         stop: bool,
+    },
+    /// Give a node without a replica the devices of a resource, instead of its primary, and wait until they are there. When the primary fails
+    /// their requests wait for the next one. One node at a time has them, and only it can write. Not together with a service.
+    Attach {
+        name: String,
+        node: String,
+        /// A request that has waited for a primary for so long fails, and the devices with it: for example 90s, 10m or 1h; 1s to 1h
+        /// [default: 60s]
+        #[arg(long = "wait", value_name = "TIME", value_parser = duration::parse_ms)]
+        wait_ms: Option<u64>,
+        /// Even if another node has them, whose requests fail from then on.
+        #[arg(long)]
+        take_over: bool,
+        #[command(flatten)]
+        wait: WaitArgs,
+    },
+    /// Give the devices back to the primary. Requests that are not answered fail.
+    Detach {
+        name: String,
+        #[command(flatten)]
+        wait: WaitArgs,
     },
     /// Delete a resource and its data on all nodes.
     Delete {

@@ -3,6 +3,7 @@
 mod cli;
 mod commands;
 mod connect;
+mod duration;
 mod failure;
 mod lab;
 mod output;

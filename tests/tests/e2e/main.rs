@@ -6,6 +6,7 @@
 //! is then: the tests after that one fail without being run.
 
 mod acknowledged;
+mod clients;
 mod cluster;
 mod failover;
 mod filling;
@@ -68,6 +69,8 @@ const ALONE: &[(&str, Scenario)] = &[
     ("fstrim_shrinks_every_replica", thin::fstrim_shrinks_every_replica),
     ("one_replica_throttled_to_a_hundredth", slow::one_replica_throttled_to_a_hundredth),
     ("a_resource_is_rolled_back_to_a_snapshot", snapshots::a_resource_is_rolled_back_to_a_snapshot),
+    ("a_client_goes_on_with_the_next_primary", clients::a_client_goes_on_with_the_next_primary),
+    ("one_client_at_a_time", clients::one_client_at_a_time),
     ("mode_a_and_a_forced_promotion", modes::mode_a_and_a_forced_promotion),
     ("mode_b_loses_nothing_with_its_primary", modes::mode_b_loses_nothing_with_its_primary),
 ];

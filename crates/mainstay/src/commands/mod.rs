@@ -1,6 +1,7 @@
 //! The verbs that talk to an agent. They translate between the command line and the API and decide
 //! nothing themselves; advice comes from the API.
 
+mod attached;
 pub mod bench;
 pub mod cluster;
 pub mod events;

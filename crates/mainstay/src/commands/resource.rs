@@ -1,5 +1,6 @@
 //! `mainstay resource …`.
 
+use super::attached::{self, attach};
 use super::{advice_lines, checked_name, follow, modes, scrub};
 use crate::cli::{CreateArgs, ResourceCommand, WaitArgs};
 use crate::failure::{Failure, Outcome};
@@ -7,8 +8,8 @@ use crate::output::{Output, Progress, table};
 use crate::size;
 use mainstay_api::client::Client;
 use mainstay_api::rest::{
-    Accepted, Health, Mode, PeerView, ReplicaAdd, ReplicaMove, ReplicaView, ResourceCreate, ResourceView,
-    ScrubStart, VolumeResize,
+    Accepted, Health, Mode, PeerView, ReplicaAdd, ReplicaMove, ReplicaView, ResourceAttach, ResourceCreate,
+    ResourceView, ScrubStart, VolumeResize,
 };
 
 pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome<u8> {
@@ -79,6 +80,16 @@ pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome
         ResourceCommand::Scrub { name, repair, rate, no_wait, .. } => {
             let start = ScrubStart { repair, rate: rate.unwrap_or(0) };
             return scrub::run(&name, start, no_wait, client, output);
+        }
+        ResourceCommand::Attach { name, node, wait_ms, take_over, wait } => {
+            let request = ResourceAttach { node: checked_name(&node)?.to_owned(), wait_ms, take_over };
+            let accepted = client.put(&format!("{}/attachment", path(&name)?), &request)?;
+            attach(accepted, (&name, &node), wait, client, output)?;
+        }
+        ResourceCommand::Detach { name, wait } => {
+            let accepted = client.delete(&format!("{}/attachment", path(&name)?))?;
+            let gone = |now: &ResourceView| now.attached.is_none() && now.detaching.is_empty();
+            settle(accepted, (&name, "detaching"), wait, client, output, gone)?;
         }
         ResourceCommand::Delete { name, wait } => delete(&name, wait, client, output)?,
     }
@@ -222,9 +233,15 @@ fn in_sync(resource: &ResourceView) -> String {
 pub fn summary(resource: &ResourceView) -> String {
     let primary = resource.primary.as_deref().map_or("no primary".into(), |node| format!("primary {node}"));
     let (health, in_sync) = (health(resource), in_sync(resource));
-    let notes =
-        [modes::following(resource), copying(resource), slow(resource), full(resource), lost(resource)]
-            .concat();
+    let notes = [
+        attached::note(resource),
+        modes::following(resource),
+        copying(resource),
+        slow(resource),
+        full(resource),
+        lost(resource),
+    ]
+    .concat();
     format!("resource {}: {health}, {primary}, {in_sync}{notes}", resource.name)
 }
 
@@ -295,7 +312,7 @@ fn overview(list: &[ResourceView]) -> String {
     table(&["RESOURCE", "HEALTH", "PRIMARY", "REPLICAS", "VOLUMES"], &rows)
 }
 
-fn details(resource: &ResourceView) -> String {
+pub(super) fn details(resource: &ResourceView) -> String {
     let mut text = format!(
         "{}\nvolumes {}, journal {}, epoch {}, version {}",
         summary(resource),
@@ -382,6 +399,7 @@ fn details(resource: &ResourceView) -> String {
         let when = if one.dead { "when the node returns" } else { "now" };
         text += &format!("\nthe files of the removed replica on {} go {when}", one.node);
     }
+    text += &attached::details(resource);
     text += &modes::details(resource);
     if let Some(reason) = &resource.failure {
         text += &format!("\nlast failure: {reason}");

@@ -1,0 +1,131 @@
+//! Resources whose devices are on a node without a replica.
+
+use super::follow;
+use super::resource::{details as all_details, duration, path, summary};
+use crate::cli::WaitArgs;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Output, Progress};
+use mainstay_api::client::Client;
+use mainstay_api::rest::{Accepted, AttachedView, ClientView, ResourceView};
+
+/// Follows an attachment until the devices are there.
+pub fn attach(
+    accepted: Accepted,
+    (name, node): (&str, &str),
+    wait: WaitArgs,
+    client: &Client,
+    output: Output,
+) -> Outcome<()> {
+    if wait.no_wait {
+        return output.result(&accepted, |accepted| accepted.message.clone());
+    }
+    let path = path(name)?;
+    let mut progress = Progress::new();
+    let resource = follow(&format!("attaching resource {name} to {node}"), wait.wait_s, || {
+        let now: ResourceView = client.get(&path)?;
+        progress.show(&format!("attaching: {}", summary(&now)));
+        let Some(attached) = now.attached.as_ref().filter(|attached| attached.node == node) else {
+            return Err(Failure::new(
+                "attached-elsewhere",
+                format!("resource {name} was detached or attached elsewhere meanwhile"),
+                format!("See `mainstay resource status {name}`."),
+            ));
+        };
+        if let Some(failure) = attached.live.as_ref().and_then(|live| live.failure.clone()) {
+            return Err(Failure::new(
+                "no-device",
+                failure,
+                "Look at the log of the node's engine.".to_owned(),
+            ));
+        }
+        let there = attached.live.as_ref().is_some_and(|live| !live.devices.is_empty());
+        Ok(there.then_some(now))
+    })?;
+    output.result(&resource, all_details)
+}
+
+/// For the line about a resource.
+pub fn note(resource: &ResourceView) -> String {
+    let gone = |node: &String| format!(", being detached from {node}");
+    let gone: String = resource.detaching.iter().map(gone).collect();
+    match &resource.attached {
+        None => gone,
+        Some(AttachedView { node, live, .. }) => {
+            let state = match live {
+                None => " (no devices yet)".to_owned(),
+                Some(ClientView { over: Some(why), .. }) => format!(" (its devices are made anew: {why})"),
+                Some(ClientView { primary: None, waits_ms, requests: 1.., .. }) => {
+                    format!(" (requests have waited for {})", duration(*waits_ms))
+                }
+                Some(ClientView { primary: None, .. }) => " (waits for a primary)".to_owned(),
+                Some(live) if live.devices.is_empty() => " (no devices yet)".to_owned(),
+                Some(_) => String::new(),
+            };
+            format!(", attached to {node}{state}{gone}")
+        }
+    }
+}
+
+/// Where the devices are.
+pub fn details(resource: &ResourceView) -> String {
+    let Some(attached) = &resource.attached else { return String::new() };
+    let AttachedView { node, wait_ms, live, .. } = attached;
+    let mut text = format!(
+        "\nattached to {node}: a request that waits for a primary for {} fails, and the devices with it",
+        duration(*wait_ms)
+    );
+    let Some(live) = live else { return text };
+    for device in &live.devices {
+        text += &format!("\nvolume {} is {} on {node}", device.volume, device.path);
+    }
+    if let Some(failure) = &live.failure {
+        text += &format!("\nno devices on {node}: {failure}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mainstay_api::rest::DeviceView;
+
+    fn resource(live: Option<ClientView>) -> ResourceView {
+        let attached = AttachedView { node: "n3".into(), session: 9, wait_ms: 60_000, live };
+        let json = serde_json::json!({
+            "id": 1, "name": "db", "health": "ok", "deleting": false, "volumes": [], "journal_bytes": 0, "epoch": 1, "version": 1,
+            "primary": "n1", "preferred": [], "replicas": [], "failure": null, "advice": [],
+        });
+        let plain: ResourceView = serde_json::from_value(json).expect("a resource");
+        ResourceView { attached: Some(attached), ..plain }
+    }
+
+    fn client() -> ClientView {
+        let device = DeviceView { volume: 0, path: "/dev/loop3".into() };
+        ClientView {
+            primary: Some("n1".into()),
+            requests: 0,
+            waits_ms: 0,
+            streams: 1,
+            over: None,
+            devices: vec![device],
+            failure: None,
+        }
+    }
+
+    #[test]
+    fn it_is_said_where_the_devices_are_and_what_they_wait_for() {
+        assert_eq!(note(&resource(None)), ", attached to n3 (no devices yet)");
+        assert_eq!(note(&resource(Some(client()))), ", attached to n3");
+        assert!(details(&resource(Some(client()))).ends_with("\nvolume 0 is /dev/loop3 on n3"));
+        let waits = ClientView { primary: None, requests: 4, waits_ms: 7_500, ..client() };
+        assert_eq!(note(&resource(Some(waits))), ", attached to n3 (requests have waited for 8 s)");
+        let over = ClientView { over: Some("it was detached".into()), ..client() };
+        assert_eq!(
+            note(&resource(Some(over))),
+            ", attached to n3 (its devices are made anew: it was detached)"
+        );
+        let detached = ResourceView { attached: None, detaching: vec!["n4".into()], ..resource(None) };
+        assert_eq!(note(&detached), ", being detached from n4");
+        assert_eq!(details(&detached), "");
+    }
+}
