@@ -1,5 +1,5 @@
 //! One engine process: the hosts of its replicas, its devices and its guard. Mirrors `engine/src/{shard,guard}.rs` and
-//! `engine/src/host/presence.rs` without a kernel; what it wants of the world is collected in [`Wish`]es.
+//! `engine/src/presence.rs` without a kernel; what it wants of the world is collected in [`Wish`]es.
 
 mod clients;
 
