@@ -2,8 +2,8 @@
 #![allow(dead_code, reason = "each test binary uses its own part of this module")]
 
 use mainstay_api::engine::{
-    EngineEvent, EngineLine, JournalPlace, LineDecoder, Peer, ProposedChange, ReplicaStatus, Reply, Request,
-    RequestLine, Role, write_line,
+    ClientStatus, EngineEvent, EngineLine, JournalPlace, LineDecoder, Peer, ProposedChange, ReplicaStatus,
+    Reply, Request, RequestLine, Role, write_line,
 };
 use mainstay_engine::EngineOptions;
 use mainstay_types::{ConfigVersion, Epoch, Incarnation, Member, NodeId, ResourceId, ResourceRecord, Time};
@@ -31,6 +31,8 @@ pub struct Engine {
     next_id: u64,
     /// The newest report.
     pub status: Option<ReplicaStatus>,
+    /// The newest report of a client; `None` when there is none.
+    pub client: Option<ClientStatus>,
     pub proposals: Vec<ProposedChange>,
     pub dir: PathBuf,
     pub run_dir: PathBuf,
@@ -77,6 +79,7 @@ impl Engine {
             decoder: LineDecoder::default(),
             next_id: 0,
             status: None,
+            client: None,
             proposals: Vec::new(),
             dir: base.join(format!("n{node}")).join("replica"),
             run_dir,
@@ -103,6 +106,8 @@ impl Engine {
                 Some(EngineLine::Event { event: EngineEvent::Proposal(proposal) }) => {
                     self.proposals.push(proposal.change);
                 }
+                Some(EngineLine::Event { event: EngineEvent::Client(status) }) => self.client = Some(status),
+                Some(EngineLine::Event { event: EngineEvent::ClientGone { .. } }) => self.client = None,
                 Some(EngineLine::Event { event: EngineEvent::LeaseLost { .. } }) => {}
                 Some(EngineLine::Event { event }) => panic!("{}: {event:?}", self.node),
                 None => match self.stream.read(&mut bytes) {
@@ -120,7 +125,7 @@ impl Engine {
         reply
     }
 
-    fn reply(&mut self, request: Request) -> Reply {
+    pub fn reply(&mut self, request: Request) -> Reply {
         let id = self.send(request);
         wait("a reply", || self.listen().filter(|(found, _)| *found == id)).1
     }

@@ -1,0 +1,151 @@
+//! Clients: an engine has the devices of a resource, and another one its only replica.
+//!
+//! Needs root, and the packages that `make deps` installs.
+
+#[path = "support/exports.rs"]
+mod exports;
+mod support;
+
+use exports::{VOLUME_BYTES, content, nbd, run_while, turn, uri};
+use mainstay_api::engine::{ClientOver, ClientStatus, Reply, Request, Role};
+use mainstay_engine::EngineOptions;
+use mainstay_engine::frontend::{DeviceOption, FrontendKind};
+use mainstay_types::{Attachment, ConfigVersion, NodeId, Opening, ResourceRecord, SessionId};
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::Command;
+use support::{Engine, RESOURCE, fresh_dir, member, record, wait};
+
+const OPENING: Opening = Opening(9);
+
+fn fuse(options: &mut EngineOptions) {
+    options.device = DeviceOption::Only(FrontendKind::Fuse);
+}
+
+/// Of the only replica, on node 1; attached to node 2 under this session, if one is given.
+fn of_one(version: u64, session: Option<u64>) -> ResourceRecord {
+    let attached = session.map(|session| Attachment {
+        node: NodeId(2),
+        session: SessionId(session),
+        opening: Some(OPENING),
+        wait_ms: 60_000,
+    });
+    ResourceRecord {
+        replicas: vec![member(1)],
+        version: ConfigVersion(version),
+        attached,
+        ..record(version, 1, 1, &[1])
+    }
+}
+
+/// A primary that has offered its devices, and a client that has them instead.
+fn attached(name: &str, configure: fn(&mut EngineOptions)) -> (PathBuf, [Engine; 2]) {
+    let base = fresh_dir(name);
+    let [mut primary, mut client] = [1, 2].map(|node| Engine::start_with(node, &base, configure));
+    primary.create(RESOURCE, "db", vec![VOLUME_BYTES]);
+    primary.ask(Request::Record { record: of_one(1, None) });
+    primary.until("its own device", |status| status.role == Role::Primary && !status.devices.is_empty());
+    primary.ask(Request::Record { record: of_one(2, Some(2)) });
+    primary.until("no device", |status| status.attached && status.devices.is_empty());
+    attach(&mut client, of_one(2, Some(2)));
+    until(&mut client, "its devices", |status| !status.devices.is_empty());
+    (base, [primary, client])
+}
+
+fn attach(engine: &mut Engine, record: ResourceRecord) {
+    engine.ask(Request::AttachClient { name: "db".into(), record: Box::new(record), opening: OPENING });
+}
+
+fn until(engine: &mut Engine, what: &str, is: impl Fn(&ClientStatus) -> bool) -> ClientStatus {
+    wait(what, || {
+        engine.listen();
+        engine.client.clone().filter(&is)
+    })
+}
+
+fn code(reply: Reply) -> String {
+    let Reply::Error(error) = reply else { panic!("{reply:?}") };
+    error.code
+}
+
+#[test]
+fn the_devices_are_on_one_side_and_a_replica_and_a_client_exclude_each_other() {
+    let _turn = turn();
+    let (base, [mut primary, mut client]) = attached("client-fuse", fuse);
+    let path =
+        until(&mut client, "a primary", |status| status.primary == Some(NodeId(1))).devices[0].path.clone();
+    let open = || OpenOptions::new().read(true).write(true).open(&path).expect("the device");
+    let device = open();
+    device.write_all_at(&[7; 8192], 4096).expect("written");
+    device.sync_all().expect("durable");
+
+    let there =
+        Request::AttachClient { name: "db".into(), record: Box::new(of_one(2, Some(2))), opening: OPENING };
+    assert_eq!(code(primary.reply(there)), "has-replica");
+    let dir = client.replica_dir();
+    assert_eq!(code(client.reply(Request::Open { resource: RESOURCE, name: "db".into(), dir })), "attached");
+
+    // Another session: this one is over, and its devices fail.
+    let over = of_one(3, Some(3));
+    let over = ResourceRecord {
+        attached: over.attached.map(|attached| Attachment { opening: Some(Opening(10)), ..attached }),
+        ..over
+    };
+    attach(&mut client, over.clone());
+    primary.ask(Request::Record { record: over });
+    until(&mut client, "the end of the session", |status| {
+        status.over == Some(ClientOver::Detached) && status.devices.is_empty()
+    });
+    let failed = device.write_all_at(&[8; 4096], 4096).and_then(|()| device.sync_all());
+    assert!(failed.is_err(), "who has lost the devices writes no more");
+    drop(device);
+    client.ask(Request::DetachClient { resource: RESOURCE });
+    wait("no client", || {
+        client.listen();
+        client.client.is_none().then_some(())
+    });
+
+    primary.ask(Request::Record { record: of_one(4, None) });
+    let device = primary.device();
+    let mut block = mainstay_engine::buffer::BufferPool::new(0).get(4096);
+    device.read_exact_at(block.as_mut_slice(), 4096).expect("read");
+    assert!(block.as_slice().iter().all(|byte| *byte == 7), "another content than the client wrote");
+    drop(device);
+    primary.ask(Request::Drop { resource: RESOURCE });
+    std::fs::remove_dir_all(&base).expect("nothing holds the files any more");
+}
+
+#[test]
+fn an_export_of_a_client_is_that_of_its_primary() {
+    let _turn = turn();
+    let (base, mut engines) = attached("client-nbd", nbd);
+    let export = |engine: &Engine| uri(engine, "db/0");
+    let (from, to) = (base.join("from"), base.join("to"));
+    let bytes = content(1, VOLUME_BYTES as usize);
+    std::fs::write(&from, &bytes).expect("written");
+    let (from, to) = (from.display().to_string(), to.display().to_string());
+    let run = |engines: &mut [Engine; 2], program: &str, words: &[&str]| {
+        run_while(engines, Command::new(program).args(words), |_| ())
+    };
+    let of_client = export(&engines[1]);
+    run(&mut engines, "nbdcopy", &["--flush", "--connections=4", "--requests=64", &from, &of_client]);
+    let map = run(&mut engines, "nbdinfo", &["--map", &of_client]);
+    assert!(map.contains("data") && map.lines().count() == 1, "everything may be written: {map}");
+    run(&mut engines, "nbdcopy", &["--connections=4", "--requests=64", &of_client, &to]);
+    assert!(std::fs::read(&to).expect("a copy") == bytes, "the client reads something else than it wrote");
+
+    let [primary, client] = &mut engines;
+    client.ask(Request::DetachClient { resource: RESOURCE });
+    primary.ask(Request::Record { record: of_one(3, None) });
+    primary.until("its own export", |status| !status.devices.is_empty());
+    let of_primary = export(primary);
+    run(&mut engines, "nbdcopy", &["--connections=4", &of_primary, &to]);
+    assert!(
+        std::fs::read(&to).expect("a copy") == bytes,
+        "the primary has something else than the client wrote"
+    );
+    let [primary, _] = &mut engines;
+    primary.ask(Request::Drop { resource: RESOURCE });
+    std::fs::remove_dir_all(&base).expect("nothing holds the files any more");
+}
