@@ -6,6 +6,7 @@ use bytes::Bytes;
 use mainstay_codec::NewEntry;
 use mainstay_types::{ConfigVersion, Member, Range, VolumeId};
 
+mod fork;
 mod memory;
 
 const A: NodeId = NodeId(1);
