@@ -10,7 +10,7 @@ use mainstay_types::{Mode, NodeId, ResourceId};
 
 /// How long a healed cluster may take to be whole, in true microseconds. A replica that lost its disk is copied in that
 /// time, a service that failed everywhere has backed off and stopped, a mount that hangs has timed out (120 s).
-const SETTLE_US: u64 = 180_000_000;
+pub(super) const SETTLE_US: u64 = 180_000_000;
 /// How long a request may take after that.
 pub(super) const ANSWER_US: u64 = 30_000_000;
 /// Of a thousand services that many are beyond repair when faults stop.
