@@ -1,5 +1,8 @@
 //! Blocks that are written anew because replicas differ on them, or know theirs to be damaged: by an ordinary write of what was right as of the entry of
 //! the log at which they were compared, see [`crate::scrub`].
+//!
+//! Whoever has the content may be away for a moment, or be back and not know yet what is committed. A scrub asks again then: all of them [`ROUNDS`] times,
+//! [`AGAIN_MS`] apart, and waits no longer than [`WAIT_MS`] for one of them to be connected. A mend looks at the extent anew instead.
 
 use crate::findings::{Difference, Outcome};
 use crate::peer::Link;
@@ -13,6 +16,10 @@ use std::collections::VecDeque;
 
 /// Most reads for others at a time.
 const READS_MAX: usize = 16;
+/// How often all are asked who have the content.
+const ROUNDS: u8 = 3;
+/// So long after nobody was left to ask they are asked again.
+const AGAIN_MS: u64 = 1_000;
 
 /// Blocks of a flight that are to be written anew.
 #[derive(Debug)]
@@ -20,9 +27,14 @@ pub(crate) struct Repair {
     range: Range,
     /// What their content sums to.
     sums: Vec<u64>,
-    /// Whom to ask for it, the last first.
+    /// Who has it, the last to be asked first.
+    right: Vec<NodeId>,
+    /// Who of them is still to be asked in this round.
     sources: Vec<NodeId>,
     asked: Option<(NodeId, Time)>,
+    rounds: u8,
+    /// Since when nobody is left to ask.
+    lacks_since: Option<Time>,
     /// Its place among the findings, if it was kept.
     finding: Option<usize>,
 }
@@ -57,16 +69,38 @@ impl Repair {
         finding: Option<usize>,
     ) -> Option<Self> {
         let range = difference.range(flight.range);
-        let mut sources = difference.groups.into_iter().nth(right)?;
-        let sums = flight.sums.get(sources.first()?)?;
+        let mut right = difference.groups.into_iter().nth(right)?;
+        let sums = flight.sums.get(right.first()?)?;
         let sums = sums[difference.blocks].iter().copied().collect::<Option<_>>()?;
         // Itself first.
-        sources.sort_by_key(|node| *node == own);
-        Some(Self { range, sums, sources, asked: None, finding })
+        right.sort_by_key(|node| *node == own);
+        let sources = right.clone();
+        Some(Self { range, sums, right, sources, asked: None, rounds: 1, lacks_since: None, finding })
     }
 
-    pub fn asked_at(&self) -> Option<Time> {
-        self.asked.map(|(_, at)| at)
+    /// When there is something to do for it though nothing happens.
+    pub fn due(&self, now: Time) -> Option<Time> {
+        let asked = self.asked.map(|(_, at)| at.plus_ms(WAIT_MS));
+        let again = |since: Time| {
+            let again = since.plus_ms(AGAIN_MS);
+            if again > now { again } else { since.plus_ms(WAIT_MS) }
+        };
+        asked.or(self.lacks_since.map(again))
+    }
+
+    /// Nobody is left to ask: whether that may change. All are to be asked again once one of them can be.
+    fn waits(&mut self, now: Time, streams: impl Fn(&NodeId) -> bool) -> bool {
+        self.asked = None;
+        let since = *self.lacks_since.get_or_insert(now);
+        if self.rounds >= ROUNDS || since.plus_ms(WAIT_MS) <= now {
+            return false;
+        }
+        if since.plus_ms(AGAIN_MS) <= now && self.right.iter().any(streams) {
+            reach!("replica: who has the content for a repair is asked again");
+            (self.rounds, self.lacks_since) = (self.rounds + 1, None);
+            self.sources.clone_from(&self.right);
+        }
+        true
     }
 
     fn place(&self, flight: Range) -> std::ops::Range<usize> {
@@ -98,6 +132,12 @@ impl Replica {
                     repair.asked = Some((node, now));
                     ask.push((node, repair.range, at));
                     break;
+                }
+                if !flight.mends && repair.waits(now, streams) {
+                    if repair.sources.is_empty() {
+                        break;
+                    }
+                    continue;
                 }
                 reach!("replica: nobody has the content for a repair");
                 flight.given_up = true;

@@ -274,9 +274,9 @@ impl Replica {
     /// When [`continue_scrub`](Self::continue_scrub) has something to do though nothing happens.
     pub(crate) fn scrub_deadline(&self) -> Option<Time> {
         let waits = |flight: &Flight| {
-            let asked = flight.repairs.iter().flatten().filter_map(Repair::asked_at);
+            let repairs = flight.repairs.iter().flatten().filter_map(|repair| repair.due(self.now));
             let since = flight.since.filter(|_| !flight.waits.is_empty());
-            since.into_iter().chain(asked).map(|at| at.plus_ms(WAIT_MS)).min()
+            since.map(|at| at.plus_ms(WAIT_MS)).into_iter().chain(repairs).min()
         };
         let paid = |run: &Run| {
             let more = run.next.is_some() || !run.again.is_empty();

@@ -209,3 +209,52 @@ fn a_repair_does_not_take_back_a_rollback() {
     assert_eq!((report.different, report.repaired, report.overwritten), (2, 0, 2));
     assert_eq!(report.state, ScrubState::Done);
 }
+
+/// Who has the right content is away for a moment when it is asked for it, and no damage is left for that (seed 802860).
+#[test]
+fn a_repair_waits_for_who_has_the_content_and_comes_back() {
+    for away_ms in [1, 50, 500] {
+        let mut lab = written(2);
+        lab.sums = true;
+        let right = holds(&lab, B, 2, 1);
+        lab.rot(A, 2, 0);
+        lab.rot(A, 2, 1);
+        lab.repair_read_ms = 300;
+        lab.scrub(A, true);
+        while lab.report(A).findings.is_empty() {
+            lab.run_ms(1);
+        }
+        lab.cut(A, B);
+        lab.run_ms(away_ms);
+        lab.heal();
+        let newer = lab.write(A, 2, 0);
+        lab.run_ms(15_000);
+        assert!(lab.done(newer));
+        let report = lab.report(A);
+        assert_eq!((report.state, report.different), (ScrubState::Done, 2), "{report:?}");
+        assert_eq!((report.repaired, report.overwritten), (1, 1), "away for {away_ms} ms: {report:?}");
+        assert_eq!((holds(&lab, A, 2, 0), holds(&lab, A, 2, 1)), (newer.0, right));
+        lab.assert_equal();
+        assert_eq!(lab.nodes[&A].replica.as_ref().and_then(crate::Replica::next_deadline), None, "idle");
+    }
+}
+
+#[test]
+fn a_repair_does_not_wait_for_ever_for_who_has_the_content() {
+    let mut lab = written(3);
+    lab.sums = true;
+    lab.rot(A, 2, 1);
+    lab.rot(C, 2, 1);
+    lab.repair_read_ms = 300;
+    lab.scrub(A, true);
+    while lab.report(A).findings.is_empty() {
+        lab.run_ms(1);
+    }
+    lab.isolate(B);
+    lab.run_ms(5_000);
+    assert_eq!(lab.report(A).state, ScrubState::Running, "it may come back");
+    lab.run_ms(10_000);
+    let report = lab.report(A);
+    assert_eq!((report.state, report.unrepaired()), (ScrubState::Done, 1));
+    assert_eq!(report.findings[0].outcome, Outcome::Failed);
+}
