@@ -6,22 +6,24 @@
 //! wanted ─▶ a flight ─▶ judged ─▶ its repairs are admitted ─▶ they are committed ─▶ read again
 //!    ▲         ▲  │        │
 //!    │         └──┘        ├─▶ nothing is damaged (any more) ─▶ read again
-//!    │  sums are lacking   ├─▶ everybody whose copy counts was heard, and nobody has a good one ─▶ an error for who reads
-//!    └─────────────────────┴─▶ somebody was not heard, or could not give it; at last ─▶ this replica fails: others may have it
+//!    │  sums are lacking   ├─▶ everybody was heard, or is not in sync and away for long, and nobody has a good one ─▶ an error for who reads
+//!    └─────────────────────┴─▶ somebody was not heard, or could not give it; at last ─▶ this replica fails if who is in sync may have it
 //! ```
 //!
 //! - A block counts as good by its own checksum or, without one, by those that agree; the primary's is damaged, so it has no vote.
 //! - Only blocks are written that somebody knows to be damaged. What differs otherwise is for a scrub to tell.
 //! - It begins when all who count are connected: who is away is on its way back, or out of the in-sync set, before anything is committed.
+//! - Who is not in sync may have it as well; in mode A nobody else has. At first such a replica is asked if it has everything, then though it lags, and one
+//!   that went away shortly before is waited for, [`WAIT_MS`] in all.
 //! - It is foreground work: somebody waits. There is a bound on how much is under way (R18), and no rate; it takes room in the journal as writes do.
 //! - Where writes are held up, the read waits as they do: the entry must be committed.
 
 use crate::findings::compare;
 use crate::peer::{Link, Peer};
 use crate::repair::Repair;
-use crate::scrub::{Flight, TRIES};
+use crate::scrub::{Flight, TRIES, WAIT_MS};
 use crate::{Effect, Replica};
-use mainstay_types::{EXTENT_BYTES, Range, VolumeId, reach};
+use mainstay_types::{EXTENT_BYTES, Range, Time, VolumeId, reach};
 use std::collections::VecDeque;
 
 /// Most extents under way to be mended. With those of a scrub no more than a store has pins for.
@@ -32,18 +34,38 @@ const MENDS_MAX: usize = 4;
 pub enum Mended {
     /// It is to be read again.
     Again,
-    /// No replica that must hold it has it: an error, never data.
+    /// No replica that must hold it has it, nor any other that could be asked: an error, never data.
     Nowhere,
-    /// Not everybody could be asked who may have it.
+    /// Not everybody could be asked who must hold it.
     Unknown,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Mends {
-    /// To be begun, and how often they were.
-    wanted: VecDeque<(Range, u8)>,
+    /// To be begun.
+    wanted: VecDeque<Wanted>,
     /// Told when so many repairs have ended.
     written: VecDeque<(Range, u64, Mended)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    range: Range,
+    tries: u8,
+    since: Time,
+}
+
+impl Wanted {
+    /// Whether it waits for this one, which commits do not wait for, to come back. At first it does not.
+    fn waits_for(&self, peer: &Peer, now: Time) -> bool {
+        self.tries > 1 && left_lately(peer, self.since, now)
+    }
+}
+
+/// Whether it is worth waiting for who may have what a read waits for since then.
+fn left_lately(peer: &Peer, since: Time, now: Time) -> bool {
+    let away = !matches!(peer.link, Link::Streaming(_));
+    away && peer.since.plus_ms(WAIT_MS) > since && since.plus_ms(WAIT_MS) > now
 }
 
 impl Mends {
@@ -56,18 +78,24 @@ impl Mends {
         self.written.clear();
     }
 
-    pub fn again(&mut self, range: Range, tries: u8) {
-        self.wanted.push_back((range, tries));
+    /// Once more, for the read that waits since then.
+    pub fn again(&mut self, range: Range, tries: u8, since: Time) {
+        self.wanted.push_back(Wanted { range, tries: tries + 1, since });
+    }
+
+    /// When nobody who is away is waited for any more.
+    pub fn deadline(&self, now: Time) -> Option<Time> {
+        let waits = |wanted: &Wanted| Some(wanted.since.plus_ms(WAIT_MS)).filter(|at| *at > now);
+        self.wanted.iter().filter(|wanted| wanted.tries > 1).filter_map(waits).min()
     }
 
     /// All repairs of a flight are admitted: `admitted` in all, but for what could not be had.
-    pub fn written(&mut self, flight: &Flight, admitted: u64) {
-        if flight.given_up && flight.tries < TRIES {
+    pub fn written(&mut self, flight: &Flight, since: Time, admitted: u64) {
+        if flight.given_up.is_some() && flight.tries < TRIES {
             reach!("replica: content to mend with could not be had, and is looked for again");
-            return self.again(flight.range, flight.tries + 1);
+            return self.again(flight.range, flight.tries, since);
         }
-        let mended = if flight.given_up { Mended::Unknown } else { Mended::Again };
-        self.written.push_back((flight.range, admitted, mended));
+        self.written.push_back((flight.range, admitted, flight.given_up.unwrap_or(Mended::Again)));
     }
 }
 
@@ -82,7 +110,7 @@ impl Replica {
             return self.tell_mended(range, Mended::Unknown);
         }
         reach!("replica: damage is to be mended");
-        self.scrub.mends.again(range, 1);
+        self.scrub.mends.wanted.push_back(Wanted { range, tries: 1, since: self.now });
     }
 
     fn tell_mended(&mut self, range: Range, mended: Mended) {
@@ -99,23 +127,37 @@ impl Replica {
             self.scrub.mends.written.pop_front();
             self.tell_mended(range, mended);
         }
-        let connected = |peer: &Peer| !peer.required() || matches!(peer.link, Link::Streaming(_));
-        while !self.scrub.mends.wanted.is_empty()
-            && self.scrub.flights.iter().filter(|flight| flight.mends).count() < MENDS_MAX
+        while self.scrub.flights.iter().filter(|flight| flight.mends.is_some()).count() < MENDS_MAX
             && !self.scrub_blocked()
-            && self.peers.values().all(connected)
-            && let Some((range, tries)) = self.scrub.mends.wanted.pop_front()
+            && let Some(place) = self.next_to_mend()
+            && let Some(Wanted { range, tries, since }) = self.scrub.mends.wanted.remove(place)
         {
-            self.begin_flight(range, tries, true);
+            self.begin_flight(range, tries, Some(since));
         }
     }
 
+    /// Its place among those that are wanted.
+    fn next_to_mend(&self) -> Option<usize> {
+        let now = self.now;
+        let ready = |wanted: &Wanted| {
+            self.peers.values().all(|peer| match &peer.link {
+                Link::Streaming(_) => true,
+                _ => !peer.required() && !wanted.waits_for(peer, now),
+            })
+        };
+        self.scrub.mends.wanted.iter().position(ready)
+    }
+
     /// All have said what they hold who will.
-    pub(crate) fn judge_mend(&mut self, place: usize) {
-        let own = self.config.node;
+    pub(crate) fn judge_mend(&mut self, place: usize, since: Time) {
+        let (own, now) = (self.config.node, self.now);
         let flight = &mut self.scrub.flights[place];
-        let heard = |node| flight.sums.contains_key(&node);
-        let all = self.peers.values().all(|peer| !peer.required() || heard(peer.member.node));
+        let heard = |peer: &&Peer| flight.sums.contains_key(&peer.member.node);
+        let all = self.peers.values().filter(|peer| peer.required()).all(|peer| heard(&peer));
+        let more = self.peers.values().filter(|peer| !heard(peer)).any(|peer| match &peer.link {
+            Link::Streaming(stream) => stream.copy.is_none(),
+            _ => left_lately(peer, since, now),
+        });
         let mut repairs = VecDeque::new();
         let mut nowhere = false;
         // Nobody has asked to believe the primary.
@@ -141,13 +183,17 @@ impl Replica {
                 reach!("replica: nothing is damaged any more");
                 Mended::Again
             }
+            (true, true) if more && tries < TRIES => {
+                reach!("replica: somebody who is not in sync may have what is damaged, and is asked");
+                return self.scrub.mends.again(range, tries, since);
+            }
             (true, true) => {
                 reach!("replica: nobody has what is damaged");
                 Mended::Nowhere
             }
             (true, false) if tries < TRIES => {
                 reach!("replica: somebody who must have what is damaged is asked again");
-                return self.scrub.mends.again(range, tries + 1);
+                return self.scrub.mends.again(range, tries, since);
             }
             (true, false) => {
                 reach!("replica: somebody may have what is damaged");

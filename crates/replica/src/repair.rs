@@ -5,9 +5,9 @@
 //! [`AGAIN_MS`] apart, and waits no longer than [`WAIT_MS`] for one of them to be connected. A mend looks at the extent anew instead.
 
 use crate::findings::{Difference, Outcome};
-use crate::peer::Link;
+use crate::peer::{Link, Peer};
 use crate::scrub::{Flight, WAIT_MS};
-use crate::{Effect, Replica, RequestId};
+use crate::{Effect, Mended, Replica, RequestId};
 use bytes::Bytes;
 use mainstay_codec::{EntryKind, Message, ReplicaData, block_sum};
 use mainstay_types::simulation::{Bug, planted};
@@ -133,14 +133,20 @@ impl Replica {
                     ask.push((node, repair.range, at));
                     break;
                 }
-                if !flight.mends && repair.waits(now, streams) {
+                if flight.mends.is_none() && repair.waits(now, streams) {
                     if repair.sources.is_empty() {
                         break;
                     }
                     continue;
                 }
                 reach!("replica: nobody has the content for a repair");
-                flight.given_up = true;
+                // Commits do not wait for who is not in sync, so nothing is lost if it is gone, and no replica fails for it.
+                let counts = |node: &NodeId| *node == own || self.peers.get(node).is_some_and(Peer::required);
+                if repair.right.iter().any(counts) {
+                    flight.given_up = Some(Mended::Unknown);
+                } else {
+                    flight.given_up.get_or_insert(Mended::Nowhere);
+                }
                 given_up.push(repair.finding);
                 repairs.pop_front();
             }
@@ -163,8 +169,10 @@ impl Replica {
         let over = |flight: &mut Flight| flight.repairs.as_ref().is_some_and(VecDeque::is_empty);
         let admitted = self.scrub.repairs.admitted;
         let scrub = &mut self.scrub;
-        for flight in scrub.flights.extract_if(.., over).filter(|flight| flight.mends) {
-            scrub.mends.written(&flight, admitted);
+        for flight in scrub.flights.extract_if(.., over) {
+            if let Some(since) = flight.mends {
+                scrub.mends.written(&flight, since, admitted);
+            }
         }
     }
 
@@ -239,7 +247,7 @@ impl Replica {
             reach!("replica: a repair leaves out what clients have written since");
         }
         let totals = &mut self.scrub.totals;
-        if mends {
+        if mends.is_some() {
             totals.mended += repaired;
             return;
         }

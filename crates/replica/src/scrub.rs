@@ -22,7 +22,7 @@
 //! What is written anew, and how: `repair.rs`. Extents in which a read has found damage go the same way: `mend.rs`.
 
 use crate::findings::{Difference, FINDINGS_MAX, Finding, Held, Outcome, ScrubReport, ScrubState, compare};
-use crate::mend::Mends;
+use crate::mend::{Mended, Mends};
 use crate::peer::{Link, Peer};
 use crate::progress::Progress;
 use crate::repair::{Repair, Repairs};
@@ -91,8 +91,8 @@ struct Run {
 #[derive(Debug)]
 pub(crate) struct Flight {
     pub range: Range,
-    /// A read waits for it; it is not of the run.
-    pub mends: bool,
+    /// Since when a read waits for it; none if it is of the run.
+    pub mends: Option<Time>,
     pub tries: u8,
     /// Its entry, once it is sealed.
     pub at: Option<Index>,
@@ -107,8 +107,8 @@ pub(crate) struct Flight {
     lacking: bool,
     /// None before it is judged.
     pub repairs: Option<VecDeque<Repair>>,
-    /// Content for a repair could not be had.
-    pub given_up: bool,
+    /// Content for a repair could not be had, and that is what it means to a read.
+    pub given_up: Option<Mended>,
 }
 
 impl Scrub {
@@ -118,7 +118,7 @@ impl Scrub {
 
     /// Extents of the run that are under way.
     pub fn under_way(&self) -> usize {
-        self.flights.iter().filter(|flight| !flight.mends).count()
+        self.flights.iter().filter(|flight| flight.mends.is_none()).count()
     }
 
     /// Whether there is anything to do as primary.
@@ -174,7 +174,7 @@ impl Scrub {
     }
 
     fn end(&mut self, state: ScrubState, now: Time) {
-        self.flights.retain(|flight| flight.mends);
+        self.flights.retain(|flight| flight.mends.is_some());
         let (Some(_), Some(report)) = (self.run.take(), &mut self.report) else { return };
         for finding in report.findings.iter_mut().filter(|finding| finding.outcome == Outcome::Repairing) {
             finding.outcome = Outcome::Failed;
@@ -261,7 +261,7 @@ impl Replica {
         self.pump_repairs();
         self.continue_mends();
         while let Some((range, tries)) = self.next_to_scrub() {
-            self.begin_flight(range, tries, false);
+            self.begin_flight(range, tries, None);
         }
         let Some(run) = &self.scrub.run else { return };
         let begun_all = run.next.is_none() && run.again.is_empty();
@@ -282,7 +282,9 @@ impl Replica {
             let more = run.next.is_some() || !run.again.is_empty();
             Some(run.paid_until).filter(|at| more && *at > self.now)
         };
-        self.scrub.flights.iter().filter_map(waits).chain(self.scrub.run.as_ref().and_then(paid)).min()
+        let mends = self.scrub.mends.deadline(self.now);
+        let flights = self.scrub.flights.iter().filter_map(waits);
+        flights.chain(self.scrub.run.as_ref().and_then(paid)).chain(mends).min()
     }
 
     /// The next extent, if one may be begun now.
@@ -319,12 +321,13 @@ impl Replica {
         self.paused || self.sequence.demoting
     }
 
-    pub(crate) fn begin_flight(&mut self, range: Range, tries: u8, mends: bool) {
+    pub(crate) fn begin_flight(&mut self, range: Range, tries: u8, mends: Option<Time>) {
         let end = self.log.end.index.next();
         let asked = |peer: &&Peer| match &peer.link {
-            // Who lags would hold everything up.
+            // Who lags would hold everything up. But it may be the only one who can be read from.
             Link::Streaming(stream) => {
-                stream.copy.is_none() && (peer.required() || (stream.next == end && stream.loading.is_none()))
+                let awaited = peer.required() || (mends.is_some() && tries > 1);
+                stream.copy.is_none() && (awaited || (stream.next == end && stream.loading.is_none()))
             }
             _ => false,
         };
@@ -333,7 +336,7 @@ impl Replica {
         waits.insert(self.config.node);
         self.admit(RequestId::NOBODY, EntryKind::Scrub, range, Bytes::new(), ClientMark::default());
         let now = self.now;
-        if let Some(run) = self.scrub.run.as_mut().filter(|_| !mends) {
+        if let Some(run) = self.scrub.run.as_mut().filter(|_| mends.is_none()) {
             self.background.spend(now, range.len, false);
             if let Some(us) = range.len.saturating_mul(1_000_000).checked_div(run.order.rate) {
                 run.paid_until = Time(run.paid_until.0.max(now.0.saturating_sub(us)).saturating_add(us));
@@ -350,7 +353,7 @@ impl Replica {
             sums: BTreeMap::new(),
             lacking: false,
             repairs: None,
-            given_up: false,
+            given_up: None,
         });
     }
 
@@ -416,13 +419,13 @@ impl Replica {
             if flight.lacking && tries < TRIES {
                 reach!("replica: an extent is scrubbed again");
                 self.scrub.flights.remove(place);
-                if mends {
-                    self.scrub.mends.again(range, tries + 1);
+                if let Some(since) = mends {
+                    self.scrub.mends.again(range, tries, since);
                 } else if let Some(run) = &mut self.scrub.run {
                     run.again.push_back((range, tries + 1));
                 }
-            } else if mends {
-                self.judge_mend(place);
+            } else if let Some(since) = mends {
+                self.judge_mend(place, since);
             } else {
                 self.judge_flight(place);
             }

@@ -1,9 +1,10 @@
 //! Mending in passing: what a read has found damaged comes from another replica, and what nobody has is told.
 
 use super::lab::{A, B, C, Lab};
+use super::modes::set_mode;
 use super::scrub::{holds, written};
-use crate::{Event, Mended, Replica, Role};
-use mainstay_types::{BLOCK_BYTES, NodeId, VolumeId};
+use crate::{Event, Mended, PeerState, Replica, Role};
+use mainstay_types::{BLOCK_BYTES, Mode, NodeId, VolumeId};
 
 const VOLUME: u16 = 2;
 
@@ -114,6 +115,98 @@ fn who_is_away_for_a_moment_is_asked_again() {
     lab.settle();
     assert_eq!((lab.mended.clone(), lab.iss()), (vec![told(A, Mended::Again)], vec![A, B]));
     assert_eq!(holds(&lab, A, VOLUME, 1), right);
+}
+
+/// Two replicas in mode A, where commits wait for nobody else; a block of the primary is damaged. Returns what it held.
+fn in_mode_a() -> (Lab, u64) {
+    let mut lab = with_sums(2);
+    set_mode(&mut lab, Mode::A);
+    lab.settle();
+    assert_eq!(lab.iss(), [A]);
+    let right = holds(&lab, A, VOLUME, 1);
+    lab.rot(A, VOLUME, 1);
+    (lab, right)
+}
+
+/// The connection to the follower is lost after it was asked for what it holds, or for the content. Seed 901281.
+#[test]
+fn a_follower_that_is_away_for_a_moment_is_waited_for() {
+    for (at_ms, away_ms) in (0..60).step_by(5).flat_map(|at| [(at, 1), (at, 5_000)]) {
+        let (mut lab, right) = in_mode_a();
+        lab.repair_read_ms = 30;
+        lab.mend(A, VOLUME);
+        lab.run_ms(at_ms);
+        lab.cut(A, B);
+        lab.run_ms(away_ms);
+        lab.heal();
+        lab.settle();
+        assert_eq!(lab.mended, [told(A, Mended::Again)], "cut off after {at_ms} ms for {away_ms} ms");
+        assert_eq!(holds(&lab, A, VOLUME, 1), right);
+        assert_eq!(lab.nodes[&A].replica.as_ref().and_then(Replica::next_deadline), None, "idle");
+    }
+}
+
+#[test]
+fn a_follower_is_asked_though_it_lags() {
+    for after_ms in 0..30 {
+        let (mut lab, right) = in_mode_a();
+        lab.cut(A, B);
+        for _ in 0..4 {
+            lab.write(A, 0, 0);
+            lab.run_ms(10);
+        }
+        lab.run_ms(30_000);
+        lab.heal();
+        lab.run_ms(after_ms);
+        if lab.status(A).peers[0].state != PeerState::Disconnected {
+            lab.mend(A, VOLUME);
+            lab.settle();
+            assert_eq!(lab.mended, [told(A, Mended::Again)], "{after_ms} ms after it was connected again");
+            assert_eq!(holds(&lab, A, VOLUME, 1), right);
+        }
+    }
+}
+
+/// It is an error for who reads, in bounded time (R20), and costs no replica.
+#[test]
+fn a_follower_that_stays_away_is_not_waited_for_long() {
+    for at_ms in [0, 5, 15, 25] {
+        let (mut lab, right) = in_mode_a();
+        lab.repair_read_ms = 30;
+        lab.mend(A, VOLUME);
+        lab.run_ms(at_ms);
+        lab.cut(A, B);
+        lab.run_ms(9_000);
+        assert!(lab.mended.is_empty(), "cut off after {at_ms} ms: it may come back");
+        lab.run_ms(1_500);
+        assert_eq!(lab.mended, [told(A, Mended::Nowhere)]);
+        // Now it has been away for long.
+        lab.mend(A, VOLUME);
+        lab.run_ms(100);
+        assert_eq!(lab.mended[1..], [told(A, Mended::Nowhere)]);
+        assert_eq!(lab.role(A), Role::Primary);
+        lab.heal();
+        lab.settle();
+        lab.mend(A, VOLUME);
+        lab.settle();
+        assert_eq!(lab.mended[2..], [told(A, Mended::Again)]);
+        assert_eq!(holds(&lab, A, VOLUME, 1), right);
+    }
+}
+
+/// It says that it has the block, and does not give it. Nobody's commits wait for a follower, so no replica fails for what it may have.
+#[test]
+fn what_is_not_given_costs_the_replica_only_if_commits_wait_for_who_has_it() {
+    for (mode, end) in [(Mode::A, Mended::Nowhere), (Mode::C, Mended::Unknown)] {
+        let mut lab = with_sums(2);
+        set_mode(&mut lab, mode);
+        lab.settle();
+        lab.rot(A, VOLUME, 1);
+        lab.repair_read_ms = 120_000;
+        lab.mend(A, VOLUME);
+        lab.run_ms(60_000);
+        assert_eq!(lab.mended, [told(A, end)], "{mode:?}");
+    }
 }
 
 /// A journal that rests may have little room for ever: nobody writes, so nothing is destaged. Seed 1901.

@@ -16,7 +16,7 @@ fn lab(mode: Mode) -> Lab {
 }
 
 /// As the control plane does it.
-fn set_mode(lab: &mut Lab, mode: Mode) {
+pub(super) fn set_mode(lab: &mut Lab, mode: Mode) {
     let record = &mut lab.record;
     record.version = record.version.next();
     (record.mode, record.lag) = (mode, LAG);
