@@ -20,20 +20,16 @@
 //! undos are idempotent, `Undo` also cancels a step that still runs; after a *reboot* a machine is made with
 //! [`Machine::new`], after a restart of the agent with [`Machine::restore`].
 
+mod kill;
+mod undo;
+
+use self::kill::KillAction;
 use crate::spec::ServiceSpec;
-use crate::steps::{ADDRESS_TIMEOUT_MS, KILL_TIMEOUT_MS, PROBE_TIMEOUT_MS, Step, step_words, steps_of};
+use crate::steps::{PROBE_TIMEOUT_MS, Step, step_words, steps_of};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Epoch, Time, reach};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
-
-/// Pause before a failed undo is repeated, in milliseconds.
-const UNDO_RETRY_MS: u64 = 1_000;
-/// Pause before a failed action of the kill path is repeated, in milliseconds.
-const KILL_RETRY_MS: u64 = 200;
-/// First pause before a restart, in milliseconds; doubles with every failure in the window.
-const BACKOFF_MS: u64 = 1_000;
-const BACKOFF_MS_MAX: u64 = 60_000;
 
 /// Where a service is on one node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Serialize, Deserialize)]
@@ -180,13 +176,6 @@ enum Probe {
     NotAsked,
     Running { ticket: u64 },
     Free,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum KillAction {
-    RemoveAddress,
-    KillProcesses,
-    Detach,
 }
 
 /// See the module documentation.
@@ -452,111 +441,6 @@ impl Machine {
         }
     }
 
-    fn on_lease_lost(&mut self, now: Time) {
-        self.pending_start = None;
-        let nothing_left = matches!(self.mode, Mode::Stopped | Mode::Failed);
-        if nothing_left || self.mode == Mode::Killing {
-            return;
-        }
-        reach!("ha: the lease is lost");
-        self.reason = "the node's lease ended".into();
-        self.kill(now);
-    }
-
-    /// Silences everything at once. Not persisted first: the write could be slower than the lease. An agent that restarts
-    /// in between kills again while it has no lease, or if the guard has acted; if neither is so nobody else can have
-    /// started, and it starts again what is gone.
-    fn kill(&mut self, now: Time) {
-        self.mode = Mode::Killing;
-        if !planted(Bug::SpentEpochRuns) {
-            self.spent_epoch = Some(self.epoch);
-        }
-        self.awaited = None;
-        self.probe = Probe::NotAsked;
-        self.kill_awaited.clear();
-        self.kill_failed.clear();
-        self.drop_held();
-        // What is persisted below says more, and the disk may be slower than the lease.
-        self.effects.retain(|effect| !matches!(effect, Effect::Persist(_)));
-        let mut actions = Vec::new();
-        if self.spec.vip.is_some() {
-            actions.push(KillAction::RemoveAddress);
-        }
-        actions.push(KillAction::KillProcesses);
-        if self.spec.mount.is_some() {
-            actions.push(KillAction::Detach);
-        }
-        for action in actions {
-            self.kill_action(action);
-        }
-        self.deadline = Some(now.plus_ms(KILL_TIMEOUT_MS));
-        self.persist();
-        self.report();
-    }
-
-    /// What was about to begin must not begin any more (R10): a process that was stopped for long, or has just started
-    /// again, may have decided on it before it heard of the lease.
-    fn drop_held(&mut self) {
-        let probe = self.probe;
-        let mut probe_held = false;
-        self.effects.retain(|effect| {
-            let Effect::Run { ticket, .. } = effect else { return true };
-            probe_held |= probe == (Probe::Running { ticket: *ticket });
-            false
-        });
-        if probe_held {
-            self.probe = Probe::NotAsked;
-        }
-    }
-
-    fn kill_action(&mut self, action: KillAction) {
-        let ticket = self.ticket();
-        self.kill_awaited.insert(ticket, action);
-        let effect = match action {
-            KillAction::RemoveAddress => {
-                Effect::Undo { ticket, step: Step::AddAddress, force: true, timeout_ms: ADDRESS_TIMEOUT_MS }
-            }
-            KillAction::KillProcesses => Effect::Kill { ticket },
-            KillAction::Detach => {
-                Effect::Undo { ticket, step: Step::Mount, force: true, timeout_ms: KILL_TIMEOUT_MS }
-            }
-        };
-        self.effects.push_back(effect);
-    }
-
-    fn on_kill_done(&mut self, ticket: u64, result: Result<(), String>, now: Time) {
-        let Some(action) = self.kill_awaited.remove(&ticket) else { return };
-        if let Err(why) = result
-            && !planted(Bug::FailedKillCounts)
-        {
-            reach!("ha: a part of a kill failed");
-            self.kill_failed.push(action);
-            self.reason = format!("the node's lease ended; {}: {why}", kill_action_words(action));
-            self.deadline = Some(now.plus_ms(KILL_RETRY_MS));
-            self.report();
-        }
-        if self.kill_awaited.is_empty() && self.kill_failed.is_empty() {
-            reach!("ha: killed");
-            self.settle(Mode::Stopped);
-            self.start_pending(now);
-        }
-    }
-
-    fn retry_kill(&mut self, now: Time) {
-        // What did not answer in time is repeated as well: its answer may be lost.
-        reach!("ha: a kill is repeated");
-        let mut actions = std::mem::take(&mut self.kill_failed);
-        actions.extend(std::mem::take(&mut self.kill_awaited).into_values());
-        actions.sort_unstable();
-        if planted(Bug::AddressOrderedOnce) {
-            actions.retain(|action| *action != KillAction::RemoveAddress);
-        }
-        for action in actions {
-            self.kill_action(action);
-        }
-        self.deadline = Some(now.plus_ms(KILL_TIMEOUT_MS));
-    }
-
     fn on_step_done(&mut self, ticket: u64, result: Result<(), String>, now: Time) {
         if self.mode == Mode::Killing {
             self.on_kill_done(ticket, result, now);
@@ -742,105 +626,6 @@ impl Machine {
         ticket
     }
 
-    /// Counts a failure and undoes from `at` down to `floor`; all of it if no attempt is left (R21).
-    fn fail(&mut self, at: usize, floor: usize, why: String, now: Time) {
-        let window_ms = self.spec.policy.window_s.saturating_mul(1000);
-        self.failures.retain(|failure| now.ms_since(*failure) < window_ms);
-        self.failures.push(now);
-        let limit = self.spec.policy.restart_limit as usize;
-        let unlimited = planted(Bug::AttemptsUnlimited) || planted(Bug::TriedAgainAtOnce);
-        let spent = self.failures.len() > limit && !unlimited;
-        if spent {
-            reach!("ha: no attempt is left");
-        }
-        self.reason = why;
-        let at = self.top(at);
-        let (floor, then) = if spent { (0, Then::Fail) } else { (floor, Then::Retry) };
-        self.backward(at, floor, then, 0, now);
-    }
-
-    /// The highest step of which something may be there while `steps[at]` is being run.
-    fn top(&self, at: usize) -> usize {
-        at.max(self.adopt_below).min(self.steps.len().saturating_sub(1))
-    }
-
-    /// Undoes `steps[at]`; `attempt` counts failed attempts of it.
-    fn backward(&mut self, mut at: usize, floor: usize, then: Then, attempt: u32, now: Time) {
-        self.adopt_below = 0;
-        self.awaited = None;
-        self.deadline = None;
-        self.drop_held();
-        loop {
-            let step = self.steps[at];
-            // A probe leaves nothing behind, and a readiness test ends with the process that it tests.
-            if !matches!(step, Step::CheckReady { .. } | Step::ProbeAddress) {
-                self.mode = Mode::Backward { at, floor, then, attempt };
-                self.persist();
-                self.report();
-                let ticket = self.ticket();
-                let force = attempt > 0;
-                let timeout_ms = if force { KILL_TIMEOUT_MS } else { self.spec.undo_timeout_ms(step) };
-                self.effects.push_back(Effect::Undo { ticket, step, force, timeout_ms });
-                self.awaited = Some(ticket);
-                self.deadline = Some(now.plus_ms(timeout_ms));
-                return;
-            }
-            if at <= floor {
-                self.all_undone(floor, then, now);
-                return;
-            }
-            at -= 1;
-        }
-    }
-
-    fn undone(&mut self, at: usize, floor: usize, then: Then, now: Time) {
-        if at <= floor || planted(Bug::UndoneHalfway) {
-            self.all_undone(floor, then, now);
-        } else {
-            self.backward(at - 1, floor, then, 0, now);
-        }
-    }
-
-    fn undo_failed(&mut self, why: &str, now: Time) {
-        let Mode::Backward { at, attempt, .. } = &mut self.mode else { return };
-        reach!("ha: an undo failed");
-        *attempt = attempt.saturating_add(1);
-        let at = *at;
-        self.reason = format!(
-            "undoing '{}' failed, trying again with force: {why}",
-            step_words(&self.spec, self.steps[at])
-        );
-        self.awaited = None;
-        self.deadline = Some(now.plus_ms(UNDO_RETRY_MS));
-        self.report();
-    }
-
-    fn all_undone(&mut self, floor: usize, then: Then, now: Time) {
-        match then {
-            Then::Stop => {
-                reach!("ha: stopped");
-                self.settle(Mode::Stopped);
-                self.start_pending(now);
-            }
-            Then::Fail => {
-                reach!("ha: failed for good");
-                self.settle(Mode::Failed);
-                self.start_pending(now);
-            }
-            Then::Retry => {
-                reach!("ha: backing off");
-                if floor > 0 {
-                    reach!("ha: only a part is undone");
-                }
-                self.mode = Mode::BackingOff { from: floor };
-                self.awaited = None;
-                self.deadline = Some(now.plus_ms(self.backoff_ms()));
-                self.persist();
-                self.report();
-            }
-        }
-    }
-
     fn settle(&mut self, mode: Mode) {
         self.mode = mode;
         self.awaited = None;
@@ -855,14 +640,6 @@ impl Machine {
             reach!("ha: the start that waited");
             self.on_start(epoch, round, now);
         }
-    }
-
-    fn backoff_ms(&self) -> u64 {
-        if planted(Bug::TriedAgainAtOnce) {
-            return 0;
-        }
-        let doublings = u32::try_from(self.failures.len().saturating_sub(1)).unwrap_or(u32::MAX).min(16);
-        (BACKOFF_MS << doublings).min(BACKOFF_MS_MAX)
     }
 
     fn ticket(&mut self) -> u64 {
@@ -911,13 +688,5 @@ impl Machine {
             failures: u32::try_from(self.failures.len()).unwrap_or(u32::MAX),
         };
         self.effects.push_back(Effect::Report(report));
-    }
-}
-
-fn kill_action_words(action: KillAction) -> &'static str {
-    match action {
-        KillAction::RemoveAddress => "the address could not be removed",
-        KillAction::KillProcesses => "the processes could not be killed",
-        KillAction::Detach => "the file system could not be detached",
     }
 }

@@ -1,0 +1,121 @@
+//! The steps down: a failed or overdue step undoes itself and every earlier one, in reverse (R21).
+
+use super::{Effect, Machine, Mode, Then};
+use crate::steps::{KILL_TIMEOUT_MS, Step, step_words};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{Time, reach};
+
+/// Pause before a failed undo is repeated, in milliseconds.
+const UNDO_RETRY_MS: u64 = 1_000;
+/// First pause before a restart, in milliseconds; doubles with every failure in the window.
+const BACKOFF_MS: u64 = 1_000;
+const BACKOFF_MS_MAX: u64 = 60_000;
+
+impl Machine {
+    /// Counts a failure and undoes from `at` down to `floor`; all of it if no attempt is left (R21).
+    pub(super) fn fail(&mut self, at: usize, floor: usize, why: String, now: Time) {
+        let window_ms = self.spec.policy.window_s.saturating_mul(1000);
+        self.failures.retain(|failure| now.ms_since(*failure) < window_ms);
+        self.failures.push(now);
+        let limit = self.spec.policy.restart_limit as usize;
+        let unlimited = planted(Bug::AttemptsUnlimited) || planted(Bug::TriedAgainAtOnce);
+        let spent = self.failures.len() > limit && !unlimited;
+        if spent {
+            reach!("ha: no attempt is left");
+        }
+        self.reason = why;
+        let at = self.top(at);
+        let (floor, then) = if spent { (0, Then::Fail) } else { (floor, Then::Retry) };
+        self.backward(at, floor, then, 0, now);
+    }
+
+    /// The highest step of which something may be there while `steps[at]` is being run.
+    pub(super) fn top(&self, at: usize) -> usize {
+        at.max(self.adopt_below).min(self.steps.len().saturating_sub(1))
+    }
+
+    /// Undoes `steps[at]`; `attempt` counts failed attempts of it.
+    pub(super) fn backward(&mut self, mut at: usize, floor: usize, then: Then, attempt: u32, now: Time) {
+        self.adopt_below = 0;
+        self.awaited = None;
+        self.deadline = None;
+        self.drop_held();
+        loop {
+            let step = self.steps[at];
+            // A probe leaves nothing behind, and a readiness test ends with the process that it tests.
+            if !matches!(step, Step::CheckReady { .. } | Step::ProbeAddress) {
+                self.mode = Mode::Backward { at, floor, then, attempt };
+                self.persist();
+                self.report();
+                let ticket = self.ticket();
+                let force = attempt > 0;
+                let timeout_ms = if force { KILL_TIMEOUT_MS } else { self.spec.undo_timeout_ms(step) };
+                self.effects.push_back(Effect::Undo { ticket, step, force, timeout_ms });
+                self.awaited = Some(ticket);
+                self.deadline = Some(now.plus_ms(timeout_ms));
+                return;
+            }
+            if at <= floor {
+                self.all_undone(floor, then, now);
+                return;
+            }
+            at -= 1;
+        }
+    }
+
+    pub(super) fn undone(&mut self, at: usize, floor: usize, then: Then, now: Time) {
+        if at <= floor || planted(Bug::UndoneHalfway) {
+            self.all_undone(floor, then, now);
+        } else {
+            self.backward(at - 1, floor, then, 0, now);
+        }
+    }
+
+    pub(super) fn undo_failed(&mut self, why: &str, now: Time) {
+        let Mode::Backward { at, attempt, .. } = &mut self.mode else { return };
+        reach!("ha: an undo failed");
+        *attempt = attempt.saturating_add(1);
+        let at = *at;
+        self.reason = format!(
+            "undoing '{}' failed, trying again with force: {why}",
+            step_words(&self.spec, self.steps[at])
+        );
+        self.awaited = None;
+        self.deadline = Some(now.plus_ms(UNDO_RETRY_MS));
+        self.report();
+    }
+
+    pub(super) fn all_undone(&mut self, floor: usize, then: Then, now: Time) {
+        match then {
+            Then::Stop => {
+                reach!("ha: stopped");
+                self.settle(Mode::Stopped);
+                self.start_pending(now);
+            }
+            Then::Fail => {
+                reach!("ha: failed for good");
+                self.settle(Mode::Failed);
+                self.start_pending(now);
+            }
+            Then::Retry => {
+                reach!("ha: backing off");
+                if floor > 0 {
+                    reach!("ha: only a part is undone");
+                }
+                self.mode = Mode::BackingOff { from: floor };
+                self.awaited = None;
+                self.deadline = Some(now.plus_ms(self.backoff_ms()));
+                self.persist();
+                self.report();
+            }
+        }
+    }
+
+    pub(super) fn backoff_ms(&self) -> u64 {
+        if planted(Bug::TriedAgainAtOnce) {
+            return 0;
+        }
+        let doublings = u32::try_from(self.failures.len().saturating_sub(1)).unwrap_or(u32::MAX).min(16);
+        (BACKOFF_MS << doublings).min(BACKOFF_MS_MAX)
+    }
+}
