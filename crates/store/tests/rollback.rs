@@ -102,11 +102,7 @@ fn after_any_crash_it_is_done_or_not_begun() {
             lab.append(&mut log, vec![write(1, 2, 3)]);
             lab.append(&mut log, vec![rollback(1, 2)]);
             lab.append(&mut log, vec![write(3, 2, 4)]);
-            for _ in 0..completed {
-                if !lab.doing.is_empty() {
-                    lab.complete(0);
-                }
-            }
+            lab.complete_some(completed);
             begun += u32::from(lab.doing.iter().any(is_restore));
             lab.crash(&mut Random(completed * 8 + variant)).expect("only torn tails");
             lab.check(&log);
@@ -130,15 +126,8 @@ fn a_snapshot_is_not_dropped_before_it_was_rolled_back_to() {
         lab.append(&mut log, vec![write(1, 2, 3)]);
         lab.append(&mut log, vec![rollback(1, 2)]);
         lab.append(&mut log, vec![drop_snapshot(1), drop_snapshot(2), write(0, 1, 5)]);
-        for _ in 0..completed {
-            if !lab.doing.is_empty() {
-                lab.complete(0);
-            }
-        }
-        lab.crash(&mut Random(completed)).expect("only torn tails");
-        log.truncate(lab.store.log_state().end.index);
-        lab.store.commit(log.end().index);
-        lab.settle();
+        lab.complete_some(completed);
+        lab.crash_and_commit(&mut Random(completed), &mut log);
         lab.store.destage_now();
         lab.settle();
         assert!(!failed(&lab), "after {completed} operations");

@@ -121,15 +121,8 @@ fn a_volume_that_grows_after_two_has_its_old_size_in_both_after_a_crash() {
         while let Some(at) = lab.doing.iter().position(journal) {
             lab.complete(at);
         }
-        for _ in 0..completed {
-            if !lab.doing.is_empty() {
-                lab.complete(0);
-            }
-        }
-        lab.crash(&mut Random(completed)).expect("only torn tails");
-        log.truncate(lab.store.log_state().end.index);
-        lab.store.commit(log.end().index);
-        lab.settle();
+        lab.complete_some(completed);
+        lab.crash_and_commit(&mut Random(completed), &mut log);
         lab.check(&log);
         assert!(lab.disk.snapshots.values().all(|files| files[0].len() as u64 == old), "after {completed}");
     }
@@ -145,15 +138,8 @@ fn after_any_crash_it_is_taken_again_or_there() {
             lab.settle();
             lab.append(&mut log, vec![write(2, 4, 2), snapshot(1)]);
             lab.append(&mut log, vec![write(3, 2, 3)]);
-            for _ in 0..completed {
-                if !lab.doing.is_empty() {
-                    lab.complete(0);
-                }
-            }
-            lab.crash(&mut Random(completed * 8 + variant)).expect("only torn tails");
-            log.truncate(lab.store.log_state().end.index);
-            lab.store.commit(log.end().index);
-            lab.settle();
+            lab.complete_some(completed);
+            lab.crash_and_commit(&mut Random(completed * 8 + variant), &mut log);
             lab.check(&log);
             let exists = log.snapshots(log.end().index).contains_key(&S);
             assert_eq!(state(&lab, 1), exists.then_some(Held), "after {completed} operations");
@@ -290,11 +276,7 @@ fn one_that_is_met_while_a_copy_ends_is_taken() {
             lab.settle();
             lab.store.finish_copy(log.end().index);
             lab.pump();
-            for _ in 0..completed {
-                if !lab.doing.is_empty() {
-                    lab.complete(0);
-                }
-            }
+            lab.complete_some(completed);
             met += u32::from(!lab.told.iter().any(|told| matches!(told, Output::CopyFinished)));
             lab.append(&mut log, vec![write(0, 1, 3), snapshot(1)]);
             lab.append(&mut log, vec![write(0, 1, 4)]);
@@ -302,11 +284,7 @@ fn one_that_is_met_while_a_copy_ends_is_taken() {
                 while log.end().index > lab.store.log_state().commit {
                     lab.complete(0);
                 }
-                for _ in 0..completed {
-                    if !lab.doing.is_empty() {
-                        lab.complete(0);
-                    }
-                }
+                lab.complete_some(completed);
                 lab.crash(&mut Random(variant)).expect("nothing is torn");
                 lab.store.commit(log.end().index);
             }

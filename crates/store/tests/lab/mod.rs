@@ -664,6 +664,23 @@ impl Lab {
         Ok(())
     }
 
+    /// Completes so many operations one after the other, in the order in which they were begun; fewer if there are no more.
+    pub fn complete_some(&mut self, operations: u64) {
+        for _ in 0..operations {
+            if !self.doing.is_empty() {
+                self.complete(0);
+            }
+        }
+    }
+
+    /// Crashes, and commits all that is left of the log.
+    pub fn crash_and_commit(&mut self, random: &mut Random, log: &mut Log) {
+        self.crash(random).expect("only torn tails");
+        log.truncate(self.store.log_state().end.index);
+        self.store.commit(log.end().index);
+        self.settle();
+    }
+
     pub fn crash(&mut self, random: &mut Random) -> Result<(), RecoverError> {
         let disk = self.crashed_disk(random);
         self.recover_from(disk)
