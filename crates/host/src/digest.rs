@@ -33,7 +33,7 @@ impl Host {
             return Err(DigestError::Incomplete);
         }
         self.digest = Some(Digesting {
-            index: self.store.log_state().commit,
+            index: self.store.applied(),
             extents: self.store.extents_newer_than(Index(0)),
             next: 0,
             sums: vec![0; self.store.config().volumes.len()],
@@ -91,7 +91,7 @@ impl Host {
 
     fn end_digest(&mut self, platform: &mut impl Platform) {
         let Some(digest) = self.digest.take() else { return };
-        let moved = self.store.log_state().commit != digest.index && !planted(Bug::DigestOfMoving);
+        let moved = self.store.applied() != digest.index && !planted(Bug::DigestOfMoving);
         let result = if !moved && !digest.copied {
             Ok(Digest { index: digest.index, volumes: digest.sums })
         } else {

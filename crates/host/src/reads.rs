@@ -401,7 +401,7 @@ impl Host {
             return;
         }
         let version = self.store.version(volume, extent);
-        let at = self.store.log_state().commit;
+        let at = self.store.applied();
         let Some(range) = self.extent_range(volume, extent) else { return };
         self.start_read(platform, Purpose::Extent { peer, volume, extent, version, at }, range);
     }

@@ -73,6 +73,20 @@ impl Store {
         }
     }
 
+    /// What is read is as of this entry. It may be below the commit index while the volumes are rolled back.
+    #[must_use]
+    pub fn applied(&self) -> Index {
+        self.applied
+    }
+
+    /// Everything up to here is committed and durable here, though some of it may have to wait until the volumes are rolled back. Always the end of a
+    /// batch.
+    pub(crate) fn known_committed(&self) -> Index {
+        let to = self.commit.min(self.durable);
+        let waiting = self.pending.iter().map(|batch| batch.last()).take_while(|last| *last <= to);
+        waiting.last().unwrap_or(self.applied)
+    }
+
     /// Journal bytes that may be appended now, in batches of any size, and still leave the reserve for epoch starts
     /// (R18). 0 when full.
     #[must_use]

@@ -63,7 +63,7 @@ impl Store {
             data,
             end: Position { epoch, index: self.durable },
             chain: self.durable_chain,
-            commit: self.applied,
+            commit: self.known_committed(),
             base,
             epochs,
         }

@@ -118,6 +118,26 @@ fn after_any_crash_it_is_done_or_not_begun() {
     assert!(begun > 0, "no crash came while the files were cloned");
 }
 
+/// What is committed and has to wait until the volumes are rolled back counts as committed from the beginning. Seed 918717.
+#[test]
+fn nothing_is_applied_later_that_was_not_said_to_be_committed() {
+    let mut waited = 0;
+    for completed in 0..24 {
+        let (mut lab, mut log) = with_snapshot();
+        lab.append(&mut log, vec![rollback(1, 2)]);
+        for block in 0..4 {
+            lab.append(&mut log, vec![drop_snapshot(1), write(block, 1, 5)]);
+        }
+        lab.complete_some(completed);
+        lab.crash(&mut Random(completed)).expect("only torn tails");
+        let known = lab.store.log_state().commit;
+        waited += u32::from(lab.store.applied() < known);
+        lab.settle();
+        assert_eq!(lab.store.applied(), known, "after {completed} operations");
+    }
+    assert!(waited > 0, "nothing had to wait");
+}
+
 /// Whoever comes later drops the snapshot at once; its files are needed until the volumes hold what they hold.
 #[test]
 fn a_snapshot_is_not_dropped_before_it_was_rolled_back_to() {
