@@ -325,6 +325,11 @@ pub(crate) fn follow(
         let mut next = None;
         for at in [log.offset, 0] {
             if let Some((local, batch)) = read_batch(window, superblock, &log, at)? {
+                if at != log.offset && log.offset + batch.journal_len() <= superblock.journal_bytes {
+                    // Nothing follows it here, so what does would be taken for a torn tail.
+                    reach!("store: a record lies at the start of the ring that had room before its end");
+                    break;
+                }
                 next = Some((at, local, batch));
                 break;
             }

@@ -771,7 +771,7 @@ impl Lab {
 
     /// Snapshots are those that the log has, and what is here of them is what it says.
     pub fn check_snapshots(&self, log: &Log) {
-        let expected = log.snapshots(self.store.log_state().commit);
+        let expected = log.snapshots(self.store.applied());
         let found: Vec<_> = self.store.snapshots().collect();
         assert!(found.iter().map(|(id, _)| id).eq(expected.keys()), "{found:?} and not {expected:?}");
         for (id, snapshot) in found {
