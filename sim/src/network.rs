@@ -16,7 +16,7 @@ pub const RETRY_US_MIN: u64 = 50_000;
 pub const RETRY_US_MAX: u64 = 1_000_000;
 
 /// What goes through a connection in a second, unless a fault says otherwise.
-const BYTES_PER_S: u64 = 1_000_000_000;
+pub const BYTES_PER_S: u64 = 1_000_000_000;
 
 /// Who opened a connection, and to whom.
 pub type Pair = (NodeId, NodeId);
@@ -185,6 +185,23 @@ impl Network {
     pub fn narrow(&mut self, a: NodeId, b: NodeId, bytes_per_s: u64) {
         self.narrow.insert((a, b), bytes_per_s);
         self.narrow.insert((b, a), bytes_per_s);
+    }
+
+    /// Directions through which little goes.
+    pub fn narrowed(&self) -> BTreeSet<Pair> {
+        self.narrow.keys().copied().collect()
+    }
+
+    /// What had been sent from one node to another has arrived by then.
+    pub fn arrived_by(&mut self, from: NodeId, to: NodeId, at_us: u64) {
+        for (pair, connection) in &mut self.connections {
+            for end in [End::Initiator, End::Acceptor] {
+                if (end.node(*pair), end.other().node(*pair)) == (from, to) {
+                    let floor_us = &mut connection.sides[end.at()].floor_us;
+                    *floor_us = at_us.min(*floor_us);
+                }
+            }
+        }
     }
 
     /// Everything is open again; what was held goes on its way.

@@ -2,11 +2,14 @@
 
 use super::{What, World};
 use crate::engine::EngineIn;
-use crate::network::{Arrival, End, Flight, Frame, Pair, RETRY_US_MAX, RETRY_US_MIN, SILENCE_US};
+use crate::network::{
+    Arrival, BYTES_PER_S, End, Flight, Frame, Pair, RETRY_US_MAX, RETRY_US_MIN, SILENCE_US,
+};
 use crate::trace::Part;
 use crate::words;
 use mainstay_codec::Envelope;
 use mainstay_types::NodeId;
+use std::collections::BTreeMap;
 
 impl World {
     /// A node's engine wants connections to all others.
@@ -183,10 +186,30 @@ impl World {
     }
 
     pub(super) fn heal_network(&mut self) {
+        self.widen();
         for (pair, sender, flight) in self.network.heal(self.now_us) {
             self.at(flight.arrives_us, What::Frame { pair, sender, flight });
         }
         self.find_half_open();
+    }
+
+    /// What is queued before a narrow link goes through it at full pace now.
+    fn widen(&mut self) {
+        let narrowed = self.network.narrowed().into_iter();
+        let mut arrived: BTreeMap<Pair, u64> = narrowed.map(|nodes| (nodes, self.now_us)).collect();
+        if arrived.is_empty() {
+            return;
+        }
+        self.queue.reschedule(|at_us, what| {
+            let What::Frame { pair, sender, flight } = what else { return at_us };
+            let nodes = (sender.node(*pair), sender.other().node(*pair));
+            let Some(before_us) = arrived.get_mut(&nodes) else { return at_us };
+            *before_us += flight.frame.len() * 1_000_000 / BYTES_PER_S + 1;
+            at_us.min(*before_us)
+        });
+        for ((from, to), at_us) in arrived {
+            self.network.arrived_by(from, to, at_us);
+        }
     }
 
     /// Sides whose other one has given up meanwhile are told.

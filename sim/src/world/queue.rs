@@ -25,6 +25,16 @@ impl Queue {
         self.times.push(Reverse((at_us, self.requests, slot)));
     }
 
+    /// Lets what is to happen happen at other times; asked in the order of the present ones.
+    pub(super) fn reschedule(&mut self, mut when: impl FnMut(u64, &What) -> u64) {
+        let times = std::mem::take(&mut self.times).into_sorted_vec();
+        let moved = times.into_iter().rev().map(|Reverse((at_us, request, slot))| {
+            let at_us = self.slots[slot].as_ref().map_or(at_us, |what| when(at_us, what));
+            Reverse((at_us, request, slot))
+        });
+        self.times = moved.collect();
+    }
+
     /// Takes the first thing, if it is due by then, with its time.
     pub(super) fn pop(&mut self, until_us: u64) -> Option<(u64, What)> {
         let Reverse((at_us, _, slot)) =
