@@ -266,12 +266,15 @@ impl World {
     /// R17: in the end every member's volumes are as large as the control plane says.
     fn compare_sizes(&mut self, node: NodeId, resource: ResourceId) {
         let Some(known) = self.state().resources.get(&resource) else { return };
-        if known.record.iss_member(node).is_none() || known.deleting {
-            return;
-        }
+        let Some(member) = known.record.iss_member(node).filter(|_| !known.deleting) else { return };
         let hosted = self.machines[&node].engine.as_ref().and_then(|engine| engine.hosts.get(&resource));
         let Some(hosted) = hosted.filter(|hosted| hosted.host.failed().is_none()) else { return };
-        let found = &hosted.host.store().config().volumes;
+        let store = hosted.host.store().config();
+        // An empty one in its place, which the record does not name, is as large as it was made. Seed 929999.
+        if store.incarnation != member.incarnation {
+            return;
+        }
+        let found = &store.volumes;
         // A wish that was decided only now is on its way. Seed 241926.
         if *found != known.spec.volumes && known.growing.is_empty() {
             let text = format!(
