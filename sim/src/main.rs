@@ -18,7 +18,7 @@ use mainstay_sim::record::{self, days, thousands};
 use mainstay_sim::run::{Outcome, RunOptions, run};
 use mainstay_sim::trace::Part;
 use mainstay_sim::{coverage, prose, shrink};
-use mainstay_types::simulation::{BUGS, Bug, BugInfo};
+use mainstay_types::simulation::{self, BUGS, Bug, BugInfo};
 use meter::{Meter, deadline};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -169,6 +169,9 @@ enum Command {
     },
     /// Run seeds and list which marks of the cores were never reached
     Coverage {
+        /// Only this mark: say which seeds, the first three, come to it
+        #[arg(long, value_name = "MARK", conflicts_with = "threads")]
+        of: Option<String>,
         #[arg(long, value_name = "N", default_value_t = 200)]
         seeds: u64,
         #[command(flatten)]
@@ -216,7 +219,8 @@ fn main() -> ExitCode {
             soak(minutes, record.as_deref(), from, threads, bug_seeds, date)
         }
         Some(Command::Speed { nodes, seeds, from }) => Ok(speed(nodes, seeds, from)),
-        Some(Command::Coverage { seeds, many }) => Ok(show_coverage(seeds, &many)),
+        Some(Command::Coverage { of: Some(mark), seeds, many }) => who_reaches(&mark, seeds, &many),
+        Some(Command::Coverage { of: None, seeds, many }) => Ok(show_coverage(seeds, &many)),
     };
     match ended {
         Ok(true) => ExitCode::SUCCESS,
@@ -448,6 +452,31 @@ fn soak(
     Ok(report(&tally))
 }
 
+/// Names the first seeds that come to a mark. `true`: there are any.
+fn who_reaches(mark: &str, seeds: u64, many: &SubMany) -> Result<bool, String> {
+    if !coverage::known().iter().any(|known| known == mark) {
+        return Err(format!("there is no mark '{mark}'; `mainstay-sim coverage` lists them"));
+    }
+    let over = deadline(many.minutes);
+    let count = || simulation::reached().get(mark).copied().unwrap_or(0);
+    let (mut before, mut found) = (count(), 0);
+    for seed in (many.from..many.from.saturating_add(seeds)).take_while(|_| !over()) {
+        let mode = Mode::of(seed);
+        let _ = run(&mode.plan(seed), &RunOptions::default());
+        if count() > before {
+            say!("mainstay-sim --seed {seed}{} --explain", mode.argument());
+            (before, found) = (count(), found + 1);
+            if found == 3 {
+                break;
+            }
+        }
+    }
+    if found == 0 {
+        say!("no seed comes to it");
+    }
+    Ok(found > 0)
+}
+
 fn show_coverage(seeds: u64, many: &SubMany) -> bool {
     let over = deadline(many.minutes);
     let extent = Extent { from: many.from, seeds, threads: threads(many.threads), over: &over };
@@ -562,6 +591,7 @@ mod tests {
             "bugs --list",
             "soak --minutes 0.5 --record bench/simulator.md --date 2026-01-01",
             "coverage --seeds 10",
+            "coverage --of mark --seeds 10",
             "speed",
             "speed --nodes 5 --seeds 7 --from 100",
         ] {
