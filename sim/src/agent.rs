@@ -75,6 +75,7 @@ pub enum StepError {
 }
 
 /// What the engine says unasked.
+#[expect(clippy::large_enum_variant, reason = "nobody keeps many")]
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EngineEvent {
     Replica(ReplicaReport),
@@ -112,6 +113,7 @@ pub struct ReplicaReport {
     pub proposal: Option<Proposal>,
 }
 
+#[expect(clippy::large_enum_variant, reason = "as of those of the engine")]
 #[derive(Clone, Debug)]
 pub enum In {
     /// The next entry of the log.
@@ -209,6 +211,7 @@ pub struct Agent {
     last_step: u64,
     runners: BTreeMap<String, Runner>,
     outs: VecDeque<Out>,
+    wall_ms: u64,
 }
 
 impl Agent {
@@ -241,6 +244,7 @@ impl Agent {
             last_step: session,
             runners,
             outs,
+            wall_ms: 0,
         };
         agent.run_lease(now);
         agent
@@ -278,6 +282,11 @@ impl Agent {
     /// The files of a replica were removed under the hands of this process.
     pub fn files_lost(&mut self, resource: ResourceId) {
         self.durable.files_lost(resource);
+    }
+
+    /// What the wall clock shows from here on, in milliseconds since 1970.
+    pub fn set_wall_ms(&mut self, wall_ms: u64) {
+        self.wall_ms = wall_ms;
     }
 
     /// When [`In::Tick`] is due.

@@ -42,7 +42,7 @@ const CHECKPOINT_EVERY: u64 = 128;
 const RESTART_LAG: u64 = 4;
 
 /// What wall clocks show at the beginning, in milliseconds since 1970.
-const WALL_MS: u64 = 1_700_000_000_000;
+pub const WALL_MS: u64 = 1_700_000_000_000;
 
 /// Who runs and who reaches whom, now.
 pub trait Links {
@@ -279,7 +279,9 @@ impl Consensus {
         }
     }
 
-    fn wall_ms(&self, node: NodeId, at_us: u64) -> u64 {
+    /// What the wall clock of this node shows, in milliseconds since 1970.
+    #[must_use]
+    pub fn wall_ms(&self, node: NodeId, at_us: u64) -> u64 {
         let off_ms = self.place(node).map_or(0, |place| self.members[place].wall_ms);
         (WALL_MS + at_us / 1000).saturating_add_signed(off_ms)
     }
@@ -491,7 +493,12 @@ impl Consensus {
 
     fn apply(&mut self, entry: &Arc<Entry>) -> Outcome {
         if !answers::is_operators(&entry.command) {
-            return self.state.apply(Entry::clone(entry));
+            let outcome = self.state.apply(Entry::clone(entry));
+            if matches!(entry.command, Command::BeginScrub { .. }) && outcome == Outcome::Done {
+                let judged = answers::scrubs_are_apart(&self.state);
+                self.answers.push_back(Answer { entry: entry.clone(), outcome: outcome.clone(), judged });
+            }
+            return outcome;
         }
         let before = answers::without_events(&self.state);
         let outcome = self.state.apply(Entry::clone(entry));

@@ -13,9 +13,12 @@ use mainstay_codec::{Answered, Envelope, Message};
 use mainstay_control::reconcile;
 use mainstay_control::reconciler::ReplicaSeen;
 use mainstay_control::reconciler::job::Step;
+use mainstay_control::scrubs::{ScrubSeen, ScrubState, ScrubTask};
 use mainstay_control::snapshots::{SnapshotOn, SnapshotState};
 use mainstay_host::{Answer, AnswerError, Digest, Happened, Host, Platform, Seen};
-use mainstay_replica::{Op, PeerState, Proposal, ReplicaConfig, RequestError, RequestId, Role, ScrubOrder};
+use mainstay_replica::{
+    Op, PeerState, Proposal, ReplicaConfig, RequestError, RequestId, Role, ScrubOrder, ScrubReport,
+};
 use mainstay_store::{Area, Output, Store};
 use mainstay_types::{
     BLOCK_BYTES, Epoch, Incarnation, Index, NodeId, Opening, ResourceId, ResourceRecord, SnapshotId, Time,
@@ -627,6 +630,8 @@ impl Engine {
             devices_ready: hosted.device == Device::Offered && replica.role() == Role::Primary,
             volumes: hosted.volumes.clone(),
             snapshots: hosted.host.store().snapshots().map(snapshot_seen).collect(),
+            scrub: replica.scrub_report().map(scrub_seen),
+            feeds_all: replica.feeds_all(),
             store_failed: hosted.host.failed().is_some(),
         };
         let report = ReplicaReport { resource, seen, proposal: hosted.proposal };
@@ -816,6 +821,12 @@ impl Engine {
             (Step::Snapshots(wanted), Some(hosted)) => {
                 hosted.host.snapshots(now, &wanted.snapshots, wanted.mark, wanted.to)
             }
+            (Step::Scrub(ScrubTask { repair, rate, after }), Some(hosted)) => {
+                let last = hosted.host.replica().scrub_report().map_or(0, |report| report.ordinal);
+                if last <= after {
+                    hosted.host.scrub(now, ScrubOrder { repair, rate });
+                }
+            }
             (Step::Close, Some(hosted)) => {
                 hosted.closing.push(number);
                 self.withdraw(resource);
@@ -869,5 +880,26 @@ impl Engine {
             },
         );
         self.touched.insert(resource);
+    }
+}
+
+fn scrub_seen(report: &ScrubReport) -> ScrubSeen {
+    let state = match report.state {
+        mainstay_replica::ScrubState::Running => ScrubState::Running,
+        mainstay_replica::ScrubState::Done => ScrubState::Done,
+        mainstay_replica::ScrubState::Stopped => ScrubState::Stopped,
+        mainstay_replica::ScrubState::Interrupted => ScrubState::Interrupted,
+    };
+    let begun = ScrubSeen { state, ..ScrubSeen::running(report.epoch, report.ordinal) };
+    let Some(ended) = report.ended else { return begun };
+    ScrubSeen {
+        took_ms: ended.ms_since(report.began),
+        extents: report.extents,
+        done: report.done,
+        compared: report.compared.iter().map(|(node, extents)| (*node, *extents)).collect(),
+        different: report.different,
+        repaired: report.repaired,
+        overwritten: report.overwritten,
+        ..begun
     }
 }

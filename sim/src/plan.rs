@@ -2,7 +2,7 @@
 //! from a seed (`swarm.rs`) or written by hand, and can be made smaller (`shrink.rs`). The same plan gives the same run.
 
 use mainstay_replica::{BackgroundLimits, SlowLimits};
-use mainstay_types::NodeId;
+use mainstay_types::{NodeId, ScrubRepair};
 
 /// See the top of this file.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -286,10 +286,13 @@ pub enum Proposed {
     AttachResource,
     DetachResource,
     ClaimAttachment,
+    SetScrub,
+    BeginScrub,
+    ScrubEnded,
 }
 
 impl Proposed {
-    /// All but those of clients, which have a kind of their own.
+    /// All but those of clients and of scrubs, which have kinds of their own.
     pub const ALL: [Self; 32] = [
         Self::AddNode,
         Self::NodeDead,
@@ -509,6 +512,12 @@ pub enum Operator {
     StopScrub {
         resource: usize,
     },
+    /// They are scrubbed every so often by themselves; 0: never.
+    SetScrub {
+        resource: usize,
+        interval_ms: u64,
+        repair: ScrubRepair,
+    },
     /// A node that holds no replica of the resource gets one; the number chooses which, here and below.
     AddReplica {
         resource: usize,
@@ -598,6 +607,7 @@ impl Operator {
             | Self::Force { resource, .. }
             | Self::Digest { resource, .. }
             | Self::Scrub { resource, .. }
+            | Self::SetScrub { resource, .. }
             | Self::StopScrub { resource } => Some(resource),
             Self::JoinAgain { .. } => None,
         }

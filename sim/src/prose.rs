@@ -123,6 +123,12 @@ fn operator(operator: &Operator) -> String {
             format!("scrubs r{resource}{repair}{rate}")
         }
         Operator::StopScrub { resource } => format!("ends the scrub of r{resource}"),
+        Operator::SetScrub { resource, interval_ms: 0, .. } => {
+            format!("wants no scrubs of r{resource} but those that he asks for")
+        }
+        Operator::SetScrub { resource, interval_ms, .. } => {
+            format!("wants r{resource} to be scrubbed every {}", length(interval_ms))
+        }
         Operator::Digest { resource, hold_ms } => {
             format!("compares the replicas of r{resource}, with writes held for {}", length(hold_ms))
         }
@@ -312,6 +318,9 @@ fn proposed(what: Proposed) -> &'static str {
         Proposed::DetachResource => "the end of its attachment is proposed",
         Proposed::ClaimAttachment => "a client is said to be open",
         Proposed::SetMode => "a mode is proposed",
+        Proposed::SetScrub => "a schedule of its scrubs is proposed",
+        Proposed::BeginScrub => "a scrub is proposed, as one is due",
+        Proposed::ScrubEnded => "a scrub is said to have ended",
         Proposed::ForcePromote => "a forced promotion is proposed",
         Proposed::Trust => "a doubtful replica is proposed to be trusted",
         Proposed::Near => "a follower is proposed to be near",

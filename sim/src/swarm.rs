@@ -577,6 +577,7 @@ mod tests {
             "Digest",
             "Scrub",
             "StopScrub",
+            "SetScrub",
             "JoinAgain",
             "SetMode",
             "ModeB",
@@ -630,7 +631,8 @@ mod tests {
             })
             .collect();
         let of_clients = [Proposed::AttachResource, Proposed::DetachResource, Proposed::ClaimAttachment];
-        assert_eq!(set, Proposed::ALL.into_iter().chain(of_clients).collect());
+        let of_scrubs = [Proposed::SetScrub, Proposed::BeginScrub, Proposed::ScrubEnded];
+        assert_eq!(set, Proposed::ALL.into_iter().chain(of_clients).chain(of_scrubs).collect());
     }
 
     #[test]

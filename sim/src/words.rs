@@ -86,6 +86,16 @@ pub fn command(command: &Command) -> String {
                 resource(*of)
             )
         }
+        Command::SetScrub { resource: of, policy } => {
+            format!("scrub {} every {} ms, and repair {:?}", resource(*of), policy.interval_ms, policy.repair)
+        }
+        Command::BeginScrub { resource: of, epoch } => {
+            format!("scrub {} as that is due, in {epoch}", resource(*of))
+        }
+        Command::ScrubEnded { resource: of, seen, .. } => {
+            let (state, done) = (seen.state, seen.done);
+            format!("note how a scrub of {} ended: {state:?} after {done} extents", resource(*of))
+        }
         Command::FinishMove { resource: of, from, to } => {
             format!("end the move of {} from {from}, as {to} is in sync", resource(*of))
         }

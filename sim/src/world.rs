@@ -14,6 +14,7 @@ mod links;
 mod operator;
 mod progress;
 mod queue;
+mod schedule;
 mod scrub;
 mod settle;
 mod traps;

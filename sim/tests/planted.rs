@@ -192,7 +192,7 @@ fn a_write_that_outlives_the_lease_is_not_acknowledged() {
     sim.cut(p, t);
     sim.disk(p, DiskFault::Late { what: DiskOp::JournalWrite, ms: 50 });
     sim.write_without_waiting(2);
-    sim.run_ms(5);
+    sim.run_ms(10);
     sim.pause_machine(p, 12_000);
     sim.run_ms(4_000);
     sim.force();

@@ -1,6 +1,6 @@
-//! F42: what the wall clocks of machines show is for people. A run in which they step is the same run.
+//! F42: what the wall clocks of machines show is for people, and says when scrubs of a schedule are due. A run without schedules in which they step is the same run.
 
-use mainstay_sim::plan::{Action, Fault, Plan, Step, Target};
+use mainstay_sim::plan::{Action, Fault, Operator, Plan, Step, Target};
 use mainstay_sim::run::{Outcome, RunOptions, run};
 use mainstay_sim::swarm;
 use mainstay_types::NodeId;
@@ -11,6 +11,8 @@ const HOUR_MS: i64 = 3_600_000;
 /// `plan`, with a clock that steps every now and then: by hours, or by nothing.
 fn with_steps(plan: &Plan, far: i64) -> Plan {
     let mut plan = plan.clone();
+    let schedules = |step: &Step| matches!(step.action, Action::Operator(Operator::SetScrub { .. }));
+    plan.steps.retain(|step| !schedules(step));
     for (n, at_ms) in (0..plan.heal_at_ms).step_by(700).enumerate() {
         let target = Target::Node(NodeId(1 + n as u32 % plan.shape.nodes));
         let by_ms = far * [-1, 3, -7, 5][n % 4];

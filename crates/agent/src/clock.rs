@@ -1,4 +1,4 @@
-//! The two clocks of an agent: boot time for decisions, wall time for display.
+//! The two clocks of an agent: boot time for decisions, wall time for display, and for when scrubs are due.
 
 use mainstay_types::Time;
 use nix::time::{ClockId, clock_gettime};
@@ -13,7 +13,7 @@ pub fn boot_now() -> Time {
     Time(seconds * 1_000_000 + nanoseconds / 1_000)
 }
 
-/// Milliseconds since 1970, for display only.
+/// Milliseconds since 1970: for display, and for when scrubs are due.
 #[must_use]
 pub fn wall_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -9,6 +9,7 @@ mod scrubs;
 mod snapshots;
 
 use crate::agent::{Agent, PROPOSE_TIMEOUT};
+use crate::clock::wall_ms;
 use crate::error::{body, from_engine, settle};
 use crate::member::Member;
 use crate::metrics::listener;
@@ -26,6 +27,7 @@ use mainstay_api::rest::{
     StatusView, VolumeResize,
 };
 use mainstay_control::advice::{Advice, Observations, advice};
+use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Command, Outcome, Resource, ResourceSpec};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{NodeId, ResourceId, VolumeId};
@@ -86,6 +88,7 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .route("/v1/resources", get(resources).post(create_resource))
         .route("/v1/resources/{name}", get(resource).delete(delete_resource))
         .route("/v1/resources/{name}/scrub", get(scrubs::report).post(scrubs::start).delete(scrubs::stop))
+        .route("/v1/resources/{name}/scrub/schedule", put(scrubs::set_schedule))
         .route("/v1/resources/{name}/mode", put(modes::set_mode))
         .route("/v1/resources/{name}/attachment", put(clients::attach).delete(clients::detach))
         .route("/v1/resources/{name}/force/{node}", get(modes::force_cost).post(modes::force_promote))
@@ -187,7 +190,8 @@ fn advise(agent: &Agent, member: &Member, view: &View, live: &Live) -> Vec<Advic
             full.entry(replica.resource).or_default().insert(*node);
         }
     }
-    advice(&view.state, &Observations { unreachable, silent, has_leader: view.leader.is_some(), full })
+    let has_leader = view.leader.is_some();
+    advice(&view.state, &Observations { unreachable, silent, has_leader, full, wall_ms: wall_ms() })
 }
 
 fn words(advice: &Advice) -> String {
@@ -248,7 +252,8 @@ async fn create_resource(Shared(agent): App, Json(request): Json<ResourceCreate>
         let live = agent.ask_all(&member, &view);
         let spec = resource_spec(&view, &live, &request)?;
         let name = request.name.clone();
-        let command = Command::CreateResource { name: name.clone(), spec };
+        let scrub = scrubs::policy(ScrubPolicy::default(), &request.scrub);
+        let command = Command::CreateResource { name: name.clone(), spec, scrub };
         let outcome = settle(member.log.propose(command, PROPOSE_TIMEOUT))?;
         let Outcome::ResourceCreated { resource } = outcome else {
             return Err(body("conflict", format!("the cluster answered {outcome:?}"), ""));

@@ -8,7 +8,7 @@
 
 mod clients;
 
-use crate::clock::boot_now;
+use crate::clock::{boot_now, wall_ms};
 use crate::engine_link::{EngineInput, EngineLink};
 use crate::left_devices::LeftDevices;
 use crate::metrics::Metrics;
@@ -25,6 +25,7 @@ use mainstay_control::State;
 use mainstay_control::reconcile::Role;
 use mainstay_control::reconciler::job::{Ended, Order};
 use mainstay_control::reconciler::{Event, Failure, Reconciler, ReplicaSeen, Seen, Wish};
+use mainstay_control::scrubs::{ScrubSeen, ScrubState};
 use mainstay_control::snapshots::{SnapshotOn, SnapshotState};
 use mainstay_control::state::{Command, IssChange};
 use mainstay_types::{Epoch, NodeId, ResourceId, SnapshotId, Time};
@@ -285,7 +286,12 @@ impl Node {
         let replicas = self.parts.engine.replicas().into_iter().map(|(id, status)| (id, seen(&status)));
         let clients =
             self.parts.engine.clients().into_iter().map(|(id, status)| (id, clients::seen(&status)));
-        let seen = Seen { engine: connected, replicas: replicas.collect(), clients: clients.collect() };
+        let seen = Seen {
+            wall_ms: wall_ms(),
+            engine: connected,
+            replicas: replicas.collect(),
+            clients: clients.collect(),
+        };
         self.core.reconcile(boot_now(), &self.view.state, &seen);
         self.carry_out();
     }
@@ -378,6 +384,8 @@ fn seen(status: &ReplicaStatus) -> ReplicaSeen {
         devices_ready: !status.devices.is_empty() && status.devices.len() == status.volumes.len(),
         volumes: status.volumes.clone(),
         snapshots: status.snapshots.iter().map(snapshot_seen).collect(),
+        scrub: status.scrub.as_ref().map(scrub_seen),
+        feeds_all: status.feeds_all,
         store_failed: status.data == DataState::Failed,
     }
 }
@@ -389,6 +397,26 @@ fn snapshot_seen(snapshot: &engine::SnapshotStatus) -> (SnapshotId, SnapshotOn) 
         engine::SnapshotState::Missing => SnapshotState::Missing,
     };
     (snapshot.id, SnapshotOn { at: snapshot.at, state })
+}
+
+fn scrub_seen(scrub: &engine::ScrubSummary) -> ScrubSeen {
+    ScrubSeen {
+        epoch: scrub.epoch,
+        ordinal: scrub.ordinal,
+        state: match scrub.state {
+            engine::ScrubState::Running => ScrubState::Running,
+            engine::ScrubState::Done => ScrubState::Done,
+            engine::ScrubState::Stopped => ScrubState::Stopped,
+            engine::ScrubState::Interrupted => ScrubState::Interrupted,
+        },
+        took_ms: scrub.took_ms,
+        extents: scrub.extents,
+        done: scrub.done,
+        compared: scrub.compared.clone(),
+        different: scrub.different,
+        repaired: scrub.repaired,
+        overwritten: scrub.overwritten,
+    }
 }
 
 /// Keeps `<run>/dev/<resource>/<volume>` pointing at the devices that exist now; a volume that is only an export, with an

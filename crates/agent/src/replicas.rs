@@ -18,6 +18,7 @@ use crate::pool;
 use crate::threads::lock;
 use mainstay_api::engine::{EngineError, Reply, Request};
 use mainstay_control::reconciler::job::{Answer, Ended, Job, Order, Step, Trouble};
+use mainstay_control::scrubs::ScrubTask;
 use mainstay_control::snapshots::Keep;
 use mainstay_control::state::Resource;
 use mainstay_types::{Incarnation, Opening, ResourceId};
@@ -234,6 +235,9 @@ impl Replicas {
             Step::Grow(volumes) => self.ask(Request::Grow { resource, volumes }, REQUEST_TIMEOUT),
             Step::Snapshots(Keep { snapshots: wanted, mark, to }) => {
                 self.ask(Request::Snapshots { resource, wanted, mark, to }, REQUEST_TIMEOUT)
+            }
+            Step::Scrub(ScrubTask { repair, rate, after }) => {
+                self.ask(Request::Scrub { resource, repair, rate, after: Some(after) }, REQUEST_TIMEOUT)
             }
             Step::Attach(record) => {
                 let opening = Opening(random_u64().max(1));

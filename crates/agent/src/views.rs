@@ -1,14 +1,16 @@
 //! The cluster state as the HTTP API shows it.
 
+use crate::clock::wall_ms;
 use mainstay_api::engine::{self, EngineError, EngineStatus, PeerState, Role};
 use mainstay_api::rest::{
     AttachedView, ClientView, ClusterView, DeviceView, EventView, EventsPage, ForceView, ForcedView,
     GrowingView, Health, LeavingView, MoveView, NodeStatus, NodeView, PeerView, ReplicaLive, ReplicaView,
-    ResourceView, RollbackView, RolledBackView, ServiceFailure, ServiceView, Severity, SlowView,
-    SnapshotOnView, SnapshotView,
+    ResourceView, RollbackView, RolledBackView, ScrubbedView, ScrubsView, ServiceFailure, ServiceView,
+    Severity, SlowView, SnapshotOnView, SnapshotView,
 };
 use mainstay_control::State;
 use mainstay_control::rollback::Rollback;
+use mainstay_control::scrubs::Scrubbed;
 use mainstay_control::snapshots::{Snapshot, SnapshotOn, SnapshotState};
 use mainstay_control::state::{self, Resource, Service};
 use mainstay_types::{Attachment, Mode, NodeId, ResourceId, SnapshotId, Time};
@@ -121,6 +123,7 @@ pub fn resource(state: &State, resource: &Resource, live: &Live) -> ResourceView
             index: done.entry.map(|index| index.0),
             at_ms: done.at_ms,
         }),
+        scrubs: scrubs(state, resource),
         moves: resource
             .moving
             .iter()
@@ -371,6 +374,32 @@ pub(crate) fn name_of(value: &impl serde::Serialize) -> String {
 fn rollback_view(resource: &Resource, rollback: &Rollback) -> RollbackView {
     let name = |id: SnapshotId| resource.snapshots.get(&id).map(|known| known.name.clone());
     RollbackView { snapshot: name(rollback.to).unwrap_or_default(), keep: rollback.keep.and_then(name) }
+}
+
+fn scrubs(state: &State, resource: &Resource) -> ScrubsView {
+    let (scrubs, now_ms) = (&resource.scrubs, wall_ms());
+    let one = |last: &Scrubbed| ScrubbedView {
+        at_ms: last.at_ms,
+        took_ms: last.took_ms,
+        end: name_of(&last.end),
+        lacking: last.lacking.iter().map(|node| state.node_name(*node)).collect(),
+        different: last.different,
+        repaired: last.repaired,
+        overwritten: last.overwritten,
+        unrepaired: last.unrepaired(),
+    };
+    ScrubsView {
+        now_ms,
+        interval_ms: scrubs.policy.interval_ms,
+        repair: scrubs.policy.repair,
+        rate: scrubs.policy.rate,
+        running: scrubs.turn.is_some(),
+        whole: scrubs.whole.as_ref().map(one),
+        failed: scrubs.failed.as_ref().map(one),
+        due_ms: resource.scrub_due_ms(now_ms),
+        late_ms: resource.scrub_late_ms(now_ms),
+        waits_for: state.scrub_waits_for(resource.id),
+    }
 }
 
 /// A snapshot in words.

@@ -6,7 +6,7 @@ mod support;
 use mainstay_api::engine::Role;
 use mainstay_api::rest::{
     Accepted, ClusterInit, ClusterJoin, ClusterView, EventsPage, NodeStatus, ResourceCreate, ResourceView,
-    ServiceApply, ServiceView,
+    ScrubSchedule, ServiceApply, ServiceView,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -65,6 +65,7 @@ fn create(node: &TestNode, name: &str) -> ResourceView {
         replicas: vec!["n1".into(), "n2".into()],
         replica_count: None,
         preferred: vec!["n1".into()],
+        scrub: ScrubSchedule::default(),
     };
     node.client().post("/v1/resources", &request).unwrap()
 }
@@ -131,6 +132,7 @@ fn an_agent_without_a_majority_has_no_lease_and_changes_nothing() {
         replicas: vec!["n1".into()],
         replica_count: None,
         preferred: vec![],
+        scrub: ScrubSchedule::default(),
     };
     let error = nodes[0].client().post::<_, ResourceView>("/v1/resources", &request).unwrap_err();
     assert_eq!(error.body().code, "result-unknown");
@@ -148,6 +150,7 @@ fn a_creation_that_fails_on_one_node_is_undone_everywhere() {
         replicas: vec!["n1".into(), "n2".into()],
         replica_count: None,
         preferred: vec![],
+        scrub: ScrubSchedule::default(),
     };
     let error = nodes[0].client().post::<_, ResourceView>("/v1/resources", &request).unwrap_err();
     assert_eq!(error.body().code, "no-space");
@@ -261,6 +264,7 @@ fn metrics_are_served_and_say_when_the_engine_does_not_answer() {
             replicas: vec!["n1".into()],
             replica_count: None,
             preferred: vec![],
+            scrub: ScrubSchedule::default(),
         };
         let _: ResourceView = node.client().post("/v1/resources", &request).unwrap();
     }

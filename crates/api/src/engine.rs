@@ -18,7 +18,7 @@ pub use lines::{LINE_BYTES_MAX, LineDecoder, LineError, encode_line, read_line, 
 use crate::metrics::MetricsPage;
 use mainstay_types::{
     ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, Opening, Position, ResourceId, ResourceRecord,
-    ShrinkReason, SnapshotId, Time, VolumeId,
+    ScrubRepair, ShrinkReason, SnapshotId, Time, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -115,10 +115,12 @@ pub enum Request {
     /// being compared.
     Scrub {
         resource: ResourceId,
-        /// Write anew what differs and is known to be right.
-        repair: bool,
+        repair: ScrubRepair,
         /// Bytes per second that each replica reads; 0: no limit but that of what runs in the background.
         rate: u64,
+        /// If it has begun one since this one ([`ScrubSummary::ordinal`]) that is success, and none is begun.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        after: Option<u64>,
     },
     /// Hold new requests until [`Request::Resume`], for a while at most. Answered when everything admitted before is committed.
     Pause {
@@ -270,7 +272,7 @@ pub struct VolumeDigest {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ScrubStatus {
     pub state: ScrubState,
-    pub repair: bool,
+    pub repair: ScrubRepair,
     /// Bytes per second; 0: no limit of its own.
     pub rate: u64,
     /// How long it has taken, in milliseconds.
@@ -303,6 +305,23 @@ pub enum ScrubState {
     Stopped,
     /// The primary changed.
     Interrupted,
+}
+
+/// How the last scrub of a replica as primary ended, or that one is under way.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ScrubSummary {
+    pub epoch: Epoch,
+    /// Which one it is since the replica was opened, from 1 on.
+    pub ordinal: u64,
+    pub state: ScrubState,
+    /// From here on all is 0 while it is under way: [`Request::ScrubStatus`] tells. As in [`ScrubStatus`].
+    pub took_ms: u64,
+    pub extents: u64,
+    pub done: u64,
+    pub compared: Vec<(NodeId, u64)>,
+    pub different: u64,
+    pub repaired: u64,
+    pub overwritten: u64,
 }
 
 /// Neighbouring blocks that the same replicas hold differently.
@@ -512,6 +531,12 @@ pub struct ReplicaStatus {
     /// The snapshots that its log has, as far as it is committed here, in ascending order.
     #[serde(default)]
     pub snapshots: Vec<SnapshotStatus>,
+    /// The last scrub that it led since it was opened.
+    #[serde(default)]
+    pub scrub: Option<ScrubSummary>,
+    /// As a primary in mode A it feeds every follower, and copies to none. In the other modes the in-sync set tells that.
+    #[serde(default)]
+    pub feeds_all: bool,
     /// The proposal that waits for a newer record.
     pub proposal: Option<ProposalEvent>,
 }

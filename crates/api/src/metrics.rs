@@ -124,6 +124,9 @@ pub struct ReplicaCounts {
     pub peers: Vec<PeerCounts>,
     /// As primary: replicas without which nothing is committed, itself among them.
     pub required: u64,
+    /// As primary in mode B: bytes of the log that were acknowledged from memory and are not committed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cached_bytes: Option<u64>,
     /// As primary: what fills others is slowed down now, for clients or by a limit.
     pub filling_slowed: bool,
     /// As primary: what scrubs compared, found and repaired.

@@ -18,6 +18,7 @@
 //! | `POST /v1/resources/{name}/scrub` | [`ScrubStart`] | [`Accepted`] |
 //! | `GET /v1/resources/{name}/scrub` | | [`ScrubReport`] |
 //! | `DELETE /v1/resources/{name}/scrub` | | [`Accepted`] |
+//! | `PUT /v1/resources/{name}/scrub/schedule` | [`ScrubSchedule`] | [`Accepted`] |
 //! | `PUT /v1/resources/{name}/mode` | [`ModeSet`] | [`Accepted`] |
 //! | `PUT /v1/resources/{name}/attachment` | [`ResourceAttach`] | [`Accepted`] |
 //! | `DELETE /v1/resources/{name}/attachment` | | [`Accepted`] |
@@ -40,7 +41,7 @@
 //! | `GET /metrics` | | not JSON: the text format of Prometheus |
 
 use crate::engine::{FrontendStatus, ScrubOutcome, ScrubState};
-pub use mainstay_types::Mode;
+pub use mainstay_types::{Mode, ScrubRepair};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -167,6 +168,9 @@ pub struct ResourceCreate {
     /// Names of nodes that should be primary, best first.
     #[serde(default)]
     pub preferred: Vec<String>,
+    /// What is not named: every 30 days, repairing what is proven, as fast as clients are not slowed down.
+    #[serde(default)]
+    pub scrub: ScrubSchedule,
 }
 
 /// A further replica.
@@ -375,6 +379,8 @@ pub struct ResourceView {
     pub rollback: Option<RollbackView>,
     #[serde(default)]
     pub rolled_back: Option<RolledBackView>,
+    #[serde(default)]
+    pub scrubs: ScrubsView,
     /// Replicas that go when the one at the new place is in sync.
     #[serde(default)]
     pub moves: Vec<MoveView>,
@@ -531,6 +537,60 @@ pub struct ScrubStart {
     pub rate: u64,
 }
 
+/// When scrubs begin by themselves, and what they do. What is not named stays as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ScrubSchedule {
+    /// From one to the next, in milliseconds; 0: never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval_ms: Option<u64>,
+    /// `off`: only tell what differs. `proven`: write anew what is known to be right, by checksums or because more than half of the replicas
+    /// agree. `all`: otherwise what the primary holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repair: Option<ScrubRepair>,
+    /// Bytes per second that each replica reads; 0: no limit but that of what runs in the background.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<u64>,
+}
+
+/// The schedule of a resource's scrubs, and what is remembered of them. Times are of wall clocks, in milliseconds since 1970.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ScrubsView {
+    /// What time it is.
+    pub now_ms: u64,
+    pub interval_ms: u64,
+    pub repair: ScrubRepair,
+    pub rate: u64,
+    /// The schedule has begun one, or is about to.
+    pub running: bool,
+    /// The last one that compared all replicas.
+    pub whole: Option<ScrubbedView>,
+    /// One after that, which did not.
+    pub failed: Option<ScrubbedView>,
+    /// When the next one is due.
+    pub due_ms: Option<u64>,
+    /// It is late by so many milliseconds: by more than a quarter of the interval.
+    pub late_ms: Option<u64>,
+    /// Why none could begin now.
+    pub waits_for: Option<String>,
+}
+
+/// A scrub that has ended.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ScrubbedView {
+    pub at_ms: u64,
+    pub took_ms: u64,
+    /// `whole`, `partial`, `stopped` or `interrupted`.
+    pub end: String,
+    /// Nodes whose replicas were not compared everywhere.
+    pub lacking: Vec<String>,
+    /// As in [`ScrubReport`].
+    pub different: u64,
+    pub repaired: u64,
+    pub overwritten: u64,
+    pub unrepaired: u64,
+}
+
 /// How a scrub goes, or how the last one went. `equal` is the verdict.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ScrubReport {
@@ -538,7 +598,7 @@ pub struct ScrubReport {
     /// Who compares.
     pub primary: String,
     pub state: ScrubState,
-    pub repair: bool,
+    pub repair: ScrubRepair,
     /// All replicas were compared in all extents.
     pub complete: bool,
     /// It is complete, and no block differs any more.

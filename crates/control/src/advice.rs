@@ -27,6 +27,8 @@ pub struct Observations {
     pub has_leader: bool,
     /// Nodes whose pool has no space for what is to be written to a resource.
     pub full: BTreeMap<ResourceId, BTreeSet<NodeId>>,
+    /// The wall clock, in milliseconds since 1970.
+    pub wall_ms: u64,
 }
 
 /// Everything that is not as it should be, worst first; empty if all is well.
@@ -98,6 +100,9 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
     }
     for resource in state.resources.values() {
         advise_resource(state, resource, &mut add);
+        if let Some((severity, what, remedy)) = state.advise_scrubs(resource, observations.wall_ms) {
+            add(severity, format!("resource {}", resource.name), what, remedy);
+        }
         for node in observations.full.get(&resource.id).into_iter().flatten() {
             add(
                 Severity::Critical,

@@ -2,6 +2,7 @@
 
 use crate::force::Held;
 use crate::grow::SIZE_REMEDY;
+use crate::scrubs::{ScrubPolicy, Scrubs};
 use crate::service::StatusReport;
 use crate::state::{
     Cluster, Command, Entry, LEASE_MS, NODES_MAX, Node, NodeStatus, Outcome, RESOURCES_MAX, Reopened,
@@ -50,6 +51,7 @@ impl State {
         let outcome = self.command(at_ms, entry.command);
         self.settle_memory(at_ms);
         self.settle_modes(at_ms);
+        self.settle_scrubs(at_ms);
         if matches!(outcome, Outcome::Done | Outcome::NodeAdded { .. } | Outcome::ResourceCreated { .. }) {
             self.revision += 1;
         }
@@ -68,7 +70,7 @@ impl State {
             Command::VotersSeen { node, voters_version } => self.voters_seen(node, voters_version),
             Command::NodeDead { node, generation } => self.node_dead(at_ms, node, generation),
             Command::NodeRejoin { node, generation } => self.rejoin(at_ms, node, generation),
-            Command::CreateResource { name, spec } => self.create_resource(at_ms, name, spec),
+            Command::CreateResource { name, spec, scrub } => self.create_resource(at_ms, name, spec, scrub),
             Command::ReplicaReady { resource, version, node, incarnation } => {
                 self.replica_ready(at_ms, resource, version, Member { node, incarnation })
             }
@@ -99,6 +101,9 @@ impl State {
             Command::SnapshotsSeen { resource, node, seen } => {
                 self.snapshots_seen(at_ms, resource, node, &seen)
             }
+            Command::SetScrub { resource, policy } => self.set_scrub(at_ms, resource, policy),
+            Command::BeginScrub { resource, epoch } => self.begin_scrub(at_ms, resource, epoch),
+            Command::ScrubEnded { resource, node, seen } => self.scrub_ended(at_ms, resource, node, &seen),
             Command::VolumeGrown { resource, volume, bytes } => {
                 self.volume_grown(at_ms, resource, volume, bytes)
             }
@@ -269,7 +274,13 @@ impl State {
         Outcome::Done
     }
 
-    fn create_resource(&mut self, at_ms: u64, name: String, mut spec: ResourceSpec) -> Outcome {
+    fn create_resource(
+        &mut self,
+        at_ms: u64,
+        name: String,
+        mut spec: ResourceSpec,
+        scrub: ScrubPolicy,
+    ) -> Outcome {
         if !valid_name(&name) {
             return refused("bad-name", format!("'{name}' is not a valid name"), NAME_REMEDY);
         }
@@ -289,6 +300,9 @@ impl State {
         }
         if let Err((message, remedy)) = self.check_spec(&spec) {
             return refused("bad-resource", message, remedy);
+        }
+        if let Some(refusal) = scrub.refusal() {
+            return refusal;
         }
         reach!("control: a resource is made");
         spec.replicas.sort_unstable();
@@ -311,6 +325,7 @@ impl State {
             last_snapshot: 0,
             rollback: None,
             rolled_back: None,
+            scrubs: Scrubs { policy: scrub, since_ms: at_ms, ..Scrubs::default() },
             forced: None,
             reopened: BTreeMap::new(),
         };

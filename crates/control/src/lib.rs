@@ -23,6 +23,7 @@ pub mod reconcile;
 pub mod reconciler;
 mod replicas;
 pub mod rollback;
+pub mod scrubs;
 mod service;
 pub mod snapshots;
 pub mod state;

@@ -6,6 +6,7 @@
 //! handed over (R19), and a node without a lease starts nothing (R10).
 
 use crate::clients::{ClientSeen, plan_clients};
+use crate::scrubs::{ScrubSeen, ScrubState, ScrubTask};
 use crate::snapshots::{Keep, SnapshotOn};
 use crate::state::{Command, NodeStatus, Resource, ServicePhase, State};
 use mainstay_types::simulation::{Bug, planted};
@@ -43,6 +44,10 @@ pub struct ReplicaObserved {
     pub volumes: Vec<u64>,
     /// The snapshots that its log has, in ascending order.
     pub snapshots: Vec<(SnapshotId, SnapshotOn)>,
+    /// The last scrub that it led since it was opened, or the one that is under way.
+    pub scrub: Option<ScrubSeen>,
+    /// As a primary in mode A it feeds every follower, and copies to none. In the other modes the in-sync set tells that.
+    pub feeds_all: bool,
     /// Why the store is no longer used (R13), or why the engine asks to step down.
     pub failed: Option<String>,
     /// The store is no longer used (R13), until an engine opens it again.
@@ -66,6 +71,8 @@ pub struct ServiceObserved {
 /// What a node sees of itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Observed {
+    /// The wall clock, in milliseconds since 1970. It decides when scrubs are due, and nothing else.
+    pub wall_ms: u64,
     /// The lease is valid, and long enough to start something.
     pub lease_valid: bool,
     /// The engine answers. `replicas` counts only then.
@@ -114,6 +121,11 @@ pub enum Action {
     KeepSnapshots {
         resource: ResourceId,
         wanted: Keep,
+    },
+    /// Have the engine's primary compare all replicas.
+    Scrub {
+        resource: ResourceId,
+        task: ScrubTask,
     },
     /// Make the engine's replica a secondary. Its services are silent.
     Demote {
@@ -173,6 +185,7 @@ pub fn plan(node: NodeId, state: &State, observed: &Observed) -> Vec<Action> {
         for resource in state.resources.values() {
             plan_resource(node, state, resource, observed, &mut actions);
         }
+        plan_scrubs(node, state, observed, &mut actions);
         plan_clients(node, state, observed, &mut actions);
     }
     for resource in
@@ -260,6 +273,44 @@ fn plan_unwanted_services(node: NodeId, state: &State, observed: &Observed, acti
             reach!("control: plan: a deleted service is gone");
             actions.push(Action::Propose(Command::ServiceGone { name: name.clone() }));
         }
+    }
+}
+
+/// Scrubs of the resources whose primary is here. One is begun at a time: the one that is due for longest.
+fn plan_scrubs(node: NodeId, state: &State, observed: &Observed, actions: &mut Vec<Action>) {
+    let mut due: Option<(u64, &Resource)> = None;
+    for resource in state.resources.values() {
+        let (id, record) = (resource.id, &resource.record);
+        let Some(replica) = observed.replicas.get(&id) else { continue };
+        let leads = record.primary == Some(node)
+            && replica.role == Role::Primary
+            && replica.epoch == record.epoch
+            && replica.failed.is_none();
+        if !leads || resource.deleting || !observed.lease_valid {
+            continue;
+        }
+        let seen = replica.scrub.as_ref();
+        if let Some(report) = resource.scrub_report(node, seen) {
+            reach!("control: plan: tell how a scrub ended");
+            actions.push(Action::Propose(report));
+        } else if let Some(task) = resource.scrub_task(seen) {
+            reach!("control: plan: a scrub begins");
+            actions.push(Action::Scrub { resource: id, task });
+        } else if resource.scrubs.turn.is_none()
+            && replica.feeds_all
+            && seen.is_none_or(|seen| seen.state != ScrubState::Running)
+            && let Some(at_ms) = resource.scrub_due_ms(observed.wall_ms)
+            && at_ms <= observed.wall_ms
+            && due.is_none_or(|(first, _)| at_ms < first)
+            && state.scrub_waits_for(id).is_none()
+        {
+            due = Some((at_ms, resource));
+        }
+    }
+    if let Some((_, resource)) = due {
+        reach!("control: plan: a scrub is due");
+        let (resource, epoch) = (resource.id, resource.record.epoch);
+        actions.push(Action::Propose(Command::BeginScrub { resource, epoch }));
     }
 }
 

@@ -24,6 +24,7 @@ mod services;
 
 use crate::clients::ClientSeen;
 use crate::reconcile::{Action, Observed, Role, plan};
+use crate::scrubs::ScrubSeen;
 use crate::snapshots::SnapshotOn;
 use crate::state::{Command, IssChange, ServicePhase, State};
 use job::{Ended, Order};
@@ -63,6 +64,10 @@ pub struct ReplicaSeen {
     pub volumes: Vec<u64>,
     /// The snapshots that its log has, in ascending order.
     pub snapshots: Vec<(SnapshotId, SnapshotOn)>,
+    /// The last scrub that it led since it was opened, or the one that is under way.
+    pub scrub: Option<ScrubSeen>,
+    /// As a primary in mode A it feeds every follower, and copies to none. In the other modes the in-sync set tells that.
+    pub feeds_all: bool,
     /// The store is no longer used (R13).
     pub store_failed: bool,
 }
@@ -70,6 +75,8 @@ pub struct ReplicaSeen {
 /// What there is to see at this moment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Seen {
+    /// The wall clock, in milliseconds since 1970.
+    pub wall_ms: u64,
     /// The engine answers.
     pub engine: bool,
     /// Replicas that it has open.
@@ -368,6 +375,7 @@ impl Reconciler {
     fn observe(&self, seen: &Seen) -> Observed {
         let replicas = seen.replicas.iter().map(|(id, seen)| (*id, self.replicas.observe(*id, seen)));
         Observed {
+            wall_ms: seen.wall_ms,
             lease_valid: self.lease.seen_valid,
             engine: seen.engine,
             stored: self.replicas.stored().clone(),
@@ -393,6 +401,7 @@ impl Reconciler {
             Action::DetachClient { resource } => self.order(now, resource, Order::Detach),
             Action::GrowVolumes { resource, volumes } => self.order(now, resource, Order::Grow(volumes)),
             Action::KeepSnapshots { resource, wanted } => self.order(now, resource, Order::Snapshots(wanted)),
+            Action::Scrub { resource, task } => self.order(now, resource, Order::Scrub(task)),
             Action::Demote { resource } => self.order(now, resource, Order::Demote),
             Action::StartService { name, epoch, round } => starts.push(Start { name, epoch, round }),
             Action::StopService { name, reason } => {

@@ -7,6 +7,7 @@
 //! - applying is deterministic: no clock, no randomness; `at_ms` is kept for display only.
 
 use crate::rollback::{Rollback, RolledBack};
+use crate::scrubs::{ScrubPolicy, ScrubSeen, Scrubs};
 use crate::snapshots::{Snapshot, SnapshotOn};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
@@ -151,6 +152,9 @@ pub struct Resource {
     pub rollback: Option<Rollback>,
     #[serde(default)]
     pub rolled_back: Option<RolledBack>,
+    /// See `scrubs.rs`.
+    #[serde(default)]
+    pub scrubs: Scrubs,
     /// The last promotion outside the in-sync set; see `force.rs`.
     #[serde(default)]
     pub forced: Option<Forced>,
@@ -314,6 +318,8 @@ pub enum Command {
     CreateResource {
         name: String,
         spec: ResourceSpec,
+        #[serde(default)]
+        scrub: ScrubPolicy,
     },
     /// The node has formatted a replica. With another incarnation than before: the old content is lost (R9). Counts only on the
     /// version that is named: a report that comes late may be of a disk that was replaced since.
@@ -413,6 +419,22 @@ pub enum Command {
         resource: ResourceId,
         node: NodeId,
         seen: Vec<(SnapshotId, SnapshotOn)>,
+    },
+    /// When replicas are compared, and what is done about what is found; see `scrubs.rs`.
+    SetScrub {
+        resource: ResourceId,
+        policy: ScrubPolicy,
+    },
+    /// Proposed by the primary's node when one is due.
+    BeginScrub {
+        resource: ResourceId,
+        epoch: Epoch,
+    },
+    /// The primary's node tells how a scrub ended.
+    ScrubEnded {
+        resource: ResourceId,
+        node: NodeId,
+        seen: ScrubSeen,
     },
     /// The devices are to be on `node`, which holds no replica, and not on the primary; see `clients.rs`.
     AttachResource {

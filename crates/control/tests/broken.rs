@@ -5,6 +5,7 @@ mod common;
 use common::{A, B, R, W as C, apply, cluster, die, members, primary, promote, rejoin};
 use mainstay_control::advice::{Advice, advice};
 use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, Role, ServiceObserved, plan};
+use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Command, IssChange, Outcome, ResourceSpec, ServicePhase, Severity, State};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{ConfigVersion, Incarnation, Member, NodeId};
@@ -16,7 +17,10 @@ fn unready(replicas: u32) -> State {
     let mut state = cluster();
     let replicas = (1..=replicas).map(NodeId).collect();
     let spec = ResourceSpec { volumes: vec![1 << 20], journal_bytes: 16 << 20, replicas, preferred: vec![A] };
-    assert!(apply(&mut state, Command::CreateResource { name: "db".into(), spec }).is_ok());
+    assert!(
+        apply(&mut state, Command::CreateResource { name: "db".into(), spec, scrub: ScrubPolicy::default() })
+            .is_ok()
+    );
     state
 }
 

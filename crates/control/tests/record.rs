@@ -6,6 +6,7 @@ mod common;
 use common::*;
 use mainstay_control::advice::Observations;
 use mainstay_control::reconcile::{Action, Observed, Role, ServiceObserved, asks_for_relief, plan};
+use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{
     Command, Entry, IssChange, Outcome, ResourceSpec, ServicePhase, Severity, State,
 };
@@ -163,7 +164,13 @@ fn a_service_gets_nothing_that_another_has_and_prefers_no_stranger() {
         replicas: vec![A, B],
         preferred: vec![],
     };
-    assert!(apply(&mut state, Command::CreateResource { name: "web".into(), spec }).is_ok());
+    assert!(
+        apply(
+            &mut state,
+            Command::CreateResource { name: "web".into(), spec, scrub: ScrubPolicy::default() }
+        )
+        .is_ok()
+    );
     let service = |resource: &str, path: &str, address: &str, preferred: &str| {
         let text = format!(
             "name='{resource}'\nresource='{resource}'\n[mount]\npath='{path}'\n[vip]\naddress='{address}'\n\

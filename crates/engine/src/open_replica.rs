@@ -26,7 +26,7 @@ use counts::{Asked, Counts};
 use mainstay_api::engine::{EngineError, EngineEvent, ProposalEvent, Reply};
 use mainstay_codec::Envelope;
 use mainstay_host::{Host, Platform};
-use mainstay_replica::{ReplicaConfig, Role};
+use mainstay_replica::{ReplicaConfig, Role, ScrubState};
 use mainstay_store::Store;
 use mainstay_types::{
     EXTENT_BYTES, Epoch, Index, NodeId, Opening, REQUEST_BYTES_MAX, Range, ResourceId, ResourceRecord,
@@ -104,6 +104,8 @@ struct Around {
     /// Who waits for an epoch to be promised.
     vow_answer: Option<(Epoch, Answer)>,
     dirty: bool,
+    /// Whether all are fed, and which scrub was the last and how it stands, as it was reported.
+    awaited: (bool, Option<(u64, ScrubState)>),
     reported_at: Time,
     counts: Counts,
     watch: Option<Box<Watch>>,
@@ -152,6 +154,7 @@ impl OpenReplica {
             digest_answer: None,
             vow_answer: None,
             dirty: true,
+            awaited: (false, None),
             reported_at: Time(0),
             counts,
             watch: options.check_reads.then(Box::default),

@@ -538,10 +538,10 @@ impl Shard {
                     replica.start_digest(shared, answer)
                 });
             }
-            Request::Scrub { resource, repair, rate } => {
+            Request::Scrub { resource, repair, rate, after } => {
                 let order = ScrubOrder { repair, rate };
                 self.on_replica(now, resource, answer, |replica, _, answer| {
-                    replica.scrub(now, order, answer)
+                    replica.scrub(now, order, after, answer)
                 });
             }
             Request::StopScrub { resource } => {

@@ -4,6 +4,7 @@ use crate::lab::cli::LabCommand;
 use crate::{duration, size};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
+use mainstay_api::rest::{ScrubRepair, ScrubSchedule};
 use mainstay_engine::frontend::nbd::TlsFiles;
 use mainstay_engine::{BackgroundLimits, DeviceOption, SlowLimits};
 use std::path::PathBuf;
@@ -339,7 +340,38 @@ pub struct CreateArgs {
     #[arg(long, value_delimiter = ',', value_name = "NODES")]
     pub preferred: Vec<String>,
     #[command(flatten)]
+    pub scrub: ScrubArgs,
+    #[command(flatten)]
     pub wait: WaitArgs,
+}
+
+/// When scrubs begin by themselves, and what they do.
+#[derive(Args, Debug, Clone, Copy)]
+pub struct ScrubArgs {
+    /// Compare all replicas every so often, when all are in sync: for example 7d, or off [default: 30d]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse_ms_or_off)]
+    pub scrub_interval: Option<u64>,
+    /// What such a scrub writes anew: what is proven to be right, by checksums or because more than half of the replicas agree; nothing; or all, and
+    /// where nothing is proven, as with two replicas without checksums, what the primary holds [default: proven]
+    #[arg(long, value_name = "WHAT", value_parser = scrub_repair())]
+    pub scrub_repair: Option<ScrubRepair>,
+    /// Read no more than this per second, of each replica; 0 for as fast as clients are not slowed down [default: 0]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_or_none)]
+    pub scrub_rate: Option<u64>,
+}
+
+impl ScrubArgs {
+    pub fn schedule(self) -> ScrubSchedule {
+        ScrubSchedule { interval_ms: self.scrub_interval, repair: self.scrub_repair, rate: self.scrub_rate }
+    }
+}
+
+fn scrub_repair() -> impl TypedValueParser<Value = ScrubRepair> {
+    PossibleValuesParser::new(["proven", "off", "all"]).map(|name| match name.as_str() {
+        "off" => ScrubRepair::Off,
+        "all" => ScrubRepair::All,
+        _ => ScrubRepair::Proven,
+    })
 }
 
 /// Long work goes on in the cluster; the command follows it to its end unless told otherwise.
@@ -490,6 +522,12 @@ pub enum ResourceCommand {
         /// End the one that is under way
         #[arg(long)]
         stop: bool,
+    },
+    /// Choose when scrubs begin by themselves, and what they do, while the resource is used. What is not named stays as it is.
+    SetScrub {
+        name: String,
+        #[command(flatten)]
+        scrub: ScrubArgs,
     },
     /// Give a node without a replica the devices of a resource, instead of its primary, and wait until they are there. When the primary fails
     /// their requests wait for the next one. One node at a time has them, and only it can write. Not together with a service.

@@ -21,6 +21,11 @@ pub fn parse(text: &str) -> Result<u64, String> {
     }
 }
 
+/// The same, or 0, for none.
+pub fn parse_or_none(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { parse(text) }
+}
+
 /// A byte count with three or more significant digits.
 pub fn format(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
@@ -50,6 +55,7 @@ mod tests {
         for text in ["", "G", "4X", "-1", "4.5G", "7i", "99999999999T", "0", "0GiB", "4GG"] {
             assert!(parse(text).is_err(), "{text}");
         }
+        assert_eq!((parse_or_none("0"), parse_or_none("1k")), (Ok(0), Ok(1024)));
         assert_eq!(format(4 << 30), "4 GiB");
         assert_eq!(format(1536), "1.5 KiB");
         assert_eq!(format(12), "12 B");

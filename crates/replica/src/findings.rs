@@ -1,7 +1,7 @@
 //! What a scrub finds: blocks that differ, who holds what of them, and which of that is right.
 
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Index, NodeId, Time, VolumeId, reach};
+use mainstay_types::{Epoch, Index, NodeId, ScrubRepair, Time, VolumeId, reach};
 use std::collections::BTreeMap;
 
 /// Most findings that are kept of one scrub (R18); what is beyond is counted.
@@ -10,8 +10,12 @@ pub const FINDINGS_MAX: usize = 256;
 /// A scrub, as it is or as it ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ScrubReport {
+    /// In which it began, and which it is of those that this replica began since it was opened, from 1 on. No two scrubs of a resource have
+    /// both in common.
+    pub epoch: Epoch,
+    pub ordinal: u64,
     pub state: ScrubState,
-    pub repair: bool,
+    pub repair: ScrubRepair,
     /// Bytes per second; 0: no limit of its own.
     pub rate: u64,
     pub began: Time,

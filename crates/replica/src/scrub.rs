@@ -30,7 +30,9 @@ use crate::{Replica, RequestId, Role};
 use bytes::Bytes;
 use mainstay_codec::{Batch, BlockSums, EntryKind, Message};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, Index, NodeId, Range, Time, VolumeId, reach};
+use mainstay_types::{
+    BLOCK_BYTES, ClientMark, EXTENT_BYTES, Index, NodeId, Range, ScrubRepair, Time, VolumeId, reach,
+};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Most extents under way.
@@ -46,8 +48,7 @@ const EXTENT_BLOCKS: usize = (EXTENT_BYTES / BLOCK_BYTES) as usize;
 /// What is asked of a scrub.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ScrubOrder {
-    /// Write anew what differs and is known to be right; where no more than half agree, what the primary has.
-    pub repair: bool,
+    pub repair: ScrubRepair,
     /// Bytes per second and replica; 0: no limit but the background's.
     pub rate: u64,
 }
@@ -60,6 +61,8 @@ pub(crate) struct Scrub {
     pub mends: Mends,
     pub repairs: Repairs,
     pub report: Option<ScrubReport>,
+    /// Runs that were begun.
+    begun: u64,
     pub totals: ScrubTotals,
 }
 
@@ -213,7 +216,10 @@ impl Replica {
         reach!("replica: a scrub begins");
         let sizes = self.log.sizes.committed();
         let extents = sizes.iter().map(|bytes| bytes.div_ceil(EXTENT_BYTES)).sum();
+        self.scrub.begun += 1;
         self.scrub.report = Some(ScrubReport {
+            epoch: self.epoch(),
+            ordinal: self.scrub.begun,
             state: ScrubState::Running,
             repair: order.repair,
             rate: order.rate,
@@ -291,8 +297,9 @@ impl Replica {
     fn next_to_scrub(&mut self) -> Option<(Range, u8)> {
         let run = self.scrub.run.as_ref()?;
         let more = run.next.is_some() || !run.again.is_empty();
-        // The journal is for clients when there is little of it.
-        let blocked = self.scrub_blocked() || run.paid_until > self.now || self.room < ROOM_MIN;
+        // The journal is for clients when there is little of it; and if they want nothing, nobody else makes room.
+        let little = self.room < ROOM_MIN && !self.sequence.nothing_open();
+        let blocked = self.scrub_blocked() || run.paid_until > self.now || little;
         let under_way = self.scrub.under_way();
         if !more || blocked || under_way >= UNDER_WAY_MAX || under_way >= self.copy_share() {
             return None;
@@ -451,13 +458,13 @@ impl Replica {
             *report.compared.entry(*node).or_default() += 1;
         }
         let mut repairs = VecDeque::new();
-        for difference in compare(&flight.sums, own, run.order.repair) {
+        for difference in compare(&flight.sums, own, run.order.repair == ScrubRepair::All) {
             reach!("replica: replicas differ");
             let range = difference.range(flight.range);
             let blocks = range.len / BLOCK_BYTES;
             report.different += blocks;
             self.scrub.totals.different += blocks;
-            let right = difference.right.filter(|_| run.order.repair);
+            let right = difference.right.filter(|_| run.order.repair != ScrubRepair::Off);
             let finding = (report.findings.len() < FINDINGS_MAX).then_some(report.findings.len());
             if finding.is_some() {
                 report.findings.push(Finding {

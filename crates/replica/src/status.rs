@@ -151,6 +151,19 @@ impl Replica {
         if self.leading() { self.epoch } else { self.promise_wanted }
     }
 
+    /// Whether no follower (mode A) is away, refuses, or is copied to. In the other modes the in-sync set tells that.
+    #[must_use]
+    pub fn feeds_all(&self) -> bool {
+        let fed = |peer: &Peer| matches!(&peer.link, Link::Streaming(stream) if stream.copy.is_none());
+        self.mode() != Mode::A || self.peers.values().all(fed)
+    }
+
+    /// As a primary in mode B: bytes of the log that were acknowledged from memory and are not committed.
+    #[must_use]
+    pub fn cached_bytes(&self) -> Option<u64> {
+        (self.serving() && self.mode() == Mode::B).then(|| self.sequence.cached_bytes())
+    }
+
     /// Everything up to here is known to be committed.
     #[must_use]
     pub fn committed(&self) -> Index {

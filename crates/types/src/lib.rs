@@ -9,10 +9,12 @@ use std::fmt;
 pub mod histogram;
 pub mod limits;
 pub mod record;
+pub mod scrub;
 pub mod simulation;
 pub use histogram::*;
 pub use limits::*;
 pub use record::*;
+pub use scrub::*;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($inner:ty), $prefix:literal) => {

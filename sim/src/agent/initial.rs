@@ -1,7 +1,9 @@
 //! The state that a simulated cluster starts with.
 
+use crate::consensus::WALL_MS;
 use crate::plan::{ResourceShape, Shape};
 use mainstay_control::State;
+use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Command, Entry, ResourceSpec, Settings};
 use mainstay_ha::{Mount, Policy, Process, ServiceSpec, Vip};
 use mainstay_types::{BLOCK_BYTES, JOURNAL_BYTES_MIN, NodeId};
@@ -22,7 +24,7 @@ pub fn initial_state(shape: &Shape) -> State {
         apply(&mut state, add_node(n));
         if n > 1 && n < shape.nodes {
             // The next voter asks before the others have seen this one.
-            let early = state.apply(Entry { at_ms: 0, command: add_node(n + 1) });
+            let early = state.apply(Entry { at_ms: WALL_MS, command: add_node(n + 1) });
             assert!(!early.is_ok(), "two changes of the voters at once");
         }
         for seen_by in 1..=n {
@@ -44,7 +46,7 @@ pub fn initial_state(shape: &Shape) -> State {
 /// # Panics
 /// When the control plane refuses it.
 fn apply(state: &mut State, command: Command) {
-    let outcome = state.apply(Entry { at_ms: 0, command: command.clone() });
+    let outcome = state.apply(Entry { at_ms: WALL_MS, command: command.clone() });
     assert!(outcome.is_ok(), "{command:?}: {outcome:?}");
 }
 
@@ -56,7 +58,7 @@ pub fn create_resource(n: usize, shape: &ResourceShape) -> Command {
         replicas: shape.replicas.iter().copied().map(NodeId).collect(),
         preferred: Vec::new(),
     };
-    Command::CreateResource { name: format!("r{n}"), spec }
+    Command::CreateResource { name: format!("r{n}"), spec, scrub: ScrubPolicy::default() }
 }
 
 /// Adds node number `n`, counted from 1, as a voter.

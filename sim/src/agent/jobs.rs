@@ -36,6 +36,7 @@ fn timeout_ms(step: &Step) -> Option<u64> {
         | Step::Detach
         | Step::Demote
         | Step::Grow(_)
+        | Step::Scrub(_)
         | Step::Snapshots(_) => Some(REQUEST_TIMEOUT_MS),
         Step::RemoveFiles | Step::WriteLabel(_) | Step::RemoveLabel | Step::Look => None,
     }

@@ -22,8 +22,12 @@ impl Agent {
     }
 
     pub(super) fn reconcile(&mut self, now: Time) {
-        let seen =
-            Seen { engine: self.connected, replicas: self.replicas.clone(), clients: self.clients.clone() };
+        let seen = Seen {
+            wall_ms: self.wall_ms,
+            engine: self.connected,
+            replicas: self.replicas.clone(),
+            clients: self.clients.clone(),
+        };
         self.core.reconcile(now, &self.state, &seen);
         self.carry_out(now);
     }

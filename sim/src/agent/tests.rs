@@ -5,6 +5,7 @@ use crate::consensus::{Consensus, Deliver, Delivery, Links};
 use crate::plan::{Away, ResourceShape, Shape};
 use mainstay_control::reconcile::Role;
 use mainstay_control::reconciler::REPEAT_PROPOSAL_MS;
+use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{NodeStatus, ResourceSpec, Settings};
 use mainstay_replica::{BackgroundLimits, SlowLimits, StepDownReason};
 use mainstay_types::{BLOCK_BYTES, ConfigVersion, Epoch, JOURNAL_BYTES_MIN, Member, Opening, ShrinkReason};
@@ -328,6 +329,8 @@ impl Lab {
                 devices_ready: false,
                 volumes: vec![16 * BLOCK_BYTES],
                 snapshots: Vec::new(),
+                scrub: None,
+                feeds_all: false,
                 store_failed: false,
             },
             proposal: None,
@@ -355,7 +358,7 @@ impl Lab {
                 }
             }
             // None grows here.
-            Step::Grow(_) | Step::Snapshots(_) | Step::Attach(_) | Step::Detach => {}
+            Step::Grow(_) | Step::Scrub(_) | Step::Snapshots(_) | Step::Attach(_) | Step::Detach => {}
             Step::Demote => {
                 if let Some(ReplicaReport { seen, .. }) = node.engine.replicas.get_mut(&resource) {
                     seen.role = Role::Secondary;
@@ -418,7 +421,7 @@ fn agents_elect_and_replace_a_primary() {
             replicas: vec![NodeId(1), NodeId(2), NodeId(3)],
             preferred: Vec::new(),
         };
-        lab.submit(Command::CreateResource { name: "r0".into(), spec });
+        lab.submit(Command::CreateResource { name: "r0".into(), spec, scrub: ScrubPolicy::default() });
         assert!(lab.reach(5_000_000, |lab| lab.serving().is_some()), "seed {seed}: nobody serves");
         let record = &lab.truth().resources[&R0].record;
         assert_eq!((record.epoch, record.iss.len()), (Epoch(1), 3), "seed {seed}");

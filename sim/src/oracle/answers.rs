@@ -9,7 +9,8 @@
 
 use mainstay_control::State;
 use mainstay_control::state::{Command, Entry, Outcome, Service};
-use std::collections::VecDeque;
+use mainstay_types::NodeId;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Whether it comes from an operator, and not from a node.
 #[must_use]
@@ -28,6 +29,7 @@ pub fn is_operators(command: &Command) -> bool {
         | Command::AttachResource { .. }
         | Command::DetachResource { .. }
         | Command::SetMode { .. }
+        | Command::SetScrub { .. }
         | Command::ForcePromote { .. }
         | Command::ApplyService { .. }
         | Command::DeleteService { .. }
@@ -44,6 +46,8 @@ pub fn is_operators(command: &Command) -> bool {
         | Command::ReplicaGone { .. }
         | Command::VolumeGrown { .. }
         | Command::SnapshotsSeen { .. }
+        | Command::BeginScrub { .. }
+        | Command::ScrubEnded { .. }
         | Command::ClaimAttachment { .. }
         | Command::ChangeIss { .. }
         | Command::Promote { .. }
@@ -111,6 +115,22 @@ pub fn judge(
     }
 }
 
+/// R17: of the resources that have a replica on a node no two are scrubbed by their schedule at once.
+///
+/// # Errors
+/// Which are.
+pub fn scrubs_are_apart(state: &State) -> Result<&'static str, String> {
+    let mut whose: BTreeMap<NodeId, &str> = BTreeMap::new();
+    for resource in state.resources.values().filter(|resource| resource.scrubs.turn.is_some()) {
+        for node in &resource.spec.replicas {
+            if let Some(other) = whose.insert(*node, &resource.name) {
+                return Err(format!("{other} and {} are both scrubbed on {node}", resource.name));
+            }
+        }
+    }
+    Ok("L4 a scrub of the schedule begins")
+}
+
 /// Without what a repetition may change.
 fn comparable(mut state: State) -> State {
     state.events.clear();
@@ -132,7 +152,7 @@ fn has_effect(before: &State, command: &Command, outcome: &Outcome, after: &Stat
             Outcome::NodeAdded { node, .. } => after.nodes.get(node).is_some_and(|known| known.name == *name),
             _ => false,
         },
-        Command::CreateResource { name, spec } => match outcome {
+        Command::CreateResource { name, spec, .. } => match outcome {
             Outcome::ResourceCreated { resource: id } => {
                 let made = |known: &mainstay_control::state::Resource| {
                     known.name == *name && known.spec.volumes == spec.volumes
@@ -176,6 +196,9 @@ fn has_effect(before: &State, command: &Command, outcome: &Outcome, after: &Stat
             let takeover = *takeover && *mode == mainstay_types::Mode::A;
             (record.mode, record.lag, record.takeover) == (*mode, *lag, takeover)
         }),
+        Command::SetScrub { resource: id, policy } => {
+            resource(id).is_some_and(|known| known.scrubs.policy == *policy)
+        }
         Command::ForcePromote { resource: id, to, end, heard, .. } => resource(id).is_some_and(|known| {
             let told = known.forced.as_ref().and_then(|forced| forced.told);
             known.record.primary == Some(to.node) && told == Some((*end, *heard))
@@ -201,7 +224,7 @@ mod tests {
     use crate::agent::initial_state;
     use crate::plan::Shape;
     use mainstay_control::state::Refusal;
-    use mainstay_types::{NodeId, ResourceId, VolumeId};
+    use mainstay_types::{ResourceId, VolumeId};
 
     const R: ResourceId = ResourceId(1);
 

@@ -3,6 +3,7 @@
 use crate::plan::{Deed, Fault, Moment, Operator, Proposed, Side, Target};
 use crate::random::Random;
 use crate::swarm::{Draw, spread};
+use mainstay_types::ScrubRepair;
 
 fn with_service(draw: &Draw, random: &mut Random) -> Option<usize> {
     let resource = random.below(draw.shape.resources.len() as u64) as usize;
@@ -59,6 +60,29 @@ pub(super) fn scrub(draw: &mut Draw, random: &mut Random, at: u64) {
             draw.fault(at + spread(random, 1, 500), Fault::KillEngine { target, restart_after_ms });
         }
         _ => draw.writes(at, 300, resource, random.between(4, 40), random.between(1, 4), random),
+    }
+}
+
+/// So often that some are due in the run; and then somebody dies, or what is said is late, just as one begins or ends.
+pub(super) fn schedule_scrubs(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = random.below(draw.shape.resources.len() as u64) as usize;
+    let interval_ms = if random.permille(100) { 0 } else { spread(random, 1000, 20_000) };
+    let repair = [ScrubRepair::Off, ScrubRepair::Proven, ScrubRepair::All][random.below(3) as usize];
+    draw.operator(at, Operator::SetScrub { resource, interval_ms, repair });
+    for _ in 0..random.below(3) {
+        let whom = if random.coin() { Side::Actor } else { Side::Peer };
+        let deed = match random.below(5) {
+            0 | 1 => Deed::Late { ms: spread(random, 100, 5000) },
+            2 => Deed::KillAgent { whom, restart_after_ms: spread(random, 1, 3000) },
+            3 => Deed::KillEngine { whom, restart_after_ms: spread(random, 1, 3000) },
+            _ => Deed::PowerCut { whom, on_after_ms: spread(random, 1, 5000) },
+        };
+        let moment = Moment::Propose(match random.below(8) {
+            0 => Proposed::SetScrub,
+            1..=4 => Proposed::BeginScrub,
+            _ => Proposed::ScrubEnded,
+        });
+        draw.fault(at, Fault::Trap { resource, moment, skip: random.below(3), deed });
     }
 }
 

@@ -113,6 +113,7 @@ impl World {
             }
             return;
         }
+        agent.set_wall_ms(self.consensus.wall_ms(node, now_us));
         agent.handle(machine.clock.node_time(now_us), input);
         self.agent_wishes(node);
         self.arm_agent(node);

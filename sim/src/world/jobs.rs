@@ -49,6 +49,7 @@ impl World {
             | Step::Detach
             | Step::Demote
             | Step::Grow(_)
+            | Step::Scrub(_)
             | Step::Snapshots(_) => {
                 if let Step::Snapshots(Keep { to: Some(_), .. }) = &step.step {
                     self.oracle.ask_back(resource);
@@ -281,6 +282,7 @@ fn step_words(resource: &str, step: &Step) -> Option<(u64, String)> {
             let back = wanted.to.map(|to| format!(" and to go back to {to}")).unwrap_or_default();
             (10, format!("tells {resource} to have the snapshots {}{back}", names.join(" ")))
         }
+        Step::Scrub(_) => (13, format!("tells {resource} to compare its replicas")),
         Step::Attach(record) => (11, format!("tells its client of {resource} the record {}", record.version)),
         Step::Detach => (12, format!("has its client of {resource} closed")),
         Step::Demote => (5, format!("tells {resource} to stop being primary")),

@@ -111,6 +111,9 @@ impl World {
             Operator::Digest { hold_ms, .. } => self.digest(resource_id(resource), hold_ms),
             Operator::Scrub { repair, rate, .. } => self.scrub(resource_id(resource), repair, rate),
             Operator::StopScrub { .. } => self.stop_scrub(resource_id(resource)),
+            Operator::SetScrub { interval_ms, repair, .. } => {
+                self.schedule_scrubs(resource_id(resource), interval_ms, repair);
+            }
             Operator::AddReplica { pick, .. } => self.change_replicas(resource, None, Some(pick)),
             Operator::RemoveReplica { pick, .. } => self.change_replicas(resource, Some(pick), None),
             Operator::MoveReplica { from, to, .. } => self.change_replicas(resource, Some(from), Some(to)),
@@ -395,7 +398,7 @@ impl World {
         self.deliver_consensus();
     }
 
-    /// H7.
+    /// H7, and of scrubs of the schedule L4.
     pub(super) fn operator_is_told(&mut self, answer: Answer) {
         let Answer { entry, outcome, judged } = answer;
         let asked = words::command(&entry.command);
@@ -405,7 +408,10 @@ impl World {
         }
         match judged {
             Ok(name) => self.trace.count(name),
-            Err(why) => self.wrong("H7", format!("{asked}: {why}")),
+            Err(why) => {
+                let scrubs = matches!(entry.command, Command::BeginScrub { .. });
+                self.wrong(if scrubs { "L4" } else { "H7" }, format!("{asked}: {why}"));
+            }
         }
     }
 

@@ -14,7 +14,7 @@ use crate::trace::Part;
 use crate::words;
 use mainstay_codec::ReplicaData;
 use mainstay_replica::{PeerStatus, Role, ScrubOrder, ScrubReport, ScrubState};
-use mainstay_types::{NodeId, ResourceId, VolumeId};
+use mainstay_types::{NodeId, ResourceId, ScrubRepair, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Of a thousand runs so many end with a scrub of what has rotted.
@@ -61,6 +61,7 @@ impl World {
     /// An operator scrubs: whoever is primary begins.
     pub(super) fn scrub(&mut self, resource: ResourceId, repair: bool, rate: u64) {
         self.trace.count("F51 operator scrubs");
+        let repair = if repair { ScrubRepair::All } else { ScrubRepair::Off };
         self.tell_primary(resource, Some(ScrubOrder { repair, rate }));
     }
 

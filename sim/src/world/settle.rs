@@ -209,6 +209,7 @@ impl World {
     fn last_look(&mut self) {
         self.quiet = true;
         self.run_until(self.now_us + REST_US);
+        self.scrubs_come_when_due();
         self.rot_and_scrub();
         self.run_until(self.now_us + REST_US);
         // Not before: a secondary applies the last repairs later than the primary (seed 783765).

@@ -112,6 +112,11 @@ impl World {
                 (Proposed::ClaimAttachment, Some(*resource), Some(*node))
             }
             Command::SetMode { resource, .. } => (Proposed::SetMode, Some(*resource), None),
+            Command::SetScrub { resource, .. } => (Proposed::SetScrub, Some(*resource), None),
+            Command::BeginScrub { resource, .. } => (Proposed::BeginScrub, Some(*resource), None),
+            Command::ScrubEnded { resource, node, .. } => {
+                (Proposed::ScrubEnded, Some(*resource), Some(*node))
+            }
             Command::ForcePromote { resource, to, .. } => {
                 (Proposed::ForcePromote, Some(*resource), Some(to.node))
             }
@@ -233,6 +238,9 @@ fn sprung(what: Proposed) -> &'static str {
         Proposed::DetachResource => "trap at DetachResource",
         Proposed::ClaimAttachment => "trap at ClaimAttachment",
         Proposed::SetMode => "trap at SetMode",
+        Proposed::SetScrub => "trap at SetScrub",
+        Proposed::BeginScrub => "trap at BeginScrub",
+        Proposed::ScrubEnded => "trap at ScrubEnded",
         Proposed::ForcePromote => "trap at ForcePromote",
         Proposed::Trust => "trap at Trust",
         Proposed::Near => "trap at Near",

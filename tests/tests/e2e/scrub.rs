@@ -1,10 +1,11 @@
 //! Replicas are compared and repaired under the database, while rows are inserted.
 
-use crate::cluster::{Cluster, DB, NODES};
+use crate::cluster::{Cluster, DB, LIMIT, NODES};
 use anyhow::{Result, ensure};
 use mainstay_api::engine::{ScrubOutcome, ScrubState};
-use mainstay_api::rest::ScrubReport;
+use mainstay_api::rest::{ResourceView, ScrubReport, ScrubsView};
 use mainstay_tests::proof::Ledger;
+use mainstay_tests::wait_for;
 
 const BLOCK: u64 = 4096;
 const POOL: &str = "/var/lib/mainstay/pools/default";
@@ -88,5 +89,40 @@ pub fn damaged_blocks_are_found_and_repaired(cluster: &Cluster, _ledger: &Ledger
     ensure!(second.code() == 1 && second.stderr.contains("scrub-running"), "{}", second.stderr);
     cluster.lab.cli(&["resource", "scrub", DB.resource, "--stop"])?;
     ensure!(scrub(cluster, &["--report"])?.state == ScrubState::Stopped, "it was ended");
+    Ok(())
+}
+
+/// By a schedule, on the next primary too, which knows of the one before.
+pub fn what_rots_is_found_and_repaired_unasked(cluster: &Cluster, _ledger: &Ledger) -> Result<()> {
+    cluster.prove_equal(DB.resource)?;
+    let shown = || cluster.lab.cli_json::<ResourceView>(&["resource", "status", DB.resource]);
+    let until = |what: &str, is: &dyn Fn(&ScrubsView) -> bool| -> Result<ScrubsView> {
+        wait_for(what, LIMIT, || {
+            let scrubs = shown()?.scrubs;
+            ensure!(is(&scrubs), "{scrubs:?}");
+            Ok(scrubs)
+        })
+    };
+    let before = shown()?.scrubs;
+    ensure!(before.interval_ms == 30 * 86_400_000 && before.due_ms.is_some(), "{before:?}");
+    damage(cluster, cluster.secondaries()?[0])?;
+    cluster.lab.cli(&["resource", "set-scrub", DB.resource, "--scrub-interval", "8s"])?;
+    let found = until("a scrub that finds the damage", &|scrubs| {
+        scrubs.whole.as_ref().is_some_and(|last| last.different > 0)
+    })?;
+    let whole = found.whole.unwrap_or_default();
+    ensure!(whole.different == 4 && whole.unrepaired == 0, "all of it was repaired: {whole:?}");
+    until("the next one, which finds nothing", &|scrubs| {
+        scrubs.whole.as_ref().is_some_and(|last| last.at_ms > whole.at_ms && last.different == 0)
+    })?;
+
+    cluster.lab.cli(&["resource", "set-scrub", DB.resource, "--scrub-interval", "off"])?;
+    let last = until("that none is under way", &|scrubs| !scrubs.running)?.whole;
+    let (primary, to) = (cluster.primary()?, cluster.secondaries()?[0]);
+    cluster.lab.cli(&["service", "move", DB.name, "--to", to])?;
+    ensure!(cluster.primary()? != primary, "the service has moved");
+    let known = shown()?.scrubs;
+    ensure!(last.is_some() && known.whole == last && known.due_ms.is_none(), "{last:?}, then {known:?}");
+    cluster.lab.cli(&["resource", "set-scrub", DB.resource, "--scrub-interval", "30d"])?;
     Ok(())
 }

@@ -1,6 +1,8 @@
 //! Scrubs of resources (R17): begun, watched and ended where the primary is.
 
-use super::{Answer, App, SCRUB_ATTEMPTS, SCRUB_PAUSE, SCRUB_TIMEOUT, blocking, find_resource};
+use super::{
+    Answer, App, SCRUB_ATTEMPTS, SCRUB_PAUSE, SCRUB_TIMEOUT, blocking, change_what_is_now, find_resource,
+};
 use crate::agent::Agent;
 use crate::error::body;
 use crate::member::Member;
@@ -9,9 +11,12 @@ use crate::raft::ConsensusLog;
 use axum::Json;
 use axum::extract::{Path, State as Shared};
 use mainstay_api::engine::{self, Reply, Request, ScrubState};
-use mainstay_api::rest::{Accepted, ErrorBody, ScrubFinding, ScrubReplica, ScrubReport, ScrubStart};
-use mainstay_control::state::{Resource, State};
-use mainstay_types::{NodeId, ResourceId};
+use mainstay_api::rest::{
+    Accepted, ErrorBody, ScrubFinding, ScrubReplica, ScrubReport, ScrubSchedule, ScrubStart,
+};
+use mainstay_control::scrubs::ScrubPolicy;
+use mainstay_control::state::{Command, Resource, State};
+use mainstay_types::{NodeId, ResourceId, ScrubRepair};
 use std::sync::Arc;
 
 pub(super) async fn start(
@@ -20,7 +25,8 @@ pub(super) async fn start(
     Json(ScrubStart { repair, rate }): Json<ScrubStart>,
 ) -> Answer<Accepted> {
     blocking(move || {
-        let request = |resource| Request::Scrub { resource, repair, rate };
+        let repair = if repair { ScrubRepair::All } else { ScrubRepair::Off };
+        let request = |resource| Request::Scrub { resource, repair, rate, after: None };
         let (node, _) = ask_primary(&agent, &name, request)?;
         let view = agent.member()?.log.view();
         let message =
@@ -58,6 +64,32 @@ pub(super) async fn report(Shared(agent): App, Path(name): Path<String>) -> Answ
                 "`mainstay resource scrub NAME` compares them.",
             )),
         }
+    })
+    .await
+}
+
+/// What is not named stays as it is.
+pub(super) fn policy(before: ScrubPolicy, schedule: &ScrubSchedule) -> ScrubPolicy {
+    ScrubPolicy {
+        interval_ms: schedule.interval_ms.unwrap_or(before.interval_ms),
+        repair: schedule.repair.unwrap_or(before.repair),
+        rate: schedule.rate.unwrap_or(before.rate),
+    }
+}
+
+pub(super) async fn set_schedule(
+    Shared(agent): App,
+    Path(name): Path<String>,
+    Json(schedule): Json<ScrubSchedule>,
+) -> Answer<Accepted> {
+    change_what_is_now(agent, move |view| {
+        let resource = find_resource(view, &name)?;
+        let policy = policy(resource.scrubs.policy, &schedule);
+        let message = match policy.interval_ms {
+            0 => format!("the replicas of resource {name} are compared only when somebody asks for it"),
+            _ => format!("the replicas of resource {name} are compared by themselves"),
+        };
+        Ok((Command::SetScrub { resource: resource.id, policy }, message))
     })
     .await
 }

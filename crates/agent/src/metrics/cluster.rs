@@ -6,7 +6,7 @@ use super::text::{Page, seconds};
 use crate::pool;
 use mainstay_control::State;
 use mainstay_control::state::{NodeStatus, Resource, Service};
-use mainstay_types::NodeId;
+use mainstay_types::{Mode, NodeId};
 
 /// The node and the control plane.
 pub fn node(page: &mut Page, seen: &Gathered) {
@@ -71,6 +71,8 @@ pub fn resources(page: &mut Page, seen: &Gathered) {
             out.add(&[&one.name, &crate::views::name_of(&one.record.mode)], 1_u64);
         }
     });
+    modes(page, &here);
+    scrubs(page, &here, seen.wall_ms);
     page.family(&f::RESOURCE_EPOCH, |out| {
         here.iter().for_each(|one| out.add(&[&one.name], one.record.epoch.0));
     });
@@ -97,6 +99,69 @@ pub fn resources(page: &mut Page, seen: &Gathered) {
                 out.add(&[&resource.name, cause.name()], *count);
             }
         }
+    });
+}
+
+/// What has come of the modes.
+fn modes(page: &mut Page, here: &[&Resource]) {
+    page.family(&f::MODE_IN_FORCE, |out| {
+        for one in here {
+            let (counted, in_sync) = (one.record.openings.len(), one.record.iss.len());
+            let in_force = if one.record.mode == Mode::B { counted == in_sync } else { counted == 0 };
+            out.add(&[&one.name], in_force);
+        }
+    });
+    page.family(&f::UNPROVEN, |out| {
+        here.iter().for_each(|one| out.add(&[&one.name], one.reopened.len()));
+    });
+    let follows = || here.iter().filter(|one| one.record.mode == Mode::A);
+    page.family(&f::NEAR, |out| {
+        let takes_over = follows().filter(|one| one.record.takeover);
+        takes_over.for_each(|one| out.add(&[&one.name], one.record.near.len()));
+    });
+    page.family(&f::LAG_LIMIT_BYTES, |out| {
+        follows().for_each(|one| out.add(&[&one.name], one.record.lag.bytes));
+    });
+    page.family(&f::LAG_LIMIT_SECONDS, |out| {
+        follows().for_each(|one| out.add(&[&one.name], seconds(one.record.lag.ms * 1000)));
+    });
+}
+
+/// What is remembered of scrubs, and when the next one is due.
+fn scrubs(page: &mut Page, here: &[&Resource], wall_ms: u64) {
+    let last = |one: &Resource| one.scrubs.failed.clone().or_else(|| one.scrubs.whole.clone());
+    page.family(&f::SCRUB_INTERVAL, |out| {
+        for one in here.iter().filter(|one| one.scrubs.policy.interval_ms > 0) {
+            out.add(&[&one.name], seconds(one.scrubs.policy.interval_ms * 1000));
+        }
+    });
+    page.family(&f::SCRUB_WHOLE, |out| {
+        for one in here {
+            if let Some(whole) = &one.scrubs.whole {
+                out.add(&[&one.name], seconds(whole.at_ms.saturating_mul(1000)));
+            }
+        }
+    });
+    page.family(&f::SCRUB_OUTCOME, |out| {
+        for one in here {
+            if let Some(last) = last(one) {
+                out.add(&[&one.name, &crate::views::name_of(&last.end)], 1_u64);
+            }
+        }
+    });
+    page.family(&f::SCRUB_LEFT, |out| {
+        for one in here {
+            if let Some(last) = last(one) {
+                out.add(&[&one.name], last.unrepaired());
+            }
+        }
+    });
+    page.family(&f::SCRUB_FAILURES, |out| {
+        here.iter().for_each(|one| out.add(&[&one.name], u64::from(one.scrubs.failures)));
+    });
+    page.family(&f::SCRUB_LATE, |out| {
+        let late = |one: &Resource| one.scrub_late_ms(wall_ms).unwrap_or(0).saturating_mul(1000);
+        here.iter().for_each(|one| out.add(&[&one.name], seconds(late(one))));
     });
 }
 

@@ -90,6 +90,16 @@ groups! {
             "Whether some node is recorded as primary.";
         RESOURCE_MODE: Gauge "mainstay_resource_mode_info" ["resource", "mode"]
             "Always 1; when writes are acknowledged.";
+        MODE_IN_FORCE: Gauge "mainstay_resource_mode_in_force" ["resource"]
+            "Whether writes are acknowledged as the mode says. Not yet, on the way to mode B until the memory of all that are in sync counts, and on the way from it until none does.";
+        UNPROVEN: Gauge "mainstay_resource_unproven_replicas" ["resource"]
+            "Mode B: replicas in the in-sync set that were opened anew, and have not proven yet that they lack nothing.";
+        NEAR: Gauge "mainstay_resource_near_followers" ["resource"]
+            "Mode A with takeover: followers that lack no more than the limits allow, and would take over. With none of them the loss of the primary waits for an operator.";
+        LAG_LIMIT_BYTES: Gauge "mainstay_resource_lag_limit_bytes" ["resource"]
+            "Mode A: writes wait for a follower that lacks more than this.";
+        LAG_LIMIT_SECONDS: Gauge "mainstay_resource_lag_limit_seconds" ["resource"]
+            "Mode A: writes wait for a follower that lacks something older than this.";
         RESOURCE_EPOCH: Gauge "mainstay_resource_epoch" ["resource"]
             "Rises by one with every promotion.";
         RESOURCE_REPLICAS: Gauge "mainstay_resource_replicas" ["resource"]
@@ -130,6 +140,10 @@ groups! {
             "Requests of devices that are not answered.";
         DISK_OPERATIONS: Gauge "mainstay_disk_operations_in_flight" ["resource"]
             "Operations on its files that have not ended.";
+        CACHED: Gauge "mainstay_replica_cached_bytes" ["resource"]
+            "On a primary, mode B: bytes of the log that were acknowledged from memory and are not committed. The loss of all who have them costs at most that.";
+        SNAPSHOTS: Gauge "mainstay_replica_snapshots" ["resource", "state"]
+            "Snapshots of its log: `held`, being `taking`, or `missing`, because it could not keep them or was filled later. Absent where there are none.";
         JOURNAL_SIZE: Gauge "mainstay_journal_size_bytes" ["resource"]
             "Size of the journal.";
         JOURNAL_USED: Gauge "mainstay_journal_used_bytes" ["resource"]
@@ -220,6 +234,18 @@ groups! {
             "Whether they are being compared now.";
         SCRUB_UNREPAIRED: Gauge "mainstay_scrub_unrepaired_blocks" ["resource"]
             "Blocks that still differed when the last scrub of this primary ended.";
+        SCRUB_INTERVAL: Gauge "mainstay_scrub_interval_seconds" ["resource"]
+            "From one scrub of the schedule to the next; absent where none begins by itself.";
+        SCRUB_WHOLE: Gauge "mainstay_scrub_whole_timestamp_seconds" ["resource"]
+            "When the last scrub ended that compared all replicas, since 1970, whoever was primary; absent before the first.";
+        SCRUB_OUTCOME: Gauge "mainstay_scrub_outcome" ["resource", "outcome"]
+            "1 for how the last scrub ended, whoever led it: `whole`, `partial` if a replica was not compared everywhere, `stopped` by an operator, or `interrupted` by a change of the primary.";
+        SCRUB_LEFT: Gauge "mainstay_scrub_left_blocks" ["resource"]
+            "Blocks that still differed when it ended.";
+        SCRUB_FAILURES: Gauge "mainstay_scrub_failures" ["resource"]
+            "Scrubs that were partial or interrupted since the last whole one.";
+        SCRUB_LATE: Gauge "mainstay_scrub_late_seconds" ["resource"]
+            "For how long the next one is overdue, if that is more than a quarter of the interval; otherwise 0.";
     }
     "Damaged blocks" {
         DAMAGE_FOUND: Counter "mainstay_damage_found_total" ["resource"]

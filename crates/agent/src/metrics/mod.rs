@@ -21,7 +21,7 @@ mod replicas;
 pub mod text;
 
 use crate::agent::Agent;
-use crate::clock::boot_now;
+use crate::clock::{boot_now, wall_ms};
 use crate::pool;
 use crate::raft::{ConsensusLog, View};
 use crate::threads::lock;
@@ -52,6 +52,8 @@ pub const WAITING_MAX: usize = 8;
 #[derive(Default)]
 pub(crate) struct Gathered {
     pub took_us: u64,
+    /// The wall clock, in milliseconds since 1970.
+    pub wall_ms: u64,
     pub member: Option<MemberSeen>,
     /// Names of the nodes.
     pub names: BTreeMap<NodeId, String>,
@@ -197,6 +199,7 @@ fn gather(agent: &Agent) -> Gathered {
             connected,
         });
     }
+    seen.wall_ms = wall_ms();
     seen.noted = lock(&agent.metrics.noted).clone();
     seen.took_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
     seen

@@ -144,6 +144,7 @@ fn cause(own: NodeId, state: &State, resource: &Resource, before: Option<NodeId>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mainstay_control::scrubs::ScrubPolicy;
     use mainstay_control::state::{Command, Entry, Outcome, ResourceSpec, Settings};
     use mainstay_types::{ConfigVersion, Incarnation};
 
@@ -184,9 +185,10 @@ mod tests {
             replicas: vec![N1, N2],
             preferred: vec![N1],
         };
-        let Outcome::ResourceCreated { resource } =
-            apply(&mut state, Command::CreateResource { name: "db".into(), spec })
-        else {
+        let Outcome::ResourceCreated { resource } = apply(
+            &mut state,
+            Command::CreateResource { name: "db".into(), spec, scrub: ScrubPolicy::default() },
+        ) else {
             panic!("no resource")
         };
         (state, resource)

@@ -3,7 +3,7 @@
 use super::families as f;
 use super::text::{ENTRIES, LATENCY, Page, Samples, seconds};
 use super::{EngineSeen, Gathered};
-use mainstay_api::engine::{DataState, PeerState, PeerStatus, Role};
+use mainstay_api::engine::{DataState, PeerState, PeerStatus, Role, SnapshotState};
 use mainstay_api::metrics::{
     DamageCounts, OperationCounts, PeerCounts, PromotionStep, ReplicaMetrics, RequestKind, ScrubCounts,
 };
@@ -27,6 +27,7 @@ pub fn all(page: &mut Page, seen: &Gathered) {
     let shown = Shown { engine, volumes, names };
     shown.node(page);
     shown.state(page);
+    shown.snapshots(page);
     shown.sizes(page);
     shown.requests(page);
     shown.latencies(page);
@@ -110,6 +111,22 @@ impl<'a> Shown<'a> {
         self.replicas(page, &f::IN_FLIGHT, |out, name, one| out.add(&[name], one.status.requests));
         self.replicas(page, &f::DISK_OPERATIONS, |out, name, one| {
             out.add(&[name], one.counts.disk_operations);
+        });
+    }
+
+    fn snapshots(&self, page: &mut Page) {
+        self.replicas(page, &f::SNAPSHOTS, |out, name, one| {
+            let states = [SnapshotState::Held, SnapshotState::Taking, SnapshotState::Missing];
+            // A resource without any has no lines of them.
+            for state in states.into_iter().filter(|_| !one.status.snapshots.is_empty()) {
+                let count = one.status.snapshots.iter().filter(|snapshot| snapshot.state == state).count();
+                out.add(&[name, &crate::views::name_of(&state)], count);
+            }
+        });
+        self.replicas(page, &f::CACHED, |out, name, one| {
+            if let Some(bytes) = one.counts.cached_bytes {
+                out.add(&[name], bytes);
+            }
         });
     }
 

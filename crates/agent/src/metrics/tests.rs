@@ -6,12 +6,14 @@ use super::process::ProcessSeen;
 use super::text::{ENTRIES, Format, LATENCY, Page};
 use super::*;
 use mainstay_api::engine::{
-    CopyStatus, DeviceStatus, PeerState, PeerStatus, ReplicaStatus, Role, SlowStatus,
+    CopyStatus, DeviceStatus, PeerState, PeerStatus, ReplicaStatus, Role, SlowStatus, SnapshotState,
+    SnapshotStatus,
 };
 use mainstay_api::metrics::{DamageCounts, PeerCounts, ReplicaCounts, ScrubCounts, StepCounts, VolumeCounts};
 use mainstay_control::State;
+use mainstay_control::scrubs::{ScrubPolicy, ScrubSeen, ScrubState};
 use mainstay_control::state::{Command, Entry, Outcome, ResourceSpec, Settings};
-use mainstay_types::{Histogram, ResourceId, VolumeId};
+use mainstay_types::{Histogram, Incarnation, Index, LagLimits, Mode, ResourceId, SnapshotId, VolumeId};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -22,39 +24,73 @@ fn all() -> impl Iterator<Item = &'static Family> {
     GROUPS.iter().flat_map(|group| group.families.iter().copied())
 }
 
+/// When scrubs ended, and what time it is: the next is late.
+const SCRUBBED_MS: u64 = 1_790_000_000_000;
+const WALL_MS: u64 = SCRUBBED_MS + 60 * 86_400_000;
+
 /// A cluster of two nodes with a resource and a service; this is n1.
 fn view() -> View {
     let mut state = State::default();
-    let mut apply = |command| {
-        let outcome = state.apply(Entry { at_ms: 0, command });
+    let apply = |state: &mut State, command| {
+        let outcome = state.apply(Entry { at_ms: SCRUBBED_MS, command });
         assert!(outcome.is_ok(), "{outcome:?}");
         outcome
     };
-    apply(Command::InitCluster { id: 1, name: "c".into(), settings: Settings::default() });
+    apply(&mut state, Command::InitCluster { id: 1, name: "c".into(), settings: Settings::default() });
     for (name, nonce) in [("n1", 1), ("n2", 2)] {
         let (agent_addr, engine_addr) = (format!("{name}:7400"), format!("{name}:7401"));
         let (voter, witness) = (true, false);
         let name = name.into();
-        apply(Command::AddNode { name, agent_addr, engine_addr, voter, witness, nonce });
+        apply(&mut state, Command::AddNode { name, agent_addr, engine_addr, voter, witness, nonce });
         if nonce == 1 {
-            apply(Command::VotersSeen { node: NodeId(1), voters_version: 1 });
+            apply(&mut state, Command::VotersSeen { node: NodeId(1), voters_version: 1 });
         }
     }
     let (volumes, replicas) = (vec![1 << 30, 1 << 30], vec![NodeId(1), NodeId(2)]);
     let spec = ResourceSpec { volumes, journal_bytes: 64 << 20, replicas, preferred: vec![] };
-    let created = apply(Command::CreateResource { name: "db".into(), spec });
+    let created =
+        apply(&mut state, Command::CreateResource { name: "db".into(), spec, scrub: ScrubPolicy::default() });
     assert!(matches!(created, Outcome::ResourceCreated { resource: ResourceId(1) }), "{created:?}");
     let service = "name = \"web\"\nresource = \"db\"\n[[process]]\nname = \"a\"\ncommand = [\"/bin/true\"]\n";
-    apply(Command::ApplyService { spec: mainstay_ha::ServiceSpec::parse(service).expect("a service file") });
-    apply(Command::ServiceStatus {
-        name: "web".into(),
-        node: NodeId(1),
-        phase: mainstay_control::state::ServicePhase::Running,
-        epoch: mainstay_types::Epoch(0),
-        round: 0,
-        detail: String::new(),
-        failures: 2,
-    });
+    apply(
+        &mut state,
+        Command::ApplyService { spec: mainstay_ha::ServiceSpec::parse(service).expect("a service file") },
+    );
+    apply(
+        &mut state,
+        Command::ServiceStatus {
+            name: "web".into(),
+            node: NodeId(1),
+            phase: mainstay_control::state::ServicePhase::Running,
+            epoch: mainstay_types::Epoch(0),
+            round: 0,
+            detail: String::new(),
+            failures: 2,
+        },
+    );
+    for node in [NodeId(1), NodeId(2)] {
+        let version = state.resources[&ResourceId(1)].record.version;
+        let incarnation = Incarnation(u64::from(node.0));
+        apply(&mut state, Command::ReplicaReady { resource: ResourceId(1), version, node, incarnation });
+    }
+    let expect_version = state.resources[&ResourceId(1)].record.version;
+    let (resource, by, to) = (ResourceId(1), NodeId(1), NodeId(1));
+    apply(&mut state, Command::Promote { resource, expect_version, by, to, reason: "test".into() });
+    let version = state.resources[&resource].record.version;
+    let (mode, lag) = (Mode::A, LagLimits { bytes: 8 << 20, ms: 2500 });
+    apply(&mut state, Command::SetMode { resource, version, mode, lag, takeover: true });
+    // One that was whole, and one after it that was not.
+    for (ordinal, second) in [(1, 40), (2, 39)] {
+        let seen = ScrubSeen {
+            state: ScrubState::Done,
+            done: 40,
+            compared: vec![(NodeId(1), 40), (NodeId(2), second)],
+            different: 3,
+            repaired: 2,
+            ..ScrubSeen::running(state.resources[&resource].record.epoch, ordinal)
+        };
+        apply(&mut state, Command::ScrubEnded { resource, node: NodeId(1), seen });
+    }
     let voters = [NodeId(1), NodeId(2)].into();
     View { state: Arc::new(state), leader: Some(NodeId(2)), voters, term: 7, applied: 99, ..View::default() }
 }
@@ -63,6 +99,10 @@ fn histogram(values: &[u64]) -> Histogram {
     let mut histogram = Histogram::default();
     values.iter().for_each(|value| histogram.note(*value));
     histogram
+}
+
+fn snapshot(id: u32, state: SnapshotState) -> SnapshotStatus {
+    SnapshotStatus { id: SnapshotId(id), at: Index(9), state }
 }
 
 fn primary(name: &str) -> ReplicaMetrics {
@@ -87,6 +127,7 @@ fn primary(name: &str) -> ReplicaMetrics {
         waiting_for: vec!["room in the journal".into()],
         peers: vec![peer],
         devices: vec![device(0), device(1)],
+        snapshots: vec![snapshot(1, SnapshotState::Held), snapshot(2, SnapshotState::Missing)],
         ..ReplicaStatus::default()
     };
     let mut volume = VolumeCounts::default();
@@ -106,6 +147,7 @@ fn primary(name: &str) -> ReplicaMetrics {
             ..PeerCounts::default()
         }],
         required: 2,
+        cached_bytes: Some(12_288),
         damage: DamageCounts { found: 2, mended: 1, unreadable: 1 },
         scrubs: ScrubCounts { extents: 40, different: 3, repaired: 2, running: false, unrepaired: Some(1) },
         promotions: [StepCounts { count: 1, sum_us: 1500 }; 4],
@@ -123,6 +165,7 @@ fn gathered() -> Gathered {
     let link = |node| LinkCounts { node, outgoing: true, incoming: false, queued_bytes: 17 };
     Gathered {
         took_us: 1234,
+        wall_ms: WALL_MS,
         member: Some(MemberSeen {
             node: NodeId(1),
             name: "n1".into(),
@@ -225,7 +268,7 @@ fn a_dead_engine_and_no_cluster_leave_a_page_that_says_so() {
         gone.iter().all(|name| !parsed.families.contains_key(*name)),
         "of a dead engine nothing is known"
     );
-    assert_eq!(parsed.value("mainstay_resource_in_sync_replicas", &[("resource", "db")]), Some(0.0));
+    assert_eq!(parsed.value("mainstay_resource_in_sync_replicas", &[("resource", "db")]), Some(1.0));
     assert_eq!(parsed.value("mainstay_lease_remaining_seconds", &[]), Some(1.9));
     let parsed = page(&Gathered::default());
     assert_eq!(parsed.value("mainstay_engine_up", &[]), Some(0.0));
@@ -456,4 +499,31 @@ fn a_client_says_how_long_its_requests_wait_and_its_primary_serves_without_devic
     for (name, expected) in shown {
         assert_eq!(value(&seen, name, "files"), expected, "{name}");
     }
+}
+
+#[test]
+fn modes_snapshots_and_scrubs_are_told() {
+    let seen = page(&gathered());
+    type Line<'a> = (&'a str, &'a [(&'a str, &'a str)], f64);
+    let shown: [Line<'_>; 13] = [
+        ("mainstay_resource_mode_in_force", &[], 1.0),
+        ("mainstay_resource_unproven_replicas", &[], 0.0),
+        ("mainstay_resource_near_followers", &[], 0.0),
+        ("mainstay_resource_lag_limit_bytes", &[], 8_388_608.0),
+        ("mainstay_resource_lag_limit_seconds", &[], 2.5),
+        ("mainstay_replica_cached_bytes", &[], 12_288.0),
+        ("mainstay_replica_snapshots", &[("state", "held")], 1.0),
+        ("mainstay_replica_snapshots", &[("state", "taking")], 0.0),
+        ("mainstay_replica_snapshots", &[("state", "missing")], 1.0),
+        ("mainstay_scrub_whole_timestamp_seconds", &[], 1_790_000_000.0),
+        ("mainstay_scrub_outcome", &[("outcome", "partial")], 1.0),
+        ("mainstay_scrub_left_blocks", &[], 1.0),
+        ("mainstay_scrub_failures", &[], 1.0),
+    ];
+    for (name, labels, expected) in shown {
+        let labels: Vec<_> = [("resource", "db")].into_iter().chain(labels.iter().copied()).collect();
+        assert_eq!(seen.value(name, &labels), Some(expected), "{name} {labels:?}");
+    }
+    let late = seen.value("mainstay_scrub_late_seconds", &[("resource", "db")]).expect("it is told");
+    assert!(late > 0.25 * 30.0 * 86_400.0 && late < 60.0 * 86_400.0, "{late}");
 }

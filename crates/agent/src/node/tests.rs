@@ -6,6 +6,7 @@ use crate::raft::ProposeError;
 use mainstay_api::engine::{
     DeviceStatus, EngineLine, EngineStatus, Reply, RequestLine, read_line, write_line,
 };
+use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Entry, Outcome, ResourceSpec, ServicePhase, Settings};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{ConfigVersion, Incarnation, VolumeId};
@@ -56,7 +57,7 @@ fn state() -> State {
         replicas: vec![ME],
         preferred: vec![ME],
     };
-    apply(Command::CreateResource { name: "db".into(), spec });
+    apply(Command::CreateResource { name: "db".into(), spec, scrub: ScrubPolicy::default() });
     let version = ConfigVersion(1);
     let ready = apply(Command::ReplicaReady { resource: R, version, node: ME, incarnation: INCARNATION });
     let expect_version = ready.resources[&R].record.version;

@@ -51,7 +51,7 @@ fn scrub() -> ScrubStatus {
     };
     ScrubStatus {
         state: ScrubState::Done,
-        repair: true,
+        repair: mainstay_types::ScrubRepair::Proven,
         rate: 0,
         took_ms: 5,
         extents: 9,

@@ -11,6 +11,7 @@
 //!
 //! Whoever carries a job out does [`Job::step`] and tells what came of it, until there is none; one job per replica at a time.
 
+use crate::scrubs::ScrubTask;
 use crate::snapshots::Keep;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Incarnation, ResourceRecord, VolumeId, reach};
@@ -37,6 +38,8 @@ pub enum Order {
     Grow(Vec<(VolumeId, u64)>),
     /// Have the engine's primary take and drop snapshots until its log has these, and roll back.
     Snapshots(Keep),
+    /// Have the engine's primary compare all replicas.
+    Scrub(ScrubTask),
 }
 
 impl Order {
@@ -52,6 +55,7 @@ impl Order {
             Self::Demote => "demote",
             Self::Grow(_) => "grow",
             Self::Snapshots(_) => "snapshots",
+            Self::Scrub(_) => "scrub",
         }
     }
 }
@@ -80,6 +84,7 @@ pub enum Step {
     Demote,
     Grow(Vec<(VolumeId, u64)>),
     Snapshots(Keep),
+    Scrub(ScrubTask),
 }
 
 /// What came of a step that succeeded.
@@ -140,6 +145,7 @@ enum At<E> {
     Demoting,
     Growing(Vec<(VolumeId, u64)>),
     Keeping(Keep),
+    Scrubbing(ScrubTask),
     Ended(Result<Ended, Trouble<E>>),
 }
 
@@ -156,6 +162,7 @@ impl<E> Job<E> {
             Order::Demote => At::Demoting,
             Order::Grow(volumes) => At::Growing(volumes),
             Order::Snapshots(wanted) => At::Keeping(wanted),
+            Order::Scrub(task) => At::Scrubbing(task),
         };
         Self { at }
     }
@@ -177,6 +184,7 @@ impl<E> Job<E> {
             At::Demoting => Step::Demote,
             At::Growing(volumes) => Step::Grow(volumes.clone()),
             At::Keeping(wanted) => Step::Snapshots(wanted.clone()),
+            At::Scrubbing(task) => Step::Scrub(*task),
             At::Ended(_) => return None,
         })
     }
@@ -223,7 +231,8 @@ impl<E> Job<E> {
                 | At::Detaching
                 | At::Demoting
                 | At::Growing(_)
-                | At::Keeping(_),
+                | At::Keeping(_)
+                | At::Scrubbing(_),
                 Ok(_),
             ) => At::Ended(Ok(Ended::Told)),
         };

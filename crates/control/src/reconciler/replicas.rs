@@ -145,6 +145,8 @@ impl Replicas {
             devices_ready: seen.devices_ready,
             volumes: seen.volumes.clone(),
             snapshots: seen.snapshots.clone(),
+            scrub: seen.scrub.clone(),
+            feeds_all: seen.feeds_all,
             failed,
             store_failed: seen.store_failed,
         }

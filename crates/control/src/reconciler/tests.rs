@@ -6,6 +6,7 @@ mod services;
 
 use super::job::{Answer, Job, Step, Trouble};
 use super::*;
+use crate::scrubs::ScrubPolicy;
 use crate::state::{Entry, ResourceSpec, Settings};
 use mainstay_types::{Member, Opening, ShrinkReason};
 
@@ -37,7 +38,7 @@ fn state() -> State {
         replicas: vec![ME],
         preferred: vec![ME],
     };
-    apply(Command::CreateResource { name: "db".into(), spec });
+    apply(Command::CreateResource { name: "db".into(), spec, scrub: ScrubPolicy::default() });
     let version = ConfigVersion(1);
     let ready = apply(Command::ReplicaReady { resource: R, version, node: ME, incarnation: MINE });
     let expect_version = ready.resources[&R].record.version;
@@ -68,6 +69,8 @@ impl Lab {
             devices_ready: true,
             volumes: vec![1 << 20],
             snapshots: Vec::new(),
+            scrub: None,
+            feeds_all: true,
             store_failed: false,
         };
         let seen = Seen { engine: true, replicas: BTreeMap::from([(R, replica)]), ..Seen::default() };

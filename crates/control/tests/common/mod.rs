@@ -5,6 +5,7 @@
 
 use mainstay_control::clients::ClientSeen;
 use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, Role, ServiceObserved, plan};
+use mainstay_control::scrubs::{ScrubPolicy, ScrubSeen};
 use mainstay_control::snapshots::{SnapshotOn, SnapshotState};
 use mainstay_control::state::{
     Command, Entry, IssChange, Outcome, ResourceSpec, ServicePhase, Settings, State,
@@ -19,7 +20,12 @@ pub const W: NodeId = NodeId(3);
 pub const R: ResourceId = ResourceId(1);
 
 pub fn apply(state: &mut State, command: Command) -> Outcome {
-    let outcome = state.apply(Entry { at_ms: 0, command });
+    apply_at(state, 0, command)
+}
+
+/// `at_ms`: the wall clock of who proposes it.
+pub fn apply_at(state: &mut State, at_ms: u64, command: Command) -> Outcome {
+    let outcome = state.apply(Entry { at_ms, command });
     if let Err(why) = state.check() {
         panic!("{why}");
     }
@@ -58,7 +64,10 @@ pub fn with_resource() -> State {
         replicas: vec![A, B],
         preferred: vec![A],
     };
-    assert!(apply(&mut state, Command::CreateResource { name: "db".into(), spec }).is_ok());
+    assert!(
+        apply(&mut state, Command::CreateResource { name: "db".into(), spec, scrub: ScrubPolicy::default() })
+            .is_ok()
+    );
     state
 }
 
@@ -224,6 +233,15 @@ impl Nodes {
                     }
                 }
             }
+            Action::Scrub { resource, task } => {
+                let replica = observed.replicas.get_mut(&resource).unwrap();
+                let last = replica.scrub.as_ref().map_or(0, |scrub| scrub.ordinal);
+                // The same is asked for again until it shows.
+                if last > task.after {
+                    return;
+                }
+                replica.scrub = Some(ScrubSeen::running(replica.epoch, last + 1));
+            }
             Action::GrowVolumes { resource, volumes } => {
                 let replica = observed.replicas.get_mut(&resource).unwrap();
                 assert!(replica.role == Role::Primary, "only a primary makes entries (R8)");
@@ -261,7 +279,8 @@ impl Nodes {
                 observed.services.remove(&name);
             }
             Action::Propose(command) => {
-                apply(&mut self.state, command);
+                let at_ms = observed.wall_ms;
+                apply_at(&mut self.state, at_ms, command);
             }
         }
     }

@@ -54,6 +54,7 @@ impl Counts {
         let replica = host.replica();
         let mut all = self.all.clone();
         all.filling_slowed = replica.filling_slowed();
+        all.cached_bytes = replica.cached_bytes();
         all.scrubs = super::scrub::counts(replica);
         all.damage = super::scrub::damage(host);
         all.required = u64::from(self.leads);

@@ -1,6 +1,6 @@
 //! What the agent is told about a replica.
 
-use super::{OpenReplica, Shared};
+use super::{OpenReplica, Shared, scrub};
 use mainstay_api::engine::{
     CopyStatus, DataState, EngineEvent, PeerState, PeerStatus, ReplicaStatus, Role, SlowStatus,
     SnapshotState, SnapshotStatus,
@@ -90,6 +90,8 @@ impl OpenReplica {
             devices: around.presence.device_list(),
             attached: around.attached,
             snapshots: host.store().snapshots().map(snapshot_status).collect(),
+            scrub: scrub::summary(host.replica()),
+            feeds_all: host.replica().feeds_all(),
             proposal: around.proposal.clone(),
         }
     }
@@ -110,6 +112,10 @@ impl OpenReplica {
             shared.events.push(EngineEvent::Failed { resource: around.resource, reason });
         }
         around.dirty |= around.presence.take_changed();
+        // An idle resource has no progress to report; its agent waits for these.
+        let replica = self.host.replica();
+        let awaited = (replica.feeds_all(), replica.scrub_report().map(|last| (last.ordinal, last.state)));
+        around.dirty |= std::mem::replace(&mut around.awaited, awaited) != awaited;
         let busy = around.role == CoreRole::Primary && shared.now.ms_since(around.reported_at) >= PROGRESS_MS;
         if around.dirty || busy {
             around.dirty = false;

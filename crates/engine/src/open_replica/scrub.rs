@@ -1,17 +1,18 @@
 //! Scrubs (R17), as the agent asks for them and hears of them.
 
 use super::{Answer, OpenReplica};
-use mainstay_api::engine::{Reply, ScrubFinding, ScrubOutcome, ScrubState, ScrubStatus};
+use mainstay_api::engine::{Reply, ScrubFinding, ScrubOutcome, ScrubState, ScrubStatus, ScrubSummary};
 use mainstay_api::metrics::{DamageCounts, ScrubCounts};
 use mainstay_host::Host;
 use mainstay_replica::{self as core, Finding, Replica, Role, ScrubOrder, ScrubReport};
 use mainstay_types::Time;
 
 impl OpenReplica {
-    /// Begins a scrub, if this is the primary and there is none.
-    pub fn scrub(&mut self, now: Time, order: ScrubOrder, answer: Answer) {
+    /// Begins a scrub, if this is the primary and there is none; nothing, successfully, if one was begun after that which is named.
+    pub fn scrub(&mut self, now: Time, order: ScrubOrder, after: Option<u64>, answer: Answer) {
         let role = self.host.role();
-        answer(if self.host.scrub(now, order) {
+        let last = self.host.replica().scrub_report().map_or(0, |report| report.ordinal);
+        answer(if after.is_some_and(|after| last > after) || self.host.scrub(now, order) {
             Reply::Ok
         } else if role == Role::Primary {
             self.around.refuse(
@@ -35,6 +36,43 @@ impl OpenReplica {
     #[must_use]
     pub fn scrub_status(&self, now: Time) -> Option<ScrubStatus> {
         self.host.replica().scrub_report().map(|report| status(report, now))
+    }
+}
+
+/// The last one, as the agent hears of it unasked.
+pub(super) fn summary(replica: &Replica) -> Option<ScrubSummary> {
+    let report = replica.scrub_report()?;
+    let begun = ScrubSummary {
+        epoch: report.epoch,
+        ordinal: report.ordinal,
+        state: state(report.state),
+        took_ms: 0,
+        extents: 0,
+        done: 0,
+        compared: Vec::new(),
+        different: 0,
+        repaired: 0,
+        overwritten: 0,
+    };
+    let Some(ended) = report.ended else { return Some(begun) };
+    Some(ScrubSummary {
+        took_ms: ended.ms_since(report.began),
+        extents: report.extents,
+        done: report.done,
+        compared: report.compared.iter().map(|(node, extents)| (*node, *extents)).collect(),
+        different: report.different,
+        repaired: report.repaired,
+        overwritten: report.overwritten,
+        ..begun
+    })
+}
+
+fn state(state: core::ScrubState) -> ScrubState {
+    match state {
+        core::ScrubState::Running => ScrubState::Running,
+        core::ScrubState::Done => ScrubState::Done,
+        core::ScrubState::Stopped => ScrubState::Stopped,
+        core::ScrubState::Interrupted => ScrubState::Interrupted,
     }
 }
 
@@ -63,12 +101,7 @@ pub(super) fn damage(host: &Host) -> DamageCounts {
 
 fn status(report: &ScrubReport, now: Time) -> ScrubStatus {
     ScrubStatus {
-        state: match report.state {
-            core::ScrubState::Running => ScrubState::Running,
-            core::ScrubState::Done => ScrubState::Done,
-            core::ScrubState::Stopped => ScrubState::Stopped,
-            core::ScrubState::Interrupted => ScrubState::Interrupted,
-        },
+        state: state(report.state),
         repair: report.repair,
         rate: report.rate,
         took_ms: report.ended.unwrap_or(now).ms_since(report.began),

@@ -9,7 +9,7 @@ fn begun() -> Lab {
     let mut lab = Lab::primary(Tuning { destage_start_bytes: 0, ..lazy() });
     lab.write(1, 7);
     lab.settle();
-    assert!(lab.host.scrub(lab.world.now, ScrubOrder { repair: true, rate: 0 }));
+    assert!(lab.host.scrub(lab.world.now, ScrubOrder { repair: mainstay_types::ScrubRepair::All, rate: 0 }));
     assert!(!lab.host.scrub(lab.world.now, ScrubOrder::default()), "one at a time");
     lab.settle();
     lab

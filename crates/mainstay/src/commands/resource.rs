@@ -81,6 +81,9 @@ pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome
             let start = ScrubStart { repair, rate: rate.unwrap_or(0) };
             return scrub::run(&name, start, no_wait, client, output);
         }
+        ResourceCommand::SetScrub { name, scrub } => {
+            scrub::set_schedule(&path(&name)?, scrub.schedule(), client, output)?;
+        }
         ResourceCommand::Attach { name, node, wait_ms, take_over, wait } => {
             let request = ResourceAttach { node: checked_name(&node)?.to_owned(), wait_ms, take_over };
             let accepted = client.put(&format!("{}/attachment", path(&name)?), &request)?;
@@ -109,6 +112,7 @@ fn create(args: CreateArgs, client: &Client, output: Output) -> Outcome<()> {
         replicas: args.replicas,
         replica_count: args.replica_count,
         preferred: args.preferred,
+        scrub: args.scrub.schedule(),
     };
     let mut resource: ResourceView = client.post("/v1/resources", &request)?;
     if !args.wait.no_wait {
@@ -202,7 +206,8 @@ pub(super) fn duration(ms: u64) -> String {
     match ms.div_ceil(1000) {
         s @ 0..120 => format!("{s} s"),
         s @ 120..7_200 => format!("{} min", s.div_ceil(60)),
-        s => format!("{} h {} min", s / 3600, s % 3600 / 60),
+        s @ 7_200..172_800 => format!("{} h {} min", s / 3600, s % 3600 / 60),
+        s => format!("{} days", s / 86_400),
     }
 }
 
@@ -401,6 +406,7 @@ pub(super) fn details(resource: &ResourceView) -> String {
     }
     text += &attached::details(resource);
     text += &modes::details(resource);
+    text += &scrub::details(&resource.scrubs);
     if let Some(reason) = &resource.failure {
         text += &format!("\nlast failure: {reason}");
     }

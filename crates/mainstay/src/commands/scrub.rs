@@ -8,7 +8,10 @@ use crate::failure::{Failure, Outcome, exit};
 use crate::output::{Output, Progress, table};
 use mainstay_api::client::Client;
 use mainstay_api::engine::{ScrubOutcome, ScrubState};
-use mainstay_api::rest::{Accepted, ScrubFinding, ScrubReport, ScrubStart};
+use mainstay_api::rest::{
+    Accepted, ResourceView, ScrubFinding, ScrubRepair, ScrubReport, ScrubSchedule, ScrubStart, ScrubbedView,
+    ScrubsView,
+};
 
 /// Begins one, and waits for its end unless that is not wanted.
 pub fn run(name: &str, start: ScrubStart, no_wait: bool, client: &Client, output: Output) -> Outcome<u8> {
@@ -46,6 +49,80 @@ pub fn report(name: &str, client: &Client, output: Output) -> Outcome<u8> {
 pub fn stop(name: &str, client: &Client, output: Output) -> Outcome<()> {
     let accepted: Accepted = client.delete(&format!("{}/scrub", path(name)?))?;
     output.result(&accepted, |accepted| accepted.message.clone())
+}
+
+/// `path`: of the resource.
+pub fn set_schedule(path: &str, schedule: ScrubSchedule, client: &Client, output: Output) -> Outcome<()> {
+    if schedule == ScrubSchedule::default() {
+        return Err(Failure::new(
+            "nothing-to-change",
+            "nothing is named that is to be changed",
+            "Give --scrub-interval, --scrub-repair or --scrub-rate.",
+        ));
+    }
+    let accepted: Accepted = client.put(&format!("{path}/scrub/schedule"), &schedule)?;
+    output.result(&accepted, |accepted| accepted.message.clone())
+}
+
+/// When the last scrub was, what came of it, and when the next one is due.
+pub fn details(scrubs: &ScrubsView) -> String {
+    let ago = |at_ms: u64| format!("{} ago", duration(scrubs.now_ms.saturating_sub(at_ms)));
+    let mut text = match &scrubs.whole {
+        None => "\nreplicas were never compared as a whole".to_owned(),
+        Some(last) => {
+            let took = duration(last.took_ms);
+            format!("\nreplicas were compared {}, in {took}: {}", ago(last.at_ms), found(last))
+        }
+    };
+    if let Some(last) = &scrubs.failed {
+        let why = match last.end.as_str() {
+            "stopped" => "an operator ended the last scrub".to_owned(),
+            "interrupted" => "the last scrub ended with its primary".to_owned(),
+            _ => format!("the last scrub did not compare all of {}", last.lacking.join(" ")),
+        };
+        let found = if last.different > 0 { format!(": {}", found(last)) } else { String::new() };
+        text += &format!("\n{why}, {}{found}", ago(last.at_ms));
+    }
+    let next = next(scrubs);
+    if scrubs.interval_ms == 0 {
+        return text + &format!("\n{next}");
+    }
+    text + &format!("\n{next}, one every {}", duration(scrubs.interval_ms))
+}
+
+/// The same in one line of its own.
+pub fn line(resource: &ResourceView) -> String {
+    let scrubs = &resource.scrubs;
+    let last = match (&scrubs.whole, resource.epoch) {
+        // It has only been made.
+        (None, 0) => return String::new(),
+        (None, _) => "never yet".to_owned(),
+        (Some(last), _) => {
+            format!("{} ago, {}", duration(scrubs.now_ms.saturating_sub(last.at_ms)), found(last))
+        }
+    };
+    format!("\n  replicas compared: {last}; {}", next(scrubs))
+}
+
+fn found(last: &ScrubbedView) -> String {
+    match (last.different, last.unrepaired) {
+        (0, _) => "all were equal".to_owned(),
+        (different, 0) => format!("{different} blocks differed, and do no more"),
+        (different, left) => format!("{different} blocks differed, {left} STILL DO"),
+    }
+}
+
+fn next(scrubs: &ScrubsView) -> String {
+    if scrubs.running {
+        return "one is under way, as it was due".to_owned();
+    }
+    let Some(due_ms) = scrubs.due_ms else { return "none begins by itself".to_owned() };
+    let waits = scrubs.waits_for.as_ref().map_or(String::new(), |why| format!(": {why}"));
+    match (due_ms.checked_sub(scrubs.now_ms).filter(|left| *left > 0), scrubs.late_ms) {
+        (_, Some(late)) => format!("THE NEXT IS LATE by {}{waits}", duration(late)),
+        (Some(left), None) => format!("the next is due in {}", duration(left)),
+        (None, None) => format!("the next is due now{waits}"),
+    }
 }
 
 fn interrupted(name: &str) -> Failure {
@@ -108,7 +185,7 @@ fn told(report: &ScrubReport) -> String {
         "resource {} from index {} to {}, by {} in {took}: {state}{found}",
         report.resource, report.from, report.index, report.primary
     ));
-    if report.state == ScrubState::Done && report.unrepaired > 0 && !report.repair {
+    if report.state == ScrubState::Done && report.unrepaired > 0 && report.repair != ScrubRepair::All {
         parts.push("  → `mainstay resource scrub NAME --repair` writes anew what is whole on other replicas: by the blocks' checksums, else what most hold, or with two the primary".into());
     }
     parts.join("\n")
@@ -140,4 +217,55 @@ fn row(found: &ScrubFinding) -> Vec<String> {
         right,
         now.to_owned(),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_and_the_next_are_told() {
+        const HOUR: u64 = 3_600_000;
+        let scrubs = ScrubsView {
+            now_ms: 1000 * HOUR,
+            interval_ms: 720 * HOUR,
+            due_ms: Some(1010 * HOUR),
+            ..ScrubsView::default()
+        };
+        let text = details(&scrubs);
+        assert!(
+            text.contains("never compared")
+                && text.contains("the next is due in 10 h 0 min, one every 30 days"),
+            "{text}"
+        );
+        let one = |end: &str, different, unrepaired| ScrubbedView {
+            at_ms: 998 * HOUR,
+            took_ms: 60_000,
+            end: end.into(),
+            different,
+            unrepaired,
+            ..ScrubbedView::default()
+        };
+        let whole = ScrubsView { whole: Some(one("whole", 4, 0)), ..scrubs.clone() };
+        let text = details(&whole);
+        assert!(
+            text.contains("compared 2 h 0 min ago, in 60 s: 4 blocks differed, and do no more"),
+            "{text}"
+        );
+        let failed = ScrubsView {
+            failed: Some(one("interrupted", 2, 2)),
+            due_ms: Some(0),
+            late_ms: Some(5 * HOUR),
+            waits_for: Some("there is no primary".into()),
+            ..whole
+        };
+        let text = details(&failed);
+        assert!(
+            text.contains("ended with its primary, 2 h 0 min ago: 2 blocks differed, 2 STILL DO"),
+            "{text}"
+        );
+        assert!(text.contains("THE NEXT IS LATE by 5 h 0 min: there is no primary"), "{text}");
+        let off = ScrubsView { interval_ms: 0, due_ms: None, ..scrubs };
+        assert!(details(&off).ends_with("none begins by itself"), "{}", details(&off));
+    }
 }

@@ -1,6 +1,6 @@
 //! `mainstay status`: the state of everything in words, and what to do next.
 
-use super::{advice_lines, cluster, resource, service};
+use super::{advice_lines, cluster, resource, scrub, service};
 use crate::failure::{Outcome, exit};
 use crate::output::Output;
 use mainstay_api::client::Client;
@@ -32,7 +32,8 @@ fn words(status: &StatusView) -> String {
             view.this_node
         ));
     }
-    lines.extend(status.resources.iter().map(|one| resource::summary(one) + &resource::space(one)));
+    let resource = |one| resource::summary(one) + &resource::space(one) + &scrub::line(one);
+    lines.extend(status.resources.iter().map(resource));
     lines.extend(status.services.iter().map(service::summary));
     let verdict = if status.advice.is_empty() { "all is well".into() } else { advice(&status.advice) };
     lines.push(verdict);

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use mainstay_codec::{Batch, BlockSums, EntryKind, Envelope, ReplicaData, block_sum};
 use mainstay_types::{
     BLOCK_BYTES, Chain, ConfigVersion, Epoch, Incarnation, Index, Member, Mode, NodeId, Opening, Position,
-    Range, ResourceId, ResourceRecord, Time, VolumeId,
+    Range, ResourceId, ResourceRecord, ScrubRepair, Time, VolumeId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -389,6 +389,7 @@ impl Lab {
     }
 
     pub fn scrub(&mut self, node: NodeId, repair: bool) {
+        let repair = if repair { ScrubRepair::All } else { ScrubRepair::Off };
         self.event(node, Event::Scrub(Some(ScrubOrder { repair, rate: 0 })));
     }
 

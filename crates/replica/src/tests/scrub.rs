@@ -3,7 +3,7 @@
 use super::lab::{A, B, C, Lab, VOLUMES};
 use super::store::VOLUME_BLOCKS;
 use crate::{Event, Op, Outcome, Role, ScrubOrder, ScrubState};
-use mainstay_types::{BLOCK_BYTES, NodeId, SnapshotId, VolumeId};
+use mainstay_types::{BLOCK_BYTES, NodeId, ScrubRepair, SnapshotId, VolumeId};
 
 const EXTENTS: u64 = VOLUMES as u64;
 
@@ -175,7 +175,10 @@ fn a_scrub_ends_with_its_primary_or_when_it_is_stopped() {
 #[test]
 fn a_limit_is_kept_to() {
     let mut lab = written(3);
-    lab.event(A, Event::Scrub(Some(ScrubOrder { repair: true, rate: VOLUME_BLOCKS * BLOCK_BYTES })));
+    lab.event(
+        A,
+        Event::Scrub(Some(ScrubOrder { repair: ScrubRepair::All, rate: VOLUME_BLOCKS * BLOCK_BYTES })),
+    );
     lab.run_ms(3500);
     let done = lab.report(A).done;
     assert!((3..=5).contains(&done), "{done}");
@@ -257,4 +260,29 @@ fn a_repair_does_not_wait_for_ever_for_who_has_the_content() {
     let report = lab.report(A);
     assert_eq!((report.state, report.unrepaired()), (ScrubState::Done, 1));
     assert_eq!(report.findings[0].outcome, Outcome::Failed);
+}
+
+#[test]
+fn only_what_is_proven_is_repaired_if_no_more_is_asked_for() {
+    let proven = Event::Scrub(Some(ScrubOrder { repair: ScrubRepair::Proven, rate: 0 }));
+    for (nodes, repaired) in [(2, 0), (3, 1)] {
+        let mut lab = written(nodes);
+        lab.rot(B, 2, 1);
+        lab.event(A, proven.clone());
+        lab.settle();
+        let report = lab.report(A);
+        assert_eq!((report.different, report.repaired), (1, repaired), "of {nodes} replicas");
+    }
+}
+
+#[test]
+fn scrubs_are_numbered() {
+    let mut lab = written(2);
+    for ordinal in 1..3 {
+        lab.scrub(A, false);
+        lab.settle();
+        let report = lab.report(A);
+        let epoch = lab.nodes[&A].replica.as_ref().map(crate::Replica::epoch);
+        assert_eq!((Some(report.epoch), report.ordinal), (epoch, ordinal));
+    }
 }

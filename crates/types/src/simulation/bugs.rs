@@ -245,6 +245,10 @@ bugs! {
     MinorityWins("R17"),
     /// A replica that knows its block to be damaged has a vote on what is right.
     DamagedVotes("R17"),
+    /// Scrubs of the schedule begin beside others on the same nodes.
+    ScrubsTogether("R17"),
+    /// A scrub of the schedule is taken to go on when its primary is another.
+    ScrubOutlivesPrimary("R17"),
     /// In mode A writes do not wait for a follower that lags too far.
     LagUnbounded("R18"),
     /// The journal's reserve for epoch starts is given to writes.

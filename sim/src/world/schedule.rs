@@ -1,0 +1,89 @@
+//! L4: where scrubs are scheduled, one comes when it is due, whole, once the cluster is well and every replica is in sync, whoever became
+//! primary before and whatever the wall clocks of nodes show.
+
+use super::settle::ANSWER_US;
+use super::{World, resource_id};
+use crate::words;
+use mainstay_control::scrubs::{ScrubPolicy, Scrubs};
+use mainstay_control::state::Command;
+use mainstay_types::{ResourceId, ScrubRepair};
+
+/// Longer intervals than plans have are those of resources of which nobody said anything.
+const INTERVAL_MS_MAX: u64 = 60_000;
+const STEP_US: u64 = 200_000;
+
+impl World {
+    /// An operator says how often replicas are to be scrubbed.
+    pub(super) fn schedule_scrubs(&mut self, resource: ResourceId, interval_ms: u64, repair: ScrubRepair) {
+        self.trace.count("F51 operator schedules scrubs");
+        let policy = ScrubPolicy { interval_ms, repair, rate: 0 };
+        self.submit(Command::SetScrub { resource, policy });
+    }
+
+    fn scrubs_of(&self, resource: ResourceId) -> Option<&Scrubs> {
+        Some(&self.state().resources.get(&resource).filter(|known| !known.deleting)?.scrubs)
+    }
+
+    /// Waits for one of each resource that has a schedule, and ends the schedules.
+    pub(super) fn scrubs_come_when_due(&mut self) {
+        let scheduled = |world: &Self, resource| {
+            let interval = world.scrubs_of(resource).map_or(0, |scrubs| scrubs.policy.interval_ms);
+            (1..=INTERVAL_MS_MAX).contains(&interval).then_some(interval)
+        };
+        for number in 0..self.plan.shape.resources.len() {
+            let resource = resource_id(number);
+            let Some(interval_ms) = scheduled(self, resource) else { continue };
+            let before = self.scrubs_of(resource).and_then(|scrubs| scrubs.whole.clone());
+            // Two intervals and a half if clocks are wrong, one for what an operator has ended, and one that another resource takes.
+            let until = self.now_us + 5 * interval_ms * 1000 + 2 * ANSWER_US;
+            let came = |world: &Self| {
+                world
+                    .scrubs_of(resource)
+                    .is_none_or(|scrubs| scrubs.whole.is_some() && scrubs.whole != before)
+            };
+            while !came(self) && self.now_us < until && self.violation().is_none() {
+                self.run_until(self.now_us + STEP_US);
+            }
+            if self.violation().is_some() {
+                return;
+            }
+            if came(self) {
+                self.trace.count("L4 a scrub came when it was due");
+            } else if self.can_scrub(resource) {
+                let text = format!(
+                    "{} is to be scrubbed every {interval_ms} ms, and was not: {:?}",
+                    words::resource(resource),
+                    self.scrubs_of(resource)
+                );
+                return self.wrong("L4", text);
+            }
+        }
+        for number in 0..self.plan.shape.resources.len() {
+            if scheduled(self, resource_id(number)).is_some() {
+                self.schedule_scrubs(resource_id(number), 0, ScrubRepair::Off);
+            }
+        }
+        let goes_on = |world: &Self| {
+            (0..world.plan.shape.resources.len())
+                .map(resource_id)
+                .any(|id| world.scrubs_of(id).is_some_and(|scrubs| scrubs.turn.is_some()))
+        };
+        let until = self.now_us + 2 * ANSWER_US;
+        while goes_on(self) && self.now_us < until && self.violation().is_none() {
+            self.run_until(self.now_us + STEP_US);
+        }
+        if goes_on(self) && self.violation().is_none() {
+            self.wrong("L4", "a scrub of a schedule does not end".to_owned());
+        }
+    }
+
+    /// Whether nothing is in the way of a scrub.
+    fn can_scrub(&self, resource: ResourceId) -> bool {
+        let Some(node) = self.state().resources.get(&resource).and_then(|known| known.record.primary) else {
+            return false;
+        };
+        let hosted = self.machines[&node].engine.as_ref().and_then(|engine| engine.hosts.get(&resource));
+        self.state().scrub_waits_for(resource).is_none()
+            && hosted.is_some_and(|hosted| hosted.host.replica().feeds_all())
+    }
+}
