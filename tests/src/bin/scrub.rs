@@ -1,0 +1,69 @@
+//! `scrub [ROUNDS]`: how fast the replicas of a volume of 4 GiB, full of what does not compress, are compared, against reading their files in
+//! the same block size, past the cache, all three at once before and after: the replicas of this lab share one disk and its processors, and a scrub reads all of them
+//! at once too. Nobody writes meanwhile. Prints a row of Markdown for each round. Ctrl-C and failures remove the lab. Needs root and
+//! 14 GiB of disk.
+
+use anyhow::{Context, Result, ensure};
+use mainstay_tests::interrupt;
+use mainstay_tests::lab::Lab;
+use std::process::Stdio;
+use std::sync::Arc;
+
+const NAME: &str = "scrub";
+const NODES: [&str; 3] = ["n1", "n2", "n3"];
+const VOLUME_MIB: u64 = 4096;
+const POOL: &str = "/var/lib/mainstay/pools/default";
+
+fn main() -> Result<()> {
+    let rounds = std::env::args().nth(1).map_or(Ok(3), |word| word.parse::<u32>());
+    let rounds = rounds.context("usage: scrub [ROUNDS]")?;
+    let lab = Arc::new(Lab::new(NAME)?);
+    interrupt::remove(vec![lab.clone()], "mainstay lab --name scrub down")?;
+    let end = measure(&lab, rounds);
+    interrupt::give_way();
+    lab.down()?;
+    end
+}
+
+fn measure(lab: &Lab, rounds: u32) -> Result<()> {
+    lab.up(3)?;
+    // None begins by itself meanwhile.
+    let more = ["--journal", "64MiB", "--scrub-interval", "off"];
+    lab.create_resource(NAME, &format!("{VOLUME_MIB}MiB"), &NODES, &more)?;
+    let primary = lab.primary(NAME)?;
+    let view = lab.resource(NAME)?;
+    let live = view.replicas.iter().find(|replica| replica.node == primary).and_then(|one| one.live.as_ref());
+    let device = live.and_then(|live| live.devices.first()).context("the primary has a device")?.path.clone();
+    let fill = format!("dd if=/dev/urandom of={device} bs=1M count={VOLUME_MIB} oflag=direct status=none");
+    lab.shell(&primary, &fill)?;
+    println!("| compared MiB of each | in s | MiB/s | three readers MiB/s each | of it |");
+    println!("|---|---|---|---|---|");
+    for _ in 0..rounds {
+        let before = read(lab)?;
+        let report = lab.scrub(NAME)?;
+        ensure!(report.equal, "the replicas differ: {report:?}");
+        let after = read(lab)?;
+        let took = report.took_ms as f64 / 1000.0;
+        let (rate, readers) = (VOLUME_MIB as f64 / took, (before + after) / 2.0);
+        println!("| {VOLUME_MIB} | {took:.1} | {rate:.0} | {readers:.0} | {:.2} |", rate / readers);
+    }
+    Ok(())
+}
+
+/// MiB per second of each of three readers of the volume's files that run at once, until the last has ended.
+fn read(lab: &Lab) -> Result<f64> {
+    let script = format!(
+        "date +%s%N; dd if=$(echo {POOL}/{NAME}-*/vol0) of=/dev/null bs=1M iflag=direct status=none; date +%s%N"
+    );
+    let readers = NODES.map(|node| lab.inside(node, &["sh", "-ec", &script]).stdout(Stdio::piped()).spawn());
+    let mut times: Vec<u64> = Vec::new();
+    for reader in readers {
+        let ended = reader.context("a reader")?.wait_with_output()?;
+        ensure!(ended.status.success(), "a reader failed");
+        let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+        times.extend(said.split_whitespace().filter_map(|word| word.parse::<u64>().ok()));
+    }
+    let (began, ended) =
+        (times.iter().min().context("when they began")?, times.iter().max().context("when they ended")?);
+    Ok(VOLUME_MIB as f64 * 1e9 / (ended - began) as f64)
+}
