@@ -36,10 +36,6 @@ pub(super) const NEVER: &[(&str, &str)] = &[
         "replica: a batch beyond the volumes",
         "a correct primary admits no such request, and a changed byte shows in the checksum",
     ),
-    (
-        "replica: a batch does not fit here",
-        "a primary feeds a peer from where its log ends, one batch after the other, on a connection that keeps the order",
-    ),
     ("replica: a batch of another history", "two histories of one position need a disk that lies (S6)"),
     ("replica: a peer finds another history", "two histories of one position need a disk that lies (S6)"),
     ("replica: a peer's log differs at its end", "two histories of one position need a disk that lies (S6)"),
@@ -85,10 +81,6 @@ pub(super) const NEVER: &[(&str, &str)] = &[
         "the control plane gives each number once, and whoever has applied an entry that a forced promotion took back is made anew",
     ),
     ("store: a journal write ends after it was cut", "a replica cuts and restarts its log only at rest"),
-    (
-        "store: a pass is due because the journal is full",
-        "what there is room for has a place, so no batch waits for one",
-    ),
     (
         "store: a queued batch is taken back",
         "a replica cuts its log only at rest, when all that it has appended is durable",
