@@ -317,6 +317,7 @@ impl State {
             deleting: false,
             gone: BTreeSet::new(),
             failure: None,
+            refused: None,
             broken: BTreeMap::new(),
             moving: BTreeMap::new(),
             leaving: BTreeMap::new(),

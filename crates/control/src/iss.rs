@@ -151,9 +151,9 @@ impl State {
             let text = format!("{name} reports a new disk, but its old one had the only complete copy");
             if resource.failure.as_ref() != Some(&text) {
                 self.note(at_ms, Severity::Critical, subject, text.clone());
-                if let Some(resource) = self.resources.get_mut(&id) {
-                    resource.failure = Some(text.clone());
-                }
+            }
+            if let Some(resource) = self.resources.get_mut(&id) {
+                (resource.failure, resource.refused) = (Some(text.clone()), Some((version, new)));
             }
             return refused(
                 "last-copy",

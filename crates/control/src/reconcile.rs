@@ -11,8 +11,8 @@ use crate::snapshots::{Keep, SnapshotOn};
 use crate::state::{Command, NodeStatus, Resource, ServicePhase, State};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, NodeId, Opening, Position, ResourceId, ResourceRecord, SnapshotId,
-    VolumeId, reach,
+    ConfigVersion, Epoch, Incarnation, Member, NodeId, Opening, Position, ResourceId, ResourceRecord,
+    SnapshotId, VolumeId, reach,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -367,7 +367,10 @@ fn plan_resource(
     };
     if resource.record.replica(node).map(|member| member.incarnation) != Some(incarnation) {
         stop_service(state, id, observed, "the disk is new", actions);
-        if service_silent(state, id, observed) {
+        let asked = (resource.record.version, Member { node, incarnation });
+        if resource.refused == Some(asked) {
+            reach!("control: plan: what was refused is not asked again");
+        } else if service_silent(state, id, observed) {
             reach!("control: plan: report a replica");
             actions.push(report_replica(node, resource, incarnation));
         }

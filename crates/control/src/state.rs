@@ -128,6 +128,9 @@ pub struct Resource {
     pub gone: BTreeSet<NodeId>,
     /// Why the last primary could not go on, or why there is none. Cleared by a promotion.
     pub failure: Option<String>,
+    /// An empty replica in place of the last complete copy was refused as of this version of the record. Its node does not ask again as of the same.
+    #[serde(default)]
+    pub refused: Option<(ConfigVersion, Member)>,
     /// Registered replicas that cannot be used, by node; see `broken.rs`.
     #[serde(default)]
     pub broken: BTreeMap<NodeId, Broken>,

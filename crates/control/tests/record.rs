@@ -254,6 +254,28 @@ fn a_new_disk_starts_empty_and_the_last_copy_is_not_given_away() {
     assert!(apply(&mut state, grow(Member { node: B, incarnation: Incarnation(77) })).is_ok());
 }
 
+/// Its node would ask for ever, several times a second. Seed 760382.
+#[test]
+fn a_new_disk_that_is_refused_is_reported_once() {
+    let mut nodes = running();
+    nodes.power_cut(B);
+    let record = nodes.state.resources[&R].record.clone();
+    let remove = record.replica(B).expect("a replica");
+    let change = IssChange::Shrink { remove, why: ShrinkReason::Absent };
+    let command = Command::ChangeIss { resource: R, version: record.version, epoch: record.epoch, change };
+    assert!(apply(&mut nodes.state, command).is_ok());
+    nodes.power_cut(A);
+    nodes.up.insert(A, true);
+    nodes.observed.get_mut(&A).expect("known").stored.insert(R, Incarnation(99));
+    nodes.settle();
+    assert_eq!(members(&nodes.state), [A]);
+    assert!(nodes.state.resources[&R].failure.as_ref().is_some_and(|text| text.contains("new disk")));
+    // When the record has changed it is asked again.
+    let resource = nodes.state.resources.get_mut(&R).expect("there");
+    resource.record.version = resource.record.version.next();
+    assert!(!plan(A, &nodes.state, &nodes.observed[&A]).is_empty());
+}
+
 /// Majorities of any two views in use must intersect, so voters are added one by one.
 #[test]
 fn a_voter_is_added_only_when_everybody_knows_the_last_one() {
