@@ -15,6 +15,9 @@ fn rotten() -> Lab {
     lab.request(Op::Write { range: range(0, 2), payload: filled(&[1, 2]).into() });
     lab.settle();
     rot(&mut lab);
+    // A replica that is not there has been away for so long that nothing waits for it.
+    lab.world.now = lab.world.now.plus_ms(60_000);
+    lab.host.tick(lab.world.now);
     lab
 }
 
