@@ -73,6 +73,8 @@ pub struct Journal {
     placed: VecDeque<Placed>,
     /// Where the next batch goes if it fits before the end.
     head: u64,
+    /// Where the first one after the checkpoint goes, if it fits there: where recovery looks first.
+    start: u64,
     /// Batches after this index are live.
     checkpoint: Index,
     /// Position in `placed` of the first live batch. Kept, because room is asked for with every step of every write.
@@ -85,7 +87,7 @@ pub struct Journal {
 impl Journal {
     pub fn new(size: u64, head: u64, checkpoint: Index) -> Self {
         let placed = VecDeque::new();
-        Self { size, placed, head, checkpoint, live: 0, memory_bytes: 0, memory_from: Index(0) }
+        Self { size, placed, head, start: head, checkpoint, live: 0, memory_bytes: 0, memory_from: Index(0) }
     }
 
     /// Where the first live batch lies.
@@ -174,16 +176,13 @@ impl Journal {
             // Proof: just seen.
             reach!("store: a placed batch is cut");
             let Some(gone) = self.placed.pop_back() else { break };
-            self.head = gone.offset;
             self.memory_bytes -= gone.memory_bytes();
         }
         self.live = self.live.min(self.placed.len());
         self.memory_from = self.memory_from.min(end.next());
         // The batch that was cut may have been the one that went to offset 0; the next one continues
-        // behind the last that is left, where recovery looks first.
-        if let Some(last) = self.placed.back() {
-            self.head = last.offset + last.len;
-        }
+        // behind the last that is left, or where the checkpoint says: recovery takes what it finds elsewhere for damage.
+        self.head = self.placed.back().map_or(self.start, |last| last.offset + last.len);
     }
 
     /// Empties the ring; the log goes on after `checkpoint`, at offset 0.
@@ -193,6 +192,9 @@ impl Journal {
 
     /// Everything up to `index` is in the backing store: its space may be used again.
     pub fn trim(&mut self, index: Index) {
+        if index > self.checkpoint {
+            self.start = self.offset_after(index);
+        }
         self.checkpoint = index;
         self.live = self.placed.partition_point(|p| p.last <= index);
     }

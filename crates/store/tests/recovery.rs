@@ -463,26 +463,32 @@ fn a_full_journal_keeps_the_reserve_and_takes_what_waits_once_entries_are_commit
 /// and everything after the checkpoint was lost or taken for damaged.)
 #[test]
 fn a_log_goes_on_at_the_end_of_the_ring_after_a_cut_at_its_start() {
-    let mut lab = Lab::new();
-    let mut log = Log::default();
-    for n in 0..18 {
-        durable(&mut lab, &mut log, n % 4, 1, n as u8 + 1);
-        lab.store.commit(Index(n.min(16) + 1));
+    for reopened in [false, true] {
+        let mut lab = Lab::new();
+        let mut log = Log::default();
+        for n in 0..18 {
+            durable(&mut lab, &mut log, n % 4, 1, n as u8 + 1);
+            lab.store.commit(Index(n.min(16) + 1));
+        }
+        lab.store.destage_now();
+        lab.settle();
+        // 36 of 40 blocks are used: the next batch, of five, goes to the start.
+        durable(&mut lab, &mut log, 0, 4, 99);
+        lab.store.commit(Index(18));
+        lab.store.destage_now();
+        lab.settle();
+        if reopened {
+            // Nothing is known any more of what lies before the checkpoint. Seed 1100151.
+            lab.recover_from(lab.disk.clone()).expect("nothing is damaged");
+        }
+        log.truncate(Index(18));
+        lab.store.cut(log.end());
+        lab.settle();
+        lab.store.append(log.seal(2, Index(18), vec![write(5, 1, 77)]));
+        lab.settle();
+        assert_eq!(lab.told_durable(), Index(19));
+        lab.recover_from(lab.disk.clone()).expect("nothing is damaged");
+        assert_eq!(lab.store.log_state().end, log.end());
+        lab.check(&log);
     }
-    lab.store.destage_now();
-    lab.settle();
-    // 36 of 40 blocks are used: the next batch, of five, goes to the start.
-    durable(&mut lab, &mut log, 0, 4, 99);
-    lab.store.commit(Index(18));
-    lab.store.destage_now();
-    lab.settle();
-    log.truncate(Index(18));
-    lab.store.cut(log.end());
-    lab.settle();
-    lab.store.append(log.seal(2, Index(18), vec![write(5, 1, 77)]));
-    lab.settle();
-    assert_eq!(lab.told_durable(), Index(19));
-    lab.recover_from(lab.disk.clone()).expect("nothing is damaged");
-    assert_eq!(lab.store.log_state().end, log.end());
-    lab.check(&log);
 }
