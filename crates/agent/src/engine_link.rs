@@ -1,6 +1,7 @@
 //! The connection to the engine of this node.
 //!
-//! It is made again whenever it breaks. The greeting and the lease are stated again right away, by the
+//! It is made again whenever it breaks, and when the engine refuses the greeting: an engine that was started again at once may find its address
+//! still in use by the process before it. The greeting and the lease are stated again right away, by the
 //! thread of the connection; everything else is stated again by the reconciler, which hears of the new
 //! connection through [`EngineInput::Connected`]. Nothing here waits without a limit, so that an engine
 //! that hangs delays neither a lease nor a request for status.
@@ -23,12 +24,23 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
+/// After the engine has refused the greeting.
+const REFUSED_PAUSE: Duration = Duration::from_millis(200);
 /// The engine's reader is its own thread; a line that it does not take within this time means that it hangs.
 const WRITE_TIMEOUT: Duration = Duration::from_millis(300);
 /// Requests whose replies are outstanding.
 const PENDING_MAX: usize = 1024;
 /// Id of the request whose reply says what the engine has and does; until then the connection does not count.
 const FIRST_STATUS_ID: u64 = u64::MAX;
+/// Id of the greeting: an engine that refuses it does nothing else.
+const GREETING_ID: u64 = u64::MAX - 1;
+
+/// How a connection ended.
+enum Ended {
+    Closed,
+    Broken(LineError),
+    Refused(EngineError),
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum EngineCallError {
@@ -112,9 +124,24 @@ impl EngineLink {
         });
         let thread = shared.clone();
         spawn("agent-engine", move || {
+            let mut refused = None;
             loop {
-                run_connection(&thread, &input);
-                std::thread::sleep(RECONNECT_PAUSE);
+                let pause = match run_connection(&thread, &input) {
+                    Some(Ended::Refused(error)) => {
+                        // Said once, however often it is tried.
+                        if refused.as_ref() != Some(&error) {
+                            tracing::warn!(%error, remedy = error.remedy, "the engine refuses this agent; it is asked again");
+                        }
+                        refused = Some(error);
+                        REFUSED_PAUSE
+                    }
+                    Some(Ended::Broken(error)) => {
+                        tracing::warn!(%error, "lost the connection to the engine; it is made again");
+                        RECONNECT_PAUSE
+                    }
+                    Some(Ended::Closed) | None => RECONNECT_PAUSE,
+                };
+                std::thread::sleep(pause);
             }
         });
         Self { shared }
@@ -124,7 +151,7 @@ impl EngineLink {
     pub fn greet(&self, greeting: Request) {
         let changed = lock(&self.shared.greeting).replace(greeting.clone()).as_ref() != Some(&greeting);
         if changed {
-            self.post(greeting);
+            self.shared.write(GREETING_ID, greeting);
         }
     }
 
@@ -227,22 +254,17 @@ impl Shared {
     }
 }
 
-fn run_connection(shared: &Shared, input: &impl Fn(EngineInput)) {
-    let Ok(stream) = UnixStream::connect(&shared.socket) else {
-        return;
-    };
-    let Ok(writer) = stream.try_clone() else {
-        return;
-    };
-    if writer.set_write_timeout(Some(WRITE_TIMEOUT)).is_err() {
-        return;
-    }
+/// None if there was none.
+fn run_connection(shared: &Shared, input: &impl Fn(EngineInput)) -> Option<Ended> {
+    let stream = UnixStream::connect(&shared.socket).ok()?;
+    let writer = stream.try_clone().ok()?;
+    writer.set_write_timeout(Some(WRITE_TIMEOUT)).ok()?;
     let pid = getsockopt(&stream, PeerCredentials).map_or(0, |peer| peer.pid());
     shared.pid.store(u32::try_from(pid).unwrap_or(0), Ordering::SeqCst);
     *lock(&shared.writer) = Some(writer);
     let greeting = lock(&shared.greeting).clone();
     if let Some(greeting) = greeting {
-        shared.write(0, greeting);
+        shared.write(GREETING_ID, greeting);
         let until_us = Time(shared.lease_until.load(Ordering::SeqCst));
         // An agent that has just started knows of no lease; the engine may still have one of its predecessor.
         if until_us != Time(0) {
@@ -250,7 +272,7 @@ fn run_connection(shared: &Shared, input: &impl Fn(EngineInput)) {
         }
     }
     shared.write(FIRST_STATUS_ID, Request::Status);
-    let error = read_lines(stream, shared, input);
+    let ended = read_lines(stream, shared, input);
     *lock(&shared.writer) = None;
     shared.synced.store(false, Ordering::SeqCst);
     shared.pid.store(0, Ordering::SeqCst);
@@ -260,12 +282,10 @@ fn run_connection(shared: &Shared, input: &impl Fn(EngineInput)) {
     lock(&shared.clients).clear();
     *lock(&shared.frontend) = None;
     input(EngineInput::Disconnected);
-    if let Some(error) = error {
-        tracing::warn!(%error, "lost the connection to the engine; it is made again");
-    }
+    Some(ended)
 }
 
-fn read_lines(stream: UnixStream, shared: &Shared, input: &impl Fn(EngineInput)) -> Option<LineError> {
+fn read_lines(stream: UnixStream, shared: &Shared, input: &impl Fn(EngineInput)) -> Ended {
     let mut reader = BufReader::new(stream);
     loop {
         match read_line::<EngineLine>(&mut reader) {
@@ -278,6 +298,9 @@ fn read_lines(stream: UnixStream, shared: &Shared, input: &impl Fn(EngineInput))
                 shared.synced.store(true, Ordering::SeqCst);
                 let lease_until = if status.fenced { Time(0) } else { status.lease_until_us };
                 input(EngineInput::Connected { lease_until, silenced: status.silenced_us });
+            }
+            Ok(Some(EngineLine::Reply { id: GREETING_ID, reply: Reply::Error(error) })) => {
+                return Ended::Refused(error);
             }
             Ok(Some(EngineLine::Reply { reply: Reply::Lease { until_us, silenced_us }, .. })) => {
                 input(EngineInput::Lease { until: until_us, silenced: silenced_us });
@@ -306,12 +329,69 @@ fn read_lines(stream: UnixStream, shared: &Shared, input: &impl Fn(EngineInput))
                 }
                 input(EngineInput::Event(Box::new(event)));
             }
-            Ok(None) => return None,
+            Ok(None) => return Ended::Closed,
             Err(LineError::Json(error)) => {
                 // One line that this version does not know does not spoil the others.
                 tracing::debug!(%error, "ignored a line of the engine");
             }
-            Err(error) => return Some(error),
+            Err(error) => return Ended::Broken(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mainstay_api::engine::{EngineStatus, RequestLine};
+    use mainstay_types::NodeId;
+    use std::os::unix::net::UnixListener;
+    use std::sync::mpsc::channel;
+
+    /// Reads what the agent says up to its first request for status, and answers its greeting so, and that request.
+    fn serve(listener: &UnixListener, to_greeting: Reply) -> BufReader<UnixStream> {
+        let (mut stream, _) = listener.accept().expect("the agent connects");
+        let mut lines = BufReader::new(stream.try_clone().expect("a descriptor"));
+        let mut answer = |id, reply| {
+            let line = encode_line(&EngineLine::Reply { id, reply }).expect("short");
+            // The agent may have hung up.
+            drop(stream.write_all(&line));
+        };
+        loop {
+            match read_line::<RequestLine>(&mut lines).expect("a line") {
+                Some(RequestLine { id, request: Request::Hello { .. } }) => answer(id, to_greeting.clone()),
+                Some(RequestLine { id, request: Request::Status }) => {
+                    answer(id, Reply::Status(EngineStatus::default()));
+                    return lines;
+                }
+                Some(_) => {}
+                None => panic!("the agent hung up"),
+            }
+        }
+    }
+
+    /// An engine that was killed and started again at once could not listen: its address was still in use. It must be greeted again.
+    #[test]
+    fn an_engine_that_refuses_the_greeting_is_greeted_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = dir.path().join("engine.sock");
+        let (heard, inputs) = channel();
+        let link = EngineLink::start(&socket, move |input| drop(heard.send(input)));
+        link.greet(Request::Hello { node: NodeId(1), cluster: 2, generation: 3 });
+        let listener = UnixListener::bind(&socket).expect("a socket");
+        for _ in 0..2 {
+            let refusal = EngineError {
+                code: "listen".into(),
+                message: "address in use".into(),
+                remedy: "free the address, or configure another".into(),
+            };
+            let _open = serve(&listener, Reply::Error(refusal));
+            let input = inputs.recv_timeout(Duration::from_secs(10)).expect("an input");
+            assert!(matches!(input, EngineInput::Disconnected), "{input:?}");
+            assert!(!link.is_connected());
+        }
+        let _lines = serve(&listener, Reply::Ok);
+        let input = inputs.recv_timeout(Duration::from_secs(10)).expect("an input");
+        assert!(matches!(input, EngineInput::Connected { .. }), "{input:?}");
+        assert!(link.is_connected());
     }
 }
