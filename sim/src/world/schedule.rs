@@ -6,6 +6,7 @@ use super::{World, resource_id};
 use crate::words;
 use mainstay_control::scrubs::{ScrubPolicy, Scrubs};
 use mainstay_control::state::Command;
+use mainstay_replica::Role;
 use mainstay_types::{ResourceId, ScrubRepair};
 
 /// Longer intervals than plans have are those of resources of which nobody said anything.
@@ -77,13 +78,13 @@ impl World {
         }
     }
 
-    /// Whether nothing is in the way of a scrub.
+    /// Whether nothing is in the way of a scrub. A primary whose disk was replaced is named by the record and leads nothing. Seed 1104279.
     fn can_scrub(&self, resource: ResourceId) -> bool {
         let Some(node) = self.state().resources.get(&resource).and_then(|known| known.record.primary) else {
             return false;
         };
         let hosted = self.machines[&node].engine.as_ref().and_then(|engine| engine.hosts.get(&resource));
         self.state().scrub_waits_for(resource).is_none()
-            && hosted.is_some_and(|hosted| hosted.host.replica().feeds_all())
+            && hosted.is_some_and(|hosted| hosted.role == Role::Primary && hosted.host.replica().feeds_all())
     }
 }
