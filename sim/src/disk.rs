@@ -797,6 +797,15 @@ impl Disk {
         self.regions[region_of(area)].now[block as usize].bytes.as_deref()
     }
 
+    /// The blocks of volumes that a fault made what they are.
+    pub fn damaged_blocks(&self) -> impl Iterator<Item = (VolumeId, u64)> {
+        let volumes = (0..).map(VolumeId).zip(self.regions[2..].iter().step_by(2));
+        volumes.flat_map(|(volume, region)| {
+            let bad = (0..).zip(&region.now).filter(|(_, block)| block.bad);
+            bad.map(move |(block, _)| (volume, block))
+        })
+    }
+
     /// Whether a fault made this block what it is: rot, a write that was lost or that belonged elsewhere.
     #[must_use]
     pub fn is_damaged(&self, area: Area, block: u64) -> bool {

@@ -680,6 +680,7 @@ impl Engine {
             Happened::NoSpace { .. }
             | Happened::Damaged(_)
             | Happened::Unreadable(_)
+            | Happened::DamageCopied { .. }
             | Happened::Digested(Err(_)) => {}
         }
     }

@@ -127,6 +127,25 @@ pub fn ruin(draw: &mut Draw, random: &mut Random, resource: usize) {
     }
 }
 
+/// The same blocks rot on all replicas, and then some of these are copied from others.
+pub fn rot_and_copy(draw: &mut Draw, random: &mut Random, resource: usize) {
+    let at = random.between(draw.from_ms.min(draw.end_ms - 2000), draw.end_ms - 2000);
+    let replicas = draw.shape.resources[resource].replicas.clone();
+    draw.writes(at.saturating_sub(100), 100, resource, random.between(8, 48), random.between(1, 4), random);
+    // What was written lies in the volumes by then, mostly.
+    let rots_at = at + spread(random, 1, 1500);
+    for _ in 0..random.between(1, 6) {
+        let pick = random.next();
+        for node in &replicas {
+            draw.disk(rots_at, NodeId(*node), resource, DiskFault::RotVolume { pick });
+        }
+    }
+    for _ in 0..random.between(1, 3) {
+        let node = NodeId(random.pick(&replicas).copied().unwrap_or_default());
+        draw.disk(rots_at + spread(random, 1, 16_000), node, resource, DiskFault::Replace);
+    }
+}
+
 /// Disks that lie (`budget.rs`), each kind on some runs, on any replica.
 pub fn lie(draw: &mut Draw, random: &mut Random) {
     let mut any = false;

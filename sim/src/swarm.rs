@@ -28,6 +28,8 @@ const QUIET_MS: u64 = 3000;
 const EXTENT_BLOCKS: u64 = EXTENT_BYTES / BLOCK_BYTES;
 /// Largest request with a payload, in blocks: a quarter of the smallest journal.
 const PAYLOAD_BLOCKS_MAX: u64 = 8;
+/// Of a thousand resources that are not to survive so many rot everywhere, and are copied then.
+const DAMAGE_COPIED: u64 = 300;
 
 /// A run that must be survived.
 #[must_use]
@@ -49,7 +51,11 @@ pub fn unsurvivable_plan(seed: u64) -> Plan {
         draw.storm(&mut random);
     }
     for resource in 0..draw.shape.resources.len() {
-        if resource == 0 || random.coin() {
+        let mut copied = Random::new(seed).stream(&format!("damage that is copied {resource}"));
+        let ruined = resource == 0 || random.coin();
+        if copied.permille(DAMAGE_COPIED) && draw.shape.resources[resource].replicas.len() > 1 {
+            storm::rot_and_copy(&mut draw, &mut copied, resource);
+        } else if ruined {
             storm::ruin(&mut draw, &mut random, resource);
         }
     }

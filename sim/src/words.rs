@@ -243,9 +243,10 @@ pub fn message(to: NodeId, envelope: &Envelope) -> String {
         Message::Received { opening, index } => format!("received up to {index}, in {opening}"),
         Message::Commit { commit } => format!("committed up to {commit}"),
         Message::CopyBegin { at, .. } => format!("a copy begins: restart your log after {at}"),
-        Message::CopyBeginReply { at } => format!("ready for the copy, my log begins after {at}"),
-        Message::CopyExtent { volume, extent, version, data, .. } => {
-            format!("extent {extent} of {volume} as of {version}, {} blocks", data.len() / 4096)
+        Message::CopyBeginReply { at, .. } => format!("ready for the copy, my log begins after {at}"),
+        Message::CopyExtent { volume, extent, version, data, damaged, .. } => {
+            let (blocks, lost) = (data.len() / 4096, damaged.len());
+            format!("extent {extent} of {volume} as of {version}, {blocks} blocks, {lost} damaged")
         }
         Message::CopyExtentAck { volume, extent } => format!("have extent {extent} of {volume}"),
         Message::CopyEnd { need } => format!("the copy ends: whole once committed up to {need}"),

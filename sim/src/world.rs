@@ -35,7 +35,7 @@ use crate::trace::{Part, Trace};
 use crate::words;
 use mainstay_control::State;
 use mainstay_control::reconciler::job::Step;
-use mainstay_types::{ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, ResourceId, Time};
+use mainstay_types::{ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, ResourceId, Time, VolumeId};
 use operator::Wanted;
 use queue::Queue;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -295,6 +295,8 @@ pub struct World {
     sums: BTreeMap<ResourceId, scrub::Sums>,
     /// What has rotted there is being scrubbed.
     scrubbed: BTreeSet<ResourceId>,
+    /// Blocks of volumes that have ever rotted on a replica.
+    rotted: BTreeSet<(ResourceId, VolumeId, u64)>,
     /// What rots at the end, and what clients write while it is scrubbed.
     scrubs: Random,
     /// What is written while replicas are copied at the end.
@@ -400,6 +402,7 @@ impl World {
             files: root.stream("files"),
             sums: scrub::sums_of(&plan, &mut root.stream("sums")),
             scrubbed: BTreeSet::new(),
+            rotted: BTreeSet::new(),
             scrubs: root.stream("scrubs"),
             load: root.stream("load"),
             traps: Vec::new(),

@@ -512,7 +512,7 @@ pub struct ReplicaStatus {
     /// Why nothing can be written to its volumes, if the pool has no space for it. It is tried again by itself.
     #[serde(default)]
     pub no_space: Option<String>,
-    /// A block that no replica in sync had whole when this primary read it last: whoever reads it is told an error, whoever lacks it cannot be copied to.
+    /// A block that no replica in sync had whole when this primary read it last: whoever reads it is told an error. The first, and how many more there are.
     #[serde(default)]
     pub unreadable: Option<String>,
     /// Requests of devices that have not been answered.

@@ -162,6 +162,8 @@ pub struct DamageCounts {
     pub mended: u64,
     /// Reads that were answered with an error, because no replica has the block.
     pub unreadable: u64,
+    /// Blocks that were sent to other replicas as damaged, because no replica has them.
+    pub copied: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

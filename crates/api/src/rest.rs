@@ -470,7 +470,7 @@ pub struct ReplicaLive {
     /// Why nothing can be written to its volumes, if its pool has no space for it.
     #[serde(default)]
     pub no_space: Option<String>,
-    /// A block that no replica in sync had whole when this primary read it last: whoever reads it is told an error, whoever lacks it cannot be copied to.
+    /// A block that no replica in sync had whole when this primary read it last: whoever reads it is told an error. The first, and how many more there are.
     #[serde(default)]
     pub unreadable: Option<String>,
     /// Users of its devices learn when what they have not flushed is lost: without that mode B acknowledges nothing from memory.

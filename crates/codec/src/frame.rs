@@ -223,11 +223,12 @@ fn put_meta<'a>(message: &'a Message, meta: &mut BytesMut) -> (u16, &'a [Bytes])
             }
             kind::COPY_BEGIN
         }
-        Message::CopyBeginReply { at } => {
+        Message::CopyBeginReply { at, sums } => {
             put_position(meta, *at);
+            meta.put_u64_le(u64::from(*sums));
             kind::COPY_BEGIN_REPLY
         }
-        Message::CopyExtent { volume, extent, version, at, data } => {
+        Message::CopyExtent { volume, extent, version, at, data, damaged } => {
             meta.put_u16_le(volume.0);
             meta.put_u16_le(0);
             meta.put_u32_le(*extent);
@@ -235,6 +236,10 @@ fn put_meta<'a>(message: &'a Message, meta: &mut BytesMut) -> (u16, &'a [Bytes])
             meta.put_u64_le(at.0);
             meta.put_u32_le(data.len() as u32);
             meta.put_u32_le(crc32c(data));
+            meta.put_u64_le(damaged.len() as u64);
+            for &block in damaged {
+                meta.put_u32_le(block);
+            }
             payload = std::slice::from_ref(data);
             kind::COPY_EXTENT
         }
@@ -365,13 +370,30 @@ fn decode_small(header: &FrameHeader, meta: &[u8], payload: &Bytes) -> Result<Me
             let snapshots = snapshot_ids(&mut r, snapshots)?;
             Message::CopyBegin { at, chain, volumes, snapshots, client }
         }
-        kind::COPY_BEGIN_REPLY => Message::CopyBeginReply { at: position(&mut r)? },
+        kind::COPY_BEGIN_REPLY => {
+            let at = position(&mut r)?;
+            let sums = match r.u64()? {
+                0 => false,
+                1 => true,
+                other => return Err(r.field("flag of checksums", other)),
+            };
+            Message::CopyBeginReply { at, sums }
+        }
         kind::COPY_EXTENT => {
             let (volume, extent) = extent_id(&mut r)?;
             let version = Index(r.u64()?);
             let at = Index(r.u64()?);
             let len = r.u32()? as usize;
             let crc = r.u32()?;
+            let count = r.u64()?;
+            if count > EXTENT_BYTES / BLOCK_BYTES {
+                return Err(r.field("damaged blocks", count));
+            }
+            let damaged = (0..count).map(|_| r.u32()).collect::<Result<Vec<_>, _>>()?;
+            let beyond = damaged.last().is_some_and(|last| u64::from(*last) >= EXTENT_BYTES / BLOCK_BYTES);
+            if beyond || !damaged.is_sorted_by(|one, next| one < next) {
+                return Err(r.field("damaged blocks in order", count));
+            }
             if len != payload.len()
                 || len > EXTENT_BYTES as usize
                 || !len.is_multiple_of(BLOCK_BYTES as usize)
@@ -382,7 +404,7 @@ fn decode_small(header: &FrameHeader, meta: &[u8], payload: &Bytes) -> Result<Me
                 reach!("codec: an extent is damaged on its way");
                 return Err(DecodeError::Checksum { what: "extent" });
             }
-            Message::CopyExtent { volume, extent, version, at, data: payload.clone() }
+            Message::CopyExtent { volume, extent, version, at, data: payload.clone(), damaged }
         }
         kind::COPY_EXTENT_ACK => {
             let (volume, extent) = extent_id(&mut r)?;

@@ -132,6 +132,8 @@ pub enum Message {
     /// R→P: marked, durable.
     CopyBeginReply {
         at: Position,
+        /// It has checksums of its blocks, so that it can hold a block as damaged.
+        sums: bool,
     },
     /// P→R: content of one extent as of commit index `at`; empty `data` means zeroes. `version` is the
     /// version-table entry that belongs to the content.
@@ -141,6 +143,8 @@ pub enum Message {
         version: Index,
         at: Index,
         data: Bytes,
+        /// Blocks that no replica has whole, by their place in the extent, ascending. What `data` has there means nothing.
+        damaged: Vec<u32>,
     },
     /// R→P: installed (not necessarily flushed).
     CopyExtentAck {

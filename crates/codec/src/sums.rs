@@ -11,6 +11,21 @@ pub const SUMS_PER_PAGE: u64 = BLOCK_BYTES / SUM_BYTES;
 /// CRC-32C of a block of zeroes.
 const CRC_OF_ZEROES: u32 = 0x98f9_4189;
 
+/// What lies where nobody has a block any more, as far as that is known: not zeroes, which a lost page of sums would take for right.
+pub static DAMAGED_BLOCK: [u8; BLOCK_BYTES as usize] = {
+    let text = b"MAINSTAY: LOST. ";
+    let mut block = [0; BLOCK_BYTES as usize];
+    let mut at = 0;
+    while at < block.len() {
+        block[at] = text[at % text.len()];
+        at += 1;
+    }
+    block
+};
+
+/// The sum beside it, which fits neither it nor zeroes.
+pub const DAMAGED_SUM: u32 = u32::MAX;
+
 /// The CRC-32C of a block, arranged so that the sum of zeroes is zero: a file of holes is right for a volume of holes.
 #[must_use]
 pub fn block_sum(block: &[u8]) -> u32 {
@@ -36,6 +51,13 @@ mod tests {
             assert_ne!(block_sum(&block), 0, "byte {byte}");
             block[byte] = 0;
         }
+    }
+
+    #[test]
+    fn what_stands_for_a_lost_block_fits_no_sum_that_is_written_for_it() {
+        assert_ne!(block_sum(&DAMAGED_BLOCK), DAMAGED_SUM);
+        assert_ne!(block_sum(&DAMAGED_BLOCK), 0, "a page of sums that was lost");
+        assert_ne!(block_sum(&[0; BLOCK_BYTES as usize]), DAMAGED_SUM, "a block that was lost");
     }
 
     #[test]

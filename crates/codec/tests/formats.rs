@@ -425,8 +425,11 @@ fn meta_table(message: &Message, frame: &[u8]) -> Option<(u16, String)> {
                 snapshots.iter().map(|snapshot| u64::from(snapshot.0).to_le_bytes().to_vec()).collect();
             t.list("s", "numbers of the snapshots there, ascending", &numbers);
         }
-        Message::CopyBeginReply { at } => t.position("where the log starts anew", *at),
-        Message::CopyExtent { volume, extent, version, at, data } => {
+        Message::CopyBeginReply { at, sums } => {
+            t.position("where the log starts anew", *at);
+            t.u64("1: the replica has checksums of its blocks, else 0", u64::from(*sums));
+        }
+        Message::CopyExtent { volume, extent, version, at, data, damaged } => {
             t.u16("volume", volume.0);
             t.zeroes(2);
             t.u32("extent", *extent);
@@ -434,6 +437,9 @@ fn meta_table(message: &Message, frame: &[u8]) -> Option<(u16, String)> {
             t.u64("commit index as of which this is its content", at.0);
             t.u32("bytes of payload; none means zeroes", data.len() as u32);
             t.u32("CRC-32C of the payload", crc32c(data));
+            t.u64("number of damaged blocks d", damaged.len() as u64);
+            let blocks: Vec<_> = damaged.iter().map(|block| block.to_le_bytes().to_vec()).collect();
+            t.list("d", "block of the extent that no replica has whole, ascending", &blocks);
             payload = data.len();
         }
         Message::CopyExtentAck { volume, extent } => {

@@ -153,7 +153,14 @@ fn mixed(n: u64) -> Envelope {
         6 => {
             let data = Bytes::from(vec![n as u8; if n.is_multiple_of(200) { 1 << 20 } else { 20480 }]);
             let (volume, extent) = (VolumeId(1), n as u32);
-            envelope(Message::CopyExtent { volume, extent, version: Index(n), at: Index(n), data })
+            envelope(Message::CopyExtent {
+                volume,
+                extent,
+                version: Index(n),
+                at: Index(n),
+                data,
+                damaged: Vec::new(),
+            })
         }
         7 => envelope(Message::Commit { commit: Index(n) }),
         _ => envelope(Message::Ack { durable: Index(n) }),

@@ -1,10 +1,12 @@
 //! Reads that have found a block that does not fit its checksum ([ADR 14](../../../docs/adr/0014-mending.md)).
 //!
 //! - A primary's read waits until the extent is mended from other replicas, and is done again.
-//! - What nobody has is an error for who reads, and nothing else: the replica has nothing that others have not. A copy to another replica waits at that
-//!   extent; it is tried again from time to time, because a client may have written it anew.
+//! - What nobody has is an error for who reads, and nothing else: the replica has nothing that others have not.
+//! - A copy to another replica takes it there as damage ([ADR 15](../../../docs/adr/0015-damage-is-copied.md)): the extent is read once more, and only blocks
+//!   that nobody has may be damaged then. To a replica without checksums it waits at that extent, which is tried again from time to time, because a client may have written it anew.
+//! - It is told until it is well again. That is looked for from time to time.
 //! - If others may have it who could not be asked, the replica fails as after a read error (R13), and they go on.
-//! - Who reads to repair others' blocks has nothing to give. A digest is not made.
+//! - Who reads to repair others' blocks has nothing to give. A digest is not made, and costs no replica: a scrub finds who has the block.
 
 use crate::reads::{Purpose, ReadJob};
 use crate::{AnswerError, Happened, Host, Platform};
@@ -12,10 +14,12 @@ use bytes::Bytes;
 use mainstay_replica::{Event, Mended, RequestError, Role, Sessions};
 use mainstay_store::DamagedBlock;
 use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, NodeId, Range, Time, VolumeId, reach};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// How often an extent that nobody has whole is tried anew for a copy, in milliseconds.
+/// How often it is looked whether what nobody has whole is well again, in milliseconds.
 const RETRY_MS: u64 = 10_000;
+/// Most blocks that are told of, and looked at.
+const TOLD_MAX: usize = 64;
 
 /// What was counted of damaged blocks since the replica was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -24,17 +28,21 @@ pub struct DamageCounts {
     pub found: u64,
     /// Reads that were answered with an error because nobody has the block.
     pub unreadable: u64,
+    /// Blocks that were sent to other replicas as damaged.
+    pub copied: u64,
 }
 
 #[derive(Default)]
 pub(crate) struct Damage {
     /// Reads that wait for an extent to be mended.
     waiting: BTreeMap<(VolumeId, u32), Vec<Waiting>>,
-    /// Extents that a copy needs and nobody has whole.
+    /// Extents that a copy needs and nobody has whole, to replicas that cannot hold damage.
     lacking: Vec<(NodeId, VolumeId, u32)>,
+    /// Blocks that go to a replica as damaged when the extent is read next for it: others were asked, and nobody has them.
+    lost: BTreeMap<(NodeId, VolumeId, u32), Vec<u32>>,
     retry_at: Option<Time>,
-    /// No replica in sync had it when it was read last.
-    unreadable: Option<DamagedBlock>,
+    /// No replica in sync had these when they were read last.
+    unreadable: BTreeSet<(VolumeId, u64)>,
     counts: DamageCounts,
 }
 
@@ -47,18 +55,24 @@ struct Waiting {
 
 impl Damage {
     pub fn retry_at(&self) -> Option<Time> {
-        self.retry_at
+        self.retry_at.filter(|_| !self.lacking.is_empty() || !self.unreadable.is_empty())
+    }
+
+    /// Which blocks a read of an extent may find damaged, as nobody has them.
+    pub fn copied_as_such(&self, job: &ReadJob) -> Option<&Vec<u32>> {
+        match job.purpose {
+            Purpose::Extent { peer, volume, extent, .. } => self.lost.get(&(peer, volume, extent)),
+            _ => None,
+        }
     }
 
     /// All of the range is well.
     pub fn was_read(&mut self, range: Range) {
-        let within = |damaged: &DamagedBlock| {
-            damaged.volume == range.volume
-                && (range.first_block()..range.end_block()).contains(&damaged.block)
-        };
-        if self.unreadable.as_ref().is_some_and(within) {
+        let within = (range.volume, range.first_block())..(range.volume, range.end_block());
+        let told = self.unreadable.len();
+        self.unreadable.retain(|block| !within.contains(block));
+        if self.unreadable.len() < told {
             reach!("host: what could not be read is well again");
-            self.unreadable = None;
         }
     }
 }
@@ -69,13 +83,20 @@ impl Host {
         self.damage.counts
     }
 
-    /// A block that no replica in sync had whole when this primary read it last: reading it is an error, and whoever lacks it cannot be copied to.
-    #[must_use]
-    pub fn unreadable(&self) -> Option<DamagedBlock> {
-        self.damage.unreadable
+    /// Blocks that no replica in sync had whole when this primary read them last: reading them is an error. The first of them only, if there are many.
+    pub fn unreadable(&self) -> impl ExactSizeIterator<Item = DamagedBlock> {
+        self.damage.unreadable.iter().map(|&(volume, block)| DamagedBlock { volume, block })
     }
 
     pub(crate) fn found_damage(&mut self, platform: &mut impl Platform, job: ReadJob, damaged: DamagedBlock) {
+        match job.purpose {
+            Purpose::Look => return,
+            Purpose::Digest { .. } => {
+                reach!("host: what is damaged is not digested");
+                return self.digest_failed(platform, &damaged.to_string());
+            }
+            _ => {}
+        }
         if job.rounds == 0 {
             self.damage.counts.found += 1;
             platform.happened(Happened::Damaged(damaged));
@@ -87,7 +108,7 @@ impl Host {
                 let event = Event::BlocksLoaded { range: job.range, data: Bytes::new() };
                 return self.replica.handle(platform.now(), event);
             }
-            Purpose::Digest { .. } | Purpose::Scrub { .. } => false,
+            Purpose::Digest { .. } | Purpose::Scrub { .. } | Purpose::Look => false,
         };
         if !waits {
             return self.read_failed(platform, &job, &damaged.to_string());
@@ -114,17 +135,34 @@ impl Host {
     pub(crate) fn mended(
         &mut self,
         platform: &mut impl Platform,
-        volume: VolumeId,
-        extent: u32,
+        (volume, extent): (VolumeId, u32),
         mended: Mended,
+        lost: &[u32],
     ) {
+        let first = u64::from(extent) * (EXTENT_BYTES / BLOCK_BYTES);
         for read in self.damage.waiting.remove(&(volume, extent)).unwrap_or_default() {
             match mended {
                 Mended::Again => {
                     reach!("host: a read is done again after damage was mended");
                     self.read_again(platform, read.purpose, read.range, read.rounds);
                 }
-                Mended::Nowhere => self.read_lacks(platform, &read),
+                Mended::Nowhere => {
+                    self.tell_lost(
+                        platform.now(),
+                        volume,
+                        lost.iter().map(|&block| first + u64::from(block)),
+                    );
+                    if let Purpose::Extent { peer, .. } = read.purpose
+                        && !lost.is_empty()
+                        && self.replica.holds_damage(peer)
+                    {
+                        reach!("host: what no replica has whole is copied as damage");
+                        self.damage.lost.insert((peer, volume, extent), lost.to_vec());
+                        self.read_again(platform, read.purpose, read.range, read.rounds);
+                    } else {
+                        self.read_lacks(platform, &read);
+                    }
+                }
                 Mended::Unknown => {
                     reach!("host: others may have what is damaged");
                     let answer = Err(AnswerError::Disk);
@@ -139,9 +177,32 @@ impl Host {
         }
     }
 
+    fn tell_lost(&mut self, now: Time, volume: VolumeId, blocks: impl Iterator<Item = u64>) {
+        let damage = &mut self.damage;
+        for block in blocks.take(TOLD_MAX.saturating_sub(damage.unreadable.len())) {
+            damage.unreadable.insert((volume, block));
+        }
+        if damage.retry_at.is_none_or(|at| at <= now) {
+            damage.retry_at = Some(now.plus_ms(RETRY_MS));
+        }
+    }
+
+    /// An extent goes to another replica, with blocks of it that are damaged everywhere.
+    pub(crate) fn damage_copied(
+        &mut self,
+        platform: &mut impl Platform,
+        to: NodeId,
+        (volume, extent): (VolumeId, u32),
+        blocks: u64,
+    ) {
+        self.damage.lost.remove(&(to, volume, extent));
+        self.damage.counts.copied += blocks;
+        platform.happened(Happened::DamageCopied { to, volume, extent, blocks });
+    }
+
     /// Nobody has what it needs.
     fn read_lacks(&mut self, platform: &mut impl Platform, read: &Waiting) {
-        self.damage.unreadable = Some(read.damaged);
+        self.tell_lost(platform.now(), read.damaged.volume, std::iter::once(read.damaged.block));
         platform.happened(Happened::Unreadable(read.damaged));
         match read.purpose {
             Purpose::Request(id) => {
@@ -156,18 +217,22 @@ impl Host {
             Purpose::Extent { peer, volume, extent, .. } => {
                 reach!("host: a copy waits at an extent that no replica has whole");
                 self.damage.lacking.push((peer, volume, extent));
-                self.damage.retry_at = Some(platform.now().plus_ms(RETRY_MS));
             }
-            Purpose::Blocks | Purpose::Digest { .. } | Purpose::Scrub { .. } => {}
+            Purpose::Blocks | Purpose::Digest { .. } | Purpose::Scrub { .. } | Purpose::Look => {}
         }
     }
 
-    /// Looks again at what a copy waits for. Called often, and nearly always there is nothing.
-    pub(crate) fn retry_lacking(&mut self, platform: &mut impl Platform) {
-        if self.damage.retry_at.is_none_or(|at| at > platform.now()) {
+    /// Looks again at what nobody had. Called often, and nearly always there is nothing.
+    pub(crate) fn look_at_damage(&mut self, platform: &mut impl Platform) {
+        let now = platform.now();
+        if self.damage.retry_at().is_none_or(|at| at > now) {
             return;
         }
-        self.damage.retry_at = None;
+        self.damage.retry_at = Some(now.plus_ms(RETRY_MS));
+        for (volume, block) in self.damage.unreadable.clone() {
+            let range = Range { volume, offset: block * BLOCK_BYTES, len: BLOCK_BYTES };
+            self.start_read(platform, Purpose::Look, range);
+        }
         for (peer, volume, extent) in std::mem::take(&mut self.damage.lacking) {
             self.load_extent(platform, peer, volume, extent);
         }
@@ -175,8 +240,9 @@ impl Host {
 
     /// The replica is not primary any more.
     pub(crate) fn refuse_mended(&mut self, platform: &mut impl Platform) {
-        self.damage.unreadable = None;
+        self.damage.unreadable.clear();
         self.damage.lacking.clear();
+        self.damage.lost.clear();
         self.damage.retry_at = None;
         for read in std::mem::take(&mut self.damage.waiting).into_values().flatten() {
             // Clients ask the next primary.

@@ -87,6 +87,7 @@ impl Host {
         config.resizes_ahead = store.resizes_ahead().collect();
         config.snapshots = store.snapshots().map(|(id, _)| id).collect();
         config.snapshots_ahead = store.snapshots_ahead().collect();
+        config.sums = store.config().sums;
         config.client = store.client();
         config.clients_ahead = store.clients_ahead().collect();
         let mut replica = Replica::new(config, store.promised(), store.log_state());
@@ -301,7 +302,7 @@ impl Host {
     /// Carries out what the cores want until they want nothing more.
     pub fn pump(&mut self, platform: &mut impl Platform) {
         self.judge_space(platform);
-        self.retry_lacking(platform);
+        self.look_at_damage(platform);
         loop {
             let mut quiet = true;
             while let Some(output) = self.store.poll() {
@@ -388,8 +389,8 @@ impl Host {
                 self.digest_overtaken();
                 self.store.restart(at, chain, &volumes, &snapshots, client);
             }
-            Effect::InstallExtent { volume, extent, version, data } => {
-                self.store.install_extent(volume, extent, version, data);
+            Effect::InstallExtent { volume, extent, version, data, damaged } => {
+                self.store.install_extent(volume, extent, version, data, damaged);
             }
             Effect::FinishCopy { need } => self.store.finish_copy(need),
             Effect::LoadLog { peer, from, max_bytes } => self.load_log(platform, peer, from, max_bytes),
@@ -399,7 +400,9 @@ impl Host {
             }
             Effect::LoadExtent { peer, volume, extent } => self.load_extent(platform, peer, volume, extent),
             Effect::LoadBlocks { range } => self.start_read(platform, Purpose::Blocks, range),
-            Effect::Mended { volume, extent, mended } => self.mended(platform, volume, extent, mended),
+            Effect::Mended { volume, extent, mended, lost } => {
+                self.mended(platform, (volume, extent), mended, &lost);
+            }
             Effect::Complete { id, result } => {
                 // Where the whole in-sync set is cut off, as a primary alone is in mode A, others may go on without it (R11)
                 // as soon as its lease has ended.

@@ -98,8 +98,15 @@ pub enum Happened {
     },
     /// A read has found damage. On a primary it waits until that is mended.
     Damaged(DamagedBlock),
-    /// No replica has it: whoever reads it is told an error, a copy cannot be finished.
+    /// No replica has it: whoever reads it is told an error.
     Unreadable(DamagedBlock),
+    /// So many blocks of an extent are sent to a replica as damaged, because no replica has them whole.
+    DamageCopied {
+        to: NodeId,
+        volume: VolumeId,
+        extent: u32,
+        blocks: u64,
+    },
     /// The end of [`crate::Host::start_digest`].
     Digested(Result<Digest, DigestError>),
 }

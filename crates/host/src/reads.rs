@@ -39,6 +39,8 @@ pub(crate) enum Purpose {
     },
     /// To repair those of a replica; what is damaged cannot.
     Blocks,
+    /// Whether a block that nobody had is well again.
+    Look,
 }
 
 struct Part {
@@ -112,7 +114,12 @@ impl ReadJob {
         });
         let damaged = volumes
             .flat_map(|(first, bytes)| store.damaged_blocks((self.range.volume, first), bytes, &pages));
-        damaged.map(|block| (block - self.range.first_block()) as u32).collect()
+        damaged.map(|block| self.place(block)).collect()
+    }
+
+    /// The place in the range of a block of the volume.
+    fn place(&self, block: u64) -> u32 {
+        (block - self.range.first_block()) as u32
     }
 
     pub(crate) fn into_pieces(self) -> Vec<Bytes> {
@@ -147,6 +154,7 @@ impl Host {
             Purpose::Blocks => self.must_wait(Waiting::Blocks(range)),
             Purpose::Digest { .. } => self.digest_rolled_back(platform),
             Purpose::Scrub { .. } => false,
+            Purpose::Look => self.store.rolling_back(),
         };
         if waits {
             return;
@@ -263,8 +271,19 @@ impl Host {
         for part in &job.parts {
             let (Origin::Volume(first), Some(bytes)) = (part.origin, &part.data) else { continue };
             let checked = self.store.check_blocks((volume, first), bytes, &pages, job.stamp);
-            if checked != Checked::Well {
-                return checked;
+            let Some(lost) = self.damage.copied_as_such(job) else {
+                if checked != Checked::Well {
+                    return checked;
+                }
+                continue;
+            };
+            // Only what others were asked for, and do not have.
+            for (block, bytes) in (first..).zip(bytes.chunks(BLOCK_BYTES as usize)) {
+                match self.store.check_blocks((volume, block), bytes, &pages, job.stamp) {
+                    Checked::Damaged(damaged) if lost.contains(&job.place(damaged.block)) => {}
+                    Checked::Well => {}
+                    other => return other,
+                }
             }
         }
         Checked::Well
@@ -331,6 +350,15 @@ impl Host {
     }
 
     fn read_complete(&mut self, platform: &mut impl Platform, job: ReadJob) {
+        if let Purpose::Extent { peer, volume, extent, version, at } = job.purpose
+            && self.damage.copied_as_such(&job).is_some()
+        {
+            let damaged = job.damaged(&self.store);
+            let data = without(job.into_pieces(), &damaged);
+            self.damage_copied(platform, peer, (volume, extent), damaged.len() as u64);
+            let event = Event::ExtentLoaded { peer, volume, extent, version, at, data, damaged };
+            return self.replica.handle(platform.now(), event);
+        }
         self.damage.was_read(job.range);
         match job.purpose {
             Purpose::Request(id) => {
@@ -345,9 +373,11 @@ impl Host {
             Purpose::Extent { peer, volume, extent, version, at } => {
                 let pieces = job.into_pieces();
                 let data = if pieces.iter().all(is_zero) { Bytes::new() } else { join(platform, pieces) };
-                let event = Event::ExtentLoaded { peer, volume, extent, version, at, data };
+                let event =
+                    Event::ExtentLoaded { peer, volume, extent, version, at, data, damaged: Vec::new() };
                 self.replica.handle(platform.now(), event);
             }
+            Purpose::Look => {}
             Purpose::Scrub { at } => self.extent_scrubbed(platform, at, Some(job)),
             Purpose::Blocks => {
                 let (range, pieces) = (job.range, job.into_pieces());
@@ -370,7 +400,7 @@ impl Host {
         match job.purpose {
             Purpose::Request(id) => self.answer(platform, id, Err(AnswerError::Disk)),
             Purpose::Digest { .. } => self.digest_failed(platform, &reason),
-            Purpose::Extent { .. } | Purpose::Scrub { .. } | Purpose::Blocks => {}
+            Purpose::Extent { .. } | Purpose::Scrub { .. } | Purpose::Blocks | Purpose::Look => {}
         }
         self.fail(platform, reason);
     }
@@ -411,6 +441,17 @@ impl Host {
         let offset = u64::from(extent) * EXTENT_BYTES;
         (offset < bytes).then(|| Range { volume, offset, len: EXTENT_BYTES.min(bytes - offset) })
     }
+}
+
+/// What was read of an extent, with zeroes for what is damaged: nobody is sent that. Empty if all of it is zeroes.
+fn without(pieces: Vec<Bytes>, damaged: &[u32]) -> Bytes {
+    let mut bytes = pieces.concat();
+    for &block in damaged {
+        let from = block as usize * BLOCK_BYTES as usize;
+        bytes[from..from + BLOCK_BYTES as usize].fill(0);
+    }
+    let data = Bytes::from(bytes);
+    if is_zero(&data) { Bytes::new() } else { data }
 }
 
 fn join(platform: &mut impl Platform, mut pieces: Vec<Bytes>) -> Bytes {

@@ -4,6 +4,8 @@
 //! extent that changed since the target's `base`, with whatever committed content it has when it is read. Content
 //! that is newer than C is harmless: the entries that made it are in the target's log and give the same bytes
 //! again. The target is whole once its log is committed up to the newest content that it was sent (P42).
+//!
+//! A block that nobody has whole is sent as such, and held so by a target that has checksums ([ADR 15](../../../docs/adr/0015-damage-is-copied.md)).
 
 use crate::peer::Link;
 use crate::progress::Progress;
@@ -12,7 +14,7 @@ use crate::{Effect, Replica};
 use bytes::Bytes;
 use mainstay_codec::{Message, Reject};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{EXTENT_BYTES, Index, NodeId, Position, Time, VolumeId, reach};
+use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Index, NodeId, Position, Time, VolumeId, reach};
 use std::collections::{BTreeSet, VecDeque};
 
 type ExtentId = (VolumeId, u32);
@@ -35,10 +37,12 @@ pub(crate) struct CopySource {
     need: Index,
     /// `CopyEnd` was sent.
     ending: bool,
+    /// The target can hold a block as damaged.
+    holds_damage: bool,
 }
 
 impl CopySource {
-    fn new(at: Index, volumes: Vec<u64>, now: Time) -> Self {
+    fn new(at: Index, volumes: Vec<u64>, holds_damage: bool, now: Time) -> Self {
         Self {
             at,
             volumes,
@@ -48,6 +52,7 @@ impl CopySource {
             progress: Progress::begin(0, now),
             need: at,
             ending: false,
+            holds_damage,
         }
     }
 
@@ -92,7 +97,7 @@ impl Replica {
         self.send_as_primary(node, Message::CopyBegin { at, chain, volumes, snapshots, client });
     }
 
-    pub(crate) fn on_copy_begin_reply(&mut self, from: NodeId, at: Position) {
+    pub(crate) fn on_copy_begin_reply(&mut self, from: NodeId, at: Position, sums: bool) {
         let now = self.now;
         let Some(peer) = self.peers.get_mut(&from) else { return };
         let Link::Beginning { at: asked, volumes } = &mut peer.link else { return };
@@ -101,7 +106,7 @@ impl Replica {
         }
         let volumes = std::mem::take(volumes);
         peer.damaged = false;
-        peer.start_stream(at, Some(CopySource::new(at.index, volumes, now)), now);
+        peer.start_stream(at, Some(CopySource::new(at.index, volumes, sums, now)), now);
         peer.lists_pending += 1;
         reach!("replica: the target of a copy has restarted its log");
         let newer_than = if planted(Bug::CopyListsNothing) { at.index } else { peer.base };
@@ -134,7 +139,7 @@ impl Replica {
         id: ExtentId,
         version: Index,
         at: Index,
-        mut data: Bytes,
+        (mut data, mut damaged): (Bytes, Vec<u32>),
     ) {
         let commit = self.log.commit;
         let Some(copy) = self.copy_source(node) else { return };
@@ -144,7 +149,9 @@ impl Replica {
             return;
         }
         copy.sending.insert(id);
-        data.truncate(extent_bytes(&copy.volumes, id.0, id.1) as usize);
+        let len = extent_bytes(&copy.volumes, id.0, id.1);
+        data.truncate(len as usize);
+        damaged.retain(|&block| u64::from(block) < len / BLOCK_BYTES);
         if data.is_empty() {
             self.background.refund(EXTENT_BYTES);
         }
@@ -154,7 +161,7 @@ impl Replica {
             copy.need = copy.need.max(at).max(commit);
         }
         let (volume, extent) = id;
-        self.send_as_primary(node, Message::CopyExtent { volume, extent, version, at, data });
+        self.send_as_primary(node, Message::CopyExtent { volume, extent, version, at, data, damaged });
     }
 
     pub(crate) fn on_copy_extent_ack(&mut self, from: NodeId, id: ExtentId) {
@@ -178,6 +185,16 @@ impl Replica {
         if let Some(stream) = peer.stream() {
             stream.copy = None;
         }
+    }
+
+    /// Whether this node is being copied to, and can hold a block as damaged.
+    #[must_use]
+    pub fn holds_damage(&self, node: NodeId) -> bool {
+        let copy = self.peers.get(&node).and_then(|peer| match &peer.link {
+            Link::Streaming(stream) => stream.copy.as_ref(),
+            _ => None,
+        });
+        copy.is_some_and(|copy| copy.holds_damage) && !planted(Bug::DamageHoldsUpCopies)
     }
 
     fn copy_source(&mut self, node: NodeId) -> Option<&mut CopySource> {
@@ -211,19 +228,25 @@ impl Replica {
 
     // The target.
 
-    pub(crate) fn on_copy_extent(&mut self, id: ExtentId, version: Index, data: Bytes) {
+    pub(crate) fn on_copy_extent(&mut self, id: ExtentId, version: Index, data: Bytes, damaged: Vec<u32>) {
         let (volume, extent) = id;
         let len = self.log.sizes.extent_bytes(volume, extent);
         let whole = len > 0 && (data.is_empty() || data.len() as u64 == len);
+        // Who has no checksums has told so.
+        let within =
+            damaged.last().is_none_or(|&last| self.config.sums && u64::from(last) < len / BLOCK_BYTES);
         let copying = self.session.as_ref().is_some_and(|session| session.copy == Some(CopyTarget::Copying));
-        if !whole || !copying || self.busy.is_some() {
+        if !whole || !within || !copying || self.busy.is_some() {
             reach!("replica: an extent that does not fit here");
             self.reject(Reject::Gap(self.log.end));
             return;
         }
         reach!("replica: an extent is installed");
+        if !damaged.is_empty() {
+            reach!("replica: an extent is installed in which blocks are damaged everywhere");
+        }
         self.installing += 1;
-        self.effects.push_back(Effect::InstallExtent { volume, extent, version, data });
+        self.effects.push_back(Effect::InstallExtent { volume, extent, version, data, damaged });
     }
 
     pub(crate) fn on_extent_installed(&mut self, volume: VolumeId, extent: u32) {

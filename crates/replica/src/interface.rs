@@ -29,6 +29,8 @@ pub struct ReplicaConfig {
     pub snapshots: Vec<SnapshotId>,
     /// Entries after the commit index that take a snapshot (true) or drop one.
     pub snapshots_ahead: Vec<(Index, SnapshotId, bool)>,
+    /// Whether it has checksums of its blocks, and so can hold one as damaged.
+    pub sums: bool,
     /// The last change that a client asked for, as of the commit index, and those after it.
     pub client: ClientMark,
     pub clients_ahead: Vec<(Index, ClientMark)>,
@@ -69,6 +71,7 @@ impl ReplicaConfig {
             resizes_ahead: Vec::new(),
             snapshots: Vec::new(),
             snapshots_ahead: Vec::new(),
+            sums: false,
             client: ClientMark::default(),
             clients_ahead: Vec::new(),
             member_timeout_ms: 1000,
@@ -276,6 +279,8 @@ pub enum Event {
         version: Index,
         at: Index,
         data: Bytes,
+        /// Blocks that nobody has whole, by their place in the extent. Only for a peer that [`holds_damage`](crate::Replica::holds_damage).
+        damaged: Vec<u32>,
     },
     /// Begin to compare the replicas, if this is a primary that serves and does not do so already; or end it.
     Scrub(Option<ScrubOrder>),
@@ -343,6 +348,8 @@ pub enum Effect {
         extent: u32,
         version: Index,
         data: Bytes,
+        /// Blocks that are to be held as damaged, by their place in the extent, ascending.
+        damaged: Vec<u32>,
     },
     FinishCopy {
         need: Index,
@@ -371,6 +378,8 @@ pub enum Effect {
         volume: VolumeId,
         extent: u32,
         mended: Mended,
+        /// With [`Mended::Nowhere`]: which blocks nobody has whole, by their place in the extent. Empty where content was promised and did not come.
+        lost: Vec<u32>,
     },
     /// Writes complete in log order.
     Complete {

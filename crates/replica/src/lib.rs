@@ -255,8 +255,8 @@ impl Replica {
             Event::CopyFinished => self.on_copy_finished(),
             Event::LogLoaded { peer, from, batches } => self.on_log_loaded(peer, from, batches),
             Event::ExtentList { peer, extents } => self.on_extent_list(peer, extents),
-            Event::ExtentLoaded { peer, volume, extent, version, at, data } => {
-                self.on_extent_loaded(peer, (volume, extent), version, at, data);
+            Event::ExtentLoaded { peer, volume, extent, version, at, data, damaged } => {
+                self.on_extent_loaded(peer, (volume, extent), version, at, (data, damaged));
             }
         }
         self.settle();
@@ -330,7 +330,7 @@ impl Replica {
             Message::CutReply { end } => self.on_cut_reply(from, end),
             Message::Ack { durable } => self.on_ack(from, durable),
             Message::Received { opening, index } => self.on_received(from, opening, index),
-            Message::CopyBeginReply { at } => self.on_copy_begin_reply(from, at),
+            Message::CopyBeginReply { at, sums } => self.on_copy_begin_reply(from, at, sums),
             Message::CopyExtentAck { volume, extent } => self.on_copy_extent_ack(from, (volume, extent)),
             Message::CopyEndReply => self.on_copy_end_reply(from),
             Message::ScrubSums { at, held } => self.on_sums(from, at, held),

@@ -107,15 +107,15 @@ impl Replica {
         let range = Range { volume, offset, len: EXTENT_BYTES.min(bytes.saturating_sub(offset)) };
         if !self.serving() || range.len == 0 {
             reach!("replica: what does not serve mends nothing");
-            return self.tell_mended(range, Mended::Unknown);
+            return self.tell_mended(range, Mended::Unknown, Vec::new());
         }
         reach!("replica: damage is to be mended");
         self.scrub.mends.wanted.push_back(Wanted { range, tries: 1, since: self.now });
     }
 
-    fn tell_mended(&mut self, range: Range, mended: Mended) {
+    fn tell_mended(&mut self, range: Range, mended: Mended, lost: Vec<u32>) {
         let extent = (range.offset / EXTENT_BYTES) as u32;
-        self.effects.push_back(Effect::Mended { volume: range.volume, extent, mended });
+        self.effects.push_back(Effect::Mended { volume: range.volume, extent, mended, lost });
     }
 
     /// Tells what has ended, and begins what may be begun.
@@ -125,7 +125,7 @@ impl Replica {
         {
             reach!("replica: damage is mended");
             self.scrub.mends.written.pop_front();
-            self.tell_mended(range, mended);
+            self.tell_mended(range, mended, Vec::new());
         }
         while self.scrub.flights.iter().filter(|flight| flight.mends.is_some()).count() < MENDS_MAX
             && !self.scrub_blocked()
@@ -159,7 +159,7 @@ impl Replica {
             _ => left_lately(peer, since, now),
         });
         let mut repairs = VecDeque::new();
-        let mut nowhere = false;
+        let mut lost = Vec::new();
         // Nobody has asked to believe the primary.
         for difference in compare(&flight.sums, own, false) {
             if difference.damaged.is_empty() {
@@ -169,7 +169,7 @@ impl Replica {
             if let Some(right) = difference.right {
                 repairs.extend(Repair::of(flight, difference, right, own, None));
             } else {
-                nowhere = true;
+                lost.extend(difference.blocks.map(|block| block as u32));
             }
         }
         if !repairs.is_empty() {
@@ -178,7 +178,7 @@ impl Replica {
         }
         let (range, tries) = (flight.range, flight.tries);
         self.scrub.flights.remove(place);
-        let mended = match (nowhere, all) {
+        let mended = match (!lost.is_empty(), all) {
             (false, _) => {
                 reach!("replica: nothing is damaged any more");
                 Mended::Again
@@ -200,6 +200,6 @@ impl Replica {
                 Mended::Unknown
             }
         };
-        self.tell_mended(range, mended);
+        self.tell_mended(range, mended, lost);
     }
 }

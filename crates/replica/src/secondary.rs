@@ -64,8 +64,8 @@ impl Replica {
             Message::CopyBegin { at, chain, volumes, snapshots, client } => {
                 self.on_copy_begin(at, chain, volumes, snapshots, client);
             }
-            Message::CopyExtent { volume, extent, version, data, .. } => {
-                self.on_copy_extent((volume, extent), version, data);
+            Message::CopyExtent { volume, extent, version, data, damaged, .. } => {
+                self.on_copy_extent((volume, extent), version, data, damaged);
             }
             Message::CopyEnd { need } => self.on_copy_end(need),
             Message::ReadBlocks { range, at } => self.on_read_blocks(range, at),
@@ -302,7 +302,8 @@ impl Replica {
         self.log.restarted(at, chain, volumes, snapshots, client);
         let Some(session) = self.session.as_mut() else { return };
         if std::mem::take(&mut session.answer_owed) {
-            self.answer(Message::CopyBeginReply { at });
+            let sums = self.config.sums;
+            self.answer(Message::CopyBeginReply { at, sums });
         }
     }
 

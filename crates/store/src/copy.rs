@@ -31,14 +31,40 @@ pub struct Install {
     extent: u32,
     version: Index,
     data: Bytes,
+    /// Blocks that nobody has, by their place in the extent, ascending.
+    damaged: Vec<u32>,
 }
 
 /// The blocks `from..to` of an extent whose copy, `data`, begins with block `first`, as stretches that are written and such
 /// that become holes: of at least `holes_min` blocks of zeroes. No `data`: all of it is zero.
 ///
+/// Those of `damaged` are held as such.
+///
 /// What was allocated at the source for zeroes to be written over is a hole here. That costs nothing but the promise that space is
 /// there; who wants that promise preallocates, and then nothing is a hole.
-fn fillings(data: &Bytes, first: u64, (from, to): (u64, u64), holes_min: u64) -> Vec<(u64, u64, Filling)> {
+fn fillings(
+    install: &Install,
+    first: u64,
+    (from, to): (u64, u64),
+    holes_min: u64,
+) -> Vec<(u64, u64, Filling)> {
+    let mut out = Vec::new();
+    let mut at = from;
+    let damaged = install.damaged.iter().map(|&block| first + u64::from(block));
+    for block in damaged.filter(|block| (from..to).contains(block)) {
+        out.extend(contents(&install.data, first, (at, block), holes_min));
+        out.push((block, 1, Filling::Damaged));
+        at = block + 1;
+    }
+    out.extend(contents(&install.data, first, (at, to), holes_min));
+    out
+}
+
+/// The same of blocks none of which is damaged.
+fn contents(data: &Bytes, first: u64, (from, to): (u64, u64), holes_min: u64) -> Vec<(u64, u64, Filling)> {
+    if from == to {
+        return Vec::new();
+    }
     const HOLE: Filling = Filling::Zeroes { free: true };
     if data.is_empty() {
         return vec![(from, to - from, HOLE)];
@@ -147,11 +173,19 @@ impl Store {
     }
 
     /// Writes a copied extent to its volume; empty `data` means zeroes. Longer zeroes become holes. `version` is the version-table
-    /// entry that belongs to the content. Answered by [`Output::ExtentInstalled`], not flushed.
+    /// entry that belongs to the content. Blocks of `damaged`, by their place in the extent and ascending, are damaged here as they are
+    /// everywhere: what is read there does not fit its sum until it is written anew. Answered by [`Output::ExtentInstalled`], not flushed.
     ///
     /// # Panics
-    /// Outside of a copy, or if `data` is neither empty nor exactly the extent.
-    pub fn install_extent(&mut self, volume: VolumeId, extent: u32, version: Index, data: Bytes) {
+    /// Outside of a copy, or if `data` is neither empty nor exactly the extent; with damage where there are no sums, or beyond the extent.
+    pub fn install_extent(
+        &mut self,
+        volume: VolumeId,
+        extent: u32,
+        version: Index,
+        data: Bytes,
+        damaged: Vec<u32>,
+    ) {
         if self.failed {
             return;
         }
@@ -162,7 +196,9 @@ impl Store {
             "{} bytes for extent {extent} of {volume}",
             data.len()
         );
-        self.installs.push_back(Install { volume, extent, version, data });
+        let within = |last: &u32| self.config.sums && first + u64::from(*last) < end;
+        assert!(damaged.last().is_none_or(within), "damage that cannot be held: {damaged:?}");
+        self.installs.push_back(Install { volume, extent, version, data, damaged });
     }
 
     /// Ends the copy once everything up to `need` is committed here; answered by [`Output::CopyFinished`].
@@ -231,7 +267,7 @@ impl Store {
             let holes_min = (self.tuning.hole_bytes_min / BLOCK_BYTES).max(1);
             let parts: Vec<_> = stretches
                 .into_iter()
-                .flat_map(|(from, to)| fillings(&install.data, first, (from, to), holes_min))
+                .flat_map(|(from, to)| fillings(&install, first, (from, to), holes_min))
                 .collect();
             // One more than there are groups, so that an extent that needs none is answered as well.
             self.installing.insert((volume, extent), (parts.len() + 1, install.version));

@@ -8,7 +8,7 @@ use crate::destage::Stage;
 use crate::volume_op::{Filling, Group, GroupId, Piece};
 use crate::{Op, Output, Store};
 use bytes::Bytes;
-use mainstay_codec::sums::{SUMS_PER_PAGE, block_sum};
+use mainstay_codec::sums::{DAMAGED_BLOCK, DAMAGED_SUM, SUMS_PER_PAGE, block_sum};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{BLOCK_BYTES, Range, VolumeId, reach};
 use std::collections::{BTreeMap, BTreeSet};
@@ -224,8 +224,13 @@ impl Store {
             Piece::InJournal(_) => None,
         });
         let written = here.flat_map(|bytes| bytes.chunks(BLOCK_BYTES as usize)).map(block_sum);
-        // Blocks of zeroes have no pieces.
-        let blocks = written.chain(std::iter::repeat(0));
+        // What has no pieces is zeroes, or lost.
+        let rest = match &group.operation {
+            Some(Filling::Damaged) if planted(Bug::DamageCopiedAsContent) => block_sum(&DAMAGED_BLOCK),
+            Some(Filling::Damaged) => DAMAGED_SUM,
+            _ => 0,
+        };
+        let blocks = written.chain(std::iter::repeat(rest));
         let mut sums = (group.first..group.end).zip(blocks).peekable();
         for page in pages_of(group.first, group.end) {
             let at = (group.volume, page);

@@ -6,6 +6,7 @@
 use crate::read::Part;
 use crate::{Op, OpId, Output, PAYLOADS_READ_BYTES_MAX, Store};
 use bytes::Bytes;
+use mainstay_codec::sums::DAMAGED_BLOCK;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{BLOCK_BYTES, VolumeId, reach};
 use smallvec::SmallVec;
@@ -32,8 +33,12 @@ pub type Pieces = SmallVec<[Piece; 1]>;
 /// What a group makes of its blocks.
 #[derive(Clone, Debug)]
 pub enum Filling {
-    Zeroes { free: bool },
+    Zeroes {
+        free: bool,
+    },
     Data(Pieces),
+    /// Nobody has them: reading them is an error from now on.
+    Damaged,
 }
 
 #[derive(Debug)]
@@ -85,8 +90,12 @@ impl Store {
                 reach!("store: a range of a volume is zeroed");
                 (Pieces::new(), Some(zeroes))
             }
+            Filling::Damaged => {
+                reach!("store: blocks are held as damaged");
+                (Pieces::new(), Some(Filling::Damaged))
+            }
         };
-        let zeroes = operation.is_some();
+        let whole = operation.is_some();
         let sums_missing = self.hold_sums(id, volume, first, end);
         let group = Group {
             owner,
@@ -102,7 +111,7 @@ impl Store {
             reading_bytes: 0,
         };
         self.groups.insert(id, group);
-        if zeroes { self.submit_whole(id) } else { self.gather_group(id) }
+        if whole { self.submit_whole(id) } else { self.gather_group(id) }
     }
 
     /// Reads what is in the journal, as much as may be read at once, and submits the group when all of it is here.
@@ -169,6 +178,10 @@ impl Store {
             Some(Filling::Zeroes { free }) => {
                 let blocks = if planted(Bug::ZeroesTooShort) && blocks > 1 { blocks - 1 } else { blocks };
                 Output::VolumeZero { op, volume, offset, len: blocks * BLOCK_BYTES, free: *free }
+            }
+            Some(Filling::Damaged) => {
+                let lost = Bytes::from_static(&DAMAGED_BLOCK);
+                Output::VolumeWrite { op, volume, offset, data: (0..blocks).map(|_| lost.clone()).collect() }
             }
             Some(Filling::Data(pieces)) => {
                 let here = |piece: &Piece| match piece {

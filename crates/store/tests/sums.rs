@@ -2,10 +2,11 @@
 
 mod lab;
 
-use lab::{BLOCK, Lab, Log, write};
+use bytes::Bytes;
+use lab::{BLOCK, Lab, Log, write, zeroes};
 use mainstay_codec::sums::SUMS_PER_PAGE;
 use mainstay_store::{Area, Checked, DamagedBlock, Source, StoreConfig, Tuning};
-use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Range, VolumeId};
+use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, Range, VolumeId};
 
 const VOLUME: VolumeId = VolumeId(0);
 
@@ -177,4 +178,47 @@ fn a_replica_without_sums_has_nothing_to_check() {
     lab.disk.areas.get_mut(&Area::Volume(VOLUME)).expect("exists")[3 * BLOCK] ^= 1;
     assert_eq!(checked(&lab, 3, 1), Checked::Well);
     assert!(lab.disk.areas[&Area::Sums(VOLUME)].iter().all(|&byte| byte == 0));
+}
+
+/// ADR 15: as the target of a copy holds it, whatever was there and whatever is lost of it.
+#[test]
+fn what_nobody_has_is_damaged_here_as_well_until_it_is_written_anew() {
+    let (mut lab, mut log) = destaged(&[3, 5]);
+    log.seal(1, log.end().index, vec![write(0, 1, 1)]);
+    let blocks = EXTENT_BYTES / BLOCK_BYTES;
+    let old = lab.disk.clone();
+    lab.store.restart(log.end(), log.chain(), &lab.config.volumes.clone(), &[], ClientMark::default());
+    lab.settle();
+    let data = Bytes::from([7; BLOCK].repeat(blocks as usize));
+    let last = blocks as u32 - 1;
+    lab.store.install_extent(VOLUME, 0, log.end().index, data, vec![0, 3, 4, last]);
+    lab.store.install_extent(VOLUME, 1, log.end().index, Bytes::new(), vec![2]);
+    lab.settle();
+    lab.store.finish_copy(log.end().index);
+    lab.settle();
+    lab.recover_from(lab.disk.clone()).expect("volumes are not looked at");
+    let marked = [0, 3, 4, blocks - 1, blocks + 2];
+    let expected = |block| if marked.contains(&block) { damaged(block) } else { Checked::Well };
+    for block in 0..blocks + 4 {
+        assert_eq!(checked(&lab, block, 1), expected(block), "block {block}");
+    }
+    // Neither a page of sums that is older, or was never written, nor a block that is makes data of it.
+    let whole = lab.disk.clone();
+    for area in [Area::Sums(VOLUME), Area::Volume(VOLUME)] {
+        for before in [old.areas[&area].clone(), vec![0; old.areas[&area].len()]] {
+            lab.disk.areas.insert(area, before);
+            lab.recover_from(lab.disk.clone()).expect("volumes are not looked at");
+            for block in marked {
+                assert_eq!(checked(&lab, block, 1), damaged(block), "{area:?}");
+            }
+            lab.disk = whole.clone();
+        }
+    }
+    lab.recover_from(whole).expect("volumes are not looked at");
+    lab.append(&mut log, vec![write(3, 1, 9)]);
+    lab.append(&mut log, vec![zeroes(4, 1)]);
+    lab.settle();
+    lab.store.destage_now();
+    lab.settle();
+    assert_eq!((checked(&lab, 3, 2), checked(&lab, 0, 1)), (Checked::Well, damaged(0)));
 }

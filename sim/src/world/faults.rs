@@ -348,6 +348,9 @@ impl World {
             DiskFault::StaleRecord { pick } => disk.stale_record(pick, &placements, live),
             fault => disk.inject(fault),
         };
+        let rotten =
+            disk.damaged_blocks().map(|(volume, block)| (resource, volume, block)).collect::<Vec<_>>();
+        self.rotted.extend(rotten);
         if !done {
             return;
         }

@@ -7,6 +7,7 @@ use crate::disk::{Disk, Finished};
 use crate::engine::EngineIn;
 use bytes::Bytes;
 use mainstay_codec::Superblock;
+use mainstay_codec::sums::DAMAGED_BLOCK;
 use mainstay_store::{Area, Checked, SUPERBLOCK_COPIES, SnapshotState, Source, Store};
 use mainstay_types::{BLOCK_BYTES, NodeId, Range, ResourceId, VolumeId};
 
@@ -51,9 +52,9 @@ impl World {
 
     /// S4, S11 to S14: compares what a replica holds with the log, if it is open and its store has not given up. `whole`:
     /// of the blocks that nobody ever wrote, too. S16: of a volume what a fault has made wrong counts, unless the store says that it is
-    /// damaged when it is read now, or a scrub is to find it.
+    /// damaged when it is read now, or a scrub is to find it. A copy takes over as damage what had rotted at its source (ADR 15), and nothing else.
     pub(super) fn inspect(&mut self, node: NodeId, resource: ResourceId, whole: bool) {
-        let Self { machines, oracle, scrubbed, .. } = self;
+        let Self { machines, oracle, scrubbed, rotted, .. } = self;
         let machine = &machines[&node];
         let (Some(hosted), Some(disk)) = (
             machine.engine.as_ref().and_then(|engine| engine.hosts.get(&resource)),
@@ -103,8 +104,10 @@ impl World {
                 return None;
             }
             let bytes = disk.peek(area, at);
-            let found = scrubbed.contains(&resource) || noticed(store, disk, (volume, block), bytes);
-            if disk.is_damaged(area, at) && found {
+            let noticed = noticed(store, disk, (volume, block), bytes);
+            let found = scrubbed.contains(&resource) || noticed;
+            let copied = area == Area::Volume(volume) && rotted.contains(&(resource, volume, block));
+            if disk.is_damaged(area, at) && found || copied && noticed {
                 return None;
             }
             Some(bytes.map_or(0, |bytes| super::wishes::value(bytes).unwrap_or(u64::MAX)))
@@ -115,6 +118,9 @@ impl World {
         for (id, snapshot) in held {
             let mut kept = |volume: VolumeId, block: u64| {
                 let bytes = disk.snapshot_block(id, volume, block)?;
+                if bytes == Some(&DAMAGED_BLOCK[..]) && rotted.contains(&(resource, volume, block)) {
+                    return None;
+                }
                 Some(bytes.map_or(0, |bytes| super::wishes::value(bytes).unwrap_or(u64::MAX)))
             };
             oracle.check_snapshot(resource, (node, incarnation), (id, snapshot.at), &mut kept);

@@ -1,4 +1,4 @@
-//! What must go on by itself: copies end although clients write (L6), journals drain when they do not (L3).
+//! What must go on by itself: copies end although clients write, and although a block is damaged on every replica (L6), journals drain when they do not (L3).
 
 use super::{Machine, World, resource_id};
 use crate::plan::ClientOp;
@@ -48,9 +48,7 @@ impl World {
                 };
                 let (stood, taken) = (self.now_us - copying.moved_us, self.now_us - copying.since_us);
                 let late = stood > STANDSTILL_US || taken > COPY_US;
-                if late && self.unreadable(number) {
-                    self.trace.count("a copy waits at a block that is damaged on every replica in sync");
-                } else if late {
+                if late {
                     let text = format!(
                         "the copy of r{number} to {} has gone on for {} ms, has {done} extents, and stood still for {} ms",
                         member.node,

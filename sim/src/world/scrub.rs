@@ -13,7 +13,7 @@ use crate::random::Random;
 use crate::trace::Part;
 use crate::words;
 use mainstay_codec::ReplicaData;
-use mainstay_replica::{PeerStatus, Role, ScrubOrder, ScrubReport, ScrubState};
+use mainstay_replica::{Finding, PeerStatus, Role, ScrubOrder, ScrubReport, ScrubState};
 use mainstay_types::{NodeId, ResourceId, ScrubRepair, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -180,9 +180,14 @@ impl World {
                 sound.iter().copied().filter(|node| summed || sound.len() > 2 || *node != primary).collect();
             let Some(&node) = self.scrubs.pick(&nodes) else { continue };
             let pick = self.scrubs.next();
+            let rotted = &self.rotted;
             let disk = self.machines.get_mut(&node).and_then(|machine| machine.disks.get_mut(&resource));
-            let hit = disk
-                .and_then(|disk| disk.rot_volume(pick, |volume, block| !rotten.contains(&(volume, block))));
+            let hit = disk.and_then(|disk| {
+                disk.rot_volume(pick, |volume, block| {
+                    // What nobody has since before is not to be read or repaired (ADR 15).
+                    !rotten.contains(&(volume, block)) && !rotted.contains(&(resource, volume, block))
+                })
+            });
             let Some((volume, block)) = hit else { continue };
             rotten.insert((volume, block));
             self.trace.count("F5 volume rot before a scrub");
@@ -260,7 +265,7 @@ impl World {
                 if report.overwritten > 0 {
                     self.trace.count("L4 clients were faster than a repair");
                 }
-                if report.unrepaired() > 0 {
+                if report.unrepaired() > self.lost_before(resource, &report) {
                     let text = format!("a scrub of {} left damage: {report:?}", words::resource(resource));
                     self.wrong("L4", text);
                 }
@@ -272,6 +277,16 @@ impl World {
             let text = format!("no scrub of {name} compares all of {sound:?}: {last:?}");
             self.wrong("L4", text);
         }
+    }
+
+    /// Blocks that a scrub has found damaged on every replica, and that had rotted before: there is nothing to repair them with (ADR 15).
+    fn lost_before(&self, resource: ResourceId, report: &ScrubReport) -> u64 {
+        let lost = |found: &&Finding| {
+            let mut blocks = found.block..found.block + found.blocks;
+            found.damaged.len() == report.compared.len()
+                && blocks.all(|block| self.rotted.contains(&(resource, found.volume, block)))
+        };
+        report.findings.iter().filter(lost).map(|found| found.blocks).sum()
     }
 
     /// Clients write where it rots, and elsewhere.

@@ -30,8 +30,6 @@ enum Stop {
     Away,
     /// The last complete copy has a new disk.
     LastCopy,
-    /// A block is damaged on all replicas in sync: it serves, and cannot be copied.
-    Unreadable,
     /// It waits for replicas whose first disks were damaged, or are away, before anybody heard of them.
     NotBegun,
 }
@@ -65,7 +63,6 @@ impl World {
                 (Some(Stop::LastCopy), true) => {
                     "unsurvivable: stopped, the last complete copy has a new disk"
                 }
-                (Some(Stop::Unreadable), _) => "served: a block is damaged on every replica in sync",
                 (Some(Stop::LastCopy), false) => "stopped: the last complete copy has a new disk",
             });
         }
@@ -76,10 +73,6 @@ impl World {
         let Some((invariant, wrong)) = self.not_whole(number) else { return Ok(None) };
         if !self.may_stop(number) {
             return Err((invariant, wrong));
-        }
-        if self.unreadable(number) {
-            let unanswered = self.unanswered(number);
-            return unanswered.map_or(Ok(Some(Stop::Unreadable)), |text| Err(("L5", text)));
         }
         let stop = self.stated(number).map_err(|unclear| (invariant, format!("{wrong}; {unclear}")))?;
         match self.hangs(number) {
@@ -102,15 +95,6 @@ impl World {
         self.plan.unsurvivable
             || !self.away.is_empty()
             || self.state().resources.get(&id).is_some_and(damaged)
-    }
-
-    /// Its status says that a block is damaged on all replicas in sync, and it may be.
-    pub(super) fn unreadable(&self, number: usize) -> bool {
-        let id = resource_id(number);
-        let primary = self.state().resources.get(&id).and_then(|known| known.record.primary);
-        let engine = primary.and_then(|primary| self.machines[&primary].engine.as_ref());
-        let says = engine.and_then(|engine| engine.hosts.get(&id)).and_then(|one| one.host.unreadable());
-        says.is_some() && self.may_stop(number)
     }
 
     /// Why it has stopped, as a user is told; otherwise what is not clear.

@@ -254,6 +254,8 @@ groups! {
             "Blocks that were read from another replica and written anew for it, as primary.";
         DAMAGE_UNREADABLE: Counter "mainstay_damage_unreadable_total" ["resource"]
             "Reads that ended with an error, because no replica in sync has the block whole.";
+        DAMAGE_COPIED: Counter "mainstay_damage_copied_blocks_total" ["resource"]
+            "Blocks that were copied to another replica as damaged, as primary, because no replica has them whole.";
     }
     "Clients on this node" {
         CLIENT_READY: Gauge "mainstay_client_ready" ["resource"]

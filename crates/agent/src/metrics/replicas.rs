@@ -291,6 +291,7 @@ impl<'a> Shown<'a> {
         family(&f::DAMAGE_FOUND, |damage| damage.found);
         family(&f::DAMAGE_MENDED, |damage| damage.mended);
         family(&f::DAMAGE_UNREADABLE, |damage| damage.unreadable);
+        family(&f::DAMAGE_COPIED, |damage| damage.copied);
     }
 
     fn copies(&self, page: &mut Page) {

@@ -148,7 +148,7 @@ fn primary(name: &str) -> ReplicaMetrics {
         }],
         required: 2,
         cached_bytes: Some(12_288),
-        damage: DamageCounts { found: 2, mended: 1, unreadable: 1 },
+        damage: DamageCounts { found: 2, mended: 1, unreadable: 1, copied: 1 },
         scrubs: ScrubCounts { extents: 40, different: 3, repaired: 2, running: false, unrepaired: Some(1) },
         promotions: [StepCounts { count: 1, sum_us: 1500 }; 4],
         ..ReplicaCounts::default()

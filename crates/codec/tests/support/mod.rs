@@ -19,7 +19,7 @@ use mainstay_types::{
     Position, Range, ResourceId, SNAPSHOTS_MAX, SessionId, SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX,
     VolumeId,
 };
-use proptest::collection::vec;
+use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -192,16 +192,18 @@ fn message() -> impl Strategy<Value = Message> {
         ),
         ask(),
         answer(),
-        position().prop_map(|at| Message::CopyBeginReply { at }),
-        (extent(), any::<(u64, u64)>(), 0..=4u64).prop_map(|((volume, extent), (version, at), blocks)| {
-            Message::CopyExtent {
-                volume,
-                extent,
-                version: Index(version),
-                at: Index(at),
-                data: pattern(version, (blocks * BLOCK_BYTES) as usize),
-            }
-        }),
+        (position(), any::<bool>()).prop_map(|(at, sums)| Message::CopyBeginReply { at, sums }),
+        (extent(), any::<(u64, u64)>(), 0..=4u64, btree_set(0..(EXTENT_BYTES / BLOCK_BYTES) as u32, 0..=3))
+            .prop_map(|((volume, extent), (version, at), blocks, damaged)| {
+                Message::CopyExtent {
+                    volume,
+                    extent,
+                    version: Index(version),
+                    at: Index(at),
+                    data: pattern(version, (blocks * BLOCK_BYTES) as usize),
+                    damaged: damaged.into_iter().collect(),
+                }
+            }),
         extent().prop_map(|(volume, extent)| Message::CopyExtentAck { volume, extent }),
         any::<u64>().prop_map(|i| Message::CopyEnd { need: Index(i) }),
         Just(Message::CopyEndReply),

@@ -92,7 +92,7 @@ pub fn messages() -> Vec<(&'static str, Message)> {
                 client: CLIENT,
             },
         ),
-        ("copy_begin_reply", Message::CopyBeginReply { at }),
+        ("copy_begin_reply", Message::CopyBeginReply { at, sums: true }),
         (
             "copy_extent",
             Message::CopyExtent {
@@ -101,6 +101,7 @@ pub fn messages() -> Vec<(&'static str, Message)> {
                 version: Index(30),
                 at: Index(44),
                 data: pattern(4, 4096),
+                damaged: vec![0, 7],
             },
         ),
         ("copy_extent_ack", Message::CopyExtentAck { volume: VolumeId(1), extent: 9 }),

@@ -114,6 +114,10 @@ impl Platform for World<'_, '_> {
                 let (resource, volume) = (self.around.resource, damaged.volume.0);
                 tracing::error!(%resource, volume, block = damaged.block, "no replica in sync has this block whole: reading it is an error until it is written anew");
             }
+            Happened::DamageCopied { to, volume, extent, blocks } => {
+                let (resource, volume) = (self.around.resource, volume.0);
+                tracing::error!(%resource, to = to.0, volume, extent, blocks, "no replica has these blocks whole: they are copied as damaged");
+            }
             Happened::Digested(result) => self.around.digested(result),
         }
     }

@@ -7,6 +7,7 @@ use mainstay_api::engine::{
 };
 use mainstay_api::metrics::ReplicaMetrics;
 use mainstay_codec::ReplicaData;
+use mainstay_host::Host;
 use mainstay_replica::{PeerState as Seen, Role as CoreRole, StepDownReason};
 use mainstay_types::SnapshotId;
 
@@ -83,7 +84,7 @@ impl OpenReplica {
             volumes: around.volumes.clone(),
             allocated: around.disk.allocated(around.volumes.len()),
             no_space: host.no_space().map(str::to_owned),
-            unreadable: host.unreadable().map(|damaged| damaged.to_string()),
+            unreadable: unreadable(host),
             requests: around.pending.len(),
             waiting_for: status.waiting_for.clone(),
             peers: peers.collect(),
@@ -140,4 +141,14 @@ fn snapshot_status((id, snapshot): (SnapshotId, mainstay_store::Snapshot)) -> Sn
         mainstay_store::SnapshotState::Missing => SnapshotState::Missing,
     };
     SnapshotStatus { id, at: snapshot.at, state }
+}
+
+/// The first of the blocks that nobody has, and how many more there are.
+fn unreadable(host: &Host) -> Option<String> {
+    let mut blocks = host.unreadable();
+    let first = blocks.next()?;
+    Some(match blocks.len() {
+        0 => first.to_string(),
+        more => format!("{first}, with {more} more"),
+    })
 }

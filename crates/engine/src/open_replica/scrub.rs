@@ -96,6 +96,7 @@ pub(super) fn damage(host: &Host) -> DamageCounts {
         found: counts.found,
         mended: host.replica().scrub_totals().mended,
         unreadable: counts.unreadable,
+        copied: counts.copied,
     }
 }
 

@@ -383,7 +383,7 @@ pub(super) fn details(resource: &ResourceView) -> String {
         }
         if let Some(block) = replica.live.as_ref().and_then(|live| live.unreadable.as_ref()) {
             text += &format!(
-                "\n{block} on every replica in sync: reading it is an error and it is copied to nobody, until it is written anew; restore the file or table that it belongs to"
+                "\n{block} on every replica in sync: reading it is an error until it is written anew or discarded; restore the file or table that it belongs to"
             );
         }
         if let Some(us) = replica.live.as_ref().map(|live| live.journal_latency_us).filter(|us| *us > 0) {

@@ -591,7 +591,7 @@ impl Lab {
             Effect::Promise(epoch) => self.disk(node, DiskOp::Promise(epoch)),
             Effect::Cut(to) => self.disk(node, DiskOp::Cut(to)),
             Effect::Restart { at, chain, .. } => self.disk(node, DiskOp::Restart(at, chain)),
-            Effect::InstallExtent { volume, extent, version, data } => {
+            Effect::InstallExtent { volume, extent, version, data, .. } => {
                 self.disk(node, DiskOp::Install(volume, extent, version, data));
             }
             Effect::FinishCopy { need } => self.disk(node, DiskOp::Finish(need)),
@@ -616,7 +616,11 @@ impl Lab {
                 let when = self.now.plus_ms(late);
                 self.at(
                     when,
-                    Due::Event(node, boot, Event::ExtentLoaded { peer, volume, extent, version, at, data }),
+                    Due::Event(
+                        node,
+                        boot,
+                        Event::ExtentLoaded { peer, volume, extent, version, at, data, damaged: Vec::new() },
+                    ),
                 );
             }
             Effect::LoadBlocks { range } => {
@@ -643,7 +647,7 @@ impl Lab {
             Effect::Demoted => {
                 self.demoted.insert(node);
             }
-            Effect::Mended { volume, extent, mended } => {
+            Effect::Mended { volume, extent, mended, .. } => {
                 if mended == Mended::Nowhere && !self.rotten {
                     self.fault(format!("{node} takes {volume} for damaged, and no disk was damaged"));
                 }

@@ -163,6 +163,8 @@ bugs! {
     PayloadNotChecked("R12"),
     /// What is read from a volume is not compared with its sums.
     BlockSumsNotChecked("R12"),
+    /// The target of a copy writes what stands for a block that nobody has with a checksum that fits it.
+    DamageCopiedAsContent("R12"),
     /// A copied extent is taken from the network without looking at its checksum.
     ExtentNotChecked("R12"),
     /// A write that failed counts as done.
@@ -209,6 +211,8 @@ bugs! {
     CopyForgetsBase("R16"),
     /// An extent that is copied late overwrites what was destaged since.
     CopyOverwritesNewer("R16"),
+    /// A copy waits at a block that no replica has whole.
+    DamageHoldsUpCopies("R16"),
     /// Destaging and copying write the same block at the same time.
     WritesOverlap("R16"),
     /// Content that was read for an earlier copy is used in a later one.
