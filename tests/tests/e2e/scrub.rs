@@ -3,7 +3,8 @@
 use crate::cluster::{Cluster, DB, LIMIT, NODES};
 use anyhow::{Result, ensure};
 use mainstay_api::engine::{ScrubOutcome, ScrubState};
-use mainstay_api::rest::{ResourceView, ScrubReport, ScrubsView};
+use mainstay_api::rest::{ResourceView, ScrubFinding, ScrubReport, ScrubsView};
+use mainstay_tests::metrics::Scrape;
 use mainstay_tests::proof::Ledger;
 use mainstay_tests::wait_for;
 
@@ -18,15 +19,16 @@ fn scrub(cluster: &Cluster, more: &[&str]) -> Result<ScrubReport> {
 
 /// What a disk does that loses or changes what it holds: nobody is told.
 fn damage(cluster: &Cluster, node: &str) -> Result<()> {
-    for (block, blocks) in DAMAGED {
-        let script = format!(
-            "f=$(ls {POOL}/*{}*/vol0) && \
-             dd if=/dev/urandom of=$f bs={BLOCK} seek={block} count={blocks} oflag=direct conv=notrunc,fsync",
-            DB.resource
-        );
-        cluster.lab.shell(node, &script)?;
-    }
-    Ok(())
+    DAMAGED.into_iter().try_for_each(|blocks| damage_at(cluster, node, blocks))
+}
+
+fn damage_at(cluster: &Cluster, node: &str, (block, blocks): (u64, u64)) -> Result<()> {
+    let script = format!(
+        "f=$(ls {POOL}/*{}*/vol0) && \
+         dd if=/dev/urandom of=$f bs={BLOCK} seek={block} count={blocks} oflag=direct conv=notrunc,fsync",
+        DB.resource
+    );
+    cluster.lab.shell(node, &script).map(drop)
 }
 
 /// The primary's own blocks are damaged: who reads them gets what the others hold, the primary goes on, and nothing is left to repair.
@@ -49,6 +51,59 @@ fn read_in_passing(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
+/// Nobody has some blocks: a replica that is filled anew takes them as damaged and joins, who reads them is told an error, and a write heals them everywhere.
+fn copied_as_damage(cluster: &Cluster) -> Result<()> {
+    let lab = &cluster.lab;
+    let (primary, device) = cluster.device(DB.resource)?;
+    let (block, blocks) = DAMAGED[1];
+    for node in NODES {
+        damage_at(cluster, node, (block, blocks))?;
+    }
+    let new = cluster.secondaries()?[0];
+    lab.cli(&["resource", "remove-replica", DB.resource, new])?;
+    lab.cli(&["resource", "add-replica", DB.resource, new])?;
+    lab.wait_in_sync(DB.resource, LIMIT)?;
+    let at_rest =
+        format!("dd if=$(ls {POOL}/*{}*/vol0) bs={BLOCK} skip={block} count=1 status=none", DB.resource);
+    let held = lab.shell(new, &format!("{at_rest} | head -c 15"))?;
+    ensure!(held == "MAINSTAY: LOST.", "{new} holds {held:?} where nobody has anything");
+    let copied = Scrape::of(lab, &primary)?.value("mainstay_damage_copied_blocks_total{resource=\"db\"}")?;
+    ensure!(copied == blocks as f64, "{copied} blocks were copied as damaged");
+
+    // On the new replica's node too.
+    for node in [primary.as_str(), new] {
+        if node != primary {
+            lab.cli(&["service", "move", DB.name, "--to", node])?;
+        }
+        let read =
+            format!("dd if={device} bs={BLOCK} skip={block} count=1 iflag=direct status=none || echo ERROR");
+        let read = lab.shell(node, &read)?;
+        ensure!(read.trim_end().ends_with("ERROR"), "{node} reads {} bytes of what nobody has", read.len());
+        let told = || Ok::<_, anyhow::Error>(lab.cli(&["resource", "status", DB.resource])?);
+        wait_for("the status names the block", LIMIT, || {
+            let text = told()?;
+            ensure!(text.contains(&format!("block {block} of volume v0 is damaged, with 2 more")), "{text}");
+            Ok(())
+        })?;
+    }
+    let found = scrub(cluster, &["--repair"])?;
+    let nowhere = |one: &ScrubFinding| one.right.is_empty() && one.damaged.len() == NODES.len();
+    ensure!(found.unrepaired == blocks && found.findings.iter().all(nowhere), "nobody has it: {found:?}");
+
+    let write = format!(
+        "dd if=/dev/zero of={device} bs={BLOCK} seek={block} count={blocks} oflag=direct status=none"
+    );
+    lab.shell(new, &write)?;
+    wait_for("nothing is lost any more", LIMIT, || {
+        let text = lab.cli(&["resource", "status", DB.resource])?;
+        ensure!(!text.contains("is damaged"), "{text}");
+        Ok(())
+    })?;
+    let after = scrub(cluster, &[])?;
+    ensure!(after.equal && after.different == 0, "the write has healed all replicas: {after:?}");
+    Ok(())
+}
+
 pub fn damaged_blocks_are_found_and_repaired(cluster: &Cluster, _ledger: &Ledger) -> Result<()> {
     cluster.prove_equal(DB.resource)?;
     let node = cluster.secondaries()?[0];
@@ -65,7 +120,7 @@ pub fn damaged_blocks_are_found_and_repaired(cluster: &Cluster, _ledger: &Ledger
         places == DAMAGED && found.unrepaired == 4,
         "what was damaged is found, and nothing else: {found:?}"
     );
-    let blamed = |one: &mainstay_api::rest::ScrubFinding| {
+    let blamed = |one: &ScrubFinding| {
         one.proven && one.groups.len() == 1 && one.damaged == [node] && !one.right.contains(&node.into())
     };
     ensure!(found.findings.iter().all(blamed), "who is wrong is known: {found:?}");
@@ -80,6 +135,7 @@ pub fn damaged_blocks_are_found_and_repaired(cluster: &Cluster, _ledger: &Ledger
     ensure!(again.equal && again.different == 0, "{again:?}");
 
     read_in_passing(cluster)?;
+    copied_as_damage(cluster)?;
 
     // One that takes long is watched, is the only one, and can be ended.
     cluster.lab.cli(&["resource", "scrub", DB.resource, "--no-wait", "--rate", "1MiB"])?;
