@@ -388,13 +388,30 @@ impl Engine {
         if !serving || hosted.proposal.is_some() || !long(hosted.host.promoted_at()) {
             return None;
         }
-        let peers = hosted.host.replica().status().peers;
+        let replica = hosted.host.replica();
+        let peers = replica.status().peers;
+        // Who is wanted as a copy may stay, whoever else is there (ADR 18).
+        let recorded = 1 + peers.iter().filter(|peer| peer.in_iss).count();
+        let kept = replica.copies().is_some_and(|(_, wanted)| wanted > 1 && recorded <= wanted);
         let gone = peers.into_iter().find(|peer| {
             peer.required
+                && !(peer.in_iss && kept)
                 && peer.state == PeerState::Disconnected
                 && self.down_since.get(&peer.member.node).is_some_and(|since| long(*since))
         });
         gone.map(|peer| peer.member.node)
+    }
+
+    /// Requests of a primary here that wait although there are too few copies and the time to wait for those is over since [`PATIENCE_MS`].
+    pub fn waiting_for_copies(&self, now: Time, resource: ResourceId) -> impl Iterator<Item = u64> {
+        let hosted = self.hosts.get(&resource).filter(|hosted| Self::waits_for_copies(now, hosted));
+        hosted.into_iter().flat_map(|hosted| hosted.pending.iter().copied())
+    }
+
+    fn waits_for_copies(now: Time, hosted: &Hosted) -> bool {
+        let short = hosted.host.replica().short_of_copies();
+        let over = short.is_some_and(|short| now.ms_since(short.since) >= short.suspend_ms + PATIENCE_MS);
+        over && hosted.host.failed().is_none() && !hosted.host.demoted()
     }
 
     fn guard_acts_at(&self) -> Time {
@@ -632,6 +649,7 @@ impl Engine {
             snapshots: hosted.host.store().snapshots().map(snapshot_seen).collect(),
             scrub: replica.scrub_report().map(scrub_seen),
             feeds_all: replica.feeds_all(),
+            copies: replica.copies_state(),
             store_failed: hosted.host.failed().is_some(),
         };
         let report = ReplicaReport { resource, seen, proposal: hosted.proposal };

@@ -286,13 +286,14 @@ pub enum Proposed {
     AttachResource,
     DetachResource,
     ClaimAttachment,
+    SetMinCopies,
     SetScrub,
     BeginScrub,
     ScrubEnded,
 }
 
 impl Proposed {
-    /// All but those of clients and of scrubs, which have kinds of their own.
+    /// All but those of clients, of scrubs and of copies, which have kinds of their own.
     pub const ALL: [Self; 32] = [
         Self::AddNode,
         Self::NodeDead,
@@ -549,6 +550,12 @@ pub enum Operator {
         pick: u64,
         keep: bool,
     },
+    /// So many copies there have to be, or requests wait for so long and fail.
+    MinCopies {
+        resource: usize,
+        copies: u32,
+        suspend_ms: u64,
+    },
     /// Mode A with these limits of the lag, in blocks and milliseconds, and perhaps with takeover; or mode C.
     SetMode {
         resource: usize,
@@ -603,6 +610,7 @@ impl Operator {
             | Self::Snapshot { resource, .. }
             | Self::RollBack { resource, .. }
             | Self::SetMode { resource, .. }
+            | Self::MinCopies { resource, .. }
             | Self::ModeB { resource }
             | Self::Force { resource, .. }
             | Self::Digest { resource, .. }

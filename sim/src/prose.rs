@@ -158,6 +158,10 @@ fn operator(operator: &Operator) -> String {
             format!("deletes a snapshot of r{resource} (choice {pick})")
         }
         Operator::ModeB { resource } => format!("puts r{resource} into mode B"),
+        Operator::MinCopies { resource, copies, suspend_ms } => {
+            let wait = length(suspend_ms);
+            format!("wants {copies} copies of r{resource} at least; with fewer requests wait {wait} and fail")
+        }
         Operator::SetMode { resource, a: None } => format!("puts r{resource} into mode C"),
         Operator::SetMode { resource, a: Some((blocks, ms, takeover)) } => {
             let takeover = if takeover { " and takeover" } else { "" };
@@ -318,6 +322,7 @@ fn proposed(what: Proposed) -> &'static str {
         Proposed::DetachResource => "the end of its attachment is proposed",
         Proposed::ClaimAttachment => "a client is said to be open",
         Proposed::SetMode => "a mode is proposed",
+        Proposed::SetMinCopies => "how many copies there have to be is proposed",
         Proposed::SetScrub => "a schedule of its scrubs is proposed",
         Proposed::BeginScrub => "a scrub is proposed, as one is due",
         Proposed::ScrubEnded => "a scrub is said to have ended",

@@ -425,6 +425,12 @@ impl Scenario {
         self.until("mode C", 5_000, |world| record(world).mode == Mode::C);
     }
 
+    /// The operator wants so many copies; with fewer, requests wait for so long.
+    pub fn want_copies(&mut self, copies: u32, suspend_ms: u64) {
+        self.world.act(Action::Operator(Operator::MinCopies { resource: 0, copies, suspend_ms }));
+        self.until("copies are wanted", 5_000, |world| record(world).min_copies.copies == copies);
+    }
+
     /// The operator goes on without what only the dead have, from the first replica that will do.
     pub fn force(&mut self) {
         self.world.act(Action::Operator(Operator::Force { resource: 0, pick: 0 }));

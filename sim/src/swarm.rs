@@ -586,6 +586,7 @@ mod tests {
             "SetScrub",
             "JoinAgain",
             "SetMode",
+            "MinCopies",
             "ModeB",
             "Force",
             "IgnoreStop",
@@ -638,7 +639,8 @@ mod tests {
             .collect();
         let of_clients = [Proposed::AttachResource, Proposed::DetachResource, Proposed::ClaimAttachment];
         let of_scrubs = [Proposed::SetScrub, Proposed::BeginScrub, Proposed::ScrubEnded];
-        assert_eq!(set, Proposed::ALL.into_iter().chain(of_clients).chain(of_scrubs).collect());
+        let others = of_clients.into_iter().chain(of_scrubs).chain([Proposed::SetMinCopies]);
+        assert_eq!(set, Proposed::ALL.into_iter().chain(others).collect());
     }
 
     #[test]

@@ -156,6 +156,12 @@ pub fn command(command: &Command) -> String {
         Command::SetMode { resource: of, version, mode, .. } => {
             format!("put {} into mode {mode:?}, on version {version}", resource(*of))
         }
+        Command::SetMinCopies { resource: of, version, min_copies } => format!(
+            "want {} copies of {} or wait {} ms, on version {version}",
+            min_copies.copies,
+            resource(*of),
+            min_copies.suspend_ms
+        ),
         Command::ForcePromote { resource: of, version, to, end, .. } => {
             format!(
                 "go on with {} from {}, whose log ends at {end}, on version {version}",

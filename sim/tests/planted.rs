@@ -52,6 +52,18 @@ const STORIES: &[Story] = &[
         an_address_that_stays_is_ordered_away_again,
     ),
     (
+        Bug::AbsentAlwaysLeaves,
+        "not within 15000 ms: n2 serves",
+        "who_is_wanted_as_a_copy_stays_and_goes_on",
+        who_is_wanted_as_a_copy_stays_and_goes_on,
+    ),
+    (
+        Bug::SuspendedWithoutEnd,
+        "L5: ",
+        "what_waits_for_copies_fails_in_the_end",
+        what_waits_for_copies_fails_in_the_end,
+    ),
+    (
         Bug::LeaseNotAskedOfWrites,
         "S17: ",
         "a_write_that_outlives_the_lease_is_not_acknowledged",
@@ -252,6 +264,33 @@ fn an_address_that_stays_is_ordered_away_again() {
     sim.isolate(p);
     sim.until_primary_is_not(p, 15_000);
     sim.run_ms(10_000);
+    sim.settle();
+}
+
+/// Nothing was acknowledged since it died, so it may be the first to go on.
+fn who_is_wanted_as_a_copy_stays_and_goes_on() {
+    let mut sim = Scenario::two_and_a_witness();
+    let [p, s, _] = sim.cast();
+    sim.write(1);
+    sim.want_copies(2, 60_000);
+    sim.power_cut(s);
+    sim.write_without_waiting(2);
+    sim.run_ms(5_000);
+    sim.power_cut(p);
+    sim.run_ms(3_000);
+    sim.power_on(s);
+    sim.expect_primary_within_ms(s, 15_000);
+    sim.power_on(p);
+    sim.settle();
+}
+
+fn what_waits_for_copies_fails_in_the_end() {
+    let mut sim = Scenario::two_and_a_witness();
+    let [_, s, _] = sim.cast();
+    sim.want_copies(2, 3_000);
+    sim.power_cut(s);
+    sim.write_without_waiting(1);
+    sim.run_ms(60_000);
     sim.settle();
 }
 

@@ -30,7 +30,7 @@ use mainstay_control::advice::{Advice, Observations, advice};
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Command, Outcome, Resource, ResourceSpec};
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{NodeId, ResourceId, VolumeId};
+use mainstay_types::{MinCopies, NodeId, ResourceId, VolumeId};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -90,6 +90,7 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .route("/v1/resources/{name}/scrub", get(scrubs::report).post(scrubs::start).delete(scrubs::stop))
         .route("/v1/resources/{name}/scrub/schedule", put(scrubs::set_schedule))
         .route("/v1/resources/{name}/mode", put(modes::set_mode))
+        .route("/v1/resources/{name}/min-copies", put(modes::set_min_copies))
         .route("/v1/resources/{name}/attachment", put(clients::attach).delete(clients::detach))
         .route("/v1/resources/{name}/force/{node}", get(modes::force_cost).post(modes::force_promote))
         .route("/v1/resources/{name}/replicas", post(add_replica))
@@ -253,7 +254,8 @@ async fn create_resource(Shared(agent): App, Json(request): Json<ResourceCreate>
         let spec = resource_spec(&view, &live, &request)?;
         let name = request.name.clone();
         let scrub = scrubs::policy(ScrubPolicy::default(), &request.scrub);
-        let command = Command::CreateResource { name: name.clone(), spec, scrub };
+        let min_copies = modes::min_copies(MinCopies::default(), request.min_copies);
+        let command = Command::CreateResource { name: name.clone(), spec, scrub, min_copies };
         let outcome = settle(member.log.propose(command, PROPOSE_TIMEOUT))?;
         let Outcome::ResourceCreated { resource } = outcome else {
             return Err(body("conflict", format!("the cluster answered {outcome:?}"), ""));

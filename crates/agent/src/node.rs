@@ -386,6 +386,7 @@ fn seen(status: &ReplicaStatus) -> ReplicaSeen {
         snapshots: status.snapshots.iter().map(snapshot_seen).collect(),
         scrub: status.scrub.as_ref().map(scrub_seen),
         feeds_all: status.feeds_all,
+        copies: status.copies,
         store_failed: status.data == DataState::Failed,
     }
 }

@@ -135,6 +135,8 @@ pub fn resource(state: &State, resource: &Resource, live: &Live) -> ResourceView
             .map(|&node| LeavingView { node: state.node_name(node), dead: !state.alive(node) })
             .collect(),
         mode: record.mode,
+        min_copies: record.min_copies.copies,
+        suspend_ms: record.min_copies.suspend_ms,
         lag_bytes: record.lag.bytes,
         lag_ms: record.lag.ms,
         takeover: record.takeover,
@@ -264,6 +266,15 @@ fn health(state: &State, resource: &Resource, live: &Live) -> Health {
 }
 
 /// `now`: of the engine that said so.
+/// Engines know nodes by their numbers.
+fn named(state: &State, replica: &engine::ReplicaStatus, what: &str) -> String {
+    let mut what = what.to_owned();
+    for peer in &replica.peers {
+        what = what.replace(&format!("member {} ", peer.node), &format!("{} ", state.node_name(peer.node)));
+    }
+    what
+}
+
 fn replica_live(state: &State, replica: &engine::ReplicaStatus, now: Time) -> ReplicaLive {
     ReplicaLive {
         role: name_of(&replica.role),
@@ -277,6 +288,7 @@ fn replica_live(state: &State, replica: &engine::ReplicaStatus, now: Time) -> Re
         allocated: replica.allocated.clone(),
         no_space: replica.no_space.clone(),
         unreadable: replica.unreadable.clone(),
+        waiting_for: replica.waiting_for.iter().map(|what| named(state, replica, what)).collect(),
         caches: replica.caches,
         devices: devices(&replica.devices),
         peers: replica

@@ -5,8 +5,8 @@ mod support;
 
 use mainstay_api::engine::Role;
 use mainstay_api::rest::{
-    Accepted, ClusterInit, ClusterJoin, ClusterView, EventsPage, NodeStatus, ResourceCreate, ResourceView,
-    ScrubSchedule, ServiceApply, ServiceView,
+    Accepted, ClusterInit, ClusterJoin, ClusterView, EventsPage, MinCopiesSet, NodeStatus, ResourceCreate,
+    ResourceView, ScrubSchedule, ServiceApply, ServiceView,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -66,6 +66,7 @@ fn create(node: &TestNode, name: &str) -> ResourceView {
         replica_count: None,
         preferred: vec!["n1".into()],
         scrub: ScrubSchedule::default(),
+        min_copies: MinCopiesSet::default(),
     };
     node.client().post("/v1/resources", &request).unwrap()
 }
@@ -133,6 +134,7 @@ fn an_agent_without_a_majority_has_no_lease_and_changes_nothing() {
         replica_count: None,
         preferred: vec![],
         scrub: ScrubSchedule::default(),
+        min_copies: MinCopiesSet::default(),
     };
     let error = nodes[0].client().post::<_, ResourceView>("/v1/resources", &request).unwrap_err();
     assert_eq!(error.body().code, "result-unknown");
@@ -151,6 +153,7 @@ fn a_creation_that_fails_on_one_node_is_undone_everywhere() {
         replica_count: None,
         preferred: vec![],
         scrub: ScrubSchedule::default(),
+        min_copies: MinCopiesSet::default(),
     };
     let error = nodes[0].client().post::<_, ResourceView>("/v1/resources", &request).unwrap_err();
     assert_eq!(error.body().code, "no-space");
@@ -265,6 +268,7 @@ fn metrics_are_served_and_say_when_the_engine_does_not_answer() {
             replica_count: None,
             preferred: vec![],
             scrub: ScrubSchedule::default(),
+            min_copies: MinCopiesSet::default(),
         };
         let _: ResourceView = node.client().post("/v1/resources", &request).unwrap();
     }

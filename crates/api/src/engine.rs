@@ -17,8 +17,8 @@ pub use lines::{LINE_BYTES_MAX, LineDecoder, LineError, encode_line, read_line, 
 
 use crate::metrics::MetricsPage;
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, Opening, Position, ResourceId, ResourceRecord,
-    ScrubRepair, ShrinkReason, SnapshotId, Time, VolumeId,
+    ConfigVersion, Copies, Epoch, Incarnation, Index, Member, NodeId, Opening, Position, ResourceId,
+    ResourceRecord, ScrubRepair, ShrinkReason, SnapshotId, Time, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -537,6 +537,9 @@ pub struct ReplicaStatus {
     /// As a primary in mode A it feeds every follower, and copies to none. In the other modes the in-sync set tells that.
     #[serde(default)]
     pub feeds_all: bool,
+    /// As a primary: whether as many copies are there as are wanted.
+    #[serde(default)]
+    pub copies: Copies,
     /// The proposal that waits for a newer record.
     pub proposal: Option<ProposalEvent>,
 }

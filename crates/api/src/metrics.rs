@@ -124,6 +124,9 @@ pub struct ReplicaCounts {
     pub peers: Vec<PeerCounts>,
     /// As primary: replicas without which nothing is committed, itself among them.
     pub required: u64,
+    /// As a primary that serves: how many members of the in-sync set answer, itself among them, and how many copies are wanted.
+    pub copies: u64,
+    pub min_copies: u64,
     /// As primary in mode B: bytes of the log that were acknowledged from memory and are not committed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cached_bytes: Option<u64>,

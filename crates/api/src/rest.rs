@@ -19,6 +19,7 @@
 //! | `GET /v1/resources/{name}/scrub` | | [`ScrubReport`] |
 //! | `DELETE /v1/resources/{name}/scrub` | | [`Accepted`] |
 //! | `PUT /v1/resources/{name}/scrub/schedule` | [`ScrubSchedule`] | [`Accepted`] |
+//! | `PUT /v1/resources/{name}/min-copies` | [`MinCopiesSet`] | [`Accepted`] |
 //! | `PUT /v1/resources/{name}/mode` | [`ModeSet`] | [`Accepted`] |
 //! | `PUT /v1/resources/{name}/attachment` | [`ResourceAttach`] | [`Accepted`] |
 //! | `DELETE /v1/resources/{name}/attachment` | | [`Accepted`] |
@@ -171,6 +172,20 @@ pub struct ResourceCreate {
     /// What is not named: every 30 days, repairing what is proven, as fast as clients are not slowed down.
     #[serde(default)]
     pub scrub: ScrubSchedule,
+    /// What is not named: one copy is enough.
+    #[serde(default)]
+    pub min_copies: MinCopiesSet,
+}
+
+/// How many copies there have to be, and how long requests wait while there are fewer. What is not named stays as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct MinCopiesSet {
+    /// Nothing is acknowledged unless so many replicas that are in sync have it, the primary's included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copies: Option<u32>,
+    /// Then requests fail. 0: at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspend_ms: Option<u64>,
 }
 
 /// A further replica.
@@ -390,6 +405,12 @@ pub struct ResourceView {
     /// When writes are acknowledged.
     #[serde(default)]
     pub mode: Mode,
+    /// How many copies there have to be. Does not count in mode A.
+    #[serde(default)]
+    pub min_copies: u32,
+    /// How long requests wait while there are fewer, in milliseconds.
+    #[serde(default)]
+    pub suspend_ms: u64,
     /// Limits of the lag in mode A.
     #[serde(default)]
     pub lag_bytes: u64,
@@ -473,6 +494,9 @@ pub struct ReplicaLive {
     /// A block that no replica in sync had whole when this primary read it last: whoever reads it is told an error. The first, and how many more there are.
     #[serde(default)]
     pub unreadable: Option<String>,
+    /// What keeps it from its work as a primary, one sentence each.
+    #[serde(default)]
+    pub waiting_for: Vec<String>,
     /// Users of its devices learn when what they have not flushed is lost: without that mode B acknowledges nothing from memory.
     #[serde(default)]
     pub caches: bool,

@@ -253,7 +253,7 @@ fn advise_resource(
             what.push_str("; no failover is possible");
         }
         let remedy = if only_broken {
-            format!("see what is said of the replica on {}", names(behind))
+            format!("see what is said of the replica on {}", names(behind.clone()))
         } else if dead.is_empty() {
             format!("it catches up by itself; see `mainstay resource status {}`", resource.name)
         } else {
@@ -265,7 +265,10 @@ fn advise_resource(
             )
         };
         add(if alone { Severity::Critical } else { Severity::Warning }, subject.clone(), what, remedy);
-    } else if resource.spec.replicas.len() == 1 {
+    }
+    if let Some((what, remedy)) = state.advise_copies(resource) {
+        add(Severity::Critical, subject.clone(), what, remedy);
+    } else if behind.is_empty() && resource.spec.replicas.len() == 1 {
         add(
             Severity::Warning,
             subject.clone(),

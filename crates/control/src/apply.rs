@@ -1,5 +1,6 @@
 //! Applying an entry of the control plane's log.
 
+use crate::copies;
 use crate::force::Held;
 use crate::grow::SIZE_REMEDY;
 use crate::scrubs::{ScrubPolicy, Scrubs};
@@ -11,8 +12,8 @@ use crate::state::{
 use mainstay_ha::valid_name;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BLOCK_BYTES, JOURNAL_BYTES_MIN, Member, NodeId, REPLICAS_MAX, ResourceId, ResourceRecord, VOLUMES_MAX,
-    is_volume_size, reach,
+    BLOCK_BYTES, JOURNAL_BYTES_MIN, Member, MinCopies, Mode, NodeId, REPLICAS_MAX, ResourceId,
+    ResourceRecord, VOLUMES_MAX, is_volume_size, reach,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -70,7 +71,9 @@ impl State {
             Command::VotersSeen { node, voters_version } => self.voters_seen(node, voters_version),
             Command::NodeDead { node, generation } => self.node_dead(at_ms, node, generation),
             Command::NodeRejoin { node, generation } => self.rejoin(at_ms, node, generation),
-            Command::CreateResource { name, spec, scrub } => self.create_resource(at_ms, name, spec, scrub),
+            Command::CreateResource { name, spec, scrub, min_copies } => {
+                self.create_resource(at_ms, name, spec, (scrub, min_copies))
+            }
             Command::ReplicaReady { resource, version, node, incarnation } => {
                 self.replica_ready(at_ms, resource, version, Member { node, incarnation })
             }
@@ -113,6 +116,9 @@ impl State {
             Command::DetachResource { resource } => self.detach_resource(at_ms, resource),
             Command::ClaimAttachment { resource, session, node, opening } => {
                 self.claim_attachment(resource, session, node, opening)
+            }
+            Command::SetMinCopies { resource, version, min_copies } => {
+                self.set_min_copies(at_ms, resource, version, min_copies)
             }
             Command::SetMode { resource, version, mode, lag, takeover } => {
                 self.set_mode(at_ms, resource, version, (mode, lag, takeover))
@@ -279,7 +285,7 @@ impl State {
         at_ms: u64,
         name: String,
         mut spec: ResourceSpec,
-        scrub: ScrubPolicy,
+        (scrub, min_copies): (ScrubPolicy, MinCopies),
     ) -> Outcome {
         if !valid_name(&name) {
             return refused("bad-name", format!("'{name}' is not a valid name"), NAME_REMEDY);
@@ -304,11 +310,14 @@ impl State {
         if let Some(refusal) = scrub.refusal() {
             return refusal;
         }
+        if let Err((message, remedy)) = copies::check(min_copies, spec.replicas.len(), Mode::C) {
+            return refused("bad-min-copies", message, remedy);
+        }
         reach!("control: a resource is made");
         spec.replicas.sort_unstable();
         self.last_resource += 1;
         let id = ResourceId(self.last_resource);
-        let record = ResourceRecord::new(id);
+        let record = ResourceRecord { min_copies, ..ResourceRecord::new(id) };
         let resource = Resource {
             id,
             name: name.clone(),
@@ -450,6 +459,9 @@ impl State {
                 return fail(what);
             }
             if let Err(what) = Self::check_attached(resource) {
+                return fail(what);
+            }
+            if let Err(what) = Self::check_copies(resource) {
                 return fail(what);
             }
             if let Err(what) = Self::check_mode(resource) {

@@ -9,6 +9,7 @@ pub mod advice;
 mod apply;
 mod broken;
 pub mod clients;
+mod copies;
 mod failover;
 mod force;
 mod grow;

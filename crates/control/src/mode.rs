@@ -19,6 +19,7 @@
 //! What is guaranteed, after every command (`State::check` asserts it in tests): in mode A, while there is a primary and no memory counts,
 //! the in-sync set is the primary and a part of those that are called.
 
+use crate::copies;
 use crate::state::{Outcome, Resource, Severity, State, refused};
 use mainstay_types::{BLOCK_BYTES, ConfigVersion, LagLimits, Member, Mode, NodeId, ResourceId, reach};
 use std::collections::BTreeSet;
@@ -42,6 +43,15 @@ impl State {
             );
         };
         if let Err((message, remedy)) = check_lag(resource, lag) {
+            return refused("bad-mode", message, remedy);
+        }
+        if let Err((message, _)) =
+            copies::check(resource.record.min_copies, resource.lasting_replicas(), mode)
+        {
+            let remedy = format!(
+                "let one copy be enough first: `mainstay resource set-min-copies {} 1`",
+                resource.name
+            );
             return refused("bad-mode", message, remedy);
         }
         let record = &resource.record;

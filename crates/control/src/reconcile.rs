@@ -11,7 +11,7 @@ use crate::snapshots::{Keep, SnapshotOn};
 use crate::state::{Command, NodeStatus, Resource, ServicePhase, State};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, Member, NodeId, Opening, Position, ResourceId, ResourceRecord,
+    ConfigVersion, Copies, Epoch, Incarnation, Member, NodeId, Opening, Position, ResourceId, ResourceRecord,
     SnapshotId, VolumeId, reach,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,6 +48,8 @@ pub struct ReplicaObserved {
     pub scrub: Option<ScrubSeen>,
     /// As a primary in mode A it feeds every follower, and copies to none. In the other modes the in-sync set tells that.
     pub feeds_all: bool,
+    /// As a primary: whether as many copies are there as are wanted.
+    pub copies: Copies,
     /// Why the store is no longer used (R13), or why the engine asks to step down.
     pub failed: Option<String>,
     /// The store is no longer used (R13), until an engine opens it again.
@@ -651,6 +653,16 @@ fn plan_primary(
     let serves = replica.role == Role::Primary && replica.devices_ready;
     if !(serves || planted(Bug::ServiceBeforeEpochStart)) || service.failed_on(node) {
         reach!("control: plan: a service cannot start yet");
+        return;
+    }
+    if replica.copies != Copies::Enough {
+        // Nothing can be mounted while requests wait, and what runs can only fail when they do.
+        reach!("control: plan: a service waits for copies");
+        if replica.copies == Copies::Refusing || seen.is_some_and(|seen| seen.epoch != record.epoch) {
+            reach!("control: plan: a service stops for want of copies");
+            let reason = "fewer copies are in sync than are wanted (min-copies)";
+            stop_service(state, id, observed, reason, actions);
+        }
         return;
     }
     let start = match seen {

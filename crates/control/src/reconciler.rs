@@ -30,7 +30,7 @@ use crate::state::{Command, IssChange, ServicePhase, State};
 use job::{Ended, Order};
 use mainstay_ha::{Effect, Event as ServiceEvent, GUARD_MARGIN_MS, Report, ServiceSpec};
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, NodeId, Opening, Position, ResourceId, SnapshotId, Time,
+    ConfigVersion, Copies, Epoch, Incarnation, NodeId, Opening, Position, ResourceId, SnapshotId, Time,
 };
 use proposals::Proposals;
 use replicas::Replicas;
@@ -68,6 +68,8 @@ pub struct ReplicaSeen {
     pub scrub: Option<ScrubSeen>,
     /// As a primary in mode A it feeds every follower, and copies to none. In the other modes the in-sync set tells that.
     pub feeds_all: bool,
+    /// As a primary: whether as many copies are there as are wanted.
+    pub copies: Copies,
     /// The store is no longer used (R13).
     pub store_failed: bool,
 }

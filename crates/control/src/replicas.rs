@@ -74,6 +74,21 @@ impl State {
                 "add another one first, or delete the resource",
             );
         }
+        let wanted = resource.record.min_copies.copies as usize;
+        // Who removes a part of a move ends the move.
+        let moves = resource.moving.iter().any(|(from, to)| *from == node || *to == node);
+        if resource.lasting_replicas() - usize::from(!moves) < wanted {
+            reach!("control: a replica is not removed because too few would remain");
+            return refused(
+                "too-few-replicas",
+                format!("{wanted} copies of resource {} are wanted (min-copies)", resource.name),
+                format!(
+                    "add another replica first, or want fewer: `mainstay resource set-min-copies {} {}`",
+                    resource.name,
+                    wanted - 1
+                ),
+            );
+        }
         if resource.record.primary == Some(node) {
             reach!("control: the primary's replica is not removed");
             if planted(Bug::RefusalNotTold) {

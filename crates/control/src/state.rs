@@ -11,8 +11,8 @@ use crate::scrubs::{ScrubPolicy, ScrubSeen, Scrubs};
 use crate::snapshots::{Snapshot, SnapshotOn};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, Index, LagLimits, Member, Mode, NodeId, Opening, Position, ResourceId,
-    ResourceRecord, SessionId, ShrinkReason, SnapshotId, VolumeId,
+    ConfigVersion, Epoch, Incarnation, Index, LagLimits, Member, MinCopies, Mode, NodeId, Opening, Position,
+    ResourceId, ResourceRecord, SessionId, ShrinkReason, SnapshotId, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -323,6 +323,8 @@ pub enum Command {
         spec: ResourceSpec,
         #[serde(default)]
         scrub: ScrubPolicy,
+        #[serde(default)]
+        min_copies: MinCopies,
     },
     /// The node has formatted a replica. With another incarnation than before: the old content is lost (R9). Counts only on the
     /// version that is named: a report that comes late may be of a disk that was replaced since.
@@ -468,6 +470,12 @@ pub enum Command {
         /// In mode A, a follower within the limits takes over by itself.
         #[serde(default)]
         takeover: bool,
+    },
+    /// How many copies there have to be, and how long requests wait while there are fewer.
+    SetMinCopies {
+        resource: ResourceId,
+        version: ConfigVersion,
+        min_copies: MinCopies,
     },
     /// Goes on from a replica that may lack acknowledged writes, because nobody who has them all comes back (R11). `end` and `heard`: how
     /// far its log reached, and of what it had heard that it was committed, when the operator was told what this costs.

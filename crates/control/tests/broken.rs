@@ -8,7 +8,7 @@ use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, Role, Servi
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Command, IssChange, Outcome, ResourceSpec, ServicePhase, Severity, State};
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{ConfigVersion, Incarnation, Member, NodeId};
+use mainstay_types::{ConfigVersion, Incarnation, Member, MinCopies, NodeId};
 
 const REASON: &str = "version table page 3 is damaged";
 
@@ -18,8 +18,16 @@ fn unready(replicas: u32) -> State {
     let replicas = (1..=replicas).map(NodeId).collect();
     let spec = ResourceSpec { volumes: vec![1 << 20], journal_bytes: 16 << 20, replicas, preferred: vec![A] };
     assert!(
-        apply(&mut state, Command::CreateResource { name: "db".into(), spec, scrub: ScrubPolicy::default() })
-            .is_ok()
+        apply(
+            &mut state,
+            Command::CreateResource {
+                name: "db".into(),
+                spec,
+                scrub: ScrubPolicy::default(),
+                min_copies: MinCopies::default()
+            }
+        )
+        .is_ok()
     );
     state
 }

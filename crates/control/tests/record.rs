@@ -11,7 +11,7 @@ use mainstay_control::state::{
     Command, Entry, IssChange, Outcome, ResourceSpec, ServicePhase, Severity, State,
 };
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{ConfigVersion, Epoch, Incarnation, Member, NodeId, ShrinkReason};
+use mainstay_types::{ConfigVersion, Epoch, Incarnation, Member, MinCopies, NodeId, ShrinkReason};
 use proptest::prelude::*;
 
 #[test]
@@ -167,7 +167,12 @@ fn a_service_gets_nothing_that_another_has_and_prefers_no_stranger() {
     assert!(
         apply(
             &mut state,
-            Command::CreateResource { name: "web".into(), spec, scrub: ScrubPolicy::default() }
+            Command::CreateResource {
+                name: "web".into(),
+                spec,
+                scrub: ScrubPolicy::default(),
+                min_copies: MinCopies::default()
+            }
         )
         .is_ok()
     );

@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use mainstay_control::scrubs::{ScrubEnd, ScrubPolicy, ScrubSeen, ScrubState, Scrubs};
 use mainstay_control::state::{Command, Outcome, ResourceSpec, Severity};
-use mainstay_types::{Epoch, Incarnation, NodeId, ResourceId, ScrubRepair};
+use mainstay_types::{Epoch, Incarnation, MinCopies, NodeId, ResourceId, ScrubRepair};
 use std::collections::BTreeMap;
 
 const DAY: u64 = 24 * 3_600_000;
@@ -89,7 +89,12 @@ fn resources_are_not_due_at_once() {
             preferred: vec![],
         };
         let scrub = ScrubPolicy { interval_ms: EVERY, ..ScrubPolicy::default() };
-        let command = Command::CreateResource { name: format!("r{number}"), spec, scrub };
+        let command = Command::CreateResource {
+            name: format!("r{number}"),
+            spec,
+            scrub,
+            min_copies: MinCopies::default(),
+        };
         let Outcome::ResourceCreated { resource } = apply_at(&mut nodes.state, NOW, command) else {
             panic!()
         };
@@ -212,7 +217,8 @@ fn one_at_a_time_on_every_node() {
     };
     let mut other = |name: &str, replicas: Vec<NodeId>| {
         let (spec, scrub) = (spec(replicas.clone()), ScrubPolicy::default());
-        let command = Command::CreateResource { name: name.into(), spec, scrub };
+        let command =
+            Command::CreateResource { name: name.into(), spec, scrub, min_copies: MinCopies::default() };
         let Outcome::ResourceCreated { resource } = apply(&mut nodes.state, command) else { panic!() };
         for node in &replicas {
             let version = nodes.state.resources[&resource].record.version;

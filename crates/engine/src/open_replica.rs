@@ -29,8 +29,8 @@ use mainstay_host::{Host, Platform};
 use mainstay_replica::{ReplicaConfig, Role, ScrubState};
 use mainstay_store::Store;
 use mainstay_types::{
-    EXTENT_BYTES, Epoch, Index, NodeId, Opening, REQUEST_BYTES_MAX, Range, ResourceId, ResourceRecord,
-    SnapshotId, Time, VolumeId,
+    Copies, EXTENT_BYTES, Epoch, Index, NodeId, Opening, REQUEST_BYTES_MAX, Range, ResourceId,
+    ResourceRecord, SnapshotId, Time, VolumeId,
 };
 use platform::World;
 use std::collections::{BTreeMap, BTreeSet};
@@ -105,7 +105,7 @@ struct Around {
     vow_answer: Option<(Epoch, Answer)>,
     dirty: bool,
     /// Whether all are fed, and which scrub was the last and how it stands, as it was reported.
-    awaited: (bool, Option<(u64, ScrubState)>),
+    awaited: (bool, Copies, Option<(u64, ScrubState)>),
     reported_at: Time,
     counts: Counts,
     watch: Option<Box<Watch>>,
@@ -154,7 +154,7 @@ impl OpenReplica {
             digest_answer: None,
             vow_answer: None,
             dirty: true,
-            awaited: (false, None),
+            awaited: (false, Copies::Enough, None),
             reported_at: Time(0),
             counts,
             watch: options.check_reads.then(Box::default),

@@ -87,6 +87,8 @@ pub fn errno(error: RequestError) -> Errno {
     match error {
         RequestError::Range | RequestError::Snapshot => libc::EINVAL,
         RequestError::NotPrimary | RequestError::NotAttached => NOT_SERVED,
-        RequestError::Busy | RequestError::StoreFailed | RequestError::Unreadable => libc::EIO,
+        RequestError::Busy | RequestError::StoreFailed | RequestError::Unreadable | RequestError::Copies => {
+            libc::EIO
+        }
     }
 }

@@ -180,10 +180,10 @@ pub struct SlowArgs {
     /// The longest that this becomes. A replica that has stayed for so long is forgiven one doubling.
     #[arg(long, env = "MAINSTAY_SLOW_QUIET_MAX_S", default_value_t = SlowLimits::default().quiet_max_ms / 1000, value_name = "S")]
     pub slow_quiet_max_s: u64,
-    /// So many copies stay in sync, the primary's included, however slow they are.
-    #[arg(long, env = "MAINSTAY_MIN_COPIES", default_value_t = SlowLimits::default().min_copies as u32,
+    /// So many copies stay in sync, the primary's included, however slow they are; more if the resource wants more (--min-copies).
+    #[arg(long, env = "MAINSTAY_SLOW_MIN_COPIES", default_value_t = SlowLimits::default().min_copies as u32,
         value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
-    pub min_copies: u32,
+    pub slow_min_copies: u32,
 }
 
 impl SlowArgs {
@@ -192,7 +192,7 @@ impl SlowArgs {
             ack_ms: self.slow_ack_ms,
             factor: self.slow_factor,
             for_ms: self.slow_for_ms,
-            min_copies: self.min_copies as usize,
+            min_copies: self.slow_min_copies as usize,
             quiet_ms: self.slow_quiet_s.saturating_mul(1000),
             quiet_max_ms: self.slow_quiet_max_s.saturating_mul(1000),
         }
@@ -341,8 +341,22 @@ pub struct CreateArgs {
     pub preferred: Vec<String>,
     #[command(flatten)]
     pub scrub: ScrubArgs,
+    /// Acknowledge nothing unless so many replicas that are in sync have it, the primary's included [default: 1]
+    #[arg(long, value_name = "N")]
+    pub min_copies: Option<u32>,
+    #[command(flatten)]
+    pub suspend: SuspendArgs,
     #[command(flatten)]
     pub wait: WaitArgs,
+}
+
+/// What becomes of requests while there are fewer copies than are wanted.
+#[derive(Args, Debug, Clone, Copy)]
+pub struct SuspendArgs {
+    /// With fewer copies than --min-copies requests wait for so long and then fail, until there are enough again: for example 20s, or 0s to fail at
+    /// once; up to 1h [default: 20s]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse_ms)]
+    pub suspend_io: Option<u64>,
 }
 
 /// When scrubs begin by themselves, and what they do.
@@ -491,6 +505,16 @@ pub enum ResourceCommand {
         /// Mode A: when the primary is lost, a follower that lacks no more than that takes over by itself. What it lacks is lost.
         #[arg(long)]
         takeover: bool,
+    },
+    /// Choose how many replicas that are in sync must have a write before it is acknowledged, while the resource is used. With fewer, requests wait,
+    /// and fail after a while. With 2 of three replicas no write rests on one machine alone; with 1 (as resources are made) the last one goes on.
+    SetMinCopies {
+        name: String,
+        /// The primary's included.
+        #[arg(value_name = "N")]
+        copies: u32,
+        #[command(flatten)]
+        suspend: SuspendArgs,
     },
     /// Go on from a replica that may lack acknowledged writes, because nobody who has them all comes back. Says what that costs, and
     /// does it only with --accept-loss.

@@ -199,6 +199,9 @@ pub enum RequestError {
     StoreFailed,
     #[error("a block is damaged on every replica")]
     Unreadable,
+    /// A write that fails so may or may not have happened, as after a crash.
+    #[error("fewer copies are in sync and answer than are wanted (min-copies)")]
+    Copies,
 }
 
 /// What happens to a replica. Events of one connection arrive in the order of that connection; nothing of

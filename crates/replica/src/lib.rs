@@ -16,6 +16,7 @@
 //! - R11 After a forced promotion nothing is taken from a replica that may hold what the history has not. (`catch_up.rs`)
 //! - R16 The target of an extent copy is inconsistent, and not required nor promotable, until it is whole.
 //!   (`copy.rs`)
+//! - R20 Requests wait for copies for a bounded time. (`copies.rs`)
 //! - R18 Requests, windows, loads and copies are bounded, and copies yield to clients (`background.rs`). Nothing is appended that the journal has no room for, and a promotion
 //!   makes room for its epoch start. (`commit.rs`)
 //!
@@ -34,13 +35,14 @@
 //! ```
 //!
 //! Files, in the order in which to read them: `interface.rs` (events and effects), `log.rs` (what a replica knows of
-//! its log), `sizes.rs`, `snapshots.rs`, `sequence.rs`, `commit.rs`, `secondary.rs`, `promote.rs`, `peer.rs`, `catch_up.rs`, `membership.rs`, `slow.rs`, `follow.rs` (mode A), `memory.rs` (mode B), `copy.rs`,
+//! its log), `sizes.rs`, `snapshots.rs`, `sequence.rs`, `commit.rs`, `secondary.rs`, `promote.rs`, `peer.rs`, `catch_up.rs`, `membership.rs`, `copies.rs`, `slow.rs`, `follow.rs` (mode A), `memory.rs` (mode B), `copy.rs`,
 //! `background.rs`, `scrub.rs` with `findings.rs`; `clients/` (nodes that have the devices and no replica).
 
 mod background;
 mod catch_up;
 mod clients;
 mod commit;
+mod copies;
 mod copy;
 mod findings;
 mod follow;
@@ -64,6 +66,7 @@ mod status;
 mod tests;
 
 pub use clients::{Client, ClientConfig, ClientEffect, ClientEvent, Over, Sessions};
+pub use copies::Short;
 pub use findings::{FINDINGS_MAX, Finding, Outcome, ScrubReport, ScrubState};
 pub use interface::{
     BackgroundLimits, Effect, Event, Op, Proposal, ReplicaConfig, RequestError, RequestId, Role, SlowLimits,
@@ -76,6 +79,7 @@ pub use status::{CopyStatus, PeerCounts, PeerState, PeerStatus, SlowStatus, Stat
 
 use crate::background::Background;
 use crate::clients::Marks;
+use crate::copies::Shortage;
 use crate::log::Log;
 use crate::peer::{Link, Peer};
 use crate::scrub::Scrub;
@@ -154,6 +158,7 @@ pub struct Replica {
     /// How long the own journal takes.
     own: OwnPace,
     sequence: Sequence,
+    copies: Shortage,
     background: Background,
     scrub: Scrub,
     /// Since when a peer has not been told the commit index.
@@ -199,6 +204,7 @@ impl Replica {
             peers: BTreeMap::new(),
             own: OwnPace::default(),
             sequence: Sequence::default(),
+            copies: Shortage::default(),
             background,
             scrub: Scrub::default(),
             commit_owed: None,
@@ -279,6 +285,7 @@ impl Replica {
         self.continue_promotion();
         self.review();
         if self.leading() {
+            self.watch_copies();
             self.answer_from_memory();
             self.continue_scrub();
             self.seal();

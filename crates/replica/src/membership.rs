@@ -172,7 +172,11 @@ impl Replica {
         let why = if !peer.required() {
             None
         } else if fails() {
-            Some(ShrinkReason::Absent)
+            let stays = self.stays_for_copies(peer);
+            if stays {
+                reach!("replica: a member that does not answer stays because too few copies remain");
+            }
+            (!stays).then_some(ShrinkReason::Absent)
         } else {
             self.too_slow(node).then_some(ShrinkReason::Slow)
         };
@@ -315,6 +319,7 @@ impl Replica {
             .chain(own)
             .chain(self.own_memory_deadline())
             .chain(self.commit_deadline())
+            .chain(self.copies_deadline())
             .chain(self.background_deadline())
             .chain(self.scrub_deadline())
             .min()
@@ -330,6 +335,7 @@ impl Replica {
         // What is to be recorded comes first, see `verdict`.
         let waits = self.near_change(peer).is_some() || peer.diverged.is_some();
         let fails = if peer.required() && !waits { self.fails_at(node) } else { None };
+        let fails = fails.filter(|due| *due > self.now || !self.stays_for_copies(peer));
         let remove = fails.map(|due| if due > self.now { due } else { asked_again(shrink).unwrap_or(due) });
         let streaming = matches!(&peer.link, Link::Streaming(stream) if stream.copy.is_none());
         let grow = if peer.joining.is_some_and(|joining| joining.proposed.is_some()) && streaming {

@@ -81,7 +81,7 @@ impl Replica {
 
     /// Acknowledges what every required replica has in memory.
     pub(crate) fn answer_from_memory(&mut self) {
-        if !self.in_mode_b() || !self.serving() {
+        if !self.in_mode_b() || !self.serving() || self.held_for_copies() {
             return;
         }
         let required = self.peers.values().filter(|peer| peer.required());

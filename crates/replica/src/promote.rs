@@ -206,6 +206,7 @@ impl Replica {
         self.epoch_start = None;
         self.pause_wanted = false;
         self.paused = false;
+        self.forget_copies();
         self.fence(fence);
     }
 

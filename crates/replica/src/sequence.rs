@@ -30,8 +30,10 @@ type Ticket = u64;
 pub(crate) struct Sequence {
     /// Admitted, not sealed.
     open: VecDeque<Open>,
-    /// Sealed, not committed.
+    /// Sealed, not committed; or committed and not acknowledged, see `copies.rs`.
     in_flight: VecDeque<InFlight>,
+    /// So many of them have failed and are not among the first that are acknowledged.
+    failed: usize,
     /// So many of the first of them are acknowledged, from memory (mode B).
     answered: usize,
     /// Their bytes, a block more for each.
@@ -91,6 +93,8 @@ struct Open {
 struct InFlight {
     id: RequestId,
     told: bool,
+    /// Told so, although it may still be committed.
+    failed: bool,
     ticket: Ticket,
     index: Index,
     kind: EntryKind,
@@ -121,7 +125,8 @@ impl InFlight {
 impl Sequence {
     /// Requests that are held.
     pub fn len(&self) -> usize {
-        self.open.len() + self.in_flight.len() - self.answered + self.reads.len() + self.parked.len()
+        let told = self.answered + self.failed;
+        self.open.len() + self.in_flight.len() - told + self.reads.len() + self.parked.len()
     }
 
     /// Bytes that were acknowledged from memory and are not committed.
@@ -145,6 +150,30 @@ impl Sequence {
         let open = old.open.into_iter().map(|entry| entry.id);
         let reads = old.reads.into_keys().map(|(_, id)| id);
         in_flight.chain(open).chain(reads).chain(old.parked.into_iter().map(|(id, _)| id)).collect()
+    }
+
+    /// Fails what clients wait for and is not acknowledged, in the order of admission, reads last. What is sealed stays, and may be committed; what is not
+    /// is forgotten.
+    pub fn fail_held(&mut self) -> Vec<RequestId> {
+        let mut failed = Vec::new();
+        for entry in self.in_flight.iter_mut().filter(|entry| !entry.told && entry.id != RequestId::REPAIR) {
+            (entry.told, entry.failed) = (true, true);
+            failed.push(entry.id);
+        }
+        self.failed += failed.len();
+        let mut kept = VecDeque::new();
+        for open in std::mem::take(&mut self.open) {
+            if open.id == RequestId::REPAIR || open.kind == EntryKind::Scrub {
+                kept.push_back(open);
+                continue;
+            }
+            self.bytes -= open.payload.len() as u64;
+            self.uncommitted.remove(&(open.range.volume, open.range.offset, open.ticket));
+            failed.push(open.id);
+        }
+        self.open = kept;
+        failed.extend(std::mem::take(&mut self.reads).into_keys().map(|(_, id)| id));
+        failed
     }
 
     /// Bytes between `durable` and the end of the log, if that is within what is remembered.
@@ -227,6 +256,7 @@ impl Sequence {
             self.in_flight.push_back(InFlight {
                 id: entry.id,
                 told: false,
+                failed: false,
                 ticket: entry.ticket,
                 index: Index(first.0 + entries.len() as u64),
                 kind: entry.kind,
@@ -263,6 +293,10 @@ impl Sequence {
         self.answered += 1;
         self.bytes -= entry.bytes;
         self.cached_bytes += entry.cached_bytes();
+        if entry.failed {
+            self.failed -= 1;
+            return Some(None);
+        }
         entry.told = entry.may_be_lost();
         Some(entry.told.then_some(entry.id))
     }
@@ -288,6 +322,7 @@ impl Sequence {
             self.cached_bytes -= entry.cached_bytes();
         } else {
             self.bytes -= entry.bytes;
+            self.failed -= usize::from(entry.failed);
         }
         self.uncommitted.remove(&(entry.range.volume, entry.range.offset, entry.ticket));
         if self.uncommitted.is_empty() {
@@ -377,6 +412,10 @@ impl Replica {
             reach!("replica: a request of who is not attached");
             return Some(RequestError::NotAttached);
         }
+        if self.refuses_for_copies() && !matches!(op, Op::Read { .. } | Op::Flush) {
+            reach!("replica: a write is refused for want of copies");
+            return Some(RequestError::Copies);
+        }
         let (range, len_max, bytes) = match op {
             Op::Resize { volume, bytes } => {
                 return (!self.grows(*volume, *bytes)).then_some(RequestError::Range);
@@ -449,6 +488,11 @@ impl Replica {
         let effect = match range {
             None => match self.sequence.unflushed() {
                 Some(ticket) if !planted(Bug::FlushNotAwaited) => {
+                    if self.refuses_for_copies() {
+                        reach!("replica: a flush is refused for want of copies");
+                        let result = Err(RequestError::Copies);
+                        return self.effects.push_back(Effect::Complete { id, result });
+                    }
                     reach!("replica: a flush waits for journals");
                     self.sequence.reads.insert((ticket, id), None);
                     return;
@@ -456,6 +500,10 @@ impl Replica {
                 _ => Effect::Complete { id, result: Ok(()) },
             },
             Some(range) => match self.sequence.blocker(range) {
+                Some(_) if self.refuses_for_copies() => {
+                    reach!("replica: a read of what is not acknowledged is refused for want of copies");
+                    Effect::Complete { id, result: Err(RequestError::Copies) }
+                }
                 Some(ticket) => {
                     reach!("replica: a read waits for a write");
                     self.sequence.reads.insert((ticket, id), Some(range));
@@ -553,6 +601,10 @@ impl Replica {
 
     /// Completes what the commit index has passed, in the order of the log.
     pub(crate) fn complete_committed(&mut self) {
+        if self.held_for_copies() {
+            reach!("replica: what is committed is held for want of copies");
+            return;
+        }
         while let Some((id, ticket)) = self.sequence.pop_committed(self.log.commit) {
             if let Some(id) = id {
                 self.complete(id, Ok(()));

@@ -305,7 +305,7 @@ impl Replica {
         if !long || self.sequence.demoting {
             return false;
         }
-        let enough = self.copies_without(node) >= limits.min_copies || planted(Bug::MinCopiesIgnored);
+        let enough = self.copies_without(node) >= self.copies_that_stay() || planted(Bug::MinCopiesIgnored);
         if !enough {
             reach!("replica: a slow member stays because too few copies remain");
         }
@@ -331,7 +331,7 @@ impl Replica {
         let recorded = self.record.as_ref().map_or(0, |record| record.iss.len());
         let quiet_ms = match out.stalled {
             _ if planted(Bug::SlowReturnsAtOnce) => 0,
-            _ if recorded >= limits.min_copies => out.quiet_ms,
+            _ if recorded >= self.copies_that_stay() => out.quiet_ms,
             true => limits.quiet_ms.min(out.quiet_ms),
             false => {
                 reach!("replica: a slow replica may return because there are too few copies");

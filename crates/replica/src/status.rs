@@ -249,11 +249,20 @@ impl Replica {
                 Some(_) => {}
             }
         }
+        if let Some(short) = self.short_of_copies() {
+            let fail = if self.refuses_for_copies() { "writes fail" } else { "writes wait" };
+            out.push(format!(
+                "{} copies are wanted (min-copies) and {} in sync; {fail} until there are as many",
+                short.wanted,
+                if short.there == 1 { "one is".to_owned() } else { format!("{} are", short.there) }
+            ));
+        }
         for (node, peer) in &self.peers {
             if !peer.required() {
                 continue;
             }
             let what = match &peer.link {
+                Link::Down if self.stays_for_copies(peer) => "is disconnected; waits for it",
                 Link::Down => "is disconnected; waits for it or for its removal from the in-sync set",
                 Link::Attaching | Link::Cutting { .. } => "has not answered the new epoch yet",
                 Link::Stale | Link::Beginning { .. } => "needs a copy and must leave the in-sync set first",

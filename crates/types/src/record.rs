@@ -51,6 +51,33 @@ impl Default for LagLimits {
     }
 }
 
+/// How many copies there have to be, and what becomes of requests while there are fewer. Does not count in mode A.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MinCopies {
+    /// Nothing is acknowledged unless so many replicas that are in sync have it, the primary's included; at least 1.
+    pub copies: u32,
+    /// Requests wait for so long while there are fewer, in milliseconds; then they fail. 0: they fail at once.
+    pub suspend_ms: u64,
+}
+
+impl Default for MinCopies {
+    fn default() -> Self {
+        Self { copies: 1, suspend_ms: 20_000 }
+    }
+}
+
+/// Whether as many copies are there as are wanted, as a primary sees it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Copies {
+    #[default]
+    Enough,
+    /// There are fewer, and requests wait.
+    Suspended,
+    /// There have been fewer for too long: requests fail.
+    Refusing,
+}
+
 /// A client that has the devices of a resource, instead of its primary.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Attachment {
@@ -115,6 +142,8 @@ pub struct ResourceRecord {
     /// unless the mode is B, or was and not everything is durable yet.
     #[serde(default, with = "pairs")]
     pub openings: BTreeMap<NodeId, Opening>,
+    #[serde(default)]
+    pub min_copies: MinCopies,
     /// Where the devices are, if not on the primary. Nobody else is admitted.
     #[serde(default)]
     pub attached: Option<Attachment>,
@@ -138,6 +167,7 @@ impl ResourceRecord {
             called: Vec::new(),
             doubtful: Vec::new(),
             openings: BTreeMap::new(),
+            min_copies: MinCopies::default(),
             attached: None,
         }
     }
@@ -146,6 +176,15 @@ impl ResourceRecord {
     #[must_use]
     pub fn admits(&self, node: NodeId) -> bool {
         self.mode != Mode::A || self.called.contains(&node)
+    }
+
+    /// How many copies of a write there have to be before it is acknowledged.
+    #[must_use]
+    pub fn copies_wanted(&self) -> usize {
+        match self.mode {
+            Mode::A => 1,
+            Mode::B | Mode::C => self.min_copies.copies as usize,
+        }
     }
 
     /// The in-sync member on `node`, if there is one.

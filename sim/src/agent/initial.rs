@@ -6,7 +6,7 @@ use mainstay_control::State;
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Command, Entry, ResourceSpec, Settings};
 use mainstay_ha::{Mount, Policy, Process, ServiceSpec, Vip};
-use mainstay_types::{BLOCK_BYTES, JOURNAL_BYTES_MIN, NodeId};
+use mainstay_types::{BLOCK_BYTES, JOURNAL_BYTES_MIN, MinCopies, NodeId};
 use std::collections::BTreeMap;
 
 /// A cluster that exists, with its nodes n1, n2, ..., its resources r0, r1, ... and their services s0, s1, ...; no replica is
@@ -58,7 +58,12 @@ pub fn create_resource(n: usize, shape: &ResourceShape) -> Command {
         replicas: shape.replicas.iter().copied().map(NodeId).collect(),
         preferred: Vec::new(),
     };
-    Command::CreateResource { name: format!("r{n}"), spec, scrub: ScrubPolicy::default() }
+    Command::CreateResource {
+        name: format!("r{n}"),
+        spec,
+        scrub: ScrubPolicy::default(),
+        min_copies: MinCopies::default(),
+    }
 }
 
 /// Adds node number `n`, counted from 1, as a voter.

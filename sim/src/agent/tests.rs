@@ -8,7 +8,9 @@ use mainstay_control::reconciler::REPEAT_PROPOSAL_MS;
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{NodeStatus, ResourceSpec, Settings};
 use mainstay_replica::{BackgroundLimits, SlowLimits, StepDownReason};
-use mainstay_types::{BLOCK_BYTES, ConfigVersion, Epoch, JOURNAL_BYTES_MIN, Member, Opening, ShrinkReason};
+use mainstay_types::{
+    BLOCK_BYTES, ConfigVersion, Copies, Epoch, JOURNAL_BYTES_MIN, Member, MinCopies, Opening, ShrinkReason,
+};
 use std::collections::BTreeSet;
 
 const LATENCY_US: u64 = 300;
@@ -331,6 +333,7 @@ impl Lab {
                 snapshots: Vec::new(),
                 scrub: None,
                 feeds_all: false,
+                copies: Copies::Enough,
                 store_failed: false,
             },
             proposal: None,
@@ -421,7 +424,12 @@ fn agents_elect_and_replace_a_primary() {
             replicas: vec![NodeId(1), NodeId(2), NodeId(3)],
             preferred: Vec::new(),
         };
-        lab.submit(Command::CreateResource { name: "r0".into(), spec, scrub: ScrubPolicy::default() });
+        lab.submit(Command::CreateResource {
+            name: "r0".into(),
+            spec,
+            scrub: ScrubPolicy::default(),
+            min_copies: MinCopies::default(),
+        });
         assert!(lab.reach(5_000_000, |lab| lab.serving().is_some()), "seed {seed}: nobody serves");
         let record = &lab.truth().resources[&R0].record;
         assert_eq!((record.epoch, record.iss.len()), (Epoch(1), 3), "seed {seed}");

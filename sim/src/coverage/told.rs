@@ -27,6 +27,8 @@ pub(super) const TOLD: &[(&str, &str)] = &[
 
 /// The planted bug, and the story in `tests/planted.rs` that fails with it.
 pub(super) const BUGS_TOLD: &[(&str, &str)] = &[
+    ("AbsentAlwaysLeaves", "who_is_wanted_as_a_copy_stays_and_goes_on"),
+    ("SuspendedWithoutEnd", "what_waits_for_copies_fails_in_the_end"),
     ("LabelNotCompared", "files_of_another_replica_are_not_used"),
     ("FailedWriteKept", "a_write_that_failed_does_not_come_later"),
     ("AddressOrderedOnce", "an_address_that_stays_is_ordered_away_again"),

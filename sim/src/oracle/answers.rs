@@ -29,6 +29,7 @@ pub fn is_operators(command: &Command) -> bool {
         | Command::AttachResource { .. }
         | Command::DetachResource { .. }
         | Command::SetMode { .. }
+        | Command::SetMinCopies { .. }
         | Command::SetScrub { .. }
         | Command::ForcePromote { .. }
         | Command::ApplyService { .. }
@@ -196,6 +197,9 @@ fn has_effect(before: &State, command: &Command, outcome: &Outcome, after: &Stat
             let takeover = *takeover && *mode == mainstay_types::Mode::A;
             (record.mode, record.lag, record.takeover) == (*mode, *lag, takeover)
         }),
+        Command::SetMinCopies { resource: id, min_copies, .. } => {
+            resource(id).is_some_and(|known| known.record.min_copies == *min_copies)
+        }
         Command::SetScrub { resource: id, policy } => {
             resource(id).is_some_and(|known| known.scrubs.policy == *policy)
         }

@@ -133,6 +133,10 @@ pub const INVARIANTS: &[(&str, &str)] = &[
         "versions, epochs, promises and what is durable never go back. Checked: LogOracle::record, promised, recovered",
     ),
     (
+        "R2",
+        "nothing is acknowledged with fewer copies than are wanted. Checked: World::check_copies, together with S8",
+    ),
+    (
         "R18",
         "what clients write leaves the journal's reserve alone. Checked: LogOracle::reserve_used. Nothing answers itself for ever. Checked: World::step",
     ),

@@ -69,7 +69,8 @@ impl SlowOracle {
         // On an older version it can no longer happen.
         self.asked.retain(|_, (_, version, _)| *version >= record.version);
         self.out.retain(|member, out| !record.iss.contains(member) && out.epoch == record.epoch);
-        let few = |record: &ResourceRecord| record.iss.len() < self.limits.min_copies;
+        let few =
+            |record: &ResourceRecord| record.iss.len() < self.limits.min_copies.max(record.copies_wanted());
         if few(record) || self.records.back().is_some_and(few) {
             self.few_us = Some(at_us);
         }
@@ -90,12 +91,13 @@ impl SlowOracle {
                 let Some(record) = known.filter(|record| record.iss.contains(remove)) else { return Ok(()) };
                 self.asked.entry(*remove).or_insert((primary, *version, at_us));
                 let left = record.iss.len() - 1;
-                if left >= self.limits.min_copies {
+                let least = self.limits.min_copies.max(record.copies_wanted());
+                if left >= least {
                     return Ok(());
                 }
                 let text = format!(
-                    "{primary} wants {} to leave for its slowness, with which {left} copies remain of at least {}",
-                    remove.node, self.limits.min_copies
+                    "{primary} wants {} to leave for its slowness, with which {left} copies remain of at least {least}",
+                    remove.node
                 );
                 Err(Violation { id: "P12", text })
             }

@@ -86,6 +86,25 @@ pub(super) fn schedule_scrubs(draw: &mut Draw, random: &mut Random, at: u64) {
     }
 }
 
+/// More than one copy is wanted, or it is not any more. Now and then that is late, or somebody dies of it.
+pub(super) fn want_copies(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = random.below(draw.shape.resources.len() as u64) as usize;
+    let replicas = draw.shape.resources[resource].replicas.len() as u64;
+    let copies = if random.permille(200) { 1 } else { random.between(1, replicas.min(3)) as u32 };
+    let suspend_ms = [0, spread(random, 100, 5_000), 20_000][random.below(3) as usize];
+    draw.operator(at, Operator::MinCopies { resource, copies, suspend_ms });
+    if random.permille(300) {
+        let whom = if random.coin() { Side::Actor } else { Side::Peer };
+        let deed = match random.below(3) {
+            0 => Deed::Late { ms: spread(random, 100, 5000) },
+            1 => Deed::KillAgent { whom, restart_after_ms: spread(random, 1, 3000) },
+            _ => Deed::PowerCut { whom, on_after_ms: spread(random, 1, 5000) },
+        };
+        let moment = Moment::Propose(Proposed::SetMinCopies);
+        draw.fault(at, Fault::Trap { resource, moment, skip: 0, deed });
+    }
+}
+
 pub(super) fn join_again(draw: &mut Draw, random: &mut Random, at: u64) {
     draw.operator(at, Operator::JoinAgain { pick: random.below(64) });
 }

@@ -13,6 +13,8 @@ use mainstay_types::{BLOCK_BYTES, NodeId, Range, ResourceId, VolumeId};
 
 /// The mean pause between two looks, each at one replica.
 const PAUSE_US: u64 = 1_500_000;
+/// How long a request may take although a disk stands still, say, in true microseconds.
+const PATIENCE_US: u64 = 30_000_000;
 
 /// Whether a read of a block of a volume, of which the disk gives these bytes (none: zeroes), is not taken for data.
 fn noticed(store: &Store, disk: &Disk, (volume, block): (VolumeId, u64), bytes: Option<&[u8]>) -> bool {
@@ -144,7 +146,8 @@ impl World {
         }
     }
 
-    /// R20: a primary does not wait for ever for a member that is not there, but asks for its removal.
+    /// R20: a primary does not wait for ever for a member that is not there, but asks for its removal, or fails what waits if that is one of the copies that
+    /// are wanted.
     fn watch_waiting(&mut self, node: NodeId, resource: ResourceId) {
         let now = self.node_time(node);
         let machine = &self.machines[&node];
@@ -152,6 +155,14 @@ impl World {
         else {
             return;
         };
+        let long = |request: &u64| {
+            self.asked.get(request).is_some_and(|asked| self.now_us - asked.at_us > PATIENCE_US)
+        };
+        let waits = engine.waiting_for_copies(now, resource).find(long);
+        if let Some(request) = waits {
+            let text = format!("#{request} of {resource} on {node} waits for copies without end");
+            return self.wrong("L5", text);
+        }
         let Some(waits) = engine.waits(now, resource) else { return };
         self.wrong("L5", format!("{node} waits for {waits}, which is gone, and has not asked to remove it"));
     }

@@ -12,7 +12,8 @@ use mainstay_codec::ReplicaData;
 use mainstay_control::state::Command;
 use mainstay_host::Digest;
 use mainstay_types::{
-    BLOCK_BYTES, ConfigVersion, Epoch, Incarnation, LagLimits, Member, Mode, NodeId, ResourceId, VolumeId,
+    BLOCK_BYTES, ConfigVersion, Epoch, Incarnation, LagLimits, Member, MinCopies, Mode, NodeId, ResourceId,
+    VolumeId,
 };
 
 /// How long an operator waits before it looks again.
@@ -124,6 +125,10 @@ impl World {
             }
             Operator::Snapshot { drop, .. } => self.snapshot(resource_id(resource), drop),
             Operator::RollBack { pick, keep, .. } => self.roll_back(resource_id(resource), pick, keep),
+            Operator::MinCopies { copies, suspend_ms, .. } => {
+                self.trace.count("F51 operator wants copies");
+                self.want_copies(resource_id(resource), MinCopies { copies, suspend_ms });
+            }
             Operator::SetMode { a: None, .. } => self.set_mode(resource_id(resource), Mode::C, None),
             Operator::SetMode { a, .. } => self.set_mode(resource_id(resource), Mode::A, a),
             Operator::ModeB { .. } => self.set_mode(resource_id(resource), Mode::B, None),
@@ -195,6 +200,12 @@ impl World {
         let command = Command::SetMode { resource: id, version: record.version, mode, lag, takeover };
         self.trace.count("F51 operator changes a mode");
         self.submit(command);
+    }
+
+    fn want_copies(&mut self, id: ResourceId, min_copies: MinCopies) {
+        let Some(known) = self.state().resources.get(&id) else { return };
+        let version = known.record.version;
+        self.submit(Command::SetMinCopies { resource: id, version, min_copies });
     }
 
     fn snapshot(&mut self, id: ResourceId, drop: Option<u64>) {
@@ -320,11 +331,22 @@ impl World {
             Presence::Gone | Presence::Yes if !wanted.service && service == Some(false) => {
                 Command::DeleteService { name }
             }
+            Presence::Yes if exists && !deleting && self.wants_fewer(resource) => {
+                self.want_copies(id, MinCopies::default());
+                return true;
+            }
             // What is being deleted takes its time.
             _ => return service == Some(true) || deleting,
         };
         self.submit(command);
         true
+    }
+
+    /// Whether more copies are wanted than there need be when faults have stopped: some replicas stay away then, or may be lost for good.
+    fn wants_fewer(&self, resource: usize) -> bool {
+        let known = self.state().resources.get(&resource_id(resource));
+        let wanted = known.is_some_and(|known| known.record.min_copies.copies > 1);
+        wanted && self.healed && (self.plan.unsurvivable || !self.plan.shape.away.nodes.is_empty())
     }
 
     /// What of the operator's wishes is not so yet.

@@ -61,6 +61,7 @@ impl World {
         }
         for number in 0..self.plan.shape.resources.len() {
             self.heal_service(number);
+            self.operate(number);
         }
         self.links_changed();
         self.repair();

@@ -112,6 +112,7 @@ impl World {
                 (Proposed::ClaimAttachment, Some(*resource), Some(*node))
             }
             Command::SetMode { resource, .. } => (Proposed::SetMode, Some(*resource), None),
+            Command::SetMinCopies { resource, .. } => (Proposed::SetMinCopies, Some(*resource), None),
             Command::SetScrub { resource, .. } => (Proposed::SetScrub, Some(*resource), None),
             Command::BeginScrub { resource, .. } => (Proposed::BeginScrub, Some(*resource), None),
             Command::ScrubEnded { resource, node, .. } => {
@@ -238,6 +239,7 @@ fn sprung(what: Proposed) -> &'static str {
         Proposed::DetachResource => "trap at DetachResource",
         Proposed::ClaimAttachment => "trap at ClaimAttachment",
         Proposed::SetMode => "trap at SetMode",
+        Proposed::SetMinCopies => "trap at SetMinCopies",
         Proposed::SetScrub => "trap at SetScrub",
         Proposed::BeginScrub => "trap at BeginScrub",
         Proposed::ScrubEnded => "trap at ScrubEnded",

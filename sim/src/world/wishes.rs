@@ -530,6 +530,9 @@ impl World {
             }
             Ok(_) => {
                 self.acknowledged += 1;
+                if !asked.client {
+                    self.check_copies(asked.node, asked.resource);
+                }
                 if asked.client {
                     self.trace.count("write of a client acknowledged");
                 }
@@ -542,6 +545,24 @@ impl World {
         };
         if let Err(violation) = checked {
             self.oracle.fail(violation);
+        }
+    }
+
+    /// What a primary acknowledges that knows the newest record lies on as many members as are wanted: each of them holds it (S8).
+    fn check_copies(&mut self, node: NodeId, resource: usize) {
+        let id = super::resource_id(resource);
+        let Some(record) = self.state().resources.get(&id).map(|known| &known.record) else { return };
+        let (recorded, wanted) = (record.iss.len(), record.copies_wanted());
+        if wanted == 1 {
+            return;
+        }
+        let hosted = self.machines[&node].engine.as_ref().and_then(|engine| engine.hosts.get(&id));
+        let knows = |version| hosted.is_some_and(|one| one.host.replica().record_version() == version);
+        let leads = record.primary == Some(node) && knows(record.version);
+        self.trace.count("write acknowledged with copies wanted");
+        if leads && recorded < wanted {
+            let text = format!("a write is acknowledged with {recorded} copies, and {wanted} are wanted");
+            self.wrong("R2", text);
         }
     }
 

@@ -13,6 +13,7 @@ mod journal;
 mod leases;
 mod membership;
 mod memory;
+mod min_copies;
 mod modes;
 mod network;
 mod order;

@@ -13,6 +13,7 @@ mod filling;
 mod grow;
 mod limits;
 mod metrics;
+mod min_copies;
 mod modes;
 mod order;
 mod partitions;
@@ -74,6 +75,10 @@ const ALONE: &[(&str, Scenario)] = &[
     ("one_client_at_a_time", clients::one_client_at_a_time),
     ("mode_a_and_a_forced_promotion", modes::mode_a_and_a_forced_promotion),
     ("mode_b_loses_nothing_with_its_primary", modes::mode_b_loses_nothing_with_its_primary),
+    (
+        "no_write_rests_on_one_machine_if_two_are_wanted",
+        min_copies::no_write_rests_on_one_machine_if_two_are_wanted,
+    ),
 ];
 
 fn main() -> ExitCode {

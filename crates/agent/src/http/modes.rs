@@ -1,4 +1,4 @@
-//! Replication modes, and promotion outside the in-sync set (R11).
+//! Replication modes, how many copies there have to be, and promotion outside the in-sync set (R11).
 
 use super::{Answer, App, blocking, change, change_what_is_now, find_node, find_resource, unknown_resource};
 use crate::agent::Agent;
@@ -9,9 +9,9 @@ use crate::views;
 use axum::Json;
 use axum::extract::{Path, State as Shared};
 use mainstay_api::engine::{EngineError, Reply, Request};
-use mainstay_api::rest::{Accepted, ErrorBody, ForceView, Mode, ModeSet};
+use mainstay_api::rest::{Accepted, ErrorBody, ForceView, MinCopiesSet, Mode, ModeSet};
 use mainstay_control::state::{Command, Outcome};
-use mainstay_types::{Index, LagLimits};
+use mainstay_types::{Index, LagLimits, MinCopies};
 use std::time::Duration;
 
 /// How long a replica has to promise the epoch that is to begin.
@@ -44,6 +44,34 @@ pub(super) async fn set_mode(
         let (mode, takeover) = (request.mode, request.takeover);
         let command = Command::SetMode { resource, version, mode, lag, takeover };
         Ok((command, message))
+    })
+    .await
+}
+
+/// What is not named stays as it is.
+pub(super) fn min_copies(before: MinCopies, request: MinCopiesSet) -> MinCopies {
+    MinCopies {
+        copies: request.copies.unwrap_or(before.copies),
+        suspend_ms: request.suspend_ms.unwrap_or(before.suspend_ms),
+    }
+}
+
+pub(super) async fn set_min_copies(
+    Shared(agent): App,
+    Path(name): Path<String>,
+    Json(request): Json<MinCopiesSet>,
+) -> Answer<Accepted> {
+    change_what_is_now(agent, move |view| {
+        let resource = find_resource(view, &name)?;
+        let (resource, record) = (resource.id, &resource.record);
+        let min_copies = min_copies(record.min_copies, request);
+        let message = match min_copies.copies {
+            1 => format!("writes to resource {name} are acknowledged with one copy, if there are no more"),
+            copies => {
+                format!("writes to resource {name} are acknowledged with {copies} copies at least")
+            }
+        };
+        Ok((Command::SetMinCopies { resource, version: record.version, min_copies }, message))
     })
     .await
 }

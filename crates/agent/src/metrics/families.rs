@@ -134,6 +134,10 @@ groups! {
             "Last entry that is durable in its journal.";
         END: Gauge "mainstay_replica_end_index" ["resource"]
             "Last entry of its log.";
+        COPIES: Gauge "mainstay_replica_copies" ["resource"]
+            "As primary: members of the in-sync set that answer, itself included.";
+        MIN_COPIES: Gauge "mainstay_replica_min_copies" ["resource"]
+            "As primary: without so many copies, its own included, nothing is acknowledged.";
         REQUIRED: Gauge "mainstay_replica_required_members" ["resource"]
             "On a primary: replicas that a write waits for, itself among them.";
         IN_FLIGHT: Gauge "mainstay_requests_in_flight" ["resource"]

@@ -146,6 +146,7 @@ mod tests {
     use super::*;
     use mainstay_control::scrubs::ScrubPolicy;
     use mainstay_control::state::{Command, Entry, Outcome, ResourceSpec, Settings};
+    use mainstay_types::MinCopies;
     use mainstay_types::{ConfigVersion, Incarnation};
 
     const N1: NodeId = NodeId(1);
@@ -187,7 +188,12 @@ mod tests {
         };
         let Outcome::ResourceCreated { resource } = apply(
             &mut state,
-            Command::CreateResource { name: "db".into(), spec, scrub: ScrubPolicy::default() },
+            Command::CreateResource {
+                name: "db".into(),
+                spec,
+                scrub: ScrubPolicy::default(),
+                min_copies: MinCopies::default(),
+            },
         ) else {
             panic!("no resource")
         };

@@ -108,6 +108,16 @@ impl<'a> Shown<'a> {
                 out.add(&[name], one.counts.required);
             }
         });
+        self.replicas(page, &f::COPIES, |out, name, one| {
+            if one.counts.copies > 0 {
+                out.add(&[name], one.counts.copies);
+            }
+        });
+        self.replicas(page, &f::MIN_COPIES, |out, name, one| {
+            if one.counts.copies > 0 {
+                out.add(&[name], one.counts.min_copies);
+            }
+        });
         self.replicas(page, &f::IN_FLIGHT, |out, name, one| out.add(&[name], one.status.requests));
         self.replicas(page, &f::DISK_OPERATIONS, |out, name, one| {
             out.add(&[name], one.counts.disk_operations);

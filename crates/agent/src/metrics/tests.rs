@@ -13,7 +13,9 @@ use mainstay_api::metrics::{DamageCounts, PeerCounts, ReplicaCounts, ScrubCounts
 use mainstay_control::State;
 use mainstay_control::scrubs::{ScrubPolicy, ScrubSeen, ScrubState};
 use mainstay_control::state::{Command, Entry, Outcome, ResourceSpec, Settings};
-use mainstay_types::{Histogram, Incarnation, Index, LagLimits, Mode, ResourceId, SnapshotId, VolumeId};
+use mainstay_types::{
+    Histogram, Incarnation, Index, LagLimits, MinCopies, Mode, ResourceId, SnapshotId, VolumeId,
+};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -48,8 +50,15 @@ fn view() -> View {
     }
     let (volumes, replicas) = (vec![1 << 30, 1 << 30], vec![NodeId(1), NodeId(2)]);
     let spec = ResourceSpec { volumes, journal_bytes: 64 << 20, replicas, preferred: vec![] };
-    let created =
-        apply(&mut state, Command::CreateResource { name: "db".into(), spec, scrub: ScrubPolicy::default() });
+    let created = apply(
+        &mut state,
+        Command::CreateResource {
+            name: "db".into(),
+            spec,
+            scrub: ScrubPolicy::default(),
+            min_copies: MinCopies::default(),
+        },
+    );
     assert!(matches!(created, Outcome::ResourceCreated { resource: ResourceId(1) }), "{created:?}");
     let service = "name = \"web\"\nresource = \"db\"\n[[process]]\nname = \"a\"\ncommand = [\"/bin/true\"]\n";
     apply(
@@ -147,6 +156,8 @@ fn primary(name: &str) -> ReplicaMetrics {
             ..PeerCounts::default()
         }],
         required: 2,
+        copies: 1,
+        min_copies: 2,
         cached_bytes: Some(12_288),
         damage: DamageCounts { found: 2, mended: 1, unreadable: 1, copied: 1 },
         scrubs: ScrubCounts { extents: 40, different: 3, repaired: 2, running: false, unrepaired: Some(1) },

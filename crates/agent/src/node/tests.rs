@@ -9,7 +9,7 @@ use mainstay_api::engine::{
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Entry, Outcome, ResourceSpec, ServicePhase, Settings};
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{ConfigVersion, Incarnation, VolumeId};
+use mainstay_types::{ConfigVersion, Incarnation, MinCopies, VolumeId};
 use std::io::BufReader;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,7 +57,12 @@ fn state() -> State {
         replicas: vec![ME],
         preferred: vec![ME],
     };
-    apply(Command::CreateResource { name: "db".into(), spec, scrub: ScrubPolicy::default() });
+    apply(Command::CreateResource {
+        name: "db".into(),
+        spec,
+        scrub: ScrubPolicy::default(),
+        min_copies: MinCopies::default(),
+    });
     let version = ConfigVersion(1);
     let ready = apply(Command::ReplicaReady { resource: R, version, node: ME, incarnation: INCARNATION });
     let expect_version = ready.resources[&R].record.version;

@@ -147,6 +147,7 @@ impl Replicas {
             snapshots: seen.snapshots.clone(),
             scrub: seen.scrub.clone(),
             feeds_all: seen.feeds_all,
+            copies: seen.copies,
             failed,
             store_failed: seen.store_failed,
         }

@@ -8,7 +8,7 @@ use super::job::{Answer, Job, Step, Trouble};
 use super::*;
 use crate::scrubs::ScrubPolicy;
 use crate::state::{Entry, ResourceSpec, Settings};
-use mainstay_types::{Member, Opening, ShrinkReason};
+use mainstay_types::{Copies, Member, MinCopies, Opening, ShrinkReason};
 
 const ME: NodeId = NodeId(1);
 const R: ResourceId = ResourceId(1);
@@ -38,7 +38,12 @@ fn state() -> State {
         replicas: vec![ME],
         preferred: vec![ME],
     };
-    apply(Command::CreateResource { name: "db".into(), spec, scrub: ScrubPolicy::default() });
+    apply(Command::CreateResource {
+        name: "db".into(),
+        spec,
+        scrub: ScrubPolicy::default(),
+        min_copies: MinCopies::default(),
+    });
     let version = ConfigVersion(1);
     let ready = apply(Command::ReplicaReady { resource: R, version, node: ME, incarnation: MINE });
     let expect_version = ready.resources[&R].record.version;
@@ -71,6 +76,7 @@ impl Lab {
             snapshots: Vec::new(),
             scrub: None,
             feeds_all: true,
+            copies: Copies::Enough,
             store_failed: false,
         };
         let seen = Seen { engine: true, replicas: BTreeMap::from([(R, replica)]), ..Seen::default() };

@@ -11,7 +11,7 @@ use mainstay_control::state::{
     Command, Entry, IssChange, Outcome, ResourceSpec, ServicePhase, Settings, State,
 };
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{Incarnation, Index, Member, NodeId, Opening, Position, ResourceId};
+use mainstay_types::{Incarnation, Index, Member, MinCopies, NodeId, Opening, Position, ResourceId};
 use std::collections::BTreeMap;
 
 pub const A: NodeId = NodeId(1);
@@ -65,8 +65,16 @@ pub fn with_resource() -> State {
         preferred: vec![A],
     };
     assert!(
-        apply(&mut state, Command::CreateResource { name: "db".into(), spec, scrub: ScrubPolicy::default() })
-            .is_ok()
+        apply(
+            &mut state,
+            Command::CreateResource {
+                name: "db".into(),
+                spec,
+                scrub: ScrubPolicy::default(),
+                min_copies: MinCopies::default()
+            }
+        )
+        .is_ok()
     );
     state
 }

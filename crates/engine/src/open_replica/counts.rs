@@ -57,6 +57,8 @@ impl Counts {
         all.cached_bytes = replica.cached_bytes();
         all.scrubs = super::scrub::counts(replica);
         all.damage = super::scrub::damage(host);
+        let (copies, wanted) = replica.copies().unwrap_or_default();
+        (all.copies, all.min_copies) = (copies as u64, wanted as u64);
         all.required = u64::from(self.leads);
         for counts in replica.peer_counts() {
             all.required += u64::from(counts.required);

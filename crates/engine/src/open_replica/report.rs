@@ -93,6 +93,7 @@ impl OpenReplica {
             snapshots: host.store().snapshots().map(snapshot_status).collect(),
             scrub: scrub::summary(host.replica()),
             feeds_all: host.replica().feeds_all(),
+            copies: host.replica().copies_state(),
             proposal: around.proposal.clone(),
         }
     }
@@ -115,7 +116,8 @@ impl OpenReplica {
         around.dirty |= around.presence.take_changed();
         // An idle resource has no progress to report; its agent waits for these.
         let replica = self.host.replica();
-        let awaited = (replica.feeds_all(), replica.scrub_report().map(|last| (last.ordinal, last.state)));
+        let scrubbed = replica.scrub_report().map(|last| (last.ordinal, last.state));
+        let awaited = (replica.feeds_all(), replica.copies_state(), scrubbed);
         around.dirty |= std::mem::replace(&mut around.awaited, awaited) != awaited;
         let busy = around.role == CoreRole::Primary && shared.now.ms_since(around.reported_at) >= PROGRESS_MS;
         if around.dirty || busy {

@@ -4,7 +4,7 @@ use crate::failure::{Failure, Outcome};
 use crate::output::Output;
 use crate::size;
 use mainstay_api::client::Client;
-use mainstay_api::rest::{Accepted, ForceView, Mode, ModeSet, PeerView, ResourceView};
+use mainstay_api::rest::{Accepted, ForceView, MinCopiesSet, Mode, ModeSet, PeerView, ResourceView};
 
 /// `path`: of the resource.
 pub fn set_mode(
@@ -23,6 +23,12 @@ pub fn set_mode(
     let lag_ms = lag_s.map(|seconds| seconds.saturating_mul(1000));
     let request = ModeSet { mode, lag_bytes, lag_ms, takeover };
     let accepted: Accepted = client.put(&format!("{path}/mode"), &request)?;
+    output.result(&accepted, |accepted| accepted.message.clone())
+}
+
+/// `path`: of the resource.
+pub fn set_min_copies(path: &str, request: MinCopiesSet, client: &Client, output: Output) -> Outcome<()> {
+    let accepted: Accepted = client.put(&format!("{path}/min-copies"), &request)?;
     output.result(&accepted, |accepted| accepted.message.clone())
 }
 
@@ -103,6 +109,13 @@ pub fn details(resource: &ResourceView) -> String {
             "\nmode A: writes wait for a follower that lacks more than {} or something older than {} ms",
             size::format(resource.lag_bytes),
             resource.lag_ms
+        );
+    }
+    if resource.min_copies > 1 {
+        text += &format!(
+            "\nwrites are acknowledged with {} copies at least; with fewer they wait {} s, and then fail",
+            resource.min_copies,
+            resource.suspend_ms / 1000
         );
     }
     text += &memory(resource);

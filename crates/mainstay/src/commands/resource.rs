@@ -8,8 +8,8 @@ use crate::output::{Output, Progress, table};
 use crate::size;
 use mainstay_api::client::Client;
 use mainstay_api::rest::{
-    Accepted, Health, Mode, PeerView, ReplicaAdd, ReplicaMove, ReplicaView, ResourceAttach, ResourceCreate,
-    ResourceView, ScrubStart, VolumeResize,
+    Accepted, Health, MinCopiesSet, Mode, PeerView, ReplicaAdd, ReplicaMove, ReplicaView, ResourceAttach,
+    ResourceCreate, ResourceView, ScrubStart, VolumeResize,
 };
 
 pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome<u8> {
@@ -68,6 +68,10 @@ pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome
             let lag = (lag_bytes, lag_s);
             modes::set_mode(&path(&name)?, &mode, lag, takeover, client, output)?;
         }
+        ResourceCommand::SetMinCopies { name, copies, suspend } => {
+            let request = MinCopiesSet { copies: Some(copies), suspend_ms: suspend.suspend_io };
+            modes::set_min_copies(&path(&name)?, request, client, output)?;
+        }
         ResourceCommand::ForcePromote { name, node, accept_loss, wait } => {
             let url = format!("{}/force/{}", path(&name)?, checked_name(&node)?);
             let accepted = modes::force_promote(&url, (&name, &node), accept_loss, client)?;
@@ -113,6 +117,7 @@ fn create(args: CreateArgs, client: &Client, output: Output) -> Outcome<()> {
         replica_count: args.replica_count,
         preferred: args.preferred,
         scrub: args.scrub.schedule(),
+        min_copies: MinCopiesSet { copies: args.min_copies, suspend_ms: args.suspend.suspend_io },
     };
     let mut resource: ResourceView = client.post("/v1/resources", &request)?;
     if !args.wait.no_wait {
@@ -375,6 +380,10 @@ pub(super) fn details(resource: &ResourceView) -> String {
         table(&["NODE", "RECORDED", "ROLE", "COMMITTED", "TAKES", "SEEN BY THE PRIMARY"], &rows)
     );
     for replica in &resource.replicas {
+        let waits = replica.live.as_ref().filter(|live| live.role != "secondary");
+        for what in waits.into_iter().flat_map(|live| &live.waiting_for) {
+            text.push_str(&format!("\n{} waits: {what}", replica.node));
+        }
         if let Some(reason) = replica.live.as_ref().and_then(|live| live.no_space.as_ref()) {
             text += &format!(
                 "\nthe pool of {} is full, and it is tried again every second: {reason}",

@@ -881,6 +881,17 @@ impl Lab {
             *floor = index.max(*floor);
         }
         self.check_members();
+        self.check_copies(asked.node);
+    }
+
+    /// What is acknowledged lies on as many recorded members as are wanted, if the primary knows the record.
+    fn check_copies(&mut self, primary: NodeId) {
+        let replica = self.nodes[&primary].replica.as_ref();
+        let knows = replica.is_some_and(|replica| replica.record_version() == self.record.version);
+        let (recorded, wanted) = (self.record.iss.len(), self.record.copies_wanted());
+        if knows && recorded < wanted {
+            self.fault(format!("acknowledged with {recorded} copies, and {wanted} are wanted"));
+        }
     }
 
     /// S1, S8: every recorded member of the ISS holds all that was acknowledged, and is whole.

@@ -2,6 +2,7 @@
 //! prose; the random test plays many of them at once and checks what must always hold.
 
 mod background;
+mod copies;
 mod lab;
 mod memory;
 mod mend;

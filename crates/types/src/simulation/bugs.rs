@@ -59,6 +59,8 @@ bugs! {
     ReceivedCountsAsCommitted("R2"),
     /// In mode B a flush is answered before what was acknowledged from memory is durable everywhere.
     FlushNotAwaited("R2"),
+    /// A write is acknowledged although fewer copies are recorded than are wanted.
+    CopiesNotAwaited("R2"),
     /// A member stops counting when its removal is proposed, not when it is known.
     ShrinkBeforeKnown("R3"),
     /// When the mode is not B any more, members may be promoted in any opening before everything that was acknowledged is durable.
@@ -67,6 +69,8 @@ bugs! {
     FarBeforeKnown("R3"),
     /// A member leaves for its slowness although too few copies remain.
     MinCopiesIgnored("R3"),
+    /// A member that does not answer leaves although fewer copies remain than are wanted.
+    AbsentAlwaysLeaves("R3"),
     /// A replica that left for its slowness returns at once.
     SlowReturnsAtOnce("R4"),
     /// A joiner is recorded before commits wait for it.
@@ -273,6 +277,8 @@ bugs! {
     GuardForgotten("R19"),
     /// A primary waits for ever for a member that is disconnected.
     WaitForever("R20"),
+    /// Requests that wait for copies wait without end.
+    SuspendedWithoutEnd("R20"),
     /// A stop undoes only the last step.
     UndoneHalfway("R21"),
     /// A late answer to an earlier step counts for the present one.

@@ -1,0 +1,172 @@
+//! How many copies there have to be (`min-copies`, [ADR 18](../../../docs/adr/0018-min-copies.md)).
+//!
+//! ```text
+//!              fewer members of the recorded set answer than are wanted             suspend_ms later
+//!   enough ────────────────────────────────────────────────────────────▶ suspended ─────────────────▶ refusing
+//!      ▲                                                                      │                           │
+//!      └──────────────────────────────────────────────────────────────────────┴───────────────────────────┘
+//!                                      as many answer again
+//! ```
+//!
+//! - Suspended: nothing is acknowledged. What waits for a member that does not answer waits as ever (R2); what is committed although fewer are recorded
+//!   is held, and so are reads of it.
+//! - Refusing: what was held has failed, and so does whatever changes blocks from now on, at once (R20). A write that failed may have happened, as after
+//!   a crash. Reads go on, but for those of what is not acknowledged.
+//!
+//! While a client is attached there is no refusing: it waits for as long as it was told to.
+//!
+//! Who merely does not answer stays in the recorded set if too few would remain: it lacks nothing that was acknowledged, and may become primary when
+//! it is the first that is there again. It leaves if it says that it cannot go on, needs a copy, or has a new disk; if the primary is to be
+//! another; and while a promotion is under way: a primary that does not serve cannot take anybody in.
+//!
+//! Invariant: what is acknowledged lies in the journals of as many recorded members as are wanted (in mode B: in their memory, where that counts).
+
+use crate::peer::{Link, Peer};
+use crate::{Effect, Replica, RequestError};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{Copies, NodeId, Time, reach};
+
+#[derive(Debug, Default)]
+pub(crate) struct Shortage {
+    /// Since when fewer are there than are wanted.
+    short_since: Option<Time>,
+    refusing: bool,
+}
+
+/// Fewer copies are there than are wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Short {
+    pub wanted: usize,
+    /// Members of the recorded set that answer, this one included.
+    pub there: usize,
+    pub since: Time,
+    /// How long requests wait from then on, in milliseconds, before they fail.
+    pub suspend_ms: u64,
+}
+
+impl Replica {
+    fn copies_wanted(&self) -> usize {
+        self.record.as_ref().map_or(1, |record| record.copies_wanted())
+    }
+
+    /// Recorded as in sync, this one included.
+    fn copies_recorded(&self) -> usize {
+        1 + self.peers.values().filter(|peer| peer.in_iss).count()
+    }
+
+    /// Of those, the ones that are not to be taken for failed.
+    fn copies_there(&self) -> usize {
+        let answers = |(node, peer): &(&NodeId, &Peer)| {
+            peer.in_iss && self.fails_at(**node).is_none_or(|due| due > self.now)
+        };
+        1 + self.peers.iter().filter(answers).count()
+    }
+
+    /// Whether what is committed is not to be acknowledged yet.
+    pub(crate) fn held_for_copies(&self) -> bool {
+        let wanted = self.copies_wanted();
+        wanted > 1
+            && !self.copies.refusing
+            && self.copies_recorded() < wanted
+            && !planted(Bug::CopiesNotAwaited)
+    }
+
+    /// Whether requests that change something fail for want of copies.
+    pub(crate) fn refuses_for_copies(&self) -> bool {
+        self.copies.refusing
+    }
+
+    /// Whether a member that is in the recorded set, and does not answer, stays in it.
+    pub(crate) fn stays_for_copies(&self, peer: &Peer) -> bool {
+        let wanted = self.copies_wanted();
+        let absent =
+            matches!(peer.link, Link::Down | Link::Attaching | Link::Cutting { .. } | Link::Streaming(_));
+        wanted > 1
+            && peer.in_iss
+            && absent
+            && self.serving()
+            && !self.sequence.demoting
+            && !self.paused
+            && self.copies_recorded() <= wanted
+            && !planted(Bug::AbsentAlwaysLeaves)
+    }
+
+    /// So many stay, however slow they are.
+    pub(crate) fn copies_that_stay(&self) -> usize {
+        self.config.slow.min_copies.max(self.copies_wanted())
+    }
+
+    /// Looks how many are there, and tells or fails what was held for it.
+    pub(crate) fn watch_copies(&mut self) {
+        let wanted = self.copies_wanted();
+        if wanted <= 1 && self.copies.short_since.is_none() || !self.serving() {
+            return;
+        }
+        if self.copies_there() >= wanted {
+            self.copies.refusing = false;
+            if self.copies.short_since.take().is_some() {
+                reach!("replica: there are enough copies again");
+            }
+        } else if self.attached().is_some() {
+            // A client waits for as long as it was told to, and then ends itself (S195).
+            self.copies.refusing = false;
+            self.copies.short_since.get_or_insert(self.now);
+        } else {
+            let since = *self.copies.short_since.get_or_insert(self.now);
+            // Who is to be demoted does not wait (R20).
+            let over = self.fails_since(since) <= self.now || self.sequence.demoting;
+            if !self.copies.refusing && over {
+                reach!("replica: requests fail for want of copies");
+                self.copies.refusing = true;
+                for id in self.sequence.fail_held() {
+                    self.effects.push_back(Effect::Complete { id, result: Err(RequestError::Copies) });
+                }
+            }
+        }
+        self.complete_committed();
+    }
+
+    /// The role has ended.
+    pub(crate) fn forget_copies(&mut self) {
+        self.copies = Shortage::default();
+    }
+
+    fn suspend_ms(&self) -> u64 {
+        self.record.as_ref().map_or(0, |record| record.min_copies.suspend_ms)
+    }
+
+    fn fails_since(&self, since: Time) -> Time {
+        if planted(Bug::SuspendedWithoutEnd) { Time(u64::MAX) } else { since.plus_ms(self.suspend_ms()) }
+    }
+
+    /// When [`watch_copies`](Self::watch_copies) has something to do, if nothing else happens.
+    pub(crate) fn copies_deadline(&self) -> Option<Time> {
+        let fails = !self.copies.refusing && self.serving() && self.attached().is_none();
+        let since = self.copies.short_since.filter(|_| fails)?;
+        Some(self.fails_since(since)).filter(|at| *at != Time(u64::MAX))
+    }
+
+    /// Whether as many are there as are wanted; as they are, unless it is a primary that serves.
+    #[must_use]
+    pub fn copies_state(&self) -> Copies {
+        match self.short_of_copies() {
+            None => Copies::Enough,
+            Some(_) if self.copies.refusing => Copies::Refusing,
+            Some(_) => Copies::Suspended,
+        }
+    }
+
+    /// As a primary that serves: how many members of the recorded set answer, this one included, and how many are wanted.
+    #[must_use]
+    pub fn copies(&self) -> Option<(usize, usize)> {
+        self.serving().then(|| (self.copies_there(), self.copies_wanted()))
+    }
+
+    /// Fewer copies are there than are wanted, as a primary sees it.
+    #[must_use]
+    pub fn short_of_copies(&self) -> Option<Short> {
+        let since = self.copies.short_since.filter(|_| self.serving())?;
+        let (wanted, there) = (self.copies_wanted(), self.copies_there());
+        Some(Short { wanted, there, since, suspend_ms: self.suspend_ms() })
+    }
+}

@@ -1,0 +1,211 @@
+//! How many copies there have to be: one story per edge of the states in `copies.rs`.
+
+use super::lab::{A, Answer, B, C, Lab};
+use crate::{RequestError, Role, SlowLimits};
+use mainstay_types::{MinCopies, Mode, NodeId};
+
+/// Longer than any story.
+const LONG_MS: u64 = 60_000;
+
+fn lab(nodes: u32, copies: u32, suspend_ms: u64) -> Lab {
+    let mut lab = Lab::new(nodes, 40, 1);
+    lab.run_ms(50);
+    assert_eq!(lab.role(A), Role::Primary);
+    want(&mut lab, copies, suspend_ms);
+    lab
+}
+
+/// As the control plane does it.
+fn want(lab: &mut Lab, copies: u32, suspend_ms: u64) {
+    lab.record.version = lab.record.version.next();
+    lab.record.min_copies = MinCopies { copies, suspend_ms };
+    lab.publish();
+    lab.run_ms(20);
+}
+
+/// The control plane takes a dead primary out and names another.
+fn take_over(lab: &mut Lab, dead: NodeId, node: NodeId) {
+    lab.record.iss.retain(|member| member.node != dead);
+    lab.promote(node);
+    lab.run_ms(500);
+}
+
+fn failed(lab: &Lab, id: crate::RequestId) -> bool {
+    matches!(lab.answers.get(&id), Some(Answer::Failed(RequestError::Copies)))
+}
+
+#[test]
+fn nothing_is_acknowledged_by_fewer_than_are_wanted() {
+    let mut lab = lab(3, 2, LONG_MS);
+    lab.cut(A, B);
+    lab.cut(A, C);
+    let id = lab.write(A, 0, 0);
+    lab.run_ms(5000);
+    assert!(!lab.answers.contains_key(&id), "it waits");
+    assert_eq!(lab.iss().len(), 2, "one has left, and who stays lacks nothing that was acknowledged");
+    let waiting = lab.status(A).waiting_for.join("; ");
+    assert!(
+        waiting.contains("2 copies are wanted (min-copies) and one is in sync; writes wait"),
+        "{waiting}"
+    );
+    lab.heal();
+    lab.settle();
+    assert!(lab.done(id));
+    assert_eq!((lab.iss().len(), lab.status(A).waiting_for.len()), (3, 0));
+    lab.assert_equal();
+}
+
+#[test]
+fn who_does_not_answer_stays_and_may_go_on() {
+    let mut lab = lab(2, 2, LONG_MS);
+    let before = lab.write(A, 0, 0);
+    lab.run_ms(50);
+    lab.cut(A, B);
+    let during = lab.write(A, 0, 1);
+    lab.run_ms(5000);
+    assert_eq!(lab.iss(), [A, B]);
+    assert!(lab.done(before) && !lab.done(during));
+    lab.crash(A);
+    lab.heal();
+    take_over(&mut lab, A, B);
+    assert_eq!(lab.serving(), Some(B), "a promotion waits for nobody who is gone");
+    let alone = lab.write(B, 1, 0);
+    lab.run_ms(2000);
+    assert!(!lab.answers.contains_key(&alone), "committed here, and by too few");
+    lab.start(A);
+    lab.settle();
+    assert!(lab.done(alone));
+    lab.assert_equal();
+}
+
+#[test]
+fn requests_fail_in_the_end_and_go_on_when_there_are_enough() {
+    let mut lab = lab(2, 2, 2000);
+    lab.cut(A, B);
+    let id = lab.write(A, 0, 0);
+    lab.run_ms(1500);
+    let read = lab.read(A, 0);
+    assert!(!lab.answers.contains_key(&id) && !lab.answers.contains_key(&read), "they wait");
+    lab.run_ms(2500);
+    assert!(failed(&lab, id) && failed(&lab, read), "for two seconds");
+    let (late, other, unacknowledged) = (lab.write(A, 0, 1), lab.read(A, 1), lab.read(A, 0));
+    lab.run_ms(5);
+    assert!(failed(&lab, late), "at once from then on");
+    assert!(matches!(lab.answers.get(&other), Some(Answer::Content(_))), "what is acknowledged can be read");
+    assert!(failed(&lab, unacknowledged), "and what is not cannot");
+    assert_eq!(lab.status(A).requests, 0, "nothing is held");
+    lab.heal();
+    lab.run_ms(1000);
+    let (read, write) = (lab.read(A, 0), lab.write(A, 0, 1));
+    lab.settle();
+    assert!(lab.done(write) && matches!(lab.answers.get(&read), Some(Answer::Content(_))));
+    lab.assert_equal();
+}
+
+#[test]
+fn with_no_time_to_wait_requests_fail_when_a_copy_is_missed() {
+    let mut lab = lab(2, 2, 0);
+    lab.cut(A, B);
+    let id = lab.write(A, 0, 0);
+    lab.run_ms(1200);
+    assert!(failed(&lab, id));
+}
+
+#[test]
+fn who_has_a_new_disk_leaves_and_acknowledgements_wait_for_its_copy() {
+    let mut lab = lab(2, 2, LONG_MS);
+    lab.write(A, 0, 0);
+    lab.run_ms(50);
+    lab.cut(A, B);
+    lab.replace_disk(B);
+    let id = lab.write(A, 0, 1);
+    lab.run_ms(2000);
+    assert_eq!(lab.iss(), [A]);
+    let status = lab.status(A);
+    assert_eq!(status.commit, status.end.index, "committed");
+    let read = lab.read(A, 0);
+    lab.run_ms(50);
+    assert!(!lab.answers.contains_key(&id) && !lab.answers.contains_key(&read), "and told to nobody");
+    lab.heal();
+    lab.settle();
+    assert_eq!(lab.iss(), [A, B]);
+    assert!(lab.done(id) && matches!(lab.answers.get(&read), Some(Answer::Content(_))));
+    lab.assert_equal();
+}
+
+#[test]
+fn it_is_changed_while_requests_wait() {
+    let mut lab = lab(2, 1, LONG_MS);
+    lab.cut(A, B);
+    let alone = lab.write(A, 0, 0);
+    lab.run_ms(3000);
+    assert!(lab.done(alone), "one copy is enough");
+    want(&mut lab, 2, LONG_MS);
+    let id = lab.write(A, 0, 1);
+    lab.run_ms(3000);
+    assert!(!lab.answers.contains_key(&id));
+    want(&mut lab, 1, LONG_MS);
+    assert!(lab.done(id));
+}
+
+#[test]
+fn a_demotion_does_not_wait_for_copies() {
+    for recorded in [true, false] {
+        let mut lab = lab(2, 2, LONG_MS);
+        lab.cut(A, B);
+        if !recorded {
+            lab.replace_disk(B);
+        }
+        let id = lab.write(A, 0, 0);
+        lab.run_ms(3000);
+        lab.demote(A);
+        lab.run_ms(3000);
+        assert!(lab.demoted.contains(&A), "recorded: {recorded}");
+        assert!(matches!(lab.answers.get(&id), Some(Answer::Failed(_))), "recorded: {recorded}");
+    }
+}
+
+#[test]
+fn in_mode_b_memory_does_not_count_for_more() {
+    let mut lab = lab(2, 2, LONG_MS);
+    lab.record.version = lab.record.version.next();
+    lab.record.mode = Mode::B;
+    lab.publish();
+    lab.event(A, crate::Event::Cached(true));
+    lab.run_ms(500);
+    let quick = lab.write(A, 0, 0);
+    lab.run_ms(50);
+    assert!(lab.done(quick) && lab.from_memory > 0);
+    lab.cut(A, B);
+    lab.replace_disk(B);
+    let id = lab.write(A, 0, 1);
+    lab.run_ms(3000);
+    assert_eq!(lab.iss(), [A]);
+    assert!(!lab.answers.contains_key(&id));
+    lab.heal();
+    lab.settle();
+    assert!(lab.done(id));
+}
+
+#[test]
+fn so_many_stay_however_slow_they_are() {
+    let slow = SlowLimits {
+        ack_ms: 10,
+        factor: 2,
+        for_ms: 100,
+        min_copies: 1,
+        quiet_ms: 1500,
+        ..SlowLimits::default()
+    };
+    for (copies, left) in [(1, 2), (3, 3)] {
+        let mut lab = Lab::with_slow(3, 40, 1, slow);
+        lab.run_ms(50);
+        want(&mut lab, copies, LONG_MS);
+        lab.nodes.get_mut(&C).expect("known").disk_ms = 60;
+        for block in 0..40 {
+            lab.write(A, 0, block % 4);
+            lab.run_ms(25);
+        }
+        assert_eq!(lab.iss().len(), left, "with {copies} wanted");
+    }
+}
