@@ -163,6 +163,17 @@ impl Host {
                         self.read_lacks(platform, &read);
                     }
                 }
+                Mended::NotNow => {
+                    reach!("host: what is damaged is not mended for want of copies");
+                    match read.purpose {
+                        Purpose::Extent { peer, volume, extent, .. } => {
+                            self.damage.lacking.push((peer, volume, extent));
+                            self.look_later(platform.now());
+                        }
+                        Purpose::Request(id) => self.answer(platform, id, Err(AnswerError::Disk)),
+                        Purpose::Blocks | Purpose::Digest { .. } | Purpose::Scrub { .. } | Purpose::Look => {}
+                    }
+                }
                 Mended::Unknown => {
                     reach!("host: others may have what is damaged");
                     let answer = Err(AnswerError::Disk);
@@ -182,6 +193,11 @@ impl Host {
         for block in blocks.take(TOLD_MAX.saturating_sub(damage.unreadable.len())) {
             damage.unreadable.insert((volume, block));
         }
+        self.look_later(now);
+    }
+
+    fn look_later(&mut self, now: Time) {
+        let damage = &mut self.damage;
         if damage.retry_at.is_none_or(|at| at <= now) {
             damage.retry_at = Some(now.plus_ms(RETRY_MS));
         }

@@ -16,7 +16,7 @@
 //! - Who is not in sync may have it as well; in mode A nobody else has. At first such a replica is asked if it has everything, then though it lags, and one
 //!   that went away shortly before is waited for, [`WAIT_MS`] in all.
 //! - It is foreground work: somebody waits. There is a bound on how much is under way (R18), and no rate; it takes room in the journal as writes do.
-//! - Where writes are held up, the read waits as they do: the entry must be committed.
+//! - Where writes are held up, the read waits as they do: the entry must be committed. Where they fail for want of copies, so does the read.
 
 use crate::findings::compare;
 use crate::peer::{Link, Peer};
@@ -38,6 +38,8 @@ pub enum Mended {
     Nowhere,
     /// Not everybody could be asked who must hold it.
     Unknown,
+    /// Nothing is written anew while there are too few copies ([`crate::copies`]): an error for the read, and for nobody else.
+    NotNow,
 }
 
 #[derive(Debug, Default)]
@@ -109,6 +111,10 @@ impl Replica {
             reach!("replica: what does not serve mends nothing");
             return self.tell_mended(range, Mended::Unknown, Vec::new());
         }
+        if self.refuses_for_copies() {
+            reach!("replica: nothing is mended for want of copies");
+            return self.tell_mended(range, Mended::NotNow, Vec::new());
+        }
         reach!("replica: damage is to be mended");
         self.scrub.mends.wanted.push_back(Wanted { range, tries: 1, since: self.now });
     }
@@ -116,6 +122,19 @@ impl Replica {
     fn tell_mended(&mut self, range: Range, mended: Mended, lost: Vec<u32>) {
         let extent = (range.offset / EXTENT_BYTES) as u32;
         self.effects.push_back(Effect::Mended { volume: range.volume, extent, mended, lost });
+    }
+
+    /// What is mended waits for entries that are not committed for want of copies.
+    pub(crate) fn give_up_mends(&mut self) {
+        let mends = &mut self.scrub.mends;
+        let mut ranges: Vec<_> = mends.wanted.drain(..).map(|wanted| wanted.range).collect();
+        ranges.extend(mends.written.drain(..).map(|(range, ..)| range));
+        let flights = self.scrub.flights.extract_if(.., |flight| flight.mends.is_some());
+        ranges.extend(flights.map(|flight| flight.range));
+        for range in ranges {
+            reach!("replica: what is mended is given up for want of copies");
+            self.tell_mended(range, Mended::NotNow, Vec::new());
+        }
     }
 
     /// Tells what has ended, and begins what may be begun.

@@ -1,8 +1,8 @@
 //! How many copies there have to be: one story per edge of the states in `copies.rs`.
 
 use super::lab::{A, Answer, B, C, Lab};
-use crate::{RequestError, Role, SlowLimits};
-use mainstay_types::{MinCopies, Mode, NodeId};
+use crate::{Mended, RequestError, Role, SlowLimits};
+use mainstay_types::{MinCopies, Mode, NodeId, VolumeId};
 
 /// Longer than any story.
 const LONG_MS: u64 = 60_000;
@@ -75,6 +75,24 @@ fn who_does_not_answer_stays_and_may_go_on() {
     lab.start(A);
     lab.settle();
     assert!(lab.done(alone));
+    lab.assert_equal();
+}
+
+/// Only a primary that serves can take others in.
+#[test]
+fn a_promotion_waits_for_nobody_who_stayed() {
+    let mut lab = lab(3, 3, LONG_MS);
+    lab.crash(C);
+    lab.run_ms(2000);
+    assert_eq!(lab.iss(), [A, B, C]);
+    lab.crash(A);
+    take_over(&mut lab, A, B);
+    lab.run_ms(2000);
+    assert_eq!(lab.serving(), Some(B));
+    lab.start(A);
+    lab.start(C);
+    lab.settle();
+    assert_eq!(lab.iss(), [A, B, C]);
     lab.assert_equal();
 }
 
@@ -207,5 +225,40 @@ fn so_many_stay_however_slow_they_are() {
             lab.run_ms(25);
         }
         assert_eq!(lab.iss().len(), left, "with {copies} wanted");
+    }
+}
+
+/// What would be written anew could not be committed. In the first round nothing is begun when the other is lost, in the second the other is about to answer.
+#[test]
+fn what_is_damaged_is_not_waited_for_without_end() {
+    for begun in [false, true] {
+        let mut lab = lab(2, 2, 2000);
+        lab.sums = true;
+        lab.write(A, 1, 1);
+        lab.settle();
+        lab.rot(A, 1, 1);
+        if begun {
+            lab.scrub_ms.insert(B, 500);
+            lab.mend(A, 1);
+            lab.run_ms(100);
+        }
+        lab.cut(A, B);
+        if !begun {
+            lab.run_ms(1000);
+            lab.mend(A, 1);
+        }
+        lab.run_ms(1000);
+        assert_eq!(lab.mended, [], "it waits as writes do");
+        lab.run_ms(3000);
+        assert_eq!(lab.mended, [(A, VolumeId(1), 0, Mended::NotNow)], "begun: {begun}");
+        lab.mend(A, 1);
+        assert_eq!(lab.mended.len(), 2, "at once from then on");
+        assert_eq!(lab.role(A), Role::Primary, "it costs no replica");
+        lab.heal();
+        lab.settle();
+        lab.mend(A, 1);
+        lab.settle();
+        assert_eq!(lab.mended[2..], [(A, VolumeId(1), 0, Mended::Again)]);
+        lab.assert_equal();
     }
 }
