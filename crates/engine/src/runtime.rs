@@ -98,6 +98,7 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
         tell(match message {
             IpcMessage::Connected(client) => Inbound::Connected(client),
             IpcMessage::Request { client, request, reply } => {
+                let request = Box::new(request);
                 Inbound::Request { client, request, answer: Box::new(move |answer| reply.send(answer)) }
             }
         });

@@ -67,7 +67,7 @@ const EARLY_MAX: usize = 4096;
 /// What other threads tell the shard.
 pub enum Inbound {
     /// The agent asks for something. `client` is its connection.
-    Request { client: Client, request: Request, answer: Answer },
+    Request { client: Client, request: Box<Request>, answer: Answer },
     /// Somebody new listens to events, and is to be told everything.
     Connected(Client),
     /// A device was attached or detached.
@@ -416,7 +416,7 @@ impl Shard {
 
     fn inbound(&mut self, now: Time, inbound: Inbound) {
         match inbound {
-            Inbound::Request { client, request, answer } => self.request(now, &client, request, answer),
+            Inbound::Request { client, request, answer } => self.request(now, &client, *request, answer),
             Inbound::Connected(client) => {
                 for replica in self.replicas.values() {
                     client.send(EngineEvent::Replica(replica.status()));
