@@ -12,6 +12,8 @@ const BLOCK: u64 = 4096;
 const POOL: &str = "/var/lib/mainstay/pools/default";
 /// A copy of the file system's superblock, which is not written again, and blocks that it does not use.
 const DAMAGED: [(u64, u64); 2] = [(65_536, 1), (100_000, 3)];
+/// Others that it does not use.
+const LOST: (u64, u64) = (110_000, 3);
 
 fn scrub(cluster: &Cluster, more: &[&str]) -> Result<ScrubReport> {
     cluster.lab.cli_json(&[&["resource", "scrub", DB.resource], more].concat())
@@ -55,16 +57,33 @@ fn read_in_passing(cluster: &Cluster) -> Result<()> {
 fn copied_as_damage(cluster: &Cluster) -> Result<()> {
     let lab = &cluster.lab;
     let (primary, device) = cluster.device(DB.resource)?;
-    let (block, blocks) = DAMAGED[1];
+    let (block, blocks) = LOST;
+    let over = format!("bs={BLOCK} seek={block} count={blocks} oflag=direct status=none");
+    lab.shell(&primary, &format!("dd if=/dev/urandom of={device} {over}"))?;
+    // What is still in a journal would be written over the damage.
+    let sum = |node: &str, file: &str| {
+        lab.shell(
+            node,
+            &format!("dd if={file} bs={BLOCK} skip={block} count={blocks} iflag=direct status=none | md5sum"),
+        )
+    };
+    let written = sum(&primary, &device)?;
     for node in NODES {
+        wait_for("the blocks are at rest", LIMIT, || {
+            let held = sum(node, &format!("$(ls {POOL}/*{}*/vol0)", DB.resource))?;
+            ensure!(held == written, "{node} holds {held}, and {written} was written");
+            Ok(())
+        })?;
         damage_at(cluster, node, (block, blocks))?;
     }
     let new = cluster.secondaries()?[0];
     lab.cli(&["resource", "remove-replica", DB.resource, new])?;
     lab.cli(&["resource", "add-replica", DB.resource, new])?;
     lab.wait_in_sync(DB.resource, LIMIT)?;
-    let at_rest =
-        format!("dd if=$(ls {POOL}/*{}*/vol0) bs={BLOCK} skip={block} count=1 status=none", DB.resource);
+    let at_rest = format!(
+        "dd if=$(ls {POOL}/*{}*/vol0) bs={BLOCK} skip={block} count=1 iflag=direct status=none",
+        DB.resource
+    );
     let held = lab.shell(new, &format!("{at_rest} | head -c 15"))?;
     ensure!(held == "MAINSTAY: LOST.", "{new} holds {held:?} where nobody has anything");
     let copied = Scrape::of(lab, &primary)?.value("mainstay_damage_copied_blocks_total{resource=\"db\"}")?;
@@ -90,10 +109,7 @@ fn copied_as_damage(cluster: &Cluster) -> Result<()> {
     let nowhere = |one: &ScrubFinding| one.right.is_empty() && one.damaged.len() == NODES.len();
     ensure!(found.unrepaired == blocks && found.findings.iter().all(nowhere), "nobody has it: {found:?}");
 
-    let write = format!(
-        "dd if=/dev/zero of={device} bs={BLOCK} seek={block} count={blocks} oflag=direct status=none"
-    );
-    lab.shell(new, &write)?;
+    lab.shell(new, &format!("dd if=/dev/zero of={device} {over}"))?;
     wait_for("nothing is lost any more", LIMIT, || {
         let text = lab.cli(&["resource", "status", DB.resource])?;
         ensure!(!text.contains("is damaged"), "{text}");
