@@ -164,7 +164,7 @@ fn is_file(word: &str) -> bool {
 #[test]
 fn the_table_of_failures_has_a_row_for_each_story() {
     let story = |line: &str| line.strip_prefix("fn ")?.split('(').next().map(str::to_owned);
-    let files = ["table.rs", "min_copies.rs"].map(|file| read(&format!("sim/tests/scenarios/{file}")));
+    let files = ["table.rs", "min_copies.rs"].map(|file| read(format!("sim/tests/scenarios/{file}")));
     let stories: BTreeSet<String> = files.iter().flat_map(|file| file.lines()).filter_map(story).collect();
     let page = read("docs/copies-and-quorum.md");
     let last = |line: &str| {
