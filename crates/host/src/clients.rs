@@ -53,6 +53,14 @@ impl Host {
     /// Gives the core what it has room for, and sends answers. Whether there was anything to do.
     pub(crate) fn serve_clients(&mut self, platform: &mut impl Platform) -> bool {
         let mut busy = false;
+        if self.role == Role::Primary
+            && self.sessions.waits_for_log()
+            && let Some(mark) = self.replica.settled_client_mark()
+        {
+            reach!("host: clients are served again after a change has failed");
+            busy = true;
+            self.sessions.serve(mark, self.store.config().volumes.clone());
+        }
         while let Some((op, mark)) = self.sessions.next() {
             match self.replica.refusal(&op, mark.session) {
                 None => {

@@ -129,6 +129,11 @@ impl Sequence {
         self.open.len() + self.in_flight.len() - told + self.reads.len() + self.parked.len()
     }
 
+    /// Whether nothing is open or on its way.
+    pub fn changes_nothing(&self) -> bool {
+        self.open.is_empty() && self.in_flight.is_empty()
+    }
+
     /// Bytes that were acknowledged from memory and are not committed.
     pub fn cached_bytes(&self) -> u64 {
         self.cached_bytes

@@ -152,3 +152,26 @@ fn a_damaged_block_is_mended_under_a_client() {
         sim.settle();
     }
 }
+
+/// ADR 18: what it had asked for fails when nobody is attached any more. The next client is served all the same.
+#[test]
+fn the_next_client_is_served_where_writes_of_the_last_one_failed_for_want_of_copies() {
+    let mut sim = Scenario::two_and_a_witness();
+    let [_, s, w] = sim.cast();
+    sim.want_copies(2, 0);
+    sim.attach(w);
+    sim.power_cut(s);
+    for block in 0..4 {
+        sim.write_without_waiting(block);
+    }
+    sim.run_ms(500);
+    sim.detach();
+    sim.run_ms(1_000);
+    sim.attach(w);
+    sim.write_without_waiting(9);
+    sim.run_ms(2_000);
+    sim.power_on(s);
+    sim.expect_acknowledged_within_ms(20_000);
+    sim.write_many(5);
+    sim.settle();
+}

@@ -78,6 +78,13 @@ impl Replica {
         self.log.clients.at_end()
     }
 
+    /// The same, of a primary with nothing on its way to the log: what a client asked for is below it, or will never be in the log.
+    #[must_use]
+    pub fn settled_client_mark(&self) -> Option<ClientMark> {
+        let settled = self.serving() && !self.sequence.demoting && self.sequence.changes_nothing();
+        (settled && !self.refuses_for_copies()).then(|| self.client_mark())
+    }
+
     /// Where the devices are, as the record says that it acts on.
     #[must_use]
     pub fn attached(&self) -> Option<Attachment> {

@@ -110,6 +110,33 @@ fn a_write_is_never_said_to_be_unreadable() {
     assert_eq!(pair.completed, []);
 }
 
+/// Want of copies: it is asked for again once the log has told, which has it or not.
+#[test]
+fn a_change_that_failed_is_done_only_if_the_log_has_it() {
+    for in_log in [false, true] {
+        let mut pair = Pair::new();
+        pair.ask(1, Op::Write { range: BLOCK, payload: Bytes::from(vec![1; BLOCK_BYTES as usize]) });
+        let (_, mark) = pair.sessions.next().expect("it was asked for");
+        let write = pair.sessions.admit();
+        assert!(!pair.sessions.waits_for_log());
+        pair.sessions.completed(write, None);
+        pair.settle();
+        assert!(pair.sessions.waits_for_log() && pair.sessions.next().is_none(), "no stream is open");
+        let known = if in_log { mark } else { ClientMark::default() };
+        pair.sessions.serve(known, vec![BLOCK_BYTES]);
+        pair.settle();
+        assert!(!pair.sessions.waits_for_log());
+        if !in_log {
+            assert_eq!(pair.completed, [], "it is not done");
+            assert_eq!(pair.sessions.next().map(|(_, mark)| mark), Some(mark), "and is asked for again");
+            let write = pair.sessions.admit();
+            pair.sessions.completed(write, Some(Vec::new()));
+            pair.settle();
+        }
+        assert_eq!(pair.completed, [(RequestId(1), Ok(Vec::new()))]);
+    }
+}
+
 /// The limit is the frontend's, which has asked for less at once.
 #[test]
 fn a_client_takes_as_many_requests_as_it_is_told_and_refuses_more() {

@@ -5,6 +5,7 @@
 //! - Changes are given to the core in ascending numbers, each once in a log: whatever is not above the mark is in it, and is answered
 //!   when it is committed.
 //! - What was given to the core is remembered until it is answered, and what waits to be given to it is one window at most (R18).
+//! - A change that failed here may be in the log or not. No stream is opened until the log has told: nothing that is asked for again is taken for done.
 //! - A stream that was closed is never opened again: what it would still deliver may have a gap before it.
 //!
 //! Whoever runs it asks the core for room before [`Sessions::admit`], and sends what [`Sessions::poll`] gives only under the lease (R10).
@@ -28,6 +29,8 @@ pub struct Sessions {
     version: ConfigVersion,
     attached: Option<Attachment>,
     serving: bool,
+    /// A change has failed since it serves, so [`mark`](Self::mark) says nothing.
+    unknown: bool,
     /// The highest change that is in the log, or was given to the core to be.
     mark: ClientMark,
     volumes: Vec<u64>,
@@ -71,7 +74,7 @@ impl Sessions {
     /// Whether there is nothing to be told or sent.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.out.is_empty() && self.waiting.is_empty()
+        self.out.is_empty() && self.waiting.is_empty() && !self.unknown
     }
 
     /// The node whose requests are taken at present.
@@ -98,15 +101,21 @@ impl Sessions {
 
     /// The replica serves: its log ends with `mark`, and everything in it is committed. The volumes have these sizes, in bytes.
     pub fn serve(&mut self, mark: ClientMark, volumes: Vec<u64>) {
-        self.serving = true;
+        (self.serving, self.unknown) = (true, false);
         self.mark = mark;
         self.volumes = volumes;
         self.answer_asked();
     }
 
+    /// Whether a change has failed, so that it is to be told once more where the log ends.
+    #[must_use]
+    pub fn waits_for_log(&self) -> bool {
+        self.unknown
+    }
+
     /// It does not serve any more.
     pub fn stop(&mut self) {
-        self.serving = false;
+        (self.serving, self.unknown) = (false, false);
         self.pending.clear();
         self.close(Refusal::NotServing);
     }
@@ -265,8 +274,8 @@ impl Sessions {
         let Some(pending) = self.pending.remove(&id) else { return };
         let Some(pieces) = answer else {
             if pending.change {
-                // Whether it is in the log, only the next primary can tell.
-                self.serving = false;
+                // Whether it is in the log, only the log can tell, when nothing is on its way to it.
+                (self.serving, self.unknown) = (false, true);
             }
             return self.close(Refusal::NotServing);
         };
