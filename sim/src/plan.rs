@@ -544,11 +544,13 @@ pub enum Operator {
         resource: usize,
         drop: Option<u64>,
     },
-    /// It is rolled back to one of the snapshots that there are, and what it holds until then is kept or not.
+    /// It is rolled back to one of the snapshots that there are, and what it holds until then is kept or not. Its service is restarted
+    /// for this, or the operator did not think of it.
     RollBack {
         resource: usize,
         pick: u64,
         keep: bool,
+        restart: bool,
     },
     /// So many copies there have to be, or requests wait for so long and fail.
     MinCopies {

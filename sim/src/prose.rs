@@ -142,9 +142,10 @@ fn operator(operator: &Operator) -> String {
         Operator::Grow { resource, volume, blocks } => {
             format!("wants volume {volume} of r{resource} to have {blocks} blocks")
         }
-        Operator::RollBack { resource, pick, keep } => {
+        Operator::RollBack { resource, pick, keep, restart } => {
             let kept = if keep { "keeping what is there" } else { "keeping nothing" };
-            format!("rolls r{resource} back to a snapshot (choice {pick}), {kept}")
+            let service = if restart { "" } else { ", if no service runs there" };
+            format!("rolls r{resource} back to a snapshot (choice {pick}), {kept}{service}")
         }
         Operator::Attach { resource, pick, wait_ms, take_over } => {
             let over = if take_over { ", even from another one" } else { "" };

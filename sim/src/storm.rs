@@ -99,6 +99,7 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "clients", runs: 700, gap_ms: (2000, 20_000), add: operators::attach },
     Kind { name: "scrubs scheduled", runs: 250, gap_ms: (3000, 30_000), add: operators::schedule_scrubs },
     Kind { name: "copies wanted", runs: 300, gap_ms: (2000, 30_000), add: operators::want_copies },
+    Kind { name: "service forgotten", runs: 150, gap_ms: (3000, 60_000), add: operators::forget_the_service },
     Kind { name: "node joins again", runs: 50, gap_ms: (10_000, 60_000), add: operators::join_again },
 ];
 

@@ -292,3 +292,171 @@ fn more_snapshots_are_asked_for_than_there_may_be() {
         sim.settle();
     });
 }
+
+/// R18: a pass ends at a snapshot, so the next one begins before there is room.
+#[test]
+fn a_pass_that_ends_at_a_snapshot_leaves_no_room() {
+    reaches("store: a pass is due because the journal is full", || {
+        let mut shape = Shape::small(3, 3, false);
+        shape.resources[0].journal_blocks = 96;
+        let mut sim = Scenario::new(shape, 1);
+        let [_, s, _] = sim.cast();
+        sim.disk(s, DiskFault::Slow { factor: 40 });
+        for piece in 0..1_200 {
+            sim.client(ClientOp::Discard { volume: 0, block: piece * 2 % 1024, blocks: 1 });
+            if piece % 8 == 0 {
+                sim.run_ms(2);
+            }
+            if piece % 60 == 30 {
+                sim.operator(Operator::Snapshot { resource: 0, drop: None });
+            }
+        }
+        sim.settle();
+    });
+}
+
+/// R17: a rollback takes a snapshot to be its mark.
+#[test]
+fn a_rollback_needs_room_for_its_mark() {
+    reaches("control: no room for the mark of a rollback", || {
+        let mut sim = Scenario::three();
+        for _ in 0..SNAPSHOTS_MAX {
+            sim.operator(Operator::Snapshot { resource: 0, drop: None });
+            sim.run_ms(50);
+        }
+        sim.operator(Operator::RollBack { resource: 0, pick: 0, keep: false, restart: true });
+        sim.run_ms(1_000);
+        let resource = &sim.world.state().resources[&resource_id(0)];
+        assert_eq!(resource.snapshots.len(), SNAPSHOTS_MAX);
+        assert!(resource.rollback.is_none() && resource.rolled_back.is_none(), "it was refused");
+        sim.settle();
+    });
+}
+
+/// R13: it is done again when there is room.
+#[test]
+fn a_full_disk_is_not_rolled_back_yet() {
+    reaches("store: a rollback finds no space", || {
+        let mut sim = Scenario::three();
+        let [_, s, _] = sim.cast();
+        sim.write(1);
+        sim.operator(Operator::Snapshot { resource: 0, drop: None });
+        sim.run_ms(2_000);
+        sim.write(1);
+        sim.run_ms(2_000);
+        sim.disk(s, DiskFault::Full);
+        sim.operator(Operator::RollBack { resource: 0, pick: 0, keep: false, restart: true });
+        sim.run_ms(3_000);
+        sim.disk(s, DiskFault::Room);
+        sim.settle();
+    });
+}
+
+/// S18: in mode A, a forced promotion costs what the client was told last.
+#[test]
+fn a_client_is_told_that_what_it_was_told_is_lost() {
+    reaches("replica: sessions: the log lost what a client was told", || {
+        let mut sim = Scenario::two_and_a_witness();
+        let [p, s, w] = sim.cast();
+        sim.mode_a(24, 5_000);
+        sim.attach(w);
+        sim.write(1);
+        sim.run_ms(500);
+        sim.cut(p, s);
+        sim.write(2);
+        sim.power_cut(p);
+        sim.run_ms(8_000);
+        sim.force();
+        sim.until_primary_is_not(p, 15_000);
+        sim.heal();
+        sim.run_ms(3_000);
+        sim.power_on(p);
+        sim.settle();
+    });
+}
+
+/// Blocks that are in the volumes, and not in journals any more.
+fn at_rest(sim: &mut Scenario) {
+    for block in 0..60 {
+        sim.write(block % 4);
+    }
+    sim.write_many(30);
+    sim.run_ms(2_000);
+}
+
+/// S195: a member does not say in time what it holds, again and again. It may have the block, so the primary gives up, and the member goes on.
+fn a_member_says_nothing() {
+    let mut sim = Scenario::new(Shape::small(3, 2, false), 1);
+    let [p, s, _] = sim.cast();
+    at_rest(&mut sim);
+    for pick in 0..4 {
+        sim.disk(p, DiskFault::RotVolume { pick });
+    }
+    for block in 0..4 {
+        sim.client(ClientOp::Read { volume: 0, block, blocks: 1 });
+    }
+    for _ in 0..60 {
+        sim.disk(s, DiskFault::Late { what: DiskOp::Read, ms: 12_000 });
+        sim.run_ms(500);
+    }
+    sim.until_primary_is_not(p, 60_000);
+    sim.settle();
+}
+
+#[test]
+fn a_primary_gives_up_what_another_may_have() {
+    reaches("replica: somebody may have what is damaged", a_member_says_nothing);
+}
+
+#[test]
+fn a_replica_with_damage_that_another_may_have_fails() {
+    reaches("host: others may have what is damaged", a_member_says_nothing);
+}
+
+/// S195: it has said what it holds, is started again, and does not know yet that so much is committed when it is asked for the block.
+fn it_was_started_again() {
+    for step in 0..60 {
+        let mut sim = Scenario::new(Shape::small(3, 2, false), 1);
+        let [p, s, _] = sim.cast();
+        at_rest(&mut sim);
+        for pick in 0..4 {
+            sim.disk(p, DiskFault::RotVolume { pick });
+        }
+        sim.fault(Fault::SlowLink { a: n(p), b: n(s), factor: 20 });
+        sim.operator(Operator::Scrub { resource: 0, repair: true, rate: 0 });
+        sim.run_us(step * 1_000);
+        sim.fault(Fault::KillEngine { target: n(s), restart_after_ms: 1_200 });
+        sim.run_ms(5_000);
+        sim.heal();
+        sim.settle();
+    }
+}
+
+#[test]
+fn who_was_started_again_cannot_read_for_a_repair() {
+    reaches("replica: blocks cannot be read for a primary", it_was_started_again);
+}
+
+#[test]
+fn who_was_started_again_is_asked_again() {
+    reaches("replica: who has the content for a repair is asked again", it_was_started_again);
+}
+
+/// R3: mode B, and one of two that are wanted is gone with what it had in memory.
+#[test]
+fn a_flush_fails_when_what_it_flushes_lacks_a_copy() {
+    reaches("replica: a flush is refused for want of copies", || {
+        let mut sim = Scenario::two_and_a_witness();
+        let [_, s, _] = sim.cast();
+        sim.mode_b();
+        sim.want_copies(2, 3_000);
+        sim.disk(s, DiskFault::Late { what: DiskOp::JournalWrite, ms: 2_000 });
+        sim.write(1);
+        sim.power_cut(s);
+        sim.run_ms(6_000);
+        sim.flush_without_waiting();
+        sim.run_ms(100);
+        sim.power_on(s);
+        sim.settle();
+    });
+}

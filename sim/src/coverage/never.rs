@@ -80,6 +80,34 @@ pub(super) const NEVER: &[(&str, &str)] = &[
         "store: the number of a snapshot was used before",
         "the control plane gives each number once, and whoever has applied an entry that a forced promotion took back is made anew",
     ),
+    (
+        "store: a rollback that cannot be is left out",
+        "a primary admits no rollback to what its log does not have, nor without room for the mark",
+    ),
+    (
+        "store: a replica without the snapshot cannot be rolled back",
+        "a replica takes no such entry into its log, and is copied to (snapshots.rs); so it is with one that is being copied to",
+    ),
+    (
+        "store: a snapshot is lost before it was rolled back to",
+        "as above: what the replica says that it holds is held, and only an operator takes its files away",
+    ),
+    (
+        "replica: sessions: a stream without order or limits",
+        "a client numbers its requests, and keeps to the limits itself, on a connection that keeps the order",
+    ),
+    (
+        "replica: what does not serve mends nothing",
+        "a host asks only in the role of a primary, which it is told of at once, and reads within the volumes",
+    ),
+    (
+        "replica: a request of who is not attached",
+        "the device of a primary goes with the record that names a client, and clients' requests are held back by their session",
+    ),
+    (
+        "host: damage comes back",
+        "a block would have to rot anew each time that it was mended, while it is read",
+    ),
     ("store: a journal write ends after it was cut", "a replica cuts and restarts its log only at rest"),
     (
         "store: a queued batch is taken back",

@@ -159,7 +159,10 @@ pub(super) fn roll_back(draw: &mut Draw, random: &mut Random, at: u64) {
     }
     for _ in 0..random.between(1, 3) {
         at += spread(random, 200, 6000);
-        draw.operator(at, Operator::RollBack { resource, pick: random.below(8), keep: random.coin() });
+        draw.operator(
+            at,
+            Operator::RollBack { resource, pick: random.below(8), keep: random.coin(), restart: true },
+        );
         if random.permille(300) {
             draw.operator(
                 at + spread(random, 1, 2000),
@@ -167,6 +170,25 @@ pub(super) fn roll_back(draw: &mut Draw, random: &mut Random, at: u64) {
             );
         }
     }
+}
+
+/// What is refused while a service runs on the resource: to roll it back without a word of the service, and to attach it.
+pub(super) fn forget_the_service(draw: &mut Draw, random: &mut Random, at: u64) {
+    let resource = random.below(draw.shape.resources.len() as u64) as usize;
+    let shape = &draw.shape.resources[resource];
+    let attaches = !shape.modes && (shape.replicas.len() as u32) < draw.shape.nodes;
+    if !shape.service {
+        return;
+    }
+    if attaches && random.coin() {
+        let (pick, take_over) = (random.below(64), random.coin());
+        draw.operator(at, Operator::Attach { resource, pick, wait_ms: 5_000, take_over });
+        return;
+    }
+    draw.operator(at, Operator::Snapshot { resource, drop: None });
+    let at = at + spread(random, 200, 6000);
+    let (pick, keep) = (random.below(8), random.coin());
+    draw.operator(at, Operator::RollBack { resource, pick, keep, restart: false });
 }
 
 /// A node without a replica has the devices for a while, then another one, or the primary. Now and then that happens just as

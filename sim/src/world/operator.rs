@@ -124,7 +124,9 @@ impl World {
                 self.submit(Command::GrowVolume { resource, volume, bytes: blocks * BLOCK_BYTES });
             }
             Operator::Snapshot { drop, .. } => self.snapshot(resource_id(resource), drop),
-            Operator::RollBack { pick, keep, .. } => self.roll_back(resource_id(resource), pick, keep),
+            Operator::RollBack { pick, keep, restart, .. } => {
+                self.roll_back(resource_id(resource), pick, keep, restart);
+            }
             Operator::MinCopies { copies, suspend_ms, .. } => {
                 self.trace.count("F51 operator wants copies");
                 self.want_copies(resource_id(resource), MinCopies { copies, suspend_ms });
@@ -226,14 +228,14 @@ impl World {
         self.submit(command);
     }
 
-    fn roll_back(&mut self, id: ResourceId, pick: u64, keep: bool) {
+    fn roll_back(&mut self, id: ResourceId, pick: u64, keep: bool, restart: bool) {
         let Some(known) = self.state().resources.get(&id) else { return };
         let names: Vec<_> = known.snapshots.values().map(|known| known.name.clone()).collect();
         let Some(name) = names.get(pick as usize % names.len().max(1)).cloned() else { return };
         let keep = keep.then(|| format!("s{}", known.last_snapshot + 1));
         let last = known.last_snapshot;
         self.trace.count("F57 operator rolls back to a snapshot");
-        self.submit(Command::RollBack { resource: id, last, name, keep, restart: true });
+        self.submit(Command::RollBack { resource: id, last, name, keep, restart });
     }
 
     /// As `agent/src/http/modes.rs` does it: of a replica that is whole, as far as its engine says so. Whoever gives up waiting
@@ -320,6 +322,10 @@ impl World {
             }
             Presence::Yes if !exists => {
                 agent::create_resource(resource, &self.plan.shape.resources[resource])
+            }
+            // No service runs on what is attached.
+            Presence::Yes if has_service && wanted.service && service.is_none() && attached => {
+                Command::DetachResource { resource: id }
             }
             Presence::Yes if has_service && wanted.service && service.is_none() => {
                 // It was told, if the node has no replica any more.

@@ -3,6 +3,7 @@
 
 use super::settle::ANSWER_US;
 use super::{World, resource_id};
+use crate::engine::Hosted;
 use crate::words;
 use mainstay_control::scrubs::{ScrubPolicy, Scrubs};
 use mainstay_control::state::Command;
@@ -64,9 +65,11 @@ impl World {
                 self.schedule_scrubs(resource_id(number), 0, ScrubRepair::Off);
             }
         }
+        // Nor where nobody leads, until there is another primary. Seed 1525049.
         let goes_on = |world: &Self| {
             (0..world.plan.shape.resources.len())
                 .map(resource_id)
+                .filter(|id| world.leads(*id).is_some())
                 .any(|id| world.scrubs_of(id).is_some_and(|scrubs| scrubs.turn.is_some()))
         };
         let until = self.now_us + 2 * ANSWER_US;
@@ -78,13 +81,16 @@ impl World {
         }
     }
 
-    /// Whether nothing is in the way of a scrub. A primary whose disk was replaced is named by the record and leads nothing. Seed 1104279.
+    /// Whether nothing is in the way of a scrub.
     fn can_scrub(&self, resource: ResourceId) -> bool {
-        let Some(node) = self.state().resources.get(&resource).and_then(|known| known.record.primary) else {
-            return false;
-        };
-        let hosted = self.machines[&node].engine.as_ref().and_then(|engine| engine.hosts.get(&resource));
-        self.state().scrub_waits_for(resource).is_none()
-            && hosted.is_some_and(|hosted| hosted.role == Role::Primary && hosted.host.replica().feeds_all())
+        let feeds_all = |leads: &Hosted| leads.host.replica().feeds_all();
+        self.state().scrub_waits_for(resource).is_none() && self.leads(resource).is_some_and(feeds_all)
+    }
+
+    /// The primary's replica. One whose disk was replaced is named by the record and leads nothing. Seed 1104279.
+    fn leads(&self, resource: ResourceId) -> Option<&Hosted> {
+        let node = self.state().resources.get(&resource)?.record.primary?;
+        let hosted = self.machines[&node].engine.as_ref()?.hosts.get(&resource)?;
+        (hosted.role == Role::Primary).then_some(hosted)
     }
 }

@@ -3,7 +3,7 @@
 //! the others must.
 
 use super::progress::Copies;
-use super::{World, resource_id};
+use super::{Asked, World, resource_id};
 use crate::plan::{ClientOp, DiskFault, ServiceFault};
 use crate::trace::Part;
 use mainstay_types::{Mode, NodeId, ResourceId};
@@ -206,6 +206,14 @@ impl World {
         })
     }
 
+    /// When a request must have ended. A client's of a resource without a primary ends by its own waiting time. Seed 1524705.
+    pub(super) fn answer_due_us(&self, asked: &Asked) -> u64 {
+        let record = self.state().resources.get(&resource_id(asked.resource)).map(|known| &known.record);
+        let attached = record.filter(|record| record.primary.is_none() && asked.client);
+        let waits_ms = attached.and_then(|record| record.attached).map_or(0, |attached| attached.wait_ms);
+        asked.at_us + ANSWER_US.max(waits_ms * 1000 + 1_000_000)
+    }
+
     /// S1, S13: every block reads as it must, and all replicas hold the same.
     fn last_look(&mut self) {
         self.quiet = true;
@@ -229,7 +237,8 @@ impl World {
             }
         }
         // A disk that stood still may answer late.
-        let patience_us = self.now_us + ANSWER_US;
+        let due_us = self.asked.values().map(|asked| self.answer_due_us(asked)).max();
+        let patience_us = due_us.unwrap_or(0).max(self.now_us + ANSWER_US);
         while !self.asked.is_empty() && self.now_us < patience_us && self.violation().is_none() {
             self.run_until(self.now_us + 1_000_000);
         }

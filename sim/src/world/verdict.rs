@@ -9,7 +9,6 @@
 //! use is served there, its in-sync set holds nobody who is away, and everybody else's replica rejoins.
 
 use super::operator::Unfinished;
-use super::settle::ANSWER_US;
 use super::{World, resource_id};
 use mainstay_control::advice::{Observations, advice};
 use mainstay_control::snapshots::SnapshotState;
@@ -162,7 +161,7 @@ impl World {
     }
 
     fn unanswered(&self, number: usize) -> Option<String> {
-        let late = |asked: &super::Asked| asked.resource == number && self.now_us - asked.at_us > ANSWER_US;
+        let late = |asked: &super::Asked| asked.resource == number && self.now_us > self.answer_due_us(asked);
         let (request, asked) = self.asked.iter().find(|(_, asked)| late(asked))?;
         let hosted = self.machines[&asked.node].engine.as_ref()?.hosts.get(&resource_id(number));
         let waiting = hosted.map(|hosted| hosted.host.replica().status().waiting_for);
