@@ -128,6 +128,12 @@ impl ReadJob {
     }
 }
 
+/// What of them lies in the volume.
+fn of_volume(volume: VolumeId, segments: &[Segment]) -> impl Iterator<Item = Range> {
+    let here = segments.iter().filter(|segment| segment.source == Source::Volume);
+    here.map(move |segment| Range { volume, offset: segment.offset, len: segment.len })
+}
+
 /// What zeroes are answered with. Nothing longer is read at once.
 static ZEROES: [u8; REQUEST_BYTES_MAX as usize] = [0; REQUEST_BYTES_MAX as usize];
 
@@ -186,6 +192,10 @@ impl Host {
         rounds: u64,
     ) -> Option<ReadJob> {
         let sums = self.sums_of(range.volume, &segments);
+        let held = match purpose {
+            Purpose::Scrub { .. } => self.sums_held(range.volume, &segments),
+            _ => Vec::new(),
+        };
         let number = self.tokens(segments.len() + sums.len());
         let parts = Vec::with_capacity(segments.len() + sums.len());
         let stamp = self.store.volume_stamp();
@@ -234,6 +244,9 @@ impl Host {
             job.outstanding += 1;
             job.parts.push(Part { len: BLOCK_BYTES, origin: Origin::Sums(page), data: None });
         }
+        for (page, bytes) in held {
+            job.parts.push(Part { len: BLOCK_BYTES, origin: Origin::Sums(page), data: Some(bytes) });
+        }
         if job.outstanding == 0 {
             // Nothing came between.
             return match self.checked(&job) {
@@ -251,12 +264,17 @@ impl Host {
 
     /// Pages of sums that a read of these segments needs and that are not in memory, ascending.
     fn sums_of(&self, volume: VolumeId, segments: &[Segment]) -> Vec<u64> {
-        let mut pages = Vec::new();
-        for segment in segments.iter().filter(|segment| segment.source == Source::Volume) {
-            let range = Range { volume, offset: segment.offset, len: segment.len };
-            pages.extend(self.store.sums_to_read(range));
-        }
+        let ranges = of_volume(volume, segments);
+        let mut pages: Vec<_> = ranges.flat_map(|range| self.store.sums_to_read(range)).collect();
         pages.dedup();
+        pages
+    }
+
+    /// The others.
+    fn sums_held(&self, volume: VolumeId, segments: &[Segment]) -> Vec<(u64, Bytes)> {
+        let ranges = of_volume(volume, segments);
+        let mut pages: Vec<_> = ranges.flat_map(|range| self.store.sums_in_memory(range)).collect();
+        pages.dedup_by_key(|(page, _)| *page);
         pages
     }
 

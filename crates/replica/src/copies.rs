@@ -11,7 +11,7 @@
 //! - Suspended: nothing is acknowledged. What waits for a member that does not answer waits as ever (R2); what is committed although fewer are recorded
 //!   is held, and so are reads of it.
 //! - Refusing: what was held has failed, and so does whatever changes blocks from now on, at once (R20). A write that failed may have happened, as after
-//!   a crash. Reads go on, but for those of what is not acknowledged, and of what is damaged here.
+//!   a crash. Reads go on, but for those of what is not acknowledged, and of what is damaged here while a member does not answer.
 //!
 //! While a client is attached there is no refusing: it waits for as long as it was told to.
 //!
@@ -121,8 +121,8 @@ impl Replica {
                 for id in self.sequence.fail_held() {
                     self.effects.push_back(Effect::Complete { id, result: Err(RequestError::Copies) });
                 }
-                self.give_up_mends();
             }
+            self.give_up_mends();
         }
         self.complete_committed();
     }

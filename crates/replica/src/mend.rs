@@ -38,7 +38,7 @@ pub enum Mended {
     Nowhere,
     /// Not everybody could be asked who must hold it.
     Unknown,
-    /// Nothing is written anew while there are too few copies ([`crate::copies`]): an error for the read, and for nobody else.
+    /// Nothing that is written anew is committed while there are too few copies ([`crate::copies`]): an error for the read, and for nobody else.
     NotNow,
 }
 
@@ -111,7 +111,7 @@ impl Replica {
             reach!("replica: what does not serve mends nothing");
             return self.tell_mended(range, Mended::Unknown, Vec::new());
         }
-        if self.refuses_for_copies() {
+        if self.mends_wait_for_copies() {
             reach!("replica: nothing is mended for want of copies");
             return self.tell_mended(range, Mended::NotNow, Vec::new());
         }
@@ -124,8 +124,18 @@ impl Replica {
         self.effects.push_back(Effect::Mended { volume: range.volume, extent, mended, lost });
     }
 
-    /// What is mended waits for entries that are not committed for want of copies.
+    /// Whether what is written anew now is not committed, for want of copies, and nobody is to wait. Where those answer who are left, it is: a copy may need the
+    /// block, without which there will never be enough.
+    fn mends_wait_for_copies(&self) -> bool {
+        let waits = |peer: &Peer| peer.required() && !matches!(peer.link, Link::Streaming(_));
+        self.refuses_for_copies() && self.peers.values().any(waits)
+    }
+
+    /// Nothing of it is waited for that is not committed for want of copies.
     pub(crate) fn give_up_mends(&mut self) {
+        if !self.mends_wait_for_copies() {
+            return;
+        }
         let mends = &mut self.scrub.mends;
         let mut ranges: Vec<_> = mends.wanted.drain(..).map(|wanted| wanted.range).collect();
         ranges.extend(mends.written.drain(..).map(|(range, ..)| range));

@@ -90,6 +90,15 @@ impl Store {
         pages.filter(move |&page| !self.sums.pages.contains_key(&(range.volume, page)))
     }
 
+    /// The pages that need not be read, as they are now: for [`Store::damaged_blocks`], as memory may give them up before the read ends.
+    pub fn sums_in_memory(&self, range: Range) -> impl Iterator<Item = (u64, Bytes)> {
+        let pages = if self.config.sums { pages_of(range.first_block(), range.end_block()) } else { 0..0 };
+        pages.filter_map(move |page| {
+            let here = self.sums.pages.get(&(range.volume, page))?;
+            Some((page, here.sums.iter().flat_map(|sum| sum.to_le_bytes()).collect()))
+        })
+    }
+
     /// To be asked before a read, for [`Store::check_blocks`].
     #[must_use]
     pub fn volume_stamp(&self) -> u64 {
@@ -150,7 +159,8 @@ impl Store {
     }
 
     /// Which blocks of what was read of a *pinned* extent ([`Store::scrub_ended`]) do not fit their sums, by their numbers in the volume. Nothing is written to
-    /// what lies in the volume there, so the read cannot have been overtaken. One whose sum is not at hand is taken for well.
+    /// what lies in the volume there, so the read cannot have been overtaken. `pages`: those of [`Store::sums_to_read`], and those that were in memory when the
+    /// read began.
     pub fn damaged_blocks(
         &self,
         (volume, first): (VolumeId, u64),
@@ -161,9 +171,8 @@ impl Store {
             return Vec::new();
         }
         let blocks = (first..).zip(bytes.chunks(BLOCK_BYTES as usize));
-        let damaged = blocks.filter(|(block, content)| {
-            self.sum_of(volume, *block, pages).is_some_and(|sum| sum != block_sum(content))
-        });
+        let damaged =
+            blocks.filter(|(block, content)| self.sum_of(volume, *block, pages) != Some(block_sum(content)));
         damaged.map(|(block, _)| block).collect()
     }
 

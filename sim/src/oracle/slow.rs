@@ -58,7 +58,9 @@ impl SlowOracle {
         if let Some(before) = self.records.back() {
             let left = before.iss.iter().filter(|member| !record.iss.contains(member));
             for member in left {
-                if let Some((primary, _, asked_us)) = self.asked.get(member).copied()
+                // What was asked for on an older version came to nothing (seed 1534684).
+                if let Some((primary, version, asked_us)) = self.asked.get(member).copied()
+                    && version >= before.version
                     && before.epoch == record.epoch
                 {
                     let out = Out { primary, epoch: record.epoch, asked_us, left_us: at_us };
@@ -194,6 +196,16 @@ mod tests {
         let mut needed = left();
         needed.record(2_000_000, &record(3, &[1]));
         assert_eq!(needed.proposed(5_000_000, NodeId(1), &grow(3, 2)), Ok(()));
+    }
+
+    #[test]
+    fn who_left_otherwise_than_was_asked_too_late_may_return() {
+        let mut oracle = SlowOracle::new(SlowLimits::default());
+        oracle.record(0, &record(1, &[1, 2, 3]));
+        oracle.record(800_000, &record(2, &[1, 2, 3]));
+        assert_eq!(oracle.proposed(900_000, NodeId(1), &shrink(1, 2)), Ok(()));
+        oracle.record(1_000_000, &record(3, &[1, 3]));
+        assert_eq!(oracle.proposed(2_000_000, NodeId(1), &grow(3, 2)), Ok(()));
     }
 
     #[test]

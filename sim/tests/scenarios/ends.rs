@@ -93,6 +93,27 @@ fn a_new_disk_that_is_damaged_before_anybody_heard_of_it_is_told_of() {
     sim.settle();
 }
 
+/// ADR 15, ADR 18: without the copy there are never enough, so it takes the block as damage although writes fail meanwhile.
+#[test]
+fn what_nobody_has_is_copied_while_writes_fail_for_want_of_copies() {
+    let mut sim = Scenario::two_and_a_witness();
+    let [p, s, _] = sim.cast();
+    for block in 0..60 {
+        sim.write(block % 4);
+    }
+    sim.write_many(30);
+    sim.run_ms(2_000);
+    sim.want_copies(2, 0);
+    sim.dare();
+    for pick in 0..4 {
+        sim.disk(p, DiskFault::RotVolume { pick });
+    }
+    sim.disk(s, DiskFault::Replace);
+    sim.expect_copy_within_ms(s, 10_000);
+    sim.expect_iss_within_ms(&[1, 2], 20_000);
+    sim.settle();
+}
+
 #[test]
 fn a_replica_is_copied_at_the_end_while_clients_write() {
     let mut shape = Shape::small(3, 3, false);

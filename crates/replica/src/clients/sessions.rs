@@ -5,7 +5,7 @@
 //! - Changes are given to the core in ascending numbers, each once in a log: whatever is not above the mark is in it, and is answered
 //!   when it is committed.
 //! - What was given to the core is remembered until it is answered, and what waits to be given to it is one window at most (R18).
-//! - A change that failed here may be in the log or not. No stream is opened until the log has told: nothing that is asked for again is taken for done.
+//! - A change that failed here may be in the log or not. No stream of its session is opened until the log has told: nothing that is asked for again is taken for done.
 //! - A stream that was closed is never opened again: what it would still deliver may have a gap before it.
 //!
 //! Whoever runs it asks the core for room before [`Sessions::admit`], and sends what [`Sessions::poll`] gives only under the lease (R10).
@@ -29,8 +29,8 @@ pub struct Sessions {
     version: ConfigVersion,
     attached: Option<Attachment>,
     serving: bool,
-    /// A change has failed since it serves, so [`mark`](Self::mark) says nothing.
-    unknown: bool,
+    /// A change of this session has failed since it serves, so [`mark`](Self::mark) says nothing of it.
+    unknown: Option<SessionId>,
     /// The highest change that is in the log, or was given to the core to be.
     mark: ClientMark,
     volumes: Vec<u64>,
@@ -74,7 +74,7 @@ impl Sessions {
     /// Whether there is nothing to be told or sent.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.out.is_empty() && self.waiting.is_empty() && !self.unknown
+        self.out.is_empty() && self.waiting.is_empty() && self.unknown.is_none()
     }
 
     /// The node whose requests are taken at present.
@@ -90,18 +90,27 @@ impl Sessions {
         }
         self.version = record.version;
         self.attached = record.attached;
-        let named = self.attached.map(|attached| attached.session);
+        let named = self.session();
         let over = self.stream.is_some_and(|stream| Some(stream.session) != named);
         if over && !planted(Bug::OldSessionAdmitted) {
             reach!("replica: sessions: a session is over");
             self.close(Refusal::Over);
         }
+        if self.unknown.is_some_and(|session| Some(session) != named) {
+            reach!("replica: sessions: nobody asks again for a change that has failed");
+            (self.serving, self.unknown) = (true, None);
+        }
         self.answer_asked();
+    }
+
+    /// The one that the record names.
+    fn session(&self) -> Option<SessionId> {
+        self.attached.map(|attached| attached.session)
     }
 
     /// The replica serves: its log ends with `mark`, and everything in it is committed. The volumes have these sizes, in bytes.
     pub fn serve(&mut self, mark: ClientMark, volumes: Vec<u64>) {
-        (self.serving, self.unknown) = (true, false);
+        (self.serving, self.unknown) = (true, None);
         self.mark = mark;
         self.volumes = volumes;
         self.answer_asked();
@@ -110,12 +119,12 @@ impl Sessions {
     /// Whether a change has failed, so that it is to be told once more where the log ends.
     #[must_use]
     pub fn waits_for_log(&self) -> bool {
-        self.unknown
+        self.unknown.is_some()
     }
 
     /// It does not serve any more.
     pub fn stop(&mut self) {
-        (self.serving, self.unknown) = (false, false);
+        (self.serving, self.unknown) = (false, None);
         self.pending.clear();
         self.close(Refusal::NotServing);
     }
@@ -273,9 +282,10 @@ impl Sessions {
     pub fn completed(&mut self, id: RequestId, answer: Option<Vec<Bytes>>) {
         let Some(pending) = self.pending.remove(&id) else { return };
         let Some(pieces) = answer else {
-            if pending.change {
+            let session = pending.mark.session;
+            if pending.change && self.session() == Some(session) {
                 // Whether it is in the log, only the log can tell, when nothing is on its way to it.
-                (self.serving, self.unknown) = (false, true);
+                (self.serving, self.unknown) = (false, Some(session));
             }
             return self.close(Refusal::NotServing);
         };
