@@ -93,6 +93,8 @@ pub struct Flight {
     pub connection: u64,
     number: u64,
     pub arrives_us: u64,
+    /// It is under way for so long that its receiver gives the connection up.
+    pub late: bool,
     pub frame: Frame,
 }
 
@@ -115,6 +117,8 @@ struct Side {
     next: u64,
     /// Number of the next one that arrives.
     arrives: u64,
+    /// When the last one arrived.
+    arrived_us: u64,
     /// Sent by this side and stopped by a blocked direction, by number.
     held: BTreeMap<u64, Frame>,
 }
@@ -256,7 +260,7 @@ impl Network {
     pub fn open(&mut self, at_us: u64, pair: Pair) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
-        let side = || Side { up: true, floor_us: at_us, next: 0, arrives: 0, held: BTreeMap::new() };
+        let side = || Side { up: true, floor_us: at_us, arrived_us: at_us, ..Side::default() };
         self.connections.insert(pair, Connection { id, sides: [side(), side()] });
         id
     }
@@ -296,12 +300,21 @@ impl Network {
         let nodes = (end.node(pair), end.other().node(pair));
         let narrow = self.narrow.get(&nodes).copied();
         let sending_us = frame.len() * 1_000_000 / narrow.unwrap_or(BYTES_PER_S).max(1);
-        let delay = self.delay(nodes.0, nodes.1) + sending_us;
+        let latency_us = self.delay(nodes.0, nodes.1);
+        let delay = latency_us + sending_us;
         let connection = self.connections.get_mut(&pair)?;
         let side = &mut connection.sides[end.at()];
         let queued_us = if narrow.is_some() { side.floor_us + sending_us } else { side.floor_us + 1 };
         side.floor_us = (at_us + delay).max(queued_us);
-        Some(Flight { connection: connection.id, number, arrives_us: side.floor_us, frame })
+        let late = latency_us > SILENCE_US;
+        Some(Flight { connection: connection.id, number, arrives_us: side.floor_us, late, frame })
+    }
+
+    /// Whether something of `end` is on its way, and nothing has arrived since then.
+    #[must_use]
+    pub fn is_late(&self, pair: Pair, end: End, since_us: u64) -> bool {
+        let side = self.connections.get(&pair).map(|connection| &connection.sides[end.at()]);
+        side.is_some_and(|side| side.next > side.arrives && side.arrived_us <= since_us)
     }
 
     /// A frame of `end` arrives while its direction is blocked: it waits, in its order.
@@ -321,6 +334,7 @@ impl Network {
         };
         if flight.number == side.arrives {
             side.arrives += 1;
+            side.arrived_us = flight.arrives_us;
             Arrival::Now(flight.frame)
         } else if side.up {
             side.floor_us += 1;

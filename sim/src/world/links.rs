@@ -68,6 +68,9 @@ impl World {
         self.spring_at_message(from, to, envelope);
         let (pair, end) = if answer { ((to, from), End::Acceptor) } else { ((from, to), End::Initiator) };
         if let Some(flight) = self.network.send(self.now_us, pair, end, Frame::encode(envelope)) {
+            if flight.late {
+                self.watch_silence(pair, end.other());
+            }
             self.at(flight.arrives_us, What::Frame { pair, sender: end, flight });
         }
     }
@@ -115,8 +118,9 @@ impl World {
             return;
         }
         let (from, to) = (end.other().node(pair), end.node(pair));
-        if self.network.engines_open(from, to) && self.machines[&from].powered {
-            let delay = self.network.delay(from, to);
+        let open = self.network.engines_open(from, to) && self.machines[&from].powered;
+        let delay = if open { self.network.delay(from, to) } else { u64::MAX };
+        if delay <= SILENCE_US {
             self.after(delay, What::Reset { pair, end, connection });
         } else {
             self.watch_silence(pair, end);
@@ -167,7 +171,9 @@ impl World {
         let blocked = self.network.blocked_since(from, to).is_some_and(|since| since <= since_us);
         let stopped =
             speaker.engine_process.paused_until_us > 0 && speaker.engine_process.paused_since_us <= since_us;
-        if gone || blocked || stopped {
+        // Probes are on their way for as long as this.
+        let late = self.network.is_late(pair, end.other(), since_us);
+        if gone || blocked || stopped || late {
             self.note(Some(to), Part::Network, &[4, u64::from(from.0)], || {
                 format!("nothing heard of {from} for a second")
             });
