@@ -88,7 +88,7 @@ impl World {
     }
 
     /// The primary's replica. One whose disk was replaced is named by the record and leads nothing. Seed 1104279.
-    fn leads(&self, resource: ResourceId) -> Option<&Hosted> {
+    pub(super) fn leads(&self, resource: ResourceId) -> Option<&Hosted> {
         let node = self.state().resources.get(&resource)?.record.primary?;
         let hosted = self.machines[&node].engine.as_ref()?.hosts.get(&resource)?;
         (hosted.role == Role::Primary).then_some(hosted)

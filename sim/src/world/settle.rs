@@ -206,11 +206,13 @@ impl World {
         })
     }
 
-    /// When a request must have ended. A client's of a resource without a primary ends by its own waiting time. Seed 1524705.
+    /// When a request must have ended. A client's of a resource that nobody leads ends by its own waiting time. Seeds 1524705, 1563614.
     pub(super) fn answer_due_us(&self, asked: &Asked) -> u64 {
-        let record = self.state().resources.get(&resource_id(asked.resource)).map(|known| &known.record);
-        let attached = record.filter(|record| record.primary.is_none() && asked.client);
-        let waits_ms = attached.and_then(|record| record.attached).map_or(0, |attached| attached.wait_ms);
+        let resource = resource_id(asked.resource);
+        let waits = asked.client && self.leads(resource).is_none();
+        let record = self.state().resources.get(&resource).map(|known| &known.record);
+        let attached = record.and_then(|record| record.attached).filter(|_| waits);
+        let waits_ms = attached.map_or(0, |attached| attached.wait_ms);
         asked.at_us + ANSWER_US.max(waits_ms * 1000 + 1_000_000)
     }
 
@@ -226,8 +228,7 @@ impl World {
         for number in 0..self.plan.shape.resources.len() {
             let Some(node) = self.devices(number).first().copied() else { continue };
             // A client's device is there without a primary, and waits for one.
-            let known = self.state().resources.get(&resource_id(number));
-            if known.is_none_or(|known| known.record.primary.is_none()) {
+            if self.leads(resource_id(number)).is_none() {
                 continue;
             }
             let Some(log) = self.oracle.logs.get(&resource_id(number)) else { continue };
