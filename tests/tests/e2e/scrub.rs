@@ -1,7 +1,7 @@
 //! Replicas are compared and repaired under the database, while rows are inserted.
 
 use crate::cluster::{Cluster, DB, LIMIT, NODES};
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use mainstay_api::engine::{ScrubOutcome, ScrubState};
 use mainstay_api::rest::{ResourceView, ScrubFinding, ScrubReport, ScrubsView};
 use mainstay_tests::metrics::Scrape;
@@ -12,8 +12,9 @@ const BLOCK: u64 = 4096;
 const POOL: &str = "/var/lib/mainstay/pools/default";
 /// A copy of the file system's superblock, which is not written again, and blocks that it does not use.
 const DAMAGED: [(u64, u64); 2] = [(65_536, 1), (100_000, 3)];
-/// Others that it does not use.
-const LOST: (u64, u64) = (110_000, 3);
+/// A file of its own, so that what is lost is nobody's.
+const LOST: &str = "/srv/db/lost-blocks";
+const LOST_BLOCKS: u64 = 3;
 
 fn scrub(cluster: &Cluster, more: &[&str]) -> Result<ScrubReport> {
     cluster.lab.cli_json(&[&["resource", "scrub", DB.resource], more].concat())
@@ -53,13 +54,27 @@ fn read_in_passing(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
+/// Where the last blocks of a file lie, as `filefrag -v` tells it.
+fn end_of(told: &str) -> Result<u64> {
+    let is_extent =
+        |line: &&str| line.split(':').next().is_some_and(|number| number.trim().parse::<u64>().is_ok());
+    let last = told.lines().filter(is_extent).last().context("no extent")?;
+    let end = last.split(':').nth(2).and_then(|physical| physical.split("..").nth(1)?.trim().parse().ok());
+    end.with_context(|| format!("the last block is not in {last}"))
+}
+
 /// Nobody has some blocks: a replica that is filled anew takes them as damaged and joins, who reads them is told an error, and a write heals them everywhere.
 fn copied_as_damage(cluster: &Cluster) -> Result<()> {
     let lab = &cluster.lab;
     let (primary, device) = cluster.device(DB.resource)?;
-    let (block, blocks) = LOST;
+    let blocks = LOST_BLOCKS;
+    let made = format!(
+        "dd if=/dev/urandom of={LOST} bs={BLOCK} count=2048 conv=fsync status=none && filefrag -b{BLOCK} -v {LOST}"
+    );
+    let block = end_of(&lab.shell(&primary, &made)?)? + 1 - blocks;
+    // Whoever mounts looks there for signatures.
+    ensure!(block > 256, "the file lies at the beginning");
     let over = format!("bs={BLOCK} seek={block} count={blocks} oflag=direct status=none");
-    lab.shell(&primary, &format!("dd if=/dev/urandom of={device} {over}"))?;
     // What is still in a journal would be written over the damage.
     let sum = |node: &str, file: &str| {
         lab.shell(
@@ -117,6 +132,7 @@ fn copied_as_damage(cluster: &Cluster) -> Result<()> {
     })?;
     let after = scrub(cluster, &[])?;
     ensure!(after.equal && after.different == 0, "the write has healed all replicas: {after:?}");
+    lab.shell(new, &format!("rm {LOST}"))?;
     Ok(())
 }
 
