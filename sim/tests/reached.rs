@@ -460,3 +460,55 @@ fn a_flush_fails_when_what_it_flushes_lacks_a_copy() {
         sim.settle();
     });
 }
+
+/// ADR 18: who has the block does not answer and stays, so nothing that is written anew would be committed.
+fn damage_is_read_while_a_copy_is_missing() {
+    let mut sim = Scenario::two_and_a_witness();
+    let [p, s, _] = sim.cast();
+    at_rest(&mut sim);
+    sim.want_copies(2, 1_000);
+    sim.power_cut(s);
+    sim.run_ms(4_000);
+    for pick in 0..4 {
+        sim.disk(p, DiskFault::RotVolume { pick });
+    }
+    for block in 0..4 {
+        sim.client(ClientOp::Read { volume: 0, block, blocks: 1 });
+    }
+    sim.run_ms(1_000);
+    sim.power_on(s);
+    sim.settle();
+}
+
+#[test]
+fn nothing_is_mended_while_a_copy_is_missing() {
+    reaches("replica: nothing is mended for want of copies", damage_is_read_while_a_copy_is_missing);
+}
+
+#[test]
+fn a_read_of_damage_fails_while_a_copy_is_missing() {
+    reaches("host: what is damaged is not mended for want of copies", damage_is_read_while_a_copy_is_missing);
+}
+
+/// The same, and it goes away while it is asked.
+#[test]
+fn what_is_mended_is_given_up_when_a_copy_is_missed() {
+    reaches("replica: what is mended is given up for want of copies", || {
+        let mut sim = Scenario::two_and_a_witness();
+        let [p, s, _] = sim.cast();
+        at_rest(&mut sim);
+        sim.want_copies(2, 1_000);
+        for pick in 0..4 {
+            sim.disk(p, DiskFault::RotVolume { pick });
+        }
+        sim.disk(s, DiskFault::Late { what: DiskOp::Read, ms: 3_000 });
+        for block in 0..4 {
+            sim.client(ClientOp::Read { volume: 0, block, blocks: 1 });
+        }
+        sim.run_ms(100);
+        sim.power_cut(s);
+        sim.run_ms(8_000);
+        sim.power_on(s);
+        sim.settle();
+    });
+}

@@ -105,6 +105,14 @@ pub(super) const NEVER: &[(&str, &str)] = &[
         "the device of a primary goes with the record that names a client, and clients' requests are held back by their session",
     ),
     (
+        "host: clients are served again after a change has failed",
+        "changes fail for want of copies only, and not while a client of their session is attached (ADR 18)",
+    ),
+    (
+        "replica: sessions: nobody asks again for a change that has failed",
+        "as above: whoever failed is of a session that is over, or another one is served without it",
+    ),
+    (
         "host: damage comes back",
         "a block would have to rot anew each time that it was mended, while it is read",
     ),

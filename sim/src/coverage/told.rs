@@ -11,6 +11,15 @@ pub(super) const TOLD: &[(&str, &str)] = &[
     ("control: no room for the mark of a rollback", "a_rollback_needs_room_for_its_mark"),
     ("ha: a kill is adopted after a restart", "an_agent_that_ends_in_the_midst_of_a_kill_goes_on_with_it"),
     ("ha: an undo took too long", "an_undo_that_hangs_is_repeated_with_force"),
+    (
+        "host: what is damaged is not mended for want of copies",
+        "a_read_of_damage_fails_while_a_copy_is_missing",
+    ),
+    ("replica: nothing is mended for want of copies", "nothing_is_mended_while_a_copy_is_missing"),
+    (
+        "replica: what is mended is given up for want of copies",
+        "what_is_mended_is_given_up_when_a_copy_is_missed",
+    ),
     ("host: others may have what is damaged", "a_replica_with_damage_that_another_may_have_fails"),
     ("replica: a cut ends in a later session", "a_cut_outlasts_the_connection_that_it_was_asked_on"),
     (
