@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// What file systems that can be mounted begin with: at which byte, and whose it is.
+const SIGNATURES: [(u64, &[u8], &str); 3] =
+    [(0, b"XFSB", "xfs"), (1080, &[0x53, 0xef], "ext"), (65_600, b"_BHRfS_M", "btrfs")];
 /// Bytes at the beginning of a volume that are searched for content; every known file system, volume manager
 /// and partition table has something there.
 const HEAD_BYTES: u64 = 4 << 20;
@@ -208,17 +211,13 @@ enum Content {
 
 fn inspect(device: &mut (impl Read + Seek)) -> io::Result<Content> {
     let bytes = device.seek(SeekFrom::End(0))?;
+    // One at a time: a block that cannot be read further on is no reason not to mount, nor is a failover to wait for it.
+    for (at, magic, name) in SIGNATURES {
+        if read_piece(device, at, magic.len() as u64)? == magic {
+            return Ok(Content::FileSystem(name));
+        }
+    }
     let head = read_piece(device, 0, bytes.min(HEAD_BYTES))?;
-    let has = |offset: usize, magic: &[u8]| head.get(offset..offset + magic.len()) == Some(magic);
-    if has(0, b"XFSB") {
-        return Ok(Content::FileSystem("xfs"));
-    }
-    if has(1080, &[0x53, 0xef]) {
-        return Ok(Content::FileSystem("ext"));
-    }
-    if has(65_600, b"_BHRfS_M") {
-        return Ok(Content::FileSystem("btrfs"));
-    }
     let tail_start = bytes.saturating_sub(TAIL_BYTES);
     let tail = read_piece(device, tail_start, bytes - tail_start)?;
     let blank = head.iter().chain(&tail).all(|&byte| byte == 0);
@@ -331,6 +330,37 @@ mod tests {
         let mut ext = vec![0; size];
         ext[1080..1082].copy_from_slice(&[0x53, 0xef]);
         assert_eq!(inspect(&mut Cursor::new(ext)).unwrap(), Content::FileSystem(family("ext4")));
+    }
+
+    /// A volume with damage from byte `from` on.
+    struct Damaged {
+        whole: Cursor<Vec<u8>>,
+        from: u64,
+    }
+
+    impl Read for Damaged {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let left = self.from.saturating_sub(self.whole.position()).min(buffer.len() as u64) as usize;
+            if left == 0 && self.whole.position() < self.whole.get_ref().len() as u64 {
+                return Err(io::Error::from_raw_os_error(libc::EIO));
+            }
+            self.whole.read(&mut buffer[..left])
+        }
+    }
+
+    impl Seek for Damaged {
+        fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+            self.whole.seek(to)
+        }
+    }
+
+    #[test]
+    fn damage_behind_its_signature_does_not_hide_a_file_system_and_is_never_blank() {
+        let mut bytes = vec![0; 8 << 20];
+        let damaged = |bytes: &[u8]| Damaged { whole: Cursor::new(bytes.to_vec()), from: 70_000 };
+        assert!(inspect(&mut damaged(&bytes)).is_err(), "who knows what is there");
+        bytes[..4].copy_from_slice(b"XFSB");
+        assert_eq!(inspect(&mut damaged(&bytes)).unwrap(), Content::FileSystem("xfs"));
     }
 
     #[test]
