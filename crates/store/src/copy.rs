@@ -120,11 +120,17 @@ impl Store {
         }
         self.queue.clear();
         self.queue_bytes = 0;
-        self.pending.clear();
+        // Of what is committed some may have to wait until the volumes are rolled back. The primary was told that it is here, so it is applied
+        // and destaged like the rest before the log restarts.
+        let committed = self.known_committed();
+        if committed > self.applied {
+            reach!("store: a restart waits for what waits for a rollback");
+        }
+        self.pending.retain(|batch| batch.last() <= committed);
         self.installs.clear();
         self.finish = None;
         if !self.restarting() {
-            self.truncate(self.applied);
+            self.truncate(committed);
         }
         assert!(volumes.len() == self.config.volumes.len(), "sizes of {} volumes", volumes.len());
         self.end = at;

@@ -5,7 +5,7 @@ mod lab;
 use lab::{BLOCK, Doing, Lab, Log, Random, drop_snapshot, resize, rollback, scrub, snapshot, write};
 use mainstay_store::SnapshotState::{Held, Missing};
 use mainstay_store::{Area, Checked, DamagedBlock, Output, Segment, SnapshotState, StoreConfig};
-use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Index, Range, SnapshotId, VolumeId};
+use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, Index, Range, SnapshotId, VolumeId};
 
 const S: SnapshotId = SnapshotId(1);
 /// In another extent than the first, whatever the size of extents in this build.
@@ -134,6 +134,32 @@ fn nothing_is_applied_later_that_was_not_said_to_be_committed() {
         waited += u32::from(lab.store.applied() < known);
         lab.settle();
         assert_eq!(lab.store.applied(), known, "after {completed} operations");
+    }
+    assert!(waited > 0, "nothing had to wait");
+}
+
+/// Its primary was told that it is here, and copies nothing that is older. Seed 1620212.
+#[test]
+fn what_waits_for_a_rollback_is_not_lost_with_a_copy() {
+    let mut waited = 0;
+    for completed in 0..24 {
+        let (mut lab, mut log) = with_snapshot();
+        lab.append(&mut log, vec![rollback(1, 2)]);
+        lab.append(&mut log, vec![drop_snapshot(1), write(3, 1, 5)]);
+        lab.complete_some(completed);
+        let known = lab.store.log_state().commit;
+        waited += u32::from(lab.store.applied() < known);
+        let (at, volumes) = (log.end(), lab.config.volumes.clone());
+        lab.store.restart(at, log.chain(), &volumes, &[SnapshotId(2)], ClientMark::default());
+        lab.settle();
+        let base = lab.store.log_state().base;
+        assert!(
+            base >= known,
+            "{base} is in the volumes, {known} was said to be, after {completed} operations"
+        );
+        if known == log.end().index {
+            assert_eq!([0, 3, 4].map(|n| block(&lab, n)), [1, 5, 0], "after {completed} operations");
+        }
     }
     assert!(waited > 0, "nothing had to wait");
 }
