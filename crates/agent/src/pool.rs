@@ -99,11 +99,22 @@ fn is_replica_name(name: &str) -> bool {
     name.rsplit_once('-').is_some_and(|(_, id)| is_digits(id))
 }
 
+/// Whether a file is named as that of a volume or of its sums.
+fn is_area(file: &str) -> bool {
+    ["vol", "sums"].iter().any(|kind| file.strip_prefix(kind).is_some_and(is_digits))
+}
+
+/// Whether a file is named as one of a snapshot, half-made or whole.
+fn is_snapshot(file: &str) -> bool {
+    let file = file.strip_suffix(".new").unwrap_or(file);
+    let parts = file.strip_prefix("snap").and_then(|rest| rest.split_once('-'));
+    parts.is_some_and(|(number, of)| is_digits(number) && is_area(of))
+}
+
 fn holds_only_ours(directory: &Path) -> io::Result<bool> {
     let ours = |file: &str| {
         // The last one is a label that is being written.
-        matches!(file, "meta" | "journal" | LABEL | "replica.new")
-            || file.strip_prefix("vol").is_some_and(is_digits)
+        matches!(file, "meta" | "journal" | LABEL | "replica.new") || is_area(file) || is_snapshot(file)
     };
     for entry in std::fs::read_dir(directory)? {
         if !entry?.file_name().to_str().is_some_and(ours) {
@@ -138,4 +149,31 @@ pub fn replica_bytes(volumes: &[u64], journal_bytes: u64) -> u64 {
     // The version tables are two slots of 8 bytes for each extent, with room for as much again; then the superblocks.
     let tables: u64 = volumes.iter().map(|bytes| bytes.div_ceil(EXTENT_BYTES) * 32).sum();
     volumes.iter().sum::<u64>().saturating_add(journal_bytes).saturating_add(tables).saturating_add(1 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn what_a_crash_left_is_known_by_its_files() {
+        let pool = tempfile::tempdir().expect("a directory");
+        let make = |name: &str, files: &[&str]| {
+            let directory = pool.path().join(name);
+            fs::create_dir(&directory).expect("a directory");
+            for file in files {
+                fs::write(directory.join(file), "").expect("a file");
+            }
+            directory
+        };
+        let ours =
+            ["meta", "journal", "vol0", "vol12", "sums0", "snap1-vol0", "snap1-sums0", "snap2-vol0.new"];
+        let (half, whole) = (make("db-1.making", &ours), make("db-2", &ours));
+        make("db-3.making", &["meta", "vol0", "dump.sql"]);
+        make("db-4.making", &["snap1-dump"]);
+        assert_eq!(rests(pool.path()).expect("it can be read"), [half]);
+        assert!(is_replica_directory(&whole).expect("it can be read"));
+        assert!(!is_replica_directory(&make("db-5", &["snap-vol0"])).expect("it can be read"));
+    }
 }
