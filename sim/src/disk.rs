@@ -21,6 +21,7 @@ mod lost;
 mod media;
 mod region;
 mod rollback;
+pub(crate) use rollback::SnapshotFiles;
 mod rot;
 #[cfg(test)]
 mod tests;

@@ -89,6 +89,8 @@ pub struct ResourceShape {
     pub background: BackgroundLimits,
     /// Made by the operator while the cluster runs ([`Operator::Create`]), not before. Only the last one may be.
     pub late: bool,
+    /// Made late, of a snapshot of this resource, if that can be.
+    pub origin: Option<usize>,
     /// Its replicas are added, removed and moved while the cluster runs. Then none of them is damaged: whoever is left might be
     /// the one.
     pub moves: bool,

@@ -48,6 +48,7 @@ impl Shape {
                 },
                 background: BackgroundLimits::default(),
                 late: false,
+                origin: None,
                 moves: false,
                 modes: false,
             }],

@@ -123,6 +123,9 @@ impl Draw {
             .collect();
         let mut draw = Self { seed, shape, from_ms, end_ms, long, victims, steps: Vec::new() };
         draw.come_late(&mut root.stream("late resource"));
+        if name == "survivable" {
+            draw.come_of_another(&mut root.stream("origin"));
+        }
         for resource in 0..draw.shape.resources.len() {
             draw.clients(resource, &mut root.stream(&format!("clients of {resource}")));
         }
@@ -136,6 +139,28 @@ impl Draw {
             self.shape.resources[last].late = true;
             let at_ms = random.between(500, self.end_ms / 2);
             self.operator(at_ms, Operator::CreateResource { resource: last });
+        }
+    }
+
+    /// It may be made of a snapshot of another one, of which no disk is damaged: what such a disk holds would be of no use to two resources.
+    fn come_of_another(&mut self, random: &mut Random) {
+        let last = self.shape.resources.len() - 1;
+        let sound: Vec<usize> = (0..last).filter(|source| self.victims[*source].is_none()).collect();
+        let Some(&source) = random.pick(&sound) else { return };
+        if !self.shape.resources[last].late || !random.permille(800) {
+            return;
+        }
+        let origin = self.shape.resources[source].clone();
+        let clone = &mut self.shape.resources[last];
+        // It is as large as the other may come to be.
+        (clone.volumes, clone.grown) = (origin.grown.clone(), origin.grown);
+        clone.replicas = origin.replicas;
+        clone.origin = Some(source);
+        (clone.moves, clone.modes) = (false, false);
+        self.victims[last] = None;
+        if random.coin() {
+            let at_ms = random.between(300, self.end_ms / 2);
+            self.operator(at_ms, Operator::Snapshot { resource: source, drop: None });
         }
     }
 
@@ -358,6 +383,7 @@ fn resource(random: &mut Random, nodes: u32, replicas: u64) -> ResourceShape {
         slow: slow_limits(&mut random.stream("slow members")),
         background: background_limits(&mut random.stream("background")),
         late: false,
+        origin: None,
         moves: false,
         modes: false,
     };

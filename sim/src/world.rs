@@ -34,6 +34,7 @@ use crate::service::Services;
 use crate::trace::{Part, Trace};
 use crate::words;
 use mainstay_control::State;
+use mainstay_control::origin::SnapshotOf;
 use mainstay_control::reconciler::job::Step;
 use mainstay_types::{ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, ResourceId, Time, VolumeId};
 use operator::Wanted;
@@ -132,6 +133,10 @@ pub(crate) enum What {
         version: ConfigVersion,
         epoch: Epoch,
         tries: u64,
+    },
+    /// An operator deletes a snapshot of which a resource is being made.
+    TidyUp {
+        of: SnapshotOf,
     },
     /// The operator sees to what it asked of this resource.
     Operator {

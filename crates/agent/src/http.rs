@@ -251,11 +251,16 @@ async fn create_resource(Shared(agent): App, Json(request): Json<ResourceCreate>
         let member = agent.member()?;
         let view = member.log.view();
         let live = agent.ask_all(&member, &view);
-        let spec = resource_spec(&view, &live, &request)?;
+        let origin = request.from.as_ref().map(|from| snapshots::find(&view, from)).transpose()?;
+        let spec = match &origin {
+            Some(origin) => snapshots::clone_spec(&view, &live, &request, origin)?,
+            None => resource_spec(&view, &live, &request)?,
+        };
         let name = request.name.clone();
         let scrub = scrubs::policy(ScrubPolicy::default(), &request.scrub);
         let min_copies = modes::min_copies(MinCopies::default(), request.min_copies);
-        let command = Command::CreateResource { name: name.clone(), spec, scrub, min_copies };
+        let origin = origin.map(|origin| origin.of);
+        let command = Command::CreateResource { name: name.clone(), spec, scrub, min_copies, origin };
         let outcome = settle(member.log.propose(command, PROPOSE_TIMEOUT))?;
         let Outcome::ResourceCreated { resource } = outcome else {
             return Err(body("conflict", format!("the cluster answered {outcome:?}"), ""));
@@ -268,28 +273,41 @@ async fn create_resource(Shared(agent): App, Json(request): Json<ResourceCreate>
 
 /// Chooses the nodes, and refuses what their pools cannot hold.
 fn resource_spec(view: &View, live: &Live, request: &ResourceCreate) -> Result<ResourceSpec, ErrorBody> {
-    let find = |name: &String| find_node(view, name);
     let journal_bytes = request.journal_bytes.unwrap_or(JOURNAL_BYTES_DEFAULT);
     let needed = pool::replica_bytes(&request.volumes, journal_bytes);
-    let mut replicas: Vec<NodeId> = request.replicas.iter().map(find).collect::<Result<_, _>>()?;
+    let mut replicas = nodes_named(view, &request.replicas)?;
     if replicas.is_empty() {
-        let mut free: Vec<(u64, NodeId)> = live.pools.iter().map(|(&node, &bytes)| (bytes, node)).collect();
-        free.sort_by_key(|&(bytes, node)| (std::cmp::Reverse(bytes), node));
+        let free = roomiest(live);
         let count = request.replica_count.map_or_else(|| free.len().min(2), |count| count as usize);
         if free.len() < count {
-            return Err(body(
-                "too-few-nodes",
-                format!("{count} replicas are wanted, and {} nodes answer", free.len()),
-                "Bring nodes up, or ask for fewer replicas.",
-            ));
+            return Err(too_few(count, free.len()));
         }
-        replicas = free.into_iter().take(count).map(|(_, node)| node).collect();
+        replicas = free.into_iter().take(count).collect();
     }
     for &node in &replicas {
         check_room(view, live, node, needed)?;
     }
-    let preferred = request.preferred.iter().map(find).collect::<Result<_, _>>()?;
+    let preferred = nodes_named(view, &request.preferred)?;
     Ok(ResourceSpec { volumes: request.volumes.clone(), journal_bytes, replicas, preferred })
+}
+
+fn nodes_named(view: &View, names: &[String]) -> Result<Vec<NodeId>, ErrorBody> {
+    names.iter().map(|name| find_node(view, name)).collect()
+}
+
+/// The nodes that answer, those with the most free space first.
+fn roomiest(live: &Live) -> Vec<NodeId> {
+    let mut free: Vec<(u64, NodeId)> = live.pools.iter().map(|(&node, &bytes)| (bytes, node)).collect();
+    free.sort_by_key(|&(bytes, node)| (std::cmp::Reverse(bytes), node));
+    free.into_iter().map(|(_, node)| node).collect()
+}
+
+fn too_few(wanted: usize, found: usize) -> ErrorBody {
+    body(
+        "too-few-nodes",
+        format!("{wanted} replicas are wanted, and {found} nodes answer"),
+        "Bring nodes up, or ask for fewer replicas.",
+    )
 }
 
 fn find_node(view: &View, name: &str) -> Result<NodeId, ErrorBody> {
@@ -419,7 +437,7 @@ fn await_creation(agent: &Agent, member: &Member, id: ResourceId) -> Result<(), 
             resource.record.primary.and_then(|primary| live.engines.get(&primary)).is_some_and(|engine| {
                 engine.replicas.iter().any(|replica| replica.resource == id && !replica.devices.is_empty())
             });
-        if serving {
+        if serving && resource.origin.is_none() {
             return Ok(());
         }
         if Instant::now() >= deadline {

@@ -16,7 +16,8 @@ use crate::journals::{self, Journals};
 use crate::messages::random_u64;
 use crate::pool;
 use crate::threads::lock;
-use mainstay_api::engine::{EngineError, Reply, Request};
+use mainstay_api::engine::{ContentSource, EngineError, Reply, Request};
+use mainstay_control::origin::{CONTENT, SnapshotOf};
 use mainstay_control::reconciler::job::{Answer, Ended, Job, Order, Step, Trouble};
 use mainstay_control::scrubs::ScrubTask;
 use mainstay_control::snapshots::Keep;
@@ -120,7 +121,7 @@ impl Replicas {
         wanted: Option<&Resource>,
         order: Order,
     ) -> Result<Ended, EngineError> {
-        let makes = order == Order::Make;
+        let makes = matches!(order, Order::Make { .. });
         let place = match order {
             Order::Attach(_) | Order::Detach => Some(Self::of_client(resource, wanted)),
             _ => self.place(resource, wanted),
@@ -202,8 +203,9 @@ impl Replicas {
         };
         match step {
             Step::RemoveFiles => files(pool::rest_of(directory).iter().try_for_each(|rest| remove(rest))),
-            Step::MakeFiles(_) if directory.exists() => Err(no_label(directory)),
-            Step::MakeFiles(incarnation) => {
+            Step::MakeFiles(..) if directory.exists() => Err(no_label(directory)),
+            Step::MakeFiles(incarnation, of) => {
+                let content = of.map(|of| self.content(of)).transpose()?;
                 let spec = &wanted.ok_or_else(|| unknown(resource))?.spec;
                 let request = Request::Create {
                     resource,
@@ -213,6 +215,7 @@ impl Replicas {
                     incarnation,
                     dir: pool::making(directory).to_string_lossy().into_owned(),
                     journal: self.journals.place(directory, incarnation),
+                    content,
                 };
                 self.ask(request, JOB_TIMEOUT)
             }
@@ -248,6 +251,14 @@ impl Replicas {
             }
             Step::Detach => self.ask(Request::DetachClient { resource }, REQUEST_TIMEOUT),
         }
+    }
+
+    /// Where the files are of which a replica is to be made.
+    fn content(&self, of: SnapshotOf) -> Result<ContentSource, EngineError> {
+        let stored = lock(&self.stored);
+        let (_, directory) = stored.get(&of.resource).ok_or_else(|| unknown(of.resource))?;
+        let dir = directory.to_string_lossy().into_owned();
+        Ok(ContentSource { dir, snapshot: of.snapshot, name: CONTENT })
     }
 
     fn ask(&self, request: Request, timeout: Duration) -> Result<Answer, EngineError> {
@@ -496,7 +507,7 @@ mod tests {
 
         let place = Place { resource: R, name: "db".into(), directory: foreign[0].clone() };
         assert_eq!(replicas.step(&place, None, Step::RemoveFiles), Ok(Answer::Done));
-        let refused = replicas.step(&place, None, Step::MakeFiles(Incarnation(3))).unwrap_err();
+        let refused = replicas.step(&place, None, Step::MakeFiles(Incarnation(3), None)).unwrap_err();
         assert_eq!(refused.code, "no-label");
         assert_eq!(std::fs::read(foreign[0].join("journal")).unwrap(), b"data");
     }

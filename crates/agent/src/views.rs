@@ -4,9 +4,9 @@ use crate::clock::wall_ms;
 use mainstay_api::engine::{self, EngineError, EngineStatus, PeerState, Role};
 use mainstay_api::rest::{
     AttachedView, ClientView, ClusterView, DeviceView, EventView, EventsPage, ForceView, ForcedView,
-    GrowingView, Health, LeavingView, MoveView, NodeStatus, NodeView, PeerView, ReplicaLive, ReplicaView,
-    ResourceView, RollbackView, RolledBackView, ScrubbedView, ScrubsView, ServiceFailure, ServiceView,
-    Severity, SlowView, SnapshotOnView, SnapshotView,
+    GrowingView, Health, LeavingView, MoveView, NodeStatus, NodeView, OriginView, PeerView, ReplicaLive,
+    ReplicaView, ResourceView, RollbackView, RolledBackView, ScrubbedView, ScrubsView, ServiceFailure,
+    ServiceView, Severity, SlowView, SnapshotOnView, SnapshotView,
 };
 use mainstay_control::State;
 use mainstay_control::rollback::Rollback;
@@ -117,7 +117,15 @@ pub fn resource(state: &State, resource: &Resource, live: &Live) -> ResourceView
             .map(|(volume, &bytes)| GrowingView { volume: volume.0, bytes })
             .collect(),
         snapshots: resource.snapshots.iter().map(|(id, known)| snapshot(state, *id, known)).collect(),
-        rollback: resource.rollback.as_ref().map(|rollback| rollback_view(resource, rollback)),
+        rollback: resource
+            .rollback
+            .as_ref()
+            .filter(|_| resource.origin.is_none())
+            .map(|rollback| rollback_view(resource, rollback)),
+        origin: resource.origin.as_ref().map(|origin| {
+            let (snapshot, resource) = state.origin_names(origin);
+            OriginView { resource, snapshot }
+        }),
         rolled_back: resource.rolled_back.as_ref().map(|done| RolledBackView {
             snapshot: done.to.clone(),
             index: done.entry.map(|index| index.0),
@@ -151,7 +159,7 @@ pub fn resource(state: &State, resource: &Resource, live: &Live) -> ResourceView
         }),
         attached: record.attached.as_ref().map(|attached| attached_view(state, resource, attached, live)),
         detaching: detaching(state, resource, live),
-        failure: resource.failure.clone(),
+        failure: resource.failure.clone().or_else(|| resource.origin.as_ref()?.failure.clone()),
         advice: Vec::new(),
     }
 }
@@ -238,6 +246,9 @@ pub fn force(state: &State, resource: &Resource, node: NodeId, live: &Live) -> R
 
 fn health(state: &State, resource: &Resource, live: &Live) -> Health {
     let record = &resource.record;
+    if let Some(origin) = resource.origin.as_ref().filter(|_| !resource.deleting) {
+        return if origin.failure.is_some() { Health::Down } else { Health::Changing };
+    }
     if resource.deleting || record.replicas.len() < resource.spec.replicas.len() && record.primary.is_none() {
         return Health::Changing;
     }

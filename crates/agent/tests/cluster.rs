@@ -67,6 +67,7 @@ fn create(node: &TestNode, name: &str) -> ResourceView {
         preferred: vec!["n1".into()],
         scrub: ScrubSchedule::default(),
         min_copies: MinCopiesSet::default(),
+        from: None,
     };
     node.client().post("/v1/resources", &request).unwrap()
 }
@@ -135,6 +136,7 @@ fn an_agent_without_a_majority_has_no_lease_and_changes_nothing() {
         preferred: vec![],
         scrub: ScrubSchedule::default(),
         min_copies: MinCopiesSet::default(),
+        from: None,
     };
     let error = nodes[0].client().post::<_, ResourceView>("/v1/resources", &request).unwrap_err();
     assert_eq!(error.body().code, "result-unknown");
@@ -154,6 +156,7 @@ fn a_creation_that_fails_on_one_node_is_undone_everywhere() {
         preferred: vec![],
         scrub: ScrubSchedule::default(),
         min_copies: MinCopiesSet::default(),
+        from: None,
     };
     let error = nodes[0].client().post::<_, ResourceView>("/v1/resources", &request).unwrap_err();
     assert_eq!(error.body().code, "no-space");
@@ -269,6 +272,7 @@ fn metrics_are_served_and_say_when_the_engine_does_not_answer() {
             preferred: vec![],
             scrub: ScrubSchedule::default(),
             min_copies: MinCopiesSet::default(),
+            from: None,
         };
         let _: ResourceView = node.client().post("/v1/resources", &request).unwrap();
     }

@@ -60,6 +60,9 @@ pub enum Request {
         /// Where the journal is to be, if not in `dir`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         journal: Option<JournalPlace>,
+        /// What it is to hold as a snapshot from the beginning.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        content: Option<ContentSource>,
     },
     /// Recovers the replica in `dir` and starts it as a secondary. Answered by [`Reply::Opened`].
     /// `name` names the directory of its devices.
@@ -172,6 +175,16 @@ pub struct JournalPlace {
     pub path: String,
     /// It may be in memory that a power cut empties.
     pub volatile: bool,
+}
+
+/// A snapshot in the files of another replica.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ContentSource {
+    /// Directory of that replica, on the same file system; absolute.
+    pub dir: String,
+    pub snapshot: SnapshotId,
+    /// What it is to be called in the new replica.
+    pub name: SnapshotId,
 }
 
 /// The engine of another node.

@@ -156,12 +156,13 @@ pub struct NodeView {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ResourceCreate {
     pub name: String,
-    /// Bytes of each volume.
+    /// Bytes of each volume. Of a resource that is made of a snapshot: empty, for what its origin has, or at least as many each.
+    #[serde(default)]
     pub volumes: Vec<u64>,
-    /// 256 MiB if none.
+    /// 256 MiB if none, or what the origin has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal_bytes: Option<u64>,
-    /// Names of the nodes; empty: `replica_count` nodes with the most free space.
+    /// Names of the nodes; empty: `replica_count` nodes, those that hold what it is made of before others, then those with the most free space.
     #[serde(default)]
     pub replicas: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -175,6 +176,17 @@ pub struct ResourceCreate {
     /// What is not named: one copy is enough.
     #[serde(default)]
     pub min_copies: MinCopiesSet,
+    /// The volumes hold from the beginning what this snapshot holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<OriginView>,
+}
+
+/// A snapshot of a resource, of which another one is made.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OriginView {
+    /// Names.
+    pub resource: String,
+    pub snapshot: String,
 }
 
 /// How many copies there have to be, and how long requests wait while there are fewer. What is not named stays as it is.
@@ -394,6 +406,9 @@ pub struct ResourceView {
     pub rollback: Option<RollbackView>,
     #[serde(default)]
     pub rolled_back: Option<RolledBackView>,
+    /// It is being made of this, and nobody may use it before.
+    #[serde(default)]
+    pub origin: Option<OriginView>,
     #[serde(default)]
     pub scrubs: ScrubsView,
     /// Replicas that go when the one at the new place is in sync.

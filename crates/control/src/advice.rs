@@ -192,6 +192,13 @@ fn advise_resource(
     if let Some((what, remedy)) = state.advise_attached(resource) {
         add(Severity::Critical, subject.clone(), what, remedy);
     }
+    if let Some((lost, what, remedy)) = state.advise_origin(resource) {
+        let severity = if lost { Severity::Critical } else { Severity::Info };
+        add(severity, subject.clone(), what, remedy);
+        if record.epoch.0 == 0 {
+            return;
+        }
+    }
     let unmade: Vec<NodeId> =
         resource.spec.replicas.iter().copied().filter(|node| record.replica(*node).is_none()).collect();
     if record.epoch.0 == 0 {

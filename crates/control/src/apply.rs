@@ -3,6 +3,7 @@
 use crate::copies;
 use crate::force::Held;
 use crate::grow::SIZE_REMEDY;
+use crate::origin::SnapshotOf;
 use crate::scrubs::{ScrubPolicy, Scrubs};
 use crate::service::StatusReport;
 use crate::state::{
@@ -71,8 +72,8 @@ impl State {
             Command::VotersSeen { node, voters_version } => self.voters_seen(node, voters_version),
             Command::NodeDead { node, generation } => self.node_dead(at_ms, node, generation),
             Command::NodeRejoin { node, generation } => self.rejoin(at_ms, node, generation),
-            Command::CreateResource { name, spec, scrub, min_copies } => {
-                self.create_resource(at_ms, name, spec, (scrub, min_copies))
+            Command::CreateResource { name, spec, scrub, min_copies, origin } => {
+                self.create_resource(at_ms, name, spec, (scrub, min_copies), origin)
             }
             Command::ReplicaReady { resource, version, node, incarnation } => {
                 self.replica_ready(at_ms, resource, version, Member { node, incarnation })
@@ -286,6 +287,7 @@ impl State {
         name: String,
         mut spec: ResourceSpec,
         (scrub, min_copies): (ScrubPolicy, MinCopies),
+        of: Option<SnapshotOf>,
     ) -> Outcome {
         if !valid_name(&name) {
             return refused("bad-name", format!("'{name}' is not a valid name"), NAME_REMEDY);
@@ -313,12 +315,16 @@ impl State {
         if let Err((message, remedy)) = copies::check(min_copies, spec.replicas.len(), Mode::C) {
             return refused("bad-min-copies", message, remedy);
         }
+        let origin = match of.map(|of| self.origin(of, &spec)).transpose() {
+            Ok(origin) => origin,
+            Err(refusal) => return *refusal,
+        };
         reach!("control: a resource is made");
         spec.replicas.sort_unstable();
         self.last_resource += 1;
         let id = ResourceId(self.last_resource);
         let record = ResourceRecord { min_copies, ..ResourceRecord::new(id) };
-        let resource = Resource {
+        let mut resource = Resource {
             id,
             name: name.clone(),
             spec,
@@ -335,12 +341,19 @@ impl State {
             last_snapshot: 0,
             rollback: None,
             rolled_back: None,
+            origin: None,
             scrubs: Scrubs { policy: scrub, since_ms: at_ms, ..Scrubs::default() },
             forced: None,
             reopened: BTreeMap::new(),
         };
+        let mut text = "created".to_owned();
+        if let Some(origin) = origin {
+            let (snapshot, source) = self.origin_names(&origin);
+            text = format!("created, of snapshot {snapshot} of {source}");
+            resource.begin_as(origin, snapshot, at_ms);
+        }
         self.resources.insert(id, resource);
-        self.note(at_ms, Severity::Info, format!("resource {name}"), "created");
+        self.note(at_ms, Severity::Info, format!("resource {name}"), text);
         Outcome::ResourceCreated { resource: id }
     }
 
@@ -390,6 +403,9 @@ impl State {
             );
         }
         if let Some(refusal) = self.resources.get(&id).and_then(|resource| self.refuse_attached(resource)) {
+            return refusal;
+        }
+        if let Some(refusal) = self.needed_by_clone(id, None) {
             return refusal;
         }
         let Some(resource) = self.resources.get_mut(&id) else {
@@ -468,6 +484,9 @@ impl State {
                 return fail(what);
             }
             if let Err(what) = Self::check_memory(resource) {
+                return fail(what);
+            }
+            if let Err(what) = self.check_origin(resource) {
                 return fail(what);
             }
             if let Err(what) = self.check_broken(resource) {

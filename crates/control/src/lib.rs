@@ -18,6 +18,7 @@ mod iss;
 pub mod lease;
 mod memory;
 mod mode;
+pub mod origin;
 pub mod placement;
 mod promote;
 pub mod reconcile;

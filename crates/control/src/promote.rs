@@ -58,11 +58,11 @@ impl State {
     pub(crate) fn first_promotion_is_due(&self, id: ResourceId) -> bool {
         let Some(resource) = self.resources.get(&id) else { return false };
         resource.record.epoch.0 > 0
-            || resource
-                .spec
-                .replicas
-                .iter()
-                .all(|node| !self.alive(*node) || resource.record.replica(*node).is_some())
+            || resource.spec.replicas.iter().all(|node| {
+                !self.alive(*node)
+                    || resource.record.replica(*node).is_some()
+                    || !self.replica_is_awaited(resource, *node)
+            })
     }
 
     /// Raises the epoch and names `to`. The caller has checked that `to` is eligible.

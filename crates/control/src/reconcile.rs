@@ -6,6 +6,7 @@
 //! handed over (R19), and a node without a lease starts nothing (R10).
 
 use crate::clients::{ClientSeen, plan_clients};
+use crate::origin::{Making, SnapshotOf};
 use crate::scrubs::{ScrubSeen, ScrubState, ScrubTask};
 use crate::snapshots::{Keep, SnapshotOn};
 use crate::state::{Command, NodeStatus, Resource, ServicePhase, State};
@@ -99,6 +100,8 @@ pub enum Action {
     /// Make an incarnation, format, open.
     CreateReplica {
         resource: ResourceId,
+        /// It is to hold what this snapshot of another resource holds, as its own snapshot [`crate::origin::CONTENT`].
+        of: Option<SnapshotOf>,
     },
     OpenReplica {
         resource: ResourceId,
@@ -350,8 +353,15 @@ fn plan_resource(
     let Some(incarnation) = stored else {
         // One that an earlier agent left has no device any more, and must not go on when the next one has the name.
         stop_service(state, id, observed, "the replica is gone", actions);
-        reach!("control: plan: make a replica");
-        actions.push(Action::CreateReplica { resource: id });
+        match resource.making(node, observed) {
+            Making::Now(of) => {
+                reach!("control: plan: make a replica");
+                actions.push(Action::CreateReplica { resource: id, of });
+            }
+            Making::NotYet => {
+                reach!("control: plan: a replica waits for what it is made of");
+            }
+        }
         return;
     };
     // What the engine has open instead of the disk that was registered does not count (R9).

@@ -391,7 +391,7 @@ impl Reconciler {
 
     fn act(&mut self, now: Time, state: &State, action: Action, starts: &mut Vec<Start>) {
         match action {
-            Action::CreateReplica { resource } => self.order(now, resource, Order::Make),
+            Action::CreateReplica { resource, of } => self.order(now, resource, Order::Make { of }),
             Action::OpenReplica { resource } => {
                 if let Some(&label) = self.replicas.stored().get(&resource) {
                     self.order(now, resource, Order::Open { label });

@@ -110,6 +110,9 @@ impl State {
         id: ResourceId,
         seen: &BTreeMap<SnapshotId, SnapshotOn>,
     ) -> bool {
+        if self.resources.get(&id).is_some_and(|resource| resource.origin.is_some()) {
+            return self.origin_seen(at_ms, id, seen);
+        }
         let Some(resource) = self.resources.get_mut(&id) else { return false };
         let Some(rollback) = resource.rollback.clone() else { return false };
         let has = |id: SnapshotId| seen.get(&id).map(|on| on.state);
@@ -232,6 +235,10 @@ impl Resource {
     pub(crate) fn rollback_ends(&self, has: &[(SnapshotId, SnapshotOn)]) -> bool {
         let Some(rollback) = &self.rollback else { return false };
         let state = |id: SnapshotId| has.iter().find(|(of, _)| *of == id).map(|(_, on)| on.state);
+        if let Some(origin) = &self.origin {
+            let lacks = state(rollback.to) != Some(SnapshotState::Held);
+            return state(rollback.mark).is_some() || lacks != origin.failure.is_some();
+        }
         let missing = |id: SnapshotId| state(id) == Some(SnapshotState::Missing);
         state(rollback.mark).is_some() || missing(rollback.to) || rollback.keep.is_some_and(missing)
     }

@@ -11,6 +11,7 @@
 //! - Numbers are never used again within a resource, so what a replica says of an old snapshot is never taken for a new one.
 //! - A node reports when what its replica has differs from what is known of it, and only then.
 
+use crate::origin::CONTENT;
 use crate::state::{Command, Outcome, Resource, Severity, State, refused};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Index, NodeId, ResourceId, SNAPSHOTS_MAX, SnapshotId, reach};
@@ -109,8 +110,8 @@ impl State {
     }
 
     pub(crate) fn drop_snapshot(&mut self, at_ms: u64, id: ResourceId, name: &str) -> Outcome {
-        let Some(resource) = self.resources.get_mut(&id) else { return unknown_resource(id) };
-        let Some(snapshot) = resource.snapshots.values().find(|known| known.name == name) else {
+        let Some(resource) = self.resources.get(&id) else { return unknown_resource(id) };
+        let Some((number, snapshot)) = resource.snapshots.iter().find(|(_, known)| known.name == name) else {
             return refused(
                 "unknown-snapshot",
                 format!("resource {} has no snapshot {name}", resource.name),
@@ -123,9 +124,12 @@ impl State {
         if let Some(refusal) = resource.needed_by_rollback(name) {
             return refusal;
         }
-        let Some(snapshot) = resource.snapshots.values_mut().find(|known| known.name == name) else {
-            return Outcome::Unchanged;
-        };
+        let number = *number;
+        if let Some(refusal) = self.needed_by_clone(id, Some(number)) {
+            return refusal;
+        }
+        let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Unchanged };
+        let Some(snapshot) = resource.snapshots.get_mut(&number) else { return Outcome::Unchanged };
         reach!("control: a snapshot is to go");
         snapshot.dropping = true;
         resource.record.version = resource.record.version.next();
@@ -195,8 +199,11 @@ impl Resource {
 
     /// The snapshots that its log is to have, if it has others, and what it is to be rolled back to. `silent`: nothing uses the volumes.
     pub(crate) fn wanted_snapshots(&self, has: &[(SnapshotId, SnapshotOn)], silent: bool) -> Option<Keep> {
+        // What it is made of was never taken, and would be of nothing if it were now.
+        let given = |id: SnapshotId| self.origin.is_some() && id == CONTENT && !planted(Bug::CloneMadeEmpty);
+        let has_it = |id: SnapshotId| has.iter().any(|(of, _)| *of == id);
         let wanted = self.snapshots.iter().filter(|(_, snapshot)| !snapshot.dropping).map(|(id, _)| *id);
-        let snapshots: BTreeSet<_> = wanted.collect();
+        let snapshots: BTreeSet<_> = wanted.filter(|id| !given(*id) || has_it(*id)).collect();
         let mark = self.rollback.as_ref().map(|rollback| rollback.mark);
         let others = has.iter().map(|(id, _)| *id).filter(|id| Some(*id) != mark);
         let same = snapshots.iter().copied().eq(others);

@@ -6,6 +6,7 @@
 //! - a change that names a version applies to exactly that version, or the answer is [`Outcome::Conflict`];
 //! - applying is deterministic: no clock, no randomness; `at_ms` is kept for display only.
 
+use crate::origin::{Origin, SnapshotOf};
 use crate::rollback::{Rollback, RolledBack};
 use crate::scrubs::{ScrubPolicy, ScrubSeen, Scrubs};
 use crate::snapshots::{Snapshot, SnapshotOn};
@@ -155,6 +156,9 @@ pub struct Resource {
     pub rollback: Option<Rollback>,
     #[serde(default)]
     pub rolled_back: Option<RolledBack>,
+    /// It is being made of a snapshot of another resource; see `origin.rs`.
+    #[serde(default)]
+    pub origin: Option<Origin>,
     /// See `scrubs.rs`.
     #[serde(default)]
     pub scrubs: Scrubs,
@@ -325,6 +329,9 @@ pub enum Command {
         scrub: ScrubPolicy,
         #[serde(default)]
         min_copies: MinCopies,
+        /// The volumes are to hold what this snapshot of another resource holds; see `origin.rs`.
+        #[serde(default)]
+        origin: Option<SnapshotOf>,
     },
     /// The node has formatted a replica. With another incarnation than before: the old content is lost (R9). Counts only on the
     /// version that is named: a report that comes late may be of a disk that was replaced since.

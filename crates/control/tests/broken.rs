@@ -24,7 +24,8 @@ fn unready(replicas: u32) -> State {
                 name: "db".into(),
                 spec,
                 scrub: ScrubPolicy::default(),
-                min_copies: MinCopies::default()
+                min_copies: MinCopies::default(),
+                origin: None,
             }
         )
         .is_ok()

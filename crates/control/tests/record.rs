@@ -171,7 +171,8 @@ fn a_service_gets_nothing_that_another_has_and_prefers_no_stranger() {
                 name: "web".into(),
                 spec,
                 scrub: ScrubPolicy::default(),
-                min_copies: MinCopies::default()
+                min_copies: MinCopies::default(),
+                origin: None,
             }
         )
         .is_ok()

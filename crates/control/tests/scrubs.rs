@@ -94,6 +94,7 @@ fn resources_are_not_due_at_once() {
             spec,
             scrub,
             min_copies: MinCopies::default(),
+            origin: None,
         };
         let Outcome::ResourceCreated { resource } = apply_at(&mut nodes.state, NOW, command) else {
             panic!()
@@ -217,8 +218,13 @@ fn one_at_a_time_on_every_node() {
     };
     let mut other = |name: &str, replicas: Vec<NodeId>| {
         let (spec, scrub) = (spec(replicas.clone()), ScrubPolicy::default());
-        let command =
-            Command::CreateResource { name: name.into(), spec, scrub, min_copies: MinCopies::default() };
+        let command = Command::CreateResource {
+            name: name.into(),
+            spec,
+            scrub,
+            min_copies: MinCopies::default(),
+            origin: None,
+        };
         let Outcome::ResourceCreated { resource } = apply(&mut nodes.state, command) else { panic!() };
         for node in &replicas {
             let version = nodes.state.resources[&resource].record.version;

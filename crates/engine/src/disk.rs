@@ -24,7 +24,7 @@ pub use create::NewReplica;
 pub use error::DiskError;
 pub use files::{FileMedia, Layout, ReplicaFiles};
 pub use journal::{NewJournal, check_owner, elsewhere};
-pub use snapshots::{SnapshotAction, SnapshotDone, SnapshotJob};
+pub use snapshots::{Content, SnapshotAction, SnapshotDone, SnapshotJob};
 
 use crate::buffer::BufferPool;
 use crate::ring::{Completion, Fd, Op, Owner, Ring, advance};

@@ -2,7 +2,7 @@
 //! happen on a thread of their own and never hold up the shard.
 
 use crate::buffer::BufferPool;
-use crate::disk::{DiskError, Layout, NewJournal, NewReplica, ReplicaFiles};
+use crate::disk::{Content, DiskError, Layout, NewJournal, NewReplica, ReplicaFiles};
 use crate::ipc::Client;
 use crate::open_replica::Answer;
 use mainstay_api::engine::{EngineError, Reply};
@@ -104,12 +104,13 @@ impl LifecycleError {
 
 /// What the thread is asked to do.
 pub enum Job {
-    /// `journal`: where that is to be, if not in `dir`. What was made is removed again if `client`, who asked for it, is gone by then: an
+    /// `journal`: where that is to be, if not in `dir`. `content`: what it is to hold as a snapshot. What was made is removed again if `client`, who asked for it, is gone by then: an
     /// agent that has started again meanwhile has removed what it found, and does not know of it.
     Create {
         dir: PathBuf,
         config: StoreConfig,
         journal: Option<NewJournal>,
+        content: Option<Content>,
         client: Client,
         answer: Answer,
     },
@@ -145,13 +146,15 @@ impl Lifecycle {
         thread::Builder::new().name("lifecycle".into()).spawn(move || {
             for job in queue {
                 match job {
-                    Job::Create { dir, config, journal, client, answer } => {
-                        let made = create(&dir, &config, journal.as_ref(), preallocate, &pool);
+                    Job::Create { dir, config, journal, content, client, answer } => {
+                        let incarnation = config.incarnation;
+                        let made =
+                            create(&dir, config, (journal.as_ref(), content.as_ref()), preallocate, &pool);
                         if matches!(made, Ok(Made::Now)) && client.is_gone() {
                             take_back(&dir, journal.as_ref());
                         }
                         answer(match made {
-                            Ok(_) => Reply::Created { incarnation: config.incarnation },
+                            Ok(_) => Reply::Created { incarnation },
                             Err(error) => error.to_reply(),
                         });
                     }
@@ -186,12 +189,12 @@ fn take_back(dir: &Path, journal: Option<&NewJournal>) {
 
 fn create(
     dir: &Path,
-    config: &StoreConfig,
-    journal: Option<&NewJournal>,
+    mut config: StoreConfig,
+    (journal, content): (Option<&NewJournal>, Option<&Content>),
     preallocate: bool,
     pool: &BufferPool,
 ) -> Result<Made, LifecycleError> {
-    check_sizes(config)?;
+    check_sizes(&config)?;
     if dir.exists() {
         let (store, _) = open(dir, pool)?;
         let found = store.config();
@@ -204,9 +207,18 @@ fn create(
             incarnation: found.incarnation,
         });
     }
-    let layout = Layout { preallocate, ..Layout::new(config, Store::meta_bytes(config)) };
+    if let Some(content) = content {
+        // Without sums of the snapshot nobody could say which of its blocks are as they were.
+        config.sums &= content.has_sums();
+    }
+    let layout = Layout { preallocate, ..Layout::new(&config, Store::meta_bytes(&config)) };
     let new = NewReplica::create(dir, &layout, journal, pool)?;
-    Store::format(&mut new.media(pool), config)
+    let mut held = Vec::new();
+    if let Some(content) = content {
+        new.adopt(content)?;
+        held.push(content.name);
+    }
+    Store::format_holding(&mut new.media(pool), &config, &held)
         .map_err(|source| LifecycleError::Format { dir: dir.to_owned(), source })?;
     new.publish()?;
     Ok(Made::Now)
@@ -293,8 +305,8 @@ mod tests {
                 sums: true,
             };
             let answer: Answer = Box::new(move |reply| drop(answered.send(reply)));
-            let (journal, client) = (None, client.clone());
-            lifecycle.submit(Job::Create { dir: dir.clone(), config, journal, client, answer });
+            let (journal, content, client) = (None, None, client.clone());
+            lifecycle.submit(Job::Create { dir: dir.clone(), config, journal, content, client, answer });
             assert!(matches!(answers.recv_timeout(LIMIT), Ok(Reply::Created { .. })));
             dir.exists()
         };

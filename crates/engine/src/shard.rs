@@ -10,7 +10,7 @@ mod clients;
 use crate::buffer::BufferPool;
 use crate::clients::OpenClient;
 use crate::devices::{DeviceAdmin, DeviceJob, DeviceOutcome};
-use crate::disk::{Disk, NewJournal, SnapshotDone, SnapshotJob};
+use crate::disk::{Content, Disk, NewJournal, SnapshotDone, SnapshotJob};
 use crate::frontend::nbd::NbdServer;
 use crate::frontend::nbd::server::SERVER_ID;
 use crate::frontend::{Choice, FrontendId, FrontendKind, FrontendRequest, frontend_of};
@@ -24,7 +24,8 @@ use crate::ring::{Completion, Owner, Ring, RingError, now};
 use crate::transport::{Channel, Transport, TransportEvent};
 use crate::users::Users;
 use mainstay_api::engine::{
-    EngineError, EngineEvent, EngineStatus, FrontendStatus, GuardEntry, JournalPlace, Peer, Reply, Request,
+    ContentSource, EngineError, EngineEvent, EngineStatus, FrontendStatus, GuardEntry, JournalPlace, Peer,
+    Reply, Request,
 };
 use mainstay_api::metrics::MetricsPage;
 use mainstay_codec::nbd::Export;
@@ -478,14 +479,21 @@ impl Shard {
                 self.attach_client(now, name, *record, opening, answer);
             }
             Request::DetachClient { resource } => self.detach_client(now, resource, answer),
-            Request::Create { resource, volumes, journal_bytes, incarnation, dir, journal, .. } => {
+            Request::Create {
+                resource, volumes, journal_bytes, incarnation, dir, journal, content, ..
+            } => {
                 let journal = journal.map(|JournalPlace { path, volatile }| NewJournal {
                     path: path.into(),
                     label: JournalLabel { resource, incarnation, journal_bytes, volatile },
                 });
                 let config = StoreConfig { resource, incarnation, volumes, journal_bytes, sums: true };
-                let client = client.clone();
-                self.lifecycle.submit(Job::Create { dir: dir.into(), config, journal, client, answer });
+                let content = content.map(|ContentSource { dir, snapshot, name }| Content {
+                    dir: dir.into(),
+                    snapshot,
+                    name,
+                });
+                let (dir, client) = (dir.into(), client.clone());
+                self.lifecycle.submit(Job::Create { dir, config, journal, content, client, answer });
             }
             Request::Open { resource, name, dir } => self.open(resource, name, dir.into(), answer),
             Request::Drop { resource } => self.drop_replica(now, resource, answer),

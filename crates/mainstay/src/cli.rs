@@ -4,7 +4,7 @@ use crate::lab::cli::LabCommand;
 use crate::{duration, size};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
-use mainstay_api::rest::{ScrubRepair, ScrubSchedule};
+use mainstay_api::rest::{OriginView, ScrubRepair, ScrubSchedule};
 use mainstay_engine::frontend::nbd::TlsFiles;
 use mainstay_engine::{BackgroundLimits, DeviceOption, SlowLimits};
 use std::path::PathBuf;
@@ -324,16 +324,20 @@ pub enum NodeCommand {
 #[derive(Args, Debug)]
 pub struct CreateArgs {
     pub name: String,
-    /// Size of a volume, for example 4GiB; once per volume.
-    #[arg(long = "size", required = true, value_parser = size::parse, value_name = "SIZE")]
+    /// Size of a volume, for example 4GiB; once per volume. With --from: as the snapshot's resource has them, or larger.
+    #[arg(long = "size", required_unless_present = "from", value_parser = size::parse, value_name = "SIZE")]
     pub sizes: Vec<u64>,
+    /// Begin with what a snapshot of another resource holds, for example db@before-upgrade. Replicas on the nodes that hold it share its space;
+    /// further ones are copied from them.
+    #[arg(long, value_name = "RESOURCE@SNAPSHOT", value_parser = parse_origin)]
+    pub from: Option<OriginView>,
     /// Size of the journal.
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     pub journal: Option<u64>,
     /// Nodes that get a replica, separated by commas.
     #[arg(long, value_delimiter = ',', conflicts_with = "replica_count", value_name = "NODES")]
     pub replicas: Vec<String>,
-    /// Number of replicas; the nodes with the most free space get them.
+    /// Number of replicas; the nodes with the most free space get them. With --from the nodes that hold the snapshot come first.
     #[arg(long, value_name = "N")]
     pub replica_count: Option<u32>,
     /// Nodes that should be primary, best first, separated by commas.
@@ -378,6 +382,15 @@ impl ScrubArgs {
     pub fn schedule(self) -> ScrubSchedule {
         ScrubSchedule { interval_ms: self.scrub_interval, repair: self.scrub_repair, rate: self.scrub_rate }
     }
+}
+
+/// `RESOURCE@SNAPSHOT`.
+fn parse_origin(text: &str) -> Result<OriginView, String> {
+    let (resource, snapshot) = text.split_once('@').unwrap_or((text, ""));
+    if resource.is_empty() || snapshot.is_empty() {
+        return Err("name a resource and one of its snapshots, for example db@before-upgrade".into());
+    }
+    Ok(OriginView { resource: resource.into(), snapshot: snapshot.into() })
 }
 
 fn scrub_repair() -> impl TypedValueParser<Value = ScrubRepair> {

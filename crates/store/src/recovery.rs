@@ -22,9 +22,11 @@ use bytes::Bytes;
 use mainstay_codec::batch::{BATCH_MAGIC, BatchHead, HEADER_BLOCK_BYTES};
 use mainstay_codec::superblock::SUPERBLOCK_BYTES;
 use mainstay_codec::versions::VERSIONS_PAGE_BYTES;
-use mainstay_codec::{Batch, Checkpoint, DataState, DecodeError, LocalHeader, Superblock, TablePlace, Void};
+use mainstay_codec::{
+    Batch, Checkpoint, DataState, DecodeError, LocalHeader, SnapshotRecord, Superblock, TablePlace, Void,
+};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{BLOCK_BYTES, Chain, ClientMark, Epoch, Index, Position, reach};
+use mainstay_types::{BLOCK_BYTES, Chain, ClientMark, Epoch, Index, Position, SnapshotId, reach};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -64,6 +66,18 @@ impl Store {
     /// Makes an empty replica. Zeroes the whole journal, so that no record of an earlier life is in it and
     /// its space is allocated. Volumes and their sums must read as zeroes already.
     pub fn format(media: &mut dyn Media, config: &StoreConfig) -> Result<(), MediaError> {
+        Self::format_holding(media, config, &[])
+    }
+
+    /// Makes an empty replica that holds these snapshots, which no entry of its log has taken: their files are there. In ascending order.
+    ///
+    /// # Errors
+    /// When the media cannot be written.
+    pub fn format_holding(
+        media: &mut dyn Media,
+        config: &StoreConfig,
+        snapshots: &[SnapshotId],
+    ) -> Result<(), MediaError> {
         // An earlier replica must not be half there: first its superblocks go.
         media.write_durable(Area::Meta, 0, &[0; SUPERBLOCK_COPIES * SUPERBLOCK_BYTES])?;
         let zeroes = vec![0; CHUNK_BYTES.min(config.journal_bytes) as usize];
@@ -99,7 +113,7 @@ impl Store {
             epochs: Vec::new(),
             versions_slot: 0,
             versions_root,
-            snapshots: Vec::new(),
+            snapshots: snapshots.iter().map(|&id| SnapshotRecord { id, held: true, at: Index(0) }).collect(),
             client: ClientMark::default(),
         };
         write_superblock(media, &superblock, [0, 1])

@@ -4,7 +4,7 @@ mod lab;
 
 use lab::{BLOCK, Doing, Lab, Log, Random, drop_snapshot, resize, rollback, scrub, snapshot, write};
 use mainstay_store::SnapshotState::{Held, Missing};
-use mainstay_store::{Area, Checked, DamagedBlock, Output, Segment, SnapshotState, StoreConfig};
+use mainstay_store::{Area, Checked, DamagedBlock, Output, Segment, SnapshotState, Store, StoreConfig};
 use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, Index, Range, SnapshotId, VolumeId};
 
 const S: SnapshotId = SnapshotId(1);
@@ -344,4 +344,48 @@ fn scrubs_see_what_was_before_a_rollback_or_what_comes_after_it() {
     let found = lab.gather(*range, segments).expect("it is there");
     assert_eq!((found[0], found[2 * BLOCK]), (1, 1));
     assert!(lab.store.scrub_ended(*at));
+}
+
+/// A replica of another resource that is made with clones of a snapshot's files (docs/adr/0017-clones.md): what the log says before the
+/// rollback is nothing, and after any crash the volumes hold nothing, or what the snapshot holds.
+#[test]
+fn a_replica_that_begins_with_a_snapshot_is_rolled_back_to_it() {
+    let (source, _) = with_snapshot();
+    let begin = || {
+        let mut lab = Lab::new();
+        lab.disk.snapshots.insert(S, source.disk.snapshots[&S].clone());
+        lab.disk.kept_sums.insert(S, source.disk.kept_sums[&S].clone());
+        Store::format_holding(&mut lab.disk, &lab.config, &[S]).expect("the simulated disk does not fail");
+        lab.store = Store::recover(&mut lab.disk, lab::tuning()).expect("a formatted replica");
+        lab
+    };
+    let lab = begin();
+    assert_eq!(lab.store.snapshots_held().collect::<Vec<_>>(), [S]);
+    assert_eq!(lab.store.snapshots_on_disk().collect::<Vec<_>>(), [S]);
+    let mut ends = [0, 0];
+    for completed in 0..24 {
+        let (mut lab, mut log) = (begin(), Log::default());
+        lab.append(&mut log, vec![write(1, 1, 9)]);
+        lab.append(&mut log, vec![rollback(1, 2)]);
+        lab.append(&mut log, vec![write(3, 1, 4)]);
+        lab.complete_some(completed);
+        lab.crash(&mut Random(completed)).expect("only torn tails");
+        let end = lab.store.log_state().end.index;
+        lab.store.commit(end);
+        lab.settle();
+        lab.store.destage_now();
+        lab.settle();
+        let found = [0, 1, 3, 4].map(|n| block(&lab, n));
+        let expected: &[[u8; 4]] = match state(&lab, 2) {
+            Some(_) => &[[1, 1, 1, 0], [1, 1, 4, 0]],
+            None => &[[0, 0, 0, 0], [0, 9, 0, 0]],
+        };
+        ends[usize::from(state(&lab, 2).is_some())] += 1;
+        assert!(expected.contains(&found), "{found:?} after {completed} operations");
+        assert_eq!(state(&lab, 1), Some(Held));
+        for block in [0, 1, 3, 4] {
+            assert_eq!(checked(&lab, block), Checked::Well, "block {block}");
+        }
+    }
+    assert!(ends.iter().all(|count| *count > 0), "{ends:?}");
 }

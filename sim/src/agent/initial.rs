@@ -3,6 +3,7 @@
 use crate::consensus::WALL_MS;
 use crate::plan::{ResourceShape, Shape};
 use mainstay_control::State;
+use mainstay_control::origin::SnapshotOf;
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Command, Entry, ResourceSpec, Settings};
 use mainstay_ha::{Mount, Policy, Process, ServiceSpec, Vip};
@@ -35,7 +36,7 @@ pub fn initial_state(shape: &Shape) -> State {
         if resource.late {
             continue;
         }
-        apply(&mut state, create_resource(n, resource));
+        apply(&mut state, create_resource(n, resource, None));
         if resource.service {
             apply(&mut state, Command::ApplyService { spec: service(n, None) });
         }
@@ -50,8 +51,8 @@ fn apply(state: &mut State, command: Command) {
     assert!(outcome.is_ok(), "{command:?}: {outcome:?}");
 }
 
-/// Makes resource number `n`.
-pub fn create_resource(n: usize, shape: &ResourceShape) -> Command {
+/// Makes resource number `n`, of a snapshot of another one if it is named.
+pub fn create_resource(n: usize, shape: &ResourceShape, origin: Option<SnapshotOf>) -> Command {
     let spec = ResourceSpec {
         volumes: shape.volumes.iter().map(|blocks| blocks * BLOCK_BYTES).collect(),
         journal_bytes: JOURNAL_BYTES_MIN,
@@ -63,6 +64,7 @@ pub fn create_resource(n: usize, shape: &ResourceShape) -> Command {
         spec,
         scrub: ScrubPolicy::default(),
         min_copies: MinCopies::default(),
+        origin,
     }
 }
 

@@ -29,7 +29,7 @@ impl UnderWay {
 /// How long an engine has for it; `None` for what the agent does itself.
 fn timeout_ms(step: &Step) -> Option<u64> {
     match step {
-        Step::MakeFiles(_) | Step::Open => Some(JOB_TIMEOUT_MS),
+        Step::MakeFiles(..) | Step::Open => Some(JOB_TIMEOUT_MS),
         Step::Close
         | Step::Tell(_)
         | Step::Attach(_)

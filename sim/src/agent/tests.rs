@@ -83,6 +83,7 @@ fn shape(service: bool) -> Shape {
             slow: SlowLimits::default(),
             background: BackgroundLimits::default(),
             late: false,
+            origin: None,
             moves: false,
             modes: false,
         }],
@@ -368,8 +369,11 @@ impl Lab {
                     seen.devices_ready = false;
                 }
             }
-            Step::MakeFiles(_) | Step::RemoveFiles | Step::WriteLabel(_) | Step::RemoveLabel | Step::Look => {
-            }
+            Step::MakeFiles(..)
+            | Step::RemoveFiles
+            | Step::WriteLabel(_)
+            | Step::RemoveLabel
+            | Step::Look => {}
         }
         if let Some(report) = self.nodes[&id].engine.replicas.get(&resource).cloned() {
             self.handle(id, In::Engine(EngineEvent::Replica(report)));
@@ -429,6 +433,7 @@ fn agents_elect_and_replace_a_primary() {
             spec,
             scrub: ScrubPolicy::default(),
             min_copies: MinCopies::default(),
+            origin: None,
         });
         assert!(lab.reach(5_000_000, |lab| lab.serving().is_some()), "seed {seed}: nobody serves");
         let record = &lab.truth().resources[&R0].record;
@@ -635,7 +640,7 @@ fn steps_of_the_engine_end_with_the_connection() {
         let [(number, Step::RemoveFiles)] = found[..] else { panic!("{found:?}") };
         agent.handle(now, done(number));
         let found = steps(agent);
-        let [(number, Step::MakeFiles(incarnation))] = found[..] else { panic!("{found:?}") };
+        let [(number, Step::MakeFiles(incarnation, _))] = found[..] else { panic!("{found:?}") };
         (number, incarnation)
     };
     let connected = In::EngineConnected { lease_until: Time(0), silenced: Time(0) };

@@ -14,6 +14,18 @@ pub(super) const NEVER: &[(&str, &str)] = &[
     ),
     ("control: a shrink of the primary", "a primary has no peer that is itself"),
     (
+        "control: a primary does not hold what its resource is made of",
+        "all that are in sync by then were made of it, and disks lose no files of snapshots by themselves",
+    ),
+    (
+        "control: a resource is smaller than the snapshot it is to be made of",
+        "the operator asks for one that is as large as the other may come to be",
+    ),
+    (
+        "control: a resource is to be made of one that is not made yet",
+        "of several resources only the last is made of another one",
+    ),
+    (
         "ha: a start in an epoch whose lease was lost",
         "the reconciler sees the spent epoch before it starts anything, and asks for another one",
     ),

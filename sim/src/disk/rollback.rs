@@ -13,6 +13,10 @@ const ZEROES: [u8; BLOCK] = [0; BLOCK];
 /// What a snapshot keeps of each volume.
 pub(super) type Files = Vec<File>;
 
+/// What a snapshot of a disk keeps, for another disk.
+#[derive(Debug)]
+pub(crate) struct SnapshotFiles(Files);
+
 /// What a volume held, and the sums of that.
 #[derive(Clone, Debug)]
 pub(super) struct File {
@@ -54,6 +58,16 @@ impl Disk {
         let files = grown.map(|(file, &blocks)| File::of(file.blocks, file.sums, blocks)).collect();
         self.snapshots.insert(snapshot, files);
         Ok(())
+    }
+
+    /// The files of a snapshot.
+    pub(crate) fn snapshot_files(&self, snapshot: SnapshotId) -> Option<SnapshotFiles> {
+        self.snapshots.get(&snapshot).cloned().map(SnapshotFiles)
+    }
+
+    /// Clones of them, as the files of a snapshot of this disk.
+    pub(crate) fn adopt(&mut self, snapshot: SnapshotId, files: SnapshotFiles) {
+        self.snapshots.insert(snapshot, files.0);
     }
 
     /// The end comes meanwhile: of all blocks and sums some are as they are to be, and the new files are there or not.

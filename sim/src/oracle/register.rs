@@ -307,7 +307,13 @@ impl Registers {
 
     /// R17: the resource was rolled back to a snapshot at this moment, as if somebody had written to every block what it held then. Writes that
     /// were given up after that was asked for may come later all the same: they wait in the engine until it is done.
-    pub fn put_back(&mut self, resource: usize, value_at: impl Fn(u16, u64) -> u64) {
+    ///
+    /// `blocks`: of each volume, where a block may come to hold something that no client of this resource has written.
+    pub fn put_back(&mut self, resource: usize, blocks: &[usize], value_at: impl Fn(u16, u64) -> u64) {
+        for (volume, blocks) in (0..).zip(blocks) {
+            let registers = self.volumes.entry((resource, volume)).or_default();
+            registers.resize_with(registers.len().max(*blocks), Register::default);
+        }
         let now = self.tick();
         let start = self.asked_back.remove(&resource).unwrap_or(now);
         for ((_, volume), registers) in self.volumes.iter_mut().filter(|((of, _), _)| *of == resource) {

@@ -74,7 +74,9 @@ impl Oracle {
         }
         if let Some(at) = log.take_rolled_back() {
             let number = resource.0 as usize - 1;
-            self.registers.put_back(number, |volume, block| log.value_at(VolumeId(volume), block, at));
+            let blocks = log.blocks_given();
+            let value_at = |volume, block| log.value_at(VolumeId(volume), block, at);
+            self.registers.put_back(number, &blocks, value_at);
         }
         self.settle_soft(resource);
         if let Err(mut violation) = check {
@@ -93,6 +95,19 @@ impl Oracle {
     /// An engine is told to roll the resource back.
     pub fn ask_back(&mut self, resource: ResourceId) {
         self.registers.ask_back(resource.0 as usize - 1);
+    }
+
+    /// A replica is made of a snapshot of another resource. R17: whoever else was made of one has what that holds.
+    pub fn made_of(&mut self, resource: ResourceId, source: ResourceId, snapshot: SnapshotId) {
+        let given = self.logs.get(&source).and_then(|log| log.snapshot_content(snapshot));
+        let Some(log) = self.logs.get_mut(&resource) else { return };
+        let check = match given {
+            Some(given) => log.begin_with(given),
+            // The first who made one has seen to it, and it may be gone since.
+            None if log.was_given() => Ok(()),
+            None => Err(Violation { id: "R17", text: format!("nobody has taken {snapshot} of {source}") }),
+        };
+        self.judge(check);
     }
 
     /// L4: a scrub finds differences where a disk lied, and nowhere else.
@@ -299,7 +314,7 @@ impl Oracle {
         read: &mut dyn FnMut(VolumeId, u64) -> Option<u64>,
     ) {
         if let Some(log) = self.logs.get_mut(&resource) {
-            let check = log.check_replica(node, incarnation, at, false, read);
+            let check = log.check_snapshot((node, incarnation), (snapshot, at), read);
             self.judge(check.map_err(|wrong| {
                 let text = format!("snapshot {snapshot} of {resource}: {}", wrong.text);
                 Violation { id: "S14", text }

@@ -51,6 +51,7 @@ impl World {
             What::StartEngine { node } => self.start_engine(node),
             What::StartAgent { node } => self.start_agent(node),
             What::PowerOn { node } => self.power_on(node),
+            What::TidyUp { of } => self.tidy_up(of),
             What::Operator { resource } => self.operate(resource),
             What::Force { resource, pick, tries } => self.force(resource, pick, tries),
             What::Promised { resource, to, version, epoch, tries } => {

@@ -448,7 +448,7 @@ impl World {
         self.kill_engine(node);
         self.after(50_000, What::StartEngine { node });
         self.lose_content(node, resource);
-        self.make_files(node, resource, OTHER).expect("there is room, and nothing in its place");
+        self.make_files(node, resource, OTHER, None).expect("there is room, and nothing in its place");
     }
 
     /// The files of a replica are gone, and its label with them.

@@ -5,11 +5,12 @@
 
 use super::{JobStep, What, World, shape_of};
 use crate::agent::{self, StepError};
-use crate::disk::Sizes;
+use crate::disk::{Sizes, SnapshotFiles};
 use crate::engine::{EngineIn, RESERVE_BYTES};
 use crate::plan::ResourceShape;
 use crate::trace::Part;
 use crate::words;
+use mainstay_control::origin::{CONTENT, SnapshotOf};
 use mainstay_control::reconciler::job::{Answer, Step};
 use mainstay_control::snapshots::Keep;
 use mainstay_replica::ReplicaConfig;
@@ -23,8 +24,8 @@ impl World {
             self.note(Some(node), Part::Agent, &[4, resource.0, number], || words);
         }
         match step.step {
-            Step::MakeFiles(_) | Step::Open => {
-                if matches!(step.step, Step::MakeFiles(_)) {
+            Step::MakeFiles(..) | Step::Open => {
+                if matches!(step.step, Step::MakeFiles(..)) {
                     self.machine(node).making.insert(resource);
                 }
                 // One thread of the engine makes and opens, in the order in which it was asked.
@@ -63,7 +64,7 @@ impl World {
     pub(super) fn job_step(&mut self, step: JobStep) {
         let JobStep { node, engine_boot, agent_boot, resource, number, .. } = step;
         let machine = &self.machines[&node];
-        let by_engine = matches!(step.step, Step::MakeFiles(_) | Step::Open);
+        let by_engine = matches!(step.step, Step::MakeFiles(..) | Step::Open);
         let (ended, paused_until_us) = if by_engine {
             let process = &machine.engine_process;
             (process.boot != engine_boot || machine.engine.is_none(), process.paused_until_us)
@@ -81,14 +82,14 @@ impl World {
             return self.at(again_us, What::JobStep(step));
         }
         let result = match step.step {
-            Step::MakeFiles(incarnation) => {
+            Step::MakeFiles(incarnation, of) => {
                 let asks = machine.agent_process.boot == agent_boot && machine.agent.is_some();
                 self.machine(node).making.remove(&resource);
                 // The engine removes what nobody waits for any more: an agent that has started again does not know of it.
                 if !asks {
                     return;
                 }
-                let made = self.make_files(node, resource, incarnation);
+                let made = self.make_files(node, resource, incarnation, of);
                 made.map(|()| Answer::Done).map_err(StepError::NotDone)
             }
             Step::Open => self.open(node, engine_boot, resource).map(Answer::Opened),
@@ -147,14 +148,26 @@ impl World {
         node: NodeId,
         resource: ResourceId,
         incarnation: Incarnation,
+        of: Option<SnapshotOf>,
     ) -> Result<(), String> {
+        let content = of.map(|of| self.content(node, resource, of)).transpose()?;
+        // Whether its node knows that or not.
+        let known = self.state().resources.get(&resource).and_then(|known| known.origin.as_ref());
+        if let Some(of) = known.map(|origin| origin.of).or(of) {
+            self.oracle.made_of(resource, of.resource, of.snapshot);
+        }
         let mut config = self.store_config(node, resource, incarnation);
         if let Some(known) = self.state().resources.get(&resource) {
             config.volumes.clone_from(&known.spec.volumes);
         }
         let stream = self.sessions.next();
         let mut disk = crate::disk::Disk::new(crate::random::Random::new(stream), &sizes_of(&config));
-        Store::format(&mut disk.media(), &config).map_err(|error| error.to_string())?;
+        let held = content.map(|files| {
+            disk.adopt(CONTENT, files);
+            CONTENT
+        });
+        Store::format_holding(&mut disk.media(), &config, held.as_slice())
+            .map_err(|error| error.to_string())?;
         let machine = self.machine(node);
         if machine.disks.contains_key(&resource) {
             return match machine.formatted.get(&resource) {
@@ -166,6 +179,23 @@ impl World {
         machine.formatted.insert(resource, incarnation);
         machine.broken.remove(&resource);
         Ok(())
+    }
+
+    /// The files of a snapshot, for a replica of another resource.
+    fn content(
+        &mut self,
+        node: NodeId,
+        resource: ResourceId,
+        of: SnapshotOf,
+    ) -> Result<SnapshotFiles, String> {
+        let source = self.machines[&node].disks.get(&of.resource);
+        let files = source.and_then(|disk| disk.snapshot_files(of.snapshot));
+        let files = files.ok_or("the snapshot that it is made of is not there")?;
+        self.trace.count("F57 a replica is made of a snapshot");
+        let rotted = self.rotted.iter().filter(|(found, ..)| *found == of.resource);
+        let rotted: Vec<_> = rotted.map(|(_, volume, block)| (resource, *volume, *block)).collect();
+        self.rotted.extend(rotted);
+        Ok(files)
     }
 
     fn store_config(&self, node: NodeId, resource: ResourceId, incarnation: Incarnation) -> StoreConfig {
@@ -272,7 +302,10 @@ fn request_blocks(shape: &ResourceShape) -> u64 {
 /// What an agent does, or has its engine do, with the number of it in the trace; `None` for what goes without saying.
 fn step_words(resource: &str, step: &Step) -> Option<(u64, String)> {
     Some(match step {
-        Step::MakeFiles(_) => (1, format!("has an empty replica of {resource} made")),
+        Step::MakeFiles(_, None) => (1, format!("has an empty replica of {resource} made")),
+        Step::MakeFiles(_, Some(of)) => {
+            (14, format!("has a replica of {resource} made of {} of r{}", of.snapshot, of.resource.0 - 1))
+        }
         Step::Open => (2, format!("has {resource} opened")),
         Step::Close => (3, format!("has the replica of {resource} closed, to remove it")),
         Step::Tell(record) => (4, format!("tells {resource} its record {}", record.version)),

@@ -9,6 +9,8 @@ use crate::plan::{Operator, Shape};
 use crate::trace::Part;
 use crate::words;
 use mainstay_codec::ReplicaData;
+use mainstay_control::origin::SnapshotOf;
+use mainstay_control::snapshots::{Snapshot, SnapshotState};
 use mainstay_control::state::Command;
 use mainstay_host::Digest;
 use mainstay_types::{
@@ -18,6 +20,8 @@ use mainstay_types::{
 
 /// How long an operator waits before it looks again.
 const PATIENCE_US: u64 = 700_000;
+/// When the operator deletes a snapshot, after having asked for a resource that is made of it.
+const TIDY_MS: [u64; 4] = [40, 120, 400, 2_000];
 /// From the first digests to those that are taken while writes are held, and from the pause to these.
 const DIGEST_US: u64 = 200_000;
 
@@ -320,9 +324,17 @@ impl World {
             Presence::Gone if exists && service.is_none() && !deleting => {
                 Command::DeleteResource { resource: id }
             }
-            Presence::Yes if !exists => {
-                agent::create_resource(resource, &self.plan.shape.resources[resource])
-            }
+            Presence::Yes if !exists => match self.origin_of(resource) {
+                Ok(origin) => {
+                    // They take it for done too early.
+                    for (of, ms) in origin.iter().flat_map(|of| TIDY_MS.map(|ms| (*of, ms))) {
+                        self.after(ms * 1000, What::TidyUp { of });
+                    }
+                    agent::create_resource(resource, &self.plan.shape.resources[resource], origin)
+                }
+                Err(None) => return true,
+                Err(Some(command)) => *command,
+            },
             // No service runs on what is attached.
             Presence::Yes if has_service && wanted.service && service.is_none() && attached => {
                 Command::DetachResource { resource: id }
@@ -346,6 +358,44 @@ impl World {
         };
         self.submit(command);
         true
+    }
+
+    pub(super) fn tidy_up(&mut self, of: SnapshotOf) {
+        let known = self.state().resources.get(&of.resource);
+        let Some(name) = known.and_then(|known| Some(known.snapshots.get(&of.snapshot)?.name.clone())) else {
+            return;
+        };
+        self.trace.count("F57 operator deletes what is cloned");
+        self.submit(Command::DropSnapshot { resource: of.resource, name });
+    }
+
+    /// The snapshot that a resource is to be made of; `Err`: the operator waits for one, and asks for it perhaps.
+    fn origin_of(&self, resource: usize) -> Result<Option<SnapshotOf>, Option<Box<Command>>> {
+        let Some(source) = self.plan.shape.resources[resource].origin.map(resource_id) else {
+            return Ok(None);
+        };
+        let Some(known) = self.state().resources.get(&source).filter(|known| !known.deleting) else {
+            return Ok(None);
+        };
+        // What is held elsewhere is asked for in vain, for a while.
+        let here = &self.plan.shape.resources[resource].replicas;
+        let held = |node: NodeId, snapshot: &Snapshot| {
+            snapshot.nodes.get(&node).is_some_and(|on| on.state == SnapshotState::Held)
+                && (here.contains(&node.0) || !self.healed)
+        };
+        let mut able = known.snapshots.iter().filter(|(_, snapshot)| {
+            !snapshot.dropping && known.record.iss.iter().any(|member| held(member.node, snapshot))
+        });
+        if let Some((&snapshot, _)) = able.next_back() {
+            return Ok(Some(SnapshotOf { resource: source, snapshot }));
+        }
+        // It may be that no pool can keep one, or that the other does not get well for long.
+        if self.healed {
+            return Ok(None);
+        }
+        let name = format!("s{}", known.last_snapshot + 1);
+        let wish = Command::TakeSnapshot { resource: source, name };
+        Err(known.snapshots.is_empty().then(|| Box::new(wish)))
     }
 
     /// Whether more copies are wanted than there need be when faults have stopped: some replicas stay away then, or may be lost for good.

@@ -54,6 +54,14 @@ pub(super) fn sums_of(plan: &Plan, random: &mut Random) -> BTreeMap<ResourceId, 
             _ => {}
         }
     }
+    for (number, shape) in plan.shape.resources.iter().enumerate() {
+        // A replica that is made of a snapshot has the sums of that or none.
+        if let Some(source) = shape.origin {
+            let of = sums.get(&resource_id(source)).copied();
+            sums.remove(&resource_id(number));
+            sums.extend(of.map(|of| (resource_id(number), of)));
+        }
+    }
     sums
 }
 

@@ -31,6 +31,8 @@ enum Stop {
     LastCopy,
     /// It waits for replicas whose first disks were damaged, or are away, before anybody heard of them.
     NotBegun,
+    /// What it was to be made of is gone with the disks that held it.
+    NotMade,
 }
 
 impl World {
@@ -55,6 +57,7 @@ impl World {
                 (None, _) if core => "a core heals: served",
                 (None, _) => "unsurvivable: whole",
                 (Some(Stop::Away), _) => "a core heals: stopped, as those with everything are away",
+                (Some(Stop::NotMade), _) => "stopped: what it was to be made of is gone",
                 (Some(Stop::NotBegun), true) => "unsurvivable: not begun, a first replica cannot be used",
                 (Some(Stop::NotBegun), false) => "a core heals: not begun, as replicas are away",
                 (Some(Stop::Broken), true) => "unsurvivable: stopped, no replica with everything can be used",
@@ -93,7 +96,17 @@ impl World {
         };
         self.plan.unsurvivable
             || !self.away.is_empty()
-            || self.state().resources.get(&id).is_some_and(damaged)
+            || self.state().resources.get(&id).is_some_and(|known| damaged(known) || self.never_made(known))
+    }
+
+    /// Whether it was to be made of a snapshot that nobody holds any more.
+    fn never_made(&self, known: &Resource) -> bool {
+        let observations = Observations { has_leader: true, ..Observations::default() };
+        let subject = format!("resource {}", known.name);
+        known.origin.is_some()
+            && advice(self.state(), &observations)
+                .iter()
+                .any(|advice| advice.subject == subject && advice.what.starts_with("cannot be made"))
     }
 
     /// Why it has stopped, as a user is told; otherwise what is not clear.
@@ -104,6 +117,19 @@ impl World {
         let observations = Observations { has_leader: true, ..Observations::default() };
         let said: Vec<String> =
             advice(self.state(), &observations).into_iter().map(|advice| advice.what).collect();
+        if let Some(origin) = known.origin.as_ref().filter(|_| record.epoch.0 == 0) {
+            if self.never_made(known) {
+                return Ok(Stop::NotMade);
+            }
+            let waits =
+                |member: &Member| record.replica(member.node).is_some() || self.away.contains(&member.node);
+            let says = said.iter().any(|what| what.starts_with("is being made of"));
+            return if says && origin.holders.iter().all(waits) {
+                Ok(Stop::NotBegun)
+            } else {
+                Err(format!("it is not made, and could be: {said:?}"))
+            };
+        }
         if record.epoch.0 == 0 {
             let missing = |node: &&NodeId| record.replica(**node).is_none();
             let waits = known.spec.replicas.iter().filter(missing).all(|node| {
@@ -291,6 +317,9 @@ impl World {
     /// R17: what was wished for is in the log of the primary, and every replica has it or cannot, and has said so.
     fn snapshots_unsettled(&self, known: &Resource, primary: &Store) -> Option<String> {
         let name = &known.name;
+        if known.origin.is_some() {
+            return Some(format!("{name} does not hold what it is made of"));
+        }
         if known.rollback.is_some() {
             return Some(format!("{name} is not rolled back"));
         }

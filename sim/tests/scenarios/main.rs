@@ -17,6 +17,7 @@ mod min_copies;
 mod modes;
 mod network;
 mod order;
+mod origin;
 mod promotion;
 mod replicas;
 mod services;

@@ -45,6 +45,7 @@ const UNDER_LOAD: &[(&str, LoadScenario)] = &[
     ("a_service_sees_no_error_of_a_dying_engine", acknowledged::a_service_sees_no_error_of_a_dying_engine),
     ("a_volume_grows_under_load", grow::a_volume_grows_under_load),
     ("a_database_runs_on_a_clone_of_a_snapshot", snapshots::a_database_runs_on_a_clone_of_a_snapshot),
+    ("a_resource_is_made_of_a_snapshot", snapshots::a_resource_is_made_of_a_snapshot),
     ("damaged_blocks_are_found_and_repaired", scrub::damaged_blocks_are_found_and_repaired),
     ("what_rots_is_found_and_repaired_unasked", scrub::what_rots_is_found_and_repaired_unasked),
     ("remove_and_add_a_replica", replicas::remove_and_add_a_replica),

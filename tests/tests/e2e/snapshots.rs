@@ -83,6 +83,64 @@ pub fn a_database_runs_on_a_clone_of_a_snapshot(cluster: &Cluster, ledger: &Ledg
     Ok(())
 }
 
+const COPY: &str = "copy";
+
+/// A cluster's own resource with what the snapshot holds: two replicas share its space, the third one is copied, and a database runs on it while
+/// rows are inserted into the one that it was made of.
+pub fn a_resource_is_made_of_a_snapshot(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
+    let lab = &cluster.lab;
+    let primary = cluster.primary()?;
+    let before = rows(cluster, &primary, &DB.root())?.saturating_sub(LEDGER_CONNECTIONS as u64);
+    lab.cli(&["snapshot", "create", DB.resource, NAME])?;
+    let after = rows(cluster, &primary, &DB.root())?;
+    let from = format!("{}@{NAME}", DB.resource);
+    for (from, code) in
+        [("db@no-such", "unknown-snapshot"), ("no-such@s", "unknown-resource"), ("db", "db@before-upgrade")]
+    {
+        let refused = lab.try_cli(&["resource", "create", COPY, "--from", from])?;
+        ensure!(refused.stderr.contains(code), "{from}: {refused:?}");
+    }
+    let refused = lab.try_cli(&["resource", "create", COPY, "--from", &from, "--size", "8MiB"])?;
+    ensure!(refused.stderr.contains("leave the sizes out"), "{refused:?}");
+
+    let said =
+        lab.cli(&["resource", "create", COPY, "--from", &from, "--replicas", &NODES[..2].join(",")])?;
+    ensure!(said.contains("resource copy: ok"), "{said}");
+    let (made, source) = (lab.resource(COPY)?, lab.resource(DB.resource)?);
+    ensure!(made.volumes == source.volumes && made.journal_bytes == source.journal_bytes, "{made:?}");
+    ensure!(made.origin.is_none() && made.replicas.iter().all(|replica| replica.in_sync), "{made:?}");
+    // Nothing hangs on it any more.
+    lab.cli(&["snapshot", "delete", DB.resource, NAME])?;
+    wait_for("the end of the snapshot that it was made of", LIMIT, || {
+        let left = lab.resource(COPY)?.snapshots.len();
+        ensure!(left == 0, "{left} snapshots of the copy");
+        Ok(())
+    })?;
+    lab.cli(&["resource", "add-replica", COPY, NODES[2]])?;
+    cluster.prove_equal(COPY)?;
+
+    let (node, device) = cluster.device(COPY)?;
+    let (directory, root) = ("/tmp/copy-test", "/tmp/copy-test/mnt");
+    lab.shell(&node, &format!("mkdir -p {root} && mount -o nouuid {device} {root}"))?;
+    let words = command(root, PORT);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut server = lab.spawn(&node, &words, "copy.log")?;
+    let found = wait_for("a database on the copy", LIMIT, || rows(cluster, &node, root))?;
+    ensure!(
+        (before..=after).contains(&found),
+        "{found} rows are in the copy, {before} to {after} were there"
+    );
+    let check = sql(cluster, &node, root, &format!("CHECK TABLE {TABLE} EXTENDED"))?;
+    ensure!(check.ends_with("OK"), "CHECK TABLE: {check}");
+    sql(cluster, &node, root, &format!("DELETE FROM {TABLE}"))?;
+    ledger.wait_commit(now_us(), LIMIT).context("beside a database on the copy")?;
+    sql(cluster, &node, root, "SHUTDOWN")?;
+    server.wait().context("the copy's server")?;
+    lab.shell(&node, &format!("umount {root} && rm -r {directory}"))?;
+    cluster.prove_equal(COPY)?;
+    lab.cli(&["resource", "delete", COPY]).map(drop)
+}
+
 const SCRATCH: &str = "scratch";
 
 /// Fills the first blocks of a device with a letter, durably.

@@ -1,18 +1,24 @@
 //! Snapshots of resources (R17).
 
-use super::{Answer, App, blocking, change, change_what_is_now, find_resource};
+use super::{
+    Answer, App, blocking, change, change_what_is_now, check_room, find_resource, nodes_named, roomiest,
+    too_few,
+};
 use crate::agent::Agent;
 use crate::error::body;
 use crate::pool;
 use crate::raft::{ConsensusLog, View};
-use crate::views;
+use crate::views::{self, Live};
 use axum::Json;
 use axum::extract::{Path, State as Shared};
 use mainstay_api::engine::snapshot_file;
-use mainstay_api::rest::{Accepted, ErrorBody, SnapshotFiles, SnapshotRollback, SnapshotTake};
+use mainstay_api::rest::{
+    Accepted, ErrorBody, OriginView, ResourceCreate, SnapshotFiles, SnapshotRollback, SnapshotTake,
+};
+use mainstay_control::origin::SnapshotOf;
 use mainstay_control::snapshots::SnapshotState;
-use mainstay_control::state::Command;
-use mainstay_types::VolumeId;
+use mainstay_control::state::{Command, Resource, ResourceSpec};
+use mainstay_types::{NodeId, VolumeId};
 
 pub(super) async fn take(
     Shared(agent): App,
@@ -57,6 +63,63 @@ pub(super) async fn roll_back(
     .await
 }
 
+/// A snapshot of which a resource is to be made.
+pub(super) struct Found<'a> {
+    pub of: SnapshotOf,
+    source: &'a Resource,
+    /// Nodes of which a replica of the new resource can be made.
+    holders: Vec<NodeId>,
+}
+
+pub(super) fn find<'a>(view: &'a View, from: &OriginView) -> Result<Found<'a>, ErrorBody> {
+    let source = find_resource(view, &from.resource)?;
+    let known = source.snapshots.iter().find(|(_, known)| known.name == from.snapshot);
+    let Some((&snapshot, known)) = known else {
+        return Err(unknown_snapshot(&from.resource, &from.snapshot));
+    };
+    let held = |node: &NodeId| known.nodes.get(node).is_some_and(|on| on.state == SnapshotState::Held);
+    let holders = source.record.iss.iter().map(|member| member.node).filter(held).collect();
+    Ok(Found { of: SnapshotOf { resource: source.id, snapshot }, source, holders })
+}
+
+/// What is not said is as the origin has it. Where a replica is made of the snapshot its volumes share its space: they need more only as they
+/// change.
+pub(super) fn clone_spec(
+    view: &View,
+    live: &Live,
+    request: &ResourceCreate,
+    found: &Found<'_>,
+) -> Result<ResourceSpec, ErrorBody> {
+    let source = &found.source.spec;
+    let volumes = if request.volumes.is_empty() { found.source.sizes_max() } else { request.volumes.clone() };
+    let journal_bytes = request.journal_bytes.unwrap_or(source.journal_bytes);
+    let mut replicas = nodes_named(view, &request.replicas)?;
+    if replicas.is_empty() {
+        let count = request.replica_count.map_or(found.holders.len(), |count| count as usize);
+        let others = roomiest(live).into_iter().filter(|node| !found.holders.contains(node));
+        replicas = found.holders.iter().copied().chain(others).take(count).collect();
+        if replicas.len() < count {
+            return Err(too_few(count, replicas.len()));
+        }
+    }
+    for &node in &replicas {
+        let shared = found.holders.contains(&node);
+        check_room(
+            view,
+            live,
+            node,
+            pool::replica_bytes(if shared { &[] } else { &volumes }, journal_bytes),
+        )?;
+    }
+    let preferred = nodes_named(view, &request.preferred)?;
+    Ok(ResourceSpec { volumes, journal_bytes, replicas, preferred })
+}
+
+fn unknown_snapshot(resource: &str, snapshot: &str) -> ErrorBody {
+    let text = format!("resource {resource} has no snapshot {snapshot}");
+    body("unknown-snapshot", text, "See `mainstay snapshot list`.")
+}
+
 pub(super) async fn files(
     Shared(agent): App,
     Path((name, snapshot)): Path<(String, String)>,
@@ -68,8 +131,7 @@ fn files_here(agent: &Agent, view: &View, name: &str, snapshot: &str) -> Result<
     let resource = find_resource(view, name)?;
     let found = resource.snapshots.iter().find(|(_, known)| known.name == snapshot);
     let Some((&id, known)) = found else {
-        let text = format!("resource {name} has no snapshot {snapshot}");
-        return Err(body("unknown-snapshot", text, "See `mainstay snapshot list`."));
+        return Err(unknown_snapshot(name, snapshot));
     };
     let here = known.nodes.get(&agent.member()?.identity.node);
     let held = here.is_some_and(|on| on.state == SnapshotState::Held);

@@ -193,6 +193,7 @@ mod tests {
                 spec,
                 scrub: ScrubPolicy::default(),
                 min_copies: MinCopies::default(),
+                origin: None,
             },
         ) else {
             panic!("no resource")

@@ -57,6 +57,7 @@ fn view() -> View {
             spec,
             scrub: ScrubPolicy::default(),
             min_copies: MinCopies::default(),
+            origin: None,
         },
     );
     assert!(matches!(created, Outcome::ResourceCreated { resource: ResourceId(1) }), "{created:?}");

@@ -62,6 +62,7 @@ fn state() -> State {
         spec,
         scrub: ScrubPolicy::default(),
         min_copies: MinCopies::default(),
+        origin: None,
     });
     let version = ConfigVersion(1);
     let ready = apply(Command::ReplicaReady { resource: R, version, node: ME, incarnation: INCARNATION });

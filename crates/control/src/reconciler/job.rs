@@ -11,6 +11,7 @@
 //!
 //! Whoever carries a job out does [`Job::step`] and tells what came of it, until there is none; one job per replica at a time.
 
+use crate::origin::SnapshotOf;
 use crate::scrubs::ScrubTask;
 use crate::snapshots::Keep;
 use mainstay_types::simulation::{Bug, planted};
@@ -19,8 +20,10 @@ use mainstay_types::{Incarnation, ResourceRecord, VolumeId, reach};
 /// What is to be done to a replica.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// Make the files of a new incarnation.
-    Make,
+    /// Make the files of a new incarnation, of a snapshot of another resource if one is named.
+    Make {
+        of: Option<SnapshotOf>,
+    },
     /// Open what is stored under this label.
     Open {
         label: Incarnation,
@@ -46,7 +49,7 @@ impl Order {
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Make => "create",
+            Self::Make { .. } => "create",
             Self::Open { .. } => "open",
             Self::Drop => "drop",
             Self::Tell(_) => "record",
@@ -65,8 +68,8 @@ impl Order {
 pub enum Step {
     /// Remove what is there of files that have no label, or have one no more. Nothing there is success.
     RemoveFiles,
-    /// Have the engine make the files of an incarnation.
-    MakeFiles(Incarnation),
+    /// Have the engine make the files of an incarnation, of a snapshot of another resource if one is named.
+    MakeFiles(Incarnation, Option<SnapshotOf>),
     /// Make the label durable.
     WriteLabel(Incarnation),
     /// Let the files be no replica any more, durably. None there is success.
@@ -125,9 +128,9 @@ pub struct Job<E> {
 
 #[derive(Debug)]
 enum At<E> {
-    Clearing(Incarnation),
-    Making(Incarnation),
-    Labelling(Incarnation),
+    Clearing(Incarnation, Option<SnapshotOf>),
+    Making(Incarnation, Option<SnapshotOf>),
+    Labelling(Incarnation, Option<SnapshotOf>),
     /// What a failed attempt left is removed.
     Unmaking(E),
     Looking {
@@ -153,7 +156,7 @@ impl<E> Job<E> {
     /// `fresh` is asked for an incarnation that nobody has had, if one is made (R9).
     pub fn new(order: Order, fresh: impl FnOnce() -> Incarnation) -> Self {
         let at = match order {
-            Order::Make => At::Clearing(fresh()),
+            Order::Make { of } => At::Clearing(fresh(), of),
             Order::Open { label } => At::Looking { label },
             Order::Drop => At::Closing,
             Order::Tell(record) => At::Telling(record),
@@ -171,9 +174,9 @@ impl<E> Job<E> {
     #[must_use]
     pub fn step(&self) -> Option<Step> {
         Some(match &self.at {
-            At::Clearing(_) | At::Unmaking(_) | At::Removing => Step::RemoveFiles,
-            At::Making(incarnation) => Step::MakeFiles(*incarnation),
-            At::Labelling(incarnation) => Step::WriteLabel(*incarnation),
+            At::Clearing(..) | At::Unmaking(_) | At::Removing => Step::RemoveFiles,
+            At::Making(incarnation, of) => Step::MakeFiles(*incarnation, *of),
+            At::Labelling(incarnation, _) => Step::WriteLabel(*incarnation),
             At::Looking { .. } => Step::Look,
             At::Opening { .. } => Step::Open,
             At::Closing => Step::Close,
@@ -195,18 +198,22 @@ impl<E> Job<E> {
         let at = match (self.at, result) {
             (At::Ended(end), _) => At::Ended(end),
             (At::Unmaking(error), _) => At::Ended(Err(Trouble::Step(error))),
-            (At::Clearing(_) | At::Making(_) | At::Labelling(_), Err(error)) => {
+            (At::Clearing(..) | At::Making(..) | At::Labelling(..), Err(error)) => {
                 reach!("control: what is left of a replica that could not be made is removed");
                 At::Unmaking(error)
             }
             (_, Err(error)) => At::Ended(Err(Trouble::Step(error))),
-            (At::Clearing(incarnation), Ok(_)) if planted(Bug::LabelledTooEarly) => {
-                At::Labelling(incarnation)
+            (At::Clearing(incarnation, of), Ok(_)) if planted(Bug::LabelledTooEarly) => {
+                At::Labelling(incarnation, of)
             }
-            (At::Labelling(incarnation), Ok(_)) if planted(Bug::LabelledTooEarly) => At::Making(incarnation),
-            (At::Clearing(incarnation), Ok(_)) => At::Making(incarnation),
-            (At::Making(incarnation), Ok(_)) if !planted(Bug::LabelledTooEarly) => At::Labelling(incarnation),
-            (At::Making(incarnation) | At::Labelling(incarnation), Ok(_)) => {
+            (At::Labelling(incarnation, of), Ok(_)) if planted(Bug::LabelledTooEarly) => {
+                At::Making(incarnation, of)
+            }
+            (At::Clearing(incarnation, of), Ok(_)) => At::Making(incarnation, of),
+            (At::Making(incarnation, of), Ok(_)) if !planted(Bug::LabelledTooEarly) => {
+                At::Labelling(incarnation, of)
+            }
+            (At::Making(incarnation, _) | At::Labelling(incarnation, _), Ok(_)) => {
                 At::Ended(Ok(Ended::Made(incarnation)))
             }
             (At::Looking { .. }, Ok(Answer::Gone)) => {

@@ -43,6 +43,7 @@ fn state() -> State {
         spec,
         scrub: ScrubPolicy::default(),
         min_copies: MinCopies::default(),
+        origin: None,
     });
     let version = ConfigVersion(1);
     let ready = apply(Command::ReplicaReady { resource: R, version, node: ME, incarnation: MINE });
@@ -280,7 +281,7 @@ fn a_replica_whose_files_are_gone_is_made_anew() {
     lab.seen.replicas.clear();
     assert_eq!(lab.orders(), [Order::Open { label: MINE }]);
     lab.ended(Ok(Ended::Gone));
-    assert_eq!(lab.orders(), [Order::Make]);
+    assert_eq!(lab.orders(), [Order::Make { of: None }]);
     lab.ended(Ok(Ended::Made(Incarnation(10))));
     assert_eq!(lab.core.stored(), &BTreeMap::from([(R, Incarnation(10))]));
     assert_eq!(lab.orders(), [Order::Open { label: Incarnation(10) }]);
@@ -354,8 +355,8 @@ fn run(
 
 #[test]
 fn a_replica_is_made_before_its_label_and_removed_after_it() {
-    let (steps, end) = run(Order::Make, |_| Ok(Answer::Done));
-    let made = [Step::RemoveFiles, Step::MakeFiles(Incarnation(5)), Step::WriteLabel(Incarnation(5))];
+    let (steps, end) = run(Order::Make { of: None }, |_| Ok(Answer::Done));
+    let made = [Step::RemoveFiles, Step::MakeFiles(Incarnation(5), None), Step::WriteLabel(Incarnation(5))];
     assert_eq!((&steps[..], end), (&made[..], Ok(Ended::Made(Incarnation(5)))));
     let (steps, end) = run(Order::Drop, |_| Ok(Answer::Done));
     let dropped = [Step::Close, Step::RemoveLabel, Step::RemoveFiles];
@@ -369,11 +370,11 @@ fn a_replica_is_made_before_its_label_and_removed_after_it() {
 
 #[test]
 fn what_is_left_of_a_replica_that_could_not_be_made_goes() {
-    for failing in [Step::MakeFiles(Incarnation(5)), Step::WriteLabel(Incarnation(5))] {
+    for failing in [Step::MakeFiles(Incarnation(5), None), Step::WriteLabel(Incarnation(5))] {
         // It does not matter whether that succeeds.
         for removed in [Ok(Answer::Done), Err("neither")] {
             let mut failed = false;
-            let (steps, end) = run(Order::Make, |step| {
+            let (steps, end) = run(Order::Make { of: None }, |step| {
                 let result = if failed { removed } else { Ok(Answer::Done) };
                 failed |= *step == failing;
                 if *step == failing { Err("no") } else { result }

@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 use mainstay_control::clients::ClientSeen;
+use mainstay_control::origin::CONTENT;
 use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, Role, ServiceObserved, plan};
 use mainstay_control::scrubs::{ScrubPolicy, ScrubSeen};
 use mainstay_control::snapshots::{SnapshotOn, SnapshotState};
@@ -12,12 +13,13 @@ use mainstay_control::state::{
 };
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{Incarnation, Index, Member, MinCopies, NodeId, Opening, Position, ResourceId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub const A: NodeId = NodeId(1);
 pub const B: NodeId = NodeId(2);
 pub const W: NodeId = NodeId(3);
 pub const R: ResourceId = ResourceId(1);
+const HELD_FROM_THE_BEGINNING: SnapshotOn = SnapshotOn { at: Index(0), state: SnapshotState::Held };
 
 pub fn apply(state: &mut State, command: Command) -> Outcome {
     apply_at(state, 0, command)
@@ -71,7 +73,8 @@ pub fn with_resource() -> State {
                 name: "db".into(),
                 spec,
                 scrub: ScrubPolicy::default(),
-                min_copies: MinCopies::default()
+                min_copies: MinCopies::default(),
+                origin: None,
             }
         )
         .is_ok()
@@ -123,6 +126,8 @@ pub struct Nodes {
     pub up: BTreeMap<NodeId, bool>,
     /// Replicas made so far: each has an incarnation of its own.
     pub made: u64,
+    /// Those that were made of a snapshot of another resource.
+    pub made_of: BTreeSet<(NodeId, ResourceId)>,
     /// How often a primary was told to roll back and did.
     pub rollbacks: u32,
     /// Replicas opened so far: each has an opening of its own.
@@ -139,6 +144,7 @@ impl Nodes {
             observed: [A, B, W].into_iter().map(|node| (node, well.clone())).collect(),
             up: [A, B, W].into_iter().map(|node| (node, true)).collect(),
             made: 0,
+            made_of: BTreeSet::new(),
             rollbacks: 0,
             opened: 0,
             ends: [A, B, W].into_iter().map(|node| (node, Position::default())).collect(),
@@ -168,8 +174,10 @@ impl Nodes {
     pub fn act(&mut self, node: NodeId, action: Action) {
         let observed = self.observed.get_mut(&node).unwrap();
         match action {
-            Action::CreateReplica { resource } => {
+            Action::CreateReplica { resource, of } => {
                 self.made += 1;
+                self.made_of.remove(&(node, resource));
+                self.made_of.extend(of.map(|_| (node, resource)));
                 observed.stored.insert(resource, Incarnation(self.made));
             }
             Action::OpenReplica { resource } => {
@@ -177,7 +185,11 @@ impl Nodes {
                 let volumes = self.state.resources[&resource].spec.volumes.clone();
                 self.opened += 1;
                 let opening = Opening(self.opened);
-                let replica = ReplicaObserved { incarnation, opening, volumes, ..ReplicaObserved::default() };
+                let mut replica =
+                    ReplicaObserved { incarnation, opening, volumes, ..ReplicaObserved::default() };
+                if self.made_of.contains(&(node, resource)) {
+                    replica.snapshots = vec![(CONTENT, HELD_FROM_THE_BEGINNING)];
+                }
                 observed.replicas.insert(resource, replica);
             }
             Action::DropReplica { resource } => {
@@ -264,10 +276,11 @@ impl Nodes {
                 observed.replicas.get_mut(&resource).unwrap().role = Role::Secondary;
             }
             Action::StartService { name, epoch, round } => {
-                assert!(observed.lease_valid && observed.replicas[&R].role == Role::Primary);
-                let revision = self.state.services[&name].revision;
-                let phase = ServicePhase::Running;
-                let seen = ServiceObserved { phase, epoch, round, revision, spent_epoch: None, resource: R };
+                let service = &self.state.services[&name];
+                let resource = self.state.resource_of(service).expect("it has one").id;
+                assert!(observed.lease_valid && observed.replicas[&resource].role == Role::Primary);
+                let (revision, phase) = (service.revision, ServicePhase::Running);
+                let seen = ServiceObserved { phase, epoch, round, revision, spent_epoch: None, resource };
                 observed.services.insert(name, seen);
             }
             Action::StopService { name, .. } => {

@@ -12,6 +12,7 @@
 use super::error::{DiskError, failed};
 use super::files::{CHUNK_BYTES, FileMedia, Layout, ReplicaFiles, name, open_file};
 use super::journal::NewJournal;
+use super::snapshots::Content;
 use crate::buffer::BufferPool;
 use bytes::Bytes;
 use mainstay_store::Area;
@@ -76,6 +77,12 @@ impl NewReplica {
     #[must_use]
     pub fn media(&self, pool: &BufferPool) -> FileMedia<'_> {
         self.files.as_ref().expect("taken only when published").media(pool)
+    }
+
+    /// Clones the files of a snapshot of another replica: the new one has them as its own snapshot.
+    pub fn adopt(&self, content: &Content) -> Result<(), DiskError> {
+        let files = self.files.as_ref().expect("taken only when published");
+        content.clone_to(&beside(&self.path, "creating"), files)
     }
 
     /// Gives the replica its name, durably.

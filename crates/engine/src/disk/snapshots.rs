@@ -17,6 +17,7 @@ use mainstay_types::{BLOCK_BYTES, ResourceId, SnapshotId, VolumeId};
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -133,6 +134,56 @@ impl SnapshotJob {
     }
 }
 
+/// A snapshot in the files of another replica.
+#[derive(Clone, Debug)]
+pub struct Content {
+    /// Directory of that replica, on the same file system.
+    pub dir: PathBuf,
+    pub snapshot: SnapshotId,
+    /// What it is to be called in the new replica.
+    pub name: SnapshotId,
+}
+
+impl Content {
+    /// Whether the sums of its blocks are known.
+    pub fn has_sums(&self) -> bool {
+        self.dir.join(clone_name(self.snapshot, Area::Sums(VolumeId(0)))).exists()
+    }
+
+    /// Clones its files into the directory of a new replica, durably but for their names.
+    pub(super) fn clone_to(&self, path: &Path, files: &ReplicaFiles) -> Result<(), DiskError> {
+        let volumes = (0..).take_while(|n| files.area(Area::Volume(VolumeId(*n))).is_some()).count();
+        for area in areas(volumes, files.has_sums()) {
+            let from = self.dir.join(clone_name(self.snapshot, area));
+            let source = failed("cannot open what the replica is made of,", &from, File::open(&from))?;
+            clone_file(&source, &path.join(clone_name(self.name, area)), |_| Ok(()))?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes `path` a clone of `source`, durably but for its name.
+fn clone_file(
+    source: impl AsFd,
+    path: &Path,
+    fit: impl FnOnce(&File) -> io::Result<()>,
+) -> Result<File, DiskError> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(true).mode(0o600);
+    let file = failed("cannot make", path, options.open(path))?;
+    let cloned = rustix::fs::ioctl_ficlone(&file, source).map_err(io::Error::from);
+    let cloned = cloned.map_err(|error| match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP | libc::EINVAL | libc::EXDEV) => {
+            io::Error::other("the file system of the pool cannot clone files: XFS with reflink or btrfs can")
+        }
+        _ => error,
+    });
+    failed("cannot clone to", path, cloned)?;
+    failed("cannot cut", path, fit(&file))?;
+    failed("cannot flush", path, file.sync_all())?;
+    Ok(file)
+}
+
 impl Clones {
     pub(super) fn of(files: &ReplicaFiles, volumes: usize) -> Self {
         let file = |area: Area| files.area(area).map(|file| (area, Fd::clone(&file.file)));
@@ -176,19 +227,7 @@ impl Clones {
             let source = source(*area, file)?;
             let path = self.path.join(clone_name(snapshot, *area));
             let half = path.with_extension("new");
-            let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true).truncate(true).mode(0o600);
-            let file = failed("cannot make", &half, options.open(&half))?;
-            let cloned = rustix::fs::ioctl_ficlone(&file, &source).map_err(io::Error::from);
-            let cloned = cloned.map_err(|error| match error.raw_os_error() {
-                Some(libc::EOPNOTSUPP | libc::EINVAL | libc::EXDEV) => io::Error::other(
-                    "the file system of the pool cannot clone files: XFS with reflink or btrfs can",
-                ),
-                _ => error,
-            });
-            failed("cannot clone a volume to", &half, cloned)?;
-            failed("cannot cut", &half, fit(&file, *area, *bytes))?;
-            failed("cannot flush", &half, file.sync_all())?;
+            let file = clone_file(&source, &half, |file| fit(file, *area, *bytes))?;
             failed("cannot rename", &half, fs::rename(&half, &path))?;
             files.push((path, file));
         }

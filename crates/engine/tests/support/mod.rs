@@ -188,6 +188,7 @@ impl Engine {
             incarnation: member(self.node.0).incarnation,
             dir: dir.into(),
             journal,
+            content: None,
         });
         self.ask(Request::Open { resource, name: name.into(), dir: dir.into() });
     }

@@ -8,8 +8,8 @@ use crate::output::{Output, Progress, table};
 use crate::size;
 use mainstay_api::client::Client;
 use mainstay_api::rest::{
-    Accepted, Health, MinCopiesSet, Mode, PeerView, ReplicaAdd, ReplicaMove, ReplicaView, ResourceAttach,
-    ResourceCreate, ResourceView, ScrubStart, VolumeResize,
+    Accepted, Health, MinCopiesSet, Mode, OriginView, PeerView, ReplicaAdd, ReplicaMove, ReplicaView,
+    ResourceAttach, ResourceCreate, ResourceView, ScrubStart, VolumeResize,
 };
 
 pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome<u8> {
@@ -118,6 +118,7 @@ fn create(args: CreateArgs, client: &Client, output: Output) -> Outcome<()> {
         preferred: args.preferred,
         scrub: args.scrub.schedule(),
         min_copies: MinCopiesSet { copies: args.min_copies, suspend_ms: args.suspend.suspend_io },
+        from: args.from,
     };
     let mut resource: ResourceView = client.post("/v1/resources", &request)?;
     if !args.wait.no_wait {
@@ -129,7 +130,8 @@ fn create(args: CreateArgs, client: &Client, output: Output) -> Outcome<()> {
                 return Err(Failure::new("resource-failed", reason.clone(), remedy));
             }
             progress.show(&format!("creating: {}", summary(&now)));
-            Ok((now.health == Health::Ok && now.primary.is_some()).then_some(now))
+            let done = now.health == Health::Ok && now.primary.is_some() && now.origin.is_none();
+            Ok(done.then_some(now))
         })?;
     }
     output.result(&resource, details)
@@ -244,6 +246,7 @@ pub fn summary(resource: &ResourceView) -> String {
     let primary = resource.primary.as_deref().map_or("no primary".into(), |node| format!("primary {node}"));
     let (health, in_sync) = (health(resource), in_sync(resource));
     let notes = [
+        made_of(resource),
         attached::note(resource),
         modes::following(resource),
         copying(resource),
@@ -253,6 +256,12 @@ pub fn summary(resource: &ResourceView) -> String {
     ]
     .concat();
     format!("resource {}: {health}, {primary}, {in_sync}{notes}", resource.name)
+}
+
+/// It is not what it is to be yet.
+fn made_of(resource: &ResourceView) -> String {
+    let one = |origin: &OriginView| format!("; being made of {}@{}", origin.resource, origin.snapshot);
+    resource.origin.as_ref().map(one).unwrap_or_default()
 }
 
 /// Pools without space for what is to be written.

@@ -245,6 +245,10 @@ bugs! {
     RollbackReadTooEarly("R17"),
     /// Sums of blocks that are in memory outlast a rollback.
     SumsOutlastRollback("R17"),
+    /// A replica of a resource that is made of a snapshot is made where that is not at hand, and empty; and what is not there is taken.
+    CloneMadeEmpty("R17"),
+    /// A snapshot may be deleted, and its resource, while another one is made of it.
+    OriginNotKept("R17"),
     /// What is written while an extent is read for a scrub is taken for what it held at the entry.
     ScrubSeesLater("R17"),
     /// A repair takes back what clients have written since the scrub.

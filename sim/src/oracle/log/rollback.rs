@@ -1,8 +1,9 @@
 //! Entries that roll back to a snapshot: from there on the model holds what it held at that snapshot's entry.
 
-use super::{Known, LogOracle};
+use super::{Check, Known, LogOracle, wrong};
 use mainstay_codec::{Batch, EntryKind};
-use mainstay_types::{Index, SNAPSHOTS_MAX, SnapshotId};
+use mainstay_control::origin::CONTENT;
+use mainstay_types::{Incarnation, Index, NodeId, SNAPSHOTS_MAX, SnapshotId, VolumeId};
 
 /// All of one resource.
 #[derive(Debug, Default)]
@@ -11,6 +12,8 @@ pub(super) struct Rollbacks {
     taken: Vec<(SnapshotId, Index, Option<Index>)>,
     /// Clients' registers are to follow.
     told: Option<Index>,
+    /// What [`CONTENT`] holds of each volume, of a resource that was made of a snapshot of another one.
+    given: Option<Vec<Vec<u64>>>,
 }
 
 /// The snapshot that a batch takes, and the one that it goes back to before.
@@ -46,11 +49,15 @@ impl Rollbacks {
         }
         if let Some(to) = to {
             let Some(at) = there(to) else { return };
-            for history in model.iter_mut().flatten() {
-                let after = history.partition_point(|(of, _)| *of <= at);
-                let value = after.checked_sub(1).map_or(0, |at| history[at].1);
-                if history.last().is_some_and(|(_, now)| *now != value) {
-                    history.push((index, value));
+            let given = self.given.as_ref().filter(|_| to == CONTENT);
+            for (volume, blocks) in model.iter_mut().enumerate() {
+                for (block, history) in blocks.iter_mut().enumerate() {
+                    let after = history.partition_point(|(of, _)| *of <= at);
+                    let then = after.checked_sub(1).map_or(0, |at| history[at].1);
+                    let value = given.map_or(then, |given| value_in(given, volume, block));
+                    if history.last().map_or(0, |(_, now)| *now) != value {
+                        history.push((index, value));
+                    }
                 }
             }
             self.told = Some(index);
@@ -72,7 +79,86 @@ impl Rollbacks {
     }
 }
 
+/// What lies beyond the end of a volume is zeroes.
+fn value_in(given: &[Vec<u64>], volume: usize, block: usize) -> u64 {
+    given.get(volume).and_then(|blocks| blocks.get(block)).copied().unwrap_or(0)
+}
+
 impl LogOracle {
+    /// What every block of every volume held at the entry of a snapshot that is there.
+    #[must_use]
+    pub fn snapshot_content(&self, snapshot: SnapshotId) -> Option<Vec<Vec<u64>>> {
+        let there =
+            |(id, _, dropped): &&(SnapshotId, Index, Option<Index>)| *id == snapshot && dropped.is_none();
+        let (_, at, _) = self.rollbacks.taken.iter().find(there)?;
+        if *at == Index(0) {
+            return self.rollbacks.given.clone();
+        }
+        let volume = |(n, blocks): (usize, &Vec<_>)| {
+            let volume = VolumeId(n as u16);
+            (0..blocks.len() as u64).map(|block| self.value_at(volume, block, *at)).collect()
+        };
+        Some(self.model.iter().enumerate().map(volume).collect())
+    }
+
+    /// Blocks of each volume, if the resource was made of a snapshot of another one: what is not its own may be anywhere.
+    #[must_use]
+    pub fn blocks_given(&self) -> Vec<usize> {
+        if self.rollbacks.given.is_none() { Vec::new() } else { self.model.iter().map(Vec::len).collect() }
+    }
+
+    /// Whether it is known what the resource was made of.
+    #[must_use]
+    pub fn was_given(&self) -> bool {
+        self.rollbacks.given.is_some()
+    }
+
+    /// A replica of the resource is made of a snapshot that holds this.
+    ///
+    /// # Errors
+    /// R17: another one was made of something else.
+    pub fn begin_with(&mut self, content: Vec<Vec<u64>>) -> Check {
+        match &self.rollbacks.given {
+            Some(given) if *given != content => {
+                wrong("R17", "replicas are made of snapshots that differ".to_owned())
+            }
+            Some(_) => Ok(()),
+            None => {
+                self.rollbacks.taken.insert(0, (CONTENT, Index(0), None));
+                self.rollbacks.given = Some(content);
+                Ok(())
+            }
+        }
+    }
+
+    /// Compares what a snapshot of a replica holds with the log at its entry, or with what the resource was made of.
+    ///
+    /// # Errors
+    /// S4, as of a replica.
+    pub fn check_snapshot(
+        &self,
+        (node, incarnation): (NodeId, Incarnation),
+        (snapshot, at): (SnapshotId, Index),
+        read: &mut dyn FnMut(VolumeId, u64) -> Option<u64>,
+    ) -> Check {
+        let Some(given) = self.rollbacks.given.as_ref().filter(|_| (snapshot, at) == (CONTENT, Index(0)))
+        else {
+            return self.check_replica(node, incarnation, at, false, read);
+        };
+        for (volume, blocks) in given.iter().enumerate() {
+            for (block, value) in blocks.iter().enumerate() {
+                // No block there: it was taken of a smaller volume.
+                let found = read(VolumeId(volume as u16), block as u64);
+                if found.is_some_and(|found| found != *value) {
+                    let text =
+                        format!("{node} holds {found:?} in block {block} of volume {volume}, not {value}");
+                    return wrong("S4", text);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The last entry that rolled back, if clients' registers do not know of it.
     pub fn take_rolled_back(&mut self) -> Option<Index> {
         self.rollbacks.told.take()

@@ -53,7 +53,10 @@ fn after(order: &Order, failure: Failure) -> Replicas {
 #[test]
 fn a_replica_is_unusable_until_something_was_done_about_it() {
     assert!(after(&OPEN, failure(false)).unusable().is_empty());
-    assert!(after(&Order::Make, failure(true)).unusable().is_empty(), "it was not the disk that was opened");
+    assert!(
+        after(&Order::Make { of: None }, failure(true)).unusable().is_empty(),
+        "it was not the disk that was opened"
+    );
     let later = NOW.plus_ms(RETRY_JOB_MS);
     let ends = [
         (Ended::Made(Incarnation(10)), Some(Incarnation(10))),

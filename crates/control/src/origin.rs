@@ -1,0 +1,287 @@
+//! A resource that is made of a snapshot of another one, its origin (docs/adr/0017-clones.md).
+//!
+//! ```text
+//! CreateResource ─▶ the nodes that hold the snapshot clone its files ─▶ promoted ─▶ rolled back to the clones ─▶ the origin is forgotten
+//! ```
+//!
+//! - Every replica that is made of the origin is empty and holds one snapshot, [`CONTENT`], which nobody took: the files of the origin's. What brings
+//!   it into the volumes is a rollback (`rollback.rs`), so it is of one place in the log, and whoever lacks the snapshot is copied to.
+//! - All of them hold the same: they are made of replicas of the origin that were in sync and held the snapshot when the resource was made, and
+//!   of no others, whatever becomes of the origin meanwhile. So no forced promotion of it gives them two histories.
+//! - Nobody else makes a replica before the rollback is in the log; then the others do, and are copied to.
+//! - No service starts, nobody attaches, and no scrub begins before: what the volumes hold until then is nothing.
+//! - The snapshot, and the resource that has it, stay until then.
+
+use crate::reconcile::Observed;
+use crate::rollback::Rollback;
+use crate::snapshots::{Snapshot, SnapshotOn, SnapshotState};
+use crate::state::{Outcome, Resource, ResourceSpec, Severity, State, refused};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{Incarnation, Member, NodeId, ResourceId, SnapshotId, VolumeId, reach};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The snapshot of the new resource that is the origin's.
+pub const CONTENT: SnapshotId = SnapshotId(1);
+/// The mark of the rollback to it.
+const MARK: SnapshotId = SnapshotId(2);
+
+/// A snapshot of a resource.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SnapshotOf {
+    pub resource: ResourceId,
+    pub snapshot: SnapshotId,
+}
+
+/// What a resource is made of.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Origin {
+    pub of: SnapshotOf,
+    /// Replicas of the origin of which one of this resource is made, on the same nodes.
+    pub holders: BTreeSet<Member>,
+    /// Why it could not be brought into the volumes.
+    #[serde(default)]
+    pub failure: Option<String>,
+}
+
+/// Whether a node makes a replica now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Making {
+    Now(Option<SnapshotOf>),
+    /// What it would be made of is not at hand here.
+    NotYet,
+}
+
+impl Origin {
+    fn holder(&self, node: NodeId) -> Option<Incarnation> {
+        self.holders.iter().find(|member| member.node == node).map(|member| member.incarnation)
+    }
+}
+
+impl State {
+    /// What a resource of this specification has from the beginning if it is made of a snapshot.
+    pub(crate) fn origin(&self, of: SnapshotOf, spec: &ResourceSpec) -> Result<Origin, Box<Outcome>> {
+        let known = self.resources.get(&of.resource).filter(|known| !known.deleting);
+        let Some(source) = known else {
+            return Err(Box::new(crate::snapshots::unknown_resource(of.resource)));
+        };
+        let Some(snapshot) = source.snapshots.get(&of.snapshot).filter(|known| !known.dropping) else {
+            reach!("control: a resource is to be made of a snapshot that is gone");
+            return Err(Box::new(refused(
+                "unknown-snapshot",
+                format!("resource {} has no snapshot {}, or it is being deleted", source.name, of.snapshot),
+                "see `mainstay snapshot list`",
+            )));
+        };
+        if source.origin.is_some() {
+            reach!("control: a resource is to be made of one that is not made yet");
+            return Err(Box::new(refused(
+                "being-made",
+                format!("resource {} is being made of a snapshot itself", source.name),
+                "wait until that is done",
+            )));
+        }
+        let sizes = source.sizes_max();
+        let large_enough = spec.volumes.len() == sizes.len()
+            && spec.volumes.iter().zip(&sizes).all(|(bytes, least)| bytes >= least);
+        if !large_enough {
+            reach!("control: a resource is smaller than the snapshot it is to be made of");
+            let sizes: Vec<String> = sizes.iter().map(ToString::to_string).collect();
+            return Err(Box::new(refused(
+                "bad-resource",
+                format!("resource {} has volumes of {} bytes", source.name, sizes.join(", ")),
+                "leave the sizes out, or give as many volumes, each at least as large",
+            )));
+        }
+        let held = |member: &&Member| {
+            let on = snapshot.nodes.get(&member.node);
+            on.is_some_and(|on| on.state == SnapshotState::Held) && spec.replicas.contains(&member.node)
+        };
+        let holders: BTreeSet<Member> = source.record.iss.iter().filter(held).copied().collect();
+        if holders.is_empty() {
+            reach!("control: a resource is to be made of a snapshot where nobody holds it");
+            let nodes = snapshot.nodes.iter().filter(|(_, on)| on.state == SnapshotState::Held);
+            let names: Vec<String> = nodes.map(|(node, _)| self.node_name(*node)).collect();
+            return Err(Box::new(refused(
+                "not-held",
+                format!(
+                    "none of these nodes has a replica of {} that is in sync and holds snapshot {}",
+                    source.name, snapshot.name
+                ),
+                if names.is_empty() {
+                    "see `mainstay snapshot list`: it must be held by a replica".to_owned()
+                } else {
+                    format!("name one of {} as well; other replicas are copied from it", names.join(", "))
+                },
+            )));
+        }
+        Ok(Origin { of, holders, failure: None })
+    }
+
+    /// The name of the snapshot that a resource is made of, and of the resource that has it.
+    #[must_use]
+    pub fn origin_names(&self, origin: &Origin) -> (String, String) {
+        let source = self.resources.get(&origin.of.resource);
+        let snapshot = source.and_then(|source| source.snapshots.get(&origin.of.snapshot));
+        (
+            snapshot.map_or_else(|| origin.of.snapshot.to_string(), |known| known.name.clone()),
+            source.map_or_else(|| origin.of.resource.to_string(), |source| source.name.clone()),
+        )
+    }
+
+    pub(crate) fn check_origin(&self, resource: &Resource) -> Result<(), &'static str> {
+        let Some(origin) = resource.origin.as_ref().filter(|_| !resource.deleting) else { return Ok(()) };
+        let source = self.resources.get(&origin.of.resource).filter(|source| !source.deleting);
+        let snapshot = source.and_then(|source| source.snapshots.get(&origin.of.snapshot));
+        if snapshot.is_none_or(|snapshot| snapshot.dropping) {
+            return Err("what it is made of is gone");
+        }
+        if resource.record.replicas.iter().any(|member| origin.holder(member.node).is_none()) {
+            return Err("a replica was made of something else than its origin");
+        }
+        if resource.rollback.as_ref().is_none_or(|rollback| rollback.to != CONTENT) {
+            return Err("nothing brings its origin into its volumes");
+        }
+        Ok(())
+    }
+
+    /// Why a snapshot of `id`, or all of it if none is named, cannot go: a resource is being made of it.
+    pub(crate) fn needed_by_clone(&self, id: ResourceId, snapshot: Option<SnapshotId>) -> Option<Outcome> {
+        if planted(Bug::OriginNotKept) {
+            return None;
+        }
+        let needs = |other: &&Resource| {
+            let of = other.origin.as_ref().filter(|_| !other.deleting).map(|origin| origin.of);
+            of.is_some_and(|of| of.resource == id && snapshot.is_none_or(|id| id == of.snapshot))
+        };
+        let clone = self.resources.values().find(needs)?;
+        reach!("control: what a resource is made of is not deleted");
+        let name = &clone.name;
+        Some(refused(
+            "being-cloned",
+            format!("resource {name} is being made of it"),
+            format!("wait until that is done, or delete resource {name}"),
+        ))
+    }
+
+    /// What the log of the primary has tells whether the volumes hold what they are made of. Whether anything changes with this.
+    pub(crate) fn origin_seen(
+        &mut self,
+        at_ms: u64,
+        id: ResourceId,
+        seen: &BTreeMap<SnapshotId, SnapshotOn>,
+    ) -> bool {
+        let Some(resource) = self.resources.get(&id) else { return false };
+        let Some(origin) = &resource.origin else { return false };
+        let (snapshot, source) = self.origin_names(origin);
+        let lacks = seen.get(&CONTENT).is_none_or(|on| on.state != SnapshotState::Held);
+        let failure = lacks.then(|| {
+            format!(
+                "it does not hold what snapshot {snapshot} of {source} held: the primary has lost its files"
+            )
+        });
+        let (severity, text) = match seen.get(&MARK) {
+            Some(on) => {
+                reach!("control: a resource holds what it is made of");
+                let text =
+                    format!("holds what snapshot {snapshot} of {source} held, from entry {} on", on.at);
+                (Severity::Info, text)
+            }
+            None if failure == origin.failure => return false,
+            None => {
+                reach!("control: a primary does not hold what its resource is made of");
+                (
+                    Severity::Critical,
+                    failure.clone().unwrap_or_else(|| "the primary holds it after all".into()),
+                )
+            }
+        };
+        let Some(resource) = self.resources.get_mut(&id) else { return false };
+        if seen.contains_key(&MARK) {
+            (resource.origin, resource.rollback) = (None, None);
+            // Who wanted a resource did not ask for a snapshot of its beginning, which grows with all that changes.
+            if let Some(content) = resource.snapshots.get_mut(&CONTENT) {
+                content.dropping = true;
+            }
+        } else if let Some(origin) = &mut resource.origin {
+            origin.failure = failure;
+        }
+        resource.record.version = resource.record.version.next();
+        self.note_on(at_ms, id, severity, text);
+        true
+    }
+
+    /// Whether the first promotion waits for a replica on `node`, which is alive and has none.
+    pub(crate) fn replica_is_awaited(&self, resource: &Resource, node: NodeId) -> bool {
+        let Some(origin) = &resource.origin else { return true };
+        // Who does not hold the snapshot any more makes none before.
+        let source = self.resources.get(&origin.of.resource).filter(|source| !source.deleting);
+        let registered = source.and_then(|source| source.record.replica(node));
+        registered.is_some_and(|member| origin.holders.contains(&member))
+    }
+
+    /// What is wrong with a resource that is being made of a snapshot, and what to do about it.
+    pub(crate) fn advise_origin(&self, resource: &Resource) -> Option<(bool, String, String)> {
+        let origin = resource.origin.as_ref()?;
+        let (snapshot, source) = self.origin_names(origin);
+        let delete = format!(
+            "delete it, and make it of a snapshot that is held: `mainstay resource delete {}`",
+            resource.name
+        );
+        if let Some(failure) = &origin.failure {
+            return Some((true, failure.clone(), delete));
+        }
+        let unmade = |node: &NodeId| resource.record.replica(*node).is_none();
+        let can = |node: &&NodeId| !unmade(node) || self.replica_is_awaited(resource, **node);
+        let able: Vec<NodeId> = resource.spec.replicas.iter().filter(can).copied().collect();
+        if able.is_empty() {
+            let what =
+                format!("cannot be made: none of its nodes holds snapshot {snapshot} of {source} any more");
+            return Some((true, what, delete));
+        }
+        let waits: Vec<String> = able.into_iter().filter(unmade).map(|node| self.node_name(node)).collect();
+        let what = format!("is being made of snapshot {snapshot} of {source}");
+        if waits.is_empty() {
+            return Some((
+                false,
+                what,
+                format!("see `mainstay resource status {}` if this lasts", resource.name),
+            ));
+        }
+        let what = format!("{what}; it waits for the replicas of {}", waits.join(", "));
+        Some((false, what, "see `mainstay node list` if this lasts".into()))
+    }
+}
+
+impl Resource {
+    /// Bytes that each volume has or is to have.
+    #[must_use]
+    pub fn sizes_max(&self) -> Vec<u64> {
+        let sizes = (0..).map(VolumeId).zip(&self.spec.volumes);
+        sizes.map(|(id, bytes)| self.growing.get(&id).map_or(*bytes, |more| *more.max(bytes))).collect()
+    }
+
+    /// The wishes of a resource that is made of a snapshot called `name`.
+    pub(crate) fn begin_as(&mut self, origin: Origin, name: String, at_ms: u64) {
+        reach!("control: a resource is made of a snapshot");
+        self.snapshots = BTreeMap::from([(CONTENT, Snapshot::wanted(name, at_ms))]);
+        self.last_snapshot = MARK.0;
+        self.rollback = Some(Rollback { to: CONTENT, keep: None, mark: MARK, last: 0, at_ms });
+        self.origin = Some(origin);
+    }
+
+    /// Whether `node`, which has no replica, makes one now, and of what.
+    pub(crate) fn making(&self, node: NodeId, observed: &Observed) -> Making {
+        let Some(origin) = &self.origin else { return Making::Now(None) };
+        if planted(Bug::CloneMadeEmpty) {
+            return Making::Now(None);
+        }
+        let source = observed.replicas.get(&origin.of.resource);
+        let held = |seen: &[(SnapshotId, SnapshotOn)]| {
+            seen.iter().any(|(id, on)| *id == origin.of.snapshot && on.state == SnapshotState::Held)
+        };
+        let here = source
+            .is_some_and(|source| origin.holder(node) == Some(source.incarnation) && held(&source.snapshots));
+        if here { Making::Now(Some(origin.of)) } else { Making::NotYet }
+    }
+}

@@ -1,0 +1,208 @@
+//! A resource that is made of a snapshot of another one (R17), as the control plane sees it.
+
+mod common;
+
+use common::*;
+use mainstay_control::advice::{Observations, advice};
+use mainstay_control::origin::{CONTENT, SnapshotOf};
+use mainstay_control::reconcile::{Action, Role, plan};
+use mainstay_control::scrubs::ScrubPolicy;
+use mainstay_control::state::{Command, IssChange, Outcome, ResourceSpec};
+use mainstay_ha::ServiceSpec;
+use mainstay_types::{Incarnation, MinCopies, NodeId, ResourceId, ShrinkReason, SnapshotId};
+
+const COPY: ResourceId = ResourceId(2);
+const SNAPSHOT: SnapshotOf = SnapshotOf { resource: R, snapshot: SnapshotId(1) };
+
+/// A resource with a service on A and B, and a snapshot of it on both.
+fn with_snapshot() -> Nodes {
+    let mut nodes = running();
+    assert!(apply(&mut nodes.state, Command::TakeSnapshot { resource: R, name: "s".into() }).is_ok());
+    nodes.settle();
+    nodes
+}
+
+fn make(name: &str, of: SnapshotOf, volumes: Vec<u64>, replicas: &[NodeId]) -> Command {
+    let spec = ResourceSpec {
+        volumes,
+        journal_bytes: 16 << 20,
+        replicas: replicas.to_vec(),
+        preferred: replicas[..1].to_vec(),
+    };
+    let (scrub, min_copies) = (ScrubPolicy::default(), MinCopies::default());
+    Command::CreateResource { name: name.into(), spec, scrub, min_copies, origin: Some(of) }
+}
+
+fn make_copy(nodes: &mut Nodes, replicas: &[NodeId]) {
+    let made = apply(&mut nodes.state, make("copy", SNAPSHOT, vec![1 << 20], replicas));
+    assert_eq!(made, Outcome::ResourceCreated { resource: COPY });
+}
+
+fn code(outcome: Outcome) -> String {
+    let Outcome::Refused(refusal) = outcome else { panic!("{outcome:?}") };
+    assert!(!refusal.message.is_empty() && !refusal.remedy.is_empty(), "{refusal:?}");
+    refusal.code
+}
+
+fn drop_it(nodes: &mut Nodes) -> Outcome {
+    apply(&mut nodes.state, Command::DropSnapshot { resource: R, name: "s".into() })
+}
+
+/// What is said of the copy.
+fn said(nodes: &Nodes) -> String {
+    let list = advice(&nodes.state, &Observations { has_leader: true, ..Observations::default() });
+    let of_copy = list.into_iter().filter(|advice| advice.subject == "resource copy");
+    of_copy.map(|advice| format!("{}; {}\n", advice.what, advice.remedy)).collect()
+}
+
+#[test]
+fn nobody_uses_it_before_it_holds_what_the_snapshot_holds() {
+    let mut nodes = with_snapshot();
+    make_copy(&mut nodes, &[A, B, W]);
+    let spec = ServiceSpec::parse("name='copy'\nresource='copy'\n[mount]\npath='/srv/copy'\n").unwrap();
+    assert!(apply(&mut nodes.state, Command::ApplyService { spec }).is_ok());
+    assert!(said(&nodes).contains("is being made of snapshot s of db; it waits for the replicas of a, b"));
+    for _ in 0..40 {
+        for node in [A, B, W] {
+            let Some(action) = plan(node, &nodes.state, &nodes.observed[&node]).into_iter().next() else {
+                continue;
+            };
+            let holds = nodes.state.resources[&COPY].origin.is_none();
+            match &action {
+                Action::StartService { name, .. } => assert!(name != "copy" || holds, "it is used too early"),
+                Action::CreateReplica { of, .. } => {
+                    assert_eq!(of.is_none(), holds, "{node} makes it of {of:?}")
+                }
+                _ => {}
+            }
+            nodes.act(node, action);
+        }
+    }
+    nodes.settle();
+    let copy = &nodes.state.resources[&COPY];
+    assert_eq!((nodes.rollbacks, copy.rollback.is_none(), copy.record.primary), (1, true, Some(A)));
+    assert!(copy.snapshots.is_empty(), "it was asked for a resource, not for a snapshot");
+    assert!(nodes.observed[&A].replicas[&COPY].snapshots.is_empty());
+    assert_eq!(nodes.made_of.len(), 2, "the third one is filled");
+    assert!(nodes.observed[&A].services["copy"].resource == COPY);
+    let told = nodes.state.events.iter().any(|event| event.text.contains("holds what snapshot s of db held"));
+    assert!(told, "{:?}", nodes.state.events);
+    // Its snapshots are its own.
+    assert!(apply(&mut nodes.state, Command::TakeSnapshot { resource: COPY, name: "s".into() }).is_ok());
+    nodes.settle();
+    let taken: Vec<_> = nodes.state.resources[&COPY].snapshots.keys().copied().collect();
+    assert_eq!(taken, [SnapshotId(3)]);
+}
+
+/// Who lags behind may be of another history than those who are in sync, after a forced promotion.
+#[test]
+fn replicas_are_made_only_of_those_in_sync() {
+    let mut nodes = with_snapshot();
+    let record = nodes.state.resources[&R].record.clone();
+    let change =
+        IssChange::Shrink { remove: record.replica(B).expect("it has one"), why: ShrinkReason::default() };
+    let (version, epoch) = (record.version, record.epoch);
+    assert!(apply(&mut nodes.state, Command::ChangeIss { resource: R, version, epoch, change }).is_ok());
+    make_copy(&mut nodes, &[A, B]);
+    nodes.settle();
+    assert!(nodes.made_of.contains(&(A, COPY)) && !nodes.made_of.contains(&(B, COPY)));
+    let record = &nodes.state.resources[&COPY].record;
+    assert!(record.primary == Some(A) && record.replica(B).is_some(), "B is filled by A");
+    assert_eq!(record.iss.iter().map(|member| member.node).collect::<Vec<_>>(), [A]);
+}
+
+#[test]
+fn what_it_is_made_of_stays_until_then() {
+    let mut nodes = with_snapshot();
+    let delete = Command::DeleteService { name: "db".into() };
+    assert!(apply(&mut nodes.state, delete).is_ok());
+    nodes.settle();
+    make_copy(&mut nodes, &[A, B]);
+    assert_eq!(code(drop_it(&mut nodes)), "being-cloned");
+    let delete = Command::DeleteResource { resource: R };
+    assert_eq!(code(apply(&mut nodes.state, delete.clone())), "being-cloned");
+    let content = Command::DropSnapshot { resource: COPY, name: "s".into() };
+    assert_eq!(code(apply(&mut nodes.state, content)), "rolling-back");
+    nodes.settle();
+    assert!(drop_it(&mut nodes).is_ok());
+    nodes.settle();
+    assert!(apply(&mut nodes.state, delete).is_ok());
+    nodes.settle();
+    assert!(!nodes.state.resources.contains_key(&R) && nodes.state.resources.contains_key(&COPY));
+}
+
+/// One that is given up frees what it was to be made of.
+#[test]
+fn it_can_be_deleted_before_it_is_made() {
+    let mut nodes = with_snapshot();
+    make_copy(&mut nodes, &[A, B]);
+    assert!(apply(&mut nodes.state, Command::DeleteResource { resource: COPY }).is_ok());
+    assert!(drop_it(&mut nodes).is_ok());
+    nodes.settle();
+    assert!(!nodes.state.resources.contains_key(&COPY));
+}
+
+#[test]
+fn what_cannot_be_made_is_refused() {
+    let mut nodes = with_snapshot();
+    let mut refuse = |of: SnapshotOf, volumes: Vec<u64>, replicas: &[NodeId]| {
+        code(apply(&mut nodes.state, make("copy", of, volumes, replicas)))
+    };
+    assert_eq!(refuse(SNAPSHOT, vec![1 << 20], &[W]), "not-held");
+    assert_eq!(refuse(SNAPSHOT, vec![1 << 19], &[A]), "bad-resource");
+    assert_eq!(refuse(SNAPSHOT, vec![1 << 20; 2], &[A]), "bad-resource");
+    let gone = SnapshotOf { snapshot: SnapshotId(9), ..SNAPSHOT };
+    assert_eq!(refuse(gone, vec![1 << 20], &[A]), "unknown-snapshot");
+    let unknown = SnapshotOf { resource: ResourceId(9), ..SNAPSHOT };
+    assert_eq!(refuse(unknown, vec![1 << 20], &[A]), "unknown-resource");
+    make_copy(&mut nodes, &[A]);
+    let of_copy = SnapshotOf { resource: COPY, snapshot: CONTENT };
+    let again = apply(&mut nodes.state, make("more", of_copy, vec![1 << 20], &[A]));
+    assert_eq!(code(again), "being-made");
+    assert!(!drop_it(&mut nodes).is_ok(), "it is needed");
+    nodes.settle();
+    assert!(drop_it(&mut nodes).is_ok());
+    assert_eq!(
+        code(apply(&mut nodes.state, make("more", SNAPSHOT, vec![1 << 20], &[A]))),
+        "unknown-snapshot"
+    );
+}
+
+/// The disk that held it is replaced before the replica is made.
+#[test]
+fn what_nobody_holds_any_more_is_told() {
+    let mut nodes = with_snapshot();
+    make_copy(&mut nodes, &[B]);
+    let version = nodes.state.resources[&R].record.version;
+    let new = Command::ReplicaReady { resource: R, version, node: B, incarnation: Incarnation(77) };
+    assert!(apply(&mut nodes.state, new).is_ok());
+    let waits = plan(B, &nodes.state, &nodes.observed[&B]);
+    let makes = |action: &Action| matches!(action, Action::CreateReplica { resource: COPY, of: None });
+    assert!(!waits.iter().any(makes), "it would be empty");
+    let said = said(&nodes);
+    assert!(said.contains("cannot be made: none of its nodes holds snapshot s of db any more"), "{said}");
+    assert!(said.contains("mainstay resource delete copy"), "{said}");
+}
+
+/// What was never taken would be of nothing if it were taken now.
+#[test]
+fn what_a_primary_has_lost_is_not_taken_anew() {
+    let mut nodes = with_snapshot();
+    make_copy(&mut nodes, &[A]);
+    while nodes.observed[&A].replicas.get(&COPY).is_none_or(|copy| copy.role != Role::Primary) {
+        let action = plan(A, &nodes.state, &nodes.observed[&A]).into_iter().next().expect("it is not done");
+        nodes.act(A, action);
+    }
+    let lose = |nodes: &mut Nodes| {
+        let copy = nodes.observed.get_mut(&A).unwrap().replicas.get_mut(&COPY).unwrap();
+        std::mem::take(&mut copy.snapshots)
+    };
+    let lost = lose(&mut nodes);
+    nodes.settle();
+    assert!(nodes.observed[&A].replicas[&COPY].snapshots.is_empty() && nodes.rollbacks == 0);
+    assert!(said(&nodes).contains("the primary has lost its files"), "{}", said(&nodes));
+    assert!(nodes.state.resources[&COPY].origin.is_some());
+    nodes.observed.get_mut(&A).unwrap().replicas.get_mut(&COPY).unwrap().snapshots = lost;
+    nodes.settle();
+    assert!(nodes.state.resources[&COPY].origin.is_none() && nodes.rollbacks == 1);
+}
