@@ -24,8 +24,7 @@ use crate::ring::{Completion, Owner, Ring, RingError, now};
 use crate::transport::{Channel, Transport, TransportEvent};
 use crate::users::Users;
 use mainstay_api::engine::{
-    ContentSource, EngineError, EngineEvent, EngineStatus, FrontendStatus, GuardEntry, JournalPlace, Peer,
-    Reply, Request,
+    EngineError, EngineEvent, EngineStatus, FrontendStatus, GuardEntry, JournalPlace, Peer, Reply, Request,
 };
 use mainstay_api::metrics::MetricsPage;
 use mainstay_codec::nbd::Export;
@@ -487,11 +486,7 @@ impl Shard {
                     label: JournalLabel { resource, incarnation, journal_bytes, volatile },
                 });
                 let config = StoreConfig { resource, incarnation, volumes, journal_bytes, sums: true };
-                let content = content.map(|ContentSource { dir, snapshot, name }| Content {
-                    dir: dir.into(),
-                    snapshot,
-                    name,
-                });
+                let content = content.map(Content::from);
                 let (dir, client) = (dir.into(), client.clone());
                 self.lifecycle.submit(Job::Create { dir, config, journal, content, client, answer });
             }

@@ -3,7 +3,7 @@
 use crate::lab::cli::LabCommand;
 use crate::{duration, size};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 use mainstay_api::rest::{OriginView, ScrubRepair, ScrubSchedule};
 use mainstay_engine::frontend::nbd::TlsFiles;
 use mainstay_engine::{BackgroundLimits, DeviceOption, SlowLimits};
@@ -322,14 +322,15 @@ pub enum NodeCommand {
 }
 
 #[derive(Args, Debug)]
+#[command(group = ArgGroup::new("content").required(true).multiple(true))]
 pub struct CreateArgs {
     pub name: String,
     /// Size of a volume, for example 4GiB; once per volume. With --from: as the snapshot's resource has them, or larger.
-    #[arg(long = "size", required_unless_present = "from", value_parser = size::parse, value_name = "SIZE")]
+    #[arg(long = "size", group = "content", value_parser = size::parse, value_name = "SIZE")]
     pub sizes: Vec<u64>,
     /// Begin with what a snapshot of another resource holds, for example db@before-upgrade. Replicas on the nodes that hold it share its space;
     /// further ones are copied from them.
-    #[arg(long, value_name = "RESOURCE@SNAPSHOT", value_parser = parse_origin)]
+    #[arg(long, group = "content", value_name = "RESOURCE@SNAPSHOT", value_parser = parse_origin)]
     pub from: Option<OriginView>,
     /// Size of the journal.
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]

@@ -10,7 +10,7 @@
 use super::error::{DiskError, failed};
 use super::files::{ReplicaFiles, SUMS_BYTES, name};
 use crate::ring::Fd;
-use mainstay_api::engine::snapshot_file;
+use mainstay_api::engine::{ContentSource, snapshot_file};
 use mainstay_codec::sums::SUM_BYTES;
 use mainstay_store::{Area, IoFailure, OpId};
 use mainstay_types::{BLOCK_BYTES, ResourceId, SnapshotId, VolumeId};
@@ -142,6 +142,12 @@ pub struct Content {
     pub snapshot: SnapshotId,
     /// What it is to be called in the new replica.
     pub name: SnapshotId,
+}
+
+impl From<ContentSource> for Content {
+    fn from(ContentSource { dir, snapshot, name }: ContentSource) -> Self {
+        Self { dir: dir.into(), snapshot, name }
+    }
 }
 
 impl Content {
