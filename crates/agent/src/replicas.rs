@@ -206,12 +206,12 @@ impl Replicas {
             Step::MakeFiles(..) if directory.exists() => Err(no_label(directory)),
             Step::MakeFiles(incarnation, of) => {
                 let content = of.map(|of| self.content(of)).transpose()?;
-                let spec = &wanted.ok_or_else(|| unknown(resource))?.spec;
+                let wanted = wanted.ok_or_else(|| unknown(resource))?;
                 let request = Request::Create {
                     resource,
                     name: name.clone(),
-                    volumes: spec.volumes.clone(),
-                    journal_bytes: spec.journal_bytes,
+                    volumes: wanted.first_sizes().to_vec(),
+                    journal_bytes: wanted.spec.journal_bytes,
                     incarnation,
                     dir: pool::making(directory).to_string_lossy().into_owned(),
                     journal: self.journals.place(directory, incarnation),

@@ -337,6 +337,7 @@ impl State {
             moving: BTreeMap::new(),
             leaving: BTreeMap::new(),
             growing: BTreeMap::new(),
+            first_sizes: Vec::new(),
             snapshots: BTreeMap::new(),
             last_snapshot: 0,
             rollback: None,

@@ -4,8 +4,9 @@
 //! GrowVolume ─▶ growing ─▶ the primary's engine logs it ─▶ its device is larger ─▶ VolumeGrown ─▶ in the specification
 //! ```
 //!
-//! - The specification states the sizes that replicas are made with. It follows the log, so a replica that is made before has the
-//!   old size and meets the entry on its way, and one that is made later has the new one.
+//! - The specification follows the log. A replica is made with the sizes that volumes have where the log begins, whenever that is, and
+//!   meets what made them larger on its way, or is told the sizes when a copy begins. So a size belongs to a place of the log and to nothing
+//!   else: a growth that a forced promotion loses is gone from every replica, and not in those that were made between.
 //! - The wish stays until it is fulfilled: whoever is primary says it to its engine again and again, and one that has it ignores it.
 //! - A volume never gets smaller: what lies beyond the new end would be lost, and no file system that is mounted allows it.
 
@@ -71,15 +72,20 @@ impl State {
         bytes: u64,
     ) -> Outcome {
         let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Unchanged };
-        let Some(size) = resource.spec.volumes.get_mut(usize::from(volume.0)) else {
+        let Some(&size) = resource.spec.volumes.get(usize::from(volume.0)) else {
             return Outcome::Unchanged;
         };
         let wished = resource.growing.get(&volume).is_some_and(|wanted| *wanted <= bytes);
-        if *size >= bytes && !wished {
+        if size >= bytes && !wished {
             return Outcome::Unchanged;
         }
         reach!("control: a volume has grown");
-        *size = bytes.max(*size);
+        if resource.first_sizes.is_empty() {
+            resource.first_sizes.clone_from(&resource.spec.volumes);
+        }
+        if let Some(size) = resource.spec.volumes.get_mut(usize::from(volume.0)) {
+            *size = bytes.max(*size);
+        }
         resource.growing.retain(|of, wanted| *of != volume || *wanted > bytes);
         let subject = format!("resource {}", resource.name);
         self.note(at_ms, Severity::Info, subject, format!("volume {} has {bytes} bytes", volume.0));
@@ -88,6 +94,11 @@ impl State {
 }
 
 impl Resource {
+    /// What replicas are made with: the sizes of the volumes where the log begins, in bytes.
+    pub fn first_sizes(&self) -> &[u64] {
+        if self.first_sizes.is_empty() { &self.spec.volumes } else { &self.first_sizes }
+    }
+
     /// What the primary is to do about volumes that are to grow and have these sizes on it: what it has to tell its engine, and
     /// what it has to report.
     pub(crate) fn growth(&self, sizes: &[u64]) -> (Vec<(VolumeId, u64)>, Vec<Command>) {

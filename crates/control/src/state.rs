@@ -145,6 +145,9 @@ pub struct Resource {
     /// Volumes that are to have more bytes than the specification says; see `grow.rs`.
     #[serde(default)]
     pub growing: BTreeMap<VolumeId, u64>,
+    /// The sizes of its volumes where its log begins, in bytes, once one of them has grown; until then the specification has them.
+    #[serde(default)]
+    pub first_sizes: Vec<u64>,
     /// See `snapshots.rs`.
     #[serde(default)]
     pub snapshots: BTreeMap<SnapshotId, Snapshot>,

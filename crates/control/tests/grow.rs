@@ -31,6 +31,11 @@ fn a_volume_grows_when_its_primary_has_made_it_larger() {
     nodes.settle();
     assert_eq!(size(&nodes), 2 * old);
     assert!(nodes.state.resources[&R].growing.is_empty());
+    assert_eq!(
+        nodes.state.resources[&R].first_sizes(),
+        [old],
+        "what is made now meets the entry too, or is copied"
+    );
     assert_eq!(nodes.runs_on(), [A], "under its service");
     assert_eq!(grow(&mut nodes, 2 * old), Outcome::Unchanged);
 }

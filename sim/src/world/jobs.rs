@@ -158,7 +158,7 @@ impl World {
         }
         let mut config = self.store_config(node, resource, incarnation);
         if let Some(known) = self.state().resources.get(&resource) {
-            config.volumes.clone_from(&known.spec.volumes);
+            known.first_sizes().clone_into(&mut config.volumes);
         }
         let stream = self.sessions.next();
         let mut disk = crate::disk::Disk::new(crate::random::Random::new(stream), &sizes_of(&config));

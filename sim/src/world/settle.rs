@@ -6,6 +6,7 @@ use super::progress::Copies;
 use super::{Asked, World, resource_id};
 use crate::plan::{ClientOp, DiskFault, ServiceFault};
 use crate::trace::Part;
+use crate::words;
 use mainstay_types::{Mode, NodeId, ResourceId};
 
 /// How long a healed cluster may take to be whole, in true microseconds. A replica that lost its disk is copied in that
@@ -290,7 +291,8 @@ impl World {
         // A wish that was decided only now is on its way. Seed 241926.
         if *found != known.spec.volumes && known.growing.is_empty() {
             let text = format!(
-                "the volumes of {resource} on {node} have {found:?} bytes and not {:?}",
+                "the volumes of {} on {node} have {found:?} bytes and not {:?}",
+                words::resource(resource),
                 known.spec.volumes
             );
             self.wrong("S16", text);
