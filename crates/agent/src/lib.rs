@@ -7,6 +7,7 @@ pub mod agent;
 pub mod clock;
 pub mod engine_link;
 pub mod error;
+mod extents;
 pub mod http;
 pub mod identity;
 pub mod journals;

@@ -560,7 +560,13 @@ pub struct ReplicaStatus {
 /// Of the file, in a replica's directory, that a snapshot has of a volume.
 #[must_use]
 pub fn snapshot_file(snapshot: SnapshotId, volume: VolumeId) -> String {
-    format!("snap{}-vol{}", snapshot.0, volume.0)
+    format!("{}vol{}", snapshot_prefix(snapshot), volume.0)
+}
+
+/// What the names of all files of a snapshot begin with, those of its sums among them.
+#[must_use]
+pub fn snapshot_prefix(snapshot: SnapshotId) -> String {
+    format!("snap{}-", snapshot.0)
 }
 
 /// A snapshot as one replica has it.

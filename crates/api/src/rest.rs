@@ -265,6 +265,18 @@ pub struct SnapshotFiles {
     pub snapshot: SnapshotView,
     /// One for each volume, absolute. They are only to be read. Empty if this node does not hold it.
     pub files: Vec<String>,
+    /// Not given if this node does not hold it, or its file system does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub space: Option<SnapshotSpace>,
+}
+
+/// What the files of a snapshot take of one node's pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SnapshotSpace {
+    /// Bytes on the disk, those that it shares with volumes, clones and other snapshots included.
+    pub bytes: u64,
+    /// Of these, bytes that nothing else has: the least that its deletion gives back.
+    pub own_bytes: u64,
 }
 
 /// A snapshot of a resource.

@@ -426,6 +426,8 @@ pub enum SnapshotCommand {
     },
     /// List the snapshots of a resource.
     List { name: String },
+    /// Show one snapshot, where its files are on this node, and what they take of its pool. Reads the map of their extents.
+    Show { name: String, snapshot: String },
     /// Make all volumes hold again what a snapshot holds, on every replica at the same place of the log. What they hold until then is kept
     /// as a snapshot, so that this can be undone in the same way. Nobody may use the devices meanwhile.
     Rollback {

@@ -3,6 +3,7 @@
 use crate::cluster::{Cluster, DB, LEDGER_CONNECTIONS, LIMIT, NODES};
 use anyhow::{Context, Result, ensure};
 use mainstay_api::engine::SnapshotState;
+use mainstay_api::rest::{SnapshotFiles, SnapshotSpace};
 use mainstay_tests::ledger::TABLE;
 use mainstay_tests::mariadb::{PASSWORD, USER, command};
 use mainstay_tests::proof::Ledger;
@@ -31,6 +32,14 @@ fn files(cluster: &Cluster, node: &str) -> Result<usize> {
     list.trim().parse().with_context(|| format!("find says `{list}`"))
 }
 
+/// What the snapshot takes there.
+fn space(cluster: &Cluster, node: &str) -> Result<SnapshotSpace> {
+    let binary = cluster.lab.binary().to_string_lossy();
+    let said = cluster.lab.exec(node, &[&binary, "snapshot", "show", DB.resource, NAME, "--json"])?;
+    let files: SnapshotFiles = serde_json::from_str(&said).with_context(|| said.clone())?;
+    files.space.context("the file system does not tell")
+}
+
 /// No peer can do this: rows are inserted all the while, the snapshot is the same everywhere, and a secondary serves it.
 pub fn a_database_runs_on_a_clone_of_a_snapshot(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
     let primary = cluster.primary()?;
@@ -47,6 +56,8 @@ pub fn a_database_runs_on_a_clone_of_a_snapshot(cluster: &Cluster, ledger: &Ledg
     let node = cluster.secondaries()?[0];
     let (directory, binary) =
         ("/var/lib/mainstay/pools/default/clone-test", cluster.lab.binary().to_string_lossy());
+    let taken = space(cluster, node)?;
+    ensure!(taken.bytes > 0 && taken.own_bytes < taken.bytes, "it shares what it holds: {taken:?}");
     let root = format!("{directory}/mnt");
     cluster.lab.exec(node, &[&binary, "snapshot", "clone", DB.resource, NAME, directory])?;
     // The original is mounted in the same kernel, by another node of the lab.
@@ -68,6 +79,13 @@ pub fn a_database_runs_on_a_clone_of_a_snapshot(cluster: &Cluster, ledger: &Ledg
     sql(cluster, node, &root, "SHUTDOWN")?;
     server.wait().context("the clone's server")?;
     cluster.lab.shell(node, &format!("umount {root} && rm -r {directory}"))?;
+
+    // What rows have been written over since is the snapshot's own.
+    wait_for("blocks of which only the snapshot has the old content", LIMIT, || {
+        let now = space(cluster, node)?;
+        ensure!(now.own_bytes > taken.own_bytes, "{now:?}, and at first {taken:?}");
+        Ok(())
+    })?;
 
     // It outlives the node that it was taken on, and its files go when it is deleted.
     ensure!(files(cluster, node)? == 2, "the snapshot's file is there, and that of its sums");

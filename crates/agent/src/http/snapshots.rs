@@ -6,12 +6,13 @@ use super::{
 };
 use crate::agent::Agent;
 use crate::error::body;
+use crate::extents;
 use crate::pool;
 use crate::raft::{ConsensusLog, View};
 use crate::views::{self, Live};
 use axum::Json;
 use axum::extract::{Path, State as Shared};
-use mainstay_api::engine::snapshot_file;
+use mainstay_api::engine::{snapshot_file, snapshot_prefix};
 use mainstay_api::rest::{
     Accepted, ErrorBody, OriginView, ResourceCreate, SnapshotFiles, SnapshotRollback, SnapshotTake,
 };
@@ -139,5 +140,6 @@ fn files_here(agent: &Agent, view: &View, name: &str, snapshot: &str) -> Result<
     let volumes = (0..resource.spec.volumes.len()).map(|n| VolumeId(n as u16));
     let path = |volume| directory.join(snapshot_file(id, volume)).to_string_lossy().into_owned();
     let files = if held { volumes.map(path).collect() } else { Vec::new() };
-    Ok(SnapshotFiles { snapshot: views::snapshot(&view.state, id, known), files })
+    let space = held.then(|| extents::space(&directory, &snapshot_prefix(id)).ok()).flatten();
+    Ok(SnapshotFiles { snapshot: views::snapshot(&view.state, id, known), files, space })
 }

@@ -5,10 +5,12 @@ use super::{checked_name, follow};
 use crate::cli::{SnapshotCommand, WaitArgs};
 use crate::failure::{Context, Failure, Outcome};
 use crate::output::{Output, Progress, table};
+use crate::size;
 use mainstay_api::client::Client;
 use mainstay_api::engine::SnapshotState;
 use mainstay_api::rest::{
-    Accepted, ResourceView, SnapshotFiles, SnapshotOnView, SnapshotRollback, SnapshotTake, SnapshotView,
+    Accepted, ResourceView, SnapshotFiles, SnapshotOnView, SnapshotRollback, SnapshotSpace, SnapshotTake,
+    SnapshotView,
 };
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -19,6 +21,11 @@ pub fn run(command: SnapshotCommand, client: &Client, output: Output) -> Outcome
         SnapshotCommand::List { name } => {
             let resource: ResourceView = client.get(&path(&name)?)?;
             output.result(&resource.snapshots, |list| overview(list))?;
+        }
+        SnapshotCommand::Show { name, snapshot } => {
+            let found: SnapshotFiles =
+                client.get(&format!("{}/snapshots/{}", path(&name)?, checked_name(&snapshot)?))?;
+            output.result(&found, details)?;
         }
         SnapshotCommand::Delete { name, snapshot, wait } => delete(&name, &snapshot, wait, client, output)?,
         SnapshotCommand::Rollback { name, snapshot, keep, discard, restart_service, wait } => {
@@ -56,6 +63,25 @@ fn overview(list: &[SnapshotView]) -> String {
         vec![one.name.clone(), clock(one.at_ms), entry.to_string(), nodes]
     };
     table(&["SNAPSHOT", "TAKEN", "ENTRY", "NODES"], &list.iter().map(row).collect::<Vec<_>>())
+}
+
+fn details(found: &SnapshotFiles) -> String {
+    let mut text = overview(std::slice::from_ref(&found.snapshot));
+    if found.files.is_empty() {
+        return text + "\nthis node does not hold it";
+    }
+    for file in &found.files {
+        text += &format!("\n{file}");
+    }
+    text += &match found.space {
+        Some(SnapshotSpace { bytes, own_bytes }) => format!(
+            "\n{} here, of which {} are shared with nothing else: its deletion gives back these at least",
+            size::format(bytes),
+            size::format(own_bytes)
+        ),
+        None => "\nhow much of this is shared cannot be told on this file system".into(),
+    };
+    text
 }
 
 fn create(name: &str, snapshot: &str, wait: WaitArgs, client: &Client, output: Output) -> Outcome<()> {
