@@ -1,7 +1,7 @@
 //! The files of a replica: `meta`, `journal` `vol0`, `vol1`, … and the sums of their blocks, `sums0`, `sums1`, …, in a directory of their own. `journal` may be a link to a
 //! file elsewhere, see `journal.rs`.
 //!
-//! What this file guarantees: one process at a time has the files open.
+//! What this file guarantees: one process at a time has the files open. Who finds them taken waits for a moment.
 //!
 //! Everything here blocks and belongs on a thread that may block (formatting a journal takes seconds). What
 //! is made here can be sent to the shard.
@@ -26,6 +26,8 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// How much is zero-filled or copied at once, in bytes.
 pub(super) const CHUNK_BYTES: usize = 4 << 20;
@@ -289,13 +291,22 @@ fn direct_alignment(file: &File) -> io::Result<Option<usize>> {
     Ok((fits(memory) && fits(offset)).then_some(memory as usize))
 }
 
+/// How long to wait for a lock that somebody has. A process that this one starts has all its descriptors, locked ones too,
+/// from its fork until it runs its program; and an engine that was killed has them until the kernel has ended it.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
+
 fn lock(file: &AreaFile, path: &Path) -> Result<(), DiskError> {
     // The lock belongs to the open file, so it lasts as long as any duplicate of the descriptor.
     let file = File::from(failed("cannot lock", path, file.file.try_clone())?);
-    match file.try_lock() {
-        Ok(()) => Ok(()),
-        Err(TryLockError::WouldBlock) => Err(DiskError::InUse { path: path.to_owned() }),
-        Err(TryLockError::Error(source)) => failed("cannot lock", path, Err(source)),
+    let end = Instant::now() + LOCK_WAIT;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) if Instant::now() < end => thread::sleep(LOCK_PAUSE),
+            Err(TryLockError::WouldBlock) => return Err(DiskError::InUse { path: path.to_owned() }),
+            Err(TryLockError::Error(source)) => return failed("cannot lock", path, Err(source)),
+        }
     }
 }
 
@@ -360,5 +371,37 @@ impl Media for FileMedia<'_> {
         let failed =
             |error: std::io::Error| MediaError { detail: format!("flushing {}: {error}", name(area)) };
         self.file(area, 0, 0)?.sync_data().map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::OwnedFd;
+
+    fn area(path: &Path) -> AreaFile {
+        let file =
+            File::options().read(true).write(true).create(true).truncate(false).open(path).expect("a file");
+        AreaFile { file: Fd::new(OwnedFd::from(file)), bytes: 0, mem_align: 1, direct: false, memory: None }
+    }
+
+    /// A child has all descriptors of its parent until it runs its program.
+    #[test]
+    fn a_lock_that_a_child_has_for_a_moment_is_waited_for_and_no_other() {
+        let path = std::env::temp_dir().join(format!("mainstay-lock-{}", std::process::id()));
+        let first = area(&path);
+        lock(&first, &path).expect("nobody has it");
+        let second = area(&path);
+        assert!(matches!(lock(&second, &path), Err(DiskError::InUse { .. })));
+
+        let child = first.file.try_clone().expect("a duplicate");
+        drop(first);
+        let child = thread::spawn(move || {
+            thread::sleep(LOCK_WAIT / 10);
+            drop(child);
+        });
+        lock(&second, &path).expect("the child has its program now");
+        child.join().expect("the child");
+        fs::remove_file(&path).expect("removed");
     }
 }
