@@ -26,7 +26,8 @@
 //!                                                                           half the window, at 1 c-min-rate; else one more
 //! ```
 //!
-//! What a write takes is the greatest of what the own journal and the required peers took of late (`slow.rs` measures it).
+//! What a write takes is the greatest of what the own journal and the required peers took of late (`slow.rs` measures it), if clients write: the
+//! entries of a scrub and of repairs are measured too, and are no reason to yield.
 //! Nothing is measured or timed here unless something is to be filled, and a write costs nothing more.
 //!
 //! A feed from the journal has to outrun what is written, and the journal does not wait for it. So it never rests: usual is what a write takes
@@ -90,6 +91,8 @@ pub(crate) struct Background {
     crawls: bool,
     /// Before this time the rate allows nothing more.
     paid_until: Time,
+    /// When a client wrote last.
+    written_at: Option<Time>,
     /// Somebody would send more.
     pub waiting: bool,
 }
@@ -106,8 +109,14 @@ impl Background {
             interval: (Time(0), 0, 0),
             crawls: false,
             paid_until: Time(0),
+            written_at: None,
             waiting: false,
         }
+    }
+
+    /// A client writes.
+    pub fn written(&mut self, now: Time) {
+        self.written_at = Some(now);
     }
 
     /// The replica's share of the node's limit, in bytes per second. 0: none.
@@ -284,10 +293,13 @@ impl Replica {
 
     /// Looks at the clients before something is sent in the background.
     pub(crate) fn judge_background(&mut self) {
-        let now = self.now;
-        let peers = self.peers.values();
+        let (now, since) = (self.now, self.background.written_at);
+        let clients_write =
+            since.is_some_and(|at| now < at.plus_ms(FORGET_MS)) || self.sequence.clients_wait();
+        let peers = self.peers.values().filter(|_| clients_write);
         let write_us = peers.filter(|peer| peer.required()).map(|peer| peer.latency_us(now, FORGET_MS));
-        let write_us = write_us.chain([self.own.latency_us(now, FORGET_MS)]).max().unwrap_or(0);
+        let own = clients_write.then(|| self.own.latency_us(now, FORGET_MS));
+        let write_us = write_us.chain(own).max().unwrap_or(0);
         let filling = self.filling();
         self.background.judge(now, write_us, filling);
     }

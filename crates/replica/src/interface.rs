@@ -139,6 +139,11 @@ impl RequestId {
     pub const NOBODY: Self = Self(u64::MAX);
     /// Of the writes that repair what a scrub or a read found.
     pub(crate) const REPAIR: Self = Self(u64::MAX - 1);
+
+    /// Whether somebody has asked for it, rather than this program.
+    pub(crate) fn is_of_client(self) -> bool {
+        self != Self::NOBODY && self != Self::REPAIR
+    }
 }
 
 /// What a frontend asks for. Ranges are whole blocks.

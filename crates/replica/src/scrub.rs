@@ -35,8 +35,9 @@ use mainstay_types::{
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Most extents under way.
-const UNDER_WAY_MAX: usize = 4;
+/// Most extents under way. When half of as many as may be are, others follow together: their entries are one batch, which every journal writes
+/// and flushes once.
+const UNDER_WAY_MAX: usize = 8;
 /// So long others may take after the primary has read an extent.
 pub(crate) const WAIT_MS: u64 = 10_000;
 /// So often an extent is scrubbed whose sums are not all there.
@@ -266,8 +267,10 @@ impl Replica {
         self.judge_flights();
         self.pump_repairs();
         self.continue_mends();
-        while let Some((range, tries)) = self.next_to_scrub() {
+        let mut follows = false;
+        while let Some((range, tries)) = self.next_to_scrub(follows) {
             self.begin_flight(range, tries, None);
+            follows = true;
         }
         let Some(run) = &self.scrub.run else { return };
         let begun_all = run.next.is_none() && run.again.is_empty();
@@ -293,15 +296,19 @@ impl Replica {
         flights.chain(self.scrub.run.as_ref().and_then(paid)).chain(mends).min()
     }
 
-    /// The next extent, if one may be begun now.
-    fn next_to_scrub(&mut self) -> Option<(Range, u8)> {
+    /// The next extent, if one may be begun now. `follows`: another has been begun just now.
+    fn next_to_scrub(&mut self, follows: bool) -> Option<(Range, u8)> {
         let run = self.scrub.run.as_ref()?;
         let more = run.next.is_some() || !run.again.is_empty();
         // The journal is for clients when there is little of it; and if they want nothing, nobody else makes room.
         let little = self.room < ROOM_MIN && !self.sequence.nothing_open();
         let blocked = self.scrub_blocked() || run.paid_until > self.now || little;
         let under_way = self.scrub.under_way();
-        if !more || blocked || under_way >= UNDER_WAY_MAX || under_way >= self.copy_share() {
+        if !more || blocked || under_way >= UNDER_WAY_MAX {
+            return None;
+        }
+        let share = self.copy_share().min(UNDER_WAY_MAX);
+        if under_way >= (if follows { share } else { share.min(share / 2 + 1) }) {
             return None;
         }
         let sizes = self.log.sizes.committed();

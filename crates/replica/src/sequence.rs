@@ -336,6 +336,12 @@ impl Sequence {
         Some(((!entry.told).then_some(entry.id), entry.ticket))
     }
 
+    /// Whether a change that a client has asked for is not committed yet.
+    pub fn clients_wait(&self) -> bool {
+        let (mut in_flight, mut open) = (self.in_flight.iter(), self.open.iter());
+        in_flight.any(|entry| entry.id.is_of_client()) || open.any(|open| open.id.is_of_client())
+    }
+
     /// Takes the next read, or flush, that waits for nothing newer than `ticket`.
     fn pop_read(&mut self, ticket: Ticket) -> Option<(RequestId, Option<Range>)> {
         let first = self.reads.first_entry()?;
@@ -392,6 +398,9 @@ impl Replica {
         mark: ClientMark,
     ) {
         self.scrub.changed(kind, range);
+        if id.is_of_client() {
+            self.background.written(self.now);
+        }
         self.sequence.admit(id, kind, range, payload, mark);
     }
 

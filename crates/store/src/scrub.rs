@@ -17,7 +17,7 @@ use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Index, Range, VolumeId, reach};
 
 /// Most extents that are pinned at a time.
-pub(crate) const PINS_MAX: usize = 8;
+pub(crate) const PINS_MAX: usize = 16;
 
 /// An extent to which nothing newer than this entry is written.
 #[derive(Clone, Copy, Debug)]

@@ -148,6 +148,8 @@ pub struct Lab {
     pub rotten: bool,
     /// Replicas have checksums of their blocks: who holds one that was damaged knows it.
     pub sums: bool,
+    /// Of who starts from now on.
+    pub copy_extents_max: usize,
     /// How long a disk takes to read what is scrubbed, in milliseconds, if that is not left to chance.
     pub scrub_ms: BTreeMap<NodeId, u64>,
     /// What was told of damage that reads found, and how often it was mended.
@@ -211,6 +213,7 @@ impl Lab {
             repair_read_ms: 1,
             rotten: false,
             sums: false,
+            copy_extents_max: 2,
             scrub_ms: BTreeMap::new(),
             mended: Vec::new(),
             trace: std::env::var_os("TRACE").is_some(),
@@ -247,7 +250,7 @@ impl Lab {
         config.commit_tell_ms = self.commit_tell_ms;
         config.window_bytes = 10 * BLOCK_BYTES;
         config.join_lag_bytes = 20 * BLOCK_BYTES;
-        config.copy_extents_max = 2;
+        config.copy_extents_max = self.copy_extents_max;
         config.background = self.background;
         // As with the real limits, the largest batch is less than the half of the journal that is always freed.
         config.request_bytes_max = 16 * BLOCK_BYTES;

@@ -3,7 +3,9 @@
 use super::lab::{A, B, C, Lab, VOLUMES};
 use super::store::VOLUME_BLOCKS;
 use crate::{Event, Op, Outcome, Role, ScrubOrder, ScrubState};
+use mainstay_codec::{Batch, EntryKind};
 use mainstay_types::{BLOCK_BYTES, NodeId, ScrubRepair, SnapshotId, VolumeId};
+use std::sync::Arc;
 
 const EXTENTS: u64 = VOLUMES as u64;
 
@@ -44,6 +46,45 @@ fn equal_replicas_are_equal_whatever_is_written_meanwhile() {
         assert!(lab.done(*write), "{:?}", lab.answers.get(write));
     }
     assert_eq!(lab.nodes[&A].replica.as_ref().and_then(crate::Replica::next_deadline), None, "idle");
+}
+
+/// Half of those that may be under way are begun together: one batch for all journals.
+#[test]
+fn extents_of_a_scrub_go_in_common_batches() {
+    let mut lab = written(3);
+    lab.copy_extents_max = 4;
+    lab.crash(B);
+    lab.start(B);
+    lab.settle();
+    lab.promote(B);
+    lab.settle();
+    lab.scrub(B, true);
+    lab.settle();
+    assert_eq!((lab.report(B).state, lab.report(B).done), (ScrubState::Done, EXTENTS));
+    let scrubs = |batch: &Arc<Batch>| batch.entries.iter().filter(|e| e.kind == EntryKind::Scrub).count();
+    let batches = lab.nodes[&C].store.batches().map(scrubs).filter(|scrubs| *scrubs > 0);
+    assert_eq!(batches.collect::<Vec<_>>(), [4, 2]);
+}
+
+/// Its entries take longer while it reads. That harms nobody.
+#[test]
+fn a_scrub_does_not_yield_to_itself() {
+    let slowed = |lab: &Lab| lab.nodes[&A].replica.as_ref().is_some_and(crate::Replica::filling_slowed);
+    for client in [false, true] {
+        // With a rate that it may be slowed down to.
+        let mut lab = Lab::new(3, 4, 4);
+        lab.run_ms(1_000);
+        lab.scrub(A, false);
+        let mut yielded = false;
+        while lab.report(A).state == ScrubState::Running {
+            if client {
+                lab.write(A, 0, 0);
+            }
+            lab.run_ms(1);
+            yielded |= slowed(&lab);
+        }
+        assert_eq!((lab.report(A).done, yielded), (EXTENTS, client));
+    }
 }
 
 #[test]

@@ -216,6 +216,11 @@ impl Store {
         Some(self.journal[at..].iter().take(3).cloned().collect())
     }
 
+    /// All that the journal holds.
+    pub fn batches(&self) -> impl Iterator<Item = &Arc<Batch>> {
+        self.journal.iter()
+    }
+
     pub fn block(&self, volume: VolumeId, block: u64) -> Value {
         let key = (volume, block);
         self.overlay.get(&key).or_else(|| self.volume.get(&key)).copied().unwrap_or(0)
