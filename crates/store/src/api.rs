@@ -43,6 +43,9 @@ pub struct StoreConfig {
 pub struct Tuning {
     /// Destaging starts when the overlay holds more bytes than this, or more is to be given back to the pool.
     pub destage_start_bytes: u64,
+    /// A pass frees at most one part in so many of the journal, but one batch at least. Who waits for room in a full journal waits for one
+    /// pass, so the more parts the shorter; each costs a checkpoint. 1: all that there is.
+    pub pass_parts: u64,
     /// Payloads of batches that are kept in memory; beyond it they are read from the journal.
     pub memory_bytes_max: u64,
     /// Largest journal write that is made of several queued batches.
@@ -71,6 +74,7 @@ impl Default for Tuning {
     fn default() -> Self {
         Self {
             destage_start_bytes: 32 << 20,
+            pass_parts: 32,
             memory_bytes_max: 64 << 20,
             write_bytes_max: 8 << 20,
             destage_write_bytes_max: EXTENT_BYTES,

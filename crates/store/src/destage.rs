@@ -1,8 +1,11 @@
-//! Destaging (R7, R14). A *pass* brings the backing store up to one position of the log: it first makes the
+//! Destaging (R7, R14, R18). A *pass* brings the backing store up to one position of the log: it first makes the
 //! commit index durable, so that after a crash nothing in a volume is newer than what is known to be
 //! committed, and a cut can never reach below it; then writes the newest version of every block that was last changed at or before that position, in the order of the volume
 //! and merged; then flushes every volume that was touched; then writes the sums of blocks that have changed; then the version table to the slot
 //! that is not in use; then the superblock; then the journal up to the position is free.
+//!
+//! A pass goes no further than a part of the journal ([`crate::Tuning::pass_parts`]), oldest entries first: who waits for room waits
+//! for one pass, and what is written again and again is not old enough to be written to the volume.
 //!
 //! A pass that ends at a snapshot has it taken after the sums (`snapshots.rs`).
 //!
@@ -162,11 +165,12 @@ impl Store {
         }
         let checkpoint = self.superblock.checkpoint;
         let snapshot = layer.map(|layer| layer.snapshot);
+        let whole = self.destage_forced || restart_waits || finish;
         // As they are where it ends: after a crash what follows a snapshot is applied anew, from these sizes on.
         let volumes = layer.map_or(&self.config.volumes, |layer| &layer.volumes).clone();
         let (to, chain) = self
             .journal
-            .end_at(layer.map_or(self.applied, |layer| layer.to))
+            .end_at(layer.map_or_else(|| self.end_of_part(whole), |layer| layer.to))
             .filter(|(to, _)| to.index > checkpoint.at.index)
             .unwrap_or((checkpoint.at, checkpoint.chain));
         let progress = to.index > checkpoint.at.index;
@@ -199,6 +203,19 @@ impl Store {
         let tables = placed(&self.superblock.tables, &volumes);
         self.versions.relaid(&self.superblock.tables, &tables);
         Some(Pass { to, chain, finish, volumes, tables, snapshot, doomed: Vec::new(), stage })
+    }
+
+    /// How far a pass goes that ends at no snapshot: one that is not for all there is frees a part of the journal, so that
+    /// whoever waits for room does not wait for long (R18).
+    fn end_of_part(&self, whole: bool) -> Index {
+        let part = self.journal.end_of_part(self.config.journal_bytes / self.tuning.pass_parts.max(1));
+        match part {
+            Some(end) if !whole && end < self.applied => {
+                reach!("store: a pass frees a part of the journal");
+                end
+            }
+            _ => self.applied,
+        }
     }
 
     /// Issues writes until enough are in flight, then waits (`None`); goes on to the flushes when all

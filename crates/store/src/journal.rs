@@ -268,6 +268,19 @@ impl Journal {
         Some((Position { epoch: placed.epoch, index: placed.last }, placed.chain))
     }
 
+    /// The last of the oldest live batches that take so many bytes together, one at least. None when nothing is live.
+    pub fn end_of_part(&self, bytes: u64) -> Option<Index> {
+        let mut left = bytes;
+        let fits = |placed: &&Placed| {
+            let fits = placed.len <= left;
+            left = left.saturating_sub(placed.len);
+            fits
+        };
+        let live = self.placed.range(self.live..);
+        let last = live.take_while(fits).last().or_else(|| self.placed.get(self.live));
+        last.map(|placed| placed.last)
+    }
+
     /// Where the last batch that ends at or before `index` ends. The next one is there or, if it did not fit there, at
     /// the start. Not where it is now: it may be cut, and what comes instead may fit.
     pub fn offset_after(&self, index: Index) -> u64 {

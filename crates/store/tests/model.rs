@@ -4,7 +4,7 @@ mod lab;
 
 use lab::{Lab, Log, Random, drop_snapshot, entries, rollback, scrub, snapshot};
 use mainstay_codec::ReplicaData;
-use mainstay_store::{Output, Segment, SnapshotState};
+use mainstay_store::{Output, Segment, SnapshotState, Tuning};
 use mainstay_types::{EXTENT_BYTES, Epoch, Index, Position, Range};
 use proptest::prelude::*;
 
@@ -29,7 +29,10 @@ struct Life {
 impl Life {
     fn new(seed: u64) -> Self {
         Self {
-            lab: Lab::new(),
+            lab: Lab::with(
+                lab::config(),
+                Tuning { pass_parts: [1, 4, 40][(seed % 3) as usize], ..lab::tuning() },
+            ),
             log: Log::default(),
             before_cut: None,
             cut_to: Index(0),

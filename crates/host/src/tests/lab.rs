@@ -211,6 +211,7 @@ pub struct Lab {
 pub fn lazy() -> Tuning {
     Tuning {
         destage_start_bytes: u64::MAX,
+        pass_parts: 1,
         memory_bytes_max: 0,
         reserve_bytes: 2 * BLOCK_BYTES,
         ..Tuning::default()

@@ -60,6 +60,7 @@ pub fn config() -> StoreConfig {
 pub fn tuning() -> Tuning {
     Tuning {
         destage_start_bytes: 12 * BLOCK_BYTES,
+        pass_parts: 1,
         memory_bytes_max: 6 * BLOCK_BYTES,
         write_bytes_max: 12 * BLOCK_BYTES,
         destage_write_bytes_max: 4 * BLOCK_BYTES,

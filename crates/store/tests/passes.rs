@@ -1,0 +1,75 @@
+//! How far a pass of destaging goes (R18): whoever waits for room in a full journal waits for a part of it.
+
+mod lab;
+
+use lab::{Doing, Lab, Log, tuning, write};
+use mainstay_codec::batch::HEADER_BLOCK_BYTES;
+use mainstay_store::{Area, Tuning};
+use mainstay_types::{BLOCK_BYTES, VolumeId};
+
+/// What a batch of one block takes of the journal.
+const BATCH_BYTES: u64 = HEADER_BLOCK_BYTES as u64 + BLOCK_BYTES;
+
+/// Nothing is destaged before the journal is half full.
+fn in_parts(pass_parts: u64) -> Lab {
+    Lab::with(lab::config(), Tuning { destage_start_bytes: u64::MAX, pass_parts, ..tuning() })
+}
+
+fn in_volume(lab: &Lab, block: u64) -> u8 {
+    lab.disk.slice(Area::Volume(VolumeId(0)), block * BLOCK_BYTES, 1)[0]
+}
+
+#[test]
+fn a_pass_frees_a_part_and_what_is_written_again_and_again_stays() {
+    let (mut lab, mut log) = (in_parts(4), Log::default());
+    let part = lab.config.journal_bytes / 4 / BATCH_BYTES;
+    let half = lab.config.journal_bytes / 2 / BATCH_BYTES;
+    let full = lab.store.room_with_reserve();
+    for n in 1..=half + 1 {
+        // Every other write is one of block 0.
+        let block = if n % 2 == 1 { 0 } else { n };
+        lab.append(&mut log, vec![write(block, 1, n as u8)]);
+        lab.settle();
+    }
+    assert!(lab.store.room_with_reserve() < full);
+    let destaged: Vec<_> = (0..=half).filter(|block| in_volume(&lab, *block) != 0).collect();
+    assert_eq!(destaged, (2..=part).step_by(2).collect::<Vec<_>>());
+    lab.check(&log);
+    // What wants everything gets everything.
+    lab.store.destage_now();
+    lab.settle();
+    assert_eq!(u64::from(in_volume(&lab, 0)), half + 1);
+    lab.check(&log);
+}
+
+/// Writes to volumes that have to end before a journal without room has some.
+fn writes_until_there_is_room(pass_parts: u64) -> usize {
+    let (mut lab, mut log) = (in_parts(pass_parts), Log::default());
+    let is_of_volume = |doing: &Doing| matches!(doing, Doing::Volatile { area: Area::Volume(_), .. });
+    let mut block = 0;
+    while lab.store.room() >= BATCH_BYTES {
+        // Not neighbours, so that each is a write of its own.
+        lab.append(&mut log, vec![write(block, 1, 1)]);
+        block += 2;
+        while let Some(at) = lab.doing.iter().position(|(_, doing)| !is_of_volume(doing)) {
+            lab.complete(at);
+        }
+    }
+    let mut writes = 0;
+    while lab.store.room() < BATCH_BYTES {
+        writes += usize::from(is_of_volume(&lab.doing[0].1));
+        lab.complete(0);
+    }
+    lab.settle();
+    lab.check(&log);
+    writes
+}
+
+#[test]
+fn who_waits_for_room_waits_for_a_part_of_the_journal() {
+    let blocks = (lab::config().journal_bytes / BATCH_BYTES) as usize;
+    let all = writes_until_there_is_room(1);
+    assert!(all >= blocks / 2, "for all {all} that were there when the pass began");
+    assert!(writes_until_there_is_room(8) <= blocks / 8 + 1);
+    assert!((1..=2).contains(&writes_until_there_is_room(1000)), "a batch at a time, and the reserve first");
+}
