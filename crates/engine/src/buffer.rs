@@ -2,8 +2,8 @@
 //!
 //! What this file guarantees: every buffer is aligned to [`BUFFER_ALIGN`] and holds initialised memory; a
 //! buffer goes back to the pool when its last reference goes, on whichever thread that happens; memory that
-//! lies idle in the pool never exceeds the bound given at its creation (R18): what would exceed it is
-//! returned to the operating system at once.
+//! lies idle in the pool never exceeds the bound given at its creation (R18): what exceeds it is returned to the operating
+//! system at once, from the sizes of which most lies idle, because what has just come back is what is asked for next.
 //!
 //! What it does not guarantee: a bound on memory *in use*. Whoever takes buffers bounds how many it holds
 //! (windows, queues, the overlay); [`BufferPool::in_use_bytes`] tells the sum.
@@ -14,7 +14,7 @@
 use bytes::Bytes;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Alignment of every buffer, in bytes; what direct I/O asks of memory at most.
 pub const BUFFER_ALIGN: usize = 4096;
@@ -24,7 +24,7 @@ pub const BUFFER_BYTES_MIN: usize = 4096;
 pub const BUFFER_BYTES_MAX: usize = 8 << 20;
 /// From this size on a class keeps at most [`LARGE_IDLE_MAX`] idle buffers.
 const LARGE_BYTES: usize = 1 << 20;
-const LARGE_IDLE_MAX: usize = 4;
+const LARGE_IDLE_MAX: usize = 8;
 
 const CLASSES: usize = (BUFFER_BYTES_MAX / BUFFER_BYTES_MIN).trailing_zeros() as usize + 1;
 const _: () = assert!(BUFFER_BYTES_MIN.is_power_of_two() && BUFFER_BYTES_MAX.is_power_of_two());
@@ -93,7 +93,7 @@ struct Shared {
 impl Shared {
     fn take(&self, class: usize) -> Memory {
         let bytes = class_bytes(class);
-        let idle = self.classes[class].lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let idle = self.idle(class).pop();
         self.in_use_bytes.fetch_add(bytes, Ordering::Relaxed);
         match idle {
             Some(memory) => {
@@ -107,15 +107,34 @@ impl Shared {
     fn give_back(&self, memory: Memory) {
         let bytes = memory.bytes;
         self.in_use_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        // Reserved before it is kept, so that two threads cannot exceed the bound together.
-        if self.idle_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= self.idle_bytes_max {
-            let mut idle = self.classes[class_of(bytes)].lock().unwrap_or_else(PoisonError::into_inner);
+        // Reserved before it is kept, so that threads cannot exceed the bound together.
+        let mut idle_bytes = self.idle_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        while idle_bytes > self.idle_bytes_max {
+            let Some(freed) = self.free_one(class_of(bytes)) else { break };
+            idle_bytes = self.idle_bytes.fetch_sub(freed, Ordering::Relaxed) - freed;
+        }
+        if idle_bytes <= self.idle_bytes_max {
+            let mut idle = self.idle(class_of(bytes));
             if bytes < LARGE_BYTES || idle.len() < LARGE_IDLE_MAX {
                 idle.push(memory);
                 return;
             }
         }
         self.idle_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    fn idle(&self, class: usize) -> MutexGuard<'_, Vec<Memory>> {
+        self.classes[class].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Frees a buffer of the class of which most bytes lie idle, and says how many that were; none if that is `but`.
+    fn free_one(&self, but: usize) -> Option<usize> {
+        let most = (0..CLASSES).max_by_key(|&class| self.idle(class).len() * class_bytes(class))?;
+        if most == but {
+            return None;
+        }
+        let freed = self.idle(most).pop()?;
+        Some(freed.bytes)
     }
 }
 
@@ -285,6 +304,22 @@ mod tests {
         let roomy = BufferPool::new(1 << 30);
         drop((0..10).map(|_| roomy.get(4 << 20)).collect::<Vec<_>>());
         assert_eq!(roomy.idle_bytes(), LARGE_IDLE_MAX * (4 << 20), "large buffers are freed early");
+    }
+
+    /// A load whose sizes change would otherwise map and fault every buffer anew, beside memory of sizes that nobody wants.
+    #[test]
+    fn what_is_used_now_stays_and_what_was_used_before_goes() {
+        let pool = BufferPool::new(64 << 10);
+        drop((0..16).map(|_| pool.get(4096)).collect::<Vec<_>>());
+        assert_eq!(pool.idle_bytes(), 64 << 10, "full of small ones");
+        let mut first = pool.get(16 << 10);
+        let address = first.as_mut_ptr() as usize;
+        drop(first);
+        assert_eq!(pool.idle_bytes(), 64 << 10);
+        assert_eq!(pool.get(16 << 10).as_mut_ptr() as usize, address, "the same memory is used again");
+        // Of one size alone no more than the bound is kept either.
+        drop((0..8).map(|_| pool.get(16 << 10)).collect::<Vec<_>>());
+        assert!(pool.idle_bytes() <= 64 << 10);
     }
 
     #[test]
