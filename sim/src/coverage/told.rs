@@ -60,4 +60,6 @@ pub(super) const BUGS_TOLD: &[(&str, &str)] = &[
     ("LossNotSeen", "a_client_does_not_go_on_where_what_it_was_told_is_lost"),
     ("OldSessionAdmitted", "who_has_lost_the_devices_writes_no_more"),
     ("StaleExtent", "what_was_read_for_an_earlier_copy_is_not_sent_in_a_later_one"),
+    ("DigestOfMoving", "what_was_written_during_a_digest_is_not_in_it"),
+    ("SpentEpochForgotten", "a_silenced_service_is_not_made_new_by_another_definition"),
 ];
