@@ -643,6 +643,11 @@ impl World {
                     iss.join(" ")
                 )
             });
+            // What holds the snapshot now is what it is made of, whatever becomes of the origin's history afterwards.
+            let known = self.state().resources.get(&record.resource);
+            if let Some(of) = known.and_then(|known| known.origin.as_ref()).map(|origin| origin.of) {
+                self.oracle.made_of(record.resource, of.resource, of.snapshot);
+            }
             if let (Some(old), Some(new)) = (dead, record.primary) {
                 self.oracle.promoted(record.resource, old, new);
             }

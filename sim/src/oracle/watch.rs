@@ -97,14 +97,14 @@ impl Oracle {
         self.registers.ask_back(resource.0 as usize - 1);
     }
 
-    /// A replica is made of a snapshot of another resource. R17: whoever else was made of one has what that holds.
+    /// A resource, or a replica of it, is made of a snapshot of another one: R17 of what that holds when the resource comes to be. In mode A, and where a promotion was forced,
+    /// another history may take the snapshot anew; nothing is made of that one.
     pub fn made_of(&mut self, resource: ResourceId, source: ResourceId, snapshot: SnapshotId) {
         let given = self.logs.get(&source).and_then(|log| log.snapshot_content(snapshot));
         let Some(log) = self.logs.get_mut(&resource) else { return };
         let check = match given {
+            _ if log.was_given() => Ok(()),
             Some(given) => log.begin_with(given),
-            // The first who made one has seen to it, and it may be gone since.
-            None if log.was_given() => Ok(()),
             None => Err(Violation { id: "R17", text: format!("nobody has taken {snapshot} of {source}") }),
         };
         self.judge(check);

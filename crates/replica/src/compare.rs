@@ -1,0 +1,168 @@
+//! What need not be copied (R16): blocks of an extent that the target holds already.
+//!
+//! An extent counts as changed when a block of it was. A target that had the volumes once, and one whose copy was interrupted, holds most of the others, so
+//! it is asked for the sums of its blocks before the extent is read at the source, and gets those blocks only whose sums differ.
+//!
+//! Why that is right: a block that no entry after the beginning of the copy changes is the same at all moments of it, here and there, so equal sums say
+//! that it is there what it is here. A block that such an entry changes gets what it is to be from the log, whatever was kept. Sums are
+//! CRC-64, as in a scrub: two contents of a block that differ by chance have the same one once in 2^64. What is kept may be on no medium yet, only in the cache of its
+//! device, from before the target was started again, so the volume is flushed before the copy ends.
+//!
+//! A target without anything is not asked. Where little is equal, asking costs the target a read of all of it and saves nothing, so then
+//! only a sample is asked for.
+
+use bytes::Bytes;
+use mainstay_codec::{BlockSums, block_sum};
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{BLOCK_BYTES, reach};
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+/// Fewer blocks in a row are sent although they are equal: the target writes what is between them in one go.
+const KEPT_MIN: usize = 4;
+/// Extents that are asked for before anything is judged.
+const FIRST: u64 = 8;
+/// One in so many is asked for where little is equal.
+const SAMPLE: u64 = 16;
+/// Where less than one block in so many is equal, little is.
+const LITTLE: u64 = 8;
+/// Blocks after which what was before counts half.
+const HALVED_AFTER: u64 = 4096;
+
+/// Whether asking has paid so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Comparing {
+    extents: u64,
+    compared: u64,
+    kept: u64,
+}
+
+impl Comparing {
+    /// Whether to ask for the next extent.
+    pub fn asks(&mut self) -> bool {
+        self.extents += 1;
+        let pays = self.kept.saturating_mul(LITTLE) >= self.compared;
+        let asks = pays || self.extents <= FIRST || self.extents.is_multiple_of(SAMPLE);
+        if !asks {
+            reach!("replica: the target of a copy is not asked because it holds little");
+        }
+        asks
+    }
+
+    /// Of an extent of so many blocks so many were kept.
+    pub fn note(&mut self, blocks: u64, kept: u64) {
+        self.compared += blocks;
+        self.kept += kept;
+        if self.compared > HALVED_AFTER {
+            (self.compared, self.kept) = (self.compared / 2, self.kept / 2);
+        }
+    }
+}
+
+/// The blocks of an extent that are the same at a target, by their place, ascending; none if all of it is zeroes (no `data`), which costs nothing to send.
+pub(crate) fn kept_blocks(data: &Bytes, damaged: &[u32], held: &BlockSums) -> Vec<u32> {
+    let lost = |list: &[u32], block: u32| list.binary_search(&block).is_ok();
+    let kept = |block: u32, bytes: &[u8], sum: u64| {
+        let equal = block_sum(bytes) == sum || planted(Bug::KeptUnequal);
+        equal && !lost(damaged, block) && !lost(&held.damaged, block)
+    };
+    let blocks = (0u32..).zip(data.chunks(BLOCK)).zip(&held.sums);
+    let equal: Vec<u32> = blocks
+        .filter(|((block, bytes), sum)| kept(*block, bytes, **sum))
+        .map(|((block, _), _)| block)
+        .collect();
+    let runs = equal.chunk_by(|one, next| one + 1 == *next);
+    let mut out = Vec::with_capacity(equal.len());
+    for run in runs.filter(|run| run.len() >= KEPT_MIN) {
+        out.extend(run);
+    }
+    if !out.is_empty() {
+        reach!("replica: blocks of a copy are kept by its target");
+    }
+    out
+}
+
+/// What of it is sent: all but these blocks.
+pub(crate) fn without(data: Bytes, kept: &[u32]) -> Bytes {
+    if kept.is_empty() {
+        return data;
+    }
+    let mut kept = kept.iter().copied().peekable();
+    let mut sent = Vec::with_capacity(data.len());
+    for (block, bytes) in (0u32..).zip(data.chunks(BLOCK)) {
+        if kept.next_if_eq(&block).is_none() {
+            sent.extend_from_slice(bytes);
+        }
+    }
+    Bytes::from(sent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(fills: &[u8]) -> Bytes {
+        fills.iter().flat_map(|fill| vec![*fill; BLOCK]).collect()
+    }
+
+    fn held(fills: &[u8], damaged: &[u32]) -> BlockSums {
+        let sums = fills.iter().map(|fill| block_sum(&vec![*fill; BLOCK])).collect();
+        BlockSums { sums, damaged: damaged.to_vec() }
+    }
+
+    #[test]
+    fn equal_blocks_are_kept_and_the_others_sent() {
+        let here = extent(&[1, 2, 3, 4, 5, 6, 7, 8]);
+        let kept = kept_blocks(&here, &[], &held(&[1, 2, 3, 4, 9, 6, 7, 8], &[]));
+        assert_eq!(kept, [0, 1, 2, 3], "three in a row are too few");
+        assert_eq!(without(here.clone(), &kept), extent(&[5, 6, 7, 8]));
+        let all = kept_blocks(&here, &[], &held(&[1, 2, 3, 4, 5, 6, 7, 8], &[]));
+        assert_eq!((all.len(), without(here, &all).len()), (8, 0));
+    }
+
+    #[test]
+    fn nothing_damaged_is_kept_whatever_its_sum() {
+        let here = extent(&[1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        let same = [1, 2, 3, 4, 5, 6, 7, 8, 9];
+        assert_eq!(kept_blocks(&here, &[], &held(&same, &[4])), [0, 1, 2, 3, 5, 6, 7, 8], "damaged there");
+        assert_eq!(
+            kept_blocks(&here, &[4], &held(&same, &[])),
+            [0, 1, 2, 3, 5, 6, 7, 8],
+            "damaged everywhere"
+        );
+    }
+
+    #[test]
+    fn who_says_nothing_keeps_nothing() {
+        let here = extent(&[1; 8]);
+        assert!(kept_blocks(&here, &[], &BlockSums::default()).is_empty());
+        // What is beyond the end of the volume there was not summed.
+        assert_eq!(kept_blocks(&here, &[], &held(&[1; 5], &[])), [0, 1, 2, 3, 4]);
+        assert_eq!(kept_blocks(&extent(&[1; 5]), &[], &held(&[1; 8], &[])), [0, 1, 2, 3, 4]);
+        assert!(kept_blocks(&Bytes::new(), &[], &held(&[0; 8], &[])).is_empty());
+    }
+
+    #[test]
+    fn asking_goes_on_while_it_pays() {
+        let mut comparing = Comparing::default();
+        for _ in 0..100 {
+            assert!(comparing.asks());
+            comparing.note(256, 200);
+        }
+        // Then nothing is equal any more.
+        let asked = (0..1000).filter(|_| {
+            let asks = comparing.asks();
+            if asks {
+                comparing.note(256, 0);
+            }
+            asks
+        });
+        assert!((1000 / SAMPLE as usize..150).contains(&asked.count()));
+        // And then it is again.
+        for _ in 0..20 * SAMPLE {
+            if comparing.asks() {
+                comparing.note(256, 256);
+            }
+        }
+        assert!((0..10).all(|_| comparing.asks()));
+    }
+}
