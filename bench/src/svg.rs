@@ -1,4 +1,5 @@
-//! Bars as SVG: a group for each case, a bar for each set-up, a line over its end from the smallest to the largest value.
+//! Bars as SVG: a group for each case, a bar for each set-up, a line over its end from the smallest to the largest value. Every group has
+//! a scale of its own, unless its picture is to have one for all.
 
 use crate::case::Measure;
 use crate::report::{Report, Row};
@@ -40,7 +41,7 @@ pub fn plots(report: &Report) -> Vec<Plot> {
     ];
     let names: Vec<&str> = distinct(rows.iter().map(|row| row.set_up.as_str()));
     let drawn = all.into_iter().filter(|(_, _, bars)| !bars.is_empty());
-    drawn.map(|(file, title, bars)| Plot { file, text: draw(title, &names, &bars) }).collect()
+    drawn.map(|(file, title, bars)| Plot { file, text: draw(title, &names, &bars, None) }).collect()
 }
 
 fn ratio(row: &Row) -> Option<Spread> {
@@ -51,10 +52,21 @@ fn of_measure(row: &Row, measure: Measure) -> Option<Spread> {
     (row.measure == measure).then_some(row.value)
 }
 
-struct Bar<'a> {
-    case: &'a str,
-    set_up: &'a str,
-    value: Spread,
+/// One bar of a group.
+pub struct Bar<'a> {
+    /// The group.
+    pub case: &'a str,
+    /// What it is named in the legend.
+    pub set_up: &'a str,
+    pub value: Spread,
+}
+
+/// A picture of bars that all have one scale.
+#[must_use]
+pub fn on_one_scale(title: &str, bars: &[Bar<'_>]) -> String {
+    let names = distinct(bars.iter().map(|bar| bar.set_up));
+    let most = bars.iter().map(|bar| bar.value.max).fold(0.0, f64::max);
+    draw(title, &names, bars, Some(most))
 }
 
 fn bars<'a>(rows: &'a [Row], value: &dyn Fn(&Row) -> Option<Spread>) -> Vec<Bar<'a>> {
@@ -77,7 +89,8 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-fn draw(title: &str, names: &[&str], bars: &[Bar<'_>]) -> String {
+/// `most`: what the longest bar of all stands for; without it each group has a scale of its own.
+fn draw(title: &str, names: &[&str], bars: &[Bar<'_>], most: Option<f64>) -> String {
     let cases = distinct(bars.iter().map(|bar| bar.case));
     let legend = TOP + 16.0;
     let height = legend + bars.len() as f64 * (BAR + GAP) + cases.len() as f64 * 10.0 + 20.0;
@@ -101,8 +114,8 @@ fn draw(title: &str, names: &[&str], bars: &[Bar<'_>]) -> String {
     let mut y = legend;
     for case in cases {
         let group: Vec<&Bar> = bars.iter().filter(|bar| bar.case == case).collect();
-        // Every case has a scale of its own: they differ by orders of magnitude.
-        let scale = group.iter().map(|bar| bar.value.max).fold(0.0, f64::max);
+        // Cases of a benchmark differ by orders of magnitude.
+        let scale = most.unwrap_or_else(|| group.iter().map(|bar| bar.value.max).fold(0.0, f64::max));
         let middle = y + group.len() as f64 * (BAR + GAP) / 2.0 + 2.0;
         let _ = writeln!(
             out,

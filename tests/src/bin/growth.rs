@@ -1,74 +1,230 @@
-//! `growth COUNT…`: what many resources on three nodes cost while nobody writes, and how long a node with a third of them takes to be
-//! replaced. Prints a row of Markdown for each count, in ascending order. Each replica takes 17 MiB of disk. Ctrl-C and
-//! failures remove the lab. Needs root.
+//! `growth [--replicas 1,2,3] [--out DIR] COUNT…`: what many resources cost while nobody writes and while a tenth of them is written to, and how long a node
+//! that serves its share of them takes to be replaced. For each number of replicas a lab of as many nodes, three at least, and in it the counts in
+//! ascending order. Prints a row of Markdown for each; with `--out` it writes them into a directory too, with plots. Each replica takes 17 MiB of disk.
+//! Ctrl-C and failures remove the lab. Needs root and fio.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use mainstay_api::rest::{EventsPage, ResourceView, StatusView};
+use mainstay_bench::stats::Spread;
+use mainstay_bench::svg::{Bar, on_one_scale};
 use mainstay_tests::lab::Lab;
+use mainstay_tests::metrics::Scrape;
 use mainstay_tests::{interrupt, wait_for};
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const NODES: [&str; 3] = ["n1", "n2", "n3"];
-const LIMIT: Duration = Duration::from_secs(120);
+const NODES_MIN: usize = 3;
+/// A replica and what its file system needs, a thousand times and more.
+const DISK: &str = "32GiB";
+const LIMIT: Duration = Duration::from_secs(300);
 /// Nothing happens before it is measured, and while.
 const REST: Duration = Duration::from_secs(5);
 const WATCHED: Duration = Duration::from_secs(20);
+/// One resource in so many is written to, one at least.
+const BUSY_EVERY: usize = 10;
+/// Writes of 4 KiB per second and busy resource.
+const BUSY_RATE: u32 = 10;
 /// The kernel counts processor time in these, in milliseconds.
 const TICK_MS: f64 = 10.0;
+const PROGRAMS: [&str; 2] = ["engine", "agent"];
+
+struct Wanted {
+    replicas: Vec<usize>,
+    counts: Vec<usize>,
+    out: Option<PathBuf>,
+}
+
+/// What one program costs, in the mean of the nodes.
+#[derive(Clone, Copy)]
+struct Cost {
+    resident_mib: f64,
+    /// Milliseconds of processor time for each second.
+    busy: f64,
+    /// Voluntary context switches for each second.
+    wakeups: f64,
+}
+
+struct Loss {
+    primaries: Duration,
+    devices: Duration,
+    served: usize,
+    /// Entries of the control plane that made the new primaries.
+    entries: usize,
+}
+
+struct Row {
+    replicas: usize,
+    count: usize,
+    /// Of engine and agent.
+    idle: [Cost; 2],
+    /// The same while a tenth is written to.
+    busy: [Cost; 2],
+    /// None where there is no other replica.
+    loss: Option<Loss>,
+}
 
 fn main() -> Result<()> {
-    let counts =
-        std::env::args().skip(1).map(|word| word.parse().with_context(|| format!("`{word}` is no number")));
-    let mut counts = counts.collect::<Result<Vec<usize>>>()?;
-    ensure!(!counts.is_empty(), "usage: growth COUNT…, for example growth 1 10 100");
-    counts.sort_unstable();
+    let wanted = wanted(std::env::args().skip(1))?;
     let lab = Arc::new(Lab::new("growth")?);
     interrupt::remove(vec![lab.clone()], "mainstay lab --name growth down")?;
-    let end = grow(&lab, &counts);
+    let end = measure(&lab, &wanted);
     interrupt::give_way();
     lab.down()?;
     end
 }
 
-fn grow(lab: &Lab, counts: &[usize]) -> Result<()> {
-    lab.up(NODES.len() as u8)?;
-    println!(
-        "| resources | engine MiB | engine ms/s | engine wake-ups/s | agent MiB | agent ms/s | agent wake-ups/s | all primaries, s | all devices, s |"
-    );
-    println!("|---|---|---|---|---|---|---|---|---|");
-    let mut made = 0;
-    for &count in counts {
-        while made < count {
-            lab.create_resource(&format!("r{made}"), "1MiB", &NODES, &["--journal", "16MiB"])?;
-            made += 1;
+fn wanted(words: impl Iterator<Item = String>) -> Result<Wanted> {
+    let number = |word: &str| word.parse().with_context(|| format!("`{word}` is no number"));
+    let mut wanted = Wanted { replicas: vec![3], counts: Vec::new(), out: None };
+    let mut words = words;
+    while let Some(word) = words.next() {
+        let mut value = || words.next().with_context(|| format!("{word} wants a value"));
+        match word.as_str() {
+            "--replicas" => wanted.replicas = value()?.split(',').map(number).collect::<Result<_>>()?,
+            "--out" => wanted.out = Some(value()?.into()),
+            count => wanted.counts.push(number(count)?),
         }
-        wait_whole(lab)?;
-        std::thread::sleep(REST);
-        let before = all(lab)?;
-        std::thread::sleep(WATCHED);
-        let after = all(lab)?;
-        let [engine, agent] = [0, 1].map(|program| mean(&before, &after, program));
-        let (primaries, devices) = lose_a_node(lab)?;
-        println!(
-            "| {count} | {engine} | {agent} | {:.2} | {:.2} |",
-            primaries.as_secs_f64(),
-            devices.as_secs_f64()
-        );
+    }
+    wanted.counts.sort_unstable();
+    let usage = "usage: growth [--replicas 1,2,3] [--out DIR] COUNT…, for example growth 1 10 100";
+    ensure!(wanted.counts.first().is_some_and(|count| *count > 0), usage);
+    ensure!(wanted.replicas.iter().all(|replicas| (1..=32).contains(replicas)), "1 to 32 replicas; {usage}");
+    Ok(wanted)
+}
+
+fn measure(lab: &Lab, wanted: &Wanted) -> Result<()> {
+    let mut rows = Vec::new();
+    let mut table = head();
+    print!("{table}");
+    for &replicas in &wanted.replicas {
+        let nodes: Vec<String> = (1..=replicas.max(NODES_MIN)).map(|number| format!("n{number}")).collect();
+        let count = u8::try_from(nodes.len()).context("so many nodes")?;
+        lab.up_with(count, &["--disk", DISK])?;
+        let mut made = 0;
+        for &count in &wanted.counts {
+            while made < count {
+                create(lab, made, &nodes, replicas)?;
+                made += 1;
+            }
+            let row = row(lab, &nodes, replicas, count)?;
+            let line = line(&row);
+            print!("{line}");
+            table += &line;
+            rows.push(row);
+        }
+    }
+    if let Some(dir) = &wanted.out {
+        std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+        let write = |file: &str, text: &str| {
+            let path = dir.join(file);
+            std::fs::write(&path, text).with_context(|| path.display().to_string())
+        };
+        write("growth.md", &table)?;
+        for (file, text) in plots(&rows) {
+            write(file, &text)?;
+        }
     }
     Ok(())
 }
 
-/// Every resource is served and has all its replicas in sync.
+/// On the nodes in turn, so that each has its share of replicas and of primaries.
+fn create(lab: &Lab, number: usize, nodes: &[String], replicas: usize) -> Result<()> {
+    let chosen: Vec<&str> =
+        (0..replicas).map(|replica| nodes[(number + replica) % nodes.len()].as_str()).collect();
+    let more = ["--journal", "16MiB", "--scrub-interval", "off", "--preferred", chosen[0]];
+    lab.create_resource(&format!("r{number}"), "1MiB", &chosen, &more)
+}
+
+fn row(lab: &Lab, nodes: &[String], replicas: usize, count: usize) -> Result<Row> {
+    wait_whole(lab)?;
+    std::thread::sleep(REST);
+    let idle = watch(lab, nodes)?;
+    let load = Load::start(lab, nodes)?;
+    std::thread::sleep(REST);
+    let busy = watch(lab, nodes)?;
+    load.end()?;
+    let loss = if replicas > 1 { Some(lose_a_node(lab, nodes)?) } else { None };
+    Ok(Row { replicas, count, idle, busy, loss })
+}
+
+/// Every resource is served where it is to be, and has all its replicas in sync.
 fn wait_whole(lab: &Lab) -> Result<()> {
     wait_for("every replica in sync", LIMIT, || {
         let resources = lab.status()?.resources;
         let poor = resources.iter().filter(|resource| {
-            resource.primary.is_none() || !resource.replicas.iter().all(|replica| replica.in_sync)
+            device(resource).is_none() || !resource.replicas.iter().all(|replica| replica.in_sync)
         });
         let poor = poor.count();
         ensure!(poor == 0, "{poor} of {} resources are not whole", resources.len());
         Ok(())
     })
+}
+
+/// The node that serves a resource, and the device there.
+fn device(resource: &ResourceView) -> Option<(String, String)> {
+    let primary = resource.primary.clone()?;
+    let live = resource.replicas.iter().find(|replica| replica.node == primary)?.live.as_ref()?;
+    Some((primary, live.devices.first()?.path.clone()))
+}
+
+/// Writes to a tenth of the resources until it is ended.
+struct Load(Vec<std::process::Child>);
+
+impl Load {
+    fn start(lab: &Lab, nodes: &[String]) -> Result<Self> {
+        let mut load = Self(Vec::new());
+        let devices: Vec<_> = lab.status()?.resources.iter().step_by(BUSY_EVERY).filter_map(device).collect();
+        for node in nodes {
+            let here: Vec<&str> =
+                devices.iter().filter(|(on, _)| on == node).map(|(_, path)| &**path).collect();
+            if here.is_empty() {
+                continue;
+            }
+            let rate = format!("--rate_iops={BUSY_RATE}");
+            let runtime = format!("--runtime={}", (2 * REST + 2 * WATCHED).as_secs());
+            let common = [
+                "fio",
+                "--rw=randwrite",
+                "--bs=4k",
+                "--direct=1",
+                "--ioengine=psync",
+                "--thread",
+                "--time_based",
+                &rate,
+                &runtime,
+            ];
+            let mut words: Vec<String> = common.map(str::to_owned).to_vec();
+            for (number, path) in here.iter().enumerate() {
+                words.extend([format!("--name=w{number}"), format!("--filename={path}")]);
+            }
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            load.0.push(lab.spawn(node, &words, &format!("fio-{node}.log"))?);
+        }
+        Ok(load)
+    }
+
+    /// Fails if one of them has ended by itself, which it has only if it could not write.
+    fn end(mut self) -> Result<()> {
+        for fio in &mut self.0 {
+            if let Some(status) = fio.try_wait()? {
+                bail!("fio has ended with {status}; what it said is beside the state of the lab");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        for fio in &mut self.0 {
+            // It may have ended. What was started is the command that entered the node, and fio ends with it or by itself soon after.
+            let _ = fio.kill();
+            let _ = fio.wait();
+        }
+    }
 }
 
 /// What the kernel has counted for a process.
@@ -78,8 +234,17 @@ struct Counted {
     wakeups: u64,
 }
 
+fn watch(lab: &Lab, nodes: &[String]) -> Result<[Cost; 2]> {
+    let before = all(lab, nodes)?;
+    let began = Instant::now();
+    std::thread::sleep(WATCHED);
+    let after = all(lab, nodes)?;
+    let seconds = began.elapsed().as_secs_f64();
+    Ok([0, 1].map(|program| mean(&before, &after, program, seconds)))
+}
+
 /// Of engine and agent of each node.
-fn all(lab: &Lab) -> Result<Vec<[Counted; 2]>> {
+fn all(lab: &Lab, nodes: &[String]) -> Result<Vec<[Counted; 2]>> {
     let of = |node: &str, program: &str| {
         let pid =
             *lab.pids(node, program)?.first().with_context(|| format!("no {program} runs on {node}"))?;
@@ -90,55 +255,145 @@ fn all(lab: &Lab) -> Result<Vec<[Counted; 2]>> {
         let numbers = lab.shell(node, &script)?;
         let numbers = numbers.lines().map(str::parse).collect::<Result<Vec<u64>, _>>()?;
         let [resident_kib, user, system, wakeups @ ..] = &numbers[..] else {
-            anyhow::bail!("{program} on {node} ended while it was looked at")
+            bail!("{program} on {node} ended while it was looked at")
         };
         Ok(Counted { resident_kib: *resident_kib, ticks: user + system, wakeups: wakeups.iter().sum() })
     };
-    NODES.iter().map(|node| Ok([of(node, "engine")?, of(node, "agent")?])).collect()
+    nodes.iter().map(|node| Ok([of(node, PROGRAMS[0])?, of(node, PROGRAMS[1])?])).collect()
 }
 
-/// Memory, processor time and wake-ups of a program, in the mean of the nodes.
-fn mean(before: &[[Counted; 2]], after: &[[Counted; 2]], program: usize) -> String {
-    let nodes = before.len() as f64;
+fn mean(before: &[[Counted; 2]], after: &[[Counted; 2]], program: usize, seconds: f64) -> Cost {
     let mean = |of: &dyn Fn(&Counted, &Counted) -> f64| {
-        before.iter().zip(after).map(|(before, after)| of(&before[program], &after[program])).sum::<f64>()
-            / nodes
+        let pairs = before.iter().zip(after);
+        pairs.map(|(before, after)| of(&before[program], &after[program])).sum::<f64>() / before.len() as f64
     };
-    let memory = mean(&|_, after| after.resident_kib as f64 / 1024.0);
-    let busy = mean(&|before, after| (after.ticks - before.ticks) as f64 * TICK_MS) / WATCHED.as_secs_f64();
-    // A thread that has ended took its count with it.
-    let wakeups =
-        mean(&|before, after| after.wakeups.saturating_sub(before.wakeups) as f64) / WATCHED.as_secs_f64();
-    format!("{memory:.1} | {busy:.1} | {wakeups:.0}")
+    Cost {
+        resident_mib: mean(&|_, after| after.resident_kib as f64 / 1024.0),
+        busy: mean(&|before, after| after.ticks.saturating_sub(before.ticks) as f64 * TICK_MS) / seconds,
+        // A thread that has ended took its count with it.
+        wakeups: mean(&|before, after| after.wakeups.saturating_sub(before.wakeups) as f64) / seconds,
+    }
 }
 
 /// Cuts the power of the node that serves most. How long until all that it served have another primary, and until those have their
 /// devices.
-fn lose_a_node(lab: &Lab) -> Result<(Duration, Duration)> {
+fn lose_a_node(lab: &Lab, nodes: &[String]) -> Result<Loss> {
     let resources = lab.status()?.resources;
-    let served =
-        |node: &str| resources.iter().filter(|resource| resource.primary.as_deref() == Some(node)).count();
-    let lost = NODES.into_iter().max_by_key(|node| served(node)).context("there are nodes")?;
-    let asked = NODES.into_iter().find(|node| *node != lost).context("there are others")?;
+    let of = |node: &str| resources.iter().filter(|of| of.primary.as_deref() == Some(node)).count();
+    let lost = nodes.iter().max_by_key(|node| of(node)).context("there are nodes")?;
+    let served = of(lost);
+    let asked = nodes.iter().find(|node| *node != lost).context("there are others")?;
+    let agent = lab.agent(asked)?;
+    let events: EventsPage = agent.get("/v1/events?after=0&wait_ms=0")?;
     let start = Instant::now();
     lab.kill(lost)?;
-    let agent = lab.agent(asked)?;
     let mut primaries = None;
     let devices = wait_for("every device elsewhere", LIMIT, || {
-        let status: mainstay_api::rest::StatusView = agent.get("/v1/status")?;
-        let living = |primary: &Option<String>| primary.as_deref().is_some_and(|primary| primary != lost);
-        ensure!(status.resources.iter().all(|resource| living(&resource.primary)), "not all have a primary");
+        let status: StatusView = agent.get("/v1/status")?;
+        let elsewhere =
+            |of: &ResourceView| of.primary.as_deref().is_some_and(|primary| primary != lost.as_str());
+        ensure!(status.resources.iter().all(elsewhere), "not all have a primary");
         primaries.get_or_insert_with(|| start.elapsed());
-        let without = status.resources.iter().filter(|resource| {
-            !resource.replicas.iter().any(|replica| {
-                Some(&replica.node) == resource.primary.as_ref()
-                    && replica.live.as_ref().is_some_and(|live| !live.devices.is_empty())
-            })
-        });
-        let without = without.count();
+        let without = status.resources.iter().filter(|resource| device(resource).is_none()).count();
         ensure!(without == 0, "{without} have no device");
         Ok(start.elapsed())
     })?;
+    let page: EventsPage = agent.get(&format!("/v1/events?after={}&wait_ms=0", events.last))?;
+    // What one entry does has one time.
+    let because = format!(": {lost} is dead");
+    let made = page.events.iter().filter(|event| event.text.ends_with(&because)).map(|event| event.at_ms);
+    let entries = made.collect::<BTreeSet<_>>().len();
     lab.start(lost)?;
-    Ok((primaries.context("was measured before")?, devices))
+    // What the control plane has to say afterwards is no part of the next row.
+    wait_for("the node is back", LIMIT, || {
+        let alive = Scrape::from_cli(lab, asked)?.get(&format!("mainstay_node_alive{{peer=\"{lost}\"}}"));
+        ensure!(alive == Some(1.0), "{lost} is not alive yet");
+        Ok(())
+    })?;
+    Ok(Loss { primaries: primaries.context("was measured before")?, devices, served, entries })
+}
+
+fn head() -> String {
+    let columns = [
+        "replicas",
+        "resources",
+        "engine MiB",
+        "agent MiB",
+        "engine ms/s idle",
+        "busy",
+        "engine wake-ups/s idle",
+        "busy",
+        "agent ms/s idle",
+        "busy",
+        "agent wake-ups/s idle",
+        "busy",
+        "served by the lost node",
+        "their primaries, s",
+        "their devices, s",
+        "control entries",
+    ];
+    format!("| {} |\n|{}\n", columns.join(" | "), "---|".repeat(columns.len()))
+}
+
+fn line(row: &Row) -> String {
+    let ([engine, agent], [busy_engine, busy_agent]) = (row.idle, row.busy);
+    let mut out = format!("| {} | {} |", row.replicas, row.count);
+    let _ = write!(out, " {:.1} | {:.1} |", busy_engine.resident_mib, busy_agent.resident_mib);
+    for (idle, busy) in [(engine, busy_engine), (agent, busy_agent)] {
+        let _ =
+            write!(out, " {:.1} | {:.1} | {:.0} | {:.0} |", idle.busy, busy.busy, idle.wakeups, busy.wakeups);
+    }
+    match &row.loss {
+        Some(loss) => {
+            let (primaries, devices) = (loss.primaries.as_secs_f64(), loss.devices.as_secs_f64());
+            let _ = write!(out, " {} | {primaries:.2} | {devices:.2} | {} |", loss.served, loss.entries);
+        }
+        None => out += " | none is elsewhere | | |",
+    }
+    out + "\n"
+}
+
+/// Files and what is in them: what grows with the number of resources, and of replicas.
+fn plots(rows: &[Row]) -> Vec<(&'static str, String)> {
+    let names: Vec<String> =
+        rows.iter().map(|row| format!("{} resources, {} replicas", row.count, row.replicas)).collect();
+    let one = |value: f64| Spread { median: value, min: value, max: value, count: 1 };
+    let plot = |title: &str, values: &dyn Fn(&Row) -> Vec<(&'static str, f64)>| {
+        let bars: Vec<Bar<'_>> = rows
+            .iter()
+            .zip(&names)
+            .flat_map(|(row, case)| {
+                values(row).into_iter().map(move |(set_up, value)| Bar { case, set_up, value: one(value) })
+            })
+            .collect();
+        on_one_scale(title, &bars)
+    };
+    let both = |of: fn(&Cost) -> f64| {
+        move |row: &Row| {
+            vec![
+                ("engine, idle", of(&row.idle[0])),
+                ("engine, a tenth busy", of(&row.busy[0])),
+                ("agent, idle", of(&row.idle[1])),
+                ("agent, a tenth busy", of(&row.busy[1])),
+            ]
+        }
+    };
+    let lost = |row: &Row| match &row.loss {
+        Some(loss) => {
+            vec![("primaries", loss.primaries.as_secs_f64()), ("devices", loss.devices.as_secs_f64())]
+        }
+        None => Vec::new(),
+    };
+    vec![
+        ("memory.svg", plot("resident MiB of a node", &both(|cost| cost.resident_mib))),
+        (
+            "processor.svg",
+            plot("milliseconds of processor time for each second, of a node", &both(|cost| cost.busy)),
+        ),
+        ("wakeups.svg", plot("wake-ups for each second, of a node", &both(|cost| cost.wakeups))),
+        (
+            "failover.svg",
+            plot("seconds from a power cut until all that the node served is served elsewhere", &lost),
+        ),
+    ]
 }
