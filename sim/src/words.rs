@@ -250,9 +250,21 @@ pub fn message(to: NodeId, envelope: &Envelope) -> String {
         Message::Commit { commit } => format!("committed up to {commit}"),
         Message::CopyBegin { at, .. } => format!("a copy begins: restart your log after {at}"),
         Message::CopyBeginReply { at, .. } => format!("ready for the copy, my log begins after {at}"),
-        Message::CopyExtent { volume, extent, version, data, damaged, .. } => {
-            let (blocks, lost) = (data.len() / 4096, damaged.len());
-            format!("extent {extent} of {volume} as of {version}, {blocks} blocks, {lost} damaged")
+        Message::CopyAsk { volume, extent, .. } => {
+            format!("what do you hold of extent {extent} of {volume}?")
+        }
+        Message::CopyHeld { volume, extent, held, .. } => {
+            format!(
+                "sums of {} blocks of extent {extent} of {volume}, {} damaged",
+                held.sums.len(),
+                held.damaged.len()
+            )
+        }
+        Message::CopyExtent { volume, extent, version, data, damaged, kept, .. } => {
+            let (blocks, lost, kept) = (data.len() / 4096, damaged.len(), kept.len());
+            format!(
+                "extent {extent} of {volume} as of {version}, {blocks} blocks, {lost} damaged, {kept} kept"
+            )
         }
         Message::CopyExtentAck { volume, extent } => format!("have extent {extent} of {volume}"),
         Message::CopyEnd { need } => format!("the copy ends: whole once committed up to {need}"),

@@ -62,6 +62,10 @@ mod kind {
     pub const BLOCKS_READ: u16 = 21;
     pub const CLIENT_ASK: u16 = 22;
     pub const CLIENT_ANSWER: u16 = 23;
+    pub const COPY_ASK: u16 = 24;
+    pub const COPY_HELD: u16 = 25;
+    /// One past the last.
+    pub const END: u16 = 26;
 }
 
 /// A verified frame header.
@@ -111,7 +115,7 @@ impl FrameHeader {
             return Err(DecodeError::Version { what, found: version, known: PROTOCOL_VERSION });
         }
         reserved?;
-        if !(kind::HELLO..=kind::CLIENT_ANSWER).contains(&kind) {
+        if !(kind::HELLO..kind::END).contains(&kind) {
             return Err(reader.field("kind", kind.into()));
         }
         if header.meta_len > META_BYTES_MAX {
@@ -228,25 +232,33 @@ fn put_meta<'a>(message: &'a Message, meta: &mut BytesMut) -> (u16, &'a [Bytes])
             meta.put_u64_le(u64::from(*sums));
             kind::COPY_BEGIN_REPLY
         }
-        Message::CopyExtent { volume, extent, version, at, data, damaged } => {
-            meta.put_u16_le(volume.0);
-            meta.put_u16_le(0);
-            meta.put_u32_le(*extent);
+        Message::CopyAsk { at, volume, extent } => {
+            put_position(meta, *at);
+            put_extent_id(meta, *volume, *extent);
+            kind::COPY_ASK
+        }
+        Message::CopyHeld { at, volume, extent, held } => {
+            put_position(meta, *at);
+            put_extent_id(meta, *volume, *extent);
+            put_sums(meta, held);
+            kind::COPY_HELD
+        }
+        Message::CopyExtent { volume, extent, version, at, data, damaged, kept } => {
+            put_extent_id(meta, *volume, *extent);
             meta.put_u64_le(version.0);
             meta.put_u64_le(at.0);
             meta.put_u32_le(data.len() as u32);
             meta.put_u32_le(crc32c(data));
-            meta.put_u64_le(damaged.len() as u64);
-            for &block in damaged {
+            meta.put_u32_le(damaged.len() as u32);
+            meta.put_u32_le(kept.len() as u32);
+            for &block in damaged.iter().chain(kept) {
                 meta.put_u32_le(block);
             }
             payload = std::slice::from_ref(data);
             kind::COPY_EXTENT
         }
         Message::CopyExtentAck { volume, extent } => {
-            meta.put_u16_le(volume.0);
-            meta.put_u16_le(0);
-            meta.put_u32_le(*extent);
+            put_extent_id(meta, *volume, *extent);
             kind::COPY_EXTENT_ACK
         }
         Message::CopyEnd { need } => {
@@ -256,14 +268,7 @@ fn put_meta<'a>(message: &'a Message, meta: &mut BytesMut) -> (u16, &'a [Bytes])
         Message::CopyEndReply => kind::COPY_END_REPLY,
         Message::ScrubSums { at, held } => {
             meta.put_u64_le(at.0);
-            meta.put_u32_le(held.sums.len() as u32);
-            meta.put_u32_le(held.damaged.len() as u32);
-            for &sum in &held.sums {
-                meta.put_u64_le(sum);
-            }
-            for &block in &held.damaged {
-                meta.put_u32_le(block);
-            }
+            put_sums(meta, held);
             kind::SCRUB_SUMS
         }
         Message::ReadBlocks { range, at } => {
@@ -385,15 +390,9 @@ fn decode_small(header: &FrameHeader, meta: &[u8], payload: &Bytes) -> Result<Me
             let at = Index(r.u64()?);
             let len = r.u32()? as usize;
             let crc = r.u32()?;
-            let count = r.u64()?;
-            if count > EXTENT_BYTES / BLOCK_BYTES {
-                return Err(r.field("damaged blocks", count));
-            }
-            let damaged = (0..count).map(|_| r.u32()).collect::<Result<Vec<_>, _>>()?;
-            let beyond = damaged.last().is_some_and(|last| u64::from(*last) >= EXTENT_BYTES / BLOCK_BYTES);
-            if beyond || !damaged.is_sorted_by(|one, next| one < next) {
-                return Err(r.field("damaged blocks in order", count));
-            }
+            let (damaged, kept) = (r.u32()?, r.u32()?);
+            let damaged = blocks_in_order(&mut r, damaged, "damaged blocks")?;
+            let kept = blocks_in_order(&mut r, kept, "kept blocks")?;
             if len != payload.len()
                 || len > EXTENT_BYTES as usize
                 || !len.is_multiple_of(BLOCK_BYTES as usize)
@@ -404,7 +403,17 @@ fn decode_small(header: &FrameHeader, meta: &[u8], payload: &Bytes) -> Result<Me
                 reach!("codec: an extent is damaged on its way");
                 return Err(DecodeError::Checksum { what: "extent" });
             }
-            Message::CopyExtent { volume, extent, version, at, data: payload.clone(), damaged }
+            Message::CopyExtent { volume, extent, version, at, data: payload.clone(), damaged, kept }
+        }
+        kind::COPY_ASK => {
+            let at = position(&mut r)?;
+            let (volume, extent) = extent_id(&mut r)?;
+            Message::CopyAsk { at, volume, extent }
+        }
+        kind::COPY_HELD => {
+            let at = position(&mut r)?;
+            let (volume, extent) = extent_id(&mut r)?;
+            Message::CopyHeld { at, volume, extent, held: sums(&mut r)? }
         }
         kind::COPY_EXTENT_ACK => {
             let (volume, extent) = extent_id(&mut r)?;
@@ -413,19 +422,8 @@ fn decode_small(header: &FrameHeader, meta: &[u8], payload: &Bytes) -> Result<Me
         kind::COPY_END => Message::CopyEnd { need: Index(r.u64()?) },
         kind::COPY_END_REPLY => Message::CopyEndReply,
         kind::SCRUB_SUMS => {
-            let (at, count, damaged) = (Index(r.u64()?), r.u32()?, r.u32()?);
-            if u64::from(count) > EXTENT_BYTES / BLOCK_BYTES {
-                return Err(r.field("sums", count.into()));
-            }
-            if damaged > count {
-                return Err(r.field("damaged blocks", damaged.into()));
-            }
-            let sums = (0..count).map(|_| r.u64()).collect::<Result<_, _>>()?;
-            let damaged = (0..damaged).map(|_| r.u32()).collect::<Result<Vec<_>, _>>()?;
-            if let Some(&beyond) = damaged.iter().find(|block| **block >= count) {
-                return Err(r.field("damaged block", beyond.into()));
-            }
-            Message::ScrubSums { at, held: BlockSums { sums, damaged } }
+            let at = Index(r.u64()?);
+            Message::ScrubSums { at, held: sums(&mut r)? }
         }
         kind::READ_BLOCKS => Message::ReadBlocks { range: range(&mut r)?, at: Index(r.u64()?) },
         kind::BLOCKS_READ => {
@@ -447,6 +445,53 @@ fn decode_small(header: &FrameHeader, meta: &[u8], payload: &Bytes) -> Result<Me
     };
     r.finish()?;
     Ok(message)
+}
+
+fn put_extent_id(out: &mut BytesMut, volume: VolumeId, extent: u32) {
+    out.put_u16_le(volume.0);
+    out.put_u16_le(0);
+    out.put_u32_le(extent);
+}
+
+fn put_sums(out: &mut BytesMut, held: &BlockSums) {
+    out.put_u32_le(held.sums.len() as u32);
+    out.put_u32_le(held.damaged.len() as u32);
+    for &sum in &held.sums {
+        out.put_u64_le(sum);
+    }
+    for &block in &held.damaged {
+        out.put_u32_le(block);
+    }
+}
+
+/// Of at most an extent.
+fn sums(r: &mut Reader<'_>) -> Result<BlockSums, DecodeError> {
+    let (count, damaged) = (r.u32()?, r.u32()?);
+    if u64::from(count) > EXTENT_BYTES / BLOCK_BYTES {
+        return Err(r.field("sums", count.into()));
+    }
+    if damaged > count {
+        return Err(r.field("damaged blocks", damaged.into()));
+    }
+    let sums = (0..count).map(|_| r.u64()).collect::<Result<_, _>>()?;
+    let damaged = (0..damaged).map(|_| r.u32()).collect::<Result<Vec<_>, _>>()?;
+    if let Some(&beyond) = damaged.iter().find(|block| **block >= count) {
+        return Err(r.field("damaged block", beyond.into()));
+    }
+    Ok(BlockSums { sums, damaged })
+}
+
+/// Places of so many blocks in an extent, ascending.
+fn blocks_in_order(r: &mut Reader<'_>, count: u32, what: &'static str) -> Result<Vec<u32>, DecodeError> {
+    if u64::from(count) > EXTENT_BYTES / BLOCK_BYTES {
+        return Err(r.field(what, count.into()));
+    }
+    let blocks = (0..count).map(|_| r.u32()).collect::<Result<Vec<_>, _>>()?;
+    let beyond = blocks.last().is_some_and(|last| u64::from(*last) >= EXTENT_BYTES / BLOCK_BYTES);
+    if beyond || !blocks.is_sorted_by(|one, next| one < next) {
+        return Err(r.field(what, count.into()));
+    }
+    Ok(blocks)
 }
 
 fn put_range(out: &mut BytesMut, range: Range) {

@@ -25,7 +25,7 @@ pub struct Envelope {
     pub message: Message,
 }
 
-/// What a replica holds in the blocks of a range that is scrubbed.
+/// What a replica holds in the blocks of a range that is scrubbed, or is to be copied.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct BlockSums {
     /// [`block_sum`](crate::block_sum) of each block; none when the replica cannot say.
@@ -135,6 +135,19 @@ pub enum Message {
         /// It has checksums of its blocks, so that it can hold a block as damaged.
         sums: bool,
     },
+    /// P→R: say what you hold of this extent in the copy that began at `at`; it may be that little of it must be sent.
+    CopyAsk {
+        at: Position,
+        volume: VolumeId,
+        extent: u32,
+    },
+    /// R→P: answers it.
+    CopyHeld {
+        at: Position,
+        volume: VolumeId,
+        extent: u32,
+        held: BlockSums,
+    },
     /// P→R: content of one extent as of commit index `at`; empty `data` means zeroes. `version` is the
     /// version-table entry that belongs to the content.
     CopyExtent {
@@ -145,6 +158,8 @@ pub enum Message {
         data: Bytes,
         /// Blocks that no replica has whole, by their place in the extent, ascending. What `data` has there means nothing.
         damaged: Vec<u32>,
+        /// Blocks that are at the replica what they are here, by their place in the extent, ascending. They are not among `data`.
+        kept: Vec<u32>,
     },
     /// R→P: installed (not necessarily flushed).
     CopyExtentAck {

@@ -20,8 +20,8 @@ use mainstay_codec::superblock::{
 };
 use mainstay_codec::versions::{VERSIONS_PAGE_BYTES, VERSIONS_PER_PAGE, encode_page};
 use mainstay_codec::{
-    Answered, Ask, Batch, ClientAnswer, ClientAsk, EntryKind, Message, NewEntry, Refusal, Reject, crc32c,
-    rollback_range, snapshot_range,
+    Answered, Ask, Batch, BlockSums, ClientAnswer, ClientAsk, EntryKind, Message, NewEntry, Refusal, Reject,
+    crc32c, rollback_range, snapshot_range,
 };
 use mainstay_types::{
     BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, Chain, Epoch, Index, Position, Range, ResourceId, SNAPSHOTS_MAX,
@@ -363,6 +363,15 @@ fn code_of(reject: Reject) -> u64 {
     u64::from_le_bytes(meta[..8].try_into().expect("eight bytes"))
 }
 
+fn sums_of(t: &mut Table<'_>, held: &BlockSums, what: &str) {
+    t.u32("number of sums s; 0: cannot say", held.sums.len() as u32);
+    t.u32("number of damaged blocks d", held.damaged.len() as u32);
+    let sums: Vec<_> = held.sums.iter().map(|sum| sum.to_le_bytes().to_vec()).collect();
+    t.list("s", &format!("CRC-64/NVME of each block of {what}"), &sums);
+    let damaged: Vec<_> = held.damaged.iter().map(|block| block.to_le_bytes().to_vec()).collect();
+    t.list("d", "a block of the range that does not fit its own checksum, ascending", &damaged);
+}
+
 fn range_of(t: &mut Table<'_>, range: Range) {
     t.u16("volume", range.volume.0);
     t.zeroes(2);
@@ -429,7 +438,20 @@ fn meta_table(message: &Message, frame: &[u8]) -> Option<(u16, String)> {
             t.position("where the log starts anew", *at);
             t.u64("1: the replica has checksums of its blocks, else 0", u64::from(*sums));
         }
-        Message::CopyExtent { volume, extent, version, at, data, damaged } => {
+        Message::CopyAsk { at, volume, extent } => {
+            t.position("where the copy began", *at);
+            t.u16("volume", volume.0);
+            t.zeroes(2);
+            t.u32("extent", *extent);
+        }
+        Message::CopyHeld { at, volume, extent, held } => {
+            t.position("where the copy began", *at);
+            t.u16("volume", volume.0);
+            t.zeroes(2);
+            t.u32("extent", *extent);
+            sums_of(&mut t, held, "the extent");
+        }
+        Message::CopyExtent { volume, extent, version, at, data, damaged, kept } => {
             t.u16("volume", volume.0);
             t.zeroes(2);
             t.u32("extent", *extent);
@@ -437,9 +459,16 @@ fn meta_table(message: &Message, frame: &[u8]) -> Option<(u16, String)> {
             t.u64("commit index as of which this is its content", at.0);
             t.u32("bytes of payload; none means zeroes", data.len() as u32);
             t.u32("CRC-32C of the payload", crc32c(data));
-            t.u64("number of damaged blocks d", damaged.len() as u64);
+            t.u32("number of damaged blocks d", damaged.len() as u32);
+            t.u32("number of kept blocks k", kept.len() as u32);
             let blocks: Vec<_> = damaged.iter().map(|block| block.to_le_bytes().to_vec()).collect();
             t.list("d", "block of the extent that no replica has whole, ascending", &blocks);
+            let blocks: Vec<_> = kept.iter().map(|block| block.to_le_bytes().to_vec()).collect();
+            t.list(
+                "k",
+                "block of the extent that is not in the payload, because the replica has it, ascending",
+                &blocks,
+            );
             payload = data.len();
         }
         Message::CopyExtentAck { volume, extent } => {
@@ -449,12 +478,7 @@ fn meta_table(message: &Message, frame: &[u8]) -> Option<(u16, String)> {
         }
         Message::ScrubSums { at, held } => {
             t.u64("index of the scrub entry", at.0);
-            t.u32("number of sums s; 0: cannot say", held.sums.len() as u32);
-            t.u32("number of damaged blocks d", held.damaged.len() as u32);
-            let sums: Vec<_> = held.sums.iter().map(|sum| sum.to_le_bytes().to_vec()).collect();
-            t.list("s", "CRC-64/NVME of each block of the entry's range", &sums);
-            let damaged: Vec<_> = held.damaged.iter().map(|block| block.to_le_bytes().to_vec()).collect();
-            t.list("d", "a block of the range that does not fit its own checksum, ascending", &damaged);
+            sums_of(&mut t, held, "the entry's range");
         }
         Message::ReadBlocks { range, at } => {
             range_of(&mut t, *range);

@@ -160,6 +160,7 @@ fn mixed(n: u64) -> Envelope {
                 at: Index(n),
                 data,
                 damaged: Vec::new(),
+                kept: Vec::new(),
             })
         }
         7 => envelope(Message::Commit { commit: Index(n) }),

@@ -108,7 +108,7 @@ impl Host {
                 let event = Event::BlocksLoaded { range: job.range, data: Bytes::new() };
                 return self.replica.handle(platform.now(), event);
             }
-            Purpose::Digest { .. } | Purpose::Scrub { .. } | Purpose::Look => false,
+            Purpose::Digest { .. } | Purpose::Scrub { .. } | Purpose::Held { .. } | Purpose::Look => false,
         };
         if !waits {
             return self.read_failed(platform, &job, &damaged.to_string());
@@ -171,7 +171,11 @@ impl Host {
                             self.look_later(platform.now());
                         }
                         Purpose::Request(id) => self.answer(platform, id, Err(AnswerError::Disk)),
-                        Purpose::Blocks | Purpose::Digest { .. } | Purpose::Scrub { .. } | Purpose::Look => {}
+                        Purpose::Blocks
+                        | Purpose::Digest { .. }
+                        | Purpose::Scrub { .. }
+                        | Purpose::Held { .. }
+                        | Purpose::Look => {}
                     }
                 }
                 Mended::Unknown => {
@@ -234,7 +238,11 @@ impl Host {
                 reach!("host: a copy waits at an extent that no replica has whole");
                 self.damage.lacking.push((peer, volume, extent));
             }
-            Purpose::Blocks | Purpose::Digest { .. } | Purpose::Scrub { .. } | Purpose::Look => {}
+            Purpose::Blocks
+            | Purpose::Digest { .. }
+            | Purpose::Scrub { .. }
+            | Purpose::Held { .. }
+            | Purpose::Look => {}
         }
     }
 

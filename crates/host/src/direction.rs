@@ -11,6 +11,7 @@ pub fn is_answer(message: &Message) -> bool {
         | Message::Ack { .. }
         | Message::Received { .. }
         | Message::CopyBeginReply { .. }
+        | Message::CopyHeld { .. }
         | Message::CopyExtentAck { .. }
         | Message::CopyEndReply
         | Message::ScrubSums { .. }
@@ -25,6 +26,7 @@ pub fn is_answer(message: &Message) -> bool {
         | Message::Append(_)
         | Message::Commit { .. }
         | Message::CopyBegin { .. }
+        | Message::CopyAsk { .. }
         | Message::CopyExtent { .. }
         | Message::CopyEnd { .. }
         | Message::ReadBlocks { .. }

@@ -389,9 +389,10 @@ impl Host {
                 self.digest_overtaken();
                 self.store.restart(at, chain, &volumes, &snapshots, client);
             }
-            Effect::InstallExtent { volume, extent, version, data, damaged } => {
-                self.store.install_extent(volume, extent, version, data, damaged);
+            Effect::InstallExtent { volume, extent, version, data, damaged, kept } => {
+                self.store.install_extent(volume, extent, version, data, damaged, kept);
             }
+            Effect::SumExtent { volume, extent, at } => self.sum_extent(platform, volume, extent, at),
             Effect::FinishCopy { need } => self.store.finish_copy(need),
             Effect::LoadLog { peer, from, max_bytes } => self.load_log(platform, peer, from, max_bytes),
             Effect::ListExtents { peer, newer_than } => {

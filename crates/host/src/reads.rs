@@ -1,4 +1,4 @@
-//! Reading committed content: for a device, for a copy to another replica, for a digest, for a scrub.
+//! Reading committed content: for a device, for a copy to or from another replica, for a digest, for a scrub.
 //!
 //! The store says where each part of a range is; parts in memory are taken, the others are read from journal
 //! or volume. For a part in the journal the payload of its entry is read whole. It counts only if the journal still
@@ -17,7 +17,9 @@ use bytes::Bytes;
 use mainstay_replica::{Event, RequestError, RequestId, Sessions};
 use mainstay_store::{Area, Checked, IoFailure, PAYLOADS_READ_BYTES_MAX, Payload, Segment, Source, Store};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Index, NodeId, REQUEST_BYTES_MAX, Range, VolumeId, reach};
+use mainstay_types::{
+    BLOCK_BYTES, EXTENT_BYTES, Index, NodeId, Position, REQUEST_BYTES_MAX, Range, VolumeId, reach,
+};
 
 /// What a read is for.
 #[derive(Clone, Copy)]
@@ -36,6 +38,11 @@ pub(crate) enum Purpose {
     /// The range of a scrub's entry, as of that.
     Scrub {
         at: Index,
+    },
+    /// An extent that is to be copied to this replica in the copy that began at `at`.
+    Held {
+        extent: u32,
+        at: Position,
     },
     /// To repair those of a replica; what is damaged cannot.
     Blocks,
@@ -159,7 +166,7 @@ impl Host {
             }
             Purpose::Blocks => self.must_wait(Waiting::Blocks(range)),
             Purpose::Digest { .. } => self.digest_rolled_back(platform),
-            Purpose::Scrub { .. } => false,
+            Purpose::Scrub { .. } | Purpose::Held { .. } => false,
             Purpose::Look => self.store.rolling_back(),
         };
         if waits {
@@ -193,7 +200,7 @@ impl Host {
     ) -> Option<ReadJob> {
         let sums = self.sums_of(range.volume, &segments);
         let held = match purpose {
-            Purpose::Scrub { .. } => self.sums_held(range.volume, &segments),
+            Purpose::Scrub { .. } | Purpose::Held { .. } => self.sums_held(range.volume, &segments),
             _ => Vec::new(),
         };
         let number = self.tokens(segments.len() + sums.len());
@@ -283,7 +290,7 @@ impl Host {
         let (volume, pages) = (job.range.volume, job.pages());
         self.store.keep_sums(volume, &pages, job.stamp);
         // All of its damage is told instead: others judge it.
-        if matches!(job.purpose, Purpose::Scrub { .. }) {
+        if matches!(job.purpose, Purpose::Scrub { .. } | Purpose::Held { .. }) {
             return Checked::Well;
         }
         for part in &job.parts {
@@ -355,6 +362,8 @@ impl Host {
         } else if let (true, Purpose::Scrub { at }) = (job.stale, job.purpose) {
             // What is there now is not what was there at the entry.
             self.extent_scrubbed(platform, at, None);
+        } else if let (true, Purpose::Held { extent, at }) = (job.stale, job.purpose) {
+            self.extent_summed(platform, (job.range.volume, extent), at, None);
         } else if let Checked::Damaged(damaged) = checked {
             self.found_damage(platform, job, damaged);
         } else if checked == Checked::Again {
@@ -397,6 +406,9 @@ impl Host {
             }
             Purpose::Look => {}
             Purpose::Scrub { at } => self.extent_scrubbed(platform, at, Some(job)),
+            Purpose::Held { extent, at } => {
+                self.extent_summed(platform, (job.range.volume, extent), at, Some(job));
+            }
             Purpose::Blocks => {
                 let (range, pieces) = (job.range, job.into_pieces());
                 let data = join(platform, pieces);
@@ -418,7 +430,11 @@ impl Host {
         match job.purpose {
             Purpose::Request(id) => self.answer(platform, id, Err(AnswerError::Disk)),
             Purpose::Digest { .. } => self.digest_failed(platform, &reason),
-            Purpose::Extent { .. } | Purpose::Scrub { .. } | Purpose::Blocks | Purpose::Look => {}
+            Purpose::Extent { .. }
+            | Purpose::Scrub { .. }
+            | Purpose::Held { .. }
+            | Purpose::Blocks
+            | Purpose::Look => {}
         }
         self.fail(platform, reason);
     }

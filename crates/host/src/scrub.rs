@@ -1,5 +1,5 @@
 //! Scrubbing (R17): what the store says of an extent is read at once and summed block by block; and blocks are read to repair
-//! those of others.
+//! those of others. An extent that another replica is about to copy to this one is summed in the same way.
 
 use crate::reads::{Purpose, ReadJob, is_zero};
 use crate::{Host, Platform};
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use mainstay_codec::{BlockSums, block_sum};
 use mainstay_replica::{Event, Role, ScrubOrder};
 use mainstay_store::Segment;
-use mainstay_types::{BLOCK_BYTES, Index, Range, Time, reach};
+use mainstay_types::{BLOCK_BYTES, Index, Position, Range, Time, VolumeId, reach};
 use std::sync::LazyLock;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -53,11 +53,48 @@ impl Host {
             reach!("host: the log began anew while an extent was scrubbed");
             return;
         }
-        let held = job.map_or_else(BlockSums::default, |job| {
+        let held = self.held(job);
+        self.replica.handle(platform.now(), Event::Scrubbed { at, held });
+    }
+
+    /// What is there of an extent that is to be copied to this replica, as far as that can be said: it need not be right in the sense of any log. A block that is
+    /// written while it is read, or looks damaged for that reason, is merely sent.
+    pub(crate) fn sum_extent(
+        &mut self,
+        platform: &mut impl Platform,
+        volume: VolumeId,
+        extent: u32,
+        at: Position,
+    ) {
+        // R13: nothing more is read of a disk that is not used any more.
+        if self.failed.is_some() {
+            return;
+        }
+        match self.extent_range(volume, extent).filter(|_| !self.store.rolling_back()) {
+            Some(range) => self.start_read(platform, Purpose::Held { extent, at }, range),
+            None => {
+                reach!("host: what is held of an extent cannot be said");
+                self.extent_summed(platform, (volume, extent), at, None);
+            }
+        }
+    }
+
+    pub(crate) fn extent_summed(
+        &mut self,
+        platform: &mut impl Platform,
+        (volume, extent): (VolumeId, u32),
+        at: Position,
+        job: Option<ReadJob>,
+    ) {
+        let held = self.held(job);
+        self.replica.handle(platform.now(), Event::ExtentSummed { volume, extent, at, held });
+    }
+
+    fn held(&self, job: Option<ReadJob>) -> BlockSums {
+        job.map_or_else(BlockSums::default, |job| {
             let damaged = job.damaged(&self.store);
             BlockSums { sums: job.into_pieces().iter().flat_map(sums_of).collect(), damaged }
-        });
-        self.replica.handle(platform.now(), Event::Scrubbed { at, held });
+        })
     }
 }
 

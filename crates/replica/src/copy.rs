@@ -5,17 +5,21 @@
 //! that is newer than C is harmless: the entries that made it are in the target's log and give the same bytes
 //! again. The target is whole once its log is committed up to the newest content that it was sent (P42).
 //!
+//! A target that had the volumes once is asked first what it holds of an extent, as sums of its blocks, and gets only the blocks that differ
+//! (`compare.rs`).
+//!
 //! A block that nobody has whole is sent as such, and held so by a target that has checksums ([ADR 15](../../../docs/adr/0015-damage-is-copied.md)).
 
+use crate::compare::{Comparing, kept_blocks, without};
 use crate::peer::Link;
 use crate::progress::Progress;
 use crate::sizes::extent_bytes;
 use crate::{Effect, Replica};
 use bytes::Bytes;
-use mainstay_codec::{Message, Reject};
+use mainstay_codec::{BlockSums, Message, Reject};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, Index, NodeId, Position, Time, VolumeId, reach};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 type ExtentId = (VolumeId, u32);
 
@@ -23,13 +27,15 @@ type ExtentId = (VolumeId, u32);
 #[derive(Debug)]
 pub(crate) struct CopySource {
     /// Where the target's log was restarted. Older content is useless: what came between is not streamed.
-    at: Index,
+    at: Position,
     /// Sizes of the volumes there. What lies beyond is in the log after it, as a whole.
     volumes: Vec<u64>,
     /// Extents not asked for yet; `None` until they are listed.
     todo: Option<VecDeque<ExtentId>>,
-    /// Asked of the store.
-    loading: BTreeSet<ExtentId>,
+    /// The target was asked what it holds of these.
+    asked: BTreeSet<ExtentId>,
+    /// Asked of the store, with what the target holds, if it has said so.
+    loading: BTreeMap<ExtentId, BlockSums>,
     /// Sent, not installed yet.
     sending: BTreeSet<ExtentId>,
     pub progress: Progress,
@@ -39,26 +45,31 @@ pub(crate) struct CopySource {
     ending: bool,
     /// The target can hold a block as damaged.
     holds_damage: bool,
+    /// Whether it is worth asking what the target holds. None: it has nothing.
+    comparing: Option<Comparing>,
 }
 
 impl CopySource {
-    fn new(at: Index, volumes: Vec<u64>, holds_damage: bool, now: Time) -> Self {
+    /// `base`: as of which index the target had the volumes.
+    fn new(at: Position, volumes: Vec<u64>, holds_damage: bool, base: Index, now: Time) -> Self {
         Self {
             at,
             volumes,
             todo: None,
-            loading: BTreeSet::new(),
+            asked: BTreeSet::new(),
+            loading: BTreeMap::new(),
             sending: BTreeSet::new(),
             progress: Progress::begin(0, now),
-            need: at,
+            need: at.index,
             ending: false,
             holds_damage,
+            comparing: (base > Index(0)).then(Comparing::default),
         }
     }
 
     /// Extents asked for and not installed yet.
     pub fn under_way(&self) -> usize {
-        self.loading.len() + self.sending.len()
+        self.asked.len() + self.loading.len() + self.sending.len()
     }
 }
 
@@ -106,10 +117,11 @@ impl Replica {
         }
         let volumes = std::mem::take(volumes);
         peer.damaged = false;
-        peer.start_stream(at, Some(CopySource::new(at.index, volumes, sums, now)), now);
+        let base = peer.base;
+        peer.start_stream(at, Some(Box::new(CopySource::new(at, volumes, sums, base, now))), now);
         peer.lists_pending += 1;
         reach!("replica: the target of a copy has restarted its log");
-        let newer_than = if planted(Bug::CopyListsNothing) { at.index } else { peer.base };
+        let newer_than = if planted(Bug::CopyListsNothing) { at.index } else { base };
         self.effects.push_back(Effect::ListExtents { peer: from, newer_than });
         self.pump(from);
     }
@@ -133,6 +145,23 @@ impl Replica {
         }
     }
 
+    /// The target says what it holds of an extent.
+    pub(crate) fn on_copy_held(&mut self, from: NodeId, at: Position, id: ExtentId, held: BlockSums) {
+        let asked = |copy: &mut CopySource| {
+            let counts = copy.at == at && copy.asked.remove(&id);
+            if counts {
+                copy.loading.insert(id, held);
+            }
+            counts
+        };
+        if !self.copy_source(from).is_some_and(asked) {
+            reach!("replica: what was held is told of an earlier copy");
+            return;
+        }
+        let (volume, extent) = id;
+        self.effects.push_back(Effect::LoadExtent { peer: from, volume, extent });
+    }
+
     pub(crate) fn on_extent_loaded(
         &mut self,
         node: NodeId,
@@ -144,24 +173,29 @@ impl Replica {
         let commit = self.log.commit;
         let Some(copy) = self.copy_source(node) else { return };
         // Content older than the copy was read for an earlier one.
-        if (at < copy.at && !planted(Bug::StaleExtent)) || !copy.loading.remove(&id) {
+        let old = at < copy.at.index && !planted(Bug::StaleExtent);
+        let Some(held) = (!old).then(|| copy.loading.remove(&id)).flatten() else {
             reach!("replica: an extent was read for an earlier copy");
             return;
-        }
+        };
         copy.sending.insert(id);
         let len = extent_bytes(&copy.volumes, id.0, id.1);
         data.truncate(len as usize);
         damaged.retain(|&block| u64::from(block) < len / BLOCK_BYTES);
-        if data.is_empty() {
-            self.background.refund(EXTENT_BYTES);
-        }
+        let kept = kept_blocks(&data, &damaged, &held);
+        let unsent = if data.is_empty() { EXTENT_BYTES } else { kept.len() as u64 * BLOCK_BYTES };
+        self.background.refund(unsent);
         let Some(copy) = self.copy_source(node) else { return };
+        if let Some(comparing) = copy.comparing.as_mut().filter(|_| !held.sums.is_empty()) {
+            comparing.note(len / BLOCK_BYTES, kept.len() as u64);
+        }
+        let data = without(data, &kept);
         if !planted(Bug::CopyNeedsNothing) {
             // The content was read at some moment after `at`: it may hold what was committed until now.
             copy.need = copy.need.max(at).max(commit);
         }
         let (volume, extent) = id;
-        self.send_as_primary(node, Message::CopyExtent { volume, extent, version, at, data, damaged });
+        self.send_as_primary(node, Message::CopyExtent { volume, extent, version, at, data, damaged, kept });
     }
 
     pub(crate) fn on_copy_extent_ack(&mut self, from: NodeId, id: ExtentId) {
@@ -191,32 +225,40 @@ impl Replica {
     #[must_use]
     pub fn holds_damage(&self, node: NodeId) -> bool {
         let copy = self.peers.get(&node).and_then(|peer| match &peer.link {
-            Link::Streaming(stream) => stream.copy.as_ref(),
+            Link::Streaming(stream) => stream.copy.as_deref(),
             _ => None,
         });
         copy.is_some_and(|copy| copy.holds_damage) && !planted(Bug::DamageHoldsUpCopies)
     }
 
     fn copy_source(&mut self, node: NodeId) -> Option<&mut CopySource> {
-        self.peers.get_mut(&node)?.stream()?.copy.as_mut()
+        self.peers.get_mut(&node)?.stream()?.copy.as_deref_mut()
     }
 
     /// Asks for the next extents, as many as clients and limits allow; ends the copy when there are none.
     pub(crate) fn pump_copy(&mut self, node: NodeId) {
         let more = |copy: &CopySource| copy.todo.as_ref().is_some_and(|todo| !todo.is_empty());
-        let mut load = Vec::new();
+        let (mut load, mut ask) = (Vec::new(), Vec::new());
         while self.copy_source(node).is_some_and(|copy| more(copy)) {
             let (share, now) = (self.copy_share(), self.now);
             let Some(copy) = self.copy_source(node).filter(|copy| copy.under_way() < share) else { break };
             let Some(id) = copy.todo.as_mut().and_then(VecDeque::pop_front) else { break };
-            copy.loading.insert(id);
-            load.push(id);
+            if copy.comparing.as_mut().is_some_and(Comparing::asks) {
+                copy.asked.insert(id);
+                ask.push((copy.at, id));
+            } else {
+                copy.loading.insert(id, BlockSums::default());
+                load.push(id);
+            }
             self.background.spend(now, EXTENT_BYTES, false);
         }
         let Some(copy) = self.copy_source(node).filter(|copy| copy.todo.is_some()) else { return };
         let over = !more(copy) && copy.under_way() == 0 && !copy.ending;
         let need = copy.need;
         copy.ending |= over;
+        for (at, (volume, extent)) in ask {
+            self.send_as_primary(node, Message::CopyAsk { at, volume, extent });
+        }
         for (volume, extent) in load {
             self.effects.push_back(Effect::LoadExtent { peer: node, volume, extent });
         }
@@ -228,10 +270,35 @@ impl Replica {
 
     // The target.
 
-    pub(crate) fn on_copy_extent(&mut self, id: ExtentId, version: Index, data: Bytes, damaged: Vec<u32>) {
+    pub(crate) fn on_copy_ask(&mut self, (volume, extent): ExtentId, at: Position) {
+        let copying = self.session.as_ref().is_some_and(|session| session.copy == Some(CopyTarget::Copying));
+        if !copying || self.busy.is_some() {
+            return self.reject(Reject::Gap(self.log.end));
+        }
+        reach!("replica: an extent is summed before it is copied");
+        self.effects.push_back(Effect::SumExtent { volume, extent, at });
+    }
+
+    pub(crate) fn on_extent_summed(&mut self, (volume, extent): ExtentId, at: Position, held: BlockSums) {
+        if self.session.as_ref().is_some_and(|session| session.copy == Some(CopyTarget::Copying)) {
+            self.answer(Message::CopyHeld { at, volume, extent, held });
+        }
+    }
+
+    pub(crate) fn on_copy_extent(
+        &mut self,
+        id: ExtentId,
+        version: Index,
+        data: Bytes,
+        damaged: Vec<u32>,
+        kept: Vec<u32>,
+    ) {
         let (volume, extent) = id;
         let len = self.log.sizes.extent_bytes(volume, extent);
-        let whole = len > 0 && (data.is_empty() || data.len() as u64 == len);
+        let sent = (len / BLOCK_BYTES).checked_sub(kept.len() as u64).map(|blocks| blocks * BLOCK_BYTES);
+        let inside = kept.last().is_none_or(|&last| u64::from(last) < len / BLOCK_BYTES)
+            && !kept.iter().any(|block| damaged.binary_search(block).is_ok());
+        let whole = len > 0 && inside && (data.is_empty() || Some(data.len() as u64) == sent);
         // Who has no checksums has told so.
         let within =
             damaged.last().is_none_or(|&last| self.config.sums && u64::from(last) < len / BLOCK_BYTES);
@@ -245,8 +312,11 @@ impl Replica {
         if !damaged.is_empty() {
             reach!("replica: an extent is installed in which blocks are damaged everywhere");
         }
+        if !kept.is_empty() {
+            reach!("replica: an extent is installed but for the blocks that are here");
+        }
         self.installing += 1;
-        self.effects.push_back(Effect::InstallExtent { volume, extent, version, data, damaged });
+        self.effects.push_back(Effect::InstallExtent { volume, extent, version, data, damaged, kept });
     }
 
     pub(crate) fn on_extent_installed(&mut self, volume: VolumeId, extent: u32) {

@@ -290,6 +290,13 @@ pub enum Event {
         /// Blocks that nobody has whole, by their place in the extent. Only for a peer that [`holds_damage`](crate::Replica::holds_damage).
         damaged: Vec<u32>,
     },
+    /// Answers [`Effect::SumExtent`]: what is here of it, at some moment since. No sums: cannot say.
+    ExtentSummed {
+        volume: VolumeId,
+        extent: u32,
+        at: Position,
+        held: BlockSums,
+    },
     /// Begin to compare the replicas, if this is a primary that serves and does not do so already; or end it.
     Scrub(Option<ScrubOrder>),
     /// The store has read what its scrub entry `at` is about.
@@ -358,6 +365,14 @@ pub enum Effect {
         data: Bytes,
         /// Blocks that are to be held as damaged, by their place in the extent, ascending.
         damaged: Vec<u32>,
+        /// Blocks that are here as they are to be, and not among `data`, in the same manner.
+        kept: Vec<u32>,
+    },
+    /// Read an extent and sum its blocks, for the copy that began at `at`.
+    SumExtent {
+        volume: VolumeId,
+        extent: u32,
+        at: Position,
     },
     FinishCopy {
         need: Index,

@@ -42,6 +42,7 @@ mod background;
 mod catch_up;
 mod clients;
 mod commit;
+mod compare;
 mod copies;
 mod copy;
 mod findings;
@@ -253,6 +254,9 @@ impl Replica {
             Event::Promised { epoch } => self.promised = self.promised.max(epoch),
             Event::CutDone { end, chain } => self.on_cut_done(end, chain),
             Event::Restarted { at } => self.on_restarted(at),
+            Event::ExtentSummed { volume, extent, at, held } => {
+                self.on_extent_summed((volume, extent), at, held);
+            }
             Event::ExtentInstalled { volume, extent } => self.on_extent_installed(volume, extent),
             Event::Scrub(order) => self.on_scrub(order),
             Event::Scrubbed { at, held } => self.on_scrubbed(at, held),
@@ -312,6 +316,7 @@ impl Replica {
             | Message::Append(_)
             | Message::Commit { .. }
             | Message::CopyBegin { .. }
+            | Message::CopyAsk { .. }
             | Message::CopyExtent { .. }
             | Message::CopyEnd { .. }
             | Message::ReadBlocks { .. } => self.on_primary_message(from, envelope),
@@ -338,6 +343,9 @@ impl Replica {
             Message::Ack { durable } => self.on_ack(from, durable),
             Message::Received { opening, index } => self.on_received(from, opening, index),
             Message::CopyBeginReply { at, sums } => self.on_copy_begin_reply(from, at, sums),
+            Message::CopyHeld { at, volume, extent, held } => {
+                self.on_copy_held(from, at, (volume, extent), held);
+            }
             Message::CopyExtentAck { volume, extent } => self.on_copy_extent_ack(from, (volume, extent)),
             Message::CopyEndReply => self.on_copy_end_reply(from),
             Message::ScrubSums { at, held } => self.on_sums(from, at, held),

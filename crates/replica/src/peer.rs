@@ -87,7 +87,7 @@ pub(crate) struct Stream {
     pub sent_bytes: u64,
     /// `LoadLog` from here is not answered yet.
     pub loading: Option<Index>,
-    pub copy: Option<CopySource>,
+    pub copy: Option<Box<CopySource>>,
     /// It began with a copy, which may have ended since.
     pub follows_copy: bool,
 }
@@ -137,7 +137,7 @@ pub(crate) struct Asked {
 }
 
 impl Stream {
-    pub fn new(next: Index, copy: Option<CopySource>) -> Self {
+    pub fn new(next: Index, copy: Option<Box<CopySource>>) -> Self {
         let follows_copy = copy.is_some();
         Self { next, sent: VecDeque::new(), sent_bytes: 0, loading: None, copy, follows_copy }
     }
@@ -216,7 +216,7 @@ impl Peer {
     }
 
     /// Begins to feed it from right after `at`, which it holds durably.
-    pub fn start_stream(&mut self, at: Position, copy: Option<CopySource>, now: Time) {
+    pub fn start_stream(&mut self, at: Position, copy: Option<Box<CopySource>>, now: Time) {
         self.forget_held();
         self.durable = at.index;
         self.known = at.index;

@@ -64,8 +64,9 @@ impl Replica {
             Message::CopyBegin { at, chain, volumes, snapshots, client } => {
                 self.on_copy_begin(at, chain, volumes, snapshots, client);
             }
-            Message::CopyExtent { volume, extent, version, data, damaged, .. } => {
-                self.on_copy_extent((volume, extent), version, data, damaged);
+            Message::CopyAsk { at, volume, extent } => self.on_copy_ask((volume, extent), at),
+            Message::CopyExtent { volume, extent, version, data, damaged, kept, .. } => {
+                self.on_copy_extent((volume, extent), version, data, damaged, kept);
             }
             Message::CopyEnd { need } => self.on_copy_end(need),
             Message::ReadBlocks { range, at } => self.on_read_blocks(range, at),

@@ -33,30 +33,54 @@ pub struct Install {
     data: Bytes,
     /// Blocks that nobody has, by their place in the extent, ascending.
     damaged: Vec<u32>,
+    /// Blocks that are in the volume as they are to be, in the same manner. They are not among `data`.
+    kept: Vec<u32>,
+}
+
+/// The blocks `from..to` of an extent that begins with block `first`, without those that are kept, as [`fillings`] has them.
+fn parts(install: &Install, first: u64, (from, to): (u64, u64), holes_min: u64) -> Vec<(u64, u64, Filling)> {
+    let mut out = Vec::new();
+    let mut at = from;
+    // How many of the extent's blocks before `at` are not among the data.
+    let mut left_out = 0;
+    for block in install.kept.iter().map(|&block| first + u64::from(block)) {
+        if block >= to {
+            break;
+        }
+        if block >= at {
+            out.extend(fillings(install, first, left_out, (at, block), holes_min));
+            at = block + 1;
+        }
+        left_out += 1;
+    }
+    out.extend(fillings(install, first, left_out, (at, to), holes_min));
+    out
 }
 
 /// The blocks `from..to` of an extent whose copy, `data`, begins with block `first`, as stretches that are written and such
 /// that become holes: of at least `holes_min` blocks of zeroes. No `data`: all of it is zero.
 ///
-/// Those of `damaged` are held as such.
+/// Those of `damaged` are held as such. `left_out`: blocks of the extent before these are not among the data.
 ///
 /// What was allocated at the source for zeroes to be written over is a hole here. That costs nothing but the promise that space is
 /// there; who wants that promise preallocates, and then nothing is a hole.
 fn fillings(
     install: &Install,
     first: u64,
+    left_out: u64,
     (from, to): (u64, u64),
     holes_min: u64,
 ) -> Vec<(u64, u64, Filling)> {
     let mut out = Vec::new();
     let mut at = from;
+    let in_data = first + left_out;
     let damaged = install.damaged.iter().map(|&block| first + u64::from(block));
     for block in damaged.filter(|block| (from..to).contains(block)) {
-        out.extend(contents(&install.data, first, (at, block), holes_min));
+        out.extend(contents(&install.data, in_data, (at, block), holes_min));
         out.push((block, 1, Filling::Damaged));
         at = block + 1;
     }
-    out.extend(contents(&install.data, first, (at, to), holes_min));
+    out.extend(contents(&install.data, in_data, (at, to), holes_min));
     out
 }
 
@@ -180,10 +204,11 @@ impl Store {
 
     /// Writes a copied extent to its volume; empty `data` means zeroes. Longer zeroes become holes. `version` is the version-table
     /// entry that belongs to the content. Blocks of `damaged`, by their place in the extent and ascending, are damaged here as they are
-    /// everywhere: what is read there does not fit its sum until it is written anew. Answered by [`Output::ExtentInstalled`], not flushed.
+    /// everywhere: what is read there does not fit its sum until it is written anew. Those of `kept`, in the same manner, stay as they are in the volume and are
+    /// not among `data`. Answered by [`Output::ExtentInstalled`], not flushed.
     ///
     /// # Panics
-    /// Outside of a copy, or if `data` is neither empty nor exactly the extent; with damage where there are no sums, or beyond the extent.
+    /// Outside of a copy, or if `data` is neither empty nor exactly the extent without what is kept; with damage where there are no sums, or beyond the extent.
     pub fn install_extent(
         &mut self,
         volume: VolumeId,
@@ -191,6 +216,7 @@ impl Store {
         version: Index,
         data: Bytes,
         damaged: Vec<u32>,
+        kept: Vec<u32>,
     ) {
         if self.failed {
             return;
@@ -198,13 +224,15 @@ impl Store {
         assert!(self.copying && self.finish.is_none(), "an extent outside of a copy");
         let (first, end) = self.extent_blocks(volume, extent);
         assert!(
-            data.is_empty() || data.len() as u64 == (end - first) * BLOCK_BYTES,
+            data.is_empty() || data.len() as u64 == (end - first - kept.len() as u64) * BLOCK_BYTES,
             "{} bytes for extent {extent} of {volume}",
             data.len()
         );
         let within = |last: &u32| self.config.sums && first + u64::from(*last) < end;
         assert!(damaged.last().is_none_or(within), "damage that cannot be held: {damaged:?}");
-        self.installs.push_back(Install { volume, extent, version, data, damaged });
+        let apart = |block: &u32| first + u64::from(*block) < end && !damaged.contains(block);
+        assert!(kept.is_sorted() && kept.iter().all(apart), "kept blocks that are not: {kept:?}");
+        self.installs.push_back(Install { volume, extent, version, data, damaged, kept });
     }
 
     /// Ends the copy once everything up to `need` is committed here; answered by [`Output::CopyFinished`].
@@ -271,9 +299,13 @@ impl Store {
             }
             self.installed.insert((volume, extent));
             let holes_min = (self.tuning.hole_bytes_min / BLOCK_BYTES).max(1);
+            if !install.kept.is_empty() {
+                // It may be in no more than the cache of the device, from before this store was opened.
+                self.touched.insert(volume);
+            }
             let parts: Vec<_> = stretches
                 .into_iter()
-                .flat_map(|(from, to)| fillings(&install, first, (from, to), holes_min))
+                .flat_map(|(from, to)| parts(&install, first, (from, to), holes_min))
                 .collect();
             // One more than there are groups, so that an extent that needs none is answered as well.
             self.installing.insert((volume, extent), (parts.len() + 1, install.version));

@@ -82,7 +82,7 @@ fn copy(lab: &mut Lab, log: &mut Log, random: &mut Random, crash_percent: u64) -
             6 if !in_transit.is_empty() => {
                 let at = random.below(in_transit.len());
                 let (volume, extent, version, data) = in_transit.swap_remove(at);
-                lab.store.install_extent(volume, extent, version, data, Vec::new());
+                lab.store.install_extent(volume, extent, version, data, Vec::new(), Vec::new());
             }
             6 => lab.store.destage_now(),
             _ => {

@@ -220,8 +220,8 @@ fn what_nobody_has_is_damaged_here_as_well_until_it_is_written_anew() {
     lab.settle();
     let data = Bytes::from([7; BLOCK].repeat(blocks as usize));
     let last = blocks as u32 - 1;
-    lab.store.install_extent(VOLUME, 0, log.end().index, data, vec![0, 3, 4, last]);
-    lab.store.install_extent(VOLUME, 1, log.end().index, Bytes::new(), vec![2]);
+    lab.store.install_extent(VOLUME, 0, log.end().index, data, vec![0, 3, 4, last], Vec::new());
+    lab.store.install_extent(VOLUME, 1, log.end().index, Bytes::new(), vec![2], Vec::new());
     lab.settle();
     lab.store.finish_copy(log.end().index);
     lab.settle();

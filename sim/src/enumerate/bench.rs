@@ -214,7 +214,7 @@ impl Bench {
                 self.life.to_install = false;
                 let world = self.world();
                 let (version, data) = (world.start.index, Bytes::from(world.content.concat()));
-                self.store.install_extent(VOLUME, 0, version, data, Vec::new());
+                self.store.install_extent(VOLUME, 0, version, data, Vec::new(), Vec::new());
             }
         }
         self.pump()

@@ -117,6 +117,19 @@ fn reject() -> impl Strategy<Value = Reject> {
     ]
 }
 
+/// Of blocks of an extent, ascending.
+fn places() -> impl Strategy<Value = Vec<u32>> {
+    btree_set(0..(EXTENT_BYTES / BLOCK_BYTES) as u32, 0..=3).prop_map(|places| places.into_iter().collect())
+}
+
+fn sums() -> impl Strategy<Value = BlockSums> {
+    vec(any::<(u64, bool)>(), 0..=(EXTENT_BYTES / BLOCK_BYTES) as usize).prop_map(|blocks| {
+        let sums = blocks.iter().map(|(sum, _)| *sum).collect();
+        let damaged = (0..).zip(&blocks).filter(|(_, (_, damaged))| *damaged).map(|(n, _)| n);
+        BlockSums { sums, damaged: damaged.collect() }
+    })
+}
+
 fn extent() -> impl Strategy<Value = (VolumeId, u32)> {
     (0..VOLUMES_MAX as u16, 0..(VOLUME_BYTES_MAX / EXTENT_BYTES) as u32).prop_map(|(v, e)| (VolumeId(v), e))
 }
@@ -193,27 +206,30 @@ fn message() -> impl Strategy<Value = Message> {
         ask(),
         answer(),
         (position(), any::<bool>()).prop_map(|(at, sums)| Message::CopyBeginReply { at, sums }),
-        (extent(), any::<(u64, u64)>(), 0..=4u64, btree_set(0..(EXTENT_BYTES / BLOCK_BYTES) as u32, 0..=3))
-            .prop_map(|((volume, extent), (version, at), blocks, damaged)| {
+        (extent(), any::<(u64, u64)>(), 0..=4u64, places(), places()).prop_map(
+            |((volume, extent), (version, at), blocks, damaged, kept)| {
                 Message::CopyExtent {
                     volume,
                     extent,
                     version: Index(version),
                     at: Index(at),
                     data: pattern(version, (blocks * BLOCK_BYTES) as usize),
-                    damaged: damaged.into_iter().collect(),
+                    damaged,
+                    kept,
                 }
-            }),
+            }
+        ),
+        (position(), extent()).prop_map(|(at, (volume, extent))| Message::CopyAsk { at, volume, extent }),
+        (position(), extent(), sums()).prop_map(|(at, (volume, extent), held)| Message::CopyHeld {
+            at,
+            volume,
+            extent,
+            held
+        }),
         extent().prop_map(|(volume, extent)| Message::CopyExtentAck { volume, extent }),
         any::<u64>().prop_map(|i| Message::CopyEnd { need: Index(i) }),
         Just(Message::CopyEndReply),
-        (any::<u64>(), vec(any::<(u64, bool)>(), 0..=(EXTENT_BYTES / BLOCK_BYTES) as usize)).prop_map(
-            |(at, blocks)| {
-                let sums = blocks.iter().map(|(sum, _)| *sum).collect();
-                let damaged = (0..).zip(&blocks).filter(|(_, (_, damaged))| *damaged).map(|(n, _)| n);
-                Message::ScrubSums { at: Index(at), held: BlockSums { sums, damaged: damaged.collect() } }
-            }
-        ),
+        (any::<u64>(), sums()).prop_map(|(at, held)| Message::ScrubSums { at: Index(at), held }),
         (blocks(), any::<u64>()).prop_map(|(range, at)| Message::ReadBlocks { range, at: Index(at) }),
         (blocks(), any::<(u64, bool)>()).prop_map(|(range, (seed, some))| {
             let data = if some { pattern(seed, range.len as usize) } else { Bytes::new() };

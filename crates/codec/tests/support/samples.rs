@@ -102,6 +102,17 @@ pub fn messages() -> Vec<(&'static str, Message)> {
                 at: Index(44),
                 data: pattern(4, 4096),
                 damaged: vec![0, 7],
+                kept: vec![2, 3, 4],
+            },
+        ),
+        ("copy_ask", Message::CopyAsk { at, volume: VolumeId(1), extent: 9 }),
+        (
+            "copy_held",
+            Message::CopyHeld {
+                at,
+                volume: VolumeId(1),
+                extent: 9,
+                held: BlockSums { sums: vec![9, 0xfedc_ba98_7654_3210], damaged: vec![0] },
             },
         ),
         ("copy_extent_ack", Message::CopyExtentAck { volume: VolumeId(1), extent: 9 }),

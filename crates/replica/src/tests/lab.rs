@@ -74,7 +74,7 @@ enum DiskOp {
     Promise(Epoch),
     Cut(Position),
     Restart(Position, Chain),
-    Install(VolumeId, u32, Index, Bytes),
+    Install(VolumeId, u32, Index, Bytes, Vec<u32>),
     Finish(Index),
 }
 
@@ -544,8 +544,8 @@ impl Lab {
                 n.store.restart(at, chain);
                 Event::Restarted { at }
             }
-            DiskOp::Install(volume, extent, version, data) => {
-                n.store.install(volume, version, &data);
+            DiskOp::Install(volume, extent, version, data, kept) => {
+                n.store.install(volume, version, &data, &kept);
                 Event::ExtentInstalled { volume, extent }
             }
             DiskOp::Finish(need) => {
@@ -594,8 +594,19 @@ impl Lab {
             Effect::Promise(epoch) => self.disk(node, DiskOp::Promise(epoch)),
             Effect::Cut(to) => self.disk(node, DiskOp::Cut(to)),
             Effect::Restart { at, chain, .. } => self.disk(node, DiskOp::Restart(at, chain)),
-            Effect::InstallExtent { volume, extent, version, data, .. } => {
-                self.disk(node, DiskOp::Install(volume, extent, version, data));
+            Effect::InstallExtent { volume, extent, version, data, kept, .. } => {
+                self.disk(node, DiskOp::Install(volume, extent, version, data, kept));
+            }
+            Effect::SumExtent { volume, extent, at } => {
+                let blocks = (0..VOLUME_BLOCKS).map(|block| n.store.block(volume, block));
+                let sum = |value: Value| {
+                    let mut bytes = vec![0; BLOCK_BYTES as usize];
+                    bytes[..8].copy_from_slice(&value.to_le_bytes());
+                    block_sum(&bytes)
+                };
+                let held = BlockSums { sums: blocks.map(sum).collect(), damaged: Vec::new() };
+                let when = self.soon();
+                self.at(when, Due::Event(node, boot, Event::ExtentSummed { volume, extent, at, held }));
             }
             Effect::FinishCopy { need } => self.disk(node, DiskOp::Finish(need)),
             Effect::LoadLog { peer, from, .. } => {

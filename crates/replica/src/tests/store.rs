@@ -182,10 +182,11 @@ impl Store {
         self.finish = None;
     }
 
-    pub fn install(&mut self, volume: VolumeId, version: Index, data: &[u8]) {
-        for block in 0..VOLUME_BLOCKS {
-            let at = (block * BLOCK_BYTES) as usize;
+    pub fn install(&mut self, volume: VolumeId, version: Index, data: &[u8], kept: &[u32]) {
+        let mut at = 0;
+        for block in (0..VOLUME_BLOCKS).filter(|block| !kept.contains(&(*block as u32))) {
             let value = if data.is_empty() { 0 } else { value_of(&data[at..]) };
+            at += BLOCK_BYTES as usize;
             self.volume.insert((volume, block), value);
         }
         let known = self.versions.entry(volume).or_default();

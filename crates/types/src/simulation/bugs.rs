@@ -221,6 +221,8 @@ bugs! {
     WritesOverlap("R16"),
     /// Content that was read for an earlier copy is used in a later one.
     StaleExtent("R16"),
+    /// What a target holds of an extent is kept although its sums differ.
+    KeptUnequal("R16"),
     /// A digest is told although entries were committed while it was made.
     DigestOfMoving("R17"),
     /// A checkpoint does not record that a volume has grown.
