@@ -1,7 +1,7 @@
 //! `resync [ROUNDS]`: how fast a replica that was away is copied again, and how much moves, against one stream of as many bytes between the
 //! same two nodes and disks. A volume of 4 GiB, full of what does not compress; while one of its two replicas is away a tenth of its extents is
-//! written, more than the journal keeps. Nobody writes while it is copied. Prints a row of Markdown for each round. Ctrl-C and
-//! failures remove the lab. Needs root, socat, fio and 10 GiB of disk.
+//! written, then, after it was away again, pages of a database all over it; both are more than the journal keeps. Nobody writes while it is
+//! copied. Prints two rows of Markdown for each round. Ctrl-C and failures remove the lab. Needs root, socat, fio and 10 GiB of disk.
 
 use anyhow::{Context, Result, ensure};
 use mainstay_api::rest::{PeerView, ResourceView};
@@ -13,9 +13,21 @@ use std::time::{Duration, Instant};
 
 const NAME: &str = "resync";
 const VOLUME_MIB: u64 = 4096;
+/// In MiB, of the stream too.
 const CHANGED: u64 = VOLUME_MIB / 10;
 /// Less than what changes, so that the journal cannot make up for it.
 const JOURNAL: &str = "64MiB";
+
+/// What is written while a replica is away, in no order.
+struct Writes {
+    what: &'static str,
+    kib: u64,
+    count: u64,
+}
+
+const WHOLE: Writes = Writes { what: "whole extents", kib: 1024, count: CHANGED };
+/// Two of each extent, in the mean.
+const PAGES: Writes = Writes { what: "pages of 16 KiB", kib: 16, count: 2 * VOLUME_MIB };
 const LIMIT: Duration = Duration::from_secs(300);
 const POOL: &str = "/var/lib/mainstay/pools/default";
 const MIB: u64 = 1 << 20;
@@ -41,22 +53,24 @@ fn measure(lab: &Lab, rounds: u32) -> Result<()> {
     let device = live.and_then(|live| live.devices.first()).context("the primary has a device")?.path.clone();
     let fill = format!("dd if=/dev/urandom of={device} bs=1M count={VOLUME_MIB} oflag=direct status=none");
     lab.shell(&source, &fill)?;
-    println!("| changed MiB | moved MiB | of changed | copied in s | MiB/s | one stream MiB/s | of it |");
-    println!("|---|---|---|---|---|---|---|");
-    for round in 0..rounds {
+    println!("| written | MiB | moved MiB | of written | copied in s | MiB/s | one stream MiB/s | of it |");
+    println!("|---|---|---|---|---|---|---|---|");
+    for (round, writes) in (0..rounds).flat_map(|round| [(round, WHOLE), (round, PAGES)]) {
         let before = stream(lab, &source, target)?;
         lab.kill(target)?;
-        change(lab, &source, &device, round)?;
+        change(lab, &source, &device, round, &writes)?;
         let sent = sent(lab, &source)?;
         lab.start(target)?;
         let took = copied(lab, &source, target)?;
         let moved = self::sent(lab, &source)? - sent;
         let after = stream(lab, &source, target)?;
-        let (rate, stream) = (CHANGED as f64 / took.as_secs_f64(), (before + after) / 2.0);
+        let written = writes.kib * writes.count / 1024;
+        let (rate, stream) = (written as f64 / took.as_secs_f64(), (before + after) / 2.0);
         println!(
-            "| {CHANGED} | {} | {:.2} | {:.2} | {rate:.0} | {stream:.0} | {:.2} |",
+            "| {} | {written} | {} | {:.2} | {:.2} | {rate:.0} | {stream:.0} | {:.2} |",
+            writes.what,
             moved / MIB,
-            moved as f64 / (CHANGED * MIB) as f64,
+            moved as f64 / (written * MIB) as f64,
             took.as_secs_f64(),
             rate / stream
         );
@@ -65,11 +79,11 @@ fn measure(lab: &Lab, rounds: u32) -> Result<()> {
     Ok(())
 }
 
-/// Writes to as many extents as are to change, each one whole, in no order.
-fn change(lab: &Lab, source: &str, device: &str, round: u32) -> Result<()> {
-    let (file, count, seed) =
-        (format!("--filename={device}"), format!("--number_ios={CHANGED}"), format!("--randseed={round}"));
-    let job = ["fio", "--name=change", &file, "--rw=randwrite", "--bs=1M", "--direct=1", &count, &seed];
+/// No place is written twice.
+fn change(lab: &Lab, source: &str, device: &str, round: u32, writes: &Writes) -> Result<()> {
+    let (file, seed) = (format!("--filename={device}"), format!("--randseed={round}"));
+    let (size, count) = (format!("--bs={}k", writes.kib), format!("--number_ios={}", writes.count));
+    let job = ["fio", "--name=change", &file, "--rw=randwrite", &size, "--direct=1", &count, &seed];
     let more = ["--ioengine=io_uring", "--iodepth=4", "--refill_buffers", "--output-format=terse"];
     lab.exec(source, &[&job[..], &more].concat()).map(drop)
 }
