@@ -292,8 +292,13 @@ impl Transport {
         }
         let due: Vec<_> =
             self.connections.iter().filter(|(_, c)| c.deadline() <= now).map(|(id, _)| *id).collect();
-        for id in due {
-            self.with(id, |connection| connection.tick(now));
+        if !due.is_empty() {
+            for id in due {
+                self.with(id, |connection| connection.tick(now));
+            }
+            for id in self.connections.keys().copied().collect::<Vec<_>>() {
+                self.with(id, |connection| connection.ping_too(now));
+            }
         }
         let due = self.peers.iter().filter(|(_, peer)| peer.outgoing.is_none() && peer.retry_at <= now);
         for (node, addr) in due.map(|(node, peer)| (*node, peer.addr)).collect::<Vec<_>>() {

@@ -4,7 +4,9 @@ use bytes::Bytes;
 use mainstay_codec::{Batch, EntryKind, Envelope, Message, NewEntry, frame};
 use mainstay_engine::buffer::BufferPool;
 use mainstay_engine::ring::{Owner, Ring, now};
-use mainstay_engine::transport::{Channel, DownReason, SILENCE_MS, SendError, Transport, TransportEvent};
+use mainstay_engine::transport::{
+    Channel, DownReason, PING_MS, SILENCE_MS, SendError, Transport, TransportEvent,
+};
 use mainstay_types::{
     Chain, ConfigVersion, Epoch, Incarnation, Index, NodeId, Range, ResourceId, Time, VolumeId,
 };
@@ -224,6 +226,31 @@ fn an_idle_pair_stays_connected_and_says_nothing_to_the_shard() {
     assert!(a.events.is_empty() && b.events.is_empty(), "{:?} {:?}", a.events, b.events);
     let far = a.transport.next_deadline().expect("a ping is due some time");
     assert!(far > now(), "nothing is due now");
+}
+
+/// Connections are made one after the other, so their pings would be due at as many moments, and each is a wake-up.
+#[test]
+fn quiet_connections_are_pinged_together() {
+    const INTERVALS: u64 = 10;
+    let (mut a, mut b) = pair();
+    for_ms(&mut [&mut a, &mut b], PING_MS / 2);
+    let mut c = Node::new(3);
+    a.know(&[(2, b.addr()), (3, c.addr())]);
+    b.know(&[(1, a.addr()), (3, c.addr())]);
+    c.know(&[(1, a.addr()), (2, b.addr())]);
+    run(&mut [&mut a, &mut b, &mut c], "all connected", |nodes| {
+        [2, 3].iter().all(|peer| nodes[0].transport.is_up(out(*peer))) && nodes[1].transport.is_up(back(3))
+    });
+    for_ms(&mut [&mut a, &mut b, &mut c], 4 * PING_MS);
+    let (end, mut moments) = (now().plus_ms(INTERVALS * PING_MS), 0);
+    while now() < end {
+        for node in [&mut a, &mut b, &mut c] {
+            moments += u64::from(node.transport.next_deadline().is_some_and(|at| at <= now()));
+            node.turn();
+        }
+    }
+    assert!(moments <= 3 * INTERVALS, "{moments} moments in {INTERVALS} intervals for six connections");
+    assert!(a.downs().is_empty() && b.downs().is_empty() && c.downs().is_empty());
 }
 
 #[test]

@@ -18,6 +18,9 @@ use std::time::Duration;
 /// second matters where much is received: the other side's pings may wait behind much data, and it must
 /// hear something.
 pub const PING_MS: u64 = 250;
+/// A connection that is to be pinged within so long is pinged with another one that is due, in milliseconds: one wake-up here for all, and one there
+/// for both of a pair.
+const PING_EARLY_MS: u64 = PING_MS / 2;
 /// A connection on which nothing came for so long is lost, in milliseconds.
 pub const SILENCE_MS: u64 = 1000;
 /// How long both sides have to say hello, in milliseconds.
@@ -240,11 +243,21 @@ impl Connection {
         match self.state {
             State::Connecting { .. } => self.last_received.plus_ms(super::CONNECT_MS),
             State::Greeting { .. } | State::Refused => self.last_received.plus_ms(HELLO_MS),
-            State::Up { .. } => {
-                let ping = self.last_received.min(self.last_said).max(self.last_ping).plus_ms(PING_MS);
-                ping.min(self.last_received.plus_ms(SILENCE_MS))
-            }
+            State::Up { .. } => self.ping_at().min(self.last_received.plus_ms(SILENCE_MS)),
         }
+    }
+
+    fn ping_at(&self) -> Time {
+        self.last_received.min(self.last_said).max(self.last_ping).plus_ms(PING_MS)
+    }
+
+    /// Pings a peer that is soon to be pinged. To be called when another one is.
+    pub(super) fn ping_too(&mut self, now: Time) -> Result<(), DownReason> {
+        if !matches!(self.state, State::Up { .. }) || now.plus_ms(PING_EARLY_MS) < self.ping_at() {
+            return Ok(());
+        }
+        self.last_ping = now;
+        self.queue(&own(Message::Ping))
     }
 
     /// Pings a quiet peer; fails when it has been quiet for too long.
