@@ -50,6 +50,15 @@ impl Scrape {
         Ok(Self { node: node.to_owned(), samples })
     }
 
+    /// The sum of all samples of a name that have this label, both as they are written.
+    #[must_use]
+    pub fn sum(&self, name: &str, label: &str) -> f64 {
+        let of = self.samples.iter().filter(|(sample, _)| {
+            sample.strip_prefix(name).is_some_and(|labels| labels.starts_with('{') && labels.contains(label))
+        });
+        of.map(|(_, value)| value).sum()
+    }
+
     /// The value of a sample, named with its labels as they are written.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<f64> {

@@ -60,8 +60,8 @@ struct Row {
     count: usize,
     /// Of engine and agent.
     idle: [Cost; 2],
-    /// The same while a tenth is written to.
-    busy: [Cost; 2],
+    /// The same while a tenth is written to; none if the load did not come to half of its rate, so that this says nothing.
+    busy: Option<[Cost; 2]>,
     /// None where there is no other replica.
     loss: Option<Loss>,
 }
@@ -144,10 +144,20 @@ fn row(lab: &Lab, nodes: &[String], replicas: usize, count: usize) -> Result<Row
     let idle = watch(lab, nodes)?;
     let load = Load::start(lab, nodes)?;
     std::thread::sleep(REST);
+    let before = writes(lab, nodes)?;
     let busy = watch(lab, nodes)?;
+    let made = writes(lab, nodes)? - before;
     load.end()?;
+    let wanted = count.div_ceil(BUSY_EVERY) as f64 * f64::from(BUSY_RATE) * WATCHED.as_secs_f64();
+    let busy = (made >= wanted / 2.0).then_some(busy);
     let loss = if replicas > 1 { Some(lose_a_node(lab, nodes)?) } else { None };
     Ok(Row { replicas, count, idle, busy, loss })
+}
+
+/// Writes that the devices of all nodes have answered.
+fn writes(lab: &Lab, nodes: &[String]) -> Result<f64> {
+    let of = |node: &String| Ok(Scrape::from_cli(lab, node)?.sum("mainstay_requests_total", "op=\"write\""));
+    nodes.iter().map(of).sum()
 }
 
 /// Every resource is served where it is to be, and has all its replicas in sync.
@@ -336,12 +346,25 @@ fn head() -> String {
 }
 
 fn line(row: &Row) -> String {
-    let ([engine, agent], [busy_engine, busy_agent]) = (row.idle, row.busy);
     let mut out = format!("| {} | {} |", row.replicas, row.count);
-    let _ = write!(out, " {:.1} | {:.1} |", busy_engine.resident_mib, busy_agent.resident_mib);
-    for (idle, busy) in [(engine, busy_engine), (agent, busy_agent)] {
-        let _ =
-            write!(out, " {:.1} | {:.1} | {:.0} | {:.0} |", idle.busy, busy.busy, idle.wakeups, busy.wakeups);
+    for program in 0..PROGRAMS.len() {
+        let last = row.busy.unwrap_or(row.idle);
+        let _ = write!(out, " {:.1} |", last[program].resident_mib);
+    }
+    for program in 0..PROGRAMS.len() {
+        let idle = row.idle[program];
+        let busy = row.busy.map(|busy| busy[program]);
+        let of = |of: fn(&Cost) -> f64, digits: usize| {
+            busy.map_or("no load".to_owned(), |busy| format!("{:.digits$}", of(&busy)))
+        };
+        let _ = write!(
+            out,
+            " {:.1} | {} | {:.0} | {} |",
+            idle.busy,
+            of(|cost| cost.busy, 1),
+            idle.wakeups,
+            of(|cost| cost.wakeups, 0)
+        );
     }
     match &row.loss {
         Some(loss) => {
@@ -370,12 +393,11 @@ fn plots(rows: &[Row]) -> Vec<(&'static str, String)> {
     };
     let both = |of: fn(&Cost) -> f64| {
         move |row: &Row| {
-            vec![
-                ("engine, idle", of(&row.idle[0])),
-                ("engine, a tenth busy", of(&row.busy[0])),
-                ("agent, idle", of(&row.idle[1])),
-                ("agent, a tenth busy", of(&row.busy[1])),
-            ]
+            let mut bars = vec![("engine, idle", of(&row.idle[0])), ("agent, idle", of(&row.idle[1]))];
+            if let Some(busy) = &row.busy {
+                bars.extend([("engine, a tenth busy", of(&busy[0])), ("agent, a tenth busy", of(&busy[1]))]);
+            }
+            bars
         }
     };
     let lost = |row: &Row| match &row.loss {
