@@ -12,7 +12,7 @@ use crate::pool;
 use crate::raft::store::RaftStore;
 use crate::raft::{ConsensusLog, Machine, View};
 use crate::threads::{read, spawn, write};
-use crate::transport::{AGENT_PORT, Inbound, Transport, call, with_port};
+use crate::transport::{AGENT_PORT, Inbound, Transport, TransportError, call, local_address, with_port};
 use crate::views::{self, Connections, Live};
 use mainstay_api::engine::{Reply, Request};
 use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView, ErrorBody};
@@ -39,6 +39,8 @@ const ASK_TIMEOUT: Duration = Duration::from_millis(1500);
 
 pub struct Agent {
     pub options: AgentOptions,
+    /// Where it listens for other agents, as it was told.
+    listens: String,
     pub engine: EngineLink,
     pub metrics: Arc<Metrics>,
     engine_inputs: EngineInputs,
@@ -76,6 +78,7 @@ impl Agent {
         let listen = options.listen.clone().unwrap_or_else(|| format!("0.0.0.0:{AGENT_PORT}"));
         let agent = Arc::new(Self {
             options,
+            listens: listen.clone(),
             engine,
             metrics: Arc::default(),
             engine_inputs,
@@ -180,6 +183,16 @@ impl Agent {
         Ok(self.cluster_view(&member))
     }
 
+    /// Where other agents reach this one, as far as it can tell: where it listens, or, if it listens everywhere, where `peer` sees it.
+    fn own_address(&self, peer: &str) -> Result<String, TransportError> {
+        let listens = self.listens.parse::<SocketAddr>().ok();
+        if let Some(address) = listens.filter(|address| !address.ip().is_unspecified()) {
+            return Ok(address.to_string());
+        }
+        let port = listens.map_or(AGENT_PORT, |address| address.port());
+        Ok(SocketAddr::new(local_address(peer)?, port).to_string())
+    }
+
     /// Makes this node a member of the cluster that `request.peer` belongs to.
     ///
     /// # Errors
@@ -187,9 +200,10 @@ impl Agent {
     pub fn join(&self, request: &ClusterJoin) -> Result<ClusterView, ErrorBody> {
         let _once = self.joining.lock();
         self.refuse_members()?;
-        let address = request.address.clone().ok_or_else(|| {
-            body("address-missing", "the address of this node is not given", "Name it with --address.")
-        })?;
+        let address = match &request.address {
+            Some(address) => address.clone(),
+            None => self.own_address(&request.peer).map_err(|error| AgentError::from(error).body())?,
+        };
         let (agent_address, engine_address) = addresses(&address, request.engine_address.as_deref());
         let nonce = self.join_nonce().map_err(|error| error.body())?;
         let question = Call::Join(JoinRequest {

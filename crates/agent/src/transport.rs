@@ -21,7 +21,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, RwLock};
@@ -261,13 +261,24 @@ pub fn call(
     exchange().map_err(|source| TransportError::Unreachable { address: address.to_owned(), source })
 }
 
+/// The address of this node that the agent at `address` sees.
+///
+/// # Errors
+/// When no agent answers there.
+pub fn local_address(address: &str) -> Result<IpAddr, TransportError> {
+    dial(address)
+        .and_then(|stream| stream.local_addr())
+        .map(|local| local.ip())
+        .map_err(|source| TransportError::Unreachable { address: address.to_owned(), source })
+}
+
 /// `address` with `port` added when it names none.
 #[must_use]
 pub fn with_port(address: &str, port: u16) -> String {
     if address.parse::<SocketAddr>().is_ok() {
         return address.to_owned();
     }
-    if let Ok(ip) = address.parse::<std::net::IpAddr>() {
+    if let Ok(ip) = address.parse::<IpAddr>() {
         return SocketAddr::new(ip, port).to_string();
     }
     match address.rsplit_once(':') {
@@ -448,6 +459,15 @@ fn invalid(what: &'static str) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_learns_its_address_from_a_connection_to_a_peer() {
+        let peer = TcpListener::bind("127.0.0.7:0").unwrap();
+        let address = peer.local_addr().unwrap().to_string();
+        assert_eq!(local_address(&address).unwrap(), IpAddr::from([127, 0, 0, 1]));
+        drop(peer);
+        assert!(matches!(local_address(&address), Err(TransportError::Unreachable { .. })));
+    }
 
     #[test]
     fn ports_are_added_where_they_are_missing() {

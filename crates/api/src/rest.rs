@@ -102,7 +102,7 @@ pub struct ClusterJoin {
     /// Address of the agent of any member.
     pub peer: String,
     pub node: String,
-    /// See [`ClusterInit::address`]; the local address of the connection to `peer` if none.
+    /// See [`ClusterInit::address`]; if none, that on which the agent listens, or, if it listens on all, the local one of a connection to `peer`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -286,7 +286,8 @@ pub enum ClusterCommand {
         /// Name of this node.
         #[arg(long = "as", value_name = "NODE")]
         node: String,
-        /// Address under which other agents reach this one; the one used to reach the peer if not given.
+        /// Address under which other agents reach this one; if not given, the one on which it listens, or the one used to reach the peer if it
+        /// listens on all.
         #[arg(long)]
         address: Option<String>,
         /// Address under which other engines reach this node's engine, if it is another one.
