@@ -305,7 +305,7 @@ fn roomiest(live: &Live) -> Vec<NodeId> {
 fn too_few(wanted: usize, found: usize) -> ErrorBody {
     body(
         "too-few-nodes",
-        format!("{wanted} replicas are wanted, and {found} nodes answer"),
+        format!("{wanted} replicas are wanted, and {found} nodes that may hold data answer"),
         "Bring nodes up, or ask for fewer replicas.",
     )
 }

@@ -33,10 +33,16 @@ impl Cluster {
     }
 
     fn make() -> Result<Self> {
-        let lab = Lab::new(&std::env::var("MAINSTAY_E2E_LAB").unwrap_or_else(|_| LAB.into()))?;
-        lab.up(NODES.len() as u8)?;
+        Self::of("", &[], &NODES)
+    }
+
+    /// A cluster in a lab whose name ends with `ending`, made with these options of `lab up`, with the database's replicas on `holders`.
+    pub fn of(ending: &str, options: &[&str], holders: &[&str]) -> Result<Self> {
+        let name = std::env::var("MAINSTAY_E2E_LAB").unwrap_or_else(|_| LAB.into());
+        let lab = Lab::new(&format!("{name}{ending}"))?;
+        lab.up_with(NODES.len() as u8, options)?;
         lab.quick_keepalive()?;
-        lab.create_resource(DB.resource, "1GiB", &NODES, &["--journal", "64MiB"])?;
+        lab.create_resource(DB.resource, "1GiB", holders, &["--journal", "64MiB"])?;
         DB.apply(&lab)?;
         lab.wait_running(DB.name, LIMIT)?;
         sysbench::prepare(&lab, &DB.address())?;

@@ -3,7 +3,8 @@
 //! missing and all replicas are equal. Needs root.
 //!
 //! One test: `make e2e ARGS=kill_a_secondary`. `MAINSTAY_E2E_KEEP=1` leaves the lab up afterwards, after a failure as it
-//! is then: the tests after that one fail without being run.
+//! is then: the tests after that one fail without being run. Tests with a cluster of their own have it in a lab of their own, whose name
+//! begins with that of the lab, `e2e-witness` for example.
 
 mod acknowledged;
 mod clients;
@@ -23,6 +24,7 @@ mod scrub;
 mod slow;
 mod snapshots;
 mod thin;
+mod witness;
 mod wrong_input;
 
 use cluster::{Cluster, under_load};
@@ -33,6 +35,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 type Scenario = fn(&Cluster) -> anyhow::Result<()>;
 type LoadScenario = fn(&Cluster, &mainstay_tests::proof::Ledger) -> anyhow::Result<()>;
+
+/// Makes a cluster that only one test needs.
+type Maker = fn() -> anyhow::Result<Cluster>;
 
 type Body = Box<dyn Fn(&Cluster) -> anyhow::Result<()> + Send>;
 
@@ -57,6 +62,13 @@ const UNDER_LOAD: &[(&str, LoadScenario)] = &[
     ("kill_all_three_and_start_them_again", failover::kill_all_three),
     ("kill_the_primary_ten_times_in_a_row", failover::kill_the_primary_ten_times),
 ];
+
+/// Under load too, each in a cluster of its own, which ends with the test.
+const APART: &[(&str, Maker, LoadScenario)] = &[(
+    "a_witness_without_an_engine_lets_the_other_take_over",
+    witness::cluster,
+    witness::lets_the_other_take_over,
+)];
 
 /// Only when asked for by name and with `--ignored`: minutes to hours.
 const LONG: &[(&str, LoadScenario)] =
@@ -89,12 +101,17 @@ fn main() -> ExitCode {
     let keep = std::env::var_os("MAINSTAY_E2E_KEEP").is_some();
     let cluster = Arc::new(Mutex::new(None::<Cluster>));
     let failed = Arc::new(AtomicBool::new(false));
+    let may_run = {
+        let failed = failed.clone();
+        move || {
+            let left = keep && failed.load(Ordering::Relaxed);
+            if left { Err("not run: the lab is kept as the failed test has left it") } else { Ok(()) }
+        }
+    };
     let trial = |name: &str, run: Body| {
-        let (cluster, failed) = (cluster.clone(), failed.clone());
+        let (cluster, failed, may_run) = (cluster.clone(), failed.clone(), may_run.clone());
         Trial::test(name, move || {
-            if keep && failed.load(Ordering::Relaxed) {
-                return Err("not run: the lab is kept as the failed test has left it".into());
-            }
+            may_run()?;
             let mut held = cluster.lock().unwrap_or_else(PoisonError::into_inner);
             let ready =
                 Cluster::ready(held.take()).map_err(|error| format!("no cluster to test: {error:#}"))?;
@@ -110,11 +127,29 @@ fn main() -> ExitCode {
             Ok(())
         })
     };
+    let apart = APART.iter().map(|&(name, make, run)| {
+        let (failed, may_run) = (failed.clone(), may_run.clone());
+        Trial::test(name, move || {
+            may_run()?;
+            let own = make().map_err(|error| format!("no cluster to test: {error:#}"))?;
+            let start = std::time::Instant::now();
+            let result = under_load(&own, run).map_err(|error| {
+                failed.store(true, Ordering::Relaxed);
+                format!("{error:#}\n{}", own.logs())
+            });
+            eprintln!("  took {:.1} s", start.elapsed().as_secs_f64());
+            if !keep && let Err(error) = own.lab.down() {
+                result?;
+                return Err(format!("the lab could not be removed: {error:#}").into());
+            }
+            Ok(result?)
+        })
+    });
     let loaded =
         |&(name, run): &(&str, LoadScenario)| trial(name, Box::new(move |cluster| under_load(cluster, run)));
     let alone = ALONE.iter().map(|(name, run)| trial(name, Box::new(run)));
     let long = LONG.iter().map(|long| loaded(long).with_ignored_flag(true));
-    let trials = UNDER_LOAD.iter().map(loaded).chain(alone).chain(long).collect();
+    let trials = UNDER_LOAD.iter().map(loaded).chain(alone).chain(apart).chain(long).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     let held = cluster.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(cluster) = held

@@ -66,6 +66,9 @@ pub fn command_line(cluster: &Cluster) -> Result<()> {
         (&["cut", "n1", "n1"], USAGE, "itself"),
         (&["up", "--nodes", "3"], REFUSED, "exists"),
         (&["up", "--nodes", "0"], USAGE, "0"),
+        (&["up", "--nodes", "3", "--witness", "n1"], USAGE, "n2, n3"),
+        (&["up", "--nodes", "3", "--witness", "n2,n4"], USAGE, "n4 cannot be a witness"),
+        (&["up", "--nodes", "3", "--witness", "n3", "--plain"], USAGE, "--plain"),
         (&["exec", "n9", "--", "true"], 125, "n9"),
         (&["explode"], USAGE, "explode"),
     ];

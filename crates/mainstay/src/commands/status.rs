@@ -4,7 +4,7 @@ use super::{advice_lines, cluster, resource, scrub, service};
 use crate::failure::{Outcome, exit};
 use crate::output::Output;
 use mainstay_api::client::Client;
-use mainstay_api::rest::StatusView;
+use mainstay_api::rest::{ClusterView, StatusView};
 
 pub fn run(client: &Client, output: Output) -> Outcome<u8> {
     let status: StatusView = client.get("/v1/status")?;
@@ -18,7 +18,10 @@ fn words(status: &StatusView) -> String {
         Some(view) => lines.push(cluster::head(view)),
         None => lines.push("this node is not a member of a cluster".into()),
     }
-    if !status.engine.connected {
+    let own = |view: &ClusterView| view.nodes.iter().any(|node| node.witness && node.name == view.this_node);
+    if status.cluster.as_ref().is_some_and(own) {
+        lines.push("this node is a witness: it votes, holds no data and needs no engine".into());
+    } else if !status.engine.connected {
         lines.push(format!("the engine of this node does not answer: {}", status.engine.message));
     }
     if let Some(frontend) = &status.engine.frontend {
@@ -47,7 +50,50 @@ fn advice(advice: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mainstay_api::rest::EngineView;
+    use mainstay_api::rest::{EngineView, NodeStatus, NodeView};
+
+    /// It has no engine, and nobody should look for one.
+    #[test]
+    fn a_witness_is_called_one_and_misses_no_engine() {
+        let node = |name: &str, witness| NodeView {
+            id: 1,
+            name: name.into(),
+            agent_address: String::new(),
+            engine_address: String::new(),
+            status: NodeStatus::Alive,
+            generation: 1,
+            voter: true,
+            witness,
+            leader: false,
+            connected: true,
+            pool_free_bytes: None,
+        };
+        let mut status = StatusView {
+            cluster: Some(ClusterView {
+                id: 1,
+                name: "c".into(),
+                revision: 1,
+                leader: None,
+                this_node: "w".into(),
+                lease_ms: 2000,
+                heartbeat_ms: 100,
+                nodes: vec![node("a", false), node("w", true)],
+            }),
+            engine: EngineView { connected: false, message: "gone".into(), frontend: None },
+            lease_left_ms: 1,
+            resources: vec![],
+            services: vec![],
+            advice: vec![],
+        };
+        let said = words(&status);
+        assert!(said.contains("this node is a witness") && !said.contains("does not answer"), "{said}");
+        status.cluster.as_mut().unwrap().this_node = "a".into();
+        let said = words(&status);
+        assert!(
+            !said.contains("witness") && said.contains("the engine of this node does not answer"),
+            "{said}"
+        );
+    }
 
     #[test]
     fn advice_is_shown_and_silence_means_well() {

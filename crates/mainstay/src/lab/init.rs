@@ -119,7 +119,8 @@ fn programs(lab: &Lab, name: &str) -> Outcome<Vec<Program>> {
     if lab.plain {
         return Ok(vec![]);
     }
-    let address = &lab.node(name)?.address;
+    let own = lab.node(name)?;
+    let address = &own.address;
     let group = cgroup::of_node(lab, name)?;
     let logs = node::log_dir(lab, name);
     let program = |name: &'static str, port: u16, more: &[&str]| -> Outcome<Program> {
@@ -135,10 +136,12 @@ fn programs(lab: &Lab, name: &str) -> Outcome<Vec<Program>> {
     let group = group.to_string_lossy();
     // A power cut of the lab takes away mounts and loop devices; ublk devices belong to no node (not yet).
     let metrics = format!("{address}:7402");
-    Ok(vec![
-        program("engine", 7401, &["--device", "fuse"])?,
-        program("agent", 7400, &["--cgroup-root", &group, "--metrics-listen", &metrics])?,
-    ])
+    let mut programs = Vec::new();
+    if !own.witness {
+        programs.push(program("engine", 7401, &["--device", "fuse"])?);
+    }
+    programs.push(program("agent", 7400, &["--cgroup-root", &group, "--metrics-listen", &metrics])?);
+    Ok(programs)
 }
 
 /// Programs that run, by process id. Held locked while one is started, so that a death is never seen

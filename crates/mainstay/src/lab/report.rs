@@ -22,6 +22,8 @@ struct LabView {
 struct LabNodeView {
     name: String,
     address: String,
+    /// It runs no engine and holds no data.
+    witness: bool,
     /// `running`, `paused`, `no-power` or `died`.
     state: &'static str,
     init: Option<u32>,
@@ -44,6 +46,7 @@ pub fn run(lab: &Lab, output: Output) -> Outcome<()> {
         nodes.push(LabNodeView {
             name: node.name.clone(),
             address: node.address.clone(),
+            witness: node.witness,
             state,
             init,
             processes: cgroup::processes(&group).len(),
@@ -64,7 +67,9 @@ pub fn run(lab: &Lab, output: Output) -> Outcome<()> {
 
 fn words(view: &LabView) -> String {
     let row = |node: &LabNodeView| {
-        vec![node.name.clone(), node.address.clone(), node.state.into(), node.processes.to_string()]
+        let role = if node.witness { ", witness" } else { "" };
+        let state = format!("{}{role}", node.state);
+        vec![node.name.clone(), node.address.clone(), state, node.processes.to_string()]
     };
     let mut rows: Vec<_> = view.nodes.iter().map(row).collect();
     rows.push(vec![CLIENT.into(), view.client.clone(), "network only".into(), String::new()]);

@@ -52,6 +52,9 @@ pub struct Node {
     pub address: String,
     /// Process id, outside, of the node's first process; `None` while the node has no power.
     pub init: Option<u32>,
+    /// It runs an agent and no engine, and votes without holding data.
+    #[serde(default)]
+    pub witness: bool,
     /// FUSE connections the node had when its end began; empty once the end is complete.
     #[serde(default)]
     pub fuse: Vec<u32>,
@@ -83,10 +86,11 @@ pub fn others(base: &Path, name: &str) -> impl Iterator<Item = Lab> {
 impl Lab {
     pub fn plan(base: &Path, name: &str, nodes: u8, disk_bytes: u64, plain: bool) -> Self {
         let node = |number: u8| Node {
-            name: format!("n{number}"),
+            name: node_name(number),
             number,
             address: format!("{SUBNET}.{number}"),
             init: None,
+            witness: false,
             fuse: vec![],
         };
         Self {
@@ -213,6 +217,11 @@ impl Lab {
     pub fn agent_socket(&self, node: &Node) -> Outcome<PathBuf> {
         Ok(format!("/proc/{}/root{RUN_DIR}/agent.sock", self.running(node)?).into())
     }
+}
+
+/// Nodes are named by their numbers.
+pub fn node_name(number: u8) -> String {
+    format!("n{number}")
 }
 
 pub fn netns_prefix(lab: &str) -> String {

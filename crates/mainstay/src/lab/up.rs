@@ -1,7 +1,7 @@
 //! Makes a lab and forms a cluster of its nodes.
 
 use super::cli::UpArgs;
-use super::state::{CLIENT, Lab, Lock, Phase};
+use super::state::{CLIENT, Lab, Lock, Node, Phase, node_name};
 use super::{cgroup, disk, down, logs, network, node, sys, tool};
 use crate::failure::{Context, Failure, Outcome, exit};
 use crate::output::{Output, Progress};
@@ -28,6 +28,7 @@ pub fn run(base: &Path, name: &str, args: &UpArgs, output: Output) -> Outcome<()
             format!("Give at least {least}."),
         ));
     }
+    refuse_wrong_witnesses(args)?;
     // Before anything is made, so that an interruption at any point is followed by a clean-up.
     sys::note_interrupts();
     let dir = base.join(name);
@@ -37,12 +38,27 @@ pub fn run(base: &Path, name: &str, args: &UpArgs, output: Output) -> Outcome<()
     let _lock = Lock::take(&base, name)?;
     refuse_remains(&base, name)?;
     let mut lab = Lab::plan(&base, name, args.nodes, args.disk, args.plain);
+    for witness in &args.witness {
+        lab.node_mut(witness)?.witness = true;
+    }
     // Known before it exists: whatever happens now, `down` finds it.
     lab.save()?;
     if let Err(failure) = create(&mut lab, args) {
         return Err(give_up(&base, &lab, args, failure));
     }
     output.result(&lab, summary)
+}
+
+/// The first node makes the cluster, which a witness cannot: it joins one.
+fn refuse_wrong_witnesses(args: &UpArgs) -> Outcome<()> {
+    let able: Vec<String> = (2..=args.nodes).map(node_name).collect();
+    let Some(wrong) = args.witness.iter().find(|name| !able.contains(name)) else { return Ok(()) };
+    let remedy = if able.is_empty() {
+        "Give at least --nodes 2: n1 makes the cluster and holds data.".to_owned()
+    } else {
+        format!("Name one of {}: n1 makes the cluster and holds data.", able.join(", "))
+    };
+    Err(Failure::usage("lab-witness", format!("{wrong} cannot be a witness"), remedy))
 }
 
 fn refuse_remains(base: &Path, name: &str) -> Outcome<()> {
@@ -157,7 +173,7 @@ fn form_cluster(lab: &Lab, args: &UpArgs, progress: &mut Progress) -> Outcome<()
         within(&format!("the agent of {name}"), || {
             lab.running(member)?;
             let status: StatusView = client.get("/v1/status")?;
-            Ok(status.engine.connected.then_some(()))
+            Ok((status.engine.connected || member.witness).then_some(()))
         })
         .map_err(|failure| with_log(lab, name, failure))?;
         progress.show(&format!("making {name} a member"));
@@ -180,7 +196,7 @@ fn form_cluster(lab: &Lab, args: &UpArgs, progress: &mut Progress) -> Outcome<()
                     node: name.clone(),
                     address: Some(address),
                     engine_address: None,
-                    witness: false,
+                    witness: member.witness,
                 };
                 client.post("/v1/cluster/join", &request)
             };
@@ -219,14 +235,18 @@ fn with_log(lab: &Lab, name: &str, mut failure: Failure) -> Failure {
 
 fn summary(lab: &Lab) -> String {
     let name = &lab.name;
-    let nodes: Vec<_> = lab.nodes.iter().map(|node| format!("{} ({})", node.name, node.address)).collect();
+    let shown = |node: &Node| {
+        let role = if node.witness { ", witness" } else { "" };
+        format!("{} ({}{role})", node.name, node.address)
+    };
+    let nodes: Vec<_> = lab.nodes.iter().map(shown).collect();
     let client = lab.client().address;
     let mut text = format!("lab {name} is up: {}, client ({client})\nnext:", nodes.join(", "));
     if !lab.plain {
         text += &format!("\n  mainstay --lab {name} status");
         text += &format!(
             "\n  mainstay --lab {name} resource create db --size 1GiB --replica-count {}",
-            lab.nodes.len().min(3)
+            lab.nodes.iter().filter(|node| !node.witness).count().min(3)
         );
     }
     text += &format!("\n  mainstay lab exec n1 --name {name} -- bash\n  mainstay lab kill n1 --name {name}");
