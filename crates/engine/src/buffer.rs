@@ -109,7 +109,8 @@ impl Shared {
         self.in_use_bytes.fetch_sub(bytes, Ordering::Relaxed);
         // Reserved before it is kept, so that threads cannot exceed the bound together.
         let mut idle_bytes = self.idle_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        while idle_bytes > self.idle_bytes_max {
+        // One that is not kept in any case costs no other its place.
+        while idle_bytes > self.idle_bytes_max && bytes <= self.idle_bytes_max {
             let Some(freed) = self.free_one(class_of(bytes)) else { break };
             idle_bytes = self.idle_bytes.fetch_sub(freed, Ordering::Relaxed) - freed;
         }
