@@ -22,8 +22,7 @@ use mainstay_codec::Envelope;
 use mainstay_codec::nbd::Export;
 use mainstay_replica::{Client, ClientConfig, ClientEffect, ClientEvent, Over};
 use mainstay_types::{
-    ConfigVersion, Epoch, NodeId, Opening, REQUEST_BYTES_MAX, ResourceId, ResourceRecord, SessionId, Time,
-    VolumeId,
+    ConfigVersion, NodeId, Opening, REQUEST_BYTES_MAX, ResourceId, ResourceRecord, SessionId, Time, VolumeId,
 };
 
 /// A request of a device that is not answered.
@@ -146,7 +145,7 @@ impl OpenClient {
             ClientEffect::Ready { volumes } => self.ready(shared, volumes),
             ClientEffect::Over(why) => {
                 tracing::warn!(resource = %self.resource, why = over(why).words(), "the session of a client is over; its devices go");
-                self.presence.want(false, Epoch(0));
+                self.presence.want(false, None);
                 self.presence.withdraw(shared);
             }
         }
@@ -155,7 +154,7 @@ impl OpenClient {
     fn ready(&mut self, shared: &mut Shared<'_>, volumes: Vec<u64>) {
         if self.volumes.is_empty() {
             self.presence.set_sizes(&volumes);
-            self.presence.want(true, Epoch(0));
+            self.presence.want(true, None);
             self.presence.offer(shared);
         }
         let known = self.volumes.iter().zip(&volumes).enumerate();

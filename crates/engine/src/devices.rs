@@ -105,8 +105,8 @@ pub enum DeviceJob {
     GiveUp { resource: ResourceId },
     /// Have an agent that has just said hello keep what must outlive this engine.
     Keep,
-    /// The control plane's record, which says whether what is left may still wait.
-    Record { resource: ResourceId, epoch: Epoch, primary: bool },
+    /// The control plane's record, which says whether what is left may still wait. `own`: this node is primary, and the resource is attached nowhere.
+    Record { resource: ResourceId, epoch: Epoch, own: bool },
 }
 
 /// How a job ended.
@@ -251,9 +251,9 @@ impl<F: FnMut(DeviceOutcome)> Worker<F> {
                 self.nbd.give_up(resource);
             }
             DeviceJob::Keep => self.keeper.again(),
-            DeviceJob::Record { resource, epoch, primary } => {
-                self.ublk.record(resource, epoch, primary);
-                self.nbd.record(resource, epoch, primary);
+            DeviceJob::Record { resource, epoch, own } => {
+                self.ublk.record(resource, epoch, own);
+                self.nbd.record(resource, epoch, own);
             }
         }
     }

@@ -9,11 +9,11 @@
 //!                            └──── given up ───────────────────────────▶ gone     everything in it fails
 //! ```
 //!
-//! It is taken over only while every epoch since it was last served has named this node primary: epochs rise by one, so none
-//! is missing unseen. Otherwise somebody else may have written, and what waits in it, or a file system mounted on it, is of
+//! It is taken over only while every epoch since it was last served has named this node primary, and the resource was attached nowhere: epochs
+//! rise by one, so none is missing unseen, and no client is admitted before its record has come here. Otherwise somebody else may have written, and what waits in it, or a file system mounted on it, is of
 //! the past.
 //!
-//! It is given up (R19, R20), after its users were killed ([`crate::users`]), when an epoch has another primary or is missing; when a service runs on it, which the agent
+//! It is given up (R19, R20), after its users were killed ([`crate::users`]), when an epoch has another primary or is missing; when the resource is attached; when a service runs on it, which the agent
 //! stops after an engine's death and which could not stop while its device hangs; when this engine uses another frontend; and
 //! at the latest after [`LEFT_MS_MAX`]. When no engine comes back the agent gives it up after the same time.
 //!
@@ -107,20 +107,20 @@ impl<D: Display + FromStr> LeftDevices<D> {
         self.left.remove(&(resource, volume))
     }
 
-    /// The control plane's record of a resource: its epoch, and whether this node is its primary. Whether what is left of
-    /// the resource is of the past from now on.
-    fn record(&mut self, resource: ResourceId, epoch: Epoch, primary: bool) -> bool {
+    /// The control plane's record of a resource: its epoch, and whether the devices are this node's `own`: it is primary, and the resource is
+    /// attached nowhere. Whether what is left of the resource is of the past from now on.
+    fn record(&mut self, resource: ResourceId, epoch: Epoch, own: bool) -> bool {
         let of_resource = self.left.iter_mut().filter(|((owner, _), _)| *owner == resource);
         let mut past = false;
         for (_, left) in of_resource {
-            if primary && epoch.0 == left.epoch.0 + 1 {
+            if own && epoch.0 == left.epoch.0 + 1 {
                 left.epoch = epoch;
                 // Should it not be written, the next engine finds an epoch missing and gives the device up.
                 if let Err(error) = left.write() {
                     tracing::warn!(device = %left.device, %error, "cannot note the epoch of a left device");
                 }
             }
-            past |= epoch > left.epoch || (!primary && epoch == left.epoch);
+            past |= epoch > left.epoch || (!own && epoch == left.epoch);
         }
         past
     }
@@ -160,9 +160,9 @@ pub trait LeavesDevices {
         (!left.left.is_empty()).then_some(left.until)
     }
 
-    /// The control plane's record of a resource: its epoch, and whether this node is its primary.
-    fn record(&mut self, resource: ResourceId, epoch: Epoch, primary: bool) {
-        if self.left().record(resource, epoch, primary) {
+    /// The control plane's record of a resource: its epoch, and whether the devices are this node's own.
+    fn record(&mut self, resource: ResourceId, epoch: Epoch, own: bool) {
+        if self.left().record(resource, epoch, own) {
             self.give_up(resource);
         }
     }

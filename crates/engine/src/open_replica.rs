@@ -15,6 +15,7 @@ pub use devices::Closing;
 use crate::buffer::BufferPool;
 use crate::devices::DeviceAdmin;
 use crate::disk::{Disk, DiskDone, DiskTag, SnapshotDone, SnapshotJob};
+use crate::frontend::vhost_user::{self, runs};
 use crate::frontend::{Choice, Extent, FrontendId, FrontendRequest};
 use crate::guard::Guard;
 use crate::options::EngineOptions;
@@ -201,6 +202,12 @@ impl OpenReplica {
         let attached = self.host.replica().attached().is_some();
         if attached != self.around.attached {
             self.around.attached = attached;
+            // Before anybody is admitted there, which takes this record. When it is detached the epoch may be the same.
+            if attached
+                && let Err(error) = runs::end(&vhost_user::directory(shared.run_dir), self.around.resource)
+            {
+                tracing::error!(resource = %self.around.resource, %error, "virtual machines of before are not told that they are of the past");
+            }
             self.around.settle_devices(shared);
         }
     }

@@ -28,8 +28,8 @@ pub struct Presence {
     of: Offered,
     /// There are to be devices.
     wanted: bool,
-    /// In which the resource is served, as far as the devices depend on it.
-    epoch: Epoch,
+    /// In which this node is primary; `None` if it is a client.
+    epoch: Option<Epoch>,
     /// Bytes of each volume.
     sizes: Vec<u64>,
     /// Something has changed of which the agent is to be told.
@@ -65,7 +65,7 @@ impl Presence {
         Self {
             of,
             wanted: false,
-            epoch: Epoch(0),
+            epoch: None,
             sizes: Vec::new(),
             changed: false,
             failures: Vec::new(),
@@ -85,7 +85,7 @@ impl Presence {
     }
 
     /// Whether there are to be devices. Nothing is done about it before [`offer`](Self::offer) or [`withdraw`](Self::withdraw).
-    pub fn want(&mut self, wanted: bool, epoch: Epoch) {
+    pub fn want(&mut self, wanted: bool, epoch: Option<Epoch>) {
         self.wanted = wanted;
         self.epoch = epoch;
     }

@@ -501,8 +501,10 @@ impl Shard {
             }
             Request::Record { record } => {
                 let primary = record.primary == self.identity.map(|identity| identity.node);
+                // While it is attached elsewhere a client writes, in the same epoch.
+                let own = primary && record.attached.is_none();
                 let (resource, epoch) = (record.resource, record.epoch);
-                self.devices.submit(DeviceJob::Record { resource, epoch, primary });
+                self.devices.submit(DeviceJob::Record { resource, epoch, own });
                 self.on_replica(now, record.resource, answer, |replica, shared, answer| {
                     replica.record(shared, record);
                     answer(Reply::Ok);

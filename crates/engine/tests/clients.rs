@@ -4,16 +4,21 @@
 
 #[path = "support/exports.rs"]
 mod exports;
+#[path = "support/machine.rs"]
+#[allow(dead_code, reason = "this program uses a part of that module")]
+mod machine;
 mod support;
 
 use exports::{VOLUME_BYTES, content, nbd, run_while, turn, uri};
+use machine::Machine;
 use mainstay_api::engine::{ClientOver, ClientStatus, Reply, Request, Role};
+use mainstay_codec::virtio_blk::Kind;
 use mainstay_engine::EngineOptions;
 use mainstay_engine::frontend::{DeviceOption, FrontendKind};
 use mainstay_types::{Attachment, ConfigVersion, NodeId, Opening, ResourceRecord, SessionId};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use support::{Engine, RESOURCE, fresh_dir, member, record, wait};
 
@@ -146,6 +151,58 @@ fn an_export_of_a_client_is_that_of_its_primary() {
         "the primary has something else than the client wrote"
     );
     let [primary, _] = &mut engines;
+    primary.ask(Request::Drop { resource: RESOURCE });
+    std::fs::remove_dir_all(&base).expect("nothing holds the files any more");
+}
+
+/// Between two sessions others may write, so what a machine has in flight, and in its caches, is of the past in the next one.
+#[test]
+fn a_virtual_machine_of_a_session_that_is_over_gets_errors_in_the_next_one() {
+    const OK: u8 = 0;
+    const IO_ERROR: u8 = 1;
+    let _turn = turn();
+    let vhost_user =
+        |options: &mut EngineOptions| options.device = DeviceOption::Only(FrontendKind::VhostUser);
+    let (base, [mut primary, mut client]) = attached("client-vhost", vhost_user);
+    let path = until(&mut client, "a socket", |status| !status.devices.is_empty()).devices[0].path.clone();
+    let path = Path::new(&path);
+    let mut machine = Machine::start(path, 1);
+    assert_eq!(machine.do_it(0, Kind::Out, 0, &[7; 512], 0).0, OK);
+    machine.reconnect(path);
+    assert_eq!(
+        machine.do_it(0, Kind::Out, 8, &[8; 512], 0).0,
+        OK,
+        "the session goes on, with the same machine"
+    );
+
+    // Nobody serves it for a moment, and what is asked for then is never done.
+    primary.ask(Request::Pause { resource: RESOURCE });
+    machine.request(0, Kind::Out, 0, &[1; 512], 0);
+    client.ask(Request::DetachClient { resource: RESOURCE });
+    assert!(machine.is_cut_off());
+    wait("no client", || {
+        client.listen();
+        client.client.is_none().then_some(())
+    });
+    let next = of_one(3, Some(3));
+    let opening = Opening(10);
+    let next = ResourceRecord {
+        attached: next.attached.map(|attached| Attachment { opening: Some(opening), ..attached }),
+        ..next
+    };
+    primary.ask(Request::Record { record: next.clone() });
+    primary.ask(Request::Resume { resource: RESOURCE });
+    client.ask(Request::AttachClient { name: "db".into(), record: Box::new(next), opening });
+    until(&mut client, "its devices", |status| !status.devices.is_empty());
+    machine.reconnect(path);
+    assert_eq!(machine.wait(0).status, IO_ERROR);
+    assert_eq!(machine.do_it(0, Kind::In, 8, &[], 512).0, IO_ERROR);
+    drop(machine);
+    let mut fresh = Machine::start(path, 1);
+    let read = fresh.do_it(0, Kind::In, 8, &[], 512);
+    assert!(read.0 == OK && read.1 == [8; 512], "what was acknowledged is there");
+    drop(fresh);
+    client.ask(Request::DetachClient { resource: RESOURCE });
     primary.ask(Request::Drop { resource: RESOURCE });
     std::fs::remove_dir_all(&base).expect("nothing holds the files any more");
 }

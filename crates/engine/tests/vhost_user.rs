@@ -12,7 +12,7 @@ use mainstay_codec::virtio_blk::{CONFIG_BYTES, Kind, Range};
 use mainstay_engine::EngineOptions;
 use mainstay_engine::frontend::{DeviceOption, FrontendKind};
 use mainstay_engine::ring::now;
-use mainstay_types::{ConfigVersion, Epoch, ResourceId, ResourceRecord, Time};
+use mainstay_types::{Attachment, ConfigVersion, Epoch, NodeId, ResourceId, ResourceRecord, SessionId, Time};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -280,6 +280,47 @@ fn what_was_in_flight_goes_on_while_no_epoch_is_missing() {
     assert!(status == OK && data == [9; 512]);
     let (status, data) = fresh.do_it(0, Kind::In, 800, &[], 4096);
     assert!(status == OK && data.iter().all(|byte| *byte == 80), "what failed was not done: {}", data[0]);
+    drop(fresh);
+    end(engine, &base);
+}
+
+/// While the resource is attached elsewhere a client writes, in the same epoch: what was in flight before fails, and so does all that the
+/// machine asks for until it is started again.
+#[test]
+fn what_was_in_flight_fails_after_a_client_had_the_resource() {
+    let _turn = turn();
+    let (mut engine, path, base) = serve("vhost-attached", 44);
+    let mut machine = Machine::start(&path, 2);
+    assert_eq!(machine.do_it(0, Kind::Out, 0, &[9; 512], 0).0, OK);
+    let attach = |engine: &mut Engine, version: u64, attached: Option<Attachment>| {
+        let me = member(engine.node.0);
+        let record = ResourceRecord {
+            version: ConfigVersion(version),
+            epoch: Epoch(1),
+            primary: Some(me.node),
+            iss: vec![me],
+            replicas: vec![me],
+            attached,
+            ..ResourceRecord::new(ResourceId(1))
+        };
+        engine.ask(Request::Record { record });
+    };
+    cut_off(&mut engine, &mut machine, 20, |engine| {
+        let (node, session) = (NodeId(9), SessionId(2));
+        attach(engine, 2, Some(Attachment { node, session, opening: None, wait_ms: 60_000 }));
+    });
+    engine.until("no socket", |status| status.attached && status.devices.is_empty());
+    engine.ask(Request::Resume { resource: ResourceId(1) });
+    attach(&mut engine, 3, None);
+    served(&mut engine);
+    machine.reconnect(&path);
+    let slots: Vec<_> = (0..10).map(|_| machine.wait(0)).collect();
+    assert!(slots.iter().all(|done| done.status == IO_ERROR), "{slots:?}");
+    assert_eq!(machine.do_it(0, Kind::In, 0, &[], 512).0, IO_ERROR, "it is of the past");
+    drop(machine);
+    let mut fresh = Machine::start(&path, 1);
+    let (status, data) = fresh.do_it(0, Kind::In, 0, &[], 512);
+    assert!(status == OK && data == [9; 512]);
     drop(fresh);
     end(engine, &base);
 }

@@ -179,8 +179,8 @@ pub struct FrontendParts<'a> {
     pub resource: ResourceId,
     /// The resource's.
     pub name: &'a str,
-    /// In which the resource is served.
-    pub epoch: Epoch,
+    /// In which this node is primary; `None` if it is a client: whatever was left before is then of the past.
+    pub epoch: Option<Epoch>,
     /// For what has to have a place in the file system; gone after a reboot.
     pub run_dir: &'a Path,
     /// Bytes of each volume.

@@ -18,7 +18,7 @@ pub enum Closing {
 impl Around {
     /// Offers the devices or takes them away, as role and record are now.
     pub(super) fn settle_devices(&mut self, shared: &mut Shared<'_>) {
-        self.presence.want(self.role == Role::Primary && !self.attached, self.epoch);
+        self.presence.want(self.role == Role::Primary && !self.attached, Some(self.epoch));
         match self.role {
             Role::Primary if !self.attached => self.presence.offer(shared),
             // It has none yet, or still those of the epoch before.

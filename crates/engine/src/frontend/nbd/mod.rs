@@ -78,7 +78,8 @@ impl NbdFrontend {
         Self {
             id: parts.id,
             resource: parts.resource,
-            epoch: parts.epoch,
+            // What a client leaves is given up before the next one comes, and by every record of an epoch.
+            epoch: parts.epoch.unwrap_or_default(),
             name: parts.name.to_owned(),
             volumes: parts.volumes.to_vec(),
             socket: nbd_socket(parts.run_dir),

@@ -85,7 +85,8 @@ impl UblkFrontend {
         Self {
             id: parts.id,
             resource: parts.resource,
-            epoch: parts.epoch,
+            // What a client leaves is given up before the next one comes, and by every record of an epoch.
+            epoch: parts.epoch.unwrap_or_default(),
             lines: parts.volumes.iter().map(line).collect(),
             pool: parts.pool.clone(),
             fenced: None,

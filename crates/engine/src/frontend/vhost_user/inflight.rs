@@ -2,7 +2,7 @@
 //! memory that the machine's monitor keeps, and hands to the next engine that it connects to.
 //!
 //! ```text
-//! header      of this engine's own: whose disk, and in which epoch it was served last
+//! header      of this engine's own: whose disk, and in which run it was served last
 //! per queue   features 8, version 2, size 2, last batch 2, used 2; then for each head: in flight 1, padding 5, next 2, counter 8
 //! ```
 //! The part per queue is that of the vhost-user document ("Inflight I/O tracking", split rings), with batches of one.
@@ -17,15 +17,15 @@
 //!
 //! **Why asking again is right.** A request that is asked again was never answered. A write of it may have been
 //! committed; committing it again writes the same bytes, unless somebody else wrote in between. Whether somebody could have
-//! is told by epochs: the header says in which one the disk was served last, and [`super::epochs`] since which one no other
-//! node was primary. If there is a gap between them the machine is of the past. Its requests then fail (R19), as its caches
-//! are of the past as well.
+//! is told by runs ([`super::runs`]): the header says in which one the disk was served last. If it is another one now the
+//! machine is of the past. Its requests then fail (R19), as its caches are of the past as well.
 //!
 //! The monitor can write all this. It only ever harms its own machine by that, whose disk it may write anyway; so nothing here
 //! is believed beyond its bounds.
 
+use super::runs::Run;
 use mainstay_codec::vhost_user::InflightArea;
-use mainstay_types::{Epoch, ResourceId, VolumeId};
+use mainstay_types::{ResourceId, VolumeId};
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, memfd_create,
 };
@@ -89,7 +89,7 @@ impl Inflight {
     /// When there is no memory.
     pub fn make(
         disk: Disk,
-        epoch: Epoch,
+        run: Run,
         queues: u16,
         size: u16,
     ) -> Result<(InflightArea, OwnedFd), InflightError> {
@@ -102,18 +102,18 @@ impl Inflight {
             .map_err(io::Error::from)?;
         let area = InflightArea { bytes, offset: 0, queues, queue_size: size };
         let made = Self::map(&area, file.try_clone()?)?;
-        let fields = [MAGIC, disk.resource.0, u64::from(disk.volume.0), epoch.0];
+        let fields = [MAGIC, disk.resource.0, u64::from(disk.volume.0), run.0];
         for (place, value) in fields.into_iter().enumerate() {
             made.put(8 * place as u64, value);
         }
         Ok((area, file))
     }
 
-    /// Takes the area that a monitor has kept, and says in which epoch it was served last.
+    /// Takes the area that a monitor has kept, and says in which run it was served last.
     ///
     /// # Errors
     /// When it is not one that was made here, for this disk.
-    pub fn open(disk: Disk, area: &InflightArea, file: OwnedFd) -> Result<(Self, Epoch), InflightError> {
+    pub fn open(disk: Disk, area: &InflightArea, file: OwnedFd) -> Result<(Self, Run), InflightError> {
         let seals = fcntl_get_seals(&file).unwrap_or(SealFlags::empty());
         if !seals.contains(SealFlags::SHRINK) {
             return Err(InflightError::NotSealed);
@@ -129,8 +129,8 @@ impl Inflight {
         if found != [MAGIC, disk.resource.0, u64::from(disk.volume.0)] {
             return Err(InflightError::Foreign);
         }
-        let epoch = Epoch(opened.get(24));
-        Ok((opened, epoch))
+        let run = Run(opened.get(24));
+        Ok((opened, run))
     }
 
     fn map(area: &InflightArea, file: OwnedFd) -> io::Result<Self> {
@@ -140,11 +140,6 @@ impl Inflight {
         let region = region.map_err(io::Error::other)?;
         let memory = GuestMemoryMmap::from_regions(vec![region]).map_err(io::Error::other)?;
         Ok(Self { memory, queues: area.queues, size: area.queue_size })
-    }
-
-    /// From now on it is served in this epoch.
-    pub fn set_epoch(&self, epoch: Epoch) {
-        self.put(24, epoch.0);
     }
 
     pub fn queues(&self) -> u16 {
@@ -245,10 +240,10 @@ mod tests {
     const DISK: Disk = Disk { resource: ResourceId(7), volume: VolumeId(1) };
 
     fn area() -> (Inflight, InflightArea, OwnedFd) {
-        let (area, file) = Inflight::make(DISK, Epoch(4), 2, 8).expect("memory");
-        let (inflight, epoch) =
+        let (area, file) = Inflight::make(DISK, Run(4), 2, 8).expect("memory");
+        let (inflight, run) =
             Inflight::open(DISK, &area, file.try_clone().expect("a copy")).expect("made here");
-        assert_eq!(epoch, Epoch(4));
+        assert_eq!(run, Run(4));
         (inflight, area, file)
     }
 

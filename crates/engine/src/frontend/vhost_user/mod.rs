@@ -17,14 +17,14 @@
 //! - A guest has at most [`JOBS_MAX`](super::exchange::JOBS_MAX) requests and some megabytes of payload in progress (R18).
 //! - When the devices are withdrawn machines are cut off without an answer to what they have in progress, like clients of NBD.
 //!   What that is stands in memory that the monitor keeps ([`inflight`]); it is done when the volume is served here again,
-//!   or fails, if another node may have been primary meanwhile. So it is when an engine dies.
+//!   or fails, if another node may have written meanwhile ([`runs`]). So it is when an engine dies.
 
 mod channel;
-pub mod epochs;
 mod inflight;
 mod memory;
 mod queue;
 mod requests;
+pub mod runs;
 mod session;
 mod vring;
 
@@ -93,7 +93,7 @@ impl VhostUserFrontend {
     /// Listens for the machines of the resource's volumes.
     ///
     /// # Errors
-    /// When a socket or the note of the epoch cannot be made.
+    /// When a socket or the note of the run cannot be made.
     pub fn new(parts: &FrontendParts<'_>) -> Result<Self, FrontendError> {
         let directory = directory(parts.run_dir);
         let place = directory.join(parts.name);
@@ -102,7 +102,7 @@ impl VhostUserFrontend {
             move |source| FrontendError::Directory { dir, source }
         };
         std::fs::create_dir_all(&place).map_err(at(&place))?;
-        let since = epochs::since(&directory, parts.resource, parts.epoch).map_err(at(&directory))?;
+        let run = runs::current(&directory, parts.resource, parts.epoch).map_err(at(&directory))?;
         let line = |(volume, bytes): (usize, &u64)| {
             // Bounded by the number of volumes.
             let volume = VolumeId(volume as u16);
@@ -113,8 +113,7 @@ impl VhostUserFrontend {
                 disk: Disk { resource: parts.resource, volume },
                 bytes: *bytes,
                 name: name_of(parts.name, volume),
-                epoch: parts.epoch,
-                since,
+                run,
             };
             Ok(Line {
                 served,

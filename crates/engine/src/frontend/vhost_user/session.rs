@@ -16,13 +16,14 @@ use super::inflight::{Disk, Inflight, InflightError};
 use super::memory::{Memory, MemoryError};
 use super::queue::{Queue, QueueTags};
 use super::requests::{Requests, Serving, ZEROES_BYTES_MAX};
+use super::runs::Run;
 use super::vring::{Fault, Vring};
 use crate::buffer::BufferPool;
 use crate::frontend::exchange::{Answer, Client, Exchange};
 use crate::ring::{Completion, Fd, Op, OpHandle, Owner, Ring};
 use mainstay_codec::vhost_user::{FEATURE_PROTOCOL, GET_RING_BASE, reply, ring_base};
 use mainstay_codec::virtio_blk::{Config, ID_BYTES, feature};
-use mainstay_types::{BLOCK_BYTES, Epoch};
+use mainstay_types::BLOCK_BYTES;
 use std::rc::Rc;
 use std::sync::Arc;
 use thiserror::Error;
@@ -63,16 +64,15 @@ pub enum SessionError {
     Refused(&'static str),
 }
 
-/// The disk, and when it was served.
+/// The disk, and when it is served.
 #[derive(Clone, Copy, Debug)]
 pub struct Served {
     pub disk: Disk,
     /// Of the volume.
     pub bytes: u64,
     pub name: [u8; ID_BYTES],
-    /// In which it is served now, and since which one no other node was primary.
-    pub epoch: Epoch,
-    pub since: Epoch,
+    /// In which it is served.
+    pub run: Run,
 }
 
 /// Tags of a connection's operations on the ring.

@@ -156,24 +156,22 @@ impl Session {
         if queues == 0 || usize::from(queues) > QUEUES_MAX || size == 0 || size > SIZE_MAX {
             return Err(SessionError::Refused("it wants notes for an impossible number of queues"));
         }
-        Ok(Inflight::make(self.served.disk, self.served.epoch, queues, size)?)
+        Ok(Inflight::make(self.served.disk, self.served.run, queues, size)?)
     }
 
     fn set_inflight(&mut self, area: &InflightArea, file: OwnedFd) -> Result<(), SessionError> {
         if self.queues.iter().any(|queue| queue.vring.is_some()) {
             return Err(SessionError::Refused("it changes its notes while they are used"));
         }
-        let Served { disk, epoch, since, .. } = self.served;
+        let Served { disk, run, .. } = self.served;
         let (inflight, last) = Inflight::open(disk, area, file)?;
-        self.requests.is_stale = last < since || last > epoch;
+        self.requests.is_stale = last != run;
         if self.requests.is_stale {
             tracing::warn!(
-                resource = %disk.resource, volume = %disk.volume, %last, %since, %epoch,
-                "a virtual machine is of the past: another node may have been primary meanwhile, so it gets errors until it is \
+                resource = %disk.resource, volume = %disk.volume, %last, %run,
+                "a virtual machine is of the past: another node may have written meanwhile, so it gets errors until it is \
                  started again"
             );
-        } else {
-            inflight.set_epoch(epoch);
         }
         self.inflight = Some(inflight);
         Ok(())
