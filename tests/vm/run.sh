@@ -27,6 +27,17 @@ ublk() {
     done
 }
 
+# Two nodes in one machine, of which one holds the data and the other one has the device.
+client() {
+    local kernel
+    for kernel in ${VM_KERNELS:-6.12 newest}; do
+        echo "== client, kernel $kernel"
+        scripts/vm.sh run --kernel "$kernel" --script tests/vm/client.sh --seconds 600 --memory 1536 \
+            --module virtio_pci --module virtio_blk --module xfs --module ublk_drv \
+            --binary "$target/$profile/mainstay" --binary fio --binary mkfs.xfs --binary blkdiscard --binary sha256sum --file tests/vm/node.sh=/node.sh
+    done
+}
+
 nbd() {
     local test kernel
     test=$(engine_test nbd)
@@ -39,14 +50,22 @@ nbd() {
     done
 }
 
-# The node is on this machine, in a network namespace of its own; its volume is the emulated machine's.
+# The node is on this machine, in a network namespace of its own; its volume is the emulated machine's. Then two nodes, of which the one
+# without the data has the disk; what they look at is not the kernel's: one is enough.
 vhost() {
     local kernel
     for kernel in ${VM_KERNELS:-6.12 newest}; do
-        echo "== vhost, kernel $kernel"
-        scripts/vm.sh kernel "$kernel" >/dev/null
-        unshare --net tests/vm/vhost-host.sh "$kernel" "$(realpath "$target/$profile/mainstay")"
+        vhost_of primary "$kernel"
     done
+    for kernel in ${VM_KERNELS:-6.12}; do
+        vhost_of client "$kernel"
+    done
+}
+
+vhost_of() { # primary | client, KERNEL
+    echo "== vhost, the disk of the $1, kernel $2"
+    scripts/vm.sh kernel "$2" >/dev/null
+    unshare --net tests/vm/vhost-host.sh "$2" "$(realpath "$target/$profile/mainstay")" "$1"
 }
 
 # Journals on an NVDIMM, which is a file of this machine.
@@ -70,15 +89,16 @@ dax() {
     done
 }
 
-tests=${*:-ublk nbd vhost dax}
+tests=${*:-ublk client nbd vhost dax}
 for test in $tests; do
     case "$test" in
         ublk) ublk ;;
+        client) client ;;
         nbd) nbd ;;
         vhost) vhost ;;
         dax) dax ;;
         *)
-            echo "vm: there is no test $test; there are: ublk, nbd, vhost, dax" >&2
+            echo "vm: there is no test $test; there are: ublk, client, nbd, vhost, dax" >&2
             exit 2
             ;;
     esac
