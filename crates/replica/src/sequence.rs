@@ -426,7 +426,8 @@ impl Replica {
             reach!("replica: a request of who is not attached");
             return Some(RequestError::NotAttached);
         }
-        if self.refuses_for_copies() && !matches!(op, Op::Read { .. } | Op::Flush) {
+        // A rollback acknowledges nothing to anybody who writes, and a resource that is made of a snapshot gets further copies only after it.
+        if self.refuses_for_copies() && !matches!(op, Op::Read { .. } | Op::Flush | Op::Rollback { .. }) {
             reach!("replica: a write is refused for want of copies");
             return Some(RequestError::Copies);
         }

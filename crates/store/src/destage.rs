@@ -208,8 +208,10 @@ impl Store {
     /// How far a pass goes that ends at no snapshot: one that is not for all there is frees a part of the journal, so that
     /// whoever waits for room does not wait for long (R18).
     fn end_of_part(&self, whole: bool) -> Index {
-        let part = self.journal.end_of_part(self.config.journal_bytes / self.tuning.pass_parts.max(1));
-        match part {
+        let journal = self.config.journal_bytes;
+        let bytes =
+            (journal / self.tuning.pass_parts.max(1)).max(self.tuning.pass_bytes_min.min(journal / 4));
+        match self.journal.end_of_part(bytes) {
             Some(end) if !whole && end < self.applied => {
                 reach!("store: a pass frees a part of the journal");
                 end

@@ -217,6 +217,7 @@ impl World {
             destage_start_bytes: shape.destage_start_blocks * BLOCK_BYTES,
             // One resource in three destages all that there is, those of stories among them, the others a third or a fifth of the journal.
             pass_parts: 1 + 2 * ((shape.journal_blocks + 2) % 3),
+            pass_bytes_min: 0,
             memory_bytes_max: shape.memory_blocks * BLOCK_BYTES,
             write_bytes_max: 16 * BLOCK_BYTES,
             destage_write_bytes_max: 4 * BLOCK_BYTES,

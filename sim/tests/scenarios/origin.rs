@@ -87,3 +87,23 @@ fn a_node_that_was_away_while_it_was_made_is_filled() {
     assert_eq!(sim.count("F57 a replica is made of a snapshot"), 2, "the third one is copied");
     sim.settle();
 }
+
+/// Others are filled only after the rollback, so it must not wait for as many copies as are wanted. Found by seeds 2156435 and 2168171.
+#[test]
+fn more_copies_may_be_wanted_than_hold_the_snapshot() {
+    let mut sim = with_copy(1);
+    let [_, _, t] = sim.cast();
+    sim.write_many(5);
+    take_snapshot(&mut sim);
+    sim.power_cut(t);
+    sim.until_iss_changes(10_000);
+    make_copy(&mut sim);
+    sim.operator(Operator::MinCopies { resource: 1, copies: 3, suspend_ms: 0 });
+    sim.run_ms(5_000);
+    sim.power_on(t);
+    is_made(&mut sim, 20_000);
+    sim.until("all three are in sync", 30_000, |world| {
+        world.state().resources[&resource_id(1)].record.iss.len() == 3
+    });
+    sim.settle();
+}

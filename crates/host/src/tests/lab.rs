@@ -212,6 +212,7 @@ pub fn lazy() -> Tuning {
     Tuning {
         destage_start_bytes: u64::MAX,
         pass_parts: 1,
+        pass_bytes_min: 0,
         memory_bytes_max: 0,
         reserve_bytes: 2 * BLOCK_BYTES,
         ..Tuning::default()

@@ -61,6 +61,7 @@ pub fn tuning() -> Tuning {
     Tuning {
         destage_start_bytes: 12 * BLOCK_BYTES,
         pass_parts: 1,
+        pass_bytes_min: 0,
         memory_bytes_max: 6 * BLOCK_BYTES,
         write_bytes_max: 12 * BLOCK_BYTES,
         destage_write_bytes_max: 4 * BLOCK_BYTES,
