@@ -46,7 +46,7 @@ pub struct Tuning {
     /// A pass frees at most one part in so many of the journal, but one batch at least. Who waits for room in a full journal waits for one
     /// pass, so the more parts the shorter; each costs a checkpoint. 1: all that there is.
     pub pass_parts: u64,
-    /// A part is not smaller than this, unless it would be more than a quarter of the journal: a checkpoint costs the same however little it is of.
+    /// A part is not smaller than this, unless it would be more than half of the journal: a checkpoint costs the same however little it is of.
     pub pass_bytes_min: u64,
     /// Payloads of batches that are kept in memory; beyond it they are read from the journal.
     pub memory_bytes_max: u64,

@@ -210,7 +210,7 @@ impl Store {
     fn end_of_part(&self, whole: bool) -> Index {
         let journal = self.config.journal_bytes;
         let bytes =
-            (journal / self.tuning.pass_parts.max(1)).max(self.tuning.pass_bytes_min.min(journal / 4));
+            (journal / self.tuning.pass_parts.max(1)).max(self.tuning.pass_bytes_min.min(journal / 2));
         match self.journal.end_of_part(bytes) {
             Some(end) if !whole && end < self.applied => {
                 reach!("store: a pass frees a part of the journal");
