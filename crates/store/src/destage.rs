@@ -166,7 +166,8 @@ impl Store {
         let checkpoint = self.superblock.checkpoint;
         let snapshot = layer.map(|layer| layer.snapshot);
         let whole = self.destage_forced || restart_waits || finish;
-        // As they are where it ends: after a crash what follows a snapshot is applied anew, from these sizes on.
+        // As they are where it ends: after a crash what follows a snapshot is applied anew, from these sizes on. A pass that frees a part only may
+        // record a size that a resize behind it gave: it is met again, changes nothing then, and no snapshot lies between, for passes end at these.
         let volumes = layer.map_or(&self.config.volumes, |layer| &layer.volumes).clone();
         let (to, chain) = self
             .journal

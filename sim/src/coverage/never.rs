@@ -138,10 +138,6 @@ pub(super) const NEVER: &[(&str, &str)] = &[
         "a replica commits only what is durable in its own journal",
     ),
     (
-        "store: a volume has the size of a resize already",
-        "sizes belong to places of the log (control/src/grow.rs); replicas made by earlier builds could have those of later ones",
-    ),
-    (
         "replica: replicas differ where nobody knows of damage",
         "where not all replicas have checksums, what rots is not read before a scrub has found it (world/scrub.rs)",
     ),
