@@ -426,8 +426,13 @@ impl Replica {
             reach!("replica: a request of who is not attached");
             return Some(RequestError::NotAttached);
         }
-        // A rollback acknowledges nothing to anybody who writes, and a resource that is made of a snapshot gets further copies only after it.
-        if self.refuses_for_copies() && !matches!(op, Op::Read { .. } | Op::Flush | Op::Rollback { .. }) {
+        // A rollback acknowledges nothing to anybody who writes, and a resource that is made of a snapshot gets further copies only after it. Nor does a
+        // snapshot, and a rollback that was wished later must not come before it: it would be of what is there afterwards.
+        let may_be_alone = matches!(
+            op,
+            Op::Read { .. } | Op::Flush | Op::Rollback { .. } | Op::Snapshot { .. } | Op::DropSnapshot { .. }
+        );
+        if self.refuses_for_copies() && !may_be_alone {
             reach!("replica: a write is refused for want of copies");
             return Some(RequestError::Copies);
         }
