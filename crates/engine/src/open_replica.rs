@@ -206,7 +206,7 @@ impl OpenReplica {
             if attached
                 && let Err(error) = runs::end(&vhost_user::directory(shared.run_dir), self.around.resource)
             {
-                tracing::error!(resource = %self.around.resource, %error, "virtual machines of before are not told that they are of the past");
+                tracing::error!(resource = %self.around.resource, %error, "virtual machines that were served here are not known to be of the past: end them before the resource is detached");
             }
             self.around.settle_devices(shared);
         }

@@ -209,11 +209,15 @@ impl Store {
     /// How far a pass goes that ends at no snapshot: one that is not for all there is frees a part of the journal, so that
     /// whoever waits for room does not wait for long (R18).
     fn end_of_part(&self, whole: bool) -> Index {
+        // Asked at every turn while a pass is due and nothing new is applied.
+        if whole || self.applied == self.superblock.checkpoint.at.index {
+            return self.applied;
+        }
         let journal = self.config.journal_bytes;
         let bytes =
             (journal / self.tuning.pass_parts.max(1)).max(self.tuning.pass_bytes_min.min(journal / 2));
         match self.journal.end_of_part(bytes) {
-            Some(end) if !whole && end < self.applied => {
+            Some(end) if end < self.applied => {
                 reach!("store: a pass frees a part of the journal");
                 end
             }

@@ -25,6 +25,21 @@ fn make_copy(sim: &mut Scenario) {
     sim.until("it is recorded", 3_000, |world| world.state().resources.contains_key(&resource_id(1)));
 }
 
+/// A copy is asked for while `t` is away: the other two hold the snapshot.
+fn make_copy_without(sim: &mut Scenario, t: u32) {
+    sim.write_many(5);
+    take_snapshot(sim);
+    sim.power_cut(t);
+    sim.until_iss_changes(10_000);
+    make_copy(sim);
+}
+
+fn all_are_in_sync(sim: &mut Scenario) {
+    sim.until("all three are in sync", 30_000, |world| {
+        world.state().resources[&resource_id(1)].record.iss.len() == 3
+    });
+}
+
 fn is_made(sim: &mut Scenario, ms: u64) {
     sim.until("it holds what it is made of", ms, |world| {
         let copy = &world.state().resources[&resource_id(1)];
@@ -74,16 +89,10 @@ fn it_is_made_whenever_power_fails() {
 fn a_node_that_was_away_while_it_was_made_is_filled() {
     let mut sim = with_copy(1);
     let [_, _, t] = sim.cast();
-    sim.write_many(5);
-    take_snapshot(&mut sim);
-    sim.power_cut(t);
-    sim.until_iss_changes(10_000);
-    make_copy(&mut sim);
+    make_copy_without(&mut sim, t);
     is_made(&mut sim, 20_000);
     sim.power_on(t);
-    sim.until("all three are in sync", 30_000, |world| {
-        world.state().resources[&resource_id(1)].record.iss.len() == 3
-    });
+    all_are_in_sync(&mut sim);
     assert_eq!(sim.count("F57 a replica is made of a snapshot"), 2, "the third one is copied");
     sim.settle();
 }
@@ -93,17 +102,11 @@ fn a_node_that_was_away_while_it_was_made_is_filled() {
 fn more_copies_may_be_wanted_than_hold_the_snapshot() {
     let mut sim = with_copy(1);
     let [_, _, t] = sim.cast();
-    sim.write_many(5);
-    take_snapshot(&mut sim);
-    sim.power_cut(t);
-    sim.until_iss_changes(10_000);
-    make_copy(&mut sim);
+    make_copy_without(&mut sim, t);
     sim.operator(Operator::MinCopies { resource: 1, copies: 3, suspend_ms: 0 });
     sim.run_ms(5_000);
     sim.power_on(t);
     is_made(&mut sim, 20_000);
-    sim.until("all three are in sync", 30_000, |world| {
-        world.state().resources[&resource_id(1)].record.iss.len() == 3
-    });
+    all_are_in_sync(&mut sim);
     sim.settle();
 }

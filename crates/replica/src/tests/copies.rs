@@ -1,8 +1,8 @@
 //! How many copies there have to be: one story per edge of the states in `copies.rs`.
 
 use super::lab::{A, Answer, B, C, Lab};
-use crate::{Mended, RequestError, Role, SlowLimits};
-use mainstay_types::{MinCopies, Mode, NodeId, VolumeId};
+use crate::{Event, Mended, Op, RequestError, Role, SlowLimits};
+use mainstay_types::{MinCopies, Mode, NodeId, SnapshotId, VolumeId};
 
 /// Longer than any story.
 const LONG_MS: u64 = 60_000;
@@ -118,6 +118,33 @@ fn requests_fail_in_the_end_and_go_on_when_there_are_enough() {
     lab.settle();
     assert!(lab.done(write) && matches!(lab.answers.get(&read), Some(Answer::Content(_))));
     lab.assert_equal();
+}
+
+/// They acknowledge nothing to anybody who writes, and a rollback that was wished later does not come before a snapshot.
+#[test]
+fn snapshots_and_rollbacks_are_not_refused_and_keep_their_order() {
+    let mut lab = lab(2, 2, 2000);
+    let taken = lab.request(A, Op::Snapshot { id: SnapshotId(1) });
+    lab.run_ms(50);
+    assert!(lab.done(taken));
+    for node in [A, B] {
+        lab.event(node, Event::SnapshotsHeld([SnapshotId(1)].into()));
+    }
+    // Who has a new disk leaves, so that what is wished can be committed without it.
+    lab.cut(A, B);
+    lab.replace_disk(B);
+    lab.run_ms(5000);
+    let write = lab.write(A, 0, 0);
+    lab.run_ms(5);
+    assert!(failed(&lab, write), "clients' requests are refused");
+    let next = lab.request(A, Op::Snapshot { id: SnapshotId(2) });
+    lab.run_ms(50);
+    let back = lab.request(A, Op::Rollback { to: SnapshotId(1), mark: SnapshotId(3) });
+    lab.run_ms(50);
+    assert!(lab.done(next) && lab.done(back));
+    let dropped = lab.request(A, Op::DropSnapshot { id: SnapshotId(2) });
+    lab.run_ms(50);
+    assert!(lab.done(dropped));
 }
 
 #[test]
