@@ -18,7 +18,8 @@ static ASKED: AtomicBool = AtomicBool::new(false);
 ///
 /// # Errors
 /// When the signal cannot be caught.
-pub fn remove(labs: Vec<Arc<Lab>>, again: &'static str) -> Result<()> {
+pub fn remove(labs: Vec<Arc<Lab>>, again: &str) -> Result<()> {
+    let again = again.to_owned();
     ctrlc::set_handler(move || {
         if ASKED.swap(true, Ordering::Relaxed) {
             std::process::exit(130);

@@ -9,6 +9,7 @@ pub mod lab;
 pub mod ledger;
 pub mod local;
 pub mod mariadb;
+pub mod measured;
 pub mod metrics;
 pub mod plain;
 pub mod proof;

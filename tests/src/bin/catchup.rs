@@ -3,13 +3,12 @@
 //! is compared with that before it left. Prints a row of Markdown for each round. Ctrl-C and failures remove the lab. Needs root, MariaDB, sysbench and 14 GiB of disk.
 
 use anyhow::{Context, Result, ensure};
-use mainstay_tests::interrupt;
 use mainstay_tests::lab::Lab;
 use mainstay_tests::mariadb::Service;
+use mainstay_tests::measured::in_rounds;
 use mainstay_tests::metrics::Scrape;
 use mainstay_tests::report::mean_tps;
 use mainstay_tests::sysbench::{self, Background};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const NAME: &str = "catchup";
@@ -25,14 +24,7 @@ const ABSENCE: Duration = Duration::from_secs(30);
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn main() -> Result<()> {
-    let rounds = std::env::args().nth(1).map_or(Ok(3), |word| word.parse::<u32>());
-    let rounds = rounds.context("usage: catchup [ROUNDS]")?;
-    let lab = Arc::new(Lab::new(NAME)?);
-    interrupt::remove(vec![lab.clone()], "mainstay lab --name catchup down")?;
-    let end = measure(&lab, rounds);
-    interrupt::give_way();
-    lab.down()?;
-    end
+    in_rounds(NAME, measure)
 }
 
 fn measure(lab: &Lab, rounds: u32) -> Result<()> {

@@ -8,12 +8,12 @@ use mainstay_api::rest::{EventsPage, ResourceView, StatusView};
 use mainstay_bench::stats::Spread;
 use mainstay_bench::svg::{Bar, on_one_scale};
 use mainstay_tests::lab::Lab;
+use mainstay_tests::measured::in_lab;
 use mainstay_tests::metrics::Scrape;
-use mainstay_tests::{interrupt, wait_for};
+use mainstay_tests::wait_for;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const NODES_MIN: usize = 3;
@@ -68,12 +68,7 @@ struct Row {
 
 fn main() -> Result<()> {
     let wanted = wanted(std::env::args().skip(1))?;
-    let lab = Arc::new(Lab::new("growth")?);
-    interrupt::remove(vec![lab.clone()], "mainstay lab --name growth down")?;
-    let end = measure(&lab, &wanted);
-    interrupt::give_way();
-    lab.down()?;
-    end
+    in_lab("growth", |lab| measure(lab, &wanted))
 }
 
 fn wanted(words: impl Iterator<Item = String>) -> Result<Wanted> {

@@ -6,9 +6,9 @@
 use anyhow::{Context, Result, ensure};
 use mainstay_api::rest::{PeerView, ResourceView};
 use mainstay_tests::lab::Lab;
-use mainstay_tests::{interrupt, wait_for};
+use mainstay_tests::measured::in_rounds;
+use mainstay_tests::wait_for;
 use std::process::Stdio;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const NAME: &str = "resync";
@@ -33,14 +33,7 @@ const POOL: &str = "/var/lib/mainstay/pools/default";
 const MIB: u64 = 1 << 20;
 
 fn main() -> Result<()> {
-    let rounds = std::env::args().nth(1).map_or(Ok(3), |word| word.parse::<u32>());
-    let rounds = rounds.context("usage: resync [ROUNDS]")?;
-    let lab = Arc::new(Lab::new(NAME)?);
-    interrupt::remove(vec![lab.clone()], "mainstay lab --name resync down")?;
-    let end = measure(&lab, rounds);
-    interrupt::give_way();
-    lab.down()?;
-    end
+    in_rounds(NAME, measure)
 }
 
 fn measure(lab: &Lab, rounds: u32) -> Result<()> {

@@ -4,10 +4,9 @@
 //! 14 GiB of disk.
 
 use anyhow::{Context, Result, ensure};
-use mainstay_tests::interrupt;
 use mainstay_tests::lab::Lab;
+use mainstay_tests::measured::in_rounds;
 use std::process::Stdio;
-use std::sync::Arc;
 
 const NAME: &str = "scrub";
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
@@ -15,14 +14,7 @@ const VOLUME_MIB: u64 = 4096;
 const POOL: &str = "/var/lib/mainstay/pools/default";
 
 fn main() -> Result<()> {
-    let rounds = std::env::args().nth(1).map_or(Ok(3), |word| word.parse::<u32>());
-    let rounds = rounds.context("usage: scrub [ROUNDS]")?;
-    let lab = Arc::new(Lab::new(NAME)?);
-    interrupt::remove(vec![lab.clone()], "mainstay lab --name scrub down")?;
-    let end = measure(&lab, rounds);
-    interrupt::give_way();
-    lab.down()?;
-    end
+    in_rounds(NAME, measure)
 }
 
 fn measure(lab: &Lab, rounds: u32) -> Result<()> {
