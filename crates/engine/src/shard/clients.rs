@@ -1,6 +1,7 @@
 //! Clients on the shard: resources of which this node has the devices and no replica.
 
-use super::{Shard, refusal, shared};
+use super::agent::refusal;
+use super::{Shard, shared};
 use crate::clients::OpenClient;
 use crate::devices::DeviceJob;
 use crate::open_replica::{Answer, Shared};
