@@ -40,6 +40,16 @@ more_than() {
     [ "$(ended)" -gt "$1" ]
 }
 
+# The primary has no engine, and writes /tmp/after to the last block of $device: that waits, as $writer.
+a_write_waits() {
+    touch /tmp/stay-away
+    kill_engine
+    dd if=/tmp/after of="$device" bs=4096 seek=$last oflag=direct 2>/dev/null &
+    writer=$!
+    sleep 1
+    kill -0 "$writer" 2>/dev/null || fail "a write does not wait while the primary has no engine"
+}
+
 start_node auto
 own=$(readlink -f /run/mainstay/dev/db/0)
 start_client
@@ -95,12 +105,7 @@ dd if=/dev/urandom of=/tmp/before bs=4096 count=1 2>/dev/null
 dd if=/dev/urandom of=/tmp/after bs=4096 count=1 2>/dev/null
 last=$((320 * 256 - 1))
 dd if=/tmp/before of="$device" bs=4096 seek=$last oflag=direct 2>/dev/null || fail "write"
-touch /tmp/stay-away
-kill_engine
-dd if=/tmp/after of="$device" bs=4096 seek=$last oflag=direct 2>/dev/null &
-writer=$!
-sleep 1
-kill -0 "$writer" 2>/dev/null || fail "a write does not wait for the primary"
+a_write_waits
 killed=$(cat /tmp/client.pid)
 kill -9 "$killed" || fail "the client has no engine to kill"
 wait "$writer" && fail "a write of a session that is over was taken"
@@ -127,12 +132,7 @@ no_errors
 
 step "attached while the primary's engine is dead: what waits in the device that it left is not done over what the client writes"
 dd if=/dev/urandom of=/tmp/of-client bs=4096 count=1 2>/dev/null
-touch /tmp/stay-away
-kill_engine
-dd if=/tmp/after of="$device" bs=4096 seek=$last oflag=direct 2>/dev/null &
-writer=$!
-sleep 1
-kill -0 "$writer" 2>/dev/null || fail "a write does not wait for the next engine"
+a_write_waits
 mainstay resource attach db n2 --no-wait || fail "cannot attach"
 rm /tmp/stay-away
 wait_for 60 attached
