@@ -385,31 +385,38 @@ fn at_rest(sim: &mut Scenario) {
 }
 
 /// ADR 14: a member says that it has the block whole, and before the block is asked for it is damaged there as well. The third has it.
+fn it_rots_before_it_is_read() {
+    for step in 0..40 {
+        let mut sim = Scenario::new(Shape::small(3, 3, false), 1);
+        let [p, s, t] = sim.cast();
+        at_rest(&mut sim);
+        sim.fault(Fault::SlowLink { a: n(p), b: n(s), factor: 20 });
+        sim.fault(Fault::SlowLink { a: n(p), b: n(t), factor: 20 });
+        for pick in 0..4 {
+            sim.disk(p, DiskFault::RotVolume { pick });
+        }
+        for block in 0..4 {
+            sim.client(ClientOp::Read { volume: 0, block, blocks: 1 });
+        }
+        sim.run_us(step * 500);
+        let other = if step % 2 == 0 { s } else { t };
+        for pick in 0..4 {
+            sim.disk(other, DiskFault::RotVolume { pick });
+        }
+        sim.run_ms(5_000);
+        sim.heal();
+        sim.settle();
+    }
+}
+
 #[test]
 fn what_is_to_repair_others_rots_before_it_is_read() {
-    reaches("host: what is to repair others is damaged too", || {
-        for step in 0..40 {
-            let mut sim = Scenario::new(Shape::small(3, 3, false), 1);
-            let [p, s, t] = sim.cast();
-            at_rest(&mut sim);
-            sim.fault(Fault::SlowLink { a: n(p), b: n(s), factor: 20 });
-            sim.fault(Fault::SlowLink { a: n(p), b: n(t), factor: 20 });
-            for pick in 0..4 {
-                sim.disk(p, DiskFault::RotVolume { pick });
-            }
-            for block in 0..4 {
-                sim.client(ClientOp::Read { volume: 0, block, blocks: 1 });
-            }
-            sim.run_us(step * 500);
-            let other = if step % 2 == 0 { s } else { t };
-            for pick in 0..4 {
-                sim.disk(other, DiskFault::RotVolume { pick });
-            }
-            sim.run_ms(5_000);
-            sim.heal();
-            sim.settle();
-        }
-    });
+    reaches("host: what is to repair others is damaged too", it_rots_before_it_is_read);
+}
+
+#[test]
+fn what_has_rotted_repairs_nobody() {
+    reaches("replica: what is to repair others is not what it was", it_rots_before_it_is_read);
 }
 
 /// S195: a member does not say in time what it holds, again and again. It may have the block, so the primary gives up, and the member goes on.

@@ -41,6 +41,10 @@ pub(super) const NEVER: &[(&str, &str)] = &[
         "the journals of the simulator hold less than is read at once (2 MiB)",
     ),
     (
+        "host: what is held of an extent cannot be said",
+        "a primary asks only for extents of the sizes that the copy began with, which are its target's; that began after every rollback, and takes none in",
+    ),
+    (
         "store: a group waits for payloads before it reads more",
         "the journals of the simulator hold less than is read at once (2 MiB)",
     ),

@@ -21,6 +21,7 @@ pub(super) const TOLD: &[(&str, &str)] = &[
         "what_is_mended_is_given_up_when_a_copy_is_missed",
     ),
     ("host: what is to repair others is damaged too", "what_is_to_repair_others_rots_before_it_is_read"),
+    ("replica: what is to repair others is not what it was", "what_has_rotted_repairs_nobody"),
     ("host: others may have what is damaged", "a_replica_with_damage_that_another_may_have_fails"),
     ("replica: a cut ends in a later session", "a_cut_outlasts_the_connection_that_it_was_asked_on"),
     (
