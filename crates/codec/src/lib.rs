@@ -4,7 +4,7 @@
 //! fixed layouts: it never panics and never allocates more than it was given (R25). All integers but those of [`nbd`] are
 //! little-endian. [`batch`] is the unit of the log, the same bytes in every journal and on every
 //! connection; [`message`] is what engines say to each other; [`frame`] is how a message travels;
-//! [`superblock`], [`versions`] and [`journal_label`] are a replica's own metadata; [`nbd`] is what clients of volumes speak,
+//! [`superblock`], [`versions`], [`journal_label`] and [`old_map`] are a replica's own metadata; [`nbd`] is what clients of volumes speak,
 //! [`vhost_user`] and [`virtio_blk`] what virtual machines do.
 
 pub mod batch;
@@ -13,6 +13,7 @@ pub mod frame;
 pub mod journal_label;
 pub mod message;
 pub mod nbd;
+pub mod old_map;
 pub mod sums;
 pub mod superblock;
 pub mod versions;

@@ -14,6 +14,9 @@ use mainstay_codec::frame::{
     EPOCHS_MAX, FRAME_HEADER_BYTES, FRAME_MAGIC, META_BYTES_MAX, PAYLOAD_BYTES_MAX, PROTOCOL_VERSION,
 };
 use mainstay_codec::journal_label::{JOURNAL_LABEL_BYTES, JOURNAL_LABEL_MAGIC, JOURNAL_LABEL_VERSION};
+use mainstay_codec::old_map::{
+    OLD_CHUNK_BYTES, OLD_MAP_MAGIC, OLD_MAP_SECTOR_BYTES, OLD_MAP_VERSION, OLD_MAP_WORDS, encode_old_sector,
+};
 use mainstay_codec::superblock::{
     CLIENT_OFFSET, DataState, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_VERSION, SnapshotRecord,
     TablePlace, VOIDS_MAX,
@@ -30,7 +33,8 @@ use mainstay_types::{
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use support::samples::{
-    LOCAL, VERSIONS, VERSIONS_PAGE, envelope, journal_label, messages, sample_batch, superblock,
+    LOCAL, OLD_MAP_SECTOR, OLD_MAP_SECTOR_WORDS, VERSIONS, VERSIONS_PAGE, envelope, journal_label, messages,
+    old_map_header, sample_batch, superblock,
 };
 use support::{pattern, wire};
 
@@ -328,6 +332,37 @@ fn label_table() -> (&'static str, String) {
     t.end(JOURNAL_LABEL_BYTES)
 }
 
+fn old_map_table() -> (&'static str, String) {
+    let sample = old_map_header();
+    let bytes = sample.encode();
+    let mut t = Table::new("map of a snapshot", &bytes);
+    t.magic(OLD_MAP_MAGIC);
+    t.u16(&format!("format version, {OLD_MAP_VERSION}"), OLD_MAP_VERSION);
+    t.u16("volume", sample.volume.0);
+    t.u32("snapshot that it was made for", sample.snapshot.0);
+    t.u32(&format!("bytes of a chunk, {OLD_CHUNK_BYTES}"), OLD_CHUNK_BYTES as u32);
+    t.u64("bytes of the volume then", sample.bytes);
+    t.zeroes_to(bytes.len() - 4);
+    t.checksum();
+    t.end(bytes.len())
+}
+
+fn old_sector_table() -> (&'static str, String) {
+    let mut bytes = Vec::new();
+    encode_old_sector(&mut bytes, OLD_MAP_SECTOR, &OLD_MAP_SECTOR_WORDS);
+    let mut t = Table::new("sector of such a map", &bytes);
+    let mut words = OLD_MAP_SECTOR_WORDS.to_vec();
+    words.resize(OLD_MAP_WORDS, 0);
+    let all: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let text = format!(
+        "{OLD_MAP_WORDS} words of 64 bits, the lowest first: whether a chunk was put aside; zero behind the last chunk"
+    );
+    t.is(&text, &all);
+    t.u32("number of the sector, from 0", OLD_MAP_SECTOR);
+    t.checksum();
+    t.end(OLD_MAP_SECTOR_BYTES)
+}
+
 fn frame_table() -> (&'static str, String) {
     let sample = envelope(Message::Append(sample_batch().into()));
     let bytes = wire(&sample);
@@ -613,6 +648,8 @@ fn the_page_says_what_the_code_encodes() {
         superblock_table(),
         versions_table(),
         label_table(),
+        old_map_table(),
+        old_sector_table(),
         frame_table(),
         messages_table(),
     ];

@@ -11,13 +11,14 @@ mod support;
 use bytes::Bytes;
 use mainstay_codec::batch::{BatchHead, HEADER_BLOCK_BYTES};
 use mainstay_codec::nbd::{REQUEST_BYTES, Request, Tls};
+use mainstay_codec::old_map::{OLD_MAP_WORDS, OldMapHeader, decode_old_sector, encode_old_sector};
 use mainstay_codec::superblock::{SUPERBLOCK_BYTES, Superblock};
 use mainstay_codec::versions::{VERSIONS_PER_PAGE, decode_page, encode_page};
 use mainstay_codec::{
     Batch, FRAME_HEADER_BYTES, FrameHeader, JOURNAL_LABEL_BYTES, JournalLabel, LocalHeader, crc32c, frame,
 };
 use mainstay_codec::{vhost_user, virtio_blk};
-use mainstay_types::{BLOCK_BYTES, Chain, Incarnation, Index, ResourceId};
+use mainstay_types::{BLOCK_BYTES, Chain, Incarnation, Index, ResourceId, SnapshotId, VolumeId};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -274,7 +275,7 @@ fn nbd(random: &mut Random, seed: u64) -> usize {
     accepted
 }
 
-/// The superblock, the label of a journal and a page of the version table, mutated and with their checksums mended.
+/// The superblock, the label of a journal, the map of a snapshot and a page of the version table, mutated and with their checksums mended.
 fn metadata(random: &mut Random, seed: u64) -> usize {
     let mut accepted = 0;
     let good = sample(random, &superblock()).encode();
@@ -284,6 +285,14 @@ fn metadata(random: &mut Random, seed: u64) -> usize {
         journal_bytes: BLOCK_BYTES * (1 + random.below(1 << 20) as u64),
         volatile: random.below(2) == 1,
     };
+    let header = OldMapHeader {
+        snapshot: SnapshotId(random.next() as u32),
+        volume: VolumeId(random.next() as u16),
+        bytes: BLOCK_BYTES * (1 + random.below(1 << 20) as u64),
+    };
+    let mut sector = Vec::new();
+    let words: Vec<u64> = (0..random.below(OLD_MAP_WORDS)).map(|_| random.next()).collect();
+    encode_old_sector(&mut sector, 3, &words);
     let mut page = Vec::new();
     let versions: Vec<Index> = (0..random.below(VERSIONS_PER_PAGE)).map(|_| Index(random.next())).collect();
     encode_page(&mut page, 0, &versions);
@@ -304,6 +313,28 @@ fn metadata(random: &mut Random, seed: u64) -> usize {
         block[JOURNAL_LABEL_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
         if let Ok(found) = bounded(block.len(), || JournalLabel::decode(&block)) {
             assert_eq!(found.encode(), block, "seed {seed}");
+            accepted += 1;
+        }
+
+        let mut block = header.encode();
+        mutate(random, &mut block[4..32]);
+        let body = block.len() - 4;
+        let crc = crc32c(&block[..body]);
+        block[body..].copy_from_slice(&crc.to_le_bytes());
+        if let Ok(found) = bounded(block.len(), || OldMapHeader::decode(&block)) {
+            assert_eq!(found.encode(), block, "seed {seed}");
+            accepted += 1;
+        }
+
+        let mut block = sector.clone();
+        mutate(random, &mut block);
+        let body = block.len() - 4;
+        let crc = crc32c(&block[..body]);
+        block[body..].copy_from_slice(&crc.to_le_bytes());
+        if let Ok(words) = bounded(block.len(), || decode_old_sector(&block, 3)) {
+            let mut again = Vec::new();
+            encode_old_sector(&mut again, 3, &words);
+            assert_eq!(again, block, "seed {seed}");
             accepted += 1;
         }
 

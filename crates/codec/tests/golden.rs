@@ -7,6 +7,7 @@
 mod support;
 
 use bytes::Bytes;
+use mainstay_codec::old_map::{OldMapHeader, decode_old_sector, encode_old_sector};
 use mainstay_codec::superblock::Superblock;
 use mainstay_codec::versions::{decode_page, encode_page};
 use mainstay_codec::{Batch, JournalLabel, LocalHeader};
@@ -14,7 +15,8 @@ use mainstay_types::Index;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use support::samples::{
-    LOCAL, VERSIONS, VERSIONS_PAGE, envelope, journal_label, messages, sample_batch, superblock,
+    LOCAL, OLD_MAP_SECTOR, OLD_MAP_SECTOR_WORDS, VERSIONS, VERSIONS_PAGE, envelope, journal_label, messages,
+    old_map_header, sample_batch, superblock,
 };
 use support::{receive, wire};
 
@@ -76,6 +78,15 @@ fn a_replicas_metadata_keeps_its_bytes() {
     let file = golden("journal_label", &label.encode());
     assert_eq!(JournalLabel::decode(&file), Ok(label));
 
+    let header = old_map_header();
+    let file = golden("old_map_header", &header.encode());
+    assert_eq!(OldMapHeader::decode(&file), Ok(header));
+    let mut sector = Vec::new();
+    encode_old_sector(&mut sector, OLD_MAP_SECTOR, &OLD_MAP_SECTOR_WORDS);
+    let file = golden("old_map_sector", &sector);
+    let words = decode_old_sector(&file, OLD_MAP_SECTOR).expect("the checked-in sector");
+    assert_eq!(words[..2], OLD_MAP_SECTOR_WORDS);
+
     let mut page = Vec::new();
     let crc = encode_page(&mut page, VERSIONS_PAGE, &VERSIONS);
     let file = golden("versions_page", &page);
@@ -88,7 +99,14 @@ fn a_replicas_metadata_keeps_its_bytes() {
 fn every_golden_file_has_a_test() {
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let mut known: Vec<String> = messages().iter().map(|(name, _)| format!("frame_{name}.hex")).collect();
-    let records = ["journal_header_block", "journal_label", "superblock", "versions_page"];
+    let records = [
+        "journal_header_block",
+        "journal_label",
+        "old_map_header",
+        "old_map_sector",
+        "superblock",
+        "versions_page",
+    ];
     known.extend(records.map(|name| format!("{name}.hex")));
     for file in std::fs::read_dir(dir).expect("the golden directory") {
         let name = file.expect("an entry").file_name().into_string().expect("an ASCII name");

@@ -3,6 +3,7 @@
 
 use super::pattern;
 use bytes::Bytes;
+use mainstay_codec::old_map::OldMapHeader;
 use mainstay_codec::superblock::{Checkpoint, DataState, SnapshotRecord, Superblock, TablePlace, Void};
 use mainstay_codec::{
     Answered, Ask, Batch, BlockSums, ClientAnswer, ClientAsk, EntryKind, Envelope, JournalLabel, LocalHeader,
@@ -195,3 +196,11 @@ pub fn journal_label() -> JournalLabel {
         volatile: true,
     }
 }
+
+pub fn old_map_header() -> OldMapHeader {
+    OldMapHeader { snapshot: SnapshotId(12), volume: VolumeId(1), bytes: 5 << 30 }
+}
+
+/// Of the second sector of a map.
+pub const OLD_MAP_SECTOR: u32 = 1;
+pub const OLD_MAP_SECTOR_WORDS: [u64; 2] = [0x8000_0000_0000_0001, 0xf0];
