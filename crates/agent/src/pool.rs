@@ -104,11 +104,13 @@ fn is_area(file: &str) -> bool {
     ["vol", "sums"].iter().any(|kind| file.strip_prefix(kind).is_some_and(is_digits))
 }
 
-/// Whether a file is named as one of a snapshot, half-made or whole.
+/// Whether a file is named as one of a snapshot, half-made or whole, or of one that was deleted and had put something aside.
 fn is_snapshot(file: &str) -> bool {
     let file = file.strip_suffix(".new").unwrap_or(file);
-    let parts = file.strip_prefix("snap").and_then(|rest| rest.split_once('-'));
-    parts.is_some_and(|(number, of)| is_digits(number) && is_area(of))
+    let rest = file.strip_prefix("snap").or_else(|| file.strip_prefix("gone"));
+    let in_layer = |of: &str| ["map", "old"].iter().any(|kind| of.strip_prefix(kind).is_some_and(is_digits));
+    let parts = rest.and_then(|rest| rest.split_once('-'));
+    parts.is_some_and(|(number, of)| is_digits(number) && (is_area(of) || in_layer(of)))
 }
 
 fn holds_only_ours(directory: &Path) -> io::Result<bool> {
@@ -167,8 +169,20 @@ mod tests {
             }
             directory
         };
-        let ours =
-            ["meta", "journal", "vol0", "vol12", "sums0", "snap1-vol0", "snap1-sums0", "snap2-vol0.new"];
+        let ours = [
+            "meta",
+            "journal",
+            "vol0",
+            "vol12",
+            "sums0",
+            "snap1-vol0",
+            "snap1-sums0",
+            "snap2-vol0.new",
+            "snap3-map0",
+            "snap3-old0",
+            "gone2-map1",
+            "gone2-old1",
+        ];
         let (half, whole) = (make("db-1.making", &ours), make("db-2", &ours));
         make("db-3.making", &["meta", "vol0", "dump.sql"]);
         make("db-4.making", &["snap1-dump"]);

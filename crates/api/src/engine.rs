@@ -563,6 +563,19 @@ pub fn snapshot_file(snapshot: SnapshotId, volume: VolumeId) -> String {
     format!("{}vol{}", snapshot_prefix(snapshot), volume.0)
 }
 
+/// Of the map that a snapshot has of a volume in a pool that cannot clone files: what was written over since lies beside it.
+#[must_use]
+pub fn snapshot_map_file(snapshot: SnapshotId, volume: VolumeId) -> String {
+    format!("{}map{}", snapshot_prefix(snapshot), volume.0)
+}
+
+/// The snapshot and volume that a file is the map of, by its name.
+#[must_use]
+pub fn snapshot_of_map(file: &str) -> Option<(SnapshotId, VolumeId)> {
+    let (number, volume) = file.strip_prefix("snap")?.split_once("-map")?;
+    Some((SnapshotId(number.parse().ok()?), VolumeId(volume.parse().ok()?)))
+}
+
 /// What the names of all files of a snapshot begin with, those of its sums among them.
 #[must_use]
 pub fn snapshot_prefix(snapshot: SnapshotId) -> String {

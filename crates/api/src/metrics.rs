@@ -193,6 +193,8 @@ pub struct DiskCounts {
     pub volume_written: u64,
     /// Superblocks and version tables.
     pub metadata_written: u64,
+    /// Put aside for snapshots before it was written over, in a pool that cannot clone files.
+    pub snapshot_written: u64,
     pub journal_read: u64,
     pub volume_read: u64,
     /// Ranges of volumes that were made zero.

@@ -263,7 +263,8 @@ pub struct RolledBackView {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SnapshotFiles {
     pub snapshot: SnapshotView,
-    /// One for each volume, absolute. They are only to be read. Empty if this node does not hold it.
+    /// One for each volume, absolute. They are only to be read. Where the pool cannot clone files each is the map of what was put aside of the volume,
+    /// `snapN-mapV`; `mainstay snapshot clone` makes files of the content. Empty if this node does not hold it.
     pub files: Vec<String>,
     /// Not given if this node does not hold it, or its file system does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -275,7 +276,7 @@ pub struct SnapshotFiles {
 pub struct SnapshotSpace {
     /// Bytes on the disk, those that it shares with volumes, clones and other snapshots included.
     pub bytes: u64,
-    /// Of these, bytes that nothing else has: the least that its deletion gives back.
+    /// Of these, bytes that nothing else has or needs: the least that its deletion gives back.
     pub own_bytes: u64,
 }
 

@@ -13,13 +13,16 @@
 //! What ended so is kept until [`Disk::ended`] is asked: nobody hears of an operation from within the call that starts it.
 //! [journals.md](../../../docs/internals/journals.md) says why what recovery relies on holds for such memory.
 
+mod cow;
 mod create;
 mod error;
 mod files;
 mod journal;
+mod keeping;
 mod memory;
 mod snapshots;
 
+pub use cow::copy_out;
 pub use create::NewReplica;
 pub use error::DiskError;
 pub use files::{FileMedia, Layout, ReplicaFiles};
@@ -29,6 +32,7 @@ pub use snapshots::{Content, SnapshotAction, SnapshotDone, SnapshotJob};
 use crate::buffer::BufferPool;
 use crate::ring::{Completion, Fd, Op, Owner, Ring, advance};
 use bytes::Bytes;
+use keeping::{Keeping, Part};
 use mainstay_codec::Batch;
 use mainstay_codec::batch::{HEADER_BLOCK_BYTES, LocalHeader};
 use mainstay_store::{Area, IoFailure, IoResult, OpId, Output};
@@ -109,8 +113,16 @@ enum Work {
     },
 }
 
+/// Whose an operation is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Whose {
+    Caller(DiskTag),
+    /// Something of a volume is put aside, see `keeping.rs`.
+    Keeper(VolumeId, Part),
+}
+
 struct Pending {
-    tag: DiskTag,
+    whose: Whose,
     area: Area,
     work: Work,
 }
@@ -134,12 +146,14 @@ pub struct Disk {
     ended: VecDeque<DiskDone>,
     /// Where header blocks are made that are stored at once.
     header: Box<[u8; HEADER_BLOCK_BYTES]>,
+    keeping: Keeping,
 }
 
 impl Disk {
     /// `id` is unique within the shard for as long as operations may be in flight, see [`Disk::id_of`].
     #[must_use]
-    pub fn new(id: u32, files: ReplicaFiles, pool: BufferPool) -> Self {
+    pub fn new(id: u32, mut files: ReplicaFiles, pool: BufferPool) -> Self {
+        let keeping = Keeping::new(std::mem::take(&mut files.layers));
         Self {
             id,
             files,
@@ -152,6 +166,7 @@ impl Disk {
             zeroing: Zeroing::Range,
             ended: VecDeque::new(),
             header: Box::new([0; HEADER_BLOCK_BYTES]),
+            keeping,
         }
     }
 
@@ -170,7 +185,7 @@ impl Disk {
     /// Operations whose end nobody has heard of.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.pending.len() + self.ended.len()
+        self.pending.len() + self.ended.len() + self.keeping.waiting()
     }
 
     /// An operation that ended when it was started, oldest first. To be asked after operations were started.
@@ -203,6 +218,13 @@ impl Disk {
 
     /// Starts what `output` asks for. Gives it back when it asks for nothing of a disk.
     pub fn submit(&mut self, ring: &mut Ring, output: Output) -> Option<Output> {
+        match self.keep_first(ring, output) {
+            Some(output) => self.start_output(ring, output),
+            None => None,
+        }
+    }
+
+    fn start_output(&mut self, ring: &mut Ring, output: Output) -> Option<Output> {
         match output {
             Output::JournalWrite { op, offset, parts } if self.files.memory(Area::Journal).is_some() => {
                 let result = self.store_batches(offset, &parts);
@@ -232,9 +254,8 @@ impl Disk {
             }
             Output::VolumeFlush { op, volume } => {
                 let area = Area::Volume(volume);
-                self.start(ring, Pending { tag: DiskTag::Store(op), area, work: Work::Flush }, |fd| {
-                    Op::Sync { fd }
-                });
+                let whose = Whose::Caller(DiskTag::Store(op));
+                self.start(ring, Pending { whose, area, work: Work::Flush }, |fd| Op::Sync { fd });
             }
             Output::VolumeGrow { op, volume, bytes, meta_bytes } => {
                 let sizes = [(Area::Volume(volume), bytes), (Area::Meta, meta_bytes)];
@@ -254,7 +275,12 @@ impl Disk {
 
     /// What [`submit`](Self::submit) has given back, if it is to be done by a thread.
     #[must_use]
-    pub fn snapshot_job(&self, resource: ResourceId, volumes: usize, output: Output) -> Option<SnapshotJob> {
+    pub fn snapshot_job(
+        &mut self,
+        resource: ResourceId,
+        volumes: usize,
+        output: Output,
+    ) -> Option<SnapshotJob> {
         let (op, snapshot, action) = match output {
             Output::SnapshotTake { op, snapshot, volumes } => (op, snapshot, SnapshotAction::Take(volumes)),
             Output::SnapshotRestore { op, snapshot, from, volumes } => {
@@ -263,7 +289,10 @@ impl Disk {
             Output::SnapshotDrop { op, snapshot } => (op, snapshot, SnapshotAction::Remove),
             _ => return None,
         };
-        let clones = Clones::of(&self.files, volumes);
+        if action == SnapshotAction::Remove {
+            self.keeping.forget(snapshot);
+        }
+        let clones = Clones::of(&self.files, volumes, &self.keeping.held, &self.keeping.freeing);
         Some(SnapshotJob { resource, disk: self.id, op, snapshot, action, clones })
     }
 
@@ -285,7 +314,8 @@ impl Disk {
             let result = memory.get(offset, &mut buffer.as_mut_slice()[..len]);
             return self.end(tag, "reading", area, result.map(|()| Some(buffer.freeze(len))));
         }
-        self.start(ring, Pending { tag, area, work: Work::Read { len } }, |fd| Op::Read {
+        let whose = Whose::Caller(tag);
+        self.start(ring, Pending { whose, area, work: Work::Read { len } }, |fd| Op::Read {
             fd,
             offset,
             buffer,
@@ -330,7 +360,8 @@ impl Disk {
     ) {
         check_blocks(offset, pieces.iter().map(|piece| piece.len() as u64).sum());
         let pieces = self.aligned(area, pieces);
-        self.start(ring, Pending { tag, area, work: Work::Write { offset, durable } }, |fd| Op::Write {
+        let whose = Whose::Caller(tag);
+        self.start(ring, Pending { whose, area, work: Work::Write { offset, durable } }, |fd| Op::Write {
             fd,
             offset,
             pieces,
@@ -351,7 +382,8 @@ impl Disk {
             let pieces = self.zeroes(len);
             return self.write(ring, tag, Area::Volume(volume), offset, pieces, false);
         }
-        let pending = Pending { tag, area: Area::Volume(volume), work: Work::Zero { zeroing } };
+        let whose = Whose::Caller(tag);
+        let pending = Pending { whose, area: Area::Volume(volume), work: Work::Zero { zeroing } };
         self.start(ring, pending, |fd| Op::Allocate { fd, mode: zeroing.mode(), offset, len });
     }
 
@@ -372,7 +404,8 @@ impl Disk {
         let (area, _) = sizes[0];
         match left.pop_front() {
             Some(first) => {
-                self.start(ring, Pending { tag, area, work: Work::Grow { left, sizes } }, |_| first)
+                let whose = Whose::Caller(tag);
+                self.start(ring, Pending { whose, area, work: Work::Grow { left, sizes } }, |_| first);
             }
             None => self.ended.push_back(DiskDone { tag, result: Ok(None) }),
         }
@@ -447,13 +480,13 @@ impl Disk {
             Ok(moved) => self.step(&mut pending, moved, completion.op),
             Err(error) => self.fall_back(&mut pending, &error, completion.op),
         };
-        match step {
+        let result = match step {
             Ok(Step::Go(op)) => {
                 self.pending.push((number, pending));
                 self.go(ring, number, op);
-                None
+                return None;
             }
-            Ok(Step::Done(bytes)) => Some(DiskDone { tag: pending.tag, result: Ok(bytes) }),
+            Ok(Step::Done(bytes)) => Ok(bytes),
             Err(error) => {
                 let what = match pending.work {
                     Work::Read { .. } => "reading",
@@ -464,8 +497,14 @@ impl Disk {
                 };
                 // Only files of volumes are sparse. Where space is promised and not there (a copy-on-write file system), the others fail.
                 let no_space = matches!(pending.area, Area::Volume(_) | Area::Sums(_)) && is_full(&error);
-                let failure = IoFailure { no_space, ..self.failure(what, pending.area, &error) };
-                Some(DiskDone { tag: pending.tag, result: Err(failure) })
+                Err(IoFailure { no_space, ..self.failure(what, pending.area, &error) })
+            }
+        };
+        match pending.whose {
+            Whose::Caller(tag) => Some(DiskDone { tag, result }),
+            Whose::Keeper(volume, part) => {
+                self.kept(ring, volume, part, result);
+                None
             }
         }
     }

@@ -47,6 +47,7 @@ impl LifecycleError {
             Self::Disk(DiskError::NoSpace { .. } | DiskError::PoolTooSmall { .. }) => {
                 ("no-space", "free space in the pool, or choose a smaller volume or journal")
             }
+            Self::Disk(error) if error.is_no_space() => ("no-space", "free space in the pool"),
             // Passes by itself: the process that an engine replaces has not quite ended.
             Self::Disk(DiskError::InUse { .. }) => {
                 ("in-use", "end the process that uses the replica's files")

@@ -270,9 +270,12 @@ impl OpenReplica {
     }
 
     /// The end of what a thread did to the files of a snapshot.
-    pub fn snapshot_done(&mut self, done: SnapshotDone) {
+    pub fn snapshot_done(&mut self, mut done: SnapshotDone) {
         // A replica that was closed meanwhile has another disk.
         if done.disk == self.around.disk.id() {
+            for lost in self.around.disk.snapshot_done(&mut done) {
+                self.host.snapshot_lost(lost);
+            }
             self.host.store_done(done.op, done.result.map(|()| None));
         }
     }

@@ -12,14 +12,15 @@ use crate::raft::{ConsensusLog, View};
 use crate::views::{self, Live};
 use axum::Json;
 use axum::extract::{Path, State as Shared};
-use mainstay_api::engine::{snapshot_file, snapshot_prefix};
+use mainstay_api::engine::{snapshot_file, snapshot_map_file, snapshot_prefix};
 use mainstay_api::rest::{
-    Accepted, ErrorBody, OriginView, ResourceCreate, SnapshotFiles, SnapshotRollback, SnapshotTake,
+    Accepted, ErrorBody, OriginView, ResourceCreate, SnapshotFiles, SnapshotRollback, SnapshotSpace,
+    SnapshotTake,
 };
 use mainstay_control::origin::SnapshotOf;
 use mainstay_control::snapshots::SnapshotState;
 use mainstay_control::state::{Command, Resource, ResourceSpec};
-use mainstay_types::{NodeId, VolumeId};
+use mainstay_types::{NodeId, SnapshotId, VolumeId};
 
 pub(super) async fn take(
     Shared(agent): App,
@@ -138,8 +139,15 @@ fn files_here(agent: &Agent, view: &View, name: &str, snapshot: &str) -> Result<
     let held = here.is_some_and(|on| on.state == SnapshotState::Held);
     let directory = pool::replica_directory(agent.state_dir(), resource.id, &resource.name);
     let volumes = (0..resource.spec.volumes.len()).map(|n| VolumeId(n as u16));
-    let path = |volume| directory.join(snapshot_file(id, volume)).to_string_lossy().into_owned();
+    let in_layers = directory.join(snapshot_map_file(id, VolumeId(0))).exists();
+    let name = |volume| if in_layers { snapshot_map_file(id, volume) } else { snapshot_file(id, volume) };
+    let path = |volume| directory.join(name(volume)).to_string_lossy().into_owned();
     let files = if held { volumes.map(path).collect() } else { Vec::new() };
-    let space = held.then(|| extents::space(&directory, &snapshot_prefix(id)).ok()).flatten();
+    let mut space = held.then(|| extents::space(&directory, &snapshot_prefix(id)).ok()).flatten();
+    // What it has put aside an older one needs too.
+    let older = |other: &SnapshotId| directory.join(snapshot_map_file(*other, VolumeId(0))).exists();
+    if in_layers && resource.snapshots.range(..id).map(|(other, _)| other).any(older) {
+        space = space.map(|space| SnapshotSpace { own_bytes: 0, ..space });
+    }
     Ok(SnapshotFiles { snapshot: views::snapshot(&view.state, id, known), files, space })
 }

@@ -181,7 +181,7 @@ groups! {
     }
     "Disks" {
         DISK_WRITTEN: Counter "mainstay_disk_written_bytes_total" ["resource", "area"]
-            "Bytes written to the `journal`, to the `volume` files (destaged, or copied to here) and as `metadata`. Divided by the bytes of write requests: write amplification.";
+            "Bytes written to the `journal`, to the `volume` files (destaged, or copied to here), as `metadata` and for a `snapshot` (put aside before it was written over, where the pool cannot clone files). Divided by the bytes of write requests: write amplification.";
         DISK_READ: Counter "mainstay_disk_read_bytes_total" ["resource", "area"]
             "Bytes read from the `journal` and from the `volume` files.";
         ZEROED: Counter "mainstay_volume_zeroed_bytes_total" ["resource"]

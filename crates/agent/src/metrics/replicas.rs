@@ -217,6 +217,7 @@ impl<'a> Shown<'a> {
             out.add(&[name, "journal"], one.counts.disk.journal_written);
             out.add(&[name, "volume"], one.counts.disk.volume_written);
             out.add(&[name, "metadata"], one.counts.disk.metadata_written);
+            out.add(&[name, "snapshot"], one.counts.disk.snapshot_written);
         });
         self.replicas(page, &f::DISK_READ, |out, name, one| {
             out.add(&[name, "journal"], one.counts.disk.journal_read);

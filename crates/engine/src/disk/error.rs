@@ -20,6 +20,8 @@ pub enum DiskError {
     PoolTooSmall { path: PathBuf, need: u64, size: u64 },
     #[error("the file system of {} cannot do direct I/O in blocks of {BLOCK_BYTES} bytes", path.display())]
     NoDirect { path: PathBuf },
+    #[error("the file system of {} cannot clone files: XFS with reflink or btrfs can", path.display())]
+    NoClones { path: PathBuf },
     #[error("{} has {found} bytes where {expected} are expected", path.display())]
     Size { path: PathBuf, found: u64, expected: u64 },
     #[error("the journal of {} is at {}, which is not there", path.display(), journal.display())]
@@ -43,7 +45,8 @@ pub enum DiskError {
 
 impl DiskError {
     /// Whether it would have gone well with more space in the pool.
-    pub(super) fn is_no_space(&self) -> bool {
+    #[must_use]
+    pub fn is_no_space(&self) -> bool {
         let Self::System { source, .. } = self else { return false };
         matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
     }

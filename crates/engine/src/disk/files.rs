@@ -9,6 +9,7 @@
 // statx has no safe form in the standard library.
 #![allow(unsafe_code)]
 
+use super::cow::Standing;
 use super::create::{beside, remove_all, sync_parent};
 use super::error::{DiskError, failed};
 use super::journal::elsewhere;
@@ -19,8 +20,9 @@ use bytes::Bytes;
 use mainstay_codec::JOURNAL_LABEL_BYTES;
 use mainstay_codec::sums::sums_bytes;
 use mainstay_store::{Area, Media, MediaError, StoreConfig};
-use mainstay_types::{BLOCK_BYTES, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId};
+use mainstay_types::{BLOCK_BYTES, SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId};
 use rustix::fs::SeekFrom;
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -105,6 +107,8 @@ pub struct ReplicaFiles {
     volumes: Vec<AreaFile>,
     /// None, or one of each volume.
     sums: Vec<AreaFile>,
+    /// Snapshots that are kept without clones, and how that stands.
+    pub(super) layers: (BTreeSet<SnapshotId>, Standing),
 }
 
 impl ReplicaFiles {
@@ -126,7 +130,7 @@ impl ReplicaFiles {
             // A copy of the directory leads to the same journal.
             lock(&journal, &path)?;
         }
-        Ok(Self { path: path.to_owned(), meta, journal, volumes, sums })
+        Ok(Self { path: path.to_owned(), meta, journal, volumes, sums, layers: Default::default() })
     }
 
     /// Whether the files are as large as `layout` says; a journal elsewhere has its label too. Those of volumes, and of what is said of

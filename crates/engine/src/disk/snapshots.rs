@@ -5,12 +5,14 @@
 //! with another name, or none. Whatever is there of an earlier attempt is replaced.
 //!
 //! A clone needs a file system that knows them (XFS with reflink, which is its default, or btrfs). It takes as long as the file system
-//! takes to copy a list of extents: a thread of its own waits for that.
+//! takes to copy a list of extents: a thread of its own waits for that. Where there are none, what volumes held is put aside before it is written over
+//! (`cow.rs`), and sums, a thousandth of that, are copied.
 
+use super::cow::{self, Layer, Standing};
 use super::error::{DiskError, failed};
 use super::files::{ReplicaFiles, SUMS_BYTES, name};
 use crate::ring::Fd;
-use mainstay_api::engine::{ContentSource, snapshot_file};
+use mainstay_api::engine::{ContentSource, snapshot_file, snapshot_map_file};
 use mainstay_codec::sums::SUM_BYTES;
 use mainstay_store::{Area, IoFailure, OpId};
 use mainstay_types::{BLOCK_BYTES, ResourceId, SnapshotId, VolumeId};
@@ -20,7 +22,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 
 /// What is to be done to the files of a snapshot.
@@ -47,6 +49,17 @@ pub struct SnapshotJob {
     pub(super) clones: Clones,
 }
 
+/// What the end of such an order means for who writes to the volumes.
+#[derive(Debug, Default)]
+pub(super) enum Change {
+    #[default]
+    None,
+    /// From now on what is written over is put aside here.
+    Begun(Layer),
+    /// What need not be put aside any more, as long as that goes to the same place.
+    Left(Standing),
+}
+
 /// What came of it.
 #[derive(Debug)]
 pub struct SnapshotDone {
@@ -54,13 +67,25 @@ pub struct SnapshotDone {
     pub disk: u32,
     pub op: OpId,
     pub result: Result<(), IoFailure>,
+    pub(super) change: Change,
 }
+
+/// Snapshots that are kept by putting aside what is written over. One that is being made is among them before it has a file.
+pub(super) type Held = Arc<Mutex<BTreeSet<SnapshotId>>>;
 
 /// The directory of a replica and the open files of its volumes and sums. While one exists nobody else opens the replica.
 pub(super) struct Clones {
     path: PathBuf,
     files: Vec<(Area, Fd)>,
+    held: Held,
+    /// Who has it frees space.
+    freeing: Arc<Mutex<()>>,
     _lock: Fd,
+}
+
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Whoever panicked has left a set that is one.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What is cloned when a snapshot is taken.
@@ -70,7 +95,7 @@ fn areas(volumes: usize, sums: bool) -> impl Iterator<Item = Area> {
 }
 
 /// The name of the clone of an area.
-fn clone_name(snapshot: SnapshotId, area: Area) -> String {
+pub(super) fn clone_name(snapshot: SnapshotId, area: Area) -> String {
     match area {
         Area::Volume(volume) => snapshot_file(snapshot, volume),
         _ => format!("snap{}-{}", snapshot.0, name(area)),
@@ -118,6 +143,7 @@ impl SnapshotJob {
         };
         if result.is_err() && matches!(action, SnapshotAction::Take(_)) {
             // Of several volumes some may have been cloned; nobody would remove them before the replica is opened again.
+            locked(&clones.held).remove(&snapshot);
             let _ = clones.remove(snapshot);
         }
         // The lock goes before anybody can hear that it has ended.
@@ -126,11 +152,15 @@ impl SnapshotJob {
             let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
             tracing::warn!(%resource, %snapshot, %error, cause, "a snapshot could not be kept or removed here");
         }
-        let result = result.map_err(|error| IoFailure {
-            no_space: error.is_no_space(),
-            ..IoFailure::new(error.to_string())
-        });
-        done(SnapshotDone { resource, disk, op, result });
+        let (result, change) = match result {
+            Ok(change) => (Ok(()), change),
+            Err(error) => {
+                let failure =
+                    IoFailure { no_space: error.is_no_space(), ..IoFailure::new(error.to_string()) };
+                (Err(failure), Change::None)
+            }
+        };
+        done(SnapshotDone { resource, disk, op, result, change });
     }
 }
 
@@ -160,12 +190,28 @@ impl Content {
     pub(super) fn clone_to(&self, path: &Path, files: &ReplicaFiles) -> Result<(), DiskError> {
         let volumes = (0..).take_while(|n| files.area(Area::Volume(VolumeId(*n))).is_some()).count();
         for area in areas(volumes, files.has_sums()) {
-            let from = self.dir.join(clone_name(self.snapshot, area));
+            let (from, to) =
+                (self.dir.join(clone_name(self.snapshot, area)), path.join(clone_name(self.name, area)));
+            if let Area::Volume(volume) = area
+                && cow::is_here(&self.dir, self.snapshot)
+            {
+                cow::copy_out(&self.dir.join(snapshot_map_file(self.snapshot, volume)), &new_file(&to)?)?;
+                continue;
+            }
             let source = failed("cannot open what the replica is made of,", &from, File::open(&from))?;
-            clone_file(&source, &path.join(clone_name(self.name, area)), |_| Ok(()))?;
+            match clone_file(&source, &to, |_| Ok(())) {
+                Err(DiskError::NoClones { .. }) => copy_file(&from, &to, u64::MAX, |_| Ok(()))?,
+                cloned => _ = cloned?,
+            }
         }
         Ok(())
     }
+}
+
+fn new_file(path: &Path) -> Result<File, DiskError> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(true).mode(0o600);
+    failed("cannot make", path, options.open(path))
 }
 
 /// Makes `path` a clone of `source`, durably but for its name.
@@ -174,49 +220,140 @@ fn clone_file(
     path: &Path,
     fit: impl FnOnce(&File) -> io::Result<()>,
 ) -> Result<File, DiskError> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(true).mode(0o600);
-    let file = failed("cannot make", path, options.open(path))?;
+    let file = new_file(path)?;
     let cloned = rustix::fs::ioctl_ficlone(&file, source).map_err(io::Error::from);
-    let cloned = cloned.map_err(|error| match error.raw_os_error() {
-        Some(libc::EOPNOTSUPP | libc::EINVAL | libc::EXDEV) => {
-            io::Error::other("the file system of the pool cannot clone files: XFS with reflink or btrfs can")
-        }
-        _ => error,
-    });
+    if let Err(Some(libc::EOPNOTSUPP | libc::EINVAL | libc::EXDEV | libc::ENOTTY)) =
+        cloned.as_ref().map_err(io::Error::raw_os_error)
+    {
+        return Err(DiskError::NoClones { path: path.to_owned() });
+    }
     failed("cannot clone to", path, cloned)?;
     failed("cannot cut", path, fit(&file))?;
     failed("cannot flush", path, file.sync_all())?;
     Ok(file)
 }
 
+/// Makes `to` a copy of the first `bytes` of `from`, durably but for its name.
+fn copy_file(
+    from: &Path,
+    to: &Path,
+    bytes: u64,
+    fit: impl FnOnce(&File) -> io::Result<()>,
+) -> Result<(), DiskError> {
+    let source = failed("cannot open", from, File::open(from))?;
+    let file = new_file(to)?;
+    let all = failed("cannot look at", from, source.metadata())?.len();
+    failed("cannot make so large", to, file.set_len(all))?;
+    failed("cannot copy to", to, cow::copy_sparse(&source, &file, bytes.min(all)))?;
+    failed("cannot cut", to, fit(&file))?;
+    failed("cannot flush", to, file.sync_all())
+}
+
 impl Clones {
-    pub(super) fn of(files: &ReplicaFiles, volumes: usize) -> Self {
+    pub(super) fn of(files: &ReplicaFiles, volumes: usize, held: &Held, freeing: &Arc<Mutex<()>>) -> Self {
         let file = |area: Area| files.area(area).map(|file| (area, Fd::clone(&file.file)));
         Self {
             path: files.path().to_owned(),
             files: areas(volumes, files.has_sums()).filter_map(file).collect(),
+            held: Arc::clone(held),
+            freeing: Arc::clone(freeing),
             _lock: files.area(Area::Meta).map(|file| Fd::clone(&file.file)).expect("a replica has one"),
         }
     }
 
-    fn take(&self, snapshot: SnapshotId, sizes: &[u64]) -> Result<(), DiskError> {
-        self.keep(snapshot, sizes, |_, file| Ok(Fd::clone(file))).map(|_| ())
+    fn take(&self, snapshot: SnapshotId, sizes: &[u64]) -> Result<Change, DiskError> {
+        match self.keep(snapshot, sizes, |_, file| Ok(Fd::clone(file))) {
+            Err(DiskError::NoClones { .. }) => {
+                self.forget_half_made(snapshot)?;
+                self.begin_layer(snapshot, sizes, |volume| self.path.join(name(Area::Sums(volume))))
+            }
+            kept => kept.map(|_| Change::None),
+        }
     }
 
     /// Clones the files of the snapshot `from`, and volumes and sums from the clones: what fails half-way is done again as a whole.
-    fn restore(&self, snapshot: SnapshotId, from: SnapshotId, sizes: &[u64]) -> Result<(), DiskError> {
-        let files = self.keep(snapshot, sizes, |area, _| {
-            let path = self.path.join(clone_name(from, area));
-            failed("cannot open", &path, File::open(&path)).map(|file| Fd::new(file.into()))
-        })?;
+    fn restore(&self, snapshot: SnapshotId, from: SnapshotId, sizes: &[u64]) -> Result<Change, DiskError> {
+        let kept = if cow::is_here(&self.path, from) {
+            Err(DiskError::NoClones { path: self.path.clone() })
+        } else {
+            self.keep(snapshot, sizes, |area, _| {
+                let path = self.path.join(clone_name(from, area));
+                failed("cannot open", &path, File::open(&path)).map(|file| Fd::new(file.into()))
+            })
+        };
+        let files = match kept {
+            Err(DiskError::NoClones { .. }) => return self.restore_copies(snapshot, from, sizes),
+            kept => kept?,
+        };
         for ((_, target), (path, file)) in self.files.iter().zip(&files) {
             let cloned = rustix::fs::ioctl_ficlone(target, file).map_err(io::Error::from);
             failed("cannot clone to a volume or its sums", path, cloned)?;
             let flushed = rustix::fs::fsync(target).map_err(io::Error::from);
             failed("cannot flush what is cloned from", path, flushed)?;
         }
-        Ok(())
+        Ok(Change::None)
+    }
+
+    /// Where nothing can be cloned.
+    fn restore_copies(
+        &self,
+        snapshot: SnapshotId,
+        from: SnapshotId,
+        sizes: &[u64],
+    ) -> Result<Change, DiskError> {
+        self.forget_half_made(snapshot)?;
+        let sums = |volume| self.path.join(clone_name(from, Area::Sums(volume)));
+        let change = self.begin_layer(snapshot, sizes, sums)?;
+        let volumes: Vec<_> = self.volumes(sizes).collect();
+        let held = locked(&self.held).clone();
+        cow::restore(&self.path, (from, snapshot), &held, &volumes)?;
+        for (volume, bytes) in self.sums(sizes) {
+            let (source, target) = (sums(volume), self.path.join(name(Area::Sums(volume))));
+            let file = OpenOptions::new().read(true).write(true).open(&target);
+            let file = failed("cannot open", &target, file)?;
+            let copied = cow::punch(&file, 0, SUMS_BYTES)
+                .and_then(|()| cow::copy_sparse(&File::open(&source)?, &file, bytes))
+                .and_then(|()| file.sync_all());
+            failed("cannot copy the sums of a snapshot to", &target, copied)?;
+        }
+        Ok(change)
+    }
+
+    /// From here on what volumes of these sizes hold is put aside before it is written over. `sums`: where those of a volume are that it holds.
+    fn begin_layer(
+        &self,
+        snapshot: SnapshotId,
+        sizes: &[u64],
+        sums: impl Fn(VolumeId) -> PathBuf,
+    ) -> Result<Change, DiskError> {
+        for (volume, bytes) in self.sums(sizes) {
+            let path = self.path.join(clone_name(snapshot, Area::Sums(volume)));
+            let half = path.with_extension("new");
+            copy_file(&sums(volume), &half, bytes, |file| file.set_len(SUMS_BYTES))?;
+            failed("cannot rename", &half, fs::rename(&half, &path))?;
+        }
+        locked(&self.held).insert(snapshot);
+        Layer::create(&self.path, snapshot, sizes).map(Change::Begun)
+    }
+
+    /// The volumes and their sizes, in bytes.
+    fn volumes(&self, sizes: &[u64]) -> impl Iterator<Item = (VolumeId, Fd, u64)> {
+        self.files.iter().filter_map(|(area, file)| match area {
+            Area::Volume(volume) => {
+                sizes.get(usize::from(volume.0)).map(|bytes| (*volume, Fd::clone(file), *bytes))
+            }
+            _ => None,
+        })
+    }
+
+    /// The volumes that have sums, and the size of these.
+    fn sums(&self, sizes: &[u64]) -> impl Iterator<Item = (VolumeId, u64)> {
+        self.files.iter().filter_map(|(area, _)| match area {
+            Area::Sums(volume) => {
+                sizes.get(usize::from(volume.0)).map(|bytes| (*volume, bytes / BLOCK_BYTES * SUM_BYTES))
+            }
+            _ => None,
+        })
     }
 
     /// Makes the files of a snapshot out of those that `source` gives, of these sizes.
@@ -241,7 +378,16 @@ impl Clones {
         Ok(files)
     }
 
-    fn remove(&self, snapshot: SnapshotId) -> Result<(), DiskError> {
+    /// The files of a snapshot, and what of its layer nobody needs.
+    fn remove(&self, snapshot: SnapshotId) -> Result<Change, DiskError> {
+        remove_snapshots(&self.path, |id| id == snapshot)?;
+        let _one_at_a_time = locked(&self.freeing);
+        let volumes = self.files.iter().filter(|(area, _)| matches!(area, Area::Volume(_))).count();
+        cow::tidy(&self.path, || locked(&self.held).clone(), volumes, false).map(Change::Left)
+    }
+
+    /// What clones that were not possible have left.
+    fn forget_half_made(&self, snapshot: SnapshotId) -> Result<(), DiskError> {
         remove_snapshots(&self.path, |id| id == snapshot)
     }
 
@@ -278,15 +424,25 @@ impl ReplicaFiles {
     /// # Errors
     /// When the directory cannot be read or changed.
     pub fn sweep_snapshots(
-        &self,
+        &mut self,
         recorded: &BTreeSet<SnapshotId>,
         volumes: usize,
     ) -> Result<Vec<SnapshotId>, DiskError> {
         remove_snapshots(self.path(), |id| !recorded.contains(&id))?;
+        let in_layers: BTreeSet<_> =
+            recorded.iter().copied().filter(|id| cow::is_here(self.path(), *id)).collect();
+        let standing = cow::tidy(self.path(), || in_layers.clone(), volumes, true)?;
         let whole = |id: &SnapshotId| {
-            areas(volumes, self.has_sums()).all(|area| self.path().join(clone_name(*id, area)).exists())
+            let layer = in_layers.contains(id);
+            let own =
+                areas(volumes, self.has_sums()).filter(|area| !layer || !matches!(area, Area::Volume(_)));
+            let mut names = own.map(|area| clone_name(*id, area));
+            names.all(|name| self.path().join(name).exists()) && !standing.lost.contains(id)
         };
-        Ok(recorded.iter().copied().filter(|id| !whole(id)).collect())
+        let lost: Vec<_> = recorded.iter().copied().filter(|id| !whole(id)).collect();
+        let held = in_layers.into_iter().filter(|id| !lost.contains(id)).collect();
+        self.layers = (held, standing);
+        Ok(lost)
     }
 }
 

@@ -103,6 +103,7 @@ impl OpenReplica {
     pub fn metrics(&self) -> ReplicaMetrics {
         let mut counts = self.around.counts.taken(&self.host);
         counts.disk_operations = self.around.disk.in_flight() as u64;
+        counts.disk.snapshot_written = self.around.disk.put_aside();
         ReplicaMetrics { status: self.status(), counts }
     }
 

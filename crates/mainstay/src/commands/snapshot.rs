@@ -7,12 +7,15 @@ use crate::failure::{Context, Failure, Outcome};
 use crate::output::{Output, Progress, table};
 use crate::size;
 use mainstay_api::client::Client;
-use mainstay_api::engine::SnapshotState;
+use mainstay_api::engine::{SnapshotState, snapshot_of_map};
 use mainstay_api::rest::{
     Accepted, ResourceView, SnapshotFiles, SnapshotOnView, SnapshotRollback, SnapshotSpace, SnapshotTake,
     SnapshotView,
 };
+use mainstay_engine::disk::copy_out;
 use serde::Serialize;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 pub fn run(command: SnapshotCommand, client: &Client, output: Output) -> Outcome<u8> {
@@ -73,6 +76,9 @@ fn details(found: &SnapshotFiles) -> String {
     for file in &found.files {
         text += &format!("\n{file}");
     }
+    if found.files.iter().any(|file| is_map(Path::new(file))) {
+        text += "\nthis pool cannot clone files: there is what was written over since; `mainstay snapshot clone` makes files of all of it";
+    }
     text += &match found.space {
         Some(SnapshotSpace { bytes, own_bytes }) => format!(
             "\n{} here, of which {} are shared with nothing else: its deletion gives back these at least",
@@ -110,7 +116,7 @@ fn create(name: &str, snapshot: &str, wait: WaitArgs, client: &Client, output: O
         return Err(Failure::new(
             "not-taken",
             format!("no node could take snapshot {snapshot}"),
-            "The engines' logs say why; pools must be on XFS with reflink or on btrfs, and have space. Delete it then.",
+            "The engines' logs say why; pools must have space. Delete it then.",
         ));
     }
     output.result(&done, |done| overview(std::slice::from_ref(done)))
@@ -175,13 +181,24 @@ struct Cloned {
     files: Vec<PathBuf>,
 }
 
-/// Copies a file to where there is none. It appears there whole or not at all: what an interrupted copy leaves has another name, and is
-/// replaced by the next.
+/// Whether the content of a snapshot is to be put together by what this file says.
+fn is_map(file: &Path) -> bool {
+    file.file_name().is_some_and(|name| snapshot_of_map(&name.to_string_lossy()).is_some())
+}
+
+/// Copies what a file of a snapshot stands for to where there is no file. It appears there whole or not at all: what an interrupted copy leaves has another
+/// name, and is replaced by the next.
 fn copy_whole(from: &Path, to: &Path) -> std::io::Result<()> {
     let half = to.with_extension("part");
     let _ = std::fs::remove_file(&half);
-    // Shares the blocks where both are on one file system that can.
-    let copied = std::fs::copy(from, &half).and_then(|_| std::fs::hard_link(&half, to));
+    let copied = if is_map(from) {
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&half);
+        file.and_then(|file| copy_out(from, &file).map_err(std::io::Error::other))
+    } else {
+        // Shares the blocks where both are on one file system that can.
+        std::fs::copy(from, &half).map(drop)
+    };
+    let copied = copied.and_then(|()| std::fs::hard_link(&half, to));
     let _ = std::fs::remove_file(&half);
     copied
 }

@@ -1,0 +1,15 @@
+//! Snapshots in pools that cannot clone files ([ADR 20](../../../../docs/adr/0020-copy-before-write.md)): before something of a volume is written
+//! over, what it held is put aside.
+
+mod chunks;
+mod content;
+mod files;
+mod io;
+mod keeper;
+
+pub use chunks::ChunkSet;
+pub use content::copy_out;
+pub(super) use content::restore;
+pub(super) use files::{Layer, Standing, is_here, tidy};
+pub(super) use io::{copy_sparse, next_data, punch};
+pub(super) use keeper::{Keeper, Todo, Turn};

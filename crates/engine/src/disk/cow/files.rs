@@ -1,0 +1,357 @@
+//! Where a pool cannot clone files, a snapshot is a *layer*: for each volume a file of what was put aside before it was written over, and a map that
+//! says which chunks these are.
+//!
+//! ```text
+//! what snapshot 5 held = chunks of snap5-old0 that snap5-map0 has, else of snap7-…, else of snap9-…, else of vol0
+//! ```
+//!
+//! What this file guarantees:
+//! - Chunks are put into the newest layer alone, by the keepers of the volumes. Older ones change no more, but that what nobody reads is freed.
+//! - A layer is there from the moment on at which the map of volume 0 has its name, and gone with it.
+//! - The layer of a deleted snapshot is called `gone…` and stays for as long as an older snapshot may find something in it. What an older layer
+//!   has as well is freed, and a layer of which an older one has everything is removed.
+
+use super::chunks::ChunkSet;
+use super::io::{punch, read_at, write_at};
+use crate::disk::error::{DiskError, failed};
+use crate::disk::files::open_file;
+use crate::ring::Fd;
+use mainstay_api::engine::snapshot_map_file;
+use mainstay_codec::old_map::{OLD_CHUNK_BYTES, OldMapHeader};
+use mainstay_types::{BLOCK_BYTES, SnapshotId, VolumeId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+/// What the names of a layer's files begin with while its snapshot is there, and afterwards.
+const HERE: &str = "snap";
+const GONE: &str = "gone";
+/// How often a list is read again when what it names has been removed meanwhile.
+const TRIES: usize = 20;
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// What a layer has of one volume.
+#[derive(Debug)]
+pub struct LayerVolume {
+    /// Of the volume when the snapshot was taken.
+    pub bytes: u64,
+    pub own: ChunkSet,
+    pub map: Fd,
+    pub old: Fd,
+}
+
+#[derive(Debug)]
+pub struct Layer {
+    pub snapshot: SnapshotId,
+    pub volumes: Vec<LayerVolume>,
+}
+
+/// What of the layers counts for who keeps something.
+#[derive(Debug, Default)]
+pub struct Standing {
+    /// The layer that is written, while it is.
+    pub written: Option<SnapshotId>,
+    /// Of each volume what layers but that one have, and the newest snapshot would find there; empty: nothing.
+    pub covered: Vec<ChunkSet>,
+    /// The layer that is to be written, if nobody writes yet.
+    pub newest: Option<Layer>,
+    /// Snapshots whose layers, or what they need of others, cannot be read.
+    pub lost: Vec<SnapshotId>,
+}
+
+fn file_name(prefix: &str, snapshot: SnapshotId, kind: &str, volume: VolumeId) -> String {
+    format!("{prefix}{}-{kind}{}", snapshot.0, volume.0)
+}
+
+/// Prefix and number of the layer that a file is of, half-made ones included, and whether it is the map of volume 0.
+fn layer_of(file: &str) -> Option<(&'static str, SnapshotId, bool)> {
+    [HERE, GONE].into_iter().find_map(|prefix| {
+        let (number, of) = file.strip_prefix(prefix)?.split_once('-')?;
+        let ours = of.starts_with("map") || of.starts_with("old");
+        number.parse().ok().filter(|_| ours).map(|number| (prefix, SnapshotId(number), of == "map0"))
+    })
+}
+
+fn is_gone(error: &DiskError) -> bool {
+    matches!(error, DiskError::System { source, .. } if source.kind() == io::ErrorKind::NotFound)
+}
+
+fn sync(path: &Path) -> Result<(), DiskError> {
+    failed("cannot flush", path, File::open(path).and_then(|dir| dir.sync_all()))
+}
+
+fn names(path: &Path) -> Result<Vec<String>, DiskError> {
+    let entries = failed("cannot list", path, fs::read_dir(path))?;
+    Ok(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
+}
+
+/// The layers that there are, and whether their snapshots are there as well.
+fn list(path: &Path) -> Result<BTreeMap<SnapshotId, bool>, DiskError> {
+    let names = names(path)?;
+    let layers = names.iter().filter_map(|name| layer_of(name)).filter(|(.., first)| *first);
+    Ok(layers.map(|(prefix, snapshot, _)| (snapshot, prefix == HERE)).collect())
+}
+
+/// Removes the files of `unwanted` layers, half-made ones included.
+fn remove(path: &Path, unwanted: impl Fn(SnapshotId) -> bool) -> Result<(), DiskError> {
+    let names = names(path)?;
+    let layers = names.iter().filter_map(|name| layer_of(name).map(|layer| (name, layer)));
+    let doomed = layers.filter(|(_, (_, snapshot, _))| unwanted(*snapshot));
+    // The map of volume 0 first.
+    let mut doomed: Vec<_> = doomed.map(|(name, (.., first))| (!first, path.join(name))).collect();
+    doomed.sort();
+    for (_, file) in doomed {
+        match fs::remove_file(&file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return failed("cannot remove", &file, Err(error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+impl Layer {
+    /// Makes an empty one, durably. `sizes`: of the volumes, in bytes.
+    ///
+    /// # Errors
+    /// When there is no space, or what is there of this number is needed by an older snapshot.
+    pub fn create(path: &Path, snapshot: SnapshotId, sizes: &[u64]) -> Result<Self, DiskError> {
+        if list(path)?.contains_key(&snapshot) {
+            let before = Self::open(path, snapshot, sizes.len())?;
+            if before.volumes.iter().any(|volume| !volume.own.is_empty()) {
+                let taken = io::Error::other(
+                    "its number was used before, and an older snapshot needs what was kept then",
+                );
+                return failed("cannot keep a snapshot in", path, Err(taken));
+            }
+        }
+        remove(path, |other| other == snapshot)?;
+        let mut volumes = Vec::with_capacity(sizes.len());
+        for (number, bytes) in sizes.iter().copied().enumerate().rev() {
+            let volume = VolumeId(number as u16);
+            let old_path = path.join(file_name(HERE, snapshot, "old", volume));
+            let (old, _) = open_file(&old_path, true, |options| _ = options.create_new(true))?;
+            failed("cannot make so large", &old_path, old.set_len(bytes))?;
+            failed("cannot flush", &old_path, old.sync_all())?;
+            let own = ChunkSet::of(bytes);
+            let map_path = path.join(snapshot_map_file(snapshot, volume));
+            let half = map_path.with_extension("new");
+            let (map, _) = open_file(&half, true, |options| _ = options.create(true).truncate(true))?;
+            let map = Fd::new(map.into());
+            let mut whole = OldMapHeader { snapshot, volume, bytes }.encode();
+            (0..own.pages()).for_each(|page| whole.extend(own.page(page)));
+            failed("cannot write", &half, write_at(&map, 0, &whole))?;
+            failed("cannot flush", &half, rustix::fs::fsync(&map).map_err(io::Error::from))?;
+            failed("cannot rename", &half, fs::rename(&half, &map_path))?;
+            volumes.push(LayerVolume { bytes, own, map, old: Fd::new(old.into()) });
+        }
+        volumes.reverse();
+        sync(path)?;
+        Ok(Self { snapshot, volumes })
+    }
+
+    /// Opens one that is there, whether its snapshot is or not.
+    ///
+    /// # Errors
+    /// When a file of it is gone, or its map is not as it was written.
+    pub fn open(path: &Path, snapshot: SnapshotId, volumes: usize) -> Result<Self, DiskError> {
+        let open = |kind: &str, volume| {
+            let at = |prefix| path.join(file_name(prefix, snapshot, kind, volume));
+            let here = at(HERE);
+            match open_file(&here, true, |_| {}) {
+                // The snapshot may be deleted between the two.
+                Err(error) if is_gone(&error) => {
+                    open_file(&at(GONE), true, |_| {}).map(|(file, _)| (file, at(GONE)))
+                }
+                result => result.map(|(file, _)| (file, here)),
+            }
+        };
+        let one = |volume: VolumeId| {
+            let (map, map_path) = open("map", volume)?;
+            let (old, _) = open("old", volume)?;
+            let (map, old) = (Fd::new(map.into()), Fd::new(old.into()));
+            let wrong = |error: mainstay_codec::DecodeError| io::Error::other(error);
+            let read = |at, len| failed("cannot read", &map_path, read_at(&map, at, len));
+            let header = OldMapHeader::decode(&read(0, BLOCK_BYTES as usize)?).map_err(wrong);
+            let header = failed("cannot use", &map_path, header)?;
+            if (header.snapshot, header.volume) != (snapshot, volume) {
+                let other = io::Error::other(format!(
+                    "it is of snapshot {}, volume {}",
+                    header.snapshot, header.volume.0
+                ));
+                return failed("cannot use", &map_path, Err(other));
+            }
+            let pages = ChunkSet::of(header.bytes).pages() as usize * BLOCK_BYTES as usize;
+            let own = ChunkSet::decode(&read(BLOCK_BYTES, pages)?, header.bytes).map_err(wrong);
+            let own = failed("cannot use", &map_path, own)?;
+            Ok(LayerVolume { bytes: header.bytes, own, map, old })
+        };
+        let volumes = (0..volumes).map(|n| one(VolumeId(n as u16))).collect::<Result<_, DiskError>>()?;
+        Ok(Self { snapshot, volumes })
+    }
+}
+
+/// Whether this snapshot is kept so, and has not been deleted.
+#[must_use]
+pub fn is_here(path: &Path, snapshot: SnapshotId) -> bool {
+    path.join(snapshot_map_file(snapshot, VolumeId(0))).exists()
+}
+
+/// The layers in which the content of a snapshot is looked for, its own first.
+///
+/// # Errors
+/// When the snapshot is not there, or one of them cannot be read.
+pub fn chain(path: &Path, from: SnapshotId, volumes: usize) -> Result<Vec<Layer>, DiskError> {
+    chain_but(path, from, volumes, None)
+}
+
+/// The same, without one that is being made.
+pub fn chain_but(
+    path: &Path,
+    from: SnapshotId,
+    volumes: usize,
+    without: Option<SnapshotId>,
+) -> Result<Vec<Layer>, DiskError> {
+    let mut failure = None;
+    for _ in 0..TRIES {
+        let layers = list(path)?;
+        if layers.get(&from) != Some(&true) {
+            break;
+        }
+        let wanted = layers.keys().filter(|layer| **layer >= from && Some(**layer) != without);
+        match wanted.map(|layer| Layer::open(path, *layer, volumes)).collect() {
+            Ok(chain) => return Ok(chain),
+            // One of them may have been removed meanwhile, and the newest one was being written.
+            Err(error) => failure = Some(error),
+        }
+        std::thread::sleep(PAUSE);
+    }
+    if let Some(error) = failure.filter(|_| is_here(path, from)) {
+        return Err(error);
+    }
+    let file = path.join(snapshot_map_file(from, VolumeId(0)));
+    failed("cannot open the snapshot", &file, Err(io::ErrorKind::NotFound.into()))
+}
+
+/// Takes the names of snapshots that are not `held` from their layers, removes what nobody needs, and says what is left. `held` is asked after the
+/// layers were listed: one that is made meanwhile is in the answer before it has a name. `resting`: nobody makes or writes one.
+///
+/// # Errors
+/// When the directory cannot be read or changed.
+pub fn tidy(
+    path: &Path,
+    held: impl FnOnce() -> BTreeSet<SnapshotId>,
+    volumes: usize,
+    resting: bool,
+) -> Result<Standing, DiskError> {
+    let layers = list(path)?;
+    let mut held = held();
+    if resting {
+        remove(path, |layer| !layers.contains_key(&layer))?;
+    }
+    for (layer, _) in layers.iter().filter(|(layer, here)| **here && !held.contains(layer)) {
+        give_up_name(path, *layer, volumes)?;
+    }
+    held.retain(|id| layers.contains_key(id));
+    let mut standing = Standing::default();
+    let mut opened = Vec::new();
+    // What is written just now cannot be read.
+    let written = layers.keys().next_back().filter(|_| !resting);
+    for layer in layers.keys().rev().filter(|layer| Some(*layer) != written) {
+        match Layer::open(path, *layer, volumes) {
+            Ok(layer) => opened.push(layer),
+            Err(error) => {
+                // Who is older needs it.
+                let newer = held.split_off(&SnapshotId(layer.0 + 1));
+                tracing::error!(path = %path.display(), %layer, %error, "what a snapshot has kept cannot be read");
+                standing.lost.extend(std::mem::replace(&mut held, newer));
+                break;
+            }
+        }
+    }
+    opened.reverse();
+    let Some(first) = held.first().copied() else {
+        remove(path, |layer| layers.contains_key(&layer))?;
+        return Ok(standing);
+    };
+    remove(path, |layer| layer < first && layers.contains_key(&layer))?;
+    opened.retain(|layer| layer.snapshot >= first);
+    if resting {
+        while opened.last().is_some_and(|last| !held.contains(&last.snapshot) && last.is_empty()) {
+            let empty = opened.pop().map(|layer| layer.snapshot);
+            remove(path, |layer| Some(layer) == empty)?;
+        }
+        standing.newest = opened.pop();
+    }
+    let mut since: Vec<ChunkSet> = Vec::new();
+    for layer in opened {
+        if held.contains(&layer.snapshot) {
+            since = layer.volumes.into_iter().map(|volume| volume.own).collect();
+            continue;
+        }
+        let within = layer.volumes.iter().zip(&since).all(|(volume, since)| volume.own.is_within(since));
+        if within {
+            remove(path, |other| other == layer.snapshot)?;
+            continue;
+        }
+        for (volume, since) in layer.volumes.iter().zip(&mut since) {
+            failed("cannot free a part of a layer in", path, volume.free(since))?;
+            let mut all = volume.own.clone();
+            all.add(since);
+            *since = all;
+        }
+    }
+    standing.written = written.copied();
+    let newest = standing.newest.as_ref().map(|layer| layer.snapshot).or(written.copied());
+    if newest.is_some_and(|newest| !held.contains(&newest)) {
+        standing.covered = since;
+    }
+    Ok(standing)
+}
+
+/// The snapshot is deleted: its layer has another name from now on, that of volume 0's map first.
+fn give_up_name(path: &Path, snapshot: SnapshotId, volumes: usize) -> Result<(), DiskError> {
+    for volume in (0..volumes).map(|n| VolumeId(n as u16)) {
+        for kind in ["map", "old"] {
+            let (from, to) =
+                (file_name(HERE, snapshot, kind, volume), file_name(GONE, snapshot, kind, volume));
+            match fs::rename(path.join(&from), path.join(to)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return failed("cannot rename", &path.join(from), Err(error));
+                }
+                _ => {}
+            }
+        }
+    }
+    sync(path)
+}
+
+impl Layer {
+    fn is_empty(&self) -> bool {
+        self.volumes.iter().all(|volume| volume.own.is_empty())
+    }
+}
+
+impl LayerVolume {
+    /// Gives back the space of what `others` have as well.
+    fn free(&self, others: &ChunkSet) -> io::Result<()> {
+        let mut run: Option<(u64, u64)> = None;
+        for chunk in self.own.both(others) {
+            match &mut run {
+                Some((_, end)) if *end == chunk => *end += 1,
+                _ => {
+                    if let Some((first, end)) = run.replace((chunk, chunk + 1)) {
+                        punch(&self.old, first * OLD_CHUNK_BYTES, (end - first) * OLD_CHUNK_BYTES)?;
+                    }
+                }
+            }
+        }
+        match run {
+            Some((first, end)) => punch(&self.old, first * OLD_CHUNK_BYTES, (end - first) * OLD_CHUNK_BYTES),
+            None => Ok(()),
+        }
+    }
+}
