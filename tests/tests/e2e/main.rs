@@ -64,11 +64,18 @@ const UNDER_LOAD: &[(&str, LoadScenario)] = &[
 ];
 
 /// Under load too, each in a cluster of its own, which ends with the test.
-const APART: &[(&str, Maker, LoadScenario)] = &[(
-    "a_witness_without_an_engine_lets_the_other_take_over",
-    witness::cluster,
-    witness::lets_the_other_take_over,
-)];
+const APART: &[(&str, Maker, LoadScenario)] = &[
+    (
+        "a_witness_without_an_engine_lets_the_other_take_over",
+        witness::cluster,
+        witness::lets_the_other_take_over,
+    ),
+    (
+        "snapshots_where_files_cannot_be_cloned",
+        snapshots::cluster_without_reflink,
+        snapshots::where_files_cannot_be_cloned,
+    ),
+];
 
 /// Only when asked for by name and with `--ignored`: minutes to hours.
 const LONG: &[(&str, LoadScenario)] =

@@ -56,6 +56,9 @@ pub struct UpArgs {
     /// Size of each node's disk; space is taken only as it is written.
     #[arg(long, default_value = "16GiB", value_parser = size::parse, value_name = "SIZE")]
     pub disk: u64,
+    /// Disks whose file system cannot clone files, as that of many a machine: snapshots are kept in another way there.
+    #[arg(long)]
+    pub no_reflink: bool,
     /// Nodes that vote and hold no data: each runs an agent and no engine, and joins as a witness. Not n1, which makes the cluster.
     #[arg(long, value_delimiter = ',', value_name = "NODE", conflicts_with = "plain")]
     pub witness: Vec<String>,

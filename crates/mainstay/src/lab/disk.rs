@@ -31,13 +31,14 @@ pub fn restore_xfs_push(before: &str) -> Outcome<()> {
     std::fs::write(XFS_PUSH, before).or_fail("lab-sysctl", || format!("write {XFS_PUSH}"))
 }
 
-/// Makes the image with an empty file system.
-pub fn create(image: &Path, bytes: u64) -> Outcome<()> {
+/// Makes the image with an empty file system. `reflink`: that can clone files.
+pub fn create(image: &Path, bytes: u64, reflink: bool) -> Outcome<()> {
     File::create(image)
         .and_then(|file| file.set_len(bytes))
         .or_fail("lab-disk", || format!("make the disk {}", image.display()))?;
     let attached = attach(image)?;
-    tool::run("mkfs.xfs", &["-q", "-K", &attached.path.to_string_lossy()])
+    let reflink = if reflink { "reflink=1" } else { "reflink=0" };
+    tool::run("mkfs.xfs", &["-q", "-K", "-m", reflink, &attached.path.to_string_lossy()])
 }
 
 pub fn attach(image: &Path) -> Outcome<Attached> {

@@ -117,7 +117,7 @@ fn create(lab: &mut Lab, args: &UpArgs) -> Outcome<()> {
         progress.show(&format!("starting {name}"));
         let logs = node::log_dir(lab, name);
         std::fs::create_dir_all(&logs).or_fail("lab-state", || format!("make {}", logs.display()))?;
-        disk::create(&node::image(lab, name), lab.disk_bytes)?;
+        disk::create(&node::image(lab, name), lab.disk_bytes, !args.no_reflink)?;
         node::start(lab, name)?;
     }
     if !lab.plain {
