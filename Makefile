@@ -11,7 +11,7 @@ ARGS ?=
 MINUTES ?= 60
 
 .PHONY: help deps fmt fmt-check lint unit sim instructions instructions-record e2e vm test build demo demo-down bench \
-	bench-vm bench-growth bench-resync bench-scrub bench-catchup bench-deps bench-down sim-soak sim-bugs sim-crash fuzz
+	bench-vm bench-growth bench-resync bench-scrub bench-catchup bench-snapshots bench-deps bench-down sim-soak sim-bugs sim-crash fuzz
 
 help:
 	@echo "make test       format check, lints, unit and model tests, simulator, end-to-end tests (root)"
@@ -28,6 +28,7 @@ help:
 	@echo "make bench-growth what many idle resources cost, and the loss of a node that serves a third of them; ARGS=\"1 10 100\""
 	@echo "make bench-resync how fast a replica that was away is copied again, against one stream; ARGS=rounds"
 	@echo "make bench-catchup how soon a replica that was away for 30 s is in sync again under load; ARGS=rounds"
+	@echo "make bench-snapshots what a snapshot costs who writes, with clones of files and without; ARGS=rounds"
 	@echo "make bench-scrub how fast three replicas are compared, against reading their files; ARGS=rounds"
 	@echo "make bench-deps install those other products; make bench-down removes what an interrupted run has left"
 	@echo "make instructions         count the instructions of fixed work and compare with bench/instructions.txt"
@@ -126,6 +127,9 @@ bench-resync: build
 
 bench-scrub: build
 	@$(BUILT)/scrub $(ARGS)
+
+bench-snapshots: build
+	@$(BUILT)/snapshots $(ARGS)
 
 bench-catchup: build
 	@$(BUILT)/catchup $(ARGS)

@@ -12,8 +12,8 @@ use mainstay_types::{BLOCK_BYTES, SnapshotId, VolumeId, is_volume_size};
 
 pub const OLD_MAP_MAGIC: u32 = u32::from_le_bytes(*b"MSOM");
 pub const OLD_MAP_VERSION: u16 = 1;
-/// What is put aside at once.
-pub const OLD_CHUNK_BYTES: u64 = 64 << 10;
+/// The least that is put aside: a page of InnoDB.
+pub const OLD_CHUNK_BYTES: u64 = 16 << 10;
 /// What a device writes as a whole or not at all.
 pub const OLD_MAP_SECTOR_BYTES: usize = 512;
 /// Words of 64 bits that a sector has.

@@ -17,9 +17,12 @@ use std::sync::{Arc, Mutex};
 /// A step of putting something aside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Part {
-    /// A chunk is read from its volume.
-    Read(u64),
-    /// It is written to the layer.
+    /// Chunks are read from their volume.
+    Read {
+        first: u64,
+        chunks: u64,
+    },
+    /// They are written to the layer.
     Write,
     Flush,
     Map,
@@ -173,10 +176,10 @@ impl Disk {
         let area = Area::Volume(volume);
         let pending = |part, work| Pending { whose: Whose::Keeper(volume, part), area, work };
         match todo {
-            Todo::Copy(chunk) => {
-                let (offset, len) = one.keeper.place(chunk);
+            Todo::Copy { first, chunks } => {
+                let (offset, len) = one.keeper.place(first, chunks);
                 let (len, buffer) = (len as usize, self.pool.get(len as usize));
-                let pending = pending(Part::Read(chunk), Work::Read { len });
+                let pending = pending(Part::Read { first, chunks }, Work::Read { len });
                 self.start(ring, pending, |fd| Op::Read { fd, offset, buffer, at: 0, len });
             }
             Todo::Flush => {
@@ -196,8 +199,8 @@ impl Disk {
     /// A step has ended.
     pub(super) fn kept(&mut self, ring: &mut Ring, volume: VolumeId, part: Part, result: IoResult) {
         let one = &mut self.keeping.volumes[usize::from(volume.0)];
-        if let (Part::Read(chunk), Ok(Some(bytes))) = (part, &result) {
-            let (offset, len) = one.keeper.place(chunk);
+        if let (Part::Read { first, chunks }, Ok(Some(bytes))) = (part, &result) {
+            let (offset, len) = one.keeper.place(first, chunks);
             self.keeping.written += len;
             let (fd, pieces, durable): (_, _, _) = (Fd::clone(&one.old), [Bytes::clone(bytes)].into(), false);
             let whose = Whose::Keeper(volume, Part::Write);

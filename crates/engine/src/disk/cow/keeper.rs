@@ -16,13 +16,15 @@ use mainstay_codec::old_map::OLD_CHUNK_BYTES;
 use std::collections::{BTreeSet, VecDeque};
 
 /// Most chunks of a round (R18): 4 MiB.
-const ROUND_CHUNKS: usize = 64;
+const ROUND_CHUNKS: usize = 256;
+/// Most neighbours that are copied at once: 1 MiB.
+const RUN_CHUNKS: u64 = 64;
 
 /// What is to be done now. Those that are given together may be done in any order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Todo {
-    /// Copy this chunk of the volume to its place in the other file.
-    Copy(u64),
+    /// Copy so many chunks of the volume, from this one on, to their place in the other file.
+    Copy { first: u64, chunks: u64 },
     /// Flush that file.
     Flush,
     /// Write this page of the map, durably.
@@ -122,11 +124,11 @@ impl<W> Keeper<W> {
         self.stage == Stage::Idle && self.waiting.is_empty()
     }
 
-    /// Where a chunk lies, and how much of it is kept, in bytes.
+    /// Where chunks lie, and how much of them is kept, in bytes.
     #[must_use]
-    pub fn place(&self, chunk: u64) -> (u64, u64) {
-        let offset = chunk * OLD_CHUNK_BYTES;
-        (offset, OLD_CHUNK_BYTES.min(self.bytes - offset))
+    pub fn place(&self, first: u64, chunks: u64) -> (u64, u64) {
+        let offset = first * OLD_CHUNK_BYTES;
+        (offset, (chunks * OLD_CHUNK_BYTES).min(self.bytes - offset))
     }
 
     /// A page of the map as it is to be.
@@ -146,8 +148,10 @@ impl<W> Keeper<W> {
                 self.release(&mut turn);
                 continue;
             }
-            self.stage = Stage::Copying { left: copies.len() };
-            turn.todo = copies.into_iter().map(Todo::Copy).collect();
+            let runs = copies.chunk_by(|one, next| one + 1 == *next);
+            let runs = runs.flat_map(|run| run.chunks(RUN_CHUNKS as usize));
+            turn.todo = runs.map(|run| Todo::Copy { first: run[0], chunks: run.len() as u64 }).collect();
+            self.stage = Stage::Copying { left: turn.todo.len() };
             if turn.todo.is_empty() {
                 turn.todo = self.map();
             }
@@ -155,7 +159,7 @@ impl<W> Keeper<W> {
         turn
     }
 
-    /// Chooses the chunks of a round; those among them that have content.
+    /// Chooses the chunks of a round; those among them that have content, in ascending order.
     fn gather(&mut self, data: &impl Fn(u64, u64) -> Option<u64>) -> Vec<u64> {
         let mut copies = Vec::new();
         for one in &mut self.waiting {
@@ -185,6 +189,7 @@ impl<W> Keeper<W> {
                 }
             }
         }
+        copies.sort_unstable();
         copies
     }
 

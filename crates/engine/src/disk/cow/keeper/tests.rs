@@ -136,11 +136,13 @@ impl World {
         let todo = self.todo.swap_remove(at);
         let ok = !(failing && self.random.below(12) == 0);
         match todo {
-            Todo::Copy(chunk) => {
-                let content = self.volume.get(&chunk).map_or(0, Cell::now);
-                let cell = self.old.entry(chunk).or_default();
-                // Half of it, over what may be there.
-                cell.values.push(if ok || cell.now() == content { content } else { 99 });
+            Todo::Copy { first, chunks } => {
+                for chunk in first..first + chunks {
+                    let content = self.volume.get(&chunk).map_or(0, Cell::now);
+                    let cell = self.old.entry(chunk).or_default();
+                    // Half of it, over what may be there.
+                    cell.values.push(if ok || cell.now() == content { content } else { 99 });
+                }
             }
             Todo::Flush if ok => self.old.values_mut().for_each(Cell::flush),
             Todo::Flush => {}
@@ -217,6 +219,12 @@ fn what_cannot_be_kept_is_not_written_over() {
     assert!(failed > 100, "{failed}");
 }
 
+const CHUNK: u64 = OLD_CHUNK_BYTES;
+
+const fn copy(first: u64, chunks: u64) -> Todo {
+    Todo::Copy { first, chunks }
+}
+
 #[test]
 fn each_chunk_is_kept_once_and_what_comes_together_is_kept_together() {
     let empty = ChunkSet::of(BYTES);
@@ -224,23 +232,23 @@ fn each_chunk_is_kept_once_and_what_comes_together_is_kept_together() {
     let all = |from: u64, end: u64| (from < end).then_some(from);
     let held = |keeper: &mut Keeper<u32>, at: u64, len: u64, name| keeper.hold((at, len), false, name);
     assert_eq!(held(&mut keeper, 4096, 4096, 1), None);
-    assert_eq!(keeper.begin(all).todo, [Todo::Copy(0)]);
-    for (n, at) in (2..).zip([8192, 65536, 131_072 - 4096]) {
+    assert_eq!(keeper.begin(all).todo, [copy(0, 1)]);
+    for (n, at) in (2..).zip([8192, 5 * CHUNK, CHUNK, 2 * CHUNK - 4096]) {
         assert_eq!(held(&mut keeper, at, 8192, n), None);
     }
     assert!(keeper.begin(all).todo.is_empty(), "one round at a time");
     assert_eq!(keeper.done(true).todo, [Todo::Flush]);
     assert_eq!(keeper.done(true).todo, [Todo::Map(0)]);
     let turn = keeper.done(true);
-    assert_eq!((turn.free, keeper.waiting()), (vec![1, 2], 2));
-    assert_eq!(keeper.begin(all).todo, [Todo::Copy(1), Todo::Copy(2)]);
+    assert_eq!((turn.free, keeper.waiting()), (vec![1, 2], 3));
+    assert_eq!(keeper.begin(all).todo, [copy(1, 2), copy(5, 1)]);
     assert!(keeper.done(true).todo.is_empty());
     assert_eq!(keeper.done(true).todo, [Todo::Flush]);
     assert_eq!(keeper.done(true).todo, [Todo::Map(0)]);
-    assert_eq!(keeper.done(true).free, [3, 4]);
+    assert_eq!(keeper.done(true).free, [3, 4, 5]);
     assert!(keeper.is_idle());
-    assert_eq!(held(&mut keeper, 0, 3 * 65536, 5), Some(5), "nothing more is to be kept of these");
-    assert_eq!(held(&mut keeper, BYTES, 65536, 6), Some(6), "it lies beyond the snapshot");
+    assert_eq!(held(&mut keeper, 0, 3 * CHUNK, 5), Some(5), "nothing more is to be kept of these");
+    assert_eq!(held(&mut keeper, BYTES, CHUNK, 6), Some(6), "it lies beyond the snapshot");
 }
 
 #[test]
@@ -248,19 +256,21 @@ fn many_writes_take_several_rounds_and_holes_cost_nothing() {
     let bytes = 1 << 30;
     let empty = ChunkSet::of(bytes);
     let mut keeper = Keeper::new(bytes, empty.clone(), &empty);
-    // Only chunk 5000 and what follows up to 5200 has content.
+    // Only chunk 5000 and what follows up to 5600 has content.
     let data = |from: u64, end: u64| {
-        let (first, last) = (5000 * OLD_CHUNK_BYTES, 5200 * OLD_CHUNK_BYTES);
-        let at = from.max(first);
-        (at < end.min(last)).then_some(at)
+        let at = from.max(5000 * CHUNK);
+        (at < end.min(5600 * CHUNK)).then_some(at)
     };
     assert_eq!(keeper.hold((0, bytes), true, "zeroes"), None);
-    let (mut copies, mut rounds) = (0, 0);
+    let (mut copied, mut rounds) = (0, 0);
     let mut turn = keeper.begin(data);
     while !turn.todo.is_empty() {
         let mut next = Turn::default();
         for todo in turn.todo {
-            copies += usize::from(matches!(todo, Todo::Copy(5000..5200)));
+            if let Todo::Copy { first, chunks } = todo {
+                assert!(first >= 5000 && first + chunks <= 5600 && chunks <= RUN_CHUNKS);
+                copied += chunks;
+            }
             rounds += usize::from(todo == Todo::Flush);
             next = keeper.done(true);
         }
@@ -269,8 +279,8 @@ fn many_writes_take_several_rounds_and_holes_cost_nothing() {
             turn = keeper.begin(data);
         }
     }
-    assert_eq!((turn.free, copies, rounds), (vec!["zeroes"], 200, 4));
-    assert_eq!(keeper.hold((0, 65536), false, "a block where a hole was"), None);
+    assert_eq!((turn.free, copied, rounds), (vec!["zeroes"], 600, 3));
+    assert_eq!(keeper.hold((0, CHUNK), false, "a block where a hole was"), None);
     assert_eq!(keeper.begin(data).todo, [Todo::Map(0)], "its bit only");
 }
 
@@ -280,10 +290,10 @@ fn what_others_have_need_not_be_kept_and_what_is_not_durable_does_not_count() {
     let mut others = empty.clone();
     others.insert(7);
     let mut keeper = Keeper::new(BYTES, empty.clone(), &others);
-    let chunk = |n: u64| (n * OLD_CHUNK_BYTES, OLD_CHUNK_BYTES);
+    let chunk = |n: u64| (n * CHUNK, CHUNK);
     assert_eq!(keeper.hold(chunk(7), false, 1), Some(1));
     assert_eq!(keeper.hold(chunk(8), false, 2), None);
-    assert_eq!(keeper.begin(|from, _| Some(from)).todo, [Todo::Copy(8)]);
+    assert_eq!(keeper.begin(|from, _| Some(from)).todo, [copy(8, 1)]);
     keeper.done(true);
     keeper.done(true);
     keeper.cover(&empty);
