@@ -3,7 +3,9 @@
 
 use mainstay_sim::campaign::{Extent, Mode, hunt};
 use mainstay_sim::coverage::bug_told_by;
-use mainstay_sim::plan::{ClientOp, DiskFault, DiskOp, Fault, Operator, ServiceFault, Shape};
+use mainstay_sim::plan::{
+    ClientOp, Deed, DiskFault, DiskOp, Fault, Moment, Operator, Proposed, ServiceFault, Shape,
+};
 use mainstay_sim::record;
 use mainstay_sim::run::{RunOptions, run};
 use mainstay_sim::scenario::{Scenario, n};
@@ -111,7 +113,29 @@ const STORIES: &[Story] = &[
         "a_silenced_service_is_not_made_new_by_another_definition",
         a_silenced_service_is_not_made_new_by_another_definition,
     ),
+    (
+        Bug::GivenUpServes,
+        "H1: ",
+        "who_gave_its_role_up_starts_nothing_on_that_record",
+        who_gave_its_role_up_starts_nothing_on_that_record,
+    ),
 ];
+
+/// A replica cannot be opened, and what its node says of that is under way while it can be opened after all.
+fn who_gave_its_role_up_starts_nothing_on_that_record() {
+    let mut sim = Scenario::with_service();
+    let [p, s, _] = sim.cast();
+    sim.trap(Moment::Propose(Proposed::ReplicaBroken), Deed::Late { ms: 6_000 });
+    sim.power_cut(p);
+    sim.until_epoch(2, 8_000);
+    sim.kill_engine(s);
+    sim.disk(s, DiskFault::WriteError);
+    sim.until_count("F47 proposal late", 1, 5_000);
+    sim.kill_engine(s);
+    sim.run_ms(12_000);
+    sim.power_on(p);
+    sim.settle();
+}
 
 /// In mode A, a forced promotion costs what the client was told last. It goes on only under another session.
 fn a_client_does_not_go_on_where_what_it_was_told_is_lost() {

@@ -23,7 +23,8 @@
 //!
 //! Whether a mark is true is for the node to say: it compares what it sees with what the state says and proposes the
 //! other command (`reconcile::plan`). Because a proposal may be committed late, `ReplicaBroken` counts only on the version of the record
-//! that it names: a node that became primary after that may have started services, and is not replaced without its word (R19).
+//! that it names: a node that became primary after that may have started services, and is not replaced without its word (R19). Who was primary of that version already
+//! starts none on it once it has proposed this ([`gives_up`](crate::reconcile::gives_up)).
 //!
 //! [`Command::ReplicaBroken`]: crate::state::Command::ReplicaBroken
 //! [`Command::ReplicaOpened`]: crate::state::Command::ReplicaOpened

@@ -93,6 +93,9 @@ pub struct Observed {
     pub services: BTreeMap<String, ServiceObserved>,
     /// Services without a machine of which something may be left here, which counts as running (R19).
     pub sweeping: BTreeSet<String>,
+    /// Resources whose record of this version this node may have given its role up on: what it proposed when its services were silent
+    /// ([`gives_up`]) may be under way still, and counts whatever has happened here since.
+    pub given_up: BTreeMap<ResourceId, ConfigVersion>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -162,6 +165,19 @@ pub enum Action {
 #[must_use]
 pub fn asks_for_relief(asked: ConfigVersion, version: ConfigVersion, role: Role) -> bool {
     version <= asked && !matches!(role, Role::Promoting | Role::Primary)
+}
+
+/// The record on which a node gives its role up with this command, because its services are silent (R19). It counts on that version of the
+/// record and on no later one, but it may be committed late. So whoever has proposed it starts no service on that version any more: it
+/// is promoted anew, and then the one or the other counts.
+#[must_use]
+pub fn gives_up(command: &Command) -> Option<(ResourceId, ConfigVersion)> {
+    match command {
+        Command::StepDown { resource, version, .. }
+        | Command::ReplicaBroken { resource, version, .. }
+        | Command::ReplicaReopened { resource, version, .. } => Some((*resource, *version)),
+        _ => None,
+    }
 }
 
 /// The actions that are due on `node`, in the order in which they should be started.
@@ -581,6 +597,7 @@ fn plan_primary(
     let service = state.service_of(id);
     let seen = service.and_then(|(name, _)| observed.services.get(name));
     let serving = matches!(replica.role, Role::Promoting | Role::Primary) && replica.epoch == record.epoch;
+    let given_up = observed.given_up.get(&id) == Some(&record.version) && !planted(Bug::GivenUpServes);
     if let Some(why) = &replica.failed {
         stop_service(state, id, observed, "the replica failed", actions);
         if service_silent(state, id, observed) {
@@ -598,7 +615,8 @@ fn plan_primary(
     if !serving {
         // An epoch that was promised but is not being served belonged to an engine that restarted or was demoted: it
         // must never be served again, because its log may differ from what the others were sent (R5).
-        if replica.epoch < record.epoch || planted(Bug::SameEpochTwice) {
+        let fresh = replica.epoch < record.epoch && !given_up;
+        if fresh || planted(Bug::SameEpochTwice) {
             stop_service(state, id, observed, "the primary's epoch changed", actions);
             if service_silent(state, id, observed) {
                 reach!("control: plan: give the record to a new primary");
@@ -611,8 +629,14 @@ fn plan_primary(
             && observed.lease_valid
             && let Some(to) = state.target(id)
         {
-            let reason = if to == node { "the engine restarted or its lease had ended" } else { "moved" };
-            if to == node {
+            let reason = match to == node {
+                true if given_up => "it may have given its role up",
+                true => "the engine restarted or its lease had ended",
+                false => "moved",
+            };
+            if to == node && given_up {
+                reach!("control: plan: promote again who may have given its role up");
+            } else if to == node {
                 reach!("control: plan: promote again after a restart");
             } else {
                 reach!("control: plan: hand over");
@@ -688,6 +712,14 @@ fn plan_primary(
             ServicePhase::Stopping | ServicePhase::Killing => false,
         },
     };
+    if start && given_up {
+        reach!("control: plan: who may have given its role up starts no service");
+        stop_service(state, id, observed, "the node may have given its role up", actions);
+        if service_silent(state, id, observed) {
+            actions.push(Action::Demote { resource: id });
+        }
+        return;
+    }
     if start {
         reach!("control: plan: start a service");
         actions.push(Action::StartService { name: name.clone(), epoch: record.epoch, round: service.round });

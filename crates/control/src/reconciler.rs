@@ -11,6 +11,8 @@
 //!   allows it (R10), at the moment when the step is handed out. What the engine's guard has silenced is killed, however
 //!   late this process hears of it.
 //! - A service is killed before anything else is done.
+//! - What gives this node's role up is remembered until the record is another one, and what an earlier process may have proposed counts as proposed: no
+//!   service starts on such a record ([`gives_up`](crate::reconcile::gives_up)).
 //! - The state of a service is reported until the cluster state says the same.
 //!
 //! How it is run: tell what happens with [`Reconciler::handle`]; afterwards, and when [`Reconciler::next_deadline`] has come,
@@ -23,7 +25,7 @@ mod replicas;
 mod services;
 
 use crate::clients::ClientSeen;
-use crate::reconcile::{Action, Observed, Role, plan};
+use crate::reconcile::{Action, Observed, Role, gives_up, plan};
 use crate::scrubs::ScrubSeen;
 use crate::snapshots::SnapshotOn;
 use crate::state::{Command, IssChange, ServicePhase, State};
@@ -220,6 +222,8 @@ pub struct Reconciler {
     engine: bool,
     replicas: Replicas,
     proposals: Proposals,
+    /// See [`Observed::given_up`]. `None` before the first look.
+    given_up: Option<BTreeMap<ResourceId, ConfigVersion>>,
     services: Services,
     starts: Vec<Start>,
     stage: Stage,
@@ -243,6 +247,7 @@ impl Reconciler {
             engine: false,
             replicas: Replicas::new(stored),
             proposals: Proposals::default(),
+            given_up: None,
             services: Services::new(adopted, now),
             starts: Vec::new(),
             stage: Stage::Rest,
@@ -343,6 +348,9 @@ impl Reconciler {
     }
 
     fn propose(&mut self, now: Time, command: Command) {
+        if let (Some((resource, version)), Some(given_up)) = (gives_up(&command), &mut self.given_up) {
+            given_up.insert(resource, version);
+        }
         if self.proposals.is_new(now, &command) {
             self.wishes.push_back(Wish::Submit(command));
         }
@@ -362,6 +370,7 @@ impl Reconciler {
             self.look_at = self.started.plus_ms(LEASE_UNKNOWN_MS_MAX);
             return;
         }
+        self.look_at_what_was_given_up(state);
         let sweeps = self.services.sweep(state);
         self.services.tick(now);
         let mut starts = Vec::new();
@@ -372,6 +381,26 @@ impl Reconciler {
         self.services.prepare(state, &mut starts, &mut self.wishes);
         self.starts = starts;
         self.stage = Stage::Start;
+    }
+
+    /// Forgets what counts on no record any more. What an earlier process may have proposed is not known, but where it left a service that runs it had
+    /// not given up.
+    fn look_at_what_was_given_up(&mut self, state: &State) {
+        let (node, services) = (self.node, &self.services);
+        let given_up = self.given_up.get_or_insert_with(|| {
+            let services = services.observe();
+            let runs = |id: ResourceId, epoch: Epoch| {
+                let mut here = services.values().filter(|seen| seen.resource == id);
+                here.any(|seen| !seen.phase.is_silent() && seen.epoch == epoch)
+            };
+            let own = state.resources.values().map(|known| &known.record);
+            let own =
+                own.filter(|record| record.primary == Some(node) && !runs(record.resource, record.epoch));
+            own.map(|record| (record.resource, record.version)).collect()
+        });
+        given_up.retain(|id, version| {
+            state.resources.get(id).is_some_and(|known| known.record.version == *version)
+        });
     }
 
     fn observe(&self, seen: &Seen) -> Observed {
@@ -386,6 +415,7 @@ impl Reconciler {
             clients: seen.clients.clone(),
             services: self.services.observe(),
             sweeping: self.services.sweeping().clone(),
+            given_up: self.given_up.clone().unwrap_or_default(),
         }
     }
 

@@ -81,7 +81,9 @@ impl Lab {
             store_failed: false,
         };
         let seen = Seen { engine: true, replicas: BTreeMap::from([(R, replica)]), ..Seen::default() };
-        let core = Reconciler::new(ME, NOW, BTreeMap::from([(R, MINE)]), BTreeMap::new());
+        let mut core = Reconciler::new(ME, NOW, BTreeMap::from([(R, MINE)]), BTreeMap::new());
+        // No earlier process has proposed anything about the record.
+        core.given_up = Some(BTreeMap::new());
         let mut lab = Self { core, state, seen, now: NOW };
         lab.tell(Event::Lease(NOW.plus_ms(60_000)));
         lab.tell(Event::EngineConnected { lease_until: Time(0), silenced: Time(0) });
@@ -102,6 +104,14 @@ impl Lab {
         let mut lab = Self::new();
         assert!(lab.look().contains(&Wish::Sweep { name: "db".into(), spec: lab.spec() }));
         lab.tell(Event::Swept { name: "db".into() });
+        lab
+    }
+
+    /// Nothing has been asked of the guard yet.
+    fn swept_before_a_start() -> Self {
+        let mut lab = Self::new();
+        lab.look();
+        lab.core.handle(lab.now, &lab.state, Event::Swept { name: "db".into() });
         lab
     }
 
@@ -323,6 +333,50 @@ fn a_replica_that_asked_to_be_relieved_may_be_primary_again_once_it_was() {
     let change = IssChange::Grow { add: Member { node: ME, incarnation: MINE } };
     lab.tell(Event::IssProposed { resource: R, version, epoch, change });
     assert_eq!(failed(&lab, &seen), None);
+}
+
+/// R19: what it proposed when the service was silent counts on this record, however late that is, so nothing starts on it.
+#[test]
+fn who_may_have_given_its_role_up_starts_nothing_on_that_record() {
+    let begins_anew = |wish: &Wish| matches!(wish, Wish::Job { order: Order::Demote, .. });
+    let starts = |wish: &Wish| begins(wish) || matches!(wish, Wish::Guard { .. });
+    let mut lab = Lab::swept_before_a_start();
+    let version = lab.state.resources[&R].record.version;
+    lab.tell(Event::ReliefAsked { resource: R, version, reason: "why".into() });
+    let replica = lab.seen.replicas.get_mut(&R).expect("it is open");
+    replica.role = Role::Fenced;
+    let steps_down = |wish: &Wish| matches!(wish, Wish::Submit(Command::StepDown { .. }));
+    assert!(lab.look().iter().any(steps_down));
+    // It serves after all.
+    lab.seen.replicas.get_mut(&R).expect("it is open").role = Role::Primary;
+    let wishes = lab.look();
+    assert!(wishes.iter().any(begins_anew) && !wishes.iter().any(starts), "{wishes:?}");
+    let promote =
+        Command::Promote { resource: R, expect_version: version, by: ME, to: ME, reason: "why".into() };
+    assert!(lab.state.apply(Entry { at_ms: 0, command: promote }).is_ok());
+    let record = lab.state.resources[&R].record.clone();
+    let replica = lab.seen.replicas.get_mut(&R).expect("it is open");
+    (replica.epoch, replica.version) = (record.epoch, record.version);
+    lab.now = lab.now.plus_ms(REPEAT_ORDER_MS);
+    let wishes = lab.look();
+    assert!(wishes.iter().any(starts) && !wishes.iter().any(begins_anew), "{wishes:?}");
+}
+
+/// The earlier process may have proposed it, and this one would not know.
+#[test]
+fn a_new_process_takes_a_record_that_it_finds_for_one_that_may_be_given_up() {
+    let mut lab = Lab::swept_before_a_start();
+    lab.core.given_up = None;
+    // The engine has not heard of the record, and could serve it.
+    let replica = lab.seen.replicas.get_mut(&R).expect("it is open");
+    (replica.role, replica.epoch, replica.version) = (Role::Secondary, Epoch(0), ConfigVersion(0));
+    let promotes = |wish: &Wish| matches!(wish, Wish::Submit(Command::Promote { by: ME, to: ME, .. }));
+    let told = |wish: &Wish| matches!(wish, Wish::Job { order: Order::Tell(_), .. });
+    let wishes = lab.look();
+    assert!(wishes.iter().any(promotes) && !wishes.iter().any(told), "{wishes:?}");
+    lab.core.given_up = Some(BTreeMap::new());
+    let wishes = lab.look();
+    assert!(wishes.iter().any(told), "{wishes:?}");
 }
 
 #[test]

@@ -269,6 +269,8 @@ bugs! {
     ReserveSpent("R18"),
     /// The primary's role ends and is handed over while its service still runs.
     HandedOverTooEarly("R19"),
+    /// A node that has given its role up, and does not know whether that counts, starts its service on the same record.
+    GivenUpServes("R19"),
     /// A step that could not be undone counts as undone.
     FailedUndoCounts("R19"),
     /// A service that could not be killed counts as silent.
