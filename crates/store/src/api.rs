@@ -54,8 +54,10 @@ pub struct Tuning {
     pub write_bytes_max: u64,
     /// Largest merged write to a volume.
     pub destage_write_bytes_max: u64,
-    /// Most destage operations in flight.
+    /// Most destage operations in flight. Blocks that lie scattered are one each, and a disk wants many of them at once.
     pub destage_writes_max: usize,
+    /// Most bytes of them, of which one operation counts as no more than the largest write: what reads wait behind (R18).
+    pub destage_bytes_max: u64,
     /// Most extent installations in flight.
     pub installs_max: usize,
     /// Most runs in the overlay; discards cost no journal bytes worth mentioning but they cost memory.
@@ -81,7 +83,8 @@ impl Default for Tuning {
             memory_bytes_max: 64 << 20,
             write_bytes_max: 8 << 20,
             destage_write_bytes_max: EXTENT_BYTES,
-            destage_writes_max: 8,
+            destage_writes_max: 64,
+            destage_bytes_max: 8 << 20,
             installs_max: 8,
             runs_max: 1 << 20,
             hole_bytes_min: 64 << 10,

@@ -229,7 +229,7 @@ impl Store {
     /// are done.
     fn issue_destage(&mut self, mut cursor: (VolumeId, u64)) -> Option<Stage> {
         let to = self.pass.as_ref()?.to.index;
-        let mut in_flight = self.groups_of_pass();
+        let (mut in_flight, mut bytes) = self.groups_of_pass();
         if self.restarting() && self.data != DataState::Consistent {
             // The overlay will be dropped, and the extents that this pass may wait for do not come any more.
             reach!("store: a restart ends a pass");
@@ -247,6 +247,10 @@ impl Store {
                 return Some(self.issue_flushes());
             };
             let blocks = runs.iter().map(|run| run.blocks).sum::<u64>();
+            if in_flight > 0 && bytes + self.group_bytes(blocks) > self.tuning.destage_bytes_max {
+                reach!("store: a pass has as many bytes in flight as it may");
+                break;
+            }
             let conflicts = self.conflicts(volume, first, first + blocks) && !planted(Bug::WritesOverlap);
             if conflicts {
                 reach!("store: a pass waits for an extent");
@@ -259,7 +263,7 @@ impl Store {
             self.note_ahead(volume, first, first + blocks);
             let filling = self.filling(&runs);
             self.write_group(Owner::Pass, volume, first, blocks, filling);
-            in_flight += 1;
+            (in_flight, bytes) = (in_flight + 1, bytes + self.group_bytes(blocks));
             cursor = (volume, first + blocks);
         }
         if let Some(pass) = &mut self.pass {

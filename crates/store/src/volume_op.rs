@@ -68,8 +68,16 @@ impl Store {
         self.groups.values().any(|g| g.volume == volume && g.first < end && first < g.end)
     }
 
-    pub(crate) fn groups_of_pass(&self) -> usize {
-        self.groups.values().filter(|group| group.owner == Owner::Pass).count()
+    /// How many there are, and their bytes; a long stretch of zeroes counts as one large write.
+    pub(crate) fn groups_of_pass(&self) -> (usize, u64) {
+        let of_pass = self.groups.values().filter(|group| group.owner == Owner::Pass);
+        of_pass.fold((0, 0), |(count, bytes), group| {
+            (count + 1, bytes + self.group_bytes(group.end - group.first))
+        })
+    }
+
+    pub(crate) fn group_bytes(&self, blocks: u64) -> u64 {
+        (blocks * BLOCK_BYTES).min(self.tuning.destage_write_bytes_max)
     }
 
     /// Starts writing `blocks` blocks.

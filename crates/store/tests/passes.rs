@@ -73,3 +73,33 @@ fn who_waits_for_room_waits_for_a_part_of_the_journal() {
     assert!(writes_until_there_is_room(8) <= blocks / 8 + 1);
     assert!((1..=2).contains(&writes_until_there_is_room(1000)), "a batch at a time, and the reserve first");
 }
+
+/// How many writes of so many neighbouring blocks a pass has under way at once.
+fn under_way(blocks: u64, destage_writes_max: usize, destage_bytes_max: u64) -> usize {
+    let tuning = Tuning { destage_writes_max, destage_bytes_max, ..tuning() };
+    let (mut lab, mut log) =
+        (Lab::with(lab::config(), Tuning { destage_start_bytes: u64::MAX, ..tuning }), Log::default());
+    for n in 0..8 {
+        lab.append(&mut log, vec![write(n * (blocks + 1), blocks, 1)]);
+        lab.settle();
+    }
+    lab.store.destage_now();
+    let is_of_volume =
+        |(_, doing): &(_, Doing)| matches!(doing, Doing::Volatile { area: Area::Volume(_), .. });
+    lab.pump();
+    while let Some(at) = lab.doing.iter().position(|one| !is_of_volume(one)) {
+        lab.complete(at);
+    }
+    let most = lab.doing.len();
+    lab.settle();
+    lab.check(&log);
+    most
+}
+
+#[test]
+fn scattered_blocks_are_written_together_and_large_writes_are_not() {
+    assert_eq!(under_way(1, 3, u64::MAX), 3);
+    assert_eq!(under_way(1, 64, 5 * BLOCK_BYTES), 5);
+    assert_eq!(under_way(2, 64, 5 * BLOCK_BYTES), 2);
+    assert_eq!(under_way(3, 64, 2 * BLOCK_BYTES), 1, "one at least");
+}

@@ -222,6 +222,7 @@ impl World {
             write_bytes_max: 16 * BLOCK_BYTES,
             destage_write_bytes_max: 4 * BLOCK_BYTES,
             destage_writes_max: 4,
+            destage_bytes_max: 1 << 20,
             installs_max: 2,
             runs_max: 64,
             hole_bytes_min: 2 * BLOCK_BYTES,

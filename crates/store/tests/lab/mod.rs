@@ -66,6 +66,7 @@ pub fn tuning() -> Tuning {
         write_bytes_max: 12 * BLOCK_BYTES,
         destage_write_bytes_max: 4 * BLOCK_BYTES,
         destage_writes_max: 3,
+        destage_bytes_max: 5 * BLOCK_BYTES,
         installs_max: 2,
         runs_max: 1 << 10,
         hole_bytes_min: 2 * BLOCK_BYTES,
