@@ -161,11 +161,15 @@ impl Sequence {
     /// is forgotten.
     pub fn fail_held(&mut self) -> Vec<RequestId> {
         let mut failed = Vec::new();
-        for entry in self.in_flight.iter_mut().filter(|entry| !entry.told && entry.id != RequestId::REPAIR) {
+        for (n, entry) in self.in_flight.iter_mut().enumerate() {
+            if entry.told || entry.id == RequestId::REPAIR {
+                continue;
+            }
             (entry.told, entry.failed) = (true, true);
             failed.push(entry.id);
+            // A snapshot, for one, is among the first and has yet to be told: it waits for journals in mode B too.
+            self.failed += usize::from(n >= self.answered);
         }
-        self.failed += failed.len();
         let mut kept = VecDeque::new();
         for open in std::mem::take(&mut self.open) {
             if open.id == RequestId::REPAIR || open.kind == EntryKind::Scrub {
@@ -668,5 +672,32 @@ impl Replica {
             self.pause_wanted = false;
             self.effects.push_back(Effect::Paused { at: self.log.end });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seed 2446022: the count of what has failed went wrong, so that no role ended and no request was admitted any more.
+    #[test]
+    fn what_fails_while_it_is_in_memory_everywhere_is_counted_once() {
+        let mut sequence = Sequence::default();
+        let (one, two) = (RequestId(1), RequestId(2));
+        let snapshot = snapshot_range(mainstay_types::SnapshotId(1));
+        sequence.admit(one, EntryKind::Snapshot, snapshot, Bytes::new(), ClientMark::default());
+        sequence.take_batch(1 << 20, Index(1), &mut Vec::new());
+        let range = Range { volume: VolumeId(0), offset: 0, len: BLOCK_BYTES };
+        sequence.admit(two, EntryKind::Discard, range, Bytes::new(), ClientMark::default());
+        sequence.take_batch(1 << 20, Index(2), &mut Vec::new());
+        // Mode B: it is in the memory of all, and whoever asked for it is told when it is committed.
+        assert_eq!(sequence.answer(Index(1)), Some(None));
+        assert_eq!(sequence.fail_held(), [one, two]);
+        assert_eq!(sequence.len(), 0);
+        for _ in 0..2 {
+            assert!(sequence.pop_committed(Index(2)).is_some_and(|(told, _)| told.is_none()));
+            assert_eq!(sequence.len(), 0);
+        }
+        assert!(sequence.finished() && sequence.bytes == 0 && sequence.uncommitted.is_empty());
     }
 }
