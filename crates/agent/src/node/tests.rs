@@ -72,6 +72,14 @@ fn state() -> State {
     apply(Command::ApplyService { spec: spec.unwrap() })
 }
 
+/// The node is promoted anew. On the record that it found it may have given its role up, when it was another process.
+fn promoted(mut state: State) -> State {
+    let expect_version = state.resources[&R].record.version;
+    let command = Command::Promote { resource: R, expect_version, by: ME, to: ME, reason: "test".into() };
+    assert!(state.apply(Entry { at_ms: 0, command }).is_ok());
+    state
+}
+
 /// A node, and an engine that answers nothing but questions about its state while `hangs` is set.
 struct Lab {
     node: Node,
@@ -113,7 +121,7 @@ fn serve(stream: UnixStream, status: &EngineStatus, hangs: &AtomicBool) {
 impl Lab {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let state = state();
+        let (found, state) = (state(), promoted(state()));
         let hangs = Arc::new(AtomicBool::new(false));
         let status = EngineStatus { replicas: vec![replica(&state)], ..EngineStatus::default() };
         let listener = UnixListener::bind(dir.path().join("engine.sock")).unwrap();
@@ -150,7 +158,7 @@ impl Lab {
             metrics: Arc::default(),
         };
         let mut lab = Self { node: Node::new(parts, handle, on_done), inputs, hangs, _dir: dir };
-        lab.node.take(Input::State(View { state: Arc::new(state), ..View::default() }));
+        lab.node.take(Input::State(View { state: Arc::new(found), ..View::default() }));
         lab.lease(false);
         lab.until(|input| matches!(input, Input::Engine(EngineInput::Connected { .. })));
         // Nothing of an earlier process is left, and the engine knows that it has to silence nothing.
@@ -162,6 +170,7 @@ impl Lab {
             guarded |= confirmed(&input);
             lab.node.take(input);
         }
+        lab.node.take(Input::State(View { state: Arc::new(state), ..View::default() }));
         lab.lease(true);
         lab
     }
