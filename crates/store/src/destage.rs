@@ -229,7 +229,7 @@ impl Store {
     /// are done.
     fn issue_destage(&mut self, mut cursor: (VolumeId, u64)) -> Option<Stage> {
         let to = self.pass.as_ref()?.to.index;
-        let (mut in_flight, mut bytes) = self.groups_of_pass();
+        let (mut in_flight, mut bytes) = self.of_pass;
         if self.restarting() && self.data != DataState::Consistent {
             // The overlay will be dropped, and the extents that this pass may wait for do not come any more.
             reach!("store: a restart ends a pass");
@@ -251,7 +251,10 @@ impl Store {
                 reach!("store: a pass has as many bytes in flight as it may");
                 break;
             }
-            let conflicts = self.conflicts(volume, first, first + blocks) && !planted(Bug::WritesOverlap);
+            // Of a pass no two overlap.
+            let others = self.groups.len() > in_flight;
+            let conflicts =
+                others && self.conflicts(volume, first, first + blocks) && !planted(Bug::WritesOverlap);
             if conflicts {
                 reach!("store: a pass waits for an extent");
                 break;

@@ -162,6 +162,8 @@ pub struct Store {
     /// In flight, in no order: there are few, and a search through them is cheaper than a tree.
     ops: Vec<(OpId, Op)>,
     groups: BTreeMap<GroupId, Group>,
+    /// How many of them are a pass's, and their bytes.
+    of_pass: (usize, u64),
     /// Volumes written since their last flush was issued.
     touched: BTreeSet<VolumeId>,
     /// Extents that are being scrubbed.
@@ -306,6 +308,7 @@ impl Store {
         self.failed = true;
         self.ops.clear();
         self.groups.clear();
+        self.of_pass = (0, 0);
         self.outputs.clear();
         self.outputs.push_back(Output::Failed { reason });
     }

@@ -193,6 +193,7 @@ impl Store {
             finish: None,
             ops: Vec::new(),
             groups: BTreeMap::new(),
+            of_pass: (0, 0),
             touched: BTreeSet::new(),
             pins: Vec::new(),
             outputs: VecDeque::new(),

@@ -68,14 +68,7 @@ impl Store {
         self.groups.values().any(|g| g.volume == volume && g.first < end && first < g.end)
     }
 
-    /// How many there are, and their bytes; a long stretch of zeroes counts as one large write.
-    pub(crate) fn groups_of_pass(&self) -> (usize, u64) {
-        let of_pass = self.groups.values().filter(|group| group.owner == Owner::Pass);
-        of_pass.fold((0, 0), |(count, bytes), group| {
-            (count + 1, bytes + self.group_bytes(group.end - group.first))
-        })
-    }
-
+    /// A long stretch of zeroes counts as one large write.
     pub(crate) fn group_bytes(&self, blocks: u64) -> u64 {
         (blocks * BLOCK_BYTES).min(self.tuning.destage_write_bytes_max)
     }
@@ -118,6 +111,10 @@ impl Store {
             next: 0,
             reading_bytes: 0,
         };
+        if owner == Owner::Pass {
+            self.of_pass.0 += 1;
+            self.of_pass.1 += self.group_bytes(blocks);
+        }
         self.groups.insert(id, group);
         if whole { self.submit_whole(id) } else { self.gather_group(id) }
     }
@@ -204,6 +201,10 @@ impl Store {
 
     pub(crate) fn group_written(&mut self, id: GroupId) {
         let Some(group) = self.groups.remove(&id) else { return };
+        if group.owner == Owner::Pass {
+            self.of_pass.0 -= 1;
+            self.of_pass.1 -= self.group_bytes(group.end - group.first);
+        }
         self.touched.insert(group.volume);
         self.note_sums(&group);
         match group.owner {
