@@ -121,7 +121,8 @@ const STORIES: &[Story] = &[
     ),
 ];
 
-/// A replica cannot be opened, and what its node says of that is under way while it can be opened after all.
+/// R19, seed 2418267: a replica cannot be opened, its node says so, and that is long under way. Meanwhile it can be opened after all. Nobody knows
+/// whether the node is primary still, so it asks to be promoted before it starts anything.
 fn who_gave_its_role_up_starts_nothing_on_that_record() {
     let mut sim = Scenario::with_service();
     let [p, s, _] = sim.cast();
@@ -132,7 +133,10 @@ fn who_gave_its_role_up_starts_nothing_on_that_record() {
     sim.disk(s, DiskFault::WriteError);
     sim.until_count("F47 proposal late", 1, 5_000);
     sim.kill_engine(s);
-    sim.run_ms(12_000);
+    sim.expect_service_on_within_ms(s, 4_000);
+    sim.run_ms(8_000);
+    sim.expect_service_on_within_ms(s, 0);
+    assert_eq!(sim.epoch(), 3);
     sim.power_on(p);
     sim.settle();
 }

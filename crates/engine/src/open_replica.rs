@@ -273,9 +273,7 @@ impl OpenReplica {
     pub fn snapshot_done(&mut self, mut done: SnapshotDone) {
         // A replica that was closed meanwhile has another disk.
         if done.disk == self.around.disk.id() {
-            for lost in self.around.disk.snapshot_done(&mut done) {
-                self.host.snapshot_lost(lost);
-            }
+            self.around.disk.snapshot_done(&mut done);
             self.host.store_done(done.op, done.result.map(|()| None));
         }
     }

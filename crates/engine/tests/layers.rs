@@ -136,7 +136,7 @@ impl Lab {
         let (tell, told) = mpsc::channel();
         job.start(move |done| tell.send(done).expect("somebody waits"));
         let mut done = told.recv().expect("it ends");
-        assert_eq!(disk.snapshot_done(&mut done), []);
+        disk.snapshot_done(&mut done);
         done
     }
 

@@ -1,6 +1,6 @@
 //! What runs on top of a primary (R19 to R22).
 
-use mainstay_sim::plan::{Deed, DiskFault, Fault, Moment, Proposed, ServiceFault, Shape};
+use mainstay_sim::plan::{DiskFault, Fault, ServiceFault, Shape};
 use mainstay_sim::scenario::{Scenario, n};
 
 #[test]
@@ -178,25 +178,4 @@ fn steps_that_were_queued_when_the_lease_was_lost_still_began() {
         sim.run_ms(10_000);
         sim.settle();
     }
-}
-
-/// R19, seed 2418267: a replica cannot be opened, its node says so, and that is long under way. Meanwhile it can be opened after all. Nobody knows
-/// whether the node is primary still, so it asks to be promoted before it starts anything.
-#[test]
-fn who_may_have_given_its_role_up_is_promoted_before_it_starts_a_service() {
-    let mut sim = Scenario::with_service();
-    let [p, s, _] = sim.cast();
-    sim.trap(Moment::Propose(Proposed::ReplicaBroken), Deed::Late { ms: 6_000 });
-    sim.power_cut(p);
-    sim.until_epoch(2, 8_000);
-    sim.kill_engine(s);
-    sim.disk(s, DiskFault::WriteError);
-    sim.until_count("F47 proposal late", 1, 5_000);
-    sim.kill_engine(s);
-    sim.expect_service_on_within_ms(s, 4_000);
-    sim.run_ms(8_000);
-    sim.expect_service_on_within_ms(s, 0);
-    assert_eq!(sim.epoch(), 3);
-    sim.power_on(p);
-    sim.settle();
 }

@@ -103,17 +103,9 @@ impl Keeping {
 }
 
 impl Disk {
-    /// Takes note of the end of an order, which is then the store's to hear of. Snapshots that turned out to be unreadable.
-    pub fn snapshot_done(&mut self, done: &mut SnapshotDone) -> Vec<SnapshotId> {
-        let mut change = std::mem::take(&mut done.change);
-        let lost = if let Change::Left(standing) = &mut change {
-            std::mem::take(&mut standing.lost)
-        } else {
-            Vec::new()
-        };
-        lost.iter().for_each(|snapshot| self.keeping.forget(*snapshot));
-        self.keeping.changed(change);
-        lost
+    /// Takes note of the end of an order, which is then the store's to hear of.
+    pub fn snapshot_done(&mut self, done: &mut SnapshotDone) {
+        self.keeping.changed(std::mem::take(&mut done.change));
     }
 
     /// Bytes that were put aside for snapshots since the replica was opened.

@@ -78,7 +78,7 @@ pub(super) struct Clones {
     path: PathBuf,
     files: Vec<(Area, Fd)>,
     held: Held,
-    /// Who has it frees space.
+    /// Who has it frees space, or writes to layers.
     freeing: Arc<Mutex<()>>,
     _lock: Fd,
 }
@@ -302,6 +302,8 @@ impl Clones {
         sizes: &[u64],
     ) -> Result<Change, DiskError> {
         self.forget_half_made(snapshot)?;
+        // Who frees space reads the maps that are written here.
+        let _one_at_a_time = locked(&self.freeing);
         let sums = |volume| self.path.join(clone_name(from, Area::Sums(volume)));
         let change = self.begin_layer(snapshot, sizes, sums)?;
         let volumes: Vec<_> = self.volumes(sizes).collect();

@@ -263,6 +263,8 @@ pub fn tidy(
     for layer in layers.keys().rev().filter(|layer| Some(*layer) != written) {
         match Layer::open(path, *layer, volumes) {
             Ok(layer) => opened.push(layer),
+            // Nothing is given up, and nothing removed, before the replica is opened again.
+            Err(error) if !resting => return Err(error),
             Err(error) => {
                 // Who is older needs it.
                 let newer = held.split_off(&SnapshotId(layer.0 + 1));
