@@ -58,6 +58,15 @@ impl Durable {
     }
 }
 
+/// The log of a node, as far as its agent needs to know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Log {
+    /// Entries that are in the state.
+    pub applied: u64,
+    /// Entries that were in the log when the process began.
+    pub found: u64,
+}
+
 /// What agents say to each other outside the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LeaseMessage {
@@ -118,8 +127,11 @@ pub struct ReplicaReport {
 pub enum In {
     /// The next entry of the log.
     Committed(Arc<Entry>),
-    /// The state whole, newer than the one that is here.
-    Snapshot(Box<State>),
+    /// The state whole, up to entry `index`, newer than the one that is here.
+    Snapshot {
+        index: u64,
+        state: Box<State>,
+    },
     Leader(bool),
     Lease {
         from: NodeId,
@@ -196,6 +208,7 @@ pub enum Out {
 #[derive(Debug)]
 pub struct Agent {
     node: NodeId,
+    log: Log,
     state: State,
     durable: Durable,
     chance: Random,
@@ -215,9 +228,17 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// A process that starts on the machine's boot number `boot`, with the state that its log has. `session` is random.
+    /// A process that starts on the machine's boot number `boot`, with the state after `log.applied` entries. `session` is random.
     #[must_use]
-    pub fn new(node: NodeId, mut durable: Durable, session: u64, boot: u64, now: Time, state: State) -> Self {
+    pub fn new(
+        node: NodeId,
+        mut durable: Durable,
+        session: u64,
+        boot: u64,
+        now: Time,
+        log: Log,
+        state: State,
+    ) -> Self {
         if durable.boot != boot {
             // The run directory does not outlive a reboot, and neither does anything of a service.
             durable.services.clear();
@@ -231,6 +252,7 @@ impl Agent {
         let core = Reconciler::new(node, now, durable.stored.clone(), adopted);
         let mut agent = Self {
             node,
+            log,
             state,
             durable,
             chance: Random::new(session),
@@ -335,10 +357,12 @@ impl Agent {
                 return false;
             }
             In::Committed(entry) => {
+                self.log.applied += 1;
                 self.state.apply(Entry::clone(&entry));
                 self.lease.handle(now, lease::Event::View(lease::View::of(&self.state)));
             }
-            In::Snapshot(state) => {
+            In::Snapshot { index, state } => {
+                self.log.applied = index;
                 self.state = *state;
                 self.lease.handle(now, lease::Event::View(lease::View::of(&self.state)));
             }

@@ -12,6 +12,7 @@
 
 mod lead;
 
+use crate::agent::Log;
 use crate::oracle::answers;
 use crate::random::Random;
 use mainstay_control::State;
@@ -319,8 +320,8 @@ impl Consensus {
         self.check_at_us = self.check_at_us.min(at_us);
     }
 
-    /// The agent of `node` starts, and had applied entries up to `applied` before: what it begins with.
-    pub fn restarted(&mut self, node: NodeId, applied: u64) -> (u64, State) {
+    /// The agent of `node` starts, and had applied entries up to `applied` before: what its log has, and the state that it begins with.
+    pub fn restarted(&mut self, node: NodeId, applied: u64) -> (Log, State) {
         // Nobody repeats what the former process proposed. What is on its way may still arrive.
         for (_, proposal) in self.travelling.iter_mut().filter(|(_, proposal)| proposal.from == node) {
             proposal.patience_us = 0;
@@ -329,13 +330,14 @@ impl Consensus {
             appended.proposal.patience_us = 0;
         }
         let back = if self.random.coin() { self.random.below(RESTART_LAG + 1) } else { 0 };
-        let Some(place) = self.place(node) else { return (0, self.state_at(0)) };
+        let Some(place) = self.place(node) else { return (Log::default(), self.state_at(0)) };
         if self.leader == Some(place) {
             self.leader = None;
             self.check_at_us = 0;
         }
         let committed = self.committed();
         let member = &mut self.members[place];
+        let found = member.holds;
         let index = applied.min(member.learned).saturating_sub(back);
         member.learned = index;
         member.learn_at_us =
@@ -343,7 +345,7 @@ impl Consensus {
         member.believes = false;
         member.corrected_at_us = None;
         member.handover = Handover::new(node);
-        (index, self.state_at(index))
+        (Log { applied: index, found }, self.state_at(index))
     }
 
     /// F46: another voter leads, now. `false`: no other can.

@@ -605,7 +605,7 @@ impl World {
                     if self.machines[&to].agent.is_some() {
                         self.machine(to).applied = index;
                     }
-                    agent::In::Snapshot(state)
+                    agent::In::Snapshot { index, state }
                 }
                 consensus::Delivery::Leader(is) => {
                     self.note(Some(to), Part::Control, &[3, u64::from(is)], || {

@@ -288,6 +288,7 @@ impl Node {
             self.parts.engine.clients().into_iter().map(|(id, status)| (id, clients::seen(&status)));
         let seen = Seen {
             wall_ms: wall_ms(),
+            replayed: self.view.replayed,
             engine: connected,
             replicas: replicas.collect(),
             clients: clients.collect(),

@@ -81,6 +81,9 @@ pub struct ReplicaSeen {
 pub struct Seen {
     /// The wall clock, in milliseconds since 1970.
     pub wall_ms: u64,
+    /// The state is no older than any that an earlier process on this node has seen: everything that was in the node's log when this
+    /// process began has been applied, or replaced.
+    pub replayed: bool,
     /// The engine answers.
     pub engine: bool,
     /// Replicas that it has open.
@@ -222,8 +225,10 @@ pub struct Reconciler {
     engine: bool,
     replicas: Replicas,
     proposals: Proposals,
-    /// See [`Observed::given_up`]. `None` before the first look.
-    given_up: Option<BTreeMap<ResourceId, ConfigVersion>>,
+    /// See [`Observed::given_up`].
+    given_up: BTreeMap<ResourceId, ConfigVersion>,
+    /// Every record has been looked at on which an earlier process may have proposed something.
+    found: bool,
     services: Services,
     starts: Vec<Start>,
     stage: Stage,
@@ -247,7 +252,8 @@ impl Reconciler {
             engine: false,
             replicas: Replicas::new(stored),
             proposals: Proposals::default(),
-            given_up: None,
+            given_up: BTreeMap::new(),
+            found: false,
             services: Services::new(adopted, now),
             starts: Vec::new(),
             stage: Stage::Rest,
@@ -348,8 +354,8 @@ impl Reconciler {
     }
 
     fn propose(&mut self, now: Time, command: Command) {
-        if let (Some((resource, version)), Some(given_up)) = (gives_up(&command), &mut self.given_up) {
-            given_up.insert(resource, version);
+        if let Some((resource, version)) = gives_up(&command) {
+            self.given_up.insert(resource, version);
         }
         if self.proposals.is_new(now, &command) {
             self.wishes.push_back(Wish::Submit(command));
@@ -370,7 +376,7 @@ impl Reconciler {
             self.look_at = self.started.plus_ms(LEASE_UNKNOWN_MS_MAX);
             return;
         }
-        self.look_at_what_was_given_up(state);
+        self.look_at_what_was_given_up(state, seen.replayed);
         let sweeps = self.services.sweep(state);
         self.services.tick(now);
         let mut starts = Vec::new();
@@ -383,24 +389,25 @@ impl Reconciler {
         self.stage = Stage::Start;
     }
 
-    /// Forgets what counts on no record any more. What an earlier process may have proposed is not known, but where it left a service that runs it had
-    /// not given up.
-    fn look_at_what_was_given_up(&mut self, state: &State) {
-        let (node, services) = (self.node, &self.services);
-        let given_up = self.given_up.get_or_insert_with(|| {
-            let services = services.observe();
-            let runs = |id: ResourceId, epoch: Epoch| {
-                let mut here = services.values().filter(|seen| seen.resource == id);
-                here.any(|seen| !seen.phase.is_silent() && seen.epoch == epoch)
-            };
-            let own = state.resources.values().map(|known| &known.record);
-            let own =
-                own.filter(|record| record.primary == Some(node) && !runs(record.resource, record.epoch));
-            own.map(|record| (record.resource, record.version)).collect()
-        });
-        given_up.retain(|id, version| {
+    /// Forgets what counts on no record any more. What an earlier process may have proposed is not known, on none of the records that it may have
+    /// seen; but where it left a service that runs it had not given up.
+    fn look_at_what_was_given_up(&mut self, state: &State, replayed: bool) {
+        self.given_up.retain(|id, version| {
             state.resources.get(id).is_some_and(|known| known.record.version == *version)
         });
+        if self.found {
+            return;
+        }
+        self.found = replayed;
+        let services = self.services.observe();
+        let runs = |id: ResourceId, epoch: Epoch| {
+            let mut here = services.values().filter(|seen| seen.resource == id);
+            here.any(|seen| !seen.phase.is_silent() && seen.epoch == epoch)
+        };
+        let own = state.resources.values().map(|known| &known.record);
+        let own =
+            own.filter(|record| record.primary == Some(self.node) && !runs(record.resource, record.epoch));
+        self.given_up.extend(own.map(|record| (record.resource, record.version)));
     }
 
     fn observe(&self, seen: &Seen) -> Observed {
@@ -415,7 +422,7 @@ impl Reconciler {
             clients: seen.clients.clone(),
             services: self.services.observe(),
             sweeping: self.services.sweeping().clone(),
-            given_up: self.given_up.clone().unwrap_or_default(),
+            given_up: self.given_up.clone(),
         }
     }
 

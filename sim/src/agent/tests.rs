@@ -145,14 +145,14 @@ impl Lab {
     }
 
     fn start(&mut self, id: NodeId) {
-        let (index, state) = self.consensus.restarted(id, self.nodes[&id].applied);
+        let (log, state) = self.consensus.restarted(id, self.nodes[&id].applied);
         let now = clock(id, self.now_us);
         let node = self.nodes.get_mut(&id).unwrap();
         node.process += 1;
-        node.applied = index;
+        node.applied = log.applied;
         let session = node.process << 8 | u64::from(id.0);
         let durable = std::mem::take(&mut node.durable);
-        node.agent = Some(Agent::new(id, durable, session, node.boot, now, state));
+        node.agent = Some(Agent::new(id, durable, session, node.boot, now, log, state));
         let reports: Vec<_> = node.engine.replicas.values().cloned().collect();
         let lease_until = node.engine.lease_until;
         for report in reports {
@@ -235,7 +235,7 @@ impl Lab {
                 }
                 Delivery::Snapshot { index, state } => {
                     *applied = index;
-                    In::Snapshot(state)
+                    In::Snapshot { index, state }
                 }
                 Delivery::Leader(leads) => In::Leader(leads),
             };
@@ -625,7 +625,15 @@ fn a_proposal_of_the_engine_is_made_and_not_repeated_at_once() {
 
 #[test]
 fn steps_of_the_engine_end_with_the_connection() {
-    let mut agent = Agent::new(NodeId(1), Durable::default(), 9, 1, Time(0), initial_state(&shape(false)));
+    let mut agent = Agent::new(
+        NodeId(1),
+        Durable::default(),
+        9,
+        1,
+        Time(0),
+        Log::default(),
+        initial_state(&shape(false)),
+    );
     let steps = |agent: &mut Agent| -> Vec<(u64, Step)> {
         std::iter::from_fn(|| agent.poll())
             .filter_map(
@@ -677,7 +685,8 @@ fn steps_of_the_engine_end_with_the_connection() {
 fn a_suspicion_outlives_the_process_and_the_machine() {
     let mut durable = Durable::default();
     durable.suspect(Suspect { node: NodeId(2), generation: 1 });
-    let mut agent = Agent::new(NodeId(1), durable, 9, 7, Time(0), initial_state(&shape(false)));
+    let mut agent =
+        Agent::new(NodeId(1), durable, 9, 7, Time(0), Log::default(), initial_state(&shape(false)));
     let heartbeat = Heartbeat { generation: 1, session: 5, seq: 1, holds: true, suspects: Vec::new() };
     for from in [NodeId(2), NodeId(3)] {
         agent.handle(Time(1), In::Lease { from, message: LeaseMessage::Heartbeat(heartbeat.clone()) });

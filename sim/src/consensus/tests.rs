@@ -154,7 +154,7 @@ impl Lab {
     fn start(&mut self, node: NodeId) {
         self.net.down.remove(&node);
         let told = self.told.get_mut(&node).unwrap();
-        let (index, state) = self.consensus.restarted(node, told.index);
+        let (Log { applied: index, .. }, state) = self.consensus.restarted(node, told.index);
         assert!(index <= told.index, "{node} starts with what it never had");
         *told = Told { index, state, leads: false, snapshots: told.snapshots };
     }

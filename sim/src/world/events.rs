@@ -152,17 +152,18 @@ impl World {
         if !machine.powered || machine.agent.is_some() {
             return;
         }
-        let (index, state) = self.consensus.restarted(node, applied);
-        machine.applied = index;
+        let (log, state) = self.consensus.restarted(node, applied);
+        machine.applied = log.applied;
         // What an earlier process made or removed half is nothing, and goes.
         let labels: BTreeSet<ResourceId> = machine.durable.stored().keys().copied().collect();
         machine.disks.retain(|resource, _| labels.contains(resource));
         machine.formatted.retain(|resource, _| labels.contains(resource));
         machine.broken.retain(|resource, _| labels.contains(resource));
-        machine.agent = Some(Agent::new(node, machine.durable.clone(), session, machine.boot, now, state));
+        let durable = machine.durable.clone();
+        machine.agent = Some(Agent::new(node, durable, session, machine.boot, now, log, state));
         let boot = machine.agent_process.boot;
-        self.note(Some(node), Part::Agent, &[1, boot, index], || {
-            format!("agent starts, with the log up to entry {index}")
+        self.note(Some(node), Part::Agent, &[1, boot, log.applied], || {
+            format!("agent starts, with the log up to entry {}", log.applied)
         });
         self.meet(node);
         self.watch_frozen(node);

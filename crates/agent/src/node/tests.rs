@@ -158,7 +158,7 @@ impl Lab {
             metrics: Arc::default(),
         };
         let mut lab = Self { node: Node::new(parts, handle, on_done), inputs, hangs, _dir: dir };
-        lab.node.take(Input::State(View { state: Arc::new(found), ..View::default() }));
+        lab.node.take(Input::State(View { state: Arc::new(found), replayed: true, ..View::default() }));
         lab.lease(false);
         lab.until(|input| matches!(input, Input::Engine(EngineInput::Connected { .. })));
         // Nothing of an earlier process is left, and the engine knows that it has to silence nothing.
@@ -170,7 +170,7 @@ impl Lab {
             guarded |= confirmed(&input);
             lab.node.take(input);
         }
-        lab.node.take(Input::State(View { state: Arc::new(state), ..View::default() }));
+        lab.node.take(Input::State(View { state: Arc::new(state), replayed: true, ..View::default() }));
         lab.lease(true);
         lab
     }

@@ -85,6 +85,7 @@ pub fn start(
     let machine = Machine::restore(store.newest_snapshot())?;
     let applied = store.newest_snapshot().get_metadata().index;
     let conf_state = store.newest_snapshot().get_metadata().get_conf_state().clone();
+    let found = store.last();
     let config = core_config(settings.node, applied);
     let raw = RawNode::new(&config, store, &slog::Logger::root(ToTracing, slog::o!()))
         .map_err(|error| RaftStoreError::Core { source: Box::new(error) })?;
@@ -94,6 +95,7 @@ pub fn start(
         raw,
         machine,
         applied,
+        found,
         conf_state,
         transport,
         waiting: BTreeMap::new(),
@@ -241,6 +243,8 @@ struct Driver {
     raw: RawNode<RaftStore>,
     machine: Machine,
     applied: u64,
+    /// The last entry of those that this process found in the log and that no leader has replaced.
+    found: u64,
     /// Members after the last applied entry.
     conf_state: ConfState,
     transport: Transport,
@@ -358,11 +362,14 @@ impl Driver {
             }
             if must_write {
                 let entries = ready.take_entries();
+                let replaced = entries.first().map(|first| first.index - 1);
+                self.found = replaced.map_or(self.found, |kept| self.found.min(kept));
                 self.raw.mut_store().persist(&entries, None, snapshot.as_ref())?;
             }
             if let Some(snapshot) = &snapshot {
                 self.machine = Machine::restore(snapshot)?;
                 self.applied = snapshot.get_metadata().index;
+                self.found = self.found.min(self.applied);
                 self.conf_state = snapshot.get_metadata().get_conf_state().clone();
                 self.state_changed = true;
                 self.answer_remembered();
@@ -471,12 +478,14 @@ impl Driver {
         let leader = node_of(self.raw.raft.leader_id);
         let is_leader = self.raw.raft.state == StateRole::Leader;
         let (voters, learners) = (nodes(&self.conf_state.voters), nodes(&self.conf_state.learners));
+        let replayed = self.applied >= self.found;
         let listeners = lock(&self.shared.listeners);
         let mut view = lock(&self.shared.view);
         let same = view.leader == leader
             && view.is_leader == is_leader
             && view.voters == voters
-            && view.learners == learners;
+            && view.learners == learners
+            && view.replayed == replayed;
         let (term, applied) = (self.raw.raft.term, self.applied);
         if same && !self.state_changed {
             (view.term, view.applied) = (term, applied);
@@ -491,7 +500,7 @@ impl Driver {
         let state =
             if self.state_changed { Arc::new(self.machine.state.clone()) } else { view.state.clone() };
         self.state_changed = false;
-        *view = View { state, leader, is_leader, voters, learners, term, applied };
+        *view = View { state, leader, is_leader, voters, learners, replayed, term, applied };
         let published = view.clone();
         drop(view);
         for listener in listeners.iter() {

@@ -28,6 +28,9 @@ pub struct View {
     pub voters: BTreeSet<NodeId>,
     /// Nodes that receive the log and do not vote yet.
     pub learners: BTreeSet<NodeId>,
+    /// Everything that was in the log when this process began has been applied, or replaced: the state is no older than any that an
+    /// earlier process has seen.
+    pub replayed: bool,
     /// Raft term, and the last entry that was applied. Nobody is told when only these change.
     pub term: u64,
     pub applied: u64,

@@ -253,7 +253,9 @@ impl RaftStore {
         self.entries.iter()
     }
 
-    fn last(&self) -> u64 {
+    /// The index of the last entry, 0 if there is none yet.
+    #[must_use]
+    pub fn last(&self) -> u64 {
         self.truncated.0 + self.entries.len() as u64
     }
 

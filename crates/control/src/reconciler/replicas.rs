@@ -19,8 +19,8 @@ pub(super) struct Replicas {
     stored: BTreeMap<ResourceId, Incarnation>,
     /// Replicas with a job under way.
     busy: BTreeMap<ResourceId, Order>,
-    /// What the present engine process was told last.
-    told: BTreeMap<ResourceId, (Order, Time)>,
+    /// What the present engine process was told a moment ago.
+    told: BTreeMap<ResourceId, Vec<(Order, Time)>>,
     retry_at: BTreeMap<ResourceId, Time>,
     /// Replicas that the present engine process has given up.
     failed: BTreeMap<ResourceId, String>,
@@ -28,6 +28,10 @@ pub(super) struct Replicas {
     unusable: BTreeMap<ResourceId, String>,
     /// Replicas that asked to be relieved: on which version of the record, and why.
     relief: BTreeMap<ResourceId, (ConfigVersion, String)>,
+}
+
+fn is_recent(now: Time, told: Time) -> bool {
+    now.ms_since(told) < REPEAT_ORDER_MS
 }
 
 impl Replicas {
@@ -75,8 +79,9 @@ impl Replicas {
     /// Whether a job begins now: none is under way, none failed a moment ago, and the same was not told a moment ago.
     pub fn begin(&mut self, now: Time, resource: ResourceId, order: &Order) -> bool {
         let waits = self.retry_at.get(&resource).is_some_and(|at| *at > now);
-        let just_told = |(told, at): &(Order, Time)| told == order && now.ms_since(*at) < REPEAT_ORDER_MS;
-        if waits || self.busy.contains_key(&resource) || self.told.get(&resource).is_some_and(just_told) {
+        let told = self.told.get(&resource).into_iter().flatten();
+        let just_told = told.filter(|(_, at)| is_recent(now, *at)).any(|(told, _)| told == order);
+        if waits || self.busy.contains_key(&resource) || just_told {
             return false;
         }
         self.retry_at.remove(&resource);
@@ -106,7 +111,9 @@ impl Replicas {
                 self.unusable.remove(&resource);
             }
             Ok(Ended::Told) => {
-                self.told.insert(resource, (order, now));
+                let told = self.told.entry(resource).or_default();
+                told.retain(|(_, at)| is_recent(now, *at));
+                told.push((order, now));
             }
             Err(Failure { reason, stays }) => {
                 self.retry_at.insert(resource, now.plus_ms(RETRY_JOB_MS));
@@ -119,7 +126,7 @@ impl Replicas {
 
     /// When the next job that failed, or was of no effect yet, may be tried again, if that is to come.
     pub fn next_retry(&self, now: Time) -> Option<Time> {
-        let told = self.told.values().map(|(_, at)| at.plus_ms(REPEAT_ORDER_MS));
+        let told = self.told.values().flatten().map(|(_, at)| at.plus_ms(REPEAT_ORDER_MS));
         self.retry_at.values().copied().chain(told).filter(|at| *at > now).min()
     }
 

@@ -80,10 +80,15 @@ impl Lab {
             copies: Copies::Enough,
             store_failed: false,
         };
-        let seen = Seen { engine: true, replicas: BTreeMap::from([(R, replica)]), ..Seen::default() };
+        let seen = Seen {
+            engine: true,
+            replayed: true,
+            replicas: BTreeMap::from([(R, replica)]),
+            ..Seen::default()
+        };
         let mut core = Reconciler::new(ME, NOW, BTreeMap::from([(R, MINE)]), BTreeMap::new());
         // No earlier process has proposed anything about the record.
-        core.given_up = Some(BTreeMap::new());
+        core.found = true;
         let mut lab = Self { core, state, seen, now: NOW };
         lab.tell(Event::Lease(NOW.plus_ms(60_000)));
         lab.tell(Event::EngineConnected { lease_until: Time(0), silenced: Time(0) });
@@ -362,21 +367,36 @@ fn who_may_have_given_its_role_up_starts_nothing_on_that_record() {
     assert!(wishes.iter().any(starts) && !wishes.iter().any(begins_anew), "{wishes:?}");
 }
 
-/// The earlier process may have proposed it, and this one would not know.
+/// The earlier process may have proposed it, and this one would not know. What it has found in its log it may not know yet either.
 #[test]
 fn a_new_process_takes_a_record_that_it_finds_for_one_that_may_be_given_up() {
     let mut lab = Lab::swept_before_a_start();
-    lab.core.given_up = None;
+    lab.core.found = false;
+    lab.seen.replayed = false;
     // The engine has not heard of the record, and could serve it.
     let replica = lab.seen.replicas.get_mut(&R).expect("it is open");
     (replica.role, replica.epoch, replica.version) = (Role::Secondary, Epoch(0), ConfigVersion(0));
     let promotes = |wish: &Wish| matches!(wish, Wish::Submit(Command::Promote { by: ME, to: ME, .. }));
     let told = |wish: &Wish| matches!(wish, Wish::Job { order: Order::Tell(_), .. });
+    let promote = |lab: &mut Lab| {
+        let expect_version = lab.state.resources[&R].record.version;
+        let command = Command::Promote { resource: R, expect_version, by: ME, to: ME, reason: "why".into() };
+        assert!(lab.state.apply(Entry { at_ms: 0, command }).is_ok());
+    };
+    // Two records come from what was in the log, the second with its end.
+    for replayed in [false, true] {
+        promote(&mut lab);
+        lab.seen.replayed = replayed;
+        for _ in 0..2 {
+            lab.after_ms(REPEAT_PROPOSAL_MS);
+            let wishes = lab.look();
+            assert!(wishes.iter().any(promotes) && !wishes.iter().any(told), "{wishes:?}");
+        }
+    }
+    // No earlier process has seen this one.
+    promote(&mut lab);
     let wishes = lab.look();
-    assert!(wishes.iter().any(promotes) && !wishes.iter().any(told), "{wishes:?}");
-    lab.core.given_up = Some(BTreeMap::new());
-    let wishes = lab.look();
-    assert!(wishes.iter().any(told), "{wishes:?}");
+    assert!(wishes.iter().any(told) && !wishes.iter().any(promotes), "{wishes:?}");
 }
 
 #[test]

@@ -109,6 +109,28 @@ fn what_failed_or_was_told_is_due_again_once() {
     assert!(replicas.begin(NOW, R, &OPEN), "something else may be told at once");
 }
 
+/// Two orders of which neither is of an effect yet would otherwise be given in turn as fast as the engine answers.
+#[test]
+fn no_order_is_repeated_at_once_whatever_was_ordered_between() {
+    let mut replicas = Replicas::new(BTreeMap::from([(R, MINE)]));
+    let orders = [Order::Demote, Order::Grow(Vec::new())];
+    let begun = |replicas: &mut Replicas, now: Time| {
+        let mut begin = |order: &Order| {
+            let begins = replicas.begin(now, R, order);
+            if begins {
+                replicas.ended(now, R, Ok(Ended::Told));
+            }
+            begins
+        };
+        [begin(&orders[0]), begin(&orders[1])]
+    };
+    assert_eq!(begun(&mut replicas, NOW), [true; 2]);
+    let later = NOW.plus_ms(REPEAT_ORDER_MS);
+    assert_eq!(begun(&mut replicas, Time(later.0 - 1)), [false; 2]);
+    assert_eq!(replicas.next_retry(Time(later.0 - 1)), Some(later));
+    assert_eq!(begun(&mut replicas, later), [true; 2]);
+}
+
 /// The cluster has decided on something else since; the engine is told, and asks again if it has to.
 #[test]
 fn a_wish_to_be_relieved_that_is_based_on_an_older_record_is_none() {
