@@ -2,14 +2,20 @@
 //! one volume, writes at random places through its device. Prints a table for each depth. Run with `--release`, as root;
 //! arguments: writes to measure, bytes of each, then depths; 20000 4096 1 32 if there are none.
 //!
+//! Afterwards the same is written to devices behind which nothing is done but the system calls of a write (see `floor.rs`), in turn with the
+//! engines, and the processor time of all is compared.
+//!
 //! Counts hardly depend on what else the machine does; times do. docs/internals/write-path.md explains the rows.
 
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
+mod cpu;
+mod floor;
 mod perf;
 mod writer;
 
+use floor::{Floor, Sizes};
 use mainstay_api::engine::Request;
 use mainstay_engine::ring::{Fd, Ring};
 use perf::Counter;
@@ -111,6 +117,35 @@ fn print(depth: u64, count: u64, seconds: f64, took: &mut [f64], samples: &[Vec<
     }
 }
 
+/// How often the engines and their floors are measured in turn.
+const ROUNDS: usize = 5;
+
+/// Processor time for each write to each of these devices, the writer's included: the median of all rounds.
+fn compare(depth: u64, count: u64, span: Span, devices: &[(&str, Fd)], ring: &mut Ring, seed: &mut u64) {
+    let mut spent = vec![Vec::new(); devices.len()];
+    let mut rates = vec![Vec::new(); devices.len()];
+    for _ in 0..ROUNDS {
+        for (n, (_, device)) in devices.iter().enumerate() {
+            write(ring, device, span, depth, WARM_UP.min(count), seed);
+            let (before, began) = (cpu::used_us(), Instant::now());
+            write(ring, device, span, depth, count, seed);
+            rates[n].push(count as f64 / began.elapsed().as_secs_f64());
+            spent[n].push((cpu::used_us() - before) / count as f64);
+        }
+    }
+    println!("\n## depth {depth}: {ROUNDS} rounds of {count} writes to each in turn\n");
+    println!(
+        "| behind the device | CPU µs per write, kernel threads and writer included | spread | writes per second |"
+    );
+    println!("|---|---|---|---|");
+    for ((name, _), (spent, rates)) in devices.iter().zip(spent.iter_mut().zip(&mut rates)) {
+        spent.sort_by(f64::total_cmp);
+        rates.sort_by(f64::total_cmp);
+        let (low, high) = (spent[0], spent[ROUNDS - 1]);
+        println!("| {name} | {:.1} | {low:.1} to {high:.1} | {:.0} |", spent[ROUNDS / 2], rates[ROUNDS / 2]);
+    }
+}
+
 fn main() {
     let arguments: Vec<u64> = std::env::args().skip(1).map(|word| word.parse().expect("a number")).collect();
     let count = arguments.first().copied().unwrap_or(20_000);
@@ -144,7 +179,7 @@ fn main() {
     let listened = support::listen(engines);
     let mut ring = Ring::new().expect("a ring");
     let mut seed = 1;
-    for depth in depths {
+    for depth in depths.iter().copied() {
         write(&mut ring, &device, span, depth, WARM_UP.min(count), &mut seed);
         let sample = || watched.iter().map(Shard::sample).collect::<Vec<_>>();
         let (mut samples, mut took) = (vec![sample()], Vec::new());
@@ -154,6 +189,19 @@ fn main() {
             samples.push(sample());
         }
         print(depth, took.len() as u64, began.elapsed().as_secs_f64(), &mut took, &samples);
+    }
+    // The floor's batches are of blocks.
+    if write_bytes == 4096 {
+        let sizes = Sizes { volume: VOLUME_BYTES, journal: JOURNAL_BYTES };
+        let floors = [None, Some(0), Some(2)].map(|secondaries| Floor::start(&base, sizes, secondaries));
+        let names = ["nothing", "one copy, system calls alone", "three copies, system calls alone"];
+        let mut devices: Vec<(&str, Fd)> = vec![("three engines", Fd::clone(&device))];
+        devices.extend(names.into_iter().zip(floors.iter().map(|floor| Fd::clone(&floor.device))));
+        for depth in depths {
+            compare(depth, count, span, &devices, &mut ring, &mut seed);
+        }
+        drop(devices);
+        floors.into_iter().for_each(Floor::stop);
     }
     drop(device);
     let mut engines = listened();
