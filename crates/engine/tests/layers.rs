@@ -131,13 +131,23 @@ impl Lab {
 
     /// What a thread does.
     fn job(&mut self, output: Output) -> SnapshotDone {
+        self.jobs(vec![output]).remove(0)
+    }
+
+    /// What threads do at once.
+    fn jobs(&mut self, outputs: Vec<Output>) -> Vec<SnapshotDone> {
         let disk = self.disk.as_mut().expect("open");
-        let job = disk.snapshot_job(ResourceId(1), SIZES.len(), output).expect("it is for a thread");
         let (tell, told) = mpsc::channel();
-        job.start(move |done| tell.send(done).expect("somebody waits"));
-        let mut done = told.recv().expect("it ends");
-        disk.snapshot_done(&mut done);
-        done
+        let job = |output| disk.snapshot_job(ResourceId(1), SIZES.len(), output).expect("it is for a thread");
+        let jobs: Vec<_> = outputs.into_iter().map(job).collect();
+        for job in jobs {
+            let tell = tell.clone();
+            job.start(move |done| tell.send(done).expect("somebody waits"));
+        }
+        drop(tell);
+        let mut all: Vec<SnapshotDone> = told.iter().collect();
+        all.iter_mut().for_each(|done| disk.snapshot_done(done));
+        all
     }
 
     fn take(&mut self) -> SnapshotId {
@@ -158,6 +168,10 @@ impl Lab {
         self.last += 1;
         let (op, snapshot, volumes) = (self.op(), SnapshotId(self.last), self.sizes());
         self.job(Output::SnapshotRestore { op, snapshot, from, volumes }).result.expect("rolled back");
+        self.restored(snapshot, from);
+    }
+
+    fn restored(&mut self, snapshot: SnapshotId, from: SnapshotId) {
         for (volume, held) in self.volumes.iter_mut().zip(&self.snapshots[&from]) {
             volume.fill(0);
             volume[..held.len()].copy_from_slice(held);
@@ -345,6 +359,46 @@ fn a_snapshot_is_copied_while_the_volume_is_written() {
     });
     assert!(copies > 1, "{copies}");
     lab.check_all();
+}
+
+/// Space is freed by what the maps say, and a rollback writes to maps.
+#[test]
+fn a_snapshot_is_deleted_while_another_one_is_rolled_back_to() {
+    let mut lab = Lab::new("deleted-meanwhile", false);
+    let mut random = Random(5);
+    let scatter = |lab: &mut Lab, fill: u8, random: &mut Random| {
+        for volume in 0..2 {
+            let part = lab.volumes[volume].len() / 40;
+            for n in 0..40 {
+                lab.write(volume, n * part + random.below(part), 1, fill);
+            }
+        }
+        lab.wait();
+    };
+    for round in 0..5 {
+        let mut taken = Vec::new();
+        for step in 0..4 {
+            taken.push(lab.take());
+            scatter(&mut lab, 1 + (round * 4 + step) % 250, &mut random);
+        }
+        let (doomed, from) = if round % 2 == 0 { (taken[2], taken[0]) } else { (taken[3], taken[1]) };
+        lab.last += 1;
+        let (drop, restore, mark, volumes) = (lab.op(), lab.op(), SnapshotId(lab.last), lab.sizes());
+        let both = vec![
+            Output::SnapshotRestore { op: restore, snapshot: mark, from, volumes },
+            Output::SnapshotDrop { op: drop, snapshot: doomed },
+        ];
+        lab.snapshots.remove(&doomed);
+        assert!(lab.jobs(both).iter().all(|done| done.result.is_ok()), "round {round}");
+        lab.restored(mark, from);
+        lab.check_all();
+        scatter(&mut lab, 251, &mut random);
+        lab.check_all();
+        assert_eq!(lab.reopen(), []);
+        for snapshot in lab.held() {
+            lab.remove(snapshot);
+        }
+    }
 }
 
 /// What is put aside is put aside once, for all snapshots that need it, and given back when none does.
