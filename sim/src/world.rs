@@ -233,6 +233,17 @@ pub(crate) struct Machine {
     pub(crate) socket_floor_us: u64,
     /// Until when the engine's thread that makes and opens replicas has work.
     pub(crate) lifecycle_busy_us: u64,
+    /// Replicas that it opens.
+    pub(crate) opening: BTreeMap<ResourceId, OpeningFor>,
+}
+
+/// Who waits for a replica that an engine opens.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OpeningFor {
+    /// How many are to hear that it is open.
+    pub(crate) opens: usize,
+    /// Numbers of the steps that close it then.
+    pub(crate) closes: Vec<u64>,
 }
 
 impl Machine {
@@ -379,6 +390,7 @@ impl World {
                     connected: false,
                     socket_floor_us: 0,
                     lifecycle_busy_us: 0,
+                    opening: BTreeMap::new(),
                 };
                 (*node, machine)
             })

@@ -138,6 +138,7 @@ impl World {
         }
         machine.engine = Some(Engine::new(node));
         machine.lifecycle_busy_us = 0;
+        machine.opening.clear();
         let boot = machine.engine_process.boot;
         self.note(Some(node), Part::Engine, &[1, boot], || "engine starts".into());
         self.meet(node);

@@ -25,8 +25,11 @@ impl World {
         }
         match step.step {
             Step::MakeFiles(..) | Step::Open => {
+                let machine = self.machine(node);
                 if matches!(step.step, Step::MakeFiles(..)) {
-                    self.machine(node).making.insert(resource);
+                    machine.making.insert(resource);
+                } else if machine.engine.is_some() && machine.engine_process.boot == engine_boot {
+                    machine.opening.entry(resource).or_default().opens += 1;
                 }
                 // One thread of the engine makes and opens, in the order in which it was asked.
                 let delay = 2_000 + self.chance.below(60_000);
@@ -44,6 +47,11 @@ impl World {
                 let (record, opening) = (Box::new(record), Opening(self.openings));
                 let input = EngineIn::AttachClient { resource, number, record, opening };
                 self.socket_to_engine(node, engine_boot, input);
+            }
+            // A replica that is still being opened is closed when it is: an earlier agent may have asked for the one. Seed 2558422.
+            Step::Close if self.machines[&node].opening.contains_key(&resource) => {
+                self.trace.count("R9 a replica is closed that is still being opened");
+                self.machine(node).opening.entry(resource).or_default().closes.push(number);
             }
             Step::Close
             | Step::Tell(_)
@@ -107,7 +115,24 @@ impl World {
                 format!("{what} of {} failed: {reason}", Self::resource_name(resource))
             });
         }
+        let opened = matches!(step.step, Step::Open);
         self.socket_to_agent(node, agent_boot, agent::In::StepAnswered { resource, number, result });
+        if opened {
+            self.close_what_was_opened(node, engine_boot, resource);
+        }
+    }
+
+    fn close_what_was_opened(&mut self, node: NodeId, engine_boot: u64, resource: ResourceId) {
+        let machine = self.machine(node);
+        let Some(opening) = machine.opening.get_mut(&resource) else { return };
+        opening.opens -= 1;
+        if opening.opens > 0 {
+            return;
+        }
+        let closes = machine.opening.remove(&resource).map(|opening| opening.closes);
+        for number in closes.unwrap_or_default() {
+            self.socket_to_engine(node, engine_boot, EngineIn::Step { resource, number, step: Step::Close });
+        }
     }
 
     fn remove_files(&mut self, node: NodeId, resource: ResourceId) {
