@@ -143,6 +143,9 @@ fn check(address: &str) -> Result<()> {
         "SELECT table_schema, table_name FROM information_schema.tables \
          WHERE table_schema IN ('sbtest', 'ledger') ORDER BY 1, 2",
     )?;
+    // What was deleted is to be gone from all indexes. CHECK TABLE … EXTENDED looks from one index into another, and while the purge runs it complains of
+    // entries that are marked as deleted and whose rows have other versions by then, on a plain disk too. What it finds afterwards is wrong.
+    connection.query_drop("SET GLOBAL innodb_max_purge_lag_wait = 0")?;
     let mut said = Vec::new();
     for (schema, table) in tables {
         let rows: Vec<(String, String, String, String)> =
