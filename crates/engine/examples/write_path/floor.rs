@@ -288,10 +288,11 @@ impl Primary {
                     self.completed(completion);
                 }
             }
-            while !requests.is_empty() {
+            self.answer();
+            // As with engines, what comes while the journal is written goes into the next batch.
+            while !requests.is_empty() && self.have[0] == self.answered + self.batches.len() as u64 {
                 self.begin(requests.drain(..requests.len().min(BATCH_MAX)).collect());
             }
-            self.answer();
         }
     }
 
