@@ -200,7 +200,7 @@ pub struct Hosted {
     batch_bytes_max: u64,
     /// The highest limit of the lag until now.
     lag_bytes_max: u64,
-    /// To be closed once its device is gone, by the numbers of who asked for it.
+    /// To be closed once its device is gone and its disk rests, by the numbers of who asked for it.
     closing: Vec<u64>,
     /// Where the newest batches were placed in the journal: offset, length, and the write that did it.
     placed: VecDeque<(u64, u64, u64)>,
@@ -618,7 +618,10 @@ impl Engine {
             });
             self.touched.remove(&resource);
             self.report(resource);
-            let closed = |hosted: &Hosted| !hosted.closing.is_empty() && hosted.device == Device::None;
+            // What is under way would end in whoever opens the files next. Seed 2832629.
+            let rests = disks.get(&resource).is_none_or(|disk| disk.in_flight() == 0);
+            let closed =
+                |hosted: &Hosted| rests && !hosted.closing.is_empty() && hosted.device == Device::None;
             if self.hosts.get(&resource).is_some_and(closed)
                 && let Some(hosted) = self.hosts.remove(&resource)
             {
