@@ -384,6 +384,18 @@ fn at_rest(sim: &mut Scenario) {
     sim.run_ms(2_000);
 }
 
+fn rot(sim: &mut Scenario, node: u32) {
+    for pick in 0..4 {
+        sim.disk(node, DiskFault::RotVolume { pick });
+    }
+}
+
+fn read_what_rots(sim: &mut Scenario) {
+    for block in 0..4 {
+        sim.client(ClientOp::Read { volume: 0, block, blocks: 1 });
+    }
+}
+
 /// ADR 14: a member says that it has the block whole, and before the block is asked for it is damaged there as well. The third has it.
 fn it_rots_before_it_is_read() {
     for step in 0..40 {
@@ -392,17 +404,11 @@ fn it_rots_before_it_is_read() {
         at_rest(&mut sim);
         sim.fault(Fault::SlowLink { a: n(p), b: n(s), factor: 20 });
         sim.fault(Fault::SlowLink { a: n(p), b: n(t), factor: 20 });
-        for pick in 0..4 {
-            sim.disk(p, DiskFault::RotVolume { pick });
-        }
-        for block in 0..4 {
-            sim.client(ClientOp::Read { volume: 0, block, blocks: 1 });
-        }
+        rot(&mut sim, p);
+        read_what_rots(&mut sim);
         sim.run_us(step * 500);
         let other = if step % 2 == 0 { s } else { t };
-        for pick in 0..4 {
-            sim.disk(other, DiskFault::RotVolume { pick });
-        }
+        rot(&mut sim, other);
         sim.run_ms(5_000);
         sim.heal();
         sim.settle();
@@ -424,12 +430,8 @@ fn a_member_says_nothing() {
     let mut sim = Scenario::new(Shape::small(3, 2, false), 1);
     let [p, s, _] = sim.cast();
     at_rest(&mut sim);
-    for pick in 0..4 {
-        sim.disk(p, DiskFault::RotVolume { pick });
-    }
-    for block in 0..4 {
-        sim.client(ClientOp::Read { volume: 0, block, blocks: 1 });
-    }
+    rot(&mut sim, p);
+    read_what_rots(&mut sim);
     for _ in 0..60 {
         sim.disk(s, DiskFault::Late { what: DiskOp::Read, ms: 12_000 });
         sim.run_ms(500);
@@ -454,9 +456,7 @@ fn it_was_started_again() {
         let mut sim = Scenario::new(Shape::small(3, 2, false), 1);
         let [p, s, _] = sim.cast();
         at_rest(&mut sim);
-        for pick in 0..4 {
-            sim.disk(p, DiskFault::RotVolume { pick });
-        }
+        rot(&mut sim, p);
         sim.fault(Fault::SlowLink { a: n(p), b: n(s), factor: 20 });
         sim.operator(Operator::Scrub { resource: 0, repair: true, rate: 0 });
         sim.run_us(step * 1_000);
@@ -504,12 +504,8 @@ fn damage_is_read_while_a_copy_is_missing() {
     sim.want_copies(2, 1_000);
     sim.power_cut(s);
     sim.run_ms(4_000);
-    for pick in 0..4 {
-        sim.disk(p, DiskFault::RotVolume { pick });
-    }
-    for block in 0..4 {
-        sim.client(ClientOp::Read { volume: 0, block, blocks: 1 });
-    }
+    rot(&mut sim, p);
+    read_what_rots(&mut sim);
     sim.run_ms(1_000);
     sim.power_on(s);
     sim.settle();
@@ -533,17 +529,104 @@ fn what_is_mended_is_given_up_when_a_copy_is_missed() {
         let [p, s, _] = sim.cast();
         at_rest(&mut sim);
         sim.want_copies(2, 1_000);
-        for pick in 0..4 {
-            sim.disk(p, DiskFault::RotVolume { pick });
-        }
+        rot(&mut sim, p);
         sim.disk(s, DiskFault::Late { what: DiskOp::Read, ms: 3_000 });
-        for block in 0..4 {
-            sim.client(ClientOp::Read { volume: 0, block, blocks: 1 });
-        }
+        read_what_rots(&mut sim);
         sim.run_ms(100);
         sim.power_cut(s);
         sim.run_ms(8_000);
         sim.power_on(s);
         sim.settle();
     });
+}
+
+/// One bit is wrong of what is read for the primary.
+#[test]
+fn what_is_read_for_a_repair_is_damaged_on_its_way() {
+    reaches("codec: blocks are damaged on their way", || {
+        for step in 0..60 {
+            let mut sim = Scenario::new(Shape::small(3, 2, false), 1);
+            let [p, s, _] = sim.cast();
+            at_rest(&mut sim);
+            rot(&mut sim, p);
+            sim.fault(Fault::SlowLink { a: n(p), b: n(s), factor: 20 });
+            read_what_rots(&mut sim);
+            sim.run_us(step * 500);
+            sim.fault(Fault::CorruptFrame(n(s), n(p)));
+            sim.run_ms(5_000);
+            sim.heal();
+            sim.settle();
+        }
+    });
+}
+
+/// R19: the one that has the block whole takes long to read it, and meanwhile the lease ends.
+#[test]
+fn a_read_that_waits_for_a_repair_ends_with_the_role() {
+    reaches("host: a read waits for damage to be mended when the role ends", || {
+        let mut sim = Scenario::new(Shape::small(3, 2, false), 1);
+        let [p, s, _] = sim.cast();
+        at_rest(&mut sim);
+        rot(&mut sim, p);
+        sim.disk(s, DiskFault::Late { what: DiskOp::Read, ms: 4_000 });
+        read_what_rots(&mut sim);
+        sim.run_ms(100);
+        sim.isolate(p);
+        sim.run_ms(8_000);
+        sim.heal();
+        sim.settle();
+    });
+}
+
+/// S16: the same blocks rot everywhere, and a client reads them.
+fn a_client_reads_what_nobody_has() {
+    let mut sim = Scenario::two_and_a_witness();
+    let [p, s, w] = sim.cast();
+    at_rest(&mut sim);
+    sim.attach(w);
+    sim.dare();
+    rot(&mut sim, p);
+    rot(&mut sim, s);
+    for block in 0..60 {
+        sim.client(ClientOp::Read { volume: 0, block, blocks: 1 });
+    }
+    sim.run_ms(3_000);
+    sim.settle();
+}
+
+#[test]
+fn a_client_is_told_that_nobody_has_what_it_reads() {
+    reaches("replica: client: no replica has what was to be read", a_client_reads_what_nobody_has);
+}
+
+#[test]
+fn a_primary_says_that_nobody_has_it() {
+    reaches("replica: sessions: a read that no replica can answer", a_client_reads_what_nobody_has);
+}
+
+/// S16: a replica is copied of two on which the same blocks have rotted, and has no checksums by which it could hold them as damaged.
+#[test]
+fn a_copy_waits_for_what_has_rotted_everywhere() {
+    reaches("host: a copy waits at an extent that no replica has whole", || {
+        // Of this seed the third replica has none.
+        let mut sim = Scenario::new(Shape::small(3, 2, false), 153);
+        let [p, s, t] = sim.cast();
+        at_rest(&mut sim);
+        sim.dare();
+        rot(&mut sim, p);
+        rot(&mut sim, s);
+        sim.add_replica(t);
+        sim.run_ms(5_000);
+        assert_eq!(sim.iss().len(), 2, "it is not whole");
+        for block in 0..60 {
+            sim.write(block);
+        }
+        sim.expect_iss_within_ms(&[1, 2, 3], 20_000);
+        sim.settle();
+    });
+}
+
+#[test]
+fn nobody_has_what_is_to_be_repaired_any_more() {
+    reaches("replica: nobody has the content for a repair", it_was_started_again);
 }

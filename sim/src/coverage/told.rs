@@ -46,6 +46,18 @@ pub(super) const TOLD: &[(&str, &str)] = &[
         "what_a_full_overlay_stops_waits_for_a_checkpoint",
     ),
     ("store: the journal does not give back what was written", "what_decayed_in_the_journal_is_not_read"),
+    ("codec: blocks are damaged on their way", "what_is_read_for_a_repair_is_damaged_on_its_way"),
+    (
+        "host: a read waits for damage to be mended when the role ends",
+        "a_read_that_waits_for_a_repair_ends_with_the_role",
+    ),
+    ("replica: client: no replica has what was to be read", "a_client_is_told_that_nobody_has_what_it_reads"),
+    ("replica: sessions: a read that no replica can answer", "a_primary_says_that_nobody_has_it"),
+    (
+        "host: a copy waits at an extent that no replica has whole",
+        "a_copy_waits_for_what_has_rotted_everywhere",
+    ),
+    ("replica: nobody has the content for a repair", "nobody_has_what_is_to_be_repaired_any_more"),
 ];
 
 /// The planted bug, and the story in `tests/planted.rs` that fails with it.
