@@ -11,6 +11,7 @@
 
 mod lead;
 mod reach;
+mod replay;
 
 use super::machine::Machine;
 use super::store::{RaftStore, RaftStoreError, SNAPSHOT_EVERY_ENTRIES};
@@ -25,6 +26,7 @@ use protobuf::Message as _;
 use raft::eraftpb::{ConfChange, ConfState, Entry, EntryType, Message, MessageType};
 use raft::{RawNode, SnapshotStatus, StateRole};
 use reach::Reach;
+use replay::Replay;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -85,7 +87,7 @@ pub fn start(
     let machine = Machine::restore(store.newest_snapshot())?;
     let applied = store.newest_snapshot().get_metadata().index;
     let conf_state = store.newest_snapshot().get_metadata().get_conf_state().clone();
-    let found = store.last();
+    let replay = Replay::new(store.last());
     let config = core_config(settings.node, applied);
     let raw = RawNode::new(&config, store, &slog::Logger::root(ToTracing, slog::o!()))
         .map_err(|error| RaftStoreError::Core { source: Box::new(error) })?;
@@ -95,7 +97,7 @@ pub fn start(
         raw,
         machine,
         applied,
-        found,
+        replay,
         conf_state,
         transport,
         waiting: BTreeMap::new(),
@@ -243,8 +245,7 @@ struct Driver {
     raw: RawNode<RaftStore>,
     machine: Machine,
     applied: u64,
-    /// The last entry of those that this process found in the log and that no leader has replaced.
-    found: u64,
+    replay: Replay,
     /// Members after the last applied entry.
     conf_state: ConfState,
     transport: Transport,
@@ -362,14 +363,15 @@ impl Driver {
             }
             if must_write {
                 let entries = ready.take_entries();
-                let replaced = entries.first().map(|first| first.index - 1);
-                self.found = replaced.map_or(self.found, |kept| self.found.min(kept));
+                if let Some(first) = entries.first() {
+                    self.replay.replaced_from(first.index);
+                }
                 self.raw.mut_store().persist(&entries, None, snapshot.as_ref())?;
             }
             if let Some(snapshot) = &snapshot {
                 self.machine = Machine::restore(snapshot)?;
                 self.applied = snapshot.get_metadata().index;
-                self.found = self.found.min(self.applied);
+                self.replay.replaced_from(self.applied + 1);
                 self.conf_state = snapshot.get_metadata().get_conf_state().clone();
                 self.state_changed = true;
                 self.answer_remembered();
@@ -478,7 +480,7 @@ impl Driver {
         let leader = node_of(self.raw.raft.leader_id);
         let is_leader = self.raw.raft.state == StateRole::Leader;
         let (voters, learners) = (nodes(&self.conf_state.voters), nodes(&self.conf_state.learners));
-        let replayed = self.applied >= self.found;
+        let replayed = self.replay.is_over(self.applied);
         let listeners = lock(&self.shared.listeners);
         let mut view = lock(&self.shared.view);
         let same = view.leader == leader
