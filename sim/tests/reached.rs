@@ -630,3 +630,181 @@ fn a_copy_waits_for_what_has_rotted_everywhere() {
 fn nobody_has_what_is_to_be_repaired_any_more() {
     reaches("replica: nobody has the content for a repair", it_was_started_again);
 }
+
+/// S195: it is copied to when the block is looked for, so it is not waited for, and in sync when the last of the others has said that it is damaged there, too.
+#[test]
+fn who_must_have_what_is_damaged_is_asked_again() {
+    reaches("replica: somebody who must have what is damaged is asked again", || {
+        for step in 0..60 {
+            let mut sim = Scenario::small_journal(32, 1);
+            let [p, s, t] = sim.cast();
+            at_rest(&mut sim);
+            sim.leave_far_behind(s);
+            sim.expect_copy_within_ms(s, 5_000);
+            sim.dare();
+            sim.run_us(step * 1_000);
+            rot(&mut sim, p);
+            rot(&mut sim, t);
+            for _ in 0..4 {
+                sim.disk(t, DiskFault::Late { what: DiskOp::Read, ms: 300 });
+            }
+            read_what_rots(&mut sim);
+            sim.settle();
+        }
+    });
+}
+
+/// ADR 14: the only one that has the block whole says so, and then it rots there as well.
+#[test]
+fn what_nobody_can_give_any_more_is_looked_for_again() {
+    reaches("replica: content to mend with could not be had, and is looked for again", || {
+        for step in 0..40 {
+            let mut sim = Scenario::two_and_a_witness();
+            let [p, s, _] = sim.cast();
+            at_rest(&mut sim);
+            sim.dare();
+            sim.fault(Fault::SlowLink { a: n(p), b: n(s), factor: 20 });
+            rot(&mut sim, p);
+            read_what_rots(&mut sim);
+            sim.run_us(step * 500);
+            rot(&mut sim, s);
+            sim.run_ms(5_000);
+            sim.heal();
+            sim.settle();
+        }
+    });
+}
+
+/// ADR 17: only the third node is to have the new one.
+#[test]
+fn a_resource_is_to_be_made_where_the_snapshot_is_not() {
+    reaches("control: a resource is to be made of a snapshot where nobody holds it", || {
+        let mut shape = Shape::small(3, 2, false);
+        let copy =
+            ResourceShape { late: true, origin: Some(0), replicas: vec![3], ..shape.resources[0].clone() };
+        shape.resources.push(copy);
+        let mut sim = Scenario::new(shape, 1);
+        sim.write_many(5);
+        sim.operator(Operator::Snapshot { resource: 0, drop: None });
+        sim.run_ms(1_000);
+        sim.operator(Operator::CreateResource { resource: 1 });
+        sim.run_ms(1_000);
+        assert!(!sim.world.state().resources.contains_key(&resource_id(1)), "it was refused");
+        sim.settle();
+    });
+}
+
+/// Its engine goes on, but the others have written more than a journal holds.
+fn isolate_until_far_behind(sim: &mut Scenario, node: u32) {
+    sim.isolate(node);
+    for block in 0..80 {
+        sim.write(block * 13 % 1024);
+    }
+    sim.heal();
+}
+
+/// R17: it takes long to read an extent, and is copied from the beginning meanwhile.
+#[test]
+fn a_scrub_is_read_while_the_log_begins_anew() {
+    reaches("host: the log began anew while an extent was scrubbed", || {
+        for step in 0..40 {
+            let mut sim = Scenario::small_journal(32, 1);
+            let [_, s, _] = sim.cast();
+            at_rest(&mut sim);
+            sim.operator(Operator::Scrub { resource: 0, repair: false, rate: 0 });
+            sim.run_us(step * 500);
+            for _ in 0..4 {
+                sim.disk(s, DiskFault::Late { what: DiskOp::Read, ms: 8_000 });
+            }
+            sim.run_ms(100);
+            isolate_until_far_behind(&mut sim, s);
+            sim.run_ms(12_000);
+            sim.settle();
+        }
+    });
+}
+
+/// R17: a scrub waits for the rollback, the rollback for room, and the log begins anew.
+#[test]
+fn what_waits_for_a_rollback_is_there_when_the_log_begins_anew() {
+    reaches("store: a restart waits for what waits for a rollback", || {
+        let mut sim = Scenario::small_journal(32, 1);
+        let [_, s, _] = sim.cast();
+        sim.write(1);
+        sim.operator(Operator::Snapshot { resource: 0, drop: None });
+        sim.run_ms(2_000);
+        sim.write(1);
+        sim.run_ms(2_000);
+        sim.disk(s, DiskFault::Full);
+        sim.operator(Operator::RollBack { resource: 0, pick: 0, keep: false, restart: true });
+        sim.run_ms(3_000);
+        sim.operator(Operator::Scrub { resource: 0, repair: false, rate: 0 });
+        sim.run_ms(500);
+        isolate_until_far_behind(&mut sim, s);
+        sim.run_ms(3_000);
+        sim.disk(s, DiskFault::Room);
+        sim.settle();
+    });
+}
+
+/// R17: its reads take long, and a rollback begins meanwhile.
+#[test]
+fn a_rollback_comes_while_a_scrub_reads() {
+    reaches("store: a rollback waits for a scrub", || {
+        for step in 0..40 {
+            let mut sim = Scenario::three();
+            let [p, ..] = sim.cast();
+            at_rest(&mut sim);
+            sim.operator(Operator::Snapshot { resource: 0, drop: None });
+            sim.run_ms(2_000);
+            sim.operator(Operator::Scrub { resource: 0, repair: false, rate: 0 });
+            sim.run_us(step * 500);
+            for _ in 0..4 {
+                sim.disk(p, DiskFault::Late { what: DiskOp::Read, ms: 1_500 });
+            }
+            sim.operator(Operator::RollBack { resource: 0, pick: 0, keep: false, restart: true });
+            sim.run_ms(3_000);
+            sim.settle();
+        }
+    });
+}
+
+/// F3: the record landed at the start of the ring.
+#[test]
+fn a_record_lies_where_the_ring_begins() {
+    reaches("store: a record lies at the start of the ring that had room before its end", || {
+        for pick in 0..60 {
+            let mut sim = Scenario::small_journal(32, 1);
+            let [_, s, _] = sim.cast();
+            for block in 0..30 + pick % 16 {
+                sim.write(block);
+            }
+            sim.disk(s, DiskFault::MisdirectedRecord { pick });
+            sim.power_cut(s);
+            sim.run_ms(1_000);
+            sim.power_on(s);
+            sim.settle();
+        }
+    });
+}
+
+/// S18: its primary has been told to hand over, and what it has begun takes long.
+#[test]
+fn a_client_asks_a_primary_that_hands_over() {
+    reaches("host: a client asks for what cannot be", || {
+        let mut sim = Scenario::new(Shape::small(4, 2, false), 1);
+        let p = sim.primary().expect("somebody is primary");
+        sim.attach(4);
+        sim.write(1);
+        sim.disk(p, DiskFault::Slow { factor: 10 });
+        sim.move_replica(p, 3);
+        for block in 0..1_000 {
+            if sim.primary() == Some(p) {
+                sim.write_without_waiting(block);
+                sim.run_us(500);
+            }
+        }
+        sim.until_primary_is_not(p, 20_000);
+        sim.settle();
+    });
+}

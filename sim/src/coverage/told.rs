@@ -58,6 +58,29 @@ pub(super) const TOLD: &[(&str, &str)] = &[
         "a_copy_waits_for_what_has_rotted_everywhere",
     ),
     ("replica: nobody has the content for a repair", "nobody_has_what_is_to_be_repaired_any_more"),
+    (
+        "replica: somebody who must have what is damaged is asked again",
+        "who_must_have_what_is_damaged_is_asked_again",
+    ),
+    (
+        "replica: content to mend with could not be had, and is looked for again",
+        "what_nobody_can_give_any_more_is_looked_for_again",
+    ),
+    (
+        "control: a resource is to be made of a snapshot where nobody holds it",
+        "a_resource_is_to_be_made_where_the_snapshot_is_not",
+    ),
+    ("host: the log began anew while an extent was scrubbed", "a_scrub_is_read_while_the_log_begins_anew"),
+    (
+        "store: a restart waits for what waits for a rollback",
+        "what_waits_for_a_rollback_is_there_when_the_log_begins_anew",
+    ),
+    ("host: a client asks for what cannot be", "a_client_asks_a_primary_that_hands_over"),
+    ("store: a rollback waits for a scrub", "a_rollback_comes_while_a_scrub_reads"),
+    (
+        "store: a record lies at the start of the ring that had room before its end",
+        "a_record_lies_where_the_ring_begins",
+    ),
 ];
 
 /// The planted bug, and the story in `tests/planted.rs` that fails with it.
