@@ -203,16 +203,16 @@ impl EngineLink {
         self.shared.synced.load(Ordering::SeqCst)
     }
 
-    /// The last status of every replica on the present connection.
+    /// What counts of the last status of every replica on the present connection.
     #[must_use]
-    pub fn replicas(&self) -> BTreeMap<ResourceId, ReplicaStatus> {
-        lock(&self.shared.replicas).clone()
+    pub fn replicas<T>(&self, seen: impl Fn(&ReplicaStatus) -> T) -> BTreeMap<ResourceId, T> {
+        lock(&self.shared.replicas).iter().map(|(id, status)| (*id, seen(status))).collect()
     }
 
-    /// The last status of every client on the present connection; how many requests wait may be of an earlier moment.
+    /// The same of every client; how many requests wait may be of an earlier moment.
     #[must_use]
-    pub fn clients(&self) -> BTreeMap<ResourceId, ClientStatus> {
-        lock(&self.shared.clients).clone()
+    pub fn clients<T>(&self, seen: impl Fn(&ClientStatus) -> T) -> BTreeMap<ResourceId, T> {
+        lock(&self.shared.clients).iter().map(|(id, status)| (*id, seen(status))).collect()
     }
 
     /// How the engine makes devices, while it is connected.

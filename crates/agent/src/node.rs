@@ -3,6 +3,8 @@
 //! Guarantees
 //! - What the core wishes for is carried out in the order in which it wishes for it. It is asked what it wishes for after
 //!   every input and after every look at everything, with the time of that moment.
+//! - Everything is looked at after every input that may change what there is to do, and when the core wants to. A lease that goes on as it was changes nothing,
+//!   and comes ten times in a second: an agent with a thousand resources would do little else.
 //! - It waits for nobody: replicas are handled on threads of their own, services by their runners, proposals by the log's
 //!   thread, and the engine is told by another (see [`crate::teller`]).
 
@@ -142,28 +144,38 @@ impl Node {
         loop {
             let left_us = self.core.next_deadline().0.saturating_sub(boot_now().0);
             let mut input = inputs.recv_timeout(Duration::from_micros(left_us));
+            let mut news = false;
             loop {
                 match input {
                     Ok(Input::Stop) | Err(RecvTimeoutError::Disconnected) => return,
-                    Ok(input) => self.take(input),
+                    Ok(input) => news |= self.take(input),
                     Err(RecvTimeoutError::Timeout) => break,
                 }
                 input = inputs.recv_timeout(Duration::ZERO);
             }
-            self.reconcile();
+            self.parts.left_devices.look(self.parts.engine.is_connected(), self.core.has_services());
+            if news || self.core.is_due(boot_now()) {
+                self.reconcile();
+            }
         }
     }
 
-    fn take(&mut self, input: Input) {
+    /// Takes an input in; `true` if everything is to be looked at. The simulator does the same (`sim/src/agent.rs`).
+    fn take(&mut self, input: Input) -> bool {
         match input {
             Input::State(view) => self.view = view,
-            Input::Lease(until) => self.tell(Event::Lease(until)),
+            Input::Lease(until) => {
+                let first = !self.core.knows_lease();
+                self.tell(Event::Lease(until));
+                return first;
+            }
             Input::Engine(EngineInput::Connected { lease_until, silenced }) => {
                 self.peers.clear();
                 self.tell(Event::EngineConnected { lease_until, silenced });
             }
             Input::Engine(EngineInput::Lease { until, silenced }) => {
                 self.tell(Event::LeaseTaken { until, silenced });
+                return self.core.holds_steps();
             }
             Input::Engine(EngineInput::Disconnected) => self.tell(Event::EngineDisconnected),
             Input::Engine(EngineInput::Event(event)) => self.engine_event(*event),
@@ -186,6 +198,7 @@ impl Node {
             Input::Swept { service } => self.tell(Event::Swept { name: service }),
             Input::Stop => {}
         }
+        true
     }
 
     /// Tells the core what happens, and does at once what it wishes for at once.
@@ -280,18 +293,13 @@ impl Node {
     }
 
     fn reconcile(&mut self) {
-        let connected = self.parts.engine.is_connected();
-        self.parts.left_devices.look(connected, self.core.has_services());
         self.tell_engine(&self.view.state.clone());
-        let replicas = self.parts.engine.replicas().into_iter().map(|(id, status)| (id, seen(&status)));
-        let clients =
-            self.parts.engine.clients().into_iter().map(|(id, status)| (id, clients::seen(&status)));
         let seen = Seen {
             wall_ms: wall_ms(),
             replayed: self.view.replayed,
-            engine: connected,
-            replicas: replicas.collect(),
-            clients: clients.collect(),
+            engine: self.parts.engine.is_connected(),
+            replicas: self.parts.engine.replicas(seen),
+            clients: self.parts.engine.clients(clients::seen),
         };
         self.core.reconcile(boot_now(), &self.view.state, &seen);
         self.carry_out();
