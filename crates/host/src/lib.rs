@@ -41,13 +41,13 @@ use direction::is_answer;
 use loads::LogLoad;
 use mainstay_codec::{Envelope, Message};
 use mainstay_replica::{Effect, Event, Op, Replica, ReplicaConfig, RequestId, Role, Sessions};
-use mainstay_store::{IoFailure, IoResult, OpId, Output, Store};
+use mainstay_store::{IoFailure, IoResult, OpId, Output, Segment, Store};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Epoch, NodeId, ResourceRecord, SnapshotId, Time, VolumeId, reach};
+use mainstay_types::{Epoch, Index, NodeId, Range, ResourceRecord, SnapshotId, Time, VolumeId, reach};
 use reads::{Purpose, ReadJob};
 use rollback::Waiting;
 use space::Space;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Longest pause of writes, in milliseconds; a scrub of some gigabytes fits (R20).
 pub const PAUSE_MS_MAX: u64 = 15_000;
@@ -76,6 +76,8 @@ pub struct Host {
     space: Option<Space>,
     sessions: Sessions,
     damage: Damage,
+    /// What scrubs have come to and is not read yet, in the order of the log.
+    scrubs: VecDeque<(Index, Range, Vec<Segment>)>,
 }
 
 impl Host {
@@ -109,6 +111,7 @@ impl Host {
             space: None,
             sessions: Sessions::default(),
             damage: Damage::default(),
+            scrubs: VecDeque::new(),
         }
     }
 

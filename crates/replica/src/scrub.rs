@@ -35,9 +35,9 @@ use mainstay_types::{
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Most extents under way. When half of as many as may be are, others follow together: their entries are one batch, which every journal writes
-/// and flushes once.
-const UNDER_WAY_MAX: usize = 8;
+/// Most extents under way, of which a host reads a few at a time. When half of as many as may be are, others follow together: their entries are one batch,
+/// which every journal writes and flushes once.
+const UNDER_WAY_MAX: usize = 16;
 /// So long others may take after the primary has read an extent.
 pub(crate) const WAIT_MS: u64 = 10_000;
 /// So often an extent is scrubbed whose sums are not all there.

@@ -2,8 +2,8 @@
 //!
 //! When the entry is applied, [`Output::Scrub`] says where the content of each block is, and from then on the extent is *pinned* until
 //! [`Store::scrub_ended`]: nothing newer is written to it. So what lies in the volume stays there. The pass that may be under way writes only what was
-//! applied before, and of those blocks the content is in memory or in the journal. A pinned extent holds up a pass no longer than one read
-//! takes; other extents are written meanwhile.
+//! applied before, and of those blocks the content is in memory or in the journal. A pinned extent holds up a pass no longer than the few reads
+//! take that are begun before its own; other extents are written meanwhile.
 //!
 //! - The target of a copy holds nothing as of any entry, and says so: no segments.
 //! - So does one with [`PINS_MAX`] extents pinned: who is fed with many of these entries at once is not compared (R18).
@@ -17,7 +17,7 @@ use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Index, Range, VolumeId, reach};
 
 /// Most extents that are pinned at a time.
-pub(crate) const PINS_MAX: usize = 16;
+pub(crate) const PINS_MAX: usize = 24;
 
 /// An extent to which nothing newer than this entry is written.
 #[derive(Clone, Copy, Debug)]

@@ -64,14 +64,14 @@ fn another_extent_is_written_meanwhile() {
 #[test]
 fn only_so_many_extents_are_pinned_and_none_by_recovery() {
     let (mut lab, mut log) = (Lab::new(), Log::default());
-    for _ in 0..18 {
+    for _ in 0..26 {
         let entry = of_extent(&lab, 0);
         lab.append(&mut log, vec![entry]);
     }
     lab.settle();
     let told = scrubs(&mut lab);
     let pinned = told.iter().filter(|(.., segments)| !segments.is_empty()).count();
-    assert_eq!((told.len(), pinned), (18, 16));
+    assert_eq!((told.len(), pinned), (26, 24));
     let disk = lab.disk.clone();
     lab.recover_from(disk).expect("nothing is damaged");
     assert!(scrubs(&mut lab).is_empty());

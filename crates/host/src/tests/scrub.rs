@@ -3,7 +3,8 @@
 use super::lab::{HERE, Lab, VOLUME, broken, filled, lazy};
 use mainstay_replica::{Role, ScrubOrder, ScrubReport, ScrubState};
 use mainstay_store::{Area, Output, Tuning};
-use mainstay_types::BLOCK_BYTES;
+use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES};
+use std::collections::BTreeSet;
 
 fn begun() -> Lab {
     let mut lab = Lab::primary(Tuning { destage_start_bytes: 0, ..lazy() });
@@ -37,6 +38,31 @@ fn a_scrub_reads_its_extent_before_anything_newer_is_written_there() {
     let report = report(&lab);
     assert_eq!((report.state, report.done), (ScrubState::Done, report.extents));
     assert_eq!((report.compared[&HERE.node], report.uncompared), (report.done, report.done), "it is alone");
+}
+
+/// Extents of which something is being read.
+fn in_reading(lab: &Lab) -> BTreeSet<u64> {
+    let reads = lab.world.reads.iter().filter(|read| read.area == Area::Volume(VOLUME));
+    reads.map(|read| read.offset / EXTENT_BYTES).collect()
+}
+
+/// The third one's entry is committed as well, and its extent does not change either.
+#[test]
+fn two_extents_are_read_at_a_time() {
+    let mut lab = begun();
+    assert_eq!(in_reading(&lab), BTreeSet::from([0, 1]));
+    let third = 2 * EXTENT_BYTES / BLOCK_BYTES;
+    lab.write(third, 9);
+    lab.settle();
+    while in_reading(&lab).contains(&0) {
+        let read = lab.world.reads.pop_front().expect("one of the first extent");
+        let bytes = lab.world.blocks.get(read.area, read.offset, read.len);
+        lab.answer(read, Ok(bytes));
+        lab.settle();
+    }
+    assert_eq!(in_reading(&lab), BTreeSet::from([1, 2]));
+    let held = lab.world.blocks.get(Area::Volume(VOLUME), 2 * EXTENT_BYTES, BLOCK_BYTES);
+    assert_eq!(held, filled(&[0]), "it waits for its read");
 }
 
 #[test]
