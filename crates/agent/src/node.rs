@@ -4,7 +4,7 @@
 //! - What the core wishes for is carried out in the order in which it wishes for it. It is asked what it wishes for after
 //!   every input and after every look at everything, with the time of that moment.
 //! - Everything is looked at after every input that may change what there is to do, and when the core wants to. A lease that goes on as it was changes nothing,
-//!   and comes ten times in a second: an agent with a thousand resources would do little else.
+//!   and comes with every heartbeat: an agent with a thousand resources would do little else.
 //! - It waits for nobody: replicas are handled on threads of their own, services by their runners, proposals by the log's
 //!   thread, and the engine is told by another (see [`crate::teller`]).
 

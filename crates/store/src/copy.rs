@@ -12,10 +12,10 @@
 use crate::volume_op::{Filling, Owner, Piece};
 use crate::{Output, Store};
 use bytes::Bytes;
-use mainstay_codec::DataState;
+use mainstay_codec::{Batch, DataState, EntryKind};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BLOCK_BYTES, Chain, ClientMark, EXTENT_BYTES, Index, Position, SnapshotId, VolumeId, reach,
+    BLOCK_BYTES, Chain, ClientMark, EXTENT_BYTES, Index, Position, Range, SnapshotId, VolumeId, reach,
 };
 use smallvec::smallvec;
 
@@ -119,6 +119,47 @@ fn contents(data: &Bytes, first: u64, (from, to): (u64, u64), holes_min: u64) ->
 }
 
 impl Store {
+    /// Extents that may have changed after `index`, in order; also by what is committed and has to wait until the volumes are rolled back.
+    #[must_use]
+    pub fn extents_newer_than(&self, index: Index) -> Vec<(VolumeId, u32)> {
+        let mut extents = self.versions.newer_than(index);
+        let committed = self.pending.iter().filter(|batch| batch.last() <= self.commit);
+        let ahead: Vec<_> = committed.flat_map(|batch| self.extents_changed(batch)).collect();
+        if !ahead.is_empty() {
+            reach!("store: what is not applied yet is listed as changed");
+            extents.extend(ahead);
+            extents.sort_unstable();
+            extents.dedup();
+        }
+        extents
+    }
+
+    /// Extents that a batch changes when it is applied.
+    fn extents_changed(&self, batch: &Batch) -> Vec<(VolumeId, u32)> {
+        let of = |range: Range| {
+            let extents = range.offset / EXTENT_BYTES..(range.offset + range.len).div_ceil(EXTENT_BYTES);
+            extents.map(move |extent| (range.volume, extent as u32))
+        };
+        let mut extents = Vec::new();
+        for entry in &batch.entries {
+            match entry.kind {
+                EntryKind::Write | EntryKind::Discard | EntryKind::WriteZeroes => {
+                    extents.extend(of(entry.range))
+                }
+                EntryKind::Rollback => {
+                    let volumes = (0..).map(VolumeId).zip(&self.config.volumes);
+                    extents.extend(volumes.flat_map(|(volume, &len)| of(Range { volume, offset: 0, len })));
+                }
+                EntryKind::EpochStart
+                | EntryKind::Scrub
+                | EntryKind::Resize
+                | EntryKind::Snapshot
+                | EntryKind::DropSnapshot => {}
+            }
+        }
+        extents
+    }
+
     /// Restarts the log, empty, after `at`, and marks the replica inconsistent; answered by
     /// [`Output::Restarted`]. Uncommitted entries are cut. Committed ones are destaged before, so that every
     /// extent is as new as the commit index that [`Store::log_state`] told as `base`. Batches may be

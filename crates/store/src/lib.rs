@@ -221,12 +221,6 @@ impl Store {
         self.versions.get(volume, extent)
     }
 
-    /// Extents that may have changed after `index`, in order.
-    #[must_use]
-    pub fn extents_newer_than(&self, index: Index) -> Vec<(VolumeId, u32)> {
-        self.versions.newer_than(index)
-    }
-
     /// Tells the outcome of an operation. A failure is final (R13).
     ///
     /// # Panics

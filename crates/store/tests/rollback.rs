@@ -164,6 +164,34 @@ fn what_waits_for_a_rollback_is_not_lost_with_a_copy() {
     assert!(waited > 0, "nothing had to wait");
 }
 
+/// A primary copies to another what has changed since that one left, also what it has committed and not applied. Seed 3163911.
+#[test]
+fn what_waits_for_a_rollback_is_listed_as_changed() {
+    let mut waited = 0;
+    for completed in 0..24 {
+        let (mut lab, mut log) = with_snapshot();
+        lab.append(&mut log, vec![rollback(1, 2)]);
+        let rolled_back = log.end().index;
+        lab.append(&mut log, vec![drop_snapshot(1), write(FAR, 1, 5)]);
+        let written = log.end().index;
+        lab.append(&mut log, vec![rollback(2, 3)]);
+        lab.complete_some(completed);
+        let known = lab.store.log_state().commit;
+        waited += u32::from(lab.store.applied() < known);
+        let listed = |newer_than| lab.store.extents_newer_than(newer_than);
+        if known >= written {
+            let far = (VOLUME, (FAR * BLOCK_BYTES / EXTENT_BYTES) as u32);
+            assert!(listed(rolled_back).contains(&far), "after {completed} operations");
+        }
+        if known == log.end().index {
+            let extents: u64 = lab.config.volumes.iter().map(|bytes| bytes.div_ceil(EXTENT_BYTES)).sum();
+            assert_eq!(listed(written).len() as u64, extents, "after {completed} operations");
+            assert!(listed(written).is_sorted());
+        }
+    }
+    assert!(waited > 0, "nothing had to wait");
+}
+
 /// Whoever comes later drops the snapshot at once; its files are needed until the volumes hold what they hold.
 #[test]
 fn a_snapshot_is_not_dropped_before_it_was_rolled_back_to() {

@@ -234,7 +234,7 @@ fn no_step_begins_before_the_engine_has_taken_the_lease() {
     assert!(!lab.is_held());
 }
 
-/// Ten times in a second it is longer than it was, and a look at a thousand resources takes milliseconds.
+/// With every heartbeat it is longer than it was, and a look at a thousand resources takes milliseconds.
 #[test]
 fn a_lease_that_goes_on_is_no_reason_to_look_at_everything() {
     let mut lab = Lab::new();
