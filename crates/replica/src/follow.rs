@@ -95,7 +95,8 @@ impl Replica {
         let may_be =
             record.takeover && self.serving() && !peer.required() && !record.doubtful.contains(&peer.member);
         match (peer.near && may_be, bound) {
-            (true, _) if !peer.near_recorded => Some(Change::Near),
+            // It may be near and lag by more than the limits, if they were wider: then it must not take over yet. Seed 3345710.
+            (true, _) if !peer.near_recorded => (!self.over(peer)).then_some(Change::Near),
             (false, true) => Some(Change::Far),
             _ => None,
         }

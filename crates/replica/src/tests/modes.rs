@@ -363,6 +363,32 @@ fn with_takeover_writes_wait_for_who_is_gone_until_that_is_recorded() {
     assert!(ids.iter().all(|id| lab.done(*id)), "{:?}", lab.status(A));
 }
 
+/// It is near by wider limits, and lags by more than the new ones allow. Found by seed 3345710.
+#[test]
+fn with_takeover_who_lags_by_more_than_narrower_limits_is_not_recorded_as_near() {
+    let mut lab = lab(Mode::A);
+    lab.record.lag = LagLimits { bytes: 1 << 20, ms: 60_000 };
+    lab.write(A, 0, 0);
+    with_takeover(&mut lab);
+    let names_b = |lab: &Lab| lab.record.near.iter().any(|member| member.node == B);
+    assert!(names_b(&lab));
+    lab.cut(A, B);
+    for block in 0..5 {
+        lab.write(A, block, 0);
+        lab.run_ms(1);
+    }
+    // The control plane names nobody as near by limits that have changed.
+    lab.record.lag = LAG;
+    lab.record.near.clear();
+    lab.record.version = lab.record.version.next();
+    lab.publish();
+    lab.run_ms(20);
+    assert!(!names_b(&lab), "it lacks more than may be lost: {:?}", lab.status(A));
+    lab.heal();
+    lab.settle();
+    assert!(names_b(&lab), "it has caught up");
+}
+
 /// The disk of the target is slow, and the order to restart its log cannot be taken back. Found by seed 211656.
 #[test]
 fn a_replica_whose_log_is_being_restarted_cannot_be_promoted() {
