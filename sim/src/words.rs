@@ -58,7 +58,7 @@ pub fn command(command: &Command) -> String {
         Command::GrowVolume { resource: of, volume, bytes } => {
             format!("have {volume} of {} grow to {} blocks", resource(*of), bytes / BLOCK_BYTES)
         }
-        Command::VolumeGrown { resource: of, volume, bytes } => {
+        Command::VolumeGrown { resource: of, volume, bytes, .. } => {
             format!("note that {volume} of {} has {} blocks", resource(*of), bytes / BLOCK_BYTES)
         }
         Command::TakeSnapshot { resource: of, name } => {

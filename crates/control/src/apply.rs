@@ -108,8 +108,8 @@ impl State {
             Command::SetScrub { resource, policy } => self.set_scrub(at_ms, resource, policy),
             Command::BeginScrub { resource, epoch } => self.begin_scrub(at_ms, resource, epoch),
             Command::ScrubEnded { resource, node, seen } => self.scrub_ended(at_ms, resource, node, &seen),
-            Command::VolumeGrown { resource, volume, bytes } => {
-                self.volume_grown(at_ms, resource, volume, bytes)
+            Command::VolumeGrown { resource, epoch, volume, bytes } => {
+                self.volume_grown(at_ms, resource, epoch, volume, bytes)
             }
             Command::AttachResource { resource, node, wait_ms, take_over } => {
                 self.attach_resource(at_ms, resource, node, wait_ms, take_over)

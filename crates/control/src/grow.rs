@@ -8,10 +8,11 @@
 //!   meets what made them larger on its way, or is told the sizes when a copy begins. So a size belongs to a place of the log and to nothing
 //!   else: a growth that a forced promotion loses is gone from every replica, and not in those that were made between.
 //! - The wish stays until it is fulfilled: whoever is primary says it to its engine again and again, and one that has it ignores it.
+//! - What is said to have grown counts in the epoch that it was said of. Whoever is primary next says it again.
 //! - A volume never gets smaller: what lies beyond the new end would be lost, and no file system that is mounted allows it.
 
 use crate::state::{Command, Outcome, Resource, Severity, State, refused};
-use mainstay_types::{ResourceId, VolumeId, is_volume_size, reach};
+use mainstay_types::{Epoch, ResourceId, VolumeId, is_volume_size, reach};
 
 /// What is said of sizes that no volume can have.
 pub(crate) const SIZE_REMEDY: &str = "use a multiple of 4096 bytes up to 4 TiB";
@@ -63,11 +64,12 @@ impl State {
         Outcome::Done
     }
 
-    /// The primary's device has this size, and the log says so.
+    /// The device of the primary of this epoch has this size, and its log says so.
     pub(crate) fn volume_grown(
         &mut self,
         at_ms: u64,
         id: ResourceId,
+        epoch: Epoch,
         volume: VolumeId,
         bytes: u64,
     ) -> Outcome {
@@ -75,6 +77,11 @@ impl State {
         let Some(&size) = resource.spec.volumes.get(usize::from(volume.0)) else {
             return Outcome::Unchanged;
         };
+        if resource.record.epoch != epoch {
+            // Another promotion may have been forced, and the log of its primary need not have it. Seed 3240830.
+            reach!("control: a volume has grown in an earlier epoch");
+            return Outcome::Unchanged;
+        }
         let wished = resource.growing.get(&volume).is_some_and(|wanted| *wanted <= bytes);
         if size >= bytes && !wished {
             return Outcome::Unchanged;
@@ -110,6 +117,7 @@ impl Resource {
             .partition(|(v, bytes)| size(*v) >= *bytes);
         let report = |(volume, _): (VolumeId, u64)| Command::VolumeGrown {
             resource: self.id,
+            epoch: self.record.epoch,
             volume,
             bytes: size(volume),
         };

@@ -653,7 +653,8 @@ fn plan_primary(
         reach!("control: plan: a primary without a lease starts nothing");
         return;
     }
-    if replica.role == Role::Primary {
+    // Sizes of an earlier epoch are not those of the log that this record is about.
+    if replica.role == Role::Primary && replica.epoch == record.epoch {
         let (volumes, grown) = resource.growth(&replica.volumes);
         actions.extend(grown.into_iter().map(Action::Propose));
         if !volumes.is_empty() {

@@ -405,9 +405,10 @@ pub enum Command {
         volume: VolumeId,
         bytes: u64,
     },
-    /// It has, on the primary and in the log.
+    /// It has, on the primary of this epoch and in its log.
     VolumeGrown {
         resource: ResourceId,
+        epoch: Epoch,
         volume: VolumeId,
         bytes: u64,
     },

@@ -54,6 +54,25 @@ fn whoever_is_primary_next_fulfils_the_wish() {
     assert_eq!((primary(&nodes.state), size(&nodes)), (Some(B), 3 * old));
 }
 
+/// It was under way while a promotion was forced, after which the log has it no more. Seed 3240830.
+#[test]
+fn what_has_grown_in_an_earlier_epoch_does_not_fulfil_the_wish() {
+    let mut nodes = running();
+    let old = size(&nodes);
+    let epoch = nodes.state.resources[&R].record.epoch;
+    nodes.power_cut(A);
+    let generation = nodes.state.nodes[&A].generation;
+    assert!(apply(&mut nodes.state, Command::NodeDead { node: A, generation }).is_ok());
+    nodes.settle();
+    assert_eq!(primary(&nodes.state), Some(B));
+    assert!(grow(&mut nodes, 2 * old).is_ok());
+    let late = Command::VolumeGrown { resource: R, epoch, volume: V, bytes: 2 * old };
+    assert_eq!(apply(&mut nodes.state, late), Outcome::Unchanged);
+    assert_eq!((size(&nodes), nodes.state.resources[&R].growing.len()), (old, 1), "it is still wished for");
+    nodes.settle();
+    assert_eq!(size(&nodes), 2 * old);
+}
+
 #[test]
 fn what_no_volume_can_have_is_refused() {
     let mut nodes = running();
