@@ -390,6 +390,13 @@ fn rot(sim: &mut Scenario, node: u32) {
     }
 }
 
+/// The next reads of its disk take so long.
+fn reads_come_late(sim: &mut Scenario, node: u32, ms: u64) {
+    for _ in 0..4 {
+        sim.disk(node, DiskFault::Late { what: DiskOp::Read, ms });
+    }
+}
+
 fn read_what_rots(sim: &mut Scenario) {
     for block in 0..4 {
         sim.client(ClientOp::Read { volume: 0, block, blocks: 1 });
@@ -645,9 +652,7 @@ fn who_must_have_what_is_damaged_is_asked_again() {
             sim.run_us(step * 1_000);
             rot(&mut sim, p);
             rot(&mut sim, t);
-            for _ in 0..4 {
-                sim.disk(t, DiskFault::Late { what: DiskOp::Read, ms: 300 });
-            }
+            reads_come_late(&mut sim, t, 300);
             read_what_rots(&mut sim);
             sim.settle();
         }
@@ -713,9 +718,7 @@ fn a_scrub_is_read_while_the_log_begins_anew() {
             at_rest(&mut sim);
             sim.operator(Operator::Scrub { resource: 0, repair: false, rate: 0 });
             sim.run_us(step * 500);
-            for _ in 0..4 {
-                sim.disk(s, DiskFault::Late { what: DiskOp::Read, ms: 8_000 });
-            }
+            reads_come_late(&mut sim, s, 8_000);
             sim.run_ms(100);
             isolate_until_far_behind(&mut sim, s);
             sim.run_ms(12_000);
@@ -759,9 +762,7 @@ fn a_rollback_comes_while_a_scrub_reads() {
             sim.run_ms(2_000);
             sim.operator(Operator::Scrub { resource: 0, repair: false, rate: 0 });
             sim.run_us(step * 500);
-            for _ in 0..4 {
-                sim.disk(p, DiskFault::Late { what: DiskOp::Read, ms: 1_500 });
-            }
+            reads_come_late(&mut sim, p, 1_500);
             sim.operator(Operator::RollBack { resource: 0, pick: 0, keep: false, restart: true });
             sim.run_ms(3_000);
             sim.settle();
