@@ -809,3 +809,20 @@ fn a_client_asks_a_primary_that_hands_over() {
         sim.settle();
     });
 }
+
+/// ADR 18: a copy needs the block, without which there are too few copies, and a client waits for them. Seed 3254914.
+#[test]
+fn a_repair_does_not_wait_for_the_copies_that_wait_for_it() {
+    reaches("replica: a repair ends while copies are wanted", || {
+        let mut sim = Scenario::new(Shape::small(4, 2, false), 1);
+        let p = sim.primary().expect("somebody is primary");
+        at_rest(&mut sim);
+        sim.attach(4);
+        sim.add_replica(3);
+        rot(&mut sim, p);
+        sim.want_copies(3, 1_000);
+        sim.write_without_waiting(20);
+        sim.expect_iss_within_ms(&[1, 2, 3], 20_000);
+        sim.settle();
+    });
+}

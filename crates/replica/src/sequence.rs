@@ -306,6 +306,10 @@ impl Sequence {
             self.failed -= 1;
             return Some(None);
         }
+        if entry.told {
+            // A repair that ended while copies were wanted.
+            return Some(None);
+        }
         entry.told = entry.may_be_lost();
         Some(entry.told.then_some(entry.id))
     }
@@ -338,6 +342,13 @@ impl Sequence {
             self.longest = 0;
         }
         Some(((!entry.told).then_some(entry.id), entry.ticket))
+    }
+
+    /// Whether a repair up to `commit` has yet to be counted as ended; it is from now on.
+    fn next_repair(&mut self, commit: Index) -> bool {
+        let mut committed = self.in_flight.iter_mut().take_while(|entry| entry.index <= commit);
+        let repair = committed.find(|entry| entry.id == RequestId::REPAIR && !entry.told);
+        repair.map(|entry| entry.told = true).is_some()
     }
 
     /// Whether a change that a client has asked for is not committed yet.
@@ -627,6 +638,11 @@ impl Replica {
     pub(crate) fn complete_committed(&mut self) {
         if self.held_for_copies() {
             reach!("replica: what is committed is held for want of copies");
+            // Nobody is told of a repair, and a copy may wait for it, without which there will never be enough. Seed 3254914.
+            while self.sequence.next_repair(self.log.commit) {
+                reach!("replica: a repair ends while copies are wanted");
+                self.complete(RequestId::REPAIR, Ok(()));
+            }
             return;
         }
         while let Some((id, ticket)) = self.sequence.pop_committed(self.log.commit) {
@@ -697,6 +713,26 @@ mod tests {
         for _ in 0..2 {
             assert!(sequence.pop_committed(Index(2)).is_some_and(|(told, _)| told.is_none()));
             assert_eq!(sequence.len(), 0);
+        }
+        assert!(sequence.finished() && sequence.bytes == 0 && sequence.uncommitted.is_empty());
+    }
+
+    /// Copies are wanted, so the write before it is not acknowledged; then there are enough.
+    #[test]
+    fn a_repair_ends_once_though_what_is_before_it_is_held() {
+        let mut sequence = Sequence::default();
+        let range = |block: u64| Range { volume: VolumeId(0), offset: block * BLOCK_BYTES, len: BLOCK_BYTES };
+        let one = RequestId(1);
+        sequence.admit(one, EntryKind::Discard, range(0), Bytes::new(), ClientMark::default());
+        sequence.admit(RequestId::REPAIR, EntryKind::Discard, range(1), Bytes::new(), ClientMark::REPAIR);
+        sequence.take_batch(1 << 20, Index(1), &mut Vec::new());
+        assert!(!sequence.next_repair(Index(1)), "it is not committed");
+        assert!(sequence.next_repair(Index(2)) && !sequence.next_repair(Index(2)));
+        // Mode B: both are in the memory of all now.
+        assert_eq!(sequence.answer(Index(2)), Some(Some(one)));
+        assert_eq!(sequence.answer(Index(2)), Some(None));
+        for _ in 0..2 {
+            assert!(sequence.pop_committed(Index(2)).is_some_and(|(told, _)| told.is_none()));
         }
         assert!(sequence.finished() && sequence.bytes == 0 && sequence.uncommitted.is_empty());
     }

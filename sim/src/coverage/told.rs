@@ -76,6 +76,10 @@ pub(super) const TOLD: &[(&str, &str)] = &[
         "what_waits_for_a_rollback_is_there_when_the_log_begins_anew",
     ),
     ("host: a client asks for what cannot be", "a_client_asks_a_primary_that_hands_over"),
+    (
+        "replica: a repair ends while copies are wanted",
+        "a_repair_does_not_wait_for_the_copies_that_wait_for_it",
+    ),
     ("store: a rollback waits for a scrub", "a_rollback_comes_while_a_scrub_reads"),
     (
         "store: a record lies at the start of the ring that had room before its end",
