@@ -219,7 +219,15 @@ fn advise_resource(
         let members: Vec<NodeId> = members.into_iter().filter(|node| all_lost || !lost(node)).collect();
         let living = members.iter().any(|node| state.alive(*node));
         let what = resource.failure.clone().unwrap_or_else(|| "has no primary".into());
-        let remedy = if living {
+        let replaced =
+            record.iss.iter().map(|member| member.node).find(|node| resource.lost_the_last_copy(*node));
+        let remedy = if let Some(node) = replaced {
+            format!(
+                "bring the old disk of {} back, or delete the resource and restore a backup: no other replica has every acknowledged write{}",
+                state.node_name(node),
+                force(resource)
+            )
+        } else if living {
             format!(
                 "{} should become primary by itself; see `mainstay resource status {}`",
                 names(members),

@@ -40,6 +40,12 @@ impl Resource {
     pub fn broken(&self, node: NodeId) -> Option<&Broken> {
         self.broken.get(&node)
     }
+
+    /// Whether `node` has said of the present record that its disk is new, and was refused because the old one had the only complete copy.
+    #[must_use]
+    pub fn lost_the_last_copy(&self, node: NodeId) -> bool {
+        self.refused.is_some_and(|(version, new)| version == self.record.version && new.node == node)
+    }
 }
 
 impl State {
@@ -155,7 +161,13 @@ impl State {
             let list = members.filter(|node| resource.broken(*node).is_some() == broken);
             list.map(|node| self.node_name(node)).collect::<Vec<_>>().join(" or ")
         };
+        let replaced = resource.record.iss.iter().any(|member| resource.lost_the_last_copy(member.node));
         let missing = match (names(false), names(true)) {
+            (only, _) | (_, only) if replaced && !only.is_empty() => {
+                format!(
+                    "only the old disk of {only} had everything that was acknowledged, and it reports a new disk"
+                )
+            }
             (whole, broken) if broken.is_empty() => {
                 format!("only {whole} has everything that was acknowledged")
             }

@@ -327,6 +327,29 @@ fn a_node_says_so_when_its_new_disk_cannot_be_used_either() {
     );
 }
 
+/// Another replica that cannot be used must not hide it: nobody would look for the old disk. Seed 3232789.
+#[test]
+fn the_loss_of_the_last_copy_is_still_said_when_another_reason_comes() {
+    let mut state = ready(2);
+    die(&mut state, B);
+    rejoin(&mut state, B);
+    die(&mut state, A);
+    assert_eq!((primary(&state), members(&state)), (None, vec![A]));
+    assert!(matches!(make(&mut state, A, Incarnation(99)), Outcome::Refused(_)));
+    assert!(broken(&mut state, B).is_ok());
+    let failure = state.resources[&R].failure.clone().unwrap_or_default();
+    assert!(failure.contains(REASON) && failure.contains("the old disk of a had everything"), "{failure}");
+    let remedy = |state: &State| {
+        let list = advice(state, &Default::default());
+        let critical =
+            list.into_iter().find(|advice| advice.what == failure && advice.severity == Severity::Critical);
+        critical.expect("said").remedy
+    };
+    assert!(remedy(&state).starts_with("bring the old disk of a back"), "{}", remedy(&state));
+    rejoin(&mut state, A);
+    assert!(remedy(&state).starts_with("bring the old disk of a back"), "{}", remedy(&state));
+}
+
 /// R9: what the engine has open instead of the registered disk is neither used nor promoted.
 #[test]
 fn another_disk_in_its_place_does_not_count_as_open() {
