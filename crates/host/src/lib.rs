@@ -337,7 +337,10 @@ impl Host {
             Output::Durable { index } => Event::Durable { index },
             Output::Promised { epoch } => Event::Promised { epoch },
             Output::CutDone { end, chain } => Event::CutDone { end, chain },
-            Output::Restarted { at } => Event::Restarted { at },
+            Output::Restarted { at } => {
+                self.forget_scrubs();
+                Event::Restarted { at }
+            }
             Output::ExtentInstalled { volume, extent } => Event::ExtentInstalled { volume, extent },
             Output::CopyFinished => Event::CopyFinished,
             Output::Grown { volume, bytes } => {

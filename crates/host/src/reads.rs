@@ -35,9 +35,9 @@ pub(crate) enum Purpose {
     Digest {
         extent: u32,
     },
-    /// The range of a scrub's entry, as of that.
+    /// The range of a scrub's entry, as of that. `None`: the log began anew, and nobody wants to know.
     Scrub {
-        at: Index,
+        at: Option<Index>,
     },
     /// An extent that is to be copied to this replica in the copy that began at `at`.
     Held {

@@ -60,25 +60,43 @@ impl Host {
             let Some((at, range, segments)) = self.scrubs.pop_front() else { return };
             // R13: nothing more is read of a disk that is not used any more.
             if self.failed.is_none()
-                && let Some(job) = self.gather_segments(platform, Purpose::Scrub { at }, range, segments, 0)
+                && let Some(job) =
+                    self.gather_segments(platform, Purpose::Scrub { at: Some(at) }, range, segments, 0)
             {
                 self.tell_scrubbed(platform, at, Some(job));
             }
         }
     }
 
-    /// What the entry is about was read; or a part of it was written over before.
-    pub(crate) fn extent_scrubbed(&mut self, platform: &mut impl Platform, at: Index, job: Option<ReadJob>) {
+    /// The log began anew: what its entries were is of no interest any more, and an entry of another history may come to their numbers. What
+    /// is being read has to be waited for all the same.
+    pub(crate) fn forget_scrubs(&mut self) {
+        self.scrubs.clear();
+        for job in self.reads.values_mut() {
+            if let Purpose::Scrub { at } = &mut job.purpose {
+                *at = None;
+            }
+        }
+    }
+
+    /// What the entry is about was read; or a part of it was written over before. `at`: unless the log began anew.
+    pub(crate) fn extent_scrubbed(
+        &mut self,
+        platform: &mut impl Platform,
+        at: Option<Index>,
+        job: Option<ReadJob>,
+    ) {
         // The disk goes on while this is summed.
         self.read_for_scrubs(platform);
+        let Some(at) = at else {
+            reach!("host: the log began anew while an extent was scrubbed");
+            return;
+        };
         self.tell_scrubbed(platform, at, job);
     }
 
     fn tell_scrubbed(&mut self, platform: &mut impl Platform, at: Index, job: Option<ReadJob>) {
-        if !self.store.scrub_ended(at) {
-            reach!("host: the log began anew while an extent was scrubbed");
-            return;
-        }
+        self.store.scrub_ended(at);
         let held = self.held(job);
         self.replica.handle(platform.now(), Event::Scrubbed { at, held });
     }

@@ -1,10 +1,15 @@
 //! What a host does for a scrub.
 
-use super::lab::{HERE, Lab, VOLUME, broken, filled, lazy};
+use super::lab::{HERE, Lab, RESOURCE, THERE, VOLUME, broken, filled, lazy, record};
+use bytes::Bytes;
+use mainstay_codec::{Batch, EntryKind, Envelope, Message, NewEntry};
 use mainstay_replica::{Role, ScrubOrder, ScrubReport, ScrubState};
 use mainstay_store::{Area, Output, Tuning};
-use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES};
+use mainstay_types::{
+    BLOCK_BYTES, Chain, ClientMark, ConfigVersion, EXTENT_BYTES, Epoch, Index, Position, Range,
+};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 fn begun() -> Lab {
     let mut lab = Lab::primary(Tuning { destage_start_bytes: 0, ..lazy() });
@@ -63,6 +68,67 @@ fn two_extents_are_read_at_a_time() {
     assert_eq!(in_reading(&lab), BTreeSet::from([1, 2]));
     let held = lab.world.blocks.get(Area::Volume(VOLUME), 2 * EXTENT_BYTES, BLOCK_BYTES);
     assert_eq!(held, filled(&[0]), "it waits for its read");
+}
+
+/// A forced promotion uses numbers of entries again, and a sum of the old history would be told at one of the new.
+#[test]
+fn what_was_read_of_a_log_that_began_anew_is_not_told() {
+    let mut lab = Lab::new(Tuning { destage_start_bytes: 0, ..lazy() });
+    lab.host.record(lab.world.now, record(2, 2, THERE.node));
+    lab.host.peer(lab.world.now, THERE.node, true);
+    lab.settle();
+    let bytes = lab.host.store().config().volumes[0];
+    let told = |lab: &Lab| {
+        let sums = |(_, _, envelope): &(_, _, Envelope)| match envelope.message {
+            Message::ScrubSums { at, .. } => Some(at),
+            _ => None,
+        };
+        lab.world.sent.iter().filter_map(sums).collect::<Vec<_>>()
+    };
+    let says = |lab: &mut Lab, message| {
+        let envelope = Envelope {
+            resource: RESOURCE,
+            epoch: Epoch(2),
+            version: ConfigVersion(2),
+            incarnation: HERE.incarnation,
+            message,
+        };
+        assert!(lab.host.message(lab.world.now, THERE.node, false, envelope));
+        lab.settle();
+    };
+    let entry = |extent: u64| {
+        let offset = extent * EXTENT_BYTES;
+        let range = Range { volume: VOLUME, offset, len: EXTENT_BYTES.min(bytes - offset) };
+        NewEntry { kind: EntryKind::Scrub, range, payload: Bytes::new(), session: 0, request: 0 }
+    };
+    let scrubs = |chain| {
+        let entries = [0, 1, 2].map(entry);
+        Message::Append(Arc::new(Batch::seal(RESOURCE, Epoch(2), Index(1), chain, Index(0), entries)))
+    };
+    says(&mut lab, Message::Attach);
+    says(&mut lab, Message::Cut { to: Position::default(), chain: None });
+    says(&mut lab, scrubs(Chain(0)));
+    says(&mut lab, Message::Commit { commit: Index(3) });
+    assert_eq!(in_reading(&lab), BTreeSet::from([0, 1]), "and one waits");
+    let old = std::mem::take(&mut lab.world.reads);
+    // It begins anew where it was before them, and other entries come to their numbers.
+    let (at, volumes) = (Position { epoch: Epoch(2), index: Index(0) }, vec![bytes]);
+    let (snapshots, client) = (Vec::new(), ClientMark::default());
+    says(&mut lab, Message::CopyBegin { at, chain: Chain(7), volumes, snapshots, client });
+    says(&mut lab, Message::CopyEnd { need: Index(0) });
+    says(&mut lab, scrubs(Chain(7)));
+    says(&mut lab, Message::Commit { commit: Index(3) });
+    for read in old {
+        let bytes = lab.world.blocks.get(read.area, read.offset, read.len);
+        lab.answer(read, Ok(bytes));
+    }
+    lab.settle();
+    assert_eq!(told(&lab), []);
+    while !lab.world.reads.is_empty() {
+        lab.answer_reads();
+        lab.settle();
+    }
+    assert_eq!(told(&lab), [1, 2, 3].map(Index));
 }
 
 #[test]
