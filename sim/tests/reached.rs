@@ -826,3 +826,34 @@ fn a_repair_does_not_wait_for_the_copies_that_wait_for_it() {
         sim.settle();
     });
 }
+
+/// S251: what it is rolled back to is dropped while a scrub holds the rollback up, something is written then, and one that is far behind returns.
+#[test]
+fn what_waits_for_a_rollback_is_copied_as_well() {
+    reaches("store: what is not applied yet is listed as changed", || {
+        for step in 0..40 {
+            let mut sim = Scenario::small_journal(32, 1);
+            let [p, _, t] = sim.cast();
+            at_rest(&mut sim);
+            sim.operator(Operator::Snapshot { resource: 0, drop: None });
+            sim.run_ms(2_000);
+            sim.isolate(t);
+            for block in 0..80 {
+                sim.write(block * 13 % 1024);
+            }
+            sim.run_ms(3_000);
+            sim.operator(Operator::Scrub { resource: 0, repair: false, rate: 0 });
+            sim.run_us(step * 500);
+            reads_come_late(&mut sim, p, 6_000);
+            sim.operator(Operator::RollBack { resource: 0, pick: 0, keep: false, restart: true });
+            sim.run_ms(2_000);
+            sim.operator(Operator::Snapshot { resource: 0, drop: Some(0) });
+            sim.run_ms(2_000);
+            sim.write_without_waiting(7);
+            sim.run_ms(100);
+            sim.heal();
+            sim.run_ms(3_000);
+            sim.settle();
+        }
+    });
+}

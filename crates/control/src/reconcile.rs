@@ -596,6 +596,7 @@ fn plan_primary(
     let record = &resource.record;
     let service = state.service_of(id);
     let seen = service.and_then(|(name, _)| observed.services.get(name));
+    // What it says in an earlier epoch is not about the log that this record is about.
     let serving = matches!(replica.role, Role::Promoting | Role::Primary) && replica.epoch == record.epoch;
     let given_up = observed.given_up.get(&id) == Some(&record.version) && !planted(Bug::GivenUpServes);
     if let Some(why) = &replica.failed {
@@ -653,8 +654,7 @@ fn plan_primary(
         reach!("control: plan: a primary without a lease starts nothing");
         return;
     }
-    // Sizes of an earlier epoch are not those of the log that this record is about.
-    if replica.role == Role::Primary && replica.epoch == record.epoch {
+    if replica.role == Role::Primary {
         let (volumes, grown) = resource.growth(&replica.volumes);
         actions.extend(grown.into_iter().map(Action::Propose));
         if !volumes.is_empty() {

@@ -3,6 +3,7 @@
 mod common;
 
 use common::*;
+use mainstay_control::reconcile::{Action, plan};
 use mainstay_control::state::{Command, Outcome};
 use mainstay_types::{ResourceId, VolumeId};
 
@@ -71,6 +72,24 @@ fn what_has_grown_in_an_earlier_epoch_does_not_fulfil_the_wish() {
     assert_eq!((size(&nodes), nodes.state.resources[&R].growing.len()), (old, 1), "it is still wished for");
     nodes.settle();
     assert_eq!(size(&nodes), 2 * old);
+}
+
+/// Its engine has not heard of the promotion yet, and its sizes are those of the log before. Seed 3240830.
+#[test]
+fn a_primary_of_an_earlier_epoch_does_not_say_what_has_grown() {
+    let mut nodes = running();
+    let old = size(&nodes);
+    assert!(grow(&mut nodes, 2 * old).is_ok());
+    let says = |nodes: &Nodes| {
+        let plan = plan(A, &nodes.state, &nodes.observed[&A]);
+        plan.iter().any(|action| matches!(action, Action::Propose(Command::VolumeGrown { .. })))
+    };
+    nodes.observed.get_mut(&A).and_then(|seen| seen.replicas.get_mut(&R)).expect("open").volumes =
+        vec![2 * old];
+    assert!(says(&nodes));
+    let record = &mut nodes.state.resources.get_mut(&R).expect("there").record;
+    record.epoch = record.epoch.next();
+    assert!(!says(&nodes));
 }
 
 #[test]

@@ -75,6 +75,7 @@ pub(super) const TOLD: &[(&str, &str)] = &[
         "store: a restart waits for what waits for a rollback",
         "what_waits_for_a_rollback_is_there_when_the_log_begins_anew",
     ),
+    ("store: what is not applied yet is listed as changed", "what_waits_for_a_rollback_is_copied_as_well"),
     ("host: a client asks for what cannot be", "a_client_asks_a_primary_that_hands_over"),
     (
         "replica: a repair ends while copies are wanted",
