@@ -3,6 +3,7 @@
 use crate::interrupt;
 use crate::lab::Lab;
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 use std::sync::Arc;
 
 /// Without an argument so many rounds are measured.
@@ -28,6 +29,39 @@ pub fn in_lab(name: &str, measure: impl FnOnce(&Lab) -> Result<()>) -> Result<()
 pub fn in_rounds(name: &str, measure: impl FnOnce(&Lab, u32) -> Result<()>) -> Result<()> {
     let rounds = rounds(std::env::args().skip(1)).with_context(|| format!("usage: {name} [ROUNDS]"))?;
     in_lab(name, |lab| measure(lab, rounds))
+}
+
+/// What came of writing.
+pub struct Writes {
+    pub iops: f64,
+    pub mean_us: f64,
+    /// 99.9th percentile.
+    pub most_us: f64,
+    pub longest_ms: f64,
+}
+
+/// Writes blocks of 4 KiB at random places of a device for so long, 32 at a time, with fio.
+///
+/// # Errors
+/// When that fails, or fio tells something else than it should.
+pub fn random_writes(lab: &Lab, node: &str, device: &str, seconds: u32, seed: u32) -> Result<Writes> {
+    let (file, seed) = (format!("--filename={device}"), format!("--randseed={seed}"));
+    let runtime = format!("--runtime={seconds}");
+    let job = ["fio", "--name=write", &file, "--rw=randwrite", "--bs=4k", "--direct=1", &seed, &runtime];
+    let more = ["--time_based", "--ioengine=libaio", "--iodepth=32", "--output-format=json"];
+    let said = lab.exec(node, &[&job[..], &more].concat())?;
+    let said: Value = serde_json::from_str(&said).with_context(|| said.clone())?;
+    let number = |path: &str| {
+        let found = said.pointer(&format!("/jobs/0/write/{path}")).and_then(Value::as_f64);
+        found.with_context(|| format!("fio does not tell {path}"))
+    };
+    let us = |path: &str| number(path).map(|ns| ns / 1000.0);
+    Ok(Writes {
+        iops: number("iops")?,
+        mean_us: us("clat_ns/mean")?,
+        most_us: us("clat_ns/percentile/99.900000")?,
+        longest_ms: us("clat_ns/max")? / 1000.0,
+    })
 }
 
 fn rounds(words: impl IntoIterator<Item = String>) -> Result<u32> {

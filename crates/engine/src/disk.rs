@@ -17,6 +17,7 @@ mod cow;
 mod create;
 mod error;
 mod files;
+mod freeing;
 mod journal;
 mod keeping;
 mod memory;

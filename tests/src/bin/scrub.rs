@@ -1,16 +1,21 @@
 //! `scrub [ROUNDS]`: how fast the replicas of a volume of 4 GiB, full of what does not compress, are compared, against reading their files in
 //! the same block size, past the cache, all three at once before and after: the replicas of this lab share one disk and its processors, and a scrub reads all of them
-//! at once too. Nobody writes meanwhile. Prints a row of Markdown for each round. Ctrl-C and failures remove the lab. Needs root and
+//! at once too. Nobody writes meanwhile. Then what it costs who writes: blocks at random places, alone, beside a scrub, and alone again. Prints a row of Markdown
+//! for each round of both. Ctrl-C and failures remove the lab. Needs root and
 //! 14 GiB of disk.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use mainstay_tests::lab::Lab;
-use mainstay_tests::measured::in_rounds;
+use mainstay_tests::measured::{Writes, in_rounds, random_writes};
 use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
 
 const NAME: &str = "scrub";
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 const VOLUME_MIB: u64 = 4096;
+/// What is written alone, and beside a scrub, takes so long.
+const SECONDS: u32 = 5;
 const POOL: &str = "/var/lib/mainstay/pools/default";
 
 fn main() -> Result<()> {
@@ -38,6 +43,32 @@ fn measure(lab: &Lab, rounds: u32) -> Result<()> {
         let took = report.took_ms as f64 / 1000.0;
         let (rate, readers) = (VOLUME_MIB as f64 / took, (before + after) / 2.0);
         println!("| {VOLUME_MIB} | {took:.1} | {rate:.0} | {readers:.0} | {:.2} |", rate / readers);
+    }
+    println!(
+        "\n| IOPS alone | beside a scrub | of it | mean µs alone | beside it | 99.9 % µs alone | beside it | scrub in s |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
+    for round in 0..rounds {
+        let write = |seed| random_writes(lab, &primary, &device, SECONDS, 3 * round + seed);
+        let before = write(0)?;
+        let (beside, report) = thread::scope(|scope| {
+            let scrub = scope.spawn(|| lab.scrub(NAME));
+            thread::sleep(Duration::from_millis(500));
+            let beside = write(1);
+            (beside, scrub.join())
+        });
+        let (beside, after) = (beside?, write(2)?);
+        let report = report.map_err(|_| anyhow!("the scrub panicked"))??;
+        ensure!(report.equal, "the replicas differ: {report:?}");
+        let took = report.took_ms as f64 / 1000.0;
+        ensure!(took > f64::from(SECONDS) + 0.5, "the scrub had ended before what was written beside it");
+        let mean = |of: fn(&Writes) -> f64| (of(&before) + of(&after)) / 2.0;
+        let (iops, us, most) = (mean(|of| of.iops), mean(|of| of.mean_us), mean(|of| of.most_us));
+        let Writes { iops: iops_beside, mean_us, most_us, .. } = beside;
+        let of_it = iops_beside / iops;
+        println!(
+            "| {iops:.0} | {iops_beside:.0} | {of_it:.2} | {us:.0} | {mean_us:.0} | {most:.0} | {most_us:.0} | {took:.1} |"
+        );
     }
     Ok(())
 }

@@ -5,9 +5,8 @@
 
 use anyhow::{Context, Result};
 use mainstay_tests::lab::Lab;
-use mainstay_tests::measured::in_rounds;
+use mainstay_tests::measured::{Writes, in_rounds, random_writes};
 use mainstay_tests::metrics::Scrape;
-use serde_json::Value;
 
 const NAME: &str = "snapshots";
 const NODE: &str = "n1";
@@ -40,34 +39,16 @@ fn measure(lab: &Lab, pool: &str, rounds: u32) -> Result<()> {
                 lab.cli(&["snapshot", "create", NAME, &name])?;
             }
             let before = put_aside(lab)?;
-            let (iops, mean, most, longest) = write(lab, &device, round * 3 + step as u32)?;
+            let Writes { iops, mean_us, most_us, longest_ms } =
+                random_writes(lab, NODE, &device, SECONDS, round * 3 + step as u32)?;
             let mib = (put_aside(lab)? - before) / f64::from(1 << 20);
-            println!("| {pool} | {what} | {iops:.0} | {mean:.0} | {most:.0} | {longest:.0} | {mib:.0} |");
+            println!(
+                "| {pool} | {what} | {iops:.0} | {mean_us:.0} | {most_us:.0} | {longest_ms:.0} | {mib:.0} |"
+            );
         }
         lab.cli(&["snapshot", "delete", NAME, &name])?;
     }
     lab.cli(&["resource", "delete", NAME]).map(drop)
-}
-
-/// IOPS; mean, 99.9th percentile in microseconds, and the longest in milliseconds.
-fn write(lab: &Lab, device: &str, seed: u32) -> Result<(f64, f64, f64, f64)> {
-    let (file, seed) = (format!("--filename={device}"), format!("--randseed={seed}"));
-    let runtime = format!("--runtime={SECONDS}");
-    let job = ["fio", "--name=write", &file, "--rw=randwrite", "--bs=4k", "--direct=1", &seed, &runtime];
-    let more = ["--time_based", "--ioengine=libaio", "--iodepth=32", "--output-format=json"];
-    let said = lab.exec(NODE, &[&job[..], &more].concat())?;
-    let said: Value = serde_json::from_str(&said).with_context(|| said.clone())?;
-    let number = |path: &str| {
-        let found = said.pointer(&format!("/jobs/0/write/{path}")).and_then(Value::as_f64);
-        found.with_context(|| format!("fio does not tell {path}"))
-    };
-    let us = |path: &str| number(path).map(|ns| ns / 1000.0);
-    Ok((
-        number("iops")?,
-        us("clat_ns/mean")?,
-        us("clat_ns/percentile/99.900000")?,
-        us("clat_ns/max")? / 1000.0,
-    ))
 }
 
 /// Bytes so far.

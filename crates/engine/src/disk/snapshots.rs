@@ -11,6 +11,7 @@
 use super::cow::{self, Layer, Standing};
 use super::error::{DiskError, failed};
 use super::files::{ReplicaFiles, SUMS_BYTES, name};
+use super::freeing;
 use crate::ring::Fd;
 use mainstay_api::engine::{ContentSource, snapshot_file, snapshot_map_file};
 use mainstay_codec::sums::SUM_BYTES;
@@ -410,7 +411,7 @@ fn snapshot_files(path: &Path) -> Result<Vec<(SnapshotId, PathBuf)>, DiskError> 
 /// Removes the files of snapshots that are `unwanted`, half-made ones included.
 pub(super) fn remove_snapshots(path: &Path, unwanted: impl Fn(SnapshotId) -> bool) -> Result<(), DiskError> {
     for (_, file) in snapshot_files(path)?.into_iter().filter(|(id, _)| unwanted(*id)) {
-        match fs::remove_file(&file) {
+        match freeing::remove(&file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return failed("cannot remove", &file, Err(error));
             }

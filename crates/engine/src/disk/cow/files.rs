@@ -15,6 +15,7 @@ use super::chunks::ChunkSet;
 use super::io::{punch, read_at, write_at};
 use crate::disk::error::{DiskError, failed};
 use crate::disk::files::open_file;
+use crate::disk::freeing;
 use crate::ring::Fd;
 use mainstay_api::engine::snapshot_map_file;
 use mainstay_codec::old_map::{OLD_CHUNK_BYTES, OldMapHeader};
@@ -103,7 +104,7 @@ fn remove(path: &Path, unwanted: impl Fn(SnapshotId) -> bool) -> Result<(), Disk
     let mut doomed: Vec<_> = doomed.map(|(name, (.., first))| (!first, path.join(name))).collect();
     doomed.sort();
     for (_, file) in doomed {
-        match fs::remove_file(&file) {
+        match freeing::remove(&file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return failed("cannot remove", &file, Err(error));
             }
