@@ -5,6 +5,9 @@
 //! lies idle in the pool never exceeds the bound given at its creation (R18): what exceeds it is returned to the operating
 //! system at once, from the sizes of which most lies idle, because what has just come back is what is asked for next.
 //!
+//! Large buffers are made of huge pages where the kernel has some ([`HUGE_BYTES`]). A disk takes a few hundred pieces of memory in one request at most, so a MiB
+//! that lies in 256 places becomes two requests; and to pin one page costs less than to pin 256.
+//!
 //! What it does not guarantee: a bound on memory *in use*. Whoever takes buffers bounds how many it holds
 //! (windows, queues, the overlay); [`BufferPool::in_use_bytes`] tells the sum.
 
@@ -25,6 +28,9 @@ pub const BUFFER_BYTES_MAX: usize = 8 << 20;
 /// From this size on a class keeps at most [`LARGE_IDLE_MAX`] idle buffers.
 const LARGE_BYTES: usize = 1 << 20;
 const LARGE_IDLE_MAX: usize = 8;
+/// What a huge page holds on machines with pages of 4 KiB. Two of the smallest large buffers share one.
+const HUGE_BYTES: usize = 2 << 20;
+const _: () = assert!(HUGE_BYTES == 2 * LARGE_BYTES);
 
 const CLASSES: usize = (BUFFER_BYTES_MAX / BUFFER_BYTES_MIN).trailing_zeros() as usize + 1;
 const _: () = assert!(BUFFER_BYTES_MIN.is_power_of_two() && BUFFER_BYTES_MAX.is_power_of_two());
@@ -73,11 +79,39 @@ impl Memory {
         }
         Self { start: NonNull::new(start.cast()).expect("a mapping is never at address zero"), bytes }
     }
+
+    /// So many huge pages, or as much of small ones.
+    fn map_huge(bytes: usize) -> Self {
+        debug_assert!(bytes.is_multiple_of(HUGE_BYTES));
+        let (_, aligned) = {
+            let all = Self::map(bytes + HUGE_BYTES);
+            let before = all.start.as_ptr().align_offset(HUGE_BYTES);
+            all.split(before)
+        };
+        let (aligned, _) = aligned.split(bytes);
+        // A kernel without huge pages refuses this, and nothing is lost.
+        // SAFETY: the range is a mapping of our own; the advice changes nothing that is seen of it.
+        let _ = unsafe { libc::madvise(aligned.start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
+        aligned
+    }
+
+    /// The first `at` bytes, whole pages, and the rest, each a mapping of its own from now on. Either may be empty.
+    fn split(self, at: usize) -> (Self, Self) {
+        let (start, bytes) = (self.start, self.bytes);
+        assert!(at <= bytes && at.is_multiple_of(BUFFER_ALIGN));
+        std::mem::forget(self);
+        // SAFETY: `at` is within the mapping, or its end.
+        let rest = unsafe { start.add(at) };
+        (Self { start, bytes: at }, Self { start: rest, bytes: bytes - at })
+    }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: `start` and `bytes` are exactly one mapping, and nobody else holds a pointer into it: the
+        if self.bytes == 0 {
+            return;
+        }
+        // SAFETY: `start` and `bytes` are pages that were mapped for this alone, and nobody else holds a pointer into it: the
         // owner of a buffer hands its pointer to the kernel only together with the buffer itself.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
@@ -100,13 +134,24 @@ impl Shared {
                 self.idle_bytes.fetch_sub(bytes, Ordering::Relaxed);
                 memory
             }
+            None if bytes >= HUGE_BYTES => Memory::map_huge(bytes),
+            None if bytes == LARGE_BYTES => {
+                let (memory, other) = Memory::map_huge(HUGE_BYTES).split(LARGE_BYTES);
+                self.keep(other);
+                memory
+            }
             None => Memory::map(bytes),
         }
     }
 
     fn give_back(&self, memory: Memory) {
+        self.in_use_bytes.fetch_sub(memory.bytes, Ordering::Relaxed);
+        self.keep(memory);
+    }
+
+    /// Keeps unused memory, if there is not too much of it.
+    fn keep(&self, memory: Memory) {
         let bytes = memory.bytes;
-        self.in_use_bytes.fetch_sub(bytes, Ordering::Relaxed);
         // Reserved before it is kept, so that threads cannot exceed the bound together.
         let mut idle_bytes = self.idle_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         // One that is not kept in any case costs no other its place.
@@ -293,6 +338,28 @@ mod tests {
         std::thread::spawn(move || drop(tail)).join().expect("dropped on another thread");
         assert_eq!((pool.in_use_bytes(), pool.idle_bytes()), (0, 8192));
         assert_eq!(pool.get(8192).as_mut_ptr() as usize, address, "the same memory is used again");
+    }
+
+    #[test]
+    fn large_buffers_lie_in_huge_pages() {
+        let pool = BufferPool::new(1 << 20);
+        let mut first = pool.get(LARGE_BYTES);
+        assert_eq!((pool.in_use_bytes(), pool.idle_bytes()), (LARGE_BYTES, LARGE_BYTES));
+        let mut second = pool.get(LARGE_BYTES);
+        assert_eq!((pool.in_use_bytes(), pool.idle_bytes()), (HUGE_BYTES, 0));
+        let (one, other) = (first.as_mut_ptr() as usize, second.as_mut_ptr() as usize);
+        assert_eq!((one % HUGE_BYTES, other), (0, one + LARGE_BYTES));
+        for buffer in [&mut first, &mut second] {
+            buffer.as_mut_slice().fill(7);
+        }
+        drop(first);
+        assert!(second.as_slice().iter().all(|byte| *byte == 7), "each is a mapping of its own");
+        let mut larger = pool.get(LARGE_BYTES + 1);
+        assert_eq!((larger.as_mut_ptr() as usize % HUGE_BYTES, larger.capacity()), (0, HUGE_BYTES));
+        larger.as_mut_slice().fill(8);
+        let small = BufferPool::new(0);
+        drop((small.get(LARGE_BYTES), small.get(LARGE_BYTES)));
+        assert_eq!((small.in_use_bytes(), small.idle_bytes()), (0, 0));
     }
 
     #[test]
