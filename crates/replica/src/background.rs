@@ -27,7 +27,9 @@
 //! ```
 //!
 //! What a write takes is the greatest of what the own journal and the required peers took of late (`slow.rs` measures it), if clients write: the
-//! entries of a scrub and of repairs are measured too, and are no reason to yield.
+//! entries of a scrub and of repairs are measured too, and are no reason to yield. Beside a copy or a scrub it is also what clients' writes took from
+//! their admission until they were committed, one at a time: under a load that fills the journal they wait for room in it, and so for the
+//! disk that is read in the background, and what the journal takes says nothing of that. Either is harm when it is over what is usual of it.
 //! Nothing is measured or timed here unless something is to be filled, and a write costs nothing more.
 //!
 //! A feed from the journal has to outrun what is written, and the journal does not wait for it. So it never rests: usual is what a write takes
@@ -85,6 +87,10 @@ pub(crate) struct Background {
     phase: Phase,
     /// What a write takes while the background rests, in microseconds; 0: not known.
     usual_us: u64,
+    /// The same of what clients see.
+    usual_of_clients_us: u64,
+    /// Of this rest or interval: what clients' writes took, in microseconds, and how many these were.
+    of_clients: (u64, u64),
     /// Of this interval: when it began, and what writes took each time that somebody asked.
     interval: (Time, u64, u64),
     /// At the smallest window clients are harmed: c-min-rate counts.
@@ -106,6 +112,8 @@ impl Background {
             window: window_max,
             phase: Phase::Idle,
             usual_us: 0,
+            usual_of_clients_us: 0,
+            of_clients: (0, 0),
             interval: (Time(0), 0, 0),
             crawls: false,
             paid_until: Time(0),
@@ -119,16 +127,42 @@ impl Background {
         self.written_at = Some(now);
     }
 
+    /// Whether it wants to know what clients' writes take.
+    pub fn watches_clients(&self) -> bool {
+        self.phase != Phase::Idle
+    }
+
+    /// A client's write that was admitted then is committed.
+    pub fn committed(&mut self, since: Time, now: Time) {
+        let counts = match self.phase {
+            Phase::Idle => false,
+            // What was admitted earlier may have waited for what was under way then.
+            Phase::Resting { quiet, .. } => quiet.is_some_and(|quiet| quiet <= since),
+            Phase::Working { .. } => true,
+        };
+        if counts {
+            let (sum, count) = self.of_clients;
+            self.of_clients = (sum + now.0.saturating_sub(since.0), count + 1);
+        }
+    }
+
+    /// What clients' writes took since the rest or interval began, in the mean; 0: nothing was committed.
+    fn of_clients_us(&mut self) -> u64 {
+        let (sum, count) = std::mem::take(&mut self.of_clients);
+        sum.checked_div(count).unwrap_or(0)
+    }
+
     /// The replica's share of the node's limit, in bytes per second. 0: none.
     pub fn set_max_rate(&mut self, bytes_per_s: u64) {
         self.limits.max_rate = bytes_per_s;
         self.paid_until = Time(0);
     }
 
-    /// Looks at the clients: what a write takes now, in microseconds, 0 when there is none.
-    pub fn judge(&mut self, now: Time, write_us: u64, filling: Filling) {
+    /// Looks at the clients: what a write takes now, in microseconds, 0 when there is none, and since when one waits.
+    pub fn judge(&mut self, now: Time, write_us: u64, waits: Option<Time>, filling: Filling) {
         if write_us == 0 || self.limits.min_rate == 0 {
             (self.phase, self.usual_us, self.crawls) = (Phase::Idle, 0, false);
+            (self.usual_of_clients_us, self.of_clients) = (0, (0, 0));
             self.window = self.window_max;
             return;
         }
@@ -151,14 +185,18 @@ impl Background {
                 self.judge_rest(now, write_us, filling.copied);
             }
             Phase::Resting { .. } => self.begin_work(now, write_us),
-            Phase::Working { .. } => self.judge_work(now, write_us),
+            Phase::Working { .. } => self.judge_work(now, write_us, waits),
         }
     }
 
     fn judge_rest(&mut self, now: Time, write_us: u64, copied: usize) {
         let Phase::Resting { since, quiet } = &mut self.phase else { return };
         let drained = copied == 0 || since.plus_ms(DRAIN_MS_MAX) <= now;
+        let before = *quiet;
         *quiet = if drained { quiet.or(Some(now)) } else { None };
+        if before.is_none() {
+            self.of_clients = (0, 0);
+        }
         if quiet.is_none_or(|quiet| now < quiet.plus_ms(REST_MS)) {
             return;
         }
@@ -166,16 +204,18 @@ impl Background {
             // As careful as TCP when it begins.
             self.window = 1;
         }
+        self.usual_of_clients_us = self.of_clients_us();
         self.begin_work(now, write_us);
     }
 
     fn begin_work(&mut self, now: Time, usual_us: u64) {
         self.usual_us = usual_us;
+        self.of_clients = (0, 0);
         self.interval = (now, 0, 0);
         self.phase = Phase::Working { until: now.plus_ms(REST_EVERY_MS) };
     }
 
-    fn judge_work(&mut self, now: Time, write_us: u64) {
+    fn judge_work(&mut self, now: Time, write_us: u64, waits: Option<Time>) {
         let (began, sum, count) = &mut self.interval;
         (*sum, *count) = (*sum + write_us, *count + 1);
         if now < began.plus_ms(INTERVAL_MS) {
@@ -183,8 +223,14 @@ impl Background {
         }
         let mean = *sum / *count;
         self.interval = (now, 0, 0);
-        let harmed = mean.saturating_mul(100) > self.usual_us.saturating_mul(self.limits.factor_percent)
-            && mean > self.usual_us + NOISE_US;
+        let factor = self.limits.factor_percent;
+        let over = |us: u64, usual_us: u64| {
+            us.saturating_mul(100) > usual_us.saturating_mul(factor) && us > usual_us + NOISE_US
+        };
+        let waited = waits.map_or(0, |since| now.0.saturating_sub(since.0));
+        let of_clients = self.of_clients_us().max(waited);
+        let harmed = over(mean, self.usual_us)
+            || (self.usual_of_clients_us > 0 && over(of_clients, self.usual_of_clients_us));
         if !harmed {
             self.window = if self.crawls { 1 } else { (self.window + 1).min(self.window_max) };
             self.crawls = false;
@@ -301,7 +347,7 @@ impl Replica {
         let own = clients_write.then(|| self.own.latency_us(now, FORGET_MS));
         let write_us = write_us.chain(own).max().unwrap_or(0);
         let filling = self.filling();
-        self.background.judge(now, write_us, filling);
+        self.background.judge(now, write_us, self.sequence.watched_since(), filling);
     }
 
     /// Extents that the copy to a peer may have under way now.

@@ -58,6 +58,9 @@ impl Replica {
             return;
         }
         self.effects.push_back(Effect::Commit(self.log.commit));
+        if let Some(since) = self.sequence.take_watched(self.log.commit) {
+            self.background.committed(since, self.now);
+        }
         self.complete_committed();
         if self.role != Role::Promoting {
             return;

@@ -47,6 +47,8 @@ pub(crate) struct Sequence {
     /// Reads and flushes that came before the replica served.
     parked: VecDeque<(RequestId, Option<Range>)>,
     next_ticket: Ticket,
+    /// A client's change that is timed until it is committed.
+    watched: Option<Watched>,
     /// Payload bytes in `open` and `in_flight`, of what is not acknowledged.
     bytes: u64,
     pub demoting: bool,
@@ -76,6 +78,14 @@ pub struct Lag {
     pub since: Option<Time>,
     /// It lags further than the primary keeps account of: it is at least so much.
     pub more: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Watched {
+    ticket: Ticket,
+    since: Time,
+    /// Once it is sealed.
+    index: Option<Index>,
 }
 
 #[derive(Debug)]
@@ -170,6 +180,8 @@ impl Sequence {
             // A snapshot, for one, is among the first and has yet to be told: it waits for journals in mode B too.
             self.failed += usize::from(n >= self.answered);
         }
+        // It is forgotten, or it is not waited for any more.
+        self.watched = None;
         let mut kept = VecDeque::new();
         for open in std::mem::take(&mut self.open) {
             if open.id == RequestId::REPAIR || open.kind == EntryKind::Scrub {
@@ -234,6 +246,23 @@ impl Sequence {
             .max()
     }
 
+    /// Times what is admitted next, unless something is timed already.
+    fn watch_next(&mut self, now: Time) {
+        let ticket = self.next_ticket;
+        self.watched.get_or_insert(Watched { ticket, since: now, index: None });
+    }
+
+    /// Since when what is timed has waited.
+    pub fn watched_since(&self) -> Option<Time> {
+        self.watched.map(|watched| watched.since)
+    }
+
+    /// Since when it has, if it is committed; nothing is timed any more then.
+    pub fn take_watched(&mut self, commit: Index) -> Option<Time> {
+        let watched = self.watched.take_if(|watched| watched.index.is_some_and(|index| index <= commit));
+        watched.map(|watched| watched.since)
+    }
+
     fn admit(&mut self, id: RequestId, kind: EntryKind, range: Range, payload: Bytes, mark: ClientMark) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -262,12 +291,16 @@ impl Sequence {
             let Some(entry) = fits.then(|| self.open.pop_front()).flatten() else { break };
             let len = entry.payload.len() as u64;
             bytes += len;
+            let index = Index(first.0 + entries.len() as u64);
+            if let Some(watched) = self.watched.as_mut().filter(|watched| watched.ticket == entry.ticket) {
+                watched.index = Some(index);
+            }
             self.in_flight.push_back(InFlight {
                 id: entry.id,
                 told: false,
                 failed: false,
                 ticket: entry.ticket,
-                index: Index(first.0 + entries.len() as u64),
+                index,
                 kind: entry.kind,
                 range: entry.range,
                 bytes: len,
@@ -415,6 +448,9 @@ impl Replica {
         self.scrub.changed(kind, range);
         if id.is_of_client() {
             self.background.written(self.now);
+            if self.background.watches_clients() {
+                self.sequence.watch_next(self.now);
+            }
         }
         self.sequence.admit(id, kind, range, payload, mark);
     }
@@ -694,6 +730,30 @@ impl Replica {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// It waits for room before it is sealed, and that is part of what it takes.
+    #[test]
+    fn one_change_is_timed_from_its_admission_to_its_commit() {
+        let mut sequence = Sequence::default();
+        let admit = |sequence: &mut Sequence, id| {
+            let range = Range { volume: VolumeId(0), offset: 0, len: BLOCK_BYTES };
+            let payload = Bytes::from_static(&[0; BLOCK_BYTES as usize]);
+            sequence.admit(RequestId(id), EntryKind::Write, range, payload, ClientMark::default());
+        };
+        admit(&mut sequence, 1);
+        for (id, now) in [(2, 20), (3, 30)] {
+            sequence.watch_next(Time(now));
+            admit(&mut sequence, id);
+        }
+        assert_eq!((sequence.watched_since(), sequence.take_watched(Index(9))), (Some(Time(20)), None));
+        sequence.take_batch(1 << 20, Index(1), &mut Vec::new());
+        assert_eq!(sequence.take_watched(Index(1)), None);
+        assert_eq!((sequence.take_watched(Index(2)), sequence.watched_since()), (Some(Time(20)), None));
+        sequence.watch_next(Time(40));
+        admit(&mut sequence, 4);
+        assert_eq!(sequence.fail_held().len(), 4);
+        assert_eq!(sequence.watched_since(), None, "it will never be sealed");
+    }
 
     /// Seed 2446022: the count of what has failed went wrong, so that no role ended and no request was admitted any more.
     #[test]

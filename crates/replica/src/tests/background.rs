@@ -25,8 +25,25 @@ impl Machine {
         Self { now, background, under_way: VecDeque::new(), begun: Vec::new() }
     }
 
+    /// Clients write for so long, while it copies: a write of theirs is committed every 2 ms, and took `client_us` with so many extents under way. The journal says
+    /// nothing of that.
+    fn copy_beside(&mut self, ms: u64, client_us: impl Fn(usize) -> u64) -> u64 {
+        let mut done = 0;
+        for _ in 0..ms / 2 {
+            done += self.copy(2, |_| 400);
+            let took = client_us(self.under_way.len());
+            self.background.committed(Time(self.now.0 - took), self.now);
+        }
+        done
+    }
+
     /// Copies for so long; a write takes `write_us` with so many extents under way. Returns how many were begun.
     fn copy(&mut self, ms: u64, write_us: impl Fn(usize) -> u64) -> u64 {
+        self.copy_while(ms, write_us, None)
+    }
+
+    /// The same, while one waits since then.
+    fn copy_while(&mut self, ms: u64, write_us: impl Fn(usize) -> u64, waits: Option<Time>) -> u64 {
         let before = self.begun.len();
         for _ in 0..ms {
             self.now = self.now.plus_ms(1);
@@ -36,7 +53,7 @@ impl Machine {
             loop {
                 let under_way = self.under_way.len();
                 let filling = Filling { copying: true, copied: under_way, fed: 0 };
-                self.background.judge(self.now, write_us(under_way), filling);
+                self.background.judge(self.now, write_us(under_way), waits, filling);
                 if under_way >= self.background.share(self.now, 1) {
                     break;
                 }
@@ -81,6 +98,35 @@ fn a_copy_yields_to_clients_that_it_harms_and_goes_on() {
     assert!(done * 4 < FULL * 20, "{done} of {}", FULL * 20);
     let pauses = machine.begun[from..].windows(2).map(|pair| pair[1].ms_since(pair[0]));
     assert!(pauses.max().is_some_and(|ms| ms <= 700), "it goes on all the time");
+}
+
+/// As under a load for which the journal has no room: the disk that is read is that which makes room.
+#[test]
+fn what_clients_wait_for_before_the_journal_is_harm_as_well() {
+    let limits = BackgroundLimits::default();
+    let mut machine = Machine::new(limits);
+    let client_us = |under_way: usize| 2_000 + 1_500 * under_way as u64;
+    machine.copy_beside(2_000, client_us);
+    let done = machine.copy_beside(20_000, client_us);
+    assert!(done * EXTENT_BYTES >= limits.min_rate * 20 * 9 / 10, "{done} extents are less than c-min-rate");
+    assert!(done * 4 < FULL * 20, "{done} of {}", FULL * 20);
+    let mut machine = Machine::new(limits);
+    machine.copy_beside(3_000, |_| 2_000);
+    let done = machine.copy_beside(10_000, |_| 2_000);
+    assert!(done * 10 >= FULL * 10 * 9, "{done} of {} though nobody is harmed", FULL * 10);
+}
+
+/// Nothing is committed any more; and when nothing is while the background rests either, that is not its doing.
+#[test]
+fn who_waits_is_harmed_until_a_rest_tells_that_it_is_no_use() {
+    let mut machine = Machine::new(BackgroundLimits::default());
+    machine.copy_beside(3_000, |_| 2_000);
+    let since = machine.now;
+    let done = machine.copy_while(1_000, |_| 400, Some(since));
+    assert!(done * 2 < FULL, "{done} of {FULL}");
+    machine.copy_while(4_000, |_| 400, Some(since));
+    let done = machine.copy_while(5_000, |_| 400, Some(since));
+    assert!(done * 10 >= FULL * 5 * 8, "{done} of {}", FULL * 5);
 }
 
 #[test]
@@ -147,7 +193,7 @@ fn a_feed_yields_by_its_window_and_never_stops() {
     for ms in 0..10_000 {
         // Whatever is under way harms.
         let (now, write_us) = (Time(5_000_000).plus_ms(ms), if fed == 0 { 400 } else { 1_000 });
-        background.judge(now, write_us, Filling { copying: false, copied: 0, fed });
+        background.judge(now, write_us, None, Filling { copying: false, copied: 0, fed });
         fed = background.feed_bytes(now, window);
         assert!(fed >= EXTENT_BYTES, "it stops after {ms} ms");
         assert!(ms != 0 || fed == window, "it begins with all of its window");
