@@ -210,6 +210,14 @@ fn advise_resource(
         add(Severity::Warning, subject, what, "see `mainstay node list` if this lasts".into());
         return;
     }
+    let lost = record.iss.iter().map(|member| member.node).find(|node| resource.lost_the_last_copy(*node));
+    let old_disk = lost.map(|node| {
+        format!(
+            "bring the old disk of {} back, or delete the resource and restore a backup: no other replica has every acknowledged write{}",
+            state.node_name(node),
+            force(resource)
+        )
+    });
     if record.primary.is_none() {
         let (broken, members): (Vec<NodeId>, Vec<NodeId>) =
             record.iss.iter().map(|member| member.node).partition(|node| resource.broken(*node).is_some());
@@ -219,14 +227,8 @@ fn advise_resource(
         let members: Vec<NodeId> = members.into_iter().filter(|node| all_lost || !lost(node)).collect();
         let living = members.iter().any(|node| state.alive(*node));
         let what = resource.failure.clone().unwrap_or_else(|| "has no primary".into());
-        let replaced =
-            record.iss.iter().map(|member| member.node).find(|node| resource.lost_the_last_copy(*node));
-        let remedy = if let Some(node) = replaced {
-            format!(
-                "bring the old disk of {} back, or delete the resource and restore a backup: no other replica has every acknowledged write{}",
-                state.node_name(node),
-                force(resource)
-            )
+        let remedy = if let Some(remedy) = old_disk {
+            remedy
         } else if living {
             format!(
                 "{} should become primary by itself; see `mainstay resource status {}`",
@@ -292,12 +294,9 @@ fn advise_resource(
         );
     }
     if let Some(failure) = &resource.failure {
-        add(
-            Severity::Warning,
-            subject,
-            failure.clone(),
-            format!("see `mainstay resource status {}`", resource.name),
-        );
+        let severity = if old_disk.is_some() { Severity::Critical } else { Severity::Warning };
+        let remedy = old_disk.unwrap_or_else(|| format!("see `mainstay resource status {}`", resource.name));
+        add(severity, subject, failure.clone(), remedy);
     }
 }
 

@@ -41,10 +41,12 @@ impl Resource {
         self.broken.get(&node)
     }
 
-    /// Whether `node` has said of the present record that its disk is new, and was refused because the old one had the only complete copy.
+    /// Whether `node` is the only member of the in-sync set, has said that its disk is new, and was refused because the old one had the only complete copy.
     #[must_use]
     pub fn lost_the_last_copy(&self, node: NodeId) -> bool {
-        self.refused.is_some_and(|(version, new)| version == self.record.version && new.node == node)
+        let [only] = self.record.iss[..] else { return false };
+        let replaced = |new: Member| new.node == only.node && new.incarnation != only.incarnation;
+        only.node == node && self.refused.is_some_and(|(_, new)| replaced(new))
     }
 }
 
@@ -86,6 +88,8 @@ impl State {
         let why = format!("the replica of {name} cannot be used: {reason}");
         let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Conflict { record: None } };
         resource.broken.insert(node, Broken { incarnation: member.incarnation, reason: cut(reason) });
+        // What is said last of a disk counts.
+        resource.refused = resource.refused.filter(|(_, new)| new.node != node);
         let subject = format!("resource {}", resource.name);
         self.note(at_ms, Severity::Critical, subject, why.clone());
         self.drop_broken(at_ms, id);

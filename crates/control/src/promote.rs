@@ -81,7 +81,7 @@ impl State {
             record.iss.extend(member);
             record.iss.sort_unstable();
         }
-        resource.failure = None;
+        (resource.failure, resource.refused) = (None, None);
         let subject = format!("resource {}", resource.name);
         let text = format!("{name} is primary in epoch {}: {reason}", record.epoch.0);
         let resource_name = resource.name.clone();

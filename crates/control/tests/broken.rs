@@ -327,27 +327,51 @@ fn a_node_says_so_when_its_new_disk_cannot_be_used_either() {
     );
 }
 
-/// Another replica that cannot be used must not hide it: nobody would look for the old disk. Seed 3232789.
-#[test]
-fn the_loss_of_the_last_copy_is_still_said_when_another_reason_comes() {
+/// The remedy that goes with what is said of the resource.
+fn remedy(state: &State) -> String {
+    let failure = state.resources[&R].failure.clone().unwrap_or_default();
+    let list = advice(state, &Default::default());
+    let said = |advice: &Advice| advice.what == failure && advice.severity == Severity::Critical;
+    list.iter().find(|advice| said(advice)).unwrap_or_else(|| panic!("{failure}: {list:?}")).remedy.clone()
+}
+
+/// B lives and is not in sync; A, the primary, has a new disk, and everything was on its old one.
+fn with_the_last_copy_gone() -> State {
     let mut state = ready(2);
     die(&mut state, B);
     rejoin(&mut state, B);
+    assert!(matches!(make(&mut state, A, Incarnation(99)), Outcome::Refused(_)));
+    state
+}
+
+/// Another replica that cannot be used must not hide it: nobody would look for the old disk. Seed 3232789.
+#[test]
+fn the_loss_of_the_last_copy_is_still_said_when_another_reason_comes() {
+    let mut state = with_the_last_copy_gone();
+    let old_disk = "bring the old disk of a back";
+    assert!(remedy(&state).starts_with(old_disk), "{}: while it is primary", remedy(&state));
     die(&mut state, A);
     assert_eq!((primary(&state), members(&state)), (None, vec![A]));
-    assert!(matches!(make(&mut state, A, Incarnation(99)), Outcome::Refused(_)));
+    assert!(remedy(&state).starts_with(old_disk), "{}: in a later version", remedy(&state));
     assert!(broken(&mut state, B).is_ok());
     let failure = state.resources[&R].failure.clone().unwrap_or_default();
     assert!(failure.contains(REASON) && failure.contains("the old disk of a had everything"), "{failure}");
-    let remedy = |state: &State| {
-        let list = advice(state, &Default::default());
-        let critical =
-            list.into_iter().find(|advice| advice.what == failure && advice.severity == Severity::Critical);
-        critical.expect("said").remedy
-    };
-    assert!(remedy(&state).starts_with("bring the old disk of a back"), "{}", remedy(&state));
+    assert!(remedy(&state).starts_with(old_disk), "{}", remedy(&state));
     rejoin(&mut state, A);
-    assert!(remedy(&state).starts_with("bring the old disk of a back"), "{}", remedy(&state));
+    assert!(remedy(&state).starts_with(old_disk), "{}", remedy(&state));
+}
+
+#[test]
+fn an_old_disk_that_is_back_is_not_asked_for_any_more() {
+    let mut state = with_the_last_copy_gone();
+    die(&mut state, A);
+    rejoin(&mut state, A);
+    assert!(promote(&mut state, A, A).is_ok());
+    assert!(!state.resources[&R].lost_the_last_copy(A) && state.resources[&R].failure.is_none());
+    let mut state = with_the_last_copy_gone();
+    assert!(broken(&mut state, A).is_ok());
+    assert!(!state.resources[&R].lost_the_last_copy(A));
+    assert!(remedy(&state).starts_with("mend the disk of a"), "{}", remedy(&state));
 }
 
 /// R9: what the engine has open instead of the registered disk is neither used nor promoted.
