@@ -164,6 +164,15 @@ impl Lab {
         self.job(Output::SnapshotDrop { op, snapshot }).result.expect("removed");
     }
 
+    /// Files of the replica that this process has open and that were removed.
+    fn open_without_a_name(&self) -> Vec<String> {
+        let open = fs::read_dir("/proc/self/fd").expect("there is proc").flatten();
+        let targets = open.filter_map(|entry| fs::read_link(entry.path()).ok());
+        let here = self.file("").to_string_lossy().into_owned();
+        let targets = targets.map(|target| target.to_string_lossy().into_owned());
+        targets.filter(|target| target.starts_with(&here) && target.ends_with(" (deleted)")).collect()
+    }
+
     fn restore(&mut self, from: SnapshotId) {
         self.last += 1;
         let (op, snapshot, volumes) = (self.op(), SnapshotId(self.last), self.sizes());
@@ -444,6 +453,7 @@ fn space_is_taken_once_and_given_back() {
     lab.check_all();
     lab.remove(third);
     assert_eq!(lab.files(), [""; 0]);
+    assert_eq!(lab.open_without_a_name(), [""; 0], "its space is given back, too");
     lab.write(0, 0, 16, 5);
     lab.wait();
     lab.check_volumes();

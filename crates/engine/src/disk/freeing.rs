@@ -4,58 +4,95 @@
 //! space in parts, on a thread of its own that rests after each as long as it took. Nobody waits for that. When the engine ends meanwhile, the
 //! file system does the rest by itself: the file has no name any more.
 //!
-//! Who has such a file open goes on with what it holds: it may be mounted. It is left to the file system, which frees it when they close it. Whether
-//! there is anybody is asked once it has no name, when nobody can come any more.
+//! Who has such a file open goes on with what it holds, it may be mounted, and so does another name that it has. Then it is left to the file system, which
+//! frees it when the last of these goes. Whether there is anybody is asked before each part, by a lease, which keeps others out until the part is done.
+//!
+//! What waits is bounded for each pool (R18); what does not fit is freed in one go. A pool that is nearly full is not made to wait.
 #![allow(unsafe_code)]
 
 use super::cow::{next_data, punch};
+use crate::ring::Fd;
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::{OnceLock, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// What is given back at a time, in bytes. Measured (bench/RESULTS.md).
 const PART_BYTES: u64 = 16 << 20;
 const REST_MAX: Duration = Duration::from_secs(1);
+/// `linux/fcntl.h`; the libc crate does not have it.
+const F_SETSIG: libc::c_int = 10;
+/// Files of a pool that wait at most.
+const WAITING_MAX: usize = 64;
 
 /// Removes a file as [`fs::remove_file`] does; the space of a large one comes back by and by.
 ///
 /// # Errors
 /// Those of [`fs::remove_file`].
 pub fn remove(path: &Path) -> io::Result<()> {
-    let file = OpenOptions::new().write(true).open(path);
+    let file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(path);
     fs::remove_file(path)?;
-    if let Ok(file) = file
-        && file.metadata().is_ok_and(|of| of.blocks() * 512 > PART_BYTES)
-        && open_only_here(&file)
-        && let Some(line) = line()
-    {
-        // If nobody takes it, it is dropped, and the file system frees it in one go.
-        let _ = line.send(file);
+    if let Ok(file) = file {
+        free_later(file);
     }
     Ok(())
 }
 
-/// Whether nobody else has it open: only then is there a lease for writing (fcntl(2)). It ends when the file is closed.
-fn open_only_here(file: &File) -> bool {
-    // SAFETY: the call has no memory of ours.
-    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0 }
+/// Closes a file, whose space comes back by and by if that was the last of it.
+pub fn close(file: Fd) {
+    // An operation that is under way has it as well, and closes it.
+    if let Ok(file) = Arc::try_unwrap(file) {
+        free_later(file.into());
+    }
 }
 
-/// To the thread that frees, if there can be one.
-fn line() -> Option<&'static mpsc::Sender<File>> {
-    static LINE: OnceLock<Option<mpsc::Sender<File>>> = OnceLock::new();
-    let begin = || {
-        let (give, take) = mpsc::channel();
-        let thread = thread::Builder::new().name("freeing".into());
-        let began = thread.spawn(move || take.into_iter().for_each(|file: File| free(&file)));
-        began.ok().map(|_| give)
-    };
-    LINE.get_or_init(begin).as_ref()
+fn free_later(file: File) {
+    let Ok(about) = file.metadata() else { return };
+    if about.nlink() == 0 && about.blocks() * 512 > PART_BYTES && Lease::of(&file).is_some() {
+        // What is not taken is dropped, and the file system frees it in one go.
+        let _ = line(about.dev()).map(|line| line.try_send(file));
+    }
+}
+
+/// To the thread that frees what was on a file system, if there can be one.
+fn line(device: u64) -> Option<mpsc::SyncSender<File>> {
+    static LINES: Mutex<BTreeMap<u64, mpsc::SyncSender<File>>> = Mutex::new(BTreeMap::new());
+    let mut lines = LINES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(line) = lines.get(&device) {
+        return Some(line.clone());
+    }
+    let (give, take) = mpsc::sync_channel::<File>(WAITING_MAX);
+    let thread = thread::Builder::new().name("freeing".into());
+    thread.spawn(move || take.into_iter().for_each(|file| free(&file))).ok()?;
+    lines.insert(device, give.clone());
+    Some(give)
+}
+
+/// While it lives nobody else has the file open, and who opens it waits (fcntl(2)).
+struct Lease<'a>(&'a File);
+
+impl<'a> Lease<'a> {
+    fn of(file: &'a File) -> Option<Self> {
+        // Whoever is waited for by others is told by a signal, which is to harm nobody.
+        // SAFETY: neither call has memory of ours.
+        let had = unsafe {
+            libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG) == 0
+                && libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0
+        };
+        had.then_some(Self(file))
+    }
+}
+
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
+    }
 }
 
 fn free(file: &File) {
@@ -63,15 +100,24 @@ fn free(file: &File) {
         let (mut at, end) = (0, file.metadata()?.len());
         while let Some(data) = next_data(file, at, end)? {
             let began = Instant::now();
+            let Some(lease) = Lease::of(file) else { return Ok(()) };
             punch(file, data, PART_BYTES)?;
+            drop(lease);
             at = data + PART_BYTES;
-            thread::sleep(began.elapsed().min(REST_MAX));
+            if !is_short(file) {
+                thread::sleep(began.elapsed().min(REST_MAX));
+            }
         }
         Ok(())
     };
     if let Err(error) = in_parts() {
         tracing::warn!(%error, "the space of a removed file cannot be given back in parts, and is given back at once");
     }
+}
+
+/// Whether less than a tenth of the file system is free: somebody may wait for it.
+fn is_short(file: &File) -> bool {
+    rustix::fs::fstatvfs(file).is_ok_and(|all| all.f_bavail < all.f_blocks / 10)
 }
 
 #[cfg(test)]
@@ -86,6 +132,30 @@ mod tests {
         let path = std::env::temp_dir().join(format!("mainstay-freeing-{}-{name}", std::process::id()));
         fs::write(&path, vec![7; BYTES]).expect("a scratch file");
         path
+    }
+
+    fn is_whole(mut file: File) -> bool {
+        let mut found = Vec::new();
+        file.read_to_end(&mut found).expect("well");
+        found.len() == BYTES && found.iter().all(|byte| *byte == 7)
+    }
+
+    /// What was given to the thread of this file system before has been freed when this returns.
+    fn wait_for_the_thread(name: &str) {
+        let path = scratch(&format!("last-{name}"));
+        let device = fs::metadata(&path).expect("it is there").dev();
+        let watched = File::open(&path).expect("it is there");
+        fs::remove_file(&path).expect("well");
+        // One more than may wait: the first of them has been taken when the last is.
+        let (give, take) = mpsc::channel();
+        let line = line(device).expect("a thread");
+        thread::spawn(move || {
+            for _ in 0..=WAITING_MAX {
+                line.send(watched.try_clone().expect("well")).expect("it is taken");
+            }
+            give.send(()).expect("somebody waits");
+        });
+        take.recv_timeout(Duration::from_secs(20)).expect("the thread goes on");
     }
 
     #[test]
@@ -103,24 +173,35 @@ mod tests {
     fn who_has_it_open_goes_on_with_what_it_holds() {
         let path = scratch("open");
         let alone = OpenOptions::new().write(true).open(&path).expect("it is there");
-        assert!(open_only_here(&alone));
+        drop(Lease::of(&alone).expect("nobody else has it open"));
+        let open = File::open(&path).expect("it is there");
+        assert!(Lease::of(&alone).is_none());
+        free(&alone);
         drop(alone);
-        let mut open = File::open(&path).expect("it is there");
         remove(&path).expect("well");
         assert!(!path.exists());
-        // What was given to the thread before has been freed when this has.
-        let next = scratch("next");
-        let watched = OpenOptions::new().write(true).open(&next).expect("it is there");
-        line().expect("a thread").send(watched.try_clone().expect("well")).expect("it is taken");
-        fs::remove_file(&next).expect("well");
-        let began = Instant::now();
-        while watched.metadata().expect("it is open").blocks() > 0 {
-            assert!(began.elapsed() < Duration::from_secs(20), "it is not freed");
-            thread::sleep(Duration::from_millis(1));
-        }
-        let mut found = Vec::new();
-        open.read_to_end(&mut found).expect("well");
-        assert!(found.len() == BYTES && found.iter().all(|byte| *byte == 7));
+        wait_for_the_thread("open");
+        assert!(is_whole(open));
+    }
+
+    #[test]
+    fn another_name_of_it_keeps_what_it_holds() {
+        let (path, other) =
+            (scratch("one"), std::env::temp_dir().join(format!("mainstay-{}-other", std::process::id())));
+        fs::hard_link(&path, &other).expect("well");
+        remove(&path).expect("well");
+        wait_for_the_thread("one");
+        let file = File::open(&other).expect("it is there");
+        fs::remove_file(&other).expect("well");
+        assert!(is_whole(file));
+        let (path, link) =
+            (scratch("target"), std::env::temp_dir().join(format!("mainstay-{}-link", std::process::id())));
+        std::os::unix::fs::symlink(&path, &link).expect("well");
+        remove(&link).expect("well");
+        wait_for_the_thread("link");
+        let file = File::open(&path).expect("it is there");
+        fs::remove_file(&path).expect("well");
+        assert!(is_whole(file));
     }
 
     #[test]

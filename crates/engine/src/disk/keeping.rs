@@ -5,6 +5,7 @@
 //! none; no snapshot is given up. Any other failure is one of the write.
 
 use super::cow::{ChunkSet, Keeper, Layer, Standing, Todo, Turn, next_data};
+use super::freeing;
 use super::snapshots::Change;
 use super::{Disk, DiskDone, DiskTag, Pending, SnapshotDone, Whose, Work, snapshots};
 use crate::ring::{Fd, Op, Ring};
@@ -69,8 +70,17 @@ impl Keeping {
             old: volume.old,
             failure: None,
         });
-        self.volumes = volumes.collect();
+        let before = std::mem::replace(&mut self.volumes, volumes.collect());
+        before.into_iter().for_each(|volume| freeing::close(volume.old));
         (self.layer, self.over) = (Some(layer.snapshot), false);
+    }
+
+    /// Nothing is put aside any more: the layer has been removed, and its space comes back when it is closed.
+    fn end(&mut self) {
+        if self.over && self.volumes.iter().all(|volume| volume.keeper.is_idle()) {
+            std::mem::take(&mut self.volumes).into_iter().for_each(|volume| freeing::close(volume.old));
+            self.layer = None;
+        }
     }
 
     /// Writes that are held.
@@ -96,8 +106,8 @@ impl Keeping {
                     volume.keeper.cover(standing.covered.get(n).unwrap_or(&nothing));
                 }
             }
-            // It was about another one.
-            Change::Left(_) => {}
+            // It was about another one, or there is none any more.
+            Change::Left(_) => self.end(),
         }
     }
 }

@@ -277,11 +277,13 @@ pub fn tidy(
     }
     opened.reverse();
     let Some(first) = held.first().copied() else {
+        // Nothing is freed in parts that is open.
+        drop(opened);
         remove(path, |layer| layers.contains_key(&layer))?;
         return Ok(standing);
     };
-    remove(path, |layer| layer < first && layers.contains_key(&layer))?;
     opened.retain(|layer| layer.snapshot >= first);
+    remove(path, |layer| layer < first && layers.contains_key(&layer))?;
     if resting {
         while opened.last().is_some_and(|last| !held.contains(&last.snapshot) && last.is_empty()) {
             let empty = opened.pop().map(|layer| layer.snapshot);
@@ -297,7 +299,9 @@ pub fn tidy(
         }
         let within = layer.volumes.iter().zip(&since).all(|(volume, since)| volume.own.is_within(since));
         if within {
-            remove(path, |other| other == layer.snapshot)?;
+            let unneeded = layer.snapshot;
+            drop(layer);
+            remove(path, |other| other == unneeded)?;
             continue;
         }
         for (volume, since) in layer.volumes.iter().zip(&mut since) {
