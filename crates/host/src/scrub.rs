@@ -96,7 +96,10 @@ impl Host {
     }
 
     fn tell_scrubbed(&mut self, platform: &mut impl Platform, at: Index, job: Option<ReadJob>) {
-        self.store.scrub_ended(at);
+        // It has begun anew, and that is about to be heard.
+        if !self.store.scrub_ended(at) {
+            return;
+        }
         let held = self.held(job);
         self.replica.handle(platform.now(), Event::Scrubbed { at, held });
     }

@@ -51,6 +51,8 @@ const DRAIN_MS_MAX: u64 = 400;
 const NOISE_US: u64 = 50;
 /// What a write took longer ago than this says nothing, in milliseconds.
 const FORGET_MS: u64 = 500;
+/// So many writes of clients tell what they take in the mean.
+const SAMPLES_MIN: u64 = 8;
 /// How far what was saved up reaches back, in microseconds.
 const BURST_US: u64 = 100_000;
 
@@ -60,8 +62,8 @@ enum Phase {
     Idle,
     Resting {
         since: Time,
-        /// Since when nothing is under way.
-        quiet: Option<Time>,
+        /// Since when nothing is under way, and until when it is to be so.
+        quiet: Option<(Time, Time)>,
     },
     Working {
         until: Time,
@@ -78,6 +80,26 @@ pub(crate) struct Filling {
     pub fed: u64,
 }
 
+/// What clients' writes took in this rest or interval, in microseconds.
+#[derive(Clone, Copy, Default, Debug)]
+struct OfClients {
+    sum: u64,
+    count: u64,
+    longest: u64,
+}
+
+impl OfClients {
+    /// 0 if there were none.
+    fn mean(self) -> u64 {
+        self.sum.checked_div(self.count).unwrap_or(0)
+    }
+
+    /// Of few it is the longest that is usual: their mean is a matter of chance.
+    fn usual(self) -> (u64, u64) {
+        (if self.count < SAMPLES_MIN { self.longest } else { self.mean() }, self.longest)
+    }
+}
+
 /// See the top of this file.
 #[derive(Clone, Debug)]
 pub(crate) struct Background {
@@ -87,10 +109,11 @@ pub(crate) struct Background {
     phase: Phase,
     /// What a write takes while the background rests, in microseconds; 0: not known.
     usual_us: u64,
-    /// The same of what clients see.
-    usual_of_clients_us: u64,
-    /// Of this rest or interval: what clients' writes took, in microseconds, and how many these were.
-    of_clients: (u64, u64),
+    /// The same of what clients see, in the mean and at most.
+    usual_of_clients_us: (u64, u64),
+    of_clients: OfClients,
+    /// When somebody asked last.
+    judged_at: Time,
     /// Of this interval: when it began, and what writes took each time that somebody asked.
     interval: (Time, u64, u64),
     /// At the smallest window clients are harmed: c-min-rate counts.
@@ -112,8 +135,9 @@ impl Background {
             window: window_max,
             phase: Phase::Idle,
             usual_us: 0,
-            usual_of_clients_us: 0,
-            of_clients: (0, 0),
+            usual_of_clients_us: (0, 0),
+            of_clients: OfClients::default(),
+            judged_at: Time(0),
             interval: (Time(0), 0, 0),
             crawls: false,
             paid_until: Time(0),
@@ -127,9 +151,9 @@ impl Background {
         self.written_at = Some(now);
     }
 
-    /// Whether it wants to know what clients' writes take.
-    pub fn watches_clients(&self) -> bool {
-        self.phase != Phase::Idle
+    /// Whether it wants to know what clients' writes take: as long as somebody asks because of them.
+    pub fn watches_clients(&self, now: Time) -> bool {
+        self.phase != Phase::Idle && now < self.judged_at.plus_ms(FORGET_MS)
     }
 
     /// A client's write that was admitted then is committed.
@@ -137,19 +161,14 @@ impl Background {
         let counts = match self.phase {
             Phase::Idle => false,
             // What was admitted earlier may have waited for what was under way then.
-            Phase::Resting { quiet, .. } => quiet.is_some_and(|quiet| quiet <= since),
+            Phase::Resting { quiet, .. } => quiet.is_some_and(|(quiet, _)| quiet <= since),
             Phase::Working { .. } => true,
         };
         if counts {
-            let (sum, count) = self.of_clients;
-            self.of_clients = (sum + now.0.saturating_sub(since.0), count + 1);
+            let took = now.0.saturating_sub(since.0);
+            let OfClients { sum, count, longest } = self.of_clients;
+            self.of_clients = OfClients { sum: sum + took, count: count + 1, longest: longest.max(took) };
         }
-    }
-
-    /// What clients' writes took since the rest or interval began, in the mean; 0: nothing was committed.
-    fn of_clients_us(&mut self) -> u64 {
-        let (sum, count) = std::mem::take(&mut self.of_clients);
-        sum.checked_div(count).unwrap_or(0)
     }
 
     /// The replica's share of the node's limit, in bytes per second. 0: none.
@@ -160,9 +179,14 @@ impl Background {
 
     /// Looks at the clients: what a write takes now, in microseconds, 0 when there is none, and since when one waits.
     pub fn judge(&mut self, now: Time, write_us: u64, waits: Option<Time>, filling: Filling) {
+        self.judged_at = now;
+        if !filling.copying {
+            // A feed never rests, so what is usual of clients would never be asked again.
+            self.usual_of_clients_us = (0, 0);
+        }
         if write_us == 0 || self.limits.min_rate == 0 {
             (self.phase, self.usual_us, self.crawls) = (Phase::Idle, 0, false);
-            (self.usual_of_clients_us, self.of_clients) = (0, (0, 0));
+            (self.usual_of_clients_us, self.of_clients) = ((0, 0), OfClients::default());
             self.window = self.window_max;
             return;
         }
@@ -170,7 +194,7 @@ impl Background {
             Phase::Idle if filling.copying => {
                 reach!("replica: the background yields to clients");
                 self.phase = Phase::Resting { since: now, quiet: None };
-                self.judge_rest(now, write_us, filling.copied);
+                self.judge_rest(now, write_us, waits, filling.copied);
             }
             Phase::Idle if filling.fed == 0 => {
                 reach!("replica: a feed yields to clients");
@@ -178,39 +202,47 @@ impl Background {
             }
             // What is usual cannot be told.
             Phase::Idle => {}
-            Phase::Resting { .. } if filling.copying => self.judge_rest(now, write_us, filling.copied),
+            Phase::Resting { .. } if filling.copying => self.judge_rest(now, write_us, waits, filling.copied),
             Phase::Working { until } if until <= now && filling.copying => {
                 reach!("replica: the background rests");
                 self.phase = Phase::Resting { since: now, quiet: None };
-                self.judge_rest(now, write_us, filling.copied);
+                self.judge_rest(now, write_us, waits, filling.copied);
             }
             Phase::Resting { .. } => self.begin_work(now, write_us),
             Phase::Working { .. } => self.judge_work(now, write_us, waits),
         }
     }
 
-    fn judge_rest(&mut self, now: Time, write_us: u64, copied: usize) {
+    fn judge_rest(&mut self, now: Time, write_us: u64, waits: Option<Time>, copied: usize) {
         let Phase::Resting { since, quiet } = &mut self.phase else { return };
         let drained = copied == 0 || since.plus_ms(DRAIN_MS_MAX) <= now;
-        let before = *quiet;
-        *quiet = if drained { quiet.or(Some(now)) } else { None };
-        if before.is_none() {
-            self.of_clients = (0, 0);
+        if !drained {
+            *quiet = None;
+        } else if quiet.is_none() {
+            *quiet = Some((now, now.plus_ms(REST_MS)));
+            self.of_clients = OfClients::default();
         }
-        if quiet.is_none_or(|quiet| now < quiet.plus_ms(REST_MS)) {
+        let Some((began, until)) = quiet else { return };
+        if now < *until {
+            return;
+        }
+        // Who waits longer than a rest is waited for a while.
+        let unknown = self.of_clients.count == 0 && waits.is_some();
+        if unknown && now < began.plus_ms(DRAIN_MS_MAX) {
+            *until = now.plus_ms(REST_MS);
             return;
         }
         if self.usual_us == 0 {
             // As careful as TCP when it begins.
             self.window = 1;
         }
-        self.usual_of_clients_us = self.of_clients_us();
+        self.usual_of_clients_us = self.of_clients.usual();
         self.begin_work(now, write_us);
     }
 
     fn begin_work(&mut self, now: Time, usual_us: u64) {
         self.usual_us = usual_us;
-        self.of_clients = (0, 0);
+        self.of_clients = OfClients::default();
         self.interval = (now, 0, 0);
         self.phase = Phase::Working { until: now.plus_ms(REST_EVERY_MS) };
     }
@@ -227,10 +259,13 @@ impl Background {
         let over = |us: u64, usual_us: u64| {
             us.saturating_mul(100) > usual_us.saturating_mul(factor) && us > usual_us + NOISE_US
         };
+        // One that waits now is an exception among others; it tells something when no other has waited as long in a rest.
         let waited = waits.map_or(0, |since| now.0.saturating_sub(since.0));
-        let of_clients = self.of_clients_us().max(waited);
+        let enough = self.of_clients.count >= SAMPLES_MIN;
+        let of_clients = if enough { std::mem::take(&mut self.of_clients).mean() } else { 0 };
+        let (usual_of_clients, longest) = self.usual_of_clients_us;
         let harmed = over(mean, self.usual_us)
-            || (self.usual_of_clients_us > 0 && over(of_clients, self.usual_of_clients_us));
+            || (usual_of_clients > 0 && (over(of_clients, usual_of_clients) || over(waited, longest)));
         if !harmed {
             self.window = if self.crawls { 1 } else { (self.window + 1).min(self.window_max) };
             self.crawls = false;
@@ -288,7 +323,7 @@ impl Background {
     /// When more may go, if it may not now; `None` when the end of something under way decides.
     pub fn next_at(&self, now: Time) -> Option<Time> {
         match self.phase {
-            Phase::Resting { quiet: Some(quiet), .. } => Some(quiet.plus_ms(REST_MS)),
+            Phase::Resting { quiet: Some((_, until)), .. } => Some(until),
             Phase::Resting { since, quiet: None } => Some(since.plus_ms(DRAIN_MS_MAX)),
             Phase::Idle | Phase::Working { .. } => Some(self.paid_until).filter(|at| *at > now),
         }

@@ -448,7 +448,7 @@ impl Replica {
         self.scrub.changed(kind, range);
         if id.is_of_client() {
             self.background.written(self.now);
-            if self.background.watches_clients() {
+            if self.background.watches_clients(self.now) {
                 self.sequence.watch_next(self.now);
             }
         }
