@@ -11,7 +11,8 @@
 //! - H4: a stop goes in the reverse order of the start, and each step is proven gone before the next is undone. Only
 //!   where everything is killed at once need nothing be waited for, and then the order of the orders counts.
 //! - H5: no step of a start is begun while anything of the service is left on another node, whosever lease has ended.
-//! - H6: after faults have stopped, no service is started more than [`STARTS_MAX`] times within [`WINDOW_US`].
+//! - H6: after faults have stopped, no service is started more than [`STARTS_MAX`] times within [`WINDOW_US`], and after an operator has
+//!   cleared its failures, which may come later.
 //!
 //! A machine that is stopped as a whole (VM pause, suspend) runs nothing and answers nothing: what is on it does not count
 //! meanwhile. When it goes on, its guard needs a moment, [`WAKE_US`], that only a watchdog could take away; this is the
@@ -204,6 +205,11 @@ impl HaOracle {
         for on_node in self.services.entry(service).or_default().nodes.values_mut() {
             on_node.spent = None;
         }
+    }
+
+    /// An operator has said that it is to be tried anew: every node begins to count again.
+    pub fn cleared(&mut self, service: ResourceId) {
+        self.services.entry(service).or_default().starts.clear();
     }
 
     /// The machine is stopped as a whole: nothing on it runs or answers.
@@ -632,8 +638,15 @@ mod tests {
             cycle(&mut oracle, second * 1_000_000).unwrap();
         }
         let mut slow = oracle.clone();
+        let mut cleared = oracle.clone();
         assert_eq!(id(cycle(&mut oracle, WINDOW_US - 1)), "H6");
         cycle(&mut slow, WINDOW_US).unwrap();
+        // Seed 3811995: an operator's wish came late.
+        cleared.cleared(S);
+        for second in 0..STARTS_MAX as u64 {
+            cycle(&mut cleared, 30_000_000 + second * 1_000_000).unwrap();
+        }
+        assert_eq!(id(cycle(&mut cleared, WINDOW_US)), "H6");
         // A restarted agent walks over what it has: that is no start.
         let mut oracle = self::oracle();
         oracle.healed();

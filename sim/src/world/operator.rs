@@ -1,7 +1,7 @@
 //! What an operator asks for while the cluster runs. Whoever asks does not give up: what was lost on its way is asked for
 //! again until the control plane has it (H7).
 
-use super::{What, World, resource_id};
+use super::{What, World, resource_id, service_resource};
 use crate::agent;
 use crate::consensus::Answer;
 use crate::engine::EngineIn;
@@ -11,7 +11,7 @@ use crate::words;
 use mainstay_codec::ReplicaData;
 use mainstay_control::origin::SnapshotOf;
 use mainstay_control::snapshots::{Snapshot, SnapshotState};
-use mainstay_control::state::Command;
+use mainstay_control::state::{Command, Outcome};
 use mainstay_host::Digest;
 use mainstay_types::{
     BLOCK_BYTES, ConfigVersion, Epoch, Incarnation, LagLimits, Member, MinCopies, Mode, NodeId, ResourceId,
@@ -484,6 +484,9 @@ impl World {
             let text = format!("operator is told, of '{asked}': {}", words::outcome(&outcome));
             self.trace.remark(self.now_us, None, Part::Control, text);
         }
+        if let (Outcome::Done, Some(service)) = (&outcome, clears_failures(&entry.command)) {
+            self.oracle.ha.cleared(service_resource(service));
+        }
         match judged {
             Ok(name) => self.trace.count(name),
             Err(why) => {
@@ -548,5 +551,14 @@ impl World {
                 self.wrong("S13", text);
             }
         }
+    }
+}
+
+/// The service that is tried anew after this, as if it had never failed (R21).
+fn clears_failures(command: &Command) -> Option<&str> {
+    match command {
+        Command::MoveService { name, .. } => Some(name),
+        Command::ApplyService { spec } => Some(&spec.name),
+        _ => None,
     }
 }
