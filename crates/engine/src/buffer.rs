@@ -5,8 +5,8 @@
 //! lies idle in the pool never exceeds the bound given at its creation (R18): what exceeds it is returned to the operating
 //! system at once, from the sizes of which most lies idle, because what has just come back is what is asked for next.
 //!
-//! Large buffers are made of huge pages where the kernel has some ([`HUGE_BYTES`]). A disk takes a few hundred pieces of memory in one request at most, so a MiB
-//! that lies in 256 places becomes two requests; and to pin one page costs less than to pin 256.
+//! Large buffers are made of huge pages where the kernel has some ([`HUGE_BYTES`]): to pin one page costs less than to pin 256, and a disk takes a few hundred pieces
+//! of memory in one request at most. What it gains is in bench/RESULTS.md (comparing all replicas).
 //!
 //! What it does not guarantee: a bound on memory *in use*. Whoever takes buffers bounds how many it holds
 //! (windows, queues, the overlay); [`BufferPool::in_use_bytes`] tells the sum.

@@ -8,6 +8,8 @@
 //! frees it when the last of these goes. Whether there is anybody is asked before each part, by a lease, which keeps others out until the part is done.
 //!
 //! What waits is bounded for each pool (R18); what does not fit is freed in one go. A pool that is nearly full is not made to wait.
+
+// Leases have no safe form in the standard library or in rustix.
 #![allow(unsafe_code)]
 
 use super::cow::{next_data, punch};
