@@ -423,6 +423,12 @@ impl Disk {
         recorded.iter().copied().filter(|id| !self.snapshots.contains_key(id)).collect()
     }
 
+    /// Whether there are files of a snapshot.
+    #[must_use]
+    pub fn has_snapshot(&self, snapshot: SnapshotId) -> bool {
+        self.snapshots.contains_key(&snapshot)
+    }
+
     /// A block of a snapshot: no bytes are zeroes. `None`: it has no such block, or damage was copied into it.
     #[must_use]
     pub fn snapshot_block(

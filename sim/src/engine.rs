@@ -649,7 +649,13 @@ impl Engine {
             reopened: replica.reopened(),
             devices_ready: hosted.device == Device::Offered && replica.role() == Role::Primary,
             volumes: hosted.volumes.clone(),
-            snapshots: hosted.host.store().snapshots().map(snapshot_seen).collect(),
+            snapshots: hosted
+                .host
+                .store()
+                .snapshots()
+                .chain(hosted.host.store().kept())
+                .map(snapshot_seen)
+                .collect(),
             scrub: replica.scrub_report().map(scrub_seen),
             feeds_all: replica.feeds_all(),
             copies: replica.copies_state(),

@@ -11,7 +11,7 @@ use mainstay_api::rest::{
 use mainstay_control::State;
 use mainstay_control::rollback::Rollback;
 use mainstay_control::scrubs::Scrubbed;
-use mainstay_control::snapshots::{Snapshot, SnapshotOn, SnapshotState};
+use mainstay_control::snapshots::{BEFORE_COPY, BeforeCopy, Snapshot, SnapshotOn, SnapshotState};
 use mainstay_control::state::{self, Resource, Service};
 use mainstay_types::{Attachment, Mode, NodeId, ResourceId, SnapshotId, Time};
 use std::collections::BTreeMap;
@@ -116,7 +116,10 @@ pub fn resource(state: &State, resource: &Resource, live: &Live) -> ResourceView
             .iter()
             .map(|(volume, &bytes)| GrowingView { volume: volume.0, bytes })
             .collect(),
-        snapshots: resource.snapshots.iter().map(|(id, known)| snapshot(state, *id, known)).collect(),
+        snapshots: {
+            let taken = resource.snapshots.iter().map(|(id, known)| snapshot(state, *id, known));
+            taken.chain(before_copy(state, resource)).collect()
+        },
         rollback: resource
             .rollback
             .as_ref()
@@ -423,6 +426,19 @@ fn scrubs(state: &State, resource: &Resource) -> ScrubsView {
         late_ms: resource.scrub_late_ms(now_ms),
         waits_for: state.scrub_waits_for(resource.id),
     }
+}
+
+/// What replicas keep of the time before they were copied to, if any does.
+pub fn before_copy(state: &State, resource: &Resource) -> Option<SnapshotView> {
+    let at_ms = resource.before_copy.values().map(|kept| kept.since_ms).max()?;
+    let on = |(node, kept): (&NodeId, &BeforeCopy)| SnapshotOnView {
+        node: state.node_name(*node),
+        index: kept.at.0,
+        state: engine::SnapshotState::Held,
+    };
+    let (id, name) = (SnapshotId::BEFORE_COPY.0, BEFORE_COPY.to_owned());
+    let nodes = resource.before_copy.iter().map(on).collect();
+    Some(SnapshotView { id, name, at_ms, deleting: false, nodes })
 }
 
 /// A snapshot in words.

@@ -541,7 +541,8 @@ pub struct ReplicaStatus {
     /// The record gives the devices to a client, so a primary has none.
     #[serde(default)]
     pub attached: bool,
-    /// The snapshots that its log has, as far as it is committed here, in ascending order.
+    /// The snapshots that its log has, as far as it is committed here, in ascending order; and what it held before it was copied to, if that
+    /// is kept ([`SnapshotId::BEFORE_COPY`]).
     #[serde(default)]
     pub snapshots: Vec<SnapshotStatus>,
     /// The last scrub that it led since it was opened.
@@ -579,6 +580,9 @@ pub fn snapshot_of_map(file: &str) -> Option<(SnapshotId, VolumeId)> {
 /// What the names of all files of a snapshot begin with, those of its sums among them.
 #[must_use]
 pub fn snapshot_prefix(snapshot: SnapshotId) -> String {
+    if snapshot == SnapshotId::BEFORE_COPY {
+        return "before-copy-".into();
+    }
     format!("snap{}-", snapshot.0)
 }
 

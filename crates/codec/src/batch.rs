@@ -497,14 +497,15 @@ fn violation(kind: EntryKind, range: Range) -> Option<(&'static str, u64)> {
         EntryKind::EpochStart => len != 0 || offset != 0 || volume != 0,
         EntryKind::Resize => len != 0,
         EntryKind::Snapshot | EntryKind::DropSnapshot => {
-            if offset == 0 || offset > u64::from(u32::MAX) {
+            if offset == 0 || offset >= u64::from(SnapshotId::BEFORE_COPY.0) {
                 return Some(("snapshot", offset));
             }
             return (len != 0 || volume != 0).then_some(("length", len));
         }
         EntryKind::Rollback => {
             let (to, mark) = rolled_back(offset);
-            if to.0 == 0 || mark.0 == 0 || to == mark {
+            let numbers = 1..SnapshotId::BEFORE_COPY.0;
+            if !numbers.contains(&to.0) || !numbers.contains(&mark.0) || to == mark {
                 return Some(("snapshot", offset));
             }
             return (len != 0 || volume != 0).then_some(("length", len));

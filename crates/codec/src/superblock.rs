@@ -52,6 +52,8 @@ pub enum DataState {
     /// Target of an extent copy (R16). Every extent is at least as new as `base`.
     Inconsistent {
         base: Index,
+        /// What the volumes held there, the last that was whole, is kept in the files of [`SnapshotId::BEFORE_COPY`].
+        kept: bool,
     },
 }
 
@@ -136,7 +138,7 @@ impl Superblock {
         out.put_u64(self.commit.0);
         let (state, base) = match self.data {
             DataState::Consistent => (0, 0),
-            DataState::Inconsistent { base } => (1, base.0),
+            DataState::Inconsistent { base, kept } => (1 + u64::from(kept), base.0),
         };
         out.put_u64(state);
         out.put_u64(base);
@@ -210,7 +212,7 @@ impl Superblock {
         let base = Index(r.u64()?);
         let data = match (state, base.0) {
             (0, 0) => DataState::Consistent,
-            (1, _) => DataState::Inconsistent { base },
+            (1 | 2, _) => DataState::Inconsistent { base, kept: state == 2 },
             _ => return Err(r.field("data state", state)),
         };
         let versions_slot = match r.u64()? {
@@ -320,7 +322,7 @@ mod tests {
             voids: vec![Void { generation: 7, end: Index(11) }, Void { generation: 8, end: Index(15) }],
             checkpoint: Checkpoint { at: Position::new(4, 12), chain: Chain(99), offset: 8192 },
             commit: Index(14),
-            data: DataState::Inconsistent { base: Index(2) },
+            data: DataState::Inconsistent { base: Index(2), kept: false },
             epochs: vec![(Epoch(1), Index(3)), (Epoch(4), Index(12))],
             versions_slot: 1,
             versions_root: 21,
@@ -338,6 +340,8 @@ mod tests {
         let block = example().encode();
         assert_eq!(block.len(), SUPERBLOCK_BYTES);
         assert_eq!(Superblock::decode(&block), Ok(example()));
+        let kept = Superblock { data: DataState::Inconsistent { base: Index(0), kept: true }, ..example() };
+        assert_eq!(Superblock::decode(&kept.encode()), Ok(kept));
         let full = Superblock {
             volumes: vec![VOLUME_BYTES_MAX; VOLUMES_MAX],
             tables: vec![TablePlace { first_page: TABLE_PAGES_MAX, extents: 1 }; VOLUMES_MAX],

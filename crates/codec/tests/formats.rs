@@ -241,7 +241,7 @@ fn local_table(batch: &Batch, block: &[u8]) -> (&'static str, String) {
 fn superblock_table() -> (&'static str, String) {
     let sample = superblock();
     let bytes = sample.encode();
-    let DataState::Inconsistent { base } = sample.data else { panic!("a sample that shows both fields") };
+    let DataState::Inconsistent { base, .. } = sample.data else { panic!("a sample that shows both fields") };
     let mut t = Table::new("superblock", &bytes);
     t.magic(SUPERBLOCK_MAGIC);
     t.u16(&format!("format version, {SUPERBLOCK_VERSION}"), SUPERBLOCK_VERSION);
@@ -256,7 +256,7 @@ fn superblock_table() -> (&'static str, String) {
     t.u64("chain at the checkpoint", sample.checkpoint.chain.0);
     t.u64("where in the ring the log goes on after it", sample.checkpoint.offset);
     t.u64("highest index that was known to be committed", sample.commit.0);
-    t.u64("data: 0 consistent, 1 inconsistent, the target of a copy (R16)", 1);
+    t.u64("data: 0 consistent, 1 inconsistent, the target of a copy (R16), 2 the same, and what it held at the index of the next field is kept", 2);
     t.u64("if inconsistent: index that every extent is at least as new as, otherwise 0", base.0);
     t.u64("slot of the version table that counts, 0 or 1", sample.versions_slot.into());
     t.u64(

@@ -1,5 +1,6 @@
 //! What is wrong, and what the operator can do about it, in words.
 
+use crate::snapshots::BEFORE_COPY;
 use crate::state::{NodeStatus, Resource, ServicePhase, Severity, State};
 use mainstay_types::{Member, Mode, NodeId, ResourceId};
 use serde::{Deserialize, Serialize};
@@ -215,7 +216,7 @@ fn advise_resource(
         format!(
             "bring the old disk of {} back, or delete the resource and restore a backup: no other replica has every acknowledged write{}",
             state.node_name(node),
-            force(resource)
+            force(state, resource)
         )
     });
     if record.primary.is_none() {
@@ -239,13 +240,13 @@ fn advise_resource(
             format!(
                 "mend the disk of {}, or delete the resource and restore a backup: no other node has every acknowledged write{}",
                 names(broken),
-                force(resource)
+                force(state, resource)
             )
         } else {
             format!(
                 "bring {} back: no other node has every acknowledged write{}",
                 names(members),
-                force(resource)
+                force(state, resource)
             )
         };
         add(Severity::Critical, subject, what, remedy);
@@ -301,17 +302,26 @@ fn advise_resource(
 }
 
 /// R11: what else can be done when those who have everything do not come back.
-fn force(resource: &Resource) -> String {
+fn force(state: &State, resource: &Resource) -> String {
     let record = &resource.record;
     let lacks = |member: &Member| !record.iss.contains(member) || !State::proven(resource, member.node);
-    let other = record.replicas.iter().any(lacks);
-    if !other {
+    if !record.replicas.iter().any(lacks) {
         return String::new();
     }
-    format!(
+    let mut text = format!(
         "; or go on without what only they have: `mainstay resource force-promote {} NODE` says what that costs",
         resource.name
-    )
+    );
+    // Of all that are half copied the one that goes furthest.
+    if let Some((node, kept)) = resource.before_copy.iter().max_by_key(|(_, kept)| kept.at) {
+        text += &format!(
+            "; or make another resource of what {node} held before it was copied to, up to entry {at}: `mainstay resource create NAME --from {name}@{BEFORE_COPY} --replicas {node}`",
+            node = state.node_name(*node),
+            at = kept.at,
+            name = resource.name,
+        );
+    }
+    text
 }
 
 /// R12: what can be done about a replica depends on who else has everything.

@@ -339,6 +339,7 @@ impl State {
             growing: BTreeMap::new(),
             first_sizes: Vec::new(),
             snapshots: BTreeMap::new(),
+            before_copy: BTreeMap::new(),
             last_snapshot: 0,
             rollback: None,
             rolled_back: None,

@@ -11,10 +11,13 @@
 //! - Nobody else makes a replica before the rollback is in the log; then the others do, and are copied to.
 //! - No service starts, nobody attaches, and no scrub begins before: what the volumes hold until then is nothing.
 //! - The snapshot, and the resource that has it, stay until then.
+//! - It may also be what the target of a copy held before (`before_copy` of the resource): one replica's, which is the holder. That it stays nobody can promise, since
+//!   the copy may end. Should it be gone before it was cloned the resource cannot be made, and says so.
+//!   The replica of the origin is whole then.
 
 use crate::reconcile::Observed;
 use crate::rollback::Rollback;
-use crate::snapshots::{Snapshot, SnapshotOn, SnapshotState};
+use crate::snapshots::{BEFORE_COPY, Snapshot, SnapshotOn, SnapshotState};
 use crate::state::{Outcome, Resource, ResourceSpec, Severity, State, refused};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Incarnation, Member, NodeId, ResourceId, SnapshotId, VolumeId, reach};
@@ -65,14 +68,23 @@ impl State {
         let Some(source) = known else {
             return Err(Box::new(crate::snapshots::unknown_resource(of.resource)));
         };
-        let Some(snapshot) = source.snapshots.get(&of.snapshot).filter(|known| !known.dropping) else {
+        let before_copy = of.snapshot == SnapshotId::BEFORE_COPY;
+        if before_copy && source.before_copy.is_empty() {
+            reach!("control: a resource is to be made of what nobody keeps of a copy's target");
+            return Err(Box::new(refused(
+                "unknown-snapshot",
+                format!("no replica of {} is being copied to and keeps what it held before", source.name),
+                "see `mainstay snapshot list`",
+            )));
+        }
+        if !before_copy && source.snapshots.get(&of.snapshot).is_none_or(|known| known.dropping) {
             reach!("control: a resource is to be made of a snapshot that is gone");
             return Err(Box::new(refused(
                 "unknown-snapshot",
                 format!("resource {} has no snapshot {}, or it is being deleted", source.name, of.snapshot),
                 "see `mainstay snapshot list`",
             )));
-        };
+        }
         if source.origin.is_some() {
             reach!("control: a resource is to be made of one that is not made yet");
             return Err(Box::new(refused(
@@ -93,21 +105,33 @@ impl State {
                 "leave the sizes out, or give as many volumes, each at least as large",
             )));
         }
-        let held = |member: &&Member| {
-            let on = snapshot.nodes.get(&member.node);
-            on.is_some_and(|on| on.state == SnapshotState::Held) && spec.replicas.contains(&member.node)
+        let all = source.holders(of.snapshot);
+        let holders: BTreeSet<Member> =
+            all.iter().filter(|member| spec.replicas.contains(&member.node)).copied().collect();
+        let names = |members: &BTreeSet<Member>| -> Vec<String> {
+            members.iter().map(|member| self.node_name(member.node)).collect()
         };
-        let holders: BTreeSet<Member> = source.record.iss.iter().filter(held).copied().collect();
+        if before_copy && holders.len() > 1 {
+            reach!("control: a resource is to be made of what several targets of copies held");
+            return Err(Box::new(refused(
+                "ambiguous",
+                format!(
+                    "{} keep each what they held themselves, which may differ",
+                    names(&holders).join(" and ")
+                ),
+                "name one of them; `mainstay snapshot list` has the entry up to which each goes",
+            )));
+        }
         if holders.is_empty() {
             reach!("control: a resource is to be made of a snapshot where nobody holds it");
-            let nodes = snapshot.nodes.iter().filter(|(_, on)| on.state == SnapshotState::Held);
-            let names: Vec<String> = nodes.map(|(node, _)| self.node_name(*node)).collect();
+            let names = names(&all);
+            let what = match source.snapshots.get(&of.snapshot) {
+                Some(snapshot) => format!("that is in sync and holds snapshot {}", snapshot.name),
+                None => "that keeps what it held before it was copied to".into(),
+            };
             return Err(Box::new(refused(
                 "not-held",
-                format!(
-                    "none of these nodes has a replica of {} that is in sync and holds snapshot {}",
-                    source.name, snapshot.name
-                ),
+                format!("none of these nodes has a replica of {} {what}", source.name),
                 if names.is_empty() {
                     "see `mainstay snapshot list`: it must be held by a replica".to_owned()
                 } else {
@@ -123,17 +147,20 @@ impl State {
     pub fn origin_names(&self, origin: &Origin) -> (String, String) {
         let source = self.resources.get(&origin.of.resource);
         let snapshot = source.and_then(|source| source.snapshots.get(&origin.of.snapshot));
-        (
-            snapshot.map_or_else(|| origin.of.snapshot.to_string(), |known| known.name.clone()),
-            source.map_or_else(|| origin.of.resource.to_string(), |source| source.name.clone()),
-        )
+        let name = match snapshot {
+            Some(known) => known.name.clone(),
+            None if origin.of.snapshot == SnapshotId::BEFORE_COPY => BEFORE_COPY.into(),
+            None => origin.of.snapshot.to_string(),
+        };
+        (name, source.map_or_else(|| origin.of.resource.to_string(), |source| source.name.clone()))
     }
 
     pub(crate) fn check_origin(&self, resource: &Resource) -> Result<(), &'static str> {
         let Some(origin) = resource.origin.as_ref().filter(|_| !resource.deleting) else { return Ok(()) };
         let source = self.resources.get(&origin.of.resource).filter(|source| !source.deleting);
         let snapshot = source.and_then(|source| source.snapshots.get(&origin.of.snapshot));
-        if snapshot.is_none_or(|snapshot| snapshot.dropping) {
+        let kept = origin.of.snapshot == SnapshotId::BEFORE_COPY && source.is_some();
+        if snapshot.is_none_or(|snapshot| snapshot.dropping) && !kept {
             return Err("what it is made of is gone");
         }
         if resource.record.replicas.iter().any(|member| origin.holder(member.node).is_none()) {
@@ -216,8 +243,10 @@ impl State {
         let Some(origin) = &resource.origin else { return true };
         // Who does not hold the snapshot any more makes none before.
         let source = self.resources.get(&origin.of.resource).filter(|source| !source.deleting);
-        let registered = source.and_then(|source| source.record.replica(node));
-        registered.is_some_and(|member| origin.holders.contains(&member))
+        let Some(source) = source else { return false };
+        // What is kept of the target of a copy goes when that is whole.
+        let kept = origin.of.snapshot != SnapshotId::BEFORE_COPY || source.before_copy.contains_key(&node);
+        kept && source.record.replica(node).is_some_and(|member| origin.holders.contains(&member))
     }
 
     /// What is wrong with a resource that is being made of a snapshot, and what to do about it.
@@ -254,6 +283,21 @@ impl State {
 }
 
 impl Resource {
+    /// Replicas of which one of another resource can be made that is to hold this snapshot. What is kept of targets of copies
+    /// may be another thing on each of them.
+    #[must_use]
+    pub fn holders(&self, snapshot: SnapshotId) -> BTreeSet<Member> {
+        if snapshot == SnapshotId::BEFORE_COPY {
+            let kept = self.before_copy.keys();
+            return kept.filter_map(|node| self.record.replica(*node)).collect();
+        }
+        let Some(known) = self.snapshots.get(&snapshot) else { return BTreeSet::new() };
+        let held = |member: &&Member| {
+            known.nodes.get(&member.node).is_some_and(|on| on.state == SnapshotState::Held)
+        };
+        self.record.iss.iter().filter(held).copied().collect()
+    }
+
     /// Bytes that each volume has or is to have.
     #[must_use]
     pub fn sizes_max(&self) -> Vec<u64> {

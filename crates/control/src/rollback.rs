@@ -12,7 +12,7 @@
 //! - The snapshot must be held by the primary. A replica that does not hold it is copied to, which its primary sees to. A node that becomes
 //!   primary and does not hold it ends the wish.
 
-use crate::snapshots::{Snapshot, SnapshotOn, SnapshotState, good_name, unknown_resource};
+use crate::snapshots::{Snapshot, SnapshotOn, SnapshotState, bad_name, unknown_resource};
 use crate::state::{Outcome, Resource, Severity, State, refused};
 use mainstay_types::{Index, ResourceId, SNAPSHOTS_MAX, SnapshotId, reach};
 use serde::{Deserialize, Serialize};
@@ -180,12 +180,8 @@ impl Resource {
             ));
         }
         if let Some(keep) = keep {
-            if !good_name(keep) {
-                return Some(refused(
-                    "bad-name",
-                    format!("{keep:?} is no name of a snapshot"),
-                    "use 1 to 32 characters out of a-z, 0-9 and the dash",
-                ));
+            if let Some(refusal) = bad_name(keep) {
+                return Some(refusal);
             }
             if self.snapshots.values().any(|known| known.name == keep) {
                 let text = format!("resource {} has a snapshot {keep}", self.name);

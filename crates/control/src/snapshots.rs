@@ -9,6 +9,8 @@
 //! - Each wish makes a new version of the record, and a primary is told only on the version that it acts on: an agent that was started
 //!   again and does not know of the last snapshot yet would have it dropped.
 //! - Numbers are never used again within a resource, so what a replica says of an old snapshot is never taken for a new one.
+//! - What a replica held last as a whole is kept while it is copied to (R16, docs/adr/0021-kept-states.md), without anybody's wish. It is known for
+//!   each node under a name that no snapshot may have, because what two nodes keep need not be the same.
 //! - A node reports when what its replica has differs from what is known of it, and only then.
 
 use crate::origin::CONTENT;
@@ -20,6 +22,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Longest name, in characters; as of resources.
 const NAME_MAX: usize = 32;
+
+/// The name of what a replica held last as a whole, kept while it is copied to.
+pub const BEFORE_COPY: &str = "before-copy";
+
+/// That of one node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct BeforeCopy {
+    /// The entry of the log up to which it goes.
+    pub at: Index,
+    /// Wall clock of when this became known, for display.
+    pub since_ms: u64,
+}
 
 /// A snapshot as the control plane knows it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -50,9 +64,18 @@ pub enum SnapshotState {
     Missing,
 }
 
-pub(crate) fn good_name(name: &str) -> bool {
+/// Why a snapshot cannot be called so.
+pub(crate) fn bad_name(name: &str) -> Option<Outcome> {
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    (1..=NAME_MAX).contains(&name.len()) && name.chars().all(good)
+    if !(1..=NAME_MAX).contains(&name.len()) || !name.chars().all(good) {
+        let what = format!("{name:?} is no name of a snapshot");
+        return Some(refused("bad-name", what, "use 1 to 32 characters out of a-z, 0-9 and the dash"));
+    }
+    (name == BEFORE_COPY).then(|| {
+        let what =
+            format!("{name} is what a replica held before it was copied to, and no name of a snapshot");
+        refused("bad-name", what, "choose another name")
+    })
 }
 
 /// What the primary's log is to have.
@@ -76,12 +99,8 @@ impl State {
     pub(crate) fn take_snapshot(&mut self, at_ms: u64, id: ResourceId, name: String) -> Outcome {
         let found = self.resources.get_mut(&id).filter(|resource| !resource.deleting);
         let Some(resource) = found else { return unknown_resource(id) };
-        if !good_name(&name) {
-            return refused(
-                "bad-name",
-                format!("{name:?} is no name of a snapshot"),
-                "use 1 to 32 characters out of a-z, 0-9 and the dash",
-            );
+        if let Some(refusal) = bad_name(&name) {
+            return refusal;
         }
         if let Some(known) = resource.snapshots.values().find(|known| known.name == name)
             && !planted(Bug::SnapshotTakenAgain)
@@ -167,6 +186,18 @@ impl State {
                 events.push((node_name, snapshot.name.clone()));
             }
         }
+        let kept = seen.get(&SnapshotId::BEFORE_COPY).filter(|on| on.state == SnapshotState::Held);
+        let before = resource.before_copy.get(&node).map(|kept| kept.at);
+        if before != kept.map(|on| on.at) {
+            match kept {
+                Some(on) => {
+                    reach!("control: a node keeps what it held before it is copied to");
+                    resource.before_copy.insert(node, BeforeCopy { at: on.at, since_ms: at_ms });
+                }
+                None => _ = resource.before_copy.remove(&node),
+            }
+            changed = true;
+        }
         let before = resource.snapshots.len();
         // Its primary has logged the end of it: every other replica meets that entry on its way.
         resource
@@ -195,6 +226,7 @@ impl Resource {
         for snapshot in self.snapshots.values_mut() {
             snapshot.nodes.remove(&node);
         }
+        self.before_copy.remove(&node);
     }
 
     /// The snapshots that its log is to have, if it has others, and what it is to be rolled back to. `silent`: nothing uses the volumes.
@@ -206,6 +238,7 @@ impl Resource {
         let snapshots: BTreeSet<_> = wanted.filter(|id| !given(*id) || has_it(*id)).collect();
         let mark = self.rollback.as_ref().map(|rollback| rollback.mark);
         let others = has.iter().map(|(id, _)| *id).filter(|id| Some(*id) != mark);
+        let others = others.filter(|id| *id != SnapshotId::BEFORE_COPY);
         let same = snapshots.iter().copied().eq(others);
         let to = self.due_rollback(has).filter(|_| silent);
         (!same || to.is_some()).then_some(Keep { snapshots, mark, to })
@@ -216,13 +249,16 @@ impl Resource {
         let known = self.snapshots.iter();
         let known = known.filter_map(|(id, snapshot)| Some((*id, *snapshot.nodes.get(&node)?)));
         let mine = has.iter().copied().filter(|(id, _)| self.snapshots.contains_key(id));
+        let keeps =
+            has.iter().find(|(id, on)| *id == SnapshotId::BEFORE_COPY && on.state == SnapshotState::Held);
+        let kept = self.before_copy.get(&node).map(|kept| kept.at) != keeps.map(|(_, on)| on.at);
         let gone = self.record.primary == Some(node)
             && self
                 .snapshots
                 .iter()
                 .any(|(id, snapshot)| snapshot.dropping && has.iter().all(|(of, _)| of != id))
             || self.record.primary == Some(node) && self.rollback_ends(has);
-        (gone || !known.eq(mine)).then(|| Command::SnapshotsSeen {
+        (gone || kept || !known.eq(mine)).then(|| Command::SnapshotsSeen {
             resource: self.id,
             node,
             seen: has.to_vec(),

@@ -9,7 +9,7 @@
 use crate::origin::{Origin, SnapshotOf};
 use crate::rollback::{Rollback, RolledBack};
 use crate::scrubs::{ScrubPolicy, ScrubSeen, Scrubs};
-use crate::snapshots::{Snapshot, SnapshotOn};
+use crate::snapshots::{BeforeCopy, Snapshot, SnapshotOn};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
     ConfigVersion, Epoch, Incarnation, Index, LagLimits, Member, MinCopies, Mode, NodeId, Opening, Position,
@@ -151,6 +151,9 @@ pub struct Resource {
     /// See `snapshots.rs`.
     #[serde(default)]
     pub snapshots: BTreeMap<SnapshotId, Snapshot>,
+    /// What nodes whose replica is being copied to held last as a whole.
+    #[serde(default)]
+    pub before_copy: BTreeMap<NodeId, BeforeCopy>,
     /// The number of the last one that was wanted.
     #[serde(default)]
     pub last_snapshot: u32,

@@ -7,9 +7,10 @@ use mainstay_control::advice::{Observations, advice};
 use mainstay_control::origin::{CONTENT, SnapshotOf};
 use mainstay_control::reconcile::{Action, Role, plan};
 use mainstay_control::scrubs::ScrubPolicy;
+use mainstay_control::snapshots::{SnapshotOn, SnapshotState};
 use mainstay_control::state::{Command, IssChange, Outcome, ResourceSpec};
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{Incarnation, MinCopies, NodeId, ResourceId, ShrinkReason, SnapshotId};
+use mainstay_types::{Incarnation, Index, MinCopies, NodeId, ResourceId, ShrinkReason, SnapshotId};
 
 const COPY: ResourceId = ResourceId(2);
 const SNAPSHOT: SnapshotOf = SnapshotOf { resource: R, snapshot: SnapshotId(1) };
@@ -50,8 +51,12 @@ fn drop_it(nodes: &mut Nodes) -> Outcome {
 
 /// What is said of the copy.
 fn said(nodes: &Nodes) -> String {
+    said_of(nodes, "resource copy")
+}
+
+fn said_of(nodes: &Nodes, subject: &str) -> String {
     let list = advice(&nodes.state, &Observations { has_leader: true, ..Observations::default() });
-    let of_copy = list.into_iter().filter(|advice| advice.subject == "resource copy");
+    let of_copy = list.into_iter().filter(|advice| advice.subject == subject);
     of_copy.map(|advice| format!("{}; {}\n", advice.what, advice.remedy)).collect()
 }
 
@@ -205,4 +210,91 @@ fn what_a_primary_has_lost_is_not_taken_anew() {
     nodes.observed.get_mut(&A).unwrap().replicas.get_mut(&COPY).unwrap().snapshots = lost;
     nodes.settle();
     assert!(nodes.state.resources[&COPY].origin.is_none() && nodes.rollbacks == 1);
+}
+
+const BEFORE_COPY: SnapshotOf = SnapshotOf { resource: R, snapshot: SnapshotId::BEFORE_COPY };
+
+/// B lacks something, is copied to by A, and keeps what it held before.
+fn copied_to() -> Nodes {
+    let mut nodes = running();
+    let record = nodes.state.resources[&R].record.clone();
+    let remove = record.replica(B).expect("it has one");
+    let change = IssChange::Shrink { remove, why: ShrinkReason::default() };
+    let (version, epoch) = (record.version, record.epoch);
+    assert!(apply(&mut nodes.state, Command::ChangeIss { resource: R, version, epoch, change }).is_ok());
+    let on = SnapshotOn { at: Index(41), state: SnapshotState::Held };
+    kept(&mut nodes).push((SnapshotId::BEFORE_COPY, on));
+    nodes.settle();
+    nodes
+}
+
+fn kept(nodes: &mut Nodes) -> &mut Vec<(SnapshotId, SnapshotOn)> {
+    &mut nodes.observed.get_mut(&B).unwrap().replicas.get_mut(&R).unwrap().snapshots
+}
+
+#[test]
+fn what_a_replica_held_before_it_is_copied_to_is_known_and_made_a_resource_of() {
+    let mut nodes = copied_to();
+    let known: Vec<_> =
+        nodes.state.resources[&R].before_copy.iter().map(|(node, on)| (*node, on.at)).collect();
+    assert_eq!(known, [(B, Index(41))]);
+    assert!(nodes.state.resources[&R].snapshots.is_empty(), "nobody wished for it");
+    let named = Command::TakeSnapshot { resource: R, name: "before-copy".into() };
+    assert_eq!(code(apply(&mut nodes.state, named)), "bad-name");
+
+    let made = apply(&mut nodes.state, make("copy", BEFORE_COPY, vec![1 << 20], &[A, W]));
+    let Outcome::Refused(refusal) = made else { panic!("{made:?}") };
+    assert!(refusal.code == "not-held" && refusal.remedy.contains("name one of b as well"), "{refusal:?}");
+    let made = apply(&mut nodes.state, make("copy", BEFORE_COPY, vec![1 << 20], &[A, B]));
+    assert_eq!(made, Outcome::ResourceCreated { resource: COPY });
+    assert!(said(&nodes).contains("made of snapshot before-copy of db; it waits for the replicas of b"));
+    nodes.settle();
+    let copy = &nodes.state.resources[&COPY];
+    assert!(copy.origin.is_none() && copy.record.primary == Some(B), "{copy:?}");
+    assert!(nodes.made_of.contains(&(B, COPY)) && !nodes.made_of.contains(&(A, COPY)), "{:?}", nodes.made_of);
+
+    // The copy has ended.
+    kept(&mut nodes).clear();
+    nodes.settle();
+    assert!(nodes.state.resources[&R].before_copy.is_empty());
+    let made = apply(&mut nodes.state, make("more", BEFORE_COPY, vec![1 << 20], &[B]));
+    assert_eq!(code(made), "unknown-snapshot");
+}
+
+/// What two replicas keep need not be the same.
+#[test]
+fn a_resource_is_made_of_what_one_replica_held() {
+    let mut nodes = copied_to();
+    let before_copy = &mut nodes.state.resources.get_mut(&R).unwrap().before_copy;
+    let other = before_copy[&B];
+    before_copy.insert(A, other);
+    let made = apply(&mut nodes.state, make("copy", BEFORE_COPY, vec![1 << 20], &[A, B]));
+    assert_eq!(code(made), "ambiguous");
+    assert!(apply(&mut nodes.state, make("copy", BEFORE_COPY, vec![1 << 20], &[B])).is_ok());
+}
+
+/// The copy ends before the files were cloned.
+#[test]
+fn what_is_kept_no_longer_is_told() {
+    let mut nodes = copied_to();
+    assert!(apply(&mut nodes.state, make("copy", BEFORE_COPY, vec![1 << 20], &[B])).is_ok());
+    kept(&mut nodes).clear();
+    nodes.settle();
+    assert!(nodes.made_of.is_empty(), "{:?}", nodes.made_of);
+    let said = said(&nodes);
+    assert!(
+        said.contains("cannot be made: none of its nodes holds snapshot before-copy of db any more"),
+        "{said}"
+    );
+}
+
+#[test]
+fn whoever_has_no_complete_copy_left_is_told_of_it() {
+    let mut nodes = copied_to();
+    nodes.power_cut(A);
+    assert!(die(&mut nodes.state, A).is_ok());
+    nodes.settle();
+    let said = said_of(&nodes, "resource db");
+    assert!(said.contains("up to entry i41"), "{said}");
+    assert!(said.contains("mainstay resource create NAME --from db@before-copy --replicas b"), "{said}");
 }

@@ -125,7 +125,10 @@ fn view(path: &Path, found: &Inspection) -> ReplicaFilesView {
     }
     let data = match superblock.data {
         DataState::Consistent => "consistent".to_owned(),
-        DataState::Inconsistent { base } => format!("inconsistent (every extent at least as of {base})"),
+        DataState::Inconsistent { base, kept } => {
+            let before = if kept { "; what it held there as a whole is kept" } else { "" };
+            format!("inconsistent (every extent at least as of {base}{before})")
+        }
     };
     ReplicaFilesView {
         path: path.display().to_string(),
@@ -323,12 +326,12 @@ mod tests {
 
     #[test]
     fn damage_and_a_copy_that_did_not_end_are_told() {
-        let mut found = inspection(DataState::Inconsistent { base: Index(5) });
+        let mut found = inspection(DataState::Inconsistent { base: Index(5), kept: true });
         found.copies = vec![Some(12); 4];
         found.known_durable = Index(25);
         found.versions = Err("page 3 is damaged".into());
         let told = view(Path::new("/pool/db-7"), &found);
-        assert!(told.data.starts_with("inconsistent"), "{}", told.data);
+        assert!(told.data.starts_with("inconsistent") && told.data.contains("kept"), "{}", told.data);
         assert_eq!((told.known_durable, told.extents), (25, None));
         let [journal, table] = &told.faults[..] else { panic!("two faults: {:?}", told.faults) };
         assert!(journal.contains("up to i25") && journal.contains("entry i25"), "{journal}");

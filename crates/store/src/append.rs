@@ -129,7 +129,7 @@ impl Store {
         let limits = self.jobs.iter().chain(writing).filter_map(|job| match job {
             Job::Cut { to } => Some(*to),
             Job::Restart { .. } => Some(Index(0)),
-            Job::Promise(_) | Job::Commit | Job::Checkpoint => None,
+            Job::Promise(_) | Job::Commit | Job::Checkpoint | Job::GiveUpKept => None,
         });
         limits.min().unwrap_or(Index(u64::MAX))
     }

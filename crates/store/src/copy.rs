@@ -222,6 +222,7 @@ impl Store {
     pub(crate) fn restarted(&mut self, at: Position, chain: Chain) {
         reach!("store: a restart is durable");
         self.data = self.superblock.data;
+        self.kept_restarted();
         self.client = self.superblock.client;
         self.set_volumes(self.superblock.volumes.clone());
         self.journal.restart(at.index);
@@ -303,6 +304,7 @@ impl Store {
     pub(crate) fn copy_finished(&mut self) {
         reach!("store: a copy is finished");
         self.data = self.superblock.data;
+        self.kept_is_needless();
         self.copying = false;
         self.finish = None;
         self.ahead.clear();

@@ -29,11 +29,12 @@
 //! Where to read on: `journal` (the ring), `append` (from queue to overlay), `overlay`, `destage` (a
 //! *pass* up to one position: writes, flushes, version table, superblock), `superblock` (promise, cut,
 //! restart: everything that waits for a superblock), `copy` (the target of an extent copy), `grow` (volumes that get
-//! larger), `snapshots`, `rollback`, `scrub`, `sums`, `read`, `recovery` (format and recover).
+//! larger), `before_copy` (what a target held as a whole), `snapshots`, `rollback`, `scrub`, `sums`, `read`, `recovery` (format and recover).
 
 mod ahead;
 mod api;
 mod append;
+mod before_copy;
 mod copy;
 mod destage;
 mod grow;
@@ -63,6 +64,7 @@ pub use superblock::SUPERBLOCK_COPIES;
 
 use ahead::Ahead;
 use append::JournalInFlight;
+use before_copy::Kept;
 use copy::Install;
 use destage::Pass;
 use journal::Journal;
@@ -158,6 +160,8 @@ pub struct Store {
     /// Groups that are still to complete, for each extent being installed, and its version.
     installing: BTreeMap<(VolumeId, u32), (usize, Index)>,
     finish: Option<Index>,
+    /// What was whole before.
+    kept: Kept,
 
     /// In flight, in no order: there are few, and a search through them is cheaper than a tree.
     ops: Vec<(OpId, Op)>,
@@ -187,7 +191,7 @@ enum Op {
     },
     SnapshotTake(SnapshotId),
     SnapshotRestore(SnapshotId),
-    SnapshotDrop,
+    SnapshotDrop(SnapshotId),
     /// Payload of a group's piece that had to be read from the journal.
     Piece {
         group: GroupId,
@@ -234,10 +238,12 @@ impl Store {
         assert!(at.is_some(), "operation {op:?} is not in flight");
         let kind = at.map(|at| self.ops.swap_remove(at).1);
         match kind {
+            Some(Op::SnapshotTake(SnapshotId::BEFORE_COPY)) => return self.kept_taken(&result.map(|_| ())),
             Some(Op::SnapshotTake(id)) => return self.snapshot_taken(id, result.map(|_| ())),
             Some(Op::SnapshotRestore(id)) => return self.snapshot_restored(id, result.map(|_| ())),
             // What is left of one is removed when the replica is opened.
-            Some(Op::SnapshotDrop) => return,
+            Some(Op::SnapshotDrop(SnapshotId::BEFORE_COPY)) => return self.kept_dropped(),
+            Some(Op::SnapshotDrop(_)) => return,
             _ => {}
         }
         let ignored = match kind {
@@ -256,7 +262,7 @@ impl Store {
         if let (Some(Op::Grow { volume, .. }), Err(IoFailure { no_space: true, .. })) = (kind, &result) {
             reach!("store: a volume finds no space to grow");
             self.grow_stalled.insert(volume);
-            return;
+            return self.give_up_kept();
         }
         let (Some(kind), Ok(bytes)) = (kind, &result) else {
             let detail = result.err().map_or_else(String::new, |failure| failure.detail);
@@ -278,7 +284,7 @@ impl Store {
                 _ => self.fail("a read of sums returned the wrong number of bytes".to_owned()),
             },
             Op::SumsWrite { volume, first, end } => self.sums_written(volume, first, end),
-            Op::SnapshotTake(_) | Op::SnapshotRestore(_) | Op::SnapshotDrop => {}
+            Op::SnapshotTake(_) | Op::SnapshotRestore(_) | Op::SnapshotDrop(_) => {}
         }
     }
 
@@ -325,7 +331,7 @@ impl Op {
             Self::Grow { .. } => "growing a volume",
             Self::SnapshotTake(_) => "taking a snapshot",
             Self::SnapshotRestore(_) => "rolling back to a snapshot",
-            Self::SnapshotDrop => "removing a snapshot",
+            Self::SnapshotDrop(_) => "removing a snapshot",
             Self::Piece { .. } => "journal read",
             Self::Volume(_) => "volume write",
             Self::SumsRead(_) => "reading sums",

@@ -12,6 +12,7 @@
 
 use crate::api::{Area, Media, MediaError, RecoverError, StoreConfig, Tuning};
 use crate::append::{note_epoch, without_payload};
+use crate::before_copy::Kept;
 use crate::journal::{Held, Journal, Placed};
 use crate::overlay::Overlay;
 use crate::sums::Sums;
@@ -191,6 +192,10 @@ impl Store {
             installs: VecDeque::new(),
             installing: BTreeMap::new(),
             finish: None,
+            kept: match superblock.data {
+                DataState::Inconsistent { kept: true, .. } => Kept::Held,
+                _ => Kept::No,
+            },
             ops: Vec::new(),
             groups: BTreeMap::new(),
             of_pass: (0, 0),

@@ -20,7 +20,7 @@
 
 use crate::overlay::Overlay;
 use crate::{IoFailure, Op, Output, Store};
-use mainstay_codec::{EntryKind, SnapshotRecord};
+use mainstay_codec::{DataState, EntryKind, SnapshotRecord};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Index, Position, SNAPSHOTS_MAX, SnapshotId, reach};
 
@@ -73,11 +73,19 @@ impl Store {
 
     /// Snapshots that the superblock says are here. Files of others are what a crash has left, unless they are being taken.
     pub fn snapshots_on_disk(&self) -> impl Iterator<Item = SnapshotId> {
-        self.superblock.snapshots.iter().filter(|record| record.held).map(|record| record.id)
+        let kept = match self.superblock.data {
+            DataState::Inconsistent { kept: true, .. } => Some(SnapshotId::BEFORE_COPY),
+            _ => None,
+        };
+        let held = self.superblock.snapshots.iter().filter(|record| record.held).map(|record| record.id);
+        held.chain(kept)
     }
 
     /// The files of a snapshot are not there, whatever the superblock says.
     pub fn snapshot_lost(&mut self, id: SnapshotId) {
+        if id == SnapshotId::BEFORE_COPY {
+            return self.kept_lost();
+        }
         if let Some(snapshot) = self.snapshots.get_mut(&id)
             && snapshot.state == SnapshotState::Held
         {
@@ -115,7 +123,7 @@ impl Store {
         }
         // While the pass that ends a copy is under way, what comes later is of a whole replica: its superblock will say so, and after a crash
         // this entry is met again by one. Were it missing now, passes would not end at it, and then it would be taken with newer content.
-        let whole = self.data == mainstay_codec::DataState::Consistent || self.ends_copy();
+        let whole = self.data == DataState::Consistent || self.ends_copy();
         let again = id <= self.last_snapshot;
         self.last_snapshot = id.max(self.last_snapshot);
         let state = if !whole && !planted(Bug::SnapshotOfHalf) {
@@ -269,7 +277,7 @@ impl Store {
 
     pub(crate) fn remove_snapshots(&mut self, snapshots: Vec<SnapshotId>) {
         for snapshot in snapshots {
-            let op = self.start(Op::SnapshotDrop);
+            let op = self.start(Op::SnapshotDrop(snapshot));
             self.outputs.push_back(Output::SnapshotDrop { op, snapshot });
         }
     }

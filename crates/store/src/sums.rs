@@ -340,6 +340,7 @@ impl Store {
         self.sums.changed.extend((first..end).map(|page| (volume, page)));
         self.sums.stalled = true;
         self.sums_written(volume, first, end);
+        self.give_up_kept();
     }
 
     /// The stage of a pass in which everything that has changed is written, once.

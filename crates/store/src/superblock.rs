@@ -5,6 +5,7 @@
 //! pair first that a crash has torn.
 
 use crate::append::cut_epochs;
+use crate::before_copy::Kept;
 use crate::{Op, Output, Store};
 use bytes::Bytes;
 use mainstay_codec::superblock::{SUPERBLOCK_BYTES, VOIDS_MAX};
@@ -33,6 +34,8 @@ pub enum Job {
         snapshots: Vec<SnapshotId>,
         client: ClientMark,
     },
+    /// What was kept is kept no longer, see `before_copy.rs`.
+    GiveUpKept,
     /// The present pass is about to write up to here.
     Commit,
     /// The present pass has nothing left to do but this.
@@ -57,7 +60,7 @@ impl Store {
         let epoch = epochs.last().map_or(Epoch(0), |newest| newest.0);
         let (data, base) = match self.data {
             DataState::Consistent => (ReplicaData::Consistent, self.applied),
-            DataState::Inconsistent { base } => (ReplicaData::Inconsistent, base),
+            DataState::Inconsistent { base, .. } => (ReplicaData::Inconsistent, base),
         };
         LogState {
             data,
@@ -159,15 +162,16 @@ impl Store {
                 let base = match self.superblock.data {
                     DataState::Consistent => self.applied,
                     DataState::Inconsistent { .. } if planted(Bug::CopyForgetsBase) => self.applied,
-                    DataState::Inconsistent { base } => base,
+                    DataState::Inconsistent { base, .. } => base,
                 };
+                let kept = self.kept_at_restart();
                 let superblock = &mut self.superblock;
                 superblock.generation += 1;
                 superblock.volumes.clone_from(volumes);
                 superblock.snapshots = snapshots;
                 superblock.client = client;
                 if !planted(Bug::CopyNotMarked) {
-                    superblock.data = DataState::Inconsistent { base };
+                    superblock.data = DataState::Inconsistent { base, kept };
                 }
                 superblock.commit = at.index;
                 superblock.checkpoint = Checkpoint { at, chain, offset: 0 };
@@ -177,6 +181,11 @@ impl Store {
                 }
                 superblock.voids.clear();
                 self.push_void(at.index);
+            }
+            Job::GiveUpKept => {
+                if let DataState::Inconsistent { kept, .. } = &mut self.superblock.data {
+                    *kept = false;
+                }
             }
             Job::Commit => self.fill_commit(),
             Job::Checkpoint => self.fill_checkpoint(),
@@ -194,10 +203,13 @@ impl Store {
         if let Some(job) = self.job_of_pass() {
             return Some(job);
         }
+        if self.kept == Kept::GivenUp {
+            return Some(Job::GiveUpKept);
+        }
         let ready = match self.jobs.front()? {
-            Job::Promise(_) | Job::Commit | Job::Checkpoint => true,
+            Job::Promise(_) | Job::Commit | Job::Checkpoint | Job::GiveUpKept => true,
             Job::Cut { .. } => self.journal_at_rest(),
-            Job::Restart { .. } => self.restart_ready(),
+            Job::Restart { .. } => self.restart_ready() && self.kept_before_restart(),
         };
         if !ready {
             reach!("store: a superblock waits for the journal");
@@ -232,6 +244,7 @@ impl Store {
                 self.outputs.push_back(Output::CutDone { end, chain });
             }
             Job::Restart { at, chain, .. } => self.restarted(at, chain),
+            Job::GiveUpKept => self.drop_kept(),
             Job::Commit => self.commit_announced(),
             Job::Checkpoint => self.checkpointed(),
         }

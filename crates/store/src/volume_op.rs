@@ -220,6 +220,7 @@ impl Store {
         if let Some(group) = self.groups.get_mut(&id) {
             (group.stalled, group.waits) = (true, true);
         }
+        self.give_up_kept();
     }
 
     /// Whether something waits for space in the pool, or is being tried anew. Meanwhile journal space is not freed, and so

@@ -86,6 +86,9 @@ fn copy(lab: &mut Lab, log: &mut Log, random: &mut Random, crash_percent: u64) -
             }
             6 => lab.store.destage_now(),
             _ => {
+                if random.chance(2) {
+                    lab.check_kept(log);
+                }
                 lab.pump();
                 if !lab.doing.is_empty() {
                     let at = random.below(lab.doing.len());
@@ -187,6 +190,7 @@ proptest! {
         let mut tries = 0;
         while !copy(&mut lab, &mut log, &mut random, if tries < 4 { 1 } else { 0 }) {
             lab.crash(&mut random).expect("no corruption");
+            lab.check_kept(&log);
             let state = lab.store.log_state();
             if state.data == ReplicaData::Inconsistent {
                 prop_assert_eq!(state.base, base);
@@ -202,6 +206,7 @@ proptest! {
         lab.check(&log);
         // And so it is after a crash.
         lab.crash(&mut random).expect("no corruption");
+        prop_assert!(lab.disk.snapshots.is_empty(), "what was kept stays");
         prop_assert_eq!(lab.store.log_state().data, ReplicaData::Consistent);
         let end = lab.store.log_state().end.index;
         log.truncate(end);

@@ -82,6 +82,11 @@ id!(
     SessionId(u64), "a"
 );
 
+impl SnapshotId {
+    /// What a replica held last as a whole, kept while it is copied to (R16). No snapshot of a log has this number.
+    pub const BEFORE_COPY: Self = Self(u32::MAX);
+}
+
 impl Index {
     /// The index that follows.
     #[must_use]

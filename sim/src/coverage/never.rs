@@ -26,6 +26,11 @@ pub(super) const NEVER: &[(&str, &str)] = &[
         "of several resources only the last is made of another one",
     ),
     (
+        "control: a resource is to be made of what nobody keeps of a copy's target",
+        "not yet: the operator makes resources of snapshots only (S257)",
+    ),
+    ("control: a resource is to be made of what several targets of copies held", "as above"),
+    (
         "ha: a start in an epoch whose lease was lost",
         "the reconciler sees the spent epoch before it starts anything, and asks for another one",
     ),
@@ -104,6 +109,7 @@ pub(super) const NEVER: &[(&str, &str)] = &[
         "store: a rollback that cannot be is left out",
         "a primary admits no rollback to what its log does not have, nor without room for the mark",
     ),
+    ("store: what was kept is lost", "disks lose no files of snapshots by themselves"),
     (
         "store: a replica without the snapshot cannot be rolled back",
         "a replica takes no such entry into its log, and is copied to (snapshots.rs); so it is with one that is being copied to",

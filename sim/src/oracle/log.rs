@@ -104,6 +104,8 @@ struct Replica {
     restarting: Option<(Position, Chain)>,
     /// A copy is under way.
     inconsistent: bool,
+    /// The history that it was of when that began, if it was of one for certain.
+    whole_in: Option<usize>,
     /// Its disk has lied or was put back: nothing can be demanded of it.
     damaged: bool,
     /// In a way that its store cannot notice.
@@ -469,11 +471,15 @@ impl LogOracle {
         // Where promotions were forced, one that has not heard of the last may be given what a primary of the history that is over had
         // committed, and stays a stray. Seed 217255.
         let known = self.by_end.contains_key(&(at.index, chain));
+        let history = self.history(node, incarnation);
         let replica = self.replica(node, incarnation);
         if !(of_history || replica.stray && known) {
             return wrong("S11", format!("{node} begins a copy at {at}, which nobody has committed"));
         }
         replica.restarting = Some((at, chain));
+        if !replica.inconsistent {
+            replica.whole_in = history;
+        }
         replica.inconsistent = true;
         replica.stray = !of_history;
         Ok(())

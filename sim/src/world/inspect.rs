@@ -117,7 +117,8 @@ impl World {
         oracle.check_replica(resource, node, incarnation, commit, whole, &mut read);
         // R17: what a snapshot holds is the log up to its entry.
         let held = store.snapshots().filter(|(_, snapshot)| snapshot.state == SnapshotState::Held);
-        for (id, snapshot) in held {
+        // R16: as is what a replica held before it was copied to.
+        for (id, snapshot) in held.chain(store.kept()) {
             let mut kept = |volume: VolumeId, block: u64| {
                 let bytes = disk.snapshot_block(id, volume, block)?;
                 if bytes == Some(&DAMAGED_BLOCK[..]) && rotted.contains(&(resource, volume, block)) {

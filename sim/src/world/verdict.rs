@@ -15,7 +15,7 @@ use mainstay_control::snapshots::SnapshotState;
 use mainstay_control::state::{Resource, ServiceOnNode, ServicePhase};
 use mainstay_replica::{PeerState, PeerStatus, Role};
 use mainstay_store::Store;
-use mainstay_types::{Member, Mode, NodeId};
+use mainstay_types::{Member, Mode, NodeId, SnapshotId};
 
 /// Against which invariant, and what is wrong.
 type Wrong = (&'static str, String);
@@ -260,6 +260,12 @@ impl World {
             let status = hosted.host.replica().status();
             return Some(("L2", format!("{name} is not whole: {record:?}; peers {:?}", status.peers)));
         }
+        if let Some(node) = self.keeps_too_long(known) {
+            return Some((
+                "L1",
+                format!("{node} keeps what it held of {name} before it was copied to, and is whole"),
+            ));
+        }
         if let Some(text) = self.unanswered(number) {
             return Some(("L5", text));
         }
@@ -291,6 +297,17 @@ impl World {
         (whole || moves)
             && record.openings.len() == counted
             && record.iss.iter().all(|member| here(&member.node))
+    }
+
+    /// R16: what a replica held before it was copied to is kept no longer than until it is whole, and nobody is told otherwise.
+    fn keeps_too_long(&self, known: &Resource) -> Option<NodeId> {
+        let members = known.record.iss.iter().map(|member| member.node);
+        let mut here = members.filter(|node| !self.away.contains(node));
+        here.find(|node| {
+            let disk = self.machines[node].disks.get(&known.id);
+            known.before_copy.contains_key(node)
+                || disk.is_some_and(|disk| disk.has_snapshot(SnapshotId::BEFORE_COPY))
+        })
     }
 
     /// L7: it runs on the primary, or is stopped for a stated reason.

@@ -90,6 +90,10 @@ const ALONE: &[(&str, Scenario)] = &[
     ("filling_a_replica_yields_to_clients", filling::filling_a_replica_yields_to_clients),
     ("fstrim_shrinks_every_replica", thin::fstrim_shrinks_every_replica),
     ("one_replica_throttled_to_a_hundredth", slow::one_replica_throttled_to_a_hundredth),
+    (
+        "what_a_replica_held_before_it_is_copied_to_is_kept",
+        snapshots::what_a_replica_held_before_it_is_copied_to_is_kept,
+    ),
     ("a_resource_is_rolled_back_to_a_snapshot", snapshots::a_resource_is_rolled_back_to_a_snapshot),
     ("a_client_goes_on_with_the_next_primary", clients::a_client_goes_on_with_the_next_primary),
     ("one_client_at_a_time", clients::one_client_at_a_time),

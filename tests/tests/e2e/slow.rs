@@ -70,13 +70,13 @@ pub fn bytes_per_s(cluster: &Cluster, node: &str, device: &str) -> Result<u64> {
 }
 
 /// Of what the switch sends to a node, what is for its engine goes at a bounded rate. Ended by drop.
-struct Throttle {
+pub struct Throttle {
     switch: String,
     port: String,
 }
 
 impl Throttle {
-    fn set(lab: &str, port: &str, bytes_per_s: u64) -> Result<Self> {
+    pub fn set(lab: &str, port: &str, bytes_per_s: u64) -> Result<Self> {
         let own = Self { switch: format!("mainstay-{lab}.switch"), port: port.to_owned() };
         let rate = format!("{}bps", bytes_per_s.max(10_000));
         own.tc(&["qdisc", "add"], &["root", "handle", "1:", "htb", "default", "10"])?;

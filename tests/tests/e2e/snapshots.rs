@@ -1,6 +1,7 @@
 //! Snapshots, and a database that is started on a clone of one while replication goes on.
 
 use crate::cluster::{Cluster, DB, LEDGER_CONNECTIONS, LIMIT, NODES};
+use crate::slow::Throttle;
 use anyhow::{Context, Result, ensure};
 use mainstay_api::engine::SnapshotState;
 use mainstay_api::rest::{SnapshotFiles, SnapshotSpace};
@@ -243,5 +244,70 @@ pub fn a_resource_is_rolled_back_to_a_snapshot(cluster: &Cluster) -> Result<()> 
         .shell(&node, "find /var/lib/mainstay/pools/default -path '*scratch*' -name 'snap*' | wc -l")?;
     let expected = 2 * files_of_one(cluster, &node)?;
     ensure!(files.trim() == expected.to_string(), "{files} files are left on {node}, two of sums among them");
+    lab.cli(&["resource", "delete", SCRATCH]).map(drop)
+}
+
+const BEFORE: &str = "before";
+/// Of the link of the node that is copied to: the copy takes a quarter of a minute.
+const COPY_BYTES_PER_S: u64 = 4 << 20;
+
+/// While a replica is copied to, what it held last as a whole is there: as files, and for a resource of its own; and it goes when the copy has ended (R16).
+pub fn what_a_replica_held_before_it_is_copied_to_is_kept(cluster: &Cluster) -> Result<()> {
+    let lab = &cluster.lab;
+    lab.create_resource(SCRATCH, "128MiB", &NODES, &["--journal", "16MiB"])?;
+    let (node, device) = cluster.device(SCRATCH)?;
+    fill(cluster, &node, &device, 'a')?;
+    let refused = lab.try_cli(&["snapshot", "create", SCRATCH, "before-copy"])?;
+    ensure!(refused.stderr.contains("bad-name"), "{refused:?}");
+    // The command line asks the first node.
+    let away = NODES.into_iter().rev().find(|other| *other != node).context("there are three")?;
+    lab.lab(&["isolate", away])?;
+    fill(cluster, &node, &device, 'b')?;
+    let noise =
+        format!("dd if=/dev/urandom of={device} bs=1M seek=2 count=64 oflag=direct conv=notrunc status=none");
+    lab.shell(&node, &noise)?;
+    let throttle = Throttle::set(&lab.name, away, COPY_BYTES_PER_S)?;
+    lab.lab(&["heal"])?;
+
+    let binary = lab.binary().to_string_lossy();
+    let kept = wait_for("what is kept of the replica that is copied to", LIMIT, || {
+        let view = lab.resource(SCRATCH)?;
+        let found = view.snapshots.into_iter().find(|one| one.name == "before-copy");
+        found.with_context(|| format!("{away} does not keep what it held"))
+    })?;
+    let [on] = &kept.nodes[..] else { anyhow::bail!("one node keeps it: {kept:?}") };
+    ensure!(on.node == away && on.index > 0, "{kept:?}");
+    let list = lab.cli(&["snapshot", "list", SCRATCH])?;
+    ensure!(list.contains("before-copy") && list.contains(&format!("{away} held")), "{list}");
+    let files = "/var/lib/mainstay/pools/default/before-test";
+    lab.exec(away, &[&binary, "snapshot", "clone", SCRATCH, "before-copy", files])?;
+    let found = letter(cluster, away, &format!("{files}/vol0"))?;
+    ensure!(found == "a", "what is kept begins with {found:?}");
+    lab.shell(away, &format!("rm -r {files}"))?;
+
+    let from = format!("{SCRATCH}@before-copy");
+    let refused = lab.try_cli(&["resource", "create", BEFORE, "--from", &from, "--replicas", &node])?;
+    ensure!(refused.stderr.contains(away), "who keeps it is said: {refused:?}");
+    lab.cli(&["resource", "create", BEFORE, "--from", &from, "--replicas", away])?;
+    let (on, made) = cluster.device(BEFORE)?;
+    let found = letter(cluster, &on, &made)?;
+    ensure!(on == away && found == "a", "what was made of it is on {on} and begins with {found:?}");
+    let replica = lab.resource(SCRATCH)?;
+    let copied = replica.replicas.iter().any(|one| one.node == away && !one.in_sync);
+    ensure!(copied, "the copy had ended by then, so that nothing is proven: {replica:?}");
+
+    drop(throttle);
+    lab.wait_in_sync(SCRATCH, LIMIT)?;
+    wait_for("the end of what was kept", LIMIT, || {
+        let left = lab.resource(SCRATCH)?.snapshots;
+        ensure!(left.is_empty(), "{left:?}");
+        let files = "find /var/lib/mainstay/pools/default -name 'before-copy*' | wc -l";
+        let left = lab.shell(away, files)?;
+        ensure!(left.trim() == "0", "{left} files");
+        Ok(())
+    })?;
+    ensure!(letter(cluster, &node, &device)? == "b", "the resource goes on with what it holds");
+    cluster.prove_equal(SCRATCH)?;
+    lab.cli(&["resource", "delete", BEFORE])?;
     lab.cli(&["resource", "delete", SCRATCH]).map(drop)
 }

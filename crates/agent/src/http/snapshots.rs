@@ -18,7 +18,7 @@ use mainstay_api::rest::{
     SnapshotTake,
 };
 use mainstay_control::origin::SnapshotOf;
-use mainstay_control::snapshots::SnapshotState;
+use mainstay_control::snapshots::{BEFORE_COPY, SnapshotState};
 use mainstay_control::state::{Command, Resource, ResourceSpec};
 use mainstay_types::{NodeId, SnapshotId, VolumeId};
 
@@ -75,12 +75,8 @@ pub(super) struct Found<'a> {
 
 pub(super) fn find<'a>(view: &'a View, from: &OriginView) -> Result<Found<'a>, ErrorBody> {
     let source = find_resource(view, &from.resource)?;
-    let known = source.snapshots.iter().find(|(_, known)| known.name == from.snapshot);
-    let Some((&snapshot, known)) = known else {
-        return Err(unknown_snapshot(&from.resource, &from.snapshot));
-    };
-    let held = |node: &NodeId| known.nodes.get(node).is_some_and(|on| on.state == SnapshotState::Held);
-    let holders = source.record.iss.iter().map(|member| member.node).filter(held).collect();
+    let snapshot = number_of(source, &from.snapshot)?;
+    let holders = source.holders(snapshot).iter().map(|member| member.node).collect();
     Ok(Found { of: SnapshotOf { resource: source.id, snapshot }, source, holders })
 }
 
@@ -117,6 +113,15 @@ pub(super) fn clone_spec(
     Ok(ResourceSpec { volumes, journal_bytes, replicas, preferred })
 }
 
+/// The number of a snapshot of this name, or of what replicas held before they were copied to.
+fn number_of(resource: &Resource, name: &str) -> Result<SnapshotId, ErrorBody> {
+    if name == BEFORE_COPY && !resource.before_copy.is_empty() {
+        return Ok(SnapshotId::BEFORE_COPY);
+    }
+    let known = resource.snapshots.iter().find(|(_, known)| known.name == name);
+    known.map(|(id, _)| *id).ok_or_else(|| unknown_snapshot(&resource.name, name))
+}
+
 fn unknown_snapshot(resource: &str, snapshot: &str) -> ErrorBody {
     let text = format!("resource {resource} has no snapshot {snapshot}");
     body("unknown-snapshot", text, "See `mainstay snapshot list`.")
@@ -131,12 +136,16 @@ pub(super) async fn files(
 
 fn files_here(agent: &Agent, view: &View, name: &str, snapshot: &str) -> Result<SnapshotFiles, ErrorBody> {
     let resource = find_resource(view, name)?;
-    let found = resource.snapshots.iter().find(|(_, known)| known.name == snapshot);
-    let Some((&id, known)) = found else {
-        return Err(unknown_snapshot(name, snapshot));
+    let id = number_of(resource, snapshot)?;
+    let node = agent.member()?.identity.node;
+    let (held, shown) = match resource.snapshots.get(&id) {
+        Some(known) => {
+            let held = known.nodes.get(&node).is_some_and(|on| on.state == SnapshotState::Held);
+            (held, Some(views::snapshot(&view.state, id, known)))
+        }
+        None => (resource.before_copy.contains_key(&node), views::before_copy(&view.state, resource)),
     };
-    let here = known.nodes.get(&agent.member()?.identity.node);
-    let held = here.is_some_and(|on| on.state == SnapshotState::Held);
+    let Some(shown) = shown else { return Err(unknown_snapshot(name, snapshot)) };
     let directory = pool::replica_directory(agent.state_dir(), resource.id, &resource.name);
     let volumes = (0..resource.spec.volumes.len()).map(|n| VolumeId(n as u16));
     let in_layers = directory.join(snapshot_map_file(id, VolumeId(0))).exists();
@@ -149,5 +158,5 @@ fn files_here(agent: &Agent, view: &View, name: &str, snapshot: &str) -> Result<
     if in_layers && resource.snapshots.range(..id).map(|(other, _)| other).any(older) {
         space = space.map(|space| SnapshotSpace { own_bytes: 0, ..space });
     }
-    Ok(SnapshotFiles { snapshot: views::snapshot(&view.state, id, known), files, space })
+    Ok(SnapshotFiles { snapshot: shown, files, space })
 }

@@ -7,7 +7,7 @@ use mainstay_api::engine::{DataState, PeerState, PeerStatus, Role, SnapshotState
 use mainstay_api::metrics::{
     DamageCounts, OperationCounts, PeerCounts, PromotionStep, ReplicaMetrics, RequestKind, ScrubCounts,
 };
-use mainstay_types::{NodeId, Time};
+use mainstay_types::{NodeId, SnapshotId, Time};
 use std::collections::BTreeMap;
 
 /// The replicas with what their labels need.
@@ -128,8 +128,9 @@ impl<'a> Shown<'a> {
         self.replicas(page, &f::SNAPSHOTS, |out, name, one| {
             let states = [SnapshotState::Held, SnapshotState::Taking, SnapshotState::Missing];
             // A resource without any has no lines of them.
-            for state in states.into_iter().filter(|_| !one.status.snapshots.is_empty()) {
-                let count = one.status.snapshots.iter().filter(|snapshot| snapshot.state == state).count();
+            let taken = one.status.snapshots.iter().filter(|snapshot| snapshot.id != SnapshotId::BEFORE_COPY);
+            for state in states.into_iter().filter(|_| taken.clone().next().is_some()) {
+                let count = taken.clone().filter(|snapshot| snapshot.state == state).count();
                 out.add(&[name, &crate::views::name_of(&state)], count);
             }
         });

@@ -73,7 +73,7 @@ pub fn batch() -> impl Strategy<Value = Batch> {
             let kind = EntryKind::Snapshot;
             entries.push(NewEntry { kind, range, payload: Bytes::new(), session: 0, request: 0 });
         } else if commit % 4 == 1 {
-            let range = rollback_range(SnapshotId(1 + epoch as u32 / 2), SnapshotId(u32::MAX));
+            let range = rollback_range(SnapshotId(1 + epoch as u32 / 2), SnapshotId(u32::MAX - 1));
             let kind = EntryKind::Rollback;
             entries.push(NewEntry { kind, range, payload: Bytes::new(), session: 0, request: 0 });
         }
@@ -298,8 +298,10 @@ pub fn superblock() -> impl Strategy<Value = Superblock> {
                     .collect(),
                 checkpoint: Checkpoint { at, chain: Chain(chain), offset: block * BLOCK_BYTES },
                 commit: Index(numbers.5),
-                data: base
-                    .map_or(DataState::Consistent, |base| DataState::Inconsistent { base: Index(base) }),
+                data: base.map_or(DataState::Consistent, |base| DataState::Inconsistent {
+                    base: Index(base),
+                    kept: base % 2 == 1,
+                }),
                 epochs: epochs.into_iter().map(|(epoch, last)| (Epoch(epoch), Index(last))).collect(),
                 versions_slot: slot.into(),
                 versions_root: numbers.0 ^ numbers.5,

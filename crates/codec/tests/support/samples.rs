@@ -176,7 +176,7 @@ pub fn superblock() -> Superblock {
         voids: vec![Void { generation: 16, end: Index(30) }],
         checkpoint: Checkpoint { at: Position::new(3, 36), chain: Chain(77), offset: 8192 },
         commit: Index(40),
-        data: DataState::Inconsistent { base: Index(12) },
+        data: DataState::Inconsistent { base: Index(12), kept: true },
         epochs: vec![(Epoch(1), Index(20)), (Epoch(3), Index(36))],
         versions_slot: 1,
         versions_root: 0x600d,

@@ -13,7 +13,7 @@ use super::error::{DiskError, failed};
 use super::files::{ReplicaFiles, SUMS_BYTES, name};
 use super::freeing;
 use crate::ring::Fd;
-use mainstay_api::engine::{ContentSource, snapshot_file, snapshot_map_file};
+use mainstay_api::engine::{ContentSource, snapshot_file, snapshot_map_file, snapshot_prefix};
 use mainstay_codec::sums::SUM_BYTES;
 use mainstay_store::{Area, IoFailure, OpId};
 use mainstay_types::{BLOCK_BYTES, ResourceId, SnapshotId, VolumeId};
@@ -99,15 +99,20 @@ fn areas(volumes: usize, sums: bool) -> impl Iterator<Item = Area> {
 pub(super) fn clone_name(snapshot: SnapshotId, area: Area) -> String {
     match area {
         Area::Volume(volume) => snapshot_file(snapshot, volume),
-        _ => format!("snap{}-{}", snapshot.0, name(area)),
+        _ => snapshot_prefix(snapshot) + &name(area),
     }
 }
 
 /// The snapshot that a file is of, if it is of one; half-made ones included.
 fn snapshot_of(file: &str) -> Option<SnapshotId> {
-    let (number, of) = file.strip_prefix("snap")?.split_once('-')?;
-    let kept = of.starts_with("vol") || of.starts_with("sums");
-    number.parse().ok().filter(|_| kept).map(SnapshotId)
+    let (id, of) = match file.strip_prefix(&snapshot_prefix(SnapshotId::BEFORE_COPY)) {
+        Some(of) => (SnapshotId::BEFORE_COPY, of),
+        None => {
+            let (number, of) = file.strip_prefix("snap")?.split_once('-')?;
+            (SnapshotId(number.parse().ok()?), of)
+        }
+    };
+    (of.starts_with("vol") || of.starts_with("sums")).then_some(id)
 }
 
 /// Cuts the clone of an area for a volume of so many bytes, or makes it as large. What lies beyond that is zeroes.
@@ -149,7 +154,9 @@ impl SnapshotJob {
         }
         // The lock goes before anybody can hear that it has ended.
         drop(clones);
-        if let Err(error) = &result {
+        if let Err(error @ DiskError::NoClones { .. }) = &result {
+            tracing::debug!(%resource, %error, "what this replica holds is not kept while it is copied to");
+        } else if let Err(error) = &result {
             let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
             tracing::warn!(%resource, %snapshot, %error, cause, "a snapshot could not be kept or removed here");
         }
@@ -264,7 +271,8 @@ impl Clones {
 
     fn take(&self, snapshot: SnapshotId, sizes: &[u64]) -> Result<Change, DiskError> {
         match self.keep(snapshot, sizes, |_, file| Ok(Fd::clone(file))) {
-            Err(DiskError::NoClones { .. }) => {
+            // Of a target that is copied to nearly all may be written over, and would be copied aside: that would be a second copy.
+            Err(DiskError::NoClones { .. }) if snapshot != SnapshotId::BEFORE_COPY => {
                 self.forget_half_made(snapshot)?;
                 self.begin_layer(snapshot, sizes, |volume| self.path.join(name(Area::Sums(volume))))
             }
@@ -478,7 +486,15 @@ mod tests {
         assert_eq!(snapshot_of("snap7-vol0.new"), Some(SnapshotId(7)));
         let sums = clone_name(SnapshotId(12), Area::Sums(VolumeId(3)));
         assert_eq!((sums.as_str(), snapshot_of(&sums)), ("snap12-sums3", Some(SnapshotId(12))));
-        for other in ["vol0", "sums0", "meta", "journal", "snapx-vol0", "snap7", "snap7-journal"] {
+        let before = snapshot_file(SnapshotId::BEFORE_COPY, VolumeId(1));
+        assert_eq!(
+            (before.as_str(), snapshot_of(&before)),
+            ("before-copy-vol1", Some(SnapshotId::BEFORE_COPY))
+        );
+        assert_eq!(snapshot_of("before-copy-sums0.new"), Some(SnapshotId::BEFORE_COPY));
+        for other in
+            ["before-copy-", "vol0", "sums0", "meta", "journal", "snapx-vol0", "snap7", "snap7-journal"]
+        {
             assert_eq!(snapshot_of(other), None);
         }
     }

@@ -90,7 +90,7 @@ impl OpenReplica {
             peers: peers.collect(),
             devices: around.presence.device_list(),
             attached: around.attached,
-            snapshots: host.store().snapshots().map(snapshot_status).collect(),
+            snapshots: host.store().snapshots().chain(host.store().kept()).map(snapshot_status).collect(),
             scrub: scrub::summary(host.replica()),
             feeds_all: host.replica().feeds_all(),
             copies: host.replica().copies_state(),

@@ -61,6 +61,12 @@ fn overview(list: &[SnapshotView]) -> String {
     }
     let row = |one: &SnapshotView| {
         let entry = one.nodes.iter().map(|on| on.index).max().unwrap_or(0);
+        // Of what nodes held before they were copied to each may have another.
+        let on = |node: &SnapshotOnView| match node.index {
+            0 => on(node),
+            index if index == entry => on(node),
+            index => format!("{} (entry {index})", on(node)),
+        };
         let nodes: Vec<_> = one.nodes.iter().map(on).collect();
         let nodes = if one.deleting { "being deleted".into() } else { nodes.join(", ") };
         vec![one.name.clone(), clock(one.at_ms), entry.to_string(), nodes]

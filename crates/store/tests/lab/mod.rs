@@ -772,6 +772,15 @@ impl Lab {
         self.check_snapshots(log);
     }
 
+    /// What is kept of the target of a copy is what the log says it held, and of a whole replica nothing is.
+    pub fn check_kept(&self, log: &Log) {
+        let state = self.store.log_state();
+        let Some((id, kept)) = self.store.kept() else { return };
+        assert_eq!((state.data, kept.at), (ReplicaData::Inconsistent, state.base));
+        let content = log.content(&self.config.volumes, kept.at);
+        assert!(self.disk.snapshots[&id] == content, "what is kept is not the log up to {}", kept.at);
+    }
+
     /// Snapshots are those that the log has, and what is here of them is what it says.
     pub fn check_snapshots(&self, log: &Log) {
         let expected = log.snapshots(self.store.applied());

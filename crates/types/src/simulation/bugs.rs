@@ -213,6 +213,12 @@ bugs! {
     CopyFromEnd("R16"),
     /// A copy that starts over asks only for what changed since the first one began.
     CopyForgetsBase("R16"),
+    /// What a replica holds while it is half copied to is kept as what it held before.
+    KeptHalf("R16"),
+    /// A copy begins before what its target held is kept.
+    KeptTooLate("R16"),
+    /// What is kept of a target stays when it is whole.
+    KeptForEver("R16"),
     /// An extent that is copied late overwrites what was destaged since.
     CopyOverwritesNewer("R16"),
     /// A copy waits at a block that no replica has whole.

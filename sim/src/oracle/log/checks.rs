@@ -207,6 +207,33 @@ impl LogOracle {
         if replica.is_some_and(|replica| replica.inconsistent || replica.stray) {
             return Ok(());
         }
+        self.compare(node, applied, whole, read_block)
+    }
+
+    /// S14: what is kept of a replica while it is copied to is the committed log up to `at`, unless that is of a history that is over.
+    ///
+    /// # Errors
+    /// The first block that differs.
+    pub fn check_kept(
+        &self,
+        (node, incarnation): (NodeId, Incarnation),
+        at: Index,
+        read_block: &mut dyn FnMut(VolumeId, u64) -> Option<u64>,
+    ) -> Check {
+        let whole_in = self.replicas.get(&(node, incarnation)).and_then(|replica| replica.whole_in);
+        if whole_in.is_none() || self.forks.pending() || whole_in != Some(self.forks.histories()) {
+            return Ok(());
+        }
+        self.compare(node, at, false, read_block)
+    }
+
+    fn compare(
+        &self,
+        node: NodeId,
+        applied: Index,
+        whole: bool,
+        read_block: &mut dyn FnMut(VolumeId, u64) -> Option<u64>,
+    ) -> Check {
         if applied.0 > self.truth.len() as u64 {
             return wrong("S6", format!("{node} has applied {applied}; i{} is committed", self.truth.len()));
         }

@@ -143,6 +143,9 @@ impl LogOracle {
     ) -> Check {
         let Some(given) = self.rollbacks.given.as_ref().filter(|_| (snapshot, at) == (CONTENT, Index(0)))
         else {
+            if snapshot == SnapshotId::BEFORE_COPY {
+                return self.check_kept((node, incarnation), at, read);
+            }
             return self.check_replica(node, incarnation, at, false, read);
         };
         for (volume, blocks) in given.iter().enumerate() {

@@ -1,0 +1,150 @@
+//! What a replica held last as a whole, kept for as long as it is copied to (R16, docs/adr/0021-kept-states.md): of a target that is half copied
+//! nothing can be used, and those it is copied from may never come back.
+//!
+//! ```text
+//!  restart of a whole replica ─▶ Taking ─▶ Taken ─▶ (superblock: inconsistent, kept) ─▶ Held ─▶ (superblock: consistent) ─▶ Dropping
+//!                                                                                        │                                     ▲
+//!                                                                   no space in the pool └─▶ GivenUp ─▶ (superblock: not kept) ┘
+//! ```
+//!
+//! - It is the content of all volumes at `base`, the index up to which they were whole, in the files of the snapshot [`SnapshotId::BEFORE_COPY`].
+//!   The log knows nothing of it.
+//! - It is taken when everything that is applied is in the volumes, durably, and nothing is being written to them; the restart waits for that. A
+//!   superblock says that it is there only when it is, and not any more before its files are removed. What a crash leaves of them is
+//!   not on [`Store::snapshots_on_disk`].
+//! - A copy that begins anew while one has not ended leaves it as it is: there is nothing whole since.
+//! - Where it cannot be taken the copy goes on without. Should the copy find no space while it is there it is given up: it never holds up a copy.
+//! - What never held an entry is not worth keeping.
+
+use crate::{IoFailure, Op, Output, Snapshot, SnapshotState, Store};
+use mainstay_codec::DataState;
+use mainstay_types::simulation::{Bug, planted};
+use mainstay_types::{Index, SnapshotId, reach};
+
+/// See the top of this file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Kept {
+    #[default]
+    No,
+    /// For the restart that comes next.
+    Taking,
+    /// That has ended, and this is whether there is one.
+    Taken(bool),
+    Held,
+    /// The superblock still says that it is there.
+    GivenUp,
+    /// Its files are being removed.
+    Dropping,
+}
+
+impl Store {
+    /// What this replica held last as a whole, if it is kept: a snapshot that is not one of the log's.
+    #[must_use]
+    pub fn kept(&self) -> Option<(SnapshotId, Snapshot)> {
+        match self.data {
+            DataState::Inconsistent { base, .. } if self.kept == Kept::Held => {
+                Some((SnapshotId::BEFORE_COPY, Snapshot { at: base, state: SnapshotState::Held }))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a restart, for which everything else is ready, need not wait for what is to be kept; sees to that it is taken.
+    pub(crate) fn kept_before_restart(&mut self) -> bool {
+        match self.kept {
+            Kept::Taken(_) => return true,
+            Kept::Taking => return planted(Bug::KeptTooLate),
+            // Of the same name.
+            Kept::Dropping => {
+                reach!("store: a restart waits until what was kept before is removed");
+                return false;
+            }
+            Kept::No | Kept::Held | Kept::GivenUp => {}
+        }
+        let whole = self.data == DataState::Consistent || planted(Bug::KeptHalf);
+        if !whole || self.applied == Index(0) {
+            return true;
+        }
+        reach!("store: what a replica holds is to be kept while it is copied to");
+        self.kept = Kept::Taking;
+        let op = self.start(Op::SnapshotTake(SnapshotId::BEFORE_COPY));
+        let volumes = self.config.volumes.clone();
+        self.outputs.push_back(Output::SnapshotTake { op, snapshot: SnapshotId::BEFORE_COPY, volumes });
+        planted(Bug::KeptTooLate)
+    }
+
+    pub(crate) fn kept_taken(&mut self, result: &Result<(), IoFailure>) {
+        if planted(Bug::KeptTooLate) && self.kept == Kept::Held {
+            return;
+        }
+        if result.is_ok() {
+            reach!("store: what a replica holds is kept");
+        } else {
+            reach!("store: what a replica holds cannot be kept");
+        }
+        self.kept = Kept::Taken(result.is_ok());
+    }
+
+    /// Whether the superblock of a restart is to say that something is kept.
+    pub(crate) fn kept_at_restart(&self) -> bool {
+        let too_late = planted(Bug::KeptTooLate) && self.kept == Kept::Taking;
+        matches!(self.kept, Kept::Taken(true) | Kept::Held) || too_late
+    }
+
+    /// The superblock of a restart is durable.
+    pub(crate) fn kept_restarted(&mut self) {
+        match self.kept {
+            Kept::Taken(_) | Kept::Taking => {
+                self.kept = if self.kept_at_restart() { Kept::Held } else { Kept::No };
+            }
+            Kept::Held => {
+                reach!("store: what is kept stays when a copy begins anew");
+            }
+            Kept::No | Kept::GivenUp | Kept::Dropping => {}
+        }
+        if self.kept == Kept::Held {
+            self.outputs.push_back(Output::SnapshotsChanged);
+        }
+    }
+
+    /// Something found no space in the pool.
+    pub(crate) fn give_up_kept(&mut self) {
+        if self.kept == Kept::Held {
+            reach!("store: what is kept is given up for space");
+            self.kept = Kept::GivenUp;
+            self.outputs.push_back(Output::SnapshotsChanged);
+        }
+    }
+
+    /// Its files are not there, whatever the superblock says.
+    pub(crate) fn kept_lost(&mut self) {
+        if self.kept == Kept::Held {
+            reach!("store: what was kept is lost");
+            self.kept = Kept::GivenUp;
+            self.outputs.push_back(Output::SnapshotsChanged);
+        }
+    }
+
+    /// The replica is whole, and the superblock says so.
+    pub(crate) fn kept_is_needless(&mut self) {
+        if !planted(Bug::KeptForEver) {
+            self.drop_kept();
+        }
+    }
+
+    /// No superblock says any more that it is there.
+    pub(crate) fn drop_kept(&mut self) {
+        if matches!(self.kept, Kept::Held | Kept::GivenUp) {
+            reach!("store: what was kept is removed");
+            self.kept = Kept::Dropping;
+            let (op, snapshot) =
+                (self.start(Op::SnapshotDrop(SnapshotId::BEFORE_COPY)), SnapshotId::BEFORE_COPY);
+            self.outputs.push_back(Output::SnapshotDrop { op, snapshot });
+            self.outputs.push_back(Output::SnapshotsChanged);
+        }
+    }
+
+    pub(crate) fn kept_dropped(&mut self) {
+        self.kept = Kept::No;
+    }
+}
