@@ -30,7 +30,7 @@ struct Args {
     /// Set-ups of Mainstay: `single`, `two`, `three`. `plain`, the baseline, is always there.
     #[arg(long, value_delimiter = ',', default_value = "plain,single,three", value_name = "SET-UPS")]
     set_ups: Vec<String>,
-    /// Peers: `qemu`, `ceph`, `gluster`, `galera`, `semisync`, or `all`. `make bench-deps` installs them.
+    /// Peers: `qemu`, `qemu-fuse`, `ceph`, `gluster`, `galera`, `semisync`, or `all`. `make bench-deps` installs them.
     #[arg(long, value_delimiter = ',', value_name = "PEERS")]
     peers: Vec<String>,
     /// How often each case is run on each set-up.

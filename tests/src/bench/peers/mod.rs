@@ -6,6 +6,7 @@ mod ceph;
 mod galera;
 mod gluster;
 mod qemu;
+mod qemu_fuse;
 mod semisync;
 mod storage_daemon;
 
@@ -27,12 +28,18 @@ pub struct Peer {
     start: for<'a> fn(&'a Lab, Needs) -> Result<Ready<'a>>,
 }
 
-pub static ALL: [Peer; 5] = [
+pub static ALL: [Peer; 6] = [
     Peer {
         name: "qemu",
         programs: storage_daemon::PROGRAMS,
         version: &["qemu-storage-daemon", "--version"],
         start: qemu::start,
+    },
+    Peer {
+        name: "qemu-fuse",
+        programs: storage_daemon::PROGRAMS,
+        version: &["qemu-storage-daemon", "--version"],
+        start: qemu_fuse::start,
     },
     Peer { name: "ceph", programs: ceph::PROGRAMS, version: &["ceph", "--version"], start: ceph::start },
     Peer {

@@ -49,6 +49,19 @@ pub fn serve(
     Ok(program)
 }
 
+/// Starts the daemon on the first node, and has it export a node of it as this file, over FUSE.
+///
+/// # Errors
+/// When the file does not appear.
+pub fn export_fuse(lab: &Lab, blockdev: &str, name: &str, file: &str) -> Result<Program> {
+    lab.shell(FIRST, &format!("touch {file}"))?;
+    let export = format!("type=fuse,id=f-{name},node-name={name},mountpoint={file},writable=on");
+    let words = [&program(), "--blockdev", blockdev, "--export", &export];
+    let program = Program(lab.spawn(FIRST, &words, &format!("storage-daemon-{name}.log"))?);
+    wait_for("the export over FUSE", LIMIT, || lab.shell(FIRST, &format!("test -s {file}")))?;
+    Ok(program)
+}
+
 /// Starts the daemon on the first node, with a server on a socket of that node.
 ///
 /// # Errors
