@@ -6,7 +6,8 @@
 //! system at once, from the sizes of which most lies idle, because what has just come back is what is asked for next.
 //!
 //! Large buffers are made of huge pages where the kernel has some ([`HUGE_BYTES`]): to pin one page costs less than to pin 256, and a disk takes a few hundred pieces
-//! of memory in one request at most. What it gains is in bench/RESULTS.md (comparing all replicas).
+//! of memory in one request at most. What it gains is in bench/RESULTS.md (comparing all replicas). A *sparse* buffer is of small pages: who waits for something whose size nobody knows takes
+//! memory only for what comes, not for all that might. The two kinds are kept apart.
 //!
 //! What it does not guarantee: a bound on memory *in use*. Whoever takes buffers bounds how many it holds
 //! (windows, queues, the overlay); [`BufferPool::in_use_bytes`] tells the sum.
@@ -46,11 +47,19 @@ const fn class_bytes(class: usize) -> usize {
     BUFFER_BYTES_MIN << class
 }
 
+const fn slot(class: usize, sparse: bool) -> usize {
+    if sparse { class + CLASSES } else { class }
+}
+
+/// Lists of idle memory: of each class, and once more of what is sparse.
+const SLOTS: usize = 2 * CLASSES;
+
 /// One anonymous mapping. Mappings, not the allocator: what is freed is then really given back, and a fresh
 /// one is zero without being touched.
 struct Memory {
     start: NonNull<u8>,
     bytes: usize,
+    sparse: bool,
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread, and `Memory` is its only owner.
@@ -77,7 +86,17 @@ impl Memory {
                 std::alloc::Layout::from_size_align(bytes, BUFFER_ALIGN).expect("a size class and a page"),
             );
         }
-        Self { start: NonNull::new(start.cast()).expect("a mapping is never at address zero"), bytes }
+        let start = NonNull::new(start.cast()).expect("a mapping is never at address zero");
+        Self { start, bytes, sparse: false }
+    }
+
+    /// Small pages, whatever the kernel does with other memory.
+    fn map_sparse(bytes: usize) -> Self {
+        let mut memory = Self::map(bytes);
+        memory.sparse = true;
+        // SAFETY: as for huge ones. A kernel without them refuses this.
+        let _ = unsafe { libc::madvise(memory.start.as_ptr().cast(), bytes, libc::MADV_NOHUGEPAGE) };
+        memory
     }
 
     /// So many huge pages, or as much of small ones.
@@ -95,14 +114,18 @@ impl Memory {
         aligned
     }
 
+    fn slot(&self) -> usize {
+        slot(class_of(self.bytes), self.sparse)
+    }
+
     /// The first `at` bytes, whole pages, and the rest, each a mapping of its own from now on. Either may be empty.
     fn split(self, at: usize) -> (Self, Self) {
-        let (start, bytes) = (self.start, self.bytes);
+        let (start, bytes, sparse) = (self.start, self.bytes, self.sparse);
         assert!(at <= bytes && at.is_multiple_of(BUFFER_ALIGN));
         std::mem::forget(self);
         // SAFETY: `at` is within the mapping, or its end.
         let rest = unsafe { start.add(at) };
-        (Self { start, bytes: at }, Self { start: rest, bytes: bytes - at })
+        (Self { start, bytes: at, sparse }, Self { start: rest, bytes: bytes - at, sparse })
     }
 }
 
@@ -118,22 +141,23 @@ impl Drop for Memory {
 }
 
 struct Shared {
-    classes: [Mutex<Vec<Memory>>; CLASSES],
+    idle: [Mutex<Vec<Memory>>; SLOTS],
     idle_bytes: AtomicUsize,
     idle_bytes_max: usize,
     in_use_bytes: AtomicUsize,
 }
 
 impl Shared {
-    fn take(&self, class: usize) -> Memory {
+    fn take(&self, class: usize, sparse: bool) -> Memory {
         let bytes = class_bytes(class);
-        let idle = self.idle(class).pop();
+        let idle = self.idle(slot(class, sparse)).pop();
         self.in_use_bytes.fetch_add(bytes, Ordering::Relaxed);
         match idle {
             Some(memory) => {
                 self.idle_bytes.fetch_sub(bytes, Ordering::Relaxed);
                 memory
             }
+            None if sparse => Memory::map_sparse(bytes),
             None if bytes >= HUGE_BYTES => Memory::map_huge(bytes),
             None if bytes == LARGE_BYTES => {
                 let (memory, other) = Memory::map_huge(HUGE_BYTES).split(LARGE_BYTES);
@@ -156,11 +180,11 @@ impl Shared {
         let mut idle_bytes = self.idle_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         // One that is not kept in any case costs no other its place.
         while idle_bytes > self.idle_bytes_max && bytes <= self.idle_bytes_max {
-            let Some(freed) = self.free_one(class_of(bytes)) else { break };
+            let Some(freed) = self.free_one(memory.slot()) else { break };
             idle_bytes = self.idle_bytes.fetch_sub(freed, Ordering::Relaxed) - freed;
         }
         if idle_bytes <= self.idle_bytes_max {
-            let mut idle = self.idle(class_of(bytes));
+            let mut idle = self.idle(memory.slot());
             if bytes < LARGE_BYTES || idle.len() < LARGE_IDLE_MAX {
                 idle.push(memory);
                 return;
@@ -169,13 +193,13 @@ impl Shared {
         self.idle_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    fn idle(&self, class: usize) -> MutexGuard<'_, Vec<Memory>> {
-        self.classes[class].lock().unwrap_or_else(PoisonError::into_inner)
+    fn idle(&self, slot: usize) -> MutexGuard<'_, Vec<Memory>> {
+        self.idle[slot].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Frees a buffer of the class of which most bytes lie idle, and says how many that were; none if that is `but`.
+    /// Frees a buffer of the slot of which most bytes lie idle, and says how many that were; none if that is `but`.
     fn free_one(&self, but: usize) -> Option<usize> {
-        let most = (0..CLASSES).max_by_key(|&class| self.idle(class).len() * class_bytes(class))?;
+        let most = (0..SLOTS).max_by_key(|&slot| self.idle(slot).len() * class_bytes(slot % CLASSES))?;
         if most == but {
             return None;
         }
@@ -196,7 +220,7 @@ impl BufferPool {
     pub fn new(idle_bytes_max: usize) -> Self {
         Self {
             shared: Arc::new(Shared {
-                classes: [const { Mutex::new(Vec::new()) }; CLASSES],
+                idle: [const { Mutex::new(Vec::new()) }; SLOTS],
                 idle_bytes: AtomicUsize::new(0),
                 idle_bytes_max,
                 in_use_bytes: AtomicUsize::new(0),
@@ -210,8 +234,21 @@ impl BufferPool {
     /// When `len` exceeds [`BUFFER_BYTES_MAX`]: every length was checked against a limit before.
     #[must_use]
     pub fn get(&self, len: usize) -> BufMut {
+        self.take(len, false)
+    }
+
+    /// The same, for what may come and mostly is much less: memory is taken as it is written.
+    ///
+    /// # Panics
+    /// As [`Self::get`].
+    #[must_use]
+    pub fn get_sparse(&self, len: usize) -> BufMut {
+        self.take(len, class_bytes(class_of(len)) >= LARGE_BYTES)
+    }
+
+    fn take(&self, len: usize, sparse: bool) -> BufMut {
         assert!(len <= BUFFER_BYTES_MAX, "a buffer of {len} bytes");
-        let memory = self.shared.take(class_of(len));
+        let memory = self.shared.take(class_of(len), sparse);
         BufMut { memory: Some(memory), shared: Arc::clone(&self.shared) }
     }
 
@@ -360,6 +397,36 @@ mod tests {
         let small = BufferPool::new(0);
         drop((small.get(LARGE_BYTES), small.get(LARGE_BYTES)));
         assert_eq!((small.in_use_bytes(), small.idle_bytes()), (0, 0));
+    }
+
+    /// Bytes of a buffer that take memory.
+    fn resident(buffer: &mut BufMut) -> usize {
+        let mut pages = vec![0; buffer.capacity() / BUFFER_ALIGN];
+        // SAFETY: the range is the buffer's mapping, and there is a byte for each page of it.
+        let told =
+            unsafe { libc::mincore(buffer.as_mut_ptr().cast(), buffer.capacity(), pages.as_mut_ptr()) };
+        assert_eq!(told, 0, "mincore");
+        pages.iter().filter(|page| **page & 1 == 1).count() * BUFFER_ALIGN
+    }
+
+    #[test]
+    fn a_sparse_buffer_takes_what_is_written_and_no_more() {
+        let pool = BufferPool::new(64 << 20);
+        let mut sparse = pool.get_sparse(LARGE_BYTES + 1);
+        let address = sparse.as_mut_ptr() as usize;
+        sparse.as_mut_slice()[..5000].fill(7);
+        assert_eq!(resident(&mut sparse), 2 * BUFFER_ALIGN);
+        drop(sparse);
+        let mut whole = pool.get(LARGE_BYTES + 1);
+        assert_ne!(whole.as_mut_ptr() as usize, address, "the kinds are kept apart");
+        whole.as_mut_slice().fill(8);
+        drop(whole);
+        let mut again = pool.get_sparse(HUGE_BYTES);
+        assert_eq!((again.as_mut_ptr() as usize, resident(&mut again)), (address, 2 * BUFFER_ALIGN));
+        assert_eq!(pool.idle_bytes(), HUGE_BYTES);
+        // Of small sizes there is one kind.
+        let small = pool.get_sparse(4096).as_mut_ptr() as usize;
+        assert_eq!(pool.get(4096).as_mut_ptr() as usize, small);
     }
 
     #[test]

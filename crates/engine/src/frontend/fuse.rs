@@ -195,7 +195,8 @@ impl FuseFrontend {
     }
 
     fn read_buffer(&self) -> BufMut {
-        self.pool.get(MESSAGE_AT + MESSAGE_BYTES_MAX)
+        // Mostly a page of it is used, and half of it at most: the class is twice the largest message.
+        self.pool.get_sparse(MESSAGE_AT + MESSAGE_BYTES_MAX)
     }
 
     fn unmount(&mut self) {

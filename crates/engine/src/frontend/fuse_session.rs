@@ -433,7 +433,7 @@ mod tests {
     }
 
     fn feed(session: &mut Session, bytes: &[u8]) -> (bool, Outcome) {
-        let mut buffer = session.pool.get(MESSAGE_AT + MESSAGE_BYTES_MAX);
+        let mut buffer = session.pool.get_sparse(MESSAGE_AT + MESSAGE_BYTES_MAX);
         buffer.as_mut_slice()[MESSAGE_AT..MESSAGE_AT + bytes.len()].copy_from_slice(bytes);
         let (kept, outcome) = session.received(buffer, bytes.len());
         (kept.is_some(), outcome)
