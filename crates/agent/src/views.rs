@@ -239,9 +239,22 @@ pub fn force(state: &State, resource: &Resource, node: NodeId, live: &Live) -> R
         Mode::B | Mode::C => String::new(),
     };
     let from = lost_with.join(" or ");
+    let kept = resource.before_copy.iter();
+    let kept: Vec<String> =
+        kept.map(|(node, kept)| format!("{} up to entry {}", state.node_name(*node), kept.at.0)).collect();
+    let removed = if kept.is_empty() {
+        String::new()
+    } else {
+        format!(
+            "What is kept of the time before replicas were copied to is removed ({}): to have that, make a resource of it first, \
+             with `--from {}@{BEFORE_COPY}`. ",
+            kept.join(", "),
+            resource.name
+        )
+    };
     let cost = format!(
         "{name} holds the log up to {end}. Every acknowledged write after that is lost: {known}{limits}. Only {from} has everything. \
-         When it returns, the exact loss is told, and its replica is deleted and filled anew: to keep what only it has, copy its \
+         {removed}When it returns, the exact loss is told, and its replica is deleted and filled anew: to keep what only it has, copy its \
          directory in the pool before"
     );
     Ok(ForceView { node: name, version: record.version.0, end, heard, lost_with, cost })
@@ -438,7 +451,8 @@ pub fn before_copy(state: &State, resource: &Resource) -> Option<SnapshotView> {
     };
     let (id, name) = (SnapshotId::BEFORE_COPY.0, BEFORE_COPY.to_owned());
     let nodes = resource.before_copy.iter().map(on).collect();
-    Some(SnapshotView { id, name, at_ms, deleting: false, nodes })
+    let deleting = resource.before_copy.values().all(|kept| kept.dropping);
+    Some(SnapshotView { id, name, at_ms, deleting, nodes })
 }
 
 /// A snapshot in words.

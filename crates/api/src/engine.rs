@@ -105,7 +105,8 @@ pub enum Request {
         epoch: Epoch,
     },
     /// Take and drop snapshots until the log of the primary has these and no others, but for `mark`; and if it does not have that roll back
-    /// to the snapshot `to`, which makes it. A [`EngineEvent::Replica`] tells when it has.
+    /// to the snapshot `to`, which makes it. A replica that is copied to gives up what it held before, unless [`SnapshotId::BEFORE_COPY`] is wanted.
+    /// A [`EngineEvent::Replica`] tells when it has.
     Snapshots {
         resource: ResourceId,
         wanted: BTreeSet<SnapshotId>,

@@ -109,8 +109,10 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
                 Severity::Critical,
                 format!("resource {}", resource.name),
                 format!("the pool of {} has no space for what is written", state.node_name(*node)),
-                "make room there: it goes on by itself, and what was acknowledged is safe in the journal"
-                    .into(),
+                format!(
+                    "make room there: it goes on by itself, and what was acknowledged is safe in the journal{}",
+                    room_of_copies(state, *node)
+                ),
             );
         }
     }
@@ -301,6 +303,17 @@ fn advise_resource(
     }
 }
 
+/// What takes space on a node and can be done without: what replicas held before they are copied to.
+fn room_of_copies(state: &State, node: NodeId) -> String {
+    let keep = state.resources.values().filter(|other| other.before_copy.contains_key(&node));
+    let commands: Vec<String> =
+        keep.map(|other| format!("`mainstay snapshot delete {} {BEFORE_COPY}`", other.name)).collect();
+    if commands.is_empty() {
+        return String::new();
+    }
+    format!("; what replicas held before they are copied to goes with {}", commands.join(", "))
+}
+
 /// R11: what else can be done when those who have everything do not come back.
 fn force(state: &State, resource: &Resource) -> String {
     let record = &resource.record;
@@ -315,7 +328,7 @@ fn force(state: &State, resource: &Resource) -> String {
     // Of all that are half copied the one that goes furthest.
     if let Some((node, kept)) = resource.before_copy.iter().max_by_key(|(_, kept)| kept.at) {
         text += &format!(
-            "; or make another resource of what {node} held before it was copied to, up to entry {at}: `mainstay resource create NAME --from {name}@{BEFORE_COPY} --replicas {node}`",
+            ", and removes what {node} held before it was copied to, up to entry {at}, unless another resource is made of that first: `mainstay resource create NAME --from {name}@{BEFORE_COPY} --replicas {node}`",
             node = state.node_name(*node),
             at = kept.at,
             name = resource.name,

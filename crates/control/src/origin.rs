@@ -20,7 +20,7 @@ use crate::rollback::Rollback;
 use crate::snapshots::{BEFORE_COPY, Snapshot, SnapshotOn, SnapshotState};
 use crate::state::{Outcome, Resource, ResourceSpec, Severity, State, refused};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Incarnation, Member, NodeId, ResourceId, SnapshotId, VolumeId, reach};
+use mainstay_types::{Incarnation, Index, Member, NodeId, ResourceId, SnapshotId, VolumeId, reach};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,6 +42,9 @@ pub struct Origin {
     pub of: SnapshotOf,
     /// Replicas of the origin of which one of this resource is made, on the same nodes.
     pub holders: BTreeSet<Member>,
+    /// The entry up to which what it held before it was copied to goes, if that is what this is made of: another copy keeps another thing by the same name.
+    #[serde(default)]
+    pub at: Option<Index>,
     /// Why it could not be brought into the volumes.
     #[serde(default)]
     pub failure: Option<String>,
@@ -69,7 +72,8 @@ impl State {
             return Err(Box::new(crate::snapshots::unknown_resource(of.resource)));
         };
         let before_copy = of.snapshot == SnapshotId::BEFORE_COPY;
-        if before_copy && source.before_copy.is_empty() {
+        let wanted = source.before_copy.values().any(|kept| !kept.dropping);
+        if before_copy && !wanted {
             reach!("control: a resource is to be made of what nobody keeps of a copy's target");
             return Err(Box::new(refused(
                 "unknown-snapshot",
@@ -119,7 +123,7 @@ impl State {
                     "{} keep each what they held themselves, which may differ",
                     names(&holders).join(" and ")
                 ),
-                "name one of them; `mainstay snapshot list` has the entry up to which each goes",
+                "name one of them; `mainstay snapshot list` has the entry up to which each goes. The other can be added when that is done: `mainstay resource add-replica`",
             )));
         }
         if holders.is_empty() {
@@ -139,7 +143,10 @@ impl State {
                 },
             )));
         }
-        Ok(Origin { of, holders, failure: None })
+        let kept =
+            holders.iter().filter(|_| before_copy).find_map(|holder| source.before_copy.get(&holder.node));
+        let at = kept.map(|kept| kept.at);
+        Ok(Origin { of, holders, at, failure: None })
     }
 
     /// The name of the snapshot that a resource is made of, and of the resource that has it.
@@ -245,7 +252,8 @@ impl State {
         let source = self.resources.get(&origin.of.resource).filter(|source| !source.deleting);
         let Some(source) = source else { return false };
         // What is kept of the target of a copy goes when that is whole.
-        let kept = origin.of.snapshot != SnapshotId::BEFORE_COPY || source.before_copy.contains_key(&node);
+        let at = source.before_copy.get(&node).map(|kept| kept.at);
+        let kept = origin.at.is_none() || at == origin.at;
         kept && source.record.replica(node).is_some_and(|member| origin.holders.contains(&member))
     }
 
@@ -288,8 +296,8 @@ impl Resource {
     #[must_use]
     pub fn holders(&self, snapshot: SnapshotId) -> BTreeSet<Member> {
         if snapshot == SnapshotId::BEFORE_COPY {
-            let kept = self.before_copy.keys();
-            return kept.filter_map(|node| self.record.replica(*node)).collect();
+            let kept = self.before_copy.iter().filter(|(_, kept)| !kept.dropping);
+            return kept.filter_map(|(node, _)| self.record.replica(*node)).collect();
         }
         let Some(known) = self.snapshots.get(&snapshot) else { return BTreeSet::new() };
         let held = |member: &&Member| {
@@ -322,7 +330,9 @@ impl Resource {
         }
         let source = observed.replicas.get(&origin.of.resource);
         let held = |seen: &[(SnapshotId, SnapshotOn)]| {
-            seen.iter().any(|(id, on)| *id == origin.of.snapshot && on.state == SnapshotState::Held)
+            let is =
+                |on: &SnapshotOn| on.state == SnapshotState::Held && origin.at.is_none_or(|at| on.at == at);
+            seen.iter().any(|(id, on)| *id == origin.of.snapshot && is(on))
         };
         let here = source
             .is_some_and(|source| origin.holder(node) == Some(source.incarnation) && held(&source.snapshots));

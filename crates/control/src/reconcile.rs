@@ -125,7 +125,7 @@ pub enum Action {
         resource: ResourceId,
         volumes: Vec<(VolumeId, u64)>,
     },
-    /// Have the engine's primary take and drop snapshots until its log has these, and roll back.
+    /// Have the engine's primary take and drop snapshots until its log has these, and roll back; or the target of a copy give up what it held before.
     KeepSnapshots {
         resource: ResourceId,
         wanted: Keep,
@@ -415,6 +415,10 @@ fn plan_resource(
     if let Some(report) = resource.snapshots_report(node, &replica.snapshots) {
         reach!("control: plan: report snapshots");
         actions.push(Action::Propose(report));
+    }
+    if let Some(wanted) = resource.unwanted_before_copy(node, &replica.snapshots) {
+        reach!("control: plan: what was held before a copy is given up");
+        actions.push(Action::KeepSnapshots { resource: id, wanted });
     }
     for (&from, &to) in resource.moving.iter().filter(|(_, to)| **to == node) {
         if state.move_is_done(resource, from, to) || planted(Bug::MoveEndsEarly) {

@@ -153,8 +153,7 @@ impl Resource {
     /// Why it cannot be rolled back to the snapshot `name` and its present state be kept as `keep`.
     fn no_rollback(&self, name: &str, keep: Option<&str>) -> Option<Outcome> {
         let Some((_, snapshot)) = self.snapshots.iter().find(|(_, known)| known.name == name) else {
-            let text = format!("resource {} has no snapshot {name}", self.name);
-            return Some(refused("unknown-snapshot", text, "see `mainstay snapshot list`"));
+            return Some(self.unknown_snapshot(name));
         };
         if self.rollback.is_some() {
             let text = format!("resource {} is being rolled back already", self.name);

@@ -33,6 +33,9 @@ pub struct BeforeCopy {
     pub at: Index,
     /// Wall clock of when this became known, for display.
     pub since_ms: u64,
+    /// It is wanted no longer.
+    #[serde(default)]
+    pub dropping: bool,
 }
 
 /// A snapshot as the control plane knows it.
@@ -131,11 +134,10 @@ impl State {
     pub(crate) fn drop_snapshot(&mut self, at_ms: u64, id: ResourceId, name: &str) -> Outcome {
         let Some(resource) = self.resources.get(&id) else { return unknown_resource(id) };
         let Some((number, snapshot)) = resource.snapshots.iter().find(|(_, known)| known.name == name) else {
-            return refused(
-                "unknown-snapshot",
-                format!("resource {} has no snapshot {name}", resource.name),
-                "see `mainstay snapshot list`",
-            );
+            if name == BEFORE_COPY && !resource.before_copy.is_empty() {
+                return self.drop_before_copy(at_ms, id);
+            }
+            return resource.unknown_snapshot(name);
         };
         if snapshot.dropping {
             return Outcome::Unchanged;
@@ -154,6 +156,25 @@ impl State {
         resource.record.version = resource.record.version.next();
         let subject = format!("resource {}", resource.name);
         self.note(at_ms, Severity::Info, subject, format!("snapshot {name} is deleted"));
+        Outcome::Done
+    }
+
+    /// What targets of copies held before is wanted no longer, wherever there is such a thing now.
+    fn drop_before_copy(&mut self, at_ms: u64, id: ResourceId) -> Outcome {
+        if let Some(refusal) = self.needed_by_clone(id, Some(SnapshotId::BEFORE_COPY)) {
+            return refusal;
+        }
+        let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Unchanged };
+        if resource.before_copy.values().all(|kept| kept.dropping) {
+            return Outcome::Unchanged;
+        }
+        reach!("control: what nodes held before they are copied to is wanted no longer");
+        resource.before_copy.values_mut().for_each(|kept| kept.dropping = true);
+        let nodes: Vec<NodeId> = resource.before_copy.keys().copied().collect();
+        let subject = format!("resource {}", resource.name);
+        let names: Vec<String> = nodes.into_iter().map(|node| self.node_name(node)).collect();
+        let text = format!("what {} held before the copy is deleted", names.join(" and "));
+        self.note(at_ms, Severity::Info, subject, text);
         Outcome::Done
     }
 
@@ -192,7 +213,9 @@ impl State {
             match kept {
                 Some(on) => {
                     reach!("control: a node keeps what it held before it is copied to");
-                    resource.before_copy.insert(node, BeforeCopy { at: on.at, since_ms: at_ms });
+                    resource
+                        .before_copy
+                        .insert(node, BeforeCopy { at: on.at, since_ms: at_ms, dropping: false });
                 }
                 None => _ = resource.before_copy.remove(&node),
             }
@@ -221,6 +244,25 @@ pub(crate) fn unknown_resource(id: ResourceId) -> Outcome {
 }
 
 impl Resource {
+    /// There is no snapshot of this name. What is kept of targets of copies is none, though it is listed with them.
+    pub(crate) fn unknown_snapshot(&self, name: &str) -> Outcome {
+        if name != BEFORE_COPY || self.before_copy.is_empty() {
+            let what = format!("resource {} has no snapshot {name}", self.name);
+            return refused("unknown-snapshot", what, "see `mainstay snapshot list`");
+        }
+        refused(
+            "unknown-snapshot",
+            format!(
+                "{name} is no snapshot of resource {0}: it is what one replica held before it was copied to, and goes by itself when the copy has ended",
+                self.name
+            ),
+            format!(
+                "to use it, clone it, or make another resource of it: `mainstay resource create NAME --from {}@{name} --replicas NODE`",
+                self.name
+            ),
+        )
+    }
+
     /// The replica of a node is gone, or is another one, and with it what it held of snapshots.
     pub(crate) fn forget_snapshots_on(&mut self, node: NodeId) {
         for snapshot in self.snapshots.values_mut() {
@@ -242,6 +284,18 @@ impl Resource {
         let same = snapshots.iter().copied().eq(others);
         let to = self.due_rollback(has).filter(|_| silent);
         (!same || to.is_some()).then_some(Keep { snapshots, mark, to })
+    }
+
+    /// What `node` is to do about what it held before it is copied to, if anything.
+    pub(crate) fn unwanted_before_copy(
+        &self,
+        node: NodeId,
+        has: &[(SnapshotId, SnapshotOn)],
+    ) -> Option<Keep> {
+        let known = self.before_copy.get(&node).filter(|kept| kept.dropping)?;
+        // Of another copy it is another thing.
+        let same = |(id, on): &(SnapshotId, SnapshotOn)| *id == SnapshotId::BEFORE_COPY && on.at == known.at;
+        has.iter().any(same).then(|| Keep { snapshots: BTreeSet::new(), mark: None, to: None })
     }
 
     /// What a node is to report, if that is not known.

@@ -241,6 +241,13 @@ fn what_a_replica_held_before_it_is_copied_to_is_known_and_made_a_resource_of() 
     assert!(nodes.state.resources[&R].snapshots.is_empty(), "nobody wished for it");
     let named = Command::TakeSnapshot { resource: R, name: "before-copy".into() };
     assert_eq!(code(apply(&mut nodes.state, named)), "bad-name");
+    let (keep, last) = (None, nodes.state.resources[&R].last_snapshot);
+    let back = Command::RollBack { resource: R, last, name: "before-copy".into(), keep, restart: true };
+    let Outcome::Refused(refusal) = apply(&mut nodes.state, back) else { panic!("it is of one replica") };
+    assert!(
+        refusal.message.contains("goes by itself") && refusal.remedy.contains("--from db@before-copy"),
+        "{refusal:?}"
+    );
 
     let made = apply(&mut nodes.state, make("copy", BEFORE_COPY, vec![1 << 20], &[A, W]));
     let Outcome::Refused(refusal) = made else { panic!("{made:?}") };
@@ -297,4 +304,40 @@ fn whoever_has_no_complete_copy_left_is_told_of_it() {
     let said = said_of(&nodes, "resource db");
     assert!(said.contains("up to entry i41"), "{said}");
     assert!(said.contains("mainstay resource create NAME --from db@before-copy --replicas b"), "{said}");
+}
+
+/// Its space may be wanted for what others write.
+#[test]
+fn what_a_replica_held_before_it_is_copied_to_can_be_deleted() {
+    let mut nodes = copied_to();
+    let delete = || Command::DropSnapshot { resource: R, name: "before-copy".into() };
+    let full = [(R, [B].into())].into();
+    let full = Observations { has_leader: true, full, ..Observations::default() };
+    let said: Vec<_> = advice(&nodes.state, &full).into_iter().map(|one| one.remedy).collect();
+    assert!(said.iter().any(|one| one.contains("mainstay snapshot delete db before-copy")), "{said:?}");
+    assert!(apply(&mut nodes.state, make("copy", BEFORE_COPY, vec![1 << 20], &[B])).is_ok());
+    assert_eq!(code(apply(&mut nodes.state, delete())), "being-cloned");
+    assert!(apply(&mut nodes.state, Command::DeleteResource { resource: COPY }).is_ok());
+    nodes.settle();
+    assert!(apply(&mut nodes.state, delete()).is_ok());
+    assert_eq!(apply(&mut nodes.state, delete()), Outcome::Unchanged);
+    assert_eq!(
+        code(apply(&mut nodes.state, make("copy", BEFORE_COPY, vec![1 << 20], &[B]))),
+        "unknown-snapshot"
+    );
+    nodes.settle();
+    assert!(kept(&mut nodes).is_empty() && nodes.state.resources[&R].before_copy.is_empty());
+    assert_eq!(code(apply(&mut nodes.state, delete())), "unknown-snapshot");
+}
+
+/// By the time that a resource is made the copy has ended, and another one keeps what was there later.
+#[test]
+fn a_resource_is_not_made_of_what_another_copy_keeps() {
+    let mut nodes = copied_to();
+    assert!(apply(&mut nodes.state, make("copy", BEFORE_COPY, vec![1 << 20], &[B])).is_ok());
+    kept(&mut nodes)[0].1.at = Index(57);
+    nodes.settle();
+    assert_eq!(nodes.state.resources[&R].before_copy[&B].at, Index(57));
+    assert!(nodes.made_of.is_empty(), "{:?}", nodes.made_of);
+    assert!(said(&nodes).contains("cannot be made"), "{}", said(&nodes));
 }

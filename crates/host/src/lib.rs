@@ -248,7 +248,8 @@ impl Host {
     }
 
     /// Takes the snapshots of `wanted` that do not exist, and drops those that exist and are not wanted, if this is the primary, but for
-    /// `mark`; then rolls back to the snapshot `to`, unless the log has the mark. May be said again and again; [`Happened::SnapshotsChanged`] follows.
+    /// `mark`; then rolls back to the snapshot `to`, unless the log has the mark. Who is being copied to gives up what it held before, unless
+    /// [`SnapshotId::BEFORE_COPY`] is wanted. May be said again and again; [`Happened::SnapshotsChanged`] follows.
     pub fn snapshots(
         &mut self,
         now: Time,
@@ -256,6 +257,9 @@ impl Host {
         mark: Option<SnapshotId>,
         to: Option<SnapshotId>,
     ) {
+        if !wanted.contains(&SnapshotId::BEFORE_COPY) {
+            self.store.give_up_kept();
+        }
         if self.role != Role::Primary {
             return;
         }

@@ -4,7 +4,7 @@
 //! ```text
 //!  restart of a whole replica ─▶ Taking ─▶ Taken ─▶ (superblock: inconsistent, kept) ─▶ Held ─▶ (superblock: consistent) ─▶ Dropping
 //!                                                                                        │                                     ▲
-//!                                                                   no space in the pool └─▶ GivenUp ─▶ (superblock: not kept) ┘
+//!                                                                   no space, or unwanted └─▶ GivenUp ─▶ (superblock: not kept) ┘
 //! ```
 //!
 //! - It is the content of all volumes at `base`, the index up to which they were whole, in the files of the snapshot [`SnapshotId::BEFORE_COPY`].
@@ -13,7 +13,8 @@
 //!   superblock says that it is there only when it is, and not any more before its files are removed. What a crash leaves of them is
 //!   not on [`Store::snapshots_on_disk`].
 //! - A copy that begins anew while one has not ended leaves it as it is: there is nothing whole since.
-//! - Where it cannot be taken the copy goes on without. Should the copy find no space while it is there it is given up: it never holds up a copy.
+//! - Where it cannot be taken the copy goes on without. Should the copy find no space while it is there it is given up: it never holds up a copy. An operator
+//!   may have it given up as well, for what others write to the pool ([`Store::give_up_kept`]).
 //! - What never held an entry is not worth keeping.
 
 use crate::{IoFailure, Op, Output, Snapshot, SnapshotState, Store};
@@ -107,10 +108,10 @@ impl Store {
         }
     }
 
-    /// Something found no space in the pool.
-    pub(crate) fn give_up_kept(&mut self) {
-        if self.kept == Kept::Held {
-            reach!("store: what is kept is given up for space");
+    /// Something found no space in the pool, or nobody wants it any more.
+    pub fn give_up_kept(&mut self) {
+        if self.kept == Kept::Held && !self.failed {
+            reach!("store: what is kept is given up");
             self.kept = Kept::GivenUp;
             self.outputs.push_back(Output::SnapshotsChanged);
         }

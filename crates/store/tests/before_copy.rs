@@ -142,6 +142,27 @@ fn it_is_given_up_for_the_space_that_the_copy_needs() {
 }
 
 #[test]
+fn it_is_given_up_when_nobody_wants_it() {
+    let (mut lab, log) = behind();
+    lab.store.give_up_kept();
+    restart(&mut lab, &log);
+    lab.settle();
+    install(&mut lab, &log);
+    lab.store.give_up_kept();
+    assert!(!is_kept(&lab));
+    lab.settle();
+    assert!(lab.disk.snapshots.is_empty());
+    lab.crash(&mut Random(1)).expect("no corruption");
+    assert_eq!(lab.store.log_state().data, ReplicaData::Inconsistent);
+    // What is half there is not kept in its place.
+    restart(&mut lab, &log);
+    lab.settle();
+    assert!(!is_kept(&lab) && lab.disk.snapshots.is_empty());
+    install(&mut lab, &log);
+    finish(&mut lab, &log);
+}
+
+#[test]
 fn what_never_held_anything_keeps_nothing() {
     let (mut lab, mut log) = (Lab::new(), Log::default());
     log.seal(1, log.end().index, vec![write(0, 1, 7)]);

@@ -8,6 +8,7 @@
 //! Events are not looked at, but that they are added when something is done.
 
 use mainstay_control::State;
+use mainstay_control::snapshots::{BEFORE_COPY, BeforeCopy};
 use mainstay_control::state::{Command, Entry, Outcome, Service};
 use mainstay_types::NodeId;
 use std::collections::{BTreeMap, VecDeque};
@@ -180,8 +181,11 @@ fn has_effect(before: &State, command: &Command, outcome: &Outcome, after: &Stat
             let last = before.resources.get(id).map_or(0, |known| known.last_snapshot);
             named.count() == 1 && known.last_snapshot == last + 1
         }),
-        Command::DropSnapshot { resource: id, name } => resource(id)
-            .is_some_and(|known| known.snapshots.values().all(|held| held.name != *name || held.dropping)),
+        Command::DropSnapshot { resource: id, name } => resource(id).is_some_and(|known| {
+            let kept = |kept: &BeforeCopy| name != BEFORE_COPY || kept.dropping;
+            known.snapshots.values().all(|held| held.name != *name || held.dropping)
+                && known.before_copy.values().all(kept)
+        }),
         Command::RollBack { resource: id, last, name, keep, .. } => {
             resource(id).is_some_and(|known| known.last_rollback() == Some((*last, name, keep.as_deref())))
         }

@@ -10,7 +10,7 @@ use crate::trace::Part;
 use crate::words;
 use mainstay_codec::ReplicaData;
 use mainstay_control::origin::SnapshotOf;
-use mainstay_control::snapshots::{Snapshot, SnapshotState};
+use mainstay_control::snapshots::{BEFORE_COPY, Snapshot, SnapshotState};
 use mainstay_control::state::{Command, Outcome};
 use mainstay_host::Digest;
 use mainstay_types::{
@@ -223,7 +223,9 @@ impl World {
                 Command::TakeSnapshot { resource: id, name }
             }
             Some(pick) => {
-                let names: Vec<_> = known.snapshots.values().map(|known| known.name.clone()).collect();
+                let kept = (!known.before_copy.is_empty()).then(|| BEFORE_COPY.to_owned());
+                let names = known.snapshots.values().map(|known| known.name.clone()).chain(kept);
+                let names: Vec<_> = names.collect();
                 let Some(name) = names.get(pick as usize % names.len().max(1)).cloned() else { return };
                 self.trace.count("F57 operator deletes a snapshot");
                 Command::DropSnapshot { resource: id, name }

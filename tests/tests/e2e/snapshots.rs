@@ -296,14 +296,29 @@ pub fn what_a_replica_held_before_it_is_copied_to_is_kept(cluster: &Cluster) -> 
     let copied = replica.replicas.iter().any(|one| one.node == away && !one.in_sync);
     ensure!(copied, "the copy had ended by then, so that nothing is proven: {replica:?}");
 
+    // Its space is wanted; and the next one goes by itself.
+    let left = || -> Result<u64> {
+        let left = lab.shell(away, "find /var/lib/mainstay/pools/default -name 'before-copy*' | wc -l")?;
+        Ok(left.trim().parse::<u64>()? + lab.resource(SCRATCH)?.snapshots.len() as u64)
+    };
+    lab.cli(&["snapshot", "delete", SCRATCH, "before-copy"])?;
+    wait_for("the end of what was kept", LIMIT, || {
+        ensure!(left()? == 0, "{} are left", left()?);
+        Ok(())
+    })?;
+    let replica = lab.resource(SCRATCH)?;
+    let copied = replica.replicas.iter().any(|one| one.node == away && !one.in_sync);
+    ensure!(copied, "the copy had ended by then, so that nothing is proven: {replica:?}");
+    lab.lab(&["isolate", away])?;
     drop(throttle);
+    lab.lab(&["heal"])?;
+    lab.wait_in_sync(SCRATCH, LIMIT)?;
+    lab.lab(&["isolate", away])?;
+    lab.shell(&node, &noise)?;
+    lab.lab(&["heal"])?;
     lab.wait_in_sync(SCRATCH, LIMIT)?;
     wait_for("the end of what was kept", LIMIT, || {
-        let left = lab.resource(SCRATCH)?.snapshots;
-        ensure!(left.is_empty(), "{left:?}");
-        let files = "find /var/lib/mainstay/pools/default -name 'before-copy*' | wc -l";
-        let left = lab.shell(away, files)?;
-        ensure!(left.trim() == "0", "{left} files");
+        ensure!(left()? == 0, "{} are left", left()?);
         Ok(())
     })?;
     ensure!(letter(cluster, &node, &device)? == "b", "the resource goes on with what it holds");

@@ -92,6 +92,17 @@ pub(super) fn clone_spec(
     let volumes = if request.volumes.is_empty() { found.source.sizes_max() } else { request.volumes.clone() };
     let journal_bytes = request.journal_bytes.unwrap_or(source.journal_bytes);
     let mut replicas = nodes_named(view, &request.replicas)?;
+    if replicas.is_empty() && found.of.snapshot == SnapshotId::BEFORE_COPY && found.holders.len() > 1 {
+        let text = format!(
+            "several replicas of {} keep what they held before they were copied to",
+            found.source.name
+        );
+        return Err(body(
+            "ambiguous",
+            text,
+            "Name one of their nodes with --replicas; see `mainstay snapshot list`.",
+        ));
+    }
     if replicas.is_empty() {
         let count = request.replica_count.map_or(found.holders.len(), |count| count as usize);
         let others = roomiest(live).into_iter().filter(|node| !found.holders.contains(node));

@@ -11,7 +11,7 @@ use mainstay_codec::Envelope;
 use mainstay_host::{AnswerError, Digest, DigestError, Happened, Platform, Seen};
 use mainstay_replica::{Effect, Proposal, RequestId, Role};
 use mainstay_store::{Area, Output};
-use mainstay_types::{NodeId, ShrinkReason, Time, VolumeId};
+use mainstay_types::{NodeId, ShrinkReason, SnapshotId, Time, VolumeId};
 
 /// What a replica has of its own and what it has of its shard, for as long as its cores are driven.
 pub(super) struct World<'a, 's> {
@@ -31,6 +31,9 @@ impl Platform for World<'_, '_> {
     fn store_operation(&mut self, output: Output) {
         let Some(rest) = self.around.disk.submit(self.shared.ring, output) else { return };
         let (resource, volumes) = (self.around.resource, self.around.volumes.len());
+        if let Output::SnapshotDrop { snapshot: SnapshotId::BEFORE_COPY, .. } = rest {
+            tracing::info!(%resource, "what this replica held before it was copied to is removed");
+        }
         let job = self.around.disk.snapshot_job(resource, volumes, rest);
         (self.shared.snapshots)(job.expect("what is not for the ring is for a thread"));
     }

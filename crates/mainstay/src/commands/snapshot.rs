@@ -14,9 +14,12 @@ use mainstay_api::rest::{
 };
 use mainstay_engine::disk::copy_out;
 use serde::Serialize;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+/// What a replica held before it was copied to; listed with the snapshots, and gone when the copy has ended.
+const BEFORE_COPY: &str = "before-copy";
 
 pub fn run(command: SnapshotCommand, client: &Client, output: Output) -> Outcome<u8> {
     match command {
@@ -194,16 +197,17 @@ fn is_map(file: &Path) -> bool {
 
 /// Copies what a file of a snapshot stands for to where there is no file. It appears there whole or not at all: what an interrupted copy leaves has another
 /// name, and is replaced by the next.
-fn copy_whole(from: &Path, to: &Path) -> std::io::Result<()> {
+fn copy_whole(from: &Path, mut source: File, to: &Path) -> std::io::Result<()> {
     let half = to.with_extension("part");
     let _ = std::fs::remove_file(&half);
-    let copied = if is_map(from) {
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&half);
-        file.and_then(|file| copy_out(from, &file).map_err(std::io::Error::other))
-    } else {
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&half);
+    let copied = file.and_then(|mut file| {
+        if is_map(from) {
+            return copy_out(from, &file).map_err(std::io::Error::other);
+        }
         // Shares the blocks where both are on one file system that can.
-        std::fs::copy(from, &half).map(drop)
-    };
+        std::io::copy(&mut source, &mut file).map(drop)
+    });
     let copied = copied.and_then(|()| std::fs::hard_link(&half, to));
     let _ = std::fs::remove_file(&half);
     copied
@@ -227,9 +231,26 @@ fn copy(name: &str, snapshot: &str, directory: &Path, client: &Client, output: O
     }
     std::fs::create_dir_all(directory).or_fail("clone", || format!("make {}", directory.display()))?;
     let mut cloned = Cloned { files: Vec::new() };
-    for (n, from) in found.files.iter().enumerate() {
+    // What was kept before a copy goes when that ends, and the next one keeps another thing by the same names: what is open stays, and is of one moment
+    // if it is still the same when all of it is.
+    let mut open = Vec::new();
+    for from in &found.files {
+        open.push(File::open(from).or_fail("clone", || format!("open {from}"))?);
+    }
+    let now: SnapshotFiles = client.get(&format!("{}/snapshots/{}", path(name)?, checked_name(snapshot)?))?;
+    let kept = found.snapshot.name == BEFORE_COPY;
+    if now.files != found.files || kept && now.snapshot.nodes != found.snapshot.nodes {
+        let what = format!("snapshot {snapshot} has just changed or gone");
+        return Err(Failure::new(
+            "changed",
+            what,
+            "See `mainstay snapshot list`, and try again if it is there.",
+        ));
+    }
+    for (n, (from, file)) in found.files.iter().zip(open).enumerate() {
         let to = directory.join(format!("vol{n}"));
-        copy_whole(Path::new(from), &to).or_fail("clone", || format!("copy {from} to {}", to.display()))?;
+        copy_whole(Path::new(from), file, &to)
+            .or_fail("clone", || format!("copy {from} to {}", to.display()))?;
         cloned.files.push(to);
     }
     output.result(&cloned, |cloned| {
@@ -246,22 +267,25 @@ fn copy(name: &str, snapshot: &str, directory: &Path, client: &Client, output: O
 mod tests {
     use super::copy_whole;
     use std::fs;
+    use std::path::Path;
 
     #[test]
     fn a_clone_is_there_whole_or_not_at_all() {
         let directory = tempfile::tempdir().expect("a directory");
         let (from, to, half) = ("from", "vol0", "vol0.part");
         let [from, to, half] = [from, to, half].map(|name| directory.path().join(name));
-        assert!(copy_whole(&from, &to).is_err());
-        assert!(!to.exists() && !half.exists(), "nothing is left of what failed");
         fs::write(&from, "whole").expect("a file");
+        let open = |path: &Path| fs::File::open(path).expect("it is there");
+        // A directory cannot be read.
+        assert!(copy_whole(&from, open(directory.path()), &to).is_err());
+        assert!(!to.exists() && !half.exists(), "nothing is left of what failed");
         // What an interrupted one has left.
         fs::write(&half, "ha").expect("a file");
-        copy_whole(&from, &to).expect("nothing is in the way");
+        copy_whole(&from, open(&from), &to).expect("nothing is in the way");
         assert_eq!(fs::read_to_string(&to).expect("it is there"), "whole");
         assert!(!half.exists());
         fs::write(&to, "changed").expect("a file");
-        assert!(copy_whole(&from, &to).is_err(), "what is there is not replaced");
+        assert!(copy_whole(&from, open(&from), &to).is_err(), "what is there is not replaced");
         assert_eq!(fs::read_to_string(&to).expect("it is there"), "changed");
     }
 }
