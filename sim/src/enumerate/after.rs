@@ -83,6 +83,11 @@ fn drive(store: &mut Store, image: &mut Image) -> Result<Option<Index>, String> 
                 durable = Some(index);
                 continue;
             }
+            Output::SnapshotTake { op, .. } | Output::SnapshotDrop { op, .. } => {
+                store.complete(op, Ok(None));
+                continue;
+            }
+            Output::SnapshotsChanged => continue,
             other => return Err(format!("the store said {other:?}")),
         };
         let first = image.layout.place(area, offset);
