@@ -326,11 +326,12 @@ fn force(state: &State, resource: &Resource) -> String {
         resource.name
     );
     // Of all that are half copied the one that goes furthest.
-    if let Some((node, kept)) = resource.before_copy.iter().max_by_key(|(_, kept)| kept.at) {
+    let kept = resource.before_copy.iter().filter(|(_, kept)| !kept.dropping);
+    if let Some((node, kept)) = kept.max_by_key(|(_, kept)| kept.at) {
         text += &format!(
             ", and removes what {node} held before it was copied to, up to entry {at}, unless another resource is made of that first: `mainstay resource create NAME --from {name}@{BEFORE_COPY} --replicas {node}`",
             node = state.node_name(*node),
-            at = kept.at,
+            at = kept.at.0,
             name = resource.name,
         );
     }

@@ -302,7 +302,7 @@ fn whoever_has_no_complete_copy_left_is_told_of_it() {
     assert!(die(&mut nodes.state, A).is_ok());
     nodes.settle();
     let said = said_of(&nodes, "resource db");
-    assert!(said.contains("up to entry i41"), "{said}");
+    assert!(said.contains("up to entry 41"), "{said}");
     assert!(said.contains("mainstay resource create NAME --from db@before-copy --replicas b"), "{said}");
 }
 

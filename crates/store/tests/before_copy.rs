@@ -62,10 +62,15 @@ fn what_was_whole_is_kept_until_the_copy_has_ended() {
     assert!(!is_kept(&lab));
     restart(&mut lab, &log);
     let take = until_take(&mut lab);
-    assert_eq!(lab.store.log_state().data, ReplicaData::Consistent, "marked before it is kept");
+    assert_eq!(lab.doing.len(), 1, "nothing says that it is kept, or inconsistent, before it is kept");
     lab.complete(take);
     lab.settle();
     assert_eq!(lab.store.log_state().data, ReplicaData::Inconsistent);
+    lab.crash(&mut Random(1)).expect("no corruption");
+    lab.check_kept(&log);
+    assert!(is_kept(&lab), "it survives");
+    restart(&mut lab, &log);
+    lab.settle();
     install(&mut lab, &log);
     lab.settle();
     let (id, kept) = lab.store.kept().expect("it is kept");
@@ -102,6 +107,15 @@ fn it_stays_as_it_is_when_the_copy_begins_anew() {
     assert!(lab.disk.snapshots.is_empty());
 }
 
+/// What is half there is worth nothing: it is not kept when the copy begins anew.
+fn copy_anew_keeping_nothing(lab: &mut Lab, log: &Log) {
+    restart(lab, log);
+    lab.settle();
+    assert!(!is_kept(lab) && lab.disk.snapshots.is_empty());
+    install(lab, log);
+    finish(lab, log);
+}
+
 #[test]
 fn a_copy_goes_on_where_it_cannot_be_kept() {
     let (mut lab, log) = behind();
@@ -110,13 +124,8 @@ fn a_copy_goes_on_where_it_cannot_be_kept() {
     lab.fail(take);
     lab.settle();
     assert!(!is_kept(&lab));
-    // What is half there afterwards is worth nothing: it is not taken when the copy begins anew.
     install(&mut lab, &log);
-    restart(&mut lab, &log);
-    lab.settle();
-    assert!(!is_kept(&lab) && lab.disk.snapshots.is_empty());
-    install(&mut lab, &log);
-    finish(&mut lab, &log);
+    copy_anew_keeping_nothing(&mut lab, &log);
 }
 
 #[test]
@@ -154,12 +163,7 @@ fn it_is_given_up_when_nobody_wants_it() {
     assert!(lab.disk.snapshots.is_empty());
     lab.crash(&mut Random(1)).expect("no corruption");
     assert_eq!(lab.store.log_state().data, ReplicaData::Inconsistent);
-    // What is half there is not kept in its place.
-    restart(&mut lab, &log);
-    lab.settle();
-    assert!(!is_kept(&lab) && lab.disk.snapshots.is_empty());
-    install(&mut lab, &log);
-    finish(&mut lab, &log);
+    copy_anew_keeping_nothing(&mut lab, &log);
 }
 
 #[test]
