@@ -136,10 +136,12 @@ impl State {
             return Err(Box::new(refused(
                 "not-held",
                 format!("none of these nodes has a replica of {} {what}", source.name),
-                if names.is_empty() {
-                    "see `mainstay snapshot list`: it must be held by a replica".to_owned()
-                } else {
-                    format!("name one of {} as well; other replicas are copied from it", names.join(", "))
+                match &names[..] {
+                    [] => "see `mainstay snapshot list`: it must be held by a replica".to_owned(),
+                    [name] => format!("name {name} as well; other replicas are copied from it"),
+                    names => {
+                        format!("name one of {} as well; other replicas are copied from it", names.join(", "))
+                    }
                 },
             )));
         }

@@ -251,7 +251,7 @@ fn what_a_replica_held_before_it_is_copied_to_is_known_and_made_a_resource_of() 
 
     let made = apply(&mut nodes.state, make("copy", BEFORE_COPY, vec![1 << 20], &[A, W]));
     let Outcome::Refused(refusal) = made else { panic!("{made:?}") };
-    assert!(refusal.code == "not-held" && refusal.remedy.contains("name one of b as well"), "{refusal:?}");
+    assert!(refusal.code == "not-held" && refusal.remedy.contains("name b as well"), "{refusal:?}");
     let made = apply(&mut nodes.state, make("copy", BEFORE_COPY, vec![1 << 20], &[A, B]));
     assert_eq!(made, Outcome::ResourceCreated { resource: COPY });
     assert!(said(&nodes).contains("made of snapshot before-copy of db; it waits for the replicas of b"));
