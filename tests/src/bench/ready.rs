@@ -91,8 +91,8 @@ impl<'a> Ready<'a> {
     /// # Errors
     /// When it cannot be built.
     pub fn plain(lab: &'a Lab, needs: Needs) -> Result<Self> {
-        let text = "file on the node's disk (XFS on a loop device over a file of the machine), loop device with direct I/O; \
-                    the database on XFS on it";
+        let text = "file on the node's disk (a directory of the machine's file system), loop device with direct I/O; the database on \
+                    XFS on it";
         let mut ready = Self::new(lab, "plain", text, needs);
         if needs.fio {
             let image = format!("{DISK}/fio.img");

@@ -17,9 +17,6 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Of each node's disk; space is taken as it is written.
-const DISK: &str = "24GiB";
-
 /// Runs the benchmarks on this machine, in labs of three nodes. Needs root.
 #[derive(Parser, Debug)]
 #[command(name = "bench")]
@@ -203,7 +200,7 @@ impl Bench {
 
     fn own(&self, lab: &Lab, chosen: &Chosen, log: &mut Log, texts: &mut Vec<Description>) -> Result<()> {
         println!("\n── mainstay");
-        lab.up_with(NODES.len() as u8, &["--disk", DISK])?;
+        lab.up_with(NODES.len() as u8, &["--directories"])?;
         let mut ready = vec![Ready::plain(lab, chosen.needs)?];
         for copies in &chosen.copies {
             ready.push(copies.start(lab, chosen.needs)?);
@@ -219,7 +216,7 @@ impl Bench {
         log: &mut Log,
         texts: &mut Vec<Description>,
     ) -> Result<()> {
-        lab.up_with(NODES.len() as u8, &["--disk", DISK, "--plain"])?;
+        lab.up_with(NODES.len() as u8, &["--directories", "--plain"])?;
         let ready = vec![Ready::plain(lab, chosen.needs)?, peer.start(lab, chosen.needs)?];
         if !chosen.plan.cases.iter().any(|case| ready[1].bears(case)) {
             bail!("bears none of the chosen cases");

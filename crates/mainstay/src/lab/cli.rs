@@ -59,6 +59,10 @@ pub struct UpArgs {
     /// Disks whose file system cannot clone files, as that of many a machine: snapshots are kept in another way there.
     #[arg(long)]
     pub no_reflink: bool,
+    /// Disks that are directories of the machine's own file system: no loop device is in the way of what a node writes, and a power
+    /// cut takes nothing that a program has written. For measurements.
+    #[arg(long, conflicts_with_all = ["disk", "no_reflink"])]
+    pub directories: bool,
     /// Nodes that vote and hold no data: each runs an agent and no engine, and joins as a witness. Not n1, which makes the cluster.
     #[arg(long, value_delimiter = ',', value_name = "NODE", conflicts_with = "plain")]
     pub witness: Vec<String>,
@@ -94,9 +98,9 @@ pub struct LabNodeArgs {
     pub lab_dir: PathBuf,
     #[arg(long = "self")]
     pub node: String,
-    /// Loop device with the node's disk.
+    /// The node's disk: a loop device, or a directory.
     #[arg(long)]
-    pub device: PathBuf,
+    pub disk: PathBuf,
     /// Set by the process that has entered the new namespaces.
     #[arg(long)]
     pub inside: bool,

@@ -1,4 +1,5 @@
-//! A node's disk: a sparse image file, a loop device with direct I/O, XFS on it.
+//! A node's disk: a sparse image file, a loop device with direct I/O, XFS on it. With `--directories` it is a directory instead, and
+//! nothing of this is needed.
 
 use super::{sys, tool};
 use crate::failure::{Context, Failure, Outcome};

@@ -11,6 +11,7 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,8 +52,8 @@ fn enter(lab: &Lab, args: &LabNodeArgs) -> Outcome<()> {
         .arg("--lab-dir")
         .arg(&args.lab_dir)
         .args(["--self", &args.node])
-        .arg("--device")
-        .arg(&args.device)
+        .arg("--disk")
+        .arg(&args.disk)
         .arg("--inside")
         .spawn()
         .or_fail("lab-node", || format!("start the first process of {}", args.node))?;
@@ -65,7 +66,7 @@ fn inside(lab: &Lab, args: &LabNodeArgs) -> Outcome<()> {
     nix::unistd::setsid().or_fail("lab-node", || "start a session".into())?;
     let programs = programs(lab, &args.node)?;
     nix::unistd::sethostname(&args.node).or_fail("lab-node", || "set the host name".into())?;
-    mount_all(&args.device)?;
+    mount_all(&args.disk)?;
     println!("ready");
     let null =
         File::options().write(true).open("/dev/null").or_fail("lab-node", || "open /dev/null".into())?;
@@ -74,8 +75,11 @@ fn inside(lab: &Lab, args: &LabNodeArgs) -> Outcome<()> {
     supervise(programs)
 }
 
-fn mount_all(device: &Path) -> Outcome<()> {
+fn mount_all(disk: &Path) -> Outcome<()> {
     let nothing = None::<&str>;
+    // Found before other mounts hide where it is.
+    let opened = File::open(disk).or_fail("lab-node", || format!("open {}", disk.display()))?;
+    let directory = opened.metadata().is_ok_and(|found| found.is_dir());
     let plain = MsFlags::empty();
     let fail = |what: &str| {
         let doing = format!("mount {what}");
@@ -102,8 +106,13 @@ fn mount_all(device: &Path) -> Outcome<()> {
     }
     mount(Some("tmpfs"), RUN_DIR, Some("tmpfs"), plain, Some("mode=755"))
         .or_fail("lab-node", fail(RUN_DIR))?;
-    mount(Some(device), STATE_DIR, Some("xfs"), MsFlags::MS_NOATIME, nothing)
-        .or_fail("lab-node", fail(STATE_DIR))
+    let mounted = if directory {
+        let opened = format!("/proc/self/fd/{}", opened.as_raw_fd());
+        mount(Some(opened.as_str()), STATE_DIR, nothing, MsFlags::MS_BIND, nothing)
+    } else {
+        mount(Some(disk), STATE_DIR, Some("xfs"), MsFlags::MS_NOATIME, nothing)
+    };
+    mounted.or_fail("lab-node", fail(STATE_DIR))
 }
 
 /// A program to keep running.

@@ -17,6 +17,11 @@ pub fn image(lab: &Lab, node: &str) -> PathBuf {
     lab.node_dir(node).join("disk.img")
 }
 
+/// What stands for the disk where it is not an image.
+pub fn directory(lab: &Lab, node: &str) -> PathBuf {
+    lab.node_dir(node).join("disk")
+}
+
 pub fn log_dir(lab: &Lab, node: &str) -> PathBuf {
     lab.node_dir(node).join("log")
 }
@@ -46,7 +51,9 @@ pub fn start(lab: &mut Lab, name: &str) -> Outcome<()> {
 fn boot(lab: &Lab, node: &Node) -> Outcome<u32> {
     cgroup::create(lab, &node.name)?;
     network::plug(lab, &lab.port(&node.name)?)?;
-    let disk = disk::attach(&image(lab, &node.name))?;
+    // Held until the node has mounted it.
+    let image = if lab.directories { None } else { Some(disk::attach(&image(lab, &node.name))?) };
+    let disk = image.as_ref().map_or_else(|| directory(lab, &node.name), |image| image.path.clone());
     let log_path = log_dir(lab, &node.name).join("init.log");
     let log = OpenOptions::new().create(true).append(true).open(&log_path);
     let log = log.or_fail("lab-node", || format!("open {}", log_path.display()))?;
@@ -56,8 +63,8 @@ fn boot(lab: &Lab, node: &Node) -> Outcome<u32> {
         .arg("--lab-dir")
         .arg(&lab.dir)
         .args(["--self", &node.name])
-        .arg("--device")
-        .arg(&disk.path)
+        .arg("--disk")
+        .arg(&disk)
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -103,7 +110,8 @@ pub fn power_cut(lab: &mut Lab, name: &str) -> Outcome<()> {
     lab.save()?;
     cgroup::set_frozen(&group, true)?;
     let link = network::link_down(lab, name);
-    let disk = disk::power_cut(Path::new(&format!("/proc/{pid}/root{STATE_DIR}")));
+    let mounted = format!("/proc/{pid}/root{STATE_DIR}");
+    let disk = if lab.directories { Ok(()) } else { disk::power_cut(Path::new(&mounted)) };
     cgroup::kill(&group)?;
     clear(lab, name)?;
     lab.node_mut(name)?.init = None;

@@ -33,7 +33,11 @@ pub struct Lab {
     pub dir: PathBuf,
     pub phase: Phase,
     pub plain: bool,
+    /// Of images; a directory has what the machine's file system has.
     pub disk_bytes: u64,
+    /// Disks are directories, not images.
+    #[serde(default)]
+    pub directories: bool,
     pub nodes: Vec<Node>,
     /// Pairs of ports between which nothing passes.
     pub cuts: BTreeSet<(String, String)>,
@@ -99,6 +103,7 @@ impl Lab {
             phase: Phase::Creating,
             plain,
             disk_bytes,
+            directories: false,
             nodes: (1..=nodes).map(node).collect(),
             cuts: BTreeSet::new(),
             isolated: BTreeSet::new(),

@@ -38,6 +38,7 @@ pub fn run(base: &Path, name: &str, args: &UpArgs, output: Output) -> Outcome<()
     let _lock = Lock::take(&base, name)?;
     refuse_remains(&base, name)?;
     let mut lab = Lab::plan(&base, name, args.nodes, args.disk, args.plain);
+    lab.directories = args.directories;
     for witness in &args.witness {
         lab.node_mut(witness)?.witness = true;
     }
@@ -117,7 +118,13 @@ fn create(lab: &mut Lab, args: &UpArgs) -> Outcome<()> {
         progress.show(&format!("starting {name}"));
         let logs = node::log_dir(lab, name);
         std::fs::create_dir_all(&logs).or_fail("lab-state", || format!("make {}", logs.display()))?;
-        disk::create(&node::image(lab, name), lab.disk_bytes, !args.no_reflink)?;
+        if lab.directories {
+            let directory = node::directory(lab, name);
+            std::fs::create_dir_all(&directory)
+                .or_fail("lab-disk", || format!("make the disk {}", directory.display()))?;
+        } else {
+            disk::create(&node::image(lab, name), lab.disk_bytes, !args.no_reflink)?;
+        }
         node::start(lab, name)?;
     }
     if !lab.plain {
