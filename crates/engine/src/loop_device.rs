@@ -179,6 +179,8 @@ impl LoopDevice {
                 let device = Self { path, backing: backing.to_owned(), number, file };
                 device.check_direct()?;
                 block_queue::tune(&device.path);
+                // What somebody has told the number's earlier device would keep flushes from us, which mode B must see.
+                block_queue::set(&device.path, "write_cache", "write back");
                 tracing::info!(device = %device.path.display(), backing = %backing.display(), "loop device attached");
                 return Ok(device);
             }

@@ -30,7 +30,7 @@ use mainstay_host::{Host, Platform};
 use mainstay_replica::{ReplicaConfig, Role, ScrubState};
 use mainstay_store::Store;
 use mainstay_types::{
-    Copies, EXTENT_BYTES, Epoch, Index, NodeId, Opening, REQUEST_BYTES_MAX, Range, ResourceId,
+    Copies, EXTENT_BYTES, Epoch, Index, Mode, NodeId, Opening, REQUEST_BYTES_MAX, Range, ResourceId,
     ResourceRecord, SnapshotId, Time, VolumeId,
 };
 use platform::World;
@@ -88,6 +88,8 @@ struct Around {
     opening: Opening,
     /// See [`FrontendKind::caches`](crate::frontend::FrontendKind::caches).
     caches: bool,
+    /// All flushes of users of the devices come, or there are no devices.
+    flushed: bool,
     /// Bytes of each volume.
     volumes: Vec<u64>,
     disk: Disk,
@@ -143,6 +145,7 @@ impl OpenReplica {
             name,
             opening,
             caches,
+            flushed: true,
             volumes: config.volumes,
             disk,
             presence,
@@ -198,6 +201,9 @@ impl OpenReplica {
             self.around.proposal = None;
         }
         self.around.dirty = true;
+        // Before the mode is known to the cores, which would acknowledge from memory at once.
+        let flushes = self.around.presence.need_flushes(record.mode == Mode::B);
+        self.told_of_flushes(shared.now, flushes);
         self.host.record(shared.now, record);
         let attached = self.host.replica().attached().is_some();
         if attached != self.around.attached {
@@ -210,6 +216,13 @@ impl OpenReplica {
             }
             self.around.settle_devices(shared);
         }
+    }
+
+    /// Nothing is acknowledged from memory to users of devices here who do not flush what must not be lost (S155). Where there are none, on a
+    /// secondary, memory counts: devices are made as the mode is then.
+    fn told_of_flushes(&mut self, now: Time, flushes: Option<bool>) {
+        self.around.flushed = flushes != Some(false);
+        self.host.cached(now, self.around.caches && self.around.flushed);
     }
 
     /// The connection that this node opened to `node` has come up or gone down.

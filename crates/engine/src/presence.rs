@@ -30,6 +30,8 @@ pub struct Presence {
     wanted: bool,
     /// In which this node is primary; `None` if it is a client.
     epoch: Option<Epoch>,
+    /// What is answered may not be durable before a flush.
+    flushes_needed: bool,
     /// Bytes of each volume.
     sizes: Vec<u64>,
     /// Something has changed of which the agent is to be told.
@@ -66,6 +68,7 @@ impl Presence {
             of,
             wanted: false,
             epoch: None,
+            flushes_needed: false,
             sizes: Vec::new(),
             changed: false,
             failures: Vec::new(),
@@ -88,6 +91,18 @@ impl Presence {
     pub fn want(&mut self, wanted: bool, epoch: Option<Epoch>) {
         self.wanted = wanted;
         self.epoch = epoch;
+    }
+
+    /// Whether flushes are needed. Returns whether all of them will come, if there are devices; see [`Frontend::flushes`].
+    pub fn need_flushes(&mut self, needed: bool) -> Option<bool> {
+        self.flushes_needed = needed;
+        self.flushes()
+    }
+
+    /// Whether all flushes will come, if there are devices.
+    pub fn flushes(&mut self) -> Option<bool> {
+        let needed = self.flushes_needed;
+        self.frontend.as_mut().map(|frontend| frontend.flushes(needed))
     }
 
     /// Bytes of each volume. To be said before devices are offered; later see [`resized`](Self::resized).
@@ -138,6 +153,8 @@ impl Presence {
             Err(reason) => return self.failed(reason),
         };
         self.failure = None;
+        // Before the first request.
+        frontend.flushes(self.flushes_needed);
         frontend.start(shared.ring);
         let resource = self.of.resource;
         shared.frontends.insert(id, resource);

@@ -31,6 +31,8 @@ enum Order {
     Hang,
     /// Take the mount away, end when the kernel has let go.
     Detach,
+    /// What is answered may be lost before a flush.
+    NeedFlushes,
     /// End at once, as a killed engine does.
     Die,
 }
@@ -119,6 +121,7 @@ fn serve(
                 Order::Fence => frontend.fail_all(&mut ring, libc::EIO),
                 Order::Hang => hang = true,
                 Order::Detach => frontend.detach(),
+                Order::NeedFlushes => assert!(frontend.flushes(true)),
                 Order::Die => return,
             }
         }
@@ -214,12 +217,33 @@ fn gone(device: &Path) -> bool {
     !Path::new(&format!("/sys/block/{name}/loop/backing_file")).exists()
 }
 
+/// What was answered is durable, so nobody flushes, and whoever asks for it is told that it is done.
+#[test]
+fn a_device_that_needs_no_flush_gets_none() {
+    if !may_run() {
+        return;
+    }
+    let mut shard = Shard::start("unflushed", 16 << 20);
+    let device = LoopDevice::attach(&shard.file).expect("attached");
+    let file = fs::OpenOptions::new().read(true).write(true).open(device.path()).expect("open");
+    for round in 0..3 {
+        file.write_all_at(&[round + 1; 4096], u64::from(round) * 4096).expect("written");
+        file.sync_all().expect("durable");
+    }
+    assert_eq!(shard.count("write").requests, 3, "a flush of the page cache writes what is in it");
+    assert_eq!(shard.count("flush").requests, 0);
+    drop(file);
+    assert!(device.detach().expect("detached"), "nobody else uses it");
+    shard.end(Order::Detach);
+}
+
 #[test]
 fn a_file_system_lives_on_a_loop_device() {
     if !may_run() {
         return;
     }
     let mut shard = Shard::start("xfs", 512 << 20);
+    shard.order(Order::NeedFlushes);
     let listed: Vec<_> = fs::read_dir(&shard.dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(listed, ["0"]);
     let device = LoopDevice::attach(&shard.file).expect("attached");

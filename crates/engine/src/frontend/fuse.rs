@@ -253,6 +253,10 @@ impl Frontend for FuseFrontend {
         }
     }
 
+    fn flushes(&mut self, needed: bool) -> bool {
+        self.session.flushes(needed)
+    }
+
     fn fail_all(&mut self, ring: &mut Ring, errno: Errno) {
         for pieces in self.session.fail_all(errno) {
             self.submit_reply(ring, pieces);

@@ -58,6 +58,19 @@ enum Outstanding {
     Other,
 }
 
+/// What becomes of flushes. They cost a round trip through the kernel, two wake-ups and a turn of the shard, after each
+/// commit of a database, and say nothing where what was answered is durable: then the first one after a write is answered with ENOSYS. The kernel
+/// takes that for success, and never asks this connection again. (The loop driver flushes when it is attached: nothing has been written by then.)
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Flushes {
+    /// None was refused yet, and the next one after a write is.
+    NotNeeded,
+    /// They are requests.
+    Needed,
+    /// One was refused.
+    Refused,
+}
+
 pub struct Session {
     /// Bytes of each volume.
     volumes: Vec<u64>,
@@ -65,6 +78,9 @@ pub struct Session {
     outstanding: BTreeMap<u64, Outstanding>,
     /// Set for good by [`fail_all`](Self::fail_all).
     fenced: Option<Errno>,
+    flushes: Flushes,
+    /// Something was written since the beginning.
+    written: bool,
     /// Memory for replies, used again when what was in it has left; and lists of pieces that are not in use.
     space: BytesMut,
     lists: Vec<VecDeque<Bytes>>,
@@ -77,6 +93,8 @@ impl Session {
             pool,
             outstanding: BTreeMap::new(),
             fenced: None,
+            flushes: Flushes::NotNeeded,
+            written: false,
             space: BytesMut::new(),
             lists: Vec::new(),
         }
@@ -87,6 +105,14 @@ impl Session {
         if let Some(size) = self.volumes.get_mut(usize::from(volume.0)) {
             *size = bytes;
         }
+    }
+
+    /// See [`Frontend::flushes`](super::Frontend::flushes).
+    pub fn flushes(&mut self, needed: bool) -> bool {
+        if needed && self.flushes == Flushes::NotNeeded {
+            self.flushes = Flushes::Needed;
+        }
+        self.flushes == Flushes::Needed
     }
 
     /// Requests that are not answered.
@@ -123,6 +149,7 @@ impl Session {
             Err(errno) => (Some(buffer), error(header.unique, errno)),
             Ok((volume, offset, size)) => {
                 self.outstanding.insert(header.unique, Outstanding::Write { len: size as u32 });
+                self.written = true;
                 let (buffer, payload) = if size > COPY_BREAK_BYTES {
                     (None, buffer.freeze(PAYLOAD_AT + size).slice(PAYLOAD_AT..))
                 } else {
@@ -277,6 +304,16 @@ impl Session {
 
     fn flush(&mut self, header: &InHeader) -> Result<Outcome, Errno> {
         let (volume, _) = self.volume(header)?;
+        match self.flushes {
+            Flushes::Needed => {}
+            Flushes::NotNeeded if !self.written => {
+                return Ok(Outcome::Reply(one(Reply::new(header.unique))));
+            }
+            Flushes::NotNeeded | Flushes::Refused => {
+                self.flushes = Flushes::Refused;
+                return Err(libc::ENOSYS);
+            }
+        }
         self.outstanding.insert(header.unique, Outstanding::Other);
         Ok(Outcome::Request(FrontendRequest { tag: header.unique, volume, op: FrontendOp::Flush }))
     }
@@ -293,6 +330,7 @@ impl Session {
         if len > DISCARD_BYTES_MAX {
             return Err(libc::EINVAL);
         }
+        self.written = true;
         self.outstanding.insert(header.unique, Outstanding::Other);
         Ok(Outcome::Request(FrontendRequest { tag: header.unique, volume, op }))
     }
@@ -523,6 +561,28 @@ mod tests {
         assert_eq!(errno(&feed(&mut session, &write(6, 0, &[0; 4096])).1), libc::EIO);
         assert_eq!(errno(&feed(&mut session, &message(abi::FSYNC, 8, 2, &[0; 16])).1), libc::EIO);
         assert_eq!(errno(&feed(&mut session, &message(abi::GETATTR, 10, 2, &[0; 16])).1), 0);
+    }
+
+    #[test]
+    fn flushes_come_if_they_are_needed_before_one_was_refused() {
+        let flush = |session: &mut Session, tag| feed(session, &message(abi::FSYNC, tag, 2, &[0; 16])).1;
+        let mut session = session();
+        assert!(!session.flushes(false), "nobody has asked for them");
+        assert!(session.flushes(true));
+        let Outcome::Request(request) = flush(&mut session, 2) else { panic!("not asked for") };
+        assert_eq!(request.op, FrontendOp::Flush);
+        assert!(session.flushes(false), "what was answered before may not be durable yet");
+        assert!(matches!(flush(&mut session, 4), Outcome::Request(_)));
+
+        let mut session = super::tests::session();
+        assert_eq!(errno(&flush(&mut session, 2)), 0, "nothing was written");
+        assert_eq!(session.flushes, Flushes::NotNeeded);
+        feed(&mut session, &write(4, 0, &[0; 4096]));
+        session.complete(4, Ok(vec![]));
+        assert_eq!(errno(&flush(&mut session, 6)), libc::ENOSYS);
+        assert!(session.outstanding.is_empty());
+        assert!(!session.flushes(true), "the kernel does not ask again");
+        assert_eq!(errno(&flush(&mut session, 8)), libc::ENOSYS);
     }
 
     #[test]

@@ -132,6 +132,12 @@ pub trait Frontend {
     /// A client that chose one of the exports. Dropping it cuts it off.
     fn adopt(&mut self, _ring: &mut Ring, _arrived: Arrived) {}
 
+    /// Whether flushes are needed from now on: without, everything that was answered is durable. Returns whether every flush of users will
+    /// come from now on. Once they come they come for good. Only devices that [cache](FrontendKind::caches) can do without them.
+    fn flushes(&mut self, _needed: bool) -> bool {
+        true
+    }
+
     /// Answers every outstanding and every later request with `errno`: the device is fenced (R19). Cannot be
     /// undone; a resource that is served again gets a new frontend.
     fn fail_all(&mut self, ring: &mut Ring, errno: Errno);

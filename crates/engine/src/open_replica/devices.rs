@@ -60,6 +60,8 @@ impl OpenReplica {
         if self.around.presence.device_outcome(shared, outcome) {
             self.around.counts.attached(shared.now);
         }
+        let flushes = self.around.presence.flushes();
+        self.told_of_flushes(shared.now, flushes);
     }
 
     /// A completion of one of this resource's frontends.

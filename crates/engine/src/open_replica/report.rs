@@ -56,7 +56,7 @@ impl OpenReplica {
             incarnation: config.incarnation,
             opening: around.opening,
             reopened: host.replica().reopened(),
-            caches: around.caches,
+            caches: around.caches && around.flushed,
             role: match status.role {
                 CoreRole::Secondary => Role::Secondary,
                 CoreRole::Promoting => Role::Promoting,

@@ -88,8 +88,9 @@ fn memory(resource: &ResourceView) -> String {
     let caches = primary.filter(|live| live.role == "primary").all(|live| live.caches);
     match (resource.mode, resource.memory.len()) {
         (Mode::B, _) if !caches => {
-            "\nmode B: writes wait for journals all the same, because devices of this kind outlive an engine, and their users would \
-             not learn what was lost with it (use --device fuse)"
+            "\nmode B: writes wait for journals all the same. Devices that were in use before the mode was set take it up when they are attached \
+             anew (mainstay service move); those that outlive an engine never do, because their users would not learn what was lost \
+             with it (use --device fuse)"
                 .to_owned()
         }
         (Mode::B, count) if count < in_sync => {
