@@ -63,6 +63,9 @@ type Runs = SmallVec<[Run; 4]>;
 /// Most runs of zeroes that become one operation.
 const ZEROES_RUNS_MAX: usize = 1024;
 
+/// The largest urgency of a pass.
+const URGENCY_MAX: u64 = 1 << 10;
+
 const FIRST_WRITES: Stage = Stage::Writes { cursor: (VolumeId(0), 0) };
 const FIRST_PAGE: Stage = Stage::Table { from: PageId { volume: 0, page: 0 }, in_flight: 0 };
 /// Most writes of version tables in flight: there is at least one for each volume.
@@ -74,6 +77,8 @@ pub struct Pass {
     chain: Chain,
     /// The end of an extent copy: the replica is consistent when this pass is durable.
     finish: bool,
+    /// Somebody waits for its end.
+    awaited: bool,
     /// Sizes of the volumes that it records, and where their version tables are to lie.
     volumes: Vec<u64>,
     tables: Vec<TablePlace>,
@@ -203,7 +208,8 @@ impl Store {
         }
         let tables = placed(&self.superblock.tables, &volumes);
         self.versions.relaid(&self.superblock.tables, &tables);
-        Some(Pass { to, chain, finish, volumes, tables, snapshot, doomed: Vec::new(), stage })
+        let awaited = whole || snapshot.is_some();
+        Some(Pass { to, chain, finish, awaited, volumes, tables, snapshot, doomed: Vec::new(), stage })
     }
 
     /// How far a pass goes that ends at no snapshot: one that is not for all there is frees a part of the journal, so that
@@ -225,6 +231,37 @@ impl Store {
         }
     }
 
+    /// How many writes of a pass may be in flight now, and how many bytes of them. What is written to the journal waits in the disk's queue behind
+    /// them, and with it whoever writes. So it is one while there is little more than a pass begins with, and more in proportion to what has gathered: that settles
+    /// where as much leaves as comes, without bursts. All that the settings allow where somebody waits for room, or for the pass to end.
+    fn pace(&self) -> (usize, u64) {
+        let tuning = &self.tuning;
+        let awaited = self.pass.as_ref().is_some_and(|pass| pass.awaited)
+            || self.destage_forced
+            || self.restarting()
+            || !self.layers.is_empty()
+            || self.is_full()
+            || self.journal_blocked();
+        let start = tuning.destage_start_bytes;
+        let journal = self.config.journal_bytes;
+        let (runs, runs_max) = (self.runs() as u64, tuning.runs_max as u64);
+        // What a pass is due for, as far beyond that as it has come, and where it is not to come to.
+        let urgency = [
+            (self.overlay.data_bytes(), start, start),
+            (self.overlay.hole_bytes(), start, start),
+            (runs, runs_max / 2, runs_max / 4),
+            (self.journal.live_bytes(), journal / 2, journal / 4),
+        ]
+        .map(|(now, from, span)| now.saturating_sub(from).min(span) * URGENCY_MAX / span.max(1));
+        let urgency = urgency.into_iter().max().unwrap_or(0);
+        if awaited || urgency == URGENCY_MAX {
+            return (tuning.destage_writes_max, tuning.destage_bytes_max);
+        }
+        reach!("store: a pass takes its time");
+        let part = |of: u64| of.saturating_mul(urgency) / URGENCY_MAX;
+        ((part(tuning.destage_writes_max as u64) as usize).max(1), part(tuning.destage_bytes_max))
+    }
+
     /// Issues writes until enough are in flight, then waits (`None`); goes on to the flushes when all
     /// are done.
     fn issue_destage(&mut self, mut cursor: (VolumeId, u64)) -> Option<Stage> {
@@ -239,7 +276,8 @@ impl Store {
             }
             return None;
         }
-        while in_flight < self.tuning.destage_writes_max && !self.sums_behind() {
+        let (writes_max, bytes_max) = self.pace();
+        while in_flight < writes_max && !self.sums_behind() {
             let Some((volume, first, runs)) = self.next_group(cursor, to) else {
                 if in_flight > 0 {
                     break;
@@ -247,7 +285,7 @@ impl Store {
                 return Some(self.issue_flushes());
             };
             let blocks = runs.iter().map(|run| run.blocks).sum::<u64>();
-            if in_flight > 0 && bytes + self.group_bytes(blocks) > self.tuning.destage_bytes_max {
+            if in_flight > 0 && bytes + self.group_bytes(blocks) > bytes_max {
                 reach!("store: a pass has as many bytes in flight as it may");
                 break;
             }

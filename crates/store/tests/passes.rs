@@ -4,7 +4,7 @@ mod lab;
 
 use lab::{Doing, Lab, Log, tuning, write};
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
-use mainstay_store::{Area, Tuning};
+use mainstay_store::{Area, StoreConfig, Tuning};
 use mainstay_types::{BLOCK_BYTES, VolumeId};
 
 /// What a batch of one block takes of the journal.
@@ -102,4 +102,42 @@ fn scattered_blocks_are_written_together_and_large_writes_are_not() {
     assert_eq!(under_way(1, 64, 5 * BLOCK_BYTES), 5);
     assert_eq!(under_way(2, 64, 5 * BLOCK_BYTES), 2);
     assert_eq!(under_way(3, 64, 2 * BLOCK_BYTES), 1, "one at least");
+}
+
+/// Writes of a pass under way when so many scattered blocks are to be destaged, of which 20 are none too many.
+fn at_once(blocks: u64, awaited: bool) -> usize {
+    let (volumes, journal_bytes) = (vec![256 * BLOCK_BYTES], 400 * BLOCK_BYTES);
+    let config = StoreConfig { volumes, journal_bytes, ..lab::config() };
+    let tuning = Tuning {
+        destage_start_bytes: 20 * BLOCK_BYTES,
+        destage_writes_max: 8,
+        destage_bytes_max: u64::MAX,
+        ..tuning()
+    };
+    let (mut lab, mut log) = (Lab::with(config, tuning), Log::default());
+    let is_of_volume = |doing: &Doing| matches!(doing, Doing::Volatile { area: Area::Volume(_), .. });
+    for block in 0..blocks {
+        lab.append(&mut log, vec![write(2 * block, 1, 1)]);
+        while let Some(at) = lab.doing.iter().position(|(_, doing)| !is_of_volume(doing)) {
+            lab.complete(at);
+        }
+    }
+    if awaited {
+        lab.store.destage_now();
+    }
+    lab.pump();
+    let under_way = lab.doing.len();
+    lab.settle();
+    lab.check(&log);
+    under_way
+}
+
+#[test]
+fn a_pass_takes_its_time_unless_much_has_gathered_or_somebody_waits() {
+    assert_eq!(at_once(20, false), 0);
+    assert_eq!(at_once(21, false), 1);
+    assert_eq!(at_once(30, false), 4);
+    assert_eq!(at_once(40, false), 8);
+    assert_eq!(at_once(60, false), 8);
+    assert_eq!(at_once(21, true), 8);
 }
