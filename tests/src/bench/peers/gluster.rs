@@ -43,7 +43,9 @@ pub fn start(lab: &Lab, needs: Needs) -> Result<Ready<'_>> {
     })?;
     let bricks: Vec<String> =
         ADDRESSES.iter().map(|address| format!("{address}:{DISK}/brick/data")).collect();
-    gluster(lab, FIRST, &format!("volume create {VOLUME} replica 3 transport tcp {}", bricks.join(" ")))?;
+    // It has to be told that a brick may lie on the file system of the machine.
+    let create = format!("volume create {VOLUME} replica 3 transport tcp {} force", bricks.join(" "));
+    gluster(lab, FIRST, &create)?;
     gluster(lab, FIRST, &format!("volume start {VOLUME}"))?;
     let mount = format!(
         "mkdir -p {MOUNT}
