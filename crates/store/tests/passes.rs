@@ -2,7 +2,8 @@
 
 mod lab;
 
-use lab::{Doing, Lab, Log, tuning, write};
+use lab::{Doing, Lab, Log, discard, tuning, write};
+use mainstay_codec::NewEntry;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_store::{Area, StoreConfig, Tuning};
 use mainstay_types::{BLOCK_BYTES, VolumeId};
@@ -13,6 +14,17 @@ const BATCH_BYTES: u64 = HEADER_BLOCK_BYTES as u64 + BLOCK_BYTES;
 /// Nothing is destaged before the journal is half full.
 fn in_parts(pass_parts: u64) -> Lab {
     Lab::with(lab::config(), Tuning { destage_start_bytes: u64::MAX, pass_parts, ..tuning() })
+}
+
+fn is_of_volume(doing: &Doing) -> bool {
+    matches!(doing, Doing::Volatile { area: Area::Volume(_), .. })
+}
+
+/// Lets everything end but writes to volumes.
+fn end_all_but_writes_to_volumes(lab: &mut Lab) {
+    while let Some(at) = lab.doing.iter().position(|(_, doing)| !is_of_volume(doing)) {
+        lab.complete(at);
+    }
 }
 
 fn in_volume(lab: &Lab, block: u64) -> u8 {
@@ -45,15 +57,12 @@ fn a_pass_frees_a_part_and_what_is_written_again_and_again_stays() {
 /// Writes to volumes that have to end before a journal without room has some.
 fn writes_until_there_is_room(pass_parts: u64) -> usize {
     let (mut lab, mut log) = (in_parts(pass_parts), Log::default());
-    let is_of_volume = |doing: &Doing| matches!(doing, Doing::Volatile { area: Area::Volume(_), .. });
     let mut block = 0;
     while lab.store.room() >= BATCH_BYTES {
         // Not neighbours, so that each is a write of its own.
         lab.append(&mut log, vec![write(block, 1, 1)]);
         block += 2;
-        while let Some(at) = lab.doing.iter().position(|(_, doing)| !is_of_volume(doing)) {
-            lab.complete(at);
-        }
+        end_all_but_writes_to_volumes(&mut lab);
     }
     let mut writes = 0;
     while lab.store.room() < BATCH_BYTES {
@@ -84,12 +93,8 @@ fn under_way(blocks: u64, destage_writes_max: usize, destage_bytes_max: u64) -> 
         lab.settle();
     }
     lab.store.destage_now();
-    let is_of_volume =
-        |(_, doing): &(_, Doing)| matches!(doing, Doing::Volatile { area: Area::Volume(_), .. });
     lab.pump();
-    while let Some(at) = lab.doing.iter().position(|one| !is_of_volume(one)) {
-        lab.complete(at);
-    }
+    end_all_but_writes_to_volumes(&mut lab);
     let most = lab.doing.len();
     lab.settle();
     lab.check(&log);
@@ -104,23 +109,24 @@ fn scattered_blocks_are_written_together_and_large_writes_are_not() {
     assert_eq!(under_way(3, 64, 2 * BLOCK_BYTES), 1, "one at least");
 }
 
-/// Writes of a pass under way when so many scattered blocks are to be destaged, of which 20 are none too many.
-fn at_once(blocks: u64, awaited: bool) -> usize {
-    let (volumes, journal_bytes) = (vec![256 * BLOCK_BYTES], 400 * BLOCK_BYTES);
-    let config = StoreConfig { volumes, journal_bytes, ..lab::config() };
-    let tuning = Tuning {
+/// A journal of 400 blocks, and a pass as soon as more than 20 blocks are to be destaged.
+fn unhurried() -> Tuning {
+    Tuning {
         destage_start_bytes: 20 * BLOCK_BYTES,
         destage_writes_max: 8,
         destage_bytes_max: u64::MAX,
         ..tuning()
-    };
+    }
+}
+
+/// Operations of a pass under way when so many entries of one block each, none beside another, wait to be destaged.
+fn at_once(tuning: Tuning, blocks: u64, entry: fn(u64, u64, u8) -> NewEntry, awaited: bool) -> usize {
+    let (volumes, journal_bytes) = (vec![512 * BLOCK_BYTES], 400 * BLOCK_BYTES);
+    let config = StoreConfig { volumes, journal_bytes, sums: false, ..lab::config() };
     let (mut lab, mut log) = (Lab::with(config, tuning), Log::default());
-    let is_of_volume = |doing: &Doing| matches!(doing, Doing::Volatile { area: Area::Volume(_), .. });
     for block in 0..blocks {
-        lab.append(&mut log, vec![write(2 * block, 1, 1)]);
-        while let Some(at) = lab.doing.iter().position(|(_, doing)| !is_of_volume(doing)) {
-            lab.complete(at);
-        }
+        lab.append(&mut log, vec![entry(2 * block, 1, 1)]);
+        end_all_but_writes_to_volumes(&mut lab);
     }
     if awaited {
         lab.store.destage_now();
@@ -134,10 +140,28 @@ fn at_once(blocks: u64, awaited: bool) -> usize {
 
 #[test]
 fn a_pass_takes_its_time_unless_much_has_gathered_or_somebody_waits() {
-    assert_eq!(at_once(20, false), 0);
-    assert_eq!(at_once(21, false), 1);
-    assert_eq!(at_once(30, false), 4);
-    assert_eq!(at_once(40, false), 8);
-    assert_eq!(at_once(60, false), 8);
-    assert_eq!(at_once(21, true), 8);
+    let scattered = |blocks, awaited| at_once(unhurried(), blocks, write, awaited);
+    assert_eq!(scattered(20, false), 0);
+    assert_eq!(scattered(21, false), 1);
+    assert_eq!(scattered(30, false), 4);
+    assert_eq!(scattered(40, false), 8);
+    assert_eq!(scattered(60, false), 8);
+    assert_eq!(scattered(21, true), 8);
+}
+
+#[test]
+fn a_pass_has_fewer_bytes_in_flight_while_it_takes_its_time() {
+    let tuning = Tuning { destage_writes_max: 64, destage_bytes_max: 8 * BLOCK_BYTES, ..unhurried() };
+    assert_eq!([21, 30, 40].map(|blocks| at_once(tuning.clone(), blocks, write, false)), [1, 4, 8]);
+}
+
+#[test]
+fn whatever_a_pass_is_due_for_hurries_it_as_it_grows() {
+    let lazy = Tuning { destage_start_bytes: u64::MAX, ..unhurried() };
+    // Half of the journal, and three quarters.
+    assert_eq!([100, 101, 126, 151].map(|blocks| at_once(lazy.clone(), blocks, write, false)), [0, 1, 4, 8]);
+    let crowded = Tuning { runs_max: 40, ..lazy };
+    assert_eq!([20, 21, 25, 30].map(|blocks| at_once(crowded.clone(), blocks, write, false)), [0, 1, 4, 8]);
+    let discarded = |block, blocks, _| discard(block, blocks);
+    assert_eq!([20, 21, 30, 40].map(|blocks| at_once(unhurried(), blocks, discarded, false)), [0, 1, 4, 8]);
 }
