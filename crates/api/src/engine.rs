@@ -493,7 +493,7 @@ pub struct ReplicaStatus {
     /// The end of its log, if the record that it acts on counts on what it had in memory in another opening (mode B).
     #[serde(default)]
     pub reopened: Option<Position>,
-    /// Users of its devices learn when what they have not flushed is lost: without that mode B acknowledges nothing from memory.
+    /// Users of its devices flush what must not be lost, and learn when something else is: without that mode B acknowledges nothing from memory.
     #[serde(default)]
     pub caches: bool,
     pub role: Role,

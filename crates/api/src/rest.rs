@@ -525,7 +525,7 @@ pub struct ReplicaLive {
     /// What keeps it from its work as a primary, one sentence each.
     #[serde(default)]
     pub waiting_for: Vec<String>,
-    /// Users of its devices learn when what they have not flushed is lost: without that mode B acknowledges nothing from memory.
+    /// Users of its devices flush what must not be lost, and learn when something else is: without that mode B acknowledges nothing from memory.
     #[serde(default)]
     pub caches: bool,
     /// Paths of the block devices, by volume; only on the primary.

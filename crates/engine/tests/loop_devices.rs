@@ -237,6 +237,30 @@ fn a_device_that_needs_no_flush_gets_none() {
     shard.end(Order::Detach);
 }
 
+/// The cache of a number is what somebody said of an earlier device of it, and users who need not flush would not.
+#[test]
+fn a_device_has_a_cache_whatever_its_number_had() {
+    if !may_run() {
+        return;
+    }
+    let mut shard = Shard::start("cached", 16 << 20);
+    let device = LoopDevice::attach(&shard.file).expect("attached");
+    let path = device.path().to_owned();
+    let cache = Path::new("/sys/block").join(path.file_name().expect("a name")).join("queue/write_cache");
+    fs::write(&cache, "write through").expect("a cache can be told to be none");
+    assert!(device.detach().expect("detached"), "nobody else uses it");
+    // Others may take the number meanwhile, and then it is another one.
+    let device = LoopDevice::attach(&shard.file).expect("attached");
+    let own =
+        Path::new("/sys/block").join(device.path().file_name().expect("a name")).join("queue/write_cache");
+    let found = fs::read_to_string(&own).expect("readable");
+    // Nobody is to get the number as it was left, whatever comes of this.
+    fs::write(&cache, "write back").expect("a cache can be told to be one");
+    assert_eq!(found.trim(), "write back");
+    assert!(device.detach().expect("detached"), "nobody else uses it");
+    shard.end(Order::Detach);
+}
+
 #[test]
 fn a_file_system_lives_on_a_loop_device() {
     if !may_run() {

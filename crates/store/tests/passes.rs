@@ -121,7 +121,17 @@ fn unhurried() -> Tuning {
 
 /// Operations of a pass under way when so many entries of one block each, none beside another, wait to be destaged.
 fn at_once(tuning: Tuning, blocks: u64, entry: fn(u64, u64, u8) -> NewEntry, awaited: bool) -> usize {
-    let (volumes, journal_bytes) = (vec![512 * BLOCK_BYTES], 400 * BLOCK_BYTES);
+    at_once_in(400, tuning, blocks, entry, awaited)
+}
+
+fn at_once_in(
+    journal: u64,
+    tuning: Tuning,
+    blocks: u64,
+    entry: fn(u64, u64, u8) -> NewEntry,
+    awaited: bool,
+) -> usize {
+    let (volumes, journal_bytes) = (vec![512 * BLOCK_BYTES], journal * BLOCK_BYTES);
     let config = StoreConfig { volumes, journal_bytes, sums: false, ..lab::config() };
     let (mut lab, mut log) = (Lab::with(config, tuning), Log::default());
     for block in 0..blocks {
@@ -152,14 +162,16 @@ fn a_pass_takes_its_time_unless_much_has_gathered_or_somebody_waits() {
 #[test]
 fn a_pass_has_fewer_bytes_in_flight_while_it_takes_its_time() {
     let tuning = Tuning { destage_writes_max: 64, destage_bytes_max: 8 * BLOCK_BYTES, ..unhurried() };
-    assert_eq!([21, 30, 40].map(|blocks| at_once(tuning.clone(), blocks, write, false)), [1, 4, 8]);
+    assert_eq!([21, 30, 40].map(|blocks| at_once(tuning, blocks, write, false)), [1, 4, 8]);
 }
 
 #[test]
 fn whatever_a_pass_is_due_for_hurries_it_as_it_grows() {
     let lazy = Tuning { destage_start_bytes: u64::MAX, ..unhurried() };
     // Half of the journal, and three quarters.
-    assert_eq!([100, 101, 126, 151].map(|blocks| at_once(lazy.clone(), blocks, write, false)), [0, 1, 4, 8]);
+    assert_eq!([100, 101, 126, 151].map(|blocks| at_once(lazy, blocks, write, false)), [0, 1, 4, 8]);
+    // A small one has no room for the largest batch before that: then all six that the pass began with.
+    assert_eq!([7, 8].map(|blocks| at_once_in(24, lazy, blocks, write, false)), [2, 6]);
     let crowded = Tuning { runs_max: 40, ..lazy };
     assert_eq!([20, 21, 25, 30].map(|blocks| at_once(crowded.clone(), blocks, write, false)), [0, 1, 4, 8]);
     let discarded = |block, blocks, _| discard(block, blocks);

@@ -9,6 +9,7 @@
 mod acknowledged;
 mod clients;
 mod cluster;
+mod directories;
 mod failover;
 mod filling;
 mod grow;
@@ -97,6 +98,7 @@ const ALONE: &[(&str, Scenario)] = &[
     ("a_resource_is_rolled_back_to_a_snapshot", snapshots::a_resource_is_rolled_back_to_a_snapshot),
     ("a_client_goes_on_with_the_next_primary", clients::a_client_goes_on_with_the_next_primary),
     ("one_client_at_a_time", clients::one_client_at_a_time),
+    ("a_lab_whose_disks_are_directories", directories::a_lab_whose_disks_are_directories),
     ("mode_a_and_a_forced_promotion", modes::mode_a_and_a_forced_promotion),
     ("mode_b_loses_nothing_with_its_primary", modes::mode_b_loses_nothing_with_its_primary),
     (

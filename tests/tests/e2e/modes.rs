@@ -72,23 +72,31 @@ pub fn mode_a_and_a_forced_promotion(cluster: &Cluster) -> Result<()> {
 }
 
 /// In mode B a device states a volatile cache, and the loss of the primary right after its answers loses nothing, because the others have
-/// it in memory. The one that was lost is proven when it returns, and the mode is left without a pause.
+/// it in memory. The one that was lost is proven when it returns, and the mode is left without a pause. A device that has refused a flush in
+/// mode C stays as it was (S258); the next primary's takes the mode up.
 pub fn mode_b_loses_nothing_with_its_primary(cluster: &Cluster) -> Result<()> {
     let lab = &cluster.lab;
     lab.create_resource(NAME, "64MiB", &NODES, &["--journal", "16MiB"])?;
+    let (first, device) = cluster.device(NAME)?;
+    let flushed =
+        format!("dd if=/dev/zero of={device} bs=4096 count=1 oflag=direct conv=notrunc,fsync status=none");
+    lab.shell(&first, &flushed)?;
     lab.cli(&["resource", "set-mode", NAME, "b"])?;
+    mainstay_tests::wait_for("mode B on its way", LIMIT, || {
+        let said = lab.cli(&["resource", "status", NAME])?;
+        ensure!(said.contains("when they are attached anew"), "{said}");
+        Ok(())
+    })?;
+    lose(cluster, &first)?;
+    lab.start(&first)?;
+    lab.wait_in_sync(NAME, LIMIT)?;
     in_force(cluster)?;
     let (lost, device) = cluster.device(NAME)?;
     let cache =
         lab.shell(&lost, &format!("cat /sys/block/{}/queue/write_cache", device.replace("/dev/", "")))?;
     ensure!(cache.trim() == "write back", "{device} has the cache {cache:?}");
     fill(cluster, &lost, &device, 0, KEPT)?;
-    lab.kill(&lost)?;
-    let (to, device) = mainstay_tests::wait_for("another primary", LIMIT, || {
-        let (node, device) = cluster.device(NAME)?;
-        ensure!(node != lost, "{lost} is still primary");
-        Ok((node, device))
-    })?;
+    let (to, device) = lose(cluster, &lost)?;
     check(cluster, &to, &device, KEPT)?;
     lab.start(&lost)?;
     lab.wait_in_sync(NAME, LIMIT)?;
@@ -101,6 +109,16 @@ pub fn mode_b_loses_nothing_with_its_primary(cluster: &Cluster) -> Result<()> {
     })?;
     cluster.prove_equal(NAME)?;
     lab.cli(&["resource", "delete", NAME]).map(drop)
+}
+
+/// Cuts the power of the primary; the next one, and its device.
+fn lose(cluster: &Cluster, primary: &str) -> Result<(String, String)> {
+    cluster.lab.kill(primary)?;
+    mainstay_tests::wait_for("another primary", LIMIT, || {
+        let (node, device) = cluster.device(NAME)?;
+        ensure!(node != primary, "{primary} is still primary");
+        Ok((node, device))
+    })
 }
 
 fn in_force(cluster: &Cluster) -> Result<()> {
