@@ -173,7 +173,7 @@ fn whatever_a_pass_is_due_for_hurries_it_as_it_grows() {
     // A small one has no room for the largest batch before that: then all six that the pass began with.
     assert_eq!([7, 8].map(|blocks| at_once_in(24, lazy, blocks, write, false)), [2, 6]);
     let crowded = Tuning { runs_max: 40, ..lazy };
-    assert_eq!([20, 21, 25, 30].map(|blocks| at_once(crowded.clone(), blocks, write, false)), [0, 1, 4, 8]);
+    assert_eq!([20, 21, 25, 30].map(|blocks| at_once(crowded, blocks, write, false)), [0, 1, 4, 8]);
     let discarded = |block, blocks, _| discard(block, blocks);
     assert_eq!([20, 21, 30, 40].map(|blocks| at_once(unhurried(), blocks, discarded, false)), [0, 1, 4, 8]);
 }
