@@ -19,9 +19,9 @@
 //!   and another node has a replica, and could take over.
 //! - **A rotten journal record must be one that a later durable record calls durable.** The newest record that rots looks
 //!   like the torn tail of a crash (R12) and nothing on that disk can tell the difference. The world picks accordingly.
-//! - **So must one whose write was lost or landed elsewhere, or that is read as what was there before** (F2, F3, F4): two writes of the
-//!   journal have ended after it, so that it lies in the middle of the log for whoever finds it wrong. A lost write that is
-//!   the last one of its journal is an acknowledgement that is forgotten, as with F9. What was written elsewhere does not hit the two newest
+//! - **So must one whose write was lost or landed elsewhere, or that is read as what was there before** (F2, F3, F4): a write of the
+//!   journal that began after it was durable has become durable, so that it lies in the middle of the log for whoever finds it wrong. A lost
+//!   write without such a witness is an acknowledgement that is forgotten, as with F9. What was written elsewhere does not hit the newest
 //!   writes either, for the same reason.
 //! - **One copy of the superblock may be an older one**, as with rot and the same one. A whole pair may not: if a crash tears the other pair
 //!   (R14), what is left is older than what was promised.

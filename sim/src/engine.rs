@@ -202,8 +202,19 @@ pub struct Hosted {
     lag_bytes_max: u64,
     /// To be closed once its device is gone and its disk rests, by the numbers of who asked for it.
     closing: Vec<u64>,
-    /// Where the newest batches were placed in the journal: offset, length, and the write that did it.
-    placed: VecDeque<(u64, u64, u64)>,
+    /// Where the newest batches were placed in the journal.
+    placed: VecDeque<PlacedBatch>,
+}
+
+/// A batch that was written to the journal, or is being written.
+#[derive(Clone, Copy)]
+struct PlacedBatch {
+    offset: u64,
+    len: u64,
+    first: Index,
+    last: Index,
+    /// Which entries its record calls durable.
+    durable_before: Index,
 }
 
 /// Placements that are remembered.
@@ -221,24 +232,32 @@ impl Hosted {
         self.volumes.get(usize::from(range.volume.0)).is_none_or(|bytes| range.end() > *bytes)
     }
 
-    /// Where batches lie that another one follows, and where the newest ones do; none of them was overwritten since.
+    /// Where batches lie that a durable one calls durable, and where the others do; none of them was overwritten since.
     #[must_use]
     pub fn in_journal(&self) -> (Vec<Place>, Vec<Place>) {
         let mut found: Vec<Place> = Vec::new();
-        let newest = self.placed.back().map_or(0, |(.., write)| *write);
-        let last_but_one =
-            self.placed.iter().rev().find(|(.., write)| *write != newest).map_or(0, |(.., write)| *write);
+        let durable = self.host.store().log_state().end.index;
+        let (mut called_durable, mut next) = (Index(0), Index(u64::MAX));
         let (mut needed, mut others) = (Vec::new(), Vec::new());
-        for (offset, len, write) in self.placed.iter().rev() {
+        for placed in self.placed.iter().rev() {
+            let PlacedBatch { offset, len, first, last, durable_before } = *placed;
             let overwritten =
-                found.iter().any(|(newer, size)| offset < &(newer + size) && newer < &(offset + len));
+                found.iter().any(|(newer, size)| offset < newer + size && *newer < offset + len);
             if overwritten {
                 break;
             }
-            found.push((*offset, *len));
-            // What a write holds is called durable by the one after it, which must itself have ended.
-            let of = if *write < last_but_one { &mut needed } else { &mut others };
-            of.push((*offset, *len));
+            found.push((offset, len));
+            // What was cut proves nothing, and nobody needs it.
+            let counts = last < next;
+            // What a write holds is called durable by one that began later, which must itself be durable.
+            let of = if counts && last <= called_durable { &mut needed } else { &mut others };
+            of.push((offset, len));
+            if counts {
+                next = first;
+                if last <= durable {
+                    called_durable = called_durable.max(durable_before);
+                }
+            }
         }
         (needed, others)
     }
@@ -275,7 +294,7 @@ struct Shop<'a> {
     disk: &'a mut Disk,
     oracle: &'a mut Oracle,
     wishes: &'a mut Vec<Wish>,
-    placed: &'a mut VecDeque<(u64, u64, u64)>,
+    placed: &'a mut VecDeque<PlacedBatch>,
     happened: VecDeque<Happened>,
     answered: Vec<(RequestId, Answer)>,
     /// A client was told that something is done.
@@ -292,13 +311,19 @@ impl Platform for Shop<'_> {
     }
 
     fn store_operation(&mut self, output: Output) {
-        if let Output::JournalWrite { op, offset, parts } = &output {
+        if let Output::JournalWrite { offset, parts, .. } = &output {
             let mut at = *offset;
-            for (_, batch) in parts {
+            for (local, batch) in parts {
                 if self.placed.len() == PLACED_MAX {
                     self.placed.pop_front();
                 }
-                self.placed.push_back((at, batch.journal_len(), op.0));
+                self.placed.push_back(PlacedBatch {
+                    offset: at,
+                    len: batch.journal_len(),
+                    first: batch.first,
+                    last: batch.last(),
+                    durable_before: local.durable_before,
+                });
                 at += batch.journal_len();
             }
         }

@@ -1,6 +1,7 @@
 //! What a host does beyond its cores, as scenarios.
 
 mod damage;
+mod in_flight;
 mod lab;
 mod rollback;
 mod room;

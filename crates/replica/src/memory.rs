@@ -96,14 +96,21 @@ impl Replica {
         }
     }
 
-    /// Whether nothing may be sealed for the sake of what was sealed before: the journal has it not, nor is it acknowledged; or too
-    /// much is acknowledged and not committed (R18).
+    /// Whether nothing may be sealed for the sake of what was sealed before: the journal has it not, nor is it acknowledged, and too little has
+    /// gathered meanwhile for another journal write; or too much is acknowledged and not committed (R18).
     pub(crate) fn seal_waits(&self) -> bool {
-        let end = self.log.end.index;
-        if end <= self.log.durable {
+        let (end, durable) = (self.log.end.index, self.log.durable);
+        if end <= durable {
             return false;
         }
-        end > self.answered || self.sequence.cached_bytes() > self.config.window_bytes
+        let under_way = end > self.answered;
+        let journal_us = self.own.least_us();
+        if under_way && self.sequence.worth_another_batch(durable, journal_us) {
+            reach!("replica: a batch is sealed while others are written to the journal");
+        } else if under_way {
+            return true;
+        }
+        self.sequence.cached_bytes() > self.config.window_bytes
     }
 
     /// A peer has this in memory. Counts only on a stream of this epoch, and only for what was sent (R1).

@@ -199,7 +199,9 @@ impl Replica {
         }
         self.log.durable = index;
         if self.leading() {
-            self.own.durable(index == self.log.end.index, self.now, self.config.slow.for_ms);
+            let all = index == self.log.end.index;
+            let since = (!all).then(|| self.sequence.writing_since(index).unwrap_or(self.now));
+            self.own.durable(since, self.now, self.config.slow.for_ms);
             self.advance_commit();
             return;
         }

@@ -2,7 +2,8 @@
 //!
 //! Guarantees: requests complete in the order of the log; a read is executed only when no uncommitted entry that
 //! was admitted before it overlaps it (P30); everything held is bounded in count and bytes (R18). Batches form by
-//! themselves: whatever was admitted while the journal was busy goes into the next one; there is no timer.
+//! themselves: whatever was admitted while the journal was busy goes into the next one, which begins when the journal is free or as soon
+//! as enough has gathered to be worth a write beside those that are under way; there is no timer.
 
 use crate::{Effect, Op, Replica, RequestError, RequestId, Role};
 use bytes::Bytes;
@@ -10,8 +11,8 @@ use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::{Batch, EntryKind, Message, NewEntry, rollback_range, snapshot_range};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, ClientMark, Index, Mode, REQUEST_BYTES_MAX, Range,
-    SessionId, SnapshotId, Time, VolumeId, is_volume_size, reach,
+    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, ClientMark, Index, JOURNAL_WRITES_MAX, Mode,
+    REQUEST_BYTES_MAX, Range, SessionId, SnapshotId, Time, VolumeId, is_volume_size, reach,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -21,6 +22,10 @@ const SIZES_MAX: usize = 4096;
 const SIZES_MAX_IN_A: usize = 16_384;
 /// Longest discard or write-zeroes, in bytes; the wire carries 32 bits and whole blocks.
 const ZERO_BYTES_MAX: u64 = (1 << 32) - BLOCK_BYTES;
+
+/// How long those that wait for a journal write to end may wait for it together, in microseconds, before they get one beside it. A batch costs a header block
+/// and a turn of every replica, and with a fast disk there is less to be won than that: eight wait for one of 125 µs. With a millisecond for each write nobody does.
+const WAITED_US_MAX: u64 = 1_000;
 
 /// Order of admission; writes commit in this order.
 type Ticket = u64;
@@ -151,6 +156,26 @@ impl Sequence {
 
     pub fn nothing_open(&self) -> bool {
         self.open.is_empty()
+    }
+
+    /// Whether what is open is to be sealed beside what was sealed after `durable`, for a journal whose writes take `journal_us` at least: if all that
+    /// waits would together wait long enough, and the journal would write it at once.
+    pub fn worth_another_batch(&self, durable: Index, journal_us: u64) -> bool {
+        self.open.len() as u64 * journal_us >= WAITED_US_MAX
+            && self.batches_after(durable).nth(JOURNAL_WRITES_MAX - 1).is_none()
+    }
+
+    /// Since when the journal has had what it is writing, the newest entry that is durable being `durable`: the time at which the oldest batch after
+    /// that was sealed, unless so many were that they wait for each other.
+    pub fn writing_since(&self, durable: Index) -> Option<Time> {
+        let mut batches = self.batches_after(durable);
+        let oldest = batches.by_ref().take(JOURNAL_WRITES_MAX).last();
+        oldest.filter(|_| batches.next().is_none()).map(|size| size.at)
+    }
+
+    /// Those of this epoch that end after `durable`, the newest first.
+    fn batches_after(&self, durable: Index) -> impl Iterator<Item = &Size> {
+        self.sizes.iter().rev().take_while(move |size| size.last > durable)
     }
 
     /// Nothing admitted is unfinished, nor acknowledged and not committed.
@@ -603,9 +628,11 @@ impl Replica {
 
     /// Whether there was a batch.
     fn seal_batch(&mut self) -> bool {
+        if self.sequence.nothing_open() {
+            return false;
+        }
         let blocked = self.role != Role::Primary || self.paused || self.seal_waits();
-        let waits = self.sequence.nothing_open() || self.sequence.waits_for_rollback();
-        if blocked || waits || self.held_by_lag() {
+        if blocked || self.sequence.waits_for_rollback() || self.held_by_lag() {
             return false;
         }
         let first = self.log.end.index.next();

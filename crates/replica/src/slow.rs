@@ -74,10 +74,36 @@ impl Pace {
     }
 }
 
+/// How long the shortest of what it takes is remembered, at least.
+const LEAST_MS: u64 = 10_000;
+
+/// The least of late, in microseconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Least {
+    /// Since `since`, and before that; nothing is known as long as there was none.
+    now: Option<u64>,
+    before: Option<u64>,
+    since: Time,
+}
+
+impl Least {
+    fn took(&mut self, us: u64, now: Time) {
+        if now > self.since.plus_ms(LEAST_MS) {
+            (self.before, self.now, self.since) = (self.now, None, now);
+        }
+        self.now = Some(self.now.map_or(us, |least| least.min(us)));
+    }
+
+    fn us(&self) -> Option<u64> {
+        self.now.into_iter().chain(self.before).min()
+    }
+}
+
 /// The own journal's.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OwnPace {
     pace: Pace,
+    least: Least,
     /// When what is under way was given to it.
     since: Option<Time>,
 }
@@ -87,12 +113,19 @@ impl OwnPace {
         self.since = self.since.or(Some(now));
     }
 
-    /// Something has become durable. `all`: nothing is under way any more.
-    pub fn durable(&mut self, all: bool, now: Time, forget_ms: u64) {
+    /// Something has become durable. `since`: when the oldest of what is still under way was given to it, if anything is.
+    pub fn durable(&mut self, since: Option<Time>, now: Time, forget_ms: u64) {
         if let Some(since) = self.since.take() {
             self.pace.took(since, now, forget_ms);
+            self.least.took(now.us_since(since), now);
         }
-        self.since = (!all).then_some(now);
+        self.since = since;
+    }
+
+    /// What a write took at least of late, in microseconds: what the disk needs, whatever else waits for it or for a processor. 0 if
+    /// nothing is known.
+    pub fn least_us(&self) -> u64 {
+        self.least.us().unwrap_or(0)
     }
 
     pub fn latency_us(&self, now: Time, forget_ms: u64) -> u64 {

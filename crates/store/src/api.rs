@@ -5,7 +5,7 @@ use mainstay_codec::{Batch, DecodeError, LocalHeader, crc32c};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     BATCH_BYTES_MAX, BLOCK_BYTES, Chain, EXTENT_BYTES, Epoch, Incarnation, Index, JOURNAL_RESERVE_BYTES,
-    Position, REQUEST_BYTES_MAX, Range, ResourceId, SnapshotId, VolumeId, reach,
+    JOURNAL_WRITES_MAX, Position, REQUEST_BYTES_MAX, Range, ResourceId, SnapshotId, VolumeId, reach,
 };
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -50,8 +50,10 @@ pub struct Tuning {
     pub pass_bytes_min: u64,
     /// Payloads of batches that are kept in memory; beyond it they are read from the journal.
     pub memory_bytes_max: u64,
-    /// Largest journal write that is made of several queued batches.
+    /// Largest journal write that is made of several queued batches, and most bytes of those in flight together, unless one batch is larger.
     pub write_bytes_max: u64,
+    /// Most journal writes in flight.
+    pub journal_writes_max: usize,
     /// Largest merged write to a volume.
     pub destage_write_bytes_max: u64,
     /// Most destage operations in flight. Blocks that lie scattered are one each, and a disk wants many of them at once.
@@ -82,6 +84,7 @@ impl Default for Tuning {
             pass_bytes_min: 4 << 20,
             memory_bytes_max: 64 << 20,
             write_bytes_max: 8 << 20,
+            journal_writes_max: JOURNAL_WRITES_MAX,
             destage_write_bytes_max: EXTENT_BYTES,
             destage_writes_max: 64,
             destage_bytes_max: 8 << 20,

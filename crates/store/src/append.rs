@@ -3,7 +3,7 @@
 
 use crate::overlay::{Content, Run};
 use crate::superblock::Job;
-use crate::{Op, Output, Store};
+use crate::{Op, OpId, Output, Store};
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::frame::EPOCHS_MAX;
 use mainstay_codec::{Batch, EntryDesc, EntryKind, LocalHeader};
@@ -12,12 +12,18 @@ use mainstay_types::{BLOCK_BYTES, ClientMark, Epoch, Index, reach};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// The one journal write in flight. One at a time, so that a record's `durable_before` covers
-/// everything before its write.
+/// A journal write that counts as in flight: it is, or one before it is.
+///
+/// They end in any order and become durable in that of the log. So the `durable_before` of a record, which is what had become durable when its
+/// write was issued, is true whatever the disk did first; what was in flight with it has no such witness until a later write.
 #[derive(Debug)]
 pub struct JournalInFlight {
+    op: OpId,
     /// Its last entry that still counts; a cut may lower it.
     pub last: Index,
+    /// In the journal.
+    bytes: u64,
+    ended: bool,
 }
 
 impl Store {
@@ -137,7 +143,7 @@ impl Store {
     /// Whether nothing is being written to the journal and nothing in the queue may be written now.
     pub(crate) fn journal_at_rest(&self) -> bool {
         let limit = self.write_limit();
-        self.journal_write.is_none() && self.queue.front().is_none_or(|batch| batch.last() > limit)
+        self.journal_writes.is_empty() && self.queue.front().is_none_or(|batch| batch.last() > limit)
     }
 
     /// Takes back what is queued and not yet submitted.
@@ -152,7 +158,7 @@ impl Store {
 
     /// Whether a batch waits for a checkpoint.
     pub(crate) fn journal_blocked(&self) -> bool {
-        self.journal_write.is_none()
+        self.journal_writes.is_empty()
             && self.queue.front().is_some_and(|batch| self.place_for(batch).is_none())
     }
 
@@ -172,12 +178,33 @@ impl Store {
         place
     }
 
-    pub(crate) fn issue_journal_write(&mut self) {
-        if self.journal_write.is_some() || self.queue.is_empty() {
-            return;
+    pub(crate) fn issue_journal_writes(&mut self) {
+        while !self.queue.is_empty() {
+            let Some(bytes_max) = self.next_write_bytes_max() else { return };
+            if !self.issue_journal_write(bytes_max) {
+                return;
+            }
         }
+    }
+
+    /// Most bytes of a journal write that may begin now; one of a single batch may be larger if nothing else is in flight.
+    fn next_write_bytes_max(&self) -> Option<u64> {
+        if self.journal_writes.len() >= self.tuning.journal_writes_max.max(1) {
+            reach!("store: as many journal writes are in flight as may be");
+            return None;
+        }
+        let bytes: u64 = self.journal_writes.iter().map(|write| write.bytes).sum();
+        self.tuning.write_bytes_max.checked_sub(bytes).filter(|left| *left > 0)
+    }
+
+    /// Whether there was something that may be written.
+    fn issue_journal_write(&mut self, bytes_max: u64) -> bool {
         let limit = self.write_limit();
-        let local = LocalHeader { generation: self.superblock.generation, durable_before: self.durable };
+        let durable_before = match self.journal_writes.back() {
+            Some(newest) if planted(Bug::InFlightCalledDurable) => newest.last,
+            _ => self.durable,
+        };
+        let local = LocalHeader { generation: self.superblock.generation, durable_before };
         let mut parts: SmallVec<[(_, Arc<Batch>); 1]> = SmallVec::new();
         let mut start = 0;
         let mut bytes = 0;
@@ -185,8 +212,12 @@ impl Store {
             let len = batch.journal_len();
             let Some(offset) = self.place_for(batch) else { break };
             if parts.is_empty() {
+                if len > bytes_max && !self.journal_writes.is_empty() {
+                    reach!("store: a batch waits because too much is being written");
+                    return false;
+                }
                 start = offset;
-            } else if offset != start + bytes || bytes + len > self.tuning.write_bytes_max {
+            } else if offset != start + bytes || bytes + len > bytes_max {
                 reach!("store: a journal write ends before the queue does");
                 break;
             }
@@ -204,24 +235,41 @@ impl Store {
         }
         let Some((_, last)) = parts.last() else {
             reach!("store: the queue waits for a cut, a restart or a checkpoint");
-            return;
+            return false;
         };
-        self.journal_write = Some(JournalInFlight { last: last.last() });
+        let last = last.last();
+        if !self.journal_writes.is_empty() {
+            reach!("store: a journal write begins beside others");
+        }
         let op = self.start(Op::JournalWrite);
+        self.journal_writes.push_back(JournalInFlight { op, last, bytes, ended: false });
         self.outputs.push_back(Output::JournalWrite { op, offset: start, parts });
+        true
     }
 
-    pub(crate) fn journal_written(&mut self) {
-        let Some(write) = self.journal_write.take() else { return };
-        if write.last > self.durable {
-            self.durable = write.last;
-            if let Some((_, chain)) = self.journal.end_at(write.last) {
-                self.durable_chain = chain;
-            }
-            self.outputs.push_back(Output::Durable { index: write.last });
-        } else {
-            reach!("store: a journal write ends after it was cut");
+    pub(crate) fn journal_written(&mut self, op: OpId) {
+        if let Some(write) = self.journal_writes.iter_mut().find(|write| write.op == op) {
+            write.ended = true;
         }
+        let before = self.durable;
+        let ended =
+            |write: &&JournalInFlight| write.ended || write.op < op && planted(Bug::EarlierWritesNotAwaited);
+        while let Some(last) = self.journal_writes.front().filter(ended).map(|write| write.last) {
+            self.journal_writes.pop_front();
+            if last > self.durable {
+                self.durable = last;
+            } else {
+                reach!("store: a journal write ends after it was cut");
+            }
+        }
+        if self.durable == before {
+            reach!("store: a journal write ends before one that came first");
+            return;
+        }
+        if let Some((_, chain)) = self.journal.end_at(self.durable) {
+            self.durable_chain = chain;
+        }
+        self.outputs.push_back(Output::Durable { index: self.durable });
         self.apply();
         self.evict();
     }

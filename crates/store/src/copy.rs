@@ -211,7 +211,7 @@ impl Store {
             || (self.overlay.is_empty()
                 && self.layers.is_empty()
                 && self.superblock.checkpoint.at.index == self.applied);
-        self.journal_write.is_none()
+        self.journal_writes.is_empty()
             && self.pass.is_none()
             && self.groups.is_empty()
             && destaged

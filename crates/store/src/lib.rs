@@ -21,7 +21,7 @@
 //! - A block of a volume that is not what was written there last is damage, if the replica has sums: who reads a volume asks
 //!   [`Store::check_blocks`].
 //!
-//! What is not: a record that decays after it was the last one in the journal looks like a torn tail. The peers find it.
+//! What is not: a record that decays before a write that began after it was durable looks like a torn tail. The peers find it.
 //!
 //! An entry's way: `append` → queued → placed in the ring, being written → durable → (`commit`) applied:
 //! in the overlay, readable → destaged → flushed → behind the checkpoint, its space reusable.
@@ -114,7 +114,8 @@ pub struct Store {
     queue: VecDeque<Arc<Batch>>,
     /// Journal bytes that the queue will need.
     queue_bytes: u64,
-    journal_write: Option<JournalInFlight>,
+    /// In the order of the log.
+    journal_writes: VecDeque<JournalInFlight>,
     /// Position and chain of the last appended batch.
     end: Position,
     end_chain: Chain,
@@ -269,7 +270,7 @@ impl Store {
             return self.fail(format!("{} failed: {detail}", kind.map_or("operation", Op::name)));
         };
         match kind {
-            Op::JournalWrite => self.journal_written(),
+            Op::JournalWrite => self.journal_written(op),
             Op::Superblock => self.superblock_written(),
             Op::VersionTable => self.version_table_written(),
             Op::Flush => self.volume_flushed(),
@@ -291,7 +292,7 @@ impl Store {
     /// The next thing to do or to know.
     pub fn poll(&mut self) -> Option<Output> {
         if self.outputs.is_empty() && !self.failed {
-            self.issue_journal_write();
+            self.issue_journal_writes();
             self.tell_promises();
             self.issue_grows();
             self.issue_superblock();

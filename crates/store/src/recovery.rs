@@ -3,7 +3,8 @@
 //! Recovery takes the newest superblock, loads the version table it names, and follows the chain of batches
 //! from the checkpoint. Where the chain ends it asks whether the next record is torn or damaged (R12): every
 //! record that was submitted after another was durable says so (`durable_before`), so the rest of the ring
-//! is searched for such words. What a cut or an earlier recovery made void does not count; where the last of these ended the log
+//! is searched for such words. What was in flight with the newest records has no such witness: of these any part may be there, and the
+//! first that is not whole ends the log. What a cut or an earlier recovery made void does not count; where the last of these ended the log
 //! is in the superblock and counts. Then a new
 //! generation and the end that was found are made durable, before anything else can be appended.
 //!
@@ -166,7 +167,7 @@ impl Store {
             journal: log.journal,
             queue: VecDeque::new(),
             queue_bytes: 0,
-            journal_write: None,
+            journal_writes: VecDeque::new(),
             end: log.end,
             end_chain: log.chain,
             epochs: log.epochs,

@@ -111,7 +111,7 @@ impl Store {
     /// Takes everything after `end` out of ring, epochs and commit index.
     pub(crate) fn truncate(&mut self, end: Index) {
         self.journal.truncate(end);
-        if let Some(write) = &mut self.journal_write {
+        for write in &mut self.journal_writes {
             write.last = write.last.min(end);
         }
         if self.durable > end {

@@ -15,7 +15,7 @@ use mainstay_control::reconciler::job::{Answer, Step};
 use mainstay_control::snapshots::Keep;
 use mainstay_replica::ReplicaConfig;
 use mainstay_store::{Store, StoreConfig, Tuning};
-use mainstay_types::{BLOCK_BYTES, Incarnation, NodeId, Opening, ResourceId};
+use mainstay_types::{BLOCK_BYTES, Incarnation, JOURNAL_WRITES_MAX, NodeId, Opening, ResourceId};
 
 impl World {
     pub(super) fn start_step(&mut self, step: JobStep) {
@@ -245,6 +245,8 @@ impl World {
             pass_bytes_min: 0,
             memory_bytes_max: shape.memory_blocks * BLOCK_BYTES,
             write_bytes_max: 16 * BLOCK_BYTES,
+            // As shipped, but for one resource in four.
+            journal_writes_max: if shape.journal_blocks % 4 == 1 { 1 } else { JOURNAL_WRITES_MAX },
             destage_write_bytes_max: 4 * BLOCK_BYTES,
             destage_writes_max: 4,
             destage_bytes_max: 1 << 20,

@@ -33,8 +33,8 @@ struct Promotion {
 /// See the top of this file.
 pub(super) struct Counts {
     all: ReplicaCounts,
-    /// The write of the journal that is under way; the store has one at a time.
-    journal: Option<(OpId, Time)>,
+    /// The writes of the journal that are in flight.
+    journal: Vec<(OpId, Time)>,
     /// As primary: batches that are not committed, by their last entries, and when they were sealed. Every one holds a request that is
     /// not answered, so there are few.
     sealed: VecDeque<(Index, Time)>,
@@ -46,7 +46,7 @@ impl Counts {
     pub fn new(volumes: usize) -> Self {
         let all =
             ReplicaCounts { volumes: vec![VolumeCounts::default(); volumes], ..ReplicaCounts::default() };
-        Self { all, journal: None, sealed: VecDeque::new(), leads: false, promotion: None }
+        Self { all, journal: Vec::new(), sealed: VecDeque::new(), leads: false, promotion: None }
     }
 
     /// The numbers as they are now.
@@ -123,7 +123,7 @@ impl Counts {
         let disk = &mut self.all.disk;
         match output {
             Output::JournalWrite { op, parts, .. } => {
-                self.journal = Some((*op, now));
+                self.journal.push((*op, now));
                 disk.journal_written += parts.iter().map(|(_, batch)| batch.journal_len()).sum::<u64>();
             }
             Output::JournalRead { len, .. } => disk.journal_read += len,
@@ -139,7 +139,8 @@ impl Counts {
 
     /// An operation of the store has ended.
     pub fn store_done(&mut self, now: Time, op: OpId) {
-        if let Some((_, since)) = self.journal.take_if(|(written, _)| *written == op) {
+        if let Some(at) = self.journal.iter().position(|(written, _)| *written == op) {
+            let (_, since) = self.journal.swap_remove(at);
             self.all.journal_us.note(now.us_since(since));
         }
     }
@@ -300,11 +301,13 @@ mod tests {
             .collect(),
         };
         counts.observe(Time(100), Seen::Output(&write(7, 1)));
+        counts.observe(Time(110), Seen::Output(&write(8, 2)));
         counts.store_done(Time(120), OpId(6));
+        counts.store_done(Time(125), OpId(8));
         counts.store_done(Time(130), OpId(7));
         counts.store_done(Time(140), OpId(7));
-        assert_eq!((counts.all.journal_us.count(), counts.all.journal_us.sum()), (1, 30));
-        assert_eq!(counts.all.disk.journal_written, 8192);
+        assert_eq!((counts.all.journal_us.count(), counts.all.journal_us.sum()), (2, 15 + 30));
+        assert_eq!(counts.all.disk.journal_written, 2 * 8192);
         counts.reads(Area::Volume(VolumeId(1)), 4096);
         assert_eq!(counts.all.disk.volume_read, 4096);
     }

@@ -64,6 +64,7 @@ pub fn tuning() -> Tuning {
         pass_bytes_min: 0,
         memory_bytes_max: 6 * BLOCK_BYTES,
         write_bytes_max: 12 * BLOCK_BYTES,
+        journal_writes_max: mainstay_types::JOURNAL_WRITES_MAX,
         destage_write_bytes_max: 4 * BLOCK_BYTES,
         destage_writes_max: 3,
         destage_bytes_max: 5 * BLOCK_BYTES,

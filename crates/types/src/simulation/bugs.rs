@@ -103,6 +103,8 @@ bugs! {
     EpochStartAlone("R6"),
     /// A service is started before the primary serves.
     ServiceBeforeEpochStart("R6"),
+    /// A journal write that ends makes durable what is still being written before it.
+    EarlierWritesNotAwaited("R7"),
     /// A tail of another epoch is not cut.
     NoCut("R7"),
     /// A secondary takes for committed whatever it holds.
@@ -161,6 +163,8 @@ bugs! {
     CorruptionTruncated("R12"),
     /// A torn tail is taken for damage when something behind it is whole.
     TornTakenForDamaged("R12"),
+    /// A record calls durable what is being written at the same time.
+    InFlightCalledDurable("R12"),
     /// Records that were cut count again after a restart.
     VoidIgnored("R12"),
     /// The payload of an entry is taken from journal and network without looking at its checksum.
