@@ -78,6 +78,8 @@ pub struct Host {
     damage: Damage,
     /// What scrubs have come to and is not read yet, in the order of the log.
     scrubs: VecDeque<(Index, Range, Vec<Segment>)>,
+    /// Writes to the journal that are not durable yet, in the order of the log: up to which entry, and when they were issued.
+    journal_writes: VecDeque<(Index, Time)>,
 }
 
 impl Host {
@@ -92,6 +94,8 @@ impl Host {
         config.sums = store.config().sums;
         config.client = store.client();
         config.clients_ahead = store.clients_ahead().collect();
+        config.journal_writes_max = store.tuning().journal_writes_max;
+        config.journal_write_bytes_max = store.tuning().write_bytes_max;
         let mut replica = Replica::new(config, store.promised(), store.log_state());
         replica.handle(Time(0), Event::SnapshotsHeld(store.snapshots_held().collect()));
         Self {
@@ -112,6 +116,7 @@ impl Host {
             sessions: Sessions::default(),
             damage: Damage::default(),
             scrubs: VecDeque::new(),
+            journal_writes: VecDeque::new(),
         }
     }
 
@@ -338,10 +343,22 @@ impl Host {
     fn output(&mut self, platform: &mut impl Platform, output: Output) {
         platform.observe(Seen::Output(&output));
         let event = match output {
-            Output::Durable { index } => Event::Durable { index },
+            Output::Durable { index } => {
+                let began = self.journal_writes.front().map_or(platform.now(), |(_, began)| *began);
+                while self.journal_writes.front().is_some_and(|(last, _)| *last <= index) {
+                    self.journal_writes.pop_front();
+                }
+                let next = self.journal_writes.front().map(|(_, began)| *began);
+                Event::Durable { index, began, next }
+            }
             Output::Promised { epoch } => Event::Promised { epoch },
-            Output::CutDone { end, chain } => Event::CutDone { end, chain },
+            Output::CutDone { end, chain } => {
+                // The journal has come to rest before.
+                self.journal_writes.clear();
+                Event::CutDone { end, chain }
+            }
             Output::Restarted { at } => {
+                self.journal_writes.clear();
                 self.forget_scrubs();
                 Event::Restarted { at }
             }
@@ -373,6 +390,10 @@ impl Host {
             | Output::MetaWrite { .. } => {
                 // R13: the store does not know of a read that failed here, and would go on.
                 if self.failed.is_none() {
+                    if let Output::JournalWrite { parts, .. } = &output {
+                        let last = parts.last().map(|(_, batch)| batch.last());
+                        self.journal_writes.extend(last.map(|last| (last, platform.now())));
+                    }
                     platform.store_operation(output);
                 }
                 return;

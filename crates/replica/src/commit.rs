@@ -123,7 +123,7 @@ impl Replica {
     }
 
     /// How many things have to happen before there is something to do for what was sequenced: a write of the own journal and
-    /// the acknowledgements of required peers before it is committed, or the former alone while more waits to be
+    /// the acknowledgements of required peers before the oldest batch is committed, or the former alone while more waits to be
     /// sequenced. 0 when nothing is under way.
     #[must_use]
     pub fn awaited(&self) -> usize {
@@ -137,6 +137,7 @@ impl Replica {
         if !self.sequence.nothing_open() {
             return usize::from(self.log.durable < end);
         }
+        let end = self.sequence.batch_end_after(self.log.commit).unwrap_or(end);
         let lacks =
             |peer: &&Peer| peer.required() && peer.durable < end && matches!(peer.link, Link::Streaming(_));
         usize::from(self.log.durable < end) + self.peers.values().filter(lacks).count()

@@ -4,8 +4,8 @@ use crate::{Mended, ScrubOrder};
 use bytes::Bytes;
 use mainstay_codec::{Batch, BlockSums, Envelope};
 use mainstay_types::{
-    Chain, ClientMark, ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, Opening, Position, Range,
-    ResourceId, ResourceRecord, ShrinkReason, SnapshotId, VolumeId,
+    Chain, ClientMark, ConfigVersion, Epoch, Incarnation, Index, JOURNAL_WRITES_MAX, Member, NodeId, Opening,
+    Position, Range, ResourceId, ResourceRecord, ShrinkReason, SnapshotId, Time, VolumeId,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -46,6 +46,9 @@ pub struct ReplicaConfig {
     pub commit_tell_ms: u64,
     /// Most bytes of batches sent to one peer and not acknowledged.
     pub window_bytes: u64,
+    /// How many writes of the own journal may be in flight, and how many bytes of them.
+    pub journal_writes_max: usize,
+    pub journal_write_bytes_max: u64,
     /// Most requests admitted and not completed.
     pub requests_max: usize,
     /// Most payload bytes admitted and not completed.
@@ -80,6 +83,8 @@ impl ReplicaConfig {
             slow: SlowLimits::default(),
             commit_tell_ms: 10,
             window_bytes: 16 << 20,
+            journal_writes_max: JOURNAL_WRITES_MAX,
+            journal_write_bytes_max: 8 << 20,
             requests_max: 1024,
             request_bytes_max: 8 << 20,
             join_lag_bytes: 4 << 20,
@@ -245,9 +250,12 @@ pub enum Event {
         /// The same for epoch starts, which may use the reserve (R18).
         with_reserve: u64,
     },
-    /// The journal holds everything up to `index` durably.
+    /// The journal holds everything up to `index` durably. `began`: when the oldest write was issued that this took; `next`: when the oldest was
+    /// that is still in flight.
     Durable {
         index: Index,
+        began: Time,
+        next: Option<Time>,
     },
     Promised {
         epoch: Epoch,

@@ -250,7 +250,7 @@ impl Replica {
                 self.room_with_reserve = with_reserve;
                 self.append_held();
             }
-            Event::Durable { index } => self.on_durable(index),
+            Event::Durable { index, began, next } => self.on_durable(index, began, next),
             Event::Promised { epoch } => self.promised = self.promised.max(epoch),
             Event::CutDone { end, chain } => self.on_cut_done(end, chain),
             Event::Restarted { at } => self.on_restarted(at),

@@ -103,14 +103,12 @@ impl Replica {
         if end <= durable {
             return false;
         }
-        let under_way = end > self.answered;
-        let journal_us = self.own.least_us();
-        if under_way && self.sequence.worth_another_batch(durable, journal_us) {
-            reach!("replica: a batch is sealed while others are written to the journal");
-        } else if under_way {
-            return true;
-        }
-        self.sequence.cached_bytes() > self.config.window_bytes
+        let limits = (self.config.journal_writes_max, self.config.journal_write_bytes_max);
+        let beside = || {
+            self.sequence.worth_another_batch(self.own.least_us())
+                && self.sequence.written_at_once(durable, limits)
+        };
+        end > self.answered && !beside() || self.sequence.cached_bytes() > self.config.window_bytes
     }
 
     /// A peer has this in memory. Counts only on a stream of this epoch, and only for what was sent (R1).

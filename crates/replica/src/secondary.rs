@@ -7,7 +7,9 @@ use crate::copy::CopyTarget;
 use crate::{Busy, Effect, Replica, Role};
 use mainstay_codec::{Batch, EntryKind, Envelope, Message, Reject, ReplicaData};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{BATCH_BYTES_MAX, Chain, ClientMark, Epoch, Index, NodeId, Position, SnapshotId, reach};
+use mainstay_types::{
+    BATCH_BYTES_MAX, Chain, ClientMark, Epoch, Index, NodeId, Position, SnapshotId, Time, reach,
+};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -193,15 +195,15 @@ impl Replica {
     }
 
     /// The own journal holds everything up to `index`.
-    pub(crate) fn on_durable(&mut self, index: Index) {
+    pub(crate) fn on_durable(&mut self, index: Index, began: Time, next: Option<Time>) {
         if index <= self.log.durable || index > self.log.end.index {
             return;
         }
         self.log.durable = index;
         if self.leading() {
-            let all = index == self.log.end.index;
-            let since = (!all).then(|| self.sequence.writing_since(index).unwrap_or(self.now));
-            self.own.durable(since, self.now, self.config.slow.for_ms);
+            // What is not in flight yet is given to it now.
+            let next = (index < self.log.end.index).then_some(next.unwrap_or(self.now));
+            self.own.durable(began, next, self.now, self.config.slow.for_ms);
             self.advance_commit();
             return;
         }

@@ -11,8 +11,8 @@ use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::{Batch, EntryKind, Message, NewEntry, rollback_range, snapshot_range};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, ClientMark, Index, JOURNAL_WRITES_MAX, Mode,
-    REQUEST_BYTES_MAX, Range, SessionId, SnapshotId, Time, VolumeId, is_volume_size, reach,
+    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, ClientMark, Index, Mode, REQUEST_BYTES_MAX, Range,
+    SessionId, SnapshotId, Time, VolumeId, is_volume_size, reach,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -158,24 +158,29 @@ impl Sequence {
         self.open.is_empty()
     }
 
-    /// Whether what is open is to be sealed beside what was sealed after `durable`, for a journal whose writes take `journal_us` at least: if all that
-    /// waits would together wait long enough, and the journal would write it at once.
-    pub fn worth_another_batch(&self, durable: Index, journal_us: u64) -> bool {
+    /// Whether all that is open would together wait long enough for a journal whose writes take `journal_us` at least to be sealed beside what
+    /// is sealed already.
+    pub fn worth_another_batch(&self, journal_us: u64) -> bool {
         self.open.len() as u64 * journal_us >= WAITED_US_MAX
-            && self.batches_after(durable).nth(JOURNAL_WRITES_MAX - 1).is_none()
     }
 
-    /// Since when the journal has had what it is writing, the newest entry that is durable being `durable`: the time at which the oldest batch after
-    /// that was sealed, unless so many were that they wait for each other.
-    pub fn writing_since(&self, durable: Index) -> Option<Time> {
-        let mut batches = self.batches_after(durable);
-        let oldest = batches.by_ref().take(JOURNAL_WRITES_MAX).last();
-        oldest.filter(|_| batches.next().is_none()).map(|size| size.at)
+    /// Whether a journal that is durable up to `durable` would write what is open at once, of which it writes so many batches at a time and so many
+    /// bytes: a batch that waits does not become larger any more.
+    pub fn written_at_once(&self, durable: Index, (batches_max, bytes_max): (usize, u64)) -> bool {
+        let after = self.sizes.iter().rev().take_while(|size| size.last > durable);
+        if after.take(batches_max).count() == batches_max {
+            return false;
+        }
+        let before = self.sizes.iter().rev().find(|size| size.last <= durable).map_or(0, |size| size.total);
+        let payloads = self.open.iter().take(BATCH_ENTRIES_MAX).map(|open| open.payload.len() as u64);
+        let bytes = HEADER_BLOCK_BYTES as u64 + payloads.sum::<u64>().min(BATCH_BYTES_MAX);
+        self.total - before + bytes <= bytes_max
     }
 
-    /// Those of this epoch that end after `durable`, the newest first.
-    fn batches_after(&self, durable: Index) -> impl Iterator<Item = &Size> {
-        self.sizes.iter().rev().take_while(move |size| size.last > durable)
+    /// Where the batch ends that has the entry after `index`, if it is of this epoch.
+    pub fn batch_end_after(&self, index: Index) -> Option<Index> {
+        let at = self.sizes.partition_point(|size| size.last <= index);
+        self.sizes.get(at).map(|size| size.last)
     }
 
     /// Nothing admitted is unfinished, nor acknowledged and not committed.
@@ -641,6 +646,9 @@ impl Replica {
         let sealed = !entries.is_empty();
         if sealed {
             reach!("replica: a batch is sealed");
+            if self.log.end.index > self.log.durable && self.log.end.index > self.answered() {
+                reach!("replica: a batch is sealed while others are written to the journal");
+            }
             self.append_own(entries.drain(..));
         } else {
             reach!("replica: the journal has no room for the open batch");

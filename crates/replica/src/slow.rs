@@ -74,13 +74,13 @@ impl Pace {
     }
 }
 
-/// How long the shortest of what it takes is remembered, at least.
+/// How long the shortest of what it takes is remembered, at least; it is forgotten with the first one that comes after twice that.
 const LEAST_MS: u64 = 10_000;
 
 /// The least of late, in microseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Least {
-    /// Since `since`, and before that; nothing is known as long as there was none.
+    /// Since `since`, and of the time before that.
     now: Option<u64>,
     before: Option<u64>,
     since: Time,
@@ -88,8 +88,10 @@ struct Least {
 
 impl Least {
     fn took(&mut self, us: u64, now: Time) {
-        if now > self.since.plus_ms(LEAST_MS) {
-            (self.before, self.now, self.since) = (self.now, None, now);
+        let passed = now.ms_since(self.since);
+        if passed >= LEAST_MS {
+            self.before = self.now.take().filter(|_| passed < 2 * LEAST_MS);
+            self.since = now;
         }
         self.now = Some(self.now.map_or(us, |least| least.min(us)));
     }
@@ -113,13 +115,12 @@ impl OwnPace {
         self.since = self.since.or(Some(now));
     }
 
-    /// Something has become durable. `since`: when the oldest of what is still under way was given to it, if anything is.
-    pub fn durable(&mut self, since: Option<Time>, now: Time, forget_ms: u64) {
-        if let Some(since) = self.since.take() {
-            self.pace.took(since, now, forget_ms);
-            self.least.took(now.us_since(since), now);
-        }
-        self.since = since;
+    /// Something has become durable whose write was issued at `began`. `next`: when the oldest of what is still under way was given to it, if
+    /// anything is.
+    pub fn durable(&mut self, began: Time, next: Option<Time>, now: Time, forget_ms: u64) {
+        self.pace.took(began, now, forget_ms);
+        self.least.took(now.us_since(began), now);
+        self.since = next;
     }
 
     /// What a write took at least of late, in microseconds: what the disk needs, whatever else waits for it or for a processor. 0 if

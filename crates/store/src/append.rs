@@ -1,4 +1,4 @@
-//! From the queue to the overlay: batches are placed and written one contiguous write at a time, become
+//! From the queue to the overlay: batches are placed and written, several in one contiguous write, become
 //! durable, and are applied once they are both committed and durable here (R7).
 
 use crate::overlay::{Content, Run};
@@ -12,10 +12,10 @@ use mainstay_types::{BLOCK_BYTES, ClientMark, Epoch, Index, reach};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// A journal write that counts as in flight: it is, or one before it is.
+/// A journal write whose entries are not durable yet: it is in flight, or it has ended before one that came first.
 ///
 /// They end in any order and become durable in that of the log. So the `durable_before` of a record, which is what had become durable when its
-/// write was issued, is true whatever the disk did first; what was in flight with it has no such witness until a later write.
+/// write was issued, is true whatever the disk did first. What was in flight with it is called durable only by records of later writes.
 #[derive(Debug)]
 pub struct JournalInFlight {
     op: OpId,
@@ -251,7 +251,7 @@ impl Store {
         if let Some(write) = self.journal_writes.iter_mut().find(|write| write.op == op) {
             write.ended = true;
         }
-        let before = self.durable;
+        let (before, first) = (self.durable, self.journal_writes.front().map(|write| write.op));
         let ended =
             |write: &&JournalInFlight| write.ended || write.op < op && planted(Bug::EarlierWritesNotAwaited);
         while let Some(last) = self.journal_writes.front().filter(ended).map(|write| write.last) {
@@ -262,8 +262,10 @@ impl Store {
                 reach!("store: a journal write ends after it was cut");
             }
         }
-        if self.durable == before {
+        if first != Some(op) {
             reach!("store: a journal write ends before one that came first");
+        }
+        if self.durable == before {
             return;
         }
         if let Some((_, chain)) = self.journal.end_at(self.durable) {

@@ -21,7 +21,7 @@
 //! - A block of a volume that is not what was written there last is damage, if the replica has sums: who reads a volume asks
 //!   [`Store::check_blocks`].
 //!
-//! What is not: a record that decays before a write that began after it was durable looks like a torn tail. The peers find it.
+//! What is not: a record that decays looks like a torn tail until a write that began after it was durable has become durable. The peers find it.
 //!
 //! An entry's way: `append` → queued → placed in the ring, being written → durable → (`commit`) applied:
 //! in the overlay, readable → destaged → flushed → behind the checkpoint, its space reusable.
@@ -212,6 +212,11 @@ impl Store {
     #[must_use]
     pub fn config(&self) -> &StoreConfig {
         &self.config
+    }
+
+    #[must_use]
+    pub fn tuning(&self) -> &Tuning {
+        &self.tuning
     }
 
     /// The highest epoch whose promise is durable (R1).

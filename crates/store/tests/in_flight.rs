@@ -124,6 +124,29 @@ fn writes_end_in_any_order_and_are_durable_in_that_of_the_log() {
     }
 }
 
+/// R13: what is in flight with a write that fails is not told any more, whether it came before or after and however it ends.
+#[test]
+fn a_write_that_fails_ends_it_for_those_in_flight_with_it() {
+    for (ended, failed) in [(None, 0), (None, 1), (None, 2), (Some(1), 0), (Some(2), 0), (Some(0), 0)] {
+        let (mut lab, mut log) = (Lab::with(lab::config(), lazy()), Log::default());
+        append(&mut lab, &mut log, 1);
+        append(&mut lab, &mut log, 2);
+        append(&mut lab, &mut log, 6);
+        if let Some(nth) = ended {
+            end(&mut lab, nth);
+        }
+        let told = if ended == Some(0) { 1 } else { 0 };
+        lab.doing.sort_by_key(|(op, _)| *op);
+        lab.fail(failed);
+        assert!(lab.told.iter().any(|told| matches!(told, Output::Failed { .. })), "{ended:?} {failed}");
+        // Whatever still ends says nothing.
+        while !lab.doing.is_empty() {
+            lab.complete(0);
+        }
+        assert_eq!(lab.told_durable(), Index(told), "{ended:?} {failed}");
+    }
+}
+
 /// R12: whatever of them a power cut leaves, the log ends before the first that is not whole, nothing is taken for damage, and nothing behind
 /// it comes back when the log goes on with the same bytes.
 #[test]

@@ -42,7 +42,8 @@ pub const REPLICAS_MAX: usize = 32;
 /// Smallest journal, in bytes: two of the largest batches and the reserve.
 pub const JOURNAL_BYTES_MIN: u64 = 16 << 20;
 
-/// Most writes to the journal of one replica in flight. What was in flight together with the newest of them nothing calls durable yet, so it is few.
+/// Most writes to the journal of one replica in flight. Few, because no record calls durable yet what was in flight with the newest: if it decays it
+/// looks like a torn tail.
 pub const JOURNAL_WRITES_MAX: usize = 4;
 
 /// Part of the journal that only epoch starts may use, so that a full journal can still fail over (R18).

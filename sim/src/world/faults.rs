@@ -392,7 +392,7 @@ impl World {
         }
     }
 
-    /// Where the journal holds batches that are durable, not the last one and still needed; and where the newest ones lie.
+    /// Where the journal holds batches that a later durable record calls durable, and where the others lie.
     fn journal_placements(&self, node: NodeId, resource: ResourceId) -> (Vec<Place>, Vec<Place>) {
         let Some(engine) = &self.machines[&node].engine else { return Default::default() };
         engine.hosts.get(&resource).map(|hosted| hosted.in_journal()).unwrap_or_default()

@@ -1,10 +1,12 @@
-//! Mainstay itself: one, two or three replicas, all in one lab. Each has a volume for fio and another one with a database.
+//! Mainstay itself: one, two or three replicas in mode C, and two or three in modes A and B, all in one lab. Each has a volume for fio and
+//! another one with a database.
 
 use crate::bench::ready::{DATABASE_MIB, Needs, Ready};
 use crate::bench::{FIRST, NODES};
 use crate::lab::Lab;
 use crate::mariadb::Service;
 use anyhow::{Context, Result, ensure};
+use mainstay_api::rest::{Mode, ResourceView};
 use mainstay_bench::fio::Target;
 use std::time::Duration;
 
@@ -13,17 +15,22 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Name of the lab.
 pub const LAB: &str = "bench";
 
-/// A number of replicas, in mode C, which is the only one there is.
+/// A number of replicas, and when a write is acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Copies {
     pub name: &'static str,
     pub count: usize,
+    pub mode: Mode,
 }
 
-pub const ALL: [Copies; 3] = [
-    Copies { name: "single", count: 1 },
-    Copies { name: "two", count: 2 },
-    Copies { name: "three", count: 3 },
+pub const ALL: [Copies; 7] = [
+    Copies { name: "single", count: 1, mode: Mode::C },
+    Copies { name: "two", count: 2, mode: Mode::C },
+    Copies { name: "three", count: 3, mode: Mode::C },
+    Copies { name: "two-a", count: 2, mode: Mode::A },
+    Copies { name: "three-a", count: 3, mode: Mode::A },
+    Copies { name: "two-b", count: 2, mode: Mode::B },
+    Copies { name: "three-b", count: 3, mode: Mode::B },
 ];
 
 impl Copies {
@@ -33,19 +40,27 @@ impl Copies {
     /// When the cluster refuses or does not get ready.
     pub fn start<'a>(&self, lab: &'a Lab, needs: Needs) -> Result<Ready<'a>> {
         let nodes = &NODES[..self.count];
-        let text = format!("Mainstay, replicas on {}, mode C, the node's frontend", nodes.join(", "));
+        let mode = match self.mode {
+            Mode::A => {
+                "mode A (a write waits for the primary's journal) with the limits of the lag that it has by itself"
+            }
+            Mode::B => "mode B (a write waits until all have it in memory, a flush for all journals)",
+            Mode::C => "mode C (a write waits for all journals)",
+        };
+        let text = format!("Mainstay, replicas on {}, {mode}, the node's frontend", nodes.join(", "));
         let mut ready = Ready::new(lab, self.name, text, needs);
         if needs.fio {
             let name = format!("raw-{}", self.name);
             let mib = format!("{}MiB", needs.mib);
-            lab.create_resource(&name, &mib, nodes, &["--preferred", FIRST])?;
+            self.create(lab, &name, &mib)?;
             ready.write_to(Target::Path(device(lab, &name)?.into()))?;
         }
         if needs.database {
-            let (name, vip) = (format!("db-{}", self.name), format!("10.213.0.{}", 100 + self.count));
+            let place = 1 + ALL.iter().position(|copies| copies == self).context("one of all")?;
+            let (name, vip) = (format!("db-{}", self.name), format!("10.213.0.{}", 100 + place));
             let mib = format!("{DATABASE_MIB}MiB");
-            lab.create_resource(&name, &mib, nodes, &["--preferred", FIRST])?;
-            let port = 3310 + self.count as u16;
+            self.create(lab, &name, &mib)?;
+            let port = 3310 + place as u16;
             let service = Service { name: &name, resource: &name, vip: &vip, port };
             service.apply(lab)?;
             let node = lab.wait_running(&name, LIMIT)?;
@@ -56,6 +71,39 @@ impl Copies {
             ready.serve(service.address())?;
         }
         Ok(ready)
+    }
+
+    /// A resource in the mode that is to be measured, once that is in force.
+    fn create(&self, lab: &Lab, name: &str, size: &str) -> Result<()> {
+        lab.create_resource(name, size, &NODES[..self.count], &["--preferred", FIRST])?;
+        let letter = match self.mode {
+            Mode::A => "a",
+            Mode::B => "b",
+            Mode::C => return Ok(()),
+        };
+        // At once: a device that has refused a flush would take up mode B when it is attached anew.
+        lab.cli(&["resource", "set-mode", name, letter])?;
+        crate::wait_for(&format!("mode {} of {name}", letter.to_uppercase()), LIMIT, || {
+            self.in_force(&lab.resource(name)?)
+        })
+    }
+
+    fn in_force(&self, view: &ResourceView) -> Result<()> {
+        ensure!(view.mode == self.mode, "it is in mode {:?}", view.mode);
+        let primary = view
+            .replicas
+            .iter()
+            .filter_map(|replica| replica.live.as_ref())
+            .find(|live| live.role == "primary");
+        let primary = primary.context("nobody is primary")?;
+        if self.mode == Mode::B {
+            ensure!(primary.caches, "its device does not say that it has a cache");
+            ensure!(view.memory.len() == self.count, "the memory of {:?} counts", view.memory);
+        } else {
+            let following = primary.peers.iter().filter(|peer| peer.state == "following").count();
+            ensure!(following == self.count - 1, "{following} replicas follow");
+        }
+        Ok(())
     }
 }
 

@@ -24,7 +24,8 @@ struct Args {
     /// Cases: names, beginnings like `rw4k-j8-*`, `fio`, `sysbench`. All if not given.
     #[arg(long, value_delimiter = ',', value_name = "CASES")]
     only: Vec<String>,
-    /// Set-ups of Mainstay: `single`, `two`, `three`. `plain`, the baseline, is always there.
+    /// Set-ups of Mainstay: `single`, `two` and `three` replicas in mode C; `two-a`, `three-a`, `two-b`, `three-b` in modes A and B. `plain`, the
+    /// baseline, is always there.
     #[arg(long, value_delimiter = ',', default_value = "plain,single,three", value_name = "SET-UPS")]
     set_ups: Vec<String>,
     /// Peers: `qemu`, `qemu-fuse`, `ceph`, `gluster`, `galera`, `semisync`, or `all`. `make bench-deps` installs them.
@@ -103,7 +104,8 @@ impl Args {
         let cases = Case::select(&self.only)?;
         for name in &self.set_ups {
             let known = name == "plain" || mainstay::ALL.iter().any(|copies| copies.name == name);
-            ensure!(known, "there is no set-up `{name}`; there are plain, single, two and three");
+            let names: Vec<_> = mainstay::ALL.iter().map(|copies| copies.name).collect();
+            ensure!(known, "there is no set-up `{name}`; there are plain, {}", names.join(", "));
         }
         let wanted = |copies: &Copies| self.set_ups.iter().any(|name| name == copies.name);
         let peers = match &self.peers[..] {

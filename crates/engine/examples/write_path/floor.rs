@@ -1,6 +1,6 @@
 //! The floor: what the system calls of a write cost with nothing around them. One thread is the primary, one more each secondary; they have the
 //! same device, rings, sockets, journal writes and writes to volumes as engines do, and no log, no checks, no sums, no record of anything:
-//! what is written here cannot be found again.
+//! what is written here cannot be found again. Reads are answered from memory, so a file system and a database can be put on it.
 
 use bytes::Bytes;
 use mainstay_engine::buffer::{BufMut, BufferPool};
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
@@ -22,6 +22,8 @@ const BLOCK: usize = 4096;
 const HEAD_BYTES: usize = BLOCK;
 const WORD: usize = 4;
 const BATCH_MAX: usize = 64;
+/// Their payloads are pieces of one operation.
+const BATCH_BLOCKS_MAX: usize = 512;
 const STAGING_BYTES: usize = 1 << 20;
 const POOL_BYTES: usize = 64 << 20;
 /// Blocks that wait to be written to the volume until a pass begins, as those of half a journal.
@@ -45,6 +47,7 @@ pub struct Sizes {
 /// A device that is served so.
 pub struct Floor {
     pub device: Fd,
+    pub path: PathBuf,
     waker: mainstay_engine::ring::Waker,
     attached: Option<LoopDevice>,
     threads: Vec<JoinHandle<()>>,
@@ -77,13 +80,14 @@ impl Floor {
             let frontend = frontend.expect("FUSE");
             let ring = Ring::new().expect("a ring");
             told.send((frontend.file(VolumeId(0)), ring.waker())).expect("awaited");
-            Primary::new(ring, frontend, pool, store, peers).run();
+            let content = vec![0; sizes.volume as usize];
+            Primary::new(ring, frontend, pool, store, peers, content).run();
         }));
         let (file, waker) = tell.recv().expect("it has begun");
         let attached = LoopDevice::attach(&file).expect("a loop device");
         let direct = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(attached.path());
         let device = Arc::new(direct.expect("the device").into());
-        Self { device, waker, attached: Some(attached), threads }
+        Self { device, path: attached.path().into(), waker, attached: Some(attached), threads }
     }
 
     pub fn stop(mut self) {
@@ -180,6 +184,18 @@ fn blocks(request: &FrontendRequest) -> impl Iterator<Item = (u64, Bytes)> {
     (0..payload.len() / BLOCK).map(move |n| (first + n as u64, payload.slice(n * BLOCK..(n + 1) * BLOCK)))
 }
 
+/// How many of them are one batch, one at least.
+fn in_batch(requests: &[FrontendRequest]) -> usize {
+    let mut left = BATCH_BLOCKS_MAX;
+    let fits = |request: &&FrontendRequest| {
+        let count = blocks(request).count();
+        let fits = count <= left;
+        left = left.saturating_sub(count);
+        fits
+    };
+    requests.iter().take(BATCH_MAX).take_while(fits).count().max(1)
+}
+
 fn words(bytes: &[u8]) -> impl Iterator<Item = u32> {
     bytes.chunks_exact(WORD).map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")))
 }
@@ -250,16 +266,21 @@ struct Primary {
     answered: u64,
     /// Requests that were sent and put into the journal together, and are not answered.
     batches: VecDeque<Vec<FrontendRequest>>,
+    /// What the volume holds.
+    content: Vec<u8>,
 }
 
 impl Primary {
     fn new(
         ring: Ring,
-        frontend: FuseFrontend,
+        mut frontend: FuseFrontend,
         pool: BufferPool,
         store: Option<Store>,
         peers: Vec<TcpStream>,
+        content: Vec<u8>,
     ) -> Self {
+        // What is answered is durable, as with engines.
+        frontend.flushes(false);
         let sockets = peers.into_iter().map(socket).enumerate();
         let (outboxes, inboxes): (Vec<_>, Vec<_>) = sockets
             .map(|(n, socket)| {
@@ -267,7 +288,8 @@ impl Primary {
             })
             .unzip();
         let have = vec![0; 1 + outboxes.len()];
-        Self { ring, frontend, pool, store, outboxes, inboxes, have, answered: 0, batches: VecDeque::new() }
+        let batches = VecDeque::new();
+        Self { ring, frontend, pool, store, outboxes, inboxes, have, answered: 0, batches, content }
     }
 
     fn run(mut self) {
@@ -290,8 +312,9 @@ impl Primary {
             }
             self.answer();
             // As with engines, what comes while the journal is written goes into the next batch.
+            self.answer_others(&mut requests);
             while !requests.is_empty() && self.have[0] == self.answered + self.batches.len() as u64 {
-                self.begin(requests.drain(..requests.len().min(BATCH_MAX)).collect());
+                self.begin(requests.drain(..in_batch(&requests)).collect());
             }
         }
     }
@@ -314,16 +337,28 @@ impl Primary {
         }
     }
 
-    fn begin(&mut self, mut requests: Vec<FrontendRequest>) {
+    /// All but writes, which stay. Nobody asks for what is being written before it is answered.
+    fn answer_others(&mut self, requests: &mut Vec<FrontendRequest>) {
         let writes = |request: &FrontendRequest| matches!(request.op, FrontendOp::Write { .. });
-        // What the kernel asks when it looks for partitions.
-        let others: Vec<_> = requests.extract_if(.., |request| !writes(request)).collect();
-        for FrontendRequest { tag, op, .. } in others {
+        for FrontendRequest { tag, op, .. } in requests.extract_if(.., |request| !writes(request)) {
+            let range = |offset: u64, len: u64| offset as usize..(offset + len) as usize;
             let pieces = match op {
-                FrontendOp::Read { len, .. } => vec![self.pool.copy_of(&vec![0; len as usize])],
+                FrontendOp::Read { offset, len } => {
+                    vec![self.pool.copy_of(&self.content[range(offset, len)])]
+                }
+                FrontendOp::Discard { offset, len } | FrontendOp::WriteZeroes { offset, len } => {
+                    self.content[range(offset, len)].fill(0);
+                    Vec::new()
+                }
                 _ => Vec::new(),
             };
             self.frontend.complete(&mut self.ring, tag, Ok(pieces));
+        }
+    }
+
+    fn begin(&mut self, requests: Vec<FrontendRequest>) {
+        for (place, block) in requests.iter().flat_map(blocks) {
+            self.content[place as usize * BLOCK..(place as usize + 1) * BLOCK].copy_from_slice(&block);
         }
         let Some(store) = &mut self.store else {
             for request in requests {
@@ -331,9 +366,6 @@ impl Primary {
             }
             return;
         };
-        if requests.is_empty() {
-            return;
-        }
         let mut head = self.pool.get(HEAD_BYTES);
         let mut payloads = VecDeque::with_capacity(1 + requests.len());
         let put = |head: &mut BufMut, at: usize, word: u32| {

@@ -6,6 +6,9 @@
 //! engines, and the processor time of all is compared.
 //!
 //! Counts hardly depend on what else the machine does; times do. docs/internals/write-path.md explains the rows.
+//!
+//! `floor MIB SECONDARIES` serves one such device, prints its path, and ends when its standard input does: for a file system and a database
+//! on the floor.
 
 #[path = "../../tests/support/mod.rs"]
 mod support;
@@ -146,7 +149,26 @@ fn compare(depth: u64, count: u64, span: Span, devices: &[(&str, Fd)], ring: &mu
     }
 }
 
+/// Serves a device of so many MiB behind which nothing is done but the system calls of a write to so many secondaries.
+fn serve(mib: u64, secondaries: usize) {
+    let base = fresh_dir("write-path-floor");
+    let sizes = Sizes { volume: mib << 20, journal: JOURNAL_BYTES };
+    let floor = Floor::start(&base, sizes, Some(secondaries));
+    println!("{}", floor.path.display());
+    // Nobody writes to it.
+    let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+    floor.stop();
+    std::fs::remove_dir_all(&base).expect("nothing holds the files any more");
+}
+
 fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let [command, mib, secondaries] = &words[..]
+        && command == "floor"
+    {
+        let secondaries = secondaries.parse().expect("a number of secondaries");
+        return serve(mib.parse().expect("a number of MiB"), secondaries);
+    }
     let arguments: Vec<u64> = std::env::args().skip(1).map(|word| word.parse().expect("a number")).collect();
     let count = arguments.first().copied().unwrap_or(20_000);
     let write_bytes = arguments.get(1).copied().unwrap_or(4096);

@@ -273,6 +273,7 @@ impl Lab {
         }
         n.boot += 1;
         n.store.crash(survivors);
+        n.store.writing.clear();
         n.connected.clear();
         self.requests.retain(|_, asked| asked.node != node);
         let peers: Vec<NodeId> = self.nodes.keys().copied().filter(|peer| *peer != node).collect();
@@ -530,7 +531,8 @@ impl Lab {
         let event = match op {
             DiskOp::Durable(index) => {
                 n.store.durable = index;
-                Event::Durable { index }
+                let began = n.store.written(index).unwrap_or(self.now);
+                Event::Durable { index, began, next: n.store.writing.front().map(|(_, began)| *began) }
             }
             DiskOp::Promise(epoch) => {
                 n.store.promised = epoch;
@@ -588,6 +590,7 @@ impl Lab {
             Effect::Append(batch) => {
                 let last = batch.last();
                 n.store.append(batch);
+                n.store.writing.push_back((last, self.now));
                 self.disk(node, DiskOp::Durable(last));
             }
             Effect::Commit(to) => self.commit(node, to),

@@ -3,8 +3,8 @@
 
 use crate::Event;
 use mainstay_codec::{Batch, EntryKind, LogState, ReplicaData};
-use mainstay_types::{BLOCK_BYTES, Chain, Epoch, Index, Position, Range, VolumeId};
-use std::collections::BTreeMap;
+use mainstay_types::{BLOCK_BYTES, Chain, Epoch, Index, Position, Range, Time, VolumeId};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// What a block holds: the number that its writer put into it; 0 is zeroes.
@@ -26,6 +26,8 @@ pub struct Store {
     start: (Position, Chain),
     /// Durable up to here.
     pub durable: Index,
+    /// Batches that are being written: where each ends, and when it came.
+    pub writing: VecDeque<(Index, Time)>,
     pub commit: Index,
     epochs: Vec<(Epoch, Index)>,
     /// Everything up to here is in `volume`.
@@ -48,6 +50,7 @@ impl Store {
             journal: Vec::new(),
             start: (Position::default(), Chain(0)),
             durable: Index(0),
+            writing: VecDeque::new(),
             commit: Index(0),
             epochs: Vec::new(),
             checkpoint: Index(0),
@@ -148,7 +151,17 @@ impl Store {
         }
     }
 
+    /// When the oldest batch came of those that are durable now.
+    pub fn written(&mut self, to: Index) -> Option<Time> {
+        let began = self.writing.front().map(|(_, began)| *began);
+        while self.writing.front().is_some_and(|(last, _)| *last <= to) {
+            self.writing.pop_front();
+        }
+        began
+    }
+
     pub fn cut(&mut self, to: Position) -> (Position, Chain) {
+        self.writing.clear();
         assert!(to.index >= self.commit, "cut below the commit index");
         self.journal.retain(|batch| batch.last() <= to.index);
         let (end, chain) = self.end();
