@@ -1,0 +1,49 @@
+#!/bin/bash
+# A database on a plain device, on the floor (what the system calls of a write to three copies cost with nothing around them,
+# crates/engine/examples/write_path/floor.rs), and on three engines: in turns, in one node of a lab. Root.
+# Arguments: rounds, seconds of each run, cases.
+set -euo pipefail
+rounds=${1:-3} seconds=${2:-5} cases=${3:-oltp-rw-t10,oltp-wo-t10}
+built=${BUILT:-target/release}
+mainstay=$(realpath "$built/mainstay")
+floor=$(realpath "$built/examples/write_path")
+mib=1536
+work=$(mktemp -d /var/tmp/mainstay-floor.XXXXXX)
+export MAINSTAY_LAB=floor
+loop='' served=''
+
+end() {
+    "$mainstay" lab exec n1 -- umount "$work/plain" "$work/floor" "$work/three" 2>/dev/null || true
+    if [ -n "$loop" ]; then losetup -d "$loop" || true; fi
+    exec 9>&- || true
+    if [ -n "$served" ]; then wait "$served" || true; fi
+    "$mainstay" lab down >/dev/null || true
+    rm -rf "$work"
+}
+trap end EXIT
+
+mkdir "$work/plain" "$work/floor" "$work/three"
+"$mainstay" lab up --directories >/dev/null
+"$mainstay" resource create db --lab floor --size ${mib}MiB --replicas n1,n2,n3 --preferred n1 >/dev/null
+three=''
+for _ in $(seq 50); do
+    three=$("$mainstay" resource status db --lab floor | sed -n 's/^volume 0 is //p')
+    [ -n "$three" ] && break
+    sleep 0.2
+done
+mkfifo "$work/in"
+"$floor" floor $mib 2 < "$work/in" > "$work/out" &
+served=$!
+exec 9> "$work/in"
+for _ in $(seq 300); do [ -s "$work/out" ] && break; sleep 0.2; done
+dd if=/dev/zero of="$work/plain.img" bs=1M count=$mib status=none
+loop=$(losetup --direct-io=on -f --show "$work/plain.img")
+for device in "$loop" "$(cat "$work/out")" "${three:?no device of the resource}"; do mkfs.xfs -q -K -f "$device"; done
+# Nobody is to wait for what was prepared.
+sync
+{
+    echo "set -e"
+    echo "mount $loop $work/plain; mount $(cat "$work/out") $work/floor; mount $three $work/three"
+    echo "$mainstay bench sysbench $work/plain $work/floor $work/three --only $cases --rounds $rounds --seconds $seconds"
+} > "$work/run"
+"$mainstay" lab exec n1 -- bash "$work/run"
