@@ -8,42 +8,52 @@ built=${BUILT:-target/release}
 mainstay=$(realpath "$built/mainstay")
 floor=$(realpath "$built/examples/write_path")
 mib=1536
-work=$(mktemp -d /var/tmp/mainstay-floor.XXXXXX)
 export MAINSTAY_LAB=floor
-loop='' served=''
+work=$(mktemp -d /var/tmp/mainstay-floor.XXXXXX)
+lab='' loop='' served=''
 
 end() {
-    "$mainstay" lab exec n1 -- umount "$work/plain" "$work/floor" "$work/three" 2>/dev/null || true
-    if [ -n "$loop" ]; then losetup -d "$loop" || true; fi
-    exec 9>&- || true
+    # The database ends with the lab, and what it has open with it.
+    if [ -n "$lab" ]; then
+        "$mainstay" lab exec n1 -- umount "$work/plain" "$work/floor" "$work/three" 2>/dev/null || true
+        "$mainstay" lab down >/dev/null || true
+    fi
+    exec 9>&-
     if [ -n "$served" ]; then wait "$served" || true; fi
-    "$mainstay" lab down >/dev/null || true
+    if [ -n "$loop" ]; then losetup -d "$loop" || true; fi
     rm -rf "$work"
 }
 trap end EXIT
 
 mkdir "$work/plain" "$work/floor" "$work/three"
 "$mainstay" lab up --directories >/dev/null
+lab=up
 "$mainstay" resource create db --lab floor --size ${mib}MiB --replicas n1,n2,n3 --preferred n1 >/dev/null
 three=''
 for _ in $(seq 50); do
-    three=$("$mainstay" resource status db --lab floor | sed -n 's/^volume 0 is //p')
+    three=$("$mainstay" resource status db --lab floor | sed -n 's/^volume 0 is //p') || true
     [ -n "$three" ] && break
     sleep 0.2
 done
 mkfifo "$work/in"
-"$floor" floor $mib 2 < "$work/in" > "$work/out" &
+# On the same file system as the others; it writes its files whole.
+TMPDIR=$work "$floor" floor $mib 2 < "$work/in" > "$work/out" &
 served=$!
 exec 9> "$work/in"
-for _ in $(seq 300); do [ -s "$work/out" ] && break; sleep 0.2; done
+while [ ! -s "$work/out" ]; do
+    kill -0 "$served" 2>/dev/null || { echo "the floor has ended" >&2; exit 1; }
+    sleep 0.2
+done
+path=$(cat "$work/out")
 dd if=/dev/zero of="$work/plain.img" bs=1M count=$mib status=none
 loop=$(losetup --direct-io=on -f --show "$work/plain.img")
-for device in "$loop" "$(cat "$work/out")" "${three:?no device of the resource}"; do mkfs.xfs -q -K -f "$device"; done
+dd if=/dev/zero of="${three:?no device of the resource}" bs=1M count=$mib oflag=direct status=none
+for device in "$loop" "$path" "$three"; do mkfs.xfs -q -K -f "$device"; done
 # Nobody is to wait for what was prepared.
 sync
 {
     echo "set -e"
-    echo "mount $loop $work/plain; mount $(cat "$work/out") $work/floor; mount $three $work/three"
+    echo "mount $loop $work/plain; mount $path $work/floor; mount $three $work/three"
     echo "$mainstay bench sysbench $work/plain $work/floor $work/three --only $cases --rounds $rounds --seconds $seconds"
 } > "$work/run"
-"$mainstay" lab exec n1 -- bash "$work/run"
+"$mainstay" lab exec n1 -- bash "$work/run" 9>&-

@@ -124,7 +124,7 @@ impl Replica {
 
     /// How many things have to happen before there is something to do for what was sequenced: a write of the own journal and
     /// the acknowledgements of required peers before the oldest batch is committed, or the former alone while more waits to be
-    /// sequenced. 0 when nothing is under way.
+    /// sequenced; in mode B acknowledgements of everything from memory. 0 when nothing is under way.
     #[must_use]
     pub fn awaited(&self) -> usize {
         if !self.leading() {

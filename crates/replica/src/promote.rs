@@ -204,6 +204,7 @@ impl Replica {
         self.peers.clear();
         self.commit_owed = None;
         self.epoch_start = None;
+        self.own.led();
         self.pause_wanted = false;
         self.paused = false;
         self.forget_copies();

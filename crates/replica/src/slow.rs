@@ -74,7 +74,7 @@ impl Pace {
     }
 }
 
-/// How long the shortest of what it takes is remembered, at least; it is forgotten with the first one that comes after twice that.
+/// How long the shortest of what it takes is remembered, at least; it is forgotten with the first one that comes twice as long after it.
 const LEAST_MS: u64 = 10_000;
 
 /// The least of late, in microseconds.
@@ -89,9 +89,11 @@ struct Least {
 impl Least {
     fn took(&mut self, us: u64, now: Time) {
         let passed = now.ms_since(self.since);
-        if passed >= LEAST_MS {
-            self.before = self.now.take().filter(|_| passed < 2 * LEAST_MS);
-            self.since = now;
+        if passed >= 2 * LEAST_MS {
+            *self = Self { now: None, before: None, since: now };
+        } else if passed >= LEAST_MS {
+            self.before = self.now.take();
+            self.since = self.since.plus_ms(LEAST_MS);
         }
         self.now = Some(self.now.map_or(us, |least| least.min(us)));
     }
@@ -113,6 +115,11 @@ pub(crate) struct OwnPace {
 impl OwnPace {
     pub fn began(&mut self, now: Time) {
         self.since = self.since.or(Some(now));
+    }
+
+    /// What is under way is none of its business any more.
+    pub fn led(&mut self) {
+        self.since = None;
     }
 
     /// Something has become durable whose write was issued at `began`. `next`: when the oldest of what is still under way was given to it, if

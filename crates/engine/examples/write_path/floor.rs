@@ -16,12 +16,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 const BLOCK: usize = 4096;
 /// Before the payloads of a batch, on the wire and in the journal: how many there are, and for each its place in blocks.
 const HEAD_BYTES: usize = BLOCK;
 const WORD: usize = 4;
-const BATCH_MAX: usize = 64;
+const BATCH_MAX: usize = 96;
+/// As with engines: most journal writes in flight, and how long those who wait may wait together, in microseconds, before one begins beside others.
+const JOURNAL_WRITES_MAX: u64 = 4;
+const WAITED_US_MAX: u64 = 1_000;
 /// Their payloads are pieces of one operation.
 const BATCH_BLOCKS_MAX: usize = 512;
 const STAGING_BYTES: usize = 1 << 20;
@@ -268,6 +272,9 @@ struct Primary {
     batches: VecDeque<Vec<FrontendRequest>>,
     /// What the volume holds.
     content: Vec<u8>,
+    /// When the journal writes in flight began, taken to end in that order, and the least that one took in µs.
+    writing: VecDeque<Instant>,
+    least_us: u64,
 }
 
 impl Primary {
@@ -288,8 +295,22 @@ impl Primary {
             })
             .unzip();
         let have = vec![0; 1 + outboxes.len()];
-        let batches = VecDeque::new();
-        Self { ring, frontend, pool, store, outboxes, inboxes, have, answered: 0, batches, content }
+        let (batches, writing) = (VecDeque::new(), VecDeque::new());
+        let (answered, least_us) = (0, u64::MAX);
+        Self {
+            ring,
+            frontend,
+            pool,
+            store,
+            outboxes,
+            inboxes,
+            have,
+            answered,
+            batches,
+            content,
+            writing,
+            least_us,
+        }
     }
 
     fn run(mut self) {
@@ -311,18 +332,28 @@ impl Primary {
                 }
             }
             self.answer();
-            // As with engines, what comes while the journal is written goes into the next batch.
             self.answer_others(&mut requests);
-            while !requests.is_empty() && self.have[0] == self.answered + self.batches.len() as u64 {
+            while self.batch_is_due(requests.len() as u64) {
                 self.begin(requests.drain(..in_batch(&requests)).collect());
             }
         }
     }
 
+    /// As with engines: what comes while the journal is written goes into the next batch, unless so many wait that they get one beside it.
+    fn batch_is_due(&self, waiting: u64) -> bool {
+        let in_flight = self.writing.len() as u64;
+        let worth = || waiting.saturating_mul(self.least_us) >= WAITED_US_MAX && self.least_us < u64::MAX;
+        waiting > 0 && (in_flight == 0 || in_flight < JOURNAL_WRITES_MAX && worth())
+    }
+
     fn completed(&mut self, Completion { tag, result, op, .. }: Completion) {
         let moved = result.expect("no operation fails") as usize;
         match (tag, op) {
-            (JOURNAL, _) => self.have[0] += 1,
+            (JOURNAL, _) => {
+                self.have[0] += 1;
+                let began = self.writing.pop_front().expect("it was issued");
+                self.least_us = self.least_us.min(began.elapsed().as_micros() as u64);
+            }
             (VOLUME, _) => self.store.as_mut().expect("it has one").written(&mut self.ring),
             (tag, Op::Send { pieces, .. }) => {
                 self.outboxes[(tag - SEND) as usize].sent(&mut self.ring, moved, pieces);
@@ -383,6 +414,7 @@ impl Primary {
         }
         payloads.push_front(head);
         store.append(&mut self.ring, payloads);
+        self.writing.push_back(Instant::now());
         self.batches.push_back(requests);
     }
 
