@@ -337,7 +337,7 @@ impl Replica {
         let Link::Streaming(stream) = &peer.link else { return false };
         let end = self.log.end.index;
         let near = || {
-            let lag = self.sequence.lag_bytes(peer.durable, end);
+            let lag = self.sequence.sealed.lag_bytes(peer.durable, end);
             lag.is_some_and(|lag| lag < self.config.join_lag_bytes)
         };
         let lags = stream.loading.is_some() || stream.next <= end;

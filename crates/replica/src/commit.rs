@@ -137,7 +137,7 @@ impl Replica {
         if !self.sequence.nothing_open() {
             return usize::from(self.log.durable < end);
         }
-        let end = self.sequence.batch_end_after(self.log.commit).unwrap_or(end);
+        let end = self.sequence.sealed.end_after(self.log.commit).unwrap_or(end);
         let lacks =
             |peer: &&Peer| peer.required() && peer.durable < end && matches!(peer.link, Link::Streaming(_));
         usize::from(self.log.durable < end) + self.peers.values().filter(lacks).count()

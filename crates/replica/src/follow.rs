@@ -29,7 +29,7 @@
 
 use crate::Replica;
 use crate::peer::{Change, Link, Peer};
-use crate::sequence::Lag;
+use crate::sealed::Lag;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{LagLimits, Mode, NodeId, Time, reach};
 
@@ -45,7 +45,7 @@ impl Replica {
 
     /// How far a peer is behind the end of the log.
     pub(crate) fn lag(&self, peer: &Peer) -> Lag {
-        self.sequence.lag(peer.known, self.log.end.index)
+        self.sequence.sealed.lag(peer.known, self.log.end.index)
     }
 
     fn over(&self, peer: &Peer) -> bool {

@@ -4,8 +4,9 @@ use crate::{Mended, ScrubOrder};
 use bytes::Bytes;
 use mainstay_codec::{Batch, BlockSums, Envelope};
 use mainstay_types::{
-    Chain, ClientMark, ConfigVersion, Epoch, Incarnation, Index, JOURNAL_WRITES_MAX, Member, NodeId, Opening,
-    Position, Range, ResourceId, ResourceRecord, ShrinkReason, SnapshotId, Time, VolumeId,
+    Chain, ClientMark, ConfigVersion, Epoch, Incarnation, Index, JOURNAL_WRITE_BYTES_MAX, JOURNAL_WRITES_MAX,
+    Member, NodeId, Opening, Position, Range, ResourceId, ResourceRecord, ShrinkReason, SnapshotId, Time,
+    VolumeId,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -84,7 +85,7 @@ impl ReplicaConfig {
             commit_tell_ms: 10,
             window_bytes: 16 << 20,
             journal_writes_max: JOURNAL_WRITES_MAX,
-            journal_write_bytes_max: 8 << 20,
+            journal_write_bytes_max: JOURNAL_WRITE_BYTES_MAX,
             requests_max: 1024,
             request_bytes_max: 8 << 20,
             join_lag_bytes: 4 << 20,

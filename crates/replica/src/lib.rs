@@ -35,7 +35,7 @@
 //! ```
 //!
 //! Files, in the order in which to read them: `interface.rs` (events and effects), `log.rs` (what a replica knows of
-//! its log), `sizes.rs`, `snapshots.rs`, `sequence.rs`, `commit.rs`, `secondary.rs`, `promote.rs`, `peer.rs`, `catch_up.rs`, `membership.rs`, `copies.rs`, `slow.rs`, `follow.rs` (mode A), `memory.rs` (mode B), `copy.rs`,
+//! its log), `sizes.rs`, `snapshots.rs`, `sequence.rs`, `sealed.rs`, `commit.rs`, `secondary.rs`, `promote.rs`, `peer.rs`, `catch_up.rs`, `membership.rs`, `copies.rs`, `slow.rs`, `follow.rs` (mode A), `memory.rs` (mode B), `copy.rs`,
 //! `background.rs`, `scrub.rs` with `findings.rs`; `clients/` (nodes that have the devices and no replica).
 
 mod background;
@@ -57,6 +57,7 @@ mod progress;
 mod promote;
 mod repair;
 mod scrub;
+mod sealed;
 mod secondary;
 mod sequence;
 mod sizes;
@@ -75,7 +76,7 @@ pub use interface::{
 };
 pub use mend::Mended;
 pub use scrub::{ScrubOrder, ScrubTotals};
-pub use sequence::Lag;
+pub use sealed::Lag;
 pub use status::{CopyStatus, PeerCounts, PeerState, PeerStatus, SlowStatus, Status};
 
 use crate::background::Background;

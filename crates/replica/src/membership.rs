@@ -210,7 +210,7 @@ impl Replica {
                     None if self.must_wait(peer) || self.sequence.demoting || !self.admits(node) => {
                         Verdict::Fine
                     }
-                    None => match self.sequence.lag_bytes(peer.durable, self.log.end.index) {
+                    None => match self.sequence.sealed.lag_bytes(peer.durable, self.log.end.index) {
                         Some(lag) if lag < self.config.join_lag_bytes => Verdict::Join,
                         _ => Verdict::Fine,
                     },

@@ -157,7 +157,7 @@ impl Replica {
         }
         let end = self.log.end.index;
         self.epoch_start = Some(end.next());
-        self.sequence.begin_sizes(end, self.now);
+        self.sequence.sealed.begin(end, self.now);
         self.adopt_newest();
     }
 

@@ -5,21 +5,19 @@
 //! themselves: whatever was admitted while the journal was busy goes into the next one, which begins when the journal is free or as soon
 //! as enough has gathered to be worth a write beside those that are under way; there is no timer.
 
+use crate::sealed::Sealed;
 use crate::{Effect, Op, Replica, RequestError, RequestId, Role};
 use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::{Batch, EntryKind, Message, NewEntry, rollback_range, snapshot_range};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, ClientMark, Index, Mode, REQUEST_BYTES_MAX, Range,
-    SessionId, SnapshotId, Time, VolumeId, is_volume_size, reach,
+    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, ClientMark, Index, REQUEST_BYTES_MAX, Range, SessionId,
+    SnapshotId, Time, VolumeId, is_volume_size, reach,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Batches whose sizes the primary remembers, to tell how many bytes a peer lags; more in mode A, where it matters.
-const SIZES_MAX: usize = 4096;
-const SIZES_MAX_IN_A: usize = 16_384;
 /// Longest discard or write-zeroes, in bytes; the wire carries 32 bits and whole blocks.
 const ZERO_BYTES_MAX: u64 = (1 << 32) - BLOCK_BYTES;
 
@@ -57,32 +55,9 @@ pub(crate) struct Sequence {
     /// Payload bytes in `open` and `in_flight`, of what is not acknowledged.
     bytes: u64,
     pub demoting: bool,
-    /// Journal bytes sealed in this epoch, and what this sum was at the end of each recent batch.
-    total: u64,
-    sizes: VecDeque<Size>,
+    pub sealed: Sealed,
     /// Empty between batches; kept to be filled again.
     sealing: Vec<NewEntry>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Size {
-    /// Last entry of a batch.
-    last: Index,
-    /// Journal bytes sealed until then.
-    total: u64,
-    at: Time,
-}
-
-/// How far a peer is behind.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Lag {
-    pub entries: u64,
-    /// In the journal.
-    pub bytes: u64,
-    /// When the oldest of them was sealed.
-    pub since: Option<Time>,
-    /// It lags further than the primary keeps account of: it is at least so much.
-    pub more: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -167,20 +142,10 @@ impl Sequence {
     /// Whether a journal that is durable up to `durable` would write what is open at once, of which it writes so many batches at a time and so many
     /// bytes: a batch that waits does not become larger any more.
     pub fn written_at_once(&self, durable: Index, (batches_max, bytes_max): (usize, u64)) -> bool {
-        let after = self.sizes.iter().rev().take_while(|size| size.last > durable);
-        if after.take(batches_max).count() == batches_max {
-            return false;
-        }
-        let before = self.sizes.iter().rev().find(|size| size.last <= durable).map_or(0, |size| size.total);
         let payloads = self.open.iter().take(BATCH_ENTRIES_MAX).map(|open| open.payload.len() as u64);
         let bytes = HEADER_BLOCK_BYTES as u64 + payloads.sum::<u64>().min(BATCH_BYTES_MAX);
-        self.total - before + bytes <= bytes_max
-    }
-
-    /// Where the batch ends that has the entry after `index`, if it is of this epoch.
-    pub fn batch_end_after(&self, index: Index) -> Option<Index> {
-        let at = self.sizes.partition_point(|size| size.last <= index);
-        self.sizes.get(at).map(|size| size.last)
+        let under_way = self.sealed.since(durable, batches_max.saturating_sub(1));
+        under_way.is_some_and(|under_way| under_way + bytes <= bytes_max)
     }
 
     /// Nothing admitted is unfinished, nor acknowledged and not committed.
@@ -225,44 +190,6 @@ impl Sequence {
         self.open = kept;
         failed.extend(std::mem::take(&mut self.reads).into_keys().map(|(_, id)| id));
         failed
-    }
-
-    /// Bytes between `durable` and the end of the log, if that is within what is remembered.
-    pub fn lag_bytes(&self, durable: Index, end: Index) -> Option<u64> {
-        if durable >= end {
-            return Some(0);
-        }
-        let found = self.sizes.binary_search_by_key(&durable, |size| size.last).ok()?;
-        Some(self.total - self.sizes[found].total)
-    }
-
-    /// How far somebody is behind who holds everything up to `durable`.
-    pub fn lag(&self, durable: Index, end: Index) -> Lag {
-        let entries = end.0.saturating_sub(durable.0);
-        if entries == 0 {
-            return Lag::default();
-        }
-        let next = self.sizes.partition_point(|size| size.last <= durable);
-        let more = next == 0;
-        let before = self.sizes.get(next.saturating_sub(1)).map_or(0, |size| size.total);
-        let since = self.sizes.get(next).map(|size| size.at);
-        Lag { entries, bytes: self.total - before, since, more }
-    }
-
-    /// Begins the account of bytes at the end of the log, where an epoch starts.
-    pub fn begin_sizes(&mut self, end: Index, now: Time) {
-        self.total = 0;
-        self.sizes.clear();
-        self.sizes.push_back(Size { last: end, total: 0, at: now });
-    }
-
-    fn remember_size(&mut self, last: Index, bytes: u64, now: Time, mode: Mode) {
-        self.total += bytes;
-        let most = if mode == Mode::A { SIZES_MAX_IN_A } else { SIZES_MAX };
-        while self.sizes.len() >= most {
-            self.sizes.pop_front();
-        }
-        self.sizes.push_back(Size { last, total: self.total, at: now });
     }
 
     /// The newest uncommitted entry that overlaps `range`.
@@ -681,7 +608,7 @@ impl Replica {
         self.log.note(&batch);
         self.log.appended(&batch);
         self.scrub.sealed(&batch);
-        self.sequence.remember_size(batch.last(), len, self.now, self.mode());
+        self.sequence.sealed.push(batch.last(), len, self.now, self.mode());
         self.effects.push_back(Effect::Append(Arc::clone(&batch)));
         let window = self.config.window_bytes;
         let mut to = std::mem::take(&mut self.told);

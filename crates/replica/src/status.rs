@@ -1,7 +1,7 @@
 //! What a replica tells about itself.
 
 use crate::peer::{Link, Peer};
-use crate::sequence::Lag;
+use crate::sealed::Lag;
 use crate::{Fence, Replica, Role};
 use mainstay_codec::ReplicaData;
 use mainstay_types::{
@@ -213,7 +213,7 @@ impl Replica {
                 None if peer.in_iss && self.serving() => PeerState::InSync,
                 None if self.mode() == Mode::A && !self.admits(peer.member.node) => PeerState::Following,
                 None => PeerState::CatchingUp {
-                    lag_bytes: self.sequence.lag_bytes(peer.durable, self.log.end.index),
+                    lag_bytes: self.sequence.sealed.lag_bytes(peer.durable, self.log.end.index),
                 },
             },
         }

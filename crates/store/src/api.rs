@@ -5,7 +5,8 @@ use mainstay_codec::{Batch, DecodeError, LocalHeader, crc32c};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     BATCH_BYTES_MAX, BLOCK_BYTES, Chain, EXTENT_BYTES, Epoch, Incarnation, Index, JOURNAL_RESERVE_BYTES,
-    JOURNAL_WRITES_MAX, Position, REQUEST_BYTES_MAX, Range, ResourceId, SnapshotId, VolumeId, reach,
+    JOURNAL_WRITE_BYTES_MAX, JOURNAL_WRITES_MAX, Position, REQUEST_BYTES_MAX, Range, ResourceId, SnapshotId,
+    VolumeId, reach,
 };
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -83,7 +84,7 @@ impl Default for Tuning {
             pass_parts: 32,
             pass_bytes_min: 4 << 20,
             memory_bytes_max: 64 << 20,
-            write_bytes_max: 8 << 20,
+            write_bytes_max: JOURNAL_WRITE_BYTES_MAX,
             journal_writes_max: JOURNAL_WRITES_MAX,
             destage_write_bytes_max: EXTENT_BYTES,
             destage_writes_max: 64,

@@ -46,6 +46,9 @@ pub const JOURNAL_BYTES_MIN: u64 = 16 << 20;
 /// looks like a torn tail.
 pub const JOURNAL_WRITES_MAX: usize = 4;
 
+/// Most bytes of them together, unless one batch is larger.
+pub const JOURNAL_WRITE_BYTES_MAX: u64 = 8 << 20;
+
 /// Part of the journal that only epoch starts may use, so that a full journal can still fail over (R18).
 pub const JOURNAL_RESERVE_BYTES: u64 = 1 << 20;
 

@@ -7,7 +7,7 @@ use mainstay_engine::buffer::{BufMut, BufferPool};
 use mainstay_engine::frontend::{Frontend, FrontendId, FrontendOp, FrontendRequest, FuseFrontend};
 use mainstay_engine::loop_device::LoopDevice;
 use mainstay_engine::ring::{Completion, Fd, Op, Owner, Ring, advance};
-use mainstay_types::VolumeId;
+use mainstay_types::{JOURNAL_WRITES_MAX, VolumeId};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::net::{TcpListener, TcpStream};
@@ -23,8 +23,7 @@ const BLOCK: usize = 4096;
 const HEAD_BYTES: usize = BLOCK;
 const WORD: usize = 4;
 const BATCH_MAX: usize = 96;
-/// As with engines: most journal writes in flight, and how long those who wait may wait together, in microseconds, before one begins beside others.
-const JOURNAL_WRITES_MAX: u64 = 4;
+/// As with engines: how long those who wait may wait together, in microseconds, before a journal write begins beside others.
 const WAITED_US_MAX: u64 = 1_000;
 /// Their payloads are pieces of one operation.
 const BATCH_BLOCKS_MAX: usize = 512;
@@ -341,7 +340,7 @@ impl Primary {
 
     /// As with engines: what comes while the journal is written goes into the next batch, unless so many wait that they get one beside it.
     fn batch_is_due(&self, waiting: u64) -> bool {
-        let in_flight = self.writing.len() as u64;
+        let in_flight = self.writing.len();
         let worth = || waiting.saturating_mul(self.least_us) >= WAITED_US_MAX && self.least_us < u64::MAX;
         waiting > 0 && (in_flight == 0 || in_flight < JOURNAL_WRITES_MAX && worth())
     }
