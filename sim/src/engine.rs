@@ -9,7 +9,7 @@ use crate::agent::{EngineEvent, GUARD_MARGIN_MS, ReplicaReport};
 use crate::disk::{Disk, Finished, Operation, Place, Ticket};
 use crate::oracle::Oracle;
 use bytes::Bytes;
-use mainstay_codec::{Answered, Envelope, Message};
+use mainstay_codec::{Answered, Envelope, Message, Pieces};
 use mainstay_control::reconcile;
 use mainstay_control::reconciler::ReplicaSeen;
 use mainstay_control::reconciler::job::Step;
@@ -331,7 +331,7 @@ impl Platform for Shop<'_> {
         self.wishes.push(Wish::Disk { resource: self.resource, ticket });
     }
 
-    fn read(&mut self, token: u64, area: Area, offset: u64, len: u64) {
+    fn read(&mut self, token: u64, area: Area, offset: u64, len: u64, _passes: bool) {
         let ticket = self.disk.submit(Operation::Read { token, area, offset, len });
         self.wishes.push(Wish::Disk { resource: self.resource, ticket });
     }
@@ -340,7 +340,7 @@ impl Platform for Shop<'_> {
         self.disk.is_hole(Area::Volume(volume), offset, len)
     }
 
-    fn join(&mut self, pieces: Vec<Bytes>) -> Bytes {
+    fn join(&mut self, pieces: Pieces) -> Bytes {
         let mut all = Vec::with_capacity(pieces.iter().map(Bytes::len).sum());
         for piece in pieces {
             all.extend_from_slice(&piece);
@@ -597,7 +597,7 @@ impl Engine {
         let mut acknowledged = client_told;
         for (id, answer) in answered {
             if hosted.pending.remove(&id.0) {
-                acknowledged |= answer.as_ref().is_ok_and(Vec::is_empty);
+                acknowledged |= answer.as_ref().is_ok_and(|pieces| pieces.is_empty());
                 let soft = hosted.host.replica().uncommitted_index(id);
                 self.wishes.push(Wish::Complete { request: id.0, answer, soft });
             }

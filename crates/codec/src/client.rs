@@ -4,6 +4,7 @@
 //! everything that is not answered on it, in ascending numbers. What belongs to another stream than the present one does not
 //! count, so it does not matter what an older connection still delivers.
 
+use crate::Pieces;
 use crate::frame::volume_sizes;
 use crate::wire::{DecodeError, Reader};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -88,7 +89,7 @@ pub enum Answered {
     },
     Done,
     /// What was read, in pieces.
-    Data(Vec<Bytes>),
+    Data(Pieces),
     /// No replica has what was to be read. The session goes on.
     Unreadable,
     /// The stream is closed.
@@ -237,7 +238,7 @@ impl ClientAnswer {
         let answer = match kind {
             0 => Answered::Attached { volumes: volume_sizes(r, count)? },
             1 => Answered::Done,
-            2 => Answered::Data(vec![payload.clone()]),
+            2 => Answered::Data([payload.clone()].into()),
             3 => match Refusal::ALL.into_iter().find(|refusal| refusal.to_u16() == why) {
                 Some(refusal) => Answered::Refused(refusal),
                 None => return Err(r.field("why", why.into())),

@@ -29,6 +29,9 @@ pub use message::{BlockSums, Envelope, LogState, Message, Reject, ReplicaData};
 pub use superblock::{Checkpoint, DataState, SnapshotRecord, Superblock, TablePlace, Void};
 pub use wire::DecodeError;
 
+/// What was read, in order. A read of a few blocks is one piece as a rule, and needs no list.
+pub type Pieces = smallvec::SmallVec<[bytes::Bytes; 1]>;
+
 /// CRC-32C of `bytes`.
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> u32 {

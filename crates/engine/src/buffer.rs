@@ -9,12 +9,18 @@
 //! of memory in one request at most. What it gains is in bench/RESULTS.md (comparing all replicas). A *sparse* buffer is of small pages: who waits for something whose size nobody knows takes
 //! memory only for what comes, not for all that might. The two kinds are kept apart.
 //!
+//! Small ones may be pieces of larger ones ([`Stretch`]), which saves requests an allocation each.
+//!
 //! What it does not guarantee: a bound on memory *in use*. Whoever takes buffers bounds how many it holds
 //! (windows, queues, the overlay); [`BufferPool::in_use_bytes`] tells the sum.
 
 // The kernel needs memory with an alignment and a lifetime that no safe container offers.
 #![allow(unsafe_code)]
 
+mod stretch;
+
+use self::stretch::{Begun, Piece};
+pub use self::stretch::{PIECE_BYTES_MAX, STRETCH_BYTES, Stretch};
 use bytes::Bytes;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -212,6 +218,8 @@ impl Shared {
 #[derive(Clone)]
 pub struct BufferPool {
     shared: Arc<Shared>,
+    /// What passes is cut from it. Beside what buffers refer to, because it is made of one.
+    passing: Arc<Mutex<Option<Begun>>>,
 }
 
 impl BufferPool {
@@ -225,6 +233,7 @@ impl BufferPool {
                 idle_bytes_max,
                 in_use_bytes: AtomicUsize::new(0),
             }),
+            passing: Arc::default(),
         }
     }
 
@@ -249,15 +258,35 @@ impl BufferPool {
     fn take(&self, len: usize, sparse: bool) -> BufMut {
         assert!(len <= BUFFER_BYTES_MAX, "a buffer of {len} bytes");
         let memory = self.shared.take(class_of(len), sparse);
-        BufMut { memory: Some(memory), shared: Arc::clone(&self.shared) }
+        BufMut::whole(memory, Arc::clone(&self.shared))
+    }
+
+    /// As [`Self::get`], for what is needed until an operation or two have ended. If it is short ([`PIECE_BYTES_MAX`]) it has one count of
+    /// references with what else passes.
+    ///
+    /// # Panics
+    /// As [`Self::get`].
+    #[must_use]
+    pub fn get_passing(&self, len: usize) -> BufMut {
+        if len > PIECE_BYTES_MAX {
+            return self.get(len);
+        }
+        stretch::cut(&mut self.passing(), len, &self.shared)
+    }
+
+    fn passing(&self) -> MutexGuard<'_, Option<Begun>> {
+        self.passing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives back what is left of the memory for what passes.
+    pub fn end_passing(&self) {
+        *self.passing() = None;
     }
 
     /// An aligned copy of `bytes`.
     #[must_use]
     pub fn copy_of(&self, bytes: &[u8]) -> Bytes {
-        let mut buffer = self.get(bytes.len());
-        buffer.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
-        buffer.freeze(bytes.len())
+        copied(self.get(bytes.len()), bytes)
     }
 
     /// Bytes of memory that lie unused in the pool.
@@ -266,50 +295,89 @@ impl BufferPool {
         self.shared.idle_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes of memory that are held outside the pool.
+    /// Bytes of memory that are held outside the pool, stretches of which pieces are cut included.
     #[must_use]
     pub fn in_use_bytes(&self) -> usize {
         self.shared.in_use_bytes.load(Ordering::Relaxed)
     }
 }
 
+fn copied(mut buffer: BufMut, bytes: &[u8]) -> Bytes {
+    buffer.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
+    buffer.freeze(bytes.len())
+}
+
 /// An exclusive, writable, aligned buffer.
-pub struct BufMut {
-    /// `None` only while the buffer is being dropped.
+pub struct BufMut(Kind);
+
+enum Kind {
+    Whole(Whole),
+    Piece(Piece),
+}
+
+/// A mapping that returns to its pool.
+struct Whole {
+    /// `None` only while it is being dropped.
     memory: Option<Memory>,
     shared: Arc<Shared>,
 }
 
-impl BufMut {
+impl Whole {
     fn memory(&self) -> &Memory {
         self.memory.as_ref().expect("present until the drop")
+    }
+}
+
+impl Drop for Whole {
+    fn drop(&mut self) {
+        if let Some(memory) = self.memory.take() {
+            self.shared.give_back(memory);
+        }
+    }
+}
+
+impl BufMut {
+    fn whole(memory: Memory, shared: Arc<Shared>) -> Self {
+        Self(Kind::Whole(Whole { memory: Some(memory), shared }))
+    }
+
+    fn piece(piece: Piece) -> Self {
+        Self(Kind::Piece(piece))
+    }
+
+    /// Where it is, and how many bytes it has.
+    fn place(&self) -> (NonNull<u8>, usize) {
+        match &self.0 {
+            Kind::Whole(whole) => (whole.memory().start, whole.memory().bytes),
+            Kind::Piece(piece) => (piece.start(), piece.bytes()),
+        }
     }
 
     /// Bytes that the buffer can hold; at least what was asked for.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.memory().bytes
+        self.place().1
     }
 
     /// Where the kernel may write. Valid as long as the buffer lives, also when it is moved.
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.memory().start.as_ptr()
+        self.place().0.as_ptr()
     }
 
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
-        let memory = self.memory();
-        // SAFETY: the mapping holds `bytes` initialised bytes and nobody writes to it while `self` is
+        let (start, bytes) = self.place();
+        // SAFETY: the place holds `bytes` initialised bytes and nobody writes to it while `self` is
         // borrowed: an operation of the kernel owns its buffer until it has completed.
-        unsafe { std::slice::from_raw_parts(memory.start.as_ptr(), memory.bytes) }
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) }
     }
 
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        let memory = self.memory();
+        let (start, bytes) = self.place();
         // SAFETY: as for `as_slice`; `self` is borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(memory.start.as_ptr(), memory.bytes) }
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), bytes) }
     }
 
     /// The first `len` bytes as shared, read-only bytes; the memory returns to the pool with the last of
@@ -320,32 +388,30 @@ impl BufMut {
     #[must_use]
     pub fn freeze(self, len: usize) -> Bytes {
         assert!(len <= self.capacity(), "{len} bytes of a buffer of {}", self.capacity());
-        Bytes::from_owner(Frozen { buffer: self, len })
-    }
-}
-
-impl Drop for BufMut {
-    fn drop(&mut self) {
-        if let Some(memory) = self.memory.take() {
-            self.shared.give_back(memory);
+        match self.0 {
+            Kind::Whole(whole) => Bytes::from_owner(Frozen { whole, len }),
+            Kind::Piece(piece) => piece.freeze(len),
         }
     }
 }
 
 impl std::fmt::Debug for BufMut {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "BufMut({})", self.memory.as_ref().map_or(0, |memory| memory.bytes))
+        write!(f, "BufMut({})", self.capacity())
     }
 }
 
 struct Frozen {
-    buffer: BufMut,
+    whole: Whole,
     len: usize,
 }
 
 impl AsRef<[u8]> for Frozen {
     fn as_ref(&self) -> &[u8] {
-        &self.buffer.as_slice()[..self.len]
+        let memory = self.whole.memory();
+        // SAFETY: the memory is initialised and as long as that, and stays until `self` is dropped. Of a stretch some of it may be
+        // written to later: by who alone has that place, before anybody reads it.
+        unsafe { std::slice::from_raw_parts(memory.start.as_ptr(), self.len) }
     }
 }
 

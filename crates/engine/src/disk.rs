@@ -236,10 +236,10 @@ impl Disk {
                 self.write(ring, DiskTag::Store(op), Area::Journal, offset, pieces, true);
             }
             Output::JournalRead { op, offset, len } => {
-                self.read(ring, DiskTag::Store(op), Area::Journal, offset, len);
+                self.read(ring, DiskTag::Store(op), Area::Journal, offset, len, false);
             }
             Output::SumsRead { op, volume, offset, len } => {
-                self.read(ring, DiskTag::Store(op), Area::Sums(volume), offset, len);
+                self.read(ring, DiskTag::Store(op), Area::Sums(volume), offset, len, false);
             }
             Output::SumsWrite { op, volume, offset, data } => {
                 self.write(ring, DiskTag::Store(op), Area::Sums(volume), offset, [data].into(), true);
@@ -303,14 +303,14 @@ impl Disk {
         self.id
     }
 
-    /// Reads whole blocks.
+    /// Reads whole blocks. `passes`: what was read is not kept for long.
     ///
     /// # Panics
     /// When offset or length are not whole blocks, or the length exceeds what a buffer holds.
-    pub fn read(&mut self, ring: &mut Ring, tag: DiskTag, area: Area, offset: u64, len: u64) {
+    pub fn read(&mut self, ring: &mut Ring, tag: DiskTag, area: Area, offset: u64, len: u64, passes: bool) {
         check_blocks(offset, len);
         let len = len as usize;
-        let mut buffer = self.pool.get(len);
+        let mut buffer = if passes { self.pool.get_passing(len) } else { self.pool.get(len) };
         if let Some(memory) = self.files.memory(area) {
             let result = memory.get(offset, &mut buffer.as_mut_slice()[..len]);
             return self.end(tag, "reading", area, result.map(|()| Some(buffer.freeze(len))));
@@ -426,7 +426,7 @@ impl Disk {
     fn journal_pieces(&mut self, parts: &[(LocalHeader, Arc<Batch>)]) -> VecDeque<Bytes> {
         let mut pieces = self.lists.pop().unwrap_or_default();
         for (local, batch) in parts {
-            let mut block = self.pool.get(HEADER_BLOCK_BYTES);
+            let mut block = self.pool.get_passing(HEADER_BLOCK_BYTES);
             // Proof: the pool gives at least what is asked for.
             let place = block.as_mut_slice().first_chunk_mut().expect("as long as was asked for");
             batch.put_header_block(*local, place);

@@ -289,6 +289,7 @@ fn memory_returns_to_the_pool() {
         bench.run(|op| Output::JournalWrite { op, offset: 0, parts: parts.into() }).result.expect("written");
         bench.run(|op| Output::JournalRead { op, offset: 0, len: 65536 }).result.expect("readable");
     }
+    pool.end_passing();
     assert_eq!(pool.in_use_bytes(), 0);
 }
 

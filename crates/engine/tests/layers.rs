@@ -218,7 +218,7 @@ impl Lab {
         for volume in 0..SIZES.len() {
             let len = self.volumes[volume].len() as u64 * BLOCK_BYTES;
             let (area, disk) = (Area::Volume(VolumeId(volume as u16)), self.disk.as_mut().expect("open"));
-            disk.read(&mut self.ring, DiskTag::Shard(1), area, 0, len);
+            disk.read(&mut self.ring, DiskTag::Shard(1), area, 0, len, false);
             let done = self.wait().remove(0);
             let found = done.result.expect("readable").expect("bytes");
             assert!(fills(&found) == self.volumes[volume], "volume {volume}");

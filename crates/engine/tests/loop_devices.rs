@@ -3,7 +3,7 @@
 //! Needs root, `/dev/fuse`, `/dev/loop-control`, xfsprogs, util-linux and fio; says so and passes where root is
 //! missing. Every test takes away what it made, also when it fails.
 
-use bytes::Bytes;
+use mainstay_codec::Pieces;
 use mainstay_engine::buffer::BufferPool;
 use mainstay_engine::devices::{Attachment, DeviceAdmin, DeviceJob, DeviceOutcome};
 use mainstay_engine::frontend::{
@@ -154,10 +154,10 @@ fn serve(
     }
 }
 
-fn execute(memory: &mut [u8], pool: &BufferPool, op: FrontendOp) -> Vec<Bytes> {
+fn execute(memory: &mut [u8], pool: &BufferPool, op: FrontendOp) -> Pieces {
     match op {
         FrontendOp::Read { offset, len } => {
-            return vec![pool.copy_of(&memory[offset as usize..(offset + len) as usize])];
+            return [pool.copy_of(&memory[offset as usize..(offset + len) as usize])].into();
         }
         FrontendOp::Write { offset, payload } => {
             assert!((payload.as_ptr() as usize).is_multiple_of(4096), "payloads are aligned");
@@ -168,7 +168,7 @@ fn execute(memory: &mut [u8], pool: &BufferPool, op: FrontendOp) -> Vec<Bytes> {
         }
         FrontendOp::Flush | FrontendOp::Extents { .. } => {}
     }
-    Vec::new()
+    Pieces::new()
 }
 
 /// A file system mounted for the time of a test.

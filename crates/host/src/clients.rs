@@ -3,8 +3,7 @@
 //! What keeps their order is in [`Sessions`]; here they wait for room in the core (R18), and are answered under the lease (R10).
 
 use crate::{AnswerError, Host, Platform};
-use bytes::Bytes;
-use mainstay_codec::{ClientAnswer, ClientAsk, Envelope, Message, Refusal};
+use mainstay_codec::{ClientAnswer, ClientAsk, Envelope, Message, Pieces, Refusal};
 use mainstay_replica::{Event, RequestError, RequestId, Role, Sessions};
 use mainstay_types::{Incarnation, NodeId, reach};
 
@@ -37,7 +36,7 @@ impl Host {
         &mut self,
         platform: &mut impl Platform,
         id: RequestId,
-        answer: Result<Vec<Bytes>, AnswerError>,
+        answer: Result<Pieces, AnswerError>,
     ) {
         if Sessions::owns(id) {
             match answer {

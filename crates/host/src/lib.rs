@@ -39,9 +39,9 @@ use damage::Damage;
 use digest::Digesting;
 use direction::is_answer;
 use loads::LogLoad;
-use mainstay_codec::{Envelope, Message};
+use mainstay_codec::{Envelope, Message, Pieces};
 use mainstay_replica::{Effect, Event, Op, Replica, ReplicaConfig, RequestId, Role, Sessions};
-use mainstay_store::{IoFailure, IoResult, OpId, Output, Segment, Store};
+use mainstay_store::{IoFailure, IoResult, OpId, Output, Segments, Store};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Epoch, Index, NodeId, Range, ResourceRecord, SnapshotId, Time, VolumeId, reach};
 use reads::{Purpose, ReadJob};
@@ -77,7 +77,7 @@ pub struct Host {
     sessions: Sessions,
     damage: Damage,
     /// What scrubs have come to and is not read yet, in the order of the log.
-    scrubs: VecDeque<(Index, Range, Vec<Segment>)>,
+    scrubs: VecDeque<(Index, Range, Segments)>,
     /// Writes to the journal that are not durable yet, in the order of the log: up to which entry, and when they were issued.
     journal_writes: VecDeque<(Index, Time)>,
 }
@@ -443,7 +443,7 @@ impl Host {
                         reach!("host: a write completes after the lease");
                         Err(AnswerError::NoLease)
                     } else {
-                        result.map(|()| Vec::new()).map_err(AnswerError::Request)
+                        result.map(|()| Pieces::new()).map_err(AnswerError::Request)
                     };
                 self.answer(platform, id, answer);
             }

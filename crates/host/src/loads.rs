@@ -42,7 +42,7 @@ impl Host {
             let batch = match piece.source {
                 LogSource::Memory(batch) => Some(batch),
                 LogSource::Journal { offset } => {
-                    platform.read(token, Area::Journal, offset, piece.len);
+                    platform.read(token, Area::Journal, offset, piece.len, false);
                     load.outstanding += 1;
                     None
                 }

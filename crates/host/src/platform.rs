@@ -1,7 +1,7 @@
 //! What a host wants of the world around it, and what it tells it.
 
 use bytes::Bytes;
-use mainstay_codec::Envelope;
+use mainstay_codec::{Envelope, Pieces};
 use mainstay_replica::{Effect, Proposal, RequestError, RequestId, Role};
 use mainstay_store::{Area, DamagedBlock, Output};
 use mainstay_types::{Index, NodeId, Position, Time, VolumeId};
@@ -18,8 +18,9 @@ pub trait Platform {
     /// Starts an operation of the store. Answered by [`crate::Host::store_done`].
     fn store_operation(&mut self, output: Output);
 
-    /// Reads whole blocks. Answered by [`crate::Host::read_done`] with the same token.
-    fn read(&mut self, token: u64, area: Area, offset: u64, len: u64);
+    /// Reads whole blocks. Answered by [`crate::Host::read_done`] with the same token. `passes`: what is read is for a device of this node,
+    /// and not kept for long.
+    fn read(&mut self, token: u64, area: Area, offset: u64, len: u64, passes: bool);
 
     /// Whether it costs little to know that whole blocks of a volume are a hole, so that they need not be read to be zeroes.
     /// Asked where much is read and nobody waits.
@@ -28,7 +29,7 @@ pub trait Platform {
     }
 
     /// The pieces one after the other, in memory that a disk can take.
-    fn join(&mut self, pieces: Vec<Bytes>) -> Bytes;
+    fn join(&mut self, pieces: Pieces) -> Bytes;
 
     /// Sends to the engine of another node. `answer`: a replica speaks to its primary, on the connection that the
     /// primary opened. A connection that is down swallows it and is reported by itself.
@@ -52,7 +53,7 @@ pub enum Seen<'a> {
 }
 
 /// What a request of a device is answered with.
-pub type Answer = Result<Vec<Bytes>, AnswerError>;
+pub type Answer = Result<Pieces, AnswerError>;
 
 /// Why a request failed.
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]

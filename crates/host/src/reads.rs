@@ -14,12 +14,16 @@
 use crate::rollback::Waiting;
 use crate::{AnswerError, Host, Platform};
 use bytes::Bytes;
+use mainstay_codec::Pieces;
 use mainstay_replica::{Event, RequestError, RequestId, Sessions};
-use mainstay_store::{Area, Checked, IoFailure, PAYLOADS_READ_BYTES_MAX, Payload, Segment, Source, Store};
+use mainstay_store::{
+    Area, Checked, IoFailure, PAYLOADS_READ_BYTES_MAX, Payload, Segment, Segments, Source, Store,
+};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     BLOCK_BYTES, EXTENT_BYTES, Index, NodeId, Position, REQUEST_BYTES_MAX, Range, VolumeId, reach,
 };
+use smallvec::SmallVec;
 
 /// What a read is for.
 #[derive(Clone, Copy)]
@@ -50,6 +54,13 @@ pub(crate) enum Purpose {
     Look,
 }
 
+impl Purpose {
+    /// Whether a device of this node waits for it.
+    fn is_device(self) -> bool {
+        matches!(self, Self::Request(id) if !Sessions::owns(id))
+    }
+}
+
 struct Part {
     len: u64,
     origin: Origin,
@@ -74,7 +85,7 @@ pub(crate) struct ReadJob {
     pub range: Range,
     /// How often it was done before, and found damage.
     pub rounds: u64,
-    parts: Vec<Part>,
+    parts: SmallVec<[Part; 1]>,
     /// Parts that are not here yet.
     outstanding: usize,
     /// Parts in the journal from this one on are not being read yet.
@@ -97,7 +108,8 @@ impl ReadJob {
                     return;
                 }
                 self.reading_bytes += payload.len;
-                platform.read(number + self.next as u64, Area::Journal, payload.offset, payload.len);
+                let token = number + self.next as u64;
+                platform.read(token, Area::Journal, payload.offset, payload.len, false);
             }
             self.next += 1;
         }
@@ -129,7 +141,7 @@ impl ReadJob {
         (block - self.range.first_block()) as u32
     }
 
-    pub(crate) fn into_pieces(self) -> Vec<Bytes> {
+    pub(crate) fn into_pieces(self) -> Pieces {
         let asked = self.parts.into_iter().filter(|part| !matches!(part.origin, Origin::Sums(_)));
         asked.filter_map(|part| part.data).collect()
     }
@@ -195,7 +207,7 @@ impl Host {
         platform: &mut impl Platform,
         purpose: Purpose,
         range: Range,
-        segments: Vec<Segment>,
+        segments: Segments,
         rounds: u64,
     ) -> Option<ReadJob> {
         let sums = self.sums_of(range.volume, &segments);
@@ -204,7 +216,7 @@ impl Host {
             _ => Vec::new(),
         };
         let number = self.tokens(segments.len() + sums.len());
-        let parts = Vec::with_capacity(segments.len() + sums.len());
+        let parts = SmallVec::with_capacity(segments.len() + sums.len());
         let stamp = self.store.volume_stamp();
         let mut job = ReadJob {
             purpose,
@@ -238,7 +250,8 @@ impl Host {
                 }
                 Source::Volume => {
                     origin = Origin::Volume(segment.offset / BLOCK_BYTES);
-                    platform.read(token, Area::Volume(range.volume), segment.offset, segment.len);
+                    let (area, passes) = (Area::Volume(range.volume), purpose.is_device());
+                    platform.read(token, area, segment.offset, segment.len, passes);
                     None
                 }
             };
@@ -247,7 +260,7 @@ impl Host {
         }
         for (token, page) in (sums_from..).zip(sums) {
             reach!("host: sums are read");
-            platform.read(token, Area::Sums(range.volume), page * BLOCK_BYTES, BLOCK_BYTES);
+            platform.read(token, Area::Sums(range.volume), page * BLOCK_BYTES, BLOCK_BYTES, false);
             job.outstanding += 1;
             job.parts.push(Part { len: BLOCK_BYTES, origin: Origin::Sums(page), data: None });
         }
@@ -381,7 +394,7 @@ impl Host {
             && self.damage.copied_as_such(&job).is_some()
         {
             let damaged = job.damaged(&self.store);
-            let data = without(job.into_pieces(), &damaged);
+            let data = without(&job.into_pieces(), &damaged);
             self.damage_copied(platform, peer, (volume, extent), damaged.len() as u64);
             let event = Event::ExtentLoaded { peer, volume, extent, version, at, data, damaged };
             return self.replica.handle(platform.now(), event);
@@ -478,7 +491,7 @@ impl Host {
 }
 
 /// What was read of an extent, with zeroes for what is damaged: nobody is sent that. Empty if all of it is zeroes.
-fn without(pieces: Vec<Bytes>, damaged: &[u32]) -> Bytes {
+fn without(pieces: &Pieces, damaged: &[u32]) -> Bytes {
     let mut bytes = pieces.concat();
     for &block in damaged {
         let from = block as usize * BLOCK_BYTES as usize;
@@ -488,7 +501,7 @@ fn without(pieces: Vec<Bytes>, damaged: &[u32]) -> Bytes {
     if is_zero(&data) { Bytes::new() } else { data }
 }
 
-fn join(platform: &mut impl Platform, mut pieces: Vec<Bytes>) -> Bytes {
+fn join(platform: &mut impl Platform, mut pieces: Pieces) -> Bytes {
     if pieces.len() == 1 { pieces.swap_remove(0) } else { platform.join(pieces) }
 }
 

@@ -9,7 +9,7 @@ use crate::{Host, Platform};
 use bytes::Bytes;
 use mainstay_codec::{BlockSums, block_sum};
 use mainstay_replica::{Event, Role, ScrubOrder};
-use mainstay_store::Segment;
+use mainstay_store::Segments;
 use mainstay_types::{BLOCK_BYTES, Index, Position, Range, Time, VolumeId, reach};
 use std::sync::LazyLock;
 
@@ -40,7 +40,7 @@ impl Host {
         platform: &mut impl Platform,
         at: Index,
         range: Range,
-        segments: Vec<Segment>,
+        segments: Segments,
     ) {
         if segments.is_empty() {
             return self.replica.handle(platform.now(), Event::Scrubbed { at, held: BlockSums::default() });

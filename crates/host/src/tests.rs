@@ -10,7 +10,7 @@ mod space;
 
 use crate::{AnswerError, Digest, DigestError, Happened, PAUSE_MS_MAX};
 use lab::{HERE, JOURNAL_BLOCKS, Lab, THERE, VOLUME, broken, filled, lazy, range, record, roomy};
-use mainstay_codec::{Envelope, Message, ReplicaData};
+use mainstay_codec::{Envelope, Message, Pieces, ReplicaData};
 use mainstay_replica::{Effect, Op, RequestError, Role};
 use mainstay_store::{Area, Output, PAYLOADS_READ_BYTES_MAX, Tuning};
 use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, Epoch, Index, REQUEST_BYTES_MAX, Range};
@@ -23,7 +23,7 @@ fn a_write_completes_when_the_journal_has_it() {
     let journal_write = |output: &Output| matches!(output, Output::JournalWrite { .. });
     assert!(lab.world.operations.iter().any(journal_write), "{:?}", lab.world.operations);
     lab.settle();
-    assert_eq!(lab.world.answers[&write], Ok(Vec::new()));
+    assert_eq!(lab.world.answers[&write], Ok(Pieces::new()));
     let read = lab.read(3, 1);
     assert_eq!(lab.content(read), filled(&[0xaa]), "from memory, at once");
     let beyond = lab.read(1 << 20, 1);
@@ -229,7 +229,7 @@ fn payloads_that_are_read_for_one_answer_are_bounded() {
         let payload = filled(&[fill]).repeat(blocks as usize);
         let write = lab.request(Op::Write { range: range(u64::from(fill), blocks), payload: payload.into() });
         lab.settle();
-        assert_eq!(lab.world.answers[&write], Ok(Vec::new()));
+        assert_eq!(lab.world.answers[&write], Ok(Pieces::new()));
     }
     let read = lab.read(0, 4);
     let mut reads = 0;
@@ -349,7 +349,7 @@ fn equal_content_gives_equal_digests_wherever_it_lies() {
         }
         let zeroes = lab.request(Op::WriteZeroes { range: range(2 * extent + 3, 2) });
         lab.settle();
-        assert_eq!(lab.world.answers[&zeroes], Ok(Vec::new()));
+        assert_eq!(lab.world.answers[&zeroes], Ok(Pieces::new()));
         let digest = lab.digest().expect("nothing moves");
         assert_eq!(digest.index, Index(6));
         assert!(lab.host.start_digest(&mut lab.world).is_ok(), "the next one can be made");
@@ -490,7 +490,7 @@ fn a_pause_ends_by_itself() {
     lab.host.tick(end);
     lab.settle();
     assert_eq!(lab.host.paused_until(), None);
-    assert_eq!(lab.world.answers[&write], Ok(Vec::new()));
+    assert_eq!(lab.world.answers[&write], Ok(Pieces::new()));
 }
 
 #[test]

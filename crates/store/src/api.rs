@@ -223,6 +223,9 @@ pub struct Damaged {
     pub index: Index,
 }
 
+/// Consecutive parts of a volume. A read of a few blocks is one as a rule, and needs no list.
+pub type Segments = SmallVec<[Segment; 1]>;
+
 /// A part of a volume and where its committed content is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Segment {
@@ -379,7 +382,7 @@ pub enum Output {
     Scrub {
         at: Index,
         range: Range,
-        segments: Vec<Segment>,
+        segments: Segments,
     },
     /// [`crate::Store::snapshots`] has something new to say.
     SnapshotsChanged,

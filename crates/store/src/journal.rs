@@ -17,7 +17,35 @@ pub enum Held {
     /// In memory, while it lasts.
     Memory(Arc<Batch>),
     /// Only in the ring. What is read back is checked against these, in order.
-    Ring(Box<[Sum]>),
+    Ring(Sums),
+}
+
+/// A batch with one write needs no list.
+#[derive(Clone, Debug)]
+pub enum Sums {
+    One(Sum),
+    More(Box<[Sum]>),
+}
+
+impl FromIterator<Sum> for Sums {
+    fn from_iter<I: IntoIterator<Item = Sum>>(sums: I) -> Self {
+        let mut sums = sums.into_iter();
+        match (sums.next(), sums.next()) {
+            (Some(one), None) => Self::One(one),
+            (first, second) => Self::More(first.into_iter().chain(second).chain(sums).collect()),
+        }
+    }
+}
+
+impl std::ops::Deref for Sums {
+    type Target = [Sum];
+
+    fn deref(&self) -> &[Sum] {
+        match self {
+            Self::One(sum) => std::slice::from_ref(sum),
+            Self::More(sums) => sums,
+        }
+    }
 }
 
 /// The payload of one entry within its batch. 12 bytes for each write that the ring retains, and a write takes at least
@@ -375,7 +403,7 @@ mod tests {
                     chain: Chain(next),
                     offset: 0,
                     len: 0,
-                    held: Held::Ring(Box::default()),
+                    held: Held::Ring(Sums::More(Box::default())),
                 });
                 next += len;
             }

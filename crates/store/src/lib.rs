@@ -53,7 +53,7 @@ mod volume_op;
 
 pub use api::{
     Area, Damaged, Gone, IoFailure, IoResult, LogPiece, LogSource, Media, MediaError, OpId, Output,
-    PAYLOADS_READ_BYTES_MAX, Payload, RecoverError, Segment, Source, StoreConfig, Tuning,
+    PAYLOADS_READ_BYTES_MAX, Payload, RecoverError, Segment, Segments, Source, StoreConfig, Tuning,
 };
 
 pub use inspect::{FoundBatch, FoundEntry, Inspection, inspect};

@@ -2,7 +2,7 @@
 
 use crate::journal::Held;
 use crate::overlay::{Content, Overlay, Run};
-use crate::{Gone, LogPiece, LogSource, Payload, Segment, Source, Store};
+use crate::{Gone, LogPiece, LogSource, Payload, Segment, Segments, Source, Store};
 use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_types::{BLOCK_BYTES, Index, Range, VolumeId, reach};
@@ -43,10 +43,10 @@ impl Store {
     ///
     /// A segment in the volume may be read at leisure: what changes there meanwhile was committed meanwhile.
     #[must_use]
-    pub fn read(&self, range: Range) -> Vec<Segment> {
+    pub fn read(&self, range: Range) -> Segments {
         // Beyond the end of the file, while it is being made larger, there is nothing yet.
         let file = self.files.get(usize::from(range.volume.0)).map_or(0, |bytes| bytes / BLOCK_BYTES);
-        let mut segments = Vec::new();
+        let mut segments = Segments::new();
         self.look(
             &self.overlay,
             0,
@@ -65,17 +65,16 @@ impl Store {
         seen: usize,
         (volume, file): (VolumeId, u64),
         (first, end): (u64, u64),
-        segments: &mut Vec<Segment>,
+        segments: &mut Segments,
     ) {
-        let push = |segments: &mut Vec<Segment>, first: u64, end: u64, source| {
+        let push = |segments: &mut Segments, first: u64, end: u64, source| {
             if first < end {
                 let (offset, len) = (first * BLOCK_BYTES, (end - first) * BLOCK_BYTES);
                 segments.push(Segment { offset, len, source });
             }
         };
         let under =
-            |segments: &mut Vec<Segment>, first: u64, end: u64| match self.layers.len().checked_sub(seen + 1)
-            {
+            |segments: &mut Segments, first: u64, end: u64| match self.layers.len().checked_sub(seen + 1) {
                 _ if first >= end => {}
                 Some(next) => {
                     self.look(&self.layers[next].overlay, seen + 1, (volume, file), (first, end), segments);

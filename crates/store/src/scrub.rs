@@ -11,7 +11,7 @@
 //! - What recovery applies again is not looked at: nobody waits for it.
 //! - No volume is rolled back while an extent is pinned, and while one is, entries of scrubs wait (`rollback.rs`).
 
-use crate::{Output, Store};
+use crate::{Output, Segments, Store};
 use mainstay_codec::DataState;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Index, Range, VolumeId, reach};
@@ -40,10 +40,10 @@ impl Store {
         let whole = self.data == DataState::Consistent;
         let segments = if !whole {
             reach!("store: the target of a copy is not scrubbed");
-            Vec::new()
+            Segments::new()
         } else if self.pins.len() >= PINS_MAX {
             reach!("store: too many extents are pinned");
-            Vec::new()
+            Segments::new()
         } else {
             reach!("store: an extent is pinned");
             if self.pass.is_some() {

@@ -4,7 +4,7 @@ mod lab;
 
 use lab::{Lab, Log, Random, drop_snapshot, entries, rollback, scrub, snapshot};
 use mainstay_codec::ReplicaData;
-use mainstay_store::{Output, Segment, SnapshotState, Tuning};
+use mainstay_store::{Output, Segments, SnapshotState, Tuning};
 use mainstay_types::{EXTENT_BYTES, Epoch, Index, Position, Range};
 use proptest::prelude::*;
 
@@ -23,7 +23,7 @@ struct Life {
     /// Number of the last snapshot.
     snapshots: u32,
     /// Extents that are being read for a scrub.
-    scrubs: Vec<(Index, Range, Vec<Segment>)>,
+    scrubs: Vec<(Index, Range, Segments)>,
 }
 
 impl Life {

@@ -4,7 +4,7 @@ mod lab;
 
 use lab::{BLOCK, Doing, Lab, Log, Random, drop_snapshot, resize, rollback, scrub, snapshot, write};
 use mainstay_store::SnapshotState::{Held, Missing};
-use mainstay_store::{Area, Checked, DamagedBlock, Output, Segment, SnapshotState, Store, StoreConfig};
+use mainstay_store::{Area, Checked, DamagedBlock, Output, Segments, SnapshotState, Store, StoreConfig};
 use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, Index, Range, SnapshotId, VolumeId};
 
 const S: SnapshotId = SnapshotId(1);
@@ -335,7 +335,7 @@ fn a_read_that_a_rollback_overtakes_is_done_anew() {
 }
 
 /// The entries of scrubs that were applied since this was asked last.
-fn scrubs(lab: &mut Lab) -> Vec<(Index, Range, Vec<Segment>)> {
+fn scrubs(lab: &mut Lab) -> Vec<(Index, Range, Segments)> {
     let mut found = Vec::new();
     lab.told.retain(|told| match told {
         Output::Scrub { at, range, segments } => {

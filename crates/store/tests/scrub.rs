@@ -3,11 +3,11 @@
 mod lab;
 
 use lab::{Lab, Log, scrub, write};
-use mainstay_store::{Area, Output, Segment, Source};
+use mainstay_store::{Area, Output, Segments, Source};
 use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, Index, Range, VolumeId};
 
 /// What was told of the scrub entries so far.
-fn scrubs(lab: &mut Lab) -> Vec<(Index, Range, Vec<Segment>)> {
+fn scrubs(lab: &mut Lab) -> Vec<(Index, Range, Segments)> {
     lab.pump();
     let told = std::mem::take(&mut lab.told).into_iter();
     told.filter_map(|told| match told {

@@ -142,7 +142,7 @@ pub fn messages() -> Vec<(&'static str, Message)> {
         ("client_flush", asked(Ask::Flush)),
         ("client_attached", answered(Answered::Attached { volumes: vec![1 << 30, 1 << 20] })),
         ("client_done", answered(Answered::Done)),
-        ("client_data", answered(Answered::Data(vec![pattern(9, 4096)]))),
+        ("client_data", answered(Answered::Data([pattern(9, 4096)].into()))),
         ("client_unreadable", answered(Answered::Unreadable)),
         ("client_refused", answered(Answered::Refused(Refusal::Over))),
     ]

@@ -3,6 +3,7 @@
 //! what is written here cannot be found again. Reads are answered from memory, so a file system and a database can be put on it.
 
 use bytes::Bytes;
+use mainstay_codec::Pieces;
 use mainstay_engine::buffer::{BufMut, BufferPool};
 use mainstay_engine::frontend::{Frontend, FrontendId, FrontendOp, FrontendRequest, FuseFrontend};
 use mainstay_engine::loop_device::LoopDevice;
@@ -374,13 +375,13 @@ impl Primary {
             let range = |offset: u64, len: u64| offset as usize..(offset + len) as usize;
             let pieces = match op {
                 FrontendOp::Read { offset, len } => {
-                    vec![self.pool.copy_of(&self.content[range(offset, len)])]
+                    [self.pool.copy_of(&self.content[range(offset, len)])].into()
                 }
                 FrontendOp::Discard { offset, len } | FrontendOp::WriteZeroes { offset, len } => {
                     self.content[range(offset, len)].fill(0);
-                    Vec::new()
+                    Pieces::new()
                 }
-                _ => Vec::new(),
+                _ => Pieces::new(),
             };
             self.frontend.complete(&mut self.ring, tag, Ok(pieces));
         }
@@ -392,7 +393,7 @@ impl Primary {
         }
         let Some(store) = &mut self.store else {
             for request in requests {
-                self.frontend.complete(&mut self.ring, request.tag, Ok(Vec::new()));
+                self.frontend.complete(&mut self.ring, request.tag, Ok(Pieces::new()));
             }
             return;
         };
@@ -423,7 +424,7 @@ impl Primary {
         while self.answered < everywhere {
             self.answered += 1;
             for request in self.batches.pop_front().expect("it was begun") {
-                self.frontend.complete(&mut self.ring, request.tag, Ok(Vec::new()));
+                self.frontend.complete(&mut self.ring, request.tag, Ok(Pieces::new()));
                 for (place, block) in blocks(&request) {
                     store.keep(&mut self.ring, place, block);
                 }

@@ -27,7 +27,7 @@ mod tasks;
 use super::slab::Slab;
 use crate::buffer::{BufMut, BufferPool};
 use crate::frontend::{Errno, FrontendOp, FrontendRequest, NOT_SERVED};
-use bytes::Bytes;
+use mainstay_codec::Pieces;
 use mainstay_codec::nbd::{Command, NbdError, PAYLOAD_BYTES_MAX, Request};
 use mainstay_types::{BLOCK_BYTES, REQUEST_BYTES_MAX, Range, VolumeId};
 use std::collections::VecDeque;
@@ -78,7 +78,7 @@ pub enum Reply {
     /// Content from `offset` on. `last`: all of it has been sent with this.
     Data {
         offset: u64,
-        pieces: Vec<Bytes>,
+        pieces: Pieces,
         last: bool,
     },
     /// Lengths and state bits.
@@ -116,7 +116,7 @@ enum JobKind {
         start: u64,
         end: u64,
         whole: bool,
-        pieces: Vec<Bytes>,
+        pieces: Pieces,
     },
     /// What has been found.
     Status(Vec<(u32, u32)>),
@@ -209,7 +209,7 @@ impl Exchange {
                     start: request.offset,
                     end: request.offset + len,
                     whole: whole || !client.structured,
-                    pieces: Vec::new(),
+                    pieces: Pieces::new(),
                 },
                 _ => JobKind::Other,
             },

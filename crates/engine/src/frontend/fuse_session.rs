@@ -10,7 +10,7 @@
 use super::fuse_abi as abi;
 use super::fuse_abi::{Attr, FallocateIn, InHeader, InitIn, InitOut, Reply, TransferIn};
 use super::{Errno, FrontendOp, FrontendRequest, FrontendResult};
-use crate::buffer::{BufMut, BufferPool};
+use crate::buffer::{BufMut, BufferPool, Stretch};
 use bytes::{Bytes, BytesMut};
 use mainstay_types::{BLOCK_BYTES, REQUEST_BYTES_MAX, VolumeId};
 use std::collections::{BTreeMap, VecDeque};
@@ -74,7 +74,7 @@ enum Flushes {
 pub struct Session {
     /// Bytes of each volume.
     volumes: Vec<u64>,
-    pool: BufferPool,
+    payloads: Stretch,
     outstanding: BTreeMap<u64, Outstanding>,
     /// Set for good by [`fail_all`](Self::fail_all).
     fenced: Option<Errno>,
@@ -90,7 +90,7 @@ impl Session {
     pub fn new(volumes: Vec<u64>, pool: BufferPool) -> Self {
         Self {
             volumes,
-            pool,
+            payloads: Stretch::new(pool),
             outstanding: BTreeMap::new(),
             fenced: None,
             flushes: Flushes::NotNeeded,
@@ -153,7 +153,7 @@ impl Session {
                 let (buffer, payload) = if size > COPY_BREAK_BYTES {
                     (None, buffer.freeze(PAYLOAD_AT + size).slice(PAYLOAD_AT..))
                 } else {
-                    let payload = self.pool.copy_of(&buffer.as_slice()[PAYLOAD_AT..PAYLOAD_AT + size]);
+                    let payload = self.payloads.copy_of(&buffer.as_slice()[PAYLOAD_AT..PAYLOAD_AT + size]);
                     (Some(buffer), payload)
                 };
                 let op = FrontendOp::Write { offset, payload };
@@ -451,6 +451,7 @@ fn error(unique: u64, errno: Errno) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mainstay_codec::Pieces;
     use proptest::prelude::*;
 
     const SIZE: u64 = 8 << 20;
@@ -471,7 +472,7 @@ mod tests {
     }
 
     fn feed(session: &mut Session, bytes: &[u8]) -> (bool, Outcome) {
-        let mut buffer = session.pool.get_sparse(MESSAGE_AT + MESSAGE_BYTES_MAX);
+        let mut buffer = BufferPool::new(0).get_sparse(MESSAGE_AT + MESSAGE_BYTES_MAX);
         buffer.as_mut_slice()[MESSAGE_AT..MESSAGE_AT + bytes.len()].copy_from_slice(bytes);
         let (kept, outcome) = session.received(buffer, bytes.len());
         (kept.is_some(), outcome)
@@ -509,9 +510,9 @@ mod tests {
             assert_eq!((request.tag, request.volume), (unique, VolumeId(0)));
             assert!(payload == content && (payload.as_ptr() as usize).is_multiple_of(4096));
             assert_eq!(kept, len <= COPY_BREAK_BYTES, "{len}");
-            let reply = session.complete(unique, Ok(vec![])).expect("outstanding");
+            let reply = session.complete(unique, Ok(Pieces::new())).expect("outstanding");
             assert_eq!(reply[0][16..20], (len as u32).to_ne_bytes());
-            assert!(session.complete(unique, Ok(vec![])).is_none(), "answered once");
+            assert!(session.complete(unique, Ok(Pieces::new())).is_none(), "answered once");
         }
     }
 
@@ -542,7 +543,7 @@ mod tests {
         let Outcome::Request(request) = outcome else { panic!("{outcome:?}") };
         assert_eq!(request.op, FrontendOp::Read { offset: SIZE - 4096, len: 4096 });
         let pieces = vec![Bytes::from(vec![1; 1000]), Bytes::new(), Bytes::from(vec![2; 3096])];
-        let reply = session.complete(2, Ok(pieces)).expect("outstanding");
+        let reply = session.complete(2, Ok(pieces.into())).expect("outstanding");
         assert_eq!(reply.len(), 3);
         assert_eq!(reply[0][..4], 4112u32.to_ne_bytes());
         let (_, outcome) = feed(&mut session, &message(abi::READ, 4, 2, &transfer(SIZE, 4096)));
@@ -557,7 +558,7 @@ mod tests {
         let replies = session.fail_all(libc::EIO);
         assert_eq!(replies.len(), 2);
         assert!(replies.iter().all(|reply| reply[0][4..8] == (-libc::EIO).to_ne_bytes()));
-        assert!(session.complete(2, Ok(vec![])).is_none());
+        assert!(session.complete(2, Ok(Pieces::new())).is_none());
         assert_eq!(errno(&feed(&mut session, &write(6, 0, &[0; 4096])).1), libc::EIO);
         assert_eq!(errno(&feed(&mut session, &message(abi::FSYNC, 8, 2, &[0; 16])).1), libc::EIO);
         assert_eq!(errno(&feed(&mut session, &message(abi::GETATTR, 10, 2, &[0; 16])).1), 0);
@@ -578,7 +579,7 @@ mod tests {
         assert_eq!(errno(&flush(&mut session, 2)), 0, "nothing was written");
         assert_eq!(session.flushes, Flushes::NotNeeded);
         feed(&mut session, &write(4, 0, &[0; 4096]));
-        session.complete(4, Ok(vec![]));
+        session.complete(4, Ok(Pieces::new()));
         assert_eq!(errno(&flush(&mut session, 6)), libc::ENOSYS);
         assert!(session.outstanding.is_empty());
         assert!(!session.flushes(true), "the kernel does not ask again");

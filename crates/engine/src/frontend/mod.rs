@@ -30,6 +30,7 @@ use crate::buffer::BufferPool;
 use crate::devices::Attachment;
 use crate::ring::{Completion, Ring};
 use bytes::Bytes;
+use mainstay_codec::Pieces;
 use mainstay_codec::nbd::Export;
 use mainstay_types::{Epoch, ResourceId, VolumeId};
 use nbd::{Arrived, NbdFrontend};
@@ -90,7 +91,7 @@ pub struct Extent {
 
 /// How a request ended: for a read the pieces of exactly as many bytes as were asked for, for all others
 /// nothing; or the error that the caller shall see.
-pub type FrontendResult = Result<Vec<Bytes>, Errno>;
+pub type FrontendResult = Result<Pieces, Errno>;
 
 /// The devices of one resource.
 pub trait Frontend {

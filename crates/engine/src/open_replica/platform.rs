@@ -8,6 +8,7 @@ use crate::transport::Channel;
 use bytes::Bytes;
 use mainstay_api::engine::{DigestReport, EngineEvent, ProposalEvent, ProposedChange, Reply, VolumeDigest};
 use mainstay_codec::Envelope;
+use mainstay_codec::Pieces;
 use mainstay_host::{AnswerError, Digest, DigestError, Happened, Platform, Seen};
 use mainstay_replica::{Effect, Proposal, RequestId, Role};
 use mainstay_store::{Area, Output};
@@ -38,16 +39,16 @@ impl Platform for World<'_, '_> {
         (self.shared.snapshots)(job.expect("what is not for the ring is for a thread"));
     }
 
-    fn read(&mut self, token: u64, area: Area, offset: u64, len: u64) {
+    fn read(&mut self, token: u64, area: Area, offset: u64, len: u64, passes: bool) {
         self.around.counts.reads(area, len);
-        self.around.disk.read(self.shared.ring, DiskTag::Shard(token), area, offset, len);
+        self.around.disk.read(self.shared.ring, DiskTag::Shard(token), area, offset, len, passes);
     }
 
     fn is_hole(&mut self, volume: VolumeId, offset: u64, len: u64) -> bool {
         self.around.disk.is_hole(volume, offset, len)
     }
 
-    fn join(&mut self, pieces: Vec<Bytes>) -> Bytes {
+    fn join(&mut self, pieces: Pieces) -> Bytes {
         let len = pieces.iter().map(Bytes::len).sum();
         let mut buffer = self.shared.pool.get(len);
         let mut at = 0;

@@ -108,7 +108,7 @@ impl Bench {
     }
 
     pub fn read(&mut self, area: Area, offset: u64, len: u64) -> Bytes {
-        self.disk.read(&mut self.ring, DiskTag::Shard(77), area, offset, len);
+        self.disk.read(&mut self.ring, DiskTag::Shard(77), area, offset, len, true);
         let done = self.wait();
         assert_eq!(done.tag, DiskTag::Shard(77));
         done.result.expect("readable").expect("bytes")

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
-use mainstay_codec::{Envelope, FRAME_HEADER_BYTES, FrameHeader, frame};
+use mainstay_codec::{Envelope, FRAME_HEADER_BYTES, FrameHeader, Pieces, frame};
 use mainstay_host::{Answer, Happened, Host, Platform};
 use mainstay_replica::{Op, Proposal, ReplicaConfig, RequestId, Role};
 use mainstay_store::{Area, Media, MediaError, OpId, Output, Store, StoreConfig, Tuning};
@@ -142,11 +142,11 @@ impl Platform for Wishes {
         self.operations.push_back(output);
     }
 
-    fn read(&mut self, token: u64, area: Area, offset: u64, len: u64) {
+    fn read(&mut self, token: u64, area: Area, offset: u64, len: u64, _passes: bool) {
         self.reads.push_back((token, area, offset, len));
     }
 
-    fn join(&mut self, pieces: Vec<Bytes>) -> Bytes {
+    fn join(&mut self, pieces: Pieces) -> Bytes {
         pieces.concat().into()
     }
 

@@ -2,6 +2,7 @@
 
 use crate::{Answer, AnswerError, Digest, DigestError, Happened, Host, Platform};
 use bytes::Bytes;
+use mainstay_codec::Pieces;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::{Envelope, LogState, Message, ReplicaData};
 use mainstay_replica::{Op, ReplicaConfig, RequestId, Role};
@@ -113,7 +114,7 @@ impl Platform for World {
         self.operations.push_back(output);
     }
 
-    fn read(&mut self, token: u64, area: Area, offset: u64, len: u64) {
+    fn read(&mut self, token: u64, area: Area, offset: u64, len: u64, _passes: bool) {
         self.reads.push_back(Read { token, area, offset, len });
     }
 
@@ -123,7 +124,7 @@ impl Platform for World {
         self.knows_holes && self.blocks.0.range(blocks).next().is_none()
     }
 
-    fn join(&mut self, pieces: Vec<Bytes>) -> Bytes {
+    fn join(&mut self, pieces: Pieces) -> Bytes {
         pieces.concat().into()
     }
 

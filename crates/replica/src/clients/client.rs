@@ -14,8 +14,7 @@
 //! - What is sent and not answered is bounded, and so is what waits (R18).
 
 use crate::{Op, RequestError, RequestId};
-use bytes::Bytes;
-use mainstay_codec::{Answered, Ask, ClientAsk, Envelope, Message, Refusal};
+use mainstay_codec::{Answered, Ask, ClientAsk, Envelope, Message, Pieces, Refusal};
 use mainstay_types::{
     CLIENT_BYTES_MAX, CLIENT_REQUESTS_MAX, Incarnation, NodeId, Opening, REQUEST_BYTES_MAX, ResourceId,
     ResourceRecord, SessionId, Time, reach,
@@ -76,7 +75,7 @@ pub enum ClientEffect {
     /// On the connection that this node opened.
     Send { to: NodeId, envelope: Envelope },
     /// What was read, in pieces, or nothing.
-    Complete { id: RequestId, result: Result<Vec<Bytes>, RequestError> },
+    Complete { id: RequestId, result: Result<Pieces, RequestError> },
     /// Volumes of these sizes can be offered; said again when one has grown.
     Ready { volumes: Vec<u64> },
     /// Everything that waited was answered with an error; the client is of no use any more.
@@ -311,7 +310,7 @@ impl Client {
                 self.link = Link::Attached { to, heard_at: self.now };
                 match answer_ {
                     Answered::Attached { volumes } => self.ready(volumes),
-                    Answered::Done => self.answered(answer.number, Vec::new()),
+                    Answered::Done => self.answered(answer.number, Pieces::new()),
                     Answered::Data(pieces) => self.answered(answer.number, pieces),
                     Answered::Unreadable => self.unreadable(answer.number),
                     Answered::Refused(_) => {}
@@ -345,7 +344,7 @@ impl Client {
         }
     }
 
-    fn answered(&mut self, number: u64, pieces: Vec<Bytes>) {
+    fn answered(&mut self, number: u64, pieces: Pieces) {
         let expected = |request: &Request| match request.ask {
             Ask::Read { range } => pieces.iter().map(|piece| piece.len() as u64).sum::<u64>() == range.len,
             _ => pieces.is_empty(),
@@ -365,7 +364,7 @@ impl Client {
     }
 
     /// What was sent has this end.
-    fn complete(&mut self, number: u64, result: Result<Vec<Bytes>, RequestError>) {
+    fn complete(&mut self, number: u64, result: Result<Pieces, RequestError>) {
         let Some(request) = self.requests.remove(&number) else { return };
         if request.ask.is_change() {
             self.acknowledged = self.acknowledged.max(number);

@@ -3,7 +3,7 @@
 use super::{Client, ClientConfig, ClientEffect, ClientEvent, Sessions};
 use crate::{Op, RequestError, RequestId};
 use bytes::Bytes;
-use mainstay_codec::{Envelope, Message};
+use mainstay_codec::{Envelope, Message, Pieces};
 use mainstay_types::{
     Attachment, BLOCK_BYTES, ClientMark, ConfigVersion, Incarnation, NodeId, Opening, Range, ResourceId,
     ResourceRecord, SessionId, Time, VolumeId,
@@ -17,7 +17,7 @@ struct Pair {
     record: ResourceRecord,
     sessions: Sessions,
     client: Client,
-    completed: Vec<(RequestId, Result<Vec<Bytes>, RequestError>)>,
+    completed: Vec<(RequestId, Result<Pieces, RequestError>)>,
 }
 
 impl Pair {
@@ -96,15 +96,15 @@ fn a_read_that_no_replica_can_answer_fails_and_the_session_goes_on() {
     pair.sessions.unreadable(read);
     pair.settle();
     assert_eq!(pair.completed, [(RequestId(1), Err(RequestError::Unreadable))]);
-    pair.sessions.completed(write, Some(Vec::new()));
+    pair.sessions.completed(write, Some(Pieces::new()));
     pair.settle();
-    assert_eq!(pair.completed[1..], [(RequestId(2), Ok(Vec::new()))]);
+    assert_eq!(pair.completed[1..], [(RequestId(2), Ok(Pieces::new()))]);
     pair.ask(3, Op::Read { range: BLOCK });
     let read = pair.sessions.admit();
     let block = Bytes::from(vec![1; BLOCK_BYTES as usize]);
-    pair.sessions.completed(read, Some(vec![block.clone()]));
+    pair.sessions.completed(read, Some([block.clone()].into()));
     pair.settle();
-    assert_eq!(pair.completed[2..], [(RequestId(3), Ok(vec![block]))]);
+    assert_eq!(pair.completed[2..], [(RequestId(3), Ok([block].into()))]);
 }
 
 #[test]
@@ -137,10 +137,10 @@ fn a_change_that_failed_is_done_only_if_the_log_has_it() {
             assert_eq!(pair.completed, [], "it is not done");
             assert_eq!(pair.sessions.next().map(|(_, mark)| mark), Some(mark), "and is asked for again");
             let write = pair.sessions.admit();
-            pair.sessions.completed(write, Some(Vec::new()));
+            pair.sessions.completed(write, Some(Pieces::new()));
             pair.settle();
         }
-        assert_eq!(pair.completed, [(RequestId(1), Ok(Vec::new()))]);
+        assert_eq!(pair.completed, [(RequestId(1), Ok(Pieces::new()))]);
     }
 }
 
@@ -161,9 +161,9 @@ fn a_client_takes_as_many_requests_as_it_is_told_and_refuses_more() {
         }
         assert_eq!(pair.completed, [(RequestId(taken), Err(RequestError::Busy))]);
         let first = pair.sessions.admit();
-        pair.sessions.completed(first, Some(Vec::new()));
+        pair.sessions.completed(first, Some(Pieces::new()));
         pair.settle();
         pair.ask(9, write());
-        assert_eq!(pair.completed[1..], [(RequestId(0), Ok(Vec::new()))], "there is room again");
+        assert_eq!(pair.completed[1..], [(RequestId(0), Ok(Pieces::new()))], "there is room again");
     }
 }

@@ -11,8 +11,7 @@
 //! Whoever runs it asks the core for room before [`Sessions::admit`], and sends what [`Sessions::poll`] gives only under the lease (R10).
 
 use crate::{Op, RequestId};
-use bytes::Bytes;
-use mainstay_codec::{Answered, Ask, ClientAnswer, ClientAsk, Refusal};
+use mainstay_codec::{Answered, Ask, ClientAnswer, ClientAsk, Pieces, Refusal};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     Attachment, CLIENT_BYTES_MAX, CLIENT_REQUESTS_MAX, ClientMark, ConfigVersion, NodeId, ResourceRecord,
@@ -279,7 +278,7 @@ impl Sessions {
     }
 
     /// The core has answered: with what was read, or nothing; `None`: with an error.
-    pub fn completed(&mut self, id: RequestId, answer: Option<Vec<Bytes>>) {
+    pub fn completed(&mut self, id: RequestId, answer: Option<Pieces>) {
         let Some(pending) = self.pending.remove(&id) else { return };
         let Some(pieces) = answer else {
             let session = pending.mark.session;

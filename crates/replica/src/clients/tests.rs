@@ -6,7 +6,7 @@
 use super::{Client, ClientConfig, ClientEffect, ClientEvent, Over, Sessions};
 use crate::{Op, RequestError, RequestId};
 use bytes::Bytes;
-use mainstay_codec::{Ask, Envelope, Message, Refusal};
+use mainstay_codec::{Ask, Envelope, Message, Pieces, Refusal};
 use mainstay_types::simulation::{Bug, plant};
 use mainstay_types::{
     Attachment, BLOCK_BYTES, ClientMark, Epoch, Incarnation, NodeId, Opening, Range, ResourceId,
@@ -312,7 +312,7 @@ impl Lab {
         }
     }
 
-    fn completed(&mut self, id: RequestId, result: Result<Vec<Bytes>, RequestError>) {
+    fn completed(&mut self, id: RequestId, result: Result<Pieces, RequestError>) {
         self.moment += 1;
         let Some(at) = self.by_request.remove(&id) else { return };
         let asked = &mut self.asked[at];

@@ -4,6 +4,7 @@ use super::{Exchange, JobKind, Reply, part_of_read};
 use crate::buffer::BufMut;
 use crate::frontend::{Errno, Extent, FrontendOp, FrontendRequest, FrontendResult};
 use bytes::Bytes;
+use mainstay_codec::Pieces;
 use mainstay_codec::nbd::transmission::{EXTENTS_MAX, STATE_HOLE, STATE_ZERO};
 use mainstay_types::{BLOCK_BYTES, Range, VolumeId};
 
@@ -218,7 +219,7 @@ impl Exchange {
     }
 
     /// A part has been read.
-    fn read(&mut self, number: u64, offset: u64, len: u64, pieces: Vec<Bytes>) {
+    fn read(&mut self, number: u64, offset: u64, len: u64, pieces: Pieces) {
         let Some(task) = self.tasks.get_mut(number) else { return };
         let Some(job) = self.jobs.get_mut(task.job) else { return self.task_done(number, Ok(())) };
         let pieces = cut(pieces, offset % BLOCK_BYTES, len);
@@ -286,7 +287,7 @@ fn blocks_of(offset: u64, len: u64) -> (u64, u64) {
 }
 
 /// `len` bytes of the pieces, after the first `skip`.
-fn cut(mut pieces: Vec<Bytes>, mut skip: u64, mut len: u64) -> Vec<Bytes> {
+fn cut(mut pieces: Pieces, mut skip: u64, mut len: u64) -> Pieces {
     pieces.retain_mut(|piece| {
         let from = skip.min(piece.len() as u64);
         skip -= from;

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::frontend::{Extent, FrontendOp, FrontendResult};
+use bytes::Bytes;
 use proptest::prelude::*;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -197,18 +198,18 @@ impl Lab {
                 assert!(to - from <= REQUEST_BYTES_MAX as usize);
                 let cut = from + self.rng.below(to - from);
                 let piece = |range: std::ops::Range<usize>| Bytes::copy_from_slice(&self.volume[range]);
-                vec![piece(from..cut), piece(cut..to)]
+                [piece(from..cut), piece(cut..to)].into_iter().collect()
             }
             FrontendOp::Write { payload, .. } => {
                 assert!(payload.len() <= REQUEST_BYTES_MAX as usize);
                 self.volume[from..to].copy_from_slice(payload);
-                vec![]
+                Pieces::new()
             }
             FrontendOp::Discard { .. } | FrontendOp::WriteZeroes { .. } => {
                 self.volume[from..to].fill(0);
-                vec![]
+                Pieces::new()
             }
-            FrontendOp::Flush => vec![],
+            FrontendOp::Flush => Pieces::new(),
             FrontendOp::Extents { .. } => unreachable!("not asked for"),
         };
         self.done.push((request.tag, Ok(result)));

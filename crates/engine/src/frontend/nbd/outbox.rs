@@ -1,7 +1,9 @@
 //! What waits to be sent to one client: headers and content, in order, gathered into few sends.
 
+use crate::buffer::PIECE_BYTES_MAX;
 use crate::ring::advance;
 use bytes::{Bytes, BytesMut};
+use mainstay_codec::Pieces;
 use mainstay_codec::nbd::transmission;
 use std::collections::VecDeque;
 
@@ -12,7 +14,7 @@ const HEADERS_BYTES: usize = 4096;
 
 /// See the top of this file.
 pub struct Outbox {
-    /// Behind everything in the queue.
+    /// Behind everything in the queue: headers, and content that is short.
     headers: BytesMut,
     queue: VecDeque<Bytes>,
     /// Of the last send, to be filled again.
@@ -72,10 +74,23 @@ impl Outbox {
         self.bytes += self.headers.len() - before;
     }
 
-    fn content(&mut self, pieces: Vec<Bytes>) {
-        self.queue.push_back(self.headers.split().freeze());
+    fn content(&mut self, pieces: Pieces) {
         self.bytes += pieces.iter().map(Bytes::len).sum::<usize>();
-        self.queue.extend(pieces);
+        for piece in pieces {
+            // A client may let us wait for as long as it likes, and a piece of a stretch would keep all of it.
+            if piece.len() <= PIECE_BYTES_MAX {
+                self.headers.extend_from_slice(&piece);
+            } else {
+                self.close_headers();
+                self.queue.push_back(piece);
+            }
+        }
+    }
+
+    fn close_headers(&mut self) {
+        if !self.headers.is_empty() {
+            self.queue.push_back(self.headers.split().freeze());
+        }
     }
 
     /// What is to be sent now, if there is something and nothing is under way.
@@ -83,9 +98,7 @@ impl Outbox {
         if self.sending || self.bytes == 0 {
             return None;
         }
-        if !self.headers.is_empty() {
-            self.queue.push_back(self.headers.split().freeze());
-        }
+        self.close_headers();
         self.sending = true;
         Some(std::mem::replace(&mut self.queue, std::mem::take(&mut self.spare)))
     }
@@ -114,5 +127,41 @@ impl Outbox {
     /// A send has ended, of which nothing matters any more.
     pub fn ended(&mut self) {
         self.sending = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::BufferPool;
+
+    /// Of a chunk: its head and an offset.
+    const DATA_HEADER_BYTES: usize = 28;
+
+    #[test]
+    fn short_content_is_copied_and_long_content_is_not() {
+        let pool = BufferPool::new(1 << 20);
+        let piece = |len: usize, byte: u8| {
+            let mut buffer = pool.get_passing(len);
+            buffer.as_mut_slice()[..len].fill(byte);
+            buffer.freeze(len)
+        };
+        let (short, long) = (piece(4096, 1), piece(PIECE_BYTES_MAX + 4096, 2));
+        let at = long.as_ptr();
+        let expected = [&short[..], &long[..], &short[..]].concat();
+        let mut outbox = Outbox::new();
+        let pieces = Pieces::from_iter([short.clone(), long, short]);
+        outbox.reply(true, 0, 7, Reply::Data { offset: 0, pieces, last: true });
+        pool.end_passing();
+        assert_eq!(
+            pool.in_use_bytes(),
+            (PIECE_BYTES_MAX + 4096).next_power_of_two(),
+            "short ones are not held"
+        );
+        let sent = outbox.take().expect("something to send");
+        let bytes = sent.iter().map(|piece| &piece[..]).collect::<Vec<_>>().concat();
+        assert!(bytes[DATA_HEADER_BYTES..] == expected, "all of it, in order");
+        assert!(sent.iter().any(|piece| piece.as_ptr() == at), "not copied");
+        assert_eq!(outbox.bytes(), sent.iter().map(Bytes::len).sum::<usize>());
     }
 }

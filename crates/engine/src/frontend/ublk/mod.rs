@@ -33,7 +33,7 @@ use super::{
     Errno, Frontend, FrontendId, FrontendOp, FrontendParts, FrontendRequest, FrontendResult, Opened, kind_of,
     ring_tag,
 };
-use crate::buffer::BufferPool;
+use crate::buffer::Stretch;
 use crate::devices::Attachment;
 use crate::ring::{Completion, Fd, Op, Owner, Ring};
 use crate::ublk_device::UblkPlan;
@@ -73,7 +73,7 @@ pub struct UblkFrontend {
     resource: ResourceId,
     epoch: Epoch,
     lines: Vec<Line>,
-    pool: BufferPool,
+    payloads: Stretch,
     fenced: Option<Errno>,
     detached: bool,
 }
@@ -88,7 +88,7 @@ impl UblkFrontend {
             // What a client leaves is given up before the next one comes, and by every record of an epoch.
             epoch: parts.epoch.unwrap_or_default(),
             lines: parts.volumes.iter().map(line).collect(),
-            pool: parts.pool.clone(),
+            payloads: Stretch::new(parts.pool.clone()),
             fenced: None,
             detached: false,
         }
@@ -120,7 +120,7 @@ impl UblkFrontend {
         let (op, bytes) = match form {
             Form::Read { offset, len } => (FrontendOp::Read { offset, len }, len),
             Form::Write { offset, len } => {
-                let mut buffer = self.pool.get(len as usize);
+                let mut buffer = self.payloads.get(len as usize);
                 channel.read_payload(tag, &mut buffer.as_mut_slice()[..len as usize]).map_err(|error| {
                     // The device was stopped at this moment; nobody hears the answer.
                     tracing::warn!(resource = %self.resource, volume, tag, %error, "cannot copy a payload");

@@ -11,7 +11,7 @@ use super::inflight::Inflight;
 use super::memory::{Memory, Outside};
 use super::queue::{Held, Incoming, Queue};
 use super::vring::{Chain, Fault, bytes_of, copy_in, copy_out};
-use crate::buffer::BufferPool;
+use crate::buffer::{BufferPool, Stretch};
 use crate::frontend::exchange::{Admission, Answer, Client, Exchange, Reply, part_of_write};
 use crate::frontend::slab::Slab;
 use mainstay_codec::nbd::{Command, NbdError, PAYLOAD_BYTES_MAX, Request};
@@ -48,7 +48,7 @@ enum Ask {
 
 /// The requests of one machine.
 pub struct Requests {
-    pool: BufferPool,
+    payloads: Stretch,
     client: Client,
     name: [u8; ID_BYTES],
     works: Slab<Work>,
@@ -75,7 +75,7 @@ pub struct Serving<'a> {
 impl Requests {
     pub fn new(client: Client, name: [u8; ID_BYTES], pool: BufferPool) -> Self {
         Self {
-            pool,
+            payloads: Stretch::new(pool),
             client,
             name,
             works: Slab::new(),
@@ -273,7 +273,7 @@ impl Requests {
                 return Ok(false);
             }
             let (at, len) = part_of_write(incoming.offset, incoming.left);
-            let mut buffer = self.pool.get(at + len);
+            let mut buffer = self.payloads.get(at + len);
             copy_out(
                 &work.memory,
                 &work.chain.readable,
