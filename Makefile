@@ -11,7 +11,7 @@ ARGS ?=
 MINUTES ?= 60
 
 .PHONY: help deps fmt fmt-check lint unit sim instructions instructions-record e2e vm test build demo demo-down bench \
-	bench-vm bench-growth bench-resync bench-scrub bench-catchup bench-snapshots bench-floor bench-deps bench-down sim-soak sim-bugs sim-crash fuzz
+	bench-vm bench-growth bench-resync bench-scrub bench-catchup bench-snapshots bench-floor bench-polling bench-deps bench-down sim-soak sim-bugs sim-crash fuzz
 
 help:
 	@echo "make test       format check, lints, unit and model tests, simulator, end-to-end tests (root)"
@@ -31,6 +31,7 @@ help:
 	@echo "make bench-snapshots what a snapshot costs who writes, with clones of files and without; ARGS=rounds"
 	@echo "make bench-scrub how fast three replicas are compared, against reading their files; ARGS=rounds"
 	@echo "make bench-floor a database on three engines, and on the system calls that they cannot do without; ARGS=\"rounds seconds cases\""
+	@echo "make bench-polling engines that poll while processors are idle beside engines that never do; ARGS=\"rounds seconds fio-cases sysbench-cases\""
 	@echo "make bench-deps install those other products; make bench-down removes what an interrupted run has left"
 	@echo "make instructions         count the instructions of fixed work and compare with bench/instructions.txt"
 	@echo "make instructions-record  write that file anew"
@@ -141,6 +142,9 @@ bench-deps: deps
 bench-floor: build
 	$(CARGO) build --release --locked -p mainstay-engine --example write_path
 	@BUILT=$(BUILT) bench/floor.sh $(ARGS)
+
+bench-polling: build
+	@BUILT=$(BUILT) bench/polling.sh $(ARGS)
 
 bench-down:
 	@test -x $(BUILT)/bench || { echo "there is no built benchmark to end: make bench" >&2; exit 1; }

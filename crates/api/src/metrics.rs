@@ -73,6 +73,8 @@ pub struct MetricsPage {
     pub fenced: bool,
     /// Turns of the shard since the engine was started: how often it woke up.
     pub turns: u64,
+    /// How long the shard has polled before it slept, or instead, since then, in microseconds.
+    pub polled_us: u64,
     /// Connections to other engines; only on the first page.
     pub links: Vec<LinkCounts>,
     /// Clients that are open; only on the first page, and not more than fit on it.

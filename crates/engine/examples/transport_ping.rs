@@ -1,12 +1,12 @@
 //! Measures the round trip of one append and its acknowledgement between two transports over the loopback
 //! device, with and without a durable journal write on the far side. Run with `--release`; arguments:
-//! payload bytes, rounds, microseconds to poll before sleeping.
+//! payload bytes, rounds, 1 to poll while processors are idle.
 
 use bytes::Bytes;
 use mainstay_codec::{Batch, EntryKind, Envelope, LocalHeader, Message, NewEntry};
 use mainstay_engine::buffer::BufferPool;
 use mainstay_engine::disk::{Disk, Layout, NewReplica};
-use mainstay_engine::ring::{Owner, Ring, now};
+use mainstay_engine::ring::{Owner, Ring, Spin, now};
 use mainstay_engine::transport::{Channel, Transport, TransportEvent};
 use mainstay_store::{OpId, Output};
 use mainstay_types::{Chain, ConfigVersion, Epoch, Incarnation, Index, NodeId, Range, ResourceId, VolumeId};
@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 const JOURNAL_BYTES: u64 = 64 << 20;
 
@@ -40,10 +40,12 @@ struct Node {
 }
 
 impl Node {
-    fn new(id: u32, spin: Duration, dir: Option<&Path>) -> Self {
+    fn new(id: u32, poll: bool, dir: Option<&Path>) -> Self {
         let pool = BufferPool::new(64 << 20);
         let mut ring = Ring::new().expect("a ring");
-        ring.set_spin(spin);
+        if poll {
+            ring.set_spin(Spin::while_idle());
+        }
         let addr = "127.0.0.1:0".parse().expect("an address");
         let transport = Transport::new(pool.clone(), 1, NodeId(id), addr).expect("a port");
         let disk = dir.map(|dir| {
@@ -112,26 +114,19 @@ impl Node {
     }
 }
 
-fn measure(
-    name: &str,
-    payload_bytes: usize,
-    rounds: usize,
-    depth: usize,
-    spin: Duration,
-    dir: Option<&Path>,
-) {
+fn measure(name: &str, payload_bytes: usize, rounds: usize, depth: usize, poll: bool, dir: Option<&Path>) {
     let (to_b, from_a) = channel();
     let (to_a, from_b) = channel();
     let (stop, stopped) = channel::<()>();
     let far_dir = dir.map(Path::to_path_buf);
     let far = std::thread::spawn(move || {
-        let mut node = Node::new(2, spin, far_dir.as_deref());
+        let mut node = Node::new(2, poll, far_dir.as_deref());
         node.meet(&to_a, &from_a, 1);
         while stopped.try_recv() != Err(std::sync::mpsc::TryRecvError::Disconnected) {
             node.turn(&mut Vec::new());
         }
     });
-    let mut node = Node::new(1, spin, None);
+    let mut node = Node::new(1, poll, None);
     node.meet(&to_b, &from_b, 2);
     let there = Channel { peer: NodeId(2), initiated_by_us: true };
     let mut acks = Vec::new();
@@ -170,11 +165,11 @@ fn main() {
     let numbers: Vec<usize> = std::env::args().skip(1).map(|a| a.parse().expect("a number")).collect();
     let payload_bytes = numbers.first().copied().unwrap_or(4096);
     let rounds = numbers.get(1).copied().unwrap_or(20_000);
-    let spin = Duration::from_micros(numbers.get(2).copied().unwrap_or(0) as u64);
+    let poll = numbers.get(2).is_some_and(|poll| *poll > 0);
     let dir = std::env::temp_dir().join(format!("transport-ping-{}", std::process::id()));
-    measure("network", payload_bytes, rounds, 1, spin, None);
-    measure("network", payload_bytes, rounds, 32, spin, None);
-    measure("network + durable journal", payload_bytes, rounds / 10, 1, spin, Some(&dir.join("one")));
-    measure("network + durable journal", payload_bytes, rounds / 2, 32, spin, Some(&dir.join("two")));
+    measure("network", payload_bytes, rounds, 1, poll, None);
+    measure("network", payload_bytes, rounds, 32, poll, None);
+    measure("network + durable journal", payload_bytes, rounds / 10, 1, poll, Some(&dir.join("one")));
+    measure("network + durable journal", payload_bytes, rounds / 2, 32, poll, Some(&dir.join("two")));
     let _ = std::fs::remove_dir_all(&dir);
 }

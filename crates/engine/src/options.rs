@@ -25,6 +25,8 @@ pub struct EngineOptions {
     pub slow: SlowLimits,
     /// How fast replicas that are not in sync are filled from here, all of them together.
     pub background: BackgroundLimits,
+    /// The shard may poll for a moment before it sleeps, while processors are left over, see [`crate::ring::Spin`].
+    pub poll: bool,
     /// The files of new volumes are allocated whole, and what is discarded keeps its space: then what is written never lacks any.
     pub preallocate: bool,
     /// Compare what devices read with what the log says, and end the engine where they differ. For tests: it costs a checksum
@@ -45,6 +47,7 @@ impl EngineOptions {
             guard_margin_ms: 400,
             slow: SlowLimits::default(),
             background: BackgroundLimits::default(),
+            poll: true,
             preallocate: false,
             check_reads: false,
         }

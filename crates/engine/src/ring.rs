@@ -16,8 +16,11 @@
 #![allow(unsafe_code)]
 
 mod op;
+mod setup;
+mod spin;
 
 pub use self::op::{Op, Place, advance};
+pub use self::spin::Spin;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use mainstay_types::Time;
 use std::collections::VecDeque;
@@ -147,9 +150,11 @@ pub struct Ring {
     event: Fd,
     event_value: Box<u64>,
     event_armed: bool,
-    spin: Duration,
+    spin: Spin,
     /// Operations among those that enter the kernel next that end while they enter it.
     instant: usize,
+    /// The kernel says without being entered that there is work for this thread; else a poll enters it each time.
+    tells_work: bool,
     /// The kernel can wait for several completions and still return with fewer after a while (Linux 6.12).
     gathers: bool,
     /// The ring accepts submissions from its own thread only (SINGLE_ISSUER).
@@ -169,8 +174,8 @@ pub fn now() -> Time {
 impl Ring {
     /// Makes a ring for the calling thread.
     pub fn new() -> Result<Self, RingError> {
-        let uring = build()?;
-        check_features(&uring)?;
+        let (uring, tells_work) = setup::build()?;
+        setup::check_features(&uring)?;
         let gathers = uring.params().is_feature_min_timeout();
         // SAFETY: eventfd takes no pointers.
         let event = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
@@ -188,17 +193,24 @@ impl Ring {
             event,
             event_value: Box::new(0),
             event_armed: false,
-            spin: Duration::ZERO,
+            spin: Spin::never(),
             instant: 0,
+            tells_work,
             gathers,
             not_send: PhantomData,
         })
     }
 
-    /// How long [`turn`](Self::turn) polls for completions before it sleeps. Saves the cost of a wake-up
-    /// (tens of microseconds on an idle virtual processor) where a core can be spared. Zero at first.
-    pub fn set_spin(&mut self, spin: Duration) {
+    /// When [`turn`](Self::turn) polls for completions before it sleeps. Saves the cost of a wake-up
+    /// (tens of microseconds on an idle virtual processor) where a processor can be spared. Never at first.
+    pub fn set_spin(&mut self, spin: Spin) {
         self.spin = spin;
+    }
+
+    /// How long this ring has polled so far.
+    #[must_use]
+    pub fn polled(&self) -> Duration {
+        self.spin.polled()
     }
 
     /// For other threads.
@@ -286,27 +298,65 @@ impl Ring {
             let entry = opcode::Read::new(types::Fd(self.event.as_raw_fd()), place, 8).build();
             self.push(&entry.user_data(WAKE_DATA));
         }
-        let mut ready = !self.uring.completion().is_empty();
-        if !ready && !self.spin.is_zero() {
-            let end = Instant::now() + self.spin;
-            while !ready && Instant::now() < end && deadline.is_none_or(|deadline| now() < deadline) {
-                self.enter(Some(Duration::ZERO), 1, 0)?;
-                ready = !self.uring.completion().is_empty();
-                std::hint::spin_loop();
-            }
-        }
-        let wait = if ready {
-            Some(Duration::ZERO)
-        } else {
-            deadline.map(|deadline| Duration::from_micros(deadline.0.saturating_sub(now().0)))
-        };
-        let (wanted, soon) = match self.instant {
+        let ready = !self.uring.completion().is_empty();
+        let (wanted, soon_us) = match self.instant {
             _ if ready => (1, 0),
             0 => (due, GATHER_US),
             instant => (instant + 1, INSTANT_US),
         };
-        self.enter(wait, wanted, soon)?;
+        if ready {
+            self.enter(Some(Duration::ZERO), wanted, soon_us)?;
+        } else if self.spin.polls() {
+            self.wait_polling(deadline, wanted, soon_us)?;
+        } else {
+            self.enter(time_left(deadline), wanted, soon_us)?;
+        }
         Ok(self.reap(out))
+    }
+
+    /// As [`enter`](Self::enter) until a deadline, but for a while it looks whether something has come before it sleeps. It gathers no longer.
+    fn wait_polling(&mut self, deadline: Option<Time>, wanted: usize, soon_us: u32) -> Result<(), RingError> {
+        let start = Instant::now();
+        let window = self.spin.window(start);
+        let soon = Duration::from_micros(soon_us.into());
+        let mut polled = Duration::ZERO;
+        if !window.is_zero() {
+            if self.has_more() {
+                self.enter(Some(Duration::ZERO), 1, 0)?;
+            }
+            loop {
+                let ready = self.uring.completion().len();
+                polled = start.elapsed();
+                if ready >= wanted || (ready > 0 && polled >= soon) {
+                    self.spin.waited(polled, polled, true);
+                    return Ok(());
+                }
+                if polled >= window || deadline.is_some_and(|deadline| deadline <= now()) {
+                    break;
+                }
+                if self.has_work() {
+                    self.enter(Some(Duration::ZERO), 1, 0)?;
+                } else {
+                    std::hint::spin_loop();
+                }
+            }
+        }
+        // What is left of the time to gather; not nothing, which would be to wait for one.
+        let left = soon_us.saturating_sub(polled.as_micros() as u32).max(1);
+        self.enter(time_left(deadline), wanted, left)?;
+        let came = !self.uring.completion().is_empty();
+        self.spin.waited(start.elapsed(), polled, came);
+        Ok(())
+    }
+
+    /// Whether something is to be submitted.
+    fn has_more(&mut self) -> bool {
+        !self.backlog.is_empty() || !self.uring.submission().is_empty()
+    }
+
+    /// Whether the kernel has completions to tell that it makes only when it is entered. Read from memory that it shares with us.
+    fn has_work(&mut self) -> bool {
+        !self.tells_work || self.uring.submission().taskrun()
     }
 
     /// Enters the kernel: submits everything, runs deferred work, waits for `wanted` completions or `wait`; for one if the
@@ -462,60 +512,9 @@ fn finish(
     Completion { owner: slot.owner, tag: slot.tag, result, op }
 }
 
-/// Makes a ring with the best flags that the kernel takes.
-fn build() -> Result<IoUring, RingError> {
-    let mut full = IoUring::builder();
-    full.setup_clamp().setup_single_issuer().setup_defer_taskrun().setup_coop_taskrun();
-    full.setup_submit_all().setup_cqsize(ENTRIES * 8);
-    match full.build(ENTRIES) {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
-        result => return result.map_err(explain),
-    }
-    let mut plain = IoUring::builder();
-    plain.setup_clamp().setup_cqsize(ENTRIES * 8);
-    plain.build(ENTRIES).map_err(explain)
-}
-
-fn explain(source: io::Error) -> RingError {
-    match source.raw_os_error() {
-        Some(libc::ENOSYS) => RingError::Missing(source),
-        Some(libc::EPERM | libc::EACCES) => {
-            let sysctl = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
-            RingError::Forbidden { sysctl: sysctl.trim().to_owned(), source }
-        }
-        Some(libc::ENOMEM) => RingError::Memory(source),
-        _ => RingError::System { what: "making a ring", source },
-    }
-}
-
-fn check_features(uring: &IoUring) -> Result<(), RingError> {
-    let params = uring.params();
-    if !params.is_feature_nodrop() {
-        return Err(RingError::Unsupported("the guarantee that completions are not dropped"));
-    }
-    if !params.is_feature_ext_arg() {
-        return Err(RingError::Unsupported("waiting with a time limit"));
-    }
-    let mut probe = io_uring::Probe::new();
-    let known = uring.submitter().register_probe(&mut probe);
-    known.map_err(|source| RingError::System { what: "probing the ring", source })?;
-    let needed = [
-        (opcode::Read::CODE, "read"),
-        (opcode::Writev::CODE, "vectored write"),
-        (opcode::Fsync::CODE, "fsync"),
-        (opcode::Fallocate::CODE, "fallocate"),
-        (opcode::Accept::CODE, "accept"),
-        (opcode::Connect::CODE, "connect"),
-        (opcode::Recv::CODE, "receive"),
-        (opcode::SendMsg::CODE, "vectored send"),
-        (opcode::RecvMsg::CODE, "vectored receive"),
-        (opcode::PollAdd::CODE, "poll"),
-        (opcode::AsyncCancel::CODE, "cancel"),
-    ];
-    match needed.iter().find(|(code, _)| !probe.is_supported(*code)) {
-        Some((_, name)) => Err(RingError::Unsupported(name)),
-        None => Ok(()),
-    }
+/// `None`: for ever.
+fn time_left(deadline: Option<Time>) -> Option<Duration> {
+    deadline.map(|deadline| Duration::from_micros(deadline.0.saturating_sub(now().0)))
 }
 
 #[cfg(test)]
@@ -649,11 +648,87 @@ mod tests {
     }
 
     #[test]
-    fn spinning_still_honours_the_deadline() {
+    fn polling_still_honours_the_deadline() {
         let mut ring = Ring::new().expect("a ring");
-        ring.set_spin(Duration::from_millis(5));
+        ring.set_spin(Spin::fixed(Duration::from_secs(60)));
         let before = now();
         assert!(!ring.turn(Some(before.plus_ms(2)), &mut Vec::new()).expect("a turn"));
-        assert!(now().ms_since(before) < 1000);
+        assert!(now().ms_since(before) < 30_000);
+    }
+
+    /// Those that the kernel makes only when it is entered as well. Whoever does not see them polls for a minute.
+    #[test]
+    fn who_polls_sees_what_comes() {
+        let mut ring = Ring::new().expect("a ring");
+        ring.set_spin(Spin::fixed(Duration::from_secs(60)));
+        let (pool, before) = (BufferPool::new(1 << 20), now());
+        for round in 0..3 {
+            let (reader, writer) = pipe();
+            ring.submit(Owner::Shard, round, read(&reader, &pool));
+            let waker = ring.waker();
+            let thread = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(20));
+                match round {
+                    0 => waker.wake(),
+                    _ => {
+                        // SAFETY: the descriptor is open and the byte is a constant.
+                        let wrote = unsafe { libc::write(writer.as_raw_fd(), c"x".as_ptr().cast(), 1) };
+                        assert_eq!(wrote, 1);
+                    }
+                }
+            });
+            let mut out = Vec::new();
+            let woken = ring.turn(None, &mut out).expect("a turn");
+            assert_eq!((woken, out.len()), (round == 0, usize::from(round > 0)));
+            thread.join().expect("written");
+        }
+        assert!(now().ms_since(before) < 30_000 && ring.polled() >= Duration::from_millis(20));
+    }
+
+    /// What a turn waits for more where one thing has come: as long with polling as without.
+    #[test]
+    fn who_polls_gathers_no_longer() {
+        let pool = BufferPool::new(1 << 20);
+        let median = |spin: Spin| {
+            let mut ring = Ring::new().expect("a ring");
+            ring.set_spin(spin);
+            let mut times: Vec<_> = (0..200)
+                .map(|round| {
+                    let (reader, writer) = pipe();
+                    // SAFETY: as above.
+                    assert_eq!(unsafe { libc::write(writer.as_raw_fd(), c"x".as_ptr().cast(), 1) }, 1);
+                    ring.submit(Owner::Shard, round, read(&reader, &pool));
+                    let (before, mut out) = (Instant::now(), Vec::new());
+                    let deadline = Some(now().plus_ms(5000));
+                    ring.turn_gathering(deadline, 7, &mut out).expect("a turn");
+                    assert_eq!(out.len(), 1);
+                    before.elapsed()
+                })
+                .collect();
+            times.sort();
+            times[times.len() / 4]
+        };
+        let sleeps = median(Spin::never());
+        // One that polls for less than it gathers, and one that polls for longer.
+        for window in [20, 200] {
+            let polls = median(Spin::fixed(Duration::from_micros(window)));
+            let most = sleeps.max(Duration::from_micros(GATHER_US.into())) + Duration::from_micros(25);
+            assert!(polls <= most, "{polls:?} polling for {window} us, {sleeps:?} sleeping");
+        }
+    }
+
+    #[test]
+    fn a_long_wait_without_anything_ends_the_polling() {
+        let mut ring = Ring::new().expect("a ring");
+        let mut spin = Spin::always();
+        spin.waited(Duration::from_micros(100), Duration::ZERO, true);
+        ring.set_spin(spin);
+        for _ in 0..3 {
+            assert!(!ring.turn(Some(now().plus_ms(5)), &mut Vec::new()).expect("a turn"));
+        }
+        let polled = ring.polled();
+        assert!(!polled.is_zero(), "the first time");
+        ring.turn(Some(now().plus_ms(5)), &mut Vec::new()).expect("a turn");
+        assert_eq!(ring.polled(), polled);
     }
 }

@@ -12,7 +12,7 @@ use crate::guard::{Guard, Told};
 use crate::ipc::{IpcMessage, IpcServer};
 use crate::lifecycle::Lifecycle;
 use crate::options::EngineOptions;
-use crate::ring::{Ring, RingError};
+use crate::ring::{Ring, RingError, Spin};
 use crate::shard::{Inbound, Parts, Shard};
 use std::convert::Infallible;
 use std::io;
@@ -53,7 +53,15 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
             tracing::error!(reason = choice.reason, "no frontend can be used here: resources get no devices")
         }
     }
-    let ring = Ring::new()?;
+    let mut ring = Ring::new()?;
+    if options.poll {
+        let spin = Spin::while_idle();
+        tracing::info!(
+            polls = spin.polls(),
+            "before it sleeps the shard polls while processors are idle, if there are enough"
+        );
+        ring.set_spin(spin);
+    }
     let pool = BufferPool::new(options.idle_memory_bytes);
     let nbd = if choice.kind == Some(FrontendKind::Nbd) {
         Some(NbdServer::new(pool.clone(), &frontend::nbd_socket(run_dir), options.nbd_network.clone())?)

@@ -124,6 +124,10 @@ pub struct EngineArgs {
     /// this a volume takes what is written to it, and gives back what is discarded.
     #[arg(long, env = "MAINSTAY_PREALLOCATE")]
     pub preallocate: bool,
+    /// Never poll before going to sleep. Otherwise the engine does for up to 200 us, where it saves a wake-up and processors
+    /// are idle: a quarter of all and two at least, more than half where two share a core.
+    #[arg(long, env = "MAINSTAY_NO_POLL", value_parser = clap::builder::FalseyValueParser::new(), action = clap::ArgAction::SetTrue)]
+    pub no_poll: bool,
     #[command(flatten)]
     pub slow: SlowArgs,
     #[command(flatten)]
@@ -693,6 +697,18 @@ pub struct EventsArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn polling_can_be_switched_off() {
+        let polls = |words: &[&str]| {
+            let line = ["mainstay", "engine"].iter().chain(words);
+            match Cli::try_parse_from(line).map(|cli| cli.command) {
+                Ok(Command::Engine(args)) => !args.no_poll,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(polls(&[]) && !polls(&["--no-poll"]));
+    }
 
     /// With some of them clients would get in without TLS where the operator thinks that they do not.
     #[test]

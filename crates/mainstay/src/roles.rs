@@ -19,6 +19,7 @@ pub fn engine(args: EngineArgs) -> Outcome<()> {
     options.nbd_network = args.nbd_listen.map(|addr| NetworkOptions { addr, tls });
     options.slow = args.slow.limits();
     options.background = args.background.limits();
+    options.poll = !args.no_poll;
     options.preallocate = args.preallocate;
     // The builds that the end-to-end tests run.
     options.check_reads = cfg!(debug_assertions);

@@ -82,6 +82,8 @@ groups! {
             "Bytes that the replicas on this node take at most. More than the size of the pool: it may run full.";
         ENGINE_TURNS: Counter "mainstay_engine_turns_total" []
             "Turns of the engine's shard: how often it woke up for something.";
+        ENGINE_POLLED: Counter "mainstay_engine_polled_seconds_total" []
+            "Time that the engine's shard has polled on a processor that was left over, to save wake-ups.";
         FRONTEND_INFO: Gauge "mainstay_engine_frontend_info" ["kind"]
             "Always 1; how volumes become devices on this node.";
     }

@@ -83,6 +83,7 @@ pub(crate) struct EngineSeen {
     pub now: Time,
     pub fenced: bool,
     pub turns: u64,
+    pub polled_us: u64,
     pub links: Vec<LinkCounts>,
     pub replicas: Vec<ReplicaMetrics>,
     pub clients: Vec<ClientStatus>,
@@ -225,7 +226,8 @@ fn ask_engine(agent: &Agent) -> Option<EngineSeen> {
         seen.links.extend(page.links);
         seen.replicas.extend(page.replicas);
         seen.clients.extend(page.clients);
-        (seen.now, seen.fenced, seen.turns) = (page.now_us, page.fenced, page.turns);
+        (seen.now, seen.fenced) = (page.now_us, page.fenced);
+        (seen.turns, seen.polled_us) = (page.turns, page.polled_us);
         after = page.more_after;
         if after.is_none() {
             return Some(seen);

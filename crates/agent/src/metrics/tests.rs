@@ -191,6 +191,7 @@ fn gathered() -> Gathered {
             now: Time(9_000_000),
             fenced: false,
             turns: 77,
+            polled_us: 2_500_000,
             links: vec![link(NodeId(2))],
             replicas: vec![primary("db")],
             clients: vec![client("files")],
@@ -246,6 +247,7 @@ fn values_are_those_that_were_seen() {
     let db = ("resource", "db");
     assert_eq!(value("mainstay_engine_up", &[]), 1.0);
     assert_eq!(value("mainstay_lease_remaining_seconds", &[]), 1.9);
+    assert_eq!(value("mainstay_engine_polled_seconds_total", &[]), 2.5);
     assert_eq!(value("mainstay_control_applied_index", &[]), 99.0);
     assert_eq!(value("mainstay_requests_total", &[db, ("volume", "0"), ("op", "write")]), 12.0);
     assert_eq!(value("mainstay_requests_total", &[db, ("volume", "1"), ("op", "write")]), 0.0);

@@ -341,6 +341,7 @@ impl Shard {
             now_us: now,
             fenced: self.fenced,
             turns: self.turns,
+            polled_us: self.ring.polled().as_micros() as u64,
             links: metrics_page::links(peers.unwrap_or_default()),
             clients: first.map(OpenClient::status).collect(),
             ..metrics_page::replicas(self.replicas.range((from, Bound::Unbounded)))

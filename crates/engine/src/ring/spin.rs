@@ -1,0 +1,233 @@
+//! When a ring polls for what comes before it sleeps, and for how long.
+//!
+//! A processor that sleeps wakes up tens of microseconds after what it waits for; one that polls sees it at once, and does nothing else
+//! meanwhile. So a ring polls only where a processor is left over, and only for what has come soon of late:
+//!
+//! - *How long* is found as KVM finds it for halted guests (halt polling): a wait that ended soon after the window doubles it, up to
+//!   [`WINDOW_MAX`]; one that was long closes it.
+//! - *Whether* is asked of the whole machine every [`LOOK_EVERY`]: so much of it has to be idle, the polling itself not counted as idle ([`enough`]).
+//!   A database that needs the processors takes them from idleness first, and the polling ends within that time.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+/// Longest window. What takes longer is not worth a processor.
+const WINDOW_MAX: Duration = Duration::from_micros(200);
+/// First window after one that was closed.
+const WINDOW_MIN: Duration = Duration::from_micros(25);
+/// How often the machine's idle time is read while there is something to poll for.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// What was idle over a longer time than this says nothing of now.
+const LOOK_MAX: Duration = Duration::from_millis(500);
+/// On fewer processors nothing is ever left over for so long.
+const PROCESSORS_MIN: usize = 4;
+
+/// See the top of this file.
+pub struct Spin {
+    room: Room,
+    window: Duration,
+    polled: Duration,
+}
+
+enum Room {
+    Never,
+    #[cfg(test)]
+    Always,
+    #[cfg(test)]
+    Fixed(Duration),
+    Idle(Look),
+}
+
+/// The machine's idle time, looked at again and again.
+struct Look {
+    uptime: File,
+    processors: f64,
+    share_min: f64,
+    /// When it was read, and how many processor seconds the machine had been idle since it was started.
+    last: Option<(Instant, f64)>,
+    enough: bool,
+}
+
+/// Whether so many idle processors are enough of all to take one: two of them, and the share.
+fn enough(idle: f64, processors: f64, share_min: f64) -> bool {
+    idle >= 2.0 && idle >= share_min * processors
+}
+
+/// The second number of /proc/uptime.
+fn idle_seconds(text: &str) -> Option<f64> {
+    text.split_whitespace().nth(1)?.parse().ok()
+}
+
+impl Look {
+    fn new() -> Option<Self> {
+        // Those of the machine; what this process may use of them is looked at by the caller.
+        // SAFETY: takes no pointers.
+        let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+        if processors < PROCESSORS_MIN as libc::c_long {
+            return None;
+        }
+        // Two processors of a core share it: half of them idle may be every second one.
+        let smt = std::fs::read_to_string("/sys/devices/system/cpu/smt/active");
+        let smt = smt.is_ok_and(|active| active.trim() == "1");
+        let share_min = if smt { 0.55 } else { 0.25 };
+        let uptime = File::open("/proc/uptime").ok()?;
+        Some(Self { uptime, processors: processors as f64, share_min, last: None, enough: false })
+    }
+
+    fn read(&self) -> Option<f64> {
+        let mut text = [0; 64];
+        let len = self.uptime.read_at(&mut text, 0).ok()?;
+        idle_seconds(std::str::from_utf8(&text[..len]).ok()?)
+    }
+
+    fn enough(&mut self, now: Instant) -> bool {
+        match self.last {
+            Some((at, _)) if now.duration_since(at) < LOOK_EVERY => return self.enough,
+            Some((at, before)) if now.duration_since(at) < LOOK_MAX => {
+                let idle = self.read();
+                let elapsed = now.duration_since(at).as_secs_f64();
+                let share = |idle: f64| (idle - before) / elapsed;
+                self.enough = idle.is_some_and(|idle| enough(share(idle), self.processors, self.share_min));
+                self.last = idle.map(|idle| (now, idle));
+            }
+            _ => {
+                self.enough = false;
+                self.last = self.read().map(|idle| (now, idle));
+            }
+        }
+        self.enough
+    }
+}
+
+impl Spin {
+    /// Never polls.
+    #[must_use]
+    pub fn never() -> Self {
+        Self::with(Room::Never)
+    }
+
+    /// Polls while processors are left over; never where there are too few, or the kernel does not say how many are idle.
+    #[must_use]
+    pub fn while_idle() -> Self {
+        let may_use = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let look = if may_use < PROCESSORS_MIN { None } else { Look::new() };
+        Self::with(look.map_or(Room::Never, Room::Idle))
+    }
+
+    #[cfg(test)]
+    pub fn always() -> Self {
+        Self::with(Room::Always)
+    }
+
+    /// Always for this long.
+    #[cfg(test)]
+    pub fn fixed(window: Duration) -> Self {
+        Self::with(Room::Fixed(window))
+    }
+
+    fn with(room: Room) -> Self {
+        Self { room, window: Duration::ZERO, polled: Duration::ZERO }
+    }
+
+    /// Whether it may ever poll.
+    #[must_use]
+    pub fn polls(&self) -> bool {
+        !matches!(self.room, Room::Never)
+    }
+
+    /// How long to poll for what is waited for now; zero: not at all.
+    pub fn window(&mut self, now: Instant) -> Duration {
+        let room = match &mut self.room {
+            Room::Never => return Duration::ZERO,
+            #[cfg(test)]
+            Room::Always => true,
+            #[cfg(test)]
+            Room::Fixed(window) => return *window,
+            // Not looked at while nothing comes soon anyway.
+            Room::Idle(look) => !self.window.is_zero() && look.enough(now),
+        };
+        if room { self.window } else { Duration::ZERO }
+    }
+
+    /// A wait has ended after so long, of which so much was polled. `came`: because of what was waited for, and not of a deadline.
+    pub fn waited(&mut self, waited: Duration, polled: Duration, came: bool) {
+        self.polled += polled;
+        if waited > WINDOW_MAX {
+            self.window = Duration::ZERO;
+        } else if came && waited > self.window {
+            self.window = (self.window * 2).clamp(WINDOW_MIN, WINDOW_MAX);
+        }
+    }
+
+    /// How long all polling has taken.
+    #[must_use]
+    pub fn polled(&self) -> Duration {
+        self.polled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn us(us: u64) -> Duration {
+        Duration::from_micros(us)
+    }
+
+    #[test]
+    fn the_window_grows_with_short_waits_and_closes_with_a_long_one() {
+        let mut spin = Spin::always();
+        let now = Instant::now();
+        assert_eq!(spin.window(now), Duration::ZERO, "nothing has come soon yet");
+        let mut windows = Vec::new();
+        for waited in [90, 90, 90, 90, 10, 180, 180, 190] {
+            spin.waited(us(waited), us(5), true);
+            windows.push(spin.window(now).as_micros());
+        }
+        assert_eq!(windows, [25, 50, 100, 100, 100, 200, 200, 200]);
+        spin.waited(us(199), us(5), false);
+        assert_eq!(spin.window(now), us(200), "a deadline says little");
+        spin.waited(us(201), us(195), false);
+        assert_eq!((spin.window(now), spin.polled()), (Duration::ZERO, us(240)));
+    }
+
+    #[test]
+    fn who_may_not_poll_never_does() {
+        let mut spin = Spin::never();
+        (0..9).for_each(|_| spin.waited(us(20), Duration::ZERO, true));
+        assert_eq!((spin.window(Instant::now()), spin.polls()), (Duration::ZERO, false));
+    }
+
+    #[test]
+    fn two_idle_processors_and_a_share_of_all_are_enough() {
+        assert!(enough(2.0, 4.0, 0.25) && enough(4.1, 16.0, 0.25) && enough(9.0, 16.0, 0.55));
+        assert!(!enough(1.9, 4.0, 0.25) && !enough(3.9, 16.0, 0.25) && !enough(8.0, 16.0, 0.55));
+    }
+
+    #[test]
+    fn the_kernel_says_how_long_it_was_idle() {
+        assert_eq!(idle_seconds("350735.47 234388.90\n"), Some(234388.9));
+        assert_eq!((idle_seconds("350735.47"), idle_seconds("")), (None, None));
+    }
+
+    /// What this machine's kernel says, and what is made of it as time goes by.
+    #[test]
+    fn idleness_is_that_of_the_time_between_two_looks() {
+        let uptime = File::open("/proc/uptime").expect("a kernel that tells");
+        let mut look = Look { uptime, processors: 4.0, share_min: 0.25, last: None, enough: true };
+        let start = Instant::now();
+        assert!(!look.enough(start), "one look says nothing");
+        let (_, idle) = look.last.expect("read");
+        // As if it had been idle for so long since.
+        let mut after = |ms: u64, idle_since: f64| {
+            look.last = Some((start, idle - idle_since));
+            look.enough(start + Duration::from_millis(ms))
+        };
+        // Other processors add to it while this runs: the bounds are wide.
+        assert!(after(200, 0.5), "2.5 processors");
+        assert!(after(50, 0.0), "it is not looked at so often");
+        assert!(!after(499, -10.0), "none");
+        assert!(!after(501, 100.0), "too long ago");
+    }
+}
