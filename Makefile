@@ -30,7 +30,7 @@ help:
 	@echo "make bench-catchup how soon a replica that was away for 30 s is in sync again under load; ARGS=rounds"
 	@echo "make bench-snapshots what a snapshot costs who writes, with clones of files and without; ARGS=rounds"
 	@echo "make bench-scrub how fast three replicas are compared, against reading their files; ARGS=rounds"
-	@echo "make bench-floor a database on three engines, and on the system calls that they cannot do without; ARGS=\"rounds seconds cases\""
+	@echo "make bench-floor fio and a database on three engines, and on the system calls that they cannot do without; ARGS=\"rounds seconds sysbench-cases fio-cases\""
 	@echo "make bench-polling engines that poll while processors are idle beside engines that never do; ARGS=\"rounds seconds fio-cases sysbench-cases\""
 	@echo "make bench-deps install those other products; make bench-down removes what an interrupted run has left"
 	@echo "make instructions         count the instructions of fixed work and compare with bench/instructions.txt"

@@ -1,9 +1,9 @@
 #!/bin/bash
-# A database on a plain device, on the floor (what the system calls of a write to three copies cost with nothing around them,
+# fio and a database on a plain device, on the floor (what the system calls of a write to three copies cost with nothing around them,
 # crates/engine/examples/write_path/floor.rs), and on three engines: in turns, in one node of a lab. Root.
-# Arguments: rounds, seconds of each run, cases.
+# Arguments: rounds, seconds of each run, cases of sysbench, cases of fio.
 set -euo pipefail
-rounds=${1:-3} seconds=${2:-5} cases=${3:-oltp-rw-t10,oltp-wo-t10}
+rounds=${1:-3} seconds=${2:-5} cases=${3:-oltp-rw-t10,oltp-wo-t10} fio=${4:-rw4k-qd1,rw4k-fdatasync,rw4k-qd32}
 built=${BUILT:-target/release}
 mainstay=$(realpath "$built/mainstay")
 floor=$(realpath "$built/examples/write_path")
@@ -48,6 +48,8 @@ path=$(cat "$work/out")
 dd if=/dev/zero of="$work/plain.img" bs=1M count=$mib status=none
 loop=$(losetup --direct-io=on -f --show "$work/plain.img")
 dd if=/dev/zero of="${three:?no device of the resource}" bs=1M count=$mib oflag=direct status=none
+echo "plain is $loop, the floor is $path, three engines are $three"
+"$mainstay" bench fio "$loop" "$path" "$three" --overwrite --size ${mib}MiB --only "$fio" --rounds "$rounds" --seconds "$seconds" 9>&-
 for device in "$loop" "$path" "$three"; do mkfs.xfs -q -K -f "$device"; done
 # Nobody is to wait for what was prepared.
 sync

@@ -5,6 +5,9 @@
 //! stays keeps the places of those that have gone. Therefore pieces of one stretch must end together, more or less: those that pass soon
 //! ([`BufferPool::get_passing`]), or the payloads of one device, whose batches leave memory in the order in which they came ([`Stretch`]). What is
 //! longer than [`PIECE_BYTES_MAX`] is a buffer of its own.
+//!
+//! What that costs at worst: an operation on a disk that hangs, and an answer out of memory to a client without a disk that does not take it, keep 64 KiB each in
+//! place of 4. Their numbers are bounded (a device's requests, a client's).
 
 use super::{BUFFER_ALIGN, BufMut, BufferPool, Shared};
 use bytes::Bytes;

@@ -41,7 +41,7 @@ enum Room {
 
 /// The machine's idle time, looked at again and again.
 struct Look {
-    uptime: File,
+    stat: File,
     processors: f64,
     share_min: f64,
     /// When it was read, and how many processor seconds the machine had been idle since it was started.
@@ -49,35 +49,44 @@ struct Look {
     enough: bool,
 }
 
+/// Whether any can be left over for a process that may use so many of a machine's processors.
+fn left_over(may_use: usize, processors: usize) -> bool {
+    processors >= PROCESSORS_MIN && may_use >= processors
+}
+
 /// Whether so many idle processors are enough of all to take one: two of them, and the share.
 fn enough(idle: f64, processors: f64, share_min: f64) -> bool {
     idle >= 2.0 && idle >= share_min * processors
 }
 
-/// The second number of /proc/uptime.
+/// Of the first line of /proc/stat what is idle and what is idle while somebody waits for a disk, which is most of what is left over here.
 fn idle_seconds(text: &str) -> Option<f64> {
-    text.split_whitespace().nth(1)?.parse().ok()
+    const PER_SECOND: f64 = 100.0;
+    let mut fields = text.strip_prefix("cpu ")?.split_whitespace().skip(3);
+    let (idle, waiting): (f64, f64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    Some((idle + waiting) / PER_SECOND)
 }
 
 impl Look {
-    fn new() -> Option<Self> {
-        // Those of the machine; what this process may use of them is looked at by the caller.
+    /// `None` where there are too few processors, or this process may not use all of them: those that are idle may be others'.
+    fn new(may_use: usize) -> Option<Self> {
         // SAFETY: takes no pointers.
         let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
-        if processors < PROCESSORS_MIN as libc::c_long {
+        let processors = usize::try_from(processors).unwrap_or(usize::MAX);
+        if !left_over(may_use, processors) {
             return None;
         }
         // Two processors of a core share it: half of them idle may be every second one.
         let smt = std::fs::read_to_string("/sys/devices/system/cpu/smt/active");
         let smt = smt.is_ok_and(|active| active.trim() == "1");
         let share_min = if smt { 0.55 } else { 0.25 };
-        let uptime = File::open("/proc/uptime").ok()?;
-        Some(Self { uptime, processors: processors as f64, share_min, last: None, enough: false })
+        let stat = File::open("/proc/stat").ok()?;
+        Some(Self { stat, processors: processors as f64, share_min, last: None, enough: false })
     }
 
     fn read(&self) -> Option<f64> {
-        let mut text = [0; 64];
-        let len = self.uptime.read_at(&mut text, 0).ok()?;
+        let mut text = [0; 256];
+        let len = self.stat.read_at(&mut text, 0).ok()?;
         idle_seconds(std::str::from_utf8(&text[..len]).ok()?)
     }
 
@@ -107,12 +116,12 @@ impl Spin {
         Self::with(Room::Never)
     }
 
-    /// Polls while processors are left over; never where there are too few, or the kernel does not say how many are idle.
+    /// Polls while processors are left over; never where there are too few, where this process may not use all of them (a set of processors, a
+    /// container's quota), or where the kernel does not say how many are idle.
     #[must_use]
     pub fn while_idle() -> Self {
         let may_use = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let look = if may_use < PROCESSORS_MIN { None } else { Look::new() };
-        Self::with(look.map_or(Room::Never, Room::Idle))
+        Self::with(Look::new(may_use).map_or(Room::Never, Room::Idle))
     }
 
     #[cfg(test)]
@@ -207,15 +216,22 @@ mod tests {
 
     #[test]
     fn the_kernel_says_how_long_it_was_idle() {
-        assert_eq!(idle_seconds("350735.47 234388.90\n"), Some(234388.9));
-        assert_eq!((idle_seconds("350735.47"), idle_seconds("")), (None, None));
+        let text = "cpu  10132153 290696 3084719 46828483 16683 0 25195 0 175628 0\ncpu0 1393280 32966";
+        assert_eq!(idle_seconds(text), Some(468_451.66));
+        assert_eq!((idle_seconds("cpu  1 2 3 4"), idle_seconds("")), (None, None));
+    }
+
+    #[test]
+    fn of_few_processors_or_a_part_none_is_left_over() {
+        assert!(left_over(4, 4) && left_over(64, 64));
+        assert!(!left_over(2, 2) && !left_over(3, 3) && !left_over(4, 64) && !left_over(63, 64));
     }
 
     /// What this machine's kernel says, and what is made of it as time goes by.
     #[test]
     fn idleness_is_that_of_the_time_between_two_looks() {
-        let uptime = File::open("/proc/uptime").expect("a kernel that tells");
-        let mut look = Look { uptime, processors: 4.0, share_min: 0.25, last: None, enough: true };
+        let stat = File::open("/proc/stat").expect("a kernel that tells");
+        let mut look = Look { stat, processors: 4.0, share_min: 0.25, last: None, enough: true };
         let start = Instant::now();
         assert!(!look.enough(start), "one look says nothing");
         let (_, idle) = look.last.expect("read");

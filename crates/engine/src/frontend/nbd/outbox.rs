@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 
 use crate::frontend::exchange::Reply;
 
-/// Memory for headers, in bytes; used again once they have been sent.
-const HEADERS_BYTES: usize = 4096;
+/// How much of headers and short content goes into one piece, in bytes, more or less.
+const HEADERS_BYTES: usize = 64 << 10;
 
 /// See the top of this file.
 pub struct Outbox {
@@ -26,7 +26,7 @@ pub struct Outbox {
 impl Outbox {
     pub fn new() -> Self {
         Self {
-            headers: BytesMut::with_capacity(HEADERS_BYTES),
+            headers: BytesMut::new(),
             queue: VecDeque::new(),
             spare: VecDeque::new(),
             bytes: 0,
@@ -80,6 +80,9 @@ impl Outbox {
             // A client may let us wait for as long as it likes, and a piece of a stretch would keep all of it.
             if piece.len() <= PIECE_BYTES_MAX {
                 self.headers.extend_from_slice(&piece);
+                if self.headers.len() >= HEADERS_BYTES {
+                    self.close_headers();
+                }
             } else {
                 self.close_headers();
                 self.queue.push_back(piece);
