@@ -667,7 +667,9 @@ mod tests {
         let (pool, before) = (BufferPool::new(1 << 20), now());
         for round in 0..3 {
             let (reader, writer) = pipe();
-            ring.submit(Owner::Shard, round, read(&reader, &pool));
+            if round > 0 {
+                ring.submit(Owner::Shard, round, read(&reader, &pool));
+            }
             let waker = ring.waker();
             let thread = std::thread::spawn(move || {
                 std::thread::sleep(Duration::from_millis(20));
