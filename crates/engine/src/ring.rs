@@ -18,9 +18,11 @@
 mod op;
 mod setup;
 mod spin;
+mod urgent;
 
 pub use self::op::{Op, Place, advance};
 pub use self::spin::Spin;
+use self::urgent::{Haste, Urgent, WEIGHT};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use mainstay_types::Time;
 use std::collections::VecDeque;
@@ -43,16 +45,19 @@ pub const PIECES_MAX: usize = 1024;
 
 /// Size of the submission queue; when it is full the ring enters the kernel early.
 const ENTRIES: u32 = 512;
-/// How long [`Ring::turn_gathering`] waits for all that is due before it takes less, in microseconds. What else comes
-/// meanwhile, as a request of a device, is held up for so long at most.
+/// How long [`Ring::turn_gathering`] waits for all that is due before it takes less, in microseconds, while something urgent may come that does
+/// not end the wait by itself: it is held up for so long at most.
 const GATHER_US: u32 = 50;
-/// How long a turn may take a completion for one of an operation that ends while it is submitted, in microseconds: the price
-/// of a send that did not, because the socket had no room.
-const INSTANT_US: u32 = 1000;
+/// How long it does otherwise, and how long a turn may take a completion for one of an operation that ends while it is submitted: the price of a
+/// send that did not, because the socket had no room. In microseconds.
+const PATIENCE_US: u32 = 1000;
+/// A wait without a time limit, where one has to be given.
+const FOR_EVER: Duration = Duration::from_secs(86_400);
 /// How long dropping a ring waits for operations that the kernel cannot cancel.
 const DRAIN_MS: u64 = 10_000;
 const WAKE_DATA: u64 = u64::MAX;
 const CANCEL_DATA: u64 = u64::MAX - 1;
+const EMPTY_DATA: u64 = u64::MAX - 2;
 const SLOT_BITS: u32 = 24;
 
 /// Why a ring could not be made or has stopped working.
@@ -116,6 +121,7 @@ struct Slot {
     tag: u64,
     owner: Owner,
     op: Option<Op>,
+    haste: Haste,
     /// What the kernel reads the pieces of `op` through; kept to be filled again.
     iovecs: Vec<libc::iovec>,
     message: libc::msghdr,
@@ -149,8 +155,11 @@ pub struct Ring {
     backlog: VecDeque<squeue::Entry>,
     event: Fd,
     event_value: Box<u64>,
-    event_armed: bool,
+    /// While a read of it is in flight.
+    event_armed: Option<Haste>,
     spin: Spin,
+    urgent: Urgent,
+    patience_us: u32,
     /// Operations among those that enter the kernel next that end while they enter it.
     instant: usize,
     /// The kernel says without being entered that there is work for this thread; else a poll enters it each time.
@@ -192,8 +201,10 @@ impl Ring {
             backlog: VecDeque::new(),
             event,
             event_value: Box::new(0),
-            event_armed: false,
+            event_armed: None,
             spin: Spin::never(),
+            urgent: Urgent::default(),
+            patience_us: PATIENCE_US,
             instant: 0,
             tells_work,
             gathers,
@@ -225,11 +236,27 @@ impl Ring {
         self.in_flight
     }
 
-    /// Queues an operation; it enters the kernel with the next [`turn`](Self::turn).
+    /// Queues an operation; it enters the kernel with the next [`turn`](Self::turn). What brings something (a read, a receive, a
+    /// command, readiness) is urgent: its end ends a wait for other things.
     ///
     /// # Panics
     /// When a read or receive would leave its buffer, or a vectored operation has no pieces.
     pub fn submit(&mut self, owner: Owner, tag: u64, op: Op) -> OpHandle {
+        let haste = if op.brings() { self.hurry() } else { Haste::Patient };
+        self.submit_as(owner, tag, op, haste)
+    }
+
+    /// As [`submit`](Self::submit), where what it brings can wait for other things that are due, for a moment.
+    pub fn submit_patient(&mut self, owner: Owner, tag: u64, op: Op) -> OpHandle {
+        self.submit_as(owner, tag, op, Haste::Patient)
+    }
+
+    fn hurry(&mut self) -> Haste {
+        // Where the kernel cannot gather, nobody waits for several things.
+        if self.gathers { self.urgent.begin() } else { Haste::Patient }
+    }
+
+    fn submit_as(&mut self, owner: Owner, tag: u64, op: Op, haste: Haste) -> OpHandle {
         if let Op::Read { buffer, at, len, .. } | Op::Receive { buffer, at, len, .. } = &op {
             let end = at.checked_add(*len);
             assert!(
@@ -261,10 +288,11 @@ impl Ring {
         let slot = &mut self.slots[index as usize];
         slot.tag = tag;
         slot.owner = owner;
+        slot.haste = haste;
         let data = (owner as u64) << 56 | u64::from(index) << 32 | u64::from(slot.generation);
         let entry = slot.prepare(op).user_data(data);
         self.in_flight += 1;
-        self.push(&entry);
+        self.push_as(entry, haste);
         OpHandle(data)
     }
 
@@ -283,35 +311,51 @@ impl Ring {
     /// As [`turn`](Self::turn), where `due` completions are expected soon and little can be done with fewer of them: waiting
     /// for them together saves wake-ups and system calls.
     ///
-    /// Sends and answers to devices end while they enter the kernel, and their completions would end the wait at once. So
-    /// one completion more than there are of these is waited for: the first that says something. Otherwise, where the kernel
-    /// can, all that are due, but after [`GATHER_US`] any.
+    /// Sends and answers to devices end while they enter the kernel, and their completions would end the wait at once. So there are as many
+    /// more to wait for, where the kernel can. What is urgent ends the wait at once ([`urgent`]), and after [`PATIENCE_US`] anything does; while something
+    /// urgent might not, all that are due are waited for only if nothing was submitted that ends so, and no longer than [`GATHER_US`].
     pub fn turn_gathering(
         &mut self,
         deadline: Option<Time>,
         due: usize,
         out: &mut Vec<Completion>,
     ) -> Result<bool, RingError> {
-        if !self.event_armed {
-            self.event_armed = true;
+        self.urgent.turn();
+        if self.event_armed.is_none() {
+            let haste = self.hurry();
+            self.event_armed = Some(haste);
             let place = (&raw mut *self.event_value).cast::<u8>();
             let entry = opcode::Read::new(types::Fd(self.event.as_raw_fd()), place, 8).build();
-            self.push(&entry.user_data(WAKE_DATA));
+            self.push_as(entry.user_data(WAKE_DATA), haste);
         }
+        loop {
+            self.wait(deadline, due)?;
+            let (before, empty) = (out.len(), self.urgent.left_behind());
+            let woken = self.reap(out);
+            let only_empty = out.len() == before && self.urgent.left_behind() < empty;
+            if woken || !only_empty {
+                return Ok(woken);
+            }
+        }
+    }
+
+    fn wait(&mut self, deadline: Option<Time>, due: usize) -> Result<(), RingError> {
         let ready = !self.uring.completion().is_empty();
+        let patient = due > 1 && !self.urgent.any_is_light();
+        let nothing_new = self.urgent.left_behind();
         let (wanted, soon_us) = match self.instant {
             _ if ready => (1, 0),
-            0 => (due.max(1), GATHER_US),
-            instant => (instant + 1, INSTANT_US),
+            instant if patient => (instant + due.min(1 + WEIGHT) + nothing_new, self.patience_us),
+            0 if nothing_new == 0 => (due.max(1), GATHER_US),
+            instant => (instant + 1 + nothing_new, self.patience_us),
         };
         if ready {
-            self.enter(Some(Duration::ZERO), wanted, soon_us)?;
+            self.enter(Some(Duration::ZERO), wanted, soon_us)
         } else if self.spin.polls() {
-            self.wait_polling(deadline, wanted, soon_us)?;
+            self.wait_polling(deadline, wanted, soon_us)
         } else {
-            self.enter(time_left(deadline), wanted, soon_us)?;
+            self.enter(time_left(deadline), wanted, soon_us)
         }
-        Ok(self.reap(out))
     }
 
     /// As [`enter`](Self::enter) until a deadline, but for a while it looks whether something has come before it sleeps. It gathers no longer.
@@ -367,6 +411,9 @@ impl Ring {
     fn enter(&mut self, wait: Option<Duration>, wanted: usize, soon_us: u32) -> Result<(), RingError> {
         self.refill();
         self.instant = 0;
+        let mut gathers = self.gathers && wanted > 1;
+        // Without a time limit the kernel ends the wait once it has gathered, even nothing.
+        let wait = if gathers { Some(wait.unwrap_or(FOR_EVER)) } else { wait };
         let spec = types::Timespec::from(wait.unwrap_or_default());
         let mut args = types::SubmitArgs::new();
         let mut soon_us = soon_us;
@@ -375,7 +422,7 @@ impl Ring {
             // The kernel looks at the deadline only after this.
             soon_us = soon_us.min(u32::try_from(wait.as_micros()).unwrap_or(u32::MAX));
         }
-        let gathers = self.gathers && wanted > 1 && soon_us > 0;
+        gathers &= soon_us > 0;
         if gathers {
             args = args.min_wait_usec(soon_us);
         }
@@ -399,18 +446,44 @@ impl Ring {
 
     fn reap(&mut self, out: &mut Vec<Completion>) -> bool {
         let mut woken = false;
-        let Self { uring, slots, free, in_flight, event_armed, .. } = self;
+        let Self { uring, slots, free, in_flight, event_armed, urgent, .. } = self;
         for entry in uring.completion() {
             match entry.user_data() {
                 WAKE_DATA => {
-                    *event_armed = false;
+                    urgent.end(event_armed.take().unwrap_or(Haste::Patient));
                     woken = true;
                 }
                 CANCEL_DATA => {}
-                data => out.push(finish(slots, free, in_flight, data, &entry)),
+                EMPTY_DATA => urgent.empty_ended(),
+                data => {
+                    let (completion, haste) = finish(slots, free, in_flight, data, &entry);
+                    urgent.end(haste);
+                    out.push(completion);
+                }
             }
         }
         woken
+    }
+
+    /// Queues an operation, and what follows it if it is urgent.
+    fn push_as(&mut self, entry: squeue::Entry, haste: Haste) {
+        if haste != Haste::Heavy {
+            return self.push(&entry);
+        }
+        // They are linked only if they enter the kernel together. Where that fails for want of room it is light, for once.
+        let room = {
+            let queue = self.uring.submission();
+            queue.capacity() - queue.len()
+        };
+        if room <= WEIGHT && self.backlog.is_empty() {
+            let _ = self.uring.submit();
+        }
+        self.push(&entry.flags(squeue::Flags::IO_HARDLINK));
+        for follows in (0..WEIGHT).rev() {
+            let empty = opcode::Nop::new().build().user_data(EMPTY_DATA);
+            let linked = if follows > 0 { squeue::Flags::IO_HARDLINK } else { squeue::Flags::empty() };
+            self.push(&empty.flags(linked));
+        }
     }
 
     fn push(&mut self, entry: &squeue::Entry) {
@@ -456,14 +529,14 @@ impl Drop for Ring {
         let _ = self.uring.submitter().register_sync_cancel(Some(until), types::CancelBuilder::any());
         let end = Instant::now() + Duration::from_millis(DRAIN_MS);
         let mut completions = Vec::new();
-        while (self.in_flight > 0 || self.event_armed) && Instant::now() < end {
+        while (self.in_flight > 0 || self.event_armed.is_some()) && Instant::now() < end {
             if self.enter(Some(Duration::from_millis(10)), 1, 0).is_err() {
                 break;
             }
             self.reap(&mut completions);
             completions.clear();
         }
-        if self.in_flight > 0 || self.event_armed {
+        if self.in_flight > 0 || self.event_armed.is_some() {
             // The kernel may still write there: better lost than used twice.
             std::mem::forget(std::mem::take(&mut self.slots));
             std::mem::forget(std::mem::take(&mut self.event_value));
@@ -478,6 +551,7 @@ impl Slot {
             tag: 0,
             owner: Owner::Shard,
             op: None,
+            haste: Haste::Patient,
             iovecs: Vec::new(),
             // SAFETY: `msghdr` consists of integers and pointers, for which zero is a value.
             message: unsafe { std::mem::zeroed() },
@@ -491,7 +565,7 @@ fn finish(
     in_flight: &mut usize,
     data: u64,
     entry: &cqueue::Entry,
-) -> Completion {
+) -> (Completion, Haste) {
     let index = (data >> 32) as u32 & ((1 << SLOT_BITS) - 1);
     let slot = &mut slots[index as usize];
     // Only a fault of the kernel or of this file can break this, and then memory is no longer safe.
@@ -512,7 +586,7 @@ fn finish(
         // SAFETY: the kernel made this descriptor for this completion; nobody else knows it.
         *accepted = Some(unsafe { OwnedFd::from_raw_fd(*fd as i32) });
     }
-    Completion { owner: slot.owner, tag: slot.tag, result, op }
+    (Completion { owner: slot.owner, tag: slot.tag, result, op }, slot.haste)
 }
 
 /// `None`: for ever.
@@ -641,6 +715,109 @@ mod tests {
         assert!(now().ms_since(before) < 4000, "the deadline was not needed");
     }
 
+    /// A ring that waits for several things for longer than a test may take.
+    fn gathering() -> Ring {
+        let mut ring = Ring::new().expect("a ring");
+        ring.patience_us = 60_000_000;
+        ring
+    }
+
+    /// Writes to each after so many milliseconds.
+    fn later(writers: Vec<(u64, Fd)>) -> std::thread::JoinHandle<()> {
+        std::thread::spawn(move || {
+            for (ms, writer) in writers {
+                std::thread::sleep(Duration::from_millis(ms));
+                // SAFETY: the descriptor is open and the byte is a constant.
+                let wrote = unsafe { libc::write(writer.as_raw_fd(), c"x".as_ptr().cast(), 1) };
+                assert_eq!(wrote, 1);
+            }
+        })
+    }
+
+    fn tags(out: &[Completion]) -> Vec<u64> {
+        out.iter().map(|completion| completion.tag).collect()
+    }
+
+    #[test]
+    fn what_is_urgent_ends_a_wait_for_others() {
+        let (mut ring, pool) = (gathering(), BufferPool::new(1 << 20));
+        let ((patient, _never), before) = (pipe(), now());
+        ring.submit_patient(Owner::Shard, 7, read(&patient, &pool));
+        for round in 0..5 {
+            let (urgent, writer) = pipe();
+            ring.submit(Owner::Shard, round, read(&urgent, &pool));
+            let (thread, mut out) = (later(vec![(20, writer)]), Vec::new());
+            ring.turn_gathering(None, 3, &mut out).expect("a turn");
+            assert_eq!(tags(&out), [round]);
+            thread.join().expect("written");
+        }
+        let waker = ring.waker();
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            waker.wake();
+        });
+        assert!(ring.turn_gathering(None, 3, &mut Vec::new()).expect("a turn"));
+        thread.join().expect("woken");
+        assert!(now().ms_since(before) < 30_000);
+    }
+
+    #[test]
+    fn what_can_wait_is_waited_for_together() {
+        let (mut ring, pool) = (gathering(), BufferPool::new(1 << 20));
+        if !ring.gathers {
+            return;
+        }
+        for round in 0..5 {
+            // It ends alone, and may leave the empty operations behind it for the next turn.
+            let (urgent, writer) = pipe();
+            ring.submit(Owner::Shard, 1, read(&urgent, &pool));
+            let (thread, mut out) = (later(vec![(5, writer)]), Vec::new());
+            ring.turn(None, &mut out).expect("a turn");
+            assert_eq!(tags(&out), [1], "round {round}");
+            thread.join().expect("written");
+            let (pipes, sent) = ([pipe(), pipe()], pipe());
+            for ((reader, _), tag) in pipes.iter().zip(2..) {
+                ring.submit_patient(Owner::Shard, tag, read(reader, &pool));
+            }
+            // It ends while it enters the kernel, and is not among those that are due.
+            let pieces = [Bytes::from_static(b"x")].into();
+            let op = Op::Write { fd: sent.1, offset: STREAM_OFFSET, pieces, durable: false };
+            ring.submit(Owner::Shard, 4, op);
+            let thread = later(pipes.map(|(_, writer)| (20, writer)).into());
+            out.clear();
+            ring.turn_gathering(None, 2, &mut out).expect("a turn");
+            assert_eq!(tags(&out), [4, 2, 3], "round {round}");
+            thread.join().expect("written");
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_several_things_while_one_might_be_missed() {
+        let (mut ring, pool, before) = (gathering(), BufferPool::new(1 << 20), now());
+        // So many that more are not followed by empty ones.
+        for _ in 0..4 {
+            let (reader, writer) = pipe();
+            later(vec![(0, writer)]).join().expect("written");
+            ring.submit(Owner::Shard, 0, read(&reader, &pool));
+        }
+        let mut out = Vec::new();
+        while out.len() < 4 {
+            ring.turn(None, &mut out).expect("a turn");
+        }
+        let ((urgent, _never), (patient, writer)) = (pipe(), pipe());
+        ring.submit(Owner::Shard, 1, read(&urgent, &pool));
+        assert_eq!(ring.urgent.any_is_light(), ring.gathers);
+        ring.submit_patient(Owner::Shard, 2, read(&patient, &pool));
+        let thread = later(vec![(20, writer)]);
+        out.clear();
+        while out.is_empty() {
+            ring.turn_gathering(None, 3, &mut out).expect("a turn");
+        }
+        assert_eq!(tags(&out), [2]);
+        thread.join().expect("written");
+        assert!(now().ms_since(before) < 30_000);
+    }
+
     #[test]
     fn pieces_advance_over_their_borders() {
         let mut pieces: VecDeque<_> = [Bytes::from_static(b"abc"), Bytes::from_static(b"def")].into();
@@ -701,6 +878,7 @@ mod tests {
                 let mut ring = Ring::new().expect("a ring");
                 ring.gathers &= gathers;
                 ring.set_spin(window.map_or_else(Spin::never, |us| Spin::fixed(Duration::from_micros(us))));
+                ring.patience_us = GATHER_US;
                 (ring, Vec::new())
             });
             for round in 0..200 {
@@ -708,7 +886,7 @@ mod tests {
                     let (reader, writer) = pipe();
                     // SAFETY: as above.
                     assert_eq!(unsafe { libc::write(writer.as_raw_fd(), c"x".as_ptr().cast(), 1) }, 1);
-                    ring.submit(Owner::Shard, round, read(&reader, &pool));
+                    ring.submit_patient(Owner::Shard, round, read(&reader, &pool));
                     let (before, mut out) = (Instant::now(), Vec::new());
                     ring.turn_gathering(Some(now().plus_ms(5000)), 7, &mut out).expect("a turn");
                     assert_eq!(out.len(), 1);

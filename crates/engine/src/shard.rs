@@ -116,8 +116,9 @@ pub struct Shard {
     /// When which replica wants a tick: an idle one costs nothing.
     timers: BTreeSet<(Time, ResourceId)>,
     deadlines: BTreeMap<ResourceId, Time>,
-    /// Completions that the next turn waits for, see [`Ring::turn_gathering`].
-    due: usize,
+    /// How many completions each replica waits for before there is something to do for it, see [`Ring::turn_gathering`]; those that wait for none are not
+    /// here.
+    awaiting: BTreeMap<ResourceId, usize>,
     /// Replicas whose cores have something to say.
     touched: BTreeSet<ResourceId>,
     /// Resources that fill replicas elsewhere, if that is limited.
@@ -176,7 +177,7 @@ impl Shard {
             early: BTreeMap::new(),
             timers: BTreeSet::new(),
             deadlines: BTreeMap::new(),
-            due: 1,
+            awaiting: BTreeMap::new(),
             touched: BTreeSet::new(),
             filling: BTreeSet::new(),
             up: BTreeSet::new(),
@@ -193,7 +194,7 @@ impl Shard {
         let mut completions = Vec::new();
         loop {
             self.flush();
-            let woken = self.ring.turn_gathering(self.next_deadline(), self.due, &mut completions)?;
+            let woken = self.ring.turn_gathering(self.next_deadline(), self.awaited(), &mut completions)?;
             let now = now();
             self.turns += 1;
             for completion in completions.drain(..) {
@@ -355,24 +356,31 @@ impl Shard {
     }
 
     fn pump(&mut self, now: Time) {
-        let mut due = usize::MAX;
         while let Some(resource) = self.touched.pop_first() {
             if self.clients.contains_key(&resource) {
-                due = 1;
                 self.pump_client(now, resource);
                 continue;
             }
             self.with(now, resource, |replica, shared| replica.pump(shared));
             self.touched.remove(&resource);
             if let Some(replica) = self.replicas.get(&resource) {
-                due = due.min(replica.awaited().max(1));
+                match replica.awaited() {
+                    0 => self.awaiting.remove(&resource),
+                    awaited => self.awaiting.insert(resource, awaited),
+                };
                 let deadline = replica.next_deadline();
                 self.set_timer(resource, deadline);
             }
             self.divide_background(now, resource);
             self.finish_drop(resource);
         }
-        self.due = if due == usize::MAX { 1 } else { due };
+    }
+
+    /// Completions without which there is nothing to do, besides what is urgent.
+    fn awaited(&self) -> usize {
+        // What a client of other nodes waits for comes like the acknowledgements of a primary.
+        let least = if self.clients.is_empty() { self.awaiting.values().min().copied() } else { None };
+        least.unwrap_or(1)
     }
 
     /// Sees whether a replica has begun or ended to fill others, and divides what the node may do among those that do.

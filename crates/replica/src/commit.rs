@@ -124,13 +124,14 @@ impl Replica {
 
     /// How many things have to happen before there is something to do for what was sequenced: a write of the own journal and
     /// the acknowledgements of required peers before the oldest batch is committed, or the former alone while more waits to be
-    /// sequenced; in mode B acknowledgements of everything from memory. 0 when nothing is under way.
+    /// sequenced; in mode B acknowledgements of everything from memory. For who does not lead, the write of its journal that it is to acknowledge. 0 when
+    /// nothing is under way.
     #[must_use]
     pub fn awaited(&self) -> usize {
-        if !self.leading() {
-            return 0;
-        }
         let end = self.log.end.index;
+        if !self.leading() {
+            return usize::from(self.log.durable < end);
+        }
         if let Some(lacking) = self.awaited_in_memory() {
             return lacking;
         }

@@ -243,18 +243,23 @@ impl Outbox {
 struct Inbox {
     socket: Fd,
     tag: u64,
+    /// What comes are acknowledgements.
+    patient: bool,
     held: Vec<u8>,
 }
 
 impl Inbox {
-    fn new(socket: Fd, tag: u64) -> Self {
-        Self { socket, tag, held: Vec::new() }
+    fn new(socket: Fd, tag: u64, patient: bool) -> Self {
+        Self { socket, tag, patient, held: Vec::new() }
     }
 
     fn receive(&self, ring: &mut Ring, buffer: BufMut) {
         let (socket, len) = (Fd::clone(&self.socket), buffer.capacity());
         let op = Op::Receive { socket, buffer, at: 0, len, whole: false };
-        ring.submit(Owner::Transport, self.tag, op);
+        match self.patient {
+            true => ring.submit_patient(Owner::Transport, self.tag, op),
+            false => ring.submit(Owner::Transport, self.tag, op),
+        };
     }
 }
 
@@ -291,7 +296,10 @@ impl Primary {
         let sockets = peers.into_iter().map(socket).enumerate();
         let (outboxes, inboxes): (Vec<_>, Vec<_>) = sockets
             .map(|(n, socket)| {
-                (Outbox::new(Fd::clone(&socket), SEND + n as u64), Inbox::new(socket, RECEIVE + n as u64))
+                (
+                    Outbox::new(Fd::clone(&socket), SEND + n as u64),
+                    Inbox::new(socket, RECEIVE + n as u64, true),
+                )
             })
             .unzip();
         let have = vec![0; 1 + outboxes.len()];
@@ -320,7 +328,9 @@ impl Primary {
         }
         let (mut completions, mut requests) = (Vec::new(), Vec::new());
         loop {
-            let due = if self.batches.is_empty() { 1 } else { self.have.len() };
+            // For the oldest batch; while more wait to be one, the journal alone.
+            let lack = self.have.iter().filter(|have| **have <= self.answered).count();
+            let due = if self.batches.is_empty() || !requests.is_empty() { 1 } else { lack };
             if self.ring.turn_gathering(None, due, &mut completions).expect("a turn") {
                 return;
             }
@@ -456,7 +466,7 @@ impl Secondary {
             pool: BufferPool::new(POOL_BYTES),
             store,
             outbox: Outbox::new(Fd::clone(&socket), SEND),
-            inbox: Inbox::new(socket, RECEIVE),
+            inbox: Inbox::new(socket, RECEIVE, false),
             batches: VecDeque::new(),
         }
     }

@@ -80,6 +80,20 @@ pub enum Op {
     },
 }
 
+impl Op {
+    /// Whether it ends when something has come, and not when something is done.
+    pub(super) fn brings(&self) -> bool {
+        matches!(
+            self,
+            Self::Read { .. }
+                | Self::Receive { .. }
+                | Self::Scatter { .. }
+                | Self::Readable { .. }
+                | Self::Command { .. }
+        )
+    }
+}
+
 /// `len` bytes at `at` of a buffer, or of the staging buffer.
 #[derive(Debug)]
 pub struct Place {

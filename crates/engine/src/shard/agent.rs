@@ -319,6 +319,7 @@ impl Shard {
             return;
         }
         self.replicas.remove(&resource);
+        self.awaiting.remove(&resource);
         self.disks.retain(|_, owner| *owner != resource);
         if let Some(at) = self.deadlines.remove(&resource) {
             self.timers.remove(&(at, resource));

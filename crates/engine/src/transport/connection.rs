@@ -210,7 +210,14 @@ impl Connection {
                 Op::Receive { socket, buffer, at: 0, len: STAGING_BYTES, whole: false }
             }
         };
-        ring.submit(Owner::Transport, id << TAG_BITS | TAG_RECEIVE, op);
+        let tag = id << TAG_BITS | TAG_RECEIVE;
+        // On a connection of our own come answers, which a shard waits for together. What others ask comes on theirs.
+        match self.state {
+            State::Up { channel } if channel.initiated_by_us => {
+                ring.submit_patient(Owner::Transport, tag, op)
+            }
+            _ => ring.submit(Owner::Transport, tag, op),
+        };
     }
 
     /// Takes the end of a receive and adds the messages that it completes to `out`. The messages before a
