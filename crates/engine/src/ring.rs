@@ -242,7 +242,8 @@ impl Ring {
     /// # Panics
     /// When a read or receive would leave its buffer, or a vectored operation has no pieces.
     pub fn submit(&mut self, owner: Owner, tag: u64, op: Op) -> OpHandle {
-        let haste = if op.brings() { self.hurry() } else { Haste::Patient };
+        let many = matches!(op, Op::Read { .. }) && self.urgent.are_many();
+        let haste = if op.brings() { self.hurry(!many) } else { Haste::Patient };
         self.submit_as(owner, tag, op, haste)
     }
 
@@ -251,9 +252,17 @@ impl Ring {
         self.submit_as(owner, tag, op, Haste::Patient)
     }
 
-    fn hurry(&mut self) -> Haste {
-        // Where the kernel cannot gather, nobody waits for several things.
-        if self.gathers { self.urgent.begin() } else { Haste::Patient }
+    fn hurry(&mut self, heavy: bool) -> Haste {
+        if !self.gathers {
+            // Nobody waits for several things.
+            return Haste::Patient;
+        }
+        let room = |ring: &mut Self| {
+            let queue = ring.uring.submission();
+            ring.backlog.is_empty() && queue.capacity() - queue.len() > WEIGHT
+        };
+        let heavy = heavy && (room(self) || (self.uring.submit().is_ok() && room(self)));
+        self.urgent.begin(heavy)
     }
 
     fn submit_as(&mut self, owner: Owner, tag: u64, op: Op, haste: Haste) -> OpHandle {
@@ -283,7 +292,7 @@ impl Ring {
             self.slots.push(Box::new(Slot::empty()));
             index
         });
-        // As a rule: a socket may have no room, see INSTANT_US.
+        // As a rule: a socket may have no room, see PATIENCE_US.
         self.instant += usize::from(matches!(op, Op::Send { .. } | Op::Write { offset: STREAM_OFFSET, .. }));
         let slot = &mut self.slots[index as usize];
         slot.tag = tag;
@@ -312,8 +321,9 @@ impl Ring {
     /// for them together saves wake-ups and system calls.
     ///
     /// Sends and answers to devices end while they enter the kernel, and their completions would end the wait at once. So there are as many
-    /// more to wait for, where the kernel can. What is urgent ends the wait at once ([`urgent`]), and after [`PATIENCE_US`] anything does; while something
-    /// urgent might not, all that are due are waited for only if nothing was submitted that ends so, and no longer than [`GATHER_US`].
+    /// more to wait for, where the kernel can. What is urgent ends the wait at once ([`urgent`]) if the sends have ended, and after [`PATIENCE_US`] anything
+    /// does. While something urgent might not, and where a processor is left over to poll on, all that are due are waited for only if nothing was submitted that ends so, and no
+    /// longer than [`GATHER_US`].
     pub fn turn_gathering(
         &mut self,
         deadline: Option<Time>,
@@ -322,7 +332,7 @@ impl Ring {
     ) -> Result<bool, RingError> {
         self.urgent.turn();
         if self.event_armed.is_none() {
-            let haste = self.hurry();
+            let haste = self.hurry(true);
             self.event_armed = Some(haste);
             let place = (&raw mut *self.event_value).cast::<u8>();
             let entry = opcode::Read::new(types::Fd(self.event.as_raw_fd()), place, 8).build();
@@ -340,18 +350,18 @@ impl Ring {
     }
 
     fn wait(&mut self, deadline: Option<Time>, due: usize) -> Result<(), RingError> {
-        let ready = !self.uring.completion().is_empty();
-        let patient = due > 1 && !self.urgent.any_is_light();
+        if !self.uring.completion().is_empty() {
+            return self.enter(Some(Duration::ZERO), 1, 0);
+        }
         let nothing_new = self.urgent.left_behind();
+        // A wait for all that is due is long, and who polls does so for what comes soon.
+        let patient = due > 1 && !self.urgent.any_is_light() && !self.spin.is_possible();
         let (wanted, soon_us) = match self.instant {
-            _ if ready => (1, 0),
             instant if patient => (instant + due.min(1 + WEIGHT) + nothing_new, self.patience_us),
             0 if nothing_new == 0 => (due.max(1), GATHER_US),
             instant => (instant + 1 + nothing_new, self.patience_us),
         };
-        if ready {
-            self.enter(Some(Duration::ZERO), wanted, soon_us)
-        } else if self.spin.polls() {
+        if self.spin.polls() {
             self.wait_polling(deadline, wanted, soon_us)
         } else {
             self.enter(time_left(deadline), wanted, soon_us)
@@ -469,14 +479,6 @@ impl Ring {
     fn push_as(&mut self, entry: squeue::Entry, haste: Haste) {
         if haste != Haste::Heavy {
             return self.push(&entry);
-        }
-        // They are linked only if they enter the kernel together. Where that fails for want of room it is light, for once.
-        let room = {
-            let queue = self.uring.submission();
-            queue.capacity() - queue.len()
-        };
-        if room <= WEIGHT && self.backlog.is_empty() {
-            let _ = self.uring.submit();
         }
         self.push(&entry.flags(squeue::Flags::IO_HARDLINK));
         for follows in (0..WEIGHT).rev() {
@@ -794,25 +796,12 @@ mod tests {
     #[test]
     fn nobody_waits_for_several_things_while_one_might_be_missed() {
         let (mut ring, pool, before) = (gathering(), BufferPool::new(1 << 20), now());
-        // So many that more are not followed by empty ones.
-        for _ in 0..4 {
-            let (reader, writer) = pipe();
-            later(vec![(0, writer)]).join().expect("written");
-            ring.submit(Owner::Shard, 0, read(&reader, &pool));
-        }
-        let mut out = Vec::new();
-        while out.len() < 4 {
-            ring.turn(None, &mut out).expect("a turn");
-        }
         let ((urgent, _never), (patient, writer)) = (pipe(), pipe());
-        ring.submit(Owner::Shard, 1, read(&urgent, &pool));
-        assert_eq!(ring.urgent.any_is_light(), ring.gathers);
+        let light = ring.urgent.begin(false);
+        ring.submit_as(Owner::Shard, 1, read(&urgent, &pool), light);
         ring.submit_patient(Owner::Shard, 2, read(&patient, &pool));
-        let thread = later(vec![(20, writer)]);
-        out.clear();
-        while out.is_empty() {
-            ring.turn_gathering(None, 3, &mut out).expect("a turn");
-        }
+        let (thread, mut out) = (later(vec![(20, writer)]), Vec::new());
+        ring.turn_gathering(None, 3, &mut out).expect("a turn");
         assert_eq!(tags(&out), [2]);
         thread.join().expect("written");
         assert!(now().ms_since(before) < 30_000);

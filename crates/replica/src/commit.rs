@@ -124,19 +124,23 @@ impl Replica {
 
     /// How many things have to happen before there is something to do for what was sequenced: a write of the own journal and
     /// the acknowledgements of required peers before the oldest batch is committed, or the former alone while more waits to be
-    /// sequenced; in mode B acknowledgements of everything from memory. For who does not lead, the write of its journal that it is to acknowledge. 0 when
-    /// nothing is under way.
+    /// sequenced; in mode B acknowledgements of everything from memory. 1 for who does not lead and does something that
+    /// another replica waits for. 0 when nothing is under way.
     #[must_use]
     pub fn awaited(&self) -> usize {
+        if self.failed {
+            return 0;
+        }
         let end = self.log.end.index;
         if !self.leading() {
-            return usize::from(self.log.durable < end);
+            return usize::from(self.works_for_others());
         }
         if let Some(lacking) = self.awaited_in_memory() {
             return lacking;
         }
         if !self.sequence.nothing_open() {
-            return usize::from(self.log.durable < end);
+            // The own journal, or what makes room for more.
+            return 1;
         }
         let end = self.sequence.sealed.end_after(self.log.commit).unwrap_or(end);
         let lacks =

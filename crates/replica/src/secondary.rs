@@ -125,6 +125,11 @@ impl Replica {
         self.tell_received();
     }
 
+    /// Something is under way in the own store, or waits for room there, and then another replica is told.
+    pub(crate) fn works_for_others(&self) -> bool {
+        !self.quiescent() || self.session.as_ref().is_some_and(|session| !session.held.is_empty())
+    }
+
     /// Nothing is under way in the own store.
     pub(crate) fn quiescent(&self) -> bool {
         self.busy.is_none() && self.installing == 0 && self.log.durable == self.log.end.index

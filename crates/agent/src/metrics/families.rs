@@ -171,9 +171,9 @@ groups! {
         REQUEST_SECONDS: Histogram "mainstay_request_duration_seconds" ["resource", "op"]
             "Stage frontend: from the arrival of a request to its answer.";
         JOURNAL_SECONDS: Histogram "mainstay_journal_write_duration_seconds" ["resource"]
-            "Stage journal: one durable write of the journal, on primaries and secondaries.";
+            "Stage journal: one durable write of the journal, on primaries and secondaries. A primary notices its end with the last acknowledgement, up to a millisecond later.";
         ACK_SECONDS: Histogram "mainstay_peer_acknowledgement_duration_seconds" ["resource", "peer"]
-            "Stage network: from the sending of a batch to the acknowledgement that covers it; the peer's journal is in it. Begins anew with a promotion.";
+            "Stage network: from the sending of a batch to the acknowledgement that covers it; the peer's journal is in it. Noticed with the last that is required, up to a millisecond later. Begins anew with a promotion.";
         COMMIT_SECONDS: Histogram "mainstay_commit_duration_seconds" ["resource"]
             "Stage commit: from the sealing of a batch until all required replicas have it.";
         READ_SECONDS: Histogram "mainstay_read_duration_seconds" ["resource"]

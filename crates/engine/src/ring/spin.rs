@@ -145,6 +145,16 @@ impl Spin {
         !matches!(self.room, Room::Never)
     }
 
+    /// Whether a processor is left over to poll on.
+    pub fn is_possible(&mut self) -> bool {
+        match &mut self.room {
+            Room::Never => false,
+            #[cfg(test)]
+            Room::Always | Room::Fixed(_) => true,
+            Room::Idle(look) => look.enough(Instant::now()),
+        }
+    }
+
     /// How long to poll for what is waited for now; zero: not at all.
     pub fn window(&mut self, now: Instant) -> Duration {
         let room = match &mut self.room {

@@ -2,14 +2,16 @@
 //!
 //! The kernel counts completions and knows nothing of what they are. Who waits for three of them (the own journal and two acknowledgements) is
 //! not to be woken up by the first, but is by a request of a device: that is *urgent*. So an urgent operation is followed by empty ones
-//! ([`WEIGHT`]; linked, so that they end with it), and its end alone is as many completions as are waited for.
+//! ([`WEIGHT`]; linked, so that they end with it), and its end alone is as many completions as are waited for. That costs some tenths of a microsecond.
 //!
-//! That costs some tenths of a microsecond for each, so it is done only where what is urgent comes one by one ([`FEW`]); many at once end waits
-//! anyway. An urgent operation without it is *light*, and while one is in flight nobody waits for long ([`Urgent::any_is_light`]).
+//! They are linked only if they enter the kernel together. An urgent operation that found no room for them is *light*, and while one is in flight
+//! nobody waits for long ([`Urgent::any_is_light`]). So is a read while urgent ones come many at once ([`FEW`]): they end waits anyway, and a read is
+//! not armed for as long as nothing comes, as a tag of ublk is or a receive on a quiet connection.
 
 /// Empty operations that follow an urgent one: it ends a wait for one completion more than these.
 pub const WEIGHT: usize = 2;
-/// Urgent operations that ended in one turn, at most, for the next to be followed by empty ones.
+
+/// Urgent operations that ended in one turn, at most, for the reads of the next to be followed by empty ones.
 const FEW: usize = 2;
 
 /// How an operation in flight ends a wait.
@@ -40,9 +42,14 @@ impl Urgent {
         self.ended = 0;
     }
 
-    /// How an urgent operation that begins now ends a wait.
-    pub fn begin(&mut self) -> Haste {
-        if self.ended <= FEW {
+    /// Whether urgent operations come many at once.
+    pub fn are_many(&self) -> bool {
+        self.ended > FEW
+    }
+
+    /// How an urgent operation that begins now ends a wait. With `room` it is followed by empty ones.
+    pub fn begin(&mut self, room: bool) -> Haste {
+        if room {
             self.heavy += 1;
             self.empty += WEIGHT;
             Haste::Heavy
@@ -81,21 +88,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_heavy_only_where_that_saves_something() {
+    fn what_is_followed_by_empty_ones_leaves_them_behind() {
         let mut urgent = Urgent::default();
-        let many = [urgent.begin(), urgent.begin(), urgent.begin()];
-        assert_eq!(many, [Haste::Heavy; 3]);
-        assert_eq!((urgent.any_is_light(), urgent.left_behind()), (false, 0));
-        many.into_iter().for_each(|haste| urgent.end(haste));
-        assert_eq!(urgent.left_behind(), 3 * WEIGHT);
-        assert_eq!(urgent.begin(), Haste::Light, "many at once end waits anyway");
-        assert!(urgent.any_is_light());
-        (0..3 * WEIGHT).for_each(|_| urgent.empty_ended());
-        assert_eq!(urgent.left_behind(), 0);
-        urgent.turn();
-        urgent.end(Haste::Light);
+        let (light, heavy) = (urgent.begin(false), urgent.begin(true));
+        assert_eq!((light, heavy), (Haste::Light, Haste::Heavy));
+        assert_eq!((urgent.any_is_light(), urgent.left_behind()), (true, 0));
+        urgent.end(light);
         urgent.end(Haste::Patient);
         assert!(!urgent.any_is_light());
-        assert_eq!(urgent.begin(), Haste::Heavy, "one alone, in a new turn");
+        urgent.end(heavy);
+        assert_eq!(urgent.left_behind(), WEIGHT);
+        (0..WEIGHT).for_each(|_| urgent.empty_ended());
+        assert_eq!(urgent.left_behind(), 0);
+    }
+
+    #[test]
+    fn two_in_a_turn_are_not_many() {
+        let mut urgent = Urgent::default();
+        for many in [false, false, true] {
+            let haste = urgent.begin(true);
+            urgent.end(haste);
+            assert_eq!(urgent.are_many(), many);
+        }
+        urgent.turn();
+        assert!(!urgent.are_many());
     }
 }

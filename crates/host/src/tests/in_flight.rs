@@ -1,6 +1,6 @@
 //! Several writes to the journal in flight, from the requests to the disk (docs/adr/0022-several-journal-writes.md).
 
-use super::lab::{HERE, Lab, OPENING, RESOURCE, THERE, record, roomy};
+use super::lab::{HERE, Lab, OPENING, RESOURCE, THERE, broken, record, roomy};
 use mainstay_codec::{Envelope, Message};
 use mainstay_replica::Role;
 use mainstay_store::{Output, Tuning};
@@ -267,4 +267,34 @@ fn a_disk_that_takes_its_time_is_kept_busy() {
     assert_eq!(both(8), [400, 640]);
     assert_eq!(both(32), [1600, 2560]);
     assert_eq!(both(64), [3200, 5120]);
+}
+
+/// A replica that has failed is waited for by nobody, and what it lacked does not come any more.
+#[test]
+fn a_failed_replica_waits_for_nothing() {
+    let mut lab = with_journal_of(2_000, JOURNAL_WRITES_MAX);
+    lab.write(0, 1);
+    assert_eq!(lab.host.replica().awaited(), 1, "its journal");
+    lab.write(1, 1);
+    let Some(Output::JournalWrite { op, .. }) = lab.world.operations.pop_front() else {
+        panic!("{:?}", lab.world.operations)
+    };
+    lab.host.store_done(op, Err(broken()));
+    lab.host.pump(&mut lab.world);
+    assert!(lab.host.failed().is_some());
+    assert_eq!(lab.host.replica().awaited(), 0);
+}
+
+/// What is written while the journal has as much in flight as it may waits for that, whatever else is awaited.
+#[test]
+fn who_is_not_sequenced_waits_for_one_thing() {
+    let mut lab = with_journal_of(2_000, 1);
+    lab.attach_equal_peer();
+    let both = ResourceRecord { iss: vec![HERE, THERE], ..record(2, 1, HERE.node) };
+    lab.host.record(lab.world.now, both);
+    settle_in(&mut lab, 2_000);
+    lab.write(0, 1);
+    assert_eq!(lab.host.replica().awaited(), 2, "the journals of both");
+    lab.write(1, 1);
+    assert_eq!((in_flight(&lab), lab.host.replica().awaited()), (vec![1], 1));
 }
