@@ -120,7 +120,7 @@ fn a_turn_does_not_wait_for_long_for_what_does_not_come() {
 /// A ring that waits for several things for longer than a test may take.
 fn gathering() -> Ring {
     let mut ring = Ring::new().expect("a ring");
-    ring.patience_us = 60_000_000;
+    ring.patience_us = 10_000_000;
     ring
 }
 
@@ -160,7 +160,7 @@ fn what_is_urgent_ends_a_wait_for_others() {
     });
     assert!(ring.turn_gathering(None, 3, &mut Vec::new()).expect("a turn"));
     thread.join().expect("woken");
-    assert!(now().ms_since(before) < 30_000);
+    assert!(now().ms_since(before) < 8_000);
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn nobody_waits_for_several_things_while_one_might_be_missed() {
     ring.turn_gathering(None, 3, &mut out).expect("a turn");
     assert_eq!(tags(&out), [2]);
     thread.join().expect("written");
-    assert!(now().ms_since(before) < 30_000);
+    assert!(now().ms_since(before) < 8_000);
 }
 
 #[test]
