@@ -238,6 +238,12 @@ impl Ring {
         self.in_flight
     }
 
+    /// Those of them whose end ends a wait for other things; none where the kernel cannot wait for several.
+    #[must_use]
+    pub fn urgent_in_flight(&self) -> usize {
+        self.urgent.in_flight()
+    }
+
     /// Queues an operation; it enters the kernel with the next [`turn`](Self::turn). What brings something (a read, a receive, a
     /// command, readiness) is urgent: its end ends a wait for other things.
     ///

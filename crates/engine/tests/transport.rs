@@ -229,6 +229,28 @@ fn an_idle_pair_stays_connected_and_says_nothing_to_the_shard() {
 }
 
 /// Connections are made one after the other, so their pings would be due at as many moments, and each is a wake-up.
+/// On the connection that a node has opened come answers, which its shard waits for together; what the peer asks ends that wait.
+#[test]
+fn what_a_peer_asks_is_urgent_and_its_answers_are_not() {
+    let (mut a, mut b) = (Node::new(1), Node::new(2));
+    a.turn();
+    let before = a.ring.urgent_in_flight();
+    if before == 0 {
+        // A kernel that cannot wait for several things: nothing is urgent there, not even another thread.
+        return;
+    }
+    a.know(&[(2, b.addr())]);
+    b.know(&[(1, a.addr())]);
+    up(&mut a, &mut b);
+    assert_eq!((a.ring.urgent_in_flight(), b.ring.urgent_in_flight()), (before + 1, before + 1));
+    // It stays so, whoever has said something.
+    a.transport.send(out(2), &super_ack(1)).expect("it is up");
+    b.transport.send(back(1), &super_ack(2)).expect("it is up");
+    let heard = |node: &Node| node.events.iter().any(|event| matches!(event, TransportEvent::Message { .. }));
+    run(&mut [&mut a, &mut b], "both heard", |nodes| nodes.iter().all(|node| heard(node)));
+    assert_eq!((a.ring.urgent_in_flight(), b.ring.urgent_in_flight()), (before + 1, before + 1));
+}
+
 #[test]
 fn quiet_connections_are_pinged_together() {
     const INTERVALS: u64 = 10;

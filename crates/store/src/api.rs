@@ -59,6 +59,9 @@ pub struct Tuning {
     pub destage_write_bytes_max: u64,
     /// Most destage operations in flight. Blocks that lie scattered are one each, and a disk wants many of them at once.
     pub destage_writes_max: usize,
+    /// So many while little has gathered, when nothing is being written to the journal. One that comes then waits for them in the disk's queue,
+    /// so they are few; one alone would cost the disk a notification and us a wake-up for each.
+    pub destage_bunch: usize,
     /// Most bytes of them, of which one operation counts as no more than the largest write: what reads wait behind (R18).
     pub destage_bytes_max: u64,
     /// Most extent installations in flight.
@@ -88,6 +91,7 @@ impl Default for Tuning {
             journal_writes_max: JOURNAL_WRITES_MAX,
             destage_write_bytes_max: EXTENT_BYTES,
             destage_writes_max: 64,
+            destage_bunch: 4,
             destage_bytes_max: 8 << 20,
             installs_max: 8,
             runs_max: 1 << 20,

@@ -232,7 +232,10 @@ impl Store {
     }
 
     /// How many writes of a pass may be in flight now, and how many bytes of them. What is written to the journal waits in the disk's queue behind
-    /// them, and with it whoever writes. So it is one while there is little more than a pass begins with, and more in proportion to what has gathered: that settles
+    /// them, and with it whoever writes.
+    ///
+    /// So while there is little more than a pass begins with they come in small bunches, each when the one before has ended and nothing is being
+    /// written to the journal: one by one each would be a notification of the disk and a wake-up. And more in proportion to what has gathered: that settles
     /// where as much leaves as comes, without bursts. All that the settings allow where somebody waits for room, or for the pass to end.
     fn pace(&self) -> (usize, u64) {
         let tuning = &self.tuning;
@@ -254,12 +257,25 @@ impl Store {
         ]
         .map(|(now, from, span)| now.saturating_sub(from).min(span) * URGENCY_MAX / span.max(1));
         let urgency = urgency.into_iter().max().unwrap_or(0);
+        let writes_max = tuning.destage_writes_max;
         if awaited || urgency == URGENCY_MAX {
-            return (tuning.destage_writes_max, tuning.destage_bytes_max);
+            return (writes_max, tuning.destage_bytes_max);
         }
         reach!("store: a pass takes its time");
+        let bunch = tuning.destage_bunch.clamp(1, writes_max.max(1));
         let part = |of: u64| of.saturating_mul(urgency) / URGENCY_MAX;
-        ((part(tuning.destage_writes_max as u64) as usize).max(1), part(tuning.destage_bytes_max))
+        let writes = part(writes_max as u64) as usize;
+        if writes > bunch {
+            return (writes, part(tuning.destage_bytes_max));
+        }
+        if self.of_pass.0 > 0 {
+            return (0, 0);
+        }
+        if !self.journal_writes.is_empty() {
+            reach!("store: a pass waits until nothing is written to the journal");
+            return (0, 0);
+        }
+        (bunch, tuning.destage_bytes_max / writes_max.max(1) as u64 * bunch as u64)
     }
 
     /// Issues writes until enough are in flight, then waits (`None`); goes on to the flushes when all

@@ -114,6 +114,7 @@ fn unhurried() -> Tuning {
     Tuning {
         destage_start_bytes: 20 * BLOCK_BYTES,
         destage_writes_max: 8,
+        destage_bunch: 1,
         destage_bytes_max: u64::MAX,
         ..tuning()
     }
@@ -176,4 +177,71 @@ fn whatever_a_pass_is_due_for_hurries_it_as_it_grows() {
     assert_eq!([20, 21, 25, 30].map(|blocks| at_once(crowded, blocks, write, false)), [0, 1, 4, 8]);
     let discarded = |block, blocks, _| discard(block, blocks);
     assert_eq!([20, 21, 30, 40].map(|blocks| at_once(unhurried(), blocks, discarded, false)), [0, 1, 4, 8]);
+}
+
+/// A store in whose overlay so many blocks lie, none beside another; nothing of a pass has ended yet.
+fn gathered(tuning: Tuning, blocks: u64) -> (Lab, Log) {
+    let config = StoreConfig {
+        volumes: vec![512 * BLOCK_BYTES],
+        journal_bytes: 400 * BLOCK_BYTES,
+        sums: false,
+        ..lab::config()
+    };
+    let (mut lab, mut log) = (Lab::with(config, tuning), Log::default());
+    for block in 0..blocks {
+        lab.append(&mut log, vec![write(2 * block, 1, 1)]);
+        end_all_but_writes_to_volumes(&mut lab);
+    }
+    (lab, log)
+}
+
+/// Nothing is read from the journal either.
+fn bunches_of_four() -> Tuning {
+    Tuning { destage_bunch: 4, memory_bytes_max: u64::MAX, ..unhurried() }
+}
+
+fn of_volumes(lab: &Lab) -> usize {
+    lab.doing.iter().filter(|(_, doing)| is_of_volume(doing)).count()
+}
+
+#[test]
+fn while_little_has_gathered_a_pass_writes_in_bunches() {
+    let tuning = bunches_of_four();
+    let at_once = |blocks| of_volumes(&gathered(tuning, blocks).0);
+    assert_eq!([20, 21, 32, 35, 40].map(at_once), [0, 4, 4, 6, 8]);
+    // The next begins when all of one have ended.
+    let (mut lab, log) = gathered(tuning, 24);
+    for left in [3, 2, 1, 4, 3] {
+        lab.complete(0);
+        assert_eq!(lab.doing.len(), left);
+    }
+    lab.settle();
+    lab.check(&log);
+    // Of large writes there are fewer, and one at least.
+    let bytes = |blocks| Tuning { destage_bytes_max: blocks * BLOCK_BYTES, ..tuning };
+    let at_once = |blocks| of_volumes(&gathered(bytes(blocks), 21).0);
+    assert_eq!([16, 8, 4, 1].map(at_once), [4, 4, 2, 1]);
+}
+
+#[test]
+fn a_bunch_waits_until_nothing_is_written_to_the_journal() {
+    let tuning = bunches_of_four();
+    let one_after_another = |blocks| {
+        let (mut lab, mut log) = gathered(tuning, blocks);
+        let first = of_volumes(&lab);
+        lab.append(&mut log, vec![write(2 * blocks, 1, 1)]);
+        for _ in 0..first {
+            let at = lab.doing.iter().position(|(_, doing)| is_of_volume(doing));
+            lab.complete(at.expect("it is in flight"));
+        }
+        let beside = of_volumes(&lab);
+        end_all_but_writes_to_volumes(&mut lab);
+        let after = of_volumes(&lab);
+        lab.settle();
+        lab.check(&log);
+        [first, beside, after]
+    };
+    assert_eq!(one_after_another(30), [4, 0, 4]);
+    // Whatever is written to the journal, when more has gathered.
+    assert_eq!(one_after_another(50), [8, 8, 8]);
 }

@@ -249,6 +249,7 @@ impl World {
             journal_writes_max: if shape.journal_blocks % 4 == 1 { 1 } else { JOURNAL_WRITES_MAX },
             destage_write_bytes_max: 4 * BLOCK_BYTES,
             destage_writes_max: 4,
+            destage_bunch: 2,
             destage_bytes_max: 1 << 20,
             installs_max: 2,
             runs_max: 64,

@@ -83,14 +83,19 @@ pub enum Op {
 impl Op {
     /// Whether it ends when something has come, and not when something is done.
     pub(super) fn brings(&self) -> bool {
-        matches!(
-            self,
+        match self {
             Self::Read { .. }
-                | Self::Receive { .. }
-                | Self::Scatter { .. }
-                | Self::Readable { .. }
-                | Self::Command { .. }
-        )
+            | Self::Receive { .. }
+            | Self::Scatter { .. }
+            | Self::Readable { .. }
+            | Self::Command { .. } => true,
+            Self::Write { .. }
+            | Self::Sync { .. }
+            | Self::Allocate { .. }
+            | Self::Accept { .. }
+            | Self::Connect { .. }
+            | Self::Send { .. } => false,
+        }
     }
 }
 

@@ -77,6 +77,11 @@ impl Urgent {
         self.light > 0
     }
 
+    /// Urgent operations in flight.
+    pub fn in_flight(&self) -> usize {
+        self.light + self.heavy
+    }
+
     /// Empty operations whose urgent one has ended: they end when the kernel is entered, and say nothing.
     pub fn left_behind(&self) -> usize {
         self.empty.saturating_sub(self.heavy * WEIGHT)

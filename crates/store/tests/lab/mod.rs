@@ -67,6 +67,7 @@ pub fn tuning() -> Tuning {
         journal_writes_max: mainstay_types::JOURNAL_WRITES_MAX,
         destage_write_bytes_max: 4 * BLOCK_BYTES,
         destage_writes_max: 3,
+        destage_bunch: 2,
         destage_bytes_max: 5 * BLOCK_BYTES,
         installs_max: 2,
         runs_max: 1 << 10,
