@@ -155,6 +155,9 @@ pub struct Ring {
     in_flight: usize,
     /// Entries that found no place in the submission queue.
     backlog: VecDeque<squeue::Entry>,
+    /// What disks are to do and was submitted since the last turn. It enters the kernel after everything else: beginning it takes as long as a send does, and what
+    /// a peer or a device's user waits for is not to wait for that as well.
+    last: Vec<squeue::Entry>,
     event: Fd,
     event_value: Box<u64>,
     /// While a read of it is in flight.
@@ -201,6 +204,7 @@ impl Ring {
             free: Vec::new(),
             in_flight: 0,
             backlog: VecDeque::new(),
+            last: Vec::new(),
             event,
             event_value: Box::new(0),
             event_armed: None,
@@ -307,9 +311,14 @@ impl Ring {
         slot.owner = owner;
         slot.haste = haste;
         let data = (owner as u64) << 56 | u64::from(index) << 32 | u64::from(slot.generation);
+        let last = op.is_of_a_disk();
         let entry = slot.prepare(op).user_data(data);
         self.in_flight += 1;
-        self.push_as(entry, haste);
+        if last {
+            self.last.push(entry);
+        } else {
+            self.push_as(entry, haste);
+        }
         OpHandle(data)
     }
 
@@ -415,7 +424,7 @@ impl Ring {
 
     /// Whether something is to be submitted.
     fn has_more(&mut self) -> bool {
-        !self.backlog.is_empty() || !self.uring.submission().is_empty()
+        !self.last.is_empty() || !self.backlog.is_empty() || !self.uring.submission().is_empty()
     }
 
     /// Whether the kernel has completions to tell that it makes only when it is entered. Read from memory that it shares with us.
@@ -427,6 +436,11 @@ impl Ring {
     /// Enters the kernel: submits everything, runs deferred work, waits for `wanted` completions or `wait`; for one if the
     /// others do not come within `soon_us`.
     fn enter(&mut self, wait: Option<Duration>, wanted: usize, soon_us: u32) -> Result<(), RingError> {
+        let mut last = std::mem::take(&mut self.last);
+        for entry in last.drain(..) {
+            self.push(&entry);
+        }
+        self.last = last;
         self.refill();
         self.instant = 0;
         let mut gathers = self.gathers && wanted > 1;

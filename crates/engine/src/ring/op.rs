@@ -1,6 +1,6 @@
 //! Operations, and how they are described to the kernel.
 
-use super::{Fd, PIECES_MAX, Slot};
+use super::{Fd, PIECES_MAX, STREAM_OFFSET, Slot};
 use crate::buffer::BufMut;
 use bytes::Bytes;
 use io_uring::{opcode, squeue, types};
@@ -95,6 +95,15 @@ impl Op {
             | Self::Accept { .. }
             | Self::Connect { .. }
             | Self::Send { .. } => false,
+        }
+    }
+
+    /// Whether a disk does it, and nobody else waits for it to begin: a send wakes a peer up, an answer a device's user.
+    pub(super) fn is_of_a_disk(&self) -> bool {
+        match self {
+            Self::Write { offset, .. } => *offset != STREAM_OFFSET,
+            Self::Sync { .. } | Self::Allocate { .. } => true,
+            _ => false,
         }
     }
 }

@@ -309,3 +309,42 @@ fn a_long_wait_without_anything_ends_the_polling() {
     ring.turn(Some(now().plus_ms(5)), &mut Vec::new()).expect("a turn");
     assert_eq!(ring.polled(), polled);
 }
+
+/// Of a file and of a stream, by the offset; a pipe takes both as they come.
+#[test]
+fn what_disks_do_begins_after_what_is_sent() {
+    let mut ring = Ring::new().expect("a ring");
+    let pool = BufferPool::new(1 << 20);
+    let (reader, writer) = pipe();
+    let write = |offset, text: &'static str| Op::Write {
+        fd: Arc::clone(&writer),
+        offset,
+        pieces: [Bytes::from_static(text.as_bytes())].into(),
+        durable: false,
+    };
+    for (tag, op) in [write(0, "1"), write(STREAM_OFFSET, "a"), write(4096, "2"), write(STREAM_OFFSET, "b")]
+        .into_iter()
+        .enumerate()
+    {
+        ring.submit(Owner::Shard, tag as u64, op);
+    }
+    let mut out = Vec::new();
+    while out.len() < 4 {
+        ring.turn(Some(now().plus_ms(60_000)), &mut out).expect("a turn");
+    }
+    let order: Vec<_> = out.iter().map(|completion| (completion.tag, completion.result.is_ok())).collect();
+    assert_eq!(order, [(1, true), (3, true), (0, true), (2, true)]);
+    ring.submit(Owner::Shard, 4, read(&reader, &pool));
+    out.clear();
+    ring.turn(Some(now().plus_ms(60_000)), &mut out).expect("a turn");
+    let Op::Read { buffer, .. } = &out[0].op else { panic!("{:?}", out[0]) };
+    assert_eq!(&buffer.as_slice()[..4], b"ab12");
+    // None is left in the kernel's hands, or behind, when the ring goes.
+    ring.submit(Owner::Shard, 5, write(0, "3"));
+    drop(ring);
+    drop(writer);
+    let mut rest = Vec::new();
+    std::io::Read::read_to_end(&mut std::fs::File::from(reader.try_clone().expect("a pipe")), &mut rest)
+        .expect("the end of the pipe");
+    assert_eq!(rest, b"3");
+}
