@@ -155,7 +155,7 @@ pub struct Ring {
     in_flight: usize,
     /// Entries that found no place in the submission queue.
     backlog: VecDeque<squeue::Entry>,
-    /// What disks are to do and was submitted since the last turn. It enters the kernel after everything else: beginning it takes as long as a send does, and what
+    /// What changes a disk and was submitted since the last turn. It enters the kernel after everything else: to begin it is work, and what
     /// a peer or a device's user waits for is not to wait for that as well.
     last: Vec<squeue::Entry>,
     event: Fd,
@@ -311,7 +311,7 @@ impl Ring {
         slot.owner = owner;
         slot.haste = haste;
         let data = (owner as u64) << 56 | u64::from(index) << 32 | u64::from(slot.generation);
-        let last = op.is_of_a_disk();
+        let last = op.changes_a_disk();
         let entry = slot.prepare(op).user_data(data);
         self.in_flight += 1;
         if last {

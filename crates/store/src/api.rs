@@ -59,8 +59,8 @@ pub struct Tuning {
     pub destage_write_bytes_max: u64,
     /// Most destage operations in flight. Blocks that lie scattered are one each, and a disk wants many of them at once.
     pub destage_writes_max: usize,
-    /// So many while little has gathered, when nothing is being written to the journal. One that comes then waits for them in the disk's queue,
-    /// so they are few; one alone would cost the disk a notification and us a wake-up for each.
+    /// So many while little has gathered, when nothing is being written to the journal. A journal write that comes then waits for them in the disk's
+    /// queue, so they are few; one alone would cost the disk a notification and us a wake-up for each.
     pub destage_bunch: usize,
     /// Most bytes of them, of which one operation counts as no more than the largest write: what reads wait behind (R18).
     pub destage_bytes_max: u64,

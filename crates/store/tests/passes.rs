@@ -132,13 +132,7 @@ fn at_once_in(
     entry: fn(u64, u64, u8) -> NewEntry,
     awaited: bool,
 ) -> usize {
-    let (volumes, journal_bytes) = (vec![512 * BLOCK_BYTES], journal * BLOCK_BYTES);
-    let config = StoreConfig { volumes, journal_bytes, sums: false, ..lab::config() };
-    let (mut lab, mut log) = (Lab::with(config, tuning), Log::default());
-    for block in 0..blocks {
-        lab.append(&mut log, vec![entry(2 * block, 1, 1)]);
-        end_all_but_writes_to_volumes(&mut lab);
-    }
+    let (mut lab, log) = gathered(journal, tuning, blocks, entry);
     if awaited {
         lab.store.destage_now();
     }
@@ -147,6 +141,18 @@ fn at_once_in(
     lab.settle();
     lab.check(&log);
     under_way
+}
+
+/// A store with a journal of so many blocks, in whose overlay as many entries lie; of what a pass writes to the volume nothing has ended.
+fn gathered(journal: u64, tuning: Tuning, blocks: u64, entry: fn(u64, u64, u8) -> NewEntry) -> (Lab, Log) {
+    let (volumes, journal_bytes) = (vec![512 * BLOCK_BYTES], journal * BLOCK_BYTES);
+    let config = StoreConfig { volumes, journal_bytes, sums: false, ..lab::config() };
+    let (mut lab, mut log) = (Lab::with(config, tuning), Log::default());
+    for block in 0..blocks {
+        lab.append(&mut log, vec![entry(2 * block, 1, 1)]);
+        end_all_but_writes_to_volumes(&mut lab);
+    }
+    (lab, log)
 }
 
 #[test]
@@ -179,22 +185,6 @@ fn whatever_a_pass_is_due_for_hurries_it_as_it_grows() {
     assert_eq!([20, 21, 30, 40].map(|blocks| at_once(unhurried(), blocks, discarded, false)), [0, 1, 4, 8]);
 }
 
-/// A store in whose overlay so many blocks lie, none beside another; nothing of a pass has ended yet.
-fn gathered(tuning: Tuning, blocks: u64) -> (Lab, Log) {
-    let config = StoreConfig {
-        volumes: vec![512 * BLOCK_BYTES],
-        journal_bytes: 400 * BLOCK_BYTES,
-        sums: false,
-        ..lab::config()
-    };
-    let (mut lab, mut log) = (Lab::with(config, tuning), Log::default());
-    for block in 0..blocks {
-        lab.append(&mut log, vec![write(2 * block, 1, 1)]);
-        end_all_but_writes_to_volumes(&mut lab);
-    }
-    (lab, log)
-}
-
 /// Nothing is read from the journal either.
 fn bunches_of_four() -> Tuning {
     Tuning { destage_bunch: 4, memory_bytes_max: u64::MAX, ..unhurried() }
@@ -207,10 +197,10 @@ fn of_volumes(lab: &Lab) -> usize {
 #[test]
 fn while_little_has_gathered_a_pass_writes_in_bunches() {
     let tuning = bunches_of_four();
-    let at_once = |blocks| of_volumes(&gathered(tuning, blocks).0);
+    let at_once = |blocks| of_volumes(&gathered(400, tuning, blocks, write).0);
     assert_eq!([20, 21, 32, 35, 40].map(at_once), [0, 4, 4, 6, 8]);
     // The next begins when all of one have ended.
-    let (mut lab, log) = gathered(tuning, 24);
+    let (mut lab, log) = gathered(400, tuning, 24, write);
     for left in [3, 2, 1, 4, 3] {
         lab.complete(0);
         assert_eq!(lab.doing.len(), left);
@@ -219,7 +209,7 @@ fn while_little_has_gathered_a_pass_writes_in_bunches() {
     lab.check(&log);
     // Of large writes there are fewer, and one at least.
     let bytes = |blocks| Tuning { destage_bytes_max: blocks * BLOCK_BYTES, ..tuning };
-    let at_once = |blocks| of_volumes(&gathered(bytes(blocks), 21).0);
+    let at_once = |blocks| of_volumes(&gathered(400, bytes(blocks), 21, write).0);
     assert_eq!([16, 8, 4, 1].map(at_once), [4, 4, 2, 1]);
 }
 
@@ -227,7 +217,7 @@ fn while_little_has_gathered_a_pass_writes_in_bunches() {
 fn a_bunch_waits_until_nothing_is_written_to_the_journal() {
     let tuning = bunches_of_four();
     let one_after_another = |blocks| {
-        let (mut lab, mut log) = gathered(tuning, blocks);
+        let (mut lab, mut log) = gathered(400, tuning, blocks, write);
         let first = of_volumes(&lab);
         lab.append(&mut log, vec![write(2 * blocks, 1, 1)]);
         for _ in 0..first {

@@ -98,8 +98,9 @@ impl Op {
         }
     }
 
-    /// Whether a disk does it, and nobody else waits for it to begin: a send wakes a peer up, an answer a device's user.
-    pub(super) fn is_of_a_disk(&self) -> bool {
+    /// Whether a disk is to write, flush or allocate: nobody else begins anything with that, as a peer does with what is sent and a device's user with an
+    /// answer.
+    pub(super) fn changes_a_disk(&self) -> bool {
         match self {
             Self::Write { offset, .. } => *offset != STREAM_OFFSET,
             Self::Sync { .. } | Self::Allocate { .. } => true,

@@ -312,7 +312,7 @@ fn a_long_wait_without_anything_ends_the_polling() {
 
 /// Of a file and of a stream, by the offset; a pipe takes both as they come.
 #[test]
-fn what_disks_do_begins_after_what_is_sent() {
+fn what_changes_a_disk_begins_after_what_is_sent() {
     let mut ring = Ring::new().expect("a ring");
     let pool = BufferPool::new(1 << 20);
     let (reader, writer) = pipe();
