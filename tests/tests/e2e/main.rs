@@ -25,11 +25,13 @@ mod scrub;
 mod slow;
 mod snapshots;
 mod thin;
+mod troubles;
 mod witness;
 mod wrong_input;
 
 use cluster::{Cluster, under_load};
 use libtest_mimic::{Arguments, Trial};
+use mainstay_tests::lab::Lab;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -162,15 +164,37 @@ fn main() -> ExitCode {
         |&(name, run): &(&str, LoadScenario)| trial(name, Box::new(move |cluster| under_load(cluster, run)));
     let alone = ALONE.iter().map(|(name, run)| trial(name, Box::new(run)));
     let long = LONG.iter().map(|long| loaded(long).with_ignored_flag(true));
-    let trials = UNDER_LOAD.iter().map(loaded).chain(alone).chain(apart).chain(long).collect();
+    let troubled = Arc::new(Mutex::new(None::<Lab>));
+    let troubles = troubles::ALL.iter().copied().flatten().map(|&(name, run)| {
+        let (troubled, failed, may_run) = (troubled.clone(), failed.clone(), may_run.clone());
+        Trial::test(name, move || {
+            may_run()?;
+            let mut held = troubled.lock().unwrap_or_else(PoisonError::into_inner);
+            let lab = troubles::ready(held.take()).map_err(|error| format!("no lab to test: {error:#}"))?;
+            let start = std::time::Instant::now();
+            let result = run(&lab);
+            eprintln!("  took {:.1} s", start.elapsed().as_secs_f64());
+            result.map_err(|error| {
+                failed.store(true, Ordering::Relaxed);
+                format!("{error:#}\n{}", troubles::logs(&lab))
+            })?;
+            *held = Some(lab);
+            Ok(())
+        })
+    });
+    let trials =
+        UNDER_LOAD.iter().map(loaded).chain(alone).chain(apart).chain(troubles).chain(long).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
-    let held = cluster.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some(cluster) = held
-        && !keep
-        && let Err(error) = cluster.lab.down()
-    {
-        eprintln!("the lab could not be removed: {error:#}");
-        return ExitCode::FAILURE;
+    let held = cluster.lock().unwrap_or_else(PoisonError::into_inner).take().map(|cluster| cluster.lab);
+    let troubled = troubled.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if keep {
+        return conclusion.exit_code();
+    }
+    for lab in held.into_iter().chain(troubled) {
+        if let Err(error) = lab.down() {
+            eprintln!("the lab could not be removed: {error:#}");
+            return ExitCode::FAILURE;
+        }
     }
     conclusion.exit_code()
 }

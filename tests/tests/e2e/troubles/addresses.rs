@@ -1,0 +1,5 @@
+//! Floating addresses, and what silences a node.
+
+use super::Trouble;
+
+pub const TROUBLES: &[(&str, Trouble)] = &[];

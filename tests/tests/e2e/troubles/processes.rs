@@ -1,0 +1,5 @@
+//! Processes of services, and service files.
+
+use super::Trouble;
+
+pub const TROUBLES: &[(&str, Trouble)] = &[];

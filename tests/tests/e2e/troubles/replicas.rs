@@ -1,0 +1,5 @@
+//! Directories of replicas in a pool.
+
+use super::Trouble;
+
+pub const TROUBLES: &[(&str, Trouble)] = &[];
