@@ -19,8 +19,10 @@ use std::time::Duration;
 
 /// Short, so that a failover is measured and not the client's patience.
 const CONNECT_LIMIT: Duration = Duration::from_millis(200);
-/// Longer than any answer under load takes; a dead server is noticed within this.
-const ANSWER_LIMIT: Duration = Duration::from_secs(1);
+/// A server whose machine does not acknowledge what was sent, or does not answer probes, is given up after this.
+const DEAD_AFTER: Duration = Duration::from_secs(1);
+/// A server whose machine lives may wait for its disk: a commit that takes seconds is slow, and no failure.
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 /// Pause between attempts to connect.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 /// For reading whole tables.
@@ -50,6 +52,10 @@ fn options(address: &str, limit: Duration) -> Result<Opts> {
         // Known beforehand, which spares a round trip per connection.
         .max_allowed_packet(Some(16 << 20))
         .tcp_connect_timeout(Some(CONNECT_LIMIT))
+        .tcp_user_timeout_ms(Some(DEAD_AFTER.as_millis() as u32))
+        .tcp_keepalive_time_ms(Some(DEAD_AFTER.as_millis() as u32))
+        .tcp_keepalive_probe_interval_secs(Some(1))
+        .tcp_keepalive_probe_count(Some(1))
         .read_timeout(Some(limit))
         .write_timeout(Some(limit));
     Ok(options.into())

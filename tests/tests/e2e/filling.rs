@@ -1,15 +1,18 @@
 //! A replica that is filled while clients write.
 
 use crate::cluster::{Cluster, LIMIT, NODES};
-use crate::slow::bytes_per_s;
+use crate::slow::Rate;
 use anyhow::{Context, Result, anyhow, ensure};
 use mainstay_tests::wait_for;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Clients go on at more than a third of what they have without it, on average (the aim is 0.7), the status tells how long it will take,
-/// and it ends while they write. The machine that this runs on may have other work, and more of it later: what they have without it is the
-/// less of what they had before and after.
+/// A replica is filled while clients write. The clients keep more than a third of their rate on average
+/// (the aim is 0.7), the status tells how long the filling will take, and it ends while they write.
+///
+/// This machine has other work, and its disk has bad moments: each rate is the share of a plain file
+/// that is written in the same moment, and the rate without the filling is the lower of those before
+/// and after it.
 pub fn filling_a_replica_yields_to_clients(cluster: &Cluster) -> Result<()> {
     const NAME: &str = "filled";
     let lab = &cluster.lab;
@@ -18,8 +21,8 @@ pub fn filling_a_replica_yields_to_clients(cluster: &Cluster) -> Result<()> {
     lab.shell(&node, &format!("dd if=/dev/urandom of={device} bs=1M oflag=direct status=none || true"))?;
     let away = NODES.into_iter().find(|other| *other != node).context("there are three nodes")?;
     lab.cli(&["resource", "remove-replica", NAME, away])?;
-    bytes_per_s(cluster, &node, &device)?;
-    let before = bytes_per_s(cluster, &node, &device)?;
+    Rate::measure(cluster, &node, &device)?;
+    let before = Rate::measure(cluster, &node, &device)?;
 
     lab.cli(&["resource", "add-replica", NAME, away, "--no-wait"])?;
     wait_for("a copy to begin", LIMIT, || {
@@ -34,8 +37,8 @@ pub fn filling_a_replica_yields_to_clients(cluster: &Cluster) -> Result<()> {
         let wrote = (|| {
             while !lab.resource(NAME)?.replicas.iter().any(|replica| replica.node == away && replica.in_sync)
             {
-                ensure!(during.len() < 40, "{away} is not filled while clients write: {during:?} bytes/s");
-                during.push(bytes_per_s(cluster, &node, &device)?);
+                ensure!(during.len() < 40, "{away} is not filled while clients write: {during:?}");
+                during.push(Rate::measure(cluster, &node, &device)?);
             }
             Ok(())
         })();
@@ -43,12 +46,12 @@ pub fn filling_a_replica_yields_to_clients(cluster: &Cluster) -> Result<()> {
         let said = watch.join().map_err(|_| anyhow!("the status could not be watched"))?;
         wrote.and(said)
     })?;
-    let after = bytes_per_s(cluster, &node, &device)?;
-    eprintln!("  {before} bytes/s before, {after} after, meanwhile {during:?}; last said: {said}");
-    let mean = during.iter().sum::<u64>() / (during.len() as u64).max(1);
+    let after = Rate::measure(cluster, &node, &device)?;
+    eprintln!("  {before:?} before, {after:?} after, meanwhile {during:?}; last said: {said}");
+    let mean = during.iter().map(|rate| rate.share()).sum::<f64>() / during.len().max(1) as f64;
     ensure!(
-        mean * 3 > before.min(after),
-        "{mean} bytes/s on average of {during:?}; {before} before, {after} after"
+        mean * 3.0 > before.share().min(after.share()),
+        "a share of {mean} on average of {during:?}; {before:?} before, {after:?} after"
     );
     ensure!(!said.is_empty(), "the status never told how long it takes");
     cluster.prove_equal(NAME)?;

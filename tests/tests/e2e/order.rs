@@ -4,6 +4,7 @@ use crate::cluster::{Cluster, LIMIT, NODES};
 use anyhow::{Context, Result, ensure};
 use mainstay_tests::command::wait;
 use mainstay_tests::lab::built;
+use mainstay_tests::wait_for;
 use std::time::Duration;
 
 /// A writer makes every write durable before it begins the next one, on the two volumes of a resource in turn, as a database does with its
@@ -22,15 +23,23 @@ pub fn dependent_writes(cluster: &Cluster) -> Result<()> {
         let begun = next.to_string();
         let mut writer =
             lab.spawn(&lost, &[program.as_str(), "write", begun.as_str(), first, second], "order.log")?;
-        std::thread::sleep(Duration::from_millis(400 + 137 * (round % 5)));
+        let acknowledged = || -> Result<Vec<u64>> {
+            let log = std::fs::read_to_string(lab.dir().join("order.log"))?;
+            Ok(log.lines().map_while(|line| line.parse().ok()).collect())
+        };
+        wait_for("writes on both volumes", LIMIT, || {
+            let writes = acknowledged()?.len();
+            ensure!(writes > 20, "round {round}: {writes} writes were acknowledged");
+            Ok(())
+        })?;
+        // The power is cut at another moment of a write in each round.
+        std::thread::sleep(Duration::from_millis(137 * (round % 5)));
         lab.kill(&lost)?;
         wait(&mut writer, LIMIT)?;
-        let told = std::fs::read_to_string(lab.dir().join("order.log"))?;
-        let told: Vec<u64> = told.lines().map_while(|line| line.parse().ok()).collect();
-        ensure!(told.len() > 20, "round {round}: the writer came to nothing: {told:?}");
+        let told = acknowledged()?;
         let last = told[told.len() - 1];
 
-        let (now, devices) = mainstay_tests::wait_for("another primary", LIMIT, || {
+        let (now, devices) = wait_for("another primary", LIMIT, || {
             let (now, devices) = cluster.devices(NAME)?;
             ensure!(now != lost, "{lost} is still recorded as primary");
             Ok((now, devices))
