@@ -32,6 +32,8 @@ use std::time::{Duration, Instant};
 const ENGINE_PORT: u16 = 7401;
 /// How long a change waits for its majority.
 pub const PROPOSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a question about the state waits for a majority to confirm it.
+pub const READ_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a joiner waits until it is a voter.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long another node may take to answer a question about itself.
@@ -304,7 +306,7 @@ impl Agent {
 
     #[must_use]
     pub fn cluster_view(&self, member: &Member) -> ClusterView {
-        let view = member.log.view();
+        let view = member.log.confirmed_view(READ_PATIENCE);
         let live = self.ask_all(member, &view);
         self.cluster_view_of(member, &view, &live)
     }
@@ -312,8 +314,12 @@ impl Agent {
     #[must_use]
     pub fn cluster_view_of(&self, member: &Member, view: &View, live: &Live) -> ClusterView {
         let connected = |node| self.transport.is_connected(node);
-        let connections =
-            Connections { this_node: member.identity.node, leader: view.leader, connected: &connected };
+        let connections = Connections {
+            this_node: member.identity.node,
+            leader: view.leader,
+            connected: &connected,
+            age_ms: view.age_ms,
+        };
         views::cluster(&view.state, &connections, live)
     }
 

@@ -8,7 +8,7 @@ mod modes;
 mod scrubs;
 mod snapshots;
 
-use crate::agent::{Agent, PROPOSE_TIMEOUT};
+use crate::agent::{Agent, PROPOSE_TIMEOUT, READ_PATIENCE};
 use crate::clock::wall_ms;
 use crate::error::{body, from_engine, settle};
 use crate::member::Member;
@@ -159,7 +159,7 @@ async fn status(Shared(agent): App) -> Answer<StatusView> {
                 ],
             });
         };
-        let view = member.log.view();
+        let view = member.log.confirmed_view(READ_PATIENCE);
         let live = agent.ask_all(&member, &view);
         let advice = advise(&agent, &member, &view, &live);
         let mut lines: Vec<String> = advice.iter().map(words).collect();
@@ -191,7 +191,7 @@ fn advise(agent: &Agent, member: &Member, view: &View, live: &Live) -> Vec<Advic
             full.entry(replica.resource).or_default().insert(*node);
         }
     }
-    let has_leader = view.leader.is_some();
+    let has_leader = view.leader.is_some() && view.age_ms == 0;
     advice(&view.state, &Observations { unreachable, silent, has_leader, full, wall_ms: wall_ms() })
 }
 
@@ -214,7 +214,7 @@ fn with_advice(mut resources: Vec<ResourceView>, advice: &[Advice]) -> Vec<Resou
 async fn resources(Shared(agent): App) -> Answer<Vec<ResourceView>> {
     blocking(move || {
         let member = agent.member()?;
-        let view = member.log.view();
+        let view = member.log.confirmed_view(READ_PATIENCE);
         let live = agent.ask_all(&member, &view);
         Ok(with_advice(views::resources(&view.state, &live), &advise(&agent, &member, &view, &live)))
     })
@@ -230,7 +230,7 @@ async fn resource(Shared(agent): App, Path(name): Path<String>) -> Answer<Resour
 }
 
 fn resource_view(agent: &Agent, member: &Member, name: &str) -> Result<ResourceView, ErrorBody> {
-    let view = member.log.view();
+    let view = member.log.confirmed_view(READ_PATIENCE);
     let resource = find_resource(&view, name)?;
     let live = agent.ask_all(member, &view);
     let shown = vec![views::resource(&view.state, resource, &live)];
@@ -461,11 +461,11 @@ async fn delete_resource(Shared(agent): App, Path(name): Path<String>) -> Answer
 }
 
 async fn services(Shared(agent): App) -> Answer<Vec<ServiceView>> {
-    blocking(move || Ok(views::services(&agent.member()?.log.view().state))).await
+    blocking(move || Ok(views::services(&agent.member()?.log.confirmed_view(READ_PATIENCE).state))).await
 }
 
 async fn service(Shared(agent): App, Path(name): Path<String>) -> Answer<ServiceView> {
-    blocking(move || service_view(&agent.member()?.log.view(), &name)).await
+    blocking(move || service_view(&agent.member()?.log.confirmed_view(READ_PATIENCE), &name)).await
 }
 
 fn service_view(view: &View, name: &str) -> Result<ServiceView, ErrorBody> {

@@ -30,6 +30,8 @@ pub struct Connections<'a> {
     pub this_node: NodeId,
     pub leader: Option<NodeId>,
     pub connected: &'a dyn Fn(NodeId) -> bool,
+    /// Age of the state, in milliseconds; 0 if a majority confirmed it just now.
+    pub age_ms: u64,
 }
 
 #[must_use]
@@ -44,6 +46,7 @@ pub fn cluster(state: &State, connections: &Connections<'_>, live: &Live) -> Clu
         this_node: state.node_name(connections.this_node),
         lease_ms: state.settings.lease_ms,
         heartbeat_ms: state.settings.heartbeat_ms,
+        as_of_ms: connections.age_ms,
         nodes: nodes(state, connections, live),
     }
 }

@@ -123,6 +123,10 @@ pub struct ClusterView {
     pub this_node: String,
     pub lease_ms: u64,
     pub heartbeat_ms: u64,
+    /// Age of this answer: 0 if a majority of the voters confirmed it just now, else the
+    /// milliseconds since the asked node heard from a majority.
+    #[serde(default)]
+    pub as_of_ms: u64,
     pub nodes: Vec<NodeView>,
 }
 

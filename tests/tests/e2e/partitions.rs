@@ -2,6 +2,7 @@
 
 use crate::cluster::{Cluster, DB, LIMIT};
 use anyhow::{Context, Result, ensure};
+use mainstay_api::rest::StatusView;
 use mainstay_tests::command;
 use mainstay_tests::ledger::first_commit_after;
 use mainstay_tests::now_us;
@@ -80,6 +81,8 @@ pub fn isolate_the_primary(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
     silent_before(&looks_old, &looks_new, "the server", |look| look.server)?;
     let now = look(cluster, &old)?;
     ensure!(!now.address && !now.server, "the isolated node still serves: {now:?}");
+    let view = cluster.lab.agent(&old)?.get::<StatusView>("/v1/status")?.cluster.context("a cluster")?;
+    ensure!(view.as_of_ms > 0, "the isolated node shows an old state as the present one: {view:?}");
     cluster.lab.lab(&["heal"])?;
     cluster.lab.wait_in_sync(DB.resource, LIMIT)
 }

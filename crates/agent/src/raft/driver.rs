@@ -11,6 +11,7 @@
 
 mod lead;
 mod reach;
+mod reads;
 mod replay;
 
 use super::machine::Machine;
@@ -21,14 +22,15 @@ use crate::messages::{Proposal, ProposalId};
 use crate::threads::{lock, spawn};
 use crate::transport::Transport;
 use mainstay_control::state::{Command, Entry as StateEntry, Outcome};
-use mainstay_types::NodeId;
+use mainstay_types::{NodeId, Time};
 use protobuf::Message as _;
 use raft::eraftpb::{ConfChange, ConfState, Entry, EntryType, Message, MessageType};
 use raft::{RawNode, SnapshotStatus, StateRole};
 use reach::Reach;
+use reads::Reads;
 use replay::Replay;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -56,7 +58,16 @@ pub struct RaftSettings {
 enum Input {
     Message(Box<Message>),
     Forwarded(Proposal),
-    Propose { proposal: Proposal, reply: SyncSender<Outcome>, deadline: Instant },
+    Propose {
+        proposal: Proposal,
+        reply: SyncSender<Outcome>,
+        deadline: Instant,
+    },
+    /// Answer when the state here is no older than the majority's at this moment.
+    Confirm {
+        reply: SyncSender<()>,
+        deadline: Instant,
+    },
     Stop,
 }
 
@@ -73,6 +84,8 @@ struct Shared {
     view: Mutex<View>,
     listeners: Mutex<Vec<Listener>>,
     stopped: AtomicBool,
+    /// Boot-time point at which this node led, or heard its leader, last; 0 for never.
+    heard_us: AtomicU64,
 }
 
 /// Starts the thread on an opened store.
@@ -103,10 +116,12 @@ pub fn start(
         waiting: BTreeMap::new(),
         snapshots_sent: BTreeMap::new(),
         reach: Reach::new(settings.node),
+        reads: Reads::default(),
         shared: Arc::new(Shared {
             view: Mutex::default(),
             listeners: Mutex::new(Vec::new()),
             stopped: AtomicBool::new(false),
+            heard_us: AtomicU64::new(0),
         }),
         answers: Vec::new(),
         state_changed: true,
@@ -226,6 +241,19 @@ impl ConsensusLog for RaftHandle {
         lock(&self.shared.view).clone()
     }
 
+    fn confirmed_view(&self, patience: Duration) -> View {
+        let (reply, confirmed) = sync_channel(1);
+        let input = Input::Confirm { reply, deadline: Instant::now() + patience };
+        let is_current =
+            self.queue.try_send(input).is_ok() && confirmed.recv_timeout(patience + TICK).is_ok();
+        let mut view = self.view();
+        if !is_current {
+            let heard = Time(self.shared.heard_us.load(Ordering::Relaxed));
+            view.age_ms = clock::boot_now().ms_since(heard).max(1);
+        }
+        view
+    }
+
     fn subscribe(&self, listener: Listener) {
         let mut listeners = lock(&self.shared.listeners);
         listener(&lock(&self.shared.view));
@@ -252,6 +280,7 @@ struct Driver {
     waiting: BTreeMap<ProposalId, Waiting>,
     snapshots_sent: BTreeMap<u64, Instant>,
     reach: Reach,
+    reads: Reads,
     shared: Arc<Shared>,
     state_changed: bool,
     /// Outcomes that are told only once the view shows them: who proposed reads what it wrote.
@@ -278,11 +307,13 @@ impl Driver {
                 self.reach.tick();
                 self.raw.tick();
                 self.repeat_proposals();
+                self.reads.tick(&mut self.raw);
                 self.lead();
             }
             self.process_ready()?;
             self.maintain_snapshot()?;
             self.publish();
+            self.reads.answer(self.applied);
             for (proposer, outcome) in self.answers.drain(..) {
                 // The proposer may have given up at this moment, which is its right.
                 drop(proposer.try_send(outcome));
@@ -294,6 +325,9 @@ impl Driver {
         match input {
             Input::Message(message) => {
                 let from = message.from;
+                if from == self.raw.raft.leader_id && message.term == self.raw.raft.term {
+                    self.heard();
+                }
                 self.reach.note(&self.raw, &message);
                 if let Err(error) = self.raw.step(*message) {
                     tracing::debug!(from, %error, "the Raft core refused a message");
@@ -312,8 +346,14 @@ impl Driver {
                     self.waiting.insert(waiting.proposal.id, waiting);
                 }
             }
+            Input::Confirm { reply, deadline } => self.reads.ask(&mut self.raw, reply, deadline),
             Input::Stop => {}
         }
+    }
+
+    /// This node leads, or has heard its leader, just now.
+    fn heard(&self) {
+        self.shared.heard_us.store(clock::boot_now().0, Ordering::Relaxed);
     }
 
     fn submit(&mut self, proposal: &Proposal) {
@@ -356,6 +396,7 @@ impl Driver {
         while self.raw.has_ready() {
             let mut ready = self.raw.ready();
             self.send(ready.take_messages());
+            self.reads.take(ready.take_read_states());
             let snapshot = Some(ready.snapshot()).filter(|snapshot| !snapshot.is_empty()).cloned();
             let must_write = snapshot.is_some() || !ready.entries().is_empty() || ready.must_sync();
             if let Some(hard_state) = ready.hs() {
@@ -479,6 +520,10 @@ impl Driver {
         let nodes = |ids: &[u64]| ids.iter().filter_map(|&id| node_of(id)).collect::<BTreeSet<_>>();
         let leader = node_of(self.raw.raft.leader_id);
         let is_leader = self.raw.raft.state == StateRole::Leader;
+        if is_leader {
+            // The core gives the lead up within an election time of losing its majority.
+            self.heard();
+        }
         let (voters, learners) = (nodes(&self.conf_state.voters), nodes(&self.conf_state.learners));
         let replayed = self.replay.is_over(self.applied);
         let listeners = lock(&self.shared.listeners);
@@ -502,7 +547,7 @@ impl Driver {
         let state =
             if self.state_changed { Arc::new(self.machine.state.clone()) } else { view.state.clone() };
         self.state_changed = false;
-        *view = View { state, leader, is_leader, voters, learners, replayed, term, applied };
+        *view = View { state, leader, is_leader, voters, learners, replayed, term, applied, age_ms: 0 };
         let published = view.clone();
         drop(view);
         for listener in listeners.iter() {

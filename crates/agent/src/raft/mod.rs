@@ -34,6 +34,9 @@ pub struct View {
     /// Raft term, and the last entry that was applied. Nobody is told when only these change.
     pub term: u64,
     pub applied: u64,
+    /// Age of the state, from [`ConsensusLog::confirmed_view`]: 0 if a majority confirmed it, else
+    /// milliseconds since this node led or heard its leader.
+    pub age_ms: u64,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +64,14 @@ pub trait ConsensusLog: Send + Sync {
 
     /// The state as of the last entry applied here, with the membership and the leader.
     fn view(&self) -> View;
+
+    /// The state, no older than what a majority had when this was called. After `patience` without
+    /// an answer of a majority it is what this node knew last, with its age. (Raft's ReadIndex,
+    /// Ongaro's thesis, 6.4.)
+    fn confirmed_view(&self, patience: Duration) -> View {
+        let _ = patience;
+        self.view()
+    }
 
     /// Called, on the log's own thread, after every change of the view. Must not wait.
     fn subscribe(&self, listener: Box<dyn Fn(&View) + Send>);

@@ -35,6 +35,14 @@ pub fn node(command: &NodeCommand, client: &Client, output: Output) -> Outcome<u
 
 /// One line about the cluster.
 pub fn head(cluster: &ClusterView) -> String {
+    if cluster.as_of_ms > 0 {
+        return format!(
+            "cluster {}: no majority of the voters answers {}; what follows is as of {} ago",
+            cluster.name,
+            cluster.this_node,
+            super::resource::duration(cluster.as_of_ms)
+        );
+    }
     let alive = cluster.nodes.iter().filter(|node| node.status == NodeStatus::Alive).count();
     let leader =
         cluster.leader.as_deref().map_or("no known leader".into(), |leader| format!("leader {leader}"));
