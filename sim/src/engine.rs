@@ -374,7 +374,8 @@ impl Platform for Shop<'_> {
 
 impl Engine {
     #[must_use]
-    pub fn new(node: NodeId) -> Self {
+    /// `silenced`: when this node was silenced last, as the one before or the silencer has noted; 0 for never.
+    pub fn new(node: NodeId, silenced: Time) -> Self {
         Self {
             node,
             hosts: BTreeMap::new(),
@@ -386,11 +387,17 @@ impl Engine {
             lease_until: Time(0),
             fenced: true,
             guarded: Vec::new(),
-            silenced: Time(0),
+            silenced,
             greeted: false,
             wishes: Vec::new(),
             touched: BTreeSet::new(),
         }
+    }
+
+    /// When the guard acted the last time, 0 for never.
+    #[must_use]
+    pub fn silenced(&self) -> Time {
+        self.silenced
     }
 
     /// When a [`EngineIn::Tick`] is due, on the node's clock.

@@ -474,6 +474,11 @@ pub enum ServiceFault {
     KeepAddress,
     /// F65: the process ends by itself.
     Dies,
+    /// The interface of its address came after the processes of Mainstay had started, on this node.
+    LateInterface,
+    /// An administrator sets its address on this node by hand, if it is not there.
+    AddressByHand,
+    /// What was wrong is not any more, and what was set by hand is taken away again.
     Well,
 }
 

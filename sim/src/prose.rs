@@ -423,6 +423,8 @@ fn service_fault(fault: ServiceFault) -> &'static str {
         ServiceFault::FailStart => "does not start",
         ServiceFault::KeepAddress => "the address cannot be taken away once",
         ServiceFault::Dies => "its process ends",
+        ServiceFault::LateInterface => "the interface of its address comes late",
+        ServiceFault::AddressByHand => "an administrator sets its address by hand",
         ServiceFault::Well => "is well again",
     }
 }

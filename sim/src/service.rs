@@ -10,8 +10,11 @@
 use crate::plan::ServiceFault;
 use crate::random::Random;
 use mainstay_ha::{Effect, Step};
-use mainstay_types::NodeId;
+use mainstay_types::{
+    ADDRESS_PROTOCOL, AddressHere, FoundAddress, NodeId, address_here, addresses_to_remove,
+};
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
 
 const MS: u64 = 1_000;
 /// Three questions with 50 ms for each answer; finding the interface comes on top.
@@ -27,6 +30,14 @@ const BUSY_GIVE_UP_US: u64 = 50 * MS;
 const DEVICE_LOST_US_MAX: u64 = 2_000 * MS;
 /// Share of processes that do not look: they go on from their cache until somebody kills them.
 const ZOMBIE_PERMILLE: u64 = 350;
+
+/// Interfaces: of the node itself, and one that came late.
+const FIRST: u32 = 1;
+const LATE: u32 = 2;
+/// Every service has the same address here: nobody compares those of two.
+const SERVICE_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 2, 0, 1));
+const NODE_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 1, 0, 1));
+const FOREIGN: &str = "10.2.0.1/24 is on eth0 already and Mainstay did not add it";
 
 /// What of a service is, or may be, on a node.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -85,6 +96,10 @@ struct Service {
     preparing: BTreeMap<usize, u64>,
     /// The `Run` that added the address.
     address: Option<u64>,
+    /// An administrator has set the same address on this node by hand.
+    by_hand: bool,
+    /// An address that was set by hand is gone, and nobody has said so.
+    robbed: bool,
     faults: Faults,
 }
 
@@ -94,6 +109,38 @@ struct Faults {
     fails_start: bool,
     hangs_next: bool,
     keeps_address: bool,
+    /// The interface of the address came after the processes of Mainstay had started.
+    late_interface: bool,
+}
+
+impl Service {
+    /// The addresses of the node, as far as this service is concerned.
+    fn addresses(&self) -> Vec<FoundAddress> {
+        let interface = if self.faults.late_interface { LATE } else { FIRST };
+        let mut found = vec![FoundAddress::new(FIRST, NODE_IP, 24, 0, b"eth0")];
+        found.extend(self.by_hand.then(|| FoundAddress::new(FIRST, SERVICE_IP, 24, 0, b"eth0")));
+        let ours = FoundAddress::new(interface, SERVICE_IP, 32, ADDRESS_PROTOCOL, b"");
+        found.extend(self.address.map(|_| ours));
+        found
+    }
+
+    /// Removes the service's address, and whatever is taken for it.
+    fn remove_address(&mut self) {
+        let found = self.addresses();
+        for removed in addresses_to_remove(&found, SERVICE_IP) {
+            if removed.prefix == 32 {
+                self.address = None;
+            } else {
+                self.by_hand = false;
+                self.robbed = true;
+            }
+        }
+    }
+
+    /// Why the address cannot be taken here.
+    fn is_foreign(&self) -> bool {
+        matches!(address_here(&self.addresses(), SERVICE_IP), AddressHere::Foreign(_))
+    }
 }
 
 /// What a step that is under way does when it ends.
@@ -184,15 +231,17 @@ impl Services {
         })
     }
 
-    /// What was begun under `id` ends now. `elsewhere`: services whose address some other node has. `None`: nobody
+    /// What was begun under `id` ends now. `None`: nobody
     /// answers; the step was lost with the machine, or waits for something that does not come.
-    pub fn finish(&mut self, id: u64, elsewhere: &[String]) -> Option<StepResult> {
+    ///
+    /// A node of the cluster that still answers for the address has lost its right to it, and is not asked.
+    pub fn finish(&mut self, id: u64) -> Option<StepResult> {
         let job = self.jobs.remove(&id)?;
         let known = entry(&mut self.services, &job.service);
         let result = match (job.act, job.fails) {
             (Act::Run(_), _) if job.called_off => Err("it was called off".to_owned()),
             (_, Some(why)) => Err(why.to_owned()),
-            (Act::Run(step), None) => finish_run(known, step, elsewhere.contains(&job.service))?,
+            (Act::Run(step), None) => finish_run(known, step)?,
             (Act::Undo(step), None) => {
                 finish_undo(known, id, step);
                 Ok(())
@@ -211,7 +260,9 @@ impl Services {
     pub fn silence(&mut self, service: &str) -> bool {
         let Some(known) = self.services.get_mut(service) else { return false };
         let killed = known.processes.values().any(|process| process.started);
-        *known = Service { faults: known.faults, ..Service::default() };
+        known.remove_address();
+        let Service { address, by_hand, robbed, faults, .. } = *known;
+        *known = Service { address, by_hand, robbed, faults, ..Service::default() };
         killed
     }
 
@@ -250,7 +301,8 @@ impl Services {
     pub fn power_cut(&mut self) {
         self.jobs.clear();
         for known in self.services.values_mut() {
-            let faults = Faults { hangs_next: false, keeps_address: false, ..known.faults };
+            let faults =
+                Faults { hangs_next: false, keeps_address: false, late_interface: false, ..known.faults };
             *known = Service { faults, ..Service::default() };
         }
     }
@@ -263,13 +315,26 @@ impl Services {
             ServiceFault::Hang => known.faults.hangs_next = true,
             ServiceFault::FailStart => known.faults.fails_start = true,
             ServiceFault::KeepAddress => known.faults.keeps_address = true,
+            ServiceFault::LateInterface => known.faults.late_interface = true,
+            ServiceFault::AddressByHand => known.by_hand = known.address.is_none(),
             ServiceFault::Dies => {
                 for process in known.processes.values_mut() {
                     process.doomed = process.started;
                 }
             }
-            ServiceFault::Well => known.faults = Faults::default(),
+            // An address that is there stays on the interface that it is on.
+            ServiceFault::Well => {
+                let late_interface = known.faults.late_interface && known.address.is_some();
+                known.faults = Faults { late_interface, ..Faults::default() };
+                known.by_hand = false;
+            }
         }
+    }
+
+    /// Whether an address that an administrator had set was taken away since the last call.
+    pub fn was_robbed(&mut self) -> bool {
+        self.services.values_mut().filter_map(|known| std::mem::take(&mut known.robbed).then_some(())).count()
+            > 0
     }
 
     #[must_use]
@@ -374,6 +439,7 @@ fn begin_run(
             }
         }
         Step::CheckReady { .. } => (15 * MS + random.around(100 * MS), None),
+        Step::AddAddress if service.is_foreign() => (MS + random.around(3 * MS), Some(FOREIGN)),
         Step::AddAddress => {
             service.address = Some(id);
             let nothing_else = service.mount.is_none() && service.processes.is_empty();
@@ -441,11 +507,9 @@ fn begin_undo(
 }
 
 /// The `Run` of `step` has come to its end without a failure of its own.
-fn finish_run(service: &mut Service, step: Step, address_elsewhere: bool) -> Option<Result<(), String>> {
+fn finish_run(service: &mut Service, step: Step) -> Option<Result<(), String>> {
     match step {
-        Step::ProbeAddress if service.address.is_none() && address_elsewhere => {
-            return Some(Err("the address is in use by another node".into()));
-        }
+        Step::ProbeAddress if service.is_foreign() => return Some(Err(FOREIGN.into())),
         Step::Mount => {
             if let Some(mount) = &mut service.mount
                 && mount.state == MountState::Unsure
@@ -480,7 +544,8 @@ fn finish_undo(service: &mut Service, id: u64, step: Step) {
         Step::StartProcess { process } => {
             service.processes.retain(|known, state| *known != process || state.since > id);
         }
-        Step::AddAddress => service.address = service.address.filter(|since| *since > id),
+        Step::AddAddress if service.address.is_none_or(|since| since <= id) => service.remove_address(),
+        Step::AddAddress => {}
         Step::ProbeAddress | Step::CheckReady { .. } => {}
     }
 }

@@ -554,7 +554,9 @@ fn service_fault(draw: &mut Draw, random: &mut Random, at: u64) {
         ServiceFault::FailStart,
         ServiceFault::KeepAddress,
         ServiceFault::Dies,
-    ][random.below(5) as usize];
+        ServiceFault::LateInterface,
+        ServiceFault::AddressByHand,
+    ][random.below(7) as usize];
     draw.service(at, target, resource, fault);
     let well = at + spread(random, 100, 16_000);
     for node in draw.shape.resources[resource].replicas.clone() {

@@ -33,6 +33,8 @@ pub fn command(command: &Command) -> String {
         Command::InitCluster { name, .. } => format!("make the cluster {name}"),
         Command::AddNode { name, .. } => format!("add the node {name}"),
         Command::VotersSeen { node, .. } => format!("note that {node} knows the voters"),
+        Command::NodeLinks { node, .. } => format!("note the interfaces of {node}"),
+        Command::RetryService { name, .. } => format!("try the service {name} again"),
         Command::NodeDead { node, .. } => format!("declare {node} dead"),
         Command::NodeRejoin { node, .. } => format!("take {node} back as alive"),
         Command::CreateResource { name, .. } => format!("make the resource {name}"),

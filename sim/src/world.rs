@@ -17,6 +17,7 @@ mod queue;
 mod schedule;
 mod scrub;
 mod settle;
+mod silencer;
 mod traps;
 mod verdict;
 mod wishes;
@@ -39,6 +40,7 @@ use mainstay_control::reconciler::job::Step;
 use mainstay_types::{ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, ResourceId, Time, VolumeId};
 use operator::Wanted;
 use queue::Queue;
+use silencer::Silencer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use traps::Trap;
 
@@ -108,6 +110,10 @@ pub(crate) enum What {
         node: NodeId,
         boot: u64,
         service: String,
+    },
+    SilencerWakes {
+        node: NodeId,
+        boot: u64,
     },
     /// A step of a job of the agent that needs the disk.
     JobStep(JobStep),
@@ -226,6 +232,7 @@ pub(crate) struct Machine {
     /// Replicas whose disk was damaged, by incarnation, and that are not whole again with a new disk.
     pub(crate) damaged: BTreeMap<ResourceId, Incarnation>,
     pub(crate) services: Services,
+    pub(crate) silencer: Silencer,
     /// The engine and the agent of this boot have met.
     pub(crate) met: bool,
     /// The engine and the agent that run now have met.
@@ -386,6 +393,7 @@ impl World {
                     broken: BTreeMap::new(),
                     damaged: BTreeMap::new(),
                     services: Services::new(*node, stream.stream("services")),
+                    silencer: Silencer::default(),
                     met: false,
                     connected: false,
                     socket_floor_us: 0,

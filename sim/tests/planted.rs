@@ -54,6 +54,24 @@ const STORIES: &[Story] = &[
         an_address_that_stays_is_ordered_away_again,
     ),
     (
+        Bug::FoundAddressTaken,
+        "H8: ",
+        "an_address_that_was_there_before_stays",
+        an_address_that_was_there_before_stays,
+    ),
+    (
+        Bug::OneInterfaceSearched,
+        "H",
+        "an_address_on_an_interface_that_came_late_is_found",
+        an_address_on_an_interface_that_came_late_is_found,
+    ),
+    (
+        Bug::NobodyOutlivesBoth,
+        "H1: ",
+        "a_node_without_engine_and_agent_is_silenced",
+        a_node_without_engine_and_agent_is_silenced,
+    ),
+    (
         Bug::AbsentAlwaysLeaves,
         "not within 15000 ms: n2 serves",
         "who_is_wanted_as_a_copy_stays_and_goes_on",
@@ -292,6 +310,43 @@ fn a_write_that_failed_does_not_come_later() {
     sim.run_ms(500);
     sim.read(3);
     sim.power_on(s);
+    sim.settle();
+}
+
+/// An administrator sets the service's address by hand where the service runs next. It runs elsewhere then, and the address stays.
+fn an_address_that_was_there_before_stays() {
+    let mut sim = Scenario::with_service();
+    let [p, s, t] = sim.cast();
+    sim.service(s, ServiceFault::AddressByHand);
+    sim.service(t, ServiceFault::AddressByHand);
+    sim.move_service(s);
+    sim.run_ms(20_000);
+    sim.move_service(p);
+    sim.expect_service_on_within_ms(p, 40_000);
+    sim.settle();
+}
+
+/// The agent stands still, so only the guard is there to remove the address.
+fn an_address_on_an_interface_that_came_late_is_found() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.service(p, ServiceFault::LateInterface);
+    sim.fault(Fault::PauseAgent { target: n(p), ms: 20_000 });
+    sim.isolate(p);
+    sim.until_primary_is_not(p, 15_000);
+    sim.run_ms(5_000);
+    sim.settle();
+}
+
+/// Both processes of the primary's node are killed, and started again much later.
+fn a_node_without_engine_and_agent_is_silenced() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.fault(Fault::KillAgent { target: n(p), restart_after_ms: 15_000 });
+    sim.fault(Fault::KillEngine { target: n(p), restart_after_ms: 15_000 });
+    sim.until_primary_is_not(p, 15_000);
+    sim.run_ms(5_000);
+    assert!(sim.primary().is_some_and(|now| now != p));
     sim.settle();
 }
 

@@ -114,7 +114,7 @@ impl Lab {
     fn ends(&mut self, what: Option<u64>) {
         match what {
             Some(id) => {
-                if let Some(done) = self.services.finish(id, &[]) {
+                if let Some(done) = self.services.finish(id) {
                     self.oracle.answered(NODE, RESOURCE, done.ticket, done.result.is_ok());
                     self.handle(Event::StepDone { ticket: done.ticket, result: done.result });
                 }

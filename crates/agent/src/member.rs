@@ -12,7 +12,7 @@ use crate::raft::store::RaftStore;
 use crate::raft::{self, ConsensusLog, RaftHandle, RaftSettings, View};
 use crate::replicas::Replicas;
 use crate::service::mount::cgroup2_mount;
-use crate::service::runner::Places;
+use crate::service::runner::{Neighbours, Places};
 use crate::threads::lock;
 use crate::transport::Transport;
 use mainstay_types::{NodeId, Time};
@@ -71,6 +71,7 @@ impl Member {
             cgroup_root: cgroup_root(options, &identity)?,
             state_dir: options.state_dir.clone(),
             run_dir: options.run_dir.clone(),
+            neighbours: Neighbours::default(),
         };
         let store = RaftStore::open(&log_path(&options.state_dir))?;
         let fatal = fatal.clone();

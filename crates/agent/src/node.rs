@@ -17,6 +17,7 @@ use crate::metrics::Metrics;
 use crate::raft::{ConsensusLog, View};
 use crate::replicas::{self, Replicas};
 use crate::service::runner::{Done, OnDone, Places, Runner};
+use crate::service::vip;
 use crate::teller::Teller;
 use crate::threads::{lock, spawn};
 use mainstay_api::engine::{
@@ -29,13 +30,16 @@ use mainstay_control::reconciler::job::{Ended, Order};
 use mainstay_control::reconciler::{Event, Failure, Reconciler, ReplicaSeen, Seen, Wish};
 use mainstay_control::scrubs::{ScrubSeen, ScrubState};
 use mainstay_control::snapshots::{SnapshotOn, SnapshotState};
-use mainstay_control::state::{Command, IssChange};
+use mainstay_control::state::{Command, IssChange, Links};
 use mainstay_types::{Epoch, NodeId, ResourceId, SnapshotId, Time};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+/// How often the node's interfaces are looked at.
+const LINKS_LOOK: Duration = Duration::from_secs(3);
 
 /// What wakes the reconciler.
 pub enum Input {
@@ -112,6 +116,8 @@ struct Node {
     noted: BTreeMap<ResourceId, (Epoch, engine::Role, bool)>,
     /// What was last noted about clients, with the names of their resources.
     noted_clients: BTreeMap<ResourceId, (String, clients::Noted)>,
+    /// The node's interfaces, as a thread of their own sees them.
+    links: Arc<Mutex<Option<Links>>>,
     /// Sizes of volumes as engines said last.
     sizes: BTreeMap<ResourceId, Vec<u64>>,
 }
@@ -136,6 +142,7 @@ impl Node {
             peers: Vec::new(),
             noted: BTreeMap::new(),
             noted_clients: BTreeMap::new(),
+            links: watch_links(),
             sizes: BTreeMap::new(),
         }
     }
@@ -163,7 +170,10 @@ impl Node {
     /// Takes an input in; `true` if everything is to be looked at. The simulator does the same (`sim/src/agent.rs`).
     fn take(&mut self, input: Input) -> bool {
         match input {
-            Input::State(view) => self.view = view,
+            Input::State(view) => {
+                self.parts.places.neighbours.set(&view.state);
+                self.view = view;
+            }
             Input::Lease(until) => {
                 let first = !self.core.knows_lease();
                 self.tell(Event::Lease(until));
@@ -234,7 +244,7 @@ impl Node {
             EngineEvent::LeaseLost { until_us, silenced_us } => {
                 tracing::error!(
                     until_us = until_us.0,
-                    "the engine has silenced this node, because its lease ran out"
+                    "the engine silences this node, because its lease ran out or because it was told to end"
                 );
                 self.tell(Event::LeaseLost { silenced: silenced_us });
             }
@@ -296,6 +306,7 @@ impl Node {
         self.tell_engine(&self.view.state.clone());
         let seen = Seen {
             wall_ms: wall_ms(),
+            links: lock(&self.links).clone(),
             replayed: self.view.replayed,
             engine: self.parts.engine.is_connected(),
             replicas: self.parts.engine.replicas(seen),
@@ -374,6 +385,25 @@ impl Node {
             self.peers = peers;
         }
     }
+}
+
+/// Looks at the node's interfaces now and then, for as long as anybody wants to know.
+fn watch_links() -> Arc<Mutex<Option<Links>>> {
+    let links = Arc::new(Mutex::new(None));
+    let seen = Arc::downgrade(&links);
+    spawn("agent-links", move || {
+        loop {
+            let found = vip::links();
+            let Some(links) = seen.upgrade() else { return };
+            match found {
+                Ok(found) => *lock(&links) = Some(found),
+                Err(error) => tracing::debug!(%error, "cannot list the interfaces"),
+            }
+            drop(links);
+            std::thread::sleep(LINKS_LOOK);
+        }
+    });
+    links
 }
 
 /// What counts of a replica's status.

@@ -205,7 +205,7 @@ pub struct GuardEntry {
     /// Absolute paths of cgroups (version 2) whose processes are killed, nested ones included.
     #[serde(default)]
     pub cgroups: Vec<String>,
-    /// Addresses that are taken off their interface, before anything is killed.
+    /// Addresses that are removed before anything is killed, on whichever interface they are, if Mainstay has added them.
     #[serde(default)]
     pub addresses: Vec<GuardAddress>,
     /// Mount points that are detached after the kill.
@@ -215,6 +215,8 @@ pub struct GuardEntry {
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct GuardAddress {
+    /// The interface that the service names, for people; empty if it names none. The guard looks on all of them.
+    #[serde(default)]
     pub interface: String,
     /// An IPv4 or IPv6 address with its prefix length, for example `10.0.0.7/24`.
     pub address: String,

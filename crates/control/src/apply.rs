@@ -7,7 +7,7 @@ use crate::origin::SnapshotOf;
 use crate::scrubs::{ScrubPolicy, Scrubs};
 use crate::service::StatusReport;
 use crate::state::{
-    Cluster, Command, Entry, LEASE_MS, NODES_MAX, Node, NodeStatus, Outcome, RESOURCES_MAX, Reopened,
+    Cluster, Command, Entry, LEASE_MS, Links, NODES_MAX, Node, NodeStatus, Outcome, RESOURCES_MAX, Reopened,
     Resource, ResourceSpec, Settings, Severity, State, cut, refused,
 };
 use mainstay_ha::valid_name;
@@ -70,6 +70,7 @@ impl State {
                 self.add_node(at_ms, NewNode { name, agent_addr, engine_addr, voter, witness, nonce })
             }
             Command::VotersSeen { node, voters_version } => self.voters_seen(node, voters_version),
+            Command::NodeLinks { node, links } => self.node_links(node, links),
             Command::NodeDead { node, generation } => self.node_dead(at_ms, node, generation),
             Command::NodeRejoin { node, generation } => self.rejoin(at_ms, node, generation),
             Command::CreateResource { name, spec, scrub, min_copies, origin } => {
@@ -140,12 +141,15 @@ impl State {
             Command::DeleteService { name } => self.delete_service(at_ms, &name),
             Command::ServiceGone { name } => self.service_gone(at_ms, &name),
             Command::MoveService { name, to } => self.move_service(at_ms, &name, to),
+            Command::RetryService { name, round } => self.retry_service(at_ms, &name, round),
             Command::Note { subject, text } => {
                 self.note(at_ms, Severity::Info, cut(subject), text);
                 Outcome::Done
             }
-            Command::ServiceStatus { name, node, phase, epoch, round, detail, failures } => self
-                .service_status(at_ms, &name, StatusReport { node, phase, epoch, round, detail, failures }),
+            Command::ServiceStatus { name, node, phase, epoch, round, detail, failures, passes } => {
+                let report = StatusReport { node, phase, epoch, round, detail, failures, passes };
+                self.service_status(at_ms, &name, report)
+            }
         }
     }
 
@@ -203,6 +207,9 @@ impl State {
                 "give another address",
             );
         }
+        if let Some(refusal) = self.address_of_a_service(&[&agent_addr, &engine_addr]) {
+            return refusal;
+        }
         if voter {
             let behind = self
                 .nodes
@@ -232,6 +239,7 @@ impl State {
             witness,
             voters_seen: self.voters_version,
             nonce,
+            links: Links::default(),
         };
         self.nodes.insert(id, node);
         let text = if witness { "joined the cluster as a witness" } else { "joined the cluster" };
@@ -273,7 +281,11 @@ impl State {
         }
         let subject = format!("node {}", node.name);
         let text = if was_dead { "is back" } else { "was not heard by some voters for a while, and is well" };
+        let name = node.name.clone();
         self.note(at_ms, Severity::Info, subject, text);
+        if was_dead {
+            self.try_services_again(at_ms, id, &format!("node {name} is back"));
+        }
         // It may be the whole member for whose sake broken ones stayed in sync.
         for resource in self.resources.keys().copied().collect::<Vec<_>>() {
             self.drop_broken(at_ms, resource);

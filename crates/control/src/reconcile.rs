@@ -9,7 +9,7 @@ use crate::clients::{ClientSeen, plan_clients};
 use crate::origin::{Making, SnapshotOf};
 use crate::scrubs::{ScrubSeen, ScrubState, ScrubTask};
 use crate::snapshots::{Keep, SnapshotOn};
-use crate::state::{Command, NodeStatus, Resource, ServicePhase, State};
+use crate::state::{Command, Links, NodeStatus, Resource, ServicePhase, State};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     ConfigVersion, Copies, Epoch, Incarnation, Member, NodeId, Opening, Position, ResourceId, ResourceRecord,
@@ -76,6 +76,8 @@ pub struct ServiceObserved {
 pub struct Observed {
     /// The wall clock, in milliseconds since 1970. It decides when scrubs are due, and nothing else.
     pub wall_ms: u64,
+    /// What it sees of its interfaces; `None` while nobody has looked.
+    pub links: Option<Links>,
     /// The lease is valid, and long enough to start something.
     pub lease_valid: bool,
     /// The engine answers. `replicas` counts only then.
@@ -188,6 +190,9 @@ pub fn plan(node: NodeId, state: &State, observed: &Observed) -> Vec<Action> {
     if me.voters_seen < state.voters_version {
         actions.push(Action::Propose(Command::VotersSeen { node, voters_version: state.voters_version }));
     }
+    if let Some(links) = observed.links.as_ref().filter(|links| me.links != **links) {
+        actions.push(Action::Propose(Command::NodeLinks { node, links: links.clone() }));
+    }
     if me.status == NodeStatus::Dead || !observed.lease_valid {
         for (name, service) in &observed.services {
             if !service.phase.is_silent() && service.phase != ServicePhase::Killing {
@@ -271,6 +276,7 @@ fn plan_unwanted_services(node: NodeId, state: &State, observed: &Observed, acti
                 round: on.round,
                 detail: "the node has started again".into(),
                 failures: on.failures,
+                passes: on.passes,
             }));
         }
     }

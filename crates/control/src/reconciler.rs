@@ -28,7 +28,7 @@ use crate::clients::ClientSeen;
 use crate::reconcile::{Action, Observed, Role, gives_up, plan};
 use crate::scrubs::ScrubSeen;
 use crate::snapshots::SnapshotOn;
-use crate::state::{Command, IssChange, ServicePhase, State};
+use crate::state::{Command, IssChange, Links, ServicePhase, State};
 use job::{Ended, Order};
 use mainstay_ha::{Effect, Event as ServiceEvent, GUARD_MARGIN_MS, Report, ServiceSpec};
 use mainstay_types::{
@@ -45,6 +45,9 @@ use std::collections::{BTreeMap, VecDeque};
 pub const TICK_MS: u64 = 1000;
 /// The same proposal is not made again before this time.
 pub const REPEAT_PROPOSAL_MS: u64 = 800;
+/// How long a service stays halted whose failures may pass by themselves, the first time and at most.
+pub const RETRY_HALTED_MS: u64 = 60_000;
+pub const RETRY_HALTED_MS_MAX: u64 = 30 * 60_000;
 /// How long a starting agent waits to hear of a lease before it takes itself for one without.
 pub const LEASE_UNKNOWN_MS_MAX: u64 = 500;
 
@@ -81,6 +84,8 @@ pub struct ReplicaSeen {
 pub struct Seen {
     /// The wall clock, in milliseconds since 1970.
     pub wall_ms: u64,
+    /// The node's interfaces; `None` while nobody has looked.
+    pub links: Option<Links>,
     /// The state is no older than any that an earlier process on this node has seen: everything that was in the node's log when this
     /// process began has been applied, or replaced.
     pub replayed: bool,
@@ -213,6 +218,17 @@ impl Lease {
     }
 }
 
+/// A halted service.
+#[derive(Debug)]
+struct Halted {
+    revision: u64,
+    /// In which it was halted, seen first then.
+    round: u64,
+    since: Time,
+    /// How long it stays halted.
+    pause_ms: u64,
+}
+
 /// See the top of this file.
 #[derive(Debug)]
 pub struct Reconciler {
@@ -229,6 +245,8 @@ pub struct Reconciler {
     given_up: BTreeMap<ResourceId, ConfigVersion>,
     /// Every record has been looked at on which an earlier process may have proposed something.
     found: bool,
+    /// Services that are halted and may be tried again from here: see [`Self::retry_halted`].
+    halted: BTreeMap<String, Halted>,
     services: Services,
     starts: Vec<Start>,
     stage: Stage,
@@ -254,6 +272,7 @@ impl Reconciler {
             proposals: Proposals::default(),
             given_up: BTreeMap::new(),
             found: false,
+            halted: BTreeMap::new(),
             services: Services::new(adopted, now),
             starts: Vec::new(),
             stage: Stage::Rest,
@@ -377,6 +396,7 @@ impl Reconciler {
             return;
         }
         self.look_at_what_was_given_up(state, seen.replayed);
+        self.retry_halted(now, state);
         let sweeps = self.services.sweep(state);
         self.services.tick(now);
         let mut starts = Vec::new();
@@ -387,6 +407,44 @@ impl Reconciler {
         self.services.prepare(state, &mut starts, &mut self.wishes);
         self.starts = starts;
         self.stage = Stage::Start;
+    }
+
+    /// A service that failed on every node for a cause that may have passed is tried anew, at a bounded rate (R21). The primary's node
+    /// sees to that.
+    fn retry_halted(&mut self, now: Time, state: &State) {
+        let own = |name: &String| {
+            let service = state.services.get(name).filter(|service| !service.deleting);
+            let resource = service.and_then(|service| state.resource_of(service));
+            service.filter(|_| resource.is_some_and(|of| of.record.primary == Some(self.node)))
+        };
+        // Until it runs somewhere, or is another one, each pause is longer than the one before.
+        self.halted.retain(|name, known| {
+            own(name).is_some_and(|service| {
+                let runs = service.nodes.values().any(|on| on.phase == ServicePhase::Running);
+                service.revision == known.revision && !runs
+            })
+        });
+        let mut due = Vec::new();
+        for (name, service) in &state.services {
+            if own(name).is_none() || !service.may_be_tried_again() {
+                continue;
+            }
+            let round = service.round;
+            let known = self.halted.entry(name.clone()).or_insert(Halted {
+                revision: service.revision,
+                round,
+                since: now,
+                pause_ms: RETRY_HALTED_MS,
+            });
+            if known.round != round {
+                let pause_ms = (known.pause_ms * 2).min(RETRY_HALTED_MS_MAX);
+                *known = Halted { revision: service.revision, round, since: now, pause_ms };
+            }
+            if now.ms_since(known.since) >= known.pause_ms {
+                due.push(Command::RetryService { name: name.clone(), round });
+            }
+        }
+        due.into_iter().for_each(|command| self.propose(now, command));
     }
 
     /// Forgets what counts on no record any more. What an earlier process may have proposed is not known, on none of the records that it may have
@@ -414,6 +472,7 @@ impl Reconciler {
         let replicas = seen.replicas.iter().map(|(id, seen)| (*id, self.replicas.observe(*id, seen)));
         Observed {
             wall_ms: seen.wall_ms,
+            links: seen.links.clone(),
             lease_valid: self.lease.seen_valid,
             engine: seen.engine,
             stored: self.replicas.stored().clone(),

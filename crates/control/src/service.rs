@@ -1,10 +1,13 @@
 //! Services: what the operator asked for, and what the nodes report about them.
 
-use crate::state::{Outcome, Service, ServiceOnNode, ServicePhase, Severity, State, cut, refused};
+use crate::state::{
+    Links, Node, Outcome, Service, ServiceOnNode, ServicePhase, Severity, State, cut, host_address, refused,
+};
 use mainstay_ha::{ServiceSpec, Vip};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Epoch, NodeId, reach};
+use mainstay_types::{Epoch, MacAddress, NodeId, reach};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 /// What a node reports; see [`crate::state::Command::ServiceStatus`].
 pub(crate) struct StatusReport {
@@ -14,6 +17,7 @@ pub(crate) struct StatusReport {
     pub round: u64,
     pub detail: String,
     pub failures: u32,
+    pub passes: bool,
 }
 
 impl State {
@@ -59,7 +63,7 @@ impl State {
                 format!("name a node that has one; see `mainstay resource status {}`", spec.resource),
             );
         }
-        if let Some(refusal) = self.taken(&spec) {
+        if let Some(refusal) = self.taken(&spec).or_else(|| self.of_a_node(&spec)) {
             return refusal;
         }
         let subject = format!("service {}", spec.name);
@@ -145,6 +149,31 @@ impl State {
         None
     }
 
+    /// A node that lost its own address would be out of the cluster for good.
+    fn of_a_node(&self, spec: &ServiceSpec) -> Option<Outcome> {
+        let address = spec.vip.as_ref().and_then(Vip::parsed)?.ip;
+        let node = self.nodes.values().find(|node| node.addresses().any(|own| own == address))?;
+        Some(refused(
+            "address-of-a-node",
+            format!("vip.address: {address} is an address of node {}", node.name),
+            "give the service an address that no host has",
+        ))
+    }
+
+    /// The other way round: a service may move its address to the newcomer, or away from it.
+    pub(crate) fn address_of_a_service(&self, agent_and_engine: &[&String]) -> Option<Outcome> {
+        let own: Vec<IpAddr> = agent_and_engine.iter().filter_map(|addr| host_address(addr)).collect();
+        let (name, address) = self.services.iter().find_map(|(name, service)| {
+            let address = service.spec.vip.as_ref().and_then(Vip::parsed)?.ip;
+            own.contains(&address).then_some((name, address))
+        })?;
+        Some(refused(
+            "address-of-a-service",
+            format!("{address} is the floating address of service {name}"),
+            "give an address that stays on this node",
+        ))
+    }
+
     pub(crate) fn delete_service(&mut self, at_ms: u64, name: &str) -> Outcome {
         let Some(service) = self.services.get_mut(name) else { return unknown_service(name) };
         if service.deleting {
@@ -208,14 +237,15 @@ impl State {
         }
         let node_name = self.node_name(report.node);
         let Some(service) = self.services.get_mut(name) else { return unknown_service(name) };
-        let StatusReport { node, phase, epoch, round, detail, failures } = report;
+        let StatusReport { node, phase, epoch, round, detail, failures, passes } = report;
         let before = service.nodes.get(&node);
         let failed_round = match phase {
             ServicePhase::Failed if planted(Bug::FailureForgotten) => None,
             ServicePhase::Failed => Some(round),
             _ => before.and_then(|on| on.failed_round),
         };
-        let on = ServiceOnNode { phase, epoch, round, detail: cut(detail), failures, failed_round, at_ms };
+        let on =
+            ServiceOnNode { phase, epoch, round, detail: cut(detail), failures, failed_round, passes, at_ms };
         if before.is_some_and(|old| ServiceOnNode { at_ms, ..old.clone() } == on) {
             reach!("control: a status that says nothing new");
             return Outcome::Unchanged;
@@ -230,6 +260,10 @@ impl State {
             ServicePhase::Failed => {
                 reach!("control: a service failed on a node");
                 Some((Severity::Critical, format!("failed on {node_name}: {}", on.detail)))
+            }
+            // What waits for its address, with everything else started, has not failed.
+            ServicePhase::BackingOff if failures == 0 => {
+                Some((Severity::Warning, format!("on {node_name} {}", on.detail)))
             }
             ServicePhase::BackingOff => {
                 Some((Severity::Warning, format!("failed on {node_name}, trying again: {}", on.detail)))
@@ -275,6 +309,61 @@ impl State {
             service.halted = Some(text.clone());
         }
         self.note(at_ms, Severity::Critical, format!("service {name}"), text);
+    }
+
+    /// A node came or went, and with it perhaps the cause of failures: what failed is tried anew everywhere.
+    pub(crate) fn try_services_again(&mut self, at_ms: u64, node: NodeId, why: &str) {
+        let concerned = |service: &Service| {
+            let resource = self.resource_of(service);
+            !service.deleting
+                && resource.is_some_and(|resource| resource.spec.replicas.contains(&node))
+                && service.nodes.keys().any(|node| service.failed_on(*node))
+        };
+        let names: Vec<String> = self
+            .services
+            .iter()
+            .filter(|(_, service)| concerned(service))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in names {
+            reach!("control: a service is tried again because a node came or went");
+            self.new_round(at_ms, &name, why);
+        }
+    }
+
+    pub(crate) fn retry_service(&mut self, at_ms: u64, name: &str, round: u64) -> Outcome {
+        let Some(service) = self.services.get(name) else { return unknown_service(name) };
+        if service.round != round || !service.may_be_tried_again() {
+            return Outcome::Unchanged;
+        }
+        reach!("control: a halted service is tried again");
+        self.new_round(at_ms, name, "what it failed for may have passed");
+        Outcome::Done
+    }
+
+    /// Failures until now do not count any more.
+    fn new_round(&mut self, at_ms: u64, name: &str, why: &str) {
+        let Some(service) = self.services.get_mut(name) else { return };
+        service.round += 1;
+        service.halted = None;
+        self.note(at_ms, Severity::Info, format!("service {name}"), format!("is tried again: {why}"));
+    }
+
+    pub(crate) fn node_links(&mut self, node: NodeId, links: Links) -> Outcome {
+        let Some(known) = self.nodes.get_mut(&node) else { return Outcome::Conflict { record: None } };
+        if known.links == links || links.macs.len() > Links::MAX || links.addresses.len() > Links::MAX {
+            return Outcome::Unchanged;
+        }
+        known.links = links;
+        Outcome::Done
+    }
+
+    /// Whether the host that answers for `address` with `mac` is a node whose right to it has ended. It is one if `mac` is a node's and
+    /// the address is there for a service: the node that asks is primary, so no other node has a lease for that service (R19).
+    #[must_use]
+    pub fn has_lost_right(&self, address: IpAddr, mac: MacAddress) -> Option<&Node> {
+        let node = self.nodes.values().find(|node| node.links.macs.contains(&mac))?;
+        (!node.addresses().any(|own| own == address)).then_some(node)
     }
 
     /// A move to a node that can no longer be primary is given up: it would surprise the operator later.

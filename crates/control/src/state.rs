@@ -12,11 +12,12 @@ use crate::scrubs::{ScrubPolicy, ScrubSeen, Scrubs};
 use crate::snapshots::{BeforeCopy, Snapshot, SnapshotOn};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, Index, LagLimits, Member, MinCopies, Mode, NodeId, Opening, Position,
-    ResourceId, ResourceRecord, SessionId, ShrinkReason, SnapshotId, VolumeId,
+    ConfigVersion, Epoch, Incarnation, Index, LagLimits, MacAddress, Member, MinCopies, Mode, NodeId,
+    Opening, Position, ResourceId, ResourceRecord, SessionId, ShrinkReason, SnapshotId, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
 
 pub use mainstay_ha::ServicePhase;
 
@@ -103,6 +104,36 @@ pub struct Node {
     pub voters_seen: u64,
     /// Random number of the request that added the node, to recognise its repetition.
     pub nonce: u64,
+    #[serde(default)]
+    pub links: Links,
+}
+
+/// The network of a node, as far as other nodes have to know it.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct Links {
+    /// Hardware addresses of its interfaces that have an IP address.
+    pub macs: BTreeSet<MacAddress>,
+    /// IP addresses that Mainstay has not added, and that other hosts may reach.
+    pub addresses: BTreeSet<IpAddr>,
+}
+
+impl Links {
+    /// Most of each that are kept.
+    pub const MAX: usize = 64;
+}
+
+impl Node {
+    /// IP addresses that are known to be its own.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let told = [&self.agent_addr, &self.engine_addr].into_iter().filter_map(|addr| host_address(addr));
+        told.chain(self.links.addresses.iter().copied())
+    }
+}
+
+/// The host of `host:port`, if it is an IP address.
+pub(crate) fn host_address(addr: &str) -> Option<IpAddr> {
+    let (host, _) = addr.rsplit_once(':')?;
+    host.trim_start_matches('[').trim_end_matches(']').parse().ok()
 }
 
 /// What the operator asked for.
@@ -236,6 +267,9 @@ pub struct ServiceOnNode {
     pub failures: u32,
     /// The round in which it used up its attempts here; see [`Service::round`].
     pub failed_round: Option<u64>,
+    /// See [`mainstay_ha::Report::passes`].
+    #[serde(default)]
+    pub passes: bool,
     /// Wall clock of the report, for display.
     pub at_ms: u64,
 }
@@ -261,6 +295,13 @@ impl Service {
     #[must_use]
     pub fn failed_on(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(|on| on.failed_round.is_some_and(|round| round >= self.round))
+    }
+
+    /// Whether it is halted, and on a node for a cause that may pass without anybody's doing.
+    #[must_use]
+    pub fn may_be_tried_again(&self) -> bool {
+        let mut failed = self.nodes.iter().filter(|(node, _)| self.failed_on(**node));
+        self.halted.is_some() && !self.deleting && failed.any(|(_, on)| on.passes)
     }
 }
 
@@ -311,6 +352,11 @@ pub enum Command {
         #[serde(default)]
         witness: bool,
         nonce: u64,
+    },
+    /// What the node sees of its interfaces.
+    NodeLinks {
+        node: NodeId,
+        links: Links,
     },
     /// `node` acts on the voters of this version (or later): its lease counts only acknowledgements of those. Until every
     /// alive node has said so no further voter is added, so that any two majorities in use intersect (R10).
@@ -539,6 +585,11 @@ pub enum Command {
         name: String,
         to: NodeId,
     },
+    /// The service is halted since this round, for a cause that may have passed: it is tried anew.
+    RetryService {
+        name: String,
+        round: u64,
+    },
     /// Something that an operator may want to see in the list of events; changes nothing else.
     Note {
         subject: String,
@@ -552,6 +603,9 @@ pub enum Command {
         round: u64,
         detail: String,
         failures: u32,
+        /// See [`mainstay_ha::Report::passes`].
+        #[serde(default)]
+        passes: bool,
     },
 }
 

@@ -8,10 +8,12 @@ use mainstay_control::advice::Observations;
 use mainstay_control::reconcile::{Action, Observed, Role, ServiceObserved, asks_for_relief, plan};
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{
-    Command, Entry, IssChange, Outcome, ResourceSpec, ServicePhase, Severity, State,
+    Command, Entry, IssChange, Links, Outcome, ResourceSpec, ServicePhase, Severity, State,
 };
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{ConfigVersion, Epoch, Incarnation, Member, MinCopies, NodeId, ShrinkReason};
+use mainstay_types::{
+    ConfigVersion, Epoch, Incarnation, MacAddress, Member, MinCopies, NodeId, ShrinkReason,
+};
 use proptest::prelude::*;
 
 #[test]
@@ -153,6 +155,36 @@ fn without_a_leader_nobody_counts_the_living() {
             mainstay_control::advice::advice(&state, &Observations { has_leader, ..Default::default() });
         assert_eq!(list.iter().any(|advice| advice.what.contains("2 of 3 voters")), counted, "{list:?}");
     }
+}
+
+/// The node would lose the cluster with its address.
+#[test]
+fn a_service_gets_no_address_of_a_node_and_a_node_none_of_a_service() {
+    let mut state = ready();
+    let service = |address: &str| {
+        let text = format!("name='db'\nresource='db'\n[vip]\naddress='{address}'\n");
+        Command::ApplyService { spec: ServiceSpec::parse(&text).unwrap() }
+    };
+    let node = state.nodes[&B].clone();
+    let (host, _) = node.agent_addr.rsplit_once(':').unwrap();
+    for prefix in [24, 32] {
+        let outcome = apply(&mut state, service(&format!("{host}/{prefix}")));
+        let Outcome::Refused(refusal) = outcome else { panic!("{outcome:?}") };
+        assert_eq!(refusal.code, "address-of-a-node");
+        assert!(refusal.message.contains(host) && refusal.message.contains(&node.name), "{refusal:?}");
+    }
+    assert!(apply(&mut state, service("10.99.0.7/24")).is_ok());
+    let newcomer = |agent_addr: &str| Command::AddNode {
+        name: "late".into(),
+        agent_addr: agent_addr.into(),
+        engine_addr: "10.99.0.8:7401".into(),
+        voter: false,
+        witness: false,
+        nonce: 99,
+    };
+    let outcome = apply(&mut state, newcomer("10.99.0.7:7400"));
+    assert!(matches!(outcome, Outcome::Refused(refusal) if refusal.code == "address-of-a-service"));
+    assert!(apply(&mut state, newcomer("10.99.0.8:7400")).is_ok());
 }
 
 #[test]
@@ -456,7 +488,16 @@ fn a_service_that_fails_everywhere_stops_until_it_is_applied_again() {
         let phase = ServicePhase::Failed;
         apply(
             &mut nodes.state,
-            Command::ServiceStatus { name: "db".into(), node, phase, epoch, round, detail, failures: 4 },
+            Command::ServiceStatus {
+                name: "db".into(),
+                node,
+                phase,
+                epoch,
+                round,
+                detail,
+                failures: 4,
+                passes: false,
+            },
         );
         nodes.settle();
     }
@@ -467,6 +508,61 @@ fn a_service_that_fails_everywhere_stops_until_it_is_applied_again() {
     assert_eq!(nodes.runs_on().len(), 1);
 }
 
+/// The cause may have come or gone with a node, or may have passed by itself; a program's own fault stays.
+#[test]
+fn a_halted_service_is_tried_again_when_its_cause_may_be_over() {
+    let halted = |passes: bool| {
+        let mut nodes = running();
+        for node in [A, B] {
+            let service = nodes.observed.get_mut(&node).unwrap().services.get_mut("db").unwrap();
+            service.phase = ServicePhase::Failed;
+            let (epoch, round, name) = (service.epoch, service.round, "db".to_owned());
+            let (phase, detail) = (ServicePhase::Failed, "in use".to_string());
+            let report =
+                Command::ServiceStatus { name, node, phase, epoch, round, detail, failures: 4, passes };
+            apply(&mut nodes.state, report);
+            nodes.settle();
+        }
+        assert!(nodes.state.services["db"].halted.is_some());
+        nodes.state
+    };
+    let retry = |round: u64| Command::RetryService { name: "db".into(), round };
+    let mut state = halted(true);
+    let round = state.services["db"].round;
+    assert_eq!(apply(&mut state, retry(round - 1)), Outcome::Unchanged);
+    assert_eq!(apply(&mut state, retry(round)), Outcome::Done);
+    assert!(state.services["db"].halted.is_none() && state.services["db"].round == round + 1);
+    assert_eq!(apply(&mut state, retry(round)), Outcome::Unchanged, "it is said twice");
+    let mut state = halted(false);
+    assert_eq!(apply(&mut state, retry(round)), Outcome::Unchanged, "a program's own fault");
+    let other = state.resources[&R].record.primary.map(|primary| if primary == A { B } else { A }).unwrap();
+    let generation = state.nodes[&other].generation;
+    die(&mut state, other);
+    assert!(state.services["db"].halted.is_none() && state.services["db"].round == round + 1);
+    apply(&mut state, Command::NodeRejoin { node: other, generation });
+    assert_eq!(state.services["db"].round, round + 1, "nothing has failed in this round");
+}
+
+/// A node answers for an address that it has no right to any more; an administrator's is another matter.
+#[test]
+fn a_node_that_answers_for_a_services_address_has_lost_its_right() {
+    let mut state = ready();
+    let mac = |last: u8| MacAddress([2, 0, 0, 0, 0, last]);
+    let address = "10.99.0.7".parse().unwrap();
+    let mut links = Links { macs: [mac(2), mac(3)].into(), addresses: ["10.99.0.2".parse().unwrap()].into() };
+    let told = |links: &Links| Command::NodeLinks { node: B, links: links.clone() };
+    assert_eq!(apply(&mut state, told(&links)), Outcome::Done);
+    assert_eq!(apply(&mut state, told(&links)), Outcome::Unchanged);
+    assert_eq!(state.has_lost_right(address, mac(3)).map(|node| node.id), Some(B));
+    assert!(state.has_lost_right(address, mac(9)).is_none(), "a stranger");
+    links.addresses.insert(address);
+    apply(&mut state, told(&links));
+    assert!(state.has_lost_right(address, mac(3)).is_none(), "an administrator has set it there");
+    let text = "name='db'\nresource='db'\n[vip]\naddress='10.99.0.2/24'\n";
+    let outcome = apply(&mut state, Command::ApplyService { spec: ServiceSpec::parse(text).unwrap() });
+    assert!(matches!(outcome, Outcome::Refused(refusal) if refusal.code == "address-of-a-node"));
+}
+
 /// A reboot that nobody took for a death: the node has no machine for what it ran, and is said to run it.
 #[test]
 fn a_service_that_its_node_has_forgotten_is_reported_and_can_be_deleted() {
@@ -475,7 +571,7 @@ fn a_service_that_its_node_has_forgotten_is_reported_and_can_be_deleted() {
     let (name, detail) = ("db".to_owned(), String::new());
     apply(
         &mut nodes.state,
-        Command::ServiceStatus { name, node: A, phase, epoch, round, detail, failures: 0 },
+        Command::ServiceStatus { name, node: A, phase, epoch, round, detail, failures: 0, passes: false },
     );
     nodes.observed.get_mut(&A).unwrap().services.clear();
     nodes.observed.get_mut(&A).unwrap().lease_valid = false;

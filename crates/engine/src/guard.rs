@@ -11,27 +11,33 @@
 //!
 //! A lease that is renewed arms it again.
 //!
+//! Each lease is noted for the silencer ([`crate::silencer`]) before the guard knows it, and each time that it has acted.
+//!
+//! When the engine is told to end, it does all of that within the lease, and then waits until file systems have written what they
+//! hold: the devices answer until the process ends.
+//!
 //! Within the lease it kills the services of one resource when the shard is about to fail its devices, for the reason in
 //! [`crate::users`].
 
 // Timers are system calls with pointers.
 #![allow(unsafe_code)]
 
+use crate::addresses::AddressRemover;
 use crate::ring::now;
+use crate::silencer::LeaseFile;
 use crate::users::kill_cgroup;
 use mainstay_api::engine::GuardEntry;
 use mainstay_types::{ResourceId, Time};
-use socket2::{Domain, Protocol, Socket, Type};
 use std::ffi::CString;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fs, mem};
 use thiserror::Error;
 
@@ -41,7 +47,8 @@ pub const GUARD_MARGIN_MS: u64 = 400;
 /// device dies only when that answers.
 const KILL_WAIT_MS: u64 = 150;
 const KILL_POLL: Duration = Duration::from_millis(2);
-const NETLINK_TIMEOUT: Duration = Duration::from_millis(50);
+/// How long file systems may take to write what they hold, when the engine ends within its lease.
+const DETACH_WAIT: Duration = Duration::from_secs(5);
 
 const _: () = assert!(KILL_WAIT_MS < GUARD_MARGIN_MS / 2);
 
@@ -54,20 +61,13 @@ pub enum GuardError {
     Path(String),
 }
 
-/// A floating address on an interface.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct GuardedAddress {
-    pub interface: String,
-    pub ip: IpAddr,
-    pub prefix: u8,
-}
-
 /// A checked [`GuardEntry`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GuardTarget {
     pub resource: ResourceId,
     pub cgroups: Vec<PathBuf>,
-    pub addresses: Vec<GuardedAddress>,
+    /// Floating addresses. They are looked for on every interface.
+    pub addresses: Vec<IpAddr>,
     pub mounts: Vec<PathBuf>,
 }
 
@@ -82,11 +82,10 @@ impl TryFrom<&GuardEntry> for GuardTarget {
             });
             checked.collect()
         };
-        let addresses = entry.addresses.iter().map(|given| {
-            let (ip, prefix) =
-                parse_address(&given.address).ok_or(GuardError::Address(given.address.clone()))?;
-            Ok(GuardedAddress { interface: given.interface.clone(), ip, prefix })
-        });
+        let addresses = entry
+            .addresses
+            .iter()
+            .map(|given| parse_address(&given.address).ok_or(GuardError::Address(given.address.clone())));
         Ok(Self {
             resource: entry.resource,
             cgroups: paths(&entry.cgroups)?,
@@ -96,11 +95,11 @@ impl TryFrom<&GuardEntry> for GuardTarget {
     }
 }
 
-fn parse_address(text: &str) -> Option<(IpAddr, u8)> {
+fn parse_address(text: &str) -> Option<IpAddr> {
     let (ip, prefix) = text.split_once('/')?;
     let (ip, prefix): (IpAddr, u8) = (ip.parse().ok()?, prefix.parse().ok()?);
     let longest = if ip.is_ipv4() { 32 } else { 128 };
-    (prefix <= longest).then_some((ip, prefix))
+    (prefix <= longest).then_some(ip)
 }
 
 /// What the guard has done; given to the shard, which then fails the devices of all resources.
@@ -122,6 +121,8 @@ pub enum Told {
     Silenced(Silenced),
     /// SIGKILL was sent to the services of a resource, because somebody has asked for that.
     Killed(ResourceId),
+    /// The engine is about to end: this node is being silenced.
+    Ends,
 }
 
 #[derive(Default)]
@@ -141,6 +142,10 @@ struct State {
     /// When it was done with it the last time.
     silenced_at: Time,
     stopping: bool,
+    /// The engine was told to end.
+    ending: bool,
+    /// All is silent for that.
+    ended: bool,
 }
 
 struct Shared {
@@ -150,6 +155,9 @@ struct Shared {
     fenced: AtomicBool,
     timer: OwnedFd,
     margin_ms: u64,
+    /// For the silencer; `None` without one.
+    noted: Option<LeaseFile>,
+    changed: Condvar,
 }
 
 impl State {
@@ -201,6 +209,12 @@ impl Shared {
         unsafe { libc::read(self.timer.as_raw_fd(), (&raw mut count).cast(), 8) };
     }
 
+    fn note(&self, write: fn(&LeaseFile, Time) -> io::Result<()>, at: Time) {
+        if let Some(Err(error)) = self.noted.as_ref().map(|file| write(file, at)) {
+            tracing::error!(%error, "cannot note the lease: nothing silences this node if engine and agent die");
+        }
+    }
+
     fn act_at(&self, until: Time) -> Time {
         Time(until.0.saturating_sub(self.margin_ms * 1000))
     }
@@ -221,19 +235,32 @@ impl Guard {
     /// Starts the guard, in the network namespace of the calling thread. It is idle until the first lease.
     ///
     /// `tell` is called on the guard's thread each time it has acted; it must not block. The devices are to fail then.
-    pub fn start(margin_ms: u64, mut tell: impl FnMut(Told) + Send + 'static) -> io::Result<Self> {
+    pub fn start(margin_ms: u64, tell: impl FnMut(Told) + Send + 'static) -> io::Result<Self> {
+        Self::start_noting(margin_ms, None, tell)
+    }
+
+    /// The same, with a silencer that reads `noted`.
+    pub fn start_noting(
+        margin_ms: u64,
+        noted: Option<LeaseFile>,
+        mut tell: impl FnMut(Told) + Send + 'static,
+    ) -> io::Result<Self> {
+        // What began before was silenced, if by the engine before this one or by a silencer.
+        let silenced_at = noted.as_ref().map_or(Ok(Time(0)), LeaseFile::silenced)?;
         // SAFETY: timerfd_create takes no pointers.
         let timer = unsafe { libc::timerfd_create(libc::CLOCK_BOOTTIME, libc::TFD_CLOEXEC) };
         if timer < 0 {
             return Err(io::Error::last_os_error());
         }
         let shared = Arc::new(Shared {
-            state: Mutex::default(),
+            state: Mutex::new(State { silenced_at, ..State::default() }),
             lease_until_us: AtomicU64::new(0),
             fenced: AtomicBool::new(false),
             // SAFETY: the descriptor was just made and nobody else owns it.
             timer: unsafe { OwnedFd::from_raw_fd(timer) },
             margin_ms,
+            noted,
+            changed: Condvar::new(),
         });
         let worker = Arc::clone(&shared);
         let mut addresses = AddressRemover::new()?;
@@ -248,6 +275,7 @@ impl Guard {
     /// it was when the lease took effect: if that is the same the next time, nothing was silenced in between.
     pub fn set_lease(&self, until: Time) -> Time {
         let mut state = self.shared.state();
+        self.shared.note(LeaseFile::note_lease, until);
         let now = now();
         let late = state.overdue || state.lease_until.is_some_and(|until| now >= self.shared.act_at(until));
         state.lease_until = Some(until);
@@ -304,10 +332,35 @@ impl Guard {
         Time(self.shared.lease_until_us.load(Ordering::Acquire))
     }
 
+    /// For the thread that is told to end the engine.
+    #[must_use]
+    pub fn ender(&self) -> GuardEnder {
+        GuardEnder { shared: Arc::clone(&self.shared) }
+    }
+
     /// Whether the guard has acted and the lease was not renewed since. Does not wait.
     #[must_use]
     pub fn fenced(&self) -> bool {
         self.shared.fenced.load(Ordering::Acquire)
+    }
+}
+
+/// Silences this node because its engine ends.
+pub struct GuardEnder {
+    shared: Arc<Shared>,
+}
+
+impl GuardEnder {
+    /// Returns when nothing of any service is left, or after `patience`.
+    pub fn end(&self, patience: Duration) {
+        let mut state = self.shared.state();
+        state.ending = true;
+        self.shared.arm(Time(1));
+        let waited = self.shared.changed.wait_timeout_while(state, patience, |state| !state.ended);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if !state.ended {
+            tracing::error!("the engine ends, and services of this node are not known to be silent");
+        }
     }
 }
 
@@ -342,6 +395,14 @@ fn watch(shared: &Shared, addresses: &mut AddressRemover, tell: &mut dyn FnMut(T
             if state.stopping {
                 return;
             }
+            if mem::take(&mut state.ending) {
+                state.fenced = true;
+                state.acting = true;
+                let targets = state.targets.clone();
+                drop(state);
+                end(shared, &targets, addresses, tell);
+                continue;
+            }
             let Some(until) = state.lease_until else { continue };
             if state.fenced {
                 if !mem::take(&mut state.late_targets) {
@@ -358,14 +419,42 @@ fn watch(shared: &Shared, addresses: &mut AddressRemover, tell: &mut dyn FnMut(T
         };
         let silenced = silence(until, &targets, addresses);
         tell(Told::Silenced(silenced.clone()));
-        detach_mounts(&targets);
+        drop(detach_mounts(&targets));
         {
             let mut state = shared.state();
             state.acting = false;
             state.silenced_at = now();
+            shared.note(LeaseFile::note_silenced, state.silenced_at);
         }
         // Only now: a log that nobody reads must not hold up what has to be done.
-        report(&silenced, &targets);
+        report(&silenced, &targets, "the lease was not renewed");
+    }
+}
+
+/// The engine ends. The lease goes on, so the devices answer until file systems have written what they hold.
+fn end(shared: &Shared, targets: &[GuardTarget], addresses: &mut AddressRemover, tell: &mut dyn FnMut(Told)) {
+    // The agent first: what it sees end now it must not start again.
+    tell(Told::Ends);
+    let until = shared.state().lease_until.unwrap_or_default();
+    let silenced = silence(until, targets, addresses);
+    detached(detach_mounts(targets), DETACH_WAIT);
+    {
+        let mut state = shared.state();
+        state.acting = false;
+        state.silenced_at = now();
+        state.ended = true;
+        shared.note(LeaseFile::note_silenced, state.silenced_at);
+    }
+    shared.changed.notify_all();
+    report(&silenced, targets, "the engine was told to end");
+}
+
+/// Waits until a thread has detached what it was given.
+pub(crate) fn detached(thread: Option<JoinHandle<()>>, patience: Duration) {
+    let Some(thread) = thread else { return };
+    let deadline = Instant::now() + patience;
+    while !thread.is_finished() && Instant::now() < deadline {
+        thread::sleep(KILL_POLL);
     }
 }
 
@@ -388,15 +477,10 @@ fn kill_doomed(shared: &Shared, tell: &mut dyn FnMut(Told)) {
     }
 }
 
-fn silence(until: Time, targets: &[GuardTarget], addresses: &mut AddressRemover) -> Silenced {
+pub(crate) fn silence(until: Time, targets: &[GuardTarget], addresses: &mut AddressRemover) -> Silenced {
     let began = now();
     let mut problems = Vec::new();
-    for address in targets.iter().flat_map(|target| &target.addresses) {
-        if let Err(error) = addresses.remove(address) {
-            problems
-                .push(format!("address {}/{} on {}: {error}", address.ip, address.prefix, address.interface));
-        }
-    }
+    addresses.remove(targets.iter().flat_map(|target| &target.addresses), &mut problems);
     let addresses_gone = now();
     let cgroups: Vec<&Path> =
         targets.iter().flat_map(|target| &target.cgroups).map(PathBuf::as_path).collect();
@@ -426,10 +510,10 @@ fn populated(cgroup: &Path) -> bool {
 
 /// On a thread of its own: the last reference to a mount flushes it, and that may take as long as the device
 /// does not answer.
-fn detach_mounts(targets: &[GuardTarget]) {
+pub(crate) fn detach_mounts(targets: &[GuardTarget]) -> Option<JoinHandle<()>> {
     let mounts: Vec<PathBuf> = targets.iter().flat_map(|target| target.mounts.clone()).collect();
     if mounts.is_empty() {
-        return;
+        return None;
     }
     let started = thread::Builder::new().name("guard-unmount".into()).spawn(move || {
         for mount in mounts {
@@ -442,12 +526,10 @@ fn detach_mounts(targets: &[GuardTarget]) {
             }
         }
     });
-    if let Err(error) = started {
-        tracing::warn!(%error, "the guard could not detach mounts");
-    }
+    started.inspect_err(|error| tracing::warn!(%error, "the guard could not detach mounts")).ok()
 }
 
-fn report(silenced: &Silenced, targets: &[GuardTarget]) {
+pub(crate) fn report(silenced: &Silenced, targets: &[GuardTarget], why: &str) {
     let left_ms = silenced.until.ms_since(silenced.processes_gone);
     let resources: Vec<String> = targets.iter().map(|target| target.resource.to_string()).collect();
     tracing::error!(
@@ -457,87 +539,11 @@ fn report(silenced: &Silenced, targets: &[GuardTarget]) {
         processes_gone_us = silenced.processes_gone.0,
         left_ms,
         resources = resources.join(" "),
-        "the lease was not renewed: addresses removed, processes killed, devices fail until it is"
+        "{why}: addresses removed, processes killed, file systems detached"
     );
     for problem in &silenced.problems {
         tracing::error!(problem, "the guard could not silence everything");
     }
-}
-
-/// Takes addresses off interfaces through rtnetlink. The socket is made in advance: when it is needed there may
-/// be no memory or no descriptor for one.
-struct AddressRemover {
-    socket: Socket,
-    sequence: u32,
-}
-
-const NLMSG_HEADER_BYTES: usize = 16;
-const RTM_DELADDR: u16 = 21;
-const NLM_F_REQUEST: u16 = 1;
-const NLM_F_ACK: u16 = 4;
-const IFA_ADDRESS: u16 = 1;
-const IFA_LOCAL: u16 = 2;
-
-impl AddressRemover {
-    fn new() -> io::Result<Self> {
-        let protocol = Protocol::from(libc::NETLINK_ROUTE);
-        let socket = Socket::new(Domain::from(libc::AF_NETLINK), Type::RAW, Some(protocol))?;
-        socket.set_read_timeout(Some(NETLINK_TIMEOUT))?;
-        Ok(Self { socket, sequence: 0 })
-    }
-
-    /// An address or interface that is not there is success.
-    fn remove(&mut self, address: &GuardedAddress) -> io::Result<()> {
-        let name = CString::new(address.interface.as_str())?;
-        // SAFETY: the pointer is to a zero-terminated string that outlives the call.
-        let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-        if index == 0 {
-            return Ok(());
-        }
-        self.sequence = self.sequence.wrapping_add(1);
-        (&self.socket).write_all(&delete_message(self.sequence, index, address.ip, address.prefix))?;
-        let mut buffer = [0; 1024];
-        loop {
-            let len = (&self.socket).read(&mut buffer)?;
-            match acknowledged(&buffer[..len], self.sequence) {
-                // The answer to an earlier request that came after its time limit.
-                None => {}
-                Some(0 | libc::EADDRNOTAVAIL | libc::ENODEV) => return Ok(()),
-                Some(errno) => return Err(io::Error::from_raw_os_error(errno)),
-            }
-        }
-    }
-}
-
-fn delete_message(sequence: u32, index: u32, ip: IpAddr, prefix: u8) -> Vec<u8> {
-    let (family, octets) = match ip {
-        IpAddr::V4(ip) => (libc::AF_INET, ip.octets().to_vec()),
-        IpAddr::V6(ip) => (libc::AF_INET6, ip.octets().to_vec()),
-    };
-    let len = NLMSG_HEADER_BYTES + 8 + 2 * (4 + octets.len());
-    let mut message = Vec::with_capacity(len);
-    message.extend_from_slice(&(len as u32).to_ne_bytes());
-    message.extend_from_slice(&RTM_DELADDR.to_ne_bytes());
-    message.extend_from_slice(&(NLM_F_REQUEST | NLM_F_ACK).to_ne_bytes());
-    message.extend_from_slice(&sequence.to_ne_bytes());
-    message.extend_from_slice(&[0; 4]); // Port: the kernel knows it.
-    message.extend_from_slice(&[family as u8, prefix, 0, 0]);
-    message.extend_from_slice(&index.to_ne_bytes());
-    for attribute in [IFA_LOCAL, IFA_ADDRESS] {
-        message.extend_from_slice(&(4 + octets.len() as u16).to_ne_bytes());
-        message.extend_from_slice(&attribute.to_ne_bytes());
-        message.extend_from_slice(&octets);
-    }
-    message
-}
-
-/// The error number (0 for success) in the kernel's answer to `sequence`.
-fn acknowledged(answer: &[u8], sequence: u32) -> Option<i32> {
-    const NLMSG_ERROR: u16 = 2;
-    let kind = u16::from_ne_bytes(*answer.get(4..)?.first_chunk()?);
-    let found = u32::from_ne_bytes(*answer.get(8..)?.first_chunk()?);
-    let errno = i32::from_ne_bytes(*answer.get(NLMSG_HEADER_BYTES..)?.first_chunk()?);
-    (kind == NLMSG_ERROR && found == sequence).then_some(errno.saturating_neg())
 }
 
 #[cfg(test)]
@@ -562,7 +568,7 @@ mod tests {
             assert_eq!(GuardTarget::try_from(&entry(bad)), Err(GuardError::Address(bad.into())));
         }
         let target = GuardTarget::try_from(&entry("fd00::7/64")).expect("well formed");
-        assert_eq!(target.addresses[0].prefix, 64);
+        assert_eq!(target.addresses, ["fd00::7".parse::<IpAddr>().expect("an address")]);
         let relative = GuardEntry { cgroups: vec!["x/y".into()], ..GuardEntry::default() };
         assert_eq!(GuardTarget::try_from(&relative), Err(GuardError::Path("x/y".into())));
     }
@@ -570,7 +576,7 @@ mod tests {
     fn told_by(tell: mpsc::Sender<Silenced>) -> impl FnMut(Told) + Send + 'static {
         move |told| match told {
             Told::Silenced(silenced) => tell.send(silenced).expect("heard"),
-            Told::Killed(resource) => panic!("nobody has asked to kill the services of {resource}"),
+            other => panic!("nobody has asked for {other:?}"),
         }
     }
 
@@ -693,14 +699,13 @@ mod tests {
         };
         ip(&["link", "add", "guarded", "type", "veth", "peer", "name", "other"]);
         ip(&["addr", "add", "10.213.250.1/24", "dev", "guarded"]);
-        ip(&["addr", "add", "10.213.250.9/24", "dev", "guarded"]);
-        ip(&["addr", "add", "fd00:213::9/64", "dev", "guarded"]);
+        ip(&["addr", "add", "10.213.250.9/32", "dev", "guarded", "label", "guarded:mnst"]);
+        // An administrator's, although a service has the same.
+        ip(&["addr", "add", "10.213.250.8/24", "dev", "guarded"]);
         let mut entry = entry("10.213.250.9/24");
         entry.addresses[0].interface = "guarded".into();
-        for (interface, address) in
-            [("guarded", "fd00:213::9/64"), ("guarded", "10.213.250.77/24"), ("none", "10.0.0.1/8")]
-        {
-            entry.addresses.push(GuardAddress { interface: interface.into(), address: address.into() });
+        for address in ["10.213.250.7/24", "10.213.250.8/24", "10.213.250.77/24", "fd00:213::9/64"] {
+            entry.addresses.push(GuardAddress { interface: String::new(), address: address.into() });
         }
         let mount = std::env::temp_dir().join(format!("mainstay-guard-{}", std::process::id()));
         fs::create_dir_all(&mount).expect("a directory");
@@ -713,17 +718,21 @@ mod tests {
         let (tell, told) = mpsc::channel();
         let guard = Guard::start(GUARD_MARGIN_MS, told_by(tell)).expect("a guard");
         guard.set_targets(vec![GuardTarget::try_from(&entry).expect("well formed")]);
-        let until = now().plus_ms(600);
+        let until = now().plus_ms(1_000);
         guard.set_lease(until);
+        // An interface that comes after the list, and one that gets another name.
+        ip(&["link", "add", "late", "type", "veth", "peer", "name", "late-peer"]);
+        ip(&["addr", "add", "10.213.250.7/32", "dev", "late", "label", "late:mnst"]);
+        ip(&["link", "set", "guarded", "name", "renamed"]);
         let silenced = told.recv_timeout(Duration::from_secs(5)).expect("acted");
         assert_eq!(silenced.problems, Vec::<String>::new());
         assert!(
             silenced.began <= silenced.addresses_gone && silenced.addresses_gone <= silenced.processes_gone
         );
         assert!(silenced.processes_gone < until, "{silenced:?}");
-        let left = ip(&["-o", "addr", "show", "dev", "guarded"]);
-        assert!(left.contains("10.213.250.1/24"), "{left}");
-        assert!(!left.contains("10.213.250.9") && !left.contains("fd00:213::9"), "{left}");
+        let left = ip(&["-o", "addr", "show"]);
+        assert!(left.contains("10.213.250.1/24") && left.contains("10.213.250.8/24"), "{left}");
+        assert!(!left.contains("10.213.250.9") && !left.contains("10.213.250.7"), "{left}");
         assert!(!populated(&victim.cgroup));
         assert!(victim.process.try_wait().expect("our child").is_some(), "killed");
         let end = now().plus_ms(5000);

@@ -5,6 +5,7 @@
 //! Where to start reading: [`shard`], the loop; [`open_replica`], one replica; then [`ring`], [`transport`], [`disk`],
 //! [`frontend`], [`guard`].
 
+mod addresses;
 mod block_queue;
 pub mod buffer;
 pub mod clients;
@@ -29,6 +30,8 @@ mod requests;
 pub mod ring;
 pub mod runtime;
 pub mod shard;
+mod signals;
+pub mod silencer;
 pub mod transport;
 pub mod ublk_device;
 pub mod users;

@@ -32,6 +32,8 @@ pub struct EngineOptions {
     /// Compare what devices read with what the log says, and end the engine where they differ. For tests: it costs a checksum
     /// and a look-up for each block that is written or read, and some 30 bytes for each block of a volume.
     pub check_reads: bool,
+    /// The process is the engine of a node, and nothing else: it has a silencer, and ends in order at SIGTERM and SIGINT.
+    pub stands_alone: bool,
 }
 
 impl EngineOptions {
@@ -50,6 +52,7 @@ impl EngineOptions {
             poll: true,
             preallocate: false,
             check_reads: false,
+            stands_alone: false,
         }
     }
 }

@@ -8,16 +8,20 @@ use crate::devices::DeviceAdmin;
 use crate::disk::SnapshotJob;
 use crate::frontend::nbd::{NbdServer, ServerError};
 use crate::frontend::{self, ChoiceError, FrontendKind};
-use crate::guard::{Guard, Told};
+use crate::guard::{Guard, GuardEnder, Told};
 use crate::ipc::{IpcMessage, IpcServer};
 use crate::lifecycle::Lifecycle;
 use crate::options::EngineOptions;
 use crate::ring::{Ring, RingError, Spin};
 use crate::shard::{Inbound, Parts, Shard};
+use crate::signals;
+use crate::silencer::{self, LeaseFile};
 use std::convert::Infallible;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 use thiserror::Error;
 
 /// Why an engine cannot run.
@@ -41,10 +45,22 @@ fn failed<T>(what: impl Into<String>, result: io::Result<T>) -> Result<T, Engine
     result.map_err(|source| EngineError::System { what: what.into(), source })
 }
 
+/// How long an engine that was told to end waits until this node is silent.
+const END_PATIENCE: Duration = Duration::from_secs(8);
+/// How long the agent has then to hear of it.
+const LAST_WORDS: Duration = Duration::from_millis(50);
+
 /// Runs the engine for as long as the process lives.
 pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
     let run_dir = &options.run_dir;
     failed(format!("cannot make {}", run_dir.display()), std::fs::create_dir_all(run_dir))?;
+    let (mut noted, mut presence) = (None, None);
+    if options.stands_alone {
+        // Before there are other threads: they inherit that these signals wait.
+        signals::block();
+        presence = Some(failed("cannot say that there is an engine", silencer::engine_is_here(run_dir))?);
+        noted = Some(failed("cannot note the lease", LeaseFile::open(run_dir))?);
+    }
     clear_stale_mounts(&options);
     let choice = frontend::choose(options.device, frontend::probe)?;
     match choice.kind {
@@ -81,13 +97,18 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
     };
 
     let to_shard = tell.clone();
-    let guard = Guard::start(options.guard_margin_ms, move |told| {
+    let guard = Guard::start_noting(options.guard_margin_ms, noted, move |told| {
         to_shard(match told {
             Told::Silenced(_) => Inbound::Fence,
             Told::Killed(resource) => Inbound::Killed(resource),
+            Told::Ends => Inbound::Ends,
         });
     });
     let guard = failed("cannot start the guard", guard)?;
+    if options.stands_alone {
+        failed("cannot start the silencer", silencer::keep(run_dir.clone()))?;
+        failed("cannot wait for signals", end_when_told(guard.ender()))?;
+    }
     let to_shard = tell.clone();
     let devices = DeviceAdmin::start(choice.kind, run_dir, move |outcome| to_shard(Inbound::Device(outcome)));
     let devices = failed("cannot start the device thread", devices)?;
@@ -117,7 +138,20 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
     // An engine that ends by itself ends like one that is killed. To drop what it has would take the devices away before their users are
     // killed, see `users.rs`; the process ends now, and the kernel closes all of it.
     let mut shard = ManuallyDrop::new(Shard::new(parts));
-    Ok(shard.run()?)
+    let ended = shard.run();
+    drop(presence);
+    Ok(ended?)
+}
+
+/// A stop is an orderly one: when this process is told to end, nothing of any service is left on this node before it does (R19).
+fn end_when_told(guard: GuardEnder) -> io::Result<()> {
+    thread::Builder::new().name("signals".into()).spawn(move || {
+        signals::wait();
+        guard.end(END_PATIENCE);
+        thread::sleep(LAST_WORDS);
+        std::process::exit(0);
+    })?;
+    Ok(())
 }
 
 /// An engine that was killed leaves dead mounts, on which every access fails.

@@ -71,6 +71,8 @@ pub enum Inbound {
     Snapshot(SnapshotDone),
     /// R19: the lease has run out; the devices answer with errors from now on.
     Fence,
+    /// The engine was told to end: this node is being silenced.
+    Ends,
     /// The services on a resource were killed, because its devices are about to fail.
     Killed(ResourceId),
 }
@@ -451,6 +453,11 @@ impl Shard {
                 tracing::warn!("the lease has run out; the devices answer with errors");
                 self.fenced = true;
                 self.with_all(now, |replica, shared| replica.fence(shared));
+                let silenced_us = self.guard.silenced();
+                self.events.push(EngineEvent::LeaseLost { until_us: self.lease_until, silenced_us });
+            }
+            Inbound::Ends => {
+                tracing::warn!("the engine was told to end: the services of this node are silenced first");
                 let silenced_us = self.guard.silenced();
                 self.events.push(EngineEvent::LeaseLost { until_us: self.lease_until, silenced_us });
             }

@@ -65,7 +65,8 @@ impl Users {
         }
     }
 
-    fn entries(&self) -> io::Result<Vec<GuardEntry>> {
+    /// What was noted last.
+    pub(crate) fn entries(&self) -> io::Result<Vec<GuardEntry>> {
         match fs::read(&self.file) {
             Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),
             // No service has ever run here.

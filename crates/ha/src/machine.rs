@@ -13,7 +13,8 @@
 //!   stopped, undone or killed, and its time does not run.
 //! - The address is taken only after it was probed in this start, since it was last off this node, and by this process
 //!   (R22).
-//! - More than `restart_limit` failures within `window_s` stop the service with a reason (R21).
+//! - More than `restart_limit` failures within `window_s` stop the service with a reason (R21). An address that a stranger holds is
+//!   waited for, with everything else started, and is no failure.
 //!
 //! What the runtime owes: effects are carried out in the order in which they are polled; every `Run`, `Undo`
 //! and `Kill` is answered by one [`Event::StepDone`] with its ticket (late answers are ignored here); steps and
@@ -25,7 +26,7 @@ mod undo;
 
 use self::kill::KillAction;
 use crate::spec::ServiceSpec;
-use crate::steps::{PROBE_TIMEOUT_MS, Step, step_words, steps_of};
+use crate::steps::{HELD_ADDRESS_MS, PROBE_TIMEOUT_MS, Step, step_words, steps_of};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Epoch, Time, reach};
 use serde::{Deserialize, Serialize};
@@ -78,6 +79,12 @@ pub enum Event {
         ticket: u64,
         result: Result<(), String>,
     },
+    /// Answer to the `Run` of [`Step::ProbeAddress`], instead of [`Event::StepDone`]: a host that is no node of the cluster has the
+    /// address, or an administrator has set it on another node. `why` is in words for the operator.
+    AddressHeld {
+        ticket: u64,
+        why: String,
+    },
     /// A started process ended by itself.
     ProcessExited {
         process: usize,
@@ -120,6 +127,9 @@ pub struct Report {
     pub detail: String,
     /// Failures within the window.
     pub failures: u32,
+    /// The last failure was not one of the service's programs: its cause may pass without anybody's doing.
+    #[serde(default)]
+    pub passes: bool,
 }
 
 /// What goes on after everything down to `floor` is undone.
@@ -169,6 +179,9 @@ pub struct Saved {
     /// Boot-time point of the last start. What an older version saved counts as silenced by whatever the guard did.
     #[serde(default)]
     began: Time,
+    /// See [`Report::passes`].
+    #[serde(default)]
+    passes: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -190,7 +203,10 @@ pub struct Machine {
     began: Time,
     failures: Vec<Time>,
     reason: String,
+    passes: bool,
     probe: Probe,
+    /// A stranger has the address: why it is not taken.
+    address_held: Option<String>,
     /// Steps below this one were done by a former agent already and are only walked over again.
     adopt_below: usize,
     /// The answer that the current step or undo waits for.
@@ -218,7 +234,9 @@ impl Machine {
             began: Time(0),
             failures: Vec::new(),
             reason: String::new(),
+            passes: false,
             probe: Probe::NotAsked,
+            address_held: None,
             adopt_below: 0,
             awaited: None,
             deadline: None,
@@ -241,6 +259,7 @@ impl Machine {
         machine.began = saved.began;
         machine.failures = saved.failures;
         machine.reason = saved.reason;
+        machine.passes = saved.passes;
         machine.next_ticket = saved.next_ticket;
         let last = machine.steps.len().saturating_sub(1);
         match saved.mode {
@@ -287,6 +306,10 @@ impl Machine {
         match self.mode {
             Mode::Stopped => ServicePhase::Stopped,
             Mode::Failed => ServicePhase::Failed,
+            // Everything else is started; what it waits for has to be said as for a pause after a failure.
+            Mode::Forward { at } if self.address_held.is_some() && self.is_last(at) => {
+                ServicePhase::BackingOff
+            }
             Mode::Forward { .. } => ServicePhase::Starting,
             Mode::Running => ServicePhase::Running,
             Mode::Backward { .. } => ServicePhase::Stopping,
@@ -358,6 +381,7 @@ impl Machine {
             }
             Event::Silenced { .. } => {}
             Event::StepDone { ticket, result } => self.on_step_done(ticket, result, now),
+            Event::AddressHeld { ticket, why } => self.on_address_held(ticket, why, now),
             Event::ProcessExited { process, status } => self.on_process_exited(process, &status, now),
             Event::Tick => self.on_tick(now),
         }
@@ -401,6 +425,8 @@ impl Machine {
         self.round = round;
         self.began = now;
         self.reason.clear();
+        self.passes = false;
+        self.address_held = None;
         self.probe = Probe::NotAsked;
         self.adopt_below = 0;
         self.forward(0, now);
@@ -466,6 +492,7 @@ impl Machine {
                 let at = *at;
                 reach!("ha: a step failed");
                 let why = format!("{} failed: {why}", step_words(&self.spec, self.steps[at]));
+                self.passes = self.steps[at].is_of_surroundings();
                 self.fail(at, 0, why, now);
             }
             (Mode::Backward { at, floor, then, .. }, result)
@@ -489,6 +516,7 @@ impl Machine {
         match result {
             Ok(()) => {
                 self.probe = Probe::Free;
+                self.address_held = None;
                 if self.steps[at] == Step::AddAddress && self.awaited.is_none() {
                     reach!("ha: the last step waited for the probe");
                     self.forward(at, now);
@@ -497,9 +525,30 @@ impl Machine {
             Err(why) => {
                 reach!("ha: another node answers for the address");
                 self.probe = Probe::NotAsked;
+                self.passes = true;
                 self.fail(at, 0, format!("the address cannot be taken: {why}"), now);
             }
         }
+    }
+
+    /// It is asked for again until it is free: no other node could have it either, and the programs are not at fault.
+    fn on_address_held(&mut self, ticket: u64, why: String, now: Time) {
+        if self.probe != (Probe::Running { ticket }) {
+            reach!("ha: a late answer");
+            return;
+        }
+        self.probe = Probe::NotAsked;
+        let Mode::Forward { at } = self.mode else { return };
+        self.address_held = Some(why);
+        if self.is_last(at) && self.awaited.is_none() {
+            self.deadline = Some(now.plus_ms(HELD_ADDRESS_MS));
+            self.report();
+        }
+    }
+
+    /// Whether `steps[at]` takes the address.
+    fn is_last(&self, at: usize) -> bool {
+        self.steps.get(at) == Some(&Step::AddAddress)
     }
 
     fn on_process_exited(&mut self, process: usize, status: &str, now: Time) {
@@ -520,6 +569,7 @@ impl Machine {
         reach!("ha: a process ended by itself");
         let name = &self.spec.processes[process].name;
         let why = format!("process {name} ended by itself: {status}");
+        self.passes = false;
         self.fail(top, started, why, now);
     }
 
@@ -546,8 +596,14 @@ impl Machine {
                 // What has not begun cannot be late.
                 self.deadline = Some(now.plus_ms(self.spec.timeout_ms(self.steps[at])));
             }
+            Mode::Forward { at }
+                if self.address_held.is_some() && self.probe == Probe::NotAsked && self.is_last(at) =>
+            {
+                self.forward(at, now);
+            }
             Mode::Forward { at } => {
                 reach!("ha: a step took too long");
+                self.passes = self.steps[at].is_of_surroundings();
                 self.awaited = None;
                 self.probe = Probe::NotAsked;
                 let seconds = self.spec.timeout_ms(self.steps[at]).div_ceil(1000);
@@ -628,6 +684,7 @@ impl Machine {
 
     fn settle(&mut self, mode: Mode) {
         self.mode = mode;
+        self.address_held = None;
         self.awaited = None;
         self.deadline = None;
         self.probe = Probe::NotAsked;
@@ -659,6 +716,7 @@ impl Machine {
             round: self.round,
             spent_epoch: self.spent_epoch,
             began: self.began,
+            passes: self.passes,
             failures: self.failures.clone(),
             reason: self.reason.clone(),
             // Answers to what is still under way must not match tickets given after a restart.
@@ -669,6 +727,10 @@ impl Machine {
 
     fn report(&mut self) {
         let detail = match &self.mode {
+            Mode::Forward { at } if self.is_last(*at) && self.address_held.is_some() => {
+                let why = self.address_held.as_deref().unwrap_or_default();
+                format!("waits for its address, and asks for it again: {why}")
+            }
             Mode::Forward { at } => match self.steps.get(*at) {
                 Some(Step::AddAddress) if self.probe != Probe::Free => "probe the address".into(),
                 Some(step) => step_words(&self.spec, *step),
@@ -686,6 +748,7 @@ impl Machine {
             round: self.round,
             detail,
             failures: u32::try_from(self.failures.len()).unwrap_or(u32::MAX),
+            passes: self.passes,
         };
         self.effects.push_back(Effect::Report(report));
     }

@@ -210,6 +210,64 @@ impl Vip {
     }
 }
 
+const ADDRESS_REMEDY: &str = "write it like \"10.0.0.7/24\"";
+
+impl Vip {
+    fn validate(&self) -> Result<(), SpecError> {
+        let refused = |problem: &str, remedy: &str| {
+            Err(SpecError::new("vip.address", format!("'{}' {problem}", self.address), remedy))
+        };
+        let well_formed = self
+            .address
+            .split_once('/')
+            .and_then(|(ip, prefix)| Some((ip.parse::<IpAddr>().ok()?, prefix.parse::<u8>().ok()?)));
+        let Some((ip, prefix)) = well_formed else {
+            return refused("is not a unicast IP address with prefix length", ADDRESS_REMEDY);
+        };
+        let IpAddr::V4(ip) = ip else {
+            return refused(
+                "is an IPv6 address, and this version can only carry IPv4 addresses",
+                "use an IPv4 address, such as \"10.0.0.7/24\"",
+            );
+        };
+        let hosts = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
+        let own = ip.to_bits() & hosts;
+        let another = "use an address that a single host may have";
+        match ip.octets()[0] {
+            _ if prefix == 0 || prefix > 32 => {
+                refused("is not a unicast IP address with prefix length", ADDRESS_REMEDY)
+            }
+            0 => refused("is unspecified: it names no host", another),
+            127 => refused("is a loopback address: no other host reaches it", another),
+            224..=239 => refused("is a multicast address", another),
+            240..=255 => refused("is reserved, or the address of all hosts (broadcast)", another),
+            // RFC 3021: with 31 bits both addresses are hosts.
+            _ if prefix < 31 && own == 0 => {
+                refused("is the address of the network itself", "use another address of the network")
+            }
+            _ if prefix < 31 && own == hosts => refused(
+                "is the address of all hosts of the network (broadcast)",
+                "use another address of the network",
+            ),
+            _ => self.validate_interface(),
+        }
+    }
+
+    fn validate_interface(&self) -> Result<(), SpecError> {
+        let wrong = |name: &String| {
+            name.is_empty()
+                || name.len() > 15
+                || name.bytes().any(|b| b == b'/' || b == 0 || b.is_ascii_whitespace())
+        };
+        let Some(interface) = self.interface.as_ref().filter(|name| wrong(name)) else { return Ok(()) };
+        Err(SpecError::new(
+            "vip.interface",
+            format!("'{interface}' is not an interface name"),
+            "name an interface as `ip link` shows it, or leave the field out to have it found by subnet",
+        ))
+    }
+}
+
 /// Whether `name` can name a node, a resource, a service or a process: they become parts of paths.
 #[must_use]
 pub fn valid_name(name: &str) -> bool {
@@ -268,24 +326,7 @@ impl ServiceSpec {
             }
         }
         if let Some(vip) = &self.vip {
-            if vip.parsed().is_none() {
-                return Err(SpecError::new(
-                    "vip.address",
-                    format!("'{}' is not a unicast IP address with prefix length", vip.address),
-                    "write it like \"10.0.0.7/24\"",
-                ));
-            }
-            if let Some(interface) = &vip.interface
-                && (interface.is_empty()
-                    || interface.len() > 15
-                    || interface.bytes().any(|b| b == b'/' || b.is_ascii_whitespace()))
-            {
-                return Err(SpecError::new(
-                    "vip.interface",
-                    format!("'{interface}' is not an interface name"),
-                    "name an interface as `ip link` shows it, or leave the field out to have it found by subnet",
-                ));
-            }
+            vip.validate()?;
         }
         if self.policy.restart_limit > 100 {
             return Err(SpecError::new("policy.restart_limit", "more than 100", "use 0 to 100"));
@@ -488,6 +529,37 @@ preferred = "alpha"
         let spec = ServiceSpec::parse("name='a'\nresource='r'\n[mount]\npath='/srv/a'\n").unwrap();
         assert_eq!(spec.mount.unwrap().fstype, "xfs");
         assert_eq!(spec.policy, Policy::default());
+    }
+
+    #[test]
+    fn a_floating_address_is_one_that_a_host_may_have() {
+        let address = |address: &str| {
+            ServiceSpec::parse(&format!("name='a'\nresource='r'\n[vip]\naddress='{address}'\n"))
+        };
+        for good in
+            ["10.0.0.7/24", "10.0.0.0/31", "10.0.0.1/31", "10.0.0.0/32", "10.0.0.255/16", "10.0.1.0/16"]
+        {
+            assert!(address(good).is_ok(), "{good}");
+        }
+        for (bad, why) in [
+            ("10.0.0.7", "with prefix length"),
+            ("10.0.0.7/0", "with prefix length"),
+            ("10.0.0.7/33", "with prefix length"),
+            ("here/24", "with prefix length"),
+            ("10.0.0.0/24", "network itself"),
+            ("10.0.0.255/24", "broadcast"),
+            ("10.0.0.3/30", "broadcast"),
+            ("0.0.0.0/32", "unspecified"),
+            ("127.0.0.1/8", "loopback"),
+            ("224.0.0.5/24", "multicast"),
+            ("255.255.255.255/32", "broadcast"),
+            ("fd00::7/64", "IPv6"),
+            ("::1/128", "IPv6"),
+        ] {
+            let error = address(bad).unwrap_err();
+            assert_eq!(error.field, "vip.address", "{bad}");
+            assert!(error.problem.contains(why) && !error.remedy.is_empty(), "{bad}: {error}");
+        }
     }
 
     #[test]

@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 
 /// How long the address probe may take, in milliseconds.
 pub(crate) const PROBE_TIMEOUT_MS: u64 = 5_000;
+/// Pause before an address that a stranger holds is asked for again, in milliseconds.
+pub(crate) const HELD_ADDRESS_MS: u64 = 2_000;
 /// How long mounting, including the recovery of the file system's log, may take, in milliseconds.
 pub(crate) const MOUNT_TIMEOUT_MS: u64 = 120_000;
 /// How long adding or removing an address may take, in milliseconds.
@@ -19,7 +21,7 @@ pub(crate) const KILL_TIMEOUT_MS: u64 = 10_000;
 #[serde(rename_all = "kebab-case")]
 pub enum Step {
     /// Ask whether another node answers for the address. Runs beside the following steps. Done = none does, or
-    /// the address is already on an interface of this node.
+    /// this node has added the address already. An address that is here and that Mainstay did not add is a failure.
     ProbeAddress,
     /// Make the file system if asked and blank, and mount. Undo: unmount; forced: detach lazily.
     Mount,
@@ -30,8 +32,15 @@ pub enum Step {
     StartProcess { process: usize },
     /// Repeat the readiness test until it succeeds.
     CheckReady { process: usize },
-    /// Add the address and announce it. Undo: remove it.
+    /// Add the address and announce it. Undo: remove it, if Mainstay has added it.
     AddAddress,
+}
+
+impl Step {
+    /// Whether a failure is one of the node and its network, and not of the service's programs.
+    pub(crate) fn is_of_surroundings(self) -> bool {
+        matches!(self, Self::ProbeAddress | Self::Mount | Self::AddAddress)
+    }
 }
 
 impl ServiceSpec {

@@ -44,6 +44,8 @@ struct Node {
     hung: BTreeSet<Step>,
     /// Undos without force fail.
     stubborn: bool,
+    /// A host outside the cluster has the address.
+    stranger: bool,
     /// How many runs of a step were not preceded by a persisted state since the last answer.
     unanswered: Vec<u64>,
 }
@@ -60,6 +62,7 @@ impl Node {
             broken: BTreeSet::new(),
             hung: BTreeSet::new(),
             stubborn: false,
+            stranger: false,
             unanswered: Vec::new(),
         }
     }
@@ -92,7 +95,10 @@ impl Node {
             }
             Effect::Run { ticket, step, .. } => {
                 self.check_order(step);
-                if self.hung.contains(&step) {
+                if step == Step::ProbeAddress && self.stranger {
+                    let why = "10.0.0.7/24 is in use".to_owned();
+                    self.machine.handle(self.now, Event::AddressHeld { ticket, why });
+                } else if self.hung.contains(&step) {
                     // It may have happened or not: assume it has.
                     self.take(step);
                     self.unanswered.push(ticket);
@@ -415,6 +421,66 @@ fn the_address_is_asked_for_again_after_a_pause() {
     let ticket = node.unanswered.pop().unwrap();
     node.give(Event::StepDone { ticket, result: Ok(()) });
     assert_eq!(node.phase(), ServicePhase::Running);
+}
+
+/// No other node could have it either, and no program is at fault.
+#[test]
+fn an_address_in_a_strangers_hands_is_waited_for_and_is_no_failure() {
+    let mut node = Node::new();
+    node.stranger = true;
+    node.start(1);
+    for _ in 0..300 {
+        node.pass(2_000);
+        assert_eq!(node.phase(), ServicePhase::BackingOff);
+    }
+    let last = node.reports.last().unwrap();
+    assert!(last.failures == 0 && last.detail.contains("in use"), "{last:?}");
+    assert!(
+        node.there.contains(&Step::StartProcess { process: 1 }) && !node.there.contains(&Step::AddAddress)
+    );
+    node.stranger = false;
+    node.pass(4_000);
+    assert_eq!(node.phase(), ServicePhase::Running);
+    assert_eq!(node.reports.last().unwrap().detail, "");
+    // Stopped while it waits, nothing stays.
+    let mut node = Node::new();
+    node.stranger = true;
+    node.start(1);
+    node.give(Event::Stop);
+    assert_eq!(node.phase(), ServicePhase::Stopped);
+    assert!(node.there.is_empty());
+}
+
+#[test]
+fn a_failure_of_the_surroundings_may_pass_and_one_of_a_program_may_not() {
+    for (step, passes) in [
+        (Step::Mount, true),
+        (Step::ProbeAddress, true),
+        (Step::AddAddress, true),
+        (Step::StartProcess { process: 0 }, false),
+        (Step::CheckReady { process: 0 }, false),
+    ] {
+        let mut node = Node::new();
+        node.broken.insert(step);
+        node.start(1);
+        for _ in 0..20 {
+            node.pass(60_000);
+        }
+        let last = node.reports.last().unwrap();
+        assert_eq!((last.phase, last.passes), (ServicePhase::Failed, passes), "{step:?}");
+    }
+    let mut node = Node::new();
+    node.broken.insert(Step::Mount);
+    node.start(1);
+    node.broken.clear();
+    node.pass(5_000);
+    assert_eq!(node.phase(), ServicePhase::Running);
+    for _ in 0..3 {
+        node.give(Event::ProcessExited { process: 1, status: "exit 1".into() });
+        node.pass(5_000);
+    }
+    let last = node.reports.last().unwrap();
+    assert!(last.phase == ServicePhase::Failed && !last.passes, "its own fault came last: {last:?}");
 }
 
 fn runs(log: &[Effect]) -> Vec<Step> {

@@ -86,6 +86,9 @@ pub enum Command {
     /// A whole cluster on this machine, for trying out and testing. Needs root.
     Lab(LabCommand),
     /// First process of a lab node; started by `lab up`.
+    /// Silences this node when its lease ends although engine and agent are dead. The engine starts it.
+    #[command(hide = true)]
+    Silencer(SilencerArgs),
     #[command(hide = true)]
     LabNode(crate::lab::cli::LabNodeArgs),
     /// Ends FUSE connections that outlived their node; started by `lab kill`.
@@ -100,6 +103,13 @@ pub struct PathArgs {
     #[arg(long, default_value = "/var/lib/mainstay", value_name = "DIR")]
     pub state_dir: PathBuf,
     /// Sockets, devices and mounts; empty after a restart of the machine.
+    #[arg(long, default_value = "/run/mainstay", value_name = "DIR")]
+    pub run_dir: PathBuf,
+}
+
+#[derive(Args, Debug, Clone)]
+pub struct SilencerArgs {
+    /// The run directory of the engine.
     #[arg(long, default_value = "/run/mainstay", value_name = "DIR")]
     pub run_dir: PathBuf,
 }

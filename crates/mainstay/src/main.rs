@@ -33,6 +33,7 @@ fn run(cli: Cli, output: Output) -> Outcome<u8> {
     match cli.command {
         Command::Engine(args) => roles::engine(args).map(|()| 0),
         Command::Agent(args) => roles::agent(args).map(|()| 0),
+        Command::Silencer(args) => roles::silencer(&args).map(|()| 0),
         Command::Cluster(command) => commands::cluster::run(command, &connect()?, output),
         Command::Node(command) => commands::cluster::node(&command, &connect()?, output),
         Command::Resource(command) => commands::resource::run(command, &connect()?, output),

@@ -1,6 +1,6 @@
 //! The two long-running roles of the binary. The only place where the command line meets the runtimes.
 
-use crate::cli::{AgentArgs, EngineArgs};
+use crate::cli::{AgentArgs, EngineArgs, SilencerArgs};
 use crate::failure::{Failure, Outcome};
 use mainstay_agent::AgentOptions;
 use mainstay_agent::journals::Journals;
@@ -21,6 +21,7 @@ pub fn engine(args: EngineArgs) -> Outcome<()> {
     options.background = args.background.limits();
     options.poll = !args.no_poll;
     options.preallocate = args.preallocate;
+    options.stands_alone = true;
     // The builds that the end-to-end tests run.
     options.check_reads = cfg!(debug_assertions);
     let Err(error) = mainstay_engine::run(options);
@@ -35,6 +36,12 @@ pub fn engine(args: EngineArgs) -> Outcome<()> {
         _ => ("engine-ended", REMEDY),
     };
     Err(Failure::new(code, chain(&error), remedy))
+}
+
+pub fn silencer(args: &SilencerArgs) -> Outcome<()> {
+    start_log();
+    let ended = mainstay_engine::silencer::run(&args.run_dir);
+    ended.map_err(|error| Failure::new("silencer-ended", chain(&error), "The engine starts it again."))
 }
 
 pub fn agent(args: AgentArgs) -> Outcome<()> {

@@ -6,15 +6,19 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+pub mod address;
 pub mod histogram;
 pub mod limits;
 pub mod record;
 pub mod scrub;
+pub mod silencer;
 pub mod simulation;
+pub use address::*;
 pub use histogram::*;
 pub use limits::*;
 pub use record::*;
 pub use scrub::*;
+pub use silencer::*;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($inner:ty), $prefix:literal) => {

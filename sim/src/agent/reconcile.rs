@@ -24,6 +24,7 @@ impl Agent {
     pub(super) fn reconcile(&mut self, now: Time) {
         let seen = Seen {
             wall_ms: self.wall_ms,
+            links: None,
             replayed: self.log.applied >= self.log.found,
             engine: self.connected,
             replicas: self.replicas.clone(),

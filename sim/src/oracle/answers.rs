@@ -38,6 +38,8 @@ pub fn is_operators(command: &Command) -> bool {
         | Command::MoveService { .. } => true,
         Command::InitCluster { .. }
         | Command::VotersSeen { .. }
+        | Command::NodeLinks { .. }
+        | Command::RetryService { .. }
         | Command::NodeDead { .. }
         | Command::NodeRejoin { .. }
         | Command::ReplicaReady { .. }

@@ -13,6 +13,7 @@
 //! - H5: no step of a start is begun while anything of the service is left on another node, whosever lease has ended.
 //! - H6: after faults have stopped, no service is started more than [`STARTS_MAX`] times within [`WINDOW_US`], and after an operator has
 //!   cleared its failures, which may come later.
+//! - H8: an address that an administrator has set on a node is there until the administrator takes it away (R22); the world sees to this one.
 //!
 //! A machine that is stopped as a whole (VM pause, suspend) runs nothing and answers nothing: what is on it does not count
 //! meanwhile. When it goes on, its guard needs a moment, [`WAKE_US`], that only a watchdog could take away; this is the
@@ -423,7 +424,14 @@ mod tests {
 
     fn report(phase: ServicePhase, epoch: u64) -> Effect {
         let detail = String::new();
-        Effect::Report(mainstay_ha::Report { phase, epoch: Epoch(epoch), round: 1, detail, failures: 0 })
+        Effect::Report(mainstay_ha::Report {
+            phase,
+            epoch: Epoch(epoch),
+            round: 1,
+            detail,
+            failures: 0,
+            passes: false,
+        })
     }
 
     fn undo(step: Step, force: bool) -> Effect {

@@ -50,7 +50,7 @@ impl Lab {
     fn timed(&mut self, effect: &Effect) -> (u64, Result<(), String>) {
         self.tickets += 1;
         let (delay, id) = self.begin(effect);
-        (delay.expect("it ends by itself"), self.services.finish(id, &[]).expect("an answer").result)
+        (delay.expect("it ends by itself"), self.services.finish(id).expect("an answer").result)
     }
 }
 
@@ -60,15 +60,15 @@ fn parts_are_there_from_the_beginning_of_a_step_to_the_end_of_its_undo() {
     assert!(lab.presence().is_silent());
     let (_, mount) = lab.begin(&run(Step::Mount));
     assert!(lab.presence().mounted, "what is under way counts");
-    lab.services.finish(mount, &[]).unwrap().result.unwrap();
+    lab.services.finish(mount).unwrap().result.unwrap();
     lab.begin(&run(START));
     assert!(lab.presence().running);
     let (_, address) = lab.begin(&run(Step::AddAddress));
     assert!(lab.presence().address);
-    lab.services.finish(address, &[]).unwrap();
+    lab.services.finish(address).unwrap();
     let (_, removal) = lab.begin(&undo(Step::AddAddress, false));
     assert!(lab.presence().address, "what is being removed counts");
-    lab.services.finish(removal, &[]).unwrap().result.unwrap();
+    lab.services.finish(removal).unwrap().result.unwrap();
     assert_eq!(lab.presence(), Presence { address: false, ..ALL });
     lab.done(&Effect::Kill { ticket: 1 }).unwrap();
     assert_eq!(lab.presence(), Presence { mounted: true, ..Presence::default() });
@@ -94,23 +94,35 @@ fn durations_are_those_of_a_machine() {
 fn a_failed_step_still_counts_as_there() {
     let mut lab = Lab::new(1);
     let (_, id) = lab.services.start("s0", &run(Step::Mount), false);
-    assert!(lab.services.finish(id, &[]).unwrap().result.is_err(), "there is no device");
+    assert!(lab.services.finish(id).unwrap().result.is_err(), "there is no device");
     assert!(lab.presence().mounted);
     lab.done(&undo(Step::Mount, false)).unwrap();
     assert!(lab.presence().is_silent());
 }
 
 #[test]
-fn the_probe_finds_the_address_on_another_node_but_not_the_own() {
+fn an_address_that_was_set_by_hand_is_not_taken_and_stays() {
     let mut lab = Lab::new(1);
-    let (_, id) = lab.begin(&run(Step::ProbeAddress));
-    let others = ["s1".to_owned(), "s0".to_owned()];
-    assert!(lab.services.finish(id, &others).unwrap().result.is_err());
-    let (_, id) = lab.begin(&run(Step::ProbeAddress));
-    lab.services.finish(id, &others[..1]).unwrap().result.unwrap();
-    let mut lab = Lab::up(1);
-    let (_, id) = lab.begin(&run(Step::ProbeAddress));
-    lab.services.finish(id, &others).unwrap().result.unwrap();
+    lab.services.inject("s0", ServiceFault::AddressByHand);
+    assert!(lab.done(&run(Step::ProbeAddress)).is_err());
+    assert!(lab.done(&run(Step::AddAddress)).is_err());
+    assert!(!lab.presence().address);
+    lab.done(&undo(Step::AddAddress, true)).unwrap();
+    lab.services.silence("s0");
+    assert!(!lab.services.was_robbed());
+    assert!(lab.done(&run(Step::ProbeAddress)).is_err(), "it is still there");
+    lab.services.inject("s0", ServiceFault::Well);
+    lab.done(&run(Step::ProbeAddress)).unwrap();
+}
+
+#[test]
+fn an_address_on_a_late_interface_goes_when_the_node_is_silenced() {
+    let mut lab = Lab::new(1);
+    lab.services.inject("s0", ServiceFault::LateInterface);
+    lab.done(&run(Step::AddAddress)).unwrap();
+    lab.services.inject("s0", ServiceFault::Well);
+    lab.services.silence("s0");
+    assert!(lab.presence().is_silent());
 }
 
 #[test]
@@ -209,7 +221,7 @@ fn a_process_ends_by_itself_and_only_the_one_that_was_meant() {
     assert!(lab.presence().running && lab.services.exits("s0"));
     assert!(!lab.presence().running);
     let (delay, id) = lab.begin(&run(READY));
-    assert!(delay.is_some() && lab.services.finish(id, &[]).is_none(), "a test of nothing goes on for ever");
+    assert!(delay.is_some() && lab.services.finish(id).is_none(), "a test of nothing goes on for ever");
     lab.done(&run(START)).unwrap();
     lab.services.inject("s0", ServiceFault::Dies);
     lab.done(&undo(START, true)).unwrap();
@@ -247,7 +259,7 @@ fn a_mount_under_way_fails_when_its_device_goes() {
     let mut lab = Lab::new(1);
     let (_, id) = lab.begin(&run(Step::Mount));
     lab.services.device_lost("s0");
-    assert!(lab.services.finish(id, &[]).unwrap().result.is_err());
+    assert!(lab.services.finish(id).unwrap().result.is_err());
 }
 
 #[test]
@@ -260,7 +272,7 @@ fn the_guard_and_a_power_cut_leave_nothing() {
     let (_, id) = lab.begin(&run(READY));
     lab.services.power_cut();
     assert!(lab.presence().is_silent());
-    assert_eq!(lab.services.finish(id, &[]), None, "nobody is left to answer");
+    assert_eq!(lab.services.finish(id), None, "nobody is left to answer");
 }
 
 #[test]
@@ -272,7 +284,7 @@ fn a_late_undo_does_not_end_what_was_started_after_it() {
         lab.done(&run(step)).unwrap();
     }
     for id in ids {
-        lab.services.finish(id, &[]).unwrap().result.unwrap();
+        lab.services.finish(id).unwrap().result.unwrap();
     }
     assert_eq!(lab.presence(), ALL);
 }
@@ -284,6 +296,6 @@ fn an_undone_step_answers_that_it_was_called_off() {
     assert!(lab.presence().running);
     lab.done(&undo(Step::Prepare { process: 0 }, false)).unwrap();
     assert!(lab.presence().is_silent());
-    assert!(lab.services.finish(id, &[]).unwrap().result.is_err());
+    assert!(lab.services.finish(id).unwrap().result.is_err());
     assert!(lab.presence().is_silent());
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::wrong_self_convention, reason = "to_engine and to_agent say to whom, they convert nothing")]
 
+use super::silencer::Silencer;
 use super::{Machine, What, World};
 use crate::agent::{self, Agent};
 use crate::disk::Disk;
@@ -47,6 +48,7 @@ impl World {
             What::Consensus { at_us } => self.consensus_due(at_us),
             What::ServiceStep { node, boot, id } => self.service_step(node, boot, id),
             What::ProcessExited { node, boot, service } => self.process_exited(node, boot, service),
+            What::SilencerWakes { node, boot } => self.silencer_wakes(node, boot),
             What::JobStep(step) => self.job_step(step),
             What::StartEngine { node } => self.start_engine(node),
             What::StartAgent { node } => self.start_agent(node),
@@ -79,12 +81,15 @@ impl World {
         }
         let now = machine.clock.node_time(now_us);
         let greeting = matches!(input, EngineIn::Agent);
+        machine.silencer.note(&input);
         engine.handle(now, input, &mut machine.disks, &mut self.oracle);
+        machine.silencer.silenced = engine.silenced().max(machine.silencer.silenced);
         self.inspect_copied();
         self.engine_wishes(node);
         if greeting {
             self.watch_frozen(node);
         }
+        self.silencer_looks(node);
         self.arm_engine(node);
     }
 
@@ -136,7 +141,7 @@ impl World {
         if !machine.powered || machine.engine.is_some() {
             return;
         }
-        machine.engine = Some(Engine::new(node));
+        machine.engine = Some(Engine::new(node, machine.silencer.silenced));
         machine.lifecycle_busy_us = 0;
         machine.opening.clear();
         let boot = machine.engine_process.boot;
@@ -250,6 +255,7 @@ impl World {
         self.leave_half_made(node);
         let machine = self.machine(node);
         machine.services.power_cut();
+        machine.silencer = Silencer::default();
         self.presence_changed(node);
         self.drop_connections(node);
         self.forget_requests(node);
@@ -375,12 +381,12 @@ impl World {
         }
     }
 
-    /// Nobody on this machine can silence anything: both processes are stopped or dead. Without a watchdog, which is not
+    /// Nobody on this machine can silence anything: the engine stands still, and the silencer with it, and the agent is stopped or
+    /// dead. Without a watchdog, which is not
     /// there yet, its services outlive its lease; the oracle allows that for as long as it lasts.
     pub(super) fn watch_frozen(&mut self, node: NodeId) {
         let machine = &self.machines[&node];
-        let engine = machine.engine.as_ref().is_none_or(|engine| !engine.greeted)
-            || machine.engine_process.paused_until_us > 0;
+        let engine = machine.engine_process.paused_until_us > 0;
         let agent = machine.agent.is_none() || machine.agent_process.paused_until_us > 0;
         if machine.powered && engine && agent {
             self.oracle.ha.frozen(node);

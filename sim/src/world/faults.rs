@@ -485,6 +485,10 @@ impl World {
             ServiceFault::FailStart => ("F62 service fails to start", "fails to start"),
             ServiceFault::KeepAddress => ("F63 address cannot be removed", "its address stays once"),
             ServiceFault::Dies => ("F65 process dies", "its process dies"),
+            ServiceFault::LateInterface => {
+                ("interface late", "has its address on an interface that came late")
+            }
+            ServiceFault::AddressByHand => ("address set by hand", "finds its address set by hand"),
             ServiceFault::Well => ("service well again", "is well again"),
         };
         self.trace.count(count);

@@ -52,7 +52,11 @@ impl World {
         let named = |name: &str| self.state().resource_by_name(name).map(|known| known.id);
         let on = |name: &str| named(&self.state().services.get(name)?.spec.resource);
         let (what, resource, peer) = match command {
-            Command::InitCluster { .. } | Command::VotersSeen { .. } | Command::Note { .. } => return None,
+            Command::InitCluster { .. }
+            | Command::VotersSeen { .. }
+            | Command::NodeLinks { .. }
+            | Command::RetryService { .. }
+            | Command::Note { .. } => return None,
             Command::ChangeIss { resource, change, .. } => {
                 let moment = match change {
                     IssChange::Grow { .. } => Moment::Grow,

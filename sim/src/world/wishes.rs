@@ -81,13 +81,7 @@ impl World {
                         format!("guard silences {}", services.join(", "))
                     });
                 }
-                for service in services {
-                    self.oracle.ha.silenced(node, super::service_resource(&service));
-                    if self.machine(node).services.silence(&service) {
-                        self.tell_exited(node, service, 1_000);
-                    }
-                }
-                self.presence_changed(node);
+                self.silence_services(node, services);
             }
             Wish::RoleChanged { resource, role } => {
                 let number = match role {
@@ -326,9 +320,8 @@ impl World {
             let again = machine.agent_process.paused_until_us;
             return self.at(again, What::ServiceStep { node, boot, id });
         }
-        let elsewhere: Vec<String> = self.addresses_elsewhere(node);
         let step = if self.trace.keeps_lines() { machine.services.under_way(id) } else { String::new() };
-        let Some(done) = self.machine(node).services.finish(id, &elsewhere) else { return };
+        let Some(done) = self.machine(node).services.finish(id) else { return };
         self.presence_changed(node);
         let resource = super::service_resource(&done.service);
         self.oracle.ha.answered(node, resource, done.ticket, done.result.is_ok());
@@ -353,15 +346,15 @@ impl World {
         );
     }
 
-    fn addresses_elsewhere(&self, node: NodeId) -> Vec<String> {
-        let names = (0..self.plan.shape.resources.len()).map(|n| Self::service_name(super::resource_id(n)));
-        names
-            .filter(|name| {
-                self.machines
-                    .values()
-                    .any(|machine| machine.node != node && machine.services.presence(name).address)
-            })
-            .collect()
+    /// At once, and without the agent (R19).
+    pub(super) fn silence_services(&mut self, node: NodeId, services: Vec<String>) {
+        for service in services {
+            self.oracle.ha.silenced(node, super::service_resource(&service));
+            if self.machine(node).services.silence(&service) {
+                self.tell_exited(node, service, 1_000);
+            }
+        }
+        self.presence_changed(node);
     }
 
     /// The agent hears that a process has ended; what it is has gone already.
@@ -394,6 +387,9 @@ impl World {
     }
 
     pub(super) fn presence_changed(&mut self, node: NodeId) {
+        if self.machine(node).services.was_robbed() {
+            self.wrong("H8", format!("an address that an administrator had set on {node} was taken away"));
+        }
         for number in 0..self.plan.shape.resources.len() {
             if self.plan.shape.resources[number].service {
                 let resource = super::resource_id(number);

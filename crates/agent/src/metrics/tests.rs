@@ -76,6 +76,7 @@ fn view() -> View {
             round: 0,
             detail: String::new(),
             failures: 2,
+            passes: false,
         },
     );
     for node in [NodeId(1), NodeId(2)] {

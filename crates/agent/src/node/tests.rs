@@ -3,6 +3,7 @@
 use super::*;
 use crate::journals::Journals;
 use crate::raft::ProposeError;
+use crate::service::runner::Neighbours;
 use mainstay_api::engine::{
     DeviceStatus, EngineLine, EngineStatus, Reply, RequestLine, read_line, write_line,
 };
@@ -153,6 +154,7 @@ impl Lab {
                 cgroup_root: dir.path().join("cgroup"),
                 state_dir: dir.path().to_path_buf(),
                 run_dir: dir.path().to_path_buf(),
+                neighbours: Neighbours::default(),
             },
             left_devices: LeftDevices::new(dir.path().to_path_buf(), |_| ()),
             metrics: Arc::default(),

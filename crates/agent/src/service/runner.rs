@@ -10,16 +10,17 @@
 use super::mount;
 use super::process::{self, Running, ServiceDirs};
 use super::vip::{self, Vip};
-use super::work::{KILL_PATIENCE, Work};
-use crate::threads::spawn;
+use super::work::{KILL_PATIENCE, NoAddress, Work};
+use crate::threads::{lock, spawn};
 use mainstay_api::engine::{GuardAddress, GuardEntry};
+use mainstay_control::State;
 use mainstay_control::reconciler::Adopted;
 use mainstay_ha::{Effect, Event, Saved, ServiceSpec, Step};
 use mainstay_types::ResourceId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const POLL: Duration = Duration::from_millis(50);
@@ -41,6 +42,22 @@ pub struct Places {
     pub cgroup_root: PathBuf,
     pub state_dir: PathBuf,
     pub run_dir: PathBuf,
+    pub neighbours: Neighbours,
+}
+
+/// The cluster as this node knows it, for steps that have to tell a node from a stranger.
+#[derive(Clone, Debug, Default)]
+pub struct Neighbours(Arc<Mutex<Arc<State>>>);
+
+impl Neighbours {
+    pub fn set(&self, state: &Arc<State>) {
+        *lock(&self.0) = Arc::clone(state);
+    }
+
+    #[must_use]
+    pub fn state(&self) -> Arc<State> {
+        Arc::clone(&lock(&self.0))
+    }
 }
 
 /// What has to be known again after a restart of the agent.
@@ -95,6 +112,7 @@ impl Runner {
                 places.run_dir.join("dev").join(&resource_name),
                 file,
                 running,
+                places.neighbours.clone(),
             )),
             on_done,
             guard,
@@ -151,6 +169,9 @@ impl Runner {
 
     /// What was reached with this, in words for the operator.
     pub fn stage(&mut self, event: &Event) -> Option<String> {
+        if let Event::AddressHeld { ticket, .. } = event {
+            self.steps.remove(ticket);
+        }
         let Event::StepDone { ticket, result } = event else { return None };
         let step = self.steps.remove(ticket)?;
         result.is_ok().then(|| self.work.stage(step)).flatten()
@@ -163,6 +184,9 @@ impl Runner {
             Effect::Run { ticket, step, .. } => {
                 self.steps.insert(ticket, step);
                 let number = self.work.lane(step).map(|lane| lane.number());
+                if step == Step::ProbeAddress {
+                    return self.probe(ticket);
+                }
                 self.thread(ticket, move |work, on_done| work.run(step, number, on_done));
             }
             Effect::Undo { ticket, step, force, timeout_ms } => {
@@ -203,6 +227,18 @@ impl Runner {
         process::remove_cgroups(&self.work.dirs.cgroup);
     }
 
+    fn probe(&self, ticket: u64) {
+        let (work, on_done) = (self.work.clone(), self.on_done.clone());
+        spawn("agent-step", move || {
+            let event = match work.probe() {
+                Ok(()) => Event::StepDone { ticket, result: Ok(()) },
+                Err(NoAddress::Failed(why)) => Event::StepDone { ticket, result: Err(why) },
+                Err(NoAddress::Held(why)) => Event::AddressHeld { ticket, why },
+            };
+            on_done(Done { service: work.service().to_owned(), event });
+        });
+    }
+
     fn thread(
         &self,
         ticket: u64,
@@ -230,8 +266,11 @@ fn watch_adopted(service: &str, process: usize, running: &Running, on_done: OnDo
 fn guard_of(spec: &ServiceSpec, resource: ResourceId, dirs: &ServiceDirs) -> GuardEntry {
     let address = spec.vip.as_ref().and_then(|named| {
         let vip: Vip = named.address.parse().ok()?;
-        let interface = vip::find_interface(vip, named.interface.as_deref()).ok()?;
-        Some(GuardAddress { interface: interface.name, address: vip.to_string() })
+        // The interface may come later, or get another name: the guard looks where the address is when it acts.
+        Some(GuardAddress {
+            interface: named.interface.clone().unwrap_or_default(),
+            address: vip.to_string(),
+        })
     });
     GuardEntry {
         resource,

@@ -4,13 +4,31 @@
 //! the lease already says that no node of the cluster has it: the probe finds strangers and nodes that
 //! failed to let go. It is announced several times afterwards. Everything goes to the kernel through netlink and
 //! packet sockets; only IPv4 addresses are carried in this version.
+//!
+//! A node of the cluster that failed to let go, because it stands still as a whole, goes on answering for its old address. The address is
+//! taken over then, and announced again and again until the old holder is silent.
+//!
+//! Guarantees
+//! - Only an address that Mainstay has added is removed ([`mainstay_types::address`]). One that is here and that Mainstay did not
+//!   add is not taken.
+//! - To remove an address removes no other. The kernel makes the second address of a network on an interface depend on the
+//!   first one. So an address is added with a prefix of 32 bits, and is a network of its own. Where the interface has no address
+//!   in the network that the service names, a route with the address as its source leads there, which goes with the address.
 
 use crate::sys::{ARP_PROTOCOL, arp_address};
 use crate::threads::spawn;
-use futures_util::stream::{StreamExt, TryStreamExt};
+use futures_util::stream::TryStreamExt;
+use mainstay_control::state::Links;
+use mainstay_types::{
+    ADDRESS_PROTOCOL, AddressHere, FoundAddress, MacAddress, address_here, address_label,
+    addresses_to_remove, same_network,
+};
+use rtnetlink::RouteMessageBuilder;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
+use rtnetlink::packet_route::route::{RouteProtocol, RouteScope};
 use socket2::{Domain, Protocol, Socket, Type};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr};
@@ -23,9 +41,16 @@ const PROBE_WAIT: Duration = Duration::from_millis(50);
 /// When the address is announced, counted from when it was added. Switches and neighbours may miss some.
 const ANNOUNCE_AT: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(100), Duration::from_millis(500), Duration::from_secs(2)];
+/// Rounds without another holder after which nobody contests the address.
+const QUIET_ROUNDS: u32 = 4;
+/// Pause between two looks at who answers for the address, while another host has done so lately, and later.
+const CONTESTED_PAUSE: Duration = Duration::from_millis(500);
+const LOOK_PAUSE: Duration = Duration::from_secs(5);
 const ETHERNET_HEADER_BYTES: usize = 14;
 const ARP_BYTES: usize = 28;
 const BROADCAST: [u8; 6] = [0xff; 6];
+/// Metric of the route to the network of the address whose host bits are 0. The kernel's own routes have 0 and come first.
+const ROUTE_METRIC: u32 = 1 << 24;
 
 #[derive(Debug, thiserror::Error)]
 pub enum VipError {
@@ -37,8 +62,21 @@ pub enum VipError {
     NoInterface(Vip),
     #[error("this node has no interface {0}")]
     UnknownInterface(String),
-    #[error("{vip} is in use by {}", MacText(.by))]
-    InUse { vip: Vip, by: [u8; 6] },
+    #[error(
+        "{vip} is in use by a host with the hardware address {by}; take it away there, or give the service another address"
+    )]
+    InUse { vip: Vip, by: MacAddress },
+    #[error(
+        "{vip} is on {interface} already and Mainstay did not add it; \
+         remove it there with `ip address del {}/{prefix} dev {interface}`, or give the service another address",
+        vip.address
+    )]
+    Foreign { vip: Vip, interface: String, prefix: u8 },
+    #[error(
+        "this kernel cannot mark {vip} on {interface} as Mainstay's, so it could not be removed safely; \
+         use Linux 5.18 or newer, or an interface whose name has 10 characters at most"
+    )]
+    Unmarked { vip: Vip, interface: String },
     #[error("the kernel refused: {0}")]
     Netlink(String),
     #[error("cannot send or receive ARP on {interface}: {source}")]
@@ -76,8 +114,11 @@ impl FromStr for Vip {
 
 impl Vip {
     fn subnet_contains(self, other: Ipv4Addr) -> bool {
-        let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);
-        u32::from(self.address) & mask == u32::from(other) & mask
+        same_network(self.address.into(), other.into(), self.prefix)
+    }
+
+    fn ip(self) -> IpAddr {
+        self.address.into()
     }
 }
 
@@ -89,16 +130,7 @@ pub struct Interface {
     mac: [u8; 6],
 }
 
-struct MacText<'a>(&'a [u8; 6]);
-
-impl fmt::Display for MacText<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
-    }
-}
-
-/// The interface that is named, or else the one with another address in the same subnet.
+/// The interface that is named, or else the one with another address in the same subnet. What Mainstay has added does not count.
 ///
 /// # Errors
 /// When there is none.
@@ -110,14 +142,14 @@ pub fn find_interface(vip: Vip, name: Option<&str>) -> Result<Interface, VipErro
             return Ok(found.ok_or_else(|| VipError::UnknownInterface(name.to_owned())));
         }
         let addresses: Vec<AddressMessage> = handle.address().get().execute().try_collect().await?;
-        let index = addresses.iter().find_map(|message| {
-            let address = address_of(message)?;
+        let index = addresses.iter().filter_map(found).find_map(|found| {
+            let IpAddr::V4(address) = found.ip else { return None };
             // A /32 contains nobody else; then the subnet of the node's own address decides.
-            let own = Vip { address, prefix: message.header.prefix_len };
             let near = address != vip.address
+                && !found.is_ours()
                 && !address.is_loopback()
-                && (vip.subnet_contains(address) || (own.prefix < 32 && own.subnet_contains(vip.address)));
-            near.then_some(message.header.index)
+                && (vip.subnet_contains(address) || (found.prefix < 32 && found.network_contains(vip.ip())));
+            near.then_some(found.interface)
         });
         let link = index.and_then(|index| links.iter().find(|link| link.header.index == index));
         Ok(link.map(interface_of).ok_or(VipError::NoInterface(vip)))
@@ -147,7 +179,7 @@ pub fn probe(vip: Vip, interface: &Interface) -> Result<(), VipError> {
             match socket.read(&mut buffer) {
                 Ok(length) => {
                     if let Some(by) = conflict(&buffer[..length], vip.address, interface.mac) {
-                        return Err(VipError::InUse { vip, by });
+                        return Err(VipError::InUse { vip, by: MacAddress(by) });
                     }
                 }
                 Err(error) if would_wait(&error) => {}
@@ -161,21 +193,78 @@ pub fn probe(vip: Vip, interface: &Interface) -> Result<(), VipError> {
 /// Takes the address. Taking it again is a success.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// [`VipError::Foreign`] when it is here and Mainstay did not add it; when the kernel refuses.
 pub fn add(vip: Vip, interface: &Interface) -> Result<(), VipError> {
+    match whose(vip)? {
+        AddressHere::Ours(there) if there.interface == interface.index => return Ok(()),
+        AddressHere::Foreign(there) => return Err(foreign(vip, there)),
+        // It is on another interface than the service names now.
+        AddressHere::Ours(_) => remove(vip)?,
+        AddressHere::No => {}
+    }
+    let label = address_label(&interface.name);
     with_netlink(async |handle| {
-        handle.address().add(interface.index, IpAddr::V4(vip.address), vip.prefix).replace().execute().await
+        let mut request = handle.address().add(interface.index, vip.ip(), 32);
+        let attributes = &mut request.message_mut().attributes;
+        attributes.push(AddressAttribute::Protocol(ADDRESS_PROTOCOL.into()));
+        attributes.extend(label.clone().map(AddressAttribute::Label));
+        request.execute().await
+    })?;
+    let list = addresses()?;
+    let there = list.iter().find(|found| found.interface == interface.index && found.ip == vip.ip());
+    if let Some(there) = there.filter(|there| !there.is_ours()) {
+        delete(&[*there])?;
+        return Err(VipError::Unmarked { vip, interface: interface.name.clone() });
+    }
+    ensure_route(vip, interface, &list)
+}
+
+/// Sees to it that the network of the address is reached through `interface`, by an address that is there already or by the address itself.
+/// `list`: the addresses of this node.
+fn ensure_route(vip: Vip, interface: &Interface, list: &[FoundAddress]) -> Result<(), VipError> {
+    let reached = list.iter().any(|found| {
+        found.interface == interface.index && !found.is_ours() && found.network_contains(vip.ip())
+    });
+    if vip.prefix < 32 && !reached { add_route(vip, interface) } else { Ok(()) }
+}
+
+/// The neighbours in the network of the address are reached through `interface`, from the address. The kernel takes the route
+/// away with the address.
+fn add_route(vip: Vip, interface: &Interface) -> Result<(), VipError> {
+    let bits = vip.address.to_bits();
+    let hosts = u32::MAX.checked_shr(vip.prefix.into()).unwrap_or(0);
+    // Each address of the network has a route of its own.
+    let route = RouteMessageBuilder::<Ipv4Addr>::new()
+        .destination_prefix(Ipv4Addr::from_bits(bits & !hosts), vip.prefix)
+        .output_interface(interface.index)
+        .pref_source(vip.address)
+        .scope(RouteScope::Link)
+        .protocol(RouteProtocol::Other(ADDRESS_PROTOCOL))
+        .priority(ROUTE_METRIC.saturating_add(bits & hosts))
+        .build();
+    with_netlink(async |handle| match handle.route().add(route.clone()).execute().await {
+        Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -libc::EEXIST => Ok(()),
+        other => other,
     })
 }
 
-/// Gives the address up, wherever it is. What is not there is a success.
+/// Gives the address up, wherever it is, if Mainstay has added it. What is not there is a success.
 ///
 /// # Errors
 /// When the kernel refuses.
 pub fn remove(vip: Vip) -> Result<(), VipError> {
+    let list = addresses()?;
+    let ours: Vec<FoundAddress> = addresses_to_remove(&list, vip.ip()).copied().collect();
+    delete(&ours)
+}
+
+fn delete(those: &[FoundAddress]) -> Result<(), VipError> {
     with_netlink(async |handle| {
         let addresses: Vec<AddressMessage> = handle.address().get().execute().try_collect().await?;
-        for message in addresses.into_iter().filter(|message| address_of(message) == Some(vip.address)) {
+        for message in addresses {
+            if !found(&message).is_some_and(|found| those.contains(&found)) {
+                continue;
+            }
             match handle.address().del(message).execute().await {
                 Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -libc::EADDRNOTAVAIL => {}
                 other => other?,
@@ -185,39 +274,109 @@ pub fn remove(vip: Vip) -> Result<(), VipError> {
     })
 }
 
-/// Whether this node has the address.
+/// Whether this node has the address, and whose it is.
 ///
 /// # Errors
 /// When the kernel does not tell; the caller has to assume that it has (R19).
-pub fn is_present(vip: Vip) -> Result<bool, VipError> {
+pub fn whose(vip: Vip) -> Result<AddressHere, VipError> {
+    Ok(address_here(&addresses()?, vip.ip()))
+}
+
+/// Says that an address that was found may not be taken.
+pub fn foreign(vip: Vip, there: FoundAddress) -> VipError {
+    let links = with_netlink(async |handle| {
+        let links: Vec<LinkMessage> = handle.link().get().execute().try_collect().await?;
+        Ok(links)
+    });
+    let name = links.ok().and_then(|links| {
+        links.iter().map(interface_of).find(|link| link.index == there.interface).map(|link| link.name)
+    });
+    let interface = name.unwrap_or_else(|| format!("interface {}", there.interface));
+    VipError::Foreign { vip, interface, prefix: there.prefix }
+}
+
+/// All addresses of this node.
+fn addresses() -> Result<Vec<FoundAddress>, VipError> {
     with_netlink(async |handle| {
-        let mut addresses = handle.address().get().execute();
-        while let Some(message) = addresses.next().await {
-            if address_of(&message?) == Some(vip.address) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        let messages: Vec<AddressMessage> = handle.address().get().execute().try_collect().await?;
+        Ok(messages.iter().filter_map(found).collect())
     })
 }
 
-/// Tells the neighbours, several times in the background, for as long as this node has the address.
-pub fn announce(vip: Vip, interface: &Interface) {
+fn is_taken(vip: Vip) -> bool {
+    matches!(whose(vip), Ok(AddressHere::Ours(_)))
+}
+
+/// Tells the neighbours, and keeps the address reachable in the background, for as long as this node has it and `wanted` says so.
+pub fn keep(vip: Vip, interface: &Interface, wanted: impl Fn() -> bool + Send + 'static) {
     let interface = interface.clone();
-    spawn("agent-announce", move || {
+    spawn("agent-address", move || {
         let start = Instant::now();
-        let to = arp_address(interface.index, BROADCAST);
-        let frame = arp_frame(interface.mac, vip.address, vip.address);
         for at in ANNOUNCE_AT {
             std::thread::sleep(at.saturating_sub(start.elapsed()));
-            if !is_present(vip).unwrap_or(false) {
+            if !wanted() || !is_taken(vip) {
                 return;
             }
-            if let Err(error) = open_socket(&interface).and_then(|socket| socket.send_to(&frame, &to)) {
-                tracing::warn!(%vip, interface = interface.name, %error, "could not announce an address; it is tried again");
+            announce(vip, &interface);
+        }
+        // Rounds in which no other host has answered for it, since one did.
+        let mut quiet = 0;
+        loop {
+            std::thread::sleep(if quiet < QUIET_ROUNDS { CONTESTED_PAUSE } else { LOOK_PAUSE });
+            let Ok(list) = addresses() else { continue };
+            if !wanted() || !matches!(address_here(&list, vip.ip()), AddressHere::Ours(_)) {
+                return;
+            }
+            // An interface that was down for a moment has lost its routes.
+            if let Err(error) = ensure_route(vip, &interface, &list) {
+                tracing::debug!(%vip, %error, "the network of an address is not reached");
+            }
+            match probe(vip, &interface) {
+                Ok(()) => quiet = (quiet + 1).min(QUIET_ROUNDS),
+                Err(VipError::InUse { by, .. }) => {
+                    if quiet >= QUIET_ROUNDS {
+                        tracing::warn!(%vip, %by, "another host answers for an address; it is announced until that one is silent");
+                    }
+                    quiet = 0;
+                    announce(vip, &interface);
+                }
+                Err(error) => tracing::debug!(%vip, %error, "cannot ask who has an address"),
             }
         }
     });
+}
+
+fn announce(vip: Vip, interface: &Interface) {
+    let to = arp_address(interface.index, BROADCAST);
+    let frame = arp_frame(interface.mac, vip.address, vip.address);
+    if let Err(error) = open_socket(interface).and_then(|socket| socket.send_to(&frame, &to)) {
+        tracing::warn!(%vip, interface = interface.name, %error, "could not announce an address; it is tried again");
+    }
+}
+
+/// What other nodes have to know of the interfaces of this one.
+///
+/// # Errors
+/// When the kernel does not tell.
+pub fn links() -> Result<Links, VipError> {
+    let others_reach = |found: &FoundAddress| match found.ip {
+        IpAddr::V4(ip) => !ip.is_loopback(),
+        IpAddr::V6(ip) => !ip.is_loopback() && !ip.is_unicast_link_local(),
+    };
+    let list: Vec<FoundAddress> = addresses()?.into_iter().filter(others_reach).collect();
+    let links = with_netlink(async |handle| {
+        let links: Vec<LinkMessage> = handle.link().get().execute().try_collect().await?;
+        Ok(links)
+    })?;
+    let used =
+        |link: &Interface| link.mac != [0; 6] && list.iter().any(|found| found.interface == link.index);
+    let macs = links.iter().map(interface_of).filter(used).map(|link| MacAddress(link.mac));
+    let own = list.iter().filter(|found| !found.is_ours()).map(|found| found.ip);
+    let (macs, own): (BTreeSet<MacAddress>, BTreeSet<IpAddr>) = (macs.collect(), own.collect());
+    Ok(Links {
+        macs: macs.into_iter().take(Links::MAX).collect(),
+        addresses: own.into_iter().take(Links::MAX).collect(),
+    })
 }
 
 fn open_socket(interface: &Interface) -> io::Result<Socket> {
@@ -273,16 +432,19 @@ fn interface_of(link: &LinkMessage) -> Interface {
     interface
 }
 
-fn address_of(message: &AddressMessage) -> Option<Ipv4Addr> {
-    let find = |wanted: fn(&AddressAttribute) -> Option<&IpAddr>| message.attributes.iter().find_map(wanted);
-    let local = find(|attribute| match attribute {
-        AddressAttribute::Local(address) => Some(address),
-        _ => None,
-    });
-    match local {
-        Some(IpAddr::V4(address)) => Some(*address),
-        _ => None,
+fn found(message: &AddressMessage) -> Option<FoundAddress> {
+    let (mut ip, mut local, mut protocol, mut label) = (None, None, 0, "");
+    for attribute in &message.attributes {
+        match attribute {
+            AddressAttribute::Address(address) => ip = Some(*address),
+            AddressAttribute::Local(address) => local = Some(*address),
+            AddressAttribute::Protocol(found) => protocol = u8::from(*found),
+            AddressAttribute::Label(found) => label = found,
+            _ => {}
+        }
     }
+    let (interface, prefix) = (message.header.index, message.header.prefix_len);
+    Some(FoundAddress::new(interface, local.or(ip)?, prefix, protocol, label.as_bytes()))
 }
 
 fn with_netlink<T>(

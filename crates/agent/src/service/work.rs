@@ -9,14 +9,14 @@ use super::filesystem;
 use super::lane::{CALLED_OFF, Haste, Lane};
 use super::mount::{self, MountPlan};
 use super::process::{self, ProcessPlan, Running, ServiceDirs};
-use super::runner::{Done, OnDone, StateFile};
+use super::runner::{Done, Neighbours, OnDone, StateFile};
 use super::vip::{self, Vip};
 use crate::threads::{lock, spawn};
 use mainstay_ha::{Event, Ready, Saved, ServiceSpec, Step};
-use mainstay_types::ResourceId;
+use mainstay_types::{AddressHere, ResourceId};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const POLL: Duration = Duration::from_millis(50);
@@ -38,9 +38,17 @@ pub(super) struct Work {
     saved: Mutex<Option<Saved>>,
     running: Mutex<BTreeMap<usize, Running>>,
     /// The three things that are taken away without waiting for one another (R19).
-    address: Lane,
+    address: Arc<Lane>,
     pub processes: Lane,
     mount: Lane,
+    neighbours: Neighbours,
+}
+
+/// Why an address is not taken.
+pub(super) enum NoAddress {
+    /// A stranger has it.
+    Held(String),
+    Failed(String),
 }
 
 impl Work {
@@ -51,6 +59,7 @@ impl Work {
         device_dir: PathBuf,
         file: PathBuf,
         running: BTreeMap<usize, Running>,
+        neighbours: Neighbours,
     ) -> Self {
         Self {
             spec,
@@ -61,7 +70,8 @@ impl Work {
             file,
             saved: Mutex::new(None),
             running: Mutex::new(running),
-            address: Lane::default(),
+            address: Arc::default(),
+            neighbours,
             processes: Lane::default(),
             mount: Lane::default(),
         }
@@ -110,7 +120,7 @@ impl Work {
     pub fn lane(&self, step: Step) -> Option<&Lane> {
         match step {
             Step::ProbeAddress => None,
-            Step::AddAddress => Some(&self.address),
+            Step::AddAddress => Some(self.address.as_ref()),
             Step::Mount => Some(&self.mount),
             Step::Prepare { .. } | Step::StartProcess { .. } | Step::CheckReady { .. } => {
                 Some(&self.processes)
@@ -134,7 +144,7 @@ impl Work {
     pub fn run(&self, step: Step, number: Option<u64>, on_done: &OnDone) -> Result<(), String> {
         let number = number.unwrap_or_default();
         match step {
-            Step::ProbeAddress => self.probe(),
+            Step::ProbeAddress => self.probe().map_err(|(NoAddress::Held(why) | NoAddress::Failed(why))| why),
             Step::Mount => self.mount(number),
             Step::Prepare { process } => {
                 let spec = self.process(process)?;
@@ -154,7 +164,8 @@ impl Work {
                         tracing::warn!(%vip, %error, "an address that is not wanted any more is still there");
                     }
                 })?;
-                vip::announce(vip, &interface);
+                let lane = Arc::clone(&self.address);
+                vip::keep(vip, &interface, move || lane.is_newest(number));
                 Ok(())
             }
         }
@@ -362,12 +373,26 @@ impl Work {
         Err(CALLED_OFF.into())
     }
 
-    fn probe(&self) -> Result<(), String> {
-        let (vip, interface) = self.address()?;
-        if vip::is_present(vip).map_err(words)? {
-            return Ok(());
+    /// Asks who has the address. A node of the cluster that has it has no right to it any more.
+    pub(super) fn probe(&self) -> Result<(), NoAddress> {
+        let failed = |error| NoAddress::Failed(words::<vip::VipError>(error));
+        let (vip, interface) = self.address().map_err(NoAddress::Failed)?;
+        match vip::whose(vip).map_err(failed)? {
+            AddressHere::Ours(_) => return Ok(()),
+            AddressHere::Foreign(there) => return Err(failed(vip::foreign(vip, there))),
+            AddressHere::No => {}
         }
-        vip::probe(vip, &interface).map_err(words)
+        match vip::probe(vip, &interface) {
+            Err(vip::VipError::InUse { vip, by }) => {
+                let state = self.neighbours.state();
+                let Some(node) = state.has_lost_right(vip.address.into(), by) else {
+                    return Err(NoAddress::Held(words(vip::VipError::InUse { vip, by })));
+                };
+                tracing::warn!(%vip, node = node.name, "a node whose lease has ended still answers for an address; it is taken over");
+                Ok(())
+            }
+            other => other.map_err(failed),
+        }
     }
 
     fn vip(&self) -> Option<Result<Vip, String>> {
@@ -405,7 +430,6 @@ fn words<E: std::error::Error>(error: E) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
     use std::sync::mpsc::channel;
 
     fn work(dir: &Path) -> Work {
@@ -415,7 +439,15 @@ mod tests {
         );
         let dirs = ServiceDirs { cgroup: dir.join("cgroup"), logs: dir.join("logs") };
         let about = (1, ResourceId(1));
-        Work::new(spec.unwrap(), about, dirs, dir.join("dev"), dir.join("s.json"), BTreeMap::new())
+        Work::new(
+            spec.unwrap(),
+            about,
+            dirs,
+            dir.join("dev"),
+            dir.join("s.json"),
+            BTreeMap::new(),
+            Neighbours::default(),
+        )
     }
 
     /// The machine does not undo a readiness test: it ends with the process that it tests.

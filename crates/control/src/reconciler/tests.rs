@@ -204,6 +204,7 @@ fn a_service_that_nobody_remembers_is_not_called_stopped_before_it_was_swept() {
         round: 1,
         detail: String::new(),
         failures: 0,
+        passes: false,
     };
     assert!(lab.state.apply(Entry { at_ms: 0, command: running }).is_ok());
     let stopped = |wish: &Wish| {

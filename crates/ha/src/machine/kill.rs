@@ -32,6 +32,7 @@ impl Machine {
     /// started, and it starts again what is gone.
     pub(super) fn kill(&mut self, now: Time) {
         self.mode = Mode::Killing;
+        self.address_held = None;
         if !planted(Bug::SpentEpochRuns) {
             self.spent_epoch = Some(self.epoch);
         }

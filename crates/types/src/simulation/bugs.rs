@@ -293,6 +293,10 @@ bugs! {
     SpentEpochForgotten("R19"),
     /// A restarted agent goes on with a service that the guard silenced meanwhile.
     GuardForgotten("R19"),
+    /// The guard looks for an address on the interface that it knew first, and on no other.
+    OneInterfaceSearched("R19"),
+    /// Nothing silences a node when its lease ends and its engine and its agent are both dead.
+    NobodyOutlivesBoth("R19"),
     /// A primary waits for ever for a member that is disconnected.
     WaitForever("R20"),
     /// Requests that wait for copies wait without end.
@@ -311,6 +315,8 @@ bugs! {
     FailureForgotten("R21"),
     /// An address is taken without asking whether another node has it.
     AddressNotProbed("R22"),
+    /// An address that was on the node before is taken for the service's, and removed with it.
+    FoundAddressTaken("R22"),
     /// A change that a client asks for again is applied again.
     RetryApplied("S18"),
     /// An older session is admitted, and the primary's own device beside a client.

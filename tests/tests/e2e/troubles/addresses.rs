@@ -1,5 +1,284 @@
 //! Floating addresses, and what silences a node.
 
 use super::Trouble;
+use crate::cluster::{LIMIT, NODES};
+use anyhow::{Context, Result, ensure};
+use mainstay_tests::lab::Lab;
+use mainstay_tests::wait_for;
 
-pub const TROUBLES: &[(&str, Trouble)] = &[];
+pub const TROUBLES: &[(&str, Trouble)] = &[
+    ("troubles_an_address_that_no_service_may_have_is_refused", no_service_may_have_it),
+    ("troubles_an_address_of_an_administrator_stays", an_administrators),
+    ("troubles_two_addresses_of_one_network_go_one_by_one", two_of_one_network),
+    ("troubles_the_guard_finds_an_address_wherever_it_is", wherever_it_is),
+    ("troubles_a_frozen_node_gives_its_address_up", frozen_node),
+    ("troubles_an_address_in_a_strangers_hands_is_waited_for", strangers_hands),
+    ("troubles_a_node_is_silent_without_engine_and_agent", without_both),
+];
+
+const ADDRESS: &str = "10.213.0.61";
+const SECOND: &str = "10.213.0.62";
+
+/// A service of this name on a resource of the same name, with an address. `more`: lines before the table `[vip]`.
+fn file(name: &str, address: &str, more: &str) -> String {
+    format!("name = \"{name}\"\nresource = \"{name}\"\n{more}[vip]\naddress = \"{address}\"\n")
+}
+
+/// Makes a resource of 16 MiB with replicas on all nodes.
+fn make(lab: &Lab, name: &str, preferred: &str) -> Result<()> {
+    lab.create_resource(name, "16MiB", &NODES, &["--journal", "16MiB", "--preferred", preferred])
+}
+
+/// Applies a service without waiting for what becomes of it.
+fn apply(lab: &Lab, name: &str, toml: &str) -> Result<()> {
+    let path = lab.dir().join(format!("{name}.toml"));
+    std::fs::write(&path, toml).with_context(|| path.display().to_string())?;
+    lab.cli(&["service", "apply", "--no-wait", &path.to_string_lossy()]).map(drop)
+}
+
+fn remove(lab: &Lab, name: &str) -> Result<()> {
+    lab.cli(&["service", "delete", name])?;
+    wait_for(&format!("service {name} gone"), LIMIT, || {
+        let left = lab.status()?.services.iter().any(|service| service.name == name);
+        ensure!(!left, "it is still there");
+        Ok(())
+    })?;
+    lab.cli(&["resource", "delete", "--yes", name])
+        .or_else(|_| lab.cli(&["resource", "delete", name]))
+        .map(drop)
+}
+
+/// Whether an address is on an interface of the node.
+fn has(lab: &Lab, node: &str, address: &str) -> Result<bool> {
+    let list = lab.exec(node, &["ip", "-o", "-4", "address", "show"])?;
+    Ok(list.split_whitespace().any(|word| word.split('/').next() == Some(address)))
+}
+
+fn no_service_may_have_it(lab: &Lab) -> Result<()> {
+    make(lab, "web", "n1")?;
+    let before = lab.status()?;
+    let node = lab.address("n2")?;
+    for (address, says) in [
+        (format!("{node}/24"), "n2"),
+        (format!("{node}/32"), "n2"),
+        ("10.213.0.0/24".into(), "network itself"),
+        ("10.213.0.255/24".into(), "broadcast"),
+        ("127.0.0.1/8".into(), "loopback"),
+        ("0.0.0.0/24".into(), "unspecified"),
+        ("224.0.0.5/24".into(), "multicast"),
+        ("255.255.255.255/32".into(), "broadcast"),
+        ("fd00::7/64".into(), "ipv4"),
+    ] {
+        let path = lab.dir().join("wrong-address.toml");
+        std::fs::write(&path, file("web", &address, ""))?;
+        let finished = lab.try_cli(&["service", "apply", &path.to_string_lossy()])?;
+        let said = format!("{}{}", finished.stdout, finished.stderr);
+        ensure!(finished.code() == 1, "{address}: exit code {}: {said}", finished.code());
+        ensure!(said.contains("vip.address"), "{address}: the field is not named: {said}");
+        ensure!(said.to_lowercase().contains(says), "{address}: it does not say `{says}`: {said}");
+    }
+    ensure!(lab.status()?.services == before.services, "a service was made");
+    ensure!(has(lab, "n2", &node)?, "n2 has lost its own address");
+    lab.cli(&["resource", "delete", "--yes", "web"])
+        .or_else(|_| lab.cli(&["resource", "delete", "web"]))
+        .map(drop)
+}
+
+/// The operator sets the service's address on n1 by hand. n1 says so and leaves it there.
+fn an_administrators(lab: &Lab) -> Result<()> {
+    make(lab, "web", "n2")?;
+    let by_hand = format!("{ADDRESS}/24");
+    lab.apply_service("web", &file("web", &by_hand, "[policy]\nrestart_limit = 0\n"))?;
+    ensure!(lab.wait_running("web", LIMIT)? == "n2", "it does not run where it was to");
+    lab.exec("n1", &["ip", "address", "add", &by_hand, "dev", "eth0"])?;
+    lab.cli(&["service", "move", "web", "--to", "n1"])?;
+    wait_for("n1 saying that it did not add the address", LIMIT, || {
+        let events = lab.cli(&["events"])?;
+        ensure!(events.contains("is on eth0 already and Mainstay did not add it"), "{events}");
+        Ok(())
+    })?;
+    ensure!(has(lab, "n1", ADDRESS)?, "what the operator had set is gone");
+    lab.exec("n1", &["ip", "address", "del", &by_hand, "dev", "eth0"])?;
+    let node = lab.wait_running("web", LIMIT)?;
+    ensure!(has(lab, &node, ADDRESS)?, "{node} runs it without the address");
+    // The sweep of an agent that starts, on a node that does not run the service, leaves others' addresses alone, too.
+    let other = NODES.into_iter().find(|other| *other != node).context("another node")?;
+    lab.exec(other, &["ip", "address", "add", &by_hand, "dev", "eth0"])?;
+    lab.kill_program(other, "agent")?;
+    remove(lab, "web")?;
+    ensure!(has(lab, other, ADDRESS)?, "an address that the operator had set is gone");
+    ensure!(!has(lab, &node, ADDRESS)?, "the address stays without its service");
+    lab.exec(other, &["ip", "address", "del", &by_hand, "dev", "eth0"]).map(drop)
+}
+
+/// Two services with addresses of one network on the same interface, and one address of the operator: each goes alone.
+fn two_of_one_network(lab: &Lab) -> Result<()> {
+    for (name, address) in [("web", ADDRESS), ("mail", SECOND)] {
+        make(lab, name, "n1")?;
+        lab.apply_service(name, &file(name, &format!("{address}/24"), ""))?;
+    }
+    // On an interface that has no address of its own in that network the first one brings the network with it.
+    lab.shell(
+        "n1",
+        "ip link add apart type veth peer name apart-peer; ip link set apart up; ip link set apart-peer up",
+    )?;
+    for (name, address) in [("red", "10.214.0.61"), ("blue", "10.214.0.62")] {
+        make(lab, name, "n1")?;
+        let toml = file(name, &format!("{address}/24"), "") + "interface = \"apart\"\n";
+        lab.apply_service(name, &toml)?;
+        ensure!(lab.wait_running(name, LIMIT)? == "n1", "{name} runs where it has no interface");
+    }
+    lab.exec("n1", &["ip", "address", "add", "10.214.0.63/24", "dev", "apart"])?;
+    lab.cli(&["service", "move", "web", "--to", "n2"])?;
+    wait_for("web on n2", LIMIT, || {
+        ensure!(has(lab, "n2", ADDRESS)? && !has(lab, "n1", ADDRESS)?, "not yet");
+        Ok(())
+    })?;
+    ensure!(has(lab, "n1", SECOND)?, "mail's address went with web's");
+    let route = lab.exec("n1", &["ip", "-4", "route", "get", "10.214.0.99"])?;
+    ensure!(route.contains("dev apart"), "the network is not reached through its interface: {route}");
+    remove(lab, "red")?;
+    ensure!(
+        !has(lab, "n1", "10.214.0.61")? && has(lab, "n1", "10.214.0.62")?,
+        "blue's address went with red's"
+    );
+    let route = lab.exec("n1", &["ip", "-4", "route", "get", "10.214.0.99"])?;
+    ensure!(route.contains("dev apart"), "blue's network went with red's address: {route}");
+    for name in ["blue", "mail", "web"] {
+        remove(lab, name)?;
+    }
+    ensure!(has(lab, "n1", "10.214.0.63")?, "the operator's address went with a service's");
+    lab.exec("n1", &["ip", "link", "delete", "apart"]).map(drop)
+}
+
+/// An interface that comes after the service was made, and gets another name: the guard takes the address off all the same.
+fn wherever_it_is(lab: &Lab) -> Result<()> {
+    make(lab, "web", "n1")?;
+    let toml = file("web", "10.214.0.61/24", "[policy]\nrestart_limit = 100\npreferred = \"n1\"\n");
+    apply(lab, "web", &(toml + "interface = \"late\"\n"))?;
+    wait_for("a service that lacks its interface", LIMIT, || {
+        let service = lab.service("web")?;
+        ensure!(service.failures.iter().any(|failure| failure.reason.contains("late")), "{service:?}");
+        Ok(())
+    })?;
+    for node in NODES {
+        lab.shell(
+            node,
+            "ip link add late type veth peer name late-peer; ip link set late up; ip link set late-peer up",
+        )?;
+    }
+    let node = lab.wait_running("web", LIMIT)?;
+    lab.shell(&node, "ip link set late name later")?;
+    ensure!(has(lab, &node, "10.214.0.61")?, "it does not run");
+    let agent = lab.pids(&node, "agent")?[0].to_string();
+    lab.exec(&node, &["kill", "-STOP", &agent])?;
+    lab.lab(&["isolate", &node])?;
+    wait_for("the address to be gone", LIMIT, || {
+        ensure!(!has(lab, &node, "10.214.0.61")?, "{node} still has it");
+        Ok(())
+    })?;
+    lab.exec(&node, &["kill", "-CONT", &agent])?;
+    lab.lab(&["heal"])?;
+    lab.wait_running("web", LIMIT)?;
+    remove(lab, "web")?;
+    for node in NODES {
+        lab.shell(node, "ip link delete late 2>/dev/null || ip link delete later")?;
+    }
+    Ok(())
+}
+
+/// A node that stands still as a whole goes on answering for its address. Another node takes it over all the same, and when the
+/// node is dead nothing stands in the way of the next failover either.
+fn frozen_node(lab: &Lab) -> Result<()> {
+    make(lab, "web", "n2")?;
+    lab.apply_service("web", &file("web", &format!("{ADDRESS}/24"), ""))?;
+    ensure!(lab.wait_running("web", LIMIT)? == "n2", "it does not run where it was to");
+    lab.lab(&["pause", "n2"])?;
+    let elsewhere = |what: &str| {
+        wait_for(what, LIMIT, || {
+            let service = lab.service("web")?;
+            let node = service.node.clone().context("a node")?;
+            ensure!(node != "n2" && service.phase == "running" && has(lab, &node, ADDRESS)?, "{service:?}");
+            Ok(())
+        })
+    };
+    elsewhere("the service on another node while n2 stands still")?;
+    ensure!(lab.service("web")?.failures.is_empty(), "attempts were used up: {:?}", lab.service("web")?);
+    lab.kill("n2")?;
+    elsewhere("the service on another node when n2 is dead")?;
+    lab.start("n2")?;
+    lab.wait_in_sync("web", LIMIT)?;
+    lab.cli(&["service", "move", "web", "--to", "n2"])?;
+    wait_for("the service back on n2", LIMIT, || {
+        ensure!(has(lab, "n2", ADDRESS)?, "not yet");
+        Ok(())
+    })?;
+    lab.kill("n2")?;
+    elsewhere("the next failover")?;
+    lab.start("n2")?;
+    lab.wait_in_sync("web", LIMIT)?;
+    remove(lab, "web")
+}
+
+/// A host that is no node of the cluster has the address. The service waits, says so, and uses up no attempts.
+fn strangers_hands(lab: &Lab) -> Result<()> {
+    make(lab, "web", "n1")?;
+    let address = format!("{ADDRESS}/24");
+    lab.exec("client", &["ip", "address", "add", &address, "dev", "eth0"])?;
+    apply(lab, "web", &file("web", &address, "[policy]\nrestart_limit = 0\n"))?;
+    wait_for("the service saying what it waits for", LIMIT, || {
+        let events = lab.cli(&["events"])?;
+        ensure!(events.contains("waits for its address") && events.contains("is in use by"), "{events}");
+        Ok(())
+    })?;
+    let service = lab.service("web")?;
+    ensure!(service.failures.iter().all(|failure| failure.count == 0), "attempts were used up: {service:?}");
+    lab.exec("client", &["ip", "address", "del", &address, "dev", "eth0"])?;
+    ensure!(lab.wait_running("web", LIMIT)? == "n1", "it went elsewhere");
+    ensure!(has(lab, "n1", ADDRESS)?, "n1 runs it without its address");
+    remove(lab, "web")
+}
+
+/// Engine and agent of the node that runs a service end, by SIGKILL or as by the stop of two units, and nothing starts them again: the
+/// node is silent all the same, and the service runs elsewhere.
+fn without_both(lab: &Lab) -> Result<()> {
+    make(lab, "web", "n1")?;
+    let process = "[[process]]\nname = \"idle\"\ncommand = [\"/bin/sleep\", \"987654\"]\n";
+    lab.apply_service("web", &file("web", &format!("{ADDRESS}/24"), process))?;
+    let runs = |node: &str| -> Result<bool> {
+        let list = lab.shell(node, "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '; true")?;
+        Ok(list.contains("sleep 987654"))
+    };
+    for signal in ["-KILL", "-TERM"] {
+        let node = lab.wait_running("web", LIMIT)?;
+        ensure!(has(lab, &node, ADDRESS)? && runs(&node)?, "it does not run on {node}");
+        // The first process of the node is what would start both again.
+        let init = lab.init(&node)?.to_string();
+        let supervisor = |signal: &str| {
+            let done = std::process::Command::new("kill").args([signal, &init]).status();
+            ensure!(done.is_ok_and(|status| status.success()), "kill {signal} {init}");
+            Ok(())
+        };
+        supervisor("-STOP")?;
+        let mut words = vec!["kill".to_owned(), signal.to_owned()];
+        for program in ["agent", "engine"] {
+            words.extend(lab.pids(&node, program)?.iter().map(u32::to_string));
+        }
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let silent = lab.exec(&node, &words).and_then(|_| {
+            wait_for(&format!("silence on {node} after kill {signal}"), LIMIT, || {
+                ensure!(!has(lab, &node, ADDRESS)? && !runs(&node)?, "it is still there");
+                Ok(())
+            })?;
+            wait_for("the service on another node", LIMIT, || {
+                let service = lab.service("web")?;
+                ensure!(service.phase == "running" && service.node.as_ref() != Some(&node), "{service:?}");
+                Ok(())
+            })
+        });
+        supervisor("-CONT")?;
+        silent?;
+        lab.wait_in_sync("web", LIMIT)?;
+    }
+    remove(lab, "web")
+}

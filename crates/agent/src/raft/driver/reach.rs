@@ -115,6 +115,7 @@ mod tests {
                     witness: false,
                     voters_seen: 0,
                     nonce: id,
+                    links: mainstay_control::state::Links::default(),
                 };
                 state.nodes.insert(node.id, node);
             }

@@ -288,3 +288,35 @@ fn a_node_waits_a_moment_to_hear_of_its_lease_unless_it_is_dead() {
     assert!(dead.apply(Entry { at_ms: 0, command: Command::NodeDead { node: ME, generation } }).is_ok());
     assert!(look(&mut fresh(), &dead, lab.now.plus_ms(100)) > 0);
 }
+
+/// R21: its cause may have passed by itself. The pauses grow, so that a cause that stays costs little.
+#[test]
+fn a_halted_service_is_tried_again_after_a_while_and_ever_more_rarely() {
+    let mut lab = Lab::new();
+    let mut pause_ms = crate::reconciler::RETRY_HALTED_MS;
+    for _ in 0..8 {
+        let round = lab.state.services["db"].round;
+        let failed = Command::ServiceStatus {
+            name: "db".into(),
+            node: ME,
+            phase: ServicePhase::Failed,
+            epoch: Epoch(1),
+            round,
+            detail: "the address is in use".into(),
+            failures: 4,
+            passes: true,
+        };
+        assert!(lab.state.apply(Entry { at_ms: 0, command: failed }).is_ok());
+        assert!(lab.state.services["db"].halted.is_some());
+        let retry = Command::RetryService { name: "db".into(), round };
+        let asked = |wishes: &[Wish]| wishes.contains(&Wish::Submit(retry.clone()));
+        assert!(!asked(&lab.look()));
+        lab.now = lab.now.plus_ms(pause_ms - 1);
+        assert!(!asked(&lab.look()), "too early");
+        lab.now = lab.now.plus_ms(1);
+        assert!(asked(&lab.look()), "after {pause_ms} ms");
+        assert!(lab.state.apply(Entry { at_ms: 0, command: retry }).is_ok());
+        pause_ms = (2 * pause_ms).min(crate::reconciler::RETRY_HALTED_MS_MAX);
+    }
+    assert_eq!(pause_ms, crate::reconciler::RETRY_HALTED_MS_MAX);
+}

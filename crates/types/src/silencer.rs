@@ -1,0 +1,102 @@
+//! When the silencer of a node acts: the small process that outlives engine and agent (R19).
+//!
+//! Guarantees
+//! - A node whose engine cannot act any more, because it is dead or stands still, is silenced before its lease ends. So this
+//!   holds also when engine and agent are both dead.
+//! - While the engine's guard acts in time the silencer does nothing.
+//! - It ends when there is no engine and nothing to silence.
+
+use crate::Time;
+use crate::simulation::{Bug, planted};
+
+/// How long before the end of the lease the silencer acts, if the engine's guard has not. The guard has begun 200 ms earlier.
+pub const SILENCER_MARGIN_MS: u64 = 200;
+/// It looks at everything at least this often.
+pub const SILENCER_LOOKS_MS: u64 = 1_000;
+
+/// What a silencer sees.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SilencerSees {
+    /// When the lease ends that the engine was told last; 0 for none.
+    pub lease_until: Time,
+    /// When this node was silenced last, by the guard or by a silencer; 0 for never.
+    pub silenced: Time,
+    /// There is an engine, dead or alive in its decisions.
+    pub engine: bool,
+    /// There is something that the engine was told to silence.
+    pub guarded: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SilencerDoes {
+    /// Looks again then, at the latest.
+    Sleeps(Time),
+    /// Silences this node now.
+    Silences,
+    Ends,
+}
+
+/// What a silencer does at this point of the boot-time clock. `guard_margin_ms` is how long before the end of the lease the guard
+/// acts.
+#[must_use]
+pub fn silencer_does(now: Time, sees: SilencerSees, guard_margin_ms: u64) -> SilencerDoes {
+    let before_end = |ms: u64| Time(sees.lease_until.0.saturating_sub(ms * 1000));
+    // What was silenced from the moment on at which the guard acts was silenced for this lease.
+    let done = sees.silenced >= before_end(guard_margin_ms);
+    let acts_at = before_end(SILENCER_MARGIN_MS.min(guard_margin_ms));
+    let later = now.plus_ms(SILENCER_LOOKS_MS);
+    if planted(Bug::NobodyOutlivesBoth) {
+        return SilencerDoes::Sleeps(later);
+    }
+    match (sees.guarded && !done, sees.engine) {
+        (false, false) => SilencerDoes::Ends,
+        (false, true) => SilencerDoes::Sleeps(later),
+        (true, _) if now < acts_at => SilencerDoes::Sleeps(acts_at.min(later)),
+        (true, _) => SilencerDoes::Silences,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MARGIN_MS: u64 = 400;
+
+    fn at(ms: u64) -> Time {
+        Time(ms * 1000)
+    }
+
+    fn sees(lease_until_ms: u64, silenced_ms: u64, engine: bool, guarded: bool) -> SilencerSees {
+        SilencerSees { lease_until: at(lease_until_ms), silenced: at(silenced_ms), engine, guarded }
+    }
+
+    fn does(now_ms: u64, sees: SilencerSees) -> SilencerDoes {
+        silencer_does(at(now_ms), sees, MARGIN_MS)
+    }
+
+    #[test]
+    fn it_acts_before_the_lease_ends_when_the_guard_has_not() {
+        for engine in [false, true] {
+            let seen = sees(10_000, 0, engine, true);
+            assert_eq!(does(5_000, seen), SilencerDoes::Sleeps(at(6_000)));
+            assert_eq!(does(9_700, seen), SilencerDoes::Sleeps(at(9_800)));
+            assert_eq!(does(9_800, seen), SilencerDoes::Silences);
+            assert_eq!(does(20_000, seen), SilencerDoes::Silences, "it stood still");
+        }
+    }
+
+    #[test]
+    fn the_guard_comes_first() {
+        assert_eq!(does(9_900, sees(10_000, 9_650, true, true)), SilencerDoes::Sleeps(at(10_900)));
+        assert_eq!(does(9_900, sees(10_000, 9_650, false, true)), SilencerDoes::Ends);
+        assert_eq!(does(9_900, sees(10_000, 9_500, false, true)), SilencerDoes::Silences, "an earlier lease");
+    }
+
+    #[test]
+    fn it_ends_when_nothing_is_left_to_do() {
+        assert_eq!(does(5_000, sees(10_000, 0, false, false)), SilencerDoes::Ends);
+        assert_eq!(does(5_000, sees(10_000, 0, true, false)), SilencerDoes::Sleeps(at(6_000)));
+        // The next engine that is told a lease has its own.
+        assert_eq!(does(5_000, sees(0, 0, false, true)), SilencerDoes::Ends);
+    }
+}

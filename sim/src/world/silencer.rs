@@ -1,0 +1,87 @@
+//! The small process of each machine that outlives engine and agent, and silences it when the lease ends (R19): mirrors
+//! `engine/src/silencer.rs`. What it does when is decided by `mainstay_types::silencer_does`.
+//!
+//! It stands still with its engine: a machine on which all of it stands still is the business of a watchdog.
+
+use super::{What, World};
+use crate::agent::GUARD_MARGIN_MS;
+use crate::engine::EngineIn;
+use crate::trace::Part;
+use mainstay_types::{NodeId, SilencerDoes, SilencerSees, Time, silencer_does};
+
+/// What engines note for it. It outlives them, and ends with the machine.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Silencer {
+    /// When the lease ends that an engine was told last, on the node's clock.
+    lease_until: Time,
+    /// When the node was silenced last.
+    pub(super) silenced: Time,
+    services: Vec<String>,
+    /// It looks again then; 0 if it does not.
+    wakes_us: u64,
+}
+
+impl Silencer {
+    /// What the engine is told is noted before it counts.
+    pub(super) fn note(&mut self, input: &EngineIn) {
+        match input {
+            EngineIn::Lease(until) => self.lease_until = *until,
+            EngineIn::Guard { services, .. } => self.services.clone_from(services),
+            _ => {}
+        }
+    }
+}
+
+impl World {
+    /// To be called when something was noted, and when it wakes.
+    pub(super) fn silencer_looks(&mut self, node: NodeId) {
+        let now = self.node_time(node);
+        let machine = self.machine(node);
+        let silencer = &machine.silencer;
+        if !machine.powered || silencer.services.is_empty() || silencer.wakes_us > 0 {
+            return;
+        }
+        let sees = SilencerSees {
+            lease_until: silencer.lease_until,
+            silenced: silencer.silenced,
+            engine: machine.engine.is_some(),
+            guarded: true,
+        };
+        let paused_until_us = machine.engine_process.paused_until_us;
+        match silencer_does(now, sees, GUARD_MARGIN_MS) {
+            SilencerDoes::Ends => {}
+            _ if paused_until_us > 0 => self.silencer_wakes_at(node, paused_until_us),
+            SilencerDoes::Sleeps(until) => {
+                let at_us = self.machines[&node].clock.true_time(until).max(self.now_us + 1);
+                self.silencer_wakes_at(node, at_us);
+            }
+            SilencerDoes::Silences => self.silencer_acts(node, now),
+        }
+    }
+
+    fn silencer_wakes_at(&mut self, node: NodeId, at_us: u64) {
+        let machine = self.machine(node);
+        machine.silencer.wakes_us = at_us;
+        let boot = machine.boot;
+        self.at(at_us, What::SilencerWakes { node, boot });
+    }
+
+    pub(super) fn silencer_wakes(&mut self, node: NodeId, boot: u64) {
+        let machine = self.machine(node);
+        if machine.boot == boot {
+            machine.silencer.wakes_us = 0;
+            self.silencer_looks(node);
+        }
+    }
+
+    fn silencer_acts(&mut self, node: NodeId, now: Time) {
+        let machine = self.machine(node);
+        machine.silencer.silenced = now;
+        let services = machine.silencer.services.clone();
+        self.trace.count("R19 the silencer acted");
+        self.note(Some(node), Part::Engine, &[13], || {
+            format!("the engine is gone and the lease ends: {} are silenced", services.join(", "))
+        });
+        self.silence_services(node, services);
+    }
+}
