@@ -164,6 +164,12 @@ pub enum In {
         process: usize,
         status: String,
     },
+    /// The file system of a service that runs is not what it stands on any more.
+    MountLost {
+        service: String,
+        why: String,
+        mendable: bool,
+    },
     Tick,
 }
 
@@ -391,6 +397,10 @@ impl Agent {
             }
             In::ProcessExited { service, process, status } => {
                 let event = mainstay_ha::Event::ProcessExited { process, status };
+                self.tell(now, reconciler::Event::Service { name: service, event });
+            }
+            In::MountLost { service, why, mendable } => {
+                let event = mainstay_ha::Event::Lost { step: mainstay_ha::Step::Mount, why, mendable };
                 self.tell(now, reconciler::Event::Service { name: service, event });
             }
         }

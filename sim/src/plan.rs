@@ -478,7 +478,11 @@ pub enum ServiceFault {
     LateInterface,
     /// An administrator sets its address on this node by hand, if it is not there.
     AddressByHand,
-    /// What was wrong is not any more, and what was set by hand is taken away again.
+    /// An operator unmounts the file system under the service.
+    Unmounted,
+    /// An operator unmounts it, if it is mounted, and mounts another file system there, until `Well`.
+    Replaced,
+    /// What was wrong is not any more, and what was set or mounted by hand is taken away again.
     Well,
 }
 

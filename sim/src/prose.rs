@@ -425,6 +425,8 @@ fn service_fault(fault: ServiceFault) -> &'static str {
         ServiceFault::Dies => "its process ends",
         ServiceFault::LateInterface => "the interface of its address comes late",
         ServiceFault::AddressByHand => "an administrator sets its address by hand",
+        ServiceFault::Unmounted => "its file system is unmounted by an operator",
+        ServiceFault::Replaced => "an operator mounts another file system in the place of its own",
         ServiceFault::Well => "is well again",
     }
 }

@@ -616,7 +616,9 @@ impl Scenario {
         self.until(&format!("the service runs on n{node}"), ms, |world| {
             let presence = world.machines[&NodeId(node)].services.presence("s0");
             let told = world.state().services["s0"].nodes.get(&NodeId(node));
-            presence.running && presence.address && told.is_some_and(|on| on.phase == ServicePhase::Running)
+            let stands = world.machines[&NodeId(node)].services.stands("s0");
+            let runs = presence.running && presence.address && stands;
+            runs && told.is_some_and(|on| on.phase == ServicePhase::Running)
         });
     }
 

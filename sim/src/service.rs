@@ -7,9 +7,10 @@
 //! Not simulated: a step whose agent was killed in the middle goes on to its end, and a mount or an address that was under
 //! way when the guard acted does not come about afterwards.
 
+use crate::oracle::Violation;
 use crate::plan::ServiceFault;
 use crate::random::Random;
-use mainstay_ha::{Effect, Step};
+use mainstay_ha::{AtPath, Effect, Step, Unmount};
 use mainstay_types::{
     ADDRESS_PROTOCOL, AddressHere, FoundAddress, NodeId, address_here, addresses_to_remove,
 };
@@ -26,6 +27,8 @@ const STOP_KILL_PATIENCE_US: u64 = 5_000 * MS;
 const KILL_PATIENCE_US: u64 = 8_000 * MS;
 /// The runner gives a busy mount up this long before the machine does.
 const BUSY_GIVE_UP_US: u64 = 50 * MS;
+/// How often an agent looks at the mount of a service that runs.
+pub const WATCH_US: u64 = 1_000 * MS;
 /// A process finds its device gone after this time at the latest, if it looks at all.
 const DEVICE_LOST_US_MAX: u64 = 2_000 * MS;
 /// Share of processes that do not look: they go on from their cache until somebody kills them.
@@ -86,6 +89,8 @@ struct Process {
     started: bool,
     /// Ends by itself as soon as [`Services::exits`] is called.
     doomed: bool,
+    /// What it has open is not, or not any more, on the file system of the volume that is mounted.
+    astray: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -100,7 +105,33 @@ struct Service {
     by_hand: bool,
     /// An address that was set by hand is gone, and nobody has said so.
     robbed: bool,
+    /// It has a file system: its mount was begun once on this node.
+    has_mount: bool,
+    /// A mount of others is at its mount point.
+    others: bool,
     faults: Faults,
+}
+
+impl Service {
+    fn at_path(&self, device_ok: bool) -> AtPath {
+        match self.mount.map(|mount| mount.state) {
+            _ if self.others => AtPath::Foreign("a file system of others".into()),
+            Some(MountState::Mounted) if device_ok => AtPath::Ours,
+            Some(MountState::Mounted | MountState::Dead) => AtPath::Dead("input/output error".into()),
+            Some(MountState::Unsure) | None => AtPath::Nothing,
+        }
+    }
+
+    fn runs(&self) -> bool {
+        self.processes.values().any(|process| process.started)
+    }
+
+    /// Takes away what is at the mount point, if the decision of the cores is that. Says whether it was of others.
+    fn unmount(&mut self) -> bool {
+        let taken = self.others && self.at_path(true).unmount() == Unmount::Topmost;
+        self.others &= !taken;
+        taken
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -173,12 +204,21 @@ pub struct Services {
     services: BTreeMap<String, Service>,
     jobs: BTreeMap<u64, Job>,
     next_id: u64,
+    /// What happened that must not (H9, H10).
+    violations: Vec<Violation>,
 }
 
 impl Services {
     #[must_use]
     pub fn new(node: NodeId, random: Random) -> Self {
-        Self { node, random, services: BTreeMap::new(), jobs: BTreeMap::new(), next_id: 1 }
+        Self {
+            node,
+            random,
+            services: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            next_id: 1,
+            violations: Vec::new(),
+        }
     }
 
     #[must_use]
@@ -214,6 +254,11 @@ impl Services {
             Act::Undo(step) => begin_undo(known, &mut self.random, step, force, timeout_us, hangs),
             Act::Kill => (Some(self.random.around(5 * MS)), None),
         };
+        let begun = matches!(act, Act::Run(Step::StartProcess { .. })) && fails.is_none();
+        if begun && known.begins_astray() {
+            let text = format!("a process of {service} begins on {} without its file system", self.node);
+            self.violations.push(Violation { id: "H9", text });
+        }
         self.jobs.insert(
             id,
             Job { service: service.to_owned(), ticket, act, fails, called_off: false, hung: delay.is_none() },
@@ -243,6 +288,9 @@ impl Services {
             (_, Some(why)) => Err(why.to_owned()),
             (Act::Run(step), None) => finish_run(known, step)?,
             (Act::Undo(step), None) => {
+                if step == Step::Mount && known.unmount() {
+                    self.violations.push(taken(self.node, &job.service));
+                }
                 finish_undo(known, id, step);
                 Ok(())
             }
@@ -261,9 +309,32 @@ impl Services {
         let Some(known) = self.services.get_mut(service) else { return false };
         let killed = known.processes.values().any(|process| process.started);
         known.remove_address();
-        let Service { address, by_hand, robbed, faults, .. } = *known;
-        *known = Service { address, by_hand, robbed, faults, ..Service::default() };
+        if known.unmount() {
+            self.violations.push(taken(self.node, service));
+        }
+        *known = known.emptied();
         killed
+    }
+
+    /// What the agent finds when it looks at the mount of a service that runs: why it is lost, and whether another attempt
+    /// on this node may mend it.
+    #[must_use]
+    pub fn lost(&self, service: &str) -> Option<(String, bool)> {
+        let known = self.services.get(service).filter(|known| known.has_mount)?;
+        let at = known.at_path(true);
+        Some((at.lost()?, at.is_mendable()))
+    }
+
+    /// Whether the service runs on the file system of its volume, as far as it has one.
+    #[must_use]
+    pub fn stands(&self, service: &str) -> bool {
+        let astray = |known: &Service| known.processes.values().any(|process| process.astray);
+        self.lost(service).is_none() && !self.services.get(service).is_some_and(astray)
+    }
+
+    /// What must not have happened and has, once.
+    pub fn violation(&mut self) -> Option<Violation> {
+        self.violations.pop()
     }
 
     /// The devices below the service fail from now on. Gives the microseconds after which its processes notice and
@@ -303,7 +374,7 @@ impl Services {
         for known in self.services.values_mut() {
             let faults =
                 Faults { hangs_next: false, keeps_address: false, late_interface: false, ..known.faults };
-            *known = Service { faults, ..Service::default() };
+            *known = Service { faults, has_mount: known.has_mount, ..Service::default() };
         }
     }
 
@@ -322,11 +393,19 @@ impl Services {
                     process.doomed = process.started;
                 }
             }
+            ServiceFault::Unmounted | ServiceFault::Replaced => {
+                if known.mount.is_some_and(|mount| mount.state != MountState::Unsure) {
+                    known.mount = None;
+                    known.processes.values_mut().for_each(|process| process.astray = process.started);
+                }
+                known.others |= fault == ServiceFault::Replaced;
+            }
             // An address that is there stays on the interface that it is on.
             ServiceFault::Well => {
                 let late_interface = known.faults.late_interface && known.address.is_some();
                 known.faults = Faults { late_interface, ..Faults::default() };
                 known.by_hand = false;
+                known.others = false;
             }
         }
     }
@@ -375,6 +454,24 @@ impl Services {
     }
 }
 
+fn taken(node: NodeId, service: &str) -> Violation {
+    let text = format!("a mount of others is taken away on {node} by {service}");
+    Violation { id: "H10", text }
+}
+
+impl Service {
+    /// A process, of which one was begun just now, does not stand on the file system of the volume.
+    fn begins_astray(&self) -> bool {
+        self.processes.values().any(|process| process.started && process.astray)
+    }
+
+    /// Nothing of it is left; what others did to it, and what is wrong with it, stays.
+    fn emptied(&self) -> Self {
+        let Self { address, by_hand, robbed, has_mount, others, faults, .. } = *self;
+        Self { address, by_hand, robbed, has_mount, others, faults, ..Self::default() }
+    }
+}
+
 fn ends_with_processes(act: Act) -> bool {
     let (Act::Run(step) | Act::Undo(step)) = act else { return false };
     matches!(step, Step::Prepare { .. } | Step::StartProcess { .. } | Step::CheckReady { .. })
@@ -402,8 +499,12 @@ fn begin_run(
     let (delay, fails) = match step {
         Step::ProbeAddress => (PROBE_US + random.around(50 * MS), None),
         Step::Mount => {
+            service.has_mount = true;
             let fails = match service.mount {
                 Some(Mount { state: MountState::Dead, .. }) => Some("something else is mounted there"),
+                _ if service.at_path(true).to_mount(service.runs()).is_err() => {
+                    Some("it cannot be mounted there now")
+                }
                 _ if !device_ok => Some("no device"),
                 // F62: some failures show when mounting, some only in the process.
                 _ if fails_start && random.coin() => Some("mounting failed: structure needs cleaning"),
@@ -418,7 +519,8 @@ fn begin_run(
         }
         Step::Prepare { process } => {
             service.preparing.insert(process, id);
-            let fails = content_fails(service, device_ok)
+            let fails = without_mount(service, step)
+                .or(content_fails(service, device_ok))
                 .or(fails_start.then_some("prepare ended with exit status 1"));
             (20 * MS + random.around(60 * MS), fails)
         }
@@ -426,15 +528,18 @@ fn begin_run(
             let running = service.processes.get(&process).is_some_and(|known| known.started);
             if running {
                 // Adopted as it is; an older undo must not be taken for one of this start.
+                let fails = without_mount(service, step);
                 if let Some(known) = service.processes.get_mut(&process) {
                     known.since = id;
                 }
-                (MS, None)
+                (MS, fails)
             } else {
-                let fails = content_fails(service, device_ok)
+                let fails = without_mount(service, step)
+                    .or(content_fails(service, device_ok))
                     .or(fails_start.then_some("it ended with exit status 1"));
                 let started = fails.is_none() && hangs.is_none();
-                service.processes.insert(process, Process { since: id, started, doomed: false });
+                let astray = service.has_mount && service.at_path(true) != AtPath::Ours;
+                service.processes.insert(process, Process { since: id, started, doomed: false, astray });
                 (5 * MS + random.around(30 * MS), fails)
             }
         }
@@ -454,6 +559,12 @@ fn begin_run(
         }
         (Some(_), _) => (None, fails),
     }
+}
+
+/// The mount is looked at before a process is begun.
+fn without_mount(service: &Service, step: Step) -> Option<&'static str> {
+    let refused = service.has_mount && service.at_path(true).may_begin(step).is_err();
+    refused.then_some("its file system is not mounted")
 }
 
 /// What a process that needs the file system finds there.

@@ -556,6 +556,8 @@ fn service_fault(draw: &mut Draw, random: &mut Random, at: u64) {
         ServiceFault::Dies,
         ServiceFault::LateInterface,
         ServiceFault::AddressByHand,
+        ServiceFault::Unmounted,
+        ServiceFault::Replaced,
     ][random.below(7) as usize];
     draw.service(at, target, resource, fault);
     let well = at + spread(random, 100, 16_000);

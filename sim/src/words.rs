@@ -63,6 +63,10 @@ pub fn command(command: &Command) -> String {
         Command::VolumeGrown { resource: of, volume, bytes, .. } => {
             format!("note that {volume} of {} has {} blocks", resource(*of), bytes / BLOCK_BYTES)
         }
+        Command::MakeFileSystem { resource: of, volume, uuid, .. } => {
+            let whole = if uuid.is_some() { "being made" } else { "whole" };
+            format!("note that the file system on {volume} of {} is {whole}", resource(*of))
+        }
         Command::TakeSnapshot { resource: of, name } => {
             format!("take snapshot {name} of {}", resource(*of))
         }

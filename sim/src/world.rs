@@ -115,6 +115,12 @@ pub(crate) enum What {
         node: NodeId,
         boot: u64,
     },
+    /// The agent looks at the mount of a service.
+    MountLooked {
+        node: NodeId,
+        boot: u64,
+        service: String,
+    },
     /// A step of a job of the agent that needs the disk.
     JobStep(JobStep),
     StartEngine {

@@ -1,7 +1,7 @@
 //! Real service machines over simulated services: whatever goes wrong, a service that is said to be stopped is gone, and no
 //! order of a stop is ever wrong.
 
-use mainstay_ha::{Effect, Event, Machine, Saved, ServicePhase, ServiceSpec};
+use mainstay_ha::{Effect, Event, Machine, Saved, ServicePhase, ServiceSpec, Step};
 use mainstay_sim::oracle::ha::HaOracle;
 use mainstay_sim::plan::ServiceFault;
 use mainstay_sim::random::Random;
@@ -88,6 +88,7 @@ impl Lab {
             self.machine.phase(),
             self.now_us
         );
+        assert_eq!(self.services.violation(), None, "at {} us", self.now_us);
     }
 
     fn run_for(&mut self, us: u64) {
@@ -155,12 +156,14 @@ fn a_service_comes_up_and_goes_down() {
 
 #[test]
 fn whatever_goes_wrong_silent_means_gone() {
-    const FAULTS: [ServiceFault; 6] = [
+    const FAULTS: [ServiceFault; 8] = [
         ServiceFault::IgnoreStop,
         ServiceFault::Hang,
         ServiceFault::FailStart,
         ServiceFault::KeepAddress,
         ServiceFault::Dies,
+        ServiceFault::Unmounted,
+        ServiceFault::Replaced,
         ServiceFault::Well,
     ];
     let mut phases: BTreeMap<ServicePhase, u32> = BTreeMap::new();
@@ -206,6 +209,9 @@ fn whatever_goes_wrong_silent_means_gone() {
                 }
             }
             lab.look();
+            if let Some((why, mendable)) = lab.services.lost(NAME).filter(|_| chance.coin()) {
+                lab.handle(Event::Lost { step: Step::Mount, why, mendable });
+            }
         }
         lab.services.inject(NAME, ServiceFault::Well);
         lab.handle(Event::Stop);

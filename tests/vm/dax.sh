@@ -98,7 +98,7 @@ sha256sum -c /tmp/sum || fail "the file is another one"
 umount /mnt || fail "cannot unmount"
 
 step "deleted, with its journal"
-mainstay resource delete db || fail "cannot delete"
+mainstay resource delete db --yes || fail "cannot delete"
 [ -z "$(ls /fast/journals)" ] || fail "left: $(ls /fast/journals)"
 no_errors
 step "done"

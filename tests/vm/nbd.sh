@@ -35,7 +35,7 @@ wait_for 60 serves
 gives_up_for_another_frontend "/sys/block/$(basename "$(readlink -f /run/mainstay/dev/db/0)")/backend"
 
 step "the resource deleted, then the engine's own test"
-mainstay resource delete db || fail "cannot delete"
+mainstay resource delete db --yes || fail "cannot delete"
 wait_for 30 test ! -e /run/mainstay/dev/db/0
 touch /tmp/stay-away
 kill_engine

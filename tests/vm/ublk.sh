@@ -36,7 +36,7 @@ wait_for 60 serves
 gives_up_for_another_frontend "$(readlink -f /run/mainstay/dev/db/0)"
 
 step "resource deleted, then several engines, promotion and handing over"
-mainstay resource delete db || fail "cannot delete"
+mainstay resource delete db --yes || fail "cannot delete"
 wait_for 30 test ! -e /run/mainstay/dev/db/0
 touch /tmp/stay-away
 kill_engine

@@ -11,6 +11,8 @@ use crate::metrics::Metrics;
 use crate::pool;
 use crate::raft::store::RaftStore;
 use crate::raft::{ConsensusLog, Machine, View};
+use crate::service::place;
+use crate::service::runner::users_of;
 use crate::threads::{read, spawn, write};
 use crate::transport::{AGENT_PORT, Inbound, Transport, TransportError, call, local_address, with_port};
 use crate::views::{self, Connections, Live};
@@ -487,6 +489,16 @@ impl Inbound for Agent {
         match question {
             Call::Join(request) => self.admit(request).map_or_else(CallReply::Error, CallReply::Joined),
             Call::Engine(request) => self.engine_question(request),
+            Call::Users { resource, service } => match self.member() {
+                Ok(member) => {
+                    CallReply::Users { users: users_of(&member.places, &resource, service.as_ref()) }
+                }
+                Err(error) => CallReply::Error(error),
+            },
+            Call::Place { spec, others } => match self.member() {
+                Ok(member) => CallReply::Place { unfit: place::unfit(&spec, &member.places, &others) },
+                Err(error) => CallReply::Error(error),
+            },
             Call::Pool => {
                 let failures = self.member().map(|member| member.replicas.failures()).unwrap_or_default();
                 match pool::free_bytes(&self.options.state_dir) {

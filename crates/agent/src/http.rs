@@ -7,6 +7,7 @@ mod clients;
 mod modes;
 mod scrubs;
 mod snapshots;
+mod users;
 
 use crate::agent::{Agent, PROPOSE_TIMEOUT, READ_PATIENCE};
 use crate::clock::wall_ms;
@@ -363,10 +364,15 @@ async fn add_replica(
 }
 
 async fn remove_replica(Shared(agent): App, Path((name, node)): Path<(String, String)>) -> Answer<Accepted> {
+    let asked = agent.clone();
     change(agent, move |view| {
-        let resource = find_resource(view, &name)?.id;
+        let (resource, holder) = (find_resource(view, &name)?, find_node(view, &node)?);
+        if resource.record.primary == Some(holder) {
+            let doing = format!("the replica of resource {name} on {node} is not removed");
+            users::refuse_used(&asked, view, resource, &doing, users::PASSING)?;
+        }
         let message = format!("the replica of resource {name} on {node} is removed");
-        Ok((Command::RemoveReplica { resource, node: find_node(view, &node)? }, message))
+        Ok((Command::RemoveReplica { resource: resource.id, node: holder }, message))
     })
     .await
 }
@@ -379,9 +385,13 @@ async fn move_replica(
     let asked = agent.clone();
     change(agent, move |view| {
         let resource = find_resource(view, &name)?;
-        let to = place_for(&asked, view, resource, &request.to)?;
+        let (holder, to) = (find_node(view, &from)?, place_for(&asked, view, resource, &request.to)?);
+        if resource.record.primary == Some(holder) {
+            let doing = format!("the replica of resource {name} on {from} is not moved");
+            users::refuse_used(&asked, view, resource, &doing, users::PASSING)?;
+        }
         let message = format!("the replica of resource {name} on {from} moves to {}", request.to);
-        Ok((Command::MoveReplica { resource: resource.id, from: find_node(view, &from)?, to }, message))
+        Ok((Command::MoveReplica { resource: resource.id, from: holder, to }, message))
     })
     .await
 }
@@ -451,11 +461,16 @@ fn await_creation(agent: &Agent, member: &Member, id: ResourceId) -> Result<(), 
 }
 
 async fn delete_resource(Shared(agent): App, Path(name): Path<String>) -> Answer<Accepted> {
+    let asked = agent.clone();
     change(agent, move |view| {
-        Ok((
-            Command::DeleteResource { resource: find_resource(view, &name)?.id },
-            format!("resource {name} is being deleted"),
-        ))
+        let resource = find_resource(view, &name)?;
+        // Where a service runs the control plane says so, and that is what there is to say.
+        if !view.state.services.values().any(|service| service.spec.resource == name) {
+            let doing = format!("resource {name} is not deleted");
+            users::refuse_used(&asked, view, resource, &doing, users::PASSING)?;
+        }
+        let command = Command::DeleteResource { resource: resource.id };
+        Ok((command, format!("resource {name} is being deleted")))
     })
     .await
 }
@@ -485,6 +500,10 @@ async fn apply_service(Shared(agent): App, Json(request): Json<ServiceApply>) ->
         let spec = ServiceSpec::parse(&request.toml)
             .map_err(|error| body("bad-service-file", error.to_string(), error.remedy))?;
         let name = spec.name.clone();
+        let view = member.log.view();
+        if let Some(resource) = view.state.resource_by_name(&spec.resource) {
+            users::refuse_place(&agent, &view, &spec, &resource.spec.replicas)?;
+        }
         settle(member.log.propose(Command::ApplyService { spec }, PROPOSE_TIMEOUT))?;
         service_view(&member.log.view(), &name)
     })
@@ -504,8 +523,21 @@ async fn move_service(
     Path(name): Path<String>,
     Json(request): Json<ServiceMove>,
 ) -> Answer<Accepted> {
+    let asked = agent.clone();
     change(agent, move |view| {
         let to = find_node(view, &request.to)?;
+        let resource = view.state.services.get(&name).map(|service| service.spec.resource.as_str());
+        let resource = resource.and_then(|resource| view.state.resource_by_name(resource));
+        if let Some(resource) =
+            resource.filter(|resource| !request.force && resource.record.primary != Some(to))
+        {
+            let doing = format!("service {name} is not moved");
+            users::refuse_used(&asked, view, resource, &doing, users::MOVE_WAIT).map_err(|mut refusal| {
+                let all_the_same = format!("`mainstay service move {name} --to {} --force`", request.to);
+                refusal.remedy += &format!(" To move it all the same, run {all_the_same}.");
+                refusal
+            })?;
+        }
         let message = format!("service {name} moves to {}", request.to);
         Ok((Command::MoveService { name, to }, message))
     })

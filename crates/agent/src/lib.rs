@@ -26,6 +26,7 @@ pub mod teller;
 pub mod threads;
 pub mod transport;
 pub mod views;
+mod volumes;
 
 use agent::{Agent, Started};
 use error::AgentError;

@@ -41,6 +41,7 @@ pub struct Member {
     pub node: NodeHandle,
     pub replicas: Arc<Replicas>,
     pub transport: Transport,
+    pub places: Places,
     /// Number of the newest event.
     pub last_event: watch::Receiver<u64>,
 }
@@ -100,7 +101,7 @@ impl Member {
             log: Arc::new(log.clone()),
             engine: engine.clone(),
             replicas: replicas.clone(),
-            places,
+            places: places.clone(),
             left_devices: LeftDevices::new(options.run_dir.clone(), options.fail_left_devices),
             metrics: metrics.clone(),
         });
@@ -115,7 +116,7 @@ impl Member {
             Box::new(move |until| leases.send(Input::Lease(until))),
             Box::new(move |view| views.send(Input::State(view))),
         )?;
-        Ok(Self { identity, log, lease, node, replicas, transport, last_event })
+        Ok(Self { identity, log, lease, node, replicas, transport, places, last_event })
     }
 
     /// Ends the threads that decide. Services and the engine go on.

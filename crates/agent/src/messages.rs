@@ -4,6 +4,7 @@ use mainstay_api::engine;
 use mainstay_api::rest::ErrorBody;
 use mainstay_control::lease::{Ack, Heartbeat};
 use mainstay_control::state::Entry;
+use mainstay_ha::ServiceSpec;
 use mainstay_types::{NodeId, ResourceId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -96,6 +97,16 @@ pub enum Call {
     /// [`engine::Request::Promise`] and those about scrubs are passed on.
     Engine(engine::Request),
     Pool,
+    /// Everything on the asked node that uses the devices of this resource, but for its own service.
+    Users {
+        resource: String,
+        service: Option<ServiceSpec>,
+    },
+    /// Whether this service finds a place for its file system on the asked node, beside the others.
+    Place {
+        spec: Box<ServiceSpec>,
+        others: Vec<ServiceSpec>,
+    },
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -106,6 +117,14 @@ pub enum CallReply {
         free_bytes: u64,
         /// Replicas that could not be made.
         failures: BTreeMap<ResourceId, engine::EngineError>,
+    },
+    /// In words for the operator.
+    Users {
+        users: Vec<String>,
+    },
+    /// Why it does not, in words for the operator.
+    Place {
+        unfit: Option<String>,
     },
     Error(ErrorBody),
 }

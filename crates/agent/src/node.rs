@@ -16,10 +16,11 @@ use crate::left_devices::LeftDevices;
 use crate::metrics::Metrics;
 use crate::raft::{ConsensusLog, View};
 use crate::replicas::{self, Replicas};
-use crate::service::runner::{Done, OnDone, Places, Runner};
+use crate::service::runner::{Done, OnDone, Places, Runner, Volumes};
 use crate::service::vip;
 use crate::teller::Teller;
 use crate::threads::{lock, spawn};
+use crate::volumes::ClusterVolumes;
 use mainstay_api::engine::{
     self, DataState, DeviceStatus, EngineError, EngineEvent, ProposalEvent, ProposedChange, ReplicaStatus,
     Request,
@@ -104,6 +105,7 @@ pub fn start(parts: NodeParts) -> NodeHandle {
 struct Node {
     parts: NodeParts,
     queue: NodeHandle,
+    volumes: Arc<dyn Volumes>,
     on_done: OnDone,
     view: View,
     core: Reconciler,
@@ -124,7 +126,9 @@ struct Node {
 
 impl Node {
     fn new(parts: NodeParts, queue: NodeHandle, on_done: OnDone) -> Self {
-        let (runners, adopted) = Runner::load_all(&parts.places, &on_done);
+        let volumes: Arc<dyn Volumes> =
+            Arc::new(ClusterVolumes { log: parts.log.clone(), engine: parts.engine.clone() });
+        let (runners, adopted) = Runner::load_all(&parts.places, &volumes, &on_done);
         let answers = queue.clone();
         let answered = move |number, confirmed| answers.send(Input::Guarded { number, confirmed });
         let teller = Teller::start(parts.engine.clone(), answered);
@@ -132,6 +136,7 @@ impl Node {
         Self {
             parts,
             queue,
+            volumes,
             on_done,
             // Nothing is known, and nothing is done, until the first view comes.
             view: View::default(),
@@ -322,7 +327,8 @@ impl Node {
             Wish::Job { resource, order } => self.job(resource, order),
             Wish::MakeService { name, spec, revision, resource } => {
                 let (places, on_done) = (&self.parts.places, self.on_done.clone());
-                self.runners.insert(name, Runner::new(&spec, revision, resource, places, on_done));
+                let runner = Runner::new(&spec, revision, resource, places, &self.volumes, on_done);
+                self.runners.insert(name, runner);
             }
             Wish::ForgetService { name } => {
                 if let Some(runner) = self.runners.remove(&name) {

@@ -375,6 +375,9 @@ pub fn service(state: &State, name: &str, service: &Service) -> ServiceView {
         node: primary.map(|node| state.node_name(node)),
         phase: shown.map_or_else(|| "stopped".to_owned(), |(_, on)| name_of(&on.phase)),
         phase_node: shown.map(|(node, _)| state.node_name(node)),
+        doing: shown
+            .filter(|(_, on)| !on.phase.is_silent() && on.phase != mainstay_ha::ServicePhase::Running)
+            .map_or_else(String::new, |(_, on)| on.detail.clone()),
         current: shown.is_some_and(|(_, on)| on.round >= service.round),
         vip: service.spec.vip.as_ref().map(|vip| vip.address.clone()),
         deleting: service.deleting,

@@ -145,6 +145,11 @@ pub enum Request {
     ScrubStatus {
         resource: ResourceId,
     },
+    /// Whether nothing was ever written to the volume, nor discarded. Answered by [`Reply::Blank`].
+    Blank {
+        resource: ResourceId,
+        volume: VolumeId,
+    },
     /// Takes the devices away from whoever uses them: outstanding and later requests fail with EIO.
     Detach {
         resource: ResourceId,
@@ -208,9 +213,12 @@ pub struct GuardEntry {
     /// Addresses that are removed before anything is killed, on whichever interface they are, if Mainstay has added them.
     #[serde(default)]
     pub addresses: Vec<GuardAddress>,
-    /// Mount points that are detached after the kill.
+    /// Mount points, without links in them, that are detached after the kill: only what is on one of `devices`.
     #[serde(default)]
     pub mounts: Vec<String>,
+    /// Links to devices of the resource. One that leads nowhere counts for nothing.
+    #[serde(default)]
+    pub devices: Vec<String>,
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -254,6 +262,9 @@ pub enum Reply {
         status: Option<ScrubStatus>,
     },
     Digest(DigestReport),
+    Blank {
+        blank: bool,
+    },
     Metrics(MetricsPage),
 }
 

@@ -712,6 +712,9 @@ pub struct ServiceApply {
 pub struct ServiceMove {
     /// Name of the node.
     pub to: String,
+    /// Although something else holds the file system. What was written to it is on the device before that is taken away.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -723,6 +726,9 @@ pub struct ServiceView {
     /// Last reported phase, for example `running`, `mounting`, `stopped`, `failed`.
     pub phase: String,
     pub phase_node: Option<String>,
+    /// What the node does about it, or waits for, while it starts or stops.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub doing: String,
     /// Whether `phase` is about what was applied last. False until the node that should run it has taken that up.
     #[serde(default)]
     pub current: bool,

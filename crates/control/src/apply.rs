@@ -98,6 +98,9 @@ impl State {
             Command::GrowVolume { resource, volume, bytes } => {
                 self.grow_volume(at_ms, resource, volume, bytes)
             }
+            Command::MakeFileSystem { resource, epoch, volume, uuid } => {
+                self.make_file_system(at_ms, resource, epoch, volume, uuid)
+            }
             Command::TakeSnapshot { resource, name } => self.take_snapshot(at_ms, resource, name),
             Command::DropSnapshot { resource, name } => self.drop_snapshot(at_ms, resource, &name),
             Command::RollBack { resource, last, name, keep, restart } => {
@@ -349,6 +352,7 @@ impl State {
             moving: BTreeMap::new(),
             leaving: BTreeMap::new(),
             growing: BTreeMap::new(),
+            unfinished: BTreeMap::new(),
             first_sizes: Vec::new(),
             snapshots: BTreeMap::new(),
             before_copy: BTreeMap::new(),

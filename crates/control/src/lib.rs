@@ -29,5 +29,6 @@ pub mod scrubs;
 mod service;
 pub mod snapshots;
 pub mod state;
+mod unfinished;
 
 pub use state::State;

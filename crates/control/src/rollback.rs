@@ -93,6 +93,7 @@ impl State {
         };
         let keep = keep.map(|name| (number(), name));
         let mark = number();
+        resource.unfinished.clear();
         resource.rollback = Some(Rollback { to, keep: keep.as_ref().map(|(id, _)| *id), mark, last, at_ms });
         if let Some((id, name)) = keep {
             resource.snapshots.insert(id, Snapshot::wanted(name, at_ms));

@@ -3,7 +3,7 @@
 use crate::state::{
     Links, Node, Outcome, Service, ServiceOnNode, ServicePhase, Severity, State, cut, host_address, refused,
 };
-use mainstay_ha::{ServiceSpec, Vip};
+use mainstay_ha::{ServiceSpec, Vip, is_within};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Epoch, MacAddress, NodeId, reach};
 use std::collections::BTreeMap;
@@ -136,14 +136,17 @@ impl State {
             ));
         }
         if let Some(mount) = &spec.mount
-            && let Some((other, _)) = others().find(|(_, service)| {
-                service.spec.mount.as_ref().is_some_and(|theirs| theirs.path == mount.path)
-            })
+            && let Some((other, theirs)) = others()
+                .filter_map(|(name, service)| Some((name, &service.spec.mount.as_ref()?.path)))
+                .find(|(_, theirs)| is_within(theirs, &mount.path) || is_within(&mount.path, theirs))
         {
             return Some(refused(
                 "path-in-use",
-                format!("mount.path: service {other} mounts at {}", mount.path),
-                "give each service a path of its own",
+                format!("mount.path: service {other} mounts at {theirs}"),
+                format!(
+                    "give each service a path of its own: {} would lie over that of the other, or in it",
+                    mount.path
+                ),
             ));
         }
         None

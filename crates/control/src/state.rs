@@ -196,6 +196,9 @@ pub struct Resource {
     /// It is being made of a snapshot of another resource; see `origin.rs`.
     #[serde(default)]
     pub origin: Option<Origin>,
+    /// Volumes on which a file system is being made, or was when that was interrupted, with its identity; see `unfinished.rs`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unfinished: BTreeMap<VolumeId, [u8; 16]>,
     /// See `scrubs.rs`.
     #[serde(default)]
     pub scrubs: Scrubs,
@@ -453,6 +456,14 @@ pub enum Command {
         resource: ResourceId,
         volume: VolumeId,
         bytes: u64,
+    },
+    /// The primary of this epoch makes a file system of this identity on a volume; `None`: it is whole, or is not the business
+    /// of Mainstay any more.
+    MakeFileSystem {
+        resource: ResourceId,
+        epoch: Epoch,
+        volume: VolumeId,
+        uuid: Option<[u8; 16]>,
     },
     /// It has, on the primary of this epoch and in its log.
     VolumeGrown {

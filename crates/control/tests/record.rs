@@ -220,6 +220,8 @@ fn a_service_gets_nothing_that_another_has_and_prefers_no_stranger() {
     for (command, code) in [
         (service("web", "/srv/web", "10.0.0.7/16", "a"), "address-in-use"),
         (service("web", "/srv/db", "10.0.0.8/24", "a"), "path-in-use"),
+        (service("web", "/srv/db/web", "10.0.0.8/24", "a"), "path-in-use"),
+        (service("web", "/srv", "10.0.0.8/24", "a"), "path-in-use"),
         (service("web", "/srv/web", "10.0.0.8/24", "w"), "bad-preferred"),
         (service("web", "/srv/web", "10.0.0.8/24", "nobody"), "bad-preferred"),
     ] {

@@ -23,6 +23,7 @@
 #![allow(unsafe_code)]
 
 use crate::addresses::AddressRemover;
+use crate::mount_table::{self, DeviceId};
 use crate::ring::now;
 use crate::silencer::LeaseFile;
 use crate::users::kill_cgroup;
@@ -69,6 +70,8 @@ pub struct GuardTarget {
     /// Floating addresses. They are looked for on every interface.
     pub addresses: Vec<IpAddr>,
     pub mounts: Vec<PathBuf>,
+    /// Links to devices of the resource; only what is mounted of them is detached.
+    pub devices: Vec<PathBuf>,
 }
 
 impl TryFrom<&GuardEntry> for GuardTarget {
@@ -91,6 +94,7 @@ impl TryFrom<&GuardEntry> for GuardTarget {
             cgroups: paths(&entry.cgroups)?,
             addresses: addresses.collect::<Result<_, _>>()?,
             mounts: paths(&entry.mounts)?,
+            devices: paths(&entry.devices)?,
         })
     }
 }
@@ -418,8 +422,10 @@ fn watch(shared: &Shared, addresses: &mut AddressRemover, tell: &mut dyn FnMut(T
             (until, state.targets.clone())
         };
         let silenced = silence(until, &targets, addresses);
+        // Before the devices fail, because with them their links may go.
+        let mounts = guarded_mounts(&targets);
         tell(Told::Silenced(silenced.clone()));
-        drop(detach_mounts(&targets));
+        drop(detach_mounts(mounts));
         {
             let mut state = shared.state();
             state.acting = false;
@@ -437,7 +443,7 @@ fn end(shared: &Shared, targets: &[GuardTarget], addresses: &mut AddressRemover,
     tell(Told::Ends);
     let until = shared.state().lease_until.unwrap_or_default();
     let silenced = silence(until, targets, addresses);
-    detached(detach_mounts(targets), DETACH_WAIT);
+    detached(detach_mounts(guarded_mounts(targets)), DETACH_WAIT);
     {
         let mut state = shared.state();
         state.acting = false;
@@ -508,15 +514,37 @@ fn populated(cgroup: &Path) -> bool {
         .is_ok_and(|events| events.lines().any(|line| line == "populated 1"))
 }
 
+/// A mount point, and the device that a mount there must be on to be a service's own (R27).
+pub(crate) type GuardedMount = (PathBuf, DeviceId);
+
+pub(crate) fn guarded_mounts(targets: &[GuardTarget]) -> Vec<GuardedMount> {
+    let of_target = |target: &GuardTarget| {
+        let devices: Vec<DeviceId> =
+            target.devices.iter().filter_map(|link| DeviceId::of(link).ok()).collect();
+        let mounts = target.mounts.clone();
+        mounts
+            .into_iter()
+            .flat_map(move |mount| devices.clone().into_iter().map(move |device| (mount.clone(), device)))
+    };
+    targets.iter().flat_map(|target| of_target(target).collect::<Vec<_>>()).collect()
+}
+
 /// On a thread of its own: the last reference to a mount flushes it, and that may take as long as the device
-/// does not answer.
-pub(crate) fn detach_mounts(targets: &[GuardTarget]) -> Option<JoinHandle<()>> {
-    let mounts: Vec<PathBuf> = targets.iter().flat_map(|target| target.mounts.clone()).collect();
+/// does not answer. What others have mounted at the same place, in it or over it, stays.
+pub(crate) fn detach_mounts(mounts: Vec<GuardedMount>) -> Option<JoinHandle<()>> {
     if mounts.is_empty() {
         return None;
     }
     let started = thread::Builder::new().name("guard-unmount".into()).spawn(move || {
-        for mount in mounts {
+        for (mount, device) in mounts {
+            match mount_table::is_own(&mount, device) {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(error) => {
+                    tracing::warn!(mount = %mount.display(), %error, "the guard cannot look at the mounts of this node");
+                    continue;
+                }
+            }
             let Ok(name) = CString::new(mount.as_os_str().as_bytes()) else { continue };
             // SAFETY: the pointer is to a zero-terminated string that outlives the call.
             let result = unsafe { libc::umount2(name.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) };
@@ -559,6 +587,7 @@ mod tests {
             cgroups: vec![],
             addresses: vec![GuardAddress { interface: "lo".into(), address: address.into() }],
             mounts: vec![],
+            devices: vec![],
         }
     }
 
@@ -707,12 +736,16 @@ mod tests {
         for address in ["10.213.250.7/24", "10.213.250.8/24", "10.213.250.77/24", "fd00:213::9/64"] {
             entry.addresses.push(GuardAddress { interface: String::new(), address: address.into() });
         }
-        let mount = std::env::temp_dir().join(format!("mainstay-guard-{}", std::process::id()));
-        fs::create_dir_all(&mount).expect("a directory");
-        let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "guarded"]).arg(&mount).status().expect("mount");
-        assert!(mounted.success());
-        entry.mounts = vec![mount.to_str().expect("text").into(), "/no/such/mount".into()];
+        let directory = std::env::temp_dir().join(format!("mainstay-guard-{}", std::process::id()));
+        let [mount, others] = ["own", "others"].map(|name| directory.join(name));
+        for point in [&mount, &others] {
+            fs::create_dir_all(point).expect("a directory");
+        }
+        let device = mounted_device(&directory.join("file"), &mount);
+        command("mount", &["-t", "tmpfs", "others", others.to_str().expect("text")]);
+        let path = |path: &Path| path.to_str().expect("text").to_owned();
+        entry.mounts = vec![path(&mount), path(&others), "/no/such/mount".into()];
+        entry.devices = vec![device.clone(), "/no/such/device".into()];
         entry.cgroups =
             vec![victim.cgroup.to_str().expect("text").into(), "/sys/fs/cgroup/no-such-group".into()];
         let (tell, told) = mpsc::channel();
@@ -740,5 +773,25 @@ mod tests {
             assert!(now() < end, "the mount is detached, and its directory empty");
             thread::sleep(Duration::from_millis(5));
         }
+        let stays = fs::remove_dir(&others).is_err();
+        command("umount", &[&path(&others)]);
+        command("losetup", &["--detach", &device]);
+        fs::remove_dir_all(&directory).expect("removed");
+        assert!(stays, "a mount that is not on a device of the resource is not the guard's");
+    }
+
+    fn command(program: &str, arguments: &[&str]) -> String {
+        let output = Command::new(program).args(arguments).output().expect("it is installed");
+        assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// A loop device on a file, with a file system that is mounted.
+    fn mounted_device(file: &Path, point: &Path) -> String {
+        fs::File::create(file).and_then(|file| file.set_len(16 << 20)).expect("a file");
+        let device = command("losetup", &["--find", "--show", file.to_str().expect("text")]);
+        command("mkfs.ext4", &["-q", &device]);
+        command("mount", &[&device, point.to_str().expect("text")]);
+        device
     }
 }

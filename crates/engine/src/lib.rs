@@ -21,6 +21,7 @@ pub mod left_devices;
 pub mod lifecycle;
 pub mod loop_device;
 mod metrics_page;
+mod mount_table;
 pub mod nbd_device;
 pub mod netlink;
 pub mod open_replica;

@@ -232,7 +232,7 @@ fn silence(
 ) -> io::Result<()> {
     for attempt in 1..=ATTEMPTS_MAX {
         let silenced = guard::silence(until, targets, addresses);
-        guard::detached(guard::detach_mounts(targets), DETACH_WAIT);
+        guard::detached(guard::detach_mounts(guard::guarded_mounts(targets)), DETACH_WAIT);
         // What has SIGKILL pending does nothing any more, also if it does not end (R19).
         file.note_silenced(now())?;
         if attempt == 1 || silenced.problems.is_empty() {

@@ -90,6 +90,13 @@ pub enum Event {
         process: usize,
         status: String,
     },
+    /// What this step had made is gone, or is not what it was. `mendable`: a new attempt on this node may help; otherwise
+    /// the service fails here at once, so that it goes to another node.
+    Lost {
+        step: Step,
+        why: String,
+        mendable: bool,
+    },
     Tick,
 }
 
@@ -383,6 +390,7 @@ impl Machine {
             Event::StepDone { ticket, result } => self.on_step_done(ticket, result, now),
             Event::AddressHeld { ticket, why } => self.on_address_held(ticket, why, now),
             Event::ProcessExited { process, status } => self.on_process_exited(process, &status, now),
+            Event::Lost { step, why, mendable } => self.on_lost(step, &why, mendable, now),
             Event::Tick => self.on_tick(now),
         }
     }
@@ -534,7 +542,6 @@ impl Machine {
     /// It is asked for again until it is free: no other node could have it either, and the programs are not at fault.
     fn on_address_held(&mut self, ticket: u64, why: String, now: Time) {
         if self.probe != (Probe::Running { ticket }) {
-            reach!("ha: a late answer");
             return;
         }
         self.probe = Probe::NotAsked;
@@ -551,21 +558,42 @@ impl Machine {
         self.steps.get(at) == Some(&Step::AddAddress)
     }
 
-    fn on_process_exited(&mut self, process: usize, status: &str, now: Time) {
+    /// The highest step of which something may be there, and which of them `step` is; `None` if it is being undone, or
+    /// was not begun.
+    fn begun(&self, step: Step) -> Option<(usize, usize)> {
         let top = match self.mode {
             Mode::Forward { at } => self.top(at),
             Mode::Running => self.steps.len().saturating_sub(1),
-            // While it is being undone an exit is what is wanted.
-            _ => return,
+            _ => return None,
         };
-        let Some(started) = self
-            .steps
-            .iter()
-            .position(|step| *step == Step::StartProcess { process })
-            .filter(|at| *at <= top)
-        else {
-            return;
-        };
+        let at = self.steps.iter().position(|known| *known == step)?;
+        (at <= top).then_some((top, at))
+    }
+
+    /// R28: what stands on it is taken down, in order, and made anew from there.
+    fn on_lost(&mut self, step: Step, why: &str, mendable: bool, now: Time) {
+        let why = format!("'{}' does not hold any more: {why}", step_words(&self.spec, step));
+        let at_step = self.steps.iter().position(|known| *known == step);
+        if let (Mode::BackingOff { from }, Some(at)) = (&self.mode, at_step)
+            && let Some(top) = from.checked_sub(1).filter(|top| *top >= at)
+        {
+            // Counted already, as what stood on it.
+            self.reason = why;
+            let (floor, then) = if mendable { (at, Then::Retry) } else { (0, Then::Fail) };
+            return self.backward(top, floor, then, 0, now);
+        }
+        let Some((top, at)) = self.begun(step) else { return };
+        if mendable {
+            reach!("ha: a step's result is lost");
+            self.fail(top, at, why, now);
+        } else {
+            self.fail_here(top, why, now);
+        }
+    }
+
+    fn on_process_exited(&mut self, process: usize, status: &str, now: Time) {
+        // While it is being undone an exit is what is wanted.
+        let Some((top, started)) = self.begun(Step::StartProcess { process }) else { return };
         reach!("ha: a process ended by itself");
         let name = &self.spec.processes[process].name;
         let why = format!("process {name} ended by itself: {status}");

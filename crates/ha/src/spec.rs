@@ -66,6 +66,9 @@ pub struct Mount {
     /// Make the file system if the volume is blank.
     #[serde(default)]
     pub mkfs: bool,
+    /// Mount over a directory that has files in it: they are out of sight until it is unmounted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hide_files: bool,
     /// Make the file system as large as the volume, when it is mounted and when the volume grows.
     #[serde(default = "default_grow")]
     pub grow: bool,
@@ -146,6 +149,51 @@ impl Default for Policy {
             failback: false,
         }
     }
+}
+
+/// Directories that a machine needs as they are: nothing is mounted over one of them.
+const SYSTEM_DIRECTORIES: [&str; 24] = [
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/home",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/proc",
+    "/root",
+    "/run",
+    "/sbin",
+    "/sys",
+    "/tmp",
+    "/usr",
+    "/usr/bin",
+    "/usr/lib",
+    "/usr/sbin",
+    "/var",
+    "/var/lib",
+    "/var/log",
+    "/var/run",
+    "/var/tmp",
+];
+/// Directories of the kernel: nothing is mounted in or below one of them.
+const KERNEL_DIRECTORIES: [&str; 3] = ["/dev", "/proc", "/sys"];
+
+/// Whether a machine needs the directory `path` as it is, so that nothing may be mounted there. `path` is absolute and has
+/// no symbolic links in it.
+#[must_use]
+pub fn is_system_directory(path: &str) -> bool {
+    path == "/"
+        || SYSTEM_DIRECTORIES.contains(&path)
+        || KERNEL_DIRECTORIES.iter().any(|above| is_within(path, above))
+}
+
+/// Whether `path` is `above` or below it. Both are plain and absolute.
+#[must_use]
+pub fn is_within(path: &str, above: &str) -> bool {
+    path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 fn default_grow() -> bool {
@@ -359,6 +407,13 @@ impl Mount {
                 "mount.path",
                 format!("'{}' is not a plain absolute path", self.path),
                 "write it like \"/srv/db\", without '.', '..' or a trailing '/'",
+            ));
+        }
+        if is_system_directory(&self.path) {
+            return Err(SpecError::new(
+                "mount.path",
+                format!("the system needs what is at {}", self.path),
+                "give the service a directory of its own, for example \"/srv/db\"",
             ));
         }
         if self.fstype.is_empty() || !self.fstype.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {

@@ -12,7 +12,7 @@ pub(crate) const MOUNT_TIMEOUT_MS: u64 = 120_000;
 /// How long adding or removing an address may take, in milliseconds.
 pub(crate) const ADDRESS_TIMEOUT_MS: u64 = 5_000;
 /// How long unmounting may take before it is forced, in milliseconds.
-pub(crate) const UNMOUNT_TIMEOUT_MS: u64 = 30_000;
+pub(crate) const UNMOUNT_TIMEOUT_MS: u64 = 15_000;
 /// How long a process may take to vanish after SIGKILL, in milliseconds; also the limit of a forced undo.
 pub(crate) const KILL_TIMEOUT_MS: u64 = 10_000;
 

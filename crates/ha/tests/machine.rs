@@ -288,6 +288,57 @@ fn a_crash_restarts_only_what_depends_on_it() {
     assert_eq!(node.undone(), [Step::AddAddress, Step::StartProcess { process: 1 }]);
 }
 
+fn lost_mount(mendable: bool) -> Event {
+    Event::Lost { step: Step::Mount, why: "it is not mounted".into(), mendable }
+}
+
+#[test]
+fn a_mount_that_vanished_is_made_again_under_all_that_stands_on_it() {
+    let mut node = Node::new();
+    node.start(1);
+    node.log.clear();
+    node.give(lost_mount(true));
+    let down = [
+        Step::AddAddress,
+        Step::StartProcess { process: 1 },
+        Step::StartProcess { process: 0 },
+        Step::Prepare { process: 0 },
+        Step::Mount,
+    ];
+    assert_eq!(node.undone(), down);
+    assert!(node.machine.reason().contains("not mounted"), "{}", node.machine.reason());
+    node.pass(5_000);
+    assert_eq!(node.phase(), ServicePhase::Running);
+}
+
+#[test]
+fn a_mount_that_vanished_with_its_process_counts_once() {
+    let mut node = Node::new();
+    node.start(1);
+    for _ in 0..2 {
+        node.give(Event::ProcessExited { process: 1, status: "exit 1".into() });
+        node.give(lost_mount(true));
+        assert!(!node.there.contains(&Step::Mount));
+        node.pass(60_000);
+        assert_eq!(node.phase(), ServicePhase::Running, "two failures are allowed, and these are two");
+    }
+}
+
+#[test]
+fn a_service_whose_file_system_died_fails_at_once_on_this_node() {
+    for process_first in [false, true] {
+        let mut node = Node::new();
+        node.start(1);
+        if process_first {
+            node.give(Event::ProcessExited { process: 1, status: "exit 1".into() });
+        }
+        node.give(lost_mount(false));
+        assert_eq!(node.phase(), ServicePhase::Failed);
+        assert!(node.there.is_empty());
+        assert!(node.machine.reason().contains("any more"), "{}", node.machine.reason());
+    }
+}
+
 #[test]
 fn failures_long_ago_do_not_count() {
     let mut node = Node::new();

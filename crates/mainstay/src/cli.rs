@@ -605,9 +605,13 @@ pub enum ResourceCommand {
         #[command(flatten)]
         wait: WaitArgs,
     },
-    /// Delete a resource and its data on all nodes.
+    /// Delete a resource and its data on all nodes. Refused while its devices are in use. On a terminal it asks for the name once
+    /// more; elsewhere it needs --yes.
     Delete {
         name: String,
+        /// Do not ask.
+        #[arg(long)]
+        yes: bool,
         #[command(flatten)]
         wait: WaitArgs,
     },
@@ -630,6 +634,9 @@ pub enum ServiceCommand {
         name: String,
         #[arg(long, value_name = "NODE")]
         to: String,
+        /// Move it although other processes or mounts hold its file system. What was written is brought to the device first.
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         wait: WaitArgs,
     },

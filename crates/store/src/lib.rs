@@ -231,6 +231,12 @@ impl Store {
         self.versions.get(volume, extent)
     }
 
+    /// Whether no entry has ever changed an extent of the volume. One that was copied or rolled back is never blank.
+    #[must_use]
+    pub fn is_blank(&self, volume: VolumeId) -> bool {
+        self.versions.is_blank(volume)
+    }
+
     /// Tells the outcome of an operation. A failure is final (R13).
     ///
     /// # Panics

@@ -105,6 +105,13 @@ impl Versions {
         }
     }
 
+    /// Whether no entry has ever changed an extent of the volume.
+    pub fn is_blank(&self, volume: VolumeId) -> bool {
+        self.tables
+            .get(usize::from(volume.0))
+            .is_some_and(|table| table.iter().all(|version| *version == Index(0)))
+    }
+
     /// The tables lay in `old` and are to lie in `new`: the pages that are not on disk so lag.
     pub fn relaid(&mut self, old: &[TablePlace], new: &[TablePlace]) {
         for (volume, (old, new)) in old.iter().zip(new).enumerate() {

@@ -90,6 +90,7 @@ pub fn service(n: usize, preferred: Option<u32>) -> ServiceSpec {
         mount: Some(Mount {
             volume: 0,
             path: format!("/srv/{name}"),
+            hide_files: false,
             fstype: "xfs".into(),
             options: String::new(),
             mkfs: true,

@@ -106,5 +106,7 @@ pub(super) const BUGS_TOLD: &[(&str, &str)] = &[
     ("StaleExtent", "what_was_read_for_an_earlier_copy_is_not_sent_in_a_later_one"),
     ("DigestOfMoving", "what_was_written_during_a_digest_is_not_in_it"),
     ("SpentEpochForgotten", "a_silenced_service_is_not_made_new_by_another_definition"),
+    ("ForeignMountTaken", "a_file_system_that_an_operator_mounted_stays"),
+    ("MountNotChecked", "a_process_waits_for_its_file_system"),
     ("GivenUpServes", "who_gave_its_role_up_starts_nothing_on_that_record"),
 ];

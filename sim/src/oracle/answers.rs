@@ -49,6 +49,7 @@ pub fn is_operators(command: &Command) -> bool {
         | Command::FinishMove { .. }
         | Command::ReplicaGone { .. }
         | Command::VolumeGrown { .. }
+        | Command::MakeFileSystem { .. }
         | Command::SnapshotsSeen { .. }
         | Command::BeginScrub { .. }
         | Command::ScrubEnded { .. }

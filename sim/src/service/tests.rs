@@ -77,6 +77,36 @@ fn parts_are_there_from_the_beginning_of_a_step_to_the_end_of_its_undo() {
 }
 
 #[test]
+fn a_process_is_not_begun_where_an_operator_has_unmounted_the_file_system() {
+    let mut lab = Lab::up(1);
+    lab.services.inject("s0", ServiceFault::Unmounted);
+    assert!(!lab.services.stands("s0") && lab.services.lost("s0").is_some());
+    assert!(lab.done(&run(Step::Mount)).is_err(), "it is not mounted under a process that runs");
+    lab.done(&undo(START, false)).unwrap();
+    assert!(lab.done(&run(START)).is_err(), "there is no file system to run on");
+    lab.done(&undo(START, false)).unwrap();
+    lab.done(&undo(Step::Mount, false)).unwrap();
+    lab.done(&run(Step::Mount)).unwrap();
+    lab.done(&run(START)).unwrap();
+    assert!(lab.services.stands("s0"));
+    assert_eq!(lab.services.violation(), None);
+}
+
+#[test]
+fn a_mount_of_others_stays_whatever_ends() {
+    let mut lab = Lab::up(1);
+    lab.services.inject("s0", ServiceFault::Replaced);
+    lab.services.silence("s0");
+    assert!(lab.presence().is_silent());
+    assert!(lab.done(&run(Step::Mount)).is_err(), "it is still there");
+    lab.done(&undo(Step::Mount, true)).unwrap();
+    assert!(lab.done(&run(Step::Mount)).is_err(), "and still");
+    lab.services.inject("s0", ServiceFault::Well);
+    lab.done(&run(Step::Mount)).unwrap();
+    assert_eq!(lab.services.violation(), None);
+}
+
+#[test]
 fn durations_are_those_of_a_machine() {
     let (mut probe, mut start, mut mount) = (0, 0, 0);
     for seed in 0..200 {

@@ -7,6 +7,7 @@ use super::{Machine, What, World, resource_id};
 use crate::budget::{Harm, harm};
 use crate::disk::{Place, Record};
 use crate::plan::{Action, DiskFault, Fault, ServiceFault, Target};
+use crate::service::WATCH_US;
 use crate::trace::Part;
 use crate::words;
 use mainstay_codec::Superblock;
@@ -489,14 +490,21 @@ impl World {
                 ("interface late", "has its address on an interface that came late")
             }
             ServiceFault::AddressByHand => ("address set by hand", "finds its address set by hand"),
+            ServiceFault::Unmounted => ("file system unmounted", "its file system is unmounted"),
+            ServiceFault::Replaced => ("foreign mount", "another file system is mounted in its place"),
             ServiceFault::Well => ("service well again", "is well again"),
         };
         self.trace.count(count);
         self.note(Some(node), Part::Fault, &[40, resource.0], || format!("{name} {text}"));
         self.machine(node).services.inject(&name, fault);
-        if fault == ServiceFault::Dies {
-            let boot = self.machines[&node].boot;
-            self.process_exited(node, boot, name);
+        self.presence_changed(node);
+        let boot = self.machines[&node].boot;
+        match fault {
+            ServiceFault::Dies => self.process_exited(node, boot, name),
+            ServiceFault::Unmounted | ServiceFault::Replaced => {
+                self.after(WATCH_US, What::MountLooked { node, boot, service: name });
+            }
+            _ => {}
         }
     }
 

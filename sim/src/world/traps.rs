@@ -56,6 +56,7 @@ impl World {
             | Command::VotersSeen { .. }
             | Command::NodeLinks { .. }
             | Command::RetryService { .. }
+            | Command::MakeFileSystem { .. }
             | Command::Note { .. } => return None,
             Command::ChangeIss { resource, change, .. } => {
                 let moment = match change {

@@ -321,8 +321,9 @@ impl World {
         };
         let running = service.nodes.get(&primary).is_some_and(|on| on.phase == ServicePhase::Running);
         let presence = self.machines[&primary].services.presence(&name);
+        let stands = self.machines[&primary].services.stands(&name);
         let stated = service.halted.is_some() || service.failed_on(primary);
-        if stated || running && presence.running && presence.address {
+        if stated || running && stands && presence.running && presence.address {
             return None;
         }
         Some(format!(

@@ -377,6 +377,16 @@ impl World {
         }
     }
 
+    /// The agent looks at the mount of a service.
+    pub(super) fn mount_looked(&mut self, node: NodeId, boot: u64, service: String) {
+        if self.machines[&node].boot != boot {
+            return;
+        }
+        let Some((why, mendable)) = self.machines[&node].services.lost(&service) else { return };
+        let agent_boot = self.machines[&node].agent_process.boot;
+        self.to_agent(node, agent_boot, agent::In::MountLost { service, why, mendable });
+    }
+
     /// What stood on the device finds it gone.
     pub(super) fn device_lost(&mut self, node: NodeId, resource: ResourceId) {
         let service = Self::service_name(resource);
@@ -396,6 +406,9 @@ impl World {
                 let presence = self.machines[&node].services.presence(&Self::service_name(resource));
                 self.oracle.presence(node, resource, presence);
             }
+        }
+        while let Some(violation) = self.machine(node).services.violation() {
+            self.wrong(violation.id, violation.text);
         }
     }
 

@@ -133,6 +133,28 @@ fn a_process_that_dies_is_started_again() {
 }
 
 #[test]
+fn a_file_system_that_an_operator_unmounts_is_mounted_again() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.service(p, ServiceFault::Unmounted);
+    sim.run_ms(1_500);
+    sim.expect_service_on_within_ms(p, 10_000);
+    assert_eq!(sim.primary(), Some(p));
+    sim.settle();
+}
+
+#[test]
+fn an_agent_that_was_restarted_does_not_mount_under_a_running_process() {
+    let mut sim = Scenario::with_service();
+    let [p, ..] = sim.cast();
+    sim.kill_agent(p);
+    sim.service(p, ServiceFault::Unmounted);
+    sim.run_ms(1_500);
+    sim.expect_service_on_within_ms(p, 10_000);
+    sim.settle();
+}
+
+#[test]
 fn an_address_that_was_off_was_taken_on_an_old_probe() {
     let mut sim = Scenario::with_service();
     let [p, ..] = sim.cast();

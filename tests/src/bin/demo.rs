@@ -109,7 +109,7 @@ fn demo(lab: Lab) -> Result<bool> {
     println!("the plain database after kill -9: {:.0} ms to its first commit", report.db_recovery_ms);
     plain.stop()?;
     lab.cli(&["service", "delete", SINGLE.name])?;
-    lab.cli(&["resource", "delete", SINGLE.resource])?;
+    lab.cli(&["resource", "delete", SINGLE.resource, "--yes"])?;
 
     step("The machine under the database loses power");
     let notes = lab.dir().join("ledger.notes");

@@ -48,7 +48,7 @@ fn measure(lab: &Lab, pool: &str, rounds: u32) -> Result<()> {
         }
         lab.cli(&["snapshot", "delete", NAME, &name])?;
     }
-    lab.cli(&["resource", "delete", NAME]).map(drop)
+    lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
 }
 
 /// Bytes so far.

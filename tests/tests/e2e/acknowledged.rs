@@ -109,5 +109,5 @@ pub fn a_service_sees_no_error_of_a_dying_engine(cluster: &Cluster, _: &Ledger) 
         ensure!(views.iter().all(|view| view.name != NAME), "it is still there");
         Ok(())
     })?;
-    lab.cli(&["resource", "delete", NAME]).map(drop)
+    lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
 }

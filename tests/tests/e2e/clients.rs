@@ -79,7 +79,7 @@ pub fn a_client_goes_on_with_the_next_primary(cluster: &Cluster) -> Result<()> {
         primary == other && lab.shell(&primary, &read(&own))? == "3",
         "another content than the client wrote"
     );
-    lab.cli(&["resource", "delete", NAME]).map(drop)
+    lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
 }
 
 /// One writer at a time: who is taken over writes no more. A request that waits for too long fails, and an engine that dies takes its
@@ -124,7 +124,7 @@ pub fn one_client_at_a_time(cluster: &Cluster) -> Result<()> {
     ensure!(found == last || found == last + 1, "{found} is found, and {last} was acknowledged last");
     lab.shell("n3", &write(&device, 7))?;
     lab.cli(&["resource", "detach", NAME])?;
-    lab.cli(&["resource", "delete", NAME]).map(drop)
+    lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
 }
 
 /// A writer of ascending numbers, each durable before the next; see `order`.

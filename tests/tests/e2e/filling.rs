@@ -55,7 +55,7 @@ pub fn filling_a_replica_yields_to_clients(cluster: &Cluster) -> Result<()> {
     );
     ensure!(!said.is_empty(), "the status never told how long it takes");
     cluster.prove_equal(NAME)?;
-    lab.cli(&["resource", "delete", NAME]).map(drop)
+    lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
 }
 
 /// What the status tells last of the time that a filling takes, until it has ended.

@@ -38,7 +38,7 @@ pub fn full_journal(cluster: &Cluster) -> Result<()> {
     lab.start(&node)?;
     lab.wait_in_sync(NAME, LIMIT)?;
     cluster.prove_equal(NAME)?;
-    lab.cli(&["resource", "delete", NAME]).map(drop)
+    lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
 }
 
 /// A pool without space: a resource that can never fit is refused with the reason, and a secondary whose pool fills up under a
@@ -71,5 +71,5 @@ pub fn full_pool(cluster: &Cluster) -> Result<()> {
     lab.shell(full, &format!("rm {fill} {fill}.rest; sync"))?;
     lab.wait_in_sync(NAME, LIMIT)?;
     cluster.prove_equal(NAME)?;
-    lab.cli(&["resource", "delete", NAME]).map(drop)
+    lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
 }

@@ -59,7 +59,7 @@ pub fn no_write_rests_on_one_machine_if_two_are_wanted(cluster: &Cluster) -> Res
     lab.wait_in_sync(NAME, LIMIT)?;
     cluster.prove_equal(NAME)?;
     its_service_stops_and_starts_again(cluster)?;
-    lab.cli(&["resource", "delete", NAME]).map(drop)
+    lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
 }
 
 /// It does not use up its attempts meanwhile.

@@ -68,7 +68,7 @@ pub fn mode_a_and_a_forced_promotion(cluster: &Cluster) -> Result<()> {
     lab.cli(&["resource", "set-mode", NAME, "c"])?;
     lab.wait_in_sync(NAME, LIMIT)?;
     cluster.prove_equal(NAME)?;
-    lab.cli(&["resource", "delete", NAME]).map(drop)
+    lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
 }
 
 /// In mode B a device states a volatile cache, and the loss of the primary right after its answers loses nothing, because the others have
@@ -108,7 +108,7 @@ pub fn mode_b_loses_nothing_with_its_primary(cluster: &Cluster) -> Result<()> {
         Ok(())
     })?;
     cluster.prove_equal(NAME)?;
-    lab.cli(&["resource", "delete", NAME]).map(drop)
+    lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
 }
 
 /// Cuts the power of the primary; the next one, and its device.

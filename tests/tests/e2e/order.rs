@@ -61,5 +61,5 @@ pub fn dependent_writes(cluster: &Cluster) -> Result<()> {
         lab.wait_in_sync(NAME, LIMIT)?;
     }
     cluster.prove_equal(NAME)?;
-    lab.cli(&["resource", "delete", NAME]).map(drop)
+    lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
 }

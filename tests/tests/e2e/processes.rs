@@ -47,7 +47,7 @@ pub fn kill_the_agent_alone(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
     }
     ensure!(cluster.primary()? == primary, "the primary moved");
     cluster.prove_equal(RAW)?;
-    lab.cli(&["resource", "delete", RAW]).map(drop)
+    lab.cli(&["resource", "delete", RAW, "--yes"]).map(drop)
 }
 
 /// The engine is the data plane: its death takes the devices away, and the cluster repairs that by itself,

@@ -47,7 +47,7 @@ pub fn one_replica_throttled_to_a_hundredth(cluster: &Cluster) -> Result<()> {
         "{throttled:?} with a slow replica, {before:?} before and {after:?} afterwards"
     );
     cluster.prove_equal(NAME)?;
-    lab.cli(&["resource", "delete", NAME]).map(drop)
+    lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
 }
 
 /// What the primary says of its slowness.

@@ -181,7 +181,7 @@ pub fn a_resource_is_made_of_a_snapshot(cluster: &Cluster, ledger: &Ledger) -> R
     server.wait().context("the copy's server")?;
     lab.shell(&node, &format!("umount {root} && rm -r {directory}"))?;
     cluster.prove_equal(COPY)?;
-    lab.cli(&["resource", "delete", COPY]).map(drop)
+    lab.cli(&["resource", "delete", COPY, "--yes"]).map(drop)
 }
 
 const SCRATCH: &str = "scratch";
@@ -244,7 +244,7 @@ pub fn a_resource_is_rolled_back_to_a_snapshot(cluster: &Cluster) -> Result<()> 
         .shell(&node, "find /var/lib/mainstay/pools/default -path '*scratch*' -name 'snap*' | wc -l")?;
     let expected = 2 * files_of_one(cluster, &node)?;
     ensure!(files.trim() == expected.to_string(), "{files} files are left on {node}, two of sums among them");
-    lab.cli(&["resource", "delete", SCRATCH]).map(drop)
+    lab.cli(&["resource", "delete", SCRATCH, "--yes"]).map(drop)
 }
 
 const BEFORE: &str = "before";
@@ -323,6 +323,6 @@ pub fn what_a_replica_held_before_it_is_copied_to_is_kept(cluster: &Cluster) -> 
     })?;
     ensure!(letter(cluster, &node, &device)? == "b", "the resource goes on with what it holds");
     cluster.prove_equal(SCRATCH)?;
-    lab.cli(&["resource", "delete", BEFORE])?;
-    lab.cli(&["resource", "delete", SCRATCH]).map(drop)
+    lab.cli(&["resource", "delete", BEFORE, "--yes"])?;
+    lab.cli(&["resource", "delete", SCRATCH, "--yes"]).map(drop)
 }

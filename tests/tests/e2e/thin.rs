@@ -59,7 +59,7 @@ pub fn fstrim_shrinks_every_replica(cluster: &Cluster) -> Result<()> {
     ensure!(sum()? == kept, "what was kept is not what it was");
     lab.shell(&node, "umount /run/thin; rmdir /run/thin")?;
     cluster.prove_equal(NAME)?;
-    lab.cli(&["resource", "delete", NAME]).map(drop)
+    lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
 }
 
 /// What the file of the volume takes on each node, in bytes.

@@ -1,6 +1,6 @@
 //! Where the devices of a resource are, if not on its primary (ADR 13).
 
-use super::{Answer, App, change, find_node, find_resource};
+use super::{Answer, App, change, find_node, find_resource, users};
 use axum::Json;
 use axum::extract::{Path, State as Shared};
 use mainstay_api::rest::{Accepted, ResourceAttach};
@@ -12,8 +12,14 @@ pub(super) async fn attach(
     Path(name): Path<String>,
     Json(request): Json<ResourceAttach>,
 ) -> Answer<Accepted> {
+    let asked = agent.clone();
     change(agent, move |view| {
-        let (resource, node) = (find_resource(view, &name)?.id, find_node(view, &request.node)?);
+        let (resource, node) = (find_resource(view, &name)?, find_node(view, &request.node)?);
+        if resource.record.attached.is_none_or(|attached| attached.node != node) && !request.take_over {
+            let doing = format!("resource {name} is not attached to {}", request.node);
+            users::refuse_used(&asked, view, resource, &doing, users::PASSING)?;
+        }
+        let resource = resource.id;
         let message = format!("resource {name} is attached to {}", request.node);
         let wait_ms = request.wait_ms.unwrap_or(WAIT_MS_DEFAULT);
         let take_over = request.take_over;
@@ -23,8 +29,13 @@ pub(super) async fn attach(
 }
 
 pub(super) async fn detach(Shared(agent): App, Path(name): Path<String>) -> Answer<Accepted> {
+    let asked = agent.clone();
     change(agent, move |view| {
         let resource = find_resource(view, &name)?;
+        if resource.record.attached.is_some() {
+            let doing = format!("resource {name} is not detached");
+            users::refuse_used(&asked, view, resource, &doing, users::PASSING)?;
+        }
         let message = match resource.record.attached {
             Some(attached) => {
                 format!("resource {name} is detached from {}", view.state.node_name(attached.node))

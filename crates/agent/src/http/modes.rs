@@ -105,6 +105,8 @@ pub(super) async fn force_promote(
         if let Some(refusal) = view.state.cannot_force(resource.id, holder) {
             settle(Ok(Outcome::Refused(refusal)))?;
         }
+        let doing = format!("resource {name} does not go on from {node}");
+        super::users::refuse_used(&asked, view, resource, &doing, super::users::PASSING)?;
         // From then on no primary that is cut off, and does not know that it is replaced, can change what the replica holds. What it
         // costs is compared afterwards.
         let promise = Request::Promise { resource: resource.id, epoch: resource.record.epoch.next() };

@@ -2,7 +2,7 @@
 
 use super::{
     Answer, App, blocking, change, change_what_is_now, check_room, find_resource, nodes_named, roomiest,
-    too_few,
+    too_few, users,
 };
 use crate::agent::Agent;
 use crate::error::body;
@@ -52,8 +52,11 @@ pub(super) async fn roll_back(
     Path((name, snapshot)): Path<(String, String)>,
     Json(SnapshotRollback { keep, discard, restart_service }): Json<SnapshotRollback>,
 ) -> Answer<Accepted> {
+    let asked = agent.clone();
     change_what_is_now(agent, move |view| {
         let resource = find_resource(view, &name)?;
+        let doing = format!("resource {name} is not rolled back");
+        users::refuse_used(&asked, view, resource, &doing, users::PASSING)?;
         let message = format!("resource {name} is rolled back to snapshot {snapshot}");
         let keep = keep.clone().unwrap_or_else(|| format!("before-rollback-{}", resource.last_snapshot + 1));
         let keep = (!discard).then_some(keep);

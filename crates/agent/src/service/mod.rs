@@ -3,9 +3,14 @@
 //! The order of steps, their time limits and their undoing are decided by `mainstay_ha`; the files here carry
 //! single steps out. Every step may be repeated.
 
+pub mod content;
 mod filesystem;
+pub mod holders;
 mod lane;
+pub mod make;
 pub mod mount;
+pub mod mount_table;
+pub mod place;
 pub mod process;
 pub mod runner;
 pub mod vip;

@@ -1,32 +1,34 @@
-//! File systems of services.
+//! Mounting and unmounting the file systems of services.
 //!
 //! Guarantees
-//! - A file system is made only on a volume whose beginning and end are all zeroes, which is how a new
-//!   volume is born. Anything else is content and is never formatted.
+//! - A mount is a service's own only by its device ([`super::mount_table`]). Nothing else is unmounted, and nothing that is
+//!   mounted in or over it goes with it (R27).
 //! - Mounting what is mounted and unmounting what is not are successes.
 //! - A mount table that cannot be read proves nothing: no unmount succeeds by it (R19).
+//! - What was written is on the device before a mount goes, unless the node's lease has ended or the device does not take it.
 
+use super::content;
+use super::holders::{self, Held};
+use super::make::{self, Volume};
+use super::mount_table::{DeviceId, MountTable};
+use mainstay_ha::{AtPath, Unmount};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-/// What file systems that can be mounted begin with: at which byte, and whose it is.
-const SIGNATURES: [(u64, &[u8], &str); 3] =
-    [(0, b"XFSB", "xfs"), (1080, &[0x53, 0xef], "ext"), (65_600, b"_BHRfS_M", "btrfs")];
-/// Bytes at the beginning of a volume that are searched for content; every known file system, volume manager
-/// and partition table has something there.
-const HEAD_BYTES: u64 = 4 << 20;
-/// Bytes at the end of a volume that are searched, where RAID and partition tables keep copies.
-const TAIL_BYTES: u64 = 1 << 20;
 const XFS_PUSH: &str = "/proc/sys/fs/xfs/xfssyncd_centisecs";
 /// The shortest that the kernel takes.
 const XFS_PUSH_CENTISECS: u32 = 100;
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
-const MAKE_POLL: Duration = Duration::from_millis(10);
+/// How long a file system may take to answer a question that changes nothing, before it counts as frozen or hung.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
@@ -36,10 +38,33 @@ pub enum MountError {
         #[source]
         source: io::Error,
     },
-    #[error("{device} is blank and the service does not allow making a file system (mkfs = true)")]
+    #[error("no device at {link}: {source}")]
+    NoDevice {
+        link: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error(
+        "{device} is blank, and the service does not allow making a file system; set mkfs = true in [mount], or make \
+         one by hand"
+    )]
     Blank { device: PathBuf },
-    #[error("{device} holds {found}, not {wanted}; it is not touched")]
+    #[error(
+        "making the file system on {device} was interrupted, and the service does not allow making it anew; set \
+         mkfs = true in [mount], or make one by hand"
+    )]
+    Unfinished { device: PathBuf },
+    #[error(
+        "{device} holds {found}, not {wanted}; it is not touched; correct mount.fstype, or use another volume"
+    )]
     Foreign { device: PathBuf, found: &'static str, wanted: String },
+    #[error(
+        "{device} holds no file system of the type {wanted}: {found}; it was written to before, so it is not formatted; \
+         make a file system there by hand if nothing on it is needed"
+    )]
+    NoFileSystem { device: PathBuf, wanted: String, found: String },
+    #[error("it is not known whether {device} may be formatted: {why}")]
+    Volume { device: PathBuf, why: String },
     #[error("making the file system on {device} failed: {message}")]
     Make { device: PathBuf, message: String },
     #[error("cannot make the mount point {path}: {source}")]
@@ -48,59 +73,233 @@ pub enum MountError {
         #[source]
         source: io::Error,
     },
-    #[error("mounting {device} at {path} failed: {errno}")]
-    Mount { device: PathBuf, path: PathBuf, errno: Errno },
-    #[error("something else is mounted at {path}: {source_found}")]
-    Occupied { path: PathBuf, source_found: String },
+    #[error(
+        "{path} holds files, among them {file}, which the mount would hide; move them away, or set hide_files = true in \
+         [mount]"
+    )]
+    HoldsFiles { path: PathBuf, file: String },
+    #[error("{path} {why}; give the service a directory of its own")]
+    Place { path: PathBuf, why: String },
+    #[error(
+        "mounting {device} at {path} failed: {errno}; {found}; check it with the tools of its type while the service is \
+         deleted, or roll back to a snapshot"
+    )]
+    Mount { device: PathBuf, path: PathBuf, errno: Errno, found: String },
+    #[error("nothing can be mounted at {path}: {why}")]
+    Occupied { path: PathBuf, why: String },
     #[error("unmounting {path} failed: {errno}")]
     Unmount { path: PathBuf, errno: Errno },
+    #[error("{path} is in use by {holders}")]
+    Busy { path: PathBuf, holders: String },
+    #[error("what was written to {path} is not on its device yet")]
+    Unflushed { path: PathBuf },
+    #[error("{path} stays mounted: {why}; unmount that first")]
+    Waits { path: PathBuf, why: String },
+    #[error("{path} is frozen; run `fsfreeze --unfreeze {path}` on this node")]
+    Frozen { path: PathBuf },
     #[error("cannot read the mount table: {0}")]
     Table(#[source] io::Error),
     #[error("it was called off")]
     CalledOff,
 }
 
+/// A mount that a service made, or is about to make.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Place {
+    /// Without links in it.
+    pub path: PathBuf,
+    pub device: DeviceId,
+    /// Wanted so.
+    pub read_only: bool,
+}
+
+impl Place {
+    /// What is there at this moment.
+    ///
+    /// # Errors
+    /// When the mount table cannot be read.
+    pub fn look(&self) -> Result<AtPath, MountError> {
+        let table = MountTable::read().map_err(MountError::Table)?;
+        Ok(table.look(&self.path, self.device, self.read_only))
+    }
+
+    /// The same, and whether a file system that looks well takes writes.
+    ///
+    /// # Errors
+    /// When the mount table cannot be read.
+    pub fn look_closely(&self) -> Result<AtPath, MountError> {
+        let at = self.look()?;
+        if matches!(at, AtPath::Ours | AtPath::Holds(_))
+            && let Flushed::Failed(errno) = self.flush(ANSWER_PATIENCE)
+        {
+            return Ok(AtPath::Dead(format!("it cannot be written to: {}", errno.desc())));
+        }
+        Ok(at)
+    }
+
+    /// Has everything that was written to the file system on its device, or gives up after `patience`.
+    fn flush(&self, patience: Duration) -> Flushed {
+        let path = self.path.clone();
+        let (done, waits) = sync_channel(1);
+        // A device that does not answer keeps the thread, and nobody else.
+        let started = std::thread::Builder::new().name("agent-flush".into()).spawn(move || {
+            let flushed =
+                File::open(&path).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)));
+            let _ = done.send(flushed.and_then(nix::unistd::syncfs));
+        });
+        match started.map(|_| waits.recv_timeout(patience)) {
+            Ok(Ok(Ok(()))) => Flushed::Whole,
+            Ok(Ok(Err(errno))) => Flushed::Failed(errno),
+            Ok(Err(RecvTimeoutError::Timeout)) => Flushed::Late,
+            Ok(Err(RecvTimeoutError::Disconnected)) | Err(_) => Flushed::Late,
+        }
+    }
+
+    /// Whether the file system is frozen: a write waits, and not for the device.
+    #[must_use]
+    pub fn is_frozen(&self) -> bool {
+        // It removes a directory that is not there. The kernel waits for the thaw before it looks for it, and so does this
+        // process and not the agent.
+        let mut command = Command::new("rmdir");
+        command.arg("--").arg(self.path.join(".mainstay-is-it-frozen"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let Ok(mut child) = command.spawn() else { return false };
+        let deadline = Instant::now() + ANSWER_PATIENCE;
+        while matches!(child.try_wait(), Ok(None)) {
+            let waits = std::fs::read_to_string(format!("/proc/{}/wchan", child.id())).unwrap_or_default();
+            let frozen = waits.contains("percpu_rwsem") || waits.contains("sb_start_write");
+            if frozen || Instant::now() >= deadline {
+                drop(child.kill());
+                std::thread::spawn(move || child.wait());
+                return frozen;
+            }
+            std::thread::sleep(BUSY_PAUSE / 5);
+        }
+        false
+    }
+
+    /// Everything but the processes `except` that keeps the file system from being unmounted.
+    #[must_use]
+    pub fn holders(&self, except: &BTreeSet<u32>) -> Vec<String> {
+        let held = Held::file_system(&self.path, self.device);
+        holders::holders(&held, except, Some(&self.path))
+    }
+
+    fn busy(&self) -> MountError {
+        let path = self.path.clone();
+        if self.is_frozen() {
+            return MountError::Frozen { path };
+        }
+        let found = self.holders(&BTreeSet::new());
+        let holders =
+            if found.is_empty() { "a holder that cannot be found".into() } else { holders::words(&found) };
+        MountError::Busy { path, holders }
+    }
+
+    /// Unmounts; waits for what still holds it busy until `deadline`, and no longer than it is `wanted`.
+    ///
+    /// # Errors
+    /// When it is still busy, or the kernel refuses for another reason.
+    pub fn ensure_unmounted(&self, deadline: Instant, wanted: &dyn Fn() -> bool) -> Result<(), MountError> {
+        let mut flushed = false;
+        loop {
+            let waits = match self.look()?.unmount() {
+                Unmount::Nothing => return Ok(()),
+                Unmount::Waits(why) => MountError::Waits { path: self.path.clone(), why },
+                Unmount::Topmost => {
+                    if !flushed {
+                        self.flush(deadline.saturating_duration_since(Instant::now()));
+                        flushed = true;
+                    }
+                    match umount2(&self.path, MntFlags::UMOUNT_NOFOLLOW) {
+                        Ok(()) | Err(Errno::EINVAL) => continue,
+                        Err(Errno::EBUSY) if Instant::now() < deadline => MountError::CalledOff,
+                        Err(Errno::EBUSY) => self.busy(),
+                        Err(errno) => return Err(MountError::Unmount { path: self.path.clone(), errno }),
+                    }
+                }
+            };
+            if !wanted() {
+                return Err(MountError::CalledOff);
+            }
+            if Instant::now() >= deadline {
+                return Err(waits);
+            }
+            std::thread::sleep(BUSY_PAUSE);
+        }
+    }
+
+    /// Takes the mount out of sight; the kernel ends it when the last user is gone (R19). What was written is on the device
+    /// before, or the device does not take it. Without any `patience` that is not asked.
+    ///
+    /// # Errors
+    /// When the kernel refuses, another mount would go with it, or what was written is not on the device after `patience`.
+    pub fn detach(&self, patience: Duration) -> Result<(), MountError> {
+        let mut patience = patience;
+        loop {
+            match self.look()?.unmount() {
+                Unmount::Nothing => return Ok(()),
+                Unmount::Waits(why) => return Err(MountError::Waits { path: self.path.clone(), why }),
+                Unmount::Topmost => {}
+            }
+            if !patience.is_zero()
+                && let Flushed::Late = self.flush(std::mem::take(&mut patience))
+            {
+                return Err(MountError::Unflushed { path: self.path.clone() });
+            }
+            match umount2(&self.path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
+                // Somebody else, such as the engine's guard, was quicker.
+                Ok(()) | Err(Errno::EINVAL) => {}
+                Err(errno) => return Err(MountError::Unmount { path: self.path.clone(), errno }),
+            }
+        }
+    }
+}
+
+enum Flushed {
+    Whole,
+    Failed(Errno),
+    /// It may still be under way.
+    Late,
+}
+
 /// What to mount.
 #[derive(Clone, Debug)]
 pub struct MountPlan {
     pub device: PathBuf,
-    pub path: PathBuf,
+    pub place: Place,
     pub fstype: String,
     /// Comma-separated, as in fstab; may be empty.
     pub options: String,
     pub mkfs: bool,
+    pub hide_files: bool,
 }
 
 /// Mounts, after making a file system if the volume is blank and that is wanted. Nothing that can still be avoided
-/// is begun when `wanted` has become false.
+/// is begun when `wanted` has become false. `runs`: processes of the service do.
 ///
 /// # Errors
 /// See [`MountError`].
-pub fn ensure_mounted(plan: &MountPlan, wanted: &dyn Fn() -> bool) -> Result<(), MountError> {
-    if let Some(found) = mounted_source(&plan.path)? {
-        if same_device(Path::new(&found), &plan.device) {
-            return Ok(());
-        }
-        return Err(MountError::Occupied { path: plan.path.clone(), source_found: found });
+pub fn ensure_mounted(
+    plan: &MountPlan,
+    runs: bool,
+    volume: &dyn Volume,
+    wanted: &dyn Fn() -> bool,
+) -> Result<(), MountError> {
+    let Place { path, .. } = &plan.place;
+    let occupied = |why| MountError::Occupied { path: path.clone(), why };
+    if !plan.place.look_closely()?.to_mount(runs).map_err(occupied)? {
+        return Ok(());
     }
-    let read = |source| MountError::Read { device: plan.device.clone(), source };
-    let content = inspect(&mut File::open(&plan.device).map_err(read)?).map_err(read)?;
-    match content {
-        Content::Blank if plan.mkfs => make(&plan.device, &plan.fstype, wanted)?,
-        Content::Blank => return Err(MountError::Blank { device: plan.device.clone() }),
-        Content::FileSystem(name) if name == family(&plan.fstype) => {}
-        Content::FileSystem(found) => {
-            return Err(MountError::Foreign {
-                device: plan.device.clone(),
-                found,
-                wanted: plan.fstype.clone(),
-            });
-        }
-        // The kernel knows more file systems than this file; it refuses what it does not recognize.
-        Content::Unknown => {}
+    let place = |source| MountError::MountPoint { path: path.clone(), source };
+    std::fs::create_dir_all(path).map_err(place)?;
+    if !plan.hide_files
+        && let Some(file) = std::fs::read_dir(path).map_err(place)?.next()
+    {
+        let file = file.map_err(place)?.file_name().to_string_lossy().into_owned();
+        return Err(MountError::HoldsFiles { path: path.clone(), file });
     }
-    std::fs::create_dir_all(&plan.path)
-        .map_err(|source| MountError::MountPoint { path: plan.path.clone(), source })?;
+    make::ensure_made(&plan.device, &plan.fstype, plan.mkfs, volume, wanted)?;
     if plan.fstype == "xfs" {
         push_often();
     }
@@ -108,8 +307,20 @@ pub fn ensure_mounted(plan: &MountPlan, wanted: &dyn Fn() -> bool) -> Result<(),
     if !wanted() {
         return Err(MountError::CalledOff);
     }
-    mount(Some(&plan.device), &plan.path, Some(plan.fstype.as_str()), flags, Some(data.as_str()))
-        .map_err(|errno| MountError::Mount { device: plan.device.clone(), path: plan.path.clone(), errno })
+    mount(Some(&plan.device), path, Some(plan.fstype.as_str()), flags, Some(data.as_str())).map_err(|errno| {
+        MountError::Mount {
+            device: plan.device.clone(),
+            path: path.clone(),
+            errno,
+            found: content::described(&plan.device),
+        }
+    })
+}
+
+/// Whether these options ask for a file system that is only read.
+#[must_use]
+pub fn is_read_only(options: &str) -> bool {
+    parse_options("", options).0.contains(MsFlags::MS_RDONLY)
 }
 
 /// Makes XFS write back what its log holds once per second instead of every 30 seconds. All that has not been
@@ -130,150 +341,12 @@ fn push_often() {
     }
 }
 
-/// Unmounts; waits for what still holds it busy until `deadline`, and no longer than it is `wanted`.
-///
-/// # Errors
-/// When it is still busy, or the kernel refuses for another reason.
-pub fn ensure_unmounted(path: &Path, deadline: Instant, wanted: &dyn Fn() -> bool) -> Result<(), MountError> {
-    while mounted_source(path)?.is_some() {
-        if !wanted() {
-            return Err(MountError::CalledOff);
-        }
-        match umount2(path, MntFlags::UMOUNT_NOFOLLOW) {
-            Ok(()) | Err(Errno::EINVAL) => {}
-            Err(Errno::EBUSY) if Instant::now() < deadline => std::thread::sleep(BUSY_PAUSE),
-            Err(errno) => return Err(MountError::Unmount { path: path.to_path_buf(), errno }),
-        }
-    }
-    Ok(())
-}
-
-/// Takes the mount out of sight at once; the kernel ends it when the last user is gone (R19).
-///
-/// # Errors
-/// When the kernel refuses.
-pub fn detach(path: &Path) -> Result<(), MountError> {
-    while mounted_source(path)?.is_some() {
-        match umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
-            // Somebody else, such as the engine's guard, was quicker.
-            Ok(()) | Err(Errno::EINVAL) => {}
-            Err(errno) => return Err(MountError::Unmount { path: path.to_path_buf(), errno }),
-        }
-    }
-    Ok(())
-}
-
-/// Source of the topmost mount at `path`, if there is one.
-///
-/// # Errors
-/// When the mount table cannot be read.
-pub fn mounted_source(path: &Path) -> Result<Option<String>, MountError> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").map_err(MountError::Table)?;
-    Ok(find_mount(&table, path))
-}
-
 /// Mount point of the cgroup hierarchy of version 2.
 #[must_use]
 pub fn cgroup2_mount() -> Option<PathBuf> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    table.lines().find_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        let kind = after.split(' ').next()?;
-        let point = PathBuf::from(unescape(before.split(' ').nth(4)?));
-        (kind == "cgroup2" && point.is_dir()).then_some(point)
-    })
-}
-
-fn find_mount(table: &str, path: &Path) -> Option<String> {
-    table.lines().rev().find_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        let point = unescape(before.split(' ').nth(4)?);
-        (Path::new(&point) == path).then(|| unescape(after.split(' ').nth(1).unwrap_or("")))
-    })
-}
-
-/// The kernel writes space, tab, newline and backslash as three octal digits.
-fn unescape(field: &str) -> String {
-    field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
-}
-
-fn same_device(a: &Path, b: &Path) -> bool {
-    let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-    real(a) == real(b)
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Content {
-    Blank,
-    FileSystem(&'static str),
-    Unknown,
-}
-
-fn inspect(device: &mut (impl Read + Seek)) -> io::Result<Content> {
-    let bytes = device.seek(SeekFrom::End(0))?;
-    // One at a time: a block that cannot be read further on is no reason not to mount, nor is a failover to wait for it.
-    for (at, magic, name) in SIGNATURES {
-        if read_piece(device, at, magic.len() as u64)? == magic {
-            return Ok(Content::FileSystem(name));
-        }
-    }
-    let head = read_piece(device, 0, bytes.min(HEAD_BYTES))?;
-    let tail_start = bytes.saturating_sub(TAIL_BYTES);
-    let tail = read_piece(device, tail_start, bytes - tail_start)?;
-    let blank = head.iter().chain(&tail).all(|&byte| byte == 0);
-    Ok(if blank { Content::Blank } else { Content::Unknown })
-}
-
-fn read_piece(device: &mut (impl Read + Seek), offset: u64, bytes: u64) -> io::Result<Vec<u8>> {
-    device.seek(SeekFrom::Start(offset))?;
-    let mut piece = Vec::new();
-    device.take(bytes).read_to_end(&mut piece)?;
-    Ok(piece)
-}
-
-/// The name that [`inspect`] has for file systems of this type.
-fn family(fstype: &str) -> &str {
-    if fstype.starts_with("ext") { "ext" } else { fstype }
-}
-
-/// Makes a file system. It is killed when it is not `wanted` any more.
-fn make(device: &Path, fstype: &str, wanted: &dyn Fn() -> bool) -> Result<(), MountError> {
-    if !wanted() {
-        return Err(MountError::CalledOff);
-    }
-    let failed = |message: String| MountError::Make { device: device.to_path_buf(), message };
-    let mut command = Command::new(format!("mkfs.{fstype}"));
-    // A new volume is all zeroes already: discarding it would only send that to every replica.
-    match fstype {
-        "xfs" => command.args(["-q", "-K"]),
-        "ext2" | "ext3" | "ext4" => command.args(["-q", "-E", "nodiscard"]),
-        _ => &mut command,
-    };
-    let unusable = |error| failed(format!("mkfs.{fstype} cannot be run: {error}"));
-    command.arg(device).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(unusable)?;
-    while child.try_wait().map_err(unusable)?.is_none() {
-        if !wanted() {
-            // It may have ended just now; in either case it is over only when it was waited for.
-            drop(child.kill());
-            drop(child.wait());
-            return Err(MountError::CalledOff);
-        }
-        std::thread::sleep(MAKE_POLL);
-    }
-    // What it writes there are a few lines, which fit into the pipe.
-    let output = child.wait_with_output().map_err(unusable)?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(failed(format!("{}: {}", output.status, cause(&String::from_utf8_lossy(&output.stderr)))))
-}
-
-/// What a program says before it explains its usage.
-fn cause(said: &str) -> String {
-    let lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
-    let told: Vec<_> = lines.take_while(|line| !line.to_lowercase().starts_with("usage")).collect();
-    told.join("; ")
+    let table = MountTable::read().ok()?;
+    let mut found = table.iter().filter(|mounted| mounted.fstype == "cgroup2").map(|mounted| &mounted.point);
+    found.find(|point| point.is_dir()).cloned()
 }
 
 fn parse_options(fstype: &str, options: &str) -> (MsFlags, String) {
@@ -304,120 +377,157 @@ fn parse_options(fstype: &str, options: &str) -> (MsFlags, String) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::make::tests::Known;
     use super::*;
-    use std::io::Cursor;
-
-    #[test]
-    fn a_program_s_usage_is_not_its_cause() {
-        let said = "size 4096 too small\n\nUsage: mkfs.xfs\n/* blocksize */ [-b size=num]\n";
-        assert_eq!(cause(said), "size 4096 too small");
-        assert_eq!(cause("one\ntwo\n"), "one; two");
-        assert_eq!(cause(""), "");
-    }
-
-    #[test]
-    fn only_zeroes_are_blank() {
-        let size = 8 << 20;
-        assert_eq!(inspect(&mut Cursor::new(vec![0; size])).unwrap(), Content::Blank);
-        for at in [0, 512, HEAD_BYTES as usize - 1, size - 1, size - TAIL_BYTES as usize] {
-            let mut bytes = vec![0; size];
-            bytes[at] = 1;
-            assert_eq!(inspect(&mut Cursor::new(bytes)).unwrap(), Content::Unknown, "a byte at {at}");
-        }
-        let mut xfs = vec![0; size];
-        xfs[..4].copy_from_slice(b"XFSB");
-        assert_eq!(inspect(&mut Cursor::new(xfs)).unwrap(), Content::FileSystem("xfs"));
-        let mut ext = vec![0; size];
-        ext[1080..1082].copy_from_slice(&[0x53, 0xef]);
-        assert_eq!(inspect(&mut Cursor::new(ext)).unwrap(), Content::FileSystem(family("ext4")));
-    }
-
-    /// A volume with damage from byte `from` on.
-    struct Damaged {
-        whole: Cursor<Vec<u8>>,
-        from: u64,
-    }
-
-    impl Read for Damaged {
-        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-            let left = self.from.saturating_sub(self.whole.position()).min(buffer.len() as u64) as usize;
-            if left == 0 && self.whole.position() < self.whole.get_ref().len() as u64 {
-                return Err(io::Error::from_raw_os_error(libc::EIO));
-            }
-            self.whole.read(&mut buffer[..left])
-        }
-    }
-
-    impl Seek for Damaged {
-        fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-            self.whole.seek(to)
-        }
-    }
-
-    #[test]
-    fn damage_behind_its_signature_does_not_hide_a_file_system_and_is_never_blank() {
-        let mut bytes = vec![0; 8 << 20];
-        let damaged = |bytes: &[u8]| Damaged { whole: Cursor::new(bytes.to_vec()), from: 70_000 };
-        assert!(inspect(&mut damaged(&bytes)).is_err(), "who knows what is there");
-        bytes[..4].copy_from_slice(b"XFSB");
-        assert_eq!(inspect(&mut damaged(&bytes)).unwrap(), Content::FileSystem("xfs"));
-    }
-
-    #[test]
-    fn content_is_never_formatted() {
-        let dir = tempfile::tempdir().unwrap();
-        let device = dir.path().join("volume");
-        let mut bytes = vec![0; 8 << 20];
-        bytes[65_600..65_608].copy_from_slice(b"_BHRfS_M");
-        std::fs::write(&device, &bytes).unwrap();
-        let plan = MountPlan {
-            device: device.clone(),
-            path: dir.path().join("mnt"),
-            fstype: "xfs".into(),
-            options: String::new(),
-            mkfs: true,
-        };
-        assert!(matches!(ensure_mounted(&plan, &|| true), Err(MountError::Foreign { found: "btrfs", .. })));
-        assert_eq!(std::fs::read(&device).unwrap(), bytes);
-    }
-
-    #[test]
-    fn nothing_is_made_once_it_is_called_off() {
-        let dir = tempfile::tempdir().unwrap();
-        let device = dir.path().join("volume");
-        std::fs::write(&device, vec![0; 8 << 20]).unwrap();
-        let path = dir.path().join("mnt");
-        for mkfs in [true, false] {
-            let plan = MountPlan {
-                device: device.clone(),
-                path: path.clone(),
-                fstype: "xfs".into(),
-                options: String::new(),
-                mkfs,
-            };
-            let result = ensure_mounted(&plan, &|| false);
-            assert!(matches!(result, Err(MountError::CalledOff | MountError::Blank { .. })), "{result:?}");
-        }
-        assert!(std::fs::read(&device).unwrap().iter().all(|&byte| byte == 0));
-        // What holds a file system is not mounted either.
-        std::fs::write(&device, b"XFSB").unwrap();
-        let plan = MountPlan { device, path, fstype: "xfs".into(), options: String::new(), mkfs: false };
-        assert!(matches!(ensure_mounted(&plan, &|| false), Err(MountError::CalledOff)));
-    }
-
-    #[test]
-    fn the_topmost_mount_counts() {
-        let table = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
-                     40 22 7:1 / /srv/my\\040db rw - xfs /dev/loop1 rw\n\
-                     41 40 7:2 / /srv/my\\040db rw shared:3 - xfs /dev/loop2 rw\n";
-        assert_eq!(find_mount(table, Path::new("/srv/my db")).as_deref(), Some("/dev/loop2"));
-        assert_eq!(find_mount(table, Path::new("/srv")), None);
-    }
 
     #[test]
     fn options_are_split_into_flags_and_data() {
         let (flags, data) = parse_options("xfs", "noatime, nodev,logbsize=256k");
         assert_eq!(flags, MsFlags::MS_NOATIME | MsFlags::MS_NODEV);
         assert_eq!(data, "logbsize=256k,nouuid");
+        assert!(is_read_only("ro,noatime") && !is_read_only("errors=remount-ro"));
+    }
+
+    /// A loop device with an ext4 on it; gone when dropped.
+    struct Device {
+        directory: tempfile::TempDir,
+        device: PathBuf,
+    }
+
+    fn run(program: &str, words: &[&str]) -> String {
+        let output = Command::new(program).args(words).output().expect("the program is installed");
+        assert!(output.status.success(), "{program} {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    impl Device {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().expect("a directory");
+            let file = directory.path().join("file");
+            File::create(&file).and_then(|file| file.set_len(64 << 20)).expect("a file");
+            let device = run("losetup", &["--find", "--show", &file.to_string_lossy()]);
+            run("mkfs.ext4", &["-q", &device]);
+            std::fs::create_dir(directory.path().join("mounted")).expect("a directory");
+            Self { directory, device: device.into() }
+        }
+
+        fn plan(&self) -> MountPlan {
+            let path = self.directory.path().join("mounted").canonicalize().expect("it is there");
+            let device = DeviceId::of(&self.device).expect("it is there");
+            MountPlan {
+                device: self.device.clone(),
+                place: Place { path, device, read_only: false },
+                fstype: "ext4".into(),
+                options: String::new(),
+                mkfs: false,
+                hide_files: false,
+            }
+        }
+    }
+
+    impl Drop for Device {
+        fn drop(&mut self) {
+            let path = self.directory.path().join("mounted");
+            while umount2(&path, MntFlags::MNT_DETACH).is_ok() {}
+            run("losetup", &["--detach", &self.device.to_string_lossy()]);
+        }
+    }
+
+    fn mount_it(plan: &MountPlan) -> Result<(), MountError> {
+        ensure_mounted(plan, false, &Known::default(), &|| true)
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_millis(200)
+    }
+
+    #[test]
+    fn a_mount_of_others_at_the_path_is_named_and_stays() {
+        let device = Device::new();
+        let plan = device.plan();
+        let path = plan.place.path.to_string_lossy().into_owned();
+        run("mount", &["-t", "tmpfs", "others", &path]);
+        std::fs::write(plan.place.path.join("file"), "theirs").expect("written");
+        let refused = mount_it(&plan).expect_err("it is not the service's").to_string();
+        assert!(refused.contains("others (tmpfs)"), "{refused}");
+        plan.place.ensure_unmounted(soon(), &|| true).expect("nothing of the service is there");
+        plan.place.detach(Duration::ZERO).expect("nothing of the service is there");
+        assert_eq!(std::fs::read_to_string(plan.place.path.join("file")).expect("it is there"), "theirs");
+    }
+
+    #[test]
+    fn a_mount_goes_only_with_what_is_mounted_in_it_or_over_it() {
+        let device = Device::new();
+        let plan = device.plan();
+        mount_it(&plan).expect("mounted");
+        assert_eq!(plan.place.look_closely().expect("told"), AtPath::Ours);
+        mount_it(&plan).expect("it is mounted already");
+        let inner = plan.place.path.join("inner");
+        std::fs::create_dir(&inner).expect("a directory");
+        for point in [&inner, &plan.place.path] {
+            run("mount", &["-t", "tmpfs", "others", &point.to_string_lossy()]);
+            for result in [plan.place.detach(Duration::ZERO), plan.place.ensure_unmounted(soon(), &|| true)] {
+                let why = result.expect_err("it is held").to_string();
+                assert!(why.contains("others (tmpfs)"), "{why}");
+            }
+            run("umount", &[&point.to_string_lossy()]);
+        }
+        plan.place.ensure_unmounted(soon(), &|| true).expect("unmounted");
+        assert_eq!(plan.place.look().expect("told"), AtPath::Nothing);
+    }
+
+    #[test]
+    fn the_holder_of_a_busy_mount_is_named_and_detaching_it_loses_nothing() {
+        let device = Device::new();
+        let plan = device.plan();
+        mount_it(&plan).expect("mounted");
+        std::fs::write(plan.place.path.join("file"), "written").expect("written");
+        let mut holder =
+            Command::new("sleep").arg("60").current_dir(&plan.place.path).spawn().expect("sleep is there");
+        let refused = plan.place.ensure_unmounted(soon(), &|| true).expect_err("it is busy").to_string();
+        let named = format!("sleep (process {}) with its working directory there", holder.id());
+        assert!(refused.contains(&named), "{refused}");
+        plan.place.detach(Duration::from_secs(20)).expect("detached");
+        // What another node would find on its replica at this moment.
+        let image = device.directory.path().join("image");
+        std::fs::copy(device.directory.path().join("file"), &image).expect("copied");
+        // As the next mount does it: what is in the journal alone is replayed.
+        let replayed = Command::new("e2fsck").arg("-p").arg(&image).output().expect("it is installed");
+        assert!(replayed.status.code().is_some_and(|code| code <= 1), "{replayed:?}");
+        let found = run("debugfs", &["-R", "cat /file", &image.to_string_lossy()]);
+        holder.kill().and_then(|()| holder.wait()).expect("it ends");
+        assert_eq!(found, "written");
+    }
+
+    #[test]
+    fn files_are_hidden_only_if_that_is_wanted() {
+        let device = Device::new();
+        let mut plan = device.plan();
+        std::fs::write(plan.place.path.join("notes"), "theirs").expect("written");
+        let refused = mount_it(&plan).expect_err("it would hide them").to_string();
+        assert!(refused.contains("notes"), "{refused}");
+        plan.hide_files = true;
+        mount_it(&plan).expect("mounted");
+    }
+
+    #[test]
+    fn a_frozen_file_system_is_known_as_such() {
+        let device = Device::new();
+        let plan = device.plan();
+        mount_it(&plan).expect("mounted");
+        assert!(!plan.place.is_frozen());
+        run("fsfreeze", &["--freeze", &plan.place.path.to_string_lossy()]);
+        let frozen = plan.place.is_frozen();
+        run("fsfreeze", &["--unfreeze", &plan.place.path.to_string_lossy()]);
+        assert!(frozen);
+    }
+
+    #[test]
+    fn nothing_is_mounted_under_processes_that_run() {
+        let device = Device::new();
+        let plan = device.plan();
+        let refused = ensure_mounted(&plan, true, &Known::default(), &|| true);
+        assert!(matches!(refused, Err(MountError::Occupied { .. })), "{refused:?}");
+        assert_eq!(plan.place.look().expect("told"), AtPath::Nothing);
     }
 }

@@ -7,7 +7,11 @@
 //! - Effects get their turns in the order in which the machine gave them, however late their threads are
 //!   (see [`super::lane`]).
 
-use super::mount;
+use super::holders::{Held, holders, in_cgroup};
+use super::make::Volume;
+use super::mount::Place;
+use super::mount_table::DeviceId;
+use super::place;
 use super::process::{self, Running, ServiceDirs};
 use super::vip::{self, Vip};
 use super::work::{KILL_PATIENCE, NoAddress, Work};
@@ -15,7 +19,7 @@ use crate::threads::{lock, spawn};
 use mainstay_api::engine::{GuardAddress, GuardEntry};
 use mainstay_control::State;
 use mainstay_control::reconciler::Adopted;
-use mainstay_ha::{Effect, Event, Saved, ServiceSpec, Step};
+use mainstay_ha::{AtPath, Effect, Event, Saved, ServiceSpec, Step};
 use mainstay_types::ResourceId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -60,6 +64,26 @@ impl Neighbours {
     }
 }
 
+impl Places {
+    /// What services but this one have mounted on this node, or may have, as agents have noted.
+    #[must_use]
+    pub fn mounted(&self, but: &str) -> Vec<(String, PathBuf)> {
+        let entries = std::fs::read_dir(self.run_dir.join("services")).into_iter().flatten().flatten();
+        let files = entries
+            .map(|entry| entry.path())
+            .filter(|path| path.extension().is_some_and(|ext| ext == "json"));
+        let read = |path: PathBuf| serde_json::from_slice::<StateFile>(&std::fs::read(path).ok()?).ok();
+        let noted = files.filter_map(read).filter(|file| file.spec.name != but);
+        noted.filter_map(|file| Some((file.spec.name, file.mounted?.path))).collect()
+    }
+}
+
+/// What the cluster knows of volumes.
+pub trait Volumes: Send + Sync {
+    /// Of one volume, as of this moment.
+    fn volume(&self, resource: ResourceId, volume: u16) -> Box<dyn Volume>;
+}
+
 /// What has to be known again after a restart of the agent.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct StateFile {
@@ -68,6 +92,9 @@ pub(super) struct StateFile {
     pub spec: ServiceSpec,
     pub saved: Saved,
     pub running: BTreeMap<usize, Running>,
+    /// What it has mounted, or may have.
+    #[serde(default)]
+    pub mounted: Option<Place>,
 }
 
 pub struct Runner {
@@ -86,33 +113,35 @@ impl Runner {
         revision: u64,
         resource: ResourceId,
         places: &Places,
+        volumes: &Arc<dyn Volumes>,
         on_done: OnDone,
     ) -> Self {
-        Self::with(spec.clone(), (revision, resource), BTreeMap::new(), places, on_done)
+        Self::with(spec.clone(), (revision, resource), (BTreeMap::new(), None), places, volumes, on_done)
     }
 
     fn with(
         spec: ServiceSpec,
         (revision, resource): (u64, ResourceId),
-        running: BTreeMap<usize, Running>,
+        left: (BTreeMap<usize, Running>, Option<Place>),
         places: &Places,
+        volumes: &Arc<dyn Volumes>,
         on_done: OnDone,
     ) -> Self {
         let dirs = ServiceDirs {
             cgroup: places.cgroup_root.join(&spec.name),
             logs: places.state_dir.join("services").join(&spec.name),
         };
-        let guard = guard_of(&spec, resource, &dirs);
-        let (resource_name, file) = (spec.resource.clone(), state_file(places, &spec.name));
+        let guard = guard_of(&spec, resource, &dirs, places);
+        let file = state_file(places, &spec.name);
         Self {
             work: Arc::new(Work::new(
                 spec,
                 (revision, resource),
                 dirs,
-                places.run_dir.join("dev").join(&resource_name),
+                places,
+                Arc::clone(volumes),
                 file,
-                running,
-                places.neighbours.clone(),
+                left,
             )),
             on_done,
             guard,
@@ -124,6 +153,7 @@ impl Runner {
     #[must_use]
     pub fn load_all(
         places: &Places,
+        volumes: &Arc<dyn Volumes>,
         on_done: &OnDone,
     ) -> (BTreeMap<String, Self>, BTreeMap<String, Adopted>) {
         let (mut found, mut adopted) = (BTreeMap::new(), BTreeMap::new());
@@ -149,7 +179,8 @@ impl Runner {
                 watch_adopted(&name, index, running, on_done.clone());
             }
             let about = (file.revision, file.resource);
-            let runner = Self::with(file.spec, about, file.running, places, on_done.clone());
+            let left = (file.running, file.mounted);
+            let runner = Self::with(file.spec, about, left, places, volumes, on_done.clone());
             found.insert(name, runner);
         }
         (found, adopted)
@@ -182,6 +213,7 @@ impl Runner {
         match effect {
             Effect::Persist(saved) => self.work.save(Some(saved)),
             Effect::Run { ticket, step, .. } => {
+                self.work.lease_ended(false);
                 self.steps.insert(ticket, step);
                 let number = self.work.lane(step).map(|lane| lane.number());
                 if step == Step::ProbeAddress {
@@ -196,6 +228,7 @@ impl Runner {
                 self.thread(ticket, move |work, _| work.undo(step, number, force, patience));
             }
             Effect::Kill { ticket } => {
+                self.work.lease_ended(true);
                 let number = self.work.processes.number();
                 self.thread(ticket, move |work, _| work.kill(number));
             }
@@ -214,9 +247,15 @@ impl Runner {
         if let Err(error) = process::kill_cgroup(&places.cgroup_root.join(&spec.name), KILL_PATIENCE) {
             tracing::warn!(service = spec.name, %error, "cannot make sure that no process is left");
         }
-        if let Some(mount) = &spec.mount
-            && let Err(error) = mount::detach(Path::new(&mount.path))
-        {
+        // What is mounted there is the service's only if it is on the device of its volume.
+        let Some(mount) = &spec.mount else { return };
+        let (Ok(path), Ok(device)) =
+            (place::resolve(Path::new(&mount.path)), DeviceId::of(&device_link(spec, places)))
+        else {
+            return;
+        };
+        let left = Place { path, device, read_only: false };
+        if let Err(error) = left.detach(Duration::ZERO) {
             tracing::warn!(service = spec.name, %error, "cannot make sure that nothing is mounted");
         }
     }
@@ -263,7 +302,39 @@ fn watch_adopted(service: &str, process: usize, running: &Running, on_done: OnDo
     });
 }
 
-fn guard_of(spec: &ServiceSpec, resource: ResourceId, dirs: &ServiceDirs) -> GuardEntry {
+/// Everything on this node that uses the devices of a resource, but for its own service, in words for the operator.
+#[must_use]
+pub fn users_of(places: &Places, resource: &str, service: Option<&ServiceSpec>) -> Vec<String> {
+    let own = service.map(|spec| in_cgroup(&places.cgroup_root.join(&spec.name))).unwrap_or_default();
+    let point = service.and_then(|spec| place::resolve(Path::new(&spec.mount.as_ref()?.path)).ok());
+    let links = std::fs::read_dir(places.run_dir.join("dev").join(resource)).into_iter().flatten().flatten();
+    let devices = links.filter_map(|link| DeviceId::of(&link.path()).ok());
+    let mut found = Vec::new();
+    for device in devices {
+        if let Some(path) = &point {
+            let place = Place { path: path.clone(), device, read_only: true };
+            let is_there = place.look().is_ok_and(|at| !matches!(at, AtPath::Nothing | AtPath::Foreign(_)));
+            if is_there && place.is_frozen() {
+                let path = path.display();
+                found.push(format!("a freeze of {path} (run `fsfreeze --unfreeze {path}` there)"));
+            }
+        }
+        for holder in holders(&Held::device(device), &own, point.as_deref()) {
+            if !found.contains(&holder) {
+                found.push(holder);
+            }
+        }
+    }
+    found
+}
+
+/// The name that the device of the service's volume has on this node, while there is one.
+fn device_link(spec: &ServiceSpec, places: &Places) -> PathBuf {
+    let volume = spec.mount.as_ref().map_or(0, |mount| mount.volume);
+    places.run_dir.join("dev").join(&spec.resource).join(volume.to_string())
+}
+
+fn guard_of(spec: &ServiceSpec, resource: ResourceId, dirs: &ServiceDirs, places: &Places) -> GuardEntry {
     let address = spec.vip.as_ref().and_then(|named| {
         let vip: Vip = named.address.parse().ok()?;
         // The interface may come later, or get another name: the guard looks where the address is when it acts.
@@ -272,11 +343,20 @@ fn guard_of(spec: &ServiceSpec, resource: ResourceId, dirs: &ServiceDirs) -> Gua
             address: vip.to_string(),
         })
     });
+    let mounts = spec.mount.iter().map(|mount| {
+        let path = place::resolve(Path::new(&mount.path));
+        path.map_or_else(|_| mount.path.clone(), |path| path.to_string_lossy().into_owned())
+    });
     GuardEntry {
         resource,
         cgroups: vec![dirs.cgroup.to_string_lossy().into_owned()],
         addresses: address.into_iter().collect(),
-        mounts: spec.mount.iter().map(|mount| mount.path.clone()).collect(),
+        mounts: mounts.collect(),
+        devices: spec
+            .mount
+            .iter()
+            .map(|_| device_link(spec, places).to_string_lossy().into_owned())
+            .collect(),
     }
 }
 

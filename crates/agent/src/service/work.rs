@@ -7,19 +7,27 @@
 
 use super::filesystem;
 use super::lane::{CALLED_OFF, Haste, Lane};
-use super::mount::{self, MountPlan};
+use super::make::Volume;
+use super::mount::{self, MountError, MountPlan, Place};
+use super::mount_table::DeviceId;
+use super::place;
 use super::process::{self, ProcessPlan, Running, ServiceDirs};
-use super::runner::{Done, Neighbours, OnDone, StateFile};
+use super::runner::{Done, Neighbours, OnDone, Places, StateFile, Volumes};
 use super::vip::{self, Vip};
 use crate::threads::{lock, spawn};
 use mainstay_ha::{Event, Ready, Saved, ServiceSpec, Step};
 use mainstay_types::{AddressHere, ResourceId};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const POLL: Duration = Duration::from_millis(50);
+/// How often the mount of a service that runs is looked at.
+const WATCH: Duration = Duration::from_secs(1);
+/// Of the time that an unmount may take, for finding out who holds it.
+const SEARCH: Duration = Duration::from_secs(5);
 /// Longest run of one readiness test, after which it counts as failed and is repeated.
 const READY_TEST_MAX: Duration = Duration::from_secs(10);
 pub(super) const KILL_PATIENCE: Duration = Duration::from_secs(8);
@@ -31,12 +39,17 @@ pub(super) struct Work {
     pub revision: u64,
     pub resource: ResourceId,
     pub dirs: ServiceDirs,
-    device_dir: PathBuf,
+    places: Places,
+    volumes: Arc<dyn Volumes>,
     /// Where it is noted what has to be known again after a restart of the agent.
     file: PathBuf,
     /// What the machine wants to be known; `None` before it has said so. Held while the file is written.
     saved: Mutex<Option<Saved>>,
     running: Mutex<BTreeMap<usize, Running>>,
+    /// What it has mounted, or may have: noted before the mount is made, and until it is gone.
+    mounted: Mutex<Option<Place>>,
+    /// It was killed, because the lease ended: there is nothing to be waited for on its device.
+    killed: AtomicBool,
     /// The three things that are taken away without waiting for one another (R19).
     address: Arc<Lane>,
     pub processes: Lane,
@@ -56,22 +69,25 @@ impl Work {
         spec: ServiceSpec,
         (revision, resource): (u64, ResourceId),
         dirs: ServiceDirs,
-        device_dir: PathBuf,
+        places: &Places,
+        volumes: Arc<dyn Volumes>,
         file: PathBuf,
-        running: BTreeMap<usize, Running>,
-        neighbours: Neighbours,
+        (running, mounted): (BTreeMap<usize, Running>, Option<Place>),
     ) -> Self {
         Self {
             spec,
             revision,
             resource,
             dirs,
-            device_dir,
+            places: places.clone(),
+            volumes,
             file,
             saved: Mutex::new(None),
             running: Mutex::new(running),
+            mounted: Mutex::new(mounted),
+            killed: AtomicBool::new(false),
             address: Arc::default(),
-            neighbours,
+            neighbours: places.neighbours.clone(),
             processes: Lane::default(),
             mount: Lane::default(),
         }
@@ -94,6 +110,7 @@ impl Work {
             spec: self.spec.clone(),
             saved,
             running: lock(&self.running).clone(),
+            mounted: lock(&self.mounted).clone(),
         };
         // The run directory does not outlive a reboot, and neither do the processes: a rename is enough.
         let write = || -> std::io::Result<()> {
@@ -141,11 +158,16 @@ impl Work {
     }
 
     /// `number` is the step's on its [`Work::lane`].
-    pub fn run(&self, step: Step, number: Option<u64>, on_done: &OnDone) -> Result<(), String> {
+    pub fn run(self: &Arc<Self>, step: Step, number: Option<u64>, on_done: &OnDone) -> Result<(), String> {
         let number = number.unwrap_or_default();
+        self.stands(step, on_done)?;
         match step {
             Step::ProbeAddress => self.probe().map_err(|(NoAddress::Held(why) | NoAddress::Failed(why))| why),
-            Step::Mount => self.mount(number),
+            Step::Mount => {
+                self.mount(number)?;
+                self.watch(number, on_done);
+                Ok(())
+            }
             Step::Prepare { process } => {
                 let spec = self.process(process)?;
                 if spec.prepare.is_empty() {
@@ -155,7 +177,7 @@ impl Work {
                 self.command(process, &plan, "prepare", number, Duration::from_secs(spec.start_timeout_s))
             }
             Step::StartProcess { process } => self.start_process(process, number, on_done),
-            Step::CheckReady { process } => self.check_ready(process, number),
+            Step::CheckReady { process } => self.check_ready(process, number, on_done),
             Step::AddAddress => {
                 let (vip, interface) = self.address()?;
                 let add = || vip::add(vip, &interface).map_err(words);
@@ -184,14 +206,19 @@ impl Work {
         match step {
             Step::ProbeAddress => Ok(()),
             Step::Mount => {
-                let Some(mount) = &self.spec.mount else { return Ok(()) };
-                let path = Path::new(&mount.path);
-                let deadline = Instant::now() + patience;
+                let deadline = Instant::now() + patience.saturating_sub(SEARCH);
                 self.mount.undo(number, haste, patience, || {
+                    let Some(place) = self.place_left() else { return Ok(()) };
                     if force {
-                        return mount::detach(path).map_err(words);
+                        let killed = self.killed.load(Ordering::Acquire);
+                        place.detach(if killed { Duration::ZERO } else { patience }).map_err(words)?;
+                    } else {
+                        let wanted = || self.mount.is_newest(number);
+                        place.ensure_unmounted(deadline, &wanted).map_err(words)?;
                     }
-                    mount::ensure_unmounted(path, deadline, &|| self.mount.is_newest(number)).map_err(words)
+                    *lock(&self.mounted) = None;
+                    self.save(None);
+                    Ok(())
                 })
             }
             Step::Prepare { process } => {
@@ -200,9 +227,9 @@ impl Work {
             Step::CheckReady { process } => {
                 self.processes.undo(number, Haste::AtOnce, patience, || self.kill_leaf(process, "-ready"))
             }
-            Step::StartProcess { process } => {
-                self.processes.undo(number, haste, patience, || self.stop_process(process, force))
-            }
+            Step::StartProcess { process } => self.processes.undo(number, haste, patience, || {
+                self.stop_process(process, force).map_err(|why| self.unless_frozen(why))
+            }),
             Step::AddAddress => {
                 let Some(vip) = self.vip() else { return Ok(()) };
                 let vip = vip?;
@@ -211,10 +238,24 @@ impl Work {
         }
     }
 
+    /// A process that waits for a frozen file system does not even end when it is killed.
+    fn unless_frozen(&self, why: String) -> String {
+        match lock(&self.mounted).clone().filter(Place::is_frozen) {
+            Some(place) => format!("{why}; {}", MountError::Frozen { path: place.path }),
+            None => why,
+        }
+    }
+
+    /// From now on the devices may fail at any moment, and what is on them is not waited for.
+    pub fn lease_ended(&self, ended: bool) {
+        self.killed.store(ended, Ordering::Release);
+    }
+
     /// Ends every process of the service. `number` is the kill's on [`Work::processes`].
     pub fn kill(&self, number: u64) -> Result<(), String> {
         self.processes.undo(number, Haste::AtOnce, KILL_PATIENCE, || {
-            process::kill_cgroup(&self.dirs.cgroup, KILL_PATIENCE).map_err(words)?;
+            process::kill_cgroup(&self.dirs.cgroup, KILL_PATIENCE)
+                .map_err(|error| self.unless_frozen(words(error)))?;
             lock(&self.running).clear();
             Ok(())
         })
@@ -242,43 +283,118 @@ impl Work {
         process::kill_cgroup(&self.dirs.cgroup.join(leaf), KILL_PATIENCE).map_err(words)
     }
 
+    fn device_link(&self, mount: &mainstay_ha::Mount) -> PathBuf {
+        self.places.run_dir.join("dev").join(&self.spec.resource).join(mount.volume.to_string())
+    }
+
+    /// Where its file system is to be on this node, and on what device.
+    fn place(&self) -> Result<Option<(Place, PathBuf)>, MountError> {
+        let Some(mount) = &self.spec.mount else { return Ok(None) };
+        let link = self.device_link(mount);
+        let no_device = |source| MountError::NoDevice { link: link.clone(), source };
+        let device = std::fs::canonicalize(&link).map_err(no_device)?;
+        let path = PathBuf::from(&mount.path);
+        let resolved = place::resolve(&path);
+        let path = resolved.map_err(|source| MountError::MountPoint { path, source })?;
+        let read_only = mount::is_read_only(&mount.options);
+        let place = Place { path, device: DeviceId::of(&device).map_err(no_device)?, read_only };
+        Ok(Some((place, device)))
+    }
+
+    /// What it may have mounted: as noted, or, if an older agent has noted nothing, as it would be now.
+    fn place_left(&self) -> Option<Place> {
+        let noted = lock(&self.mounted).clone();
+        noted.or_else(|| self.place().ok().flatten().map(|(place, _)| place))
+    }
+
     fn mount(&self, number: u64) -> Result<(), String> {
         let Some(mount) = &self.spec.mount else { return Ok(()) };
-        let link = self.device_dir.join(mount.volume.to_string());
-        let device = std::fs::canonicalize(&link)
-            .map_err(|error| format!("no device at {}: {error}", link.display()))?;
+        let Some((place, device)) = self.place().map_err(words)? else { return Ok(()) };
+        if let Some(why) = place::refusal(&place.path, &self.places, &self.places.mounted(self.service())) {
+            return Err(words(MountError::Place { path: place.path, why }));
+        }
         let plan = MountPlan {
             device,
-            path: PathBuf::from(&mount.path),
+            place,
             fstype: mount.fstype.clone(),
             options: mount.options.clone(),
             mkfs: mount.mkfs,
+            hide_files: mount.hide_files,
         };
         let wanted = || self.mount.is_newest(number);
+        let volume: Box<dyn Volume> = self.volumes.volume(self.resource, mount.volume);
         self.mount.make(
             number,
             || {
-                mount::ensure_mounted(&plan, &wanted).map_err(words)?;
-                self.fill(&plan.path, &plan.device, 0);
+                let runs = process::is_populated(&self.dirs.cgroup);
+                // Noted before it is there, so that whoever comes next knows what to take away.
+                let noted = lock(&self.mounted).replace(plan.place.clone());
+                if let Some(left) = noted.filter(|left| *left != plan.place) {
+                    left.detach(KILL_PATIENCE).map_err(words)?;
+                }
+                self.save(None);
+                mount::ensure_mounted(&plan, runs, &*volume, &wanted).map_err(words)?;
+                self.fill(&plan.place.path, &plan.device, 0);
                 Ok(())
             },
             || {
-                if let Err(error) = mount::detach(&plan.path) {
+                if let Err(error) = plan.place.detach(KILL_PATIENCE) {
                     tracing::warn!(%error, "a mount that is not wanted any more is still there");
                 }
             },
         )
     }
 
+    /// R28: no process begins but on its file system. Where that has died another node is asked for at once.
+    fn stands(&self, step: Step, on_done: &OnDone) -> Result<(), String> {
+        let is_process = matches!(step, Step::Prepare { .. } | Step::StartProcess { .. });
+        if !is_process || self.spec.mount.is_none() {
+            return Ok(());
+        }
+        let Some(place) = lock(&self.mounted).clone() else {
+            return mainstay_ha::AtPath::Nothing.may_begin(step);
+        };
+        let at = place.look_closely().map_err(words)?;
+        let may = at.may_begin(step);
+        if let (Err(why), false) = (&may, at.is_mendable()) {
+            self.lost(why.clone(), false, on_done);
+        }
+        may
+    }
+
+    fn lost(&self, why: String, mendable: bool, on_done: &OnDone) {
+        let event = Event::Lost { step: Step::Mount, why, mendable };
+        on_done(Done { service: self.spec.name.clone(), event });
+    }
+
+    /// Looks at the mount for as long as it is not to be taken away, and tells when it is not what it was. `number` is the
+    /// mount's on its lane.
+    fn watch(self: &Arc<Self>, number: u64, on_done: &OnDone) {
+        let Some(place) = lock(&self.mounted).clone() else { return };
+        let (work, on_done) = (Arc::clone(self), on_done.clone());
+        spawn("agent-mount", move || {
+            while work.mount.is_newest(number) {
+                match place.look() {
+                    Ok(at) => {
+                        if let Some(why) = at.lost() {
+                            return work.lost(why, at.is_mendable(), &on_done);
+                        }
+                    }
+                    Err(error) => tracing::warn!(%error, "a mount cannot be looked at"),
+                }
+                std::thread::sleep(WATCH);
+            }
+        });
+    }
+
     /// The volumes of the resource have these sizes now.
     pub fn volumes_grew(&self, volumes: &[u64]) {
         let Some(mount) = &self.spec.mount else { return };
         let Some(&bytes) = volumes.get(usize::from(mount.volume)) else { return };
-        let (path, link) = (Path::new(&mount.path), self.device_dir.join(mount.volume.to_string()));
-        let Ok(device) = std::fs::canonicalize(link) else { return };
+        let Ok(Some((place, device))) = self.place() else { return };
         // One that is not mounted now is looked at when it is.
-        if mount::mounted_source(path).ok().flatten().is_some_and(|found| Path::new(&found) == device) {
-            self.fill(path, &device, bytes);
+        if place.look().is_ok_and(|at| at.lost().is_none()) {
+            self.fill(&place.path, &device, bytes);
         }
     }
 
@@ -352,12 +468,13 @@ impl Work {
         }
     }
 
-    fn check_ready(&self, process: usize, number: u64) -> Result<(), String> {
+    fn check_ready(&self, process: usize, number: u64, on_done: &OnDone) -> Result<(), String> {
         let Some(ready) = self.process(process)?.ready.clone() else { return Ok(()) };
         let start = Instant::now();
         // The machine's own time limit ends this, through an undo of the process.
         while self.processes.is_newest(number) {
             let is_ready = match &ready {
+                Ready::Command(_) if self.stands(Step::Prepare { process }, on_done).is_err() => false,
                 Ready::Command(command) => {
                     let plan = ProcessPlan { command: command.clone(), ..self.plan(process)? };
                     self.command(process, &plan, "ready", number, READY_TEST_MAX).is_ok()
@@ -432,6 +549,14 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
 
+    struct NoVolumes;
+
+    impl Volumes for NoVolumes {
+        fn volume(&self, _: ResourceId, _: u16) -> Box<dyn Volume> {
+            unreachable!("the service has no file system")
+        }
+    }
+
     fn work(dir: &Path) -> Work {
         // Nobody listens on this port of this address.
         let spec = ServiceSpec::parse(
@@ -439,15 +564,15 @@ mod tests {
         );
         let dirs = ServiceDirs { cgroup: dir.join("cgroup"), logs: dir.join("logs") };
         let about = (1, ResourceId(1));
-        Work::new(
-            spec.unwrap(),
-            about,
-            dirs,
-            dir.join("dev"),
-            dir.join("s.json"),
-            BTreeMap::new(),
-            Neighbours::default(),
-        )
+        let places = Places {
+            cgroup_root: dir.join("cgroups"),
+            state_dir: dir.join("state"),
+            run_dir: dir.join("run"),
+            neighbours: Neighbours::default(),
+        };
+        let (file, left) = (dir.join("s.json"), (BTreeMap::new(), None));
+        let volumes = Arc::new(NoVolumes);
+        Work::new(spec.unwrap(), about, dirs, &places, volumes, file, left)
     }
 
     /// The machine does not undo a readiness test: it ends with the process that it tests.
@@ -478,7 +603,7 @@ mod tests {
     #[test]
     fn a_process_whose_start_was_called_off_is_not_started() {
         let dir = tempfile::tempdir().unwrap();
-        let work = work(dir.path());
+        let work = Arc::new(work(dir.path()));
         let late = work.processes.number();
         work.kill(work.processes.number()).unwrap();
         let nobody: OnDone = Arc::new(|_| panic!("nothing was started"));

@@ -12,6 +12,7 @@ fn samples() -> Vec<RequestLine> {
                 cgroups: vec!["/sys/fs/cgroup/x".into()],
                 addresses: vec![GuardAddress { interface: "eth0".into(), address: "10.0.0.7/24".into() }],
                 mounts: vec![],
+                devices: vec![],
             }],
         },
         Request::Record {
@@ -32,6 +33,7 @@ fn samples() -> Vec<RequestLine> {
             opening: Opening(u64::MAX),
         },
         Request::DetachClient { resource: ResourceId(7) },
+        Request::Blank { resource: ResourceId(7), volume: VolumeId(1) },
         Request::Status,
     ];
     requests.into_iter().enumerate().map(|(id, request)| RequestLine { id: id as u64, request }).collect()

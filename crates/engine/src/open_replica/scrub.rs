@@ -33,6 +33,12 @@ impl OpenReplica {
         self.host.stop_scrub(now);
     }
 
+    /// Whether no entry of the log has ever changed the volume.
+    #[must_use]
+    pub fn is_blank(&self, volume: mainstay_types::VolumeId) -> bool {
+        self.host.store().is_blank(volume)
+    }
+
     #[must_use]
     pub fn scrub_status(&self, now: Time) -> Option<ScrubStatus> {
         self.host.replica().scrub_report().map(|report| status(report, now))

@@ -128,6 +128,11 @@ impl Shard {
                     answer(Reply::Scrub { status: replica.scrub_status(now) });
                 });
             }
+            Request::Blank { resource, volume } => {
+                self.on_replica(now, resource, answer, |replica, _, answer| {
+                    answer(Reply::Blank { blank: replica.is_blank(volume) });
+                });
+            }
             Request::Detach { resource } => {
                 self.on_replica(now, resource, answer, |replica, shared, answer| {
                     replica.fence(shared);

@@ -29,6 +29,13 @@ impl Machine {
         self.backward(at, floor, then, 0, now);
     }
 
+    /// Undoes everything from `at` down, and makes no other attempt on this node.
+    pub(super) fn fail_here(&mut self, at: usize, why: String, now: Time) {
+        self.failures.push(now);
+        self.reason = why;
+        self.backward(self.top(at), 0, Then::Fail, 0, now);
+    }
+
     /// The highest step of which something may be there while `steps[at]` is being run.
     pub(super) fn top(&self, at: usize) -> usize {
         at.max(self.adopt_below).min(self.steps.len().saturating_sub(1))

@@ -11,6 +11,7 @@ use mainstay_api::rest::{
     Accepted, Health, MinCopiesSet, Mode, OriginView, PeerView, ReplicaAdd, ReplicaMove, ReplicaView,
     ResourceAttach, ResourceCreate, ResourceView, ScrubStart, VolumeResize,
 };
+use std::io::IsTerminal;
 
 pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome<u8> {
     match command {
@@ -98,7 +99,14 @@ pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome
             let gone = |now: &ResourceView| now.attached.is_none() && now.detaching.is_empty();
             settle(accepted, (&name, "detaching"), wait, client, output, gone)?;
         }
-        ResourceCommand::Delete { name, wait } => delete(&name, wait, client, output)?,
+        ResourceCommand::Delete { name, yes, wait } => {
+            let path = path(&name)?;
+            if !yes {
+                let resource: ResourceView = client.get(&path)?;
+                confirm(&resource)?;
+            }
+            delete(&name, wait, client, output)?;
+        }
     }
     Ok(0)
 }
@@ -135,6 +143,24 @@ fn create(args: CreateArgs, client: &Client, output: Output) -> Outcome<()> {
         })?;
     }
     output.result(&resource, details)
+}
+
+/// Has the operator type the name of a resource whose data is about to be deleted.
+fn confirm(resource: &ResourceView) -> Outcome<()> {
+    let (name, size) = (&resource.name, sizes(resource));
+    let remedy = format!("To delete it without a question, run `mainstay resource delete {name} --yes`.");
+    if !std::io::stdin().is_terminal() {
+        let message =
+            format!("deleting resource {name} destroys its data, and there is no terminal to ask on");
+        return Err(Failure::usage("not-confirmed", message, remedy));
+    }
+    eprint!("Deleting resource {name} destroys its data ({size}) on all nodes. Type its name to go on: ");
+    let mut answer = String::new();
+    let read = std::io::stdin().read_line(&mut answer);
+    if read.is_ok() && answer.trim() == name {
+        return Ok(());
+    }
+    Err(Failure::new("not-confirmed", format!("resource {name} is left as it is"), remedy))
 }
 
 fn delete(name: &str, wait: WaitArgs, client: &Client, output: Output) -> Outcome<()> {

@@ -20,7 +20,9 @@ pub fn run(command: ServiceCommand, client: &Client, output: Output) -> Outcome<
             let service: ServiceView = client.get(&path(&name)?)?;
             output.result(&service, details)?;
         }
-        ServiceCommand::Move { name, to, wait } => relocate(&name, &to, wait, client, output)?,
+        ServiceCommand::Move { name, to, force, wait } => {
+            relocate(&name, (&to, force), wait, client, output)?;
+        }
         ServiceCommand::Delete { name, wait } => delete(&name, wait, client, output)?,
     }
     Ok(0)
@@ -63,10 +65,16 @@ fn apply(file: &Path, wait: WaitArgs, client: &Client, output: Output) -> Outcom
     output.result(&service, details)
 }
 
-fn relocate(name: &str, to: &str, wait: WaitArgs, client: &Client, output: Output) -> Outcome<()> {
+fn relocate(
+    name: &str,
+    (to, force): (&str, bool),
+    wait: WaitArgs,
+    client: &Client,
+    output: Output,
+) -> Outcome<()> {
     let path = path(name)?;
     let accepted: Accepted =
-        client.post(&format!("{path}/move"), &ServiceMove { to: checked_name(to)?.to_owned() })?;
+        client.post(&format!("{path}/move"), &ServiceMove { to: checked_name(to)?.to_owned(), force })?;
     if !wait.no_wait {
         let mut progress = Progress::new();
         follow(&format!("moving service {name}"), wait.wait_s, || {
@@ -122,6 +130,9 @@ fn overview(list: &[ServiceView]) -> String {
 
 fn details(service: &ServiceView) -> String {
     let mut text = format!("{}, on resource {}", summary(service), service.resource);
+    if !service.doing.is_empty() {
+        text += &format!("\nnow: {}", service.doing);
+    }
     for failure in &service.failures {
         text += &format!("\n{} failures on {}, the last: {}", failure.count, failure.node, failure.reason);
     }

@@ -15,7 +15,7 @@
 //! The four are: recover before serving, seal before reading, compare epochs and not only lengths, begin with an epoch
 //! start. The last one holds here too, for another reason, and its bug is `ServeAtOnce`.
 //!
-//! R23 to R25 are not the simulator's.
+//! R23 to R26 and R29 are not the simulator's.
 
 macro_rules! bugs {
     ($($(#[doc = $doc:literal])* $name:ident($rule:literal),)*) => {
@@ -317,6 +317,10 @@ bugs! {
     AddressNotProbed("R22"),
     /// An address that was on the node before is taken for the service's, and removed with it.
     FoundAddressTaken("R22"),
+    /// A mount of others in the place of a service's file system is taken away.
+    ForeignMountTaken("R27"),
+    /// A process is started although its file system is not mounted.
+    MountNotChecked("R28"),
     /// A change that a client asks for again is applied again.
     RetryApplied("S18"),
     /// An older session is admitted, and the primary's own device beside a client.

@@ -1,5 +1,314 @@
 //! Mounts and file systems of services.
 
 use super::Trouble;
+use anyhow::{Result, ensure};
+use mainstay_tests::command::Finished;
+use mainstay_tests::lab::Lab;
+use mainstay_tests::wait_for;
+use std::time::Duration;
 
-pub const TROUBLES: &[(&str, Trouble)] = &[];
+use crate::cluster::{LIMIT, NODES};
+
+pub const TROUBLES: &[(&str, Trouble)] = &[
+    ("troubles_a_device_in_use_is_not_taken_away", a_device_in_use_is_not_taken_away),
+    ("troubles_a_mount_finds_its_place_or_is_refused", a_mount_finds_its_place_or_is_refused),
+    ("troubles_a_mount_that_vanished_is_made_anew", a_mount_that_vanished_is_made_anew),
+    ("troubles_a_move_waits_for_holders_and_loses_nothing", a_move_waits_for_holders_and_loses_nothing),
+    ("troubles_a_service_leaves_a_dead_file_system", a_service_leaves_a_dead_file_system),
+    ("troubles_only_a_blank_volume_is_formatted", only_a_blank_volume_is_formatted),
+];
+
+/// A service on the resource of the same name, with a file system there and a process that stays.
+fn service(name: &str, path: &str, more: &str) -> String {
+    format!(
+        "name = \"{name}\"\nresource = \"{name}\"\n[mount]\npath = \"{path}\"\nfstype = \"ext4\"\nmkfs = true\n{more}\n\
+         [[process]]\nname = \"p\"\ncommand = [\"sh\", \"-c\", \"echo $$ >{path}/begun; exec sleep 1000\"]\n\
+         stop_timeout_s = 5\n"
+    )
+}
+
+fn apply(lab: &Lab, name: &str, toml: &str, more: &[&str]) -> Result<Finished> {
+    let file = lab.dir().join(format!("{name}.toml"));
+    std::fs::write(&file, toml)?;
+    let file = file.to_string_lossy().into_owned();
+    lab.try_cli(&[&["service", "apply", file.as_str()][..], more].concat())
+}
+
+/// It is refused, and says why with these words.
+fn refused(finished: &Finished, words: &[&str]) -> Result<()> {
+    ensure!(finished.code() != 0, "it is not refused: {finished:?}");
+    for word in words {
+        ensure!(finished.stderr.contains(word), "'{word}' is not said: {}", finished.stderr);
+    }
+    Ok(())
+}
+
+fn create(lab: &Lab, name: &str) -> Result<()> {
+    lab.create_resource(name, "64MiB", &NODES, &["--journal", "16MiB"])
+}
+
+fn remove(lab: &Lab, name: &str) -> Result<()> {
+    lab.cli(&["service", "delete", name])?;
+    lab.cli(&["resource", "delete", name, "--yes"]).map(drop)
+}
+
+fn on_all(lab: &Lab, script: &str) -> Result<()> {
+    NODES.into_iter().try_for_each(|node| lab.shell(node, script).map(drop))
+}
+
+fn other_than(node: &str) -> &'static str {
+    NODES.into_iter().find(|other| *other != node).expect("there are three nodes")
+}
+
+/// A process on a node that holds a place, until it is dropped.
+struct Holder<'a> {
+    lab: &'a Lab,
+    node: String,
+    pid: String,
+}
+
+impl<'a> Holder<'a> {
+    /// `script` is run by a shell that then sleeps.
+    fn new(lab: &'a Lab, node: &str, script: &str) -> Result<Self> {
+        let held = format!("({script}; exec sleep 1000) >/dev/null 2>&1 & echo $!");
+        let pid = lab.shell(node, &held)?.trim().to_owned();
+        let comm = format!("cat /proc/{pid}/comm");
+        wait_for("the holder", LIMIT, || {
+            ensure!(lab.shell(node, &comm)?.trim() == "sleep", "not yet");
+            Ok(())
+        })?;
+        Ok(Self { lab, node: node.to_owned(), pid })
+    }
+
+    fn named(&self) -> String {
+        format!("sleep (process {})", self.pid)
+    }
+}
+
+impl Drop for Holder<'_> {
+    fn drop(&mut self) {
+        drop(self.lab.shell(&self.node, &format!("kill {} 2>/dev/null || true", self.pid)));
+    }
+}
+
+/// An operator's own file system on the device stays whole: nothing is put under it, and nothing is taken away from it.
+fn a_device_in_use_is_not_taken_away(lab: &Lab) -> Result<()> {
+    const NAME: &str = "in-use";
+    const POINT: &str = "/mnt/in-use";
+    create(lab, NAME)?;
+    let node = lab.primary(NAME)?;
+    let device = format!("/run/mainstay/dev/{NAME}/0");
+    lab.shell(&node, &format!("mkfs.ext4 -q {device} && mkdir -p {POINT} && mount {device} {POINT}"))?;
+    lab.cli(&["snapshot", "create", NAME, "before"])?;
+    lab.shell(&node, &format!("echo kept >{POINT}/file && sync {POINT}/file"))?;
+    let verbs: [&[&str]; 4] = [
+        &["snapshot", "rollback", NAME, "before"],
+        &["resource", "delete", NAME, "--yes"],
+        &["resource", "remove-replica", NAME, &node],
+        &["resource", "force-promote", NAME, other_than(&node), "--accept-loss"],
+    ];
+    for verb in &verbs[..3] {
+        refused(&lab.try_cli(verb)?, &["device-in-use", &node, POINT])?;
+    }
+    refused(&lab.try_cli(verbs[3])?, &[])?;
+    let unasked = lab.try_cli(&["resource", "delete", NAME])?;
+    ensure!(unasked.code() == 2, "without a terminal it needs --yes: {unasked:?}");
+    let kept =
+        lab.shell(&node, &format!("cat {POINT}/file && umount {POINT} && fsck.ext4 -fn {device} >&2"))?;
+    ensure!(kept.trim() == "kept", "{kept}");
+    // One that has it open, without a mount.
+    let holder = Holder::new(lab, &node, &format!("exec 3<{device}"))?;
+    refused(&lab.try_cli(verbs[1])?, &["device-in-use", &holder.named()])?;
+    drop(holder);
+    lab.cli(verbs[0])?;
+    lab.cli(verbs[1])?;
+    lab.shell(&node, &format!("rmdir {POINT}")).map(drop)
+}
+
+/// What the system, Mainstay, another service or somebody else has at a path is named, and stays.
+fn a_mount_finds_its_place_or_is_refused(lab: &Lab) -> Result<()> {
+    const ONE: &str = "place-one";
+    const TWO: &str = "place-two";
+    let [one, two] = [ONE, TWO].map(|name| format!("/srv/{name}"));
+    create(lab, ONE)?;
+    create(lab, TWO)?;
+    let link = "/srv/place-link";
+    on_all(
+        lab,
+        &format!("mkdir -p {one} {two}.full && ln -sfn {one} {link} && echo theirs >{two}.full/notes"),
+    )?;
+    let at_once = format!("{}[policy]\nrestart_limit = 0\n", service(ONE, &one, ""));
+    let start = apply(lab, ONE, &at_once, &[])?;
+    ensure!(start.code() == 0, "{start:?}");
+    let node = lab.wait_running(ONE, LIMIT)?;
+    for path in ["/usr", "/etc", "/proc/1", "/run/mainstay", "/var/lib/mainstay/pool", "/srv"] {
+        refused(&apply(lab, TWO, &service(TWO, path, ""), &[])?, &["mount.path"])?;
+    }
+    for path in [one.clone(), format!("{one}/inner"), format!("{link}/inner"), format!("{two}.full")] {
+        refused(&apply(lab, TWO, &service(TWO, &path, ""), &[])?, &["mount.path", "what to do"])?;
+    }
+    let hidden = apply(lab, TWO, &service(TWO, &format!("{two}.full"), "hide_files = true"), &[])?;
+    ensure!(hidden.code() == 0, "{hidden:?}");
+    lab.cli(&["service", "delete", TWO])?;
+    let notes = lab.shell("n1", &format!("cat {two}.full/notes"))?;
+    ensure!(notes.trim() == "theirs", "{notes}");
+
+    // Somebody mounts something there before the service comes.
+    let other = other_than(&node);
+    lab.shell(other, &format!("mount -t tmpfs others {one} && echo theirs >{one}/notes"))?;
+    lab.cli(&["service", "move", ONE, "--to", other, "--no-wait"])?;
+    wait_for("the name of what is there", LIMIT, || {
+        let said = lab.cli(&["service", "status", ONE])?;
+        ensure!(said.contains("others (tmpfs)"), "{said}");
+        Ok(())
+    })?;
+    lab.kill_program(other, "agent")?;
+    wait_for("the service where its place is free", LIMIT, || {
+        let runs = lab.wait_running(ONE, Duration::from_secs(1))?;
+        ensure!(runs != other, "it runs on {runs}");
+        Ok(())
+    })?;
+    let notes = lab.shell(other, &format!("cat {one}/notes && umount {one}"))?;
+    ensure!(notes.trim() == "theirs", "{notes}");
+    remove(lab, ONE)?;
+    lab.cli(&["resource", "delete", TWO, "--yes"])?;
+    on_all(lab, &format!("rm -r {two}.full {link} && rmdir {one}"))
+}
+
+/// A process never writes where its file system is not.
+fn a_mount_that_vanished_is_made_anew(lab: &Lab) -> Result<()> {
+    const NAME: &str = "vanished";
+    let path = format!("/srv/{NAME}");
+    create(lab, NAME)?;
+    let applied = apply(lab, NAME, &service(NAME, &path, ""), &[])?;
+    ensure!(applied.code() == 0, "{applied:?}");
+    let node = lab.wait_running(NAME, LIMIT)?;
+    let begun = || lab.shell(&node, &format!("findmnt -n -o FSTYPE {path} && cat {path}/begun"));
+    let before = begun()?;
+    for with_agent in [true, false] {
+        // The process alone would be started again at once.
+        let kill = if with_agent { "" } else { "; kill -9 $(cat /tmp/vanished.pid)" };
+        lab.shell(&node, &format!("cat {path}/begun >/tmp/vanished.pid; umount -l {path}{kill}"))?;
+        wait_for("the service on its file system", LIMIT, || {
+            lab.wait_running(NAME, Duration::from_secs(1))?;
+            let now = begun()?;
+            ensure!(now.starts_with("ext4") && now != before, "{now}");
+            Ok(())
+        })?;
+    }
+    remove(lab, NAME)?;
+    let below = lab.shell(&node, &format!("ls -A {path}"))?;
+    ensure!(below.trim().is_empty(), "a process has written to the node's own directory: {below}");
+    lab.shell(&node, &format!("rm -f /tmp/vanished.pid; rmdir {path}")).map(drop)
+}
+
+/// The path leads through a link, somebody holds the mount, and nothing was flushed.
+fn a_move_waits_for_holders_and_loses_nothing(lab: &Lab) -> Result<()> {
+    const NAME: &str = "held";
+    let (real, link) = (format!("/srv/{NAME}.real"), format!("/srv/{NAME}.link"));
+    on_all(lab, &format!("mkdir -p {real} && ln -sfn {real} {link}"))?;
+    let path = format!("{link}/db");
+    create(lab, NAME)?;
+    let applied = apply(lab, NAME, &service(NAME, &path, ""), &[])?;
+    ensure!(applied.code() == 0, "{applied:?}");
+    let node = lab.wait_running(NAME, LIMIT)?;
+    let other = other_than(&node);
+    let write = "head -c 4M /dev/urandom";
+    let sum = lab.shell(&node, &format!("{write} >{path}/file && sha256sum <{path}/file"))?;
+    let go = ["service", "move", NAME, "--to", other];
+    let namespace = format!("exec unshare -m --propagation private sh -c 'cd /; exec sleep 1000'");
+    for script in [format!("cd {path}"), format!("exec 3<{path}/file"), namespace] {
+        let holder = Holder::new(lab, &node, &script)?;
+        refused(&lab.try_cli(&go)?, &["device-in-use", &holder.named(), "--force"])?;
+        ensure!(lab.wait_running(NAME, LIMIT)? == node, "it goes on where it was");
+    }
+    lab.shell(&node, &format!("fsfreeze --freeze {path}"))?;
+    let frozen = lab.try_cli(&go);
+    lab.shell(&node, &format!("fsfreeze --unfreeze {path}"))?;
+    refused(&frozen?, &["fsfreeze --unfreeze", &format!("{real}/db")])?;
+
+    let holder = Holder::new(lab, &node, &format!("cd {path}"))?;
+    lab.cli(&[&go[..], &["--force"]].concat())?;
+    ensure!(lab.wait_running(NAME, LIMIT)? == other);
+    let there = lab.shell(other, &format!("sha256sum <{path}/file"))?;
+    ensure!(there == sum, "what was written before the move is not there");
+    drop(holder);
+    for node in NODES.into_iter().filter(|node| *node != other) {
+        let left = lab.shell(node, &format!("grep -c '{NAME}.* ext4 ' /proc/self/mountinfo || true"))?;
+        ensure!(left.trim() == "0", "{left} mounts are left on {node}");
+    }
+    // Back, with nobody in the way, and nothing piles up.
+    lab.cli(&["service", "move", NAME, "--to", &node])?;
+    let mounts = lab.shell(&node, &format!("grep -c '{NAME}.* ext4 ' /proc/self/mountinfo"))?;
+    ensure!(mounts.trim() == "1", "{mounts} mounts");
+    remove(lab, NAME)?;
+    on_all(lab, &format!("rm -r {real} {link}"))
+}
+
+/// It goes to another node at once instead of being started again and again where nothing can be written.
+fn a_service_leaves_a_dead_file_system(lab: &Lab) -> Result<()> {
+    const NAME: &str = "dying";
+    let path = format!("/srv/{NAME}");
+    lab.create_resource(NAME, "320MiB", &NODES, &["--journal", "64MiB"])?;
+    let toml = service(NAME, &path, "").replace("ext4", "xfs").replace(
+        "exec sleep 1000",
+        &format!(
+            "while dd if=/dev/zero of={path}/file bs=4k count=1 conv=fsync status=none; do sleep 0.1; done"
+        ),
+    );
+    let applied = apply(lab, NAME, &toml, &[])?;
+    ensure!(applied.code() == 0, "{applied:?}");
+    let node = lab.wait_running(NAME, LIMIT)?;
+    lab.shell(&node, &format!("xfs_io -x -c shutdown {path}"))?;
+    wait_for("the service on another node", LIMIT, || {
+        let runs = lab.wait_running(NAME, Duration::from_secs(1))?;
+        ensure!(runs != node, "it still runs on {runs}");
+        Ok(())
+    })?;
+    let failures = lab.service(NAME)?.failures;
+    let here: Vec<_> = failures.iter().filter(|failure| failure.node == node).collect();
+    ensure!(here.iter().all(|failure| failure.count <= 2), "{failures:?}");
+    remove(lab, NAME)?;
+    on_all(lab, &format!("rmdir {path} 2>/dev/null || true"))
+}
+
+/// An attempt that is interrupted is made anew; what was written to before is never formatted.
+fn only_a_blank_volume_is_formatted(lab: &Lab) -> Result<()> {
+    const NAME: &str = "blank";
+    const OTHER: &str = "not-blank";
+    let path = format!("/srv/{NAME}");
+    lab.create_resource(NAME, "320MiB", &NODES, &["--journal", "64MiB"])?;
+    let toml = service(NAME, &path, "").replace("ext4", "xfs");
+    for ms in [0, 20, 60, 120, 200] {
+        let applied = apply(lab, NAME, &toml, &["--no-wait"])?;
+        ensure!(applied.code() == 0, "{applied:?}");
+        std::thread::sleep(Duration::from_millis(ms));
+        lab.cli(&["service", "delete", NAME])?;
+    }
+    let applied = apply(lab, NAME, &toml, &[])?;
+    ensure!(applied.code() == 0, "{applied:?}");
+    lab.wait_running(NAME, LIMIT)?;
+    remove(lab, NAME)?;
+
+    create(lab, OTHER)?;
+    let node = lab.primary(OTHER)?;
+    let device = format!("/run/mainstay/dev/{OTHER}/0");
+    lab.shell(
+        &node,
+        &format!("echo rows | dd of={device} bs=1M seek=20 conv=sync,notrunc oflag=direct status=none"),
+    )?;
+    let toml = service(OTHER, &path, "");
+    let applied = apply(lab, OTHER, &toml, &["--no-wait"])?;
+    ensure!(applied.code() == 0, "{applied:?}");
+    wait_for("a reason", LIMIT, || {
+        let said = lab.cli(&["service", "status", OTHER])?;
+        ensure!(said.contains("it was written to before, so it is not formatted"), "{said}");
+        Ok(())
+    })?;
+    lab.cli(&["service", "delete", OTHER])?;
+    let node = lab.primary(OTHER)?;
+    let rows = lab.shell(&node, &format!("dd if={device} bs=1M skip=20 count=1 status=none | head -c 4"))?;
+    ensure!(rows == "rows", "{rows:?}");
+    lab.cli(&["resource", "delete", OTHER, "--yes"])?;
+    on_all(lab, &format!("rmdir {path} 2>/dev/null || true"))
+}

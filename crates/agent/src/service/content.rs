@@ -1,0 +1,200 @@
+//! The content of a volume, as far as its bytes tell: a file system that can be mounted, or whose it is otherwise.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+
+/// First bytes of file systems that can be mounted: their place in bytes, and the name of the family.
+const FILE_SYSTEMS: [(u64, &[u8], &str); 4] = [
+    (0, b"XFSB", "xfs"),
+    (1080, &[0x53, 0xef], "ext"),
+    (65_600, b"_BHRfS_M", "btrfs"),
+    (1024, &[0x10, 0x20, 0xf5, 0xf2], "f2fs"),
+];
+/// The same of what is not to be mounted by itself.
+const OTHERS: [(u64, &[u8], &str); 9] = [
+    (0, b"LUKS\xba\xbe", "a LUKS volume"),
+    (512, b"LABELONE", "a physical volume of LVM"),
+    (24, b"LVM2 001", "a physical volume of LVM"),
+    (4086, b"SWAPSPACE2", "swap space"),
+    (512, b"EFI PART", "a GPT partition table"),
+    (4096, b"EFI PART", "a GPT partition table"),
+    (4096, &[0xfc, 0x4e, 0x2b, 0xa9], "a member of an MD array"),
+    (0, &[0xfc, 0x4e, 0x2b, 0xa9], "a member of an MD array"),
+    (510, &[0x55, 0xaa], "a partition table or boot sector"),
+];
+
+/// What was found on a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Content {
+    /// A file system of this family.
+    FileSystem(&'static str),
+    /// Something else that is known, in words.
+    Other(&'static str),
+    /// Nothing that is known.
+    Unknown,
+}
+
+/// Looks at what begins on the volume. A block that cannot be read further on is no reason not to mount, nor is a failover
+/// to wait for it.
+///
+/// # Errors
+/// When one of the first blocks cannot be read.
+pub fn inspect(device: &mut (impl Read + Seek)) -> io::Result<Content> {
+    for (at, magic, name) in FILE_SYSTEMS {
+        if piece(device, at, magic.len() as u64)? == magic {
+            return Ok(Content::FileSystem(name));
+        }
+    }
+    for (at, magic, name) in OTHERS {
+        if piece(device, at, magic.len() as u64)? == magic {
+            return Ok(Content::Other(name));
+        }
+    }
+    Ok(Content::Unknown)
+}
+
+/// The identity that a file system of this family carries; `None` for a family without a known place of it.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn uuid(device: &mut (impl Read + Seek), family: &str) -> io::Result<Option<[u8; 16]>> {
+    let at = match family {
+        "xfs" => 32,
+        "ext" => 1024 + 0x68,
+        "btrfs" => 65_536 + 0x20,
+        _ => return Ok(None),
+    };
+    Ok(piece(device, at, 16)?.try_into().ok())
+}
+
+/// The name that [`inspect`] has for file systems of this type.
+#[must_use]
+pub fn family(fstype: &str) -> &str {
+    if fstype.starts_with("ext") { "ext" } else { fstype }
+}
+
+/// Whether [`inspect`] knows file systems of this type.
+#[must_use]
+pub fn is_known(fstype: &str) -> bool {
+    FILE_SYSTEMS.iter().any(|(_, _, name)| *name == family(fstype))
+}
+
+/// The content and the sizes that matter to a mount, in words for the operator.
+#[must_use]
+pub fn described(device: &Path) -> String {
+    let describe = || -> io::Result<String> {
+        let mut file = File::open(device)?;
+        let found = match inspect(&mut file)? {
+            Content::FileSystem(family) => {
+                let sizes =
+                    sizes(&mut file, family)?.map_or_else(String::new, |sizes| format!(" with {sizes}"));
+                format!("a file system of the type {family}{sizes}")
+            }
+            Content::Other(name) => name.to_owned(),
+            Content::Unknown => "nothing that Mainstay knows".to_owned(),
+        };
+        let bytes = file.seek(SeekFrom::End(0))?;
+        Ok(format!("there is {found} on a device of {bytes} bytes{}", sectors(device)))
+    };
+    describe().unwrap_or_else(|error| format!("it cannot be read: {error}"))
+}
+
+/// Sector and block sizes as a file system's own superblock says.
+fn sizes(device: &mut (impl Read + Seek), family: &str) -> io::Result<Option<String>> {
+    Ok(match family {
+        "xfs" => {
+            let superblock = piece(device, 0, 104)?;
+            let block = superblock.get(4..8).and_then(|b| b.try_into().ok()).map_or(0, u32::from_be_bytes);
+            let sector =
+                superblock.get(102..104).and_then(|b| b.try_into().ok()).map_or(0, u16::from_be_bytes);
+            Some(format!("blocks of {block} bytes and sectors of {sector}"))
+        }
+        "ext" => {
+            let log = piece(device, 1024 + 0x18, 4)?;
+            let log = log.try_into().map_or(0, u32::from_le_bytes).min(16);
+            Some(format!("blocks of {} bytes", 1024_u64 << log))
+        }
+        _ => None,
+    })
+}
+
+fn sectors(device: &Path) -> String {
+    let name = std::fs::canonicalize(device).ok();
+    let name = name.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+    let sector = name.and_then(|name| {
+        std::fs::read_to_string(format!("/sys/class/block/{name}/queue/logical_block_size")).ok()
+    });
+    sector.map_or_else(String::new, |sector| format!(" with sectors of {}", sector.trim()))
+}
+
+fn piece(device: &mut (impl Read + Seek), offset: u64, bytes: u64) -> io::Result<Vec<u8>> {
+    device.seek(SeekFrom::Start(offset))?;
+    let mut piece = Vec::new();
+    device.take(bytes).read_to_end(&mut piece)?;
+    Ok(piece)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Cursor;
+
+    const SIZE: usize = 1 << 20;
+
+    fn volume(at: usize, bytes: &[u8]) -> Cursor<Vec<u8>> {
+        let mut volume = vec![0; SIZE];
+        volume[at..at + bytes.len()].copy_from_slice(bytes);
+        Cursor::new(volume)
+    }
+
+    #[test]
+    fn what_begins_on_a_volume_is_known_by_its_signature() {
+        for (at, magic, name) in FILE_SYSTEMS {
+            let found = inspect(&mut volume(at as usize, magic)).unwrap();
+            assert_eq!(found, Content::FileSystem(name));
+        }
+        for (at, magic, name) in OTHERS {
+            assert_eq!(inspect(&mut volume(at as usize, magic)).unwrap(), Content::Other(name));
+        }
+        assert_eq!(inspect(&mut volume(700, b"rows")).unwrap(), Content::Unknown);
+        assert_eq!(family("ext4"), "ext");
+    }
+
+    /// A volume with damage from byte `from` on.
+    struct Damaged {
+        whole: Cursor<Vec<u8>>,
+        from: u64,
+    }
+
+    impl Read for Damaged {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            let left = self.from.saturating_sub(self.whole.position()).min(buffer.len() as u64) as usize;
+            if left == 0 && self.whole.position() < self.whole.get_ref().len() as u64 {
+                return Err(io::Error::from_raw_os_error(libc::EIO));
+            }
+            self.whole.read(&mut buffer[..left])
+        }
+    }
+
+    impl Seek for Damaged {
+        fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+            self.whole.seek(to)
+        }
+    }
+
+    #[test]
+    fn damage_behind_its_signature_does_not_hide_a_file_system() {
+        let damaged = |whole| Damaged { whole, from: 60_000 };
+        assert!(inspect(&mut damaged(volume(0, b""))).is_err(), "nobody knows what is there");
+        assert_eq!(inspect(&mut damaged(volume(0, b"XFSB"))).unwrap(), Content::FileSystem("xfs"));
+    }
+
+    #[test]
+    fn the_identity_of_a_file_system_is_read_where_its_type_keeps_it() {
+        for (name, at) in [("xfs", 32), ("ext", 1128), ("btrfs", 65_568)] {
+            assert_eq!(uuid(&mut volume(at, &[7; 16]), name).unwrap(), Some([7; 16]), "{name}");
+        }
+        assert_eq!(uuid(&mut volume(0, b""), "f2fs").unwrap(), None);
+    }
+}

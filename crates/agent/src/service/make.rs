@@ -1,0 +1,283 @@
+//! Making a file system on a volume that has none.
+//!
+//! Guarantees
+//! - A file system is made only where the version table says that no extent was ever written, or where an earlier attempt
+//!   was interrupted. Whatever else is there is content and is never formatted.
+//! - The cluster knows of an attempt before its first write, and until the whole of it is on the device. So an interrupted one
+//!   is made anew, on whatever node, and is never mounted.
+
+use super::content::{self, Content};
+use super::mount::MountError;
+use crate::messages::random_u64;
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const MAKE_POLL: Duration = Duration::from_millis(10);
+
+/// Identity of a file system, as its superblock carries it.
+pub type Uuid = [u8; 16];
+
+/// What the cluster knows of a volume beside its bytes. Errors are in words for the operator.
+pub trait Volume {
+    /// Whether no extent was ever written.
+    fn is_blank(&self) -> Result<bool, String>;
+    /// The identity that an unfinished file system was to have.
+    fn unfinished(&self) -> Result<Option<Uuid>, String>;
+    /// Makes durable, on a majority of the nodes, that a file system is being made from now on.
+    fn begin(&self, uuid: Uuid) -> Result<(), String>;
+    /// Makes durable that it is whole, or that it is not the business of Mainstay any more.
+    fn finish(&self) -> Result<(), String>;
+}
+
+/// Sees to it that the volume holds a whole file system of this type, as far as that is to be seen without mounting it.
+/// `may`: the service allows making one.
+///
+/// # Errors
+/// When there is something else, or nothing and it may not be made, or making it fails.
+pub fn ensure_made(
+    device: &Path,
+    fstype: &str,
+    may: bool,
+    volume: &dyn Volume,
+    wanted: &dyn Fn() -> bool,
+) -> Result<(), MountError> {
+    let read = |source| MountError::Read { device: device.to_path_buf(), source };
+    let unknown = |why| MountError::Volume { device: device.to_path_buf(), why };
+    let mut file = File::open(device).map_err(read)?;
+    let found = content::inspect(&mut file).map_err(read)?;
+    if let Some(begun) = volume.unfinished().map_err(unknown)? {
+        let family = content::family(fstype);
+        let is_rest = match found {
+            Content::Unknown => true,
+            Content::FileSystem(name) if name == family => {
+                content::uuid(&mut file, family).map_err(read)?.is_none_or(|uuid| uuid == begun)
+            }
+            Content::FileSystem(_) | Content::Other(_) => false,
+        };
+        drop(file);
+        match (is_rest, may) {
+            (true, true) => return make(device, fstype, begun, volume, wanted),
+            (true, false) => return Err(MountError::Unfinished { device: device.to_path_buf() }),
+            // Somebody has put something else there since.
+            (false, _) => volume.finish().map_err(unknown)?,
+        }
+    }
+    match found {
+        Content::FileSystem(name) if name == content::family(fstype) => Ok(()),
+        Content::FileSystem(found) => {
+            Err(MountError::Foreign { device: device.to_path_buf(), found, wanted: fstype.to_owned() })
+        }
+        Content::Other(found) => {
+            Err(MountError::Foreign { device: device.to_path_buf(), found, wanted: fstype.to_owned() })
+        }
+        Content::Unknown if volume.is_blank().map_err(unknown)? => {
+            if may {
+                make(device, fstype, new_uuid(), volume, wanted)
+            } else {
+                Err(MountError::Blank { device: device.to_path_buf() })
+            }
+        }
+        Content::Unknown if !content::is_known(fstype) => Ok(()),
+        Content::Unknown => Err(MountError::NoFileSystem {
+            device: device.to_path_buf(),
+            wanted: fstype.to_owned(),
+            found: content::described(device),
+        }),
+    }
+}
+
+/// Makes a file system. It is killed when it is not `wanted` any more.
+fn make(
+    device: &Path,
+    fstype: &str,
+    uuid: Uuid,
+    volume: &dyn Volume,
+    wanted: &dyn Fn() -> bool,
+) -> Result<(), MountError> {
+    if !wanted() {
+        return Err(MountError::CalledOff);
+    }
+    let unknown = |why| MountError::Volume { device: device.to_path_buf(), why };
+    volume.begin(uuid).map_err(unknown)?;
+    if !wanted() {
+        return Err(MountError::CalledOff);
+    }
+    run(device, fstype, uuid, wanted)?;
+    let synced = File::options().write(true).open(device).and_then(|file| file.sync_all());
+    synced.map_err(|error| MountError::Make {
+        device: device.to_path_buf(),
+        message: format!("its last writes failed: {error}"),
+    })?;
+    volume.finish().map_err(unknown)
+}
+
+fn run(device: &Path, fstype: &str, uuid: Uuid, wanted: &dyn Fn() -> bool) -> Result<(), MountError> {
+    let failed = |message: String| MountError::Make { device: device.to_path_buf(), message };
+    let identity = words(uuid);
+    let mut command = Command::new(format!("mkfs.{fstype}"));
+    // That the volume may be formatted is decided. A new one is all zeroes already: discarding it would only send that to
+    // every replica.
+    match fstype {
+        "xfs" => command.args(["-q", "-f", "-K", "-m", &format!("uuid={identity}")]),
+        "ext2" | "ext3" | "ext4" => command.args(["-q", "-F", "-E", "nodiscard", "-U", &identity]),
+        "btrfs" => command.args(["-q", "-f", "-K", "-U", &identity]),
+        "f2fs" => command.args(["-q", "-f", "-t", "0"]),
+        _ => &mut command,
+    };
+    let unusable = |error| failed(format!("mkfs.{fstype} cannot be run: {error}"));
+    command.arg(device).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(unusable)?;
+    while child.try_wait().map_err(unusable)?.is_none() {
+        if !wanted() {
+            // It may have ended just now; in either case it is over only when it was waited for.
+            drop(child.kill());
+            drop(child.wait());
+            return Err(MountError::CalledOff);
+        }
+        std::thread::sleep(MAKE_POLL);
+    }
+    // What it writes there are a few lines, which fit into the pipe.
+    let output = child.wait_with_output().map_err(unusable)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(failed(format!("{}: {}", output.status, cause(&String::from_utf8_lossy(&output.stderr)))))
+}
+
+/// What a program says before it explains its usage.
+fn cause(said: &str) -> String {
+    let lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
+    let told: Vec<_> = lines.take_while(|line| !line.to_lowercase().starts_with("usage")).collect();
+    told.join("; ")
+}
+
+/// A random identity, as RFC 9562 has it.
+fn new_uuid() -> Uuid {
+    let mut uuid = [0; 16];
+    uuid[..8].copy_from_slice(&random_u64().to_le_bytes());
+    uuid[8..].copy_from_slice(&random_u64().to_le_bytes());
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    uuid
+}
+
+fn words(uuid: Uuid) -> String {
+    let digits: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
+    parts.join("-")
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::path::PathBuf;
+
+    /// A volume on a file, and what the cluster knows of it.
+    #[derive(Default)]
+    pub struct Known {
+        pub blank: bool,
+        pub unfinished: RefCell<Option<Uuid>>,
+        pub told: RefCell<Vec<&'static str>>,
+    }
+
+    impl Volume for Known {
+        fn is_blank(&self) -> Result<bool, String> {
+            Ok(self.blank)
+        }
+
+        fn unfinished(&self) -> Result<Option<Uuid>, String> {
+            Ok(*self.unfinished.borrow())
+        }
+
+        fn begin(&self, uuid: Uuid) -> Result<(), String> {
+            self.told.borrow_mut().push("begins");
+            *self.unfinished.borrow_mut() = Some(uuid);
+            Ok(())
+        }
+
+        fn finish(&self) -> Result<(), String> {
+            self.told.borrow_mut().push("is whole");
+            *self.unfinished.borrow_mut() = None;
+            Ok(())
+        }
+    }
+
+    fn file(bytes: usize) -> (tempfile::TempDir, PathBuf) {
+        let directory = tempfile::tempdir().unwrap();
+        let device = directory.path().join("volume");
+        std::fs::write(&device, vec![0; bytes]).unwrap();
+        (directory, device)
+    }
+
+    #[test]
+    fn a_program_s_usage_is_not_its_cause() {
+        let said = "size 4096 too small\n\nUsage: mkfs.xfs\n/* blocksize */ [-b size=num]\n";
+        assert_eq!(cause(said), "size 4096 too small");
+        assert_eq!(cause("one\ntwo\n"), "one; two");
+        assert_eq!(cause(""), "");
+    }
+
+    #[test]
+    fn zeroes_are_not_blank_if_something_was_written_behind_them() {
+        let (_directory, device) = file(8 << 20);
+        let written = Known::default();
+        let refused = ensure_made(&device, "ext4", true, &written, &|| true);
+        assert!(matches!(refused, Err(MountError::NoFileSystem { .. })), "{refused:?}");
+        assert!(std::fs::read(&device).unwrap().iter().all(|&byte| byte == 0), "it is as it was");
+        assert!(written.told.borrow().is_empty());
+    }
+
+    #[test]
+    fn content_is_never_formatted() {
+        for (at, magic) in [(65_600, &b"_BHRfS_M"[..]), (0, b"LUKS\xba\xbe"), (1080, &[0x53, 0xef])] {
+            let (_directory, device) = file(1 << 20);
+            let mut bytes = std::fs::read(&device).unwrap();
+            bytes[at..at + magic.len()].copy_from_slice(magic);
+            std::fs::write(&device, &bytes).unwrap();
+            // Not even where an earlier attempt was interrupted: somebody else has put it there since.
+            for unfinished in [None, Some([9; 16])] {
+                let known = Known { unfinished: RefCell::new(unfinished), ..Known::default() };
+                let refused = ensure_made(&device, "xfs", true, &known, &|| true);
+                assert!(matches!(refused, Err(MountError::Foreign { .. })), "{refused:?}");
+                assert_eq!(std::fs::read(&device).unwrap(), bytes);
+                assert_eq!(*known.unfinished.borrow(), None);
+            }
+        }
+    }
+
+    #[test]
+    fn an_interrupted_attempt_is_made_anew_and_is_known_until_it_is_whole() {
+        let (_directory, device) = file(64 << 20);
+        let known = Known { blank: true, ..Known::default() };
+        // It is called off when it has been begun.
+        let asked = RefCell::new(0);
+        let only_at_first = || {
+            *asked.borrow_mut() += 1;
+            *asked.borrow() < 2
+        };
+        let ended = ensure_made(&device, "ext4", true, &known, &only_at_first);
+        assert!(matches!(ended, Err(MountError::CalledOff)), "{ended:?}");
+        let begun = known.unfinished.borrow().expect("it is known");
+        // A part of it is there.
+        let mut bytes = std::fs::read(&device).unwrap();
+        bytes[1080..1082].copy_from_slice(&[0x53, 0xef]);
+        bytes[1128..1144].copy_from_slice(&begun);
+        std::fs::write(&device, &bytes).unwrap();
+        let known = Known { blank: false, unfinished: RefCell::new(Some(begun)), ..Known::default() };
+        let refused = ensure_made(&device, "ext4", false, &known, &|| true);
+        assert!(matches!(refused, Err(MountError::Unfinished { .. })), "{refused:?}");
+        ensure_made(&device, "ext4", true, &known, &|| true).expect("mkfs.ext4 is installed");
+        assert_eq!(*known.told.borrow(), ["begins", "is whole"]);
+        ensure_made(&device, "ext4", true, &known, &|| true).expect("it is there");
+        assert_eq!(known.told.borrow().len(), 2, "and nothing is made again");
+    }
+
+    #[test]
+    fn identities_are_written_as_programs_take_them() {
+        assert_eq!(words([0x12; 16]), "12121212-1212-1212-1212-121212121212");
+        assert_ne!(new_uuid(), new_uuid());
+    }
+}

@@ -1,0 +1,52 @@
+//! File systems that are being made on volumes.
+//!
+//! Guarantees
+//! - Before the first byte of a file system is written the cluster knows of it, and until the last one is durable. So an
+//!   attempt that was interrupted, by whatever, is known on every node that may be primary afterwards.
+//! - Only the primary of the present epoch begins an attempt and ends it: one that was cut off does not call the attempt of
+//!   its successor whole.
+//! - A rollback puts other content there, and ends it.
+
+use crate::snapshots::unknown_resource;
+use crate::state::{Outcome, Severity, State, refused};
+use mainstay_types::{Epoch, ResourceId, VolumeId};
+
+impl State {
+    /// `uuid`: identity of the file system that is being made from now on; `None`: none is any more.
+    pub(crate) fn make_file_system(
+        &mut self,
+        at_ms: u64,
+        id: ResourceId,
+        epoch: Epoch,
+        volume: VolumeId,
+        uuid: Option<[u8; 16]>,
+    ) -> Outcome {
+        let Some(resource) = self.resources.get_mut(&id) else { return unknown_resource(id) };
+        if resource.record.epoch != epoch || resource.deleting {
+            return Outcome::Conflict { record: Some(resource.record.clone()) };
+        }
+        if usize::from(volume.0) >= resource.spec.volumes.len() {
+            return refused(
+                "unknown-volume",
+                format!("resource {} has no volume {}", resource.name, volume.0),
+                "volumes are counted from 0",
+            );
+        }
+        let before = resource.unfinished.get(&volume).copied();
+        if before == uuid {
+            return Outcome::Unchanged;
+        }
+        let subject = format!("resource {}", resource.name);
+        match uuid {
+            Some(uuid) => {
+                resource.unfinished.insert(volume, uuid);
+                let text = format!("a file system is being made on volume {}", volume.0);
+                self.note(at_ms, Severity::Info, subject, text);
+            }
+            None => {
+                resource.unfinished.remove(&volume);
+            }
+        }
+        Outcome::Done
+    }
+}
