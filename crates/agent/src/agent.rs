@@ -11,15 +11,17 @@ use crate::metrics::Metrics;
 use crate::pool;
 use crate::raft::store::RaftStore;
 use crate::raft::{ConsensusLog, Machine, View};
+use crate::service::lacks::{Lack, lacks};
 use crate::service::place;
 use crate::service::runner::users_of;
-use crate::threads::{read, spawn, write};
+use crate::threads::{lock, read, spawn, write};
 use crate::transport::{AGENT_PORT, Inbound, Transport, TransportError, call, local_address, with_port};
 use crate::views::{self, Connections, Live};
 use mainstay_api::engine::{Reply, Request};
 use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView, ErrorBody};
 use mainstay_control::State;
 use mainstay_control::state::{Command, Entry, NodeStatus, Outcome, Refusal, Settings};
+use mainstay_ha::ServiceSpec;
 use mainstay_types::NodeId;
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,6 +40,8 @@ pub const PROPOSE_TIMEOUT: Duration = Duration::from_secs(10);
 pub const READ_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a joiner waits until it is a voter.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How old an answer may be about what services lack.
+const LACKS_AGE_MAX: Duration = Duration::from_secs(5);
 /// How long another node may take to answer a question about itself.
 const ASK_TIMEOUT: Duration = Duration::from_millis(1500);
 
@@ -50,9 +54,19 @@ pub struct Agent {
     engine_inputs: EngineInputs,
     transport: Transport,
     member: RwLock<Option<Arc<Member>>>,
+    /// What services lack here, as it was found last.
+    known_lacks: Mutex<Option<KnownLacks>>,
     /// Becoming a member happens once.
     joining: Mutex<()>,
     fatal: SyncSender<String>,
+}
+
+/// What services lack on this node, by name.
+struct KnownLacks {
+    at: Instant,
+    /// Of the state that it is about.
+    revision: u64,
+    lacks: BTreeMap<String, Vec<Lack>>,
 }
 
 /// A started agent.
@@ -88,6 +102,7 @@ impl Agent {
             engine_inputs,
             transport: Transport::new(),
             member: RwLock::new(None),
+            known_lacks: Mutex::new(None),
             joining: Mutex::new(()),
             fatal,
         });
@@ -124,7 +139,7 @@ impl Agent {
             body(
                 "not-a-member",
                 "this node is not a member of a cluster",
-                "Run `mainstay cluster init` or `mainstay cluster join` on it.",
+                "Run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS` or `mainstay cluster join --peer ADDRESS --as NODE` on it.",
             )
         })
     }
@@ -366,15 +381,77 @@ impl Agent {
                 Ok((node, Some(CallReply::Engine(Reply::Status(status))))) => {
                     live.engines.insert(node, status);
                 }
-                Ok((node, Some(CallReply::Pool { free_bytes, failures }))) => {
+                Ok((node, Some(CallReply::Pool { free_bytes, failures, lacks }))) => {
                     live.pools.insert(node, free_bytes);
                     live.failures.insert(node, failures);
+                    live.lacks.insert(node, lacks);
                 }
                 Ok(_) => {}
                 Err(_) => break,
             }
         }
         live
+    }
+
+    /// Asks every node that may run `spec` what it lacks for that, all at once. A node that is dead or does not answer is not in the
+    /// answer.
+    #[must_use]
+    pub fn ask_lacks(
+        self: &Arc<Self>,
+        member: &Member,
+        view: &View,
+        nodes: &[NodeId],
+        spec: &ServiceSpec,
+    ) -> BTreeMap<NodeId, Vec<Lack>> {
+        let (sender, answers) = sync_channel(nodes.len());
+        let asked = nodes.iter().filter_map(|node| view.state.nodes.get(node));
+        for node in asked.filter(|node| node.status == NodeStatus::Alive) {
+            let question = Call::Lacks(Box::new(spec.clone()));
+            let (sender, identity, own) = (sender.clone(), member.transport.identity(), self.clone());
+            let (id, address, is_own) = (node.id, node.agent_addr.clone(), node.id == member.identity.node);
+            // Users may be looked up over a network, so not even this node answers at once.
+            spawn("agent-ask", move || {
+                let reply = if is_own {
+                    Some(own.call(question))
+                } else {
+                    call(&address, identity, &question, ASK_TIMEOUT).ok()
+                };
+                drop(sender.send((id, reply)));
+            });
+        }
+        drop(sender);
+        let deadline = Instant::now() + ASK_TIMEOUT;
+        let mut found = BTreeMap::new();
+        while let Ok((node, reply)) = answers.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        {
+            if let Some(CallReply::Lacks(lacks)) = reply {
+                found.insert(node, lacks);
+            }
+        }
+        found
+    }
+
+    /// What services that may run here need and this node lacks. As it was a moment ago: every status asks.
+    fn lacks(&self) -> BTreeMap<String, Vec<Lack>> {
+        let Ok(member) = self.member() else { return BTreeMap::new() };
+        let view = member.log.view();
+        let mut known = lock(&self.known_lacks);
+        if let Some(known) = known.as_ref()
+            && known.revision == view.state.revision
+            && known.at.elapsed() < LACKS_AGE_MAX
+        {
+            return known.lacks.clone();
+        }
+        let own = member.identity.node;
+        let here = view.state.services.iter().filter(|(_, service)| {
+            let resource = view.state.resource_of(service);
+            !service.deleting && resource.is_some_and(|resource| resource.spec.replicas.contains(&own))
+        });
+        let found = here.map(|(name, service)| (name.clone(), lacks(&service.spec)));
+        let found: BTreeMap<_, _> = found.filter(|(_, lacks)| !lacks.is_empty()).collect();
+        let revision = view.state.revision;
+        *known = Some(KnownLacks { at: Instant::now(), revision, lacks: found.clone() });
+        found
     }
 
     /// Where the pool, the log and what else must survive a restart are.
@@ -499,10 +576,12 @@ impl Inbound for Agent {
                 Ok(member) => CallReply::Place { unfit: place::unfit(&spec, &member.places, &others) },
                 Err(error) => CallReply::Error(error),
             },
+            Call::Lacks(spec) => CallReply::Lacks(lacks(&spec)),
             Call::Pool => {
                 let failures = self.member().map(|member| member.replicas.failures()).unwrap_or_default();
+                let lacks = self.lacks();
                 match pool::free_bytes(&self.options.state_dir) {
-                    Ok(free_bytes) => CallReply::Pool { free_bytes, failures },
+                    Ok(free_bytes) => CallReply::Pool { free_bytes, failures, lacks },
                     Err(error) => CallReply::Error(body("pool-files", error.to_string(), "")),
                 }
             }

@@ -6,6 +6,7 @@
 mod clients;
 mod modes;
 mod scrubs;
+mod services;
 mod snapshots;
 mod users;
 
@@ -24,13 +25,12 @@ use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 use mainstay_api::rest::{
     Accepted, ClusterInit, ClusterJoin, ClusterView, EVENTS_WAIT_MS_MAX, EngineView, ErrorBody, EventsPage,
-    NodeView, ReplicaAdd, ReplicaMove, ResourceCreate, ResourceView, ServiceApply, ServiceMove, ServiceView,
-    StatusView, VolumeResize,
+    NodeView, ReplicaAdd, ReplicaMove, ResourceCreate, ResourceView, ServiceMove, ServiceView, StatusView,
+    VolumeResize,
 };
 use mainstay_control::advice::{Advice, Observations, advice};
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Command, Outcome, Resource, ResourceSpec};
-use mainstay_ha::ServiceSpec;
 use mainstay_types::{MinCopies, NodeId, ResourceId, VolumeId};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,7 +101,7 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .route("/v1/resources/{name}/snapshots", post(snapshots::take))
         .route("/v1/resources/{name}/snapshots/{snapshot}", get(snapshots::files).delete(snapshots::delete))
         .route("/v1/resources/{name}/snapshots/{snapshot}/rollback", post(snapshots::roll_back))
-        .route("/v1/services", get(services).put(apply_service))
+        .route("/v1/services", get(list_services).put(services::apply))
         .route("/v1/services/{name}", get(service).delete(delete_service))
         .route("/v1/services/{name}/move", post(move_service))
         .route("/v1/events", get(events))
@@ -156,7 +156,7 @@ async fn status(Shared(agent): App) -> Answer<StatusView> {
                 resources: Vec::new(),
                 services: Vec::new(),
                 advice: vec![
-                    "Run `mainstay cluster init` or `mainstay cluster join` on this node.".to_owned(),
+                    "Run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS` or `mainstay cluster join --peer ADDRESS --as NODE` on this node.".to_owned(),
                 ],
             });
         };
@@ -193,7 +193,16 @@ fn advise(agent: &Agent, member: &Member, view: &View, live: &Live) -> Vec<Advic
         }
     }
     let has_leader = view.leader.is_some() && view.age_ms == 0;
-    advice(&view.state, &Observations { unreachable, silent, has_leader, full, wall_ms: wall_ms() })
+    let mut lacks: BTreeMap<String, BTreeMap<NodeId, Vec<String>>> = BTreeMap::new();
+    for (node, services) in &live.lacks {
+        for (service, found) in services {
+            let words =
+                found.iter().map(|lack| format!("{}: {} ({})", lack.field, lack.problem, lack.remedy));
+            lacks.entry(service.clone()).or_default().insert(*node, words.collect());
+        }
+    }
+    let observed = Observations { unreachable, silent, has_leader, full, lacks, wall_ms: wall_ms() };
+    advice(&view.state, &observed)
 }
 
 fn words(advice: &Advice) -> String {
@@ -475,7 +484,7 @@ async fn delete_resource(Shared(agent): App, Path(name): Path<String>) -> Answer
     .await
 }
 
-async fn services(Shared(agent): App) -> Answer<Vec<ServiceView>> {
+async fn list_services(Shared(agent): App) -> Answer<Vec<ServiceView>> {
     blocking(move || Ok(views::services(&agent.member()?.log.confirmed_view(READ_PATIENCE).state))).await
 }
 
@@ -492,22 +501,6 @@ fn service_view(view: &View, name: &str) -> Result<ServiceView, ErrorBody> {
             "See `mainstay service list`.",
         )),
     }
-}
-
-async fn apply_service(Shared(agent): App, Json(request): Json<ServiceApply>) -> Answer<ServiceView> {
-    blocking(move || {
-        let member = agent.member()?;
-        let spec = ServiceSpec::parse(&request.toml)
-            .map_err(|error| body("bad-service-file", error.to_string(), error.remedy))?;
-        let name = spec.name.clone();
-        let view = member.log.view();
-        if let Some(resource) = view.state.resource_by_name(&spec.resource) {
-            users::refuse_place(&agent, &view, &spec, &resource.spec.replicas)?;
-        }
-        settle(member.log.propose(Command::ApplyService { spec }, PROPOSE_TIMEOUT))?;
-        service_view(&member.log.view(), &name)
-    })
-    .await
 }
 
 async fn delete_service(Shared(agent): App, Path(name): Path<String>) -> Answer<Accepted> {

@@ -73,6 +73,7 @@ impl Member {
             state_dir: options.state_dir.clone(),
             run_dir: options.run_dir.clone(),
             neighbours: Neighbours::default(),
+            log_writer: options.log_writer.clone(),
         };
         let store = RaftStore::open(&log_path(&options.state_dir))?;
         let fatal = fatal.clone();

@@ -1,5 +1,6 @@
 //! What agents say to each other. The encoding is JSON, but for the Raft core's own messages.
 
+use crate::service::lacks::Lack;
 use mainstay_api::engine;
 use mainstay_api::rest::ErrorBody;
 use mainstay_control::lease::{Ack, Heartbeat};
@@ -107,6 +108,8 @@ pub enum Call {
         spec: Box<ServiceSpec>,
         others: Vec<ServiceSpec>,
     },
+    /// What the asked node lacks of what this service needs.
+    Lacks(Box<ServiceSpec>),
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -117,6 +120,9 @@ pub enum CallReply {
         free_bytes: u64,
         /// Replicas that could not be made.
         failures: BTreeMap<ResourceId, engine::EngineError>,
+        /// What services that may run there need and it does not have, by name.
+        #[serde(default)]
+        lacks: BTreeMap<String, Vec<Lack>>,
     },
     /// In words for the operator.
     Users {
@@ -126,6 +132,7 @@ pub enum CallReply {
     Place {
         unfit: Option<String>,
     },
+    Lacks(Vec<Lack>),
     Error(ErrorBody),
 }
 

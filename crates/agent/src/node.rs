@@ -325,10 +325,16 @@ impl Node {
         match wish {
             Wish::Submit(command) => self.parts.log.submit(command),
             Wish::Job { resource, order } => self.job(resource, order),
-            Wish::MakeService { name, spec, revision, resource } => {
+            Wish::MakeService { name, spec, revision, edition, resource } => {
                 let (places, on_done) = (&self.parts.places, self.on_done.clone());
-                let runner = Runner::new(&spec, revision, resource, places, &self.volumes, on_done);
+                let runner =
+                    Runner::new(&spec, (revision, edition), resource, places, &self.volumes, on_done);
                 self.runners.insert(name, runner);
+            }
+            Wish::AmendService { name, spec, edition } => {
+                if let Some(runner) = self.runners.get_mut(&name) {
+                    runner.amend(spec, edition);
+                }
             }
             Wish::ForgetService { name } => {
                 if let Some(runner) = self.runners.remove(&name) {

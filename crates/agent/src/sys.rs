@@ -3,9 +3,10 @@
 
 use nix::errno::Errno;
 use nix::unistd::{Gid, Uid};
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -39,6 +40,15 @@ pub fn isolate(command: &mut Command, cgroup_procs: File, identity: Option<Ident
     }
 }
 
+/// Ignores the signals that end a process by default and that others may send by mistake, to a whole session or group.
+pub fn ignore_signals() {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    for name in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM, Signal::SIGPIPE] {
+        // SAFETY: ignoring a signal runs no handler.
+        let _ = unsafe { signal(name, SigHandler::SigIgn) };
+    }
+}
+
 /// The link-layer address `mac` on interface `index`, for ARP.
 #[must_use]
 pub fn arp_address(index: u32, mac: [u8; 6]) -> socket2::SockAddr {
@@ -60,6 +70,54 @@ pub fn arp_address(index: u32, mac: [u8; 6]) -> socket2::SockAddr {
 
 /// Ethernet protocol number of ARP.
 pub const ARP_PROTOCOL: u16 = 0x0806;
+
+/// Why the kernel would not mount.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    UnknownType,
+    Option(String),
+}
+
+const FSCONFIG_SET_FLAG: libc::c_uint = 0;
+const FSCONFIG_SET_STRING: libc::c_uint = 1;
+
+/// Asks the kernel whether it knows a file system and takes these options for it, separated by commas. Nothing is mounted, and no
+/// device is looked at. What it does not tell, because it is too old or forbids the question, counts as taken.
+///
+/// # Errors
+/// What it refuses.
+pub fn try_options(fstype: &str, options: &str) -> Result<(), Refusal> {
+    let Ok(name) = CString::new(fstype) else { return Err(Refusal::UnknownType) };
+    // SAFETY: fsopen(2) reads a string that ends with a zero, and gives a descriptor or -1.
+    let opened = unsafe { libc::syscall(libc::SYS_fsopen, name.as_ptr(), libc::FSOPEN_CLOEXEC) };
+    let Ok(descriptor @ 0..) = i32::try_from(opened) else {
+        return if Errno::last() == Errno::ENODEV { Err(Refusal::UnknownType) } else { Ok(()) };
+    };
+    // SAFETY: the descriptor was just made for us, and nobody else has it.
+    let context = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    for option in options.split(',').filter(|option| !option.is_empty()) {
+        let (key, value) = match option.split_once('=') {
+            Some((key, value)) => (key, Some(value)),
+            None => (option, None),
+        };
+        let (Ok(key), Ok(value)) = (CString::new(key), value.map(CString::new).transpose()) else {
+            return Err(Refusal::Option(option.to_owned()));
+        };
+        let (command, value) = match &value {
+            Some(value) => (FSCONFIG_SET_STRING, value.as_ptr()),
+            None => (FSCONFIG_SET_FLAG, std::ptr::null()),
+        };
+        // SAFETY: fsconfig(2) reads two strings that end with a zero and outlive the call, the second one only with a command
+        // that has one; the descriptor is open.
+        let answer = unsafe {
+            libc::syscall(libc::SYS_fsconfig, context.as_raw_fd(), command, key.as_ptr(), value, 0)
+        };
+        if answer < 0 && Errno::last() == Errno::EINVAL {
+            return Err(Refusal::Option(option.to_owned()));
+        }
+    }
+    Ok(())
+}
 
 mod calls {
     nix::ioctl_read!(block_device_bytes, 0x12, 114, u64);

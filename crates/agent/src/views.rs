@@ -1,6 +1,7 @@
 //! The cluster state as the HTTP API shows it.
 
 use crate::clock::wall_ms;
+use crate::service::lacks::Lack;
 use mainstay_api::engine::{self, EngineError, EngineStatus, PeerState, Role};
 use mainstay_api::rest::{
     AttachedView, ClientView, ClusterView, DeviceView, EventView, EventsPage, ForceView, ForcedView,
@@ -23,6 +24,8 @@ pub struct Live {
     pub pools: BTreeMap<NodeId, u64>,
     /// Replicas that could not be made.
     pub failures: BTreeMap<NodeId, BTreeMap<ResourceId, EngineError>>,
+    /// What services need and nodes that may run them lack, by name.
+    pub lacks: BTreeMap<NodeId, BTreeMap<String, Vec<Lack>>>,
 }
 
 /// What the asked agent itself knows about the cluster's connections.
@@ -362,11 +365,11 @@ pub fn service(state: &State, name: &str, service: &Service) -> ServiceView {
     let failures = service
         .nodes
         .iter()
-        .filter(|(_, on)| on.failures > 0 || on.failed_round.is_some())
+        .filter(|(node, on)| on.failures > 0 || service.failed_on(**node))
         .map(|(&node, on)| ServiceFailure {
             node: state.node_name(node),
             count: on.failures,
-            reason: on.detail.clone(),
+            reason: if on.last_failure.is_empty() { on.detail.clone() } else { on.last_failure.clone() },
         })
         .collect();
     ServiceView {

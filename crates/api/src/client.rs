@@ -37,6 +37,9 @@ impl ClientError {
     pub fn body(&self) -> ErrorBody {
         let (code, remedy) = match self {
             Self::Refused { body, .. } => return body.clone(),
+            Self::Unreachable { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+                ("agent-forbidden", "Run the command as root, or as a user who may open the socket.")
+            }
             Self::Unreachable { .. } => (
                 "agent-unreachable",
                 "Start the agent on this node (`mainstay agent`), or name another socket with --socket or a lab with --lab.",

@@ -34,7 +34,7 @@
 //! | `DELETE /v1/resources/{name}/snapshots/{snapshot}` | | [`Accepted`] |
 //! | `POST /v1/resources/{name}/snapshots/{snapshot}/rollback` | [`SnapshotRollback`] | [`Accepted`] |
 //! | `GET /v1/services` | | `Vec<ServiceView>` |
-//! | `PUT /v1/services` | [`ServiceApply`] | [`ServiceView`] |
+//! | `PUT /v1/services` | [`ServiceApply`] | [`ServiceApplied`] |
 //! | `GET /v1/services/{name}` | | [`ServiceView`] |
 //! | `POST /v1/services/{name}/move` | [`ServiceMove`] | [`Accepted`] |
 //! | `DELETE /v1/services/{name}` | | [`Accepted`] |
@@ -702,10 +702,52 @@ pub struct ScrubFinding {
     pub outcome: ScrubOutcome,
 }
 
-/// A service file (TOML). Applying the same file again changes nothing.
+/// A service file (TOML). Applying the same file again changes nothing, unless there are failures to clear.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ServiceApply {
     pub toml: String,
+    /// Say what would change, and change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What applying a service does to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ServiceEffect {
+    Created,
+    /// It is so already, and no failure is to be cleared.
+    Unchanged,
+    /// The specification is the same; failures on some nodes do not count any more.
+    FailuresCleared,
+    /// What runs goes on.
+    ChangedInPlace,
+    /// What runs is stopped, and started by the new specification.
+    Restarted,
+}
+
+/// A field of a service that gets another value.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ServiceChange {
+    /// As it is written in TOML, for example `process[0].command`.
+    pub field: String,
+    /// `not set` for none. Values of environment variables are not told.
+    pub from: String,
+    pub to: String,
+    /// What runs has to be started again for it.
+    pub restarts: bool,
+}
+
+/// Answer to [`ServiceApply`]: the service as it is then, or, of a dry run, as it is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ServiceApplied {
+    #[serde(flatten)]
+    pub service: ServiceView,
+    pub effect: ServiceEffect,
+    pub changes: Vec<ServiceChange>,
+    /// What single nodes lack for it, and nodes that could not be asked.
+    pub warnings: Vec<String>,
+    pub dry_run: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

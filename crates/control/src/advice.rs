@@ -1,7 +1,7 @@
 //! What is wrong, and what the operator can do about it, in words.
 
 use crate::snapshots::BEFORE_COPY;
-use crate::state::{NodeStatus, Resource, ServicePhase, Severity, State};
+use crate::state::{NodeStatus, Resource, Service, ServicePhase, Severity, State};
 use mainstay_types::{Member, Mode, NodeId, ResourceId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,6 +28,8 @@ pub struct Observations {
     pub has_leader: bool,
     /// Nodes whose pool has no space for what is to be written to a resource.
     pub full: BTreeMap<ResourceId, BTreeSet<NodeId>>,
+    /// What services need and nodes that may run them lack, by service, in words for the operator.
+    pub lacks: BTreeMap<String, BTreeMap<NodeId, Vec<String>>>,
     /// The wall clock, in milliseconds since 1970.
     pub wall_ms: u64,
 }
@@ -44,7 +46,7 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
             Severity::Critical,
             "cluster".into(),
             "this node belongs to no cluster".into(),
-            "run `mainstay cluster init` or `mainstay cluster join`".into(),
+            "run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS` or `mainstay cluster join --peer ADDRESS --as NODE`".into(),
         );
         return list;
     }
@@ -88,7 +90,7 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
         let (what, remedy) = if voters.len() < 3 {
             (
                 format!("has {} voter(s): no failover is possible when one is lost", voters.len()),
-                "add nodes until there are three; one may be a witness without data (`mainstay cluster join --witness`)"
+                "add nodes until there are three; one may be a witness without data (`mainstay cluster join --peer ADDRESS --as NODE --witness`)"
                     .into(),
             )
         } else {
@@ -128,7 +130,7 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
                 subject,
                 halted.clone(),
                 format!(
-                    "mend the cause, then run `mainstay service move {name} NODE` or apply the service again: both clear the failures"
+                    "mend the cause, then apply the service again, or run `mainstay service move {name} NODE`: both clear the failures"
                 ),
             );
             continue;
@@ -140,8 +142,9 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
                     Severity::Warning,
                     subject.clone(),
                     format!(
-                        "is not tried on {node_name} any more, after {} failures: {}",
-                        on.failures, on.detail
+                        "is not tried on {node_name} any more, after {}: {}",
+                        count_of(on.failures),
+                        on.detail
                     ),
                     format!(
                         "mend the cause, then clear the failures with `mainstay service move {name} NODE` or by applying it again"
@@ -152,23 +155,63 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
                     Severity::Warning,
                     subject.clone(),
                     format!("failed on {node_name} and is tried again soon: {}", on.detail),
-                    format!("see `mainstay service status {name}`"),
+                    format!("mend the cause there, or run `mainstay service move {name} NODE`"),
                 );
             }
         }
         let runs = service.nodes.values().any(|on| on.phase == ServicePhase::Running);
         let primary = state.resource_of(service).and_then(|resource| resource.record.primary);
-        if !runs && primary.is_some() {
+        if let Some(primary) = primary.filter(|_| !runs) {
+            let (what, remedy) = not_running(state, name, service, primary);
+            add(Severity::Warning, subject.clone(), what, remedy);
+        }
+        for (node, lacks) in observations.lacks.get(name).into_iter().flatten() {
+            let node_name = state.node_name(*node);
             add(
                 Severity::Warning,
-                subject,
-                "does not run yet".into(),
-                format!("see `mainstay service status {name}`"),
+                subject.clone(),
+                format!("cannot run on {node_name}: {}", lacks.join("; ")),
+                format!("mend it on {node_name}; until then one node less can take the service over"),
             );
         }
     }
     list.sort_by_key(|advice| std::cmp::Reverse(advice.severity));
     list
+}
+
+fn count_of(failures: u32) -> String {
+    if failures == 1 { "1 failure".into() } else { format!("{failures} failures") }
+}
+
+/// What a service does instead of running, and why.
+fn not_running(state: &State, name: &str, service: &Service, primary: NodeId) -> (String, String) {
+    let node = state.node_name(primary);
+    let Some(on) = service.nodes.get(&primary) else {
+        let what = format!("does not run yet: {node} has not begun to start it");
+        return (what, format!("see `mainstay resource status {}`", service.spec.resource));
+    };
+    let doing = match on.phase {
+        ServicePhase::Starting => "is being started",
+        ServicePhase::Stopping => "is being stopped",
+        ServicePhase::BackingOff => "waits for the next attempt",
+        ServicePhase::Killing => "is being killed",
+        ServicePhase::Failed => "has failed",
+        ServicePhase::Stopped | ServicePhase::Running => "has not begun to start",
+    };
+    let mut what = format!("does not run yet: it {doing} on {node}");
+    if !on.detail.is_empty() {
+        what += &format!(" ({})", on.detail);
+    }
+    if on.last_failure.is_empty() || on.last_failure == on.detail {
+        return (
+            what,
+            format!(
+                "if this lasts, look at the output of its processes on {node}, in services/{name} of the state directory"
+            ),
+        );
+    }
+    what += &format!("; the last failure: {}", on.last_failure);
+    (what, format!("mend the cause on {node}, or run `mainstay service move {name} NODE`"))
 }
 
 fn advise_resource(

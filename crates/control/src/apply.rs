@@ -62,7 +62,11 @@ impl State {
 
     fn command(&mut self, at_ms: u64, command: Command) -> Outcome {
         if self.cluster.is_none() && !matches!(command, Command::InitCluster { .. }) {
-            return refused("no-cluster", "there is no cluster yet", "run `mainstay cluster init`");
+            return refused(
+                "no-cluster",
+                "there is no cluster yet",
+                "run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS`",
+            );
         }
         match command {
             Command::InitCluster { id, name, settings } => self.init(at_ms, id, name, settings),
@@ -149,8 +153,19 @@ impl State {
                 self.note(at_ms, Severity::Info, cut(subject), text);
                 Outcome::Done
             }
-            Command::ServiceStatus { name, node, phase, epoch, round, detail, failures, passes } => {
-                let report = StatusReport { node, phase, epoch, round, detail, failures, passes };
+            Command::ServiceStatus {
+                name,
+                node,
+                phase,
+                epoch,
+                round,
+                detail,
+                failures,
+                passes,
+                last_failure,
+            } => {
+                let report =
+                    StatusReport { node, phase, epoch, round, detail, failures, passes, last_failure };
                 self.service_status(at_ms, &name, report)
             }
         }
@@ -163,7 +178,7 @@ impl State {
                 return refused(
                     "cluster-exists",
                     "the node is a member of a cluster",
-                    "use `mainstay cluster join`",
+                    "use `mainstay cluster join --peer ADDRESS --as NODE`",
                 );
             }
             None => {}

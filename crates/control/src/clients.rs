@@ -63,7 +63,7 @@ impl State {
                 return refused(
                     "attached-elsewhere",
                     format!("resource {} is attached to {}", resource.name, self.node_name(attached.node)),
-                    "detach it there, or take it over: `mainstay resource attach --take-over`",
+                    "detach it there, or take it over: `mainstay resource attach NAME NODE --take-over`",
                 );
             }
         }

@@ -158,7 +158,7 @@ impl State {
             return refused(
                 "last-copy",
                 text,
-                "bring the old disk back, go on from another replica (`mainstay resource force-promote`), or delete the resource and restore a backup",
+                "bring the old disk back, go on from another replica (`mainstay resource force-promote NAME NODE`), or delete the resource and restore a backup",
             );
         }
         let was_primary = record.primary == Some(node);

@@ -78,7 +78,7 @@ impl State {
             return Err(Box::new(refused(
                 "unknown-snapshot",
                 format!("no replica of {} is being copied to and keeps what it held before", source.name),
-                "see `mainstay snapshot list`",
+                "see `mainstay snapshot list NAME`",
             )));
         }
         if !before_copy && source.snapshots.get(&of.snapshot).is_none_or(|known| known.dropping) {
@@ -86,7 +86,7 @@ impl State {
             return Err(Box::new(refused(
                 "unknown-snapshot",
                 format!("resource {} has no snapshot {}, or it is being deleted", source.name, of.snapshot),
-                "see `mainstay snapshot list`",
+                "see `mainstay snapshot list NAME`",
             )));
         }
         if source.origin.is_some() {
@@ -123,7 +123,7 @@ impl State {
                     "{} keep each what they held themselves, which may differ",
                     names(&holders).join(" and ")
                 ),
-                "name one of them; `mainstay snapshot list` has the entry up to which each goes. The other can be added when that is done: `mainstay resource add-replica`",
+                "name one of them; `mainstay snapshot list NAME` has the entry up to which each goes. The other can be added when that is done: `mainstay resource add-replica NAME NODE`",
             )));
         }
         if holders.is_empty() {
@@ -137,7 +137,7 @@ impl State {
                 "not-held",
                 format!("none of these nodes has a replica of {} {what}", source.name),
                 match &names[..] {
-                    [] => "see `mainstay snapshot list`: it must be held by a replica".to_owned(),
+                    [] => "see `mainstay snapshot list NAME`: it must be held by a replica".to_owned(),
                     [name] => format!("name {name} as well; other replicas are copied from it"),
                     names => {
                         format!("name one of {} as well; other replicas are copied from it", names.join(", "))

@@ -67,6 +67,8 @@ pub struct ServiceObserved {
     pub spent_epoch: Option<Epoch>,
     /// [`crate::state::Service::revision`] of the specification that the machine was made with.
     pub revision: u64,
+    /// [`crate::state::Service::edition`] of the one that it goes by now.
+    pub edition: u64,
     /// Below the service, as the machine was made.
     pub resource: ResourceId,
 }
@@ -150,6 +152,10 @@ pub enum Action {
         name: String,
         reason: String,
     },
+    /// The specification was changed so that what runs goes on: [`mainstay_ha::Machine::amend`].
+    AmendService {
+        name: String,
+    },
     /// The lease is lost: [`mainstay_ha::Event::LeaseLost`].
     KillService {
         name: String,
@@ -232,6 +238,11 @@ fn silent(observed: &Observed, name: &str) -> bool {
 fn plan_unwanted_services(node: NodeId, state: &State, observed: &Observed, actions: &mut Vec<Action>) {
     for (name, seen) in &observed.services {
         let wanted = state.services.get(name).filter(|service| !service.deleting);
+        if wanted.is_some_and(|service| service.revision == seen.revision && service.edition != seen.edition)
+        {
+            reach!("control: plan: a service is changed in place");
+            actions.push(Action::AmendService { name: name.clone() });
+        }
         let reason = match wanted {
             None => "it is being deleted",
             Some(service) if service.revision != seen.revision => "its specification changed",
@@ -277,6 +288,7 @@ fn plan_unwanted_services(node: NodeId, state: &State, observed: &Observed, acti
                 detail: "the node has started again".into(),
                 failures: on.failures,
                 passes: on.passes,
+                last_failure: on.last_failure.clone(),
             }));
         }
     }
@@ -723,6 +735,15 @@ fn plan_primary(
             ServicePhase::Stopping | ServicePhase::Killing => false,
         },
     };
+    // It goes on, and hears that its failures are cleared.
+    let told = seen.is_some_and(|seen| {
+        let goes_on =
+            matches!(seen.phase, ServicePhase::Running | ServicePhase::Starting | ServicePhase::BackingOff);
+        goes_on
+            && seen.revision == service.revision
+            && seen.epoch == record.epoch
+            && seen.round < service.round
+    });
     if start && given_up {
         reach!("control: plan: who may have given its role up starts no service");
         stop_service(state, id, observed, "the node may have given its role up", actions);
@@ -731,7 +752,7 @@ fn plan_primary(
         }
         return;
     }
-    if start {
+    if start || told {
         reach!("control: plan: start a service");
         actions.push(Action::StartService { name: name.clone(), epoch: record.epoch, round: service.round });
     }

@@ -174,7 +174,9 @@ pub enum Wish {
     /// Do this with [`job::Job`]. Answered by [`Event::JobEnded`].
     Job { resource: ResourceId, order: Order },
     /// Make what carries out the steps of a service.
-    MakeService { name: String, spec: ServiceSpec, revision: u64, resource: ResourceId },
+    MakeService { name: String, spec: ServiceSpec, revision: u64, edition: u64, resource: ResourceId },
+    /// Carry out the steps of a service by this specification from now on, and note it with what the machine wants noted next.
+    AmendService { name: String, spec: ServiceSpec, edition: u64 },
     /// Nothing of a service is left here, and nothing has to be known of it any more.
     ForgetService { name: String },
     /// Silence whatever an instance that nobody remembers has left (R19). Answered by [`Event::Swept`].
@@ -507,6 +509,15 @@ impl Reconciler {
                 self.services.handle(now, &name, ServiceEvent::Stop);
                 if !stops {
                     self.wishes.push_back(Wish::Stopping { name, reason });
+                }
+            }
+            Action::AmendService { name } => {
+                // What it wanted before is about the specification of before.
+                self.services.drain(&name, &mut self.proposals, &mut self.wishes);
+                if let Some(service) = state.services.get(&name) {
+                    let (spec, edition) = (service.spec.clone(), service.edition);
+                    self.services.amend(&name, spec.clone(), edition);
+                    self.wishes.push_back(Wish::AmendService { name, spec, edition });
                 }
             }
             Action::KillService { name } => {

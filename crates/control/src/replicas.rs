@@ -97,7 +97,7 @@ impl State {
             return refused(
                 "is-primary",
                 format!("{name} is the primary of resource {}", resource.name),
-                "move the service to another node first, or move the replica: `mainstay resource move-replica`",
+                "move the service to another node first, or move the replica: `mainstay resource move-replica NAME NODE --to OTHER`",
             );
         }
         if !self.others_have_everything(resource, node) {

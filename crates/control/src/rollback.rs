@@ -164,7 +164,7 @@ impl Resource {
             return Some(refused(
                 "unknown-snapshot",
                 format!("snapshot {name} is being deleted"),
-                "see `mainstay snapshot list`",
+                "see `mainstay snapshot list NAME`",
             ));
         }
         let held = |node| snapshot.nodes.get(&node).is_some_and(|on| on.state == SnapshotState::Held);
@@ -176,7 +176,7 @@ impl Resource {
                     "the primary of resource {} does not hold snapshot {name}, or there is no primary",
                     self.name
                 ),
-                "see `mainstay snapshot list`, and move the service to a node that holds it",
+                "see `mainstay snapshot list NAME`, and move the service to a node that holds it",
             ));
         }
         if let Some(keep) = keep {

@@ -18,6 +18,7 @@ pub(crate) struct StatusReport {
     pub detail: String,
     pub failures: u32,
     pub passes: bool,
+    pub last_failure: String,
 }
 
 impl State {
@@ -30,7 +31,7 @@ impl State {
             return refused(
                 "unknown-resource",
                 format!("there is no resource {}", spec.resource),
-                "create it with `mainstay resource create`, or correct `resource`",
+                "create it with `mainstay resource create NAME --size SIZE`, or correct `resource`",
             );
         };
         if let Some(mount) = &spec.mount
@@ -82,16 +83,26 @@ impl State {
                     "delete the service and apply it again",
                 );
             }
+            Some(service) if service.spec == spec && !service.has_failures() => {
+                reach!("control: a service is applied as it is");
+                return Outcome::Unchanged;
+            }
             Some(service) => {
                 reach!("control: a service is applied again");
-                let same = service.spec == spec;
                 service.round += 1;
                 service.halted = None;
-                if !same {
+                let changed: Vec<String> =
+                    service.spec.changes(&spec).into_iter().map(|change| change.field).collect();
+                let text = if changed.is_empty() {
+                    "applied again, failures cleared".into()
+                } else if service.spec.needs_restart(&spec) {
                     service.revision += 1;
-                    service.spec = spec;
-                }
-                let text = if same { "applied again, failures cleared" } else { "changed" };
+                    format!("changed, starts again: {}", changed.join(", "))
+                } else {
+                    format!("changed in place: {}", changed.join(", "))
+                };
+                service.edition += u64::from(service.spec != spec);
+                service.spec = spec;
                 self.note(at_ms, Severity::Info, subject, text);
             }
             None => {
@@ -107,6 +118,7 @@ impl State {
                 let service = Service {
                     spec,
                     revision: 1,
+                    edition: 1,
                     round: 1,
                     desired_node: None,
                     nodes: BTreeMap::new(),
@@ -240,15 +252,24 @@ impl State {
         }
         let node_name = self.node_name(report.node);
         let Some(service) = self.services.get_mut(name) else { return unknown_service(name) };
-        let StatusReport { node, phase, epoch, round, detail, failures, passes } = report;
+        let StatusReport { node, phase, epoch, round, detail, failures, passes, last_failure } = report;
         let before = service.nodes.get(&node);
         let failed_round = match phase {
             ServicePhase::Failed if planted(Bug::FailureForgotten) => None,
             ServicePhase::Failed => Some(round),
             _ => before.and_then(|on| on.failed_round),
         };
-        let on =
-            ServiceOnNode { phase, epoch, round, detail: cut(detail), failures, failed_round, passes, at_ms };
+        let on = ServiceOnNode {
+            phase,
+            epoch,
+            round,
+            detail: cut(detail),
+            failures,
+            failed_round,
+            passes,
+            last_failure: cut(last_failure),
+            at_ms,
+        };
         if before.is_some_and(|old| ServiceOnNode { at_ms, ..old.clone() } == on) {
             reach!("control: a status that says nothing new");
             return Outcome::Unchanged;

@@ -248,7 +248,7 @@ impl Resource {
     pub(crate) fn unknown_snapshot(&self, name: &str) -> Outcome {
         if name != BEFORE_COPY || self.before_copy.is_empty() {
             let what = format!("resource {} has no snapshot {name}", self.name);
-            return refused("unknown-snapshot", what, "see `mainstay snapshot list`");
+            return refused("unknown-snapshot", what, "see `mainstay snapshot list NAME`");
         }
         refused(
             "unknown-snapshot",

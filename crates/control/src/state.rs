@@ -268,6 +268,9 @@ pub struct ServiceOnNode {
     pub detail: String,
     /// Failures in the policy's window, as the node counted them.
     pub failures: u32,
+    /// Why it failed there the last time, also if it runs again.
+    #[serde(default)]
+    pub last_failure: String,
     /// The round in which it used up its attempts here; see [`Service::round`].
     pub failed_round: Option<u64>,
     /// See [`mainstay_ha::Report::passes`].
@@ -280,8 +283,11 @@ pub struct ServiceOnNode {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Service {
     pub spec: ServiceSpec,
-    /// Rises when the specification changes.
+    /// Rises when the specification changes so that what runs has to be started again.
     pub revision: u64,
+    /// Rises with every change of the specification.
+    #[serde(default)]
+    pub edition: u64,
     /// Rises when the operator applies or moves the service: failures of earlier rounds do not count any more (R21).
     pub round: u64,
     /// Where the operator wants it; cleared when it got there or when that became impossible.
@@ -294,6 +300,15 @@ pub struct Service {
 }
 
 impl Service {
+    /// Whether there are failures that the operator can clear.
+    #[must_use]
+    pub fn has_failures(&self) -> bool {
+        self.halted.is_some()
+            || self.nodes.iter().any(|(node, on)| {
+                on.failures > 0 || on.phase == ServicePhase::BackingOff || self.failed_on(*node)
+            })
+    }
+
     /// Whether the service used up its attempts on `node` in the current round.
     #[must_use]
     pub fn failed_on(&self, node: NodeId) -> bool {
@@ -580,7 +595,8 @@ pub enum Command {
         node: NodeId,
         reason: String,
     },
-    /// Creates or changes a service, and clears its failures.
+    /// Creates or changes a service, and clears its failures. What changes nothing and has nothing to clear is
+    /// [`Outcome::Unchanged`].
     ApplyService {
         spec: ServiceSpec,
     },
@@ -617,6 +633,8 @@ pub enum Command {
         /// See [`mainstay_ha::Report::passes`].
         #[serde(default)]
         passes: bool,
+        #[serde(default)]
+        last_failure: String,
     },
 }
 

@@ -240,6 +240,7 @@ fn with_service(state: &mut State) -> Observed {
     let seen = ServiceObserved {
         phase: ServicePhase::Running,
         revision: state.services["db"].revision,
+        edition: state.services["db"].edition,
         resource: R,
         ..ServiceObserved::default()
     };

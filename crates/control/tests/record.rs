@@ -37,6 +37,7 @@ fn an_epoch_in_which_a_service_was_silenced_is_not_forgotten_before_a_later_one(
         epoch: Epoch(1),
         spent_epoch: Some(Epoch(1)),
         revision: state.services["db"].revision,
+        edition: state.services["db"].edition,
         resource: R,
         ..ServiceObserved::default()
     };
@@ -499,6 +500,7 @@ fn a_service_that_fails_everywhere_stops_until_it_is_applied_again() {
                 detail,
                 failures: 4,
                 passes: false,
+                last_failure: String::new(),
             },
         );
         nodes.settle();
@@ -520,8 +522,17 @@ fn a_halted_service_is_tried_again_when_its_cause_may_be_over() {
             service.phase = ServicePhase::Failed;
             let (epoch, round, name) = (service.epoch, service.round, "db".to_owned());
             let (phase, detail) = (ServicePhase::Failed, "in use".to_string());
-            let report =
-                Command::ServiceStatus { name, node, phase, epoch, round, detail, failures: 4, passes };
+            let report = Command::ServiceStatus {
+                name,
+                node,
+                phase,
+                epoch,
+                round,
+                detail,
+                failures: 4,
+                passes,
+                last_failure: String::new(),
+            };
             apply(&mut nodes.state, report);
             nodes.settle();
         }
@@ -565,6 +576,61 @@ fn a_node_that_answers_for_a_services_address_has_lost_its_right() {
     assert!(matches!(outcome, Outcome::Refused(refusal) if refusal.code == "address-of-a-node"));
 }
 
+#[test]
+fn a_service_that_is_applied_as_it_is_goes_on() {
+    let mut nodes = running();
+    let before = nodes.state.clone();
+    assert_eq!(apply(&mut nodes.state, Command::ApplyService { spec: db_service() }), Outcome::Unchanged);
+    assert_eq!(nodes.state, before);
+    // A change of what only counts later is heard by the node, which goes on.
+    let mut spec = db_service();
+    spec.policy.restart_limit += 1;
+    assert!(apply(&mut nodes.state, Command::ApplyService { spec: spec.clone() }).is_ok());
+    let changed = nodes.state.services["db"].clone();
+    let old = &before.services["db"];
+    assert_eq!((changed.revision, changed.edition), (old.revision, old.edition + 1));
+    let epoch = nodes.observed[&A].services["db"].epoch;
+    nodes.settle();
+    let seen = nodes.observed[&A].services["db"].clone();
+    assert_eq!(
+        (seen.phase, seen.edition, seen.round),
+        (ServicePhase::Running, changed.edition, changed.round)
+    );
+    assert_eq!(seen.epoch, epoch);
+    // One of what it was made with takes it down first.
+    spec.mount.as_mut().unwrap().options = "noatime".into();
+    assert!(apply(&mut nodes.state, Command::ApplyService { spec }).is_ok());
+    assert_eq!(nodes.state.services["db"].revision, old.revision + 1);
+    let actions = plan(A, &nodes.state, &nodes.observed[&A]);
+    assert!(actions.iter().any(|action| matches!(action, Action::StopService { .. })), "{actions:?}");
+}
+
+#[test]
+fn failures_are_cleared_by_applying_a_service_as_it_is() {
+    let mut nodes = running();
+    let ServiceObserved { phase, epoch, round, .. } = nodes.observed[&A].services["db"];
+    let (name, detail) = ("db".to_owned(), String::new());
+    let report = Command::ServiceStatus {
+        name,
+        node: A,
+        phase,
+        epoch,
+        round,
+        detail,
+        failures: 2,
+        last_failure: String::new(),
+        passes: false,
+    };
+    apply(&mut nodes.state, report);
+    let before = nodes.state.services["db"].clone();
+    assert_eq!(apply(&mut nodes.state, Command::ApplyService { spec: db_service() }), Outcome::Done);
+    let after = &nodes.state.services["db"];
+    assert_eq!(
+        (after.round, after.edition, after.revision),
+        (before.round + 1, before.edition, before.revision)
+    );
+}
+
 /// A reboot that nobody took for a death: the node has no machine for what it ran, and is said to run it.
 #[test]
 fn a_service_that_its_node_has_forgotten_is_reported_and_can_be_deleted() {
@@ -573,7 +639,17 @@ fn a_service_that_its_node_has_forgotten_is_reported_and_can_be_deleted() {
     let (name, detail) = ("db".to_owned(), String::new());
     apply(
         &mut nodes.state,
-        Command::ServiceStatus { name, node: A, phase, epoch, round, detail, failures: 0, passes: false },
+        Command::ServiceStatus {
+            name,
+            node: A,
+            phase,
+            epoch,
+            round,
+            detail,
+            failures: 0,
+            passes: false,
+            last_failure: String::new(),
+        },
     );
     nodes.observed.get_mut(&A).unwrap().services.clear();
     nodes.observed.get_mut(&A).unwrap().lease_valid = false;

@@ -133,7 +133,17 @@ fn the_primary_goes_elsewhere_when_its_service_fails_at_the_new_place() {
     let (name, detail, phase) = ("db".to_owned(), "exit 1".to_owned(), ServicePhase::Failed);
     apply(
         &mut nodes.state,
-        Command::ServiceStatus { name, node: NEW, phase, epoch, round, detail, failures: 4, passes: false },
+        Command::ServiceStatus {
+            name,
+            node: NEW,
+            phase,
+            epoch,
+            round,
+            detail,
+            failures: 4,
+            passes: false,
+            last_failure: String::new(),
+        },
     );
     assert!(nodes.state.services["db"].failed_on(NEW));
     nodes.settle();

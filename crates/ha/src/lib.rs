@@ -4,15 +4,19 @@
 //! carries the effects out. [`Guard`] knows what the engine silences by itself. Rules: R19 (the old node is silent before the new one starts), R21 (a persisted
 //! sequence of steps, each with timeout and undo), R22 (an address is probed before it is taken).
 
+mod change;
 mod foundation;
 mod guard;
 mod machine;
+mod options;
 mod spec;
 mod steps;
 
+pub use change::Change;
 pub use foundation::{AtPath, Unmount};
 pub use guard::{GUARD_MARGIN_MS, Guard, REPEAT_GUARD_MS, Wanted};
 pub use machine::{Effect, Event, Machine, Report, Saved, ServicePhase};
+pub use options::{MountOption, mount_options};
 pub use spec::{
     Address, Mount, Policy, Process, Ready, ServiceSpec, SpecError, Vip, is_system_directory, is_within,
     valid_name,

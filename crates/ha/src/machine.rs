@@ -13,6 +13,8 @@
 //!   stopped, undone or killed, and its time does not run.
 //! - The address is taken only after it was probed in this start, since it was last off this node, and by this process
 //!   (R22).
+//! - A process that ends by itself is noticed in whatever the machine does: it is started again, and with it what was
+//!   started after it. What ends before the next attempt is one failure with the first (R21).
 //! - More than `restart_limit` failures within `window_s` stop the service with a reason (R21). An address that a stranger holds is
 //!   waited for, with everything else started, and is no failure.
 //!
@@ -21,6 +23,7 @@
 //! undos are idempotent, `Undo` also cancels a step that still runs; after a *reboot* a machine is made with
 //! [`Machine::new`], after a restart of the agent with [`Machine::restore`].
 
+mod amend;
 mod kill;
 mod undo;
 
@@ -85,7 +88,7 @@ pub enum Event {
         ticket: u64,
         why: String,
     },
-    /// A started process ended by itself.
+    /// A started process ended by itself. Told before the answer to an undo or a kill of it.
     ProcessExited {
         process: usize,
         status: String,
@@ -137,6 +140,9 @@ pub struct Report {
     /// The last failure was not one of the service's programs: its cause may pass without anybody's doing.
     #[serde(default)]
     pub passes: bool,
+    /// Why it failed the last time; empty if it never did.
+    #[serde(default)]
+    pub last_failure: String,
 }
 
 /// What goes on after everything down to `floor` is undone.
@@ -182,6 +188,8 @@ pub struct Saved {
     /// Boot-time points of failures within the window.
     failures: Vec<Time>,
     reason: String,
+    #[serde(default)]
+    last_failure: String,
     next_ticket: u64,
     /// Boot-time point of the last start. What an older version saved counts as silenced by whatever the guard did.
     #[serde(default)]
@@ -211,6 +219,8 @@ pub struct Machine {
     failures: Vec<Time>,
     reason: String,
     passes: bool,
+    /// Of the last failure, also when it runs again.
+    last_failure: String,
     probe: Probe,
     /// A stranger has the address: why it is not taken.
     address_held: Option<String>,
@@ -242,6 +252,7 @@ impl Machine {
             failures: Vec::new(),
             reason: String::new(),
             passes: false,
+            last_failure: String::new(),
             probe: Probe::NotAsked,
             address_held: None,
             adopt_below: 0,
@@ -267,6 +278,7 @@ impl Machine {
         machine.failures = saved.failures;
         machine.reason = saved.reason;
         machine.passes = saved.passes;
+        machine.last_failure = saved.last_failure;
         machine.next_ticket = saved.next_ticket;
         let last = machine.steps.len().saturating_sub(1);
         match saved.mode {
@@ -398,7 +410,13 @@ impl Machine {
     fn on_start(&mut self, epoch: Epoch, round: u64, now: Time) {
         match self.mode {
             Mode::Forward { .. } | Mode::Running | Mode::BackingOff { .. } if self.epoch == epoch => {
-                self.round = self.round.max(round);
+                if round > self.round {
+                    reach!("ha: another round of what runs");
+                    self.round = round;
+                    self.failures.clear();
+                    self.persist();
+                    self.report();
+                }
             }
             _ if self.spent_epoch.is_some_and(|spent| epoch <= spent) => {
                 reach!("ha: a start in an epoch whose lease was lost");
@@ -592,13 +610,44 @@ impl Machine {
     }
 
     fn on_process_exited(&mut self, process: usize, status: &str, now: Time) {
-        // While it is being undone an exit is what is wanted.
-        let Some((top, started)) = self.begun(Step::StartProcess { process }) else { return };
-        reach!("ha: a process ended by itself");
+        let started = self.steps.iter().position(|step| *step == Step::StartProcess { process });
+        let Some(started) = started else { return };
         let name = &self.spec.processes[process].name;
         let why = format!("process {name} ended by itself: {status}");
-        self.passes = false;
-        self.fail(top, started, why, now);
+        match self.mode {
+            Mode::Stopped | Mode::Failed | Mode::Killing => {}
+            Mode::Forward { at } if started <= self.top(at) => {
+                reach!("ha: a process ended by itself while others start");
+                self.passes = false;
+                self.fail(self.top(at), started, why, now);
+            }
+            Mode::Forward { .. } => {}
+            Mode::Running => {
+                reach!("ha: a process ended by itself");
+                self.passes = false;
+                self.fail(self.steps.len().saturating_sub(1), started, why, now);
+            }
+            // No attempt was made since the failure that is being undone: this is a part of that one.
+            Mode::Backward { ref mut floor, then: Then::Retry, .. } if started < *floor => {
+                reach!("ha: a process ended by itself while another one is undone");
+                *floor = started;
+                self.passes = false;
+                self.reason = format!("{}; {why}", self.reason);
+                self.last_failure.clone_from(&self.reason);
+                self.persist();
+                self.report();
+            }
+            // What is being undone is to end, and what is undone has ended.
+            Mode::Backward { .. } => {}
+            Mode::BackingOff { from } if started < from => {
+                reach!("ha: a process ended by itself while another one waits");
+                self.passes = false;
+                self.reason = format!("{}; {why}", self.reason);
+                self.last_failure.clone_from(&self.reason);
+                self.backward(from - 1, started, Then::Retry, 0, now);
+            }
+            Mode::BackingOff { .. } => {}
+        }
     }
 
     fn on_tick(&mut self, now: Time) {
@@ -747,6 +796,7 @@ impl Machine {
             passes: self.passes,
             failures: self.failures.clone(),
             reason: self.reason.clone(),
+            last_failure: self.last_failure.clone(),
             // Answers to what is still under way must not match tickets given after a restart.
             next_ticket: self.next_ticket + 64,
         };
@@ -777,6 +827,7 @@ impl Machine {
             detail,
             failures: u32::try_from(self.failures.len()).unwrap_or(u32::MAX),
             passes: self.passes,
+            last_failure: self.last_failure.clone(),
         };
         self.effects.push_back(Effect::Report(report));
     }

@@ -4,6 +4,7 @@
 //! [`ServiceSpec::validate`], so nothing later has to check again. Unknown fields are refused: a
 //! mistyped name must not silently become a default.
 
+use crate::options::{MountOption, OPTIONS_BYTES_MAX, mount_options};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,6 +14,8 @@ use thiserror::Error;
 pub const PROCESSES_MAX: usize = 16;
 /// Longest time that a step may be given, in seconds.
 pub const TIMEOUT_S_MAX: u64 = 3600;
+/// Longest name of a user, in bytes; as useradd(8) has it.
+const USER_BYTES_MAX: usize = 32;
 /// Longest specification that is parsed, in bytes.
 pub const SPEC_BYTES_MAX: usize = 64 << 10;
 
@@ -305,7 +308,7 @@ impl Vip {
         let wrong = |name: &String| {
             name.is_empty()
                 || name.len() > 15
-                || name.bytes().any(|b| b == b'/' || b == 0 || b.is_ascii_whitespace())
+                || name.bytes().any(|b| b == b'/' || b.is_ascii_control() || b.is_ascii_whitespace())
         };
         let Some(interface) = self.interface.as_ref().filter(|name| wrong(name)) else { return Ok(()) };
         Err(SpecError::new(
@@ -400,7 +403,7 @@ impl Mount {
         let path_is_plain = self.path.starts_with('/')
             && self.path.len() > 1
             && self.path.len() <= 1024
-            && !self.path.contains('\0')
+            && !self.path.contains(char::is_control)
             && self.path.split('/').skip(1).all(|part| !part.is_empty() && part != "." && part != "..");
         if !path_is_plain {
             return Err(SpecError::new(
@@ -422,6 +425,32 @@ impl Mount {
                 format!("'{}' is not a file system type", self.fstype),
                 "use for example \"xfs\" or \"ext4\"",
             ));
+        }
+        self.validate_options()
+    }
+
+    fn validate_options(&self) -> Result<(), SpecError> {
+        let field = "mount.options";
+        if self.options.len() > OPTIONS_BYTES_MAX {
+            let problem = format!("longer than {OPTIONS_BYTES_MAX} bytes");
+            return Err(SpecError::new(field, problem, "leave options out"));
+        }
+        if self.options.contains(|c: char| c.is_control()) {
+            let problem = "contains a control character";
+            return Err(SpecError::new(field, problem, "write options as for mount(8), separated by commas"));
+        }
+        let parts = self.options.split(',').map(str::trim).filter(|part| !part.is_empty());
+        for (part, option) in parts.zip(mount_options(&self.options)) {
+            match option {
+                MountOption::Refused { why, remedy } => {
+                    return Err(SpecError::new(field, format!("'{part}' cannot be used: {why}"), remedy));
+                }
+                MountOption::FileSystem(text) if text.contains(char::is_whitespace) => {
+                    let problem = format!("'{part}' contains a space");
+                    return Err(SpecError::new(field, problem, "separate options by commas"));
+                }
+                _ => {}
+            }
         }
         Ok(())
     }
@@ -453,26 +482,41 @@ impl Process {
                 format!("use one of {}", known.join(", ")),
             ));
         }
-        if self.user.as_ref().is_some_and(String::is_empty) {
+        let strange = |c: char| c.is_control() || c.is_whitespace();
+        if let Some(user) = self.user.as_ref().filter(|user| {
+            user.is_empty()
+                || user.len() > USER_BYTES_MAX
+                || user.contains(strange)
+                || user.contains([':', '/'])
+        }) {
             return Err(SpecError::new(
                 format!("{field}.user"),
-                "is empty",
-                "name a user, or leave the field out for root",
+                format!("{user:?} is not a user name"),
+                "name a user as `getent passwd` shows it, or leave the field out for root",
             ));
         }
-        if let Some(bad) = self.env.keys().find(|k| k.is_empty() || k.contains('=') || k.contains('\0')) {
+        let named = |name: &String| !name.is_empty() && !name.contains('=') && !name.contains(strange);
+        if let Some(bad) = self.env.keys().find(|name| !named(name)) {
             return Err(SpecError::new(
                 format!("{field}.env"),
-                format!("'{bad}' is not a variable name"),
-                "use a name without '='",
+                format!("{bad:?} is not a variable name"),
+                "use a name without '=', spaces and control characters",
+            ));
+        }
+        if let Some((name, _)) = self.env.iter().find(|(_, value)| value.contains('\0')) {
+            return Err(SpecError::new(
+                format!("{field}.env.{name}"),
+                "the value contains a NUL character, which no variable can hold",
+                "remove it",
             ));
         }
         match &self.ready {
             None => Ok(()),
             Some(Ready::Command(command)) => command_field(&format!("{field}.ready.command"), command),
             Some(Ready::Tcp(target)) => {
-                let port = target
-                    .rsplit_once(':')
+                let port = Some(target)
+                    .filter(|target| !target.contains(strange))
+                    .and_then(|target| target.rsplit_once(':'))
                     .and_then(|(host, port)| (!host.is_empty()).then(|| port.parse::<u16>().ok()).flatten());
                 if port.is_none_or(|port| port == 0) {
                     return Err(SpecError::new(
@@ -645,6 +689,18 @@ preferred = "alpha"
             ("preferred = \"alpha\"", "failback = true", "policy.failback"),
             ("[\"/usr/sbin/mysqld\", \"--datadir=/srv/db/data\"]", "[]", "process[0].command"),
             ("window_s = 300", "window_s = \"x\"", "line 2"),
+            ("\"noatime\"", "\"noatime,users\"", "mount.options"),
+            ("\"noatime\"", "\"no\\natime\"", "mount.options"),
+            ("\"noatime\"", "\"remount,noatime\"", "mount.options"),
+            ("\"noatime\"", "\"noatime nodev\"", "mount.options"),
+            ("\"/srv/db\"\nfstype", "\"/srv/d\\nb\"\nfstype", "mount.path"),
+            ("TZ = \"UTC\"", "TZ = \"U\\u0000C\"", "process[0].env.TZ"),
+            ("TZ = \"UTC\"", "\"T\\nZ\" = \"UTC\"", "process[0].env"),
+            ("user = \"mysql\"", "user = \"my\\u0000sql\"", "process[0].user"),
+            ("user = \"mysql\"", "user = \"my sql\"", "process[0].user"),
+            ("127.0.0.1:3306", "127.0.0.1\\u0000:3306", "process[0].ready.tcp"),
+            ("10.213.1.100/24\"", "10.213.1.100/24\"\ninterface = \"eth\\u0007\"", "vip.interface"),
+            ("\"/usr/local/bin/init-db\"", "\"/usr\\u0000\"", "process[0].prepare"),
         ] {
             let text = FULL.replacen(from, to, 1);
             assert_ne!(text, FULL, "the test did not change {from}");

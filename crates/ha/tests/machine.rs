@@ -1,6 +1,6 @@
 //! The machine of a service against a node that may fail, linger or never answer in every step.
 
-use mainstay_ha::{Effect, Event, Machine, Report, Saved, ServicePhase, ServiceSpec, Step};
+use mainstay_ha::{Effect, Event, Machine, Ready, Report, Saved, ServicePhase, ServiceSpec, Step};
 use mainstay_types::{Epoch, Time};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -35,6 +35,8 @@ struct Node {
     machine: Machine,
     now: Time,
     there: BTreeSet<Step>,
+    /// Processes that were started and have ended by themselves.
+    dead: BTreeSet<usize>,
     saved: Option<Saved>,
     log: Vec<Effect>,
     reports: Vec<Report>,
@@ -56,6 +58,7 @@ impl Node {
             machine: Machine::new(spec()),
             now: Time(1_000_000),
             there: BTreeSet::new(),
+            dead: BTreeSet::new(),
             saved: None,
             log: Vec::new(),
             reports: Vec::new(),
@@ -91,6 +94,9 @@ impl Node {
                 if report.phase.is_silent() {
                     assert!(self.there.is_empty(), "silent with {:?}", self.there);
                 }
+                if report.phase == ServicePhase::Running {
+                    assert!(self.dead.is_empty(), "running without {:?}", self.dead);
+                }
                 self.reports.push(report);
             }
             Effect::Run { ticket, step, .. } => {
@@ -119,11 +125,15 @@ impl Node {
                 let result = if self.stubborn && !force { Err("busy".into()) } else { Ok(()) };
                 if result.is_ok() {
                     self.there.remove(&step);
+                    if let Step::StartProcess { process } = step {
+                        self.dead.remove(&process);
+                    }
                 }
                 self.machine.handle(self.now, Event::StepDone { ticket, result });
             }
             Effect::Kill { ticket } => {
                 self.there.retain(|step| !matches!(step, Step::StartProcess { .. } | Step::Prepare { .. }));
+                self.dead.clear();
                 self.machine.handle(self.now, Event::StepDone { ticket, result: Ok(()) });
             }
         }
@@ -131,6 +141,9 @@ impl Node {
     }
 
     fn take(&mut self, step: Step) {
+        if let Step::StartProcess { process } = step {
+            self.dead.remove(&process);
+        }
         if !matches!(step, Step::ProbeAddress | Step::CheckReady { .. } | Step::Prepare { .. }) {
             self.there.insert(step);
         }
@@ -146,6 +159,23 @@ impl Node {
             }
             _ => {}
         }
+    }
+
+    /// A process ends by itself, if it runs.
+    fn exit(&mut self, process: usize) {
+        if self.there.contains(&Step::StartProcess { process }) && self.dead.insert(process) {
+            self.give(Event::ProcessExited { process, status: "exit 1".into() });
+        }
+    }
+
+    /// The agent is restarted. What has ended meanwhile is told to the new one.
+    fn restart(&mut self) {
+        let Some(saved) = self.saved.clone() else { return self.settle() };
+        self.machine = Machine::restore(spec(), saved, self.now);
+        for process in self.dead.clone() {
+            self.machine.handle(self.now, Event::ProcessExited { process, status: "unknown".into() });
+        }
+        self.settle();
     }
 
     /// Lets time pass, ticking at every deadline.
@@ -307,6 +337,56 @@ fn a_mount_that_vanished_is_made_again_under_all_that_stands_on_it() {
     ];
     assert_eq!(node.undone(), down);
     assert!(node.machine.reason().contains("not mounted"), "{}", node.machine.reason());
+    node.pass(5_000);
+    assert_eq!(node.phase(), ServicePhase::Running);
+}
+
+/// Both processes end, the second one in whatever the machine does about the first one.
+#[test]
+fn a_process_that_ends_while_another_one_is_started_again_is_noticed() {
+    // While the other one is being undone.
+    let mut node = Node::new();
+    node.start(1);
+    node.dead.insert(1);
+    node.machine.handle(node.now, Event::ProcessExited { process: 1, status: "exit 2".into() });
+    assert_eq!(node.phase(), ServicePhase::Stopping);
+    node.dead.insert(0);
+    node.give(Event::ProcessExited { process: 0, status: "exit 3".into() });
+    assert!(node.undone().contains(&Step::StartProcess { process: 0 }), "{:?}", node.undone());
+    let reason = node.machine.reason().to_owned();
+    assert!(reason.contains("exit 2") && reason.contains("exit 3"), "{reason}");
+    node.pass(5_000);
+    assert_eq!(node.phase(), ServicePhase::Running);
+    assert_eq!(node.reports.last().unwrap().failures, 1, "both are one failure");
+    // While the pause before the next attempt lasts.
+    node.exit(1);
+    node.log.clear();
+    node.exit(0);
+    assert_eq!(node.undone(), [Step::StartProcess { process: 0 }]);
+    node.pass(5_000);
+    assert_eq!(node.phase(), ServicePhase::Running);
+    // While the undo of the other one fails, and while nobody is there to hear of it.
+    node.pass(601_000);
+    node.stubborn = true;
+    node.exit(1);
+    assert_eq!(node.phase(), ServicePhase::Stopping);
+    node.dead.insert(0);
+    node.restart();
+    node.pass(30_000);
+    assert_eq!(node.phase(), ServicePhase::Running);
+    assert!(node.dead.is_empty());
+    // Before its own start is answered.
+    node.stubborn = false;
+    node.hung.insert(Step::StartProcess { process: 1 });
+    node.exit(1);
+    node.pass(1_500);
+    assert_eq!(node.phase(), ServicePhase::Starting);
+    node.hung.clear();
+    node.exit(1);
+    for ticket in std::mem::take(&mut node.unanswered) {
+        node.give(Event::StepDone { ticket, result: Ok(()) });
+    }
+    assert_eq!(node.phase(), ServicePhase::Starting, "it has ended already");
     node.pass(5_000);
     assert_eq!(node.phase(), ServicePhase::Running);
 }
@@ -658,6 +738,64 @@ fn a_restarted_agent_adopts_without_preparing_again() {
     assert!(node.undone().is_empty());
 }
 
+/// The second process gets a readiness test and the first one loses its own, wherever the machine is.
+#[test]
+fn a_specification_changes_in_place_wherever_the_machine_is() {
+    let mut changed = spec();
+    changed.processes[0].ready = None;
+    changed.processes[1].ready = Some(Ready::DelayS(3));
+    changed.policy.restart_limit = 1;
+    changed.mount.as_mut().unwrap().grow = false;
+    assert!(!spec().needs_restart(&changed));
+    for step in STEPS {
+        let mut node = Node::new();
+        node.hung.insert(step);
+        node.start(1);
+        node.machine.amend(changed.clone());
+        node.settle();
+        node.hung.clear();
+        for ticket in std::mem::take(&mut node.unanswered) {
+            node.give(Event::StepDone { ticket, result: Ok(()) });
+        }
+        assert_eq!(node.phase(), ServicePhase::Running, "{step:?}");
+        assert!(node.undone().is_empty(), "{step:?}");
+        // What was noted is about the steps of now.
+        let mut machine = Machine::restore(changed.clone(), node.saved.clone().unwrap(), node.now);
+        assert!(begun(&mut machine).contains(&Step::Mount));
+        assert_eq!(machine.phase(), ServicePhase::Starting);
+    }
+    // Nothing that runs is touched, and what comes next goes by the new one.
+    let mut node = Node::new();
+    node.start(1);
+    node.log.clear();
+    node.machine.amend(changed.clone());
+    node.settle();
+    assert!(node.log.iter().all(|effect| matches!(effect, Effect::Persist(_))), "{:?}", node.log);
+    node.exit(1);
+    node.machine.amend(spec());
+    node.machine.amend(changed);
+    node.pass(5_000);
+    assert_eq!(node.phase(), ServicePhase::Running);
+    assert!(runs(&node.log).contains(&Step::CheckReady { process: 1 }));
+    node.exit(1);
+    assert_eq!(node.reports.last().unwrap().phase, ServicePhase::Failed, "one restart is allowed");
+}
+
+/// The operator has cleared the failures: what runs goes on, and says so.
+#[test]
+fn another_round_of_what_runs_clears_its_failures() {
+    let mut node = Node::new();
+    node.start(1);
+    node.exit(1);
+    node.pass(5_000);
+    assert_eq!(node.reports.last().unwrap().failures, 1);
+    node.log.clear();
+    node.give(Event::Start { epoch: Epoch(1), round: 2 });
+    let last = node.reports.last().unwrap();
+    assert_eq!((last.round, last.failures, last.phase), (2, 0, ServicePhase::Running));
+    assert!(runs(&node.log).is_empty() && node.undone().is_empty());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
@@ -672,7 +810,7 @@ proptest! {
                 0 => node.start(epoch),
                 1 => node.give(Event::Stop),
                 2 => node.give(Event::LeaseLost),
-                3 => node.give(Event::ProcessExited { process: which % 2, status: "x".into() }),
+                3 => node.exit(which % 2),
                 4 => {
                     if !node.broken.remove(&STEPS[which]) {
                         node.broken.insert(STEPS[which]);
@@ -692,15 +830,12 @@ proptest! {
                     for _ in 0..which {
                         node.one();
                     }
-                    if let Some(saved) = node.saved.clone() {
-                        node.machine = Machine::restore(spec(), saved, node.now);
-                        node.settle();
-                    } else {
-                        node.settle();
-                    }
+                    node.restart();
                 }
                 _ => node.pass(ms),
             }
+            let runs = node.phase() == ServicePhase::Running;
+            prop_assert!(!runs || node.dead.is_empty(), "running without {:?}", node.dead);
         }
         node.hung.clear();
         node.broken.clear();

@@ -85,6 +85,9 @@ pub enum Command {
     Bench(BenchCommand),
     /// A whole cluster on this machine, for trying out and testing. Needs root.
     Lab(LabCommand),
+    /// Writes the output of a process of a service to its log; started by the agent.
+    #[command(hide = true)]
+    LogWriter(LogWriterArgs),
     /// First process of a lab node; started by `lab up`.
     /// Silences this node when its lease ends although engine and agent are dead. The engine starts it.
     #[command(hide = true)]
@@ -94,6 +97,11 @@ pub enum Command {
     /// Ends FUSE connections that outlived their node; started by `lab kill`.
     #[command(hide = true)]
     LabFuseAbort { connections: Vec<u32> },
+}
+
+#[derive(Args, Debug)]
+pub struct LogWriterArgs {
+    pub log: PathBuf,
 }
 
 /// Paths that engine and agent share.
@@ -622,6 +630,9 @@ pub enum ServiceCommand {
     /// Create or change a service from a TOML file and wait until it runs; `-` reads standard input.
     Apply {
         file: PathBuf,
+        /// Say what would change, field by field, and whether the service would be started again. Change nothing.
+        #[arg(long)]
+        dry_run: bool,
         #[command(flatten)]
         wait: WaitArgs,
     },
@@ -632,8 +643,12 @@ pub enum ServiceCommand {
     /// Move a service to another node.
     Move {
         name: String,
+        /// The node that is to run it.
+        #[arg(value_name = "NODE", required_unless_present = "to", conflicts_with = "to")]
+        node: Option<String>,
+        /// The same as NODE.
         #[arg(long, value_name = "NODE")]
-        to: String,
+        to: Option<String>,
         /// Move it although other processes or mounts hold its file system. What was written is brought to the device first.
         #[arg(long)]
         force: bool,

@@ -3,7 +3,8 @@
 
 use mainstay_api::client::ClientError;
 use mainstay_api::rest::ErrorBody;
-use std::fmt;
+use std::error::Error;
+use std::{fmt, io};
 
 /// Exit codes; the help text of the command documents the same list.
 pub mod exit {
@@ -73,5 +74,49 @@ pub trait Context<T> {
 impl<T, E: fmt::Display> Context<T> for Result<T, E> {
     fn or_fail(self, code: &str, doing: impl FnOnce() -> String) -> Outcome<T> {
         self.map_err(|error| Failure::new(code, format!("cannot {}: {error}", doing()), ""))
+    }
+}
+
+/// An error and everything that caused it, each said once: many errors name their cause themselves.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let words = next.to_string();
+        if !text.contains(&words) {
+            text = format!("{text}: {words}");
+        }
+        cause = next.source();
+    }
+    text
+}
+
+/// Whether the system did not allow something to this user.
+pub fn is_forbidden(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(next) = cause {
+        let kind = next.downcast_ref::<io::Error>().map(io::Error::kind);
+        if kind == Some(io::ErrorKind::PermissionDenied) {
+            return true;
+        }
+        cause = next.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mainstay_agent::error::AgentError;
+
+    #[test]
+    fn a_cause_that_an_error_names_itself_is_not_said_twice() {
+        let denied = || io::Error::from_raw_os_error(13);
+        let error = AgentError::File { path: "/var/lib/mainstay".into(), source: denied() };
+        assert_eq!(chain(&error).matches("Permission denied").count(), 1, "{}", chain(&error));
+        assert!(is_forbidden(&error));
+        let outer = io::Error::other(error);
+        assert_eq!(chain(&outer).matches("Permission denied").count(), 1, "{}", chain(&outer));
+        assert!(!is_forbidden(&io::Error::from_raw_os_error(2)));
     }
 }

@@ -1,5 +1,7 @@
 //! The one binary of Mainstay: engine, agent, command line and lab.
 
+#[cfg(test)]
+mod advised;
 mod cli;
 mod commands;
 mod connect;
@@ -34,6 +36,7 @@ fn run(cli: Cli, output: Output) -> Outcome<u8> {
         Command::Engine(args) => roles::engine(args).map(|()| 0),
         Command::Agent(args) => roles::agent(args).map(|()| 0),
         Command::Silencer(args) => roles::silencer(&args).map(|()| 0),
+        Command::LogWriter(args) => roles::log_writer(&args).map(|()| 0),
         Command::Cluster(command) => commands::cluster::run(command, &connect()?, output),
         Command::Node(command) => commands::cluster::node(&command, &connect()?, output),
         Command::Resource(command) => commands::resource::run(command, &connect()?, output),

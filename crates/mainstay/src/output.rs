@@ -21,6 +21,13 @@ impl Output {
         Ok(())
     }
 
+    /// Says something on the way, to standard error. With `--json` the result has it.
+    pub fn note(self, text: &str) {
+        if !self.json && !text.is_empty() {
+            eprintln!("{text}");
+        }
+    }
+
     pub fn failure(self, failure: &Failure) {
         let text = if self.json {
             serde_json::to_string_pretty(&failure.body).unwrap_or_else(|_| failure.to_string())

@@ -1,14 +1,15 @@
 //! The two long-running roles of the binary. The only place where the command line meets the runtimes.
 
-use crate::cli::{AgentArgs, EngineArgs, SilencerArgs};
-use crate::failure::{Failure, Outcome};
+use crate::cli::{AgentArgs, EngineArgs, LogWriterArgs, SilencerArgs};
+use crate::failure::{Failure, Outcome, chain, is_forbidden};
 use mainstay_agent::AgentOptions;
 use mainstay_agent::journals::Journals;
 use mainstay_engine::frontend::nbd::{NetworkOptions, ServerError};
 use mainstay_engine::{EngineError, EngineOptions};
-use std::error::Error;
 use tracing_subscriber::EnvFilter;
 
+const FORBIDDEN: &str =
+    "Run it as root, or name directories that its user may write, with --state-dir and --run-dir.";
 const REMEDY: &str = "The supervisor starts it again; its log tells what went before.";
 
 pub fn engine(args: EngineArgs) -> Outcome<()> {
@@ -33,6 +34,7 @@ pub fn engine(args: EngineArgs) -> Outcome<()> {
             "nbd-certificates",
             "Put the file right, or start it without --nbd-listen: then NBD clients of this machine only.",
         ),
+        _ if is_forbidden(&error) => ("engine-ended", FORBIDDEN),
         _ => ("engine-ended", REMEDY),
     };
     Err(Failure::new(code, chain(&error), remedy))
@@ -58,10 +60,27 @@ pub fn agent(args: AgentArgs) -> Outcome<()> {
         listen: Some(args.listen.to_string()),
         metrics_listen: args.metrics_listen,
         cgroup_root: args.cgroup_root,
+        // This very program, also when another version lies where it was started from.
+        log_writer: vec!["/proc/self/exe".into(), "log-writer".into()],
         fail_left_devices: mainstay_engine::devices::give_up_left,
         keep_devices: mainstay_engine::keeper::start,
     };
-    mainstay_agent::run(options).map_err(|error| Failure::new("agent-ended", chain(&error), REMEDY))
+    mainstay_agent::run(options).map_err(|error| {
+        let remedy = if is_forbidden(&error) { FORBIDDEN } else { REMEDY };
+        Failure::new("agent-ended", chain(&error), remedy)
+    })
+}
+
+/// Writes what a process of a service says to its log.
+pub fn log_writer(args: &LogWriterArgs) -> Outcome<()> {
+    mainstay_agent::service::output::write_log(&args.log).map_err(|error| {
+        let message = format!("the log {} cannot be written: {error}", args.log.display());
+        Failure::new(
+            "log-unwritable",
+            message,
+            "Make room in the state directory, and let the agent's user write there.",
+        )
+    })
 }
 
 /// Logs go to standard error, from `MAINSTAY_LOG` on (`info` if not set), in the syntax of `tracing`.
@@ -73,15 +92,4 @@ fn start_log() {
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .try_init();
-}
-
-/// An error and everything that caused it.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        text = format!("{text}: {next}");
-        cause = next.source();
-    }
-    text
 }

@@ -8,7 +8,6 @@ use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Command, Entry, ResourceSpec, Settings};
 use mainstay_ha::{Mount, Policy, Process, ServiceSpec, Vip};
 use mainstay_types::{BLOCK_BYTES, JOURNAL_BYTES_MIN, MinCopies, NodeId};
-use std::collections::BTreeMap;
 
 /// A cluster that exists, with its nodes n1, n2, ..., its resources r0, r1, ... and their services s0, s1, ...; no replica is
 /// made yet. The journals are as small as an operator may have them; the simulated engine uses the shape's size.
@@ -81,7 +80,8 @@ pub fn add_node(n: u32) -> Command {
 }
 
 /// A mount, a process and an address on resource number `n`. Its patience is short, so that a run of a minute sees the ends
-/// of it. `preferred`: the node where it is to run whenever it can.
+/// of it. `preferred`: the node where it is to run whenever it can. One with an odd number is told to the process as well, so that the
+/// service has to be started again for it; another one is changed in place.
 #[must_use]
 pub fn service(n: usize, preferred: Option<u32>) -> ServiceSpec {
     let name = format!("s{n}");
@@ -101,7 +101,11 @@ pub fn service(n: usize, preferred: Option<u32>) -> ServiceSpec {
             command: vec!["/usr/bin/db".into()],
             prepare: Vec::new(),
             user: None,
-            env: BTreeMap::new(),
+            env: preferred
+                .filter(|node| node % 2 == 1)
+                .map(|node| ("PREFERRED".to_owned(), node.to_string()))
+                .into_iter()
+                .collect(),
             start_timeout_s: 10,
             stop_timeout_s: 5,
             stop_signal: "SIGTERM".into(),

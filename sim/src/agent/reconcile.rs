@@ -38,8 +38,13 @@ impl Agent {
         match wish {
             Wish::Submit(command) => self.outs.push_back(Out::Submit(command)),
             Wish::Job { resource, order } => self.start_job(now, resource, order),
-            Wish::MakeService { name, spec, revision, resource } => {
-                self.runners.insert(name, Runner::new(spec, revision, resource));
+            Wish::MakeService { name, spec, revision, edition, resource } => {
+                self.runners.insert(name, Runner::new(spec, (revision, edition), resource));
+            }
+            Wish::AmendService { name, spec, edition } => {
+                if let Some(runner) = self.runners.get_mut(&name) {
+                    runner.amend(spec, edition);
+                }
             }
             Wish::ForgetService { name } => {
                 self.runners.remove(&name);

@@ -12,6 +12,7 @@ pub struct SavedService {
     resource: ResourceId,
     /// Of the specification, as the control plane counts it.
     revision: u64,
+    edition: u64,
     spec: ServiceSpec,
     saved: Saved,
     /// Processes that were started and not stopped.
@@ -29,6 +30,7 @@ enum Work {
 pub(super) struct Runner {
     resource: ResourceId,
     revision: u64,
+    edition: u64,
     spec: ServiceSpec,
     saved: Option<Saved>,
     running: BTreeSet<usize>,
@@ -46,11 +48,11 @@ pub(super) fn load_all(
         for &process in &file.running {
             outs.push_back(Out::WatchProcess { name: name.clone(), process });
         }
-        let SavedService { spec, revision, resource, saved, .. } = file.clone();
-        adopted.insert(name.clone(), Adopted { spec, revision, resource, saved });
+        let SavedService { spec, revision, edition, resource, saved, .. } = file.clone();
+        adopted.insert(name.clone(), Adopted { spec, revision, edition, resource, saved });
         let runner = Runner {
             running: file.running.clone(),
-            ..Runner::new(file.spec.clone(), file.revision, file.resource)
+            ..Runner::new(file.spec.clone(), (file.revision, file.edition), file.resource)
         };
         found.insert(name.clone(), runner);
     }
@@ -59,8 +61,21 @@ pub(super) fn load_all(
 
 impl Runner {
     /// A service of which nothing runs here.
-    pub(super) fn new(spec: ServiceSpec, revision: u64, resource: ResourceId) -> Self {
-        Self { resource, revision, spec, saved: None, running: BTreeSet::new(), work: BTreeMap::new() }
+    pub(super) fn new(spec: ServiceSpec, (revision, edition): (u64, u64), resource: ResourceId) -> Self {
+        Self {
+            resource,
+            revision,
+            edition,
+            spec,
+            saved: None,
+            running: BTreeSet::new(),
+            work: BTreeMap::new(),
+        }
+    }
+
+    /// The next thing that is saved is about this specification.
+    pub(super) fn amend(&mut self, spec: ServiceSpec, edition: u64) {
+        (self.spec, self.edition) = (spec, edition);
     }
 
     pub(super) fn step_done(&mut self, ticket: u64, result: &Result<(), String>) {
@@ -113,6 +128,7 @@ impl Runner {
         let file = SavedService {
             resource: self.resource,
             revision: self.revision,
+            edition: self.edition,
             spec: self.spec.clone(),
             saved: saved.clone(),
             running: self.running.clone(),

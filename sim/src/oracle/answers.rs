@@ -216,8 +216,9 @@ fn has_effect(before: &State, command: &Command, outcome: &Outcome, after: &Stat
         }),
         Command::ApplyService { spec } => {
             let known = after.services.get(&spec.name);
+            let fresh = u64::from(*outcome != Outcome::Unchanged);
             known.is_some_and(|known| known.spec == *spec && !known.deleting)
-                && rounds(after, &spec.name) == rounds(before, &spec.name) + 1
+                && rounds(after, &spec.name) == rounds(before, &spec.name) + fresh
         }
         Command::DeleteService { name } => after.services.get(name).is_none_or(|known| known.deleting),
         Command::MoveService { name, to } => after.services.get(name).is_some_and(|known| {

@@ -431,6 +431,7 @@ mod tests {
             detail,
             failures: 0,
             passes: false,
+            last_failure: String::new(),
         })
     }
 

@@ -50,7 +50,7 @@ pub fn command_line(cluster: &Cluster) -> Result<()> {
         (&["service", "delete", "nope"], REFUSED, "nope"),
         (&["service", "move", "nope", "--to", "n1"], REFUSED, "nope"),
         (&["service", "move", "db", "--to", "n9"], REFUSED, "n9"),
-        (&["service", "move", "db"], USAGE, "--to"),
+        (&["service", "move", "db"], USAGE, "<node>"),
         (&["service", "apply", "/nonexistent.toml"], REFUSED, "nonexistent"),
         (&["inspect"], USAGE, "directory"),
         (&["inspect", "/nonexistent"], REFUSED, "meta"),

@@ -103,7 +103,7 @@ pub(super) fn clone_spec(
         return Err(body(
             "ambiguous",
             text,
-            "Name one of their nodes with --replicas; see `mainstay snapshot list`.",
+            "Name one of their nodes with --replicas; see `mainstay snapshot list NAME`.",
         ));
     }
     if replicas.is_empty() {
@@ -138,7 +138,7 @@ fn number_of(resource: &Resource, name: &str) -> Result<SnapshotId, ErrorBody> {
 
 fn unknown_snapshot(resource: &str, snapshot: &str) -> ErrorBody {
     let text = format!("resource {resource} has no snapshot {snapshot}");
-    body("unknown-snapshot", text, "See `mainstay snapshot list`.")
+    body("unknown-snapshot", text, "See `mainstay snapshot list NAME`.")
 }
 
 pub(super) async fn files(

@@ -231,7 +231,7 @@ groups! {
     }
     "Scrubs" {
         SCRUB_EXTENTS: Counter "mainstay_scrub_extents_total" ["resource"]
-            "Extents whose replicas were compared (`mainstay resource scrub`), as primary.";
+            "Extents whose replicas were compared (`mainstay resource scrub NAME`), as primary.";
         SCRUB_DIFFERENT: Counter "mainstay_scrub_different_blocks_total" ["resource"]
             "Blocks of 4096 bytes that replicas held differently.";
         SCRUB_REPAIRED: Counter "mainstay_scrub_repaired_blocks_total" ["resource"]

@@ -77,6 +77,7 @@ fn view() -> View {
             detail: String::new(),
             failures: 2,
             passes: false,
+            last_failure: String::new(),
         },
     );
     for node in [NodeId(1), NodeId(2)] {

@@ -155,6 +155,7 @@ impl Lab {
                 state_dir: dir.path().to_path_buf(),
                 run_dir: dir.path().to_path_buf(),
                 neighbours: Neighbours::default(),
+                log_writer: Vec::new(),
             },
             left_devices: LeftDevices::new(dir.path().to_path_buf(), |_| ()),
             metrics: Arc::default(),

@@ -6,10 +6,12 @@
 pub mod content;
 mod filesystem;
 pub mod holders;
+pub mod lacks;
 mod lane;
 pub mod make;
 pub mod mount;
 pub mod mount_table;
+pub mod output;
 pub mod place;
 pub mod process;
 pub mod runner;

@@ -11,7 +11,7 @@ use super::content;
 use super::holders::{self, Held};
 use super::make::{self, Volume};
 use super::mount_table::{DeviceId, MountTable};
-use mainstay_ha::{AtPath, Unmount};
+use mainstay_ha::{AtPath, MountOption, Unmount, mount_options};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde::{Deserialize, Serialize};
@@ -349,22 +349,23 @@ pub fn cgroup2_mount() -> Option<PathBuf> {
     found.find(|point| point.is_dir()).cloned()
 }
 
+/// What the file system is told of these options.
+pub(super) fn mount_data(fstype: &str, options: &str) -> String {
+    parse_options(fstype, options).1
+}
+
 fn parse_options(fstype: &str, options: &str) -> (MsFlags, String) {
     let mut flags = MsFlags::empty();
     let mut data: Vec<&str> = Vec::new();
-    for option in options.split(',').map(str::trim).filter(|option| !option.is_empty()) {
+    for option in mount_options(options) {
         match option {
-            "defaults" | "rw" => {}
-            "ro" => flags |= MsFlags::MS_RDONLY,
-            "noatime" => flags |= MsFlags::MS_NOATIME,
-            "nodiratime" => flags |= MsFlags::MS_NODIRATIME,
-            "relatime" => flags |= MsFlags::MS_RELATIME,
-            "lazytime" => flags |= MsFlags::MS_LAZYTIME,
-            "nodev" => flags |= MsFlags::MS_NODEV,
-            "nosuid" => flags |= MsFlags::MS_NOSUID,
-            "noexec" => flags |= MsFlags::MS_NOEXEC,
-            "sync" => flags |= MsFlags::MS_SYNCHRONOUS,
-            other => data.push(other),
+            MountOption::Flags { set, clear } => {
+                flags.remove(MsFlags::from_bits_retain(clear));
+                flags.insert(MsFlags::from_bits_retain(set));
+            }
+            MountOption::FileSystem(option) => data.push(option),
+            // Specifications with such options are refused; one that an older version took is mounted as it was meant.
+            MountOption::ForOthers | MountOption::Refused { .. } => {}
         }
     }
     // XFS refuses two mounts of one UUID in one kernel. A dead mount of an earlier primacy that somebody

@@ -114,6 +114,7 @@ mod tests {
             state_dir: directory.join("state"),
             run_dir: directory.join("run"),
             neighbours: super::super::runner::Neighbours::default(),
+            log_writer: Vec::new(),
         }
     }
 

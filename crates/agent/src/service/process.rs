@@ -1,15 +1,17 @@
 //! Processes of services.
 //!
 //! Guarantees
-//! - A process is in the cgroup `<root>/<service>/<process>` from its first instruction on, and all that it
-//!   starts stays there: killing the cgroup leaves nothing behind.
+//! - A process is in the cgroup `<root>/<service>/<process>/main` from its first instruction on, its preparation in `prepare` and
+//!   its readiness test in `ready` beside that. What they start stays there: killing a cgroup leaves nothing behind, and takes
+//!   nothing of another process along, whatever their names are.
 //! - Processes survive the agent. A restarted agent finds them through [`Running::load`]: process id and
 //!   start time from the state file, checked against the cgroup, so that a reused id is never taken for it.
 //! - What cannot be found out counts as running (R19).
 
+use super::output::{self, Output};
 use crate::sys::{self, Identity};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Group, Pid, User};
+use nix::unistd::{Group, Pid, User, fchown};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -19,10 +21,13 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Where programs of services are looked for that are named without a directory.
+pub const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const POLL: Duration = Duration::from_millis(20);
-/// A log of a service that is larger is moved aside when its process starts again.
+/// A log that no writer bounds is moved aside when its process starts and it is larger.
 const LOG_BYTES_MAX: u64 = 64 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +66,12 @@ pub enum ProcessError {
     CalledOff,
 }
 
+/// The last words of a process, to follow what is said of its end. Waits a moment for them.
+#[must_use]
+pub fn said(log: &Path) -> String {
+    output::last_words(log).map(|words| format!(", its last words: \"{words}\"")).unwrap_or_default()
+}
+
 /// Where a service's processes live.
 #[derive(Clone, Debug)]
 pub struct ServiceDirs {
@@ -68,6 +79,41 @@ pub struct ServiceDirs {
     pub cgroup: PathBuf,
     /// `<state>/services/<service>`
     pub logs: PathBuf,
+    /// Program and first arguments of what writes a log; see [`super::output`]. If empty, processes write their logs themselves.
+    pub log_writer: Vec<String>,
+}
+
+/// What a command is to its process: each has a cgroup of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    Main,
+    Prepare,
+    Ready,
+}
+
+impl Role {
+    /// As its cgroup is named.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Main => "main",
+            Self::Prepare => "prepare",
+            Self::Ready => "ready",
+        }
+    }
+}
+
+impl ServiceDirs {
+    /// Of a process and all that belongs to it. Agents before this layout started the process itself here.
+    #[must_use]
+    pub fn process(&self, process: &str) -> PathBuf {
+        self.cgroup.join(process)
+    }
+
+    #[must_use]
+    pub fn role(&self, process: &str, role: Role) -> PathBuf {
+        self.process(process).join(role.name())
+    }
 }
 
 /// What to start.
@@ -77,6 +123,31 @@ pub struct ProcessPlan {
     pub command: Vec<String>,
     pub user: Option<String>,
     pub env: BTreeMap<String, String>,
+    /// Where its output goes; straight into its log if none.
+    pub output: Option<Arc<Output>>,
+}
+
+/// A process that is not mistaken for a later one of the same id.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Identified {
+    pub pid: i32,
+    /// As [`Running::start_ticks`].
+    pub start_ticks: u64,
+}
+
+impl Identified {
+    /// The child is not reaped yet, so its entry in /proc exists even if it has ended.
+    #[must_use]
+    pub fn of(child: &Child) -> Self {
+        let pid = i32::try_from(child.id()).expect("process ids of Linux fit");
+        Self { pid, start_ticks: stat_of(pid).map_or(0, |(_, ticks)| ticks) }
+    }
+
+    /// Whether it still runs. A zombie does not.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        matches!(stat_of(self.pid), Some((state, ticks)) if ticks == self.start_ticks && state != 'Z' && state != 'X')
+    }
 }
 
 /// A process that was started, by this agent or by its predecessor.
@@ -92,7 +163,7 @@ impl Running {
     /// Whether it still runs. A zombie does not.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        matches!(stat_of(self.pid), Some((state, ticks)) if ticks == self.start_ticks && state != 'Z' && state != 'X')
+        Identified { pid: self.pid, start_ticks: self.start_ticks }.is_alive()
     }
 }
 
@@ -101,26 +172,23 @@ impl Running {
 /// # Errors
 /// See [`ProcessError`].
 pub fn start(dirs: &ServiceDirs, plan: &ProcessPlan) -> Result<(Running, Child), ProcessError> {
-    let child = spawn(dirs, plan, &plan.name)?;
-    let pid = i32::try_from(child.id()).expect("process ids of Linux fit");
-    // The child is not reaped yet, so its entry in /proc exists even if it has ended.
-    let start_ticks = stat_of(pid).map_or(0, |(_, ticks)| ticks);
+    let child = spawn(dirs, plan, Role::Main)?;
+    let Identified { pid, start_ticks } = Identified::of(&child);
     Ok((Running { name: plan.name.clone(), pid, start_ticks }, child))
 }
 
 /// A command that was started and is expected to end: a preparation or a check.
 pub struct Started {
     child: Child,
-    leaf: String,
+    role: Role,
 }
 
 /// Starts a command in a cgroup of its own beside that of the process; [`finish`] waits for its end.
 ///
 /// # Errors
 /// See [`ProcessError`].
-pub fn begin(dirs: &ServiceDirs, plan: &ProcessPlan, role: &str) -> Result<Started, ProcessError> {
-    let leaf = format!("{}-{role}", plan.name);
-    Ok(Started { child: spawn(dirs, plan, &leaf)?, leaf })
+pub fn begin(dirs: &ServiceDirs, plan: &ProcessPlan, role: Role) -> Result<Started, ProcessError> {
+    Ok(Started { child: spawn(dirs, plan, role)?, role })
 }
 
 /// Waits for the end of a command. When it is not `wanted` any more, whoever called it off kills it.
@@ -130,7 +198,7 @@ pub fn begin(dirs: &ServiceDirs, plan: &ProcessPlan, role: &str) -> Result<Start
 pub fn finish(
     dirs: &ServiceDirs,
     plan: &ProcessPlan,
-    Started { mut child, leaf }: Started,
+    Started { mut child, role }: Started,
     timeout: Duration,
     wanted: &dyn Fn() -> bool,
 ) -> Result<(), ProcessError> {
@@ -149,7 +217,7 @@ pub fn finish(
             }
             Ok(None) if Instant::now() < deadline => std::thread::sleep(POLL),
             Ok(None) | Err(_) => {
-                kill_cgroup(&dirs.cgroup.join(leaf), Duration::from_secs(5))?;
+                kill_cgroup(&dirs.role(&plan.name, role), Duration::from_secs(5))?;
                 drop(child.wait());
                 return Err(ProcessError::Timeout { command, seconds: timeout.as_secs() });
             }
@@ -168,7 +236,7 @@ pub fn stop(
     timeout: Duration,
 ) -> Result<(), ProcessError> {
     let signal = parse_signal(signal)?;
-    let cgroup = dirs.cgroup.join(&running.name);
+    let cgroup = dirs.process(&running.name);
     if running.is_alive() {
         let pid = Pid::from_raw(running.pid);
         // It leads its own session and thereby its own process group; databases get the signal once, from here.
@@ -229,27 +297,34 @@ pub fn tcp_answers(address: &str) -> bool {
 /// Removes a service's empty cgroups.
 pub fn remove_cgroups(cgroup: &Path) {
     if let Ok(entries) = fs::read_dir(cgroup) {
-        for entry in entries.flatten().filter(|entry| entry.path().is_dir()) {
-            drop(fs::remove_dir(entry.path()));
+        for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+            remove_cgroups(&entry.path());
         }
     }
     drop(fs::remove_dir(cgroup));
 }
 
-fn spawn(dirs: &ServiceDirs, plan: &ProcessPlan, leaf: &str) -> Result<Child, ProcessError> {
+fn spawn(dirs: &ServiceDirs, plan: &ProcessPlan, role: Role) -> Result<Child, ProcessError> {
     let (program, arguments) = plan.command.split_first().ok_or(ProcessError::EmptyCommand)?;
-    let cgroup = dirs.cgroup.join(leaf);
+    let cgroup = dirs.role(&plan.name, role);
     let unusable = |source| ProcessError::Cgroup { path: cgroup.clone(), source };
     fs::create_dir_all(&cgroup).map_err(unusable)?;
     let procs = OpenOptions::new().write(true).open(cgroup.join("cgroup.procs")).map_err(unusable)?;
-    let log = open_log(dirs, &plan.name)?;
-    let log_again =
-        log.try_clone().map_err(|source| ProcessError::Log { path: log_path(dirs, &plan.name), source })?;
+    let unwritable = |source| ProcessError::Log { path: log_path(dirs, &plan.name), source };
+    let log = match &plan.output {
+        Some(output) => output.end().map_err(unwritable)?,
+        None => open_log(dirs, &plan.name)?,
+    };
+    let log_again = log.try_clone().map_err(unwritable)?;
     let user = plan.user.as_deref().map(find_user).transpose()?;
+    if let Some(user) = user.as_ref().filter(|_| plan.output.is_some()) {
+        // So that it may open /dev/stdout. Where that is not possible it writes to what it has.
+        let _ = fchown(&log, Some(user.uid), Some(user.gid));
+    }
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(log).stderr(log_again).current_dir("/");
     // The agent's own environment is its operator's business, not the service's.
-    command.env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    command.env_clear().env("PATH", SEARCH_PATH);
     if let Some(user) = &user {
         command.env("HOME", &user.dir).env("USER", &user.name).env("LOGNAME", &user.name);
     }
@@ -273,6 +348,11 @@ fn open_log(dirs: &ServiceDirs, process: &str) -> Result<File, ProcessError> {
         OpenOptions::new().create(true).append(true).open(&path)
     };
     open().map_err(|source| ProcessError::Log { path: path.clone(), source })
+}
+
+/// Whether this node knows a user. Users that could not be looked up count as known.
+pub fn user_exists(name: &str) -> bool {
+    !matches!(User::from_name(name), Ok(None))
 }
 
 fn find_user(name: &str) -> Result<User, ProcessError> {
@@ -325,7 +405,7 @@ mod tests {
         let root =
             crate::service::mount::cgroup2_mount()?.join(format!("mainstay-test-{}", std::process::id()));
         fs::create_dir_all(&root).ok()?;
-        Some(ServiceDirs { cgroup: root.join("svc"), logs: dir.join("logs") })
+        Some(ServiceDirs { cgroup: root.join("svc"), logs: dir.join("logs"), log_writer: Vec::new() })
     }
 
     fn plan(script: &str) -> ProcessPlan {
@@ -334,6 +414,7 @@ mod tests {
             command: vec!["sh".into(), "-c".into(), script.into()],
             user: None,
             env: BTreeMap::from([("WORD".to_owned(), "hello".to_owned())]),
+            output: None,
         }
     }
 
@@ -358,7 +439,7 @@ mod tests {
         drop(child.wait());
         assert!(!running.is_alive() && !is_populated(&dirs.cgroup));
         let run = |script: &str, timeout_ms: u64| {
-            let started = begin(&dirs, &plan(script), "prepare")?;
+            let started = begin(&dirs, &plan(script), Role::Prepare)?;
             finish(&dirs, &plan(script), started, Duration::from_millis(timeout_ms), &|| true)
         };
         assert!(run("exit 0", 5_000).is_ok());
@@ -366,6 +447,37 @@ mod tests {
         assert!(matches!(run("sleep 1000", 100), Err(ProcessError::Timeout { .. })));
         remove_cgroups(&dirs.cgroup);
         remove_cgroups(dirs.cgroup.parent().unwrap());
+    }
+
+    /// `p-ready` was the cgroup of the readiness test of `p` once, and is a process here.
+    #[test]
+    fn processes_whose_names_meet_are_stopped_one_by_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let Some(dirs) = dirs(dir.path()) else {
+            eprintln!("skipped: no writable cgroup hierarchy of version 2 here");
+            return;
+        };
+        let dirs = ServiceDirs { cgroup: dirs.cgroup.with_file_name("meet"), ..dirs };
+        let named = |name: &str| ProcessPlan { name: name.into(), ..plan("exec sleep 1000") };
+        let mut started: Vec<(Running, Child)> = ["p", "p-ready", "p-prepare", "ready", "main"]
+            .map(|name| start(&dirs, &named(name)).unwrap())
+            .into_iter()
+            .collect();
+        let test = ProcessPlan { name: "p".into(), ..plan("exit 0") };
+        for role in [Role::Ready, Role::Prepare] {
+            let run = begin(&dirs, &test, role).unwrap();
+            finish(&dirs, &test, run, Duration::from_secs(5), &|| true).unwrap();
+        }
+        while let Some((running, mut child)) = (!started.is_empty()).then(|| started.remove(0)) {
+            stop(&dirs, &running, "TERM", Duration::from_secs(5)).unwrap();
+            drop(child.wait());
+            assert!(!running.is_alive());
+            for (other, _) in &started {
+                assert!(other.is_alive(), "{} died with {}", other.name, running.name);
+            }
+        }
+        remove_cgroups(&dirs.cgroup);
+        assert!(!dirs.cgroup.exists());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::make::Volume;
 use super::mount::Place;
 use super::mount_table::DeviceId;
 use super::place;
-use super::process::{self, Running, ServiceDirs};
+use super::process::{self, Identified, Running, ServiceDirs};
 use super::vip::{self, Vip};
 use super::work::{KILL_PATIENCE, NoAddress, Work};
 use crate::threads::{lock, spawn};
@@ -46,6 +46,8 @@ pub struct Places {
     pub cgroup_root: PathBuf,
     pub state_dir: PathBuf,
     pub run_dir: PathBuf,
+    /// See [`ServiceDirs::log_writer`].
+    pub log_writer: Vec<String>,
     pub neighbours: Neighbours,
 }
 
@@ -89,12 +91,18 @@ pub trait Volumes: Send + Sync {
 pub(super) struct StateFile {
     pub resource: ResourceId,
     pub revision: u64,
+    /// See `mainstay_control::state::Service`; 0 of an older agent.
+    #[serde(default)]
+    pub edition: u64,
     pub spec: ServiceSpec,
     pub saved: Saved,
     pub running: BTreeMap<usize, Running>,
     /// What it has mounted, or may have.
     #[serde(default)]
     pub mounted: Option<Place>,
+    /// The writers of the logs of its processes.
+    #[serde(default)]
+    pub writers: BTreeMap<usize, Identified>,
 }
 
 pub struct Runner {
@@ -110,18 +118,25 @@ impl Runner {
     #[must_use]
     pub fn new(
         spec: &ServiceSpec,
-        revision: u64,
+        (revision, edition): (u64, u64),
         resource: ResourceId,
         places: &Places,
         volumes: &Arc<dyn Volumes>,
         on_done: OnDone,
     ) -> Self {
-        Self::with(spec.clone(), (revision, resource), (BTreeMap::new(), None), places, volumes, on_done)
+        Self::with(
+            spec.clone(),
+            (revision, edition, resource),
+            (BTreeMap::new(), None),
+            places,
+            volumes,
+            on_done,
+        )
     }
 
     fn with(
         spec: ServiceSpec,
-        (revision, resource): (u64, ResourceId),
+        about: (u64, u64, ResourceId),
         left: (BTreeMap<usize, Running>, Option<Place>),
         places: &Places,
         volumes: &Arc<dyn Volumes>,
@@ -130,19 +145,12 @@ impl Runner {
         let dirs = ServiceDirs {
             cgroup: places.cgroup_root.join(&spec.name),
             logs: places.state_dir.join("services").join(&spec.name),
+            log_writer: places.log_writer.clone(),
         };
-        let guard = guard_of(&spec, resource, &dirs, places);
+        let guard = guard_of(&spec, about.2, &dirs, places);
         let file = state_file(places, &spec.name);
         Self {
-            work: Arc::new(Work::new(
-                spec,
-                (revision, resource),
-                dirs,
-                places,
-                Arc::clone(volumes),
-                file,
-                left,
-            )),
+            work: Arc::new(Work::new(spec, about, dirs, places, Arc::clone(volumes), file, left)),
             on_done,
             guard,
             steps: BTreeMap::new(),
@@ -172,15 +180,18 @@ impl Runner {
                 }
             };
             let name = file.spec.name.clone();
-            let (revision, resource) = (file.revision, file.resource);
-            let left = Adopted { spec: file.spec.clone(), revision, resource, saved: file.saved };
+            let (revision, edition, resource) = (file.revision, file.edition, file.resource);
+            let left = Adopted { spec: file.spec.clone(), revision, edition, resource, saved: file.saved };
             adopted.insert(name.clone(), left);
-            for (&index, running) in &file.running {
-                watch_adopted(&name, index, running, on_done.clone());
-            }
-            let about = (file.revision, file.resource);
-            let left = (file.running, file.mounted);
+            let about = (revision, edition, resource);
+            let left = (file.running.clone(), file.mounted);
             let runner = Self::with(file.spec, about, left, places, volumes, on_done.clone());
+            for (&index, writer) in &file.writers {
+                runner.work.adopt_output(index, writer);
+            }
+            for (&index, running) in &file.running {
+                runner.work.watch_process(index, running, on_done);
+            }
             found.insert(name, runner);
         }
         (found, adopted)
@@ -190,6 +201,11 @@ impl Runner {
     pub fn volumes_grew(&self, volumes: Vec<u64>) {
         let work = Arc::clone(&self.work);
         spawn("agent-grow", move || work.volumes_grew(&volumes));
+    }
+
+    /// Goes by another specification from now on, which needs no restart. It is noted with what the machine wants noted next.
+    pub fn amend(&self, spec: ServiceSpec, edition: u64) {
+        self.work.amend(spec, edition);
     }
 
     /// What the engine silences when the lease ends.
@@ -289,17 +305,6 @@ impl Runner {
             on_done(Done { service: work.service().to_owned(), event: Event::StepDone { ticket, result } });
         });
     }
-}
-
-fn watch_adopted(service: &str, process: usize, running: &Running, on_done: OnDone) {
-    let (service, running) = (service.to_owned(), running.clone());
-    spawn("agent-adopted", move || {
-        while running.is_alive() {
-            std::thread::sleep(POLL);
-        }
-        let status = "its exit status is not known, because the agent was restarted meanwhile".to_owned();
-        on_done(Done { service, event: Event::ProcessExited { process, status } });
-    });
 }
 
 /// Everything on this node that uses the devices of a resource, but for its own service, in words for the operator.

@@ -10,8 +10,9 @@ use super::lane::{CALLED_OFF, Haste, Lane};
 use super::make::Volume;
 use super::mount::{self, MountError, MountPlan, Place};
 use super::mount_table::DeviceId;
+use super::output::Output;
 use super::place;
-use super::process::{self, ProcessPlan, Running, ServiceDirs};
+use super::process::{self, Identified, ProcessError, ProcessPlan, Role, Running, ServiceDirs};
 use super::runner::{Done, Neighbours, OnDone, Places, StateFile, Volumes};
 use super::vip::{self, Vip};
 use crate::threads::{lock, spawn};
@@ -34,7 +35,9 @@ pub(super) const KILL_PATIENCE: Duration = Duration::from_secs(8);
 
 /// What the threads of one service share.
 pub(super) struct Work {
-    spec: ServiceSpec,
+    name: String,
+    /// What counts now, and which edition of the specification it is.
+    spec: Mutex<(Arc<ServiceSpec>, u64)>,
     /// Of the specification, as the control plane counts it.
     pub revision: u64,
     pub resource: ResourceId,
@@ -50,6 +53,8 @@ pub(super) struct Work {
     mounted: Mutex<Option<Place>>,
     /// It was killed, because the lease ended: there is nothing to be waited for on its device.
     killed: AtomicBool,
+    /// Where the output of each process goes, once one was started.
+    outputs: Mutex<BTreeMap<usize, Arc<Output>>>,
     /// The three things that are taken away without waiting for one another (R19).
     address: Arc<Lane>,
     pub processes: Lane,
@@ -67,7 +72,7 @@ pub(super) enum NoAddress {
 impl Work {
     pub fn new(
         spec: ServiceSpec,
-        (revision, resource): (u64, ResourceId),
+        (revision, edition, resource): (u64, u64, ResourceId),
         dirs: ServiceDirs,
         places: &Places,
         volumes: Arc<dyn Volumes>,
@@ -75,7 +80,8 @@ impl Work {
         (running, mounted): (BTreeMap<usize, Running>, Option<Place>),
     ) -> Self {
         Self {
-            spec,
+            name: spec.name.clone(),
+            spec: Mutex::new((Arc::new(spec), edition)),
             revision,
             resource,
             dirs,
@@ -88,13 +94,23 @@ impl Work {
             killed: AtomicBool::new(false),
             address: Arc::default(),
             neighbours: places.neighbours.clone(),
+            outputs: Mutex::default(),
             processes: Lane::default(),
             mount: Lane::default(),
         }
     }
 
     pub fn service(&self) -> &str {
-        &self.spec.name
+        &self.name
+    }
+
+    fn spec(&self) -> Arc<ServiceSpec> {
+        Arc::clone(&lock(&self.spec).0)
+    }
+
+    /// What is under way goes on; what begins from now on goes by `spec`.
+    pub fn amend(&self, spec: ServiceSpec, edition: u64) {
+        *lock(&self.spec) = (Arc::new(spec), edition);
     }
 
     /// Notes what the service does; `saved` if the machine has news.
@@ -104,13 +120,16 @@ impl Work {
             *newest = saved;
         }
         let Some(saved) = newest.clone() else { return };
+        let (spec, edition) = lock(&self.spec).clone();
         let file = StateFile {
             resource: self.resource,
             revision: self.revision,
-            spec: self.spec.clone(),
+            edition,
+            spec: ServiceSpec::clone(&spec),
             saved,
             running: lock(&self.running).clone(),
             mounted: lock(&self.mounted).clone(),
+            writers: lock(&self.outputs).iter().map(|(index, output)| (*index, output.writer())).collect(),
         };
         // The run directory does not outlive a reboot, and neither do the processes: a rename is enough.
         let write = || -> std::io::Result<()> {
@@ -147,13 +166,14 @@ impl Work {
 
     /// A finished step as an event for the operator; `None` for what nobody waits for.
     pub fn stage(&self, step: Step) -> Option<String> {
-        let name = |process: usize| self.process(process).map_or("", |process| process.name.as_str());
+        let spec = self.spec();
+        let name = |process: usize| spec.processes.get(process).map_or("", |process| &process.name);
         match step {
             Step::ProbeAddress | Step::Prepare { .. } => None,
-            Step::Mount => self.spec.mount.as_ref().map(|mount| format!("mounted {}", mount.path)),
+            Step::Mount => spec.mount.as_ref().map(|mount| format!("mounted {}", mount.path)),
             Step::StartProcess { process } => Some(format!("started process {}", name(process))),
             Step::CheckReady { process } => Some(format!("process {} is ready", name(process))),
-            Step::AddAddress => self.spec.vip.as_ref().map(|vip| format!("address {} answers", vip.address)),
+            Step::AddAddress => spec.vip.as_ref().map(|vip| format!("address {} answers", vip.address)),
         }
     }
 
@@ -174,7 +194,8 @@ impl Work {
                     return Ok(());
                 }
                 let plan = ProcessPlan { command: spec.prepare.clone(), ..self.plan(process)? };
-                self.command(process, &plan, "prepare", number, Duration::from_secs(spec.start_timeout_s))
+                let limit = Duration::from_secs(spec.start_timeout_s);
+                self.command(process, &plan, Role::Prepare, number, limit)
             }
             Step::StartProcess { process } => self.start_process(process, number, on_done),
             Step::CheckReady { process } => self.check_ready(process, number, on_done),
@@ -221,11 +242,11 @@ impl Work {
                     Ok(())
                 })
             }
-            Step::Prepare { process } => {
-                self.processes.undo(number, Haste::AtOnce, patience, || self.kill_leaf(process, "-prepare"))
-            }
+            Step::Prepare { process } => self
+                .processes
+                .undo(number, Haste::AtOnce, patience, || self.kill_role(process, Role::Prepare)),
             Step::CheckReady { process } => {
-                self.processes.undo(number, Haste::AtOnce, patience, || self.kill_leaf(process, "-ready"))
+                self.processes.undo(number, Haste::AtOnce, patience, || self.kill_role(process, Role::Ready))
             }
             Step::StartProcess { process } => self.processes.undo(number, haste, patience, || {
                 self.stop_process(process, force).map_err(|why| self.unless_frozen(why))
@@ -270,26 +291,39 @@ impl Work {
                 let signal = if force { "SIGKILL" } else { &spec.stop_signal };
                 process::stop(&self.dirs, &running, signal, patience).map_err(words)?;
             }
-            None => self.kill_leaf(process, "")?,
+            None => self.kill_process(process)?,
         }
         // A readiness test ends with the process that it tests.
-        self.kill_leaf(process, "-ready")?;
+        self.kill_role(process, Role::Ready)?;
         lock(&self.running).remove(&process);
         Ok(())
     }
 
-    fn kill_leaf(&self, process: usize, suffix: &str) -> Result<(), String> {
-        let leaf = format!("{}{suffix}", self.process(process)?.name);
-        process::kill_cgroup(&self.dirs.cgroup.join(leaf), KILL_PATIENCE).map_err(words)
+    /// Ends all that belongs to a process, whoever started it.
+    fn kill_process(&self, process: usize) -> Result<(), String> {
+        let cgroup = self.dirs.process(&self.process(process)?.name);
+        process::kill_cgroup(&cgroup, KILL_PATIENCE).map_err(words)
+    }
+
+    fn kill_role(&self, process: usize, role: Role) -> Result<(), String> {
+        let name = self.process(process)?.name;
+        process::kill_cgroup(&self.dirs.role(&name, role), KILL_PATIENCE).map_err(words)?;
+        // An older agent may have left one elsewhere, where a process of today may be.
+        let former = format!("{name}-{}", role.name());
+        if self.spec().processes.iter().any(|other| other.name == former) {
+            return Ok(());
+        }
+        process::kill_cgroup(&self.dirs.process(&former), KILL_PATIENCE).map_err(words)
     }
 
     fn device_link(&self, mount: &mainstay_ha::Mount) -> PathBuf {
-        self.places.run_dir.join("dev").join(&self.spec.resource).join(mount.volume.to_string())
+        self.places.run_dir.join("dev").join(&self.spec().resource).join(mount.volume.to_string())
     }
 
     /// Where its file system is to be on this node, and on what device.
     fn place(&self) -> Result<Option<(Place, PathBuf)>, MountError> {
-        let Some(mount) = &self.spec.mount else { return Ok(None) };
+        let spec = self.spec();
+        let Some(mount) = &spec.mount else { return Ok(None) };
         let link = self.device_link(mount);
         let no_device = |source| MountError::NoDevice { link: link.clone(), source };
         let device = std::fs::canonicalize(&link).map_err(no_device)?;
@@ -308,7 +342,8 @@ impl Work {
     }
 
     fn mount(&self, number: u64) -> Result<(), String> {
-        let Some(mount) = &self.spec.mount else { return Ok(()) };
+        let spec = self.spec();
+        let Some(mount) = &spec.mount else { return Ok(()) };
         let Some((place, device)) = self.place().map_err(words)? else { return Ok(()) };
         if let Some(why) = place::refusal(&place.path, &self.places, &self.places.mounted(self.service())) {
             return Err(words(MountError::Place { path: place.path, why }));
@@ -348,7 +383,7 @@ impl Work {
     /// R28: no process begins but on its file system. Where that has died another node is asked for at once.
     fn stands(&self, step: Step, on_done: &OnDone) -> Result<(), String> {
         let is_process = matches!(step, Step::Prepare { .. } | Step::StartProcess { .. });
-        if !is_process || self.spec.mount.is_none() {
+        if !is_process || self.spec().mount.is_none() {
             return Ok(());
         }
         let Some(place) = lock(&self.mounted).clone() else {
@@ -364,7 +399,7 @@ impl Work {
 
     fn lost(&self, why: String, mendable: bool, on_done: &OnDone) {
         let event = Event::Lost { step: Step::Mount, why, mendable };
-        on_done(Done { service: self.spec.name.clone(), event });
+        on_done(Done { service: self.name.clone(), event });
     }
 
     /// Looks at the mount for as long as it is not to be taken away, and tells when it is not what it was. `number` is the
@@ -389,7 +424,8 @@ impl Work {
 
     /// The volumes of the resource have these sizes now.
     pub fn volumes_grew(&self, volumes: &[u64]) {
-        let Some(mount) = &self.spec.mount else { return };
+        let spec = self.spec();
+        let Some(mount) = &spec.mount else { return };
         let Some(&bytes) = volumes.get(usize::from(mount.volume)) else { return };
         let Ok(Some((place, device))) = self.place() else { return };
         // One that is not mounted now is looked at when it is.
@@ -400,10 +436,10 @@ impl Work {
 
     /// A file system that stays small is no reason not to run on it.
     fn fill(&self, path: &Path, device: &Path, bytes: u64) {
-        if !self.spec.mount.as_ref().is_some_and(|mount| mount.grow) {
+        if !self.spec().mount.as_ref().is_some_and(|mount| mount.grow) {
             return;
         }
-        let (service, path_shown) = (&self.spec.name, path.display());
+        let (service, path_shown) = (&self.name, path.display());
         match filesystem::fill(path, device, bytes) {
             Ok(None) => {}
             Ok(Some(bytes)) => {
@@ -419,28 +455,51 @@ impl Work {
         }
     }
 
-    fn start_process(&self, process: usize, number: u64, on_done: &OnDone) -> Result<(), String> {
+    fn start_process(self: &Arc<Self>, process: usize, number: u64, on_done: &OnDone) -> Result<(), String> {
         let start = || {
             if lock(&self.running).get(&process).is_some_and(Running::is_alive) {
                 return Ok(());
             }
             // What an instance that nobody remembers has left is in the way of a new one (R19).
-            self.kill_leaf(process, "")?;
+            self.kill_process(process)?;
             let plan = self.plan(process)?;
             let (running, mut child) = process::start(&self.dirs, &plan).map_err(words)?;
-            lock(&self.running).insert(process, running);
+            lock(&self.running).insert(process, running.clone());
             // The process belongs into the state file before anybody may forget it.
             self.save(None);
-            let (service, on_done) = (self.spec.name.clone(), on_done.clone());
-            let log = process::log_path(&self.dirs, &plan.name);
+            let (work, on_done) = (Arc::clone(self), on_done.clone());
             spawn("agent-child", move || {
                 let status = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-                let status = format!("{status}; see {}", log.display());
-                on_done(Done { service, event: Event::ProcessExited { process, status } });
+                work.ended(process, &running, &status, &on_done);
             });
             Ok(())
         };
-        self.processes.make(number, start, || self.revoke(process, ""))
+        let revoke = || self.warn_of_left(self.kill_process(process));
+        self.processes.make(number, start, revoke)
+    }
+
+    /// A process has ended. What was stopped or killed has not ended by itself, and nobody waits for it any more: such an end is
+    /// told before the answer to the stop, or not at all.
+    pub fn ended(&self, process: usize, ended: &Running, status: &str, on_done: &OnDone) {
+        let log = process::log_path(&self.dirs, &ended.name);
+        let status = format!("{status}{}; see {}", process::said(&log), log.display());
+        let running = lock(&self.running);
+        if running.get(&process) == Some(ended) {
+            let event = Event::ProcessExited { process, status };
+            on_done(Done { service: self.name.clone(), event });
+        }
+    }
+
+    /// Watches a process that an earlier agent started.
+    pub fn watch_process(self: &Arc<Self>, process: usize, running: &Running, on_done: &OnDone) {
+        let (work, running, on_done) = (Arc::clone(self), running.clone(), on_done.clone());
+        spawn("agent-adopted", move || {
+            while running.is_alive() {
+                std::thread::sleep(POLL);
+            }
+            let status = "its exit status is not known, because the agent was restarted meanwhile";
+            work.ended(process, &running, status, &on_done);
+        });
     }
 
     /// Runs a command of a process to its end.
@@ -448,36 +507,43 @@ impl Work {
         &self,
         process: usize,
         plan: &ProcessPlan,
-        role: &str,
+        role: Role,
         number: u64,
         timeout: Duration,
     ) -> Result<(), String> {
-        let begin = || process::begin(&self.dirs, plan, role).map_err(words);
-        let started = self.processes.make(number, begin, || self.revoke(process, &format!("-{role}")))?;
-        process::finish(&self.dirs, plan, started, timeout, &|| self.processes.is_newest(number))
-            .map_err(words)
+        let begin = || {
+            // One that an earlier agent began may still run; the answer that counts is that of this one.
+            self.kill_role(process, role)?;
+            process::begin(&self.dirs, plan, role).map_err(words)
+        };
+        let revoke = || self.warn_of_left(self.kill_role(process, role));
+        let started = self.processes.make(number, begin, revoke)?;
+        let wanted = || self.processes.is_newest(number);
+        process::finish(&self.dirs, plan, started, timeout, &wanted).map_err(|error| {
+            // A readiness test is repeated, and may fail often.
+            let tells = role == Role::Prepare && matches!(error, ProcessError::Failed { .. });
+            let log = process::log_path(&self.dirs, &plan.name);
+            format!("{error}{}", if tells { process::said(&log) } else { String::new() })
+        })
     }
 
-    fn revoke(&self, process: usize, suffix: &str) {
-        if let Err(error) = self.kill_leaf(process, suffix) {
-            tracing::warn!(
-                service = self.spec.name,
-                error,
-                "a process that is not wanted any more still runs"
-            );
+    fn warn_of_left(&self, result: Result<(), String>) {
+        if let Err(error) = result {
+            tracing::warn!(service = self.name, error, "a process that is not wanted any more still runs");
         }
     }
 
     fn check_ready(&self, process: usize, number: u64, on_done: &OnDone) -> Result<(), String> {
-        let Some(ready) = self.process(process)?.ready.clone() else { return Ok(()) };
         let start = Instant::now();
         // The machine's own time limit ends this, through an undo of the process.
         while self.processes.is_newest(number) {
+            // An operator may mend the test while it is repeated.
+            let Some(ready) = self.process(process)?.ready else { return Ok(()) };
             let is_ready = match &ready {
                 Ready::Command(_) if self.stands(Step::Prepare { process }, on_done).is_err() => false,
                 Ready::Command(command) => {
                     let plan = ProcessPlan { command: command.clone(), ..self.plan(process)? };
-                    self.command(process, &plan, "ready", number, READY_TEST_MAX).is_ok()
+                    self.command(process, &plan, Role::Ready, number, READY_TEST_MAX).is_ok()
                 }
                 Ready::Tcp(address) => process::tcp_answers(address),
                 Ready::DelayS(seconds) => start.elapsed() >= Duration::from_secs(*seconds),
@@ -513,28 +579,49 @@ impl Work {
     }
 
     fn vip(&self) -> Option<Result<Vip, String>> {
-        self.spec.vip.as_ref().map(|vip| vip.address.parse().map_err(words::<vip::VipError>))
+        self.spec().vip.as_ref().map(|vip| vip.address.parse().map_err(words::<vip::VipError>))
     }
 
     fn address(&self) -> Result<(Vip, vip::Interface), String> {
         let vip = self.vip().unwrap_or_else(|| Err("the service has no address".into()))?;
-        let name = self.spec.vip.as_ref().and_then(|vip| vip.interface.as_deref());
-        let interface = vip::find_interface(vip, name).map_err(words)?;
+        let name = self.spec().vip.as_ref().and_then(|vip| vip.interface.clone());
+        let interface = vip::find_interface(vip, name.as_deref()).map_err(words)?;
         Ok((vip, interface))
     }
 
-    fn process(&self, index: usize) -> Result<&mainstay_ha::Process, String> {
-        self.spec.processes.get(index).ok_or_else(|| format!("the service has no process {index}"))
+    fn process(&self, index: usize) -> Result<mainstay_ha::Process, String> {
+        let found = self.spec().processes.get(index).cloned();
+        found.ok_or_else(|| format!("the service has no process {index}"))
+    }
+
+    /// Where the output of a process goes; a writer is started if there is none.
+    fn output(&self, index: usize, name: &str) -> Result<Option<Arc<Output>>, String> {
+        if self.dirs.log_writer.is_empty() {
+            return Ok(None);
+        }
+        let mut outputs = lock(&self.outputs);
+        if let Some(output) = outputs.get(&index) {
+            return Ok(Some(output.clone()));
+        }
+        let output = Output::open(&self.dirs, name, &self.dirs.log_writer).map_err(words)?;
+        let output = Arc::new(output);
+        outputs.insert(index, output.clone());
+        Ok(Some(output))
+    }
+
+    /// Goes on with the writer of a log that an earlier agent started.
+    pub fn adopt_output(&self, index: usize, writer: &Identified) {
+        let Ok(process) = self.process(index) else { return };
+        if let Some(output) = Output::adopt(&self.dirs, &process.name, &self.dirs.log_writer, writer) {
+            lock(&self.outputs).insert(index, Arc::new(output));
+        }
     }
 
     fn plan(&self, index: usize) -> Result<ProcessPlan, String> {
         let spec = self.process(index)?;
-        Ok(ProcessPlan {
-            name: spec.name.clone(),
-            command: spec.command.clone(),
-            user: spec.user.clone(),
-            env: spec.env.clone(),
-        })
+        let output = self.output(index, &spec.name)?;
+        let mainstay_ha::Process { name, command, user, env, .. } = spec;
+        Ok(ProcessPlan { name, command, user, env, output })
     }
 }
 
@@ -557,22 +644,26 @@ mod tests {
         }
     }
 
-    fn work(dir: &Path) -> Work {
-        // Nobody listens on this port of this address.
-        let spec = ServiceSpec::parse(
-            "name='s'\nresource='db'\n[[process]]\nname='p'\ncommand=['/bin/true']\nready={tcp='127.254.254.254:9'}\n",
-        );
-        let dirs = ServiceDirs { cgroup: dir.join("cgroup"), logs: dir.join("logs") };
-        let about = (1, ResourceId(1));
+    fn made(dir: &Path, spec: &ServiceSpec, dirs: ServiceDirs) -> Work {
         let places = Places {
             cgroup_root: dir.join("cgroups"),
             state_dir: dir.join("state"),
             run_dir: dir.join("run"),
             neighbours: Neighbours::default(),
+            log_writer: Vec::new(),
         };
         let (file, left) = (dir.join("s.json"), (BTreeMap::new(), None));
-        let volumes = Arc::new(NoVolumes);
-        Work::new(spec.unwrap(), about, dirs, &places, volumes, file, left)
+        let about = (1, 1, ResourceId(1));
+        Work::new(spec.clone(), about, dirs, &places, Arc::new(NoVolumes), file, left)
+    }
+
+    fn work(dir: &Path) -> Work {
+        // Nobody listens on this port of this address.
+        let spec = ServiceSpec::parse(
+            "name='s'\nresource='db'\n[[process]]\nname='p'\ncommand=['/bin/true']\nready={tcp='127.254.254.254:9'}\n",
+        );
+        let dirs = ServiceDirs { cgroup: dir.join("cgroup"), logs: dir.join("logs"), log_writer: Vec::new() };
+        made(dir, &spec.unwrap(), dirs)
     }
 
     /// The machine does not undo a readiness test: it ends with the process that it tests.
@@ -598,6 +689,39 @@ mod tests {
             }
             assert_eq!(end.recv_timeout(Duration::from_secs(20)).unwrap(), Err(CALLED_OFF.into()));
         }
+    }
+
+    #[test]
+    fn a_preparation_that_an_earlier_agent_left_is_ended_before_the_next_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = format!("mainstay-test-{}-left", std::process::id());
+        let Some(root) = mount::cgroup2_mount().map(|mount| mount.join(root)) else { return };
+        if std::fs::create_dir_all(&root).is_err() {
+            eprintln!("skipped: no writable cgroup hierarchy of version 2 here");
+            return;
+        }
+        let dirs =
+            ServiceDirs { cgroup: root.join("s"), logs: dir.path().join("logs"), log_writer: Vec::new() };
+        let plan = ProcessPlan {
+            name: "p".into(),
+            command: vec!["sleep".into(), "1000".into()],
+            user: None,
+            env: BTreeMap::new(),
+            output: None,
+        };
+        let left = process::begin(&dirs, &plan, Role::Prepare).unwrap();
+        let spec = ServiceSpec::parse(
+            "name='s'\nresource='db'\n[[process]]\nname='p'\ncommand=['/bin/true']\nprepare=['/bin/true']\n",
+        );
+        let cgroup = dirs.cgroup.clone();
+        let work = made(dir.path(), &spec.unwrap(), dirs.clone());
+        let (work, nobody): (_, OnDone) = (Arc::new(work), Arc::new(|_| ()));
+        let number = work.processes.number();
+        assert_eq!(work.run(Step::Prepare { process: 0 }, Some(number), &nobody), Ok(()));
+        let ended = process::finish(&dirs, &plan, left, Duration::from_secs(20), &|| true);
+        assert!(matches!(ended, Err(ProcessError::Failed { .. })), "{ended:?}");
+        process::remove_cgroups(&cgroup);
+        process::remove_cgroups(&root);
     }
 
     #[test]

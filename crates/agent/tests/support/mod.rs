@@ -37,6 +37,7 @@ fn agent_process() {
         listen: Some(listen.to_owned()),
         metrics_listen: Some(metrics_address(listen)),
         cgroup_root: Some(cgroup_root(&directory)),
+        log_writer: Vec::new(),
         journals: mainstay_agent::journals::Journals::default(),
         fail_left_devices: |_| (),
         keep_devices: |_| Ok(()),
@@ -142,7 +143,7 @@ impl TestNode {
 
     /// Processes of a service.
     pub fn pids(&self, service: &str, process: &str) -> Vec<String> {
-        let path = cgroup_root(self.directory.path()).join(service).join(process).join("cgroup.procs");
+        let path = cgroup_root(self.directory.path()).join(service).join(process).join("main/cgroup.procs");
         std::fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
     }
 

@@ -71,8 +71,8 @@ impl Proposals {
 }
 
 fn status(name: String, node: NodeId, report: Report) -> Command {
-    let Report { phase, epoch, round, detail, failures, passes } = report;
-    Command::ServiceStatus { name, node, phase, epoch, round, detail, failures, passes }
+    let Report { phase, epoch, round, detail, failures, passes, last_failure } = report;
+    Command::ServiceStatus { name, node, phase, epoch, round, detail, failures, passes, last_failure }
 }
 
 /// Whether the control plane has the newest report of a service on this node.

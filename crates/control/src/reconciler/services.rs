@@ -15,6 +15,7 @@ pub struct Adopted {
     pub spec: ServiceSpec,
     /// Of the specification, as the control plane counts it.
     pub revision: u64,
+    pub edition: u64,
     pub resource: ResourceId,
     pub saved: Saved,
 }
@@ -31,6 +32,7 @@ pub(super) struct Start {
 struct Held {
     machine: Machine,
     revision: u64,
+    edition: u64,
     resource: ResourceId,
     /// Which machine of this process it is: two of one name may be silenced in different ways.
     number: u64,
@@ -52,8 +54,11 @@ impl Services {
         let held: BTreeMap<String, Held> = adopted
             .into_iter()
             .zip(0..)
-            .map(|((name, Adopted { spec, revision, resource, saved }), number)| {
-                (name, Held { machine: Machine::restore(spec, saved, now), revision, resource, number })
+            .map(|((name, Adopted { spec, revision, edition, resource, saved }), number)| {
+                (
+                    name,
+                    Held { machine: Machine::restore(spec, saved, now), revision, edition, resource, number },
+                )
             })
             .collect();
         Self {
@@ -96,15 +101,24 @@ impl Services {
     }
 
     pub fn observe(&self) -> BTreeMap<String, ServiceObserved> {
-        let seen = |Held { machine, revision, resource, .. }: &Held| ServiceObserved {
+        let seen = |Held { machine, revision, edition, resource, .. }: &Held| ServiceObserved {
             phase: machine.phase(),
             epoch: machine.epoch(),
             round: machine.round(),
             spent_epoch: machine.spent_epoch(),
             revision: *revision,
+            edition: *edition,
             resource: *resource,
         };
         self.held.iter().map(|(name, held)| (name.clone(), seen(held))).collect()
+    }
+
+    /// It goes by this specification from now on.
+    pub fn amend(&mut self, name: &str, spec: ServiceSpec, edition: u64) {
+        if let Some(held) = self.held.get_mut(name) {
+            held.machine.amend(spec);
+            held.edition = edition;
+        }
     }
 
     /// `true` if there was one.
@@ -167,15 +181,16 @@ impl Services {
                 return false;
             };
             if !self.held.contains_key(name) {
-                let (spec, revision) = (service.spec.clone(), service.revision);
+                let (spec, revision, edition) = (service.spec.clone(), service.revision, service.edition);
                 let machine = Machine::new(spec.clone());
-                let held = Held { machine, revision, resource: resource.id, number: self.made };
+                let held = Held { machine, revision, edition, resource: resource.id, number: self.made };
                 self.held.insert(name.clone(), held);
                 self.made += 1;
                 wishes.push_back(Wish::MakeService {
                     name: name.clone(),
                     spec,
                     revision,
+                    edition,
                     resource: resource.id,
                 });
             }

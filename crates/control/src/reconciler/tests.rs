@@ -205,6 +205,7 @@ fn a_service_that_nobody_remembers_is_not_called_stopped_before_it_was_swept() {
         detail: String::new(),
         failures: 0,
         passes: false,
+        last_failure: String::new(),
     };
     assert!(lab.state.apply(Entry { at_ms: 0, command: running }).is_ok());
     let stopped = |wish: &Wish| {

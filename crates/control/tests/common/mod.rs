@@ -279,8 +279,9 @@ impl Nodes {
                 let service = &self.state.services[&name];
                 let resource = self.state.resource_of(service).expect("it has one").id;
                 assert!(observed.lease_valid && observed.replicas[&resource].role == Role::Primary);
-                let (revision, phase) = (service.revision, ServicePhase::Running);
-                let seen = ServiceObserved { phase, epoch, round, revision, spent_epoch: None, resource };
+                let (revision, edition, phase) = (service.revision, service.edition, ServicePhase::Running);
+                let seen =
+                    ServiceObserved { phase, epoch, round, revision, edition, spent_epoch: None, resource };
                 observed.services.insert(name, seen);
             }
             Action::StopService { name, .. } => {
@@ -290,6 +291,10 @@ impl Nodes {
                     ServicePhase::Stopping => ServicePhase::Stopped,
                     _ => ServicePhase::Stopping,
                 };
+            }
+            Action::AmendService { name } => {
+                let edition = self.state.services[&name].edition;
+                observed.services.get_mut(&name).unwrap().edition = edition;
             }
             Action::KillService { name } => {
                 let service = observed.services.get_mut(&name).unwrap();

@@ -23,6 +23,7 @@ impl Machine {
         if spent {
             reach!("ha: no attempt is left");
         }
+        self.last_failure.clone_from(&why);
         self.reason = why;
         let at = self.top(at);
         let (floor, then) = if spent { (0, Then::Fail) } else { (floor, Then::Retry) };

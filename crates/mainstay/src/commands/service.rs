@@ -5,13 +5,13 @@ use crate::cli::{ServiceCommand, WaitArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, Progress, table};
 use mainstay_api::client::Client;
-use mainstay_api::rest::{Accepted, ServiceApply, ServiceMove, ServiceView};
+use mainstay_api::rest::{Accepted, ServiceApplied, ServiceApply, ServiceEffect, ServiceMove, ServiceView};
 use std::io::Read;
 use std::path::Path;
 
 pub fn run(command: ServiceCommand, client: &Client, output: Output) -> Outcome<u8> {
     match command {
-        ServiceCommand::Apply { file, wait } => apply(&file, wait, client, output)?,
+        ServiceCommand::Apply { file, dry_run, wait } => apply(&file, dry_run, wait, client, output)?,
         ServiceCommand::List => {
             let list: Vec<ServiceView> = client.get("/v1/services")?;
             output.result(&list, |list| overview(list))?;
@@ -20,7 +20,9 @@ pub fn run(command: ServiceCommand, client: &Client, output: Output) -> Outcome<
             let service: ServiceView = client.get(&path(&name)?)?;
             output.result(&service, details)?;
         }
-        ServiceCommand::Move { name, to, force, wait } => {
+        ServiceCommand::Move { name, node, to, force, wait } => {
+            // The command line wants one of the two.
+            let to = node.or(to).unwrap_or_default();
             relocate(&name, (&to, force), wait, client, output)?;
         }
         ServiceCommand::Delete { name, wait } => delete(&name, wait, client, output)?,
@@ -46,23 +48,143 @@ fn read(file: &Path) -> Outcome<String> {
     Ok(text)
 }
 
-fn apply(file: &Path, wait: WaitArgs, client: &Client, output: Output) -> Outcome<()> {
-    let mut service: ServiceView = client.put("/v1/services", &ServiceApply { toml: read(file)? })?;
-    if !wait.no_wait {
-        let path = path(&service.name)?;
-        let mut progress = Progress::new();
-        service = follow(&format!("starting service {}", service.name), wait.wait_s, || {
-            let now: ServiceView = client.get(&path)?;
-            progress.show(&summary(&now));
-            if let Some(reason) = now.advice.first() {
-                let remedy = "Mend the cause and apply the service again.";
-                return Err(Failure::new("service-failed", format!("service {} {reason}", now.name), remedy));
-            }
-            let runs = now.current && now.phase == "running" && now.node == now.phase_node;
-            Ok(runs.then_some(now))
-        })?;
+fn apply(file: &Path, dry_run: bool, wait: WaitArgs, client: &Client, output: Output) -> Outcome<()> {
+    let mut applied: ServiceApplied =
+        client.put("/v1/services", &ServiceApply { toml: read(file)?, dry_run })?;
+    if dry_run {
+        return output.result(&applied, would);
     }
-    output.result(&service, details)
+    output.note(&did(&applied));
+    let unchanged = applied.effect == ServiceEffect::Unchanged && runs(&applied.service);
+    if !wait.no_wait && !unchanged {
+        let name = applied.service.name.clone();
+        applied.service = await_service(&name, "run", wait, client, runs)?;
+    }
+    output.result(&applied, |applied| {
+        let unchanged = if unchanged { "unchanged\n" } else { "" };
+        format!("{unchanged}{}", details(&applied.service))
+    })
+}
+
+/// Follows a service until it is as wanted. Says why it does not run if it is given up, or when the time is over.
+fn await_service(
+    name: &str,
+    goal: &str,
+    wait: WaitArgs,
+    client: &Client,
+    wanted: impl Fn(&ServiceView) -> bool,
+) -> Outcome<ServiceView> {
+    let path = path(name)?;
+    let mut progress = Progress::new();
+    let mut last = None;
+    let result = follow(&format!("service {name}"), wait.wait_s, || {
+        let now: ServiceView = client.get(&path)?;
+        progress.show(&summary(&now));
+        if let Some(reason) = now.advice.first() {
+            let remedy = "Mend the cause and apply the service again.";
+            let message = format!("service {name} {reason}{}", failure_lines(&now));
+            return Err(Failure::new("service-failed", message, remedy));
+        }
+        // A process without a readiness test counts as ready at once, and may end in the next moment.
+        let same = last.as_ref().is_some_and(|last: &ServiceView| {
+            wanted(last) && last.phase_node == now.phase_node && last.failures == now.failures
+        });
+        last = Some(now.clone());
+        Ok((same && wanted(&now)).then_some(now))
+    });
+    drop(progress);
+    result.map_err(|failure| match last {
+        Some(now) if failure.body.code == "wait-over" => not_running(&now, goal, wait.wait_s, failure.exit),
+        _ => failure,
+    })
+}
+
+fn runs(service: &ServiceView) -> bool {
+    service.current && service.phase == "running" && service.node == service.phase_node
+}
+
+/// The time is over, and this is how far the service is.
+fn not_running(service: &ServiceView, goal: &str, limit_s: u64, exit: u8) -> Failure {
+    let message = format!(
+        "service {} does not {goal} after {limit_s} s: it is {} on {}{}{}",
+        service.name,
+        service.phase,
+        place(service),
+        doing(service),
+        failure_lines(service)
+    );
+    let remedy = match service.failures.first() {
+        Some(failure) => format!(
+            "Mend the cause on {}: its processes write to services/{} of the state directory there. The start goes on by itself; applying the service again clears the failures.",
+            failure.node, service.name
+        ),
+        None => format!(
+            "The start goes on by itself. If it hangs, look at what its processes write on {}, in services/{} of the state directory.",
+            place(service),
+            service.name
+        ),
+    };
+    Failure::new("service-not-running", message, remedy).with_exit(exit)
+}
+
+fn doing(service: &ServiceView) -> String {
+    if service.doing.is_empty() { String::new() } else { format!(" ({})", service.doing) }
+}
+
+fn failure_lines(service: &ServiceView) -> String {
+    let lines = service.failures.iter().map(|failure| {
+        let count = match failure.count {
+            1 => "1 failure".to_owned(),
+            count => format!("{count} failures"),
+        };
+        let last =
+            if failure.reason.is_empty() { String::new() } else { format!(", the last: {}", failure.reason) };
+        format!("\n{count} on {}{last}", failure.node)
+    });
+    lines.collect()
+}
+
+/// What a dry run has found, in words.
+fn would(applied: &ServiceApplied) -> String {
+    let name = &applied.service.name;
+    let head = match applied.effect {
+        ServiceEffect::Created => format!("service {name} would be made"),
+        ServiceEffect::Unchanged => format!("service {name} would stay as it is"),
+        ServiceEffect::FailuresCleared => {
+            format!("service {name} would stay as it is, and its failures be cleared")
+        }
+        ServiceEffect::ChangedInPlace => format!("service {name} would be changed, and go on"),
+        ServiceEffect::Restarted => {
+            format!("service {name} would be changed, and STARTED AGAIN on {}", place(&applied.service))
+        }
+    };
+    format!("{head}{}\nnothing was changed (--dry-run)", change_lines(applied))
+}
+
+/// What has been recorded, in words.
+fn did(applied: &ServiceApplied) -> String {
+    let name = &applied.service.name;
+    let head = match applied.effect {
+        ServiceEffect::Created => format!("service {name} is made"),
+        ServiceEffect::Unchanged => String::new(),
+        ServiceEffect::FailuresCleared => {
+            format!("service {name} stays as it is, and its failures are cleared")
+        }
+        ServiceEffect::ChangedInPlace => format!("service {name} is changed, and goes on"),
+        ServiceEffect::Restarted => {
+            format!("service {name} is changed, and is started again on {}", place(&applied.service))
+        }
+    };
+    format!("{head}{}", change_lines(applied)).trim().to_owned()
+}
+
+fn change_lines(applied: &ServiceApplied) -> String {
+    let changes = applied.changes.iter().map(|change| {
+        let how = if change.restarts { "restarts" } else { "in place" };
+        format!("\n  {}: {} → {} ({how})", change.field, change.from, change.to)
+    });
+    let warnings = applied.warnings.iter().map(|warning| format!("\nwarning: {warning}"));
+    changes.chain(warnings).collect()
 }
 
 fn relocate(
@@ -76,12 +198,8 @@ fn relocate(
     let accepted: Accepted =
         client.post(&format!("{path}/move"), &ServiceMove { to: checked_name(to)?.to_owned(), force })?;
     if !wait.no_wait {
-        let mut progress = Progress::new();
-        follow(&format!("moving service {name}"), wait.wait_s, || {
-            let now: ServiceView = client.get(&path)?;
-            progress.show(&summary(&now));
-            Ok((now.phase == "running" && now.phase_node.as_deref() == Some(to)).then_some(()))
-        })?;
+        let there = |now: &ServiceView| now.phase == "running" && now.phase_node.as_deref() == Some(to);
+        await_service(name, &format!("run on {to}"), wait, client, there)?;
     }
     output.result(&accepted, |accepted| accepted.message.clone())
 }
@@ -133,8 +251,6 @@ fn details(service: &ServiceView) -> String {
     if !service.doing.is_empty() {
         text += &format!("\nnow: {}", service.doing);
     }
-    for failure in &service.failures {
-        text += &format!("\n{} failures on {}, the last: {}", failure.count, failure.node, failure.reason);
-    }
+    text += &failure_lines(service);
     text + &advice_lines(&service.advice)
 }

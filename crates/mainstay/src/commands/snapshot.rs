@@ -86,7 +86,7 @@ fn details(found: &SnapshotFiles) -> String {
         text += &format!("\n{file}");
     }
     if found.files.iter().any(|file| is_map(Path::new(file))) {
-        text += "\nthis pool cannot clone files: there is what was written over since; `mainstay snapshot clone` makes files of all of it";
+        text += "\nthis pool cannot clone files: there is what was written over since; `mainstay snapshot clone NAME SNAPSHOT DIRECTORY` makes files of all of it";
     }
     text += &match found.space {
         Some(SnapshotSpace { bytes, own_bytes }) => format!(
@@ -244,7 +244,7 @@ fn copy(name: &str, snapshot: &str, directory: &Path, client: &Client, output: O
         return Err(Failure::new(
             "changed",
             what,
-            "See `mainstay snapshot list`, and try again if it is there.",
+            "See `mainstay snapshot list NAME`, and try again if it is there.",
         ));
     }
     for (n, (from, file)) in found.files.iter().zip(open).enumerate() {

@@ -1,5 +1,303 @@
 //! Processes of services, and service files.
 
 use super::Trouble;
+use crate::cluster::{LIMIT, NODES};
+use anyhow::{Context, Result, ensure};
+use mainstay_api::rest::{ServiceApplied, ServiceEffect};
+use mainstay_tests::lab::Lab;
+use mainstay_tests::wait_for;
+use std::time::{Duration, Instant};
 
-pub const TROUBLES: &[(&str, Trouble)] = &[];
+pub const TROUBLES: &[(&str, Trouble)] = &[
+    ("troubles_processes_whose_names_meet_live_and_die_alone", names_meet),
+    ("troubles_applying_a_service_restarts_it_only_if_it_must", applied_again),
+    ("troubles_a_file_that_cannot_run_stops_nothing", cannot_run),
+    ("troubles_a_service_that_writes_without_end_fills_no_disk", writes_without_end),
+    ("troubles_a_failed_step_is_told_by_apply_itself", told_by_apply),
+];
+
+/// Command line of a program that shows up under this name in a node, and never ends.
+fn sleeper(name: &str) -> String {
+    format!("command = ['bash', '-c', 'exec -a {name} sleep 100000']")
+}
+
+/// Process ids, inside the node, of those that call themselves `name`.
+fn pids(lab: &Lab, node: &str, name: &str) -> Result<Vec<String>> {
+    let script = format!(
+        "for d in /proc/[0-9]*; do [ \"$(tr '\\0' ' ' <$d/cmdline 2>/dev/null)\" = '{name} 100000 ' ] && echo ${{d#/proc/}}; done; true"
+    );
+    Ok(lab.shell(node, &script)?.split_whitespace().map(str::to_owned).collect())
+}
+
+/// Kills the agent of a node and waits until the next one answers.
+fn restart_agent(lab: &Lab, node: &str) -> Result<()> {
+    lab.kill_program(node, "agent")?;
+    agent_returns(lab, node)
+}
+
+fn agent_returns(lab: &Lab, node: &str) -> Result<()> {
+    wait_for("the agent's return", LIMIT, || {
+        lab.agent(node)?.get::<serde_json::Value>("/v1/status").context("status").map(drop)
+    })
+}
+
+/// Removes a service and its resource.
+fn remove(lab: &Lab, name: &str) -> Result<()> {
+    lab.cli(&["service", "delete", name])?;
+    lab.cli(&["resource", "delete", name, "--yes"]).map(drop)
+}
+
+/// `a-ready` is a process here, and was the place of the readiness test of `a` once.
+fn names_meet(lab: &Lab) -> Result<()> {
+    lab.create_resource("meet", "64MiB", &NODES, &[])?;
+    let names = ["a", "a-ready", "a-prepare"];
+    let mut toml = "name = 'meet'\nresource = 'meet'\n".to_owned();
+    for name in names {
+        toml += &format!("[[process]]\nname = '{name}'\n{}\n", sleeper(&format!("meet-{name}")));
+    }
+    let toml = toml.replacen(
+        "[[process]]\nname = 'a'\n",
+        "[[process]]\nname = 'a'\nprepare = ['true']\nready = { command = ['true'] }\n",
+        1,
+    );
+    lab.apply_service("meet", &toml)?;
+    let node = lab.wait_running("meet", LIMIT)?;
+    let all = || -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        for name in names {
+            let here = pids(lab, &node, &format!("meet-{name}"))?;
+            ensure!(here.len() == 1, "{name} runs as {here:?}");
+            found.extend(here);
+        }
+        Ok(found)
+    };
+    let before = all()?;
+    // The restart of the last one touches neither of the others; that of the first one is followed by all of them.
+    lab.shell(&node, &format!("kill -9 {}", before[2]))?;
+    wait_for("a restart of the last process alone", LIMIT, || {
+        let now = all()?;
+        ensure!(now[2] != before[2], "it was not started again");
+        ensure!(now[..2] == before[..2], "others were restarted with it: {before:?}, then {now:?}");
+        Ok(())
+    })?;
+    // Two end at once, the second one while the first is being started again.
+    let before = all()?;
+    lab.shell(&node, &format!("kill -9 {}; sleep 0.3; kill -9 {}", before[2], before[0]))?;
+    wait_for("a restart of all processes", LIMIT, || {
+        let now = all()?;
+        ensure!(now.iter().all(|pid| !before.contains(pid)), "{before:?}, then {now:?}");
+        Ok(())
+    })?;
+    lab.wait_running("meet", LIMIT)?;
+    // A restarted agent finds them all.
+    let before = all()?;
+    lab.kill_program(&node, "agent")?;
+    lab.wait_running("meet", LIMIT)?;
+    ensure!(all()? == before, "the restarted agent did not find them");
+    remove(lab, "meet")
+}
+
+fn apply(lab: &Lab, toml: &str, more: &[&str]) -> Result<ServiceApplied> {
+    let path = lab.dir().join("applied.toml");
+    std::fs::write(&path, toml)?;
+    lab.cli_json(&[&["service", "apply", &path.to_string_lossy()][..], more].concat())
+}
+
+fn applied_again(lab: &Lab) -> Result<()> {
+    lab.create_resource("again", "64MiB", &NODES, &[])?;
+    let toml = format!(
+        "name = 'again'\nresource = 'again'\n[[process]]\nname = 'p'\n{}\nready = {{ delay_s = 1 }}\n[policy]\nrestart_limit = 3\n",
+        sleeper("again-p")
+    );
+    let first = apply(lab, &toml, &[])?;
+    ensure!(first.effect == ServiceEffect::Created && first.service.phase == "running", "{first:?}");
+    let node = lab.wait_running("again", LIMIT)?;
+    let process = pids(lab, &node, "again-p")?;
+    ensure!(process.len() == 1, "{process:?}");
+
+    let start = Instant::now();
+    let same = apply(lab, &toml, &[])?;
+    ensure!(same.effect == ServiceEffect::Unchanged && same.changes.is_empty(), "{same:?}");
+    ensure!(start.elapsed() < Duration::from_secs(20), "it took {:?}", start.elapsed());
+
+    let in_place = toml
+        .replace("restart_limit = 3", &format!("restart_limit = 5\npreferred = '{node}'\nfailback = true"))
+        .replace("delay_s = 1", "delay_s = 2")
+        .replace("name = 'p'", "name = 'p'\nstop_timeout_s = 7\nstop_signal = 'SIGINT'");
+    let dry = apply(lab, &in_place, &["--dry-run"])?;
+    ensure!(dry.effect == ServiceEffect::ChangedInPlace && dry.dry_run, "{dry:?}");
+    let fields: Vec<_> = dry.changes.iter().map(|change| change.field.as_str()).collect();
+    let expected = [
+        "process[0].stop_timeout_s",
+        "process[0].stop_signal",
+        "process[0].ready",
+        "policy.restart_limit",
+        "policy.preferred",
+        "policy.failback",
+    ];
+    ensure!(fields == expected, "{fields:?}");
+    ensure!(apply(lab, &toml, &[])?.effect == ServiceEffect::Unchanged, "the dry run changed something");
+    let done = apply(lab, &in_place, &[])?;
+    ensure!(done.effect == ServiceEffect::ChangedInPlace && done.service.phase == "running", "{done:?}");
+    ensure!(pids(lab, &node, "again-p")? == process, "the process was started again");
+    // The next attempt goes by what was changed, and a restarted agent knows it.
+    restart_agent(lab, &node)?;
+    lab.wait_running("again", LIMIT)?;
+    ensure!(apply(lab, &in_place, &[])?.effect == ServiceEffect::Unchanged, "it was forgotten");
+    ensure!(pids(lab, &node, "again-p")? == process, "the process was started again");
+
+    let restart = in_place.replace("[policy]", "env = { A = 'b' }\n[policy]");
+    let said = lab.try_cli(&["service", "apply", "--dry-run", &write(lab, &restart)?])?;
+    ensure!(said.code() == 0, "{said:?}");
+    for words in ["STARTED AGAIN", "process[0].env.A", "nothing was changed"] {
+        ensure!(said.stdout.contains(words), "no `{words}` in {}", said.stdout);
+    }
+    ensure!(pids(lab, &node, "again-p")? == process, "the dry run did something");
+    let done = apply(lab, &restart, &[])?;
+    ensure!(done.effect == ServiceEffect::Restarted, "{done:?}");
+    let now = pids(lab, &lab.wait_running("again", LIMIT)?, "again-p")?;
+    ensure!(now.len() == 1 && now != process, "{process:?}, then {now:?}");
+    lab.cli(&["service", "move", "again", &node])?;
+    remove(lab, "again")
+}
+
+fn write(lab: &Lab, toml: &str) -> Result<String> {
+    let path = lab.dir().join("applied.toml");
+    std::fs::write(&path, toml)?;
+    Ok(path.to_string_lossy().into_owned())
+}
+
+/// What no node has is refused, what one lacks is said, and what runs goes on.
+fn cannot_run(lab: &Lab) -> Result<()> {
+    lab.create_resource("fit", "64MiB", &NODES, &[])?;
+    let toml = format!(
+        "name = 'fit'\nresource = 'fit'\n[mount]\npath = '/srv/fit'\nfstype = 'ext4'\nmkfs = true\noptions = 'defaults,nofail,_netdev,noatime,x-systemd.requires=network.target'\n[[process]]\nname = 'p'\n{}\n",
+        sleeper("fit-p")
+    );
+    let applied = apply(lab, &toml, &[])?;
+    ensure!(applied.service.phase == "running" && applied.warnings.is_empty(), "{applied:?}");
+    let node = lab.wait_running("fit", LIMIT)?;
+    let process = pids(lab, &node, "fit-p")?;
+    for (from, to, field) in [
+        ("noatime", "noatime,users", "mount.options"),
+        ("noatime", "noatime,bind", "mount.options"),
+        ("noatime", "noatime,data=nonsense", "mount.options"),
+        ("'ext4'", "'nosuchfs'", "mount.fstype"),
+        ("name = 'p'", "name = 'p'\nuser = 'nobody-has-this'", "process[0].user"),
+        ("name = 'p'", "name = 'p'\nuser = \"ro\\u0000ot\"", "process[0].user"),
+        ("name = 'p'", "name = 'p'\nenv = { A = \"b\\u0000\" }", "process[0].env.A"),
+        ("name = 'p'", "name = 'p'\nprepare = ['/nonexistent/init']", "process[0].prepare"),
+        ("name = 'p'", "name = 'p'\nready = { command = ['/etc/passwd'] }", "process[0].ready"),
+        ("['bash'", "['no-such-program'", "process[0].command"),
+        (
+            "[[process]]",
+            "[vip]\naddress = '10.213.0.99/24'\ninterface = 'none0'\n[[process]]",
+            "vip.interface",
+        ),
+    ] {
+        let text = toml.replacen(from, to, 1);
+        ensure!(text != toml, "{from} is not in the file");
+        let words = ["service", "apply", &write(lab, &text)?];
+        let said = lab.try_cli(&words)?;
+        ensure!(said.code() == 1, "{to}: exit code {}: {}{}", said.code(), said.stdout, said.stderr);
+        ensure!(said.stderr.contains(field) && said.stderr.contains("what to do"), "{to}: {}", said.stderr);
+    }
+    ensure!(pids(lab, &node, "fit-p")? == process, "a file that cannot run stopped it");
+    // A program that only other nodes have: the service goes on, and both files and status say which node lacks it.
+    let other = NODES.iter().find(|name| **name != node).context("another node")?;
+    let program = "/run/mainstay/only-there";
+    let has = |node: &str| lab.shell(node, &format!("cp /bin/sleep {program}; chmod +x {program}"));
+    let text =
+        toml.replacen("['bash', '-c', 'exec -a fit-p sleep 100000']", &format!("['{program}', '100000']"), 1);
+    ensure!(text != toml, "the command is not in the file");
+    has(other)?;
+    let said = lab.try_cli(&["service", "apply", &write(lab, &text)?])?;
+    ensure!(said.code() == 1 && said.stderr.contains("could not start again"), "{said:?}");
+    ensure!(pids(lab, &node, "fit-p")? == process, "it was stopped where it cannot start again");
+    has(&node)?;
+    let applied = apply(lab, &text, &[])?;
+    ensure!(applied.warnings.iter().any(|line| line.contains("process[0].command")), "{applied:?}");
+    let third = NODES.iter().find(|name| *name != other && **name != node).context("a third node")?;
+    wait_for("status that names the node", LIMIT, || {
+        let advice = lab.status()?.advice;
+        let named =
+            |line: &String| line.contains(&format!("cannot run on {third}")) && line.contains(program);
+        ensure!(advice.iter().any(named), "{advice:?}");
+        Ok(())
+    })?;
+    remove(lab, "fit")
+}
+
+/// Largest size of both parts of a log, and a little.
+const LOG_BYTES_MAX: u64 = 33 << 20;
+
+fn writes_without_end(lab: &Lab) -> Result<()> {
+    lab.create_resource("yes", "64MiB", &NODES, &[])?;
+    let toml = "name = 'yes'\nresource = 'yes'\n[[process]]\nname = 'p'\ncommand = ['bash', '-c', 'exec -a yes-p yes']\n[[process]]\nname = 'q'\ncommand = ['bash', '-c', 'echo ready; exec -a yes-q sleep 100000']\n";
+    lab.apply_service("yes", toml)?;
+    let node = lab.wait_running("yes", LIMIT)?;
+    let number = |script: &str| -> Result<u64> { Ok(lab.shell(&node, script)?.trim().parse()?) };
+    let bytes = || number("cat /var/lib/mainstay/services/yes/p.log* | wc -c");
+    // What it writes in a second is more than the whole log may be.
+    let grown = |limit: u64| {
+        let most = bytes()?;
+        ensure!(most <= limit, "the log has {most} bytes");
+        anyhow::Ok(most)
+    };
+    let talker = "pgrep -f '^yes-p'";
+    let process = lab.shell(&node, talker)?;
+    for _ in 0..6 {
+        grown(LOG_BYTES_MAX)?;
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    ensure!(grown(LOG_BYTES_MAX)? > 0, "nothing was written");
+    // Without an agent it is no different, and the next agent goes on with the same writer.
+    lab.kill_program(&node, "agent")?;
+    let writers = "pgrep -fc '^/proc/self/exe log-writer' || true";
+    let alone = number(writers)?;
+    grown(LOG_BYTES_MAX)?;
+    agent_returns(lab, &node)?;
+    lab.wait_running("yes", LIMIT)?;
+    ensure!(alone == 2 && number(writers)? == 2, "{alone} writers, then {}", number(writers)?);
+    // One that is killed is replaced, and nobody who writes sees it.
+    lab.shell(&node, "kill -9 $(pgrep -f '^/proc/self/exe log-writer')")?;
+    wait_for("other writers", LIMIT, || {
+        let now = number(writers)?;
+        ensure!(now == 2, "{now} writers");
+        Ok(())
+    })?;
+    grown(LOG_BYTES_MAX)?;
+    ensure!(lab.shell(&node, talker)? == process, "it was started again");
+    ensure!(lab.service("yes")?.failures.is_empty(), "it failed meanwhile");
+    remove(lab, "yes")?;
+    wait_for("the end of the writers", LIMIT, || {
+        let now = number(writers)?;
+        ensure!(now == 0, "{now} writers");
+        Ok(())
+    })
+}
+
+fn told_by_apply(lab: &Lab) -> Result<()> {
+    lab.create_resource("told", "64MiB", &NODES, &[])?;
+    let fails = "name = 'told'\nresource = 'told'\n[[process]]\nname = 'p'\ncommand = ['sh', '-c', 'echo the disk of the moon is full >&2; exit 7']\nready = { delay_s = 5 }\n[policy]\nrestart_limit = 0\n";
+    let said = lab.try_cli(&["service", "apply", &write(lab, fails)?])?;
+    ensure!(said.code() == 1, "exit code {}: {}{}", said.code(), said.stdout, said.stderr);
+    for words in ["exit status: 7", "the disk of the moon is full", "p.log", "on n1", "on n2", "on n3"] {
+        ensure!(said.stderr.contains(words), "no `{words}` in {}", said.stderr);
+    }
+    // One that never gets ready, and an operator who does not wait for long.
+    let slow = "name = 'told'\nresource = 'told'\n[[process]]\nname = 'p'\ncommand = ['sleep', '100000']\nready = { tcp = '127.0.0.1:1' }\n";
+    let said = lab.try_cli(&["service", "apply", &write(lab, slow)?, "--wait-s", "2"])?;
+    ensure!(said.code() == 3, "exit code {}: {}{}", said.code(), said.stdout, said.stderr);
+    ensure!(said.stderr.contains("starting on n"), "{}", said.stderr);
+    let status = lab.cli(&["service", "status", "told"])?;
+    ensure!(status.contains("starting on n") && status.contains("now: "), "{status}");
+    // A test that is mended counts at once.
+    let mended = slow.replace("{ tcp = '127.0.0.1:1' }", "{ delay_s = 0 }");
+    let applied = apply(lab, &mended, &[])?;
+    ensure!(
+        applied.effect == ServiceEffect::ChangedInPlace && applied.service.phase == "running",
+        "{applied:?}"
+    );
+    remove(lab, "told")
+}

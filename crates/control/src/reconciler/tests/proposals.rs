@@ -4,15 +4,33 @@ use super::*;
 use crate::state::ServiceOnNode;
 
 fn report(phase: ServicePhase) -> Report {
-    Report { phase, epoch: Epoch(1), round: 2, detail: String::new(), failures: 3, passes: false }
+    Report {
+        phase,
+        epoch: Epoch(1),
+        round: 2,
+        detail: String::new(),
+        failures: 3,
+        passes: false,
+        last_failure: String::new(),
+    }
 }
 
 /// The state in which the cluster knows this of the service here.
 fn known(state: &State, report: &Report) -> State {
     let mut state = state.clone();
-    let Report { phase, epoch, round, detail, failures, passes } = report.clone();
+    let Report { phase, epoch, round, detail, failures, passes, last_failure } = report.clone();
     let service = state.services.get_mut("db").expect("it was applied");
-    let on = ServiceOnNode { phase, epoch, round, detail, failures, failed_round: None, passes, at_ms: 0 };
+    let on = ServiceOnNode {
+        phase,
+        epoch,
+        round,
+        detail,
+        failures,
+        failed_round: None,
+        passes,
+        last_failure,
+        at_ms: 0,
+    };
     service.nodes.insert(ME, on);
     state
 }

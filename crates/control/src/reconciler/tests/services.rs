@@ -66,7 +66,13 @@ fn running() -> (Lab, Saved) {
 /// A process that starts after another one, whose service runs.
 fn adopting(lab: &Lab, saved: Saved) -> Reconciler {
     let service = &lab.state.services["db"];
-    let adopted = Adopted { spec: service.spec.clone(), revision: service.revision, resource: R, saved };
+    let adopted = Adopted {
+        spec: service.spec.clone(),
+        revision: service.revision,
+        edition: service.edition,
+        resource: R,
+        saved,
+    };
     Reconciler::new(ME, lab.now, BTreeMap::from([(R, MINE)]), BTreeMap::from([("db".into(), adopted)]))
 }
 
@@ -305,6 +311,7 @@ fn a_halted_service_is_tried_again_after_a_while_and_ever_more_rarely() {
             detail: "the address is in use".into(),
             failures: 4,
             passes: true,
+            last_failure: String::new(),
         };
         assert!(lab.state.apply(Entry { at_ms: 0, command: failed }).is_ok());
         assert!(lab.state.services["db"].halted.is_some());

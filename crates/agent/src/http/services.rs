@@ -1,0 +1,111 @@
+//! Services: what applying one would change, what nodes lack for it, and doing it.
+
+use super::{Answer, App, blocking, service_view, users};
+use crate::agent::{Agent, PROPOSE_TIMEOUT, READ_PATIENCE};
+use crate::clock::wall_ms;
+use crate::error::{body, settle};
+use crate::member::Member;
+use crate::raft::{ConsensusLog, View};
+use crate::service::lacks::Lack;
+use axum::Json;
+use axum::extract::State as Shared;
+use mainstay_api::rest::{ErrorBody, ServiceApplied, ServiceApply, ServiceChange, ServiceEffect};
+use mainstay_control::state::{Command, Entry, NodeStatus, Outcome, ServicePhase};
+use mainstay_ha::{Change, ServiceSpec};
+use mainstay_types::NodeId;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub async fn apply(Shared(agent): App, Json(request): Json<ServiceApply>) -> Answer<ServiceApplied> {
+    blocking(move || {
+        let member = agent.member()?;
+        let spec = ServiceSpec::parse(&request.toml)
+            .map_err(|error| body("bad-service-file", error.to_string(), error.remedy))?;
+        let view = member.log.confirmed_view(READ_PATIENCE);
+        let name = spec.name.clone();
+        // As the cluster would take it now. What it refuses is refused before any node is asked.
+        let mut trial = view.clone();
+        let entry = Entry { at_ms: wall_ms(), command: Command::ApplyService { spec: spec.clone() } };
+        let outcome = settle(Ok(Arc::make_mut(&mut trial.state).apply(entry)))?;
+        if let Some(resource) = view.state.resource_by_name(&spec.resource) {
+            users::refuse_place(&agent, &view, &spec, &resource.spec.replicas)?;
+        }
+        let before = view.state.services.get(&name);
+        let changes = before.map(|service| service.spec.changes(&spec)).unwrap_or_default();
+        let restarts = changes.iter().any(|change| change.restarts);
+        let warnings = check_nodes(&agent, &member, &view, &spec, restarts)?;
+        let effect = match (before, outcome) {
+            (None, _) => ServiceEffect::Created,
+            (_, Outcome::Unchanged) => ServiceEffect::Unchanged,
+            _ if changes.is_empty() => ServiceEffect::FailuresCleared,
+            _ if restarts => ServiceEffect::Restarted,
+            _ => ServiceEffect::ChangedInPlace,
+        };
+        let service = if request.dry_run {
+            service_view(if before.is_some() { &view } else { &trial }, &name)?
+        } else {
+            settle(member.log.propose(Command::ApplyService { spec }, PROPOSE_TIMEOUT))?;
+            service_view(&member.log.view(), &name)?
+        };
+        let changes = changes.into_iter().map(shown).collect();
+        Ok(ServiceApplied { service, effect, changes, warnings, dry_run: request.dry_run })
+    })
+    .await
+}
+
+fn shown(change: Change) -> ServiceChange {
+    let Change { field, from, to, restarts } = change;
+    ServiceChange { field, from, to, restarts }
+}
+
+/// Asks the nodes that may run the service whether they can. What some lack is said as a warning.
+///
+/// # Errors
+/// When all that answer lack the same thing, or the node that runs the service now could not start it again.
+fn check_nodes(
+    agent: &Arc<Agent>,
+    member: &Member,
+    view: &View,
+    spec: &ServiceSpec,
+    restarts: bool,
+) -> Result<Vec<String>, ErrorBody> {
+    let state = &view.state;
+    let Some(resource) = state.resource_by_name(&spec.resource) else { return Ok(Vec::new()) };
+    let nodes = &resource.spec.replicas;
+    let lacks = agent.ask_lacks(member, view, nodes, spec);
+    let names =
+        |nodes: &[NodeId]| nodes.iter().map(|node| state.node_name(*node)).collect::<Vec<_>>().join(", ");
+    let mut by_lack: BTreeMap<&Lack, Vec<NodeId>> = BTreeMap::new();
+    for (node, lacks) in &lacks {
+        lacks.iter().for_each(|lack| by_lack.entry(lack).or_default().push(*node));
+    }
+    let runs_on = state.services.get(&spec.name).and_then(|service| {
+        let mut running = service.nodes.iter().filter(|(_, on)| on.phase == ServicePhase::Running);
+        running.next().map(|(node, _)| *node)
+    });
+    let mut warnings = Vec::new();
+    for (Lack { field, problem, remedy }, on) in by_lack {
+        let message = format!("{field}: {problem} on {}", names(&on));
+        if on.len() == lacks.len() {
+            return Err(body("lacking-everywhere", message, format!("{remedy}.")));
+        }
+        if let Some(node) = runs_on.filter(|node| restarts && on.contains(node)) {
+            let remedy = format!(
+                "{remedy}; or move the service first, to a node that has it. It runs on {} now and could not start again there.",
+                state.node_name(node)
+            );
+            return Err(body("lacking-where-it-runs", message, remedy));
+        }
+        warnings.push(format!("{message}: the service cannot run there; {remedy}"));
+    }
+    let silent: Vec<NodeId> = nodes.iter().copied().filter(|node| !lacks.contains_key(node)).collect();
+    let (living, dead): (Vec<NodeId>, Vec<NodeId>) = silent
+        .into_iter()
+        .partition(|node| state.nodes.get(node).is_some_and(|node| node.status == NodeStatus::Alive));
+    for (nodes, why) in [(living, "did not answer in time"), (dead, "is dead")] {
+        warnings.extend(nodes.iter().map(|node| {
+            format!("{} {why}: whether it has what the service needs is not known", names(&[*node]))
+        }));
+    }
+    Ok(warnings)
+}

@@ -1,0 +1,197 @@
+//! What a service needs and this node does not have: users, programs, an interface, a file system.
+//!
+//! Guarantees
+//! - Nothing is started, mounted or changed to find out.
+//! - What lies on the service's own volume is not looked for: it is there only while that is mounted.
+//! - What cannot be found out is not said to be lacking.
+
+use super::mount::mount_data;
+use super::process;
+use super::vip::{self, Vip, VipError};
+use crate::sys::{self, Refusal};
+use mainstay_ha::{Process, Ready, ServiceSpec};
+use nix::unistd::{AccessFlags, access};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// The first line of a script is looked for in so many bytes.
+const INTERPRETER_BYTES: u64 = 256;
+
+/// One thing that this node does not have.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct Lack {
+    /// As it is written in TOML, for example `process[0].user`.
+    pub field: String,
+    /// For example `there is no user mysql`.
+    pub problem: String,
+    pub remedy: String,
+}
+
+/// What `spec` needs and this node lacks, in the order of the specification.
+#[must_use]
+pub fn lacks(spec: &ServiceSpec) -> Vec<Lack> {
+    let mut found = Vec::new();
+    let mut note = |field: String, problem: String, remedy: &str| {
+        found.push(Lack { field, problem, remedy: remedy.into() });
+    };
+    if let Some(mount) = &spec.mount {
+        match sys::try_options(&mount.fstype, &mount_data(&mount.fstype, &mount.options)) {
+            Ok(()) => {}
+            Err(Refusal::UnknownType) => note(
+                "mount.fstype".into(),
+                format!("the kernel has no file system {}", mount.fstype),
+                "load its module there, or use another type",
+            ),
+            Err(Refusal::Option(option)) => note(
+                "mount.options".into(),
+                format!("the kernel does not take '{option}' for {}", mount.fstype),
+                "correct the option or leave it out",
+            ),
+        }
+        let maker = format!("mkfs.{}", mount.fstype);
+        if mount.mkfs && find_program(&maker, &search_path_of_agent()).is_none() {
+            let remedy = "install it there, or make the file system elsewhere and set mkfs = false";
+            note("mount.mkfs".into(), format!("there is no program {maker}"), remedy);
+        }
+    }
+    for (i, process) in spec.processes.iter().enumerate() {
+        let field = |name: &str| format!("process[{i}].{name}");
+        if let Some(user) = &process.user
+            && !process::user_exists(user)
+        {
+            note(field("user"), format!("there is no user {user}"), "make the user there");
+        }
+        let test = match &process.ready {
+            Some(Ready::Command(command)) => command.as_slice(),
+            _ => &[],
+        };
+        let commands = [("command", &process.command[..]), ("prepare", &process.prepare), ("ready", test)];
+        for (name, command) in commands {
+            if let Some(problem) = command.first().and_then(|program| lacking(program, process, spec)) {
+                note(field(name), problem, "install it there, or correct the path");
+            }
+        }
+    }
+    if let Some(named) = &spec.vip
+        && let Ok(address) = named.address.parse::<Vip>()
+    {
+        match vip::find_interface(address, named.interface.as_deref()) {
+            Err(VipError::UnknownInterface(name)) => note(
+                "vip.interface".into(),
+                format!("there is no interface {name}"),
+                "name one that every node has, or leave the field out to have it found by subnet",
+            ),
+            Err(VipError::NoInterface(_)) => note(
+                "vip.address".into(),
+                format!("no interface has an address in the subnet of {address}"),
+                "name the interface in vip.interface, or give it an address there",
+            ),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Why `program` cannot be started, if it is known.
+fn lacking(program: &str, process: &Process, spec: &ServiceSpec) -> Option<String> {
+    let on_volume =
+        |path: &Path| spec.mount.as_ref().is_some_and(|mount| path.starts_with(Path::new(&mount.path)));
+    let search = process.env.get("PATH").map_or(process::SEARCH_PATH, String::as_str);
+    // A service starts in the root directory.
+    let path = if program.contains('/') {
+        Path::new("/").join(program)
+    } else if search.split(':').any(|dir| on_volume(Path::new(dir))) {
+        return None;
+    } else {
+        match find_program(program, search) {
+            Some(path) => path,
+            None => return Some(format!("there is no program {program} in {search}")),
+        }
+    };
+    if on_volume(&path) {
+        return None;
+    }
+    if !path.is_file() {
+        return Some(format!("there is no program {}", path.display()));
+    }
+    if access(&path, AccessFlags::X_OK).is_err() {
+        return Some(format!("{} is not executable", path.display()));
+    }
+    let interpreter = interpreter_of(&path).filter(|interpreter| !on_volume(interpreter))?;
+    (!interpreter.is_file())
+        .then(|| format!("{} needs {}, which is not there", path.display(), interpreter.display()))
+}
+
+fn find_program(name: &str, search: &str) -> Option<PathBuf> {
+    let found = search.split(':').map(|dir| Path::new(dir).join(name));
+    found.into_iter().find(|path| path.is_file() && access(path, AccessFlags::X_OK).is_ok())
+}
+
+fn search_path_of_agent() -> String {
+    std::env::var("PATH").unwrap_or_else(|_| process::SEARCH_PATH.into())
+}
+
+/// What the first line of a script names.
+fn interpreter_of(path: &Path) -> Option<PathBuf> {
+    let mut head = Vec::new();
+    File::open(path).ok()?.take(INTERPRETER_BYTES).read_to_end(&mut head).ok()?;
+    let line = head.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
+    let words = String::from_utf8_lossy(line);
+    Some(PathBuf::from(words.split_whitespace().next()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn spec(more: &str) -> ServiceSpec {
+        ServiceSpec::parse(&format!("name='s'\nresource='db'\n{more}")).unwrap()
+    }
+
+    fn fields(spec: &ServiceSpec) -> Vec<String> {
+        lacks(spec).into_iter().map(|lack| lack.field).collect()
+    }
+
+    #[test]
+    fn what_a_node_has_is_not_said_to_be_lacking() {
+        let has = "[[process]]\nname='a'\nuser='root'\ncommand=['/bin/sh']\nprepare=['true']\nready={command=['sh','-c','x']}\n";
+        assert_eq!(lacks(&spec(has)), []);
+    }
+
+    #[test]
+    fn every_thing_that_a_node_lacks_is_named_by_its_field() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str, mode: u32| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            path.display().to_string()
+        };
+        let (plain, script) = (file("plain", "", 0o644), file("script", "#!/nonexistent/sh -e\n", 0o755));
+        let process = |text: &str| spec(&format!("[[process]]\nname='a'\n{text}"));
+        for (text, field) in [
+            ("command=['/bin/sh']\nuser='nobody-has-this'\n".to_owned(), "process[0].user"),
+            ("command=['/nonexistent/db']\n".into(), "process[0].command"),
+            ("command=['no-such-program']\n".into(), "process[0].command"),
+            (format!("command=['{plain}']\n"), "process[0].command"),
+            (format!("command=['{script}']\n"), "process[0].command"),
+            ("command=['sh']\nenv={PATH='/nonexistent'}\n".into(), "process[0].command"),
+            ("command=['/bin/sh']\nprepare=['/bin/no-such']\n".into(), "process[0].prepare"),
+            ("command=['/bin/sh']\nready={command=['/bin/no-such']}\n".into(), "process[0].ready"),
+        ] {
+            assert_eq!(fields(&process(&text)), [field], "{text}");
+        }
+        let on_volume =
+            "[mount]\npath='/srv/s'\nfstype='proc'\n[[process]]\nname='a'\ncommand=['/srv/s/bin/db']\n";
+        assert_eq!(fields(&spec(on_volume)), Vec::<String>::new());
+        let vip = spec("[vip]\naddress='10.255.254.7/31'\ninterface='no-such0'\n");
+        assert_eq!(fields(&vip), ["vip.interface"]);
+        let mount = spec("[mount]\npath='/srv/s'\nfstype='nosuchfs'\nmkfs=true\n");
+        let found = fields(&mount);
+        // Without the right to ask the kernel nothing is known of what it can.
+        assert!(found.ends_with(&["mount.mkfs".to_owned()]), "{found:?}");
+    }
+}

@@ -1,0 +1,113 @@
+//! Every command that Mainstay advises, or that the documents show as a line to type, is one that its command line takes.
+
+use crate::cli::Cli;
+use clap::Parser;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Sources of texts, and what operators read beside them, from this crate on.
+const SOURCES: [&str; 4] = ["../../crates", "../../README.md", "../../CONTRIBUTING.md", "../../docs"];
+
+fn files(path: &Path, found: &mut Vec<PathBuf>) {
+    if let Ok(entries) = fs::read_dir(path) {
+        let mut entries: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        entries.sort();
+        entries.iter().for_each(|entry| files(entry, found));
+    } else if path.extension().is_some_and(|end| end == "rs" || end == "md")
+        && !path.ends_with("advised.rs")
+        && !path.components().any(|part| part.as_os_str() == "adr" || part.as_os_str() == "internals")
+    {
+        found.push(path.to_path_buf());
+    }
+}
+
+/// Commands between backquotes: of a source file those in strings, and in the help texts of the command line. Of a document those
+/// that are lines of their own.
+fn commands(path: &Path, text: &str) -> Vec<String> {
+    let is_source = path.extension().is_some_and(|end| end == "rs");
+    if !is_source {
+        let joined = text.replace("\\\n", " ");
+        let lines = joined.split("```").skip(1).step_by(2).flat_map(str::lines);
+        let typed = lines.filter(|line| line.starts_with("mainstay ") && !line.contains('…'));
+        return typed.map(|line| line.split(" #").next().unwrap_or(line).to_owned()).collect();
+    }
+    let is_help = path.file_name().is_some_and(|name| name == "cli.rs");
+    let mut joined = String::new();
+    for line in text.lines() {
+        if !is_help && line.trim_start().starts_with("//") {
+            continue;
+        }
+        match line.strip_suffix('\\') {
+            // A string that goes on in the next line, whose indentation does not count.
+            Some(part) => joined += part,
+            None if joined.ends_with('\n') || joined.is_empty() => joined += &format!("{line}\n"),
+            None => joined += &format!("{}\n", line.trim_start()),
+        }
+    }
+    let quoted = joined.lines().flat_map(|line| line.split('`').skip(1).step_by(2).map(str::to_owned));
+    quoted.filter(|quoted| quoted.starts_with("mainstay ")).collect()
+}
+
+/// With something in the place of what is filled in: `{name}`, or a word in capitals.
+fn filled(command: &str) -> Vec<String> {
+    let mut plain = String::new();
+    let mut depth = 0;
+    for c in command.chars() {
+        match c {
+            '{' => {
+                depth += 1;
+                plain.push_str(if depth == 1 { "1" } else { "" });
+            }
+            '}' => depth -= 1,
+            c if depth == 0 => plain.push(c),
+            _ => {}
+        }
+    }
+    let word = |word: &str| {
+        let word = word.trim_matches(['[', ']', '"', '\'', '\\']);
+        let named = word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase() || c == '-' || c == '_');
+        match word {
+            "SIZE" => "4GiB".to_owned(),
+            "…" | "..." => String::new(),
+            "ADDRESS" => "10.0.0.1".to_owned(),
+            _ if named => "n1".to_owned(),
+            _ => word.replace("NAME@SNAPSHOT", "n1@n2"),
+        }
+    };
+    plain.split_whitespace().map(word).filter(|word| !word.is_empty()).collect()
+}
+
+#[test]
+fn every_command_in_advice_is_taken() {
+    let mut paths = Vec::new();
+    SOURCES.iter().for_each(|source| files(Path::new(source), &mut paths));
+    let (mut seen, mut wrong) = (0, Vec::new());
+    for path in paths {
+        let text = fs::read_to_string(&path).expect("a source file");
+        for command in commands(&path, &text) {
+            seen += 1;
+            let words = filled(&command);
+            // A noun alone is the name of a group of commands.
+            let refused = match Cli::try_parse_from(&words) {
+                Err(error) if words.len() > 2 && error.use_stderr() => error.to_string(),
+                Err(error) if error.kind() == clap::error::ErrorKind::InvalidSubcommand => error.to_string(),
+                _ => continue,
+            };
+            let cause = refused.lines().next().unwrap_or_default().to_owned();
+            wrong.push(format!("{}: `{command}`: {cause}", path.display()));
+        }
+    }
+    assert!(seen > 50, "only {seen} commands were found");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn what_is_filled_in_is_found() {
+    assert_eq!(filled("mainstay service move {name} NODE"), ["mainstay", "service", "move", "1", "n1"]);
+    assert_eq!(
+        filled("mainstay resource create NAME --from {a}@{b} --size SIZE"),
+        ["mainstay", "resource", "create", "n1", "--from", "1@1", "--size", "4GiB"]
+    );
+    let source = "let x = \"see `mainstay a \\\n        b`\";\n// `mainstay c`\n";
+    assert_eq!(commands(Path::new("x.rs"), source), ["mainstay a b"]);
+}
