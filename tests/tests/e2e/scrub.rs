@@ -107,6 +107,8 @@ fn copied_as_damage(cluster: &Cluster) -> Result<()> {
         if node != primary {
             lab.cli(&["service", "move", DB.name, "--to", node])?;
         }
+        let (serving, device) = cluster.device(DB.resource)?;
+        ensure!(serving == node, "{serving} serves, not {node}");
         let read =
             format!("dd if={device} bs={BLOCK} skip={block} count=1 iflag=direct status=none || echo ERROR");
         let read = lab.shell(node, &read)?;
@@ -122,6 +124,7 @@ fn copied_as_damage(cluster: &Cluster) -> Result<()> {
     let nowhere = |one: &ScrubFinding| one.right.is_empty() && one.damaged.len() == NODES.len();
     ensure!(found.unrepaired == blocks && found.findings.iter().all(nowhere), "nobody has it: {found:?}");
 
+    let (_, device) = cluster.device(DB.resource)?;
     lab.shell(new, &format!("dd if=/dev/zero of={device} {over}"))?;
     wait_for("nothing is lost any more", LIMIT, || {
         let text = lab.cli(&["resource", "status", DB.resource])?;
