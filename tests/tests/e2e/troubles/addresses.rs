@@ -91,7 +91,7 @@ fn an_administrators(lab: &Lab) -> Result<()> {
     lab.apply_service("web", &file("web", &by_hand, "[policy]\nrestart_limit = 0\n"))?;
     ensure!(lab.wait_running("web", LIMIT)? == "n2", "it does not run where it was to");
     lab.exec("n1", &["ip", "address", "add", &by_hand, "dev", "eth0"])?;
-    lab.cli(&["service", "move", "web", "--to", "n1"])?;
+    lab.cli(&["service", "move", "web", "--to", "n1", "--no-wait"])?;
     wait_for("n1 saying that it did not add the address", LIMIT, || {
         let events = lab.cli(&["events"])?;
         ensure!(events.contains("is on eth0 already and Mainstay did not add it"), "{events}");
@@ -105,6 +105,10 @@ fn an_administrators(lab: &Lab) -> Result<()> {
     let other = NODES.into_iter().find(|other| *other != node).context("another node")?;
     lab.exec(other, &["ip", "address", "add", &by_hand, "dev", "eth0"])?;
     lab.kill_program(other, "agent")?;
+    wait_for("the agent to be back", LIMIT, || {
+        ensure!(lab.answers(), "not yet");
+        Ok(())
+    })?;
     remove(lab, "web")?;
     ensure!(has(lab, other, ADDRESS)?, "an address that the operator had set is gone");
     ensure!(!has(lab, &node, ADDRESS)?, "the address stays without its service");
