@@ -123,6 +123,24 @@ impl Place {
         Ok(table.look(&self.path, self.device, self.read_only))
     }
 
+    /// The same, and whether a file system that looks well lists its root directory, which one of the type xfs that has shut
+    /// down does not.
+    ///
+    /// # Errors
+    /// When the mount table cannot be read.
+    pub fn look_inside(&self) -> Result<AtPath, MountError> {
+        let at = self.look()?;
+        if matches!(at, AtPath::Ours | AtPath::Holds(_)) {
+            let listed = std::fs::read_dir(&self.path).and_then(|mut entries| entries.next().transpose());
+            if let Err(error) = listed
+                && error.raw_os_error() == Some(Errno::EIO as i32)
+            {
+                return Ok(AtPath::Dead("it cannot be read: I/O error".into()));
+            }
+        }
+        Ok(at)
+    }
+
     /// The same, and whether a file system that looks well takes writes.
     ///
     /// # Errors
@@ -206,6 +224,8 @@ impl Place {
             let waits = match self.look()?.unmount() {
                 Unmount::Nothing => return Ok(()),
                 Unmount::Waits(why) => MountError::Waits { path: self.path.clone(), why },
+                // Unmounted it would stay frozen, with its device, and nobody could thaw it.
+                Unmount::Topmost if self.is_frozen() => MountError::Frozen { path: self.path.clone() },
                 Unmount::Topmost => {
                     if !flushed {
                         self.flush(deadline.saturating_duration_since(Instant::now()));
@@ -240,6 +260,9 @@ impl Place {
             match self.look()?.unmount() {
                 Unmount::Nothing => return Ok(()),
                 Unmount::Waits(why) => return Err(MountError::Waits { path: self.path.clone(), why }),
+                Unmount::Topmost if !patience.is_zero() && self.is_frozen() => {
+                    return Err(MountError::Frozen { path: self.path.clone() });
+                }
                 Unmount::Topmost => {}
             }
             if !patience.is_zero()
@@ -519,8 +542,14 @@ mod tests {
         assert!(!plan.place.is_frozen());
         run("fsfreeze", &["--freeze", &plan.place.path.to_string_lossy()]);
         let frozen = plan.place.is_frozen();
+        let stays =
+            [plan.place.ensure_unmounted(soon(), &|| true), plan.place.detach(Duration::from_secs(1))];
         run("fsfreeze", &["--unfreeze", &plan.place.path.to_string_lossy()]);
         assert!(frozen);
+        for refused in stays {
+            assert!(matches!(refused, Err(MountError::Frozen { .. })), "{refused:?}");
+        }
+        plan.place.ensure_unmounted(soon(), &|| true).expect("it is thawed");
     }
 
     #[test]

@@ -409,7 +409,7 @@ impl Work {
         let (work, on_done) = (Arc::clone(self), on_done.clone());
         spawn("agent-mount", move || {
             while work.mount.is_newest(number) {
-                match place.look() {
+                match place.look_inside() {
                     Ok(at) => {
                         if let Some(why) = at.lost() {
                             return work.lost(why, at.is_mendable(), &on_done);
