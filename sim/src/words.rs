@@ -32,6 +32,9 @@ pub fn command(command: &Command) -> String {
     match command {
         Command::InitCluster { name, .. } => format!("make the cluster {name}"),
         Command::AddNode { name, .. } => format!("add the node {name}"),
+        Command::AdmitNode { name, .. } => format!("let the node {name} join without a vote"),
+        Command::SeatNode { node } => format!("give {node} its vote"),
+        Command::WithdrawNode { .. } => "forget a node that could not join".into(),
         Command::VotersSeen { node, .. } => format!("note that {node} knows the voters"),
         Command::NodeLinks { node, .. } => format!("note the interfaces of {node}"),
         Command::RetryService { name, .. } => format!("try the service {name} again"),

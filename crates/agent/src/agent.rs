@@ -1,47 +1,46 @@
 //! The agent as a whole: it serves the API from the start, and becomes a member when told to.
 
+mod membership;
+
 use crate::AgentOptions;
-use crate::clock::{boot_now, wall_ms};
+use crate::clock::boot_now;
 use crate::engine_link::EngineLink;
-use crate::error::{AgentError, body, from_engine, settle};
-use crate::identity::{Identity, write_durable};
-use crate::member::{EngineInputs, Member, fatal_channel, log_path, suspects_path};
-use crate::messages::{Call, CallReply, JoinRequest, JoinTicket, LeaseMessage, Proposal, random_u64};
+use crate::error::{AgentError, body, from_engine};
+use crate::identity::Identity;
+use crate::member::{EngineInputs, Member, fatal_channel};
+use crate::messages::{Call, CallReply, LeaseMessage, Proposal};
 use crate::metrics::Metrics;
 use crate::pool;
-use crate::raft::store::RaftStore;
-use crate::raft::{ConsensusLog, Machine, View};
+use crate::raft::{ConsensusLog, View};
 use crate::service::lacks::{Lack, lacks};
 use crate::service::place;
 use crate::service::runner::users_of;
 use crate::threads::{lock, read, spawn, write};
-use crate::transport::{AGENT_PORT, Inbound, Transport, TransportError, call, local_address, with_port};
+use crate::transport::{Inbound, Transport, call};
 use crate::views::{self, Connections, Live};
+use crate::watch;
 use mainstay_api::engine::{Reply, Request};
-use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView, ErrorBody};
-use mainstay_control::State;
-use mainstay_control::state::{Command, Entry, NodeStatus, Outcome, Refusal, Settings};
+use mainstay_api::rest::{ClusterView, ErrorBody};
+use mainstay_control::members::AGENT_PORT;
+use mainstay_control::state::{Command, NodeStatus};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::NodeId;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
-/// Port of engines when none is named.
-const ENGINE_PORT: u16 = 7401;
 /// How long a change waits for its majority.
 pub const PROPOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a question about the state waits for a majority to confirm it.
 pub const READ_PATIENCE: Duration = Duration::from_secs(1);
-/// How long a joiner waits until it is a voter.
-const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How old an answer may be about what services lack.
 const LACKS_AGE_MAX: Duration = Duration::from_secs(5);
+/// How often it is told that a node has a twin.
+const TWIN_PAUSE: Duration = Duration::from_secs(60);
 /// How long another node may take to answer a question about itself.
 const ASK_TIMEOUT: Duration = Duration::from_millis(1500);
 
@@ -58,6 +57,10 @@ pub struct Agent {
     known_lacks: Mutex<Option<KnownLacks>>,
     /// Becoming a member happens once.
     joining: Mutex<()>,
+    /// What it says of itself while it becomes a member; see [`Call::WhoJoins`].
+    nonce: Mutex<Option<u64>>,
+    /// When it was last told that a node has a twin.
+    twins: Mutex<BTreeMap<NodeId, Instant>>,
     fatal: SyncSender<String>,
 }
 
@@ -104,14 +107,17 @@ impl Agent {
             member: RwLock::new(None),
             known_lacks: Mutex::new(None),
             joining: Mutex::new(()),
+            nonce: Mutex::new(None),
+            twins: Mutex::default(),
             fatal,
         });
         let identity = Identity::load(&agent.options.state_dir)
             .map_err(|source| AgentError::File { path: agent.options.state_dir.clone(), source })?;
+        let address = agent.transport.listen(&listen, agent.clone())?;
         if let Some(identity) = identity {
+            agent.refuse_twins(&identity)?;
             agent.start_member(identity)?;
         }
-        let address = agent.transport.listen(&listen, agent.clone())?;
         Ok(Started { agent, address, fatal: fatal_receiver })
     }
 
@@ -142,171 +148,6 @@ impl Agent {
                 "Run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS` or `mainstay cluster join --peer ADDRESS --as NODE` on it.",
             )
         })
-    }
-
-    /// Makes this node the first member of a new cluster.
-    ///
-    /// # Errors
-    /// When it is a member already, a name or setting is refused, or the disk fails.
-    pub fn init(&self, request: &ClusterInit) -> Result<ClusterView, ErrorBody> {
-        let _once = self.joining.lock();
-        self.refuse_members()?;
-        let mut settings = Settings::default();
-        if let Some(lease_ms) = request.lease_ms {
-            settings.lease_ms = lease_ms;
-            settings.margin_ms = settings.margin_ms.max(lease_ms.div_ceil(40));
-            settings.heartbeat_ms = settings.heartbeat_ms.min(lease_ms / 5);
-        }
-        settings.heartbeat_ms = request.heartbeat_ms.unwrap_or(settings.heartbeat_ms);
-        let cluster = random_u64();
-        let (agent_addr, engine_addr) = addresses(&request.address, request.engine_address.as_deref());
-        let mut state = State::default();
-        let mut node = NodeId(0);
-        for command in [
-            Command::InitCluster { id: cluster, name: request.name.clone(), settings },
-            Command::AddNode {
-                name: request.node.clone(),
-                agent_addr,
-                engine_addr,
-                voter: true,
-                witness: false,
-                nonce: random_u64(),
-            },
-        ] {
-            match state.apply(Entry { at_ms: wall_ms(), command }) {
-                Outcome::Refused(Refusal { code, message, remedy }) => {
-                    return Err(ErrorBody { code, message, remedy });
-                }
-                Outcome::NodeAdded { node: added, .. } => node = added,
-                _ => {}
-            }
-        }
-        let identity = Identity {
-            cluster,
-            cluster_name: request.name.clone(),
-            node,
-            name: request.node.clone(),
-            first_members: BTreeMap::new(),
-        };
-        self.clear_leftovers().map_err(|error| error.body())?;
-        // The log before the identity: with the identity the node is a member, and has to have its log.
-        let write = || -> Result<(), AgentError> {
-            let mut store = RaftStore::open(&log_path(&self.options.state_dir))?;
-            store.bootstrap(u64::from(node.0), Machine::new(state).encode()?)?;
-            drop(store);
-            self.save_identity(&identity)
-        };
-        write().map_err(|error| error.body())?;
-        let member = self.start_member(identity).map_err(|error| error.body())?;
-        self.wait_for(&member, Duration::from_secs(10), |view| view.leader.is_some());
-        Ok(self.cluster_view(&member))
-    }
-
-    /// Where other agents reach this one, as far as it can tell: where it listens, or, if it listens everywhere, where `peer` sees it.
-    fn own_address(&self, peer: &str) -> Result<String, TransportError> {
-        let listens = self.listens.parse::<SocketAddr>().ok();
-        if let Some(address) = listens.filter(|address| !address.ip().is_unspecified()) {
-            return Ok(address.to_string());
-        }
-        let port = listens.map_or(AGENT_PORT, |address| address.port());
-        Ok(SocketAddr::new(local_address(peer)?, port).to_string())
-    }
-
-    /// Makes this node a member of the cluster that `request.peer` belongs to.
-    ///
-    /// # Errors
-    /// When it is a member already, the peer does not answer or refuses, or the disk fails.
-    pub fn join(&self, request: &ClusterJoin) -> Result<ClusterView, ErrorBody> {
-        let _once = self.joining.lock();
-        self.refuse_members()?;
-        let address = match &request.address {
-            Some(address) => address.clone(),
-            None => self.own_address(&request.peer).map_err(|error| AgentError::from(error).body())?,
-        };
-        let (agent_address, engine_address) = addresses(&address, request.engine_address.as_deref());
-        let nonce = self.join_nonce().map_err(|error| error.body())?;
-        let question = Call::Join(JoinRequest {
-            node: request.node.clone(),
-            agent_address,
-            engine_address,
-            witness: request.witness,
-            nonce,
-        });
-        let deadline = Instant::now() + JOIN_TIMEOUT;
-        let ticket = loop {
-            let reply = call(&request.peer, None, &question, PROPOSE_TIMEOUT + ASK_TIMEOUT)
-                .map_err(|error| AgentError::from(error).body())?;
-            match reply {
-                CallReply::Joined(ticket) => break ticket,
-                CallReply::Error(error)
-                    if error.code == "membership-settling" && Instant::now() < deadline =>
-                {
-                    std::thread::sleep(Duration::from_millis(100));
-                }
-                CallReply::Error(error) => return Err(error),
-                _ => return Err(body("peer-answer", "the peer gave an answer to another question", "")),
-            }
-        };
-        let JoinTicket { cluster, cluster_name, node, members } = ticket;
-        let identity =
-            Identity { cluster, cluster_name, node, name: request.node.clone(), first_members: members };
-        self.clear_leftovers().and_then(|()| self.save_identity(&identity)).map_err(|error| error.body())?;
-        let member = self.start_member(identity).map_err(|error| error.body())?;
-        let joined = self.wait_for(&member, JOIN_TIMEOUT, |view| {
-            view.state.nodes.contains_key(&node) && view.voters.contains(&node)
-        });
-        if !joined {
-            return Err(body(
-                "join-unfinished",
-                "this node is a member now, but has not received the cluster's log yet",
-                "Check that the members can reach this node's address; joining goes on by itself.",
-            ));
-        }
-        Ok(self.cluster_view(&member))
-    }
-
-    fn refuse_members(&self) -> Result<(), ErrorBody> {
-        match read(&self.member).as_ref() {
-            None => Ok(()),
-            Some(member) => Err(body(
-                "already-a-member",
-                format!(
-                    "this node is {} of the cluster {}",
-                    member.identity.name, member.identity.cluster_name
-                ),
-                "A node belongs to one cluster. Use a new state directory for another.",
-            )),
-        }
-    }
-
-    /// What an attempt to become a member left, that ended before there was an identity.
-    fn clear_leftovers(&self) -> Result<(), AgentError> {
-        for path in [log_path(&self.options.state_dir), suspects_path(&self.options.state_dir)] {
-            match fs::remove_file(&path) {
-                Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                    return Err(AgentError::File { path, source });
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    fn save_identity(&self, identity: &Identity) -> Result<(), AgentError> {
-        let path = self.options.state_dir.clone();
-        identity.save(&path).map_err(|source| AgentError::File { path, source })
-    }
-
-    /// The same number for every attempt of this node to join, so that a repeated request adds one node.
-    fn join_nonce(&self) -> Result<u64, AgentError> {
-        let path = self.options.state_dir.join("join-nonce");
-        if let Some(nonce) = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok()) {
-            return Ok(nonce);
-        }
-        let nonce = random_u64();
-        write_durable(&path, nonce.to_string().as_bytes())
-            .map_err(|source| AgentError::File { path, source })?;
-        Ok(nonce)
     }
 
     /// Waits until the view is as wanted; `false` after `patience`.
@@ -357,9 +198,10 @@ impl Agent {
     pub fn ask_all(&self, member: &Member, view: &View) -> Live {
         let (sender, answers) = sync_channel(256);
         let mut asked = 0;
-        let holders = view.state.nodes.values().filter(|node| !node.witness);
-        for node in holders.filter(|node| node.status == NodeStatus::Alive) {
-            for question in [Call::Engine(Request::Status), Call::Pool] {
+        for node in view.state.nodes.values().filter(|node| node.status == NodeStatus::Alive) {
+            let holds = !node.witness && !node.candidate;
+            let of_holders = [Call::Engine(Request::Status), Call::Pool].into_iter().filter(|_| holds);
+            for question in of_holders.chain([Call::Waits]) {
                 asked += 1;
                 let (sender, identity) = (sender.clone(), member.transport.identity());
                 let (id, address) = (node.id, node.agent_addr.clone());
@@ -385,6 +227,9 @@ impl Agent {
                     live.pools.insert(node, free_bytes);
                     live.failures.insert(node, failures);
                     live.lacks.insert(node, lacks);
+                }
+                Ok((node, Some(CallReply::Waits(waits)))) => {
+                    live.waits.insert(node, waits);
                 }
                 Ok(_) => {}
                 Err(_) => break,
@@ -482,36 +327,6 @@ impl Agent {
             .map_err(|error| AgentError::from(error).body())
     }
 
-    fn admit(&self, request: JoinRequest) -> Result<JoinTicket, ErrorBody> {
-        let member = self.member()?;
-        let JoinRequest { node, agent_address, engine_address, witness, nonce } = request;
-        let command = Command::AddNode {
-            name: node,
-            agent_addr: agent_address,
-            engine_addr: engine_address,
-            voter: true,
-            witness,
-            nonce,
-        };
-        match settle(member.log.propose(command, PROPOSE_TIMEOUT))? {
-            Outcome::NodeAdded { node, .. } => Ok(JoinTicket {
-                cluster: member.identity.cluster,
-                cluster_name: member.identity.cluster_name.clone(),
-                node,
-                members: member
-                    .log
-                    .view()
-                    .state
-                    .nodes
-                    .values()
-                    .filter(|known| known.id != node)
-                    .map(|known| (known.id, known.agent_addr.clone()))
-                    .collect(),
-            }),
-            other => Err(body("peer-answer", format!("the cluster answered {other:?}"), "")),
-        }
-    }
-
     fn engine_question(&self, request: Request) -> CallReply {
         let passed_on = matches!(
             request,
@@ -544,6 +359,26 @@ impl Agent {
 }
 
 impl Inbound for Agent {
+    fn twin(&self, node: NodeId, holder: &str, other: &str) {
+        let Ok(member) = self.member() else { return };
+        let now = Instant::now();
+        {
+            let mut told = lock(&self.twins);
+            if told.get(&node).is_some_and(|last| now.saturating_duration_since(*last) < TWIN_PAUSE) {
+                return;
+            }
+            told.insert(node, now);
+        }
+        let state = member.log.view().state;
+        let (name, own) = (state.node_name(node), state.node_name(member.identity.node));
+        let text = format!(
+            "two machines have this identity: {holder}, which {own} goes on with, and {other}, which it refuses; one is a copy of \
+             the other: end that one and empty its state directory"
+        );
+        tracing::error!(%node, holder, other, "two machines have one identity");
+        member.log.submit(Command::Note { subject: format!("node {name}"), text });
+    }
+
     fn raft(&self, _from: NodeId, message: Vec<u8>) {
         if let Some(member) = read(&self.member).as_ref() {
             member.log.message(&message);
@@ -565,6 +400,21 @@ impl Inbound for Agent {
     fn call(&self, question: Call) -> CallReply {
         match question {
             Call::Join(request) => self.admit(request).map_or_else(CallReply::Error, CallReply::Joined),
+            Call::WhoJoins => match *lock(&self.nonce) {
+                Some(nonce) => CallReply::Joins { nonce },
+                None => {
+                    CallReply::Error(body("joins-nothing", "this node is not about to become a member", ""))
+                }
+            },
+            Call::Withdraw { nonce } => {
+                self.forget_newcomer(nonce).map_or_else(CallReply::Error, |()| CallReply::Withdrawn)
+            }
+            Call::Waits => {
+                let waits = |member: Arc<Member>| watch::waits(&member.log, &self.engine);
+                CallReply::Waits(self.member().map(waits).unwrap_or_default())
+            }
+            // Answered by the transport, which knows who asks.
+            Call::AmI => CallReply::Other { address: None },
             Call::Engine(request) => self.engine_question(request),
             Call::Users { resource, service } => match self.member() {
                 Ok(member) => {
@@ -587,17 +437,4 @@ impl Inbound for Agent {
             }
         }
     }
-}
-
-/// The agent's and the engine's address, with ports.
-fn addresses(address: &str, engine: Option<&str>) -> (String, String) {
-    let agent = with_port(address, AGENT_PORT);
-    let engine = match engine {
-        Some(engine) => with_port(engine, ENGINE_PORT),
-        None => {
-            let host = agent.rsplit_once(':').map_or(agent.as_str(), |(host, _)| host);
-            format!("{host}:{ENGINE_PORT}")
-        }
-    };
-    (agent, engine)
 }

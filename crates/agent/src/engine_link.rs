@@ -6,6 +6,7 @@
 //! connection through [`EngineInput::Connected`]. Nothing here waits without a limit, so that an engine
 //! that hangs delays neither a lease nor a request for status.
 
+use crate::clock::boot_now;
 use crate::threads::{lock, spawn};
 use mainstay_api::engine::{
     ClientStatus, EngineError, EngineEvent, EngineLine, FrontendStatus, LineError, ReplicaStatus, Reply,
@@ -103,6 +104,8 @@ struct Shared {
     synced: AtomicBool,
     /// Process at the other end; 0 if that is not known.
     pid: AtomicU32,
+    /// When the oldest request was made since which nothing was heard, on the boot-time clock in microseconds; 0 if there is none.
+    asked_since: AtomicU64,
 }
 
 impl EngineLink {
@@ -121,6 +124,7 @@ impl EngineLink {
             frontend: Mutex::new(None),
             synced: AtomicBool::new(false),
             pid: AtomicU32::new(0),
+            asked_since: AtomicU64::new(0),
         });
         let thread = shared.clone();
         spawn("agent-engine", move || {
@@ -203,6 +207,16 @@ impl EngineLink {
         self.shared.synced.load(Ordering::SeqCst)
     }
 
+    /// For how long the engine has owed an answer and said nothing, in milliseconds. Every lease asks for one. 0 while there is no
+    /// engine to be asked.
+    #[must_use]
+    pub fn silent_ms(&self, now: Time) -> u64 {
+        match self.shared.asked_since.load(Ordering::SeqCst) {
+            0 => 0,
+            since => now.ms_since(Time(since)),
+        }
+    }
+
     /// What counts of the last status of every replica on the present connection.
     #[must_use]
     pub fn replicas<T>(&self, seen: impl Fn(&ReplicaStatus) -> T) -> BTreeMap<ResourceId, T> {
@@ -243,6 +257,9 @@ impl Shared {
         let Some(stream) = writer.as_mut() else {
             return false;
         };
+        let now = boot_now().0.max(1);
+        // Fails if something is owed already.
+        let _ = self.asked_since.compare_exchange(0, now, Ordering::SeqCst, Ordering::SeqCst);
         if stream.write_all(&line).is_ok() {
             return true;
         }
@@ -256,7 +273,11 @@ impl Shared {
 
 /// None if there was none.
 fn run_connection(shared: &Shared, input: &impl Fn(EngineInput)) -> Option<Ended> {
-    let stream = UnixStream::connect(&shared.socket).ok()?;
+    let Ok(stream) = UnixStream::connect(&shared.socket) else {
+        // No process is there that could owe an answer. One that hangs lets others connect.
+        shared.asked_since.store(0, Ordering::SeqCst);
+        return None;
+    };
     let writer = stream.try_clone().ok()?;
     writer.set_write_timeout(Some(WRITE_TIMEOUT)).ok()?;
     let pid = getsockopt(&stream, PeerCredentials).map_or(0, |peer| peer.pid());
@@ -288,7 +309,11 @@ fn run_connection(shared: &Shared, input: &impl Fn(EngineInput)) -> Option<Ended
 fn read_lines(stream: UnixStream, shared: &Shared, input: &impl Fn(EngineInput)) -> Ended {
     let mut reader = BufReader::new(stream);
     loop {
-        match read_line::<EngineLine>(&mut reader) {
+        let line = read_line::<EngineLine>(&mut reader);
+        if matches!(line, Ok(Some(_))) {
+            shared.asked_since.store(0, Ordering::SeqCst);
+        }
+        match line {
             Ok(Some(EngineLine::Reply { id: FIRST_STATUS_ID, reply: Reply::Status(status) })) => {
                 let found = status.replicas.into_iter().map(|replica| (replica.resource, replica)).collect();
                 *lock(&shared.replicas) = found;

@@ -26,6 +26,10 @@ pub enum AgentError {
         "there is no cgroup hierarchy of version 2 here; mount one, or name a directory with --cgroup-root"
     )]
     NoCgroup,
+    #[error(
+        "another machine, at {other}, is running as node {name} while this one, which listens on {own}, has the same identity"
+    )]
+    Twin { name: String, own: String, other: String },
     #[error("the agent cannot go on: {0}")]
     Fatal(String),
 }
@@ -44,6 +48,10 @@ impl AgentError {
             Self::Store(_) => ("agent-store", "Look at the disk of the state directory."),
             Self::Transport(_) => ("agent-transport", "Check the address and the network."),
             Self::NoCgroup => ("agent-cgroup", ""),
+            Self::Twin { .. } => (
+                "identity-in-use",
+                "End the machine that is a copy of the other, or empty its state directory and let it join under another name.",
+            ),
             Self::Fatal(_) => ("agent-fatal", "Look at the agent's log; it is restarted by its supervisor."),
         };
         body(code, self.to_string(), remedy)

@@ -11,7 +11,7 @@ mod snapshots;
 mod users;
 
 use crate::agent::{Agent, PROPOSE_TIMEOUT, READ_PATIENCE};
-use crate::clock::wall_ms;
+use crate::clock::{boot_now, wall_ms};
 use crate::error::{body, from_engine, settle};
 use crate::member::Member;
 use crate::metrics::listener;
@@ -30,6 +30,7 @@ use mainstay_api::rest::{
 };
 use mainstay_control::advice::{Advice, Observations, advice};
 use mainstay_control::scrubs::ScrubPolicy;
+use mainstay_control::stalls::STALL_MS;
 use mainstay_control::state::{Command, Outcome, Resource, ResourceSpec};
 use mainstay_types::{MinCopies, NodeId, ResourceId, VolumeId};
 use serde::Deserialize;
@@ -81,6 +82,7 @@ type App = Shared<Arc<Agent>>;
 /// All routes.
 pub fn router(agent: Arc<Agent>) -> Router {
     Router::new()
+        .route("/v1/alive", get(async || Json(true)))
         .route("/v1/status", get(status))
         .route("/v1/cluster", get(cluster))
         .route("/v1/cluster/init", post(init))
@@ -138,14 +140,15 @@ async fn nodes(Shared(agent): App) -> Answer<Vec<NodeView>> {
 
 async fn status(Shared(agent): App) -> Answer<StatusView> {
     blocking(move || {
+        let silent_ms = agent.engine.silent_ms(boot_now());
+        let answers = silent_ms < STALL_MS;
         let engine = EngineView {
-            connected: agent.engine.is_connected(),
-            message: if agent.engine.is_connected() {
-                "connected"
-            } else {
-                "the engine of this node does not answer"
-            }
-            .to_owned(),
+            connected: agent.engine.is_connected() && answers,
+            message: match (agent.engine.is_connected(), answers) {
+                (true, true) => "connected".to_owned(),
+                (_, false) => format!("it has not answered for {} s", silent_ms / 1000),
+                (false, true) => "the engine of this node does not answer".to_owned(),
+            },
             frontend: agent.engine.frontend(),
         };
         let Ok(member) = agent.member() else {
@@ -166,7 +169,9 @@ async fn status(Shared(agent): App) -> Answer<StatusView> {
         let mut lines: Vec<String> = advice.iter().map(words).collect();
         let witness = view.state.nodes.get(&member.identity.node).is_some_and(|node| node.witness);
         if !engine.connected && !witness {
-            lines.insert(0, "the engine of this node does not answer: start it".to_owned());
+            let what =
+                if answers { "start it" } else { "it hangs; look at its process and its log, or restart it" };
+            lines.insert(0, format!("the engine of this node does not answer: {what}"));
         }
         Ok(StatusView {
             cluster: Some(agent.cluster_view_of(&member, &view, &live)),
@@ -184,7 +189,8 @@ fn advise(agent: &Agent, member: &Member, view: &View, live: &Live) -> Vec<Advic
     let own = member.identity.node;
     let unreachable: BTreeSet<NodeId> =
         view.state.nodes.keys().copied().filter(|&node| node != own && !agent.is_connected(node)).collect();
-    let holders = view.state.nodes.values().filter(|node| !node.witness).map(|node| node.id);
+    let holders = view.state.nodes.values().filter(|node| !node.witness && !node.candidate);
+    let holders = holders.map(|node| node.id);
     let silent = holders.filter(|node| !live.engines.contains_key(node)).collect();
     let mut full: BTreeMap<_, BTreeSet<NodeId>> = BTreeMap::new();
     for (node, engine) in &live.engines {
@@ -201,7 +207,8 @@ fn advise(agent: &Agent, member: &Member, view: &View, live: &Live) -> Vec<Advic
             lacks.entry(service.clone()).or_default().insert(*node, words.collect());
         }
     }
-    let observed = Observations { unreachable, silent, has_leader, full, lacks, wall_ms: wall_ms() };
+    let stalls = live.stalls();
+    let observed = Observations { unreachable, silent, has_leader, full, lacks, stalls, wall_ms: wall_ms() };
     advice(&view.state, &observed)
 }
 
@@ -260,6 +267,13 @@ async fn create_resource(Shared(agent): App, Json(request): Json<ResourceCreate>
     blocking(move || {
         let member = agent.member()?;
         let view = member.log.view();
+        if let Some(resource) = view.state.resource_by_name(&request.name)
+            && is_what_was_asked_for(&view, resource, &request)
+        {
+            // The same request was made before, and whoever made it was interrupted.
+            await_creation(&agent, &member, resource.id)?;
+            return resource_view(&agent, &member, &request.name);
+        }
         let live = agent.ask_all(&member, &view);
         let origin = request.from.as_ref().map(|from| snapshots::find(&view, from)).transpose()?;
         let spec = match &origin {
@@ -269,6 +283,7 @@ async fn create_resource(Shared(agent): App, Json(request): Json<ResourceCreate>
         let name = request.name.clone();
         let scrub = scrubs::policy(ScrubPolicy::default(), &request.scrub);
         let min_copies = modes::min_copies(MinCopies::default(), request.min_copies);
+        modes::refuse_idle_suspension(min_copies, request.min_copies)?;
         let origin = origin.map(|origin| origin.of);
         let command = Command::CreateResource { name: name.clone(), spec, scrub, min_copies, origin };
         let outcome = settle(member.log.propose(command, PROPOSE_TIMEOUT))?;
@@ -279,6 +294,42 @@ async fn create_resource(Shared(agent): App, Json(request): Json<ResourceCreate>
         resource_view(&agent, &member, &name)
     })
     .await
+}
+
+/// Whether a resource is as a request to make one describes it.
+fn is_what_was_asked_for(view: &View, resource: &Resource, request: &ResourceCreate) -> bool {
+    let spec = &resource.spec;
+    let named = |names: &[String]| nodes_named(view, names).ok();
+    let replicas = match (named(&request.replicas), request.replica_count) {
+        (Some(mut nodes), _) if !nodes.is_empty() => {
+            nodes.sort_unstable();
+            nodes == spec.replicas
+        }
+        (Some(_), Some(count)) => spec.replicas.len() == count as usize,
+        (Some(_), None) => spec.replicas.len() == 2.min(view.state.nodes.len()),
+        (None, _) => false,
+    };
+    // What it was made of is known only while that goes on.
+    let origin = match (&request.from, &resource.origin) {
+        (None, None) => true,
+        (Some(from), Some(origin)) => {
+            view.state.origin_names(origin) == (from.snapshot.clone(), from.resource.clone())
+        }
+        _ => false,
+    };
+    let journal_bytes = request.journal_bytes.unwrap_or(match request.from {
+        Some(_) => spec.journal_bytes,
+        None => JOURNAL_BYTES_DEFAULT,
+    });
+    let volumes = request.from.is_some() && request.volumes.is_empty() || spec.volumes == request.volumes;
+    replicas
+        && origin
+        && volumes
+        && !resource.deleting
+        && spec.journal_bytes == journal_bytes
+        && named(&request.preferred).as_ref() == Some(&spec.preferred)
+        && resource.scrubs.policy == scrubs::policy(ScrubPolicy::default(), &request.scrub)
+        && resource.record.min_copies == modes::min_copies(MinCopies::default(), request.min_copies)
 }
 
 /// Chooses the nodes, and refuses what their pools cannot hold.
@@ -362,12 +413,19 @@ async fn add_replica(
     Path(name): Path<String>,
     Json(request): Json<ReplicaAdd>,
 ) -> Answer<Accepted> {
-    let asked = agent.clone();
-    change(agent, move |view| {
-        let resource = find_resource(view, &name)?;
-        let node = place_for(&asked, view, resource, &request.node)?;
-        let message = format!("resource {name} gets a replica on {}", request.node);
-        Ok((Command::AddReplica { resource: resource.id, node }, message))
+    blocking(move || {
+        let member = agent.member()?;
+        let view = member.log.view();
+        let resource = find_resource(&view, &name)?;
+        let (id, node) = (resource.id, place_for(&agent, &view, resource, &request.node)?);
+        // Whoever asked for the same before may have been interrupted while it was filled.
+        let message = if resource.spec.replicas.contains(&node) {
+            format!("resource {name} has a replica on {} already", request.node)
+        } else {
+            settle(member.log.propose(Command::AddReplica { resource: id, node }, PROPOSE_TIMEOUT))?;
+            format!("resource {name} gets a replica on {}", request.node)
+        };
+        Ok(Accepted { revision: member.log.view().state.revision, message })
     })
     .await
 }

@@ -32,6 +32,18 @@ impl Identity {
         }
     }
 
+    /// The node is no member any more.
+    ///
+    /// # Errors
+    /// When the file is there and stays.
+    pub fn remove(state_dir: &Path) -> io::Result<()> {
+        match fs::remove_file(state_dir.join(FILE)) {
+            Ok(()) => File::open(state_dir)?.sync_all(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// # Errors
     /// When it could not be made durable.
     pub fn save(&self, state_dir: &Path) -> io::Result<()> {
@@ -72,5 +84,8 @@ mod tests {
         };
         identity.save(dir.path()).unwrap();
         assert_eq!(Identity::load(dir.path()).unwrap(), Some(identity));
+        Identity::remove(dir.path()).unwrap();
+        Identity::remove(dir.path()).unwrap();
+        assert_eq!(Identity::load(dir.path()).unwrap(), None);
     }
 }

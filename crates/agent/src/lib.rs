@@ -27,6 +27,7 @@ pub mod threads;
 pub mod transport;
 pub mod views;
 mod volumes;
+pub mod watch;
 
 use agent::{Agent, Started};
 use error::AgentError;

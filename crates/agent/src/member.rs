@@ -15,6 +15,7 @@ use crate::service::mount::cgroup2_mount;
 use crate::service::runner::{Neighbours, Places};
 use crate::threads::lock;
 use crate::transport::Transport;
+use crate::watch::Watch;
 use mainstay_types::{NodeId, Time};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -44,6 +45,8 @@ pub struct Member {
     pub places: Places,
     /// Number of the newest event.
     pub last_event: watch::Receiver<u64>,
+    /// Until it is stopped.
+    watch: Mutex<Option<Watch>>,
 }
 
 impl Member {
@@ -108,7 +111,8 @@ impl Member {
         });
         engine_inputs.connect(node.clone());
         let (leases, views) = (node.clone(), node.clone());
-        let lease = lease::start(
+        let watched = engine.clone();
+        let started = lease::start(
             identity.node,
             &suspects_path(&options.state_dir),
             transport.clone(),
@@ -116,12 +120,23 @@ impl Member {
             engine,
             Box::new(move |until| leases.send(Input::Lease(until))),
             Box::new(move |view| views.send(Input::State(view))),
-        )?;
-        Ok(Self { identity, log, lease, node, replicas, transport, places, last_event })
+        );
+        let lease = match started {
+            Ok(lease) => lease,
+            Err(error) => {
+                node.send(Input::Stop);
+                log.stop();
+                return Err(error.into());
+            }
+        };
+        let watch = crate::watch::start(identity.node, log.clone(), watched, transport.clone());
+        let watch = Mutex::new(Some(watch));
+        Ok(Self { identity, log, lease, node, replicas, transport, places, last_event, watch })
     }
 
     /// Ends the threads that decide. Services and the engine go on.
     pub fn stop(&self) {
+        drop(lock(&self.watch).take());
         self.node.send(Input::Stop);
         self.lease.stop();
         self.log.stop();
@@ -161,6 +176,11 @@ impl EngineInputs {
         if let Some(node) = to.as_ref() {
             node.send(Input::Engine(input));
         }
+    }
+
+    /// There is nobody any more to hear it.
+    pub fn disconnect(&self) {
+        *lock(&self.to) = None;
     }
 
     fn connect(&self, node: NodeHandle) {

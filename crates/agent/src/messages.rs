@@ -10,6 +10,7 @@ use mainstay_types::{NodeId, ResourceId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
 
 /// First on every connection.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -18,6 +19,12 @@ pub struct Greeting {
     pub cluster: u64,
     pub node: NodeId,
     pub lane: LaneKind,
+    /// Random per start of the sender's agent, to tell two machines with one identity apart; 0 from one that does not say.
+    #[serde(default)]
+    pub run: u64,
+    /// Where it listens; `None` for all addresses of its machine.
+    #[serde(default)]
+    pub address: Option<SocketAddr>,
 }
 
 /// What a connection is for.
@@ -77,7 +84,7 @@ pub struct JoinRequest {
     /// Votes and holds no data.
     #[serde(default)]
     pub witness: bool,
-    /// Random per joiner, to recognise a repeated request.
+    /// Random per joiner, to recognise a repeated request, and the joiner at the addresses that it states.
     pub nonce: u64,
 }
 
@@ -91,9 +98,25 @@ pub struct JoinTicket {
     pub members: BTreeMap<NodeId, String>,
 }
 
+impl Call {
+    /// Whether it is answered to an agent that is not a member of the cluster.
+    #[must_use]
+    pub fn is_for_strangers(&self) -> bool {
+        matches!(self, Self::Join(_) | Self::WhoJoins | Self::Withdraw { .. })
+    }
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Call {
     Join(JoinRequest),
+    /// Asked at every address that a node states when it makes or joins a cluster (R29).
+    WhoJoins,
+    /// The node that wanted to join with this nonce could not; see `mainstay_control::members`.
+    Withdraw {
+        nonce: u64,
+    },
+    /// Whether another process than the asking one has been heard as the asking node just now.
+    AmI,
     /// A question to the engine of the asked node: only [`engine::Request::Status`],
     /// [`engine::Request::Promise`] and those about scrubs are passed on.
     Engine(engine::Request),
@@ -110,11 +133,43 @@ pub enum Call {
     },
     /// What the asked node lacks of what this service needs.
     Lacks(Box<ServiceSpec>),
+    /// What the asked node waits for.
+    Waits,
+}
+
+/// A voter that gets no entries of the control plane's log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LogLag {
+    /// Entries that it lacks.
+    pub entries: u64,
+    /// Since it confirmed the last one, or lacks any, in milliseconds.
+    pub ms: u64,
+}
+
+/// The ages of requests that a node has made and got no answer to.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Waits {
+    /// To its engine, in milliseconds; 0 if none is open.
+    pub engine_ms: u64,
+    /// To the disk of its part of the control plane's log, in milliseconds; 0 if none is open.
+    pub disk_ms: u64,
+    /// If it leads: voters that lack entries.
+    pub lags: BTreeMap<NodeId, LogLag>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum CallReply {
     Joined(JoinTicket),
+    /// The nonce of the node that is about to become a member here.
+    Joins {
+        nonce: u64,
+    },
+    Withdrawn,
+    Waits(Waits),
+    /// The address of the other process.
+    Other {
+        address: Option<String>,
+    },
     Engine(engine::Reply),
     Pool {
         free_bytes: u64,

@@ -381,6 +381,10 @@ impl Node {
     /// Who this node is and who the others are.
     fn tell_engine(&mut self, state: &State) {
         let (Some(cluster), Some(me)) = (&state.cluster, state.nodes.get(&self.parts.node)) else { return };
+        // An engine keeps the identity that it was told first, and a join may fail.
+        if me.candidate {
+            return;
+        }
         let greeting = Request::Hello { node: me.id, cluster: cluster.id, generation: me.generation };
         if self.greeting.as_ref() != Some(&greeting) {
             self.teller.greet(greeting.clone());
@@ -389,7 +393,7 @@ impl Node {
         let peers: Vec<engine::Peer> = state
             .nodes
             .values()
-            .filter(|node| !node.witness)
+            .filter(|node| !node.witness && !node.candidate)
             .map(|node| engine::Peer { node: node.id, addr: node.engine_addr.clone() })
             .collect();
         if self.peers != peers && self.parts.engine.is_connected() {

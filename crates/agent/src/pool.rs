@@ -131,7 +131,11 @@ fn holds_only_ours(directory: &Path) -> io::Result<bool> {
 /// # Errors
 /// When the directory cannot be made or asked.
 pub fn free_bytes(state_dir: &Path) -> io::Result<u64> {
-    std::fs::create_dir_all(directory(state_dir))?;
+    let directory = directory(state_dir);
+    // Making what is there waits, like any other change, while the file system is frozen.
+    if !directory.is_dir() {
+        std::fs::create_dir_all(directory)?;
+    }
     size_bytes(state_dir).map(|(_, free)| free)
 }
 

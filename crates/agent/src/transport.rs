@@ -14,8 +14,11 @@
 //! ([`call`]). Everything goes through [`Wire`], where TLS takes its place; until then the network between
 //! the agents has to be trusted.
 
-use crate::messages::{Call, CallReply, Greeting, LaneKind, LeaseMessage, Proposal};
+mod twins;
+
+use crate::messages::{Call, CallReply, Greeting, LaneKind, LeaseMessage, Proposal, random_u64};
 use crate::threads::{read, spawn, write};
+use mainstay_control::members::AGENT_PORT;
 use mainstay_types::NodeId;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -27,9 +30,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, RwLock};
 use std::thread;
 use std::time::Duration;
+use twins::{Holder, Holders};
 
-/// Port of agents when none is named.
-pub const AGENT_PORT: u16 = 7400;
 /// Largest frame, its header included, in bytes. A snapshot of the cluster state has to fit.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
 /// Version of the frames and messages.
@@ -42,6 +44,8 @@ const LANE_QUEUE_MAX: usize = 512;
 const INBOUND_MAX: usize = 256;
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(400);
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// How often a listener that lasts for a while looks whether it is to end.
+const LISTEN_PAUSE: Duration = Duration::from_millis(20);
 /// Unacknowledged data breaks a connection after this time. After a healed cut the next message then starts
 /// on a new connection at once, instead of waiting for a retransmission that has backed off for seconds.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_millis(1000);
@@ -94,6 +98,8 @@ pub trait Inbound: Send + Sync + 'static {
     fn propose(&self, from: NodeId, proposal: Proposal);
     /// May wait; runs on the thread of the caller's own connection.
     fn call(&self, call: Call) -> CallReply;
+    /// A second process speaks as `node` while the first one, at `holder`, is heard. Its connection is refused.
+    fn twin(&self, node: NodeId, holder: &str, other: &str);
 }
 
 /// The sending side towards all peers. Clones share it.
@@ -106,6 +112,12 @@ struct Shared {
     /// Cluster and own node; `None` before this agent is a member.
     identity: RwLock<Option<(u64, NodeId)>>,
     peers: RwLock<BTreeMap<NodeId, PeerLanes>>,
+    /// Random per start of this agent.
+    run: u64,
+    /// Where this agent listens; `None` for all addresses of the machine.
+    address: RwLock<Option<SocketAddr>>,
+    /// Which process speaks as each of the other nodes.
+    holders: Holders,
 }
 
 struct PeerLanes {
@@ -121,7 +133,15 @@ type Frame = Vec<u8>;
 impl Transport {
     #[must_use]
     pub fn new() -> Self {
-        Self { shared: Arc::new(Shared { identity: RwLock::new(None), peers: RwLock::new(BTreeMap::new()) }) }
+        Self {
+            shared: Arc::new(Shared {
+                identity: RwLock::new(None),
+                peers: RwLock::new(BTreeMap::new()),
+                run: random_u64(),
+                address: RwLock::new(None),
+                holders: Holders::default(),
+            }),
+        }
     }
 
     /// Serves connections on `address` until the process ends.
@@ -137,9 +157,74 @@ impl Transport {
         let bound = listener
             .local_addr()
             .map_err(|source| TransportError::Listen { address: address.to_owned(), source })?;
+        *write(&self.shared.address) = Some(bound).filter(|bound| !bound.ip().is_unspecified());
         let shared = self.shared.clone();
         spawn("agent-accept", move || accept_loop(&listener, &shared, &inbound));
         Ok(bound)
+    }
+
+    /// Serves connections on an address where an engine will listen later, until the guard is dropped: so that another node can
+    /// see that the address leads here.
+    ///
+    /// # Errors
+    /// When the address cannot be bound.
+    pub fn listen_for_a_while(
+        &self,
+        address: SocketAddr,
+        inbound: Arc<dyn Inbound>,
+    ) -> io::Result<Listening> {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        let (shared, ends) = (self.shared.clone(), Arc::new(AtomicBool::new(false)));
+        let ended = ends.clone();
+        let (done, over) = sync_channel::<()>(0);
+        spawn("agent-proof", move || {
+            // Dropped after the listener, at the end of the thread.
+            let _done = done;
+            let listener = listener;
+            while !ended.load(Ordering::Relaxed) {
+                let Ok((stream, from)) = listener.accept() else {
+                    thread::sleep(LISTEN_PAUSE);
+                    continue;
+                };
+                if stream.set_nonblocking(false).is_ok() && tune(&stream).is_ok() {
+                    let (shared, inbound) = (shared.clone(), inbound.clone());
+                    let mut wire: Box<dyn Wire> = Box::new(stream);
+                    spawn("agent-inbound", move || drop(serve(&mut *wire, from, &shared, &*inbound)));
+                }
+            }
+        });
+        Ok(Listening { ends, over })
+    }
+
+    /// This agent is no member any more.
+    pub fn clear_identity(&self) {
+        *write(&self.shared.identity) = None;
+        self.set_peers(&BTreeMap::new());
+    }
+
+    /// The address of a process that some of these agents hear as this node, and that is not this one.
+    #[must_use]
+    pub fn twin(&self, identity: (u64, NodeId), agents: &[String]) -> Option<String> {
+        let (sender, answers) = sync_channel(agents.len());
+        for address in agents {
+            let (sender, address, shared) = (sender.clone(), address.clone(), self.shared.clone());
+            spawn("agent-twin", move || {
+                let greeting = greeting_of(identity, LaneKind::Call, &shared);
+                let reply = call_with(&address, &greeting, &Call::AmI, CONNECT_TIMEOUT);
+                drop(sender.send(reply));
+            });
+        }
+        drop(sender);
+        let deadline = std::time::Instant::now() + CONNECT_TIMEOUT;
+        while let Ok(reply) =
+            answers.recv_timeout(deadline.saturating_duration_since(std::time::Instant::now()))
+        {
+            if let Ok(CallReply::Other { address: Some(address) }) = reply {
+                return Some(address);
+            }
+        }
+        None
     }
 
     /// Who greets: set once this agent is a member.
@@ -234,6 +319,21 @@ impl Default for Transport {
     }
 }
 
+/// See [`Transport::listen_for_a_while`].
+pub struct Listening {
+    ends: Arc<AtomicBool>,
+    over: Receiver<()>,
+}
+
+impl Drop for Listening {
+    /// Waits until the address is free again.
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        // Nothing is ever sent: this ends when the thread does.
+        let _ = self.over.recv();
+    }
+}
+
 /// Asks the agent at `address` and waits for its answer. `identity` is `None` before this agent is a
 /// member; only a request to join is answered then.
 ///
@@ -246,11 +346,24 @@ pub fn call(
     timeout: Duration,
 ) -> Result<CallReply, TransportError> {
     let (cluster, node) = identity.unwrap_or((0, NodeId(0)));
+    let greeting = Greeting { cluster, node, lane: LaneKind::Call, run: 0, address: None };
+    call_with(address, &greeting, question, timeout)
+}
+
+fn greeting_of((cluster, node): (u64, NodeId), lane: LaneKind, shared: &Shared) -> Greeting {
+    Greeting { cluster, node, lane, run: shared.run, address: *read(&shared.address) }
+}
+
+fn call_with(
+    address: &str,
+    greeting: &Greeting,
+    question: &Call,
+    timeout: Duration,
+) -> Result<CallReply, TransportError> {
     let exchange = || -> io::Result<CallReply> {
         let mut stream = dial(address)?;
         stream.set_read_timeout(Some(timeout))?;
-        let greeting = Greeting { cluster, node, lane: LaneKind::Call };
-        write_json(&mut stream, Kind::Greeting, &greeting)?;
+        write_json(&mut stream, Kind::Greeting, greeting)?;
         write_json(&mut stream, Kind::Call, question)?;
         let (kind, body) = read_frame(&mut stream)?;
         if kind != Kind::Reply {
@@ -302,7 +415,7 @@ fn accept_loop(listener: &TcpListener, shared: &Arc<Shared>, inbound: &Arc<dyn I
         let (shared, inbound, open) = (shared.clone(), inbound.clone(), open.clone());
         spawn("agent-inbound", move || {
             let mut wire: Box<dyn Wire> = Box::new(stream);
-            if let Err(error) = serve(&mut *wire, &shared, &*inbound)
+            if let Err(error) = serve(&mut *wire, from, &shared, &*inbound)
                 && error.kind() == io::ErrorKind::InvalidData
             {
                 tracing::warn!(%from, %error, "closed a connection that did not speak the protocol");
@@ -312,7 +425,7 @@ fn accept_loop(listener: &TcpListener, shared: &Arc<Shared>, inbound: &Arc<dyn I
     }
 }
 
-fn serve(wire: &mut dyn Wire, shared: &Shared, inbound: &dyn Inbound) -> io::Result<()> {
+fn serve(wire: &mut dyn Wire, from: SocketAddr, shared: &Shared, inbound: &dyn Inbound) -> io::Result<()> {
     let (kind, body) = read_frame(wire)?;
     if kind != Kind::Greeting {
         return Err(invalid("a greeting was expected"));
@@ -323,18 +436,34 @@ fn serve(wire: &mut dyn Wire, shared: &Shared, inbound: &dyn Inbound) -> io::Res
     if stranger && greeting.lane != LaneKind::Call {
         return Err(invalid("the sender belongs to another cluster"));
     }
+    let address = greeting.address.map_or_else(|| from.ip().to_string(), |address| address.to_string());
+    let speaker = Holder::new(greeting.run, &address);
+    let _open = match shared.holders.open(greeting.node, speaker, greeting.lane) {
+        Ok(open) => open,
+        Err(holder) => {
+            inbound.twin(greeting.node, &holder, &address);
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+    };
     loop {
         let (kind, body) = read_frame(wire)?;
+        shared.holders.heard(greeting.node, greeting.run);
         match (greeting.lane, kind) {
             (LaneKind::Log, Kind::Raft) => inbound.raft(greeting.node, body),
             (LaneKind::Lease, Kind::Lease) => inbound.lease(greeting.node, parse(&body)?),
             (LaneKind::Log, Kind::Propose) => inbound.propose(greeting.node, parse(&body)?),
             (LaneKind::Call, Kind::Call) => {
                 let question: Call = parse(&body)?;
-                let reply = if stranger && !matches!(question, Call::Join(_)) {
-                    CallReply::other_cluster()
-                } else {
-                    inbound.call(question)
+                let reply = match question {
+                    _ if stranger && !question.is_for_strangers() => CallReply::other_cluster(),
+                    Call::AmI => {
+                        let other = shared.holders.other(greeting.node, greeting.run);
+                        if let Some(holder) = &other {
+                            inbound.twin(greeting.node, holder, &address);
+                        }
+                        CallReply::Other { address: other }
+                    }
+                    question => inbound.call(question),
                 };
                 write_json(wire, Kind::Reply, &reply)?;
             }
@@ -371,9 +500,9 @@ fn lane_loop(
 }
 
 fn open_lane(lane: LaneKind, address: &str, shared: &Shared) -> Option<Box<dyn Wire>> {
-    let (cluster, node) = (*read(&shared.identity))?;
+    let identity = (*read(&shared.identity))?;
     let mut stream = dial(address).ok()?;
-    write_json(&mut stream, Kind::Greeting, &Greeting { cluster, node, lane }).ok()?;
+    write_json(&mut stream, Kind::Greeting, &greeting_of(identity, lane, shared)).ok()?;
     Some(Box::new(stream))
 }
 

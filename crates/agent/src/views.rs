@@ -1,7 +1,9 @@
 //! The cluster state as the HTTP API shows it.
 
 use crate::clock::wall_ms;
+use crate::messages::{LogLag, Waits};
 use crate::service::lacks::Lack;
+use crate::watch;
 use mainstay_api::engine::{self, EngineError, EngineStatus, PeerState, Role};
 use mainstay_api::rest::{
     AttachedView, ClientView, ClusterView, DeviceView, EventView, EventsPage, ForceView, ForcedView,
@@ -13,6 +15,7 @@ use mainstay_control::State;
 use mainstay_control::rollback::Rollback;
 use mainstay_control::scrubs::Scrubbed;
 use mainstay_control::snapshots::{BEFORE_COPY, BeforeCopy, Snapshot, SnapshotOn, SnapshotState};
+use mainstay_control::stalls::{STALL_MS, Stall};
 use mainstay_control::state::{self, Resource, Service};
 use mainstay_types::{Attachment, Mode, NodeId, ResourceId, SnapshotId, Time};
 use std::collections::BTreeMap;
@@ -26,6 +29,23 @@ pub struct Live {
     pub failures: BTreeMap<NodeId, BTreeMap<ResourceId, EngineError>>,
     /// What services need and nodes that may run them lack, by name.
     pub lacks: BTreeMap<NodeId, BTreeMap<String, Vec<Lack>>>,
+    /// What each node waits for.
+    pub waits: BTreeMap<NodeId, Waits>,
+}
+
+impl Live {
+    /// What stands still anywhere.
+    #[must_use]
+    pub fn stalls(&self) -> Vec<Stall> {
+        let nodes = self.waits.iter().flat_map(|(node, waits)| watch::of_node(*node, waits));
+        let engines = self.engines.iter().flat_map(|(node, engine)| watch::of_engine(*node, engine));
+        nodes.chain(engines).collect()
+    }
+
+    /// What the leader says of a voter that lacks entries of its log.
+    fn log_lag(&self, node: NodeId) -> Option<LogLag> {
+        self.waits.values().find_map(|waits| waits.lags.get(&node)).copied().filter(|lag| lag.ms >= STALL_MS)
+    }
 }
 
 /// What the asked agent itself knows about the cluster's connections.
@@ -71,9 +91,12 @@ pub fn nodes(state: &State, connections: &Connections<'_>, live: &Live) -> Vec<N
             generation: node.generation,
             voter: node.voter,
             witness: node.witness,
+            candidate: node.candidate,
             leader: connections.leader == Some(node.id),
             connected: node.id == connections.this_node || (connections.connected)(node.id),
             pool_free_bytes: live.pools.get(&node.id).copied(),
+            log_lag_ms: live.log_lag(node.id).map(|lag| lag.ms),
+            log_lag_entries: live.log_lag(node.id).map_or(0, |lag| lag.entries),
         })
         .collect();
     views.sort_by(|a, b| a.name.cmp(&b.name));
@@ -289,9 +312,16 @@ fn health(state: &State, resource: &Resource, live: &Live) -> Health {
             let follows = |node: &NodeId| {
                 record.replica(*node).is_some() && state.alive(*node) && resource.broken(*node).is_none()
             };
-            if resource.spec.replicas.iter().all(follows) { Health::Ok } else { Health::Degraded }
+            let stalls = live.stalls().iter().any(|stall| stall.what.resource() == Some(resource.id));
+            if !stalls && resource.spec.replicas.iter().all(follows) { Health::Ok } else { Health::Degraded }
         }
         Some(Role::Primary) | None if record.iss.len() < resource.spec.replicas.len() => Health::Degraded,
+        // In sync or not: it serves nobody.
+        Some(Role::Primary)
+            if live.stalls().iter().any(|stall| stall.what.resource() == Some(resource.id)) =>
+        {
+            Health::Degraded
+        }
         Some(Role::Primary) => Health::Ok,
         // The primary's node did not answer; nothing says that it does not serve.
         None => Health::Degraded,

@@ -338,3 +338,96 @@ fn a_taken_port_costs_the_metrics_and_not_the_agent() {
     });
     node.kill();
 }
+
+fn join_as(peer: &TestNode, name: &str, address: &str, engine: Option<&str>) -> ClusterJoin {
+    ClusterJoin {
+        peer: peer.address(),
+        node: name.into(),
+        address: Some(address.into()),
+        engine_address: engine.map(Into::into),
+        witness: false,
+    }
+}
+
+/// R29: no address that does not lead to the newcomer harms the cluster, or leaves anything.
+#[test]
+fn a_node_that_states_a_wrong_address_is_refused_and_its_next_attempt_joins() {
+    let mut nodes: Vec<TestNode> = (1..=3).map(|host| TestNode::new(8, host)).collect();
+    for node in &mut nodes {
+        node.start();
+    }
+    let [first, second, third] = &nodes[..] else { panic!("three nodes") };
+    let fresh = second.state_files();
+    let init_at = |address: &str| {
+        let init = ClusterInit {
+            name: "test".into(),
+            node: "n1".into(),
+            address: address.into(),
+            engine_address: None,
+            lease_ms: None,
+            heartbeat_ms: None,
+        };
+        first.client().post::<_, ClusterView>("/v1/cluster/init", &init)
+    };
+    // The third node's address answers, but not as the one that is asked to begin a cluster.
+    for wrong in ["127.66.8.3", "127.66.8.1:7401", "192.0.2.1", "0.0.0.0", "127.66.8.1:0", "not an address"] {
+        let code = init_at(wrong).expect_err(wrong).body().code;
+        assert!(["bad-address", "address-elsewhere"].contains(&code.as_str()), "{wrong}: {code}");
+        assert_eq!(first.state_files(), fresh, "{wrong}");
+    }
+    init_at(&first.address()).unwrap();
+    let wrong = [
+        ("127.66.8.3:7400", Some("127.66.8.2:7401"), "address-elsewhere"),
+        ("127.66.8.1:7400", None, "address-taken"),
+        ("127.66.8.2:7999", None, "address-unreachable"),
+        ("127.66.8.2:7400", Some("192.0.2.1:7401"), "bad-address"),
+        ("127.66.8.2:7400", Some("127.66.8.2:7400"), "bad-address"),
+        ("224.0.0.1", None, "bad-address"),
+        ("nowhere", None, "bad-address"),
+    ];
+    for (address, engine, code) in wrong {
+        let join = join_as(first, "n2", address, engine);
+        let error = second.client().post::<_, ClusterView>("/v1/cluster/join", &join).unwrap_err();
+        assert_eq!(error.body().code, code, "{address} {engine:?}: {error}");
+        assert_eq!(second.state_files(), fresh, "{address} {engine:?}");
+    }
+    let view: ClusterView = first.client().get("/v1/cluster").unwrap();
+    assert_eq!((view.nodes.len(), view.leader.as_deref()), (1, Some("n1")));
+    assert!(first.lease_left_ms() > 0);
+    let join = join_as(first, "n2", &second.address(), None);
+    let view: ClusterView = second.client().post("/v1/cluster/join", &join).unwrap();
+    assert!(view.nodes.iter().all(|node| node.voter && !node.candidate), "{view:?}");
+    let join = join_as(second, "n3", &third.address(), None);
+    let view: ClusterView = third.client().post("/v1/cluster/join", &join).unwrap();
+    assert_eq!(view.nodes.len(), 3);
+    for node in &mut nodes {
+        node.kill();
+    }
+}
+
+/// A copied disk: the node goes on, and its copy does not start.
+#[test]
+fn a_machine_with_the_identity_of_a_living_node_is_refused_and_the_node_lives_on() {
+    let mut nodes = three_nodes(9);
+    let mut copy = TestNode::new(9, 9);
+    copy.copy_state_of(&nodes[1]);
+    let before: ClusterView = nodes[0].client().get("/v1/cluster").unwrap();
+    assert!(!copy.agent_lives_for(Duration::from_secs(15)), "the copy runs");
+    eventually("the two are named", || {
+        let page: EventsPage = nodes[0].client().get("/v1/events").unwrap();
+        let told = |text: &str| text.contains("127.66.9.2") && text.contains("127.66.9.9");
+        page.events.iter().any(|event| event.subject == "node/n2" && told(&event.text))
+    });
+    let after: ClusterView = nodes[0].client().get("/v1/cluster").unwrap();
+    let generations =
+        |view: &ClusterView| view.nodes.iter().map(|node| (node.status, node.generation)).collect::<Vec<_>>();
+    assert_eq!(generations(&after), generations(&before));
+    assert!(nodes[1].lease_left_ms() > 0);
+    // The node itself may be started anew at any time.
+    nodes[1].kill_agent();
+    nodes[1].start_agent();
+    eventually("return of n2", || nodes[1].lease_left_ms() > 0);
+    for node in &mut nodes {
+        node.kill();
+    }
+}

@@ -11,6 +11,15 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// How long an agent may take to answer a question about what is; it waits for other nodes for a part of that.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// How long it may take to carry out a change. It has to answer questions meanwhile.
+const CHANGE_WITHIN: Duration = Duration::from_secs(120);
+/// While a change is carried out the agent is asked so often whether it lives.
+const LOOK_EVERY: Duration = Duration::from_secs(3);
+/// Its answer does not matter; it costs the agent nothing.
+const LOOK_AT: &str = "/v1/alive";
+
 /// Largest answer that is accepted, in bytes.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
 
@@ -24,8 +33,8 @@ pub enum ClientError {
     },
     #[error("the agent's answer could not be read: {0}")]
     Transport(String),
-    #[error("no answer within {0:?}")]
-    Timeout(Duration),
+    #[error("the agent at {path} takes the connection and has not answered within {within:?}")]
+    Timeout { path: PathBuf, within: Duration },
     /// The agent refused the request or failed to carry it out.
     #[error("{body}")]
     Refused { status: u16, body: ErrorBody },
@@ -45,7 +54,10 @@ impl ClientError {
                 "Start the agent on this node (`mainstay agent`), or name another socket with --socket or a lab with --lab.",
             ),
             Self::Transport(_) => ("agent-answer-unreadable", "Look at the agent's log."),
-            Self::Timeout(_) => ("agent-timeout", "The change may still happen: ask for the status."),
+            Self::Timeout { .. } => (
+                "agent-timeout",
+                "Its process is stopped or hangs: look at it and at its log. A change that was asked for may still happen.",
+            ),
         };
         ErrorBody { code: code.into(), message: self.to_string(), remedy: remedy.into() }
     }
@@ -55,20 +67,21 @@ impl ClientError {
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
-    timeout: Duration,
+    /// `None`: what suits the request.
+    timeout: Option<Duration>,
 }
 
 impl Client {
     /// `socket` is `<run>/agent.sock`.
     #[must_use]
     pub fn new(socket: impl AsRef<Path>) -> Self {
-        Self { socket: socket.as_ref().to_path_buf(), timeout: Duration::from_secs(120) }
+        Self { socket: socket.as_ref().to_path_buf(), timeout: None }
     }
 
     /// The same client with another time limit per request.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
+        self.timeout = Some(timeout);
         self
     }
 
@@ -120,11 +133,34 @@ impl Client {
             .enable_all()
             .build()
             .map_err(|error| ClientError::Transport(error.to_string()))?;
+        let changes = method != Method::GET;
+        let within = self.timeout.unwrap_or(if changes { CHANGE_WITHIN } else { ANSWER_WITHIN });
         runtime.block_on(async {
-            tokio::time::timeout(self.timeout, self.exchange(method, path, body))
-                .await
-                .map_err(|_| ClientError::Timeout(self.timeout))?
+            let answer = self.within(within, self.exchange(method, path, body));
+            tokio::pin!(answer);
+            loop {
+                let pause = tokio::time::sleep(LOOK_EVERY);
+                tokio::select! {
+                    answer = &mut answer => return answer,
+                    () = pause, if changes => {}
+                }
+                // Only silence counts: an agent that has just ended says so to the request itself.
+                let look = self.within(ANSWER_WITHIN, self.exchange(Method::GET, LOOK_AT, None));
+                tokio::select! {
+                    answer = &mut answer => return answer,
+                    look = look => if let Err(error @ ClientError::Timeout { .. }) = look { return Err(error) },
+                }
+            }
         })
+    }
+
+    async fn within<T>(
+        &self,
+        within: Duration,
+        exchange: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, ClientError> {
+        let late = || ClientError::Timeout { path: self.socket.clone(), within };
+        tokio::time::timeout(within, exchange).await.map_err(|_| late())?
     }
 
     async fn exchange(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Bytes, ClientError> {

@@ -390,6 +390,9 @@ pub enum ScrubOutcome {
 pub struct EngineStatus {
     /// What the agent said in [`Request::Hello`]; `None` before the first one.
     pub node: Option<NodeId>,
+    /// Where it listens for other engines, or will when it has been told who it is.
+    #[serde(default)]
+    pub listen: Option<String>,
     /// The engine's boot-time clock.
     pub now_us: Time,
     pub lease_until_us: Time,

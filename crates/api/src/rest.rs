@@ -6,6 +6,7 @@
 //!
 //! | method and path | request | answer |
 //! |---|---|---|
+//! | `GET /v1/alive` | | `true`, at once |
 //! | `GET /v1/status` | | [`StatusView`] |
 //! | `POST /v1/cluster/init` | [`ClusterInit`] | [`ClusterView`] |
 //! | `POST /v1/cluster/join` | [`ClusterJoin`] | [`ClusterView`] |
@@ -149,11 +150,21 @@ pub struct NodeView {
     /// It votes and holds no data.
     #[serde(default)]
     pub witness: bool,
+    /// It joins: it receives the state of the cluster, and votes and holds data when it has proven itself.
+    #[serde(default)]
+    pub candidate: bool,
     pub leader: bool,
     /// Whether the asked agent has a connection to this node's agent; true for itself.
     pub connected: bool,
     /// Free bytes of the node's default pool; `None` when it could not be asked.
     pub pool_free_bytes: Option<u64>,
+    /// It lives, and has confirmed no entry of the control plane's log for so long although it lacks some, as the leader says; in
+    /// milliseconds.
+    #[serde(default)]
+    pub log_lag_ms: Option<u64>,
+    /// How many it lacks then.
+    #[serde(default)]
+    pub log_lag_entries: u64,
 }
 
 /// A new resource. Sizes are multiples of 4096.

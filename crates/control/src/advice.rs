@@ -1,6 +1,7 @@
 //! What is wrong, and what the operator can do about it, in words.
 
 use crate::snapshots::BEFORE_COPY;
+use crate::stalls::Stall;
 use crate::state::{NodeStatus, Resource, Service, ServicePhase, Severity, State};
 use mainstay_types::{Member, Mode, NodeId, ResourceId};
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,8 @@ pub struct Observations {
     pub full: BTreeMap<ResourceId, BTreeSet<NodeId>>,
     /// What services need and nodes that may run them lack, by service, in words for the operator.
     pub lacks: BTreeMap<String, BTreeMap<NodeId, Vec<String>>>,
+    /// What gives no answer.
+    pub stalls: Vec<Stall>,
     /// The wall clock, in milliseconds since 1970.
     pub wall_ms: u64,
 }
@@ -175,6 +178,7 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
             );
         }
     }
+    list.extend(observations.stalls.iter().map(|stall| stall.advice(state)));
     list.sort_by_key(|advice| std::cmp::Reverse(advice.severity));
     list
 }

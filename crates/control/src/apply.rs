@@ -3,6 +3,7 @@
 use crate::copies;
 use crate::force::Held;
 use crate::grow::SIZE_REMEDY;
+use crate::members::{Newcomer, settling};
 use crate::origin::SnapshotOf;
 use crate::scrubs::{ScrubPolicy, Scrubs};
 use crate::service::StatusReport;
@@ -18,7 +19,7 @@ use mainstay_types::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-const NAME_REMEDY: &str = "use 1 to 32 of a-z, 0-9 and '-', not starting with '-'";
+pub(crate) const NAME_REMEDY: &str = "use 1 to 32 of a-z, 0-9 and '-', not starting with '-'";
 
 impl Settings {
     /// Whether leases are safe with these (R10), and why not.
@@ -73,6 +74,11 @@ impl State {
             Command::AddNode { name, agent_addr, engine_addr, voter, witness, nonce } => {
                 self.add_node(at_ms, NewNode { name, agent_addr, engine_addr, voter, witness, nonce })
             }
+            Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce } => {
+                self.admit_node(at_ms, Newcomer { name, agent_addr, engine_addr, witness, nonce })
+            }
+            Command::SeatNode { node } => self.seat_node(at_ms, node),
+            Command::WithdrawNode { nonce } => self.withdraw_node(at_ms, nonce),
             Command::VotersSeen { node, voters_version } => self.voters_seen(node, voters_version),
             Command::NodeLinks { node, links } => self.node_links(node, links),
             Command::NodeDead { node, generation } => self.node_dead(at_ms, node, generation),
@@ -229,17 +235,9 @@ impl State {
             return refusal;
         }
         if voter {
-            let behind = self
-                .nodes
-                .values()
-                .find(|node| node.status == NodeStatus::Alive && node.voters_seen < self.voters_version);
-            if let Some(node) = behind {
+            if let Some(node) = self.unaware_of_voters() {
                 reach!("control: a voter must wait for the last change of voters");
-                return refused(
-                    "membership-settling",
-                    format!("node {} has not yet taken notice of the last change of voters", node.name),
-                    "try again in a moment",
-                );
+                return settling(&node.name);
             }
             self.voters_version += 1;
         }
@@ -255,6 +253,7 @@ impl State {
             generation: 1,
             voter,
             witness,
+            candidate: false,
             voters_seen: self.voters_version,
             nonce,
             links: Links::default(),
@@ -415,6 +414,14 @@ impl State {
             return fail(
                 format!("{} is a witness and holds no data", self.node_name(*node)),
                 "name other nodes",
+            );
+        }
+        let joins = |node: &&NodeId| self.nodes.get(node).is_some_and(|node| node.candidate);
+        if let Some(node) = nodes.iter().find(joins) {
+            let name = self.node_name(*node);
+            return fail(
+                format!("{name} has not joined yet"),
+                "wait until `mainstay node list` shows it as a voter",
             );
         }
         if let Some(node) = spec.preferred.iter().find(|node| !nodes.contains(node)) {

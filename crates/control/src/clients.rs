@@ -99,6 +99,14 @@ impl State {
             let text = format!("{name} is a witness and has no devices");
             return Some(refused("is-witness", text, "choose another node"));
         }
+        if known.candidate {
+            let text = format!("{name} has not joined yet");
+            return Some(refused(
+                "has-not-joined",
+                text,
+                "wait until `mainstay node list` shows it as a voter",
+            ));
+        }
         if resource.spec.replicas.contains(&node) {
             return Some(refused(
                 "has-replica",

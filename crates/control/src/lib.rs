@@ -16,6 +16,7 @@ mod grow;
 pub mod handover;
 mod iss;
 pub mod lease;
+pub mod members;
 mod memory;
 mod mode;
 pub mod origin;
@@ -28,6 +29,7 @@ pub mod rollback;
 pub mod scrubs;
 mod service;
 pub mod snapshots;
+pub mod stalls;
 pub mod state;
 mod unfinished;
 

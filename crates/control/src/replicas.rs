@@ -223,6 +223,13 @@ impl State {
                 "choose another node",
             ));
         }
+        if known.candidate {
+            return Some(refused(
+                "has-not-joined",
+                format!("{name} has not joined yet"),
+                "wait until `mainstay node list` shows it as a voter",
+            ));
+        }
         if resource.spec.replicas.contains(&node) {
             let text = format!("resource {} has a replica on {name} already", resource.name);
             return Some(refused("has-replica", text, "choose another node"));

@@ -100,6 +100,9 @@ pub struct Node {
     /// Votes and never holds data.
     #[serde(default)]
     pub witness: bool,
+    /// It joins: it receives the log, and votes and holds data only when it has proven itself; see `members.rs`.
+    #[serde(default)]
+    pub candidate: bool,
     /// The newest [`State::voters_version`] that the node is known to act on.
     pub voters_seen: u64,
     /// Random number of the request that added the node, to recognise its repetition.
@@ -375,6 +378,23 @@ pub enum Command {
     NodeLinks {
         node: NodeId,
         links: Links,
+    },
+    /// A node joins: it receives the log and does not vote yet (R29); see `members.rs`. Repeated with the same nonce it
+    /// answers the same node.
+    AdmitNode {
+        name: String,
+        agent_addr: String,
+        engine_addr: String,
+        witness: bool,
+        nonce: u64,
+    },
+    /// Proposed by the leader: a node that joins has answered at its address with all entries in its log, and votes from now on.
+    SeatNode {
+        node: NodeId,
+    },
+    /// The node that joined with this nonce could not prove itself, and is forgotten again.
+    WithdrawNode {
+        nonce: u64,
     },
     /// `node` acts on the voters of this version (or later): its lease counts only acknowledgements of those. Until every
     /// alive node has said so no further voter is added, so that any two majorities in use intersect (R10).

@@ -65,7 +65,10 @@ fn filled(command: &str) -> Vec<String> {
     }
     let word = |word: &str| {
         let word = word.trim_matches(['[', ']', '"', '\'', '\\']);
-        let named = word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase() || c == '-' || c == '_');
+        // The dashes before the words of another command are no name.
+        let named = word.len() > 1
+            && word != "--"
+            && word.chars().all(|c| c.is_ascii_uppercase() || c == '-' || c == '_');
         match word {
             "SIZE" => "4GiB".to_owned(),
             "…" | "..." => String::new(),

@@ -16,7 +16,8 @@ const EXIT_CODES: &str = "Exit codes:
   3    no agent answered, or not in time
   4    `status`, `inspect`: something needs attention
   5    `resource scrub`: replicas differ, or were not all compared
-  125  `lab exec`: the command could not be started (otherwise its own code)";
+  125  `lab exec`: the command could not be started (otherwise its own code)
+  130  interrupted; the message says what goes on without the command";
 
 /// Replicated block storage with failover of the services on top of it.
 #[derive(Parser, Debug)]
@@ -43,7 +44,7 @@ pub struct Target {
         value_name = "PATH"
     )]
     pub socket: PathBuf,
-    /// Ask an agent inside this lab instead of the one behind --socket.
+    /// Ask an agent inside this lab instead of the one behind --socket. For `mainstay lab` the same as --name.
     #[arg(long, global = true, value_name = "NAME")]
     pub lab: Option<String>,
     /// With --lab: the node whose agent is asked; the first that runs if not given.
@@ -348,15 +349,15 @@ pub enum NodeCommand {
 #[command(group = ArgGroup::new("content").required(true).multiple(true))]
 pub struct CreateArgs {
     pub name: String,
-    /// Size of a volume, for example 4GiB; once per volume. With --from: as the snapshot's resource has them, or larger.
-    #[arg(long = "size", group = "content", value_parser = size::parse, value_name = "SIZE")]
+    /// Size of a volume, for example 4GiB; once per volume. GiB and G are powers of 1024, GB of 1000. With --from: as the snapshot's resource has them, or larger.
+    #[arg(long = "size", group = "content", value_parser = size::parse_blocks, value_name = "SIZE")]
     pub sizes: Vec<u64>,
     /// Begin with what a snapshot of another resource holds, for example db@before-upgrade. Replicas on the nodes that hold it share its space;
     /// further ones are copied from them.
     #[arg(long, group = "content", value_name = "RESOURCE@SNAPSHOT", value_parser = parse_origin)]
     pub from: Option<OriginView>,
     /// Size of the journal.
-    #[arg(long, value_parser = size::parse, value_name = "SIZE")]
+    #[arg(long, value_parser = size::parse_blocks, value_name = "SIZE")]
     pub journal: Option<u64>,
     /// Nodes that get a replica, separated by commas.
     #[arg(long, value_delimiter = ',', conflicts_with = "replica_count", value_name = "NODES")]
@@ -519,8 +520,8 @@ pub enum ResourceCommand {
     /// Make a volume larger while it is in use. Volumes do not shrink.
     Resize {
         name: String,
-        /// The new size, for example 8GiB.
-        #[arg(value_parser = size::parse)]
+        /// The new size, for example 8GiB. GiB and G are powers of 1024, GB of 1000.
+        #[arg(value_parser = size::parse_blocks)]
         size: u64,
         /// Which volume, counted from 0.
         #[arg(long, default_value_t = 0)]

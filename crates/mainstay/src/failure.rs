@@ -59,7 +59,7 @@ impl fmt::Display for Failure {
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let exit = match &error {
-            ClientError::Unreachable { .. } | ClientError::Timeout(_) => exit::UNREACHABLE,
+            ClientError::Unreachable { .. } | ClientError::Timeout { .. } => exit::UNREACHABLE,
             ClientError::Refused { .. } | ClientError::Transport(_) => exit::FAILED,
         };
         Self { body: error.body(), exit }

@@ -7,21 +7,24 @@ mod commands;
 mod connect;
 mod duration;
 mod failure;
+mod interrupt;
 mod lab;
 mod output;
 mod roles;
 mod size;
 
-use clap::Parser;
-use cli::{Cli, Command};
-use failure::Outcome;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
+use cli::{Cli, Command, SnapshotCommand};
+use failure::{Failure, Outcome};
 use output::Output;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = Cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let output = Output { json: cli.target.json };
-    match run(cli, output) {
+    match refuse_idle_target(&cli, &matches).and_then(|()| run(cli, output)) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             output.failure(&failure);
@@ -47,8 +50,61 @@ fn run(cli: Cli, output: Output) -> Outcome<u8> {
         Command::Metrics => commands::metrics::run(&connect()?, output),
         Command::Inspect(args) => commands::inspect::run(&args, output),
         Command::Bench(command) => commands::bench::run(command, connect, output),
-        Command::Lab(command) => lab::run(command, output),
+        Command::Lab(command) => lab::run(command, cli.target.lab.as_deref(), output),
         Command::LabNode(args) => lab::init::run(&args).map(|()| 0),
         Command::LabFuseAbort { connections } => lab::fuse::abort_here(&connections).map(|()| 0),
+    }
+}
+
+/// Refuses options that name an agent where they would count for nothing: the command would act on another place than the
+/// operator means.
+fn refuse_idle_target(cli: &Cli, matches: &ArgMatches) -> Outcome<()> {
+    let named = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+    let (socket, lab) = (named("socket"), named("lab"));
+    let inside = |verb: &str| {
+        let node = cli.target.node.as_deref().unwrap_or("NODE");
+        let name = cli.target.lab.as_deref().unwrap_or("NAME");
+        format!(
+            "To run it inside a node of the lab: `mainstay lab exec {node} --name {name} -- mainstay {verb}`."
+        )
+    };
+    let refuse = |option: &str, why: &str, remedy: String| {
+        Err(Failure::usage("option-without-effect", format!("{option} has no effect here: {why}"), remedy))
+    };
+    match &cli.command {
+        Command::Agent(args) if socket => refuse(
+            "--socket",
+            "an agent makes its socket in its run directory",
+            format!(
+                "Leave it out: the socket is {}. Another directory: --run-dir.",
+                args.paths.run_dir.join("agent.sock").display()
+            ),
+        ),
+        Command::Engine(_) if socket => refuse(
+            "--socket",
+            "an engine asks no agent",
+            "Leave it out. Another run directory: --run-dir.".into(),
+        ),
+        Command::Lab(_) if socket => {
+            refuse("--socket", "a lab has an agent in each node", "Name the lab with --name.".into())
+        }
+        Command::Inspect(_) if socket => {
+            refuse("--socket", "it reads files and asks no agent", "Leave it out.".into())
+        }
+        Command::Agent(_) if lab => refuse("--lab", "an agent runs on this machine", inside("agent")),
+        Command::Engine(_) if lab => refuse("--lab", "an engine runs on this machine", inside("engine")),
+        Command::Inspect(_) if lab => {
+            refuse("--lab", "it reads a directory of this machine", inside("inspect DIRECTORY"))
+        }
+        Command::Bench(_) if lab => {
+            refuse("--lab", "it measures devices and directories of this machine", inside("bench"))
+        }
+        Command::Snapshot(SnapshotCommand::Clone { name, snapshot, directory }) if lab => refuse(
+            "--lab",
+            "a clone is made of files of the node on which the command runs",
+            inside(&format!("snapshot clone {name} {snapshot} {}", directory.display())),
+        ),
+        _ if socket && lab => refuse("--socket", "--lab names another agent", "Give one of the two.".into()),
+        _ => Ok(()),
     }
 }

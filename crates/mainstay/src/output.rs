@@ -1,8 +1,15 @@
 //! What goes to the terminal: results to standard output, progress and failures to standard error.
 
 use crate::failure::{Context, Failure, Outcome};
+use crate::lab::sys::terminal_columns;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
+use std::os::fd::AsRawFd;
+
+/// Nothing is made narrower than this.
+const COLUMNS_MIN: usize = 40;
+/// Further lines of a sentence are indented by so much more than its first one.
+const HANGING: usize = 4;
 
 /// Prints a result. With `--json` it is the API's own type, so scripts see exactly what the API says.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +22,7 @@ impl Output {
         let text = if self.json {
             serde_json::to_string_pretty(value).or_fail("output", || "write the answer as JSON".into())?
         } else {
-            words(value)
+            fold(&words(value), columns())
         };
         line(&text);
         Ok(())
@@ -32,10 +39,73 @@ impl Output {
         let text = if self.json {
             serde_json::to_string_pretty(&failure.body).unwrap_or_else(|_| failure.to_string())
         } else {
-            failure.to_string()
+            fold(&failure.to_string(), columns_of(&std::io::stderr()))
         };
         eprintln!("{text}");
     }
+}
+
+/// Columns that a line on standard output may have; `None` if it goes to no terminal and COLUMNS is not set.
+pub fn columns() -> Option<usize> {
+    columns_of(&std::io::stdout())
+}
+
+fn columns_of(stream: &(impl IsTerminal + AsRawFd)) -> Option<usize> {
+    let named = std::env::var("COLUMNS").ok().and_then(|text| text.parse::<usize>().ok());
+    let columns = named.or_else(|| if stream.is_terminal() { terminal_columns(stream) } else { None });
+    columns.filter(|columns| *columns > 0).map(|columns| columns.max(COLUMNS_MIN))
+}
+
+fn width(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// Breaks lines that are longer than `columns` between words. What stands between backticks stays whole, so that it can be
+/// pasted.
+pub fn fold(text: &str, columns: Option<usize>) -> String {
+    let Some(columns) = columns else { return text.to_owned() };
+    let lines: Vec<String> = text.lines().map(|line| fold_line(line, columns)).collect();
+    lines.join("\n")
+}
+
+fn fold_line(line: &str, columns: usize) -> String {
+    if width(line) <= columns {
+        return line.to_owned();
+    }
+    let indent = line.chars().take_while(|c| *c == ' ').count();
+    let hanging = " ".repeat((indent + HANGING).min(columns / 2));
+    let mut folded = " ".repeat(indent);
+    let (mut used, mut begun) = (indent, false);
+    for word in words_of(&line[indent..]) {
+        let gap = usize::from(begun);
+        if begun && used + gap + width(word) > columns {
+            folded = format!("{folded}\n{hanging}{word}");
+            used = width(&hanging) + width(word);
+        } else {
+            folded = format!("{folded}{}{word}", " ".repeat(gap));
+            used += gap + width(word);
+        }
+        begun = true;
+    }
+    folded
+}
+
+/// Words, and commands between backticks as one word each.
+fn words_of(text: &str) -> Vec<&str> {
+    let (mut words, mut start, mut quoted) = (Vec::new(), None, false);
+    for (at, c) in text.char_indices() {
+        quoted ^= c == '`';
+        match (c == ' ' && !quoted, start) {
+            (true, Some(from)) => {
+                words.push(&text[from..at]);
+                start = None;
+            }
+            (false, None) => start = Some(at),
+            _ => {}
+        }
+    }
+    words.extend(start.map(|from| &text[from..]));
+    words
 }
 
 /// Writes a line to standard output. A reader that went away (`mainstay events | head`) is no failure.
@@ -60,11 +130,23 @@ impl Progress {
 
     pub fn show(&mut self, text: &str) {
         if self.terminal {
-            let width = text.chars().count();
-            eprint!("\r{text}{}", " ".repeat(self.shown.saturating_sub(width)));
+            // A line that wraps cannot be rewritten; the last column makes some terminals wrap.
+            let columns = columns_of(&std::io::stderr()).unwrap_or(80) - 1;
+            let text = cut(text, columns);
+            let width = width(&text);
+            eprint!("\r{text}{}", " ".repeat(self.shown.min(columns).saturating_sub(width)));
             self.shown = width;
         }
     }
+}
+
+/// The beginning of the first line, if there is no room for all of it.
+fn cut(text: &str, columns: usize) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    if width(line) <= columns {
+        return line.to_owned();
+    }
+    line.chars().take(columns.saturating_sub(1)).chain(['…']).collect()
 }
 
 impl Drop for Progress {
@@ -75,29 +157,123 @@ impl Drop for Progress {
     }
 }
 
-/// A table with a head line; columns are as wide as their widest cell.
+/// A table with a head line; columns are as wide as their widest cell, as far as the terminal is. Cells that have to be are
+/// broken between words; where that is not enough each row becomes a list.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
-        cells.chain([head[column].len()]).max().unwrap_or(0)
+    table_within(head, rows, columns())
+}
+
+fn table_within(head: &[&str], rows: &[Vec<String>], columns: Option<usize>) -> String {
+    const GAP: usize = 2;
+    let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
+    let widest = |column: usize| cells(column).map(|cell| width(cell)).chain([width(head[column])]).max();
+    let longest_word = |column: usize| {
+        let words = cells(column).flat_map(|cell| words_of(cell)).chain([head[column]]);
+        words.map(width).max().unwrap_or(0)
     };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let mut widths: Vec<usize> = (0..head.len()).map(|column| widest(column).unwrap_or(0)).collect();
+    let least: Vec<usize> = (0..head.len()).map(longest_word).collect();
+    let total = |widths: &[usize]| widths.iter().sum::<usize>() + GAP * head.len().saturating_sub(1);
+    if let Some(columns) = columns {
+        if total(&least) > columns {
+            return lists(head, rows, columns);
+        }
+        while total(&widths) > columns {
+            let shrinkable = (0..head.len()).filter(|&column| widths[column] > least[column]);
+            let Some(column) = shrinkable.max_by_key(|&column| widths[column]) else { break };
+            widths[column] -= 1;
+        }
+    }
     let render = |cells: &[&str]| {
-        let padded: Vec<String> =
-            cells.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}")).collect();
-        padded.join("  ").trim_end().to_owned()
+        let broken: Vec<Vec<String>> =
+            cells.iter().zip(&widths).map(|(cell, &width)| lines_of(cell, width)).collect();
+        let height = broken.iter().map(Vec::len).max().unwrap_or(0).max(1);
+        let line = |at: usize| {
+            let cell = |(lines, &width): (&Vec<String>, &usize)| {
+                format!("{:width$}", lines.get(at).map_or("", String::as_str))
+            };
+            let padded: Vec<String> = broken.iter().zip(&widths).map(cell).collect();
+            padded.join(&" ".repeat(GAP)).trim_end().to_owned()
+        };
+        (0..height).map(line).collect::<Vec<_>>().join("\n")
     };
     let mut lines = vec![render(head)];
     lines.extend(rows.iter().map(|row| render(&row.iter().map(String::as_str).collect::<Vec<_>>())));
     lines.join("\n")
 }
 
+/// The lines of a cell that has this width.
+fn lines_of(cell: &str, columns: usize) -> Vec<String> {
+    if width(cell) <= columns {
+        return vec![cell.to_owned()];
+    }
+    let mut lines: Vec<String> = Vec::new();
+    for word in words_of(cell) {
+        match lines.last_mut() {
+            Some(last) if width(last) + 1 + width(word) <= columns => {
+                last.push(' ');
+                last.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+/// Each row as its first cell, and the others below it by name.
+fn lists(head: &[&str], rows: &[Vec<String>], columns: usize) -> String {
+    let row = |row: &Vec<String>| {
+        let cells = head.iter().zip(row).filter(|(_, cell)| !cell.is_empty());
+        let lines = cells.enumerate().map(|(at, (name, cell))| {
+            let indent = if at == 0 { "" } else { "  " };
+            fold_line(&format!("{indent}{}: {cell}", name.to_lowercase()), columns)
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    rows.iter().map(row).collect::<Vec<_>>().join("\n")
+}
+
 #[cfg(test)]
 mod tests {
+    use super::{cut, fold, table_within, width};
+
+    fn rows(rows: &[&[&str]]) -> Vec<Vec<String>> {
+        rows.iter().map(|row| row.iter().map(|&cell| cell.to_owned()).collect()).collect()
+    }
+
     #[test]
     fn columns_line_up() {
-        let rows =
-            vec![vec!["n1".to_owned(), "alive".to_owned()], vec!["node-2".to_owned(), "dead".to_owned()]];
-        assert_eq!(super::table(&["NAME", "STATUS"], &rows), "NAME    STATUS\nn1      alive\nnode-2  dead");
+        let rows = rows(&[&["n1", "alive"], &["node-2", "dead"]]);
+        let shown = table_within(&["NAME", "STATUS"], &rows, None);
+        assert_eq!(shown, "NAME    STATUS\nn1      alive\nnode-2  dead");
+    }
+
+    #[test]
+    fn a_table_fits_the_terminal_by_broken_cells_and_then_as_lists() {
+        let rows = rows(&[&["n1", "alive, no connection", "10.213.0.1:7400"]]);
+        let head = ["NODE", "STATUS", "AGENT"];
+        let shown = table_within(&head, &rows, Some(36));
+        assert_eq!(
+            shown,
+            "NODE  STATUS         AGENT\nn1    alive, no      10.213.0.1:7400\n      connection"
+        );
+        let shown = table_within(&head, &rows, Some(30));
+        assert_eq!(shown, "node: n1\n  status: alive, no connection\n  agent: 10.213.0.1:7400");
+    }
+
+    #[test]
+    fn long_lines_are_broken_between_words_and_commands_stay_whole() {
+        let text = "  → the cause is this one; run `mainstay service move db --to n2` when it is over";
+        let folded = fold(text, Some(44));
+        assert!(folded.lines().all(|line| width(line) <= 44), "{folded}");
+        assert!(folded.contains("\n      `mainstay service move db --to n2`"), "{folded}");
+        assert_eq!(fold(text, None), text);
+        assert_eq!(fold("a b", Some(40)), "a b");
+    }
+
+    #[test]
+    fn progress_stays_on_its_line() {
+        assert_eq!(cut("creating: resource db", 12), "creating: r…");
+        assert_eq!(cut("two\nlines", 12), "two");
     }
 }

@@ -113,6 +113,13 @@ impl Replica {
     /// A snapshot for people and for the agent.
     #[must_use]
     pub fn status(&self) -> Status {
+        self.status_at(self.now)
+    }
+
+    /// The same, as of a moment at which nothing may have happened for long: what is under way has an age then.
+    #[must_use]
+    pub fn status_at(&self, now: Time) -> Status {
+        let now = self.now.max(now);
         Status {
             role: self.role,
             epoch: self.epoch(),
@@ -122,8 +129,8 @@ impl Replica {
             durable: self.log.durable,
             end: self.log.end,
             data: self.data(),
-            peers: self.peers.values().map(|peer| self.peer_status(peer)).collect(),
-            journal_latency_us: self.own.latency_us(self.now, self.config.slow.for_ms),
+            peers: self.peers.values().map(|peer| self.peer_status(peer, now)).collect(),
+            journal_latency_us: self.own.latency_us(now, self.config.slow.for_ms),
             requests: self.sequence.len(),
             waiting_for: self.waiting_for(),
             heard: self.session.as_ref().map_or(self.log.commit, |session| session.commit_known),
@@ -176,7 +183,7 @@ impl Replica {
         self.version()
     }
 
-    fn peer_status(&self, peer: &Peer) -> PeerStatus {
+    fn peer_status(&self, peer: &Peer, now: Time) -> PeerStatus {
         PeerStatus {
             member: peer.member,
             state: self.peer_state(peer),
@@ -184,7 +191,7 @@ impl Replica {
             in_iss: peer.in_iss,
             durable: peer.durable,
             lag: self.lag(peer),
-            latency_us: peer.latency_us(self.now, self.config.slow.for_ms),
+            latency_us: peer.latency_us(now, self.config.slow.for_ms),
             slow: peer.slow.out.map(|out| SlowStatus {
                 since: out.since,
                 latency_us: out.latency_us,

@@ -37,6 +37,9 @@ pub fn is_operators(command: &Command) -> bool {
         | Command::DeleteService { .. }
         | Command::MoveService { .. } => true,
         Command::InitCluster { .. }
+        | Command::AdmitNode { .. }
+        | Command::SeatNode { .. }
+        | Command::WithdrawNode { .. }
         | Command::VotersSeen { .. }
         | Command::NodeLinks { .. }
         | Command::RetryService { .. }

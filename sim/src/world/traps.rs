@@ -53,6 +53,9 @@ impl World {
         let on = |name: &str| named(&self.state().services.get(name)?.spec.resource);
         let (what, resource, peer) = match command {
             Command::InitCluster { .. }
+            | Command::AdmitNode { .. }
+            | Command::SeatNode { .. }
+            | Command::WithdrawNode { .. }
             | Command::VotersSeen { .. }
             | Command::NodeLinks { .. }
             | Command::RetryService { .. }

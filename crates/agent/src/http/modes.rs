@@ -22,6 +22,12 @@ pub(super) async fn set_mode(
     Path(name): Path<String>,
     Json(request): Json<ModeSet>,
 ) -> Answer<Accepted> {
+    let limits = request.lag_bytes.is_some() || request.lag_ms.is_some();
+    if request.mode != Mode::A && (limits || request.takeover) {
+        let what = if limits { "limits of the lag" } else { "a takeover within limits of the lag" };
+        let message = format!("{what} can be set together with mode A only");
+        return Err(body("not-for-this-mode", message, "Leave that option out, or set mode A.").into());
+    }
     change_what_is_now(agent, move |view| {
         let resource = find_resource(view, &name)?;
         let record = &resource.record;
@@ -56,6 +62,18 @@ pub(super) fn min_copies(before: MinCopies, request: MinCopiesSet) -> MinCopies 
     }
 }
 
+/// A time that counts for nothing is not kept for later.
+pub(super) fn refuse_idle_suspension(min_copies: MinCopies, request: MinCopiesSet) -> Result<(), ErrorBody> {
+    if request.suspend_ms.is_none() || min_copies.copies > 1 {
+        return Ok(());
+    }
+    Err(body(
+        "not-for-one-copy",
+        "requests wait for copies only where more than one copy is wanted",
+        "Ask for more copies with --min-copies, or leave --suspend-io out.",
+    ))
+}
+
 pub(super) async fn set_min_copies(
     Shared(agent): App,
     Path(name): Path<String>,
@@ -65,6 +83,7 @@ pub(super) async fn set_min_copies(
         let resource = find_resource(view, &name)?;
         let (resource, record) = (resource.id, &resource.record);
         let min_copies = min_copies(record.min_copies, request);
+        refuse_idle_suspension(min_copies, request)?;
         let message = match min_copies.copies {
             1 => format!("writes to resource {name} are acknowledged with one copy, if there are no more"),
             copies => {

@@ -38,6 +38,15 @@ pub(super) async fn start(
 
 pub(super) async fn stop(Shared(agent): App, Path(name): Path<String>) -> Answer<Accepted> {
     blocking(move || {
+        let (_, reply) = ask_primary(&agent, &name, |resource| Request::ScrubStatus { resource })?;
+        let runs = |status: &engine::ScrubStatus| status.state == ScrubState::Running;
+        if !matches!(&reply, Reply::Scrub { status: Some(status) } if runs(status)) {
+            return Err(body(
+                "no-scrub-runs",
+                format!("the replicas of resource {name} are not being compared"),
+                format!("`mainstay resource scrub {name} --report` says how the last comparison ended."),
+            ));
+        }
         ask_primary(&agent, &name, |resource| Request::StopScrub { resource })?;
         let revision = agent.member()?.log.view().state.revision;
         let message = format!("the replicas of resource {name} are not compared any more");

@@ -18,7 +18,7 @@ use super::machine::Machine;
 use super::store::{RaftStore, RaftStoreError, SNAPSHOT_EVERY_ENTRIES};
 use super::{ConsensusLog, ProposeError, View};
 use crate::clock;
-use crate::messages::{Proposal, ProposalId};
+use crate::messages::{LogLag, Proposal, ProposalId};
 use crate::threads::{lock, spawn};
 use crate::transport::Transport;
 use mainstay_control::state::{Command, Entry as StateEntry, Outcome};
@@ -86,6 +86,10 @@ struct Shared {
     stopped: AtomicBool,
     /// Boot-time point at which this node led, or heard its leader, last; 0 for never.
     heard_us: AtomicU64,
+    /// When the thread began to write to its disk, on the boot-time clock in microseconds; 0 while it does not.
+    writes_since: AtomicU64,
+    /// Voters that lack entries, if this node leads.
+    lags: Mutex<BTreeMap<NodeId, LogLag>>,
 }
 
 /// Starts the thread on an opened store.
@@ -117,11 +121,15 @@ pub fn start(
         snapshots_sent: BTreeMap::new(),
         reach: Reach::new(settings.node),
         reads: Reads::default(),
+        confirmed: BTreeMap::new(),
+        seated: None,
         shared: Arc::new(Shared {
             view: Mutex::default(),
             listeners: Mutex::new(Vec::new()),
             stopped: AtomicBool::new(false),
             heard_us: AtomicU64::new(0),
+            writes_since: AtomicU64::new(0),
+            lags: Mutex::default(),
         }),
         answers: Vec::new(),
         state_changed: true,
@@ -216,6 +224,21 @@ impl RaftHandle {
         drop(self.queue.try_send(Input::Stop));
     }
 
+    /// For how long the disk has not completed a write of the log, in milliseconds; 0 if none is open.
+    #[must_use]
+    pub fn disk_waits_ms(&self) -> u64 {
+        match self.shared.writes_since.load(Ordering::SeqCst) {
+            0 => 0,
+            since => clock::boot_now().ms_since(Time(since)),
+        }
+    }
+
+    /// The voters that lack entries, and since when, if this node leads.
+    #[must_use]
+    pub fn lags(&self) -> BTreeMap<NodeId, LogLag> {
+        lock(&self.shared.lags).clone()
+    }
+
     /// Whether the thread has ended and closed its store.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
@@ -281,6 +304,10 @@ struct Driver {
     snapshots_sent: BTreeMap<u64, Instant>,
     reach: Reach,
     reads: Reads,
+    /// What each voter had confirmed when it last confirmed something, or began to lack entries.
+    confirmed: BTreeMap<u64, (u64, Instant)>,
+    /// When a vote was last asked for a node that joins.
+    seated: Option<Instant>,
     shared: Arc<Shared>,
     state_changed: bool,
     /// Outcomes that are told only once the view shows them: who proposed reads what it wrote.
@@ -310,8 +337,10 @@ impl Driver {
                 self.reads.tick(&mut self.raw);
                 self.lead();
             }
+            self.shared.writes_since.store(clock::boot_now().0.max(1), Ordering::SeqCst);
             self.process_ready()?;
             self.maintain_snapshot()?;
+            self.shared.writes_since.store(0, Ordering::SeqCst);
             self.publish();
             self.reads.answer(self.applied);
             for (proposer, outcome) in self.answers.drain(..) {
@@ -323,6 +352,10 @@ impl Driver {
 
     fn take(&mut self, input: Input) {
         match input {
+            // An address that has changed hands must not make one node answer for another.
+            Input::Message(message) if message.to != u64::from(self.node.0) => {
+                tracing::debug!(from = message.from, to = message.to, "dropped a message for another node");
+            }
             Input::Message(message) => {
                 let from = message.from;
                 if from == self.raw.raft.leader_id && message.term == self.raw.raft.term {

@@ -107,14 +107,17 @@ impl TestNode {
         self.start_agent();
     }
 
-    pub fn start_agent(&mut self) {
-        let child = Command::new(std::env::current_exe().unwrap())
+    fn spawn_agent(&self) -> Child {
+        Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "support::agent_process", "--nocapture"])
             .env(CHILD_VARIABLE, format!("{} {}", self.directory.path().display(), self.address))
             .stdout(Stdio::null())
             .spawn()
-            .unwrap();
-        self.agent = Some(child);
+            .unwrap()
+    }
+
+    pub fn start_agent(&mut self) {
+        self.agent = Some(self.spawn_agent());
         let deadline = Instant::now() + Duration::from_secs(20);
         while self.client().get::<StatusView>("/v1/status").is_err() {
             assert!(Instant::now() < deadline, "the agent did not start");
@@ -167,6 +170,39 @@ impl TestNode {
 
     pub fn lease_left_ms(&self) -> u64 {
         self.client().get::<StatusView>("/v1/status").unwrap().lease_left_ms
+    }
+
+    /// Names of the files in the state directory.
+    pub fn state_files(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.directory.path().join("state")).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// Takes over what the other one has on its disk.
+    pub fn copy_state_of(&self, other: &Self) {
+        for name in other.state_files() {
+            let from = other.directory.path().join("state").join(&name);
+            if from.is_file() {
+                std::fs::copy(from, self.directory.path().join("state").join(name)).unwrap();
+            }
+        }
+    }
+
+    /// Starts the agent; `false` if it ends within this time.
+    pub fn agent_lives_for(&mut self, time: Duration) -> bool {
+        let mut child = self.spawn_agent();
+        let deadline = Instant::now() + time;
+        while Instant::now() < deadline {
+            if child.try_wait().unwrap().is_some() {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        self.agent = Some(child);
+        true
     }
 
     pub fn pool_is_empty(&self) -> bool {

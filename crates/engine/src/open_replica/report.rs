@@ -9,7 +9,7 @@ use mainstay_api::metrics::ReplicaMetrics;
 use mainstay_codec::ReplicaData;
 use mainstay_host::Host;
 use mainstay_replica::{PeerState as Seen, Role as CoreRole, StepDownReason};
-use mainstay_types::SnapshotId;
+use mainstay_types::{SnapshotId, Time};
 
 /// Shortest time between two reports of progress, in milliseconds.
 const PROGRESS_MS: u64 = 250;
@@ -17,8 +17,14 @@ const PROGRESS_MS: u64 = 250;
 impl OpenReplica {
     #[must_use]
     pub fn status(&self) -> ReplicaStatus {
+        self.status_at(Time(0))
+    }
+
+    /// The same as of now: a write that nothing answers has an age, also while nothing else happens.
+    #[must_use]
+    pub fn status_at(&self, now: Time) -> ReplicaStatus {
         let (host, around) = (&self.host, &self.around);
-        let status = host.replica().status();
+        let status = host.replica().status_at(now);
         let config = host.store().config();
         let peers = status.peers.iter().map(|peer| {
             let (state, copied_permille) = match peer.state {

@@ -357,6 +357,7 @@ impl Shard {
     pub(super) fn status(&self, now: Time) -> EngineStatus {
         EngineStatus {
             node: self.identity.map(|identity| identity.node),
+            listen: Some(self.options.listen.to_string()),
             now_us: now,
             lease_until_us: self.lease_until,
             fenced: self.fenced,
@@ -365,7 +366,7 @@ impl Shard {
                 kind: self.choice.kind.map(|kind| kind.name().to_owned()),
                 reason: self.choice.reason.clone(),
             }),
-            replicas: self.replicas.values().map(OpenReplica::status).collect(),
+            replicas: self.replicas.values().map(|replica| replica.status_at(now)).collect(),
             clients: self.clients.values().map(OpenClient::status).collect(),
         }
     }

@@ -4,6 +4,7 @@ use super::follow;
 use super::resource::{details as all_details, duration, path, summary};
 use crate::cli::WaitArgs;
 use crate::failure::{Failure, Outcome};
+use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress};
 use mainstay_api::client::Client;
 use mainstay_api::rest::{Accepted, AttachedView, ClientView, ResourceView};
@@ -20,6 +21,11 @@ pub fn attach(
         return output.result(&accepted, |accepted| accepted.message.clone());
     }
     let path = path(name)?;
+    let _told = GoesOn::work(
+        &format!("attaching resource {name} to {node}"),
+        &format!("mainstay resource status {name}"),
+        &format!("mainstay resource detach {name}"),
+    );
     let mut progress = Progress::new();
     let resource = follow(&format!("attaching resource {name} to {node}"), wait.wait_s, || {
         let now: ResourceView = client.get(&path)?;

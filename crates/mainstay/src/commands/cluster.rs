@@ -2,6 +2,7 @@
 
 use crate::cli::{ClusterCommand, NodeCommand};
 use crate::failure::Outcome;
+use crate::interrupt::GoesOn;
 use crate::output::{Output, table};
 use crate::size;
 use mainstay_api::client::Client;
@@ -10,24 +11,36 @@ use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView, NodeStatus, Node
 pub fn run(command: ClusterCommand, client: &Client, output: Output) -> Outcome<u8> {
     let cluster: ClusterView = match command {
         ClusterCommand::Init { name, node, address, engine_address, lease_ms, heartbeat_ms } => {
+            let _told = forming("making the cluster");
             let request = ClusterInit { name, node, address, engine_address, lease_ms, heartbeat_ms };
             client.post("/v1/cluster/init", &request)?
         }
         ClusterCommand::Join { peer, node, address, engine_address, witness } => {
+            let _told = forming("joining");
             let request = ClusterJoin { peer, node, address, engine_address, witness };
             client.post("/v1/cluster/join", &request)?
         }
         ClusterCommand::Status => client.get("/v1/cluster")?,
     };
-    output.result(&cluster, |cluster| format!("{}\n{}", head(cluster), nodes(&cluster.nodes)))?;
+    output.result(&cluster, |cluster| format!("{}\n{}", head(cluster), nodes(cluster)))?;
     Ok(0)
+}
+
+fn forming(doing: &str) -> GoesOn {
+    GoesOn::tell(format!(
+        "{doing} goes on in the agent, which ends it within a minute, or leaves nothing of it. To look at it, run `mainstay status`."
+    ))
 }
 
 pub fn node(command: &NodeCommand, client: &Client, output: Output) -> Outcome<u8> {
     match command {
         NodeCommand::List => {
-            let list: Vec<NodeView> = client.get("/v1/nodes")?;
-            output.result(&list, |list| nodes(list))?;
+            let cluster: ClusterView = client.get("/v1/cluster")?;
+            let words = |_: &Vec<NodeView>| match cluster.as_of_ms {
+                0 => nodes(&cluster),
+                _ => format!("{}\n{}", head(&cluster), nodes(&cluster)),
+            };
+            output.result(&cluster.nodes, words)?;
         }
     }
     Ok(0)
@@ -43,7 +56,9 @@ pub fn head(cluster: &ClusterView) -> String {
             super::resource::duration(cluster.as_of_ms)
         );
     }
-    let alive = cluster.nodes.iter().filter(|node| node.status == NodeStatus::Alive).count();
+    // One that receives no entries counts for no majority.
+    let lives = |node: &&NodeView| node.status == NodeStatus::Alive && node.log_lag_ms.is_none();
+    let alive = cluster.nodes.iter().filter(lives).count();
     let leader =
         cluster.leader.as_deref().map_or("no known leader".into(), |leader| format!("leader {leader}"));
     format!(
@@ -55,16 +70,22 @@ pub fn head(cluster: &ClusterView) -> String {
     )
 }
 
-fn nodes(list: &[NodeView]) -> String {
+fn nodes(cluster: &ClusterView) -> String {
+    let age = super::resource::duration(cluster.as_of_ms);
     let row = |node: &NodeView| {
-        let status = match (node.status, node.connected) {
-            (NodeStatus::Alive, true) => "alive",
-            (NodeStatus::Alive, false) => "alive, no connection",
-            (NodeStatus::Dead, _) => "dead",
+        let status = match (node.status, node.connected, node.log_lag_ms) {
+            (NodeStatus::Alive, ..) if cluster.as_of_ms > 0 && node.name != cluster.this_node => {
+                format!("alive {age} ago")
+            }
+            (NodeStatus::Alive, true, Some(ms)) => format!("receives no entries for {} s", ms / 1000),
+            (NodeStatus::Alive, true, None) => "alive".into(),
+            (NodeStatus::Alive, false, _) => "alive, no connection".into(),
+            (NodeStatus::Dead, ..) => "dead".into(),
         };
         let role = match (node.leader, node.voter) {
             (true, _) => "leader",
             (false, true) => "voter",
+            (false, false) if node.candidate => "joins, no vote yet",
             (false, false) => "",
         };
         let role = if node.witness { format!("{role}, witness") } else { role.to_owned() };
@@ -73,15 +94,8 @@ fn nodes(list: &[NodeView]) -> String {
             None if node.witness => String::new(),
             None => "?".into(),
         };
-        vec![
-            node.name.clone(),
-            status.into(),
-            role,
-            free,
-            node.agent_address.clone(),
-            node.engine_address.clone(),
-        ]
+        vec![node.name.clone(), status, role, free, node.agent_address.clone(), node.engine_address.clone()]
     };
-    let rows: Vec<_> = list.iter().map(row).collect();
+    let rows: Vec<_> = cluster.nodes.iter().map(row).collect();
     table(&["NODE", "STATUS", "ROLE", "FREE", "AGENT", "ENGINE"], &rows)
 }

@@ -3,8 +3,9 @@
 use crate::cli::EventsArgs;
 use crate::failure::{Context, Outcome};
 use crate::output::{self, Output};
-use mainstay_api::client::Client;
+use mainstay_api::client::{ANSWER_WITHIN, Client};
 use mainstay_api::rest::{EventView, EventsPage, Severity};
+use std::time::Duration;
 
 /// How long one request of `--follow` waits for news.
 const FOLLOW_WAIT_MS: u64 = 30_000;
@@ -21,6 +22,7 @@ pub fn run(args: &EventsArgs, client: &Client, output: Output) -> Outcome<u8> {
         })?;
         return Ok(0);
     }
+    let client = client.clone().with_timeout(Duration::from_millis(FOLLOW_WAIT_MS) + ANSWER_WITHIN);
     loop {
         if page.gap {
             eprintln!("some events were dropped before they could be shown");
@@ -44,7 +46,19 @@ fn words(event: &EventView) -> String {
         Severity::Error => "ERROR",
     };
     let (index, at) = (event.index, clock(event.at_ms));
-    format!("{index:>6}  {at}  {severity:7}  {:16}  {}", event.subject, event.text)
+    let head = format!("{index:>6}  {at}  {severity:7}  {:16}", event.subject);
+    let line = format!("{head}  {}", event.text);
+    match output::columns() {
+        // The text has lines of its own where it would have no room.
+        Some(columns) if columns < line.chars().count() => {
+            format!(
+                "{}\n{}",
+                head.trim_end(),
+                output::fold(&format!("        {}", event.text), Some(columns))
+            )
+        }
+        _ => line,
+    }
 }
 
 /// Date and time of day in UTC of a point in milliseconds since 1970. The date is computed with the

@@ -15,14 +15,18 @@ pub mod snapshot;
 pub mod status;
 
 use crate::failure::{Failure, Outcome, exit};
+use crate::interrupt::GoesOn;
 use std::time::{Duration, Instant};
 
 /// How often the cluster is asked while a command follows long work.
 const POLL: Duration = Duration::from_millis(250);
 
-/// Asks again and again until `step` says that the work is done, or the time is over.
+/// Asks again and again until `step` says that the work is done, or the time is over. Whoever ends the command meanwhile is told
+/// that the work goes on.
 fn follow<T>(what: &str, limit_s: u64, mut step: impl FnMut() -> Outcome<Option<T>>) -> Outcome<T> {
     let deadline = Instant::now() + Duration::from_secs(limit_s);
+    let _told =
+        GoesOn::unless_told(format!("{what} goes on in the cluster. To look at it, run `mainstay status`."));
     loop {
         if let Some(done) = step()? {
             return Ok(done);

@@ -4,6 +4,7 @@ use super::attached::{self, attach};
 use super::{advice_lines, checked_name, follow, modes, scrub};
 use crate::cli::{CreateArgs, ResourceCommand, WaitArgs};
 use crate::failure::{Failure, Outcome};
+use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress, table};
 use crate::size;
 use mainstay_api::client::Client;
@@ -29,7 +30,15 @@ pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome
             let request = ReplicaAdd { node: checked_name(&node)?.to_owned() };
             let accepted = client.post(&format!("{path}/replicas"), &request)?;
             let there = |now: &ResourceView| is_in_sync(now, &node);
-            settle(accepted, (&name, &format!("adding a replica on {node}")), wait, client, output, there)?;
+            let undo = format!("mainstay resource remove-replica {name} {node}");
+            settle(
+                accepted,
+                (&name, &format!("adding a replica on {node}"), &undo),
+                wait,
+                client,
+                output,
+                there,
+            )?;
         }
         ResourceCommand::RemoveReplica { name, node, wait } => {
             let path = path(&name)?;
@@ -37,7 +46,7 @@ pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome
             let gone = |now: &ResourceView| is_gone(now, &node);
             settle(
                 accepted,
-                (&name, &format!("removing the replica on {node}")),
+                (&name, &format!("removing the replica on {node}"), ""),
                 wait,
                 client,
                 output,
@@ -52,7 +61,11 @@ pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome
             let moved = |now: &ResourceView| is_in_sync(now, &to) && is_gone(now, &node);
             settle(
                 accepted,
-                (&name, &format!("moving the replica on {node} to {to}")),
+                (
+                    &name,
+                    &format!("moving the replica on {node} to {to}"),
+                    &format!("mainstay resource remove-replica {name} {to}"),
+                ),
                 wait,
                 client,
                 output,
@@ -63,7 +76,7 @@ pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome
             let path = format!("{}/volumes/{volume}/resize", path(&name)?);
             let accepted = client.post(&path, &VolumeResize { bytes: size })?;
             let grown = |now: &ResourceView| !now.growing.iter().any(|growing| growing.volume == volume);
-            settle(accepted, (&name, &format!("growing volume {volume}")), wait, client, output, grown)?;
+            settle(accepted, (&name, &format!("growing volume {volume}"), ""), wait, client, output, grown)?;
         }
         ResourceCommand::SetMode { name, mode, lag_bytes, lag_s, takeover } => {
             let lag = (lag_bytes, lag_s);
@@ -78,7 +91,7 @@ pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome
             let accepted = modes::force_promote(&url, (&name, &node), accept_loss, client)?;
             let serves =
                 |now: &ResourceView| now.primary.as_ref() == Some(&node) && modes::serves(now, &node);
-            settle(accepted, (&name, &format!("going on from {node}")), wait, client, output, serves)?;
+            settle(accepted, (&name, &format!("going on from {node}"), ""), wait, client, output, serves)?;
         }
         ResourceCommand::Scrub { report: true, name, .. } => return scrub::report(&name, client, output),
         ResourceCommand::Scrub { stop: true, name, .. } => scrub::stop(&name, client, output)?,
@@ -97,7 +110,7 @@ pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome
         ResourceCommand::Detach { name, wait } => {
             let accepted = client.delete(&format!("{}/attachment", path(&name)?))?;
             let gone = |now: &ResourceView| now.attached.is_none() && now.detaching.is_empty();
-            settle(accepted, (&name, "detaching"), wait, client, output, gone)?;
+            settle(accepted, (&name, "detaching", ""), wait, client, output, gone)?;
         }
         ResourceCommand::Delete { name, yes, wait } => {
             let path = path(&name)?;
@@ -128,6 +141,10 @@ fn create(args: CreateArgs, client: &Client, output: Output) -> Outcome<()> {
         min_copies: MinCopiesSet { copies: args.min_copies, suspend_ms: args.suspend.suspend_io },
         from: args.from,
     };
+    let name = &args.name;
+    let (look, undo) =
+        (format!("mainstay resource status {name}"), format!("mainstay resource delete {name}"));
+    let _told = GoesOn::work(&format!("making resource {name}"), &look, &undo);
     let mut resource: ResourceView = client.post("/v1/resources", &request)?;
     if !args.wait.no_wait {
         let mut progress = Progress::new();
@@ -191,10 +208,10 @@ fn is_gone(resource: &ResourceView, node: &str) -> bool {
     !kept && !leaves
 }
 
-/// Follows a change of the replicas until `done`. `name` and what is going on in words.
+/// Follows a change of the replicas until `done`: of which resource, what is going on in words, and the command that undoes it.
 fn settle(
     accepted: Accepted,
-    (name, doing): (&str, &str),
+    (name, doing, undo): (&str, &str, &str),
     wait: WaitArgs,
     client: &Client,
     output: Output,
@@ -204,8 +221,9 @@ fn settle(
         return output.result(&accepted, |accepted| accepted.message.clone());
     }
     let path = path(name)?;
-    let mut progress = Progress::new();
     let what = format!("{doing} of resource {name}");
+    let _told = GoesOn::work(&what, &format!("mainstay resource status {name}"), undo);
+    let mut progress = Progress::new();
     let resource = follow(&what, wait.wait_s, || {
         let now: ResourceView = client.get(&path)?;
         progress.show(&format!("{doing}: {}", summary(&now)));

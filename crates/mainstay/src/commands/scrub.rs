@@ -5,6 +5,7 @@ use super::{
     resource::{duration, path},
 };
 use crate::failure::{Failure, Outcome, exit};
+use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress, table};
 use mainstay_api::client::Client;
 use mainstay_api::engine::{ScrubOutcome, ScrubState};
@@ -21,6 +22,11 @@ pub fn run(name: &str, start: ScrubStart, no_wait: bool, client: &Client, output
         output.result(&accepted, |accepted| accepted.message.clone())?;
         return Ok(0);
     }
+    let _told = GoesOn::work(
+        &format!("comparing the replicas of {name}"),
+        &format!("mainstay resource scrub {name} --report"),
+        &format!("mainstay resource scrub {name} --stop"),
+    );
     let mut progress = Progress::new();
     let report = loop {
         let report: ScrubReport = match client.get(&at).map_err(Failure::from) {

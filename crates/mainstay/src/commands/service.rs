@@ -3,6 +3,7 @@
 use super::{advice_lines, checked_name, follow};
 use crate::cli::{ServiceCommand, WaitArgs};
 use crate::failure::{Failure, Outcome};
+use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress, table};
 use mainstay_api::client::Client;
 use mainstay_api::rest::{Accepted, ServiceApplied, ServiceApply, ServiceEffect, ServiceMove, ServiceView};
@@ -58,6 +59,11 @@ fn apply(file: &Path, dry_run: bool, wait: WaitArgs, client: &Client, output: Ou
     let unchanged = applied.effect == ServiceEffect::Unchanged && runs(&applied.service);
     if !wait.no_wait && !unchanged {
         let name = applied.service.name.clone();
+        let _told = GoesOn::work(
+            &format!("starting service {name}"),
+            &format!("mainstay service status {name}"),
+            &format!("mainstay service delete {name}"),
+        );
         applied.service = await_service(&name, "run", wait, client, runs)?;
     }
     output.result(&applied, |applied| {
@@ -198,6 +204,8 @@ fn relocate(
     let accepted: Accepted =
         client.post(&format!("{path}/move"), &ServiceMove { to: checked_name(to)?.to_owned(), force })?;
     if !wait.no_wait {
+        let look = format!("mainstay service status {name}");
+        let _told = GoesOn::work(&format!("moving service {name} to {to}"), &look, "");
         let there = |now: &ServiceView| now.phase == "running" && now.phase_node.as_deref() == Some(to);
         await_service(name, &format!("run on {to}"), wait, client, there)?;
     }

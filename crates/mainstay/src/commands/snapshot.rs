@@ -4,6 +4,7 @@ use super::events::clock;
 use super::{checked_name, follow};
 use crate::cli::{SnapshotCommand, WaitArgs};
 use crate::failure::{Context, Failure, Outcome};
+use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress, table};
 use crate::size;
 use mainstay_api::client::Client;
@@ -106,6 +107,9 @@ fn create(name: &str, snapshot: &str, wait: WaitArgs, client: &Client, output: O
         return output.result(&accepted, |accepted| accepted.message.clone());
     }
     let path = path(name)?;
+    let (look, undo) =
+        (format!("mainstay snapshot list {name}"), format!("mainstay snapshot delete {name} {snapshot}"));
+    let _told = GoesOn::work(&format!("taking snapshot {snapshot}"), &look, &undo);
     let mut progress = Progress::new();
     let done = follow(&format!("taking snapshot {snapshot}"), wait.wait_s, || {
         let now: ResourceView = client.get(&path)?;
@@ -157,6 +161,8 @@ fn roll_back(
     if wait.no_wait {
         return output.result(&accepted, |accepted| accepted.message.clone());
     }
+    let look = format!("mainstay resource status {name}");
+    let _told = GoesOn::work(&format!("rolling {name} back to {snapshot}"), &look, "");
     let mut progress = Progress::new();
     let mut keep = None;
     let done = follow(&format!("rolling {name} back to {snapshot}"), wait.wait_s, || {
@@ -229,6 +235,10 @@ fn copy(name: &str, snapshot: &str, directory: &Path, client: &Client, output: O
             ),
         ));
     }
+    let _told = GoesOn::tell(format!(
+        "nothing goes on. Files that were whole stay in {}: to make the clone, remove them and repeat the command.",
+        directory.display()
+    ));
     std::fs::create_dir_all(directory).or_fail("clone", || format!("make {}", directory.display()))?;
     let mut cloned = Cloned { files: Vec::new() };
     // What was kept before a copy goes when that ends, and the next one keeps another thing by the same names: what is open stays, and is of one moment

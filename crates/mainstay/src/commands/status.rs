@@ -64,9 +64,12 @@ mod tests {
             generation: 1,
             voter: true,
             witness,
+            candidate: false,
             leader: false,
             connected: true,
             pool_free_bytes: None,
+            log_lag_ms: None,
+            log_lag_entries: 0,
         };
         let mut status = StatusView {
             cluster: Some(ClusterView {

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 #[derive(Args, Debug)]
 pub struct LabCommand {
-    /// Name of the lab; several can be up at once.
-    #[arg(long, global = true, env = "MAINSTAY_LAB", default_value = "lab", value_parser = lab_name)]
-    pub name: String,
+    /// Name of the lab; several can be up at once [default: lab]
+    #[arg(long, global = true, env = "MAINSTAY_LAB", value_parser = lab_name)]
+    pub name: Option<String>,
     /// Directory that holds the labs: state, disks, logs.
     #[arg(long, global = true, env = "MAINSTAY_LAB_DIR", value_name = "DIR")]
     pub dir: Option<PathBuf>,
@@ -106,7 +106,7 @@ pub struct LabNodeArgs {
     pub inside: bool,
 }
 
-fn lab_name(text: &str) -> Result<String, String> {
+pub fn lab_name(text: &str) -> Result<String, String> {
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if (1..=32).contains(&text.len()) && text.chars().all(fits) {
         return Ok(text.to_owned());

@@ -33,9 +33,20 @@ use crate::output::Output;
 use cli::{LabCommand, LabVerb};
 use state::{Lab, base_dir};
 
-pub fn run(command: LabCommand, output: Output) -> Outcome<u8> {
+/// Name of the lab when none is named.
+const NAME_DEFAULT: &str = "lab";
+
+/// `named`: by the option that names a lab to every other verb.
+pub fn run(command: LabCommand, named: Option<&str>, output: Output) -> Outcome<u8> {
     let dir = base_dir(command.dir.as_deref());
-    let name = command.name.as_str();
+    let name = match (command.name.as_deref(), named) {
+        (Some(name), Some(other)) if name != other => {
+            let message =
+                format!("two labs are named: `{other}` by --lab, and `{name}` by --name or MAINSTAY_LAB");
+            return Err(Failure::usage("lab-twice", message, "Name one."));
+        }
+        (name, named) => name.or(named).unwrap_or(NAME_DEFAULT),
+    };
     if let LabVerb::Exec { node, command } = &command.verb {
         let status = require_root().and_then(|()| exec::run(&Lab::load(&dir, name)?, node, command));
         return status.map_err(|failure| failure.with_exit(exit::EXEC));

@@ -1,5 +1,357 @@
 //! Forming a cluster, the command line, and what the status says.
 
 use super::Trouble;
+use crate::cluster::LIMIT;
+use anyhow::{Context, Result, ensure};
+use mainstay_api::rest::{EventsPage, Health, NodeStatus, StatusView};
+use mainstay_tests::command::{self, Finished};
+use mainstay_tests::lab::Lab;
+use mainstay_tests::wait_for;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
-pub const TROUBLES: &[(&str, Trouble)] = &[];
+pub const TROUBLES: &[(&str, Trouble)] = &[
+    ("troubles_a_node_with_a_wrong_address_harms_no_cluster", wrong_addresses),
+    ("troubles_options_act_on_what_they_name_or_are_refused", idle_options),
+    ("troubles_an_interrupted_creation_is_told_and_repeated", interrupted_creation),
+    ("troubles_an_agent_or_an_engine_that_is_stopped_is_told", stopped_programs),
+    ("troubles_a_disk_that_hangs_is_told", hanging_disk),
+    ("troubles_a_voter_that_receives_no_entries_is_told", voter_without_entries),
+];
+
+const NAME: &str = "scratch";
+/// Nothing that was refused may take longer.
+const QUICK: Duration = Duration::from_secs(60);
+const USAGE: i32 = 2;
+const REFUSED: i32 = 1;
+const UNREACHABLE: i32 = 3;
+const ATTENTION: i32 = 4;
+const INTERRUPTED: i32 = 130;
+
+fn refused(finished: &Finished, exit: i32, code: &str) -> Result<()> {
+    ensure!(
+        finished.code() == exit && finished.stderr.contains(&format!("[{code}]")),
+        "{code}: {finished:?}"
+    );
+    Ok(())
+}
+
+/// Runs `mainstay` inside a node, on that node's own agent.
+fn on(lab: &Lab, node: &str, words: &[&str]) -> Result<Finished> {
+    Ok(command::finish(&mut lab.inside(node, &[&["mainstay"][..], words].concat()), QUICK)?)
+}
+
+/// The first process ids of a program of ours, to be stopped and continued.
+fn signal(lab: &Lab, node: &str, program: &str, signal: &str) -> Result<()> {
+    let pids = lab.pids(node, program)?;
+    ensure!(!pids.is_empty(), "no {program} runs on {node}");
+    let pids: Vec<_> = pids.iter().map(u32::to_string).collect();
+    lab.shell(node, &format!("kill -{signal} {}", pids.join(" "))).map(drop)
+}
+
+fn status_of(lab: &Lab, node: &str) -> Result<StatusView> {
+    Ok(lab.agent(node)?.get("/v1/status")?)
+}
+
+/// R29: two machines without a cluster. Whatever the second states as its address, the first one's cluster goes on, and the
+/// right address joins afterwards.
+fn wrong_addresses(shared: &Lab) -> Result<()> {
+    let lab = Lab::new(&format!("{}-joins", shared.name))?;
+    lab.up_with(2, &["--plain"])?;
+    let (mut programs, nodes) = (Vec::new(), ["n1", "n2"]);
+    for node in nodes {
+        let address = lab.address(node)?;
+        for (program, port) in [("engine", 7401), ("agent", 7400)] {
+            let listen = format!("{address}:{port}");
+            let words = ["mainstay", program, "--listen", &listen];
+            programs.push(lab.spawn(node, &words, &format!("{node}-{program}.log"))?);
+        }
+    }
+    let result = join_with_wrong_addresses(&lab);
+    // They end with the lab.
+    lab.down()?;
+    for mut program in programs {
+        program.wait()?;
+    }
+    result
+}
+
+fn join_with_wrong_addresses(lab: &Lab) -> Result<()> {
+    for node in ["n1", "n2"] {
+        wait_for("an agent with an engine", LIMIT, || {
+            ensure!(status_of(lab, node)?.engine.connected, "no engine on {node}");
+            Ok(())
+        })?;
+    }
+    let init = |address: &str| {
+        on(lab, "n1", &["cluster", "init", "--name", "c", "--as", "n1", "--address", address])
+    };
+    for wrong in [
+        "127.0.0.1",
+        "0.0.0.0",
+        "224.0.0.1",
+        "10.213.0.2",
+        "10.213.0.1:0",
+        "10.213.0.1:7401",
+        "not an address",
+    ] {
+        let finished = init(wrong)?;
+        ensure!(finished.code() == REFUSED, "{wrong}: {finished:?}");
+        ensure!(status_of(lab, "n1")?.cluster.is_none(), "{wrong}: a member is left");
+    }
+    let made = init("10.213.0.1")?;
+    ensure!(made.code() == 0, "{made:?}");
+    ensure!(init("10.213.0.1")?.code() == 0, "the same again is no failure");
+    let join = |more: &[&str]| {
+        on(lab, "n2", &[&["cluster", "join", "--peer", "10.213.0.1", "--as", "n2"][..], more].concat())
+    };
+    let wrong: &[&[&str]] = &[
+        &["--address", "127.0.0.1"],
+        &["--address", "0.0.0.0"],
+        &["--address", "224.0.0.1"],
+        &["--address", "10.213.0.254"],
+        &["--address", "10.213.0.1"],
+        &["--address", "10.213.0.2:0"],
+        &["--address", "10.213.0.2:7401"],
+        &["--address", "10.213.0.2:7499"],
+        &["--address", "not an address"],
+        &["--engine-address", "10.213.0.254"],
+        &["--engine-address", "10.213.0.2:7400"],
+        &["--engine-address", "10.213.0.2:7499"],
+    ];
+    for words in wrong {
+        let finished = join(words)?;
+        ensure!(
+            finished.code() == REFUSED && finished.stderr.contains("what to do"),
+            "{words:?}: {finished:?}"
+        );
+        ensure!(status_of(lab, "n2")?.cluster.is_none(), "{words:?}: n2 has become a member");
+        let status = status_of(lab, "n1")?;
+        let cluster = status.cluster.context("a cluster")?;
+        ensure!(cluster.nodes.len() == 1 && cluster.leader.is_some(), "{words:?}: {cluster:?}");
+        ensure!(status.lease_left_ms > 0, "{words:?}: n1 has lost its lease");
+        lab.shell("n2", "cd /var/lib/mainstay; ! ls identity.json agent.redb join-nonce 2>/dev/null")
+            .with_context(|| format!("{words:?} has left files"))?;
+    }
+    let joined = join(&[])?;
+    ensure!(joined.code() == 0 && joined.stdout.contains("2 of 2 nodes alive"), "{joined:?}");
+    ensure!(join(&[])?.code() == 0, "the same again is no failure");
+    Ok(())
+}
+
+/// What an option names is what the command acts on; where an option counts for nothing it is refused.
+fn idle_options(lab: &Lab) -> Result<()> {
+    let run = |words: &[&str]| command::finish(&mut lab.command(words), QUICK);
+    let name = lab.name.as_str();
+    refused(&run(&["--lab", name, "lab", "--name", "another", "kill", "n1"])?, USAGE, "lab-twice")?;
+    let shown = run(&["--lab", name, "lab", "status"])?;
+    ensure!(shown.code() == 0 && shown.stdout.contains(name), "{shown:?}");
+    for words in [
+        &["--lab", name, "--node", "n1", "snapshot", "clone", "a", "b", "/tmp/none"][..],
+        &["--lab", name, "inspect", "/tmp/none"],
+        &["--lab", name, "agent"],
+        &["agent", "--socket", "/tmp/none"],
+        &["engine", "--socket", "/tmp/none"],
+        &["--socket", "/tmp/none", "--lab", name, "status"],
+    ] {
+        refused(&run(words)?, USAGE, "option-without-effect")?;
+    }
+    let wrong_size = run(&["--lab", name, "resource", "create", NAME, "--size", "4GB"])?;
+    ensure!(wrong_size.code() == USAGE && wrong_size.stderr.contains("4000000000"), "{wrong_size:?}");
+    let create = ["resource", "create", NAME, "--size", "64MiB", "--replicas", "n1,n2", "--journal", "16MiB"];
+    let idle = lab.try_cli(&[&create[..], &["--suspend-io", "5s"]].concat())?;
+    refused(&idle, REFUSED, "not-for-one-copy")?;
+    lab.cli(&create)?;
+    ensure!(lab.cli(&create).is_ok(), "the same again is no failure");
+    let other = lab.try_cli(&["resource", "create", NAME, "--size", "128MiB", "--journal", "16MiB"])?;
+    refused(&other, REFUSED, "name-taken")?;
+    for words in [&["c", "--lag-bytes", "4MiB"][..], &["b", "--lag-s", "3"], &["c", "--takeover"]] {
+        let finished = lab.try_cli(&[&["resource", "set-mode", NAME][..], words].concat())?;
+        refused(&finished, REFUSED, "not-for-this-mode")?;
+    }
+    let stop = lab.try_cli(&["resource", "scrub", NAME, "--stop"])?;
+    refused(&stop, REFUSED, "no-scrub-runs")?;
+    for columns in ["60", "80"] {
+        for words in [
+            &["status"][..],
+            &["node", "list"],
+            &["events"],
+            &["resource", "status", NAME],
+            &["resource", "list"],
+        ] {
+            let mut command = lab.command(&[&["--lab", name][..], words].concat());
+            let shown = command::finish(command.env("COLUMNS", columns), QUICK)?;
+            let limit: usize = columns.parse()?;
+            let wide = shown
+                .stdout
+                .lines()
+                .filter(|line| !line.contains('`'))
+                .find(|line| line.chars().count() > limit);
+            ensure!(wide.is_none(), "{words:?} at {columns} columns: {wide:?}");
+        }
+    }
+    lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
+}
+
+/// An engine is stopped, so a creation waits. Its command is ended by Ctrl-C, and repeated.
+fn interrupted_creation(lab: &Lab) -> Result<()> {
+    signal(lab, "n2", "engine", "STOP")?;
+    let words = [
+        "--lab",
+        &lab.name,
+        "resource",
+        "create",
+        NAME,
+        "--size",
+        "64MiB",
+        "--replicas",
+        "n1,n2",
+        "--journal",
+        "16MiB",
+    ];
+    let mut creating = lab.command(&words);
+    let child = creating.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let there = wait_for("the resource to be recorded", LIMIT, || lab.resource(NAME).map(drop));
+    command::output(Command::new("kill").args(["-INT", &child.id().to_string()]), QUICK)?;
+    let ended = child.wait_with_output()?;
+    signal(lab, "n2", "engine", "CONT")?;
+    there?;
+    let said = String::from_utf8_lossy(&ended.stderr);
+    ensure!(ended.status.code() == Some(INTERRUPTED), "{ended:?}");
+    for part in
+        ["goes on in the cluster", "mainstay resource status scratch", "mainstay resource delete scratch"]
+    {
+        ensure!(said.contains(part), "{part} is not in: {said}");
+    }
+    lab.cli(&words[2..])?;
+    ensure!(lab.resource(NAME)?.health == Health::Ok, "it is not in order");
+    lab.cli(&["resource", "delete", NAME, "--yes"]).map(drop)
+}
+
+/// How many events contain a text, as n2 has them: the log of a node whose disk hangs stands still.
+fn events_with(lab: &Lab, text: &str) -> Result<usize> {
+    let page: EventsPage = lab.agent("n2")?.get("/v1/events")?;
+    Ok(page.events.iter().filter(|event| event.text.contains(text)).count())
+}
+
+/// Waits until the status that `node` gives has an advice with this text.
+fn wait_advice(lab: &Lab, node: &str, text: &str) -> Result<()> {
+    wait_for(&format!("advice with `{text}`"), LIMIT, || {
+        let status = status_of(lab, node)?;
+        ensure!(status.advice.iter().any(|line| line.contains(text)), "{:?}", status.advice);
+        Ok(())
+    })
+}
+
+fn wait_well(lab: &Lab, node: &str) -> Result<()> {
+    wait_for("a status without advice", LIMIT, || {
+        let status = status_of(lab, node)?;
+        ensure!(status.advice.is_empty(), "{:?}", status.advice);
+        Ok(())
+    })
+}
+
+fn make(lab: &Lab, replicas: &[&str]) -> Result<()> {
+    lab.create_resource(NAME, "64MiB", replicas, &["--journal", "16MiB", "--preferred", replicas[0]])?;
+    wait_for("the primary on the first of them", LIMIT, || {
+        ensure!(lab.primary(NAME)? == replicas[0], "it is another one");
+        Ok(())
+    })
+}
+
+fn stopped_programs(lab: &Lab) -> Result<()> {
+    signal(lab, "n3", "agent", "STOP")?;
+    let finished = on(lab, "n3", &["status"]);
+    signal(lab, "n3", "agent", "CONT")?;
+    let finished = finished?;
+    refused(&finished, UNREACHABLE, "agent-timeout")?;
+    make(lab, &["n1", "n2"])?;
+    let before = events_with(lab, "its engine has not answered")?;
+    signal(lab, "n1", "engine", "STOP")?;
+    let told = (|| {
+        wait_advice(lab, "n1", "its engine has not answered for")?;
+        wait_advice(lab, "n3", "its engine has not answered for")?;
+        let shown = on(lab, "n3", &["status"])?;
+        ensure!(shown.code() == ATTENTION && !shown.stdout.contains("all is well"), "{shown:?}");
+        wait_for("an event", LIMIT, || {
+            ensure!(events_with(lab, "its engine has not answered")? > before, "none yet");
+            Ok(())
+        })
+    })();
+    signal(lab, "n1", "engine", "CONT")?;
+    told?;
+    wait_for("the event of its end", LIMIT, || {
+        ensure!(events_with(lab, "that is over: its engine")? > 0, "none yet");
+        Ok(())
+    })?;
+    lab.wait_in_sync(NAME, LIMIT)?;
+    lab.cli(&["resource", "delete", NAME, "--yes"])?;
+    wait_well(lab, "n3")
+}
+
+/// The state directory of the primary is frozen while something writes.
+fn hanging_disk(lab: &Lab) -> Result<()> {
+    make(lab, &["n1", "n2"])?;
+    let device = "/run/mainstay/dev/scratch/0";
+    wait_for("a device", LIMIT, || lab.shell("n1", &format!("test -e {device}")).map(drop))?;
+    lab.shell("n1", "fsfreeze --freeze /var/lib/mainstay")?;
+    let writer = lab.spawn(
+        "n1",
+        &["dd", "if=/dev/zero", &format!("of={device}"), "bs=4k", "count=16", "oflag=direct"],
+        "dd.log",
+    );
+    let told = (|| {
+        wait_advice(lab, "n2", "the journal of the primary on n1 has not completed a write for")?;
+        ensure!(
+            lab.agent("n2")?.get::<StatusView>("/v1/status")?.resources[0].health != Health::Ok,
+            "it is called ok"
+        );
+        wait_for("an event", LIMIT, || {
+            ensure!(events_with(lab, "the journal of the primary on n1")? > 0, "none yet");
+            Ok(())
+        })
+    })();
+    lab.shell("n1", "fsfreeze --unfreeze /var/lib/mainstay")?;
+    told?;
+    let mut writer = writer?;
+    ensure!(command::wait(&mut writer, LIMIT)?.is_some(), "the write does not end");
+    lab.wait_in_sync(NAME, LIMIT)?;
+    lab.cli(&["resource", "delete", NAME, "--yes"])?;
+    wait_well(lab, "n2")
+}
+
+/// Large packets to a voter are lost: heartbeats pass, entries do not.
+fn voter_without_entries(lab: &Lab) -> Result<()> {
+    let leader = lab.leader()?;
+    let voter = ["n2", "n3"].into_iter().find(|node| *node != leader).context("another node")?;
+    lab.shell(
+        voter,
+        "nft 'add table ip mtu; add chain ip mtu in { type filter hook input priority 0; }; add rule ip mtu in meta length > 350 drop'",
+    )?;
+    let told = (|| {
+        let holders = [
+            leader.as_str(),
+            ["n1", "n2", "n3"]
+                .into_iter()
+                .find(|node| *node != leader && *node != voter)
+                .context("a third")?,
+        ];
+        lab.create_resource(NAME, "64MiB", &holders, &["--journal", "16MiB"])?;
+        wait_for("a voter that lacks entries", LIMIT, || {
+            let status = status_of(lab, &leader)?;
+            let cluster = status.cluster.context("a cluster")?;
+            let node = cluster.nodes.iter().find(|node| node.name == voter).context("the voter")?;
+            ensure!(node.status == NodeStatus::Alive && node.log_lag_ms.is_some(), "{node:?}");
+            ensure!(
+                status.advice.iter().any(|line| line.contains("received no entries")),
+                "{:?}",
+                status.advice
+            );
+            Ok(())
+        })
+    })();
+    lab.shell(voter, "nft delete table ip mtu")?;
+    told?;
+    lab.cli(&["resource", "delete", NAME, "--yes"])?;
+    wait_well(lab, &leader)
+}

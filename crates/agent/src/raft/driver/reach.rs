@@ -113,6 +113,7 @@ mod tests {
                     generation: 1,
                     voter: true,
                     witness: false,
+                    candidate: false,
                     voters_seen: 0,
                     nonce: id,
                     links: mainstay_control::state::Links::default(),

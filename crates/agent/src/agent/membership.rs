@@ -1,0 +1,526 @@
+//! How this node becomes a member of a cluster, and lets others become one (R29).
+//!
+//! Guarantees
+//! - A node is let in only after a member has found it at each address that it states, and votes only after it has received the
+//!   state of the cluster there.
+//! - An attempt that fails leaves neither files here nor a member there, and can be repeated.
+//! - An agent does not start as a node as which another machine is heard.
+
+use super::{ASK_TIMEOUT, Agent, PROPOSE_TIMEOUT};
+use crate::clock::wall_ms;
+use crate::error::{AgentError, body, settle};
+use crate::identity::{Identity, write_durable};
+use crate::member::{Member, log_path, suspects_path};
+use crate::messages::{Call, CallReply, JoinRequest, JoinTicket, Proposal, random_u64};
+use crate::raft::store::RaftStore;
+use crate::raft::{ConsensusLog, Machine, View};
+use crate::threads::{lock, read, write};
+use crate::transport::{Listening, TransportError, call, local_address};
+use mainstay_api::engine::{Reply, Request};
+use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView, ErrorBody};
+use mainstay_control::State;
+use mainstay_control::members::{AGENT_PORT, Addresses, Newcomer};
+use mainstay_control::state::{Command, Entry, Outcome, Refusal, Settings};
+use mainstay_types::NodeId;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a joiner waits until it is a voter.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a member may take to see that a joiner is where it says.
+const PROOF_TIMEOUT: Duration = Duration::from_secs(12);
+/// How often a joiner is looked for at its address.
+const PROOF_ATTEMPTS: usize = 3;
+/// How long an agent waits for another process with its identity to end: one whose power was cut is heard a little longer.
+const TWIN_PATIENCE: Duration = Duration::from_secs(4);
+/// Named file of the number by which a repeated request to join is known.
+const JOIN_NONCE: &str = "join-nonce";
+
+impl Agent {
+    /// Makes this node the first member of a new cluster.
+    ///
+    /// # Errors
+    /// When it is a member already, a name, an address or a setting is refused, or the disk fails. Nothing is left then.
+    pub fn init(self: &Arc<Self>, request: &ClusterInit) -> Result<ClusterView, ErrorBody> {
+        let _once = self.joining.lock();
+        if let Some(view) = self.has_made(request) {
+            return Ok(view);
+        }
+        self.refuse_members()?;
+        let mut settings = Settings::default();
+        if let Some(lease_ms) = request.lease_ms {
+            settings.lease_ms = lease_ms;
+            settings.margin_ms = settings.margin_ms.max(lease_ms.div_ceil(40));
+            settings.heartbeat_ms = settings.heartbeat_ms.min(lease_ms / 5);
+        }
+        settings.heartbeat_ms = request.heartbeat_ms.unwrap_or(settings.heartbeat_ms);
+        let (cluster, nonce) = (random_u64(), random_u64());
+        let addresses =
+            Addresses::read(&request.address, request.engine_address.as_deref()).map_err(refusal)?;
+        let mut state = State::default();
+        let mut node = NodeId(0);
+        for command in [
+            Command::InitCluster { id: cluster, name: request.name.clone(), settings },
+            Command::AddNode {
+                name: request.node.clone(),
+                agent_addr: addresses.agent.to_string(),
+                engine_addr: addresses.engine.to_string(),
+                voter: true,
+                witness: false,
+                nonce,
+            },
+        ] {
+            match state.apply(Entry { at_ms: wall_ms(), command }) {
+                Outcome::Refused(refused) => return Err(refusal(refused)),
+                Outcome::NodeAdded { node: added, .. } => node = added,
+                _ => {}
+            }
+        }
+        let proof = Proof::begin(self, nonce);
+        drop(self.show_engine(addresses.engine)?);
+        prove(addresses.agent, None, nonce, "the agent")?;
+        drop(proof);
+        let identity = Identity {
+            cluster,
+            cluster_name: request.name.clone(),
+            node,
+            name: request.node.clone(),
+            first_members: BTreeMap::new(),
+        };
+        // The log before the identity: with the identity the node is a member, and has to have its log.
+        let write = || -> Result<Arc<Member>, AgentError> {
+            self.clear_leftovers()?;
+            let mut store = RaftStore::open(&log_path(&self.options.state_dir))?;
+            store.bootstrap(u64::from(node.0), Machine::new(state).encode()?)?;
+            drop(store);
+            self.save_identity(&identity)?;
+            self.start_member(identity)
+        };
+        let member = write().map_err(|error| {
+            self.forget_membership();
+            error.body()
+        })?;
+        self.wait_for(&member, Duration::from_secs(10), |view| view.leader.is_some());
+        Ok(self.cluster_view(&member))
+    }
+
+    /// Where other agents reach this one, as far as it can tell: where it listens, or, if it listens everywhere, where `peer` sees it.
+    fn own_address(&self, peer: &str) -> Result<String, TransportError> {
+        let listens = self.listens.parse::<SocketAddr>().ok();
+        if let Some(address) = listens.filter(|address| !address.ip().is_unspecified()) {
+            return Ok(address.to_string());
+        }
+        let port = listens.map_or(AGENT_PORT, |address| address.port());
+        Ok(SocketAddr::new(local_address(peer)?, port).to_string())
+    }
+
+    /// Makes this node a member of the cluster that `request.peer` belongs to.
+    ///
+    /// # Errors
+    /// When it is a member already, the peer does not answer or refuses, one of the two does not reach the other, or the disk
+    /// fails. Nothing is left then, unless the code says `join-unfinished`.
+    pub fn join(self: &Arc<Self>, request: &ClusterJoin) -> Result<ClusterView, ErrorBody> {
+        let _once = self.joining.lock();
+        if let Some(view) = self.has_joined(request) {
+            return Ok(view);
+        }
+        self.refuse_members()?;
+        let address = match &request.address {
+            Some(address) => address.clone(),
+            None => self.own_address(&request.peer).map_err(|error| AgentError::from(error).body())?,
+        };
+        let addresses = Addresses::read(&address, request.engine_address.as_deref()).map_err(refusal)?;
+        let engine = if request.witness { None } else { Some(self.show_engine(addresses.engine)?) };
+        let nonce = self.join_nonce().map_err(|error| error.body())?;
+        let proof = Proof::begin(self, nonce);
+        let question = Call::Join(JoinRequest {
+            node: request.node.clone(),
+            agent_address: addresses.agent.to_string(),
+            engine_address: addresses.engine.to_string(),
+            witness: request.witness,
+            nonce,
+        });
+        let asked = self.ask_to_join(&request.peer, &question);
+        drop((proof, engine));
+        let ticket = match asked {
+            Ok(ticket) => ticket,
+            Err(error) => {
+                // The answer may have got lost, and the request not.
+                if error.code == "agent-transport" || error.code == "result-unknown" {
+                    drop(call(&request.peer, None, &Call::Withdraw { nonce }, ASK_TIMEOUT));
+                }
+                self.forget_membership();
+                return Err(error);
+            }
+        };
+        let JoinTicket { cluster, cluster_name, node, members } = ticket;
+        let (name, first_members) = (request.node.clone(), members.clone());
+        let identity = Identity { cluster, cluster_name, node, name, first_members };
+        let begin = || -> Result<Arc<Member>, AgentError> {
+            self.clear_leftovers()?;
+            self.save_identity(&identity)?;
+            self.start_member(identity.clone())
+        };
+        let member = begin().map_err(|error| {
+            self.withdraw(&request.peer, nonce);
+            self.forget_membership();
+            error.body()
+        })?;
+        let is_member = |view: &View| {
+            view.state.nodes.get(&node).is_some_and(|node| !node.candidate) && view.voters.contains(&node)
+        };
+        if self.wait_for(&member, JOIN_TIMEOUT, is_member) {
+            return Ok(self.cluster_view(&member));
+        }
+        match self.withdraw(&request.peer, nonce) {
+            Withdrawal::Done => {
+                let unreachable = unreachable(&members);
+                self.forget_membership();
+                Err(body(
+                    "join-failed",
+                    format!(
+                        "this node did not receive the state of the cluster within {} s, and is no member: {unreachable}",
+                        JOIN_TIMEOUT.as_secs()
+                    ),
+                    "Let all members reach this node's address and this node theirs, also with large packets, and join again.",
+                ))
+            }
+            Withdrawal::Votes if self.wait_for(&member, JOIN_TIMEOUT, is_member) => {
+                Ok(self.cluster_view(&member))
+            }
+            Withdrawal::Votes | Withdrawal::Unknown => Err(body(
+                "join-unfinished",
+                "this node has asked to join and has not received the state of the cluster yet; it has no vote before that",
+                "Check that the members can reach this node's address; joining goes on by itself.",
+            )),
+        }
+    }
+
+    /// The cluster, if this node has made it by the same request.
+    fn has_made(&self, request: &ClusterInit) -> Option<ClusterView> {
+        let member = read(&self.member).clone()?;
+        let identity = &member.identity;
+        let same = identity.first_members.is_empty()
+            && (&identity.cluster_name, &identity.name) == (&request.name, &request.node)
+            && self.is_at(&member, &request.address, request.engine_address.as_deref());
+        same.then(|| self.cluster_view(&member))
+    }
+
+    /// The cluster, if this node has joined it by the same request.
+    fn has_joined(&self, request: &ClusterJoin) -> Option<ClusterView> {
+        let member = read(&self.member).clone()?;
+        let identity = &member.identity;
+        let at = |address: &String| self.is_at(&member, address, request.engine_address.as_deref());
+        let same = !identity.first_members.is_empty()
+            && identity.name == request.node
+            && request.address.as_ref().is_none_or(at);
+        if !same {
+            return None;
+        }
+        let own = Some((identity.cluster, identity.node));
+        let answer = call(&request.peer, own, &Call::AmI, ASK_TIMEOUT).ok()?;
+        let joined = member.log.view().state.nodes.get(&identity.node).is_some_and(|node| !node.candidate);
+        (joined && matches!(answer, CallReply::Other { .. })).then(|| self.cluster_view(&member))
+    }
+
+    /// Whether this node is recorded with these addresses.
+    fn is_at(&self, member: &Member, agent: &str, engine: Option<&str>) -> bool {
+        let Ok(addresses) = Addresses::read(agent, engine) else { return false };
+        let state = member.log.view().state;
+        state.nodes.get(&member.identity.node).is_some_and(|node| {
+            node.agent_addr == addresses.agent.to_string() && node.engine_addr == addresses.engine.to_string()
+        })
+    }
+
+    fn ask_to_join(&self, peer: &str, question: &Call) -> Result<JoinTicket, ErrorBody> {
+        let deadline = Instant::now() + JOIN_TIMEOUT;
+        loop {
+            let reply = call(peer, None, question, PROPOSE_TIMEOUT + PROOF_TIMEOUT)
+                .map_err(|error| AgentError::from(error).body())?;
+            match reply {
+                CallReply::Joined(ticket) => return Ok(ticket),
+                CallReply::Error(error)
+                    if error.code == "membership-settling" && Instant::now() < deadline =>
+                {
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                CallReply::Error(error) => return Err(error),
+                _ => return Err(body("peer-answer", "the peer gave an answer to another question", "")),
+            }
+        }
+    }
+
+    /// Takes the request to join back.
+    fn withdraw(&self, peer: &str, nonce: u64) -> Withdrawal {
+        match call(peer, None, &Call::Withdraw { nonce }, PROPOSE_TIMEOUT + ASK_TIMEOUT) {
+            Ok(CallReply::Withdrawn) => Withdrawal::Done,
+            Ok(CallReply::Error(error)) if error.code == "already-votes" => Withdrawal::Votes,
+            _ => Withdrawal::Unknown,
+        }
+    }
+
+    /// Ends what a failed attempt to become a member has begun, and removes its files.
+    fn forget_membership(&self) {
+        if let Some(member) = write(&self.member).take() {
+            member.stop();
+            self.engine_inputs.disconnect();
+        }
+        self.transport.clear_identity();
+        let identity = Identity::remove(&self.options.state_dir);
+        let nonce = remove_file(&self.options.state_dir.join(JOIN_NONCE));
+        if let Err(error) = self.clear_leftovers() {
+            tracing::error!(%error, "cannot remove what a failed attempt to become a member has left");
+        }
+        if let Err(error) = identity.and(nonce) {
+            tracing::error!(%error, "cannot remove what a failed attempt to become a member has left");
+        }
+    }
+
+    /// Shows that the engine of this node will be found at an address: nothing listens there yet, and until the guard is dropped
+    /// this agent does.
+    fn show_engine(self: &Arc<Self>, address: SocketAddr) -> Result<Listening, ErrorBody> {
+        if let Ok(Reply::Status(status)) = self.engine.request(Request::Status, ASK_TIMEOUT) {
+            if let Some(node) = status.node {
+                return Err(body(
+                    "engine-in-use",
+                    format!(
+                        "the engine of this machine still serves node {node} of a cluster that it belonged to"
+                    ),
+                    "Restart the engine, and try again.",
+                ));
+            }
+            let listens = status.listen.and_then(|text| text.parse::<SocketAddr>().ok());
+            let fits = |listens: &SocketAddr| {
+                listens.port() == address.port()
+                    && (listens.ip().is_unspecified() || listens.ip() == address.ip())
+            };
+            if let Some(listens) = listens.filter(|listens| !fits(listens)) {
+                return Err(body(
+                    "bad-address",
+                    format!("the engine of this node listens on {listens}, and not on {address}"),
+                    "Name its address with --engine-address, or start it with another one with --listen.",
+                ));
+            }
+        }
+        self.transport.listen_for_a_while(address, self.clone()).map_err(|error| {
+            let (message, remedy) = match error.kind() {
+                io::ErrorKind::AddrNotAvailable => (
+                    format!("{} is not an address of this node", address.ip()),
+                    "Give an address that an interface of this node has; `ip address` lists them.",
+                ),
+                io::ErrorKind::AddrInUse => (
+                    format!("another program uses {address}, where the engine of this node is to listen"),
+                    "End that program, or name another address with --engine-address.",
+                ),
+                _ => (format!("nothing can listen on {address}: {error}"), "Give another address."),
+            };
+            body("bad-address", message, remedy)
+        })
+    }
+
+    /// Refuses to be a node as which another machine is heard: one of the two is a copy of the other.
+    pub(super) fn refuse_twins(&self, identity: &Identity) -> Result<(), AgentError> {
+        let known = recorded(&RaftStore::open(&log_path(&self.options.state_dir))?)?;
+        let mut agents: BTreeMap<NodeId, String> = identity.first_members.clone();
+        agents.extend(known.nodes.values().map(|node| (node.id, node.agent_addr.clone())));
+        agents.remove(&identity.node);
+        let agents: Vec<String> = agents.into_values().collect();
+        let deadline = Instant::now() + TWIN_PATIENCE;
+        loop {
+            let Some(other) = self.transport.twin((identity.cluster, identity.node), &agents) else {
+                return Ok(());
+            };
+            if Instant::now() >= deadline {
+                return Err(AgentError::Twin {
+                    name: identity.name.clone(),
+                    own: self.listens.clone(),
+                    other,
+                });
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    fn refuse_members(&self) -> Result<(), ErrorBody> {
+        match read(&self.member).as_ref() {
+            None => Ok(()),
+            Some(member) => Err(body(
+                "already-a-member",
+                format!(
+                    "this node is {} of the cluster {}",
+                    member.identity.name, member.identity.cluster_name
+                ),
+                "A node belongs to one cluster. Use a new state directory for another.",
+            )),
+        }
+    }
+
+    /// What an attempt to become a member left, that ended before there was an identity.
+    fn clear_leftovers(&self) -> Result<(), AgentError> {
+        for path in [log_path(&self.options.state_dir), suspects_path(&self.options.state_dir)] {
+            remove_file(&path).map_err(|source| AgentError::File { path, source })?;
+        }
+        Ok(())
+    }
+
+    fn save_identity(&self, identity: &Identity) -> Result<(), AgentError> {
+        let path = self.options.state_dir.clone();
+        identity.save(&path).map_err(|source| AgentError::File { path, source })
+    }
+
+    /// The same number for every attempt of this node to join, so that a repeated request adds one node.
+    fn join_nonce(&self) -> Result<u64, AgentError> {
+        let path = self.options.state_dir.join(JOIN_NONCE);
+        if let Some(nonce) = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok()) {
+            return Ok(nonce);
+        }
+        let nonce = random_u64();
+        write_durable(&path, nonce.to_string().as_bytes())
+            .map_err(|source| AgentError::File { path, source })?;
+        Ok(nonce)
+    }
+
+    /// A node wants to join. It is let in when it has been found at the addresses that it states (R29).
+    pub(super) fn admit(&self, request: JoinRequest) -> Result<JoinTicket, ErrorBody> {
+        let member = self.member()?;
+        let JoinRequest { node, agent_address, engine_address, witness, nonce } = request;
+        let new =
+            Newcomer { name: node, agent_addr: agent_address, engine_addr: engine_address, witness, nonce };
+        if let Some(refused) = member.log.view().state.cannot_admit(&new) {
+            return Err(refusal(refused));
+        }
+        let Addresses { agent, engine } =
+            Addresses::read(&new.agent_addr, Some(&new.engine_addr)).map_err(refusal)?;
+        let identity = member.transport.identity();
+        prove(agent, identity, nonce, "the agent")?;
+        if !witness {
+            prove(engine, identity, nonce, "the engine")?;
+        }
+        let Newcomer { name, agent_addr, engine_addr, witness, nonce } = new;
+        let command = Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce };
+        match settle(member.log.propose(command, PROPOSE_TIMEOUT))? {
+            Outcome::NodeAdded { node, .. } => Ok(JoinTicket {
+                cluster: member.identity.cluster,
+                cluster_name: member.identity.cluster_name.clone(),
+                node,
+                members: member
+                    .log
+                    .view()
+                    .state
+                    .nodes
+                    .values()
+                    .filter(|known| known.id != node)
+                    .map(|known| (known.id, known.agent_addr.clone()))
+                    .collect(),
+            }),
+            other => Err(body("peer-answer", format!("the cluster answered {other:?}"), "")),
+        }
+    }
+
+    /// A node that wanted to join here takes that back.
+    pub(super) fn forget_newcomer(&self, nonce: u64) -> Result<(), ErrorBody> {
+        settle(self.member()?.log.propose(Command::WithdrawNode { nonce }, PROPOSE_TIMEOUT)).map(drop)
+    }
+}
+
+/// Answers [`Call::WhoJoins`] while a node becomes a member.
+struct Proof<'a>(&'a Agent);
+
+impl<'a> Proof<'a> {
+    fn begin(agent: &'a Agent, nonce: u64) -> Self {
+        *lock(&agent.nonce) = Some(nonce);
+        Self(agent)
+    }
+}
+
+impl Drop for Proof<'_> {
+    fn drop(&mut self) {
+        *lock(&self.0.nonce) = None;
+    }
+}
+
+/// What has become of a request to join that is taken back.
+enum Withdrawal {
+    Done,
+    /// It had its effect already.
+    Votes,
+    Unknown,
+}
+
+/// Sees that the node that joins with this nonce is found at an address that it states as that of `program`.
+fn prove(
+    address: SocketAddr,
+    identity: Option<(u64, NodeId)>,
+    nonce: u64,
+    program: &str,
+) -> Result<(), ErrorBody> {
+    let remedy =
+        "Give addresses that the node that joins has and that the members reach, and open their ports.";
+    let mut attempts = PROOF_ATTEMPTS;
+    loop {
+        attempts -= 1;
+        match call(&address.to_string(), identity, &Call::WhoJoins, ASK_TIMEOUT) {
+            Ok(CallReply::Joins { nonce: found }) if found == nonce => return Ok(()),
+            Ok(_) => {
+                let message = format!("{address}, stated as the address of {program}, leads to another node");
+                return Err(body("address-elsewhere", message, remedy));
+            }
+            Err(_) if attempts > 0 => {}
+            Err(error) => {
+                let why = chain(&error);
+                let message =
+                    format!("{address}, stated as the address of {program}, cannot be reached: {why}");
+                return Err(body("address-unreachable", message, remedy));
+            }
+        }
+    }
+}
+
+/// Which of these agents cannot be reached, in words.
+fn unreachable(members: &BTreeMap<NodeId, String>) -> String {
+    let lost = members.values().filter(|address| local_address(address).is_err());
+    let lost: Vec<&str> = lost.map(String::as_str).collect();
+    if lost.is_empty() {
+        return "all members can be reached from here, so look at the way from them to this node".to_owned();
+    }
+    format!("it cannot reach the members at {}", lost.join(", "))
+}
+
+/// The innermost cause of an error, which says most.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}
+
+/// The state of the cluster as far as this node knows that it is committed.
+fn recorded(store: &RaftStore) -> Result<State, AgentError> {
+    let mut machine = Machine::restore(store.newest_snapshot())?;
+    let after = store.newest_snapshot().get_metadata().index;
+    let commit = store.hard_state().commit;
+    for entry in store.log().filter(|entry| entry.index > after && entry.index <= commit) {
+        // What cannot be read is the log's to judge, when it starts.
+        if let Ok(proposal) = serde_json::from_slice::<Proposal>(&entry.data) {
+            machine.apply(&proposal);
+        }
+    }
+    Ok(machine.state)
+}
+
+fn refusal(Refusal { code, message, remedy }: Refusal) -> ErrorBody {
+    ErrorBody { code, message, remedy }
+}
+
+fn remove_file(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,148 @@
+//! The thread that notices what stands still on this node without an error, and tells when that begins and ends (R28).
+//!
+//! Guarantees
+//! - It waits for the engine no longer than it says here, and for no disk: it tells of a disk that hangs, and of an engine that
+//!   is stopped.
+//! - What it tells goes to all other agents directly as well, because the thread of this node's own log may be what hangs.
+
+use crate::clock::{boot_now, wall_ms};
+use crate::engine_link::EngineLink;
+use crate::messages::{Proposal, ProposalId, Waits};
+use crate::raft::{ConsensusLog, RaftHandle};
+use crate::threads::spawn;
+use crate::transport::Transport;
+use mainstay_api::engine::{EngineStatus, PeerState, Reply, Request, Role};
+use mainstay_control::stalls::{Stall, Stalled};
+use mainstay_control::state::{Command, Entry};
+use mainstay_types::{Copies, NodeId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const PAUSE: Duration = Duration::from_millis(500);
+/// How often the engine is asked how its replicas are.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+const ASK_TIMEOUT: Duration = Duration::from_millis(900);
+/// What ended counts as ended when it has not been seen for so long: an answer now and then ends nothing.
+const OVER_AFTER: Duration = Duration::from_secs(2);
+
+/// Ends the thread when dropped.
+pub struct Watch {
+    ends: Arc<AtomicBool>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Starts the thread.
+#[must_use]
+pub fn start(node: NodeId, log: RaftHandle, engine: EngineLink, transport: Transport) -> Watch {
+    let ends = Arc::new(AtomicBool::new(false));
+    let ended = ends.clone();
+    spawn("agent-watch", move || {
+        let mut told = BTreeMap::new();
+        let mut asked = Instant::now();
+        let mut status = None;
+        while !ended.load(Ordering::Relaxed) {
+            std::thread::sleep(PAUSE);
+            if asked.elapsed() >= ASK_EVERY {
+                asked = Instant::now();
+                let serves = engine
+                    .replicas(|replica| replica.role != Role::Secondary)
+                    .into_values()
+                    .any(|serves| serves);
+                // Of a thousand secondaries there is nothing to be told here.
+                status = match serves.then(|| engine.request(Request::Status, ASK_TIMEOUT)) {
+                    Some(Ok(Reply::Status(status))) => Some(status),
+                    _ => None,
+                };
+            }
+            let mut seen = of_node(node, &waits(&log, &engine));
+            seen.extend(status.iter().flat_map(|status| of_engine(node, status)));
+            tell(&mut told, &seen, &log, &transport, node);
+        }
+    });
+    Watch { ends }
+}
+
+/// What this node waits for now.
+#[must_use]
+pub fn waits(log: &RaftHandle, engine: &EngineLink) -> Waits {
+    Waits { engine_ms: engine.silent_ms(boot_now()), disk_ms: log.disk_waits_ms(), lags: log.lags() }
+}
+
+/// What stands still on a node, by what its agent says of it.
+#[must_use]
+pub fn of_node(node: NodeId, waits: &Waits) -> Vec<Stall> {
+    let mut list = vec![
+        Stall { what: Stalled::Engine(node), ms: waits.engine_ms },
+        Stall { what: Stalled::LogDisk(node), ms: waits.disk_ms },
+    ];
+    list.extend(waits.lags.iter().map(|(voter, lag)| Stall { what: Stalled::Voter(*voter), ms: lag.ms }));
+    list.retain(Stall::counts);
+    list
+}
+
+/// What stands still of the primaries on a node, by what its engine says of them.
+#[must_use]
+pub fn of_engine(node: NodeId, engine: &EngineStatus) -> Vec<Stall> {
+    let mut list = Vec::new();
+    let serving = |replica: &&mainstay_api::engine::ReplicaStatus| {
+        matches!(replica.role, Role::Primary | Role::Promoting)
+    };
+    for replica in engine.replicas.iter().filter(serving) {
+        let id = replica.resource;
+        list.push(Stall { what: Stalled::Journal(id, node), ms: replica.journal_latency_us / 1000 });
+        let required = |state: PeerState| matches!(state, PeerState::InSync | PeerState::Joining);
+        for peer in replica.peers.iter().filter(|peer| required(peer.state)) {
+            list.push(Stall { what: Stalled::Replica(id, peer.node), ms: peer.latency_us / 1000 });
+        }
+        if replica.copies != Copies::Enough {
+            list.push(Stall { what: Stalled::Copies(id, replica.copies), ms: 0 });
+        }
+    }
+    list.retain(Stall::counts);
+    list
+}
+
+/// Tells what has begun, and what has ended.
+fn tell(
+    told: &mut BTreeMap<Stalled, (Instant, u64)>,
+    seen: &[Stall],
+    log: &RaftHandle,
+    transport: &Transport,
+    node: NodeId,
+) {
+    let state = log.view().state;
+    let now = Instant::now();
+    let mut news = Vec::new();
+    for stall in seen {
+        if told.insert(stall.what, (now, stall.ms)).is_none() {
+            news.push((stall.subject(&state), stall.words(&state)));
+        }
+    }
+    let over: Vec<(Stalled, u64)> = told
+        .iter()
+        .filter(|(_, (last, _))| now.saturating_duration_since(*last) >= OVER_AFTER)
+        .map(|(what, (_, ms))| (*what, *ms))
+        .collect();
+    for (what, ms) in over {
+        told.remove(&what);
+        let stall = Stall { what, ms };
+        news.push((stall.subject(&state), format!("that is over: {}", stall.words(&state))));
+    }
+    for (subject, text) in news {
+        tracing::warn!(subject, "{text}");
+        let entry = Entry { at_ms: wall_ms(), command: Command::Note { subject, text } };
+        let proposal = Proposal { id: ProposalId::random(), entry };
+        log.forwarded(proposal.clone());
+        // Whoever leads takes it, once.
+        for other in state.nodes.keys().filter(|other| **other != node) {
+            transport.send_proposal(*other, &proposal);
+        }
+    }
+}

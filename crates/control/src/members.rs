@@ -1,0 +1,408 @@
+//! Nodes that join: the addresses that they state, and how one that has joined comes to vote (R29).
+//!
+//! What is guaranteed:
+//! - an address that cannot lead to the node that states it is refused before anything is recorded;
+//! - a node that joins receives the log and does not vote: no majority needs it. It votes from the entry on that the leader
+//!   proposes when the node has answered, at the address that it stated, with all entries in its log;
+//! - a node that does not come to that is withdrawn, and nothing is left of it.
+
+use crate::apply::NAME_REMEDY;
+use crate::state::{Links, NODES_MAX, Node, NodeStatus, Outcome, Refusal, Severity, State, refused};
+use mainstay_ha::valid_name;
+use mainstay_types::NodeId;
+use std::net::{IpAddr, SocketAddr};
+
+/// Port of agents when none is named.
+pub const AGENT_PORT: u16 = 7400;
+/// Port of engines when none is named.
+pub const ENGINE_PORT: u16 = 7401;
+
+/// Where a node says that others find its agent and its engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Addresses {
+    pub agent: SocketAddr,
+    pub engine: SocketAddr,
+}
+
+/// The request of a node that wants to join.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Newcomer {
+    pub name: String,
+    pub agent_addr: String,
+    pub engine_addr: String,
+    pub witness: bool,
+    /// Random per attempt, to recognise a repeated request.
+    pub nonce: u64,
+}
+
+fn bad(what: &str, text: &str, why: &str) -> Refusal {
+    Refusal {
+        code: "bad-address".into(),
+        message: format!("`{text}` cannot be the address of {what}: {why}"),
+        remedy: "give an IP address that this node has and that all other nodes reach, with or without a port, for example 10.0.0.1:7400"
+            .into(),
+    }
+}
+
+/// Reads an address that a node states for itself.
+///
+/// # Errors
+/// When it is no IP address, or one under which nobody can reach a certain node.
+fn read(what: &str, text: &str, default_port: u16) -> Result<SocketAddr, Refusal> {
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    let address = match (text.parse::<SocketAddr>(), bare.parse::<IpAddr>()) {
+        (Ok(address), _) => address,
+        (Err(_), Ok(ip)) => SocketAddr::new(ip, default_port),
+        (Err(_), Err(_)) => return Err(bad(what, text, "it is no IP address")),
+    };
+    let ip = address.ip();
+    let link_local = match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.segments()[0] & 0xffc0 == 0xfe80,
+    };
+    let why = if ip.is_unspecified() {
+        "it stands for all addresses of a node, and for no certain one"
+    } else if ip.is_multicast() {
+        "it is a multicast address"
+    } else if matches!(ip, IpAddr::V4(ip) if ip.is_broadcast()) {
+        "it is the broadcast address"
+    } else if link_local {
+        "it is valid on one link only"
+    } else if address.port() == 0 {
+        "no program listens on port 0"
+    } else {
+        return Ok(address);
+    };
+    Err(bad(what, text, why))
+}
+
+impl Addresses {
+    /// Reads both. Without `engine` it is the agent's host and [`ENGINE_PORT`].
+    ///
+    /// # Errors
+    /// When one of them cannot be the address of a node, or both are the same.
+    pub fn read(agent: &str, engine: Option<&str>) -> Result<Self, Refusal> {
+        let agent_text = agent;
+        let agent = read("the agent", agent, AGENT_PORT)?;
+        let (engine_text, engine) = match engine {
+            Some(text) => (text.to_owned(), read("the engine", text, ENGINE_PORT)?),
+            None => {
+                let engine = SocketAddr::new(agent.ip(), ENGINE_PORT);
+                (engine.to_string(), engine)
+            }
+        };
+        if agent == engine {
+            let why = format!(
+                "it is that of the engine, `{engine_text}`, and each of them needs a port of its own"
+            );
+            return Err(bad("the agent", agent_text, &why));
+        }
+        Ok(Self { agent, engine })
+    }
+}
+
+/// Whether a recorded `host:port` is on the loopback interface; no for what is no address.
+fn is_loopback(text: &str) -> bool {
+    text.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback())
+}
+
+impl State {
+    /// Why a node with this request cannot join, if that is known from the record.
+    #[must_use]
+    pub fn cannot_admit(&self, new: &Newcomer) -> Option<Refusal> {
+        self.check_newcomer(new).err()
+    }
+
+    fn check_newcomer(&self, new: &Newcomer) -> Result<(), Refusal> {
+        let refuse = |code: &str, message: String, remedy: &str| {
+            Err(Refusal { code: code.into(), message, remedy: remedy.into() })
+        };
+        if !valid_name(&new.name) {
+            return refuse("bad-name", format!("'{}' is not a valid name", new.name), NAME_REMEDY);
+        }
+        let Addresses { agent, engine } = Addresses::read(&new.agent_addr, Some(&new.engine_addr))?;
+        let known = self.node_by_name(&new.name);
+        if known.is_some_and(|node| node.nonce != new.nonce) {
+            return refuse(
+                "name-taken",
+                format!("there is a node {} already", new.name),
+                "choose another name",
+            );
+        }
+        if known.is_none() && self.nodes.len() >= NODES_MAX {
+            return refuse(
+                "too-many-nodes",
+                format!("a cluster has at most {NODES_MAX} nodes"),
+                "make another cluster of the further nodes",
+            );
+        }
+        let (agent_text, engine_text) = (agent.to_string(), engine.to_string());
+        for node in self.nodes.values().filter(|node| node.name != new.name) {
+            for stated in [&agent_text, &engine_text] {
+                let engine_counts = !node.witness;
+                if node.agent_addr == *stated || engine_counts && node.engine_addr == *stated {
+                    return refuse(
+                        "address-taken",
+                        format!("node {} has the address {stated}", node.name),
+                        "give an address of the node that joins",
+                    );
+                }
+            }
+            // On one machine all nodes may be on its loopback interface, each with an address of its own. Otherwise others
+            // that go there reach themselves.
+            let recorded = is_loopback(&node.agent_addr);
+            if recorded && !agent.ip().is_loopback() {
+                return refuse(
+                    "loopback-address",
+                    format!(
+                        "node {} has the address {}, which other machines cannot reach",
+                        node.name, node.agent_addr
+                    ),
+                    "make the cluster anew there, and give its `--address` one that all nodes reach",
+                );
+            }
+            if !recorded && (agent.ip().is_loopback() || engine.ip().is_loopback()) {
+                return Err(bad(
+                    "a member",
+                    &new.agent_addr,
+                    "other machines cannot reach a loopback address",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a node that receives the log and does not vote yet. Repeated with the same nonce it answers the same node.
+    pub(crate) fn admit_node(&mut self, at_ms: u64, new: Newcomer) -> Outcome {
+        if let Err(refusal) = self.check_newcomer(&new) {
+            return Outcome::Refused(refusal);
+        }
+        let Newcomer { name, agent_addr, engine_addr, witness, nonce } = new;
+        if let Some(node) = self.nodes.values_mut().find(|node| node.name == name) {
+            // An earlier attempt, which may have stated other addresses. Those of a voter are in use.
+            if node.candidate {
+                (node.agent_addr, node.engine_addr, node.witness) = (agent_addr, engine_addr, witness);
+            }
+            return Outcome::NodeAdded { node: node.id, generation: node.generation };
+        }
+        self.last_node += 1;
+        let id = NodeId(self.last_node);
+        let node = Node {
+            id,
+            name: name.clone(),
+            agent_addr,
+            engine_addr,
+            status: NodeStatus::Alive,
+            generation: 1,
+            voter: false,
+            witness,
+            candidate: true,
+            voters_seen: self.voters_version,
+            nonce,
+            links: Links::default(),
+        };
+        self.nodes.insert(id, node);
+        self.note(
+            at_ms,
+            Severity::Info,
+            format!("node {name}"),
+            "asks to join, and receives the state of the cluster",
+        );
+        Outcome::NodeAdded { node: id, generation: 1 }
+    }
+
+    /// The node has answered at its address with all entries in its log: from now on it votes. One after the other, so that
+    /// any two majorities in use intersect (R10).
+    pub(crate) fn seat_node(&mut self, at_ms: u64, id: NodeId) -> Outcome {
+        let Some(node) = self.nodes.get(&id).filter(|node| node.candidate) else { return Outcome::Unchanged };
+        if node.status != NodeStatus::Alive {
+            return refused("node-dead", format!("node {} is dead", node.name), "it votes when it is back");
+        }
+        if let Some(behind) = self.unaware_of_voters() {
+            return settling(&behind.name);
+        }
+        self.voters_version += 1;
+        let Some(node) = self.nodes.get_mut(&id) else { return Outcome::Unchanged };
+        node.voter = true;
+        node.candidate = false;
+        let (subject, witness) = (format!("node {}", node.name), node.witness);
+        let text = if witness { "joined the cluster as a witness" } else { "joined the cluster" };
+        self.note(at_ms, Severity::Info, subject, text);
+        Outcome::Done
+    }
+
+    /// Forgets a node that has not come to vote.
+    pub(crate) fn withdraw_node(&mut self, at_ms: u64, nonce: u64) -> Outcome {
+        let Some(node) = self.nodes.values().find(|node| node.nonce == nonce) else {
+            return Outcome::Unchanged;
+        };
+        if !node.candidate {
+            return refused(
+                "already-votes",
+                format!("node {} is a full member", node.name),
+                "see `mainstay node list`",
+            );
+        }
+        let (id, name) = (node.id, node.name.clone());
+        self.nodes.remove(&id);
+        self.note(at_ms, Severity::Warning, format!("node {name}"), "could not join, and is forgotten again");
+        Outcome::Done
+    }
+
+    /// A living node that has not yet taken notice of the last change of voters.
+    pub(crate) fn unaware_of_voters(&self) -> Option<&Node> {
+        let version = self.voters_version;
+        self.nodes.values().find(|node| node.status == NodeStatus::Alive && node.voters_seen < version)
+    }
+}
+
+/// One change of voters at a time.
+pub(crate) fn settling(behind: &str) -> Outcome {
+    refused(
+        "membership-settling",
+        format!("node {behind} has not yet taken notice of the last change of voters"),
+        "try again in a moment",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::{Command, Entry, Settings};
+
+    fn apply(state: &mut State, command: Command) -> Outcome {
+        state.apply(Entry { at_ms: 0, command })
+    }
+
+    /// One node, which votes.
+    fn alone(agent_addr: &str, engine_addr: &str) -> State {
+        let mut state = State::default();
+        apply(&mut state, Command::InitCluster { id: 1, name: "c".into(), settings: Settings::default() });
+        let added = Command::AddNode {
+            name: "a".into(),
+            agent_addr: agent_addr.into(),
+            engine_addr: engine_addr.into(),
+            voter: true,
+            witness: false,
+            nonce: 1,
+        };
+        apply(&mut state, added);
+        state
+    }
+
+    fn newcomer(name: &str, agent_addr: &str, engine_addr: &str) -> Newcomer {
+        Newcomer {
+            name: name.into(),
+            agent_addr: agent_addr.into(),
+            engine_addr: engine_addr.into(),
+            witness: false,
+            nonce: 7,
+        }
+    }
+
+    fn admit(state: &mut State, new: &Newcomer) -> Outcome {
+        let Newcomer { name, agent_addr, engine_addr, witness, nonce } = new.clone();
+        apply(state, Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce })
+    }
+
+    #[test]
+    fn an_address_that_leads_to_no_certain_node_is_refused() {
+        for good in ["10.0.0.1", "10.0.0.1:9", "fd00::1", "[fd00::1]", "[fd00::1]:9", "127.0.0.1"] {
+            assert!(Addresses::read(good, None).is_ok(), "{good}");
+        }
+        let bad = [
+            "not an address",
+            "",
+            "host",
+            "host:7400",
+            "10.0.0.1:port",
+            "10.0.0.1:70000",
+            "10.0.0.1/24",
+            "0.0.0.0",
+            "[::]:7400",
+            "224.0.0.1",
+            "ff02::1",
+            "255.255.255.255",
+            "169.254.1.1",
+            "fe80::1",
+            "10.0.0.1:0",
+            "10.0.0.1:7401",
+        ];
+        for bad in bad {
+            let refusal = Addresses::read(bad, None).unwrap_err();
+            assert_eq!(refusal.code, "bad-address", "{bad}");
+            assert!(refusal.message.contains(&format!("`{bad}`")), "{}", refusal.message);
+        }
+        for bad in ["0.0.0.0:7401", "10.0.0.1:7400", "10.0.0.2:0", "nowhere"] {
+            assert!(Addresses::read("10.0.0.1", Some(bad)).is_err(), "{bad}");
+        }
+        let both = Addresses::read("10.0.0.1", Some("10.0.0.2")).unwrap();
+        assert_eq!((both.agent.port(), both.engine.port()), (AGENT_PORT, ENGINE_PORT));
+    }
+
+    #[test]
+    fn a_newcomer_states_no_address_of_a_member_and_none_that_others_cannot_reach() {
+        let state = alone("10.0.0.1:7400", "10.0.0.1:7401");
+        let code = |state: &State, agent: &str, engine: &str| {
+            state.cannot_admit(&newcomer("b", agent, engine)).map(|refusal| refusal.code)
+        };
+        assert_eq!(code(&state, "10.0.0.2:7400", "10.0.0.2:7401"), None);
+        for (agent, engine) in [
+            ("10.0.0.1:7400", "10.0.0.2:7401"),
+            ("10.0.0.1:7401", "10.0.0.2:7401"),
+            ("10.0.0.2:7400", "10.0.0.1:7400"),
+            ("10.0.0.2:7400", "10.0.0.1:7401"),
+        ] {
+            assert_eq!(code(&state, agent, engine).as_deref(), Some("address-taken"), "{agent} {engine}");
+        }
+        for (agent, engine) in [("127.0.0.1:7400", "127.0.0.1:7401"), ("10.0.0.2:7400", "127.0.0.1:7401")] {
+            assert_eq!(code(&state, agent, engine).as_deref(), Some("bad-address"), "{agent} {engine}");
+        }
+        let state = alone("127.0.0.1:7400", "127.0.0.1:7401");
+        assert_eq!(code(&state, "10.0.0.2:7400", "10.0.0.2:7401").as_deref(), Some("loopback-address"));
+        assert_eq!(code(&state, "127.0.0.2:7400", "127.0.0.2:7401"), None, "all on one machine");
+    }
+
+    /// R29: no majority needs a node that has not been reached at its address.
+    #[test]
+    fn a_node_votes_only_after_it_has_proven_itself_and_a_failed_join_leaves_nothing() {
+        let mut state = alone("10.0.0.1:7400", "10.0.0.1:7401");
+        let (before, voters) = (state.clone(), state.voters());
+        let new = newcomer("b", "10.0.0.2:7400", "10.0.0.2:7401");
+        let added = admit(&mut state, &new);
+        assert_eq!(added, Outcome::NodeAdded { node: NodeId(2), generation: 1 });
+        assert_eq!(admit(&mut state, &new), added, "a repeated request adds one node");
+        assert_eq!((state.voters(), state.voters_version), (voters.clone(), before.voters_version));
+        assert_eq!(apply(&mut state, Command::WithdrawNode { nonce: 7 }), Outcome::Done);
+        assert_eq!(state.nodes, before.nodes);
+        assert_eq!(apply(&mut state, Command::WithdrawNode { nonce: 7 }), Outcome::Unchanged);
+        assert_eq!(admit(&mut state, &new), Outcome::NodeAdded { node: NodeId(3), generation: 1 });
+        assert_eq!(apply(&mut state, Command::SeatNode { node: NodeId(3) }), Outcome::Done);
+        assert_eq!(state.voters().len(), 2);
+        assert_eq!(apply(&mut state, Command::SeatNode { node: NodeId(3) }), Outcome::Unchanged);
+        let Outcome::Refused(refusal) = apply(&mut state, Command::WithdrawNode { nonce: 7 }) else {
+            panic!("a voter is not withdrawn");
+        };
+        assert_eq!(refusal.code, "already-votes");
+    }
+
+    /// R10: voters change one at a time.
+    #[test]
+    fn a_second_newcomer_waits_until_all_have_taken_notice_of_the_first() {
+        let mut state = alone("10.0.0.1:7400", "10.0.0.1:7401");
+        let seen = |state: &mut State, node: u32| {
+            let voters_version = state.voters_version;
+            apply(state, Command::VotersSeen { node: NodeId(node), voters_version })
+        };
+        seen(&mut state, 1);
+        admit(&mut state, &newcomer("b", "10.0.0.2:7400", "10.0.0.2:7401"));
+        admit(&mut state, &Newcomer { nonce: 8, ..newcomer("c", "10.0.0.3:7400", "10.0.0.3:7401") });
+        assert_eq!(apply(&mut state, Command::SeatNode { node: NodeId(2) }), Outcome::Done);
+        let second = Command::SeatNode { node: NodeId(3) };
+        for unaware in [1, 2, 3] {
+            assert!(matches!(apply(&mut state, second.clone()), Outcome::Refused(_)), "{unaware}");
+            seen(&mut state, unaware);
+        }
+        assert_eq!(apply(&mut state, second), Outcome::Done);
+    }
+}
