@@ -231,6 +231,8 @@ pub struct Agent {
     runners: BTreeMap<String, Runner>,
     outs: VecDeque<Out>,
     wall_ms: u64,
+    /// The pool has space.
+    room: bool,
 }
 
 impl Agent {
@@ -273,6 +275,7 @@ impl Agent {
             runners,
             outs,
             wall_ms: 0,
+            room: true,
         };
         agent.run_lease(now);
         agent
@@ -310,6 +313,11 @@ impl Agent {
     /// The files of a replica were removed under the hands of this process.
     pub fn files_lost(&mut self, resource: ResourceId) {
         self.durable.files_lost(resource);
+    }
+
+    /// Whether the pool has space from here on.
+    pub fn set_room(&mut self, room: bool) {
+        self.room = room;
     }
 
     /// What the wall clock shows from here on, in milliseconds since 1970.

@@ -766,6 +766,12 @@ impl Disk {
         self.stale = None;
     }
 
+    /// New blocks of volumes find no space.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.full
+    }
+
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.gone

@@ -692,6 +692,7 @@ impl Engine {
             feeds_all: replica.feeds_all(),
             copies: replica.copies_state(),
             store_failed: hosted.host.failed().is_some(),
+            full: hosted.host.failed_full(),
         };
         let report = ReplicaReport { resource, seen, proposal: hosted.proposal };
         if hosted.reported.as_ref() != Some(&report) {

@@ -314,6 +314,26 @@ impl Scenario {
         self.fault(Fault::Disk { target: n(node), resource: 0, fault });
     }
 
+    /// Faults of disks may concern all replicas from here on.
+    pub fn spare_no_disk(&mut self) {
+        self.world.plan.unsurvivable = true;
+    }
+
+    /// An operator copies the directory of the replica in the pool.
+    pub fn copy_directory(&mut self, node: u32) {
+        self.world.copy_directory(NodeId(node), resource_id(0));
+    }
+
+    /// The node has lost what it knew of its replicas beside their directories.
+    pub fn forget_held(&mut self, node: u32) {
+        self.world.forget_held(NodeId(node));
+    }
+
+    /// An operator puts that copy in the place of the replica. The node is off.
+    pub fn put_copy_back(&mut self, node: u32) {
+        self.world.put_copy_back(NodeId(node), resource_id(0));
+    }
+
     pub fn service(&mut self, node: u32, fault: ServiceFault) {
         self.fault(Fault::Service { target: n(node), resource: 0, fault });
     }

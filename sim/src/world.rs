@@ -228,6 +228,11 @@ pub(crate) struct Machine {
     pub(crate) disks: BTreeMap<ResourceId, Disk>,
     /// What is on them.
     pub(crate) formatted: BTreeMap<ResourceId, Incarnation>,
+    /// Replicas of whose directories an operator has made a copy in the pool. It holds what the image of the disk holds.
+    pub(crate) copied: BTreeSet<ResourceId>,
+    /// The last entry that each replica held, durable and committed, as far as its node may know; see `agent/src/held.rs`, which knows
+    /// it a second later.
+    pub(crate) held: BTreeMap<ResourceId, (Incarnation, Index)>,
     /// Replicas that the engine is making.
     pub(crate) making: BTreeSet<ResourceId>,
     pub(crate) paces: BTreeMap<ResourceId, Pace>,
@@ -393,6 +398,8 @@ impl World {
                     applied: 0,
                     disks: BTreeMap::new(),
                     formatted: BTreeMap::new(),
+                    copied: BTreeSet::new(),
+                    held: BTreeMap::new(),
                     making: BTreeSet::new(),
                     paces: BTreeMap::new(),
                     late: Vec::new(),

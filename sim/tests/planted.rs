@@ -42,6 +42,18 @@ const STORIES: &[Story] = &[
         files_of_another_replica_are_not_used,
     ),
     (
+        Bug::CopyTakenForReplica,
+        "S4: ",
+        "a_copy_of_a_directory_is_not_used_after_a_power_cut",
+        a_copy_of_a_directory_is_not_used_after_a_power_cut,
+    ),
+    (
+        Bug::OlderCopyBelieved,
+        "S19: ",
+        "an_older_copy_that_is_put_back_does_not_lead",
+        an_older_copy_that_is_put_back_does_not_lead,
+    ),
+    (
         Bug::FailedWriteKept,
         "S3: ",
         "a_write_that_failed_does_not_come_later",
@@ -468,6 +480,38 @@ fn files_of_another_replica_are_not_used() {
     sim.write(1);
     sim.disk(p, DiskFault::OtherFiles);
     sim.until_primary_is_not(p, 10_000);
+}
+
+/// The preferred node has a copy of its directory; then all lose power.
+fn a_copy_of_a_directory_is_not_used_after_a_power_cut() {
+    let mut sim = Scenario::three();
+    let nodes = sim.cast();
+    let [p, ..] = nodes;
+    sim.write(7);
+    sim.copy_directory(p);
+    sim.write(7);
+    nodes.into_iter().for_each(|node| sim.power_cut(node));
+    nodes.into_iter().for_each(|node| sim.power_on(node));
+    sim.expect_primary_within_ms(p, 10_000);
+    sim.read(7);
+    sim.settle();
+}
+
+/// The same copy, in the place of the replica: its node is known to have held more.
+fn an_older_copy_that_is_put_back_does_not_lead() {
+    let mut sim = Scenario::three();
+    let nodes = sim.cast();
+    let [p, ..] = nodes;
+    sim.write(7);
+    sim.copy_directory(p);
+    sim.write(7);
+    sim.run_ms(100);
+    nodes.into_iter().for_each(|node| sim.power_cut(node));
+    sim.put_copy_back(p);
+    nodes.into_iter().for_each(|node| sim.power_on(node));
+    sim.until_primary_is_not(p, 10_000);
+    sim.read(7);
+    sim.settle();
 }
 
 /// Whether the seed fails with the bug, and not without it.

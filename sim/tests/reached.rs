@@ -35,6 +35,53 @@ fn every_story_is_here() {
     }
 }
 
+/// R9
+#[test]
+fn a_copy_of_a_directory_is_no_replica() {
+    reaches("control: a directory has the label of another one", || {
+        let mut sim = Scenario::three();
+        let [p, ..] = sim.cast();
+        sim.write(7);
+        sim.copy_directory(p);
+        sim.power_cut(p);
+        sim.power_on(p);
+        sim.write(7);
+        sim.settle();
+    });
+}
+
+/// A node is off, and comes back with an older copy of its replica.
+fn with_an_older_copy(forget: bool) {
+    let mut sim = Scenario::three();
+    let nodes = sim.cast();
+    let [p, ..] = nodes;
+    sim.write(7);
+    sim.copy_directory(p);
+    sim.write_many(3);
+    sim.run_ms(100);
+    nodes.into_iter().for_each(|node| sim.power_cut(node));
+    if forget {
+        sim.forget_held(p);
+    }
+    sim.put_copy_back(p);
+    nodes.into_iter().for_each(|node| sim.power_on(node));
+    sim.until_primary_is_not(p, 20_000);
+    sim.read(7);
+    sim.settle();
+}
+
+/// R12
+#[test]
+fn an_older_copy_is_put_in_the_place_of_a_replica() {
+    reaches("store: the files are an older copy", || with_an_older_copy(false));
+}
+
+/// R7, R12: its node does not know that it held more, but the others do.
+#[test]
+fn an_older_copy_leads_until_it_hears_of_what_it_lacks() {
+    reaches("replica: a peer knows to be committed what the own log lacks", || with_an_older_copy(true));
+}
+
 /// R5: the record is as it was, and so is who is named; but its node counts as dead again.
 #[test]
 fn a_promotion_whose_node_died_again_does_not_count() {

@@ -223,10 +223,11 @@ impl Agent {
                 Ok((node, Some(CallReply::Engine(Reply::Status(status))))) => {
                     live.engines.insert(node, status);
                 }
-                Ok((node, Some(CallReply::Pool { free_bytes, failures, lacks }))) => {
+                Ok((node, Some(CallReply::Pool { free_bytes, failures, lacks, left }))) => {
                     live.pools.insert(node, free_bytes);
                     live.failures.insert(node, failures);
                     live.lacks.insert(node, lacks);
+                    live.left.insert(node, left);
                 }
                 Ok((node, Some(CallReply::Waits(waits)))) => {
                     live.waits.insert(node, waits);
@@ -428,10 +429,12 @@ impl Inbound for Agent {
             },
             Call::Lacks(spec) => CallReply::Lacks(lacks(&spec)),
             Call::Pool => {
-                let failures = self.member().map(|member| member.replicas.failures()).unwrap_or_default();
+                let replicas = self.member().map(|member| member.replicas.clone()).ok();
+                let failures = replicas.as_ref().map(|replicas| replicas.failures()).unwrap_or_default();
+                let left = replicas.map(|replicas| replicas.left()).unwrap_or_default();
                 let lacks = self.lacks();
                 match pool::free_bytes(&self.options.state_dir) {
-                    Ok(free_bytes) => CallReply::Pool { free_bytes, failures, lacks },
+                    Ok(free_bytes) => CallReply::Pool { free_bytes, failures, lacks, left },
                     Err(error) => CallReply::Error(body("pool-files", error.to_string(), "")),
                 }
             }

@@ -194,7 +194,7 @@ fn advise(agent: &Agent, member: &Member, view: &View, live: &Live) -> Vec<Advic
     let silent = holders.filter(|node| !live.engines.contains_key(node)).collect();
     let mut full: BTreeMap<_, BTreeSet<NodeId>> = BTreeMap::new();
     for (node, engine) in &live.engines {
-        for replica in engine.replicas.iter().filter(|replica| replica.no_space.is_some()) {
+        for replica in engine.replicas.iter().filter(|replica| replica.no_space.is_some() || replica.full) {
             full.entry(replica.resource).or_default().insert(*node);
         }
     }
@@ -207,8 +207,9 @@ fn advise(agent: &Agent, member: &Member, view: &View, live: &Live) -> Vec<Advic
             lacks.entry(service.clone()).or_default().insert(*node, words.collect());
         }
     }
-    let stalls = live.stalls();
-    let observed = Observations { unreachable, silent, has_leader, full, lacks, stalls, wall_ms: wall_ms() };
+    let (stalls, left) = (live.stalls(), live.left.clone());
+    let observed =
+        Observations { unreachable, silent, has_leader, full, lacks, stalls, left, wall_ms: wall_ms() };
     advice(&view.state, &observed)
 }
 

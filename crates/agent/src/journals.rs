@@ -2,7 +2,7 @@
 //!
 //! Guarantees
 //! - A journal elsewhere is removed only through the link of a directory that is being removed, and only if it is named as that
-//!   replica's.
+//!   replica's, and no other directory of the pool has a link to it.
 //! - It is removed before the link that names it. While its directory is not there, because its device is not mounted, link and
 //!   directory stay.
 
@@ -101,6 +101,10 @@ pub fn remove_of(directory: &Path) -> io::Result<()> {
         tracing::warn!(directory = %directory.display(), journal = %journal.display(), "the link leads to no journal of this replica; what is there stays");
         return Ok(());
     }
+    if let Some(other) = other_with(directory, &journal)? {
+        tracing::warn!(directory = %directory.display(), journal = %journal.display(), other = %other.display(), "the journal is another directory's as well; it stays");
+        return Ok(());
+    }
     let Some(parent) = journal.parent().filter(|parent| parent.is_dir()) else {
         return Err(io::Error::new(
             io::ErrorKind::NotFound,
@@ -115,6 +119,18 @@ pub fn remove_of(directory: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => std::fs::File::open(parent)?.sync_all(),
     }
+}
+
+/// Another directory of the same pool whose link leads to this journal: one of both is a copy.
+fn other_with(directory: &Path, journal: &Path) -> io::Result<Option<PathBuf>> {
+    let Some(pool) = directory.parent() else { return Ok(None) };
+    for entry in std::fs::read_dir(pool)? {
+        let path = entry?.path();
+        if path != directory && std::fs::read_link(path.join(LINK)).is_ok_and(|link| link == journal) {
+            return Ok(Some(path));
+        }
+    }
+    Ok(None)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ pub mod clock;
 pub mod engine_link;
 pub mod error;
 mod extents;
+pub mod held;
 pub mod http;
 pub mod identity;
 pub mod journals;

@@ -71,6 +71,7 @@ impl Member {
         let replicas = Replicas::open(&options.state_dir, options.journals.clone(), engine.clone())
             .map_err(file(&options.state_dir))
             .map(Arc::new)?;
+        replicas.watch();
         let places = Places {
             cgroup_root: cgroup_root(options, &identity)?,
             state_dir: options.state_dir.clone(),

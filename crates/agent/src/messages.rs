@@ -178,6 +178,9 @@ pub enum CallReply {
         /// What services that may run there need and it does not have, by name.
         #[serde(default)]
         lacks: BTreeMap<String, Vec<Lack>>,
+        /// Directories in the pool that are not used, with the reason.
+        #[serde(default)]
+        left: BTreeMap<String, String>,
     },
     /// In words for the operator.
     Users {

@@ -205,7 +205,13 @@ impl Node {
             Input::JobDone { resource, job, result } => {
                 let result = result.map_err(|error| {
                     tracing::warn!(%resource, job, %error, "a job of a replica failed; it is tried again");
-                    Failure { stays: replicas::stays_unusable(&error), reason: error.message }
+                    // What could not be made may be made the next time, unless something else is in its place.
+                    let stays = if job == "create" {
+                        error.code == replicas::NO_LABEL
+                    } else {
+                        replicas::stays_unusable(&error)
+                    };
+                    Failure { stays, reason: error.message }
                 });
                 self.tell(Event::JobEnded { resource, result });
             }
@@ -309,14 +315,17 @@ impl Node {
 
     fn reconcile(&mut self) {
         self.tell_engine(&self.view.state.clone());
-        let seen = Seen {
+        let mut seen = Seen {
             wall_ms: wall_ms(),
             links: lock(&self.links).clone(),
             replayed: self.view.replayed,
             engine: self.parts.engine.is_connected(),
+            room: false,
             replicas: self.parts.engine.replicas(seen),
             clients: self.parts.engine.clients(clients::seen),
         };
+        // Asked for only then: a file system that hangs answers nothing.
+        seen.room = seen.replicas.values().any(|replica| replica.full) && self.parts.replicas.has_room();
         self.core.reconcile(boot_now(), &self.view.state, &seen);
         self.carry_out();
     }
@@ -443,6 +452,7 @@ fn seen(status: &ReplicaStatus) -> ReplicaSeen {
         feeds_all: status.feeds_all,
         copies: status.copies,
         store_failed: status.data == DataState::Failed,
+        full: status.full,
     }
 }
 

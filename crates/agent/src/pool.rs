@@ -1,5 +1,6 @@
 //! The pool of this node: a directory on a file system, `<state>/pools/default`.
 
+use mainstay_control::labels::{Found, Label, directory_name};
 use mainstay_types::{EXTENT_BYTES, ResourceId};
 use nix::sys::statvfs::statvfs;
 use std::io;
@@ -8,20 +9,61 @@ use std::path::{Path, PathBuf};
 /// Bytes of a pool that are never promised to a replica: metadata of the file system and the cluster state.
 const HEADROOM_BYTES: u64 = 64 << 20;
 
+/// A pool with less does not count as one that has space again.
+pub const ROOM_BYTES_MIN: u64 = 16 << 20;
+
 /// Directory of the pool.
 #[must_use]
 pub fn directory(state_dir: &Path) -> PathBuf {
     state_dir.join("pools/default")
 }
 
-/// Directory of a replica. The id is part of it because names are used again and ids never are.
+/// Directory of a replica.
 #[must_use]
 pub fn replica_directory(state_dir: &Path, resource: ResourceId, name: &str) -> PathBuf {
-    directory(state_dir).join(format!("{name}-{}", resource.0))
+    directory(state_dir).join(directory_name(resource, name))
 }
 
 /// The label of a replica, in its directory.
 pub const LABEL: &str = "replica.json";
+/// The label of a replica that is being removed.
+pub const REMOVED_LABEL: &str = "removed.json";
+
+/// The label of a directory, as far as it can be read.
+#[must_use]
+pub fn label(directory: &Path) -> Found {
+    match std::fs::read(directory.join(LABEL)) {
+        Ok(bytes) if bytes.is_empty() => Found::Unreadable("it is empty".into()),
+        Ok(bytes) => match serde_json::from_slice::<Label>(&bytes) {
+            Ok(label) => Found::Label(label),
+            Err(error) => Found::Unreadable(error.to_string()),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Found::NoLabel,
+        Err(error) => Found::Unreadable(error.to_string()),
+    }
+}
+
+/// The directories of a pool that are replicas, were replicas, or are named as such, in order.
+///
+/// # Errors
+/// When the pool cannot be read.
+pub fn scan(pool: &Path) -> io::Result<Vec<(String, Found)>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(pool)? {
+        let path = entry?.path();
+        if !path.is_dir() || is_left_by_us(&path) {
+            continue;
+        }
+        let label = label(&path);
+        if label == Found::NoLabel && !is_replica_directory(&path).unwrap_or(false) {
+            continue;
+        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        found.push((name, label));
+    }
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(found)
+}
 const MAKING: &str = ".making";
 const REMOVED: &str = ".removed";
 /// While the engine makes the files, they are in a directory of its own.
@@ -75,11 +117,61 @@ pub fn rests(pool: &Path) -> io::Result<Vec<PathBuf>> {
     let mut rests = Vec::new();
     for entry in std::fs::read_dir(pool)? {
         let path = entry?.path();
-        if is_rest(&path) && path.is_dir() && holds_only_ours(&path)? {
+        if path.is_dir() && is_left_by_us(&path) {
             rests.push(path);
         }
     }
     Ok(rests)
+}
+
+/// Whether a directory was left by the making or the removing of a replica: the removal has changed its label, or its name says so and
+/// nothing else is in it. A replica that somebody else has given such a name still has its label (R27).
+#[must_use]
+pub fn is_left_by_us(directory: &Path) -> bool {
+    let has = |file: &str| directory.join(file).exists();
+    let removed = has(REMOVED_LABEL) && !has(LABEL);
+    if is_replica_name_of(directory) {
+        return removed;
+    }
+    let named_removed = directory.file_name().is_some_and(|name| name.to_string_lossy().ends_with(REMOVED));
+    let whole = named_removed && has(LABEL);
+    is_rest(directory) && (removed || !whole && holds_only_ours(directory).unwrap_or(false))
+}
+
+/// Removes the files of a replica from its directory, and that if nothing else is in it. None there is success.
+///
+/// # Errors
+/// When something could not be removed.
+pub fn remove_files(directory: &Path) -> io::Result<()> {
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    let mut others = false;
+    for entry in entries {
+        let entry = entry?;
+        match entry.file_name().to_str() {
+            // By this it is known until the end.
+            Some(REMOVED_LABEL) => {}
+            Some(file) if is_ours(file) && !entry.file_type()?.is_dir() => {
+                std::fs::remove_file(entry.path())?
+            }
+            _ => others = true,
+        }
+    }
+    match std::fs::remove_file(directory.join(REMOVED_LABEL)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    if others {
+        tracing::warn!(directory = %directory.display(), "files of others are in the directory of a replica that was removed; they stay");
+        return Ok(());
+    }
+    std::fs::remove_dir(directory)
+}
+
+fn is_replica_name_of(directory: &Path) -> bool {
+    directory.file_name().and_then(|name| name.to_str()).is_some_and(is_replica_name)
 }
 
 /// Whether a directory in the pool is named as [`replica_directory`] does it, and nothing is in it but what belongs to a replica.
@@ -113,13 +205,16 @@ fn is_snapshot(file: &str) -> bool {
     parts.is_some_and(|(number, of)| is_digits(number) && (is_area(of) || in_layer(of)))
 }
 
+/// Whether a file is named as one of a replica.
+fn is_ours(file: &str) -> bool {
+    // The last one is a label that is being written.
+    let one = matches!(file, "meta" | "journal" | LABEL | REMOVED_LABEL | "replica.new");
+    one || is_area(file) || is_snapshot(file)
+}
+
 fn holds_only_ours(directory: &Path) -> io::Result<bool> {
-    let ours = |file: &str| {
-        // The last one is a label that is being written.
-        matches!(file, "meta" | "journal" | LABEL | "replica.new") || is_area(file) || is_snapshot(file)
-    };
     for entry in std::fs::read_dir(directory)? {
-        if !entry?.file_name().to_str().is_some_and(ours) {
+        if !entry?.file_name().to_str().is_some_and(is_ours) {
             return Ok(false);
         }
     }
@@ -147,6 +242,15 @@ pub fn size_bytes(state_dir: &Path) -> io::Result<(u64, u64)> {
     let stat = statvfs(&directory(state_dir))?;
     let free = (stat.blocks_available() * stat.fragment_size()).saturating_sub(HEADROOM_BYTES);
     Ok((stat.blocks() * stat.fragment_size(), free))
+}
+
+/// Bytes of the file system that holds the pool that anybody may take.
+///
+/// # Errors
+/// When there is no pool, or it cannot be asked.
+pub fn available_bytes(state_dir: &Path) -> io::Result<u64> {
+    let stat = statvfs(&directory(state_dir))?;
+    Ok(stat.blocks_available() * stat.fragment_size())
 }
 
 /// Bytes that a replica takes at most: volumes, journal, and the store's own areas.

@@ -7,42 +7,40 @@
 //!   ([`pool::rest_of`]); only by these names are files removed when the agent starts.
 //! - A journal that lies elsewhere is there only while a directory in the pool names it, and goes before that
 //!   ([`journals`]).
-//! - A replica's directory without a label was not left by this program. It is neither used nor written nor removed.
+//! - A replica's directory without a label was not left by this program. It is neither used nor written nor removed. Neither is a copy
+//!   of a replica, or one that was renamed ([`labels`]); nor a replica that this node has not made ([`held`]).
 //! - A job runs on a thread of its own: formatting and recovery take as long as they take.
 
 use crate::engine_link::EngineLink;
+use crate::held::{self, Held};
 use crate::identity::write_durable;
 use crate::journals::{self, Journals};
 use crate::messages::random_u64;
 use crate::pool;
-use crate::threads::lock;
-use mainstay_api::engine::{ContentSource, EngineError, Reply, Request};
+use crate::threads::{lock, spawn};
+use mainstay_api::engine::{ContentSource, DataState, EngineError, Reply, Request};
+use mainstay_control::labels::{self, Found, Label};
 use mainstay_control::origin::{CONTENT, SnapshotOf};
 use mainstay_control::reconciler::job::{Answer, Ended, Job, Order, Step, Trouble};
 use mainstay_control::scrubs::ScrubTask;
 use mainstay_control::snapshots::Keep;
 use mainstay_control::state::Resource;
-use mainstay_types::{Incarnation, Opening, ResourceId};
-use serde::{Deserialize, Serialize};
+use mainstay_types::{Incarnation, Index, Opening, ResourceId};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-const LABEL: &str = pool::LABEL;
-const NO_LABEL: &str = "this directory is named like a replica and has lost its label, replica.json";
+/// Code of an error: in the place of a replica is something else, which is left alone.
+pub const NO_LABEL: &str = "no-label";
+const NOT_OURS: &str = "no resource of the cluster has it, or another replica is in use instead";
+/// Longer between two looks at how far replicas reach, for each replica.
+const WATCH_EACH_MS: u64 = 10;
 /// Formatting allocates the journal; recovery reads it.
 const JOB_TIMEOUT: Duration = Duration::from_secs(120);
 /// The other requests of the engine that are answered after little work.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Label {
-    resource: ResourceId,
-    name: String,
-    incarnation: Incarnation,
-}
 
 /// What is stored, shared between the reconciler and the jobs.
 pub struct Replicas {
@@ -52,6 +50,7 @@ pub struct Replicas {
     stored: Mutex<BTreeMap<ResourceId, (Label, PathBuf)>>,
     /// Why the last attempt to make a replica failed.
     failures: Mutex<BTreeMap<ResourceId, EngineError>>,
+    held: Held,
 }
 
 impl Replicas {
@@ -60,25 +59,12 @@ impl Replicas {
     /// # Errors
     /// When the pool cannot be read.
     pub fn open(state_dir: &Path, journals: Journals, engine: EngineLink) -> io::Result<Self> {
-        let mut stored = BTreeMap::new();
         let pool = pool::directory(state_dir);
         std::fs::create_dir_all(&pool)?;
-        for entry in std::fs::read_dir(&pool)? {
-            let directory = entry?.path();
-            match std::fs::read(directory.join(LABEL)) {
-                _ if pool::is_rest(&directory) => {}
-                Ok(bytes) => {
-                    let label: Label = serde_json::from_slice(&bytes).map_err(io::Error::other)?;
-                    stored.insert(label.resource, (label, directory));
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotADirectory => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    if pool::is_replica_directory(&directory)? {
-                        tracing::warn!(directory = %directory.display(), "{NO_LABEL}; it is not used");
-                    }
-                }
-                Err(error) => return Err(error),
-            }
+        let held = Held::load(state_dir);
+        let found = labels::sort(pool::scan(&pool)?, &held.incarnations());
+        for (directory, why) in &found.left {
+            tracing::warn!(directory = %pool.join(directory).display(), "{why}; it is left alone");
         }
         for rest in pool::rests(&pool)? {
             tracing::info!(directory = %rest.display(), "removing what is left of a replica that was being made or removed");
@@ -91,13 +77,74 @@ impl Replicas {
             }
         }
         journals.look(&pool);
+        held.adopt(found.replicas.iter().map(|(resource, (_, label))| (*resource, label.incarnation)));
+        drop(held.save());
+        let place = |(resource, (directory, label)): (ResourceId, (String, Label))| {
+            (resource, (label, pool.join(directory)))
+        };
         Ok(Self {
             state_dir: state_dir.to_path_buf(),
             journals,
             engine,
-            stored: Mutex::new(stored),
+            stored: Mutex::new(found.replicas.into_iter().map(place).collect()),
             failures: Mutex::new(BTreeMap::new()),
+            held,
         })
+    }
+
+    /// Keeps up to date how far the replicas here reach, on a thread, as long as this is in use.
+    pub fn watch(self: &Arc<Self>) {
+        let this = Arc::downgrade(self);
+        spawn("agent-held", move || {
+            while let Some(replicas) = this.upgrade() {
+                let count = replicas.note_held();
+                drop(replicas);
+                // Many of them are many words: the engine is not to do little else.
+                std::thread::sleep(Duration::from_millis(held::UPDATE_MS + WATCH_EACH_MS * count));
+            }
+        });
+    }
+
+    /// Asks the engine how far its replicas reach. Returns how many there are.
+    fn note_held(&self) -> u64 {
+        if !self.engine.is_connected() {
+            return 0;
+        }
+        let Ok(Reply::Status(status)) = self.engine.request(Request::Status, REQUEST_TIMEOUT) else {
+            return 0;
+        };
+        let stored = self.stored();
+        for replica in &status.replicas {
+            let ours = stored.get(&replica.resource) == Some(&replica.incarnation);
+            // What is being copied to may begin its log anew, and does not lead before it is whole (R16).
+            if ours && replica.data == DataState::Consistent {
+                let index = replica.commit.min(replica.durable);
+                self.held.note(replica.resource, replica.incarnation, index);
+            }
+        }
+        drop(self.held.save());
+        status.replicas.len() as u64
+    }
+
+    /// Whether the pool has space again for replicas that had none.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        pool::available_bytes(&self.state_dir).is_ok_and(|bytes| bytes >= pool::ROOM_BYTES_MIN)
+    }
+
+    /// Directories in the pool that are not used, with the reason. They are looked for now.
+    #[must_use]
+    pub fn left(&self) -> BTreeMap<String, String> {
+        let pool = pool::directory(&self.state_dir);
+        let Ok(found) = pool::scan(&pool) else { return BTreeMap::new() };
+        let found = labels::sort(found, &self.held.incarnations());
+        let stored = lock(&self.stored);
+        let unknown = found.replicas.iter().filter(|(resource, _)| !stored.contains_key(resource));
+        let unknown = unknown.map(|(_, (directory, _))| (directory.clone(), NOT_OURS.to_owned()));
+        let left = found.left.iter().map(|(directory, why)| (directory.clone(), why.to_string()));
+        left.chain(unknown)
+            .map(|(directory, why)| (pool.join(directory).display().to_string(), why))
+            .collect()
     }
 
     #[must_use]
@@ -151,13 +198,15 @@ impl Replicas {
     /// Where the files of a replica are, or are to be.
     fn place(&self, resource: ResourceId, wanted: Option<&Resource>) -> Option<Place> {
         let stored = lock(&self.stored).get(&resource).cloned();
-        let place = |name: String, directory| Place { resource, name, directory };
+        let label = stored.as_ref().map(|(label, _)| label.incarnation);
+        let place = |name: String, directory| Place { resource, name, directory, label };
         match (stored, wanted) {
-            (Some((label, directory)), _) => Some(place(label.name, directory)),
-            (None, Some(wanted)) => {
+            // What the record names, whatever labels say.
+            (_, Some(wanted)) => {
                 let directory = pool::replica_directory(&self.state_dir, resource, &wanted.name);
                 Some(place(wanted.name.clone(), directory))
             }
+            (Some((label, directory)), None) => Some(place(label.name, directory)),
             (None, None) => None,
         }
     }
@@ -165,12 +214,12 @@ impl Replicas {
     /// Of a client, which has no files, and may be of a resource that is gone.
     fn of_client(resource: ResourceId, wanted: Option<&Resource>) -> Place {
         let name = wanted.map(|wanted| wanted.name.clone()).unwrap_or_default();
-        Place { resource, name, directory: PathBuf::new() }
+        Place { resource, name, directory: PathBuf::new(), label: None }
     }
 
     /// Remembers what a job came to.
     fn keep(&self, place: Place, makes: bool, end: &Result<Ended, EngineError>) {
-        let Place { resource, name, directory } = place;
+        let Place { resource, name, directory, .. } = place;
         match end {
             Ok(Ended::Made(incarnation)) => {
                 let label = Label { resource, name, incarnation: *incarnation };
@@ -181,7 +230,14 @@ impl Replicas {
                 tracing::warn!(%resource, directory = %directory.display(), "the files of a replica were removed; it is made anew");
                 lock(&self.stored).remove(&resource);
             }
+            Ok(Ended::Found(incarnation)) => {
+                tracing::warn!(%resource, %incarnation, directory = %directory.display(), "the files of a replica were exchanged");
+                let label = Label { resource, name, incarnation: *incarnation };
+                lock(&self.failures).remove(&resource);
+                lock(&self.stored).insert(resource, (label, directory));
+            }
             Ok(Ended::Dropped) => {
+                self.held.forget(resource);
                 lock(&self.stored).remove(&resource);
                 lock(&self.failures).remove(&resource);
                 self.engine.forget(resource);
@@ -195,15 +251,20 @@ impl Replicas {
     }
 
     fn step(&self, place: &Place, wanted: Option<&Resource>, step: Step) -> Result<Answer, EngineError> {
-        let Place { resource, name, directory } = place;
+        let Place { resource, name, directory, label } = place;
         let resource = *resource;
         let dir = || directory.to_string_lossy().into_owned();
         let files = |result: io::Result<()>| {
             result.map(|()| Answer::Done).map_err(|error| file_error(directory, &error))
         };
         match step {
-            Step::RemoveFiles => files(pool::rest_of(directory).iter().try_for_each(|rest| remove(rest))),
-            Step::MakeFiles(..) if directory.exists() => Err(no_label(directory)),
+            Step::RemoveFiles => files(remove_rests(directory)),
+            Step::MakeFiles(..) if directory.exists() => match pool::label(directory) {
+                Found::Label(label) if label.resource == resource && label.name == *name => {
+                    Ok(Answer::Holds(label.incarnation))
+                }
+                found => Err(self.no_label(directory, &found, resource, wanted)),
+            },
             Step::MakeFiles(incarnation, of) => {
                 let content = of.map(|of| self.content(of)).transpose()?;
                 let wanted = wanted.ok_or_else(|| unknown(resource))?;
@@ -221,13 +282,26 @@ impl Replicas {
             }
             Step::WriteLabel(incarnation) => {
                 let label = Label { resource, name: name.clone(), incarnation };
-                files(publish(directory, &label))
+                // On record before it can be found (R27).
+                self.held.note(resource, incarnation, Index(0));
+                files(self.held.save().and_then(|()| publish(directory, &label)))
             }
-            Step::RemoveLabel => files(withdraw(directory)),
-            Step::Look => Ok(if was_removed(directory) { Answer::Gone } else { Answer::Done }),
+            Step::RemoveLabel => files(self.withdraw(resource, directory, *label)),
+            Step::Look if was_removed(directory) => Ok(Answer::Gone),
+            Step::Look => match pool::label(directory) {
+                Found::Label(found) if found.resource == resource && found.name == *name => {
+                    Ok(if Some(found.incarnation) == *label {
+                        Answer::Done
+                    } else {
+                        Answer::Holds(found.incarnation)
+                    })
+                }
+                found => Err(self.no_label(directory, &found, resource, wanted)),
+            },
             Step::Open => {
-                let request = Request::Open { resource, name: name.clone(), dir: dir() };
-                self.ask(request, JOB_TIMEOUT)
+                let held = label.map_or(Index(0), |label| self.held.index(resource, label));
+                let (name, incarnation) = (name.clone(), *label);
+                self.ask(Request::Open { resource, name, dir: dir(), incarnation, held }, JOB_TIMEOUT)
             }
             Step::Close => match self.ask(Request::Drop { resource }, REQUEST_TIMEOUT) {
                 Err(error) if error.code == "unknown-resource" => Ok(Answer::Done),
@@ -261,6 +335,69 @@ impl Replicas {
         Ok(ContentSource { dir, snapshot: of.snapshot, name: CONTENT })
     }
 
+    /// Takes a replica's name from it, durably. One that has it no more is success; so is one that is not what this node made, which is
+    /// left as it is (R27).
+    fn withdraw(&self, resource: ResourceId, directory: &Path, label: Option<Incarnation>) -> io::Result<()> {
+        let ours = |found: &Label| {
+            found.resource == resource
+                && Some(found.incarnation) == label
+                && self.held.has(resource, found.incarnation)
+        };
+        match pool::label(directory) {
+            Found::Label(found) if !ours(&found) => {}
+            Found::Unreadable(_) => {}
+            Found::NoLabel if !pool::is_left_by_us(directory) => return sync_parent(directory),
+            Found::Label(_) | Found::NoLabel => return withdraw(directory),
+        }
+        tracing::warn!(directory = %directory.display(), "this is not what this node made of the replica: it is left alone");
+        Ok(())
+    }
+
+    /// Why a directory is not used that is in the place of a replica.
+    fn no_label(
+        &self,
+        directory: &Path,
+        found: &Found,
+        resource: ResourceId,
+        wanted: Option<&Resource>,
+    ) -> EngineError {
+        let what = match found {
+            Found::Label(label) => format!(
+                "{} is in the place of a replica, and its label is that of {} (resource {})",
+                directory.display(),
+                label.name,
+                label.resource
+            ),
+            Found::NoLabel => format!(
+                "{} is named like a replica and has lost its label, replica.json",
+                directory.display()
+            ),
+            Found::Unreadable(why) => {
+                format!("{} cannot be read: {why}", directory.join(pool::LABEL).display())
+            }
+        };
+        let known = self.held.incarnations().get(&resource).copied();
+        let label = known.zip(wanted).map(|(incarnation, wanted)| Label {
+            resource,
+            name: wanted.name.clone(),
+            incarnation,
+        });
+        let label = label.and_then(|label| serde_json::to_string(&label).ok());
+        let back = label.map_or_else(
+            || format!("put its {} back", pool::LABEL),
+            |label| {
+                format!("put its label back: `echo '{label}' > {}`", directory.join(pool::LABEL).display())
+            },
+        );
+        EngineError {
+            code: NO_LABEL.into(),
+            message: format!(
+                "{what}. To use it, {back}. To have the replica copied again, move the directory out of the pool"
+            ),
+            remedy: "Do one of both; the agent finds out by itself.".into(),
+        }
+    }
+
     fn ask(&self, request: Request, timeout: Duration) -> Result<Answer, EngineError> {
         match self.engine.request(request, timeout) {
             Ok(Reply::Opened { incarnation }) => Ok(Answer::Opened(incarnation)),
@@ -275,6 +412,8 @@ struct Place {
     resource: ResourceId,
     name: String,
     directory: PathBuf,
+    /// As it was found or made.
+    label: Option<Incarnation>,
 }
 
 fn unknown(resource: ResourceId) -> EngineError {
@@ -297,7 +436,7 @@ fn other_disk(directory: &Path, found: Incarnation, label: Incarnation) -> Engin
 /// an engine that is not ready or does not answer. Only the former is told to the cluster: another member takes over.
 #[must_use]
 pub fn stays_unusable(error: &EngineError) -> bool {
-    let disk = ["corrupt", "recover", "disk", "wrong-disk", "other-resource"];
+    let disk = ["corrupt", "recover", "disk", "wrong-disk", "other-resource", "older-copy", "no-label"];
     let journal = ["journal-missing", "wrong-journal", "volatile-journal"];
     disk.iter().chain(&journal).any(|code| *code == error.code)
 }
@@ -306,32 +445,42 @@ pub fn stays_unusable(error: &EngineError) -> bool {
 fn publish(directory: &Path, label: &Label) -> io::Result<()> {
     let making = pool::making(directory);
     let bytes = serde_json::to_vec(label).map_err(io::Error::other)?;
-    write_durable(&making.join(LABEL), &bytes)?;
+    write_durable(&making.join(pool::LABEL), &bytes)?;
     std::fs::rename(&making, directory)?;
     sync_parent(directory)
 }
 
-/// Takes a replica's name from it, durably. One that has it no more is success.
+/// Ends a replica: its label is that of one that is being removed, then it loses its name, both durably. Where somebody else has that
+/// other name the label alone says it.
 fn withdraw(directory: &Path) -> io::Result<()> {
     let removed = pool::removed(directory);
-    remove(&removed)?;
+    if pool::is_left_by_us(&removed) {
+        remove(&removed)?;
+    }
+    let gone = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    match std::fs::rename(directory.join(pool::LABEL), directory.join(pool::REMOVED_LABEL)) {
+        Err(error) if !gone(&error) => return Err(error),
+        Err(_) => {}
+        Ok(()) => std::fs::File::open(directory)?.sync_all()?,
+    }
+    if removed.exists() {
+        return sync_parent(directory);
+    }
     match std::fs::rename(directory, &removed) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Err(error) if !gone(&error) => Err(error),
         _ => sync_parent(directory),
     }
 }
 
-fn sync_parent(path: &Path) -> io::Result<()> {
-    path.parent().map_or(Ok(()), |parent| std::fs::File::open(parent)?.sync_all())
+/// Removes what the making or the removing of a replica has left, and nothing that others have given such a name.
+fn remove_rests(directory: &Path) -> io::Result<()> {
+    let rests = pool::rest_of(directory);
+    let own = rests.iter().map(PathBuf::as_path).chain([directory]);
+    own.filter(|rest| pool::is_left_by_us(rest)).try_for_each(remove)
 }
 
-fn no_label(directory: &Path) -> EngineError {
-    EngineError {
-        code: "no-label".into(),
-        message: format!("{}: {NO_LABEL}", directory.display()),
-        remedy: "Put replica.json back and restart the agent. If these data are not needed, move the directory away: the replica is then made anew."
-            .into(),
-    }
+fn sync_parent(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), |parent| std::fs::File::open(parent)?.sync_all())
 }
 
 /// An operator has removed the directory to have the replica copied again. A pool that is not there was not emptied.
@@ -341,10 +490,7 @@ fn was_removed(directory: &Path) -> bool {
 
 fn remove(directory: &Path) -> io::Result<()> {
     journals::remove_of(directory)?;
-    match std::fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    pool::remove_files(directory)
 }
 
 fn file_error(path: &Path, error: &io::Error) -> EngineError {
@@ -372,7 +518,11 @@ mod tests {
     }
 
     const R: ResourceId = ResourceId(1);
-    const LABELLED: Label = Label { resource: R, name: String::new(), incarnation: Incarnation(9) };
+    const A: Incarnation = Incarnation(9);
+
+    fn labelled() -> Label {
+        Label { resource: R, name: "db".into(), incarnation: A }
+    }
 
     fn opened(root: &Path) -> Replicas {
         let engine = EngineLink::start(&root.join("engine.sock"), |_| ());
@@ -408,14 +558,14 @@ mod tests {
         assert_eq!(names(&pool), [""; 0]);
 
         made(&directory);
-        write_durable(&pool::making(&directory).join(LABEL), &serde_json::to_vec(&LABELLED).unwrap())
+        write_durable(&pool::making(&directory).join(pool::LABEL), &serde_json::to_vec(&labelled()).unwrap())
             .unwrap();
         assert!(opened(root.path()).stored().is_empty());
         assert_eq!(names(&pool), [""; 0]);
 
         made(&directory);
-        publish(&directory, &LABELLED).unwrap();
-        assert_eq!(opened(root.path()).stored(), BTreeMap::from([(R, Incarnation(9))]));
+        publish(&directory, &labelled()).unwrap();
+        assert_eq!(opened(root.path()).stored(), BTreeMap::from([(R, A)]));
         assert_eq!(names(&pool), ["db-1"]);
 
         std::fs::create_dir_all(pool.join("db-1.removed")).unwrap();
@@ -433,7 +583,7 @@ mod tests {
 
     fn publish_again_and_crash(directory: &Path) {
         made(directory);
-        publish(directory, &LABELLED).unwrap();
+        publish(directory, &labelled()).unwrap();
         withdraw(directory).unwrap();
         assert_eq!(names(directory.parent().unwrap()), ["db-1.removed"]);
     }
@@ -472,7 +622,7 @@ mod tests {
             assert_eq!(state(), nothing(), "{rest}, its journal there: {exists}");
         }
         linked(&pool::making(&directory), &journal, true);
-        publish(&directory, &LABELLED).unwrap();
+        publish(&directory, &labelled()).unwrap();
         assert_eq!(state(), whole());
 
         // Its device is not mounted while it is removed, and is mounted again.
@@ -481,7 +631,7 @@ mod tests {
         withdraw(&directory).unwrap();
         assert_eq!(opened(root.path()).stored().len(), 0);
         assert_eq!(names(&pool), ["db-1.removed"]);
-        let place = Place { resource: R, name: "db".into(), directory: directory.clone() };
+        let place = Place { resource: R, name: "db".into(), directory: directory.clone(), label: Some(A) };
         let replicas = opened(root.path());
         let refused = replicas.step(&place, None, Step::RemoveFiles).unwrap_err();
         assert!(refused.message.contains("mount its device"), "{refused:?}");
@@ -505,11 +655,120 @@ mod tests {
         assert!(replicas.stored().is_empty());
         assert!(foreign.iter().all(|directory| directory.exists()));
 
-        let place = Place { resource: R, name: "db".into(), directory: foreign[0].clone() };
+        let place = Place { resource: R, name: "db".into(), directory: foreign[0].clone(), label: None };
         assert_eq!(replicas.step(&place, None, Step::RemoveFiles), Ok(Answer::Done));
         let refused = replicas.step(&place, None, Step::MakeFiles(Incarnation(3), None)).unwrap_err();
         assert_eq!(refused.code, "no-label");
         assert_eq!(std::fs::read(foreign[0].join("journal")).unwrap(), b"data");
+    }
+
+    fn whole(directory: &Path, label: &Label) {
+        made(directory);
+        publish(directory, label).unwrap();
+    }
+
+    /// R9: a copy, what was renamed, and labels that cannot be read cost nobody else anything; all are named.
+    #[test]
+    fn only_the_replicas_own_directory_is_used() {
+        let root = tempfile::tempdir().unwrap();
+        let pool = pool::directory(root.path());
+        whole(&pool.join("db-1"), &labelled());
+        for copy in ["db-copy", "db-1.removed", "db-10"] {
+            whole(&pool.join(copy), &labelled());
+        }
+        whole(&pool.join("logs-2"), &Label { resource: ResourceId(2), name: "logs".into(), ..labelled() });
+        std::fs::write(pool.join("logs-2").join(pool::LABEL), b"").unwrap();
+        let replicas = opened(root.path());
+        assert_eq!(replicas.stored(), BTreeMap::from([(R, A)]));
+        assert_eq!(names(&pool), ["db-1", "db-1.removed", "db-10", "db-copy", "logs-2"]);
+        let left = replicas.left();
+        let left = |name: &str| left.get(&pool.join(name).display().to_string()).cloned().unwrap_or_default();
+        for copy in ["db-copy", "db-10", "db-1.removed"] {
+            assert!(left(copy).contains("label of db-1"), "{copy}: {}", left(copy));
+        }
+        assert!(left("logs-2").contains("it is empty"), "{}", left("logs-2"));
+    }
+
+    /// R27: an operator has put something else in the place of a replica that is removed.
+    #[test]
+    fn only_what_this_node_made_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = pool::directory(root.path()).join("db-1");
+        whole(&directory, &labelled());
+        let replicas = opened(root.path());
+        let place = |label| Place {
+            resource: R,
+            name: "db".into(),
+            directory: directory.clone(),
+            label: Some(label),
+        };
+        let other = Label { incarnation: Incarnation(8), ..labelled() };
+        std::fs::write(directory.join(pool::LABEL), serde_json::to_vec(&other).unwrap()).unwrap();
+        for (label, stays) in [(A, true), (Incarnation(8), true)] {
+            assert_eq!(replicas.step(&place(label), None, Step::RemoveLabel), Ok(Answer::Done));
+            assert_eq!(directory.exists(), stays, "{label}");
+        }
+        assert_eq!(replicas.step(&place(A), None, Step::Look), Ok(Answer::Holds(Incarnation(8))));
+        std::fs::write(directory.join(pool::LABEL), serde_json::to_vec(&labelled()).unwrap()).unwrap();
+        std::fs::write(directory.join("notes.txt"), b"of an operator").unwrap();
+        assert_eq!(replicas.step(&place(A), None, Step::Look), Ok(Answer::Done));
+        assert_eq!(replicas.step(&place(A), None, Step::RemoveLabel), Ok(Answer::Done));
+        assert_eq!(replicas.step(&place(A), None, Step::RemoveFiles), Ok(Answer::Done));
+        assert!(!directory.exists());
+        assert_eq!(names(&pool::removed(&directory)), ["notes.txt"], "files of others stay");
+    }
+
+    /// A removal that a crash has ended between its two steps goes on; what has lost its label otherwise does not go.
+    #[test]
+    fn a_removal_that_was_interrupted_goes_on() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = pool::directory(root.path()).join("db-1");
+        whole(&directory, &labelled());
+        std::fs::rename(directory.join(pool::LABEL), directory.join(pool::REMOVED_LABEL)).unwrap();
+        assert!(opened(root.path()).stored().is_empty());
+        assert!(!directory.exists());
+    }
+
+    /// R27: a copy has the name that a replica gets when it goes. The replica goes all the same, and the copy stays.
+    #[test]
+    fn a_copy_is_not_in_the_way_of_a_removal() {
+        let root = tempfile::tempdir().unwrap();
+        let pool = pool::directory(root.path());
+        let directory = pool.join("db-1");
+        whole(&directory, &labelled());
+        whole(&pool.join("copy"), &labelled());
+        std::fs::rename(pool.join("copy"), pool::removed(&directory)).unwrap();
+        let replicas = opened(root.path());
+        let place = Place { resource: R, name: "db".into(), directory: directory.clone(), label: Some(A) };
+        assert_eq!(replicas.step(&place, None, Step::RemoveLabel), Ok(Answer::Done));
+        assert_eq!(opened(root.path()).stored(), BTreeMap::new(), "after a crash");
+        whole(&directory, &labelled());
+        for step in [Step::RemoveLabel, Step::RemoveFiles] {
+            assert_eq!(replicas.step(&place, None, step), Ok(Answer::Done));
+        }
+        assert_eq!(names(&pool), ["db-1.removed"]);
+    }
+
+    /// What an operator puts in the place of a replica while the agent runs is found, and what has no label is said with the remedy.
+    #[test]
+    fn a_label_that_is_lost_is_said_with_what_to_do() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = pool::directory(root.path()).join("db-1");
+        whole(&directory, &labelled());
+        let replicas = opened(root.path());
+        let place = Place { resource: R, name: "db".into(), directory: directory.clone(), label: Some(A) };
+        for (found, says) in [(None, "has lost its label"), (Some("{"), "cannot be read")] {
+            match found {
+                None => std::fs::remove_file(directory.join(pool::LABEL)).unwrap(),
+                Some(bytes) => std::fs::write(directory.join(pool::LABEL), bytes).unwrap(),
+            }
+            for step in [Step::Look, Step::MakeFiles(Incarnation(3), None)] {
+                let refused = replicas.step(&place, None, step).unwrap_err();
+                assert!(stays_unusable(&refused) && refused.message.contains(says), "{refused:?}");
+            }
+        }
+        std::fs::write(directory.join(pool::LABEL), serde_json::to_vec(&labelled()).unwrap()).unwrap();
+        assert_eq!(replicas.step(&place, None, Step::MakeFiles(Incarnation(3), None)), Ok(Answer::Holds(A)));
     }
 
     #[test]

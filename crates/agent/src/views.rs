@@ -29,6 +29,8 @@ pub struct Live {
     pub failures: BTreeMap<NodeId, BTreeMap<ResourceId, EngineError>>,
     /// What services need and nodes that may run them lack, by name.
     pub lacks: BTreeMap<NodeId, BTreeMap<String, Vec<Lack>>>,
+    /// Directories in their pools that are not used, with the reason.
+    pub left: BTreeMap<NodeId, BTreeMap<String, String>>,
     /// What each node waits for.
     pub waits: BTreeMap<NodeId, Waits>,
 }
@@ -284,7 +286,7 @@ pub fn force(state: &State, resource: &Resource, node: NodeId, live: &Live) -> R
     let cost = format!(
         "{name} holds the log up to {end}. Every acknowledged write after that is lost: {known}{limits}. Only {from} has everything. \
          {removed}When it returns, the exact loss is told, and its replica is deleted and filled anew: to keep what only it has, copy its \
-         directory in the pool before"
+         directory to a place outside of the pool before"
     );
     Ok(ForceView { node: name, version: record.version.0, end, heard, lost_with, cost })
 }

@@ -70,6 +70,12 @@ pub enum Request {
         resource: ResourceId,
         name: String,
         dir: String,
+        /// Whose label the directory has; nothing else in it is opened. `None`: whatever is there.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        incarnation: Option<Incarnation>,
+        /// The last entry that this replica is known to have held, durable and committed. A log that ends earlier is not opened.
+        #[serde(default)]
+        held: Index,
     },
     /// Stops the replica, without deleting anything.
     Drop {
@@ -542,6 +548,9 @@ pub struct ReplicaStatus {
     /// Why nothing can be written to its volumes, if the pool has no space for it. It is tried again by itself.
     #[serde(default)]
     pub no_space: Option<String>,
+    /// The store is no longer used because the pool had no space. It can be opened again when there is room.
+    #[serde(default)]
+    pub full: bool,
     /// A block that no replica in sync had whole when this primary read it last: whoever reads it is told an error. The first, and how many more there are.
     #[serde(default)]
     pub unreadable: Option<String>,

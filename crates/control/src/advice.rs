@@ -33,6 +33,8 @@ pub struct Observations {
     pub lacks: BTreeMap<String, BTreeMap<NodeId, Vec<String>>>,
     /// What gives no answer.
     pub stalls: Vec<Stall>,
+    /// Directories in pools that are not used, with the reason.
+    pub left: BTreeMap<NodeId, BTreeMap<String, String>>,
     /// The wall clock, in milliseconds since 1970.
     pub wall_ms: u64,
 }
@@ -85,6 +87,16 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
             );
         }
     }
+    for (node, left) in &observations.left {
+        for (directory, why) in left {
+            add(
+                Severity::Warning,
+                format!("node {}", state.node_name(*node)),
+                format!("{directory} is not used: {why}"),
+                "if it is not needed, move it out of the pool; nothing removes it".into(),
+            );
+        }
+    }
     let voters = state.voters();
     let alive = voters.iter().filter(|node| state.alive(**node)).count();
     let majority = voters.len() / 2 + 1;
@@ -105,7 +117,9 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
         add(Severity::Warning, "cluster".into(), what, remedy);
     }
     for resource in state.resources.values() {
-        advise_resource(state, resource, &mut add);
+        let none = BTreeSet::new();
+        let full = observations.full.get(&resource.id).unwrap_or(&none);
+        advise_resource(state, resource, full, &mut add);
         if let Some((severity, what, remedy)) = state.advise_scrubs(resource, observations.wall_ms) {
             add(severity, format!("resource {}", resource.name), what, remedy);
         }
@@ -218,9 +232,11 @@ fn not_running(state: &State, name: &str, service: &Service, primary: NodeId) ->
     (what, format!("mend the cause on {node}, or run `mainstay service move {name} NODE`"))
 }
 
+/// `full`: nodes whose pool has no space for it.
 fn advise_resource(
     state: &State,
     resource: &Resource,
+    full: &BTreeSet<NodeId>,
     add: &mut impl FnMut(Severity, String, String, String),
 ) {
     let subject = format!("resource {}", resource.name);
@@ -234,11 +250,12 @@ fn advise_resource(
             Severity::Info,
             subject,
             format!("is being deleted; not yet gone from {}", names(waiting)),
-            String::new(),
+            "if this lasts, look at the logs of the agents and engines there; the name is free when they have removed the files, or are dead"
+                .into(),
         );
         return;
     }
-    advise_broken(state, resource, add);
+    advise_broken(state, resource, full, add);
     if let Some((what, remedy)) = state.advise_attached(resource) {
         add(Severity::Critical, subject.clone(), what, remedy);
     }
@@ -285,6 +302,8 @@ fn advise_resource(
                 names(members),
                 resource.name
             )
+        } else if let Some(node) = broken.iter().find(|node| full.contains(node)) {
+            format!("make room in the pool of {}: it goes on by itself", state.node_name(*node))
         } else if members.is_empty() {
             format!(
                 "mend the disk of {}, or delete the resource and restore a backup: no other node has every acknowledged write{}",
@@ -386,14 +405,21 @@ fn force(state: &State, resource: &Resource) -> String {
 }
 
 /// R12: what can be done about a replica depends on who else has everything.
-fn advise_broken(state: &State, resource: &Resource, add: &mut impl FnMut(Severity, String, String, String)) {
+fn advise_broken(
+    state: &State,
+    resource: &Resource,
+    full: &BTreeSet<NodeId>,
+    add: &mut impl FnMut(Severity, String, String, String),
+) {
     let members = resource.record.iss.iter().map(|member| member.node);
     let (living, dead): (Vec<NodeId>, Vec<NodeId>) = members
         .filter(|node| resource.broken(*node).is_none())
         .partition(|node| state.lives_whole(resource, *node));
     for (node, broken) in &resource.broken {
         let name = state.node_name(*node);
-        let remedy = if let Some(source) = living.first() {
+        let remedy = if full.contains(node) {
+            format!("make room in the pool of {name}: it goes on by itself")
+        } else if let Some(source) = living.first() {
             format!(
                 "mend its disk and restart the engine of {name}; or remove its directory in the pool of {name}, and it is copied again from {}",
                 state.node_name(*source)

@@ -467,6 +467,7 @@ impl State {
         resource.record.version = resource.record.version.next();
         let subject = format!("resource {}", resource.name);
         self.note(at_ms, Severity::Warning, subject, "is being deleted");
+        self.finish_deletion(at_ms, id);
         Outcome::Done
     }
 
@@ -478,13 +479,30 @@ impl State {
         if !resource.gone.insert(node) {
             return Outcome::Unchanged;
         }
-        if resource.spec.replicas.iter().all(|node| resource.gone.contains(node)) {
-            reach!("control: a resource is gone");
-            let subject = format!("resource {}", resource.name);
-            self.resources.remove(&id);
-            self.note(at_ms, Severity::Info, subject, "deleted");
-        }
+        self.finish_deletion(at_ms, id);
         Outcome::Done
+    }
+
+    /// Forgets a deleted resource when its replicas are gone from all nodes that live. A dead node has been silent since its lease
+    /// ended; when it returns it finds files of a resource that is unknown, and removes what it made (R27). Ids are never used
+    /// again, so the name is free.
+    pub(crate) fn finish_deletion(&mut self, at_ms: u64, id: ResourceId) {
+        let Some(resource) = self.resources.get(&id).filter(|resource| resource.deleting) else { return };
+        let left = resource.spec.replicas.iter().filter(|node| !resource.gone.contains(node));
+        let left: Vec<NodeId> = left.copied().collect();
+        if left.iter().any(|node| self.alive(*node)) {
+            return;
+        }
+        let mut text = "deleted".to_owned();
+        if !left.is_empty() {
+            reach!("control: a resource is gone, and a dead node has its files");
+            let names: Vec<String> = left.iter().map(|node| self.node_name(*node)).collect();
+            text = format!("deleted; {} is dead, and removes the files when it returns", names.join(", "));
+        }
+        reach!("control: a resource is gone");
+        let subject = format!("resource {}", resource.name);
+        self.resources.remove(&id);
+        self.note(at_ms, Severity::Info, subject, text);
     }
 
     /// Whether the invariants hold; tests call it after every command.

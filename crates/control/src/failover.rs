@@ -31,6 +31,10 @@ impl State {
                 self.replace_primary(at_ms, id, &format!("{name} is dead"));
             }
         }
+        let deleting = self.resources.values().filter(|resource| resource.deleting);
+        for id in deleting.map(|resource| resource.id).collect::<Vec<_>>() {
+            self.finish_deletion(at_ms, id);
+        }
         for service in self.services.values_mut() {
             if let Some(on) = service.nodes.get_mut(&node) {
                 // Proven by the end of the lease: the node silences itself before that (R19).

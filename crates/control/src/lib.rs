@@ -15,6 +15,7 @@ mod force;
 mod grow;
 pub mod handover;
 mod iss;
+pub mod labels;
 pub mod lease;
 pub mod members;
 mod memory;

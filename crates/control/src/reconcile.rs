@@ -55,6 +55,8 @@ pub struct ReplicaObserved {
     pub failed: Option<String>,
     /// The store is no longer used (R13), until an engine opens it again.
     pub store_failed: bool,
+    /// It is not, because the pool had no space.
+    pub full: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -84,6 +86,8 @@ pub struct Observed {
     pub lease_valid: bool,
     /// The engine answers. `replicas` counts only then.
     pub engine: bool,
+    /// The pool has space. Counts only for replicas that are `full`.
+    pub room: bool,
     /// Replicas whose files exist in a pool of this node, opened or not.
     pub stored: BTreeMap<ResourceId, Incarnation>,
     /// Stored replicas that the engine could not open at the last attempt, and why; only for reasons that do not pass by
@@ -111,6 +115,10 @@ pub enum Action {
         of: Option<SnapshotOf>,
     },
     OpenReplica {
+        resource: ResourceId,
+    },
+    /// Close and open again.
+    ReopenReplica {
         resource: ResourceId,
     },
     /// Close and remove the files.
@@ -226,6 +234,13 @@ pub fn plan(node: NodeId, state: &State, observed: &Observed) -> Vec<Action> {
         actions.push(Action::DropReplica { resource: *resource });
     }
     actions
+}
+
+/// Whether what is open here is another replica than the registered one, and not a new one: it has taken part in an epoch already. Its
+/// history may be one that is over (R11), so it is not registered in the place of the other (R9).
+fn is_other(resource: &Resource, node: NodeId, replica: &ReplicaObserved) -> bool {
+    let registered = resource.record.replica(node);
+    replica.epoch > Epoch(0) && registered.is_some_and(|member| member.incarnation != replica.incarnation)
 }
 
 /// Whether `name` leaves nothing behind on this node.
@@ -387,6 +402,11 @@ fn plan_resource(
     let Some(incarnation) = stored else {
         // One that an earlier agent left has no device any more, and must not go on when the next one has the name.
         stop_service(state, id, observed, "the replica is gone", actions);
+        if let (Some(reason), Some(registered)) = (observed.unusable.get(&id), resource.record.replica(node))
+        {
+            // Something is in its place that is no replica, and that nobody but an operator removes.
+            plan_unusable(node, state, resource, registered.incarnation, reason, observed, actions);
+        }
         match resource.making(node, observed) {
             Making::Now(of) => {
                 reach!("control: plan: make a replica");
@@ -406,11 +426,24 @@ fn plan_resource(
         if let Some(reason) = observed.unusable.get(&id) {
             plan_unusable(node, state, resource, incarnation, reason, observed, actions);
         }
+        // What the engine has open is closed for that, and nobody may use it any more then (R19).
+        if observed.replicas.contains_key(&id) && !service_silent(state, id, observed) {
+            return;
+        }
         // It is tried again all the same: an operator may mend what is under it.
         reach!("control: plan: open a replica");
         actions.push(Action::OpenReplica { resource: id });
         return;
     };
+    if let Some(registered) = resource.record.replica(node).filter(|_| is_other(resource, node, replica)) {
+        stop_service(state, id, observed, "its files are of an earlier replica", actions);
+        let reason = format!(
+            "its directory holds incarnation {incarnation}, which this node had earlier, and the cluster knows {}",
+            registered.incarnation
+        );
+        plan_unusable(node, state, resource, registered.incarnation, &reason, observed, actions);
+        return;
+    }
     if resource.record.replica(node).map(|member| member.incarnation) != Some(incarnation) {
         stop_service(state, id, observed, "the disk is new", actions);
         let asked = (resource.record.version, Member { node, incarnation });
@@ -419,6 +452,15 @@ fn plan_resource(
         } else if service_silent(state, id, observed) {
             reach!("control: plan: report a replica");
             actions.push(report_replica(node, resource, incarnation));
+        }
+        return;
+    }
+    if replica.full && observed.room && resource.record.primary != Some(node) {
+        stop_service(state, id, observed, "the replica is opened again", actions);
+        if service_silent(state, id, observed) {
+            // No flush failed that was answered, and what was durable is in the journal: this is as a start of the engine is.
+            reach!("control: plan: open again what had no space");
+            actions.push(Action::ReopenReplica { resource: id });
         }
         return;
     }

@@ -77,6 +77,8 @@ pub struct ReplicaSeen {
     pub copies: Copies,
     /// The store is no longer used (R13).
     pub store_failed: bool,
+    /// It is not, because the pool had no space.
+    pub full: bool,
 }
 
 /// What there is to see at this moment.
@@ -91,6 +93,8 @@ pub struct Seen {
     pub replayed: bool,
     /// The engine answers.
     pub engine: bool,
+    /// The pool has space. Counts only for replicas that are `full`.
+    pub room: bool,
     /// Replicas that it has open.
     pub replicas: BTreeMap<ResourceId, ReplicaSeen>,
     /// Clients that it has open.
@@ -477,6 +481,7 @@ impl Reconciler {
             links: seen.links.clone(),
             lease_valid: self.lease.seen_valid,
             engine: seen.engine,
+            room: seen.room,
             stored: self.replicas.stored().clone(),
             unusable: self.replicas.unusable().clone(),
             replicas: replicas.collect(),
@@ -493,6 +498,11 @@ impl Reconciler {
             Action::OpenReplica { resource } => {
                 if let Some(&label) = self.replicas.stored().get(&resource) {
                     self.order(now, resource, Order::Open { label });
+                }
+            }
+            Action::ReopenReplica { resource } => {
+                if let Some(&label) = self.replicas.stored().get(&resource) {
+                    self.order(now, resource, Order::Reopen { label });
                 }
             }
             Action::DropReplica { resource } => self.order(now, resource, Order::Drop),

@@ -3,12 +3,12 @@
 mod common;
 
 use common::{A, B, R, W as C, apply, cluster, die, members, primary, promote, rejoin};
-use mainstay_control::advice::{Advice, advice};
+use mainstay_control::advice::{Advice, Observations, advice};
 use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, Role, ServiceObserved, plan};
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Command, IssChange, Outcome, ResourceSpec, ServicePhase, Severity, State};
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{ConfigVersion, Incarnation, Member, MinCopies, NodeId};
+use mainstay_types::{ConfigVersion, Epoch, Incarnation, Member, MinCopies, NodeId};
 
 const REASON: &str = "version table page 3 is damaged";
 
@@ -422,4 +422,91 @@ fn a_node_says_that_its_store_has_stopped() {
     assert_eq!(plan(A, &state, &observed), vec![Action::Propose(back)]);
     assert!(opened(&mut state, A).is_ok());
     assert_eq!(state.target(R), Some(A));
+}
+
+/// R9, R11: an earlier replica that an operator put in the place of the registered one is no new disk. Its history may be over.
+#[test]
+fn an_earlier_replica_that_is_put_back_is_not_registered() {
+    let state = ready(2);
+    let mut observed = unusable(A);
+    observed.unusable.clear();
+    observed.stored = [(R, Incarnation(99))].into();
+    let replica = ReplicaObserved { incarnation: Incarnation(99), ..Default::default() };
+    observed.replicas.insert(R, replica.clone());
+    let actions = plan(A, &state, &observed);
+    assert!(matches!(actions[..], [Action::Propose(Command::ReplicaReady { .. })]), "a new one: {actions:?}");
+    observed.replicas.insert(R, ReplicaObserved { epoch: Epoch(1), ..replica });
+    let actions = plan(A, &state, &observed);
+    let [Action::Propose(Command::ReplicaBroken { incarnation: of, reason, .. })] = &actions[..] else {
+        panic!("{actions:?}")
+    };
+    assert_eq!(*of, incarnation(A));
+    assert!(reason.contains("had earlier"), "{reason}");
+}
+
+/// A directory without its label is in the place of a replica: nobody waits for that to catch up.
+#[test]
+fn a_node_says_that_something_else_is_in_the_place_of_its_replica() {
+    let state = ready(2);
+    let mut observed = unusable(B);
+    observed.stored.clear();
+    let actions = plan(B, &state, &observed);
+    assert_eq!(actions[0], Action::Propose(breaks(&state, B)));
+    assert!(matches!(actions[1], Action::CreateReplica { .. }), "it is tried again: {actions:?}");
+}
+
+/// A full pool is no broken disk: its node opens the replica again when there is room, and the advice says no more than that.
+#[test]
+fn what_had_no_space_is_opened_again_when_there_is_room() {
+    let mut state = ready(2);
+    let version = version(&state);
+    apply(&mut state, Command::StepDown { resource: R, version, node: A, reason: REASON.into() });
+    let replica = ReplicaObserved {
+        incarnation: incarnation(A),
+        version: ConfigVersion(99),
+        failed: Some(REASON.into()),
+        store_failed: true,
+        full: true,
+        ..ReplicaObserved::default()
+    };
+    let mut observed =
+        Observed { replicas: [(R, replica)].into(), unusable: Default::default(), ..unusable(A) };
+    let report = Action::Propose(breaks(&state, A));
+    assert_eq!(plan(A, &state, &observed), vec![report]);
+    assert!(broken(&mut state, A).is_ok() && broken(&mut state, B).is_ok());
+    observed.room = true;
+    assert_eq!(plan(A, &state, &observed), vec![Action::ReopenReplica { resource: R }]);
+    let full = Observations { full: [(R, [A, B].into())].into(), has_leader: true, ..Default::default() };
+    for said in advice(&state, &full).into_iter().filter(|said| said.subject == "resource db") {
+        assert!(said.remedy.contains("make room"), "{said:?}");
+        assert!(!said.remedy.contains("force-promote") && !said.remedy.contains("backup"), "{said:?}");
+    }
+}
+
+/// E: a node that is away does not hold the name of a deleted resource, and removes the files when it is back.
+#[test]
+fn a_resource_is_deleted_without_the_nodes_that_are_dead() {
+    let gone = |state: &State| state.resource_by_name("db").is_none();
+    let leaves = |state: &mut State, node| apply(state, Command::ReplicaGone { resource: R, node });
+    let delete = Command::DeleteResource { resource: R };
+
+    let mut away = ready(2);
+    die(&mut away, B);
+    assert!(apply(&mut away, delete.clone()).is_ok() && !gone(&away));
+    assert!(leaves(&mut away, A).is_ok() && gone(&away));
+    let said = away.events.back().unwrap().text.clone();
+    assert!(said.contains("removes the files when it returns"), "{said}");
+    rejoin(&mut away, B);
+    let observed = Observed { unusable: Default::default(), ..unusable(B) };
+    assert!(plan(B, &away, &observed).contains(&Action::DropReplica { resource: R }));
+
+    let mut dies = ready(2);
+    assert!(apply(&mut dies, delete.clone()).is_ok() && leaves(&mut dies, A).is_ok() && !gone(&dies));
+    die(&mut dies, B);
+    assert!(gone(&dies), "it died meanwhile");
+
+    let mut all = ready(2);
+    die(&mut all, A);
+    die(&mut all, B);
+    assert!(apply(&mut all, delete).is_ok() && gone(&all));
 }

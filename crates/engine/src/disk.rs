@@ -497,8 +497,9 @@ impl Disk {
                     Work::Grow { .. } => "growing",
                 };
                 // Only files of volumes are sparse. Where space is promised and not there (a copy-on-write file system), the others fail.
-                let no_space = matches!(pending.area, Area::Volume(_) | Area::Sums(_)) && is_full(&error);
-                Err(IoFailure { no_space, ..self.failure(what, pending.area, &error) })
+                let full = is_full(&error);
+                let no_space = matches!(pending.area, Area::Volume(_) | Area::Sums(_)) && full;
+                Err(IoFailure { no_space, full, ..self.failure(what, pending.area, &error) })
             }
         };
         match pending.whose {

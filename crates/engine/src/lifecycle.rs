@@ -8,7 +8,8 @@ use crate::open_replica::Answer;
 use mainstay_api::engine::{EngineError, Reply};
 use mainstay_store::{MediaError, RecoverError, Store, StoreConfig, Tuning};
 use mainstay_types::{
-    BLOCK_BYTES, Incarnation, JOURNAL_BYTES_MIN, ResourceId, VOLUME_BYTES_MAX, VOLUMES_MAX, is_volume_size,
+    BLOCK_BYTES, Incarnation, Index, JOURNAL_BYTES_MIN, ResourceId, VOLUME_BYTES_MAX, VOLUMES_MAX,
+    is_volume_size,
 };
 use std::io;
 use std::path::{Path, PathBuf};
@@ -35,6 +36,8 @@ pub enum LifecycleError {
     },
     #[error("{dir} holds another replica: resource {resource}, incarnation {incarnation}")]
     Occupied { dir: PathBuf, resource: ResourceId, incarnation: Incarnation },
+    #[error("{dir} holds resource {resource}, incarnation {incarnation}, and its label says otherwise")]
+    Other { dir: PathBuf, resource: ResourceId, incarnation: Incarnation },
     #[error("impossible size: {what}")]
     Size { what: String },
 }
@@ -86,6 +89,14 @@ impl LifecycleError {
                 "corrupt",
                 "the replica must be rebuilt from the others: remove its directory, it joins empty",
             ),
+            Self::Recover { source: RecoverError::Older { .. }, .. } => (
+                "older-copy",
+                "put the newest files back, or move the directory away, and the replica is copied again from the others",
+            ),
+            Self::Other { .. } => (
+                "wrong-disk",
+                "put the right files back, or move the directory away, and the replica is copied again",
+            ),
             Self::Recover { .. } => {
                 ("recover", "remove the directory if the replica is to be rebuilt from the others")
             }
@@ -119,8 +130,19 @@ pub enum Job {
         resource: ResourceId,
         name: String,
         dir: PathBuf,
+        expected: Expected,
         answer: Answer,
     },
+}
+
+/// What has to be in a directory for it to be opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected {
+    pub resource: ResourceId,
+    /// `None`: any.
+    pub incarnation: Option<Incarnation>,
+    /// See [`Store::recover_known`].
+    pub held: Index,
 }
 
 /// A replica that has been recovered, or not; for the shard.
@@ -159,8 +181,9 @@ impl Lifecycle {
                             Err(error) => error.to_reply(),
                         });
                     }
-                    Job::Open { resource, name, dir, answer } => {
-                        opened(Opened { resource, name, answer, result: open(&dir, &pool) });
+                    Job::Open { resource, name, dir, expected, answer } => {
+                        let result = open(&dir, Some(expected), &pool);
+                        opened(Opened { resource, name, answer, result });
                     }
                 }
             }
@@ -197,7 +220,7 @@ fn create(
 ) -> Result<Made, LifecycleError> {
     check_sizes(&config)?;
     if dir.exists() {
-        let (store, _) = open(dir, pool)?;
+        let (store, _) = open(dir, None, pool)?;
         let found = store.config();
         if found.resource == config.resource && found.incarnation == config.incarnation {
             return Ok(Made::Before);
@@ -246,15 +269,29 @@ fn check_sizes(config: &StoreConfig) -> Result<(), LifecycleError> {
     Ok(())
 }
 
-fn open(dir: &Path, pool: &BufferPool) -> Result<(Store, ReplicaFiles), LifecycleError> {
+/// `expected`: nothing else is opened, nor written.
+fn open(
+    dir: &Path,
+    expected: Option<Expected>,
+    pool: &BufferPool,
+) -> Result<(Store, ReplicaFiles), LifecycleError> {
     let unreadable = |source| LifecycleError::Recover { dir: dir.to_owned(), source };
     let mut files = ReplicaFiles::open(dir)?;
     // Before recovery, which writes, and takes a journal of another replica for one that is empty.
     let config = Store::config_on(&mut files.media(pool)).map_err(unreadable)?;
+    let StoreConfig { resource, incarnation, .. } = config;
+    let other = |expected: Expected| {
+        expected.resource != resource || expected.incarnation.is_some_and(|wanted| wanted != incarnation)
+    };
+    if expected.is_some_and(other) {
+        return Err(LifecycleError::Other { dir: dir.to_owned(), resource, incarnation });
+    }
     let meta_bytes = Store::meta_bytes_on(&mut files.media(pool)).map_err(unreadable)?;
     files.check(&Layout::new(&config, meta_bytes))?;
     files.prepare(&config, pool)?;
-    let mut store = Store::recover(&mut files.media(pool), Tuning::default()).map_err(unreadable)?;
+    let held = expected.map_or(Index(0), |expected| expected.held);
+    let mut store =
+        Store::recover_known(&mut files.media(pool), Tuning::default(), held).map_err(unreadable)?;
     let recorded = store.snapshots_on_disk().collect();
     for lost in files.sweep_snapshots(&recorded, config.volumes.len())? {
         tracing::warn!(dir = %dir.display(), snapshot = %lost, "the files of a snapshot are gone");

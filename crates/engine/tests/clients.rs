@@ -15,7 +15,7 @@ use mainstay_api::engine::{ClientOver, ClientStatus, Reply, Request, Role};
 use mainstay_codec::virtio_blk::Kind;
 use mainstay_engine::EngineOptions;
 use mainstay_engine::frontend::{DeviceOption, FrontendKind};
-use mainstay_types::{Attachment, ConfigVersion, NodeId, Opening, ResourceRecord, SessionId};
+use mainstay_types::{Attachment, ConfigVersion, Index, NodeId, Opening, ResourceRecord, SessionId};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -89,7 +89,16 @@ fn the_devices_are_on_one_side_and_a_replica_and_a_client_exclude_each_other() {
         Request::AttachClient { name: "db".into(), record: Box::new(of_one(2, Some(2))), opening: OPENING };
     assert_eq!(code(primary.reply(there)), "has-replica");
     let dir = client.replica_dir();
-    assert_eq!(code(client.reply(Request::Open { resource: RESOURCE, name: "db".into(), dir })), "attached");
+    assert_eq!(
+        code(client.reply(Request::Open {
+            resource: RESOURCE,
+            name: "db".into(),
+            dir,
+            incarnation: None,
+            held: Index(0)
+        })),
+        "attached"
+    );
 
     // Another session: this one is over, and its devices fail.
     let over = of_one(3, Some(3));

@@ -170,7 +170,13 @@ fn replicas_with_journals_in_memory_and_on_the_disk_are_equal() {
     }
     write_listening(&mut engines, RESOURCE, &device, |device| write_blocks(device, &[7, 8], 43));
     let dir = engines[1].replica_dir();
-    engines[1].ask(Request::Open { resource: RESOURCE, name: "r".into(), dir });
+    engines[1].ask(Request::Open {
+        resource: RESOURCE,
+        name: "r".into(),
+        dir,
+        incarnation: None,
+        held: mainstay_types::Index(0),
+    });
     engines[1].ask(Request::Record { record: record(2, 1, 1, &[1, 3]) });
     engines[0].know(&[1, 2, 3]);
     wait("a proposal to grow", || {
@@ -248,7 +254,13 @@ fn a_replica_that_is_dropped_while_it_is_opened_is_closed_before_the_answer() {
     engine.ask(Request::Drop { resource });
     for _ in 0..20 {
         let dir = engine.replica_dir();
-        let opened = engine.send(Request::Open { resource, name: "early".into(), dir });
+        let opened = engine.send(Request::Open {
+            resource,
+            name: "early".into(),
+            dir,
+            incarnation: None,
+            held: mainstay_types::Index(0),
+        });
         let dropped = engine.send(Request::Drop { resource });
         let mut replies = Vec::new();
         wait("both replies", || {

@@ -69,6 +69,8 @@ pub struct Host {
     paused_until: Option<Time>,
     demoted: bool,
     failed: Option<String>,
+    /// The pool has no space, or had none when the store failed.
+    short: bool,
     digest: Option<Digesting>,
     /// What is to be read when the volumes are rolled back.
     waiting: Vec<Waiting>,
@@ -110,6 +112,7 @@ impl Host {
             paused_until: None,
             demoted: false,
             failed: None,
+            short: false,
             digest: None,
             waiting: Vec::new(),
             space: None,
@@ -158,6 +161,13 @@ impl Host {
     #[must_use]
     pub fn failed(&self) -> Option<&str> {
         self.failed.as_deref()
+    }
+
+    /// Whether the store is no longer used because the pool had no space. What was durable is as it was, so it may be opened again when
+    /// there is room.
+    #[must_use]
+    pub fn failed_full(&self) -> bool {
+        self.failed.is_some() && self.short
     }
 
     /// When [`tick`](Self::tick) is wanted.
@@ -296,6 +306,7 @@ impl Host {
     pub fn store_done(&mut self, op: OpId, result: IoResult) {
         let no_space =
             result.as_ref().err().filter(|failure| failure.no_space).map(|failure| failure.detail.clone());
+        self.short |= self.failed.is_none() && result.as_ref().is_err_and(|failure| failure.full);
         self.store.complete(op, result);
         if let Some(detail) = no_space {
             self.found_no_space(detail);
@@ -480,7 +491,7 @@ impl Host {
             return;
         }
         self.failed = Some(reason.clone());
-        self.space = None;
+        self.short |= self.space.take().is_some();
         platform.happened(Happened::Failed { reason });
         self.replica.handle(platform.now(), Event::StoreFailed);
     }

@@ -4,6 +4,7 @@
 //! [`RETRY_MS`], until somebody has made room. Meanwhile the journal is not emptied. When it is full
 //! - a secondary acknowledges nothing more, leaves the in-sync set as whoever is absent (S25), and returns by itself;
 //! - a primary can admit nothing more. After [`FULL_MS_MAX`] of that it gives up its store (R13, R20), and another member is promoted.
+//!   Its node opens it again when there is room ([`Host::failed_full`]).
 
 use crate::{Happened, Host, Platform};
 use mainstay_replica::Role;
@@ -53,6 +54,7 @@ impl Host {
         if !self.store.is_stalled() {
             reach!("host: the pool has space again");
             self.space = None;
+            self.short = false;
             return;
         }
         if !std::mem::replace(&mut space.told, true) {

@@ -2,7 +2,7 @@
 //! what it lacks, at most a window ahead of its acknowledgements and one load at a time (R18).
 
 use crate::peer::{Link, Stream};
-use crate::{Effect, Replica};
+use crate::{Effect, Fence, Replica, RequestError};
 use mainstay_codec::{Batch, LogState, Message, Reject, ReplicaData};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Index, NodeId, Position, reach};
@@ -46,6 +46,11 @@ impl Replica {
         peer.base = state.base;
         if self.doubtful(from) && !self.log.continues(state) {
             return self.diverges(from, state);
+        }
+        if state.data == ReplicaData::Consistent && self.log.lacks_committed(state) {
+            // R7, R12: it was promoted although it is an older copy of what it was.
+            reach!("replica: a peer knows to be committed what the own log lacks");
+            return self.give_up(Some(Fence::Older), RequestError::NotPrimary);
         }
         let Some(peer) = self.peers.get_mut(&from) else { return };
         let consistent = state.data == ReplicaData::Consistent && !peer.damaged;
@@ -94,7 +99,7 @@ impl Replica {
         let now = self.now;
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.diverged = Some((common, state.end));
-            peer.set_link(Link::Refused(Reject::Chain), now);
+            peer.set_link(Link::Refused, now);
         }
     }
 
@@ -130,7 +135,7 @@ impl Replica {
             reach!("replica: a peer refuses");
             // Its log is good, and its volumes cannot become what the entry says: it needs a copy all the same.
             peer.damaged |= reject == Reject::Snapshot;
-            peer.set_link(Link::Refused(reject), now);
+            peer.set_link(Link::Refused, now);
         }
     }
 
@@ -139,7 +144,7 @@ impl Replica {
         let now = self.now;
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.damaged = true;
-            peer.set_link(Link::Refused(Reject::Chain), now);
+            peer.set_link(Link::Refused, now);
         }
     }
 

@@ -515,6 +515,8 @@ pub enum StepDownReason {
     Restarted,
     /// Its data is inconsistent or of another incarnation; it must not be promoted (R9, R16).
     NotEligible,
+    /// Another member knows entries to be committed that it lacks: its files are an older copy (R12).
+    Older,
 }
 
 /// What a replica is at the moment.

@@ -112,6 +112,8 @@ enum Fence {
     Restarted,
     /// Named primary without being a whole member of the ISS.
     NotEligible,
+    /// It led, and another member knows entries to be committed that it lacks.
+    Older,
     /// Named primary, and the record counts on what it had in memory before it was opened (mode B).
     Unproven,
     /// A higher epoch exists; what it is, the record will tell.

@@ -180,6 +180,19 @@ impl Log {
         (other.commit == Index(0)).then(Position::default)
     }
 
+    /// Whether the other one certainly knows entries to be committed that this log has left out: this log has left an epoch before the
+    /// other one did, and the other one's commit index lies beyond that. Every later log has what is committed (R7), so this one is not
+    /// what it was.
+    pub fn lacks_committed(&self, other: &LogState) -> bool {
+        for (epoch, theirs) in other.epochs.iter().rev() {
+            if let Ok(found) = self.epochs.binary_search_by_key(epoch, |(epoch, _)| *epoch) {
+                let own = self.epochs[found].1;
+                return own < *theirs && own < other.commit;
+            }
+        }
+        false
+    }
+
     /// Whether the other log is certainly the beginning of this one. Where the lists do not reach back far enough it is not
     /// certain.
     pub fn continues(&self, other: &LogState) -> bool {
@@ -247,6 +260,17 @@ mod tests {
         assert_eq!(own.last_common(&log(&[], 0)), Some(Position::default()));
         // Nothing shared but something committed: the lists cannot tell.
         assert_eq!(own.last_common(&log(&[(2, 5)], 3)), None);
+    }
+
+    #[test]
+    fn a_log_that_lacks_what_is_committed_is_known() {
+        // It left epoch 1 after entry 10 and began epoch 3.
+        let own = new(log(&[(1, 10), (3, 11)], 10));
+        assert!(own.lacks_committed(&log(&[(1, 12)], 11)));
+        assert!(!own.lacks_committed(&log(&[(1, 12)], 10)), "the tail was never committed");
+        assert!(own.lacks_committed(&log(&[(1, 12), (2, 14)], 13)), "nor does it have the epoch after that");
+        assert!(!own.lacks_committed(&log(&[(1, 10), (3, 11)], 11)));
+        assert!(!own.lacks_committed(&log(&[(2, 5)], 5)), "the lists cannot tell");
     }
 
     #[test]

@@ -7,7 +7,6 @@
 
 use crate::peer::{Asked, Change, Joining, Link};
 use crate::{Effect, Fence, Proposal, Replica, Role, StepDownReason};
-use mainstay_codec::Reject;
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{ConfigVersion, Member, NodeId, ResourceRecord, ShrinkReason, Time, reach};
 
@@ -231,7 +230,7 @@ impl Replica {
             Link::Attaching | Link::Cutting { .. } | Link::Beginning { .. } => {
                 Some(peer.since.plus_ms(timeout))
             }
-            Link::Stale | Link::Refused(_) => Some(peer.since),
+            Link::Stale | Link::Refused => Some(peer.since),
             Link::Streaming(_) if peer.durable < self.log.end.index => {
                 Some(peer.progress_at.plus_ms(timeout))
             }
@@ -239,14 +238,13 @@ impl Replica {
         }
     }
 
-    /// When a peer that refused is asked again. A failed store stays failed until it comes back anew.
+    /// When a peer that refused is asked again. A store that failed may have been opened again by then.
     fn retry_at(&self, node: NodeId) -> Option<Time> {
         let peer = self.peers.get(&node)?;
         match peer.link {
-            Link::Refused(Reject::Failed) => None,
-            Link::Refused(_) if peer.diverged.is_some() => None,
-            Link::Refused(_) if planted(Bug::AskOnce) => None,
-            Link::Refused(_) => Some(peer.since.plus_ms(self.config.member_timeout_ms)),
+            Link::Refused if peer.diverged.is_some() => None,
+            Link::Refused if planted(Bug::AskOnce) => None,
+            Link::Refused => Some(peer.since.plus_ms(self.config.member_timeout_ms)),
             _ => None,
         }
     }
@@ -302,6 +300,7 @@ impl Replica {
             Fence::StoreFailed => Some(StepDownReason::StoreFailed),
             Fence::Restarted => Some(StepDownReason::Restarted),
             Fence::NotEligible => Some(StepDownReason::NotEligible),
+            Fence::Older => Some(StepDownReason::Older),
             // Its node tells what it has: it may be the one that has most.
             Fence::Unproven | Fence::Outlived | Fence::LeaseEnded | Fence::Demoted => None,
         }

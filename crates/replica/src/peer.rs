@@ -9,7 +9,6 @@
 
 use crate::copy::CopySource;
 use crate::slow::Slowness;
-use mainstay_codec::Reject;
 use mainstay_types::{ConfigVersion, Index, Member, Opening, Position, ShrinkReason, Time};
 use std::collections::VecDeque;
 
@@ -74,7 +73,7 @@ pub(crate) enum Link {
     },
     Streaming(Stream),
     /// It refused, or said something impossible.
-    Refused(Reject),
+    Refused,
 }
 
 /// The log on its way to a peer.

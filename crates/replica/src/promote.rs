@@ -56,7 +56,9 @@ impl Replica {
             reach!("replica: named in an epoch that it may have served");
             // It may have sequenced in this epoch before, and must not give a position away twice. A replica
             // that was demoted, or knows itself outlived, waits for what the control plane decides next.
-            let kept = |fence: &Fence| matches!(fence, Fence::Demoted | Fence::Outlived | Fence::LeaseEnded);
+            let kept = |fence: &Fence| {
+                matches!(fence, Fence::Demoted | Fence::Outlived | Fence::LeaseEnded | Fence::Older)
+            };
             let known = self.fence.filter(kept);
             self.fence(Some(known.unwrap_or(Fence::Restarted)));
         } else if !self.eligible() {

@@ -213,7 +213,7 @@ impl Replica {
             Link::Down => PeerState::Disconnected,
             Link::Attaching | Link::Cutting { .. } => PeerState::Attaching,
             Link::Stale | Link::Beginning { .. } => PeerState::Copying { done: 0, total: 0 },
-            Link::Refused(_) => PeerState::Refused,
+            Link::Refused => PeerState::Refused,
             Link::Streaming(stream) => match &stream.copy {
                 Some(copy) => PeerState::Copying { done: copy.progress.done, total: copy.progress.total },
                 None if peer.joining.is_some() => PeerState::Joining,
@@ -236,6 +236,9 @@ impl Replica {
                     Fence::Restarted => "it was restarted in its epoch; waits for a new promotion",
                     Fence::NotEligible => {
                         "it was named primary but its data is not whole or not the recorded one"
+                    }
+                    Fence::Older => {
+                        "another replica holds entries that were acknowledged and that it lacks: its files are an older copy"
                     }
                     Fence::Unproven => {
                         "it was opened anew and may lack what it had acknowledged from memory; waits for one that has it"
@@ -273,7 +276,7 @@ impl Replica {
                 Link::Down => "is disconnected; waits for it or for its removal from the in-sync set",
                 Link::Attaching | Link::Cutting { .. } => "has not answered the new epoch yet",
                 Link::Stale | Link::Beginning { .. } => "needs a copy and must leave the in-sync set first",
-                Link::Refused(_) => "refuses; waits for its removal from the in-sync set",
+                Link::Refused => "refuses; waits for its removal from the in-sync set",
                 Link::Streaming(_)
                     if peer.durable < self.log.commit.max(self.epoch_start.unwrap_or_default()) =>
                 {

@@ -132,6 +132,11 @@ pub enum RecoverError {
         "journal record of entry {index} at offset {offset} is damaged; entries up to {known_durable} were durable"
     )]
     Corrupt { index: Index, offset: u64, known_durable: Index },
+    /// R12: the log ends before an entry that this replica is known to have held, durable and committed.
+    #[error(
+        "the log ends at entry {end}, and this replica is known to have held every entry up to {known}: these files are an older copy"
+    )]
+    Older { end: Index, known: Index },
     #[error("version table page {page} is damaged")]
     VersionTable {
         page: u32,
@@ -156,13 +161,15 @@ pub struct IoFailure {
     pub detail: String,
     /// The pool has no space for what was to be written to a volume. Nothing else is in doubt, see [`crate::Store::retry`].
     pub no_space: bool,
+    /// It failed because the pool has no space, whatever was to be written.
+    pub full: bool,
 }
 
 impl IoFailure {
     /// After this nothing is certain (R13).
     #[must_use]
     pub fn new(detail: impl Into<String>) -> Self {
-        Self { detail: detail.into(), no_space: false }
+        Self { detail: detail.into(), no_space: false, full: false }
     }
 }
 

@@ -134,9 +134,24 @@ impl Store {
     /// # Errors
     /// See [`RecoverError`]. Nothing is changed on the media then, except when writing itself failed.
     pub fn recover(media: &mut dyn Media, tuning: Tuning) -> Result<Self, RecoverError> {
+        Self::recover_known(media, tuning, Index(0))
+    }
+
+    /// As [`Store::recover`]. `known`: the last entry of which something outside of these files says that this replica held it, durable
+    /// and committed. A log that ends earlier is that of an older copy of the files, which must not lead (R12). An inconsistent replica
+    /// does not lead anyway (R16), and its log may begin anew; for it `known` does not count.
+    ///
+    /// # Errors
+    /// As [`Store::recover`], and [`RecoverError::Older`].
+    pub fn recover_known(media: &mut dyn Media, tuning: Tuning, known: Index) -> Result<Self, RecoverError> {
         let (mut superblock, order) = read_superblock(media)?;
         let versions = read_versions(media, &superblock)?;
         let log = scan(media, &superblock)?;
+        let older = log.end.index < known && superblock.data == DataState::Consistent;
+        if older && !planted(Bug::OlderCopyBelieved) {
+            reach!("store: the files are an older copy");
+            return Err(RecoverError::Older { end: log.end.index, known });
+        }
         // What a process that died left in the device's cache was found as well. It counts as durable from now on.
         media.flush(Area::Journal)?;
         reach!("store: a replica is recovered");

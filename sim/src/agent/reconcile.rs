@@ -27,6 +27,7 @@ impl Agent {
             links: None,
             replayed: self.log.applied >= self.log.found,
             engine: self.connected,
+            room: self.room,
             replicas: self.replicas.clone(),
             clients: self.clients.clone(),
         };
@@ -145,5 +146,6 @@ fn step_down_words(reason: StepDownReason) -> &'static str {
         StepDownReason::StoreFailed => "store-failed",
         StepDownReason::Restarted => "restarted",
         StepDownReason::NotEligible => "not-eligible",
+        StepDownReason::Older => "older-copy",
     }
 }

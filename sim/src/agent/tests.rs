@@ -336,6 +336,7 @@ impl Lab {
                 feeds_all: false,
                 copies: Copies::Enough,
                 store_failed: false,
+                full: false,
             },
             proposal: None,
         };

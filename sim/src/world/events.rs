@@ -121,6 +121,7 @@ impl World {
             return;
         }
         agent.set_wall_ms(self.consensus.wall_ms(node, now_us));
+        agent.set_room(!machine.disks.values().any(Disk::is_full));
         agent.handle(machine.clock.node_time(now_us), input);
         self.agent_wishes(node);
         self.arm_agent(node);
@@ -167,6 +168,7 @@ impl World {
         machine.formatted.retain(|resource, _| labels.contains(resource));
         machine.broken.retain(|resource, _| labels.contains(resource));
         let durable = machine.durable.clone();
+        machine.find_replicas();
         machine.agent = Some(Agent::new(node, durable, session, machine.boot, now, log, state));
         let boot = machine.agent_process.boot;
         self.note(Some(node), Part::Agent, &[1, boot, log.applied], || {
@@ -239,6 +241,7 @@ impl World {
         self.trace.count("F25 power cut");
         self.note(Some(node), Part::Fault, &[1], || "POWER CUT".into());
         let machine = self.machine(node);
+        machine.note_held();
         machine.powered = false;
         machine.boot += 1;
         machine.met = false;
@@ -268,6 +271,7 @@ impl World {
     /// F21: kill -9.
     pub(super) fn kill_engine(&mut self, node: NodeId) {
         let machine = self.machine(node);
+        machine.note_held();
         // Nobody can kill anything on a machine that stands still.
         if Self::stopped(machine) || machine.engine.take().is_none() {
             return;

@@ -10,9 +10,11 @@ use crate::plan::{Action, DiskFault, Fault, ServiceFault, Target};
 use crate::service::WATCH_US;
 use crate::trace::Part;
 use crate::words;
-use mainstay_codec::Superblock;
+use mainstay_codec::{ReplicaData, Superblock};
+use mainstay_control::labels::{self, Found, Label, directory_name};
 use mainstay_store::{Area, SUPERBLOCK_COPIES};
 use mainstay_types::{Incarnation, Index, NodeId, ResourceId};
+use std::collections::BTreeMap;
 
 /// What the files of another replica say that they are.
 const OTHER: Incarnation = Incarnation(u64::MAX);
@@ -515,6 +517,83 @@ impl World {
         let replicas = state.resources.get(&resource).map(|known| known.record.replicas.as_slice());
         let others = replicas.unwrap_or_default().iter().any(|member| member.node != node);
         others && self.machines[&node].engine.is_none()
+    }
+}
+
+impl World {
+    /// An operator copies the directory of a replica in the pool, while it is in use.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn copy_directory(&mut self, node: NodeId, resource: ResourceId) {
+        self.note(Some(node), Part::Fault, &[38, resource.0], || {
+            format!("the directory of {} is copied", words::resource(resource))
+        });
+        let machine = self.machine(node);
+        machine.disks.get_mut(&resource).expect("a replica").keep_image();
+        machine.copied.insert(resource);
+    }
+
+    /// The file is gone in which a node keeps how far its replicas reached.
+    pub fn forget_held(&mut self, node: NodeId) {
+        self.machine(node).held.clear();
+    }
+
+    /// An operator puts such a copy in the place of the replica, while the node is off.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn put_copy_back(&mut self, node: NodeId, resource: ResourceId) {
+        self.note(Some(node), Part::Fault, &[39, resource.0], || {
+            format!("a copy of {} is put in its place", words::resource(resource))
+        });
+        // If its node does not know better it is believed for a while.
+        let lies = !self.machines[&node].held.contains_key(&resource);
+        self.damaged(node, resource, lies);
+        let machine = self.machine(node);
+        assert!(!machine.powered && machine.copied.remove(&resource), "a copy, and a node that is off");
+        machine.disks.get_mut(&resource).expect("a replica").restore_image();
+    }
+}
+
+impl Machine {
+    /// Which directories of the pool the agent takes for replicas.
+    pub(super) fn find_replicas(&mut self) {
+        let label = |resource: ResourceId, incarnation: Incarnation| {
+            Found::Label(Label { resource, name: "r".into(), incarnation })
+        };
+        let own = |resource| directory_name(resource, "r");
+        let mut found = Vec::new();
+        for (&resource, &incarnation) in self.durable.stored() {
+            found.push((own(resource), label(resource, incarnation)));
+            if self.copied.contains(&resource) {
+                found.push((own(resource) + "-copy", label(resource, incarnation)));
+            }
+        }
+        for (resource, (directory, _)) in labels::sort(found, &BTreeMap::new()).replicas {
+            if directory != own(resource)
+                && let Some(disk) = self.disks.get_mut(&resource)
+            {
+                disk.restore_image();
+            }
+        }
+    }
+
+    /// What the engine's replicas hold is known when the engine ends.
+    pub(super) fn note_held(&mut self) {
+        for (&resource, hosted) in self.engine.iter().flat_map(|engine| &engine.hosts) {
+            let (store, log) = (hosted.host.store(), hosted.host.store().log_state());
+            if log.data != ReplicaData::Consistent || hosted.host.failed().is_some() {
+                continue;
+            }
+            let incarnation = store.config().incarnation;
+            let index = log.commit.min(log.end.index);
+            let held = self.held.entry(resource).or_insert((incarnation, index));
+            if held.0 != incarnation {
+                *held = (incarnation, index);
+            }
+            held.1 = held.1.max(index);
+        }
     }
 }
 

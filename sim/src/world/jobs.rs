@@ -15,7 +15,7 @@ use mainstay_control::reconciler::job::{Answer, Step};
 use mainstay_control::snapshots::Keep;
 use mainstay_replica::ReplicaConfig;
 use mainstay_store::{Store, StoreConfig, Tuning};
-use mainstay_types::{BLOCK_BYTES, Incarnation, JOURNAL_WRITES_MAX, NodeId, Opening, ResourceId};
+use mainstay_types::{BLOCK_BYTES, Incarnation, Index, JOURNAL_WRITES_MAX, NodeId, Opening, ResourceId};
 
 impl World {
     pub(super) fn start_step(&mut self, step: JobStep) {
@@ -264,7 +264,10 @@ impl World {
         let Some(disk) = machine.disks.get_mut(&resource) else {
             return Err(StepError::NotDone("there is no such replica".into()));
         };
-        let store = match Store::recover(&mut disk.media(), tuning) {
+        let formatted = machine.formatted.get(&resource);
+        let held = machine.held.get(&resource).filter(|(incarnation, _)| formatted == Some(incarnation));
+        let held = held.map_or(Index(0), |(_, index)| *index);
+        let store = match Store::recover_known(&mut disk.media(), tuning, held) {
             Ok(mut store) => {
                 machine.broken.remove(&resource);
                 for lost in disk.sweep_snapshots(&store.snapshots_on_disk().collect()) {

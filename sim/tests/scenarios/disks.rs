@@ -79,6 +79,42 @@ fn a_primary_whose_pool_is_full_hands_over() {
     sim.settle();
 }
 
+/// S270: nobody has to start an engine.
+#[test]
+fn what_had_no_space_goes_on_by_itself_when_there_is_room() {
+    let mut sim = Scenario::three();
+    let [p, ..] = sim.cast();
+    sim.write(7);
+    sim.disk(p, DiskFault::Full);
+    for block in 0..60 {
+        sim.write_without_waiting(block);
+        sim.run_ms(5);
+    }
+    sim.until_primary_is_not(p, 15_000);
+    sim.disk(p, DiskFault::Room);
+    sim.expect_iss_within_ms(&[1, 2, 3], 15_000);
+    sim.settle();
+}
+
+/// S270: all replicas at once; what was acknowledged is in the journals.
+#[test]
+fn three_full_pools_go_on_by_themselves_when_there_is_room() {
+    let mut sim = Scenario::three();
+    sim.spare_no_disk();
+    let nodes = sim.cast();
+    sim.write(7);
+    nodes.into_iter().for_each(|node| sim.disk(node, DiskFault::Full));
+    for block in 0..60 {
+        sim.write_without_waiting(block);
+        sim.run_ms(5);
+    }
+    sim.until_nobody_is_primary(60_000);
+    nodes.into_iter().for_each(|node| sim.disk(node, DiskFault::Room));
+    sim.read(7);
+    sim.expect_iss_within_ms(&[1, 2, 3], 20_000);
+    sim.settle();
+}
+
 #[test]
 fn a_flush_error_on_a_secondary_is_not_tried_again() {
     let mut sim = Scenario::three();

@@ -313,7 +313,7 @@ impl EngineShared {
                     .unwrap();
                 (Reply::Created { incarnation }, None)
             }
-            Request::Open { resource, name, dir } => {
+            Request::Open { resource, name, dir, .. } => {
                 let meta = std::fs::read(format!("{dir}/meta")).unwrap();
                 let (incarnation, volumes) = serde_json::from_slice(&meta).unwrap();
                 // The promised epoch is kept with the data, as a real engine does.

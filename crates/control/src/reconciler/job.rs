@@ -5,7 +5,9 @@
 //!   label was never announced to anybody and is made anew.
 //! - A replica is removed from the front: it is closed, then it loses its label, then its files go. A crash in between leaves
 //!   all of it, which is removed again, or files that are no replica any more.
-//! - What an engine finds in the files is what the label says, or the replica is not used (R9).
+//! - What an engine finds in the files is what the label says, or the replica is not used (R9). What it still has open of
+//!   other files, which were moved away under its hands, is closed first.
+//! - A label that somebody has put in the place of another one counts: the replica is then opened under that.
 //! - Files that are gone are forgotten with their label, so that the replica is made anew: an operator has removed them to
 //!   have it copied again. Whoever looks answers for that: files in a pool that is not there are not gone.
 //!
@@ -26,6 +28,10 @@ pub enum Order {
     },
     /// Open what is stored under this label.
     Open {
+        label: Incarnation,
+    },
+    /// Close what the engine has open, and open what is stored under this label.
+    Reopen {
         label: Incarnation,
     },
     /// Close it and remove its files.
@@ -51,6 +57,7 @@ impl Order {
         match self {
             Self::Make { .. } => "create",
             Self::Open { .. } => "open",
+            Self::Reopen { .. } => "reopen",
             Self::Drop => "drop",
             Self::Tell(_) => "record",
             Self::Attach(_) => "attach",
@@ -68,13 +75,14 @@ impl Order {
 pub enum Step {
     /// Remove what is there of files that have no label, or have one no more. Nothing there is success.
     RemoveFiles,
-    /// Have the engine make the files of an incarnation, of a snapshot of another resource if one is named.
+    /// Have the engine make the files of an incarnation, of a snapshot of another resource if one is named. Where a replica has been
+    /// put meanwhile, none is made: [`Answer::Holds`].
     MakeFiles(Incarnation, Option<SnapshotOf>),
     /// Make the label durable.
     WriteLabel(Incarnation),
     /// Let the files be no replica any more, durably. None there is success.
     RemoveLabel,
-    /// See whether the files are gone: [`Answer::Gone`].
+    /// See whether the files are gone, [`Answer::Gone`], or have another label now, [`Answer::Holds`].
     Look,
     /// Have the engine recover and open the files: [`Answer::Opened`].
     Open,
@@ -96,6 +104,8 @@ pub enum Answer {
     Done,
     /// The files were removed by somebody else.
     Gone,
+    /// Somebody has put files with this label there.
+    Holds(Incarnation),
     /// What the opened files say that they are.
     Opened(Incarnation),
 }
@@ -107,6 +117,8 @@ pub enum Ended {
     Opened,
     /// There was nothing to open any more.
     Gone,
+    /// There is a replica with another label than was expected.
+    Found(Incarnation),
     Dropped,
     Told,
 }
@@ -139,6 +151,13 @@ enum At<E> {
     Opening {
         label: Incarnation,
     },
+    /// The engine has other files open, of before, or does not use them any more.
+    ClosingOther {
+        label: Incarnation,
+    },
+    Reopening {
+        label: Incarnation,
+    },
     Closing,
     Unlabelling,
     Removing,
@@ -158,6 +177,7 @@ impl<E> Job<E> {
         let at = match order {
             Order::Make { of } => At::Clearing(fresh(), of),
             Order::Open { label } => At::Looking { label },
+            Order::Reopen { label } => At::ClosingOther { label },
             Order::Drop => At::Closing,
             Order::Tell(record) => At::Telling(record),
             Order::Attach(record) => At::Attaching(record),
@@ -178,8 +198,8 @@ impl<E> Job<E> {
             At::Making(incarnation, of) => Step::MakeFiles(*incarnation, *of),
             At::Labelling(incarnation, _) => Step::WriteLabel(*incarnation),
             At::Looking { .. } => Step::Look,
-            At::Opening { .. } => Step::Open,
-            At::Closing => Step::Close,
+            At::Opening { .. } | At::Reopening { .. } => Step::Open,
+            At::Closing | At::ClosingOther { .. } => Step::Close,
             At::Unlabelling => Step::RemoveLabel,
             At::Telling(record) => Step::Tell(record.clone()),
             At::Attaching(record) => Step::Attach(record.clone()),
@@ -210,6 +230,9 @@ impl<E> Job<E> {
                 At::Making(incarnation, of)
             }
             (At::Clearing(incarnation, of), Ok(_)) => At::Making(incarnation, of),
+            (At::Making(..) | At::Looking { .. }, Ok(Answer::Holds(found))) => {
+                At::Ended(Ok(Ended::Found(found)))
+            }
             (At::Making(incarnation, of), Ok(_)) if !planted(Bug::LabelledTooEarly) => {
                 At::Labelling(incarnation, of)
             }
@@ -224,10 +247,14 @@ impl<E> Job<E> {
             (At::Opening { label }, Ok(Answer::Opened(found)))
                 if found != label && !planted(Bug::LabelNotCompared) =>
             {
+                At::ClosingOther { label }
+            }
+            (At::ClosingOther { label }, Ok(_)) => At::Reopening { label },
+            (At::Reopening { label }, Ok(Answer::Opened(found))) if found != label => {
                 reach!("control: the files of a replica are not what its label says");
                 At::Ended(Err(Trouble::OtherDisk { found, label }))
             }
-            (At::Opening { .. }, Ok(_)) => At::Ended(Ok(Ended::Opened)),
+            (At::Opening { .. } | At::Reopening { .. }, Ok(_)) => At::Ended(Ok(Ended::Opened)),
             (At::Closing, Ok(_)) if planted(Bug::LabelKept) => At::Removing,
             (At::Closing, Ok(_)) => At::Unlabelling,
             (At::Unlabelling, Ok(_)) => At::Removing,

@@ -98,6 +98,14 @@ impl Replicas {
             }
             Ok(Ended::Opened) => {
                 self.unusable.remove(&resource);
+                if matches!(order, Order::Reopen { .. }) {
+                    self.failed.remove(&resource);
+                    self.relief.remove(&resource);
+                }
+            }
+            Ok(Ended::Found(incarnation)) => {
+                self.stored.insert(resource, incarnation);
+                self.unusable.remove(&resource);
             }
             Ok(Ended::Gone) => {
                 self.stored.remove(&resource);
@@ -117,7 +125,7 @@ impl Replicas {
             }
             Err(Failure { reason, stays }) => {
                 self.retry_at.insert(resource, now.plus_ms(RETRY_JOB_MS));
-                if matches!(order, Order::Open { .. }) && stays {
+                if matches!(order, Order::Open { .. } | Order::Reopen { .. } | Order::Make { .. }) && stays {
                     self.unusable.insert(resource, reason);
                 }
             }
@@ -157,6 +165,7 @@ impl Replicas {
             copies: seen.copies,
             failed,
             store_failed: seen.store_failed,
+            full: seen.full,
         }
     }
 }

@@ -79,6 +79,7 @@ impl Lab {
             feeds_all: true,
             copies: Copies::Enough,
             store_failed: false,
+            full: false,
         };
         let seen = Seen {
             engine: true,
@@ -464,14 +465,27 @@ fn what_is_left_of_a_replica_that_could_not_be_made_goes() {
 #[test]
 fn a_replica_is_opened_only_if_it_is_there_and_is_what_its_label_says() {
     let opens = |found: u64, gone: bool| {
+        let mut opens = 0;
         run(Order::Open { label: MINE }, |step| match step {
             Step::Look if gone => Ok(Answer::Gone),
-            Step::Open => Ok(Answer::Opened(Incarnation(found))),
+            Step::Open if opens == 0 || found != 7 => {
+                opens += 1;
+                Ok(Answer::Opened(Incarnation(found)))
+            }
+            Step::Open => Ok(Answer::Opened(MINE)),
             _ => Ok(Answer::Done),
         })
     };
     assert_eq!(opens(MINE.0, false), (vec![Step::Look, Step::Open], Ok(Ended::Opened)));
     assert_eq!(opens(MINE.0, true), (vec![Step::Look], Ok(Ended::Gone)));
     let other = Trouble::OtherDisk { found: Incarnation(8), label: MINE };
-    assert_eq!(opens(8, false).1, Err(other));
+    let again = vec![Step::Look, Step::Open, Step::Close, Step::Open];
+    assert_eq!(opens(8, false), (again.clone(), Err(other)));
+    assert_eq!(opens(7, false), (again, Ok(Ended::Opened)), "the engine had other files open, of before");
+    let holds = |order, at: Step| {
+        run(order, |step| Ok(if *step == at { Answer::Holds(Incarnation(7)) } else { Answer::Done })).1
+    };
+    let found = Ok(Ended::Found(Incarnation(7)));
+    assert_eq!(holds(Order::Open { label: MINE }, Step::Look), found);
+    assert_eq!(holds(Order::Make { of: None }, Step::MakeFiles(Incarnation(5), None)), found);
 }

@@ -192,6 +192,10 @@ impl Nodes {
                 }
                 observed.replicas.insert(resource, replica);
             }
+            Action::ReopenReplica { resource } => {
+                let replica = observed.replicas.get_mut(&resource).unwrap();
+                (replica.failed, replica.store_failed, replica.full) = (None, false, false);
+            }
             Action::DropReplica { resource } => {
                 let dropped = Member { node, incarnation: observed.stored[&resource] };
                 let registered = self.state.resources.get(&resource).map(|resource| &resource.record);

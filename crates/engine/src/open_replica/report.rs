@@ -90,6 +90,7 @@ impl OpenReplica {
             volumes: around.volumes.clone(),
             allocated: around.disk.allocated(around.volumes.len()),
             no_space: host.no_space().map(str::to_owned),
+            full: host.failed_full(),
             unreadable: unreadable(host),
             requests: around.pending.len(),
             waiting_for: status.waiting_for.clone(),
@@ -140,6 +141,7 @@ pub(super) fn step_down_words(reason: StepDownReason) -> &'static str {
         StepDownReason::StoreFailed => "store-failed",
         StepDownReason::Restarted => "restarted",
         StepDownReason::NotEligible => "not-eligible",
+        StepDownReason::Older => "older-copy",
     }
 }
 

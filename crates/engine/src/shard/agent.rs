@@ -7,7 +7,7 @@ use crate::disk::{Content, Disk, NewJournal};
 use crate::frontend::FrontendKind;
 use crate::guard::GuardTarget;
 use crate::ipc::Client;
-use crate::lifecycle::{Job, Opened};
+use crate::lifecycle::{Expected, Job, Opened};
 use crate::metrics_page;
 use crate::open_replica::{Answer, Closing, OpenReplica, Shared};
 use crate::transport::{Channel, Transport};
@@ -58,7 +58,10 @@ impl Shard {
                 let (dir, client) = (dir.into(), client.clone());
                 self.lifecycle.submit(Job::Create { dir, config, journal, content, client, answer });
             }
-            Request::Open { resource, name, dir } => self.open(resource, name, dir.into(), answer),
+            Request::Open { resource, name, dir, incarnation, held } => {
+                let expected = Expected { resource, incarnation, held };
+                self.open(resource, name, dir.into(), expected, answer);
+            }
             Request::Drop { resource } => self.drop_replica(now, resource, answer),
             Request::Lease { until_us } => {
                 let silenced_us = self.lease(now, until_us);
@@ -240,7 +243,14 @@ impl Shard {
         silenced
     }
 
-    fn open(&mut self, resource: ResourceId, name: String, dir: std::path::PathBuf, answer: Answer) {
+    fn open(
+        &mut self,
+        resource: ResourceId,
+        name: String,
+        dir: std::path::PathBuf,
+        expected: Expected,
+        answer: Answer,
+    ) {
         if let Some(replica) = self.replicas.get(&resource) {
             return answer(Reply::Opened { incarnation: replica.status().incarnation });
         }
@@ -248,7 +258,7 @@ impl Shard {
         waiting.push(answer);
         if waiting.len() == 1 {
             // The answers wait here: the thread's own would only reach the first who asked.
-            self.lifecycle.submit(Job::Open { resource, name, dir, answer: Box::new(|_| {}) });
+            self.lifecycle.submit(Job::Open { resource, name, dir, expected, answer: Box::new(|_| {}) });
         }
     }
 

@@ -6,7 +6,9 @@ use mainstay_api::engine::{
     Reply, Request, RequestLine, Role, write_line,
 };
 use mainstay_engine::EngineOptions;
-use mainstay_types::{ConfigVersion, Epoch, Incarnation, Member, NodeId, ResourceId, ResourceRecord, Time};
+use mainstay_types::{
+    ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, ResourceId, ResourceRecord, Time,
+};
 use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -190,7 +192,13 @@ impl Engine {
             journal,
             content: None,
         });
-        self.ask(Request::Open { resource, name: name.into(), dir: dir.into() });
+        self.ask(Request::Open {
+            resource,
+            name: name.into(),
+            dir: dir.into(),
+            incarnation: None,
+            held: Index(0),
+        });
     }
 
     /// Makes the resource here, with this node as its only replica and primary.

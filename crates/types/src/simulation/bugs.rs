@@ -125,6 +125,8 @@ bugs! {
     LabelledTooEarly("R9"),
     /// The files of a replica are used although they are not what its label says.
     LabelNotCompared("R9"),
+    /// A copy of a replica's directory in the pool is taken for the replica.
+    CopyTakenForReplica("R9"),
     /// A replica that is removed keeps its label.
     LabelKept("R9"),
     /// A lease counts from when the acknowledgement came, not from when the heartbeat was sent.
@@ -161,6 +163,8 @@ bugs! {
     IssEmptied("R11"),
     /// A damaged record that was durable is cut like a torn tail.
     CorruptionTruncated("R12"),
+    /// Files whose log ends before what the replica is known to have held are used.
+    OlderCopyBelieved("R12"),
     /// A torn tail is taken for damage when something behind it is whole.
     TornTakenForDamaged("R12"),
     /// A record calls durable what is being written at the same time.

@@ -1,5 +1,166 @@
 //! Directories of replicas in a pool.
 
 use super::Trouble;
+use crate::cluster::{LIMIT, NODES};
+use anyhow::{Context, Result, ensure};
+use mainstay_tests::lab::Lab;
+use mainstay_tests::wait_for;
 
-pub const TROUBLES: &[(&str, Trouble)] = &[];
+pub const TROUBLES: &[(&str, Trouble)] = &[
+    ("troubles_a_copy_of_a_directory_is_never_the_replica", copy),
+    ("troubles_an_older_copy_that_is_put_back_does_not_lead", older_copy),
+    ("troubles_a_replica_without_its_label_says_what_to_do", label),
+    ("troubles_a_resource_is_deleted_while_a_node_is_away", deleted_while_away),
+];
+
+const POOL: &str = "/var/lib/mainstay/pools/default";
+
+fn create(lab: &Lab, name: &str) -> Result<()> {
+    lab.create_resource(name, "64MiB", &NODES, &["--journal", "16MiB"])
+}
+
+/// The primary and its device.
+fn device(lab: &Lab, name: &str) -> Result<(String, String)> {
+    wait_for("a device", LIMIT, || {
+        let view = lab.resource(name)?;
+        let primary = view.primary.context("no primary yet")?;
+        let replica = view.replicas.iter().find(|replica| replica.node == primary);
+        let live =
+            replica.and_then(|replica| replica.live.as_ref()).context("its engine says nothing yet")?;
+        let device = live.devices.first().context("no device yet")?;
+        Ok((primary, device.path.clone()))
+    })
+}
+
+fn write(lab: &Lab, name: &str, word: &str) -> Result<()> {
+    let (node, device) = device(lab, name)?;
+    let dd = format!("dd of={device} bs=4096 conv=sync,notrunc oflag=direct status=none");
+    lab.shell(&node, &format!("echo {word} | {dd}")).map(drop)
+}
+
+fn expect(lab: &Lab, name: &str, word: &str) -> Result<()> {
+    let (node, device) = device(lab, name)?;
+    let found =
+        lab.shell(&node, &format!("dd if={device} bs=4096 count=1 iflag=direct status=none | head -n 1"))?;
+    ensure!(found.trim() == word, "{found:?} instead of {word:?} on {node}");
+    Ok(())
+}
+
+fn power_cut(lab: &Lab) -> Result<()> {
+    NODES.iter().try_for_each(|node| lab.kill(node))?;
+    NODES.iter().try_for_each(|node| lab.start(node))
+}
+
+fn says(lab: &Lab, words: &[&str]) -> Result<()> {
+    wait_for("the status to say it", LIMIT, || {
+        let said = lab.try_cli(&["status"])?.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        for word in words {
+            ensure!(said.contains(word), "not said: {word}\n{said}");
+        }
+        Ok(())
+    })
+}
+
+fn own(lab: &Lab, name: &str) -> Result<String> {
+    Ok(format!("{name}-{}", lab.resource(name)?.id))
+}
+
+/// A1: the copy has everything that the replica had when it was made, and the same label.
+fn copy(lab: &Lab) -> Result<()> {
+    create(lab, "db")?;
+    write(lab, "db", "before")?;
+    let (node, _) = device(lab, "db")?;
+    let own = own(lab, "db")?;
+    lab.shell(&node, &format!("cd {POOL} && cp -a {own} db-copy && cp -a {own} {own}.removed && sync"))?;
+    write(lab, "db", "after")?;
+    power_cut(lab)?;
+    expect(lab, "db", "after")?;
+    lab.wait_in_sync("db", LIMIT)?;
+    expect(lab, "db", "after")?;
+    says(lab, &["db-copy is not used", &format!("label of {own}"), "move it out of the pool"])?;
+    lab.cli(&["resource", "delete", "db", "--yes"])?;
+    let left = lab.shell(&node, &format!("cd {POOL} && ls && rm -r db-copy {own}.removed"))?;
+    ensure!(left.contains("db-copy") && left.contains(".removed"), "copies were removed: {left}");
+    Ok(())
+}
+
+/// A1: a copy is put in the place of the replica, and what was there is renamed, while the node runs. Then all nodes lose power.
+fn older_copy(lab: &Lab) -> Result<()> {
+    create(lab, "db")?;
+    write(lab, "db", "before")?;
+    let (node, _) = device(lab, "db")?;
+    let own = own(lab, "db")?;
+    lab.shell(&node, &format!("cp -a {POOL}/{own} /var/lib/mainstay/image"))?;
+    write(lab, "db", "after")?;
+    wait_for("the node to know how far its replica reaches", LIMIT, || {
+        let view = lab.resource("db")?;
+        let replica = view.replicas.iter().find(|replica| replica.node == node);
+        let live = replica.and_then(|replica| replica.live.as_ref()).context("its engine says nothing")?;
+        let known = lab.shell(&node, "cat /var/lib/mainstay/held.json")?;
+        let index = format!("\"index\":{}", live.commit);
+        ensure!(known.contains(&index), "{known}, and {index} is committed");
+        Ok(())
+    })?;
+    lab.shell(&node, &format!("cd {POOL} && mv {own} db-old && mv ../../image {own} && sync"))?;
+    power_cut(lab)?;
+    expect(lab, "db", "after")?;
+    ensure!(lab.primary("db")? != node, "the older copy leads");
+    says(lab, &["older copy", "db-old is not used"])?;
+    lab.shell(&node, &format!("cd {POOL} && mv {own} ../../image"))?;
+    lab.wait_in_sync("db", LIMIT)?;
+    expect(lab, "db", "after")?;
+    lab.cli(&["resource", "delete", "db", "--yes"])?;
+    lab.shell(&node, &format!("rm -r {POOL}/db-old /var/lib/mainstay/image")).map(drop)
+}
+
+/// A1, E: an empty label costs its own replica and nothing else; it counts again as soon as it is put back.
+fn label(lab: &Lab) -> Result<()> {
+    create(lab, "db")?;
+    create(lab, "logs")?;
+    write(lab, "db", "kept")?;
+    let (primary, _) = device(lab, "db")?;
+    let node = NODES.into_iter().find(|node| *node != primary).context("another node")?;
+    let own = own(lab, "db")?;
+    let label = format!("{POOL}/{own}/replica.json");
+    lab.shell(node, &format!("cp {label} /var/lib/mainstay/label && : > {label} && sync"))?;
+    lab.kill(node)?;
+    lab.start(node)?;
+    says(
+        lab,
+        &["replica.json cannot be read: it is empty", "put its label back: `echo", "move the directory out"],
+    )?;
+    lab.wait_in_sync("logs", LIMIT)?;
+    lab.shell(node, &format!("mv /var/lib/mainstay/label {label}"))?;
+    lab.wait_in_sync("db", LIMIT)?;
+    expect(lab, "db", "kept")?;
+    for name in ["db", "logs"] {
+        lab.cli(&["resource", "delete", name, "--yes"])?;
+    }
+    Ok(())
+}
+
+/// E: the name is free at once, and the files of the deleted resource go when their node is back, and no others.
+fn deleted_while_away(lab: &Lab) -> Result<()> {
+    create(lab, "db")?;
+    let old = own(lab, "db")?;
+    let (primary, _) = device(lab, "db")?;
+    let away = NODES.into_iter().find(|node| *node != primary).context("another node")?;
+    lab.kill(away)?;
+    wait_for("its death to be recorded", LIMIT, || {
+        let view = lab.resource("db")?;
+        ensure!(view.replicas.iter().all(|replica| replica.in_sync != (replica.node == away)), "{view:?}");
+        Ok(())
+    })?;
+    lab.cli(&["resource", "delete", "db", "--yes"])?;
+    let there: Vec<&str> = NODES.into_iter().filter(|node| *node != away).collect();
+    lab.create_resource("db", "64MiB", &there, &["--journal", "16MiB"])?;
+    write(lab, "db", "new")?;
+    lab.start(away)?;
+    wait_for("the files of the deleted resource to go", LIMIT, || {
+        let files = lab.shell(away, &format!("ls {POOL}"))?;
+        ensure!(!files.contains(&old), "{files}");
+        Ok(())
+    })?;
+    expect(lab, "db", "new")?;
+    lab.cli(&["resource", "delete", "db", "--yes"]).map(drop)
+}

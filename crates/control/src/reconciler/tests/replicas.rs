@@ -53,14 +53,14 @@ fn after(order: &Order, failure: Failure) -> Replicas {
 #[test]
 fn a_replica_is_unusable_until_something_was_done_about_it() {
     assert!(after(&OPEN, failure(false)).unusable().is_empty());
-    assert!(
-        after(&Order::Make { of: None }, failure(true)).unusable().is_empty(),
-        "it was not the disk that was opened"
-    );
+    let make = Order::Make { of: None };
+    assert!(after(&make, failure(false)).unusable().is_empty());
+    assert!(!after(&make, failure(true)).unusable().is_empty(), "something else is in its place");
     let later = NOW.plus_ms(RETRY_JOB_MS);
     let ends = [
         (Ended::Made(Incarnation(10)), Some(Incarnation(10))),
         (Ended::Opened, Some(MINE)),
+        (Ended::Found(Incarnation(8)), Some(Incarnation(8))),
         (Ended::Gone, None),
         (Ended::Dropped, None),
     ];

@@ -1,0 +1,186 @@
+//! What this node knows of its replicas beside what is in their directories: which it made, and how far their logs reached.
+//!
+//! Guarantees
+//! - A replica that is put back as it was earlier is not opened (R12): its log ends before an entry that it is known to have held,
+//!   durable and committed. That is known from [`UPDATE_MS`] after the entry was committed here, and the path of a write is not longer for it.
+//! - Only a replica that is on record here is removed (R27).
+//!
+//! The file is in the state directory, beside the pool. Without it nothing is known: every replica that is found counts as it is.
+
+use crate::identity::write_durable;
+use crate::threads::lock;
+use mainstay_types::{Incarnation, Index, ResourceId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+/// How often what is known is brought up to date, at most.
+pub const UPDATE_MS: u64 = 1000;
+const FILE: &str = "held.json";
+/// Most incarnations of a replica that are remembered.
+const INCARNATIONS_MAX: usize = 4;
+
+/// One replica.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Mark {
+    pub incarnation: Incarnation,
+    /// The last entry that it held, durable and committed.
+    pub index: Index,
+}
+
+/// See the top of this file.
+#[derive(Debug)]
+pub struct Held {
+    path: PathBuf,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Of each resource those that were here last, the last one at the end.
+    marks: BTreeMap<ResourceId, Vec<Mark>>,
+    /// The file says the same.
+    saved: bool,
+    /// There was a file.
+    found: bool,
+    /// The last attempt to save failed, and that was said.
+    failed: bool,
+}
+
+impl Held {
+    /// What the file says; nothing if there is none, or it cannot be read.
+    #[must_use]
+    pub fn load(state_dir: &Path) -> Self {
+        let path = state_dir.join(FILE);
+        let read =
+            std::fs::read(&path).and_then(|bytes| serde_json::from_slice(&bytes).map_err(io::Error::other));
+        let known = match read {
+            Ok(marks) => Known { marks, saved: true, found: true, failed: false },
+            Err(error) => {
+                if error.kind() != io::ErrorKind::NotFound {
+                    tracing::warn!(
+                        path = %path.display(), %error,
+                        "it is not known how far the replicas on this node reached: an older copy of one would be used"
+                    );
+                }
+                Known::default()
+            }
+        };
+        Self { path, known: Mutex::new(known) }
+    }
+
+    /// The incarnation of each replica that was here last.
+    #[must_use]
+    pub fn incarnations(&self) -> BTreeMap<ResourceId, Incarnation> {
+        let last =
+            |(resource, marks): (&ResourceId, &Vec<Mark>)| Some((*resource, marks.last()?.incarnation));
+        lock(&self.known).marks.iter().filter_map(last).collect()
+    }
+
+    /// Whether this node had this incarnation of a replica.
+    #[must_use]
+    pub fn has(&self, resource: ResourceId, incarnation: Incarnation) -> bool {
+        let known = lock(&self.known);
+        let mut marks = known.marks.get(&resource).into_iter().flatten();
+        marks.any(|mark| mark.incarnation == incarnation)
+    }
+
+    /// How far the log of this incarnation reached, as far as that is known.
+    #[must_use]
+    pub fn index(&self, resource: ResourceId, incarnation: Incarnation) -> Index {
+        let known = lock(&self.known);
+        let mut marks = known.marks.get(&resource).into_iter().flatten();
+        marks.find(|mark| mark.incarnation == incarnation).map_or(Index(0), |mark| mark.index)
+    }
+
+    /// Takes what is found in the pool on record, if there was none: of a node that an earlier release served.
+    pub fn adopt(&self, found: impl Iterator<Item = (ResourceId, Incarnation)>) {
+        let mut known = lock(&self.known);
+        if !known.found {
+            let mark = |incarnation| vec![Mark { incarnation, index: Index(0) }];
+            known.marks = found.map(|(resource, incarnation)| (resource, mark(incarnation))).collect();
+            known.saved = known.marks.is_empty();
+        }
+    }
+
+    /// A replica that is there now, and how far its log reaches.
+    pub fn note(&self, resource: ResourceId, incarnation: Incarnation, index: Index) {
+        let mut known = lock(&self.known);
+        let marks = known.marks.entry(resource).or_default();
+        let before = marks.clone();
+        let place = marks.iter().position(|mark| mark.incarnation == incarnation);
+        let index = place.map_or(index, |place| marks.remove(place).index.max(index));
+        marks.push(Mark { incarnation, index });
+        marks.drain(..marks.len().saturating_sub(INCARNATIONS_MAX));
+        known.saved &= *marks == before;
+    }
+
+    /// There is no such replica any more.
+    pub fn forget(&self, resource: ResourceId) {
+        let mut known = lock(&self.known);
+        if known.marks.remove(&resource).is_some() {
+            known.saved = false;
+        }
+    }
+
+    /// Makes what is known durable, unless it is. A failure is said once, and tried again with the next call.
+    pub fn save(&self) -> io::Result<()> {
+        let mut known = lock(&self.known);
+        if known.saved {
+            return Ok(());
+        }
+        let bytes = serde_json::to_vec(&known.marks).map_err(io::Error::other)?;
+        let result = write_durable(&self.path, &bytes);
+        match &result {
+            Ok(()) => (known.saved, known.found, known.failed) = (true, true, false),
+            Err(error) => {
+                if !std::mem::replace(&mut known.failed, true) {
+                    tracing::warn!(path = %self.path.display(), %error, "it is not saved how far the replicas here reach");
+                }
+            }
+        }
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const R: ResourceId = ResourceId(1);
+    const A: Incarnation = Incarnation(9);
+
+    #[test]
+    fn a_mark_rises_with_its_incarnation_and_outlives_the_process() {
+        let root = tempfile::tempdir().unwrap();
+        let held = Held::load(root.path());
+        held.note(R, A, Index(7));
+        held.note(R, A, Index(5));
+        held.save().unwrap();
+        let held = Held::load(root.path());
+        assert_eq!((held.index(R, A), held.index(R, Incarnation(8))), (Index(7), Index(0)));
+        held.note(R, Incarnation(10), Index(0));
+        assert_eq!(held.incarnations(), BTreeMap::from([(R, Incarnation(10))]));
+        assert_eq!(held.index(R, A), Index(7), "it may be put back");
+        (11..14).for_each(|new| held.note(R, Incarnation(new), Index(0)));
+        assert!(!held.has(R, A) && held.has(R, Incarnation(10)), "not for ever");
+        held.forget(R);
+        held.save().unwrap();
+        assert_eq!(Held::load(root.path()).incarnations(), BTreeMap::new());
+    }
+
+    /// What an earlier release made is on record from the first start on, and what comes later is not.
+    #[test]
+    fn what_is_found_without_a_record_is_taken_on_record_once() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::write(root.path().join(FILE), b"").unwrap();
+        let held = Held::load(root.path());
+        held.adopt([(R, A)].into_iter());
+        held.save().unwrap();
+        let held = Held::load(root.path());
+        held.adopt([(ResourceId(2), A)].into_iter());
+        assert_eq!(held.incarnations(), BTreeMap::from([(R, A)]));
+    }
+}
