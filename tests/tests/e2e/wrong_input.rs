@@ -53,7 +53,7 @@ pub fn command_line(cluster: &Cluster) -> Result<()> {
         (&["service", "move", "db"], USAGE, "<node>"),
         (&["service", "apply", "/nonexistent.toml"], REFUSED, "nonexistent"),
         (&["inspect"], USAGE, "directory"),
-        (&["inspect", "/nonexistent"], REFUSED, "meta"),
+        (&["inspect", "/nonexistent"], USAGE, "option-without-effect"),
         (&["events", "--after", "soon"], USAGE, "soon"),
         (&["status", "--verbosity"], USAGE, "verbosity"),
     ];
@@ -77,6 +77,10 @@ pub fn command_line(cluster: &Cluster) -> Result<()> {
         let finished = command::finish(&mut cluster.lab.command(&all), Duration::from_secs(60))?;
         clear(&finished, words, *expected, says)?;
     }
+
+    let words = ["inspect", "/nonexistent"];
+    let finished = command::finish(&mut cluster.lab.command(&words), Duration::from_secs(60))?;
+    clear(&finished, &words, REFUSED, "meta")?;
 
     // With --json the refusal is an object with a stable code.
     let refused = cluster.lab.try_cli(&["--json", "resource", "status", "nope"])?;
