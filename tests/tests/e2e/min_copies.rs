@@ -66,8 +66,11 @@ pub fn no_write_rests_on_one_machine_if_two_are_wanted(cluster: &Cluster) -> Res
 fn its_service_stops_and_starts_again(cluster: &Cluster) -> Result<()> {
     let lab = &cluster.lab;
     lab.cli(&["resource", "set-min-copies", NAME, "2", "--suspend-io", "1s"])?;
+    // The volume was written to above, so the service may not format it.
+    let (primary, device) = cluster.device(NAME)?;
+    lab.exec(&primary, &["mkfs.xfs", "-q", "-f", "-K", &device])?;
     let toml = format!(
-        "name = \"{NAME}\"\nresource = \"{NAME}\"\n\n[mount]\npath = \"/srv/{NAME}\"\nfstype = \"xfs\"\nmkfs = true\n"
+        "name = \"{NAME}\"\nresource = \"{NAME}\"\n\n[mount]\npath = \"/srv/{NAME}\"\nfstype = \"xfs\"\n"
     );
     lab.apply_service(NAME, &toml)?;
     let node = lab.wait_running(NAME, LIMIT)?;

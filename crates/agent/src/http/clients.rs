@@ -15,7 +15,8 @@ pub(super) async fn attach(
     let asked = agent.clone();
     change(agent, move |view| {
         let (resource, node) = (find_resource(view, &name)?, find_node(view, &request.node)?);
-        if resource.record.attached.is_none_or(|attached| attached.node != node) && !request.take_over {
+        // One that is attached elsewhere is refused as such, with the way to take it over.
+        if resource.record.attached.is_none() && !request.take_over {
             let doing = format!("resource {name} is not attached to {}", request.node);
             users::refuse_used(&asked, view, resource, &doing, users::PASSING)?;
         }
