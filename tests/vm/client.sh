@@ -133,7 +133,8 @@ no_errors
 step "attached while the primary's engine is dead: what waits in the device that it left is not done over what the client writes"
 dd if=/dev/urandom of=/tmp/of-client bs=4096 count=1 2>/dev/null
 a_write_waits
-mainstay resource attach db n2 --no-wait || fail "cannot attach"
+# The waiting write uses the device: whoever takes it over says so.
+mainstay resource attach db n2 --no-wait --take-over || fail "cannot attach"
 rm /tmp/stay-away
 wait_for 60 attached
 dd if=/tmp/of-client of="$(readlink -f $run/dev/db/0)" bs=4096 seek=$last oflag=direct 2>/dev/null || fail "the client cannot write"
