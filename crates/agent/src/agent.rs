@@ -53,21 +53,21 @@ pub struct Agent {
     engine_inputs: EngineInputs,
     transport: Transport,
     member: RwLock<Option<Arc<Member>>>,
-    /// What services lack here, as it was found last.
+    /// Needs of services that this node does not meet, as of the last check.
     known_lacks: Mutex<Option<KnownLacks>>,
     /// Becoming a member happens once.
     joining: Mutex<()>,
-    /// What it says of itself while it becomes a member; see [`Call::WhoJoins`].
+    /// Answer to [`Call::WhoJoins`] while this node becomes a member.
     nonce: Mutex<Option<u64>>,
     /// When it was last told that a node has a twin.
     twins: Mutex<BTreeMap<NodeId, Instant>>,
     fatal: SyncSender<String>,
 }
 
-/// What services lack on this node, by name.
+/// Needs of services that this node does not meet, by service.
 struct KnownLacks {
     at: Instant,
-    /// Of the state that it is about.
+    /// Revision of the state that was checked.
     revision: u64,
     lacks: BTreeMap<String, Vec<Lack>>,
 }
@@ -277,7 +277,8 @@ impl Agent {
         found
     }
 
-    /// What services that may run here need and this node lacks. As it was a moment ago: every status asks.
+    /// Needs of the services that may run here which this node does not meet. A recent result is used
+    /// again, because every status asks.
     fn lacks(&self) -> BTreeMap<String, Vec<Lack>> {
         let Ok(member) = self.member() else { return BTreeMap::new() };
         let view = member.log.view();

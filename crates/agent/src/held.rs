@@ -1,4 +1,5 @@
-//! What this node knows of its replicas beside what is in their directories: which it made, and how far their logs reached.
+//! Record of this node's replicas outside their directories: which ones it made, and how far their
+//! logs reached.
 //!
 //! Guarantees
 //! - A replica that is put back as it was earlier is not opened (R12): its log ends before an entry that it is known to have held,

@@ -27,16 +27,16 @@ pub struct Live {
     pub pools: BTreeMap<NodeId, u64>,
     /// Replicas that could not be made.
     pub failures: BTreeMap<NodeId, BTreeMap<ResourceId, EngineError>>,
-    /// What services need and nodes that may run them lack, by name.
+    /// Needs of services that nodes do not meet, by node and service.
     pub lacks: BTreeMap<NodeId, BTreeMap<String, Vec<Lack>>>,
     /// Directories in their pools that are not used, with the reason.
     pub left: BTreeMap<NodeId, BTreeMap<String, String>>,
-    /// What each node waits for.
+    /// Requests that each node waits for.
     pub waits: BTreeMap<NodeId, Waits>,
 }
 
 impl Live {
-    /// What stands still anywhere.
+    /// Stalls of all nodes and engines.
     #[must_use]
     pub fn stalls(&self) -> Vec<Stall> {
         let nodes = self.waits.iter().flat_map(|(node, waits)| watch::of_node(*node, waits));

@@ -69,7 +69,7 @@ pub fn start(node: NodeId, log: RaftHandle, engine: EngineLink, transport: Trans
     Watch { ends }
 }
 
-/// What this node waits for now.
+/// Requests that this node waits for at this moment.
 #[must_use]
 pub fn waits(log: &RaftHandle, engine: &EngineLink) -> Waits {
     Waits { engine_ms: engine.silent_ms(boot_now()), disk_ms: log.disk_waits_ms(), lags: log.lags() }

@@ -29,9 +29,9 @@ pub struct Observations {
     pub has_leader: bool,
     /// Nodes whose pool has no space for what is to be written to a resource.
     pub full: BTreeMap<ResourceId, BTreeSet<NodeId>>,
-    /// What services need and nodes that may run them lack, by service, in words for the operator.
+    /// Needs of services that nodes do not meet, by service, in words for the operator.
     pub lacks: BTreeMap<String, BTreeMap<NodeId, Vec<String>>>,
-    /// What gives no answer.
+    /// Engines, disks and voters that give no answer.
     pub stalls: Vec<Stall>,
     /// Directories in pools that are not used, with the reason.
     pub left: BTreeMap<NodeId, BTreeMap<String, String>>,

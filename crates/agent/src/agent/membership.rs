@@ -360,7 +360,7 @@ impl Agent {
         }
     }
 
-    /// What an attempt to become a member left, that ended before there was an identity.
+    /// Removes the files that an attempt to become a member left before there was an identity.
     fn clear_leftovers(&self) -> Result<(), AgentError> {
         for path in [log_path(&self.options.state_dir), suspects_path(&self.options.state_dir)] {
             remove_file(&path).map_err(|source| AgentError::File { path, source })?;
@@ -444,10 +444,10 @@ impl Drop for Proof<'_> {
     }
 }
 
-/// What has become of a request to join that is taken back.
+/// Outcome of taking a request to join back.
 enum Withdrawal {
     Done,
-    /// It had its effect already.
+    /// The request had its effect before it was taken back.
     Votes,
     Unknown,
 }
