@@ -13,6 +13,7 @@ use crate::engine_link::EngineLink;
 use crate::messages::{LeaseMessage, random_u64};
 use crate::raft::store::{RaftStoreError, open_database};
 use crate::raft::{ConsensusLog, View};
+use crate::reserve::Reserve;
 use crate::threads::spawn;
 use crate::transport::Transport;
 use mainstay_control::lease::{self, Effect, Event, LeaseMachine, Suspect};
@@ -26,6 +27,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::time::Duration;
 
 /// Generations that were ever suspected here, and have not been superseded: node -> generation.
+/// Least number of bytes that are reserved for the growth of the file of suspicions.
+const RESERVE_BYTES_MIN: u64 = 2 << 20;
 const SUSPECTS: TableDefinition<u32, u64> = TableDefinition::new("suspects");
 /// Messages that wait for the thread; more are dropped.
 const QUEUE_MAX: usize = 1024;
@@ -61,7 +64,7 @@ pub fn start(
     on_lease: OnLease,
     on_view: OnView,
 ) -> Result<LeaseKeeper, RaftStoreError> {
-    let database = open_database(path)?;
+    let (database, reserve) = open_database(path, RESERVE_BYTES_MIN)?;
     let failed = |source: redb::Error| RaftStoreError::Database {
         path: PathBuf::from(path),
         source: Box::new(source),
@@ -72,7 +75,7 @@ pub fn start(
     let (persist, to_persist) = channel();
     let keeper = LeaseKeeper { queue: queue.clone(), until: Arc::new(AtomicU64::new(0)) };
     let persisted = queue.clone();
-    spawn("agent-suspects", move || persist_loop(&database, &to_persist, &persisted));
+    spawn("agent-suspects", move || persist_loop(&database, &reserve, &to_persist, &persisted));
     let until = keeper.until.clone();
     let views = queue;
     let voters_log = log.clone();
@@ -195,10 +198,16 @@ impl Runner {
     }
 }
 
-fn persist_loop(database: &Database, suspects: &Receiver<Suspect>, answer: &SyncSender<Input>) {
+fn persist_loop(
+    database: &Database,
+    reserve: &Reserve,
+    suspects: &Receiver<Suspect>,
+    answer: &SyncSender<Input>,
+) {
     while let Ok(suspect) = suspects.recv() {
         match save(database, suspect) {
             Ok(()) => {
+                reserve.keep();
                 if answer.send(Input::Event(Event::SuspectPersisted(suspect))).is_err() {
                     return;
                 }

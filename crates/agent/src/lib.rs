@@ -21,6 +21,7 @@ pub mod node;
 pub mod pool;
 pub mod raft;
 pub mod replicas;
+pub mod reserve;
 pub mod service;
 mod sys;
 pub mod teller;

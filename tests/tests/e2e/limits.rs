@@ -60,6 +60,7 @@ pub fn full_pool(cluster: &Cluster) -> Result<()> {
         dir = "/var/lib/mainstay"
     );
     let rest = format!("dd if=/dev/zero of={fill}.rest bs=1M status=none || true; sync");
+    let agent = lab.pids(full, "agent")?;
     lab.shell(full, &format!("{most}\n{rest}"))?;
     let write = format!("dd if=/dev/urandom of={device} bs=1M count=200 oflag=direct status=none");
     lab.shell(&node, &write)?;
@@ -68,6 +69,11 @@ pub fn full_pool(cluster: &Cluster) -> Result<()> {
     ensure!(view.replicas.iter().all(|replica| replica.in_sync == (replica.node != full)), "{view:?}");
     let said = lab.try_cli(&["status"])?.stdout;
     ensure!(said.contains(&format!("the pool of {full} has no space")), "{said}");
+    // The control state lies on the same disk.
+    for interval in ["8d", "9d"] {
+        lab.cli(&["resource", "set-scrub", NAME, "--scrub-interval", interval])?;
+    }
+    ensure!(lab.pids(full, "agent")? == agent, "the agent of {full} ended because its disk is full");
     lab.shell(full, &format!("rm {fill} {fill}.rest; sync"))?;
     lab.wait_in_sync(NAME, LIMIT)?;
     cluster.prove_equal(NAME)?;

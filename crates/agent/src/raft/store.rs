@@ -11,6 +11,7 @@
 //! Entries from the truncation point on are also kept in memory: the control plane's log is small, and the
 //! Raft core may then read it without touching the disk. The number is bounded by [`ENTRIES_KEPT_MAX`].
 
+use crate::reserve::Reserve;
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot, SnapshotMetadata};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
@@ -28,6 +29,10 @@ pub const ENTRIES_KEPT_MAX: u64 = ENTRIES_RETAINED + SNAPSHOT_EVERY_ENTRIES + 40
 /// Largest snapshot; it must fit into one frame between agents.
 pub const SNAPSHOT_BYTES_MAX: usize = 15 << 20;
 
+/// Least number of bytes that are reserved for the growth of the log's file. A snapshot of the largest state
+/// and the longest log take less.
+const RESERVE_BYTES_MIN: u64 = 32 << 20;
+
 const LOG: TableDefinition<u64, &[u8]> = TableDefinition::new("raft_log");
 const META: TableDefinition<&str, &[u8]> = TableDefinition::new("raft_meta");
 const FORMAT: &[u8] = b"mainstay raft store 1";
@@ -42,6 +47,12 @@ pub enum RaftStoreError {
     },
     #[error("the control plane's log {path} holds what this version cannot read: {what}")]
     Format { path: PathBuf, what: String },
+    #[error("cannot open {path} to reserve space on its disk: {source}")]
+    Reserve {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
     #[error("cannot make {path} durable: {source}")]
     Directory {
         path: PathBuf,
@@ -63,6 +74,7 @@ pub enum RaftStoreError {
 pub struct RaftStore {
     path: PathBuf,
     db: Database,
+    reserve: Reserve,
     hard_state: HardState,
     /// The newest snapshot; its data is the serialized state machine.
     snapshot: Snapshot,
@@ -79,10 +91,11 @@ impl RaftStore {
     /// # Errors
     /// When the file cannot be opened, is damaged, or is of another format.
     pub fn open(path: &Path) -> Result<Self, RaftStoreError> {
-        let db = open_database(path)?;
+        let (db, reserve) = open_database(path, RESERVE_BYTES_MIN)?;
         let mut store = Self {
             path: path.to_path_buf(),
             db,
+            reserve,
             hard_state: HardState::default(),
             snapshot: Snapshot::default(),
             truncated: (0, 0),
@@ -279,7 +292,9 @@ impl RaftStore {
     }
 
     fn commit(&self, changes: Changes) -> Result<(), RaftStoreError> {
-        write_all(&self.db, &changes).map_err(|source| self.database(source))
+        write_all(&self.db, &changes).map_err(|source| self.database(source))?;
+        self.reserve.keep();
+        Ok(())
     }
 
     fn database(&self, source: redb::Error) -> RaftStoreError {
@@ -375,8 +390,12 @@ struct Meta {
     truncated: Option<Vec<u8>>,
 }
 
-/// Opens or makes a redb file such that its name in the directory is durable too.
-pub(crate) fn open_database(path: &Path) -> Result<Database, RaftStoreError> {
+/// Opens or makes a redb file such that its name in the directory is durable too, and reserves space for its
+/// growth: `reserve_bytes_min` at least.
+pub(crate) fn open_database(
+    path: &Path,
+    reserve_bytes_min: u64,
+) -> Result<(Database, Reserve), RaftStoreError> {
     let database = Database::create(path).map_err(|source| RaftStoreError::Database {
         path: path.to_path_buf(),
         source: Box::new(source.into()),
@@ -385,7 +404,9 @@ pub(crate) fn open_database(path: &Path) -> Result<Database, RaftStoreError> {
     std::fs::File::open(directory)
         .and_then(|directory| directory.sync_all())
         .map_err(|source| RaftStoreError::Directory { path: directory.to_path_buf(), source })?;
-    Ok(database)
+    let reserve = Reserve::of(path, reserve_bytes_min)
+        .map_err(|source| RaftStoreError::Reserve { path: path.to_path_buf(), source })?;
+    Ok((database, reserve))
 }
 
 type Entries = Vec<(u64, Vec<u8>)>;

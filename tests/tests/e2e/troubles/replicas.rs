@@ -11,6 +11,7 @@ pub const TROUBLES: &[(&str, Trouble)] = &[
     ("troubles_an_older_copy_that_is_put_back_does_not_lead", older_copy),
     ("troubles_a_replica_without_its_label_says_what_to_do", label),
     ("troubles_a_resource_is_deleted_while_a_node_is_away", deleted_while_away),
+    ("troubles_full_pools_go_on_when_there_is_room", full_pools),
 ];
 
 const POOL: &str = "/var/lib/mainstay/pools/default";
@@ -163,4 +164,36 @@ fn deleted_while_away(lab: &Lab) -> Result<()> {
     })?;
     expect(lab, "db", "new")?;
     lab.cli(&["resource", "delete", "db", "--yes"]).map(drop)
+}
+
+/// All pools fill up under a resource: writes fail, what was acknowledged stays, and everything goes on by itself when there
+/// is room again. The advice asks for room, and for nothing that costs data.
+fn full_pools(lab: &Lab) -> Result<()> {
+    create(lab, "full")?;
+    write(lab, "full", "before")?;
+    let fill = "/var/lib/mainstay/fill";
+    let most = format!(
+        "fallocate -l $(($(stat -f -c '%a * %S' /var/lib/mainstay) - (8 << 20))) {fill}; \
+         dd if=/dev/zero of={fill}.rest bs=64k status=none || true; sync"
+    );
+    for node in NODES {
+        lab.shell(node, &most)?;
+    }
+    // More than the journal takes: it fails, or its replica is taken out of use under it.
+    let (node, path) = device(lab, "full")?;
+    let flood = format!(
+        "timeout 60 dd if=/dev/urandom of={path} bs=1M seek=1 count=60 oflag=direct status=none || true"
+    );
+    lab.shell(&node, &flood)?;
+    says(lab, &["has no space"])?;
+    let said = lab.try_cli(&["status"])?.stdout;
+    ensure!(!said.contains("force-promote") && !said.contains("backup"), "{said}");
+    for node in NODES {
+        lab.shell(node, &format!("rm {fill} {fill}.rest; sync"))?;
+    }
+    lab.wait_in_sync("full", LIMIT)?;
+    expect(lab, "full", "before")?;
+    write(lab, "full", "after")?;
+    expect(lab, "full", "after")?;
+    lab.cli(&["resource", "delete", "--yes", "full"]).map(drop)
 }
