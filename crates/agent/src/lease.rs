@@ -344,12 +344,13 @@ mod tests {
         let path = dir.path().join("suspects.redb");
         let suspect = |node, generation| Suspect { node: NodeId(node), generation };
         {
-            let database = open_database(&path).unwrap();
+            let (database, _reserve) = open_database(&path, 0).unwrap();
             assert!(load(&database).unwrap().is_empty());
             for suspect in [suspect(2, 1), suspect(3, 5), suspect(2, 4), suspect(2, 3)] {
                 save(&database, suspect).unwrap();
             }
         }
-        assert_eq!(load(&open_database(&path).unwrap()).unwrap(), [suspect(2, 4), suspect(3, 5)]);
+        let (database, _reserve) = open_database(&path, 0).unwrap();
+        assert_eq!(load(&database).unwrap(), [suspect(2, 4), suspect(3, 5)]);
     }
 }
