@@ -307,19 +307,24 @@ impl Agent {
         &self.options.state_dir
     }
 
-    /// Asks one node; itself without the network.
+    /// Asks one node; itself without the network, and no longer than another.
     ///
     /// # Errors
     /// When it does not answer.
     pub fn ask(
-        &self,
+        self: &Arc<Self>,
         member: &Member,
         node: NodeId,
         question: Call,
         timeout: Duration,
     ) -> Result<CallReply, ErrorBody> {
         if node == member.identity.node {
-            return Ok(self.call(question));
+            let (answer, answers) = sync_channel(1);
+            let own = self.clone();
+            spawn("agent-ask", move || drop(answer.send(own.call(question))));
+            return answers.recv_timeout(timeout).map_err(|_| {
+                body("unreachable", format!("this node does not answer within {} s", timeout.as_secs()), "")
+            });
         }
         let address = member.log.view().state.nodes.get(&node).map(|node| node.agent_addr.clone());
         let Some(address) = address else {
@@ -419,9 +424,10 @@ impl Inbound for Agent {
             Call::AmI => CallReply::Other { address: None },
             Call::Engine(request) => self.engine_question(request),
             Call::Users { resource, service } => match self.member() {
-                Ok(member) => {
-                    CallReply::Users { users: users_of(&member.places, &resource, service.as_ref()) }
-                }
+                Ok(member) => match users_of(&member.places, &resource, service.as_ref()) {
+                    Ok(users) => CallReply::Users { users },
+                    Err(error) => CallReply::Error(body("users-unknown", error.to_string(), "")),
+                },
                 Err(error) => CallReply::Error(error),
             },
             Call::Place { spec, others } => match self.member() {

@@ -9,6 +9,7 @@ use mainstay_api::rest::ErrorBody;
 use mainstay_control::state::{NodeStatus, Resource};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::NodeId;
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 /// Refuses a change that takes the devices of a resource away, or puts other content there, while something but its own
 /// service uses them. `doing`: the change, in words.
 pub(super) fn refuse_used(
-    agent: &Agent,
+    agent: &Arc<Agent>,
     view: &View,
     resource: &Resource,
     doing: &str,
@@ -42,6 +43,13 @@ pub(super) fn refuse_used(
         let name = view.state.node_name(node);
         let users = match agent.ask(&*agent.member()?, node, question, LOOK_TIMEOUT) {
             Ok(CallReply::Users { users }) => users,
+            Ok(CallReply::Error(error)) if error.code == "users-unknown" => {
+                return Err(body(
+                    "users-unknown",
+                    format!("{doing}: on {name} {}", error.message),
+                    "Look for a process in state D with `ps -eo pid,stat,comm` there, and try again when it has ended.",
+                ));
+            }
             Ok(_) | Err(_) => {
                 return Err(body(
                     "node-unreachable",
@@ -69,7 +77,7 @@ pub(super) fn refuse_used(
 
 /// Refuses a service that does not find the place for its file system on one of these nodes, as far as they can say.
 pub(super) fn refuse_place(
-    agent: &Agent,
+    agent: &Arc<Agent>,
     view: &View,
     spec: &ServiceSpec,
     nodes: &[NodeId],

@@ -1,86 +1,205 @@
 //! Processes, mounts and devices that hold a file system or a block device, in words for the operator.
 //!
+//! Guarantees
+//! - Nothing here waits for a file system: what processes hold is told by the kernel's tables and by what it keeps of open
+//!   files, so one that hangs does not matter. The answer comes in bounded time, or it is said that there is none.
+//! - A mount that goes with the service's own is none of its holders.
+//!
 //! What cannot be looked at is left out: a process may end at any moment.
 
-use super::mount_table::{DeviceId, MountTable};
-use std::collections::BTreeSet;
+use super::bounded::Bounded;
+use super::mount_table::{DeviceId, MountTable, Mounted};
+use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, statx};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Most holders that are named; the others are counted.
 const NAMED_MAX: usize = 5;
+/// How long the search may take.
+pub const PATIENCE: Duration = Duration::from_secs(3);
+/// Of that, for files that are mapped: where a process's memory cannot be looked at, the rest is the answer.
+const MAPPED_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a holder is asked about.
-#[derive(Clone, Debug)]
+static SEARCHES: Bounded = Bounded::new();
+
+/// A block device, with every file system on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Held {
-    device: DeviceId,
-    /// `stat` gives this number for every file of the file system. It is the device's own but for btrfs.
-    files: u64,
-    path: Option<PathBuf>,
+    pub device: DeviceId,
+    /// Number of the file system where that is not the device's own.
+    pub number: Option<DeviceId>,
 }
 
-impl Held {
-    /// The file system on `device` that is mounted at `path`.
-    #[must_use]
-    pub fn file_system(path: &Path, device: DeviceId) -> Self {
-        let files = fs::metadata(path).map_or(0, |found| found.dev());
-        Self { device, files, path: Some(path.to_path_buf()) }
-    }
+/// The search has no end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("it is not known within {} s who uses it, because a process or a file system of this node hangs", PATIENCE.as_secs())]
+pub struct NotKnown;
 
-    /// The block device itself, and every file system on it.
-    #[must_use]
-    pub fn device(device: DeviceId) -> Self {
-        Self { device, files: 0, path: None }
-    }
-
-    fn is_file_of(&self, link: &Path) -> bool {
-        let Ok(found) = fs::metadata(link) else { return false };
-        let is_device =
-            found.file_type().is_block_device() && DeviceId::from_number(found.rdev()) == self.device;
-        is_device || self.has_number(found.dev())
-    }
-
-    fn has_number(&self, number: u64) -> bool {
-        number != 0 && (number == self.files || DeviceId::from_number(number) == self.device)
-    }
+/// What is looked for.
+#[derive(Clone, Debug, Default)]
+pub struct Search {
+    pub held: Vec<Held>,
+    /// Processes that do not count.
+    pub except: BTreeSet<u32>,
+    /// Paths of mounts in this mount namespace that do not count, nor do those that an unmount there takes along.
+    pub own: Vec<PathBuf>,
 }
 
-/// Everything that holds it but the processes `except`. A mount at `own` in this mount namespace is not counted.
-#[must_use]
-pub fn holders(held: &Held, except: &BTreeSet<u32>, own: Option<&Path>) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut namespaces = BTreeSet::new();
-    if let Ok(link) = fs::read_link("/proc/self/ns/mnt") {
-        namespaces.insert(link);
-    }
-    if let Ok(table) = MountTable::read() {
-        let others =
-            table.iter().filter(|mounted| mounted.is_on(held.device) && own != Some(&*mounted.point));
-        found.extend(others.map(|mounted| format!("a mount at {}", mounted.point.display())));
-    }
-    for pid in processes() {
-        let process = PathBuf::from(format!("/proc/{pid}"));
-        if except.contains(&pid) || is_mainstay(&process) {
-            continue;
+/// What a mount means to the search.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Held,
+    /// Device nodes may be there.
+    MayHaveDevices,
+    Other,
+}
+
+type Kinds = BTreeMap<u64, Kind>;
+
+impl Search {
+    /// Everything that holds one of them.
+    ///
+    /// # Errors
+    /// When that is not known in time.
+    pub fn holders(&self) -> Result<Vec<String>, NotKnown> {
+        let deadline = Instant::now() + PATIENCE;
+        let search = self.clone();
+        let found = SEARCHES.ask(Path::new("tables"), deadline - MAPPED_PATIENCE, move || search.in_tables());
+        let (found, processes) = found.ok_or(NotKnown)?;
+        if !found.is_empty() {
+            return Ok(found);
         }
-        let name = || format!("{} (process {pid})", comm(&process));
-        if let Some(how) = holds(held, &process) {
-            found.push(format!("{} with {how}", name()));
+        // To ask for these the memory of the process has to be still, and it may hang.
+        let search = self.clone();
+        let mapped = SEARCHES.ask(Path::new("memory"), deadline, move || search.in_memory(&processes));
+        Ok(mapped.unwrap_or_default())
+    }
+
+    fn in_tables(&self) -> (Vec<String>, Vec<u32>) {
+        let mut found = Vec::new();
+        let (mut kinds, mut points) = (Kinds::new(), BTreeSet::new());
+        let own_table = MountTable::read().ok();
+        if let Some(table) = &own_table {
+            self.classify(table, &mut kinds);
+            points.extend(
+                table.iter().filter(|mounted| self.is_held(mounted)).map(|found| found.point.clone()),
+            );
+            let others = points.iter().filter(|point| !self.own.contains(point));
+            found.extend(others.map(|point| format!("a mount at {}", point.display())));
         }
-        let Ok(namespace) = fs::read_link(process.join("ns/mnt")) else { continue };
-        if !namespaces.contains(&namespace)
-            && let Ok(table) = MountTable::of_process(&process)
-        {
+        let namespace = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
+        let mut namespaces: BTreeSet<_> = namespace(Path::new("/proc/self")).into_iter().collect();
+        let processes: Vec<u32> = processes().filter(|pid| !self.except.contains(pid)).collect();
+        for &pid in &processes {
+            let process = directory(pid);
+            let Some(namespace) = namespace(&process).filter(|found| !namespaces.contains(found)) else {
+                continue;
+            };
+            let Ok(table) = MountTable::of_process(&process) else { continue };
             namespaces.insert(namespace);
-            if let Some(mounted) = table.iter().find(|mounted| mounted.is_on(held.device)) {
-                let point = mounted.point.display();
-                found.push(format!("a mount at {point} in the mount namespace of {}", name()));
+            self.classify(&table, &mut kinds);
+            let goes_along = |mounted: &Mounted| {
+                let own = own_table.iter().flat_map(|table| table.iter().map(move |own| (table, own)));
+                own.filter(|(_, own)| self.is_held(own) && self.own.contains(&own.point))
+                    .any(|(own_table, own)| table.goes_with(mounted, own_table, own))
+            };
+            let mut held = table.iter().filter(|mounted| self.is_held(mounted) && !goes_along(mounted));
+            if let Some(mounted) = held.next() {
+                let (point, name) = (mounted.point.display(), name(pid));
+                found.push(format!("a mount at {point} in the mount namespace of {name}"));
             }
         }
+        let others: Vec<u32> = processes.into_iter().filter(|pid| !is_mainstay(&directory(*pid))).collect();
+        for &pid in &others {
+            if let Some(how) = self.holds(&directory(pid), &kinds) {
+                found.push(format!("{} with {how}", name(pid)));
+            }
+        }
+        found.extend(self.held.iter().flat_map(|held| devices_on(held.device, &points)));
+        (found, others)
     }
-    found.extend(devices_on(held));
-    found
+
+    fn classify(&self, table: &MountTable, kinds: &mut Kinds) {
+        for mounted in table.iter() {
+            let kind = match () {
+                () if self.is_held(mounted) => Kind::Held,
+                () if mounted.may_have_devices() => Kind::MayHaveDevices,
+                () => Kind::Other,
+            };
+            kinds.insert(mounted.id, kind);
+        }
+    }
+
+    fn is_held(&self, mounted: &Mounted) -> bool {
+        self.held.iter().any(|held| mounted.is_on(held.device, held.number))
+    }
+
+    fn has_number(&self, number: DeviceId) -> bool {
+        self.held.iter().any(|held| held.device == number || held.number == Some(number))
+    }
+
+    /// How a process holds it.
+    fn holds(&self, process: &Path, kinds: &Kinds) -> Option<String> {
+        let places = [
+            ("cwd", "its working directory there"),
+            ("root", "its root directory there"),
+            ("exe", "its program there"),
+        ];
+        let is_held = |link: &Path| kept(link).is_some_and(|about| self.is_file_of(&about, kinds));
+        if let Some((_, how)) = places.into_iter().find(|(link, _)| is_held(&process.join(link))) {
+            return Some(how.into());
+        }
+        for entry in fs::read_dir(process.join("fdinfo")).into_iter().flatten().flatten() {
+            let about = fs::read_to_string(entry.path()).unwrap_or_default();
+            let mount =
+                about.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse::<u64>().ok());
+            let kind = mount.and_then(|mount| kinds.get(&mount).copied());
+            let link = process.join("fd").join(entry.file_name());
+            let name = || fs::read_link(&link).unwrap_or_default();
+            let found = match kind {
+                Some(Kind::Held) => true,
+                Some(Kind::Other) => false,
+                Some(Kind::MayHaveDevices) => is_held(&link),
+                // Of a mount that was detached, or of none: a pipe, a socket.
+                None => name().is_absolute() && is_held(&link),
+            };
+            if found {
+                return Some(format!("{} open", name().display()));
+            }
+        }
+        None
+    }
+
+    fn is_file_of(&self, about: &Statx, kinds: &Kinds) -> bool {
+        let of_mount = StatxFlags::from_bits_retain(about.stx_mask).contains(StatxFlags::MNT_ID)
+            && kinds.get(&about.stx_mnt_id) == Some(&Kind::Held);
+        let is_device = FileType::from_raw_mode(about.stx_mode.into()) == FileType::BlockDevice
+            && self.has_number(DeviceId::new(about.stx_rdev_major, about.stx_rdev_minor));
+        of_mount || is_device || self.has_number(DeviceId::new(about.stx_dev_major, about.stx_dev_minor))
+    }
+
+    fn in_memory(&self, processes: &[u32]) -> Vec<String> {
+        // The fourth field of a line is the device of the file that is mapped, in hexadecimal.
+        let number = |line: &str| {
+            let (major, minor) = line.split_whitespace().nth(3)?.split_once(':')?;
+            let digits = |text| u32::from_str_radix(text, 16).ok();
+            Some(DeviceId::new(digits(major)?, digits(minor)?))
+        };
+        let maps = |pid: &u32| {
+            let maps = fs::read_to_string(directory(*pid).join("maps")).unwrap_or_default();
+            maps.lines().filter_map(number).any(|number| self.has_number(number))
+        };
+        let holding = processes.iter().filter(|pid| maps(pid));
+        holding.map(|&pid| format!("{} with a file mapped", name(pid))).collect()
+    }
+}
+
+/// What the kernel keeps of a file that a process has open; its file system is not asked.
+fn kept(link: &Path) -> Option<Statx> {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    statx(CWD, link, flags, StatxFlags::TYPE | StatxFlags::MNT_ID).ok()
 }
 
 /// The list as the operator reads it.
@@ -112,69 +231,52 @@ fn processes() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-fn comm(process: &Path) -> String {
-    fs::read_to_string(process.join("comm"))
-        .map_or_else(|_| "a process".into(), |text| text.trim().to_owned())
+fn directory(pid: u32) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}"))
+}
+
+fn name(pid: u32) -> String {
+    let comm = fs::read_to_string(directory(pid).join("comm"));
+    let comm = comm.map_or_else(|_| "a process".into(), |text| text.trim().to_owned());
+    format!("{comm} (process {pid})")
 }
 
 /// The node's own agent and engine have devices open as a matter of course.
 fn is_mainstay(process: &Path) -> bool {
+    // For its whole command the memory of the process has to be still.
+    if !fs::read(process.join("comm")).is_ok_and(|comm| comm.starts_with(b"mainstay")) {
+        return false;
+    }
     let Ok(line) = fs::read(process.join("cmdline")) else { return false };
     let mut words = line.split(|byte| *byte == 0);
     let program = words.next().unwrap_or_default();
     program.ends_with(b"mainstay") && words.any(|word| matches!(word, b"agent" | b"engine"))
 }
 
-/// How a process holds it.
-fn holds(held: &Held, process: &Path) -> Option<String> {
-    let places = [
-        ("cwd", "its working directory there"),
-        ("root", "its root directory there"),
-        ("exe", "its program there"),
-    ];
-    for (link, how) in places {
-        if held.is_file_of(&process.join(link)) {
-            return Some(how.into());
-        }
-    }
-    for entry in fs::read_dir(process.join("fd")).into_iter().flatten().flatten() {
-        if held.is_file_of(&entry.path()) {
-            let name = fs::read_link(entry.path()).unwrap_or_default();
-            return Some(format!("{} open", name.display()));
-        }
-    }
-    // The fourth field of a line is the device of the file that is mapped, in hexadecimal.
-    let maps = fs::read_to_string(process.join("maps")).ok()?;
-    let is_mapped = maps.lines().any(|line| {
-        let device = line.split_whitespace().nth(3).and_then(|field| field.split_once(':'));
-        let numbers = device
-            .and_then(|(a, b)| Some((u64::from_str_radix(a, 16).ok()?, u64::from_str_radix(b, 16).ok()?)));
-        numbers.is_some_and(|(major, minor)| held.has_number(nix::sys::stat::makedev(major, minor)))
-    });
-    is_mapped.then(|| "a file mapped".into())
-}
-
-/// Block devices that are made of it, and swap on it.
-fn devices_on(held: &Held) -> Vec<String> {
+/// Block devices that are made of it, and swap on it. `points`: where file systems on it are mounted.
+fn devices_on(device: DeviceId, points: &BTreeSet<PathBuf>) -> Vec<String> {
     let mut found = Vec::new();
-    let holders = format!("/sys/dev/block/{}/holders", held.device);
-    for entry in fs::read_dir(holders).into_iter().flatten().flatten() {
+    let about = PathBuf::from(format!("/sys/dev/block/{device}"));
+    for entry in fs::read_dir(about.join("holders")).into_iter().flatten().flatten() {
         found.push(format!("the block device {}", entry.file_name().to_string_lossy()));
     }
+    // The kernel names files without links in their paths.
+    let link = fs::read_link(&about).ok();
+    let node = link.as_deref().and_then(Path::file_name).map(|name| Path::new("/dev").join(name));
+    let is_there =
+        |file: &Path| node.as_deref() == Some(file) || points.iter().any(|point| file.starts_with(point));
     for entry in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let file = fs::read_to_string(entry.path().join("loop/backing_file"));
         let Some(file) = file.ok().filter(|_| name.starts_with("loop")) else { continue };
         let file = Path::new(file.trim_end());
-        let of_mount = held.path.as_deref().is_some_and(|path| file.starts_with(path));
-        if of_mount || DeviceId::of(file).is_ok_and(|device| device == held.device) {
+        if is_there(file) {
             found.push(format!("the loop device {name} on {}", file.display()));
         }
     }
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     for file in swaps.lines().skip(1).filter_map(|line| line.split_whitespace().next()) {
-        let of_mount = held.path.as_deref().is_some_and(|path| Path::new(file).starts_with(path));
-        if of_mount || DeviceId::of(Path::new(file)).is_ok_and(|device| device == held.device) {
+        if is_there(Path::new(file)) {
             found.push(format!("swap on {file}"));
         }
     }
@@ -184,21 +286,112 @@ fn devices_on(held: &Held) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
+    use nix::fcntl::{OFlag, open};
+    use nix::mount::{MntFlags, MsFlags, mount, umount2};
+    use nix::sys::stat::Mode;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::MetadataExt;
+    use std::process::{Child, Command};
+
+    fn search(directory: &Path) -> Search {
+        let device = DeviceId::from_number(fs::metadata(directory).expect("it is there").dev());
+        Search { held: vec![Held { device, number: None }], ..Search::default() }
+    }
+
+    fn end(mut child: Child) {
+        child.kill().and_then(|()| child.wait()).expect("it ends");
+    }
 
     #[test]
     fn a_process_is_named_with_what_it_holds() {
         let directory = tempfile::tempdir().expect("a directory");
-        let device = DeviceId::from_number(fs::metadata(directory.path()).expect("it is there").dev());
-        let held = Held::file_system(directory.path(), device);
-        let mut child =
+        let mut search = search(directory.path());
+        let child =
             Command::new("sleep").arg("60").current_dir(directory.path()).spawn().expect("sleep is there");
         let named = format!("sleep (process {}) with its working directory there", child.id());
-        let found = holders(&held, &BTreeSet::new(), None);
-        let without = holders(&held, &BTreeSet::from([child.id()]), None);
-        child.kill().and_then(|()| child.wait()).expect("it ends");
+        let found = search.holders().expect("it is known");
+        search.except = BTreeSet::from([child.id()]);
+        let without = search.holders().expect("it is known");
+        end(child);
         assert!(found.contains(&named), "{found:?}");
         assert!(!without.contains(&named), "a process of the service itself is none");
+    }
+
+    /// A file system at a path of its own; gone when dropped.
+    struct Mount(tempfile::TempDir);
+
+    impl Mount {
+        fn new(fstype: &str, data: &str) -> Self {
+            let directory = tempfile::tempdir().expect("a directory");
+            mount(Some("test"), directory.path(), Some(fstype), MsFlags::empty(), Some(data))
+                .expect("it is mounted");
+            Self(directory)
+        }
+    }
+
+    impl Drop for Mount {
+        fn drop(&mut self) {
+            let _ = umount2(self.0.path(), MntFlags::MNT_DETACH);
+        }
+    }
+
+    /// A process in a mount namespace of its own, of which it has told that it is there.
+    fn elsewhere(propagation: &str, within: &Path) -> Child {
+        let mark = within.join(propagation);
+        let script = format!(": > {}; exec sleep 60", mark.display());
+        let mut command = Command::new("unshare");
+        let child = command.args(["--mount", "--propagation", propagation, "sh", "-c", &script]).spawn();
+        while !mark.exists() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        child.expect("unshare is installed")
+    }
+
+    /// As on every host with systemd: `/` is shared, and units with directories of their own have it as slaves.
+    #[test]
+    fn a_mount_that_goes_along_in_a_namespace_of_others_is_no_holder_and_one_that_stays_is() {
+        let (marks, above) = (tempfile::tempdir().expect("a directory"), Mount::new("tmpfs", ""));
+        mount(None::<&str>, above.0.path(), None::<&str>, MsFlags::MS_SHARED, None::<&str>).expect("shared");
+        let point = above.0.path().canonicalize().expect("it is there").join("db");
+        fs::create_dir(&point).expect("a directory");
+        mount(Some("db"), &point, Some("tmpfs"), MsFlags::empty(), None::<&str>).expect("it is mounted");
+        let search = Search { own: vec![point.clone()], ..search(&point) };
+        let (slave, earlier) = (elsewhere("slave", marks.path()), search.holders());
+        let private = elsewhere("private", marks.path());
+        let later = search.holders();
+        end(private);
+        let gone = umount2(&point, MntFlags::empty());
+        end(slave);
+        assert_eq!(earlier, Ok(Vec::new()));
+        assert!(
+            later.as_ref().is_ok_and(|found| found[0].contains("in the mount namespace of")),
+            "{later:?}"
+        );
+        assert_eq!(gone, Ok(()), "as the kernel has it");
+    }
+
+    #[test]
+    fn a_file_system_of_others_that_hangs_does_not_delay_the_answer() {
+        let Ok(device) = fs::File::options().read(true).write(true).open("/dev/fuse") else {
+            return eprintln!("skipped: no FUSE here");
+        };
+        let (searched, data) = (
+            Mount::new("tmpfs", ""),
+            format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd()),
+        );
+        // Its server answers nothing.
+        let hangs = Mount::new("fuse", &data);
+        let file = open(hangs.0.path(), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).expect("opened");
+        let (search, began) = (search(searched.0.path()), Instant::now());
+        let found = std::thread::spawn(move || search.holders());
+        while !found.is_finished() && began.elapsed() < PATIENCE * 2 {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let answered = found.is_finished();
+        drop((file, device));
+        let found = found.join().expect("it ends");
+        assert!(answered, "it waited for the file system of others");
+        assert!(found.as_ref().is_ok_and(|found| !found.is_empty()), "{found:?}");
     }
 
     #[test]

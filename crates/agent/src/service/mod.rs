@@ -3,6 +3,7 @@
 //! The order of steps, their time limits and their undoing are decided by `mainstay_ha`; the files here carry
 //! single steps out. Every step may be repeated.
 
+mod bounded;
 pub mod content;
 mod filesystem;
 pub mod holders;

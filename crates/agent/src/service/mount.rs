@@ -7,20 +7,19 @@
 //! - A mount table that cannot be read proves nothing: no unmount succeeds by it (R19).
 //! - What was written is on the device before a mount goes, unless the node's lease has ended or the device does not take it.
 
+use super::bounded::Bounded;
 use super::content;
-use super::holders::{self, Held};
+use super::holders::{self, Held, Search};
 use super::make::{self, Volume};
-use super::mount_table::{DeviceId, MountTable};
+use super::mount_table::{DeviceId, MountTable, Mounted};
 use mainstay_ha::{AtPath, MountOption, Unmount, mount_options};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 const XFS_PUSH: &str = "/proc/sys/fs/xfs/xfssyncd_centisecs";
@@ -29,6 +28,10 @@ const XFS_PUSH_CENTISECS: u32 = 100;
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 /// How long a file system may take to answer a question that changes nothing, before it counts as frozen or hung.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
+/// How often a file system that waits for its unmount is asked whether it is frozen.
+const FREEZE_PAUSE: Duration = Duration::from_secs(1);
+
+static FLUSHES: Bounded = Bounded::new();
 
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
@@ -95,6 +98,10 @@ pub enum MountError {
     Unflushed { path: PathBuf },
     #[error("{path} stays mounted: {why}; unmount that first")]
     Waits { path: PathBuf, why: String },
+    #[error(
+        "the file system that was mounted at {path} is mounted at {point} now; run `umount {point}` on this node"
+    )]
+    Elsewhere { path: PathBuf, point: PathBuf },
     #[error("{path} is frozen; run `fsfreeze --unfreeze {path}` on this node")]
     Frozen { path: PathBuf },
     #[error("cannot read the mount table: {0}")]
@@ -111,16 +118,56 @@ pub struct Place {
     pub device: DeviceId,
     /// Wanted so.
     pub read_only: bool,
+    /// Number of the file system, once it is mounted, where that is not the device's.
+    #[serde(default)]
+    pub number: Option<DeviceId>,
 }
 
 impl Place {
+    /// The place as it is noted when the file system is mounted there.
+    ///
+    /// # Errors
+    /// When the mount table cannot be read.
+    pub fn as_mounted(&self) -> Result<Self, MountError> {
+        let table = MountTable::read().map_err(MountError::Table)?;
+        let number = table.at(&self.path).and_then(Mounted::number);
+        Ok(Self { number, ..self.clone() })
+    }
+
+    /// Whether it is the same path and the same device.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.path == other.path && self.device == other.device
+    }
+
+    fn held(&self) -> Held {
+        Held { device: self.device, number: self.number }
+    }
+
+    /// Refuses a file system of which nothing is here any more, but which is mounted at another path: a directory above
+    /// its mount point was renamed, or it was moved.
+    ///
+    /// # Errors
+    /// When that is so, or the mount table cannot be read.
+    pub fn refuse_elsewhere(&self) -> Result<(), MountError> {
+        let table = MountTable::read().map_err(MountError::Table)?;
+        let at = table.look(&self.path, self.held(), self.read_only);
+        if !matches!(at, AtPath::Nothing | AtPath::Foreign(_)) {
+            return Ok(());
+        }
+        let found = table.iter().find(|mounted| mounted.is_on(self.device, self.number));
+        found.map_or(Ok(()), |found| {
+            Err(MountError::Elsewhere { path: self.path.clone(), point: found.point.clone() })
+        })
+    }
+
     /// What is there at this moment.
     ///
     /// # Errors
     /// When the mount table cannot be read.
     pub fn look(&self) -> Result<AtPath, MountError> {
         let table = MountTable::read().map_err(MountError::Table)?;
-        Ok(table.look(&self.path, self.device, self.read_only))
+        Ok(table.look(&self.path, self.held(), self.read_only))
     }
 
     /// The same, and whether a file system that looks well lists its root directory, which one of the type xfs that has shut
@@ -158,18 +205,17 @@ impl Place {
     /// Has everything that was written to the file system on its device, or gives up after `patience`.
     fn flush(&self, patience: Duration) -> Flushed {
         let path = self.path.clone();
-        let (done, waits) = sync_channel(1);
-        // A device that does not answer keeps the thread, and nobody else.
-        let started = std::thread::Builder::new().name("agent-flush".into()).spawn(move || {
-            let flushed =
-                File::open(&path).map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)));
-            let _ = done.send(flushed.and_then(nix::unistd::syncfs));
+        // A device that does not answer keeps the thread, and no other thread.
+        let flushed = FLUSHES.ask(&self.path, Instant::now() + patience, move || {
+            let opened = File::open(&path);
+            opened
+                .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))
+                .and_then(nix::unistd::syncfs)
         });
-        match started.map(|_| waits.recv_timeout(patience)) {
-            Ok(Ok(Ok(()))) => Flushed::Whole,
-            Ok(Ok(Err(errno))) => Flushed::Failed(errno),
-            Ok(Err(RecvTimeoutError::Timeout)) => Flushed::Late,
-            Ok(Err(RecvTimeoutError::Disconnected)) | Err(_) => Flushed::Late,
+        match flushed {
+            Some(Ok(())) => Flushed::Whole,
+            Some(Err(errno)) => Flushed::Failed(errno),
+            None => Flushed::Late,
         }
     }
 
@@ -196,22 +242,19 @@ impl Place {
         false
     }
 
-    /// Everything but the processes `except` that keeps the file system from being unmounted.
-    #[must_use]
-    pub fn holders(&self, except: &BTreeSet<u32>) -> Vec<String> {
-        let held = Held::file_system(&self.path, self.device);
-        holders::holders(&held, except, Some(&self.path))
-    }
-
     fn busy(&self) -> MountError {
         let path = self.path.clone();
         if self.is_frozen() {
             return MountError::Frozen { path };
         }
-        let found = self.holders(&BTreeSet::new());
-        let holders =
-            if found.is_empty() { "a holder that cannot be found".into() } else { holders::words(&found) };
-        MountError::Busy { path, holders }
+        let search = Search { held: vec![self.held()], own: vec![path.clone()], ..Search::default() };
+        match search.holders() {
+            Ok(found) if found.is_empty() => {
+                MountError::Busy { path, holders: "a holder that cannot be found".into() }
+            }
+            Ok(found) => MountError::Busy { path, holders: holders::words(&found) },
+            Err(error) => MountError::Busy { path, holders: format!("a holder that is not named: {error}") },
+        }
     }
 
     /// Unmounts; waits for what still holds it busy until `deadline`, and no longer than it is `wanted`.
@@ -219,33 +262,54 @@ impl Place {
     /// # Errors
     /// When it is still busy, or the kernel refuses for another reason.
     pub fn ensure_unmounted(&self, deadline: Instant, wanted: &dyn Fn() -> bool) -> Result<(), MountError> {
-        let mut flushed = false;
+        self.unmount_after(deadline, wanted, &|patience| self.flush(patience))
+    }
+
+    fn unmount_after(
+        &self,
+        deadline: Instant,
+        wanted: &dyn Fn() -> bool,
+        flush: &dyn Fn(Duration) -> Flushed,
+    ) -> Result<(), MountError> {
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let (mut flushed, mut asked) = (false, None::<Instant>);
         loop {
             let waits = match self.look()?.unmount() {
                 Unmount::Nothing => return Ok(()),
                 Unmount::Waits(why) => MountError::Waits { path: self.path.clone(), why },
-                // Unmounted it would stay frozen, with its device, and nobody could thaw it.
-                Unmount::Topmost if self.is_frozen() => MountError::Frozen { path: self.path.clone() },
-                Unmount::Topmost => {
-                    if !flushed {
-                        self.flush(deadline.saturating_duration_since(Instant::now()));
-                        flushed = true;
-                    }
-                    match umount2(&self.path, MntFlags::UMOUNT_NOFOLLOW) {
-                        Ok(()) | Err(Errno::EINVAL) => continue,
-                        Err(Errno::EBUSY) if Instant::now() < deadline => MountError::CalledOff,
-                        Err(Errno::EBUSY) => self.busy(),
-                        Err(errno) => return Err(MountError::Unmount { path: self.path.clone(), errno }),
+                // Both may take seconds, in which others may mount something there: what is there is looked at again.
+                Unmount::Topmost if asked.is_none_or(|at| at.elapsed() >= FREEZE_PAUSE) => {
+                    // Unmounted it would stay frozen, with its device, and it could not be thawed any more.
+                    if self.is_frozen() {
+                        asked = None;
+                        MountError::Frozen { path: self.path.clone() }
+                    } else {
+                        if !flushed {
+                            flush(left());
+                            flushed = true;
+                        }
+                        asked = Some(Instant::now());
+                        continue;
                     }
                 }
+                Unmount::Topmost => match umount2(&self.path, MntFlags::UMOUNT_NOFOLLOW) {
+                    Ok(()) | Err(Errno::EINVAL) => continue,
+                    Err(Errno::EBUSY) if Instant::now() < deadline => MountError::CalledOff,
+                    Err(Errno::EBUSY) => self.busy(),
+                    Err(errno) => return Err(MountError::Unmount { path: self.path.clone(), errno }),
+                },
             };
             if !wanted() {
                 return Err(MountError::CalledOff);
             }
             if Instant::now() >= deadline {
-                return Err(waits);
+                return Err(match waits {
+                    MountError::CalledOff => self.busy(),
+                    waits => waits,
+                });
             }
-            std::thread::sleep(BUSY_PAUSE);
+            let pause = if asked.is_none() { FREEZE_PAUSE } else { BUSY_PAUSE };
+            std::thread::sleep(pause.min(left()));
         }
     }
 
@@ -255,23 +319,32 @@ impl Place {
     /// # Errors
     /// When the kernel refuses, another mount would go with it, or what was written is not on the device after `patience`.
     pub fn detach(&self, patience: Duration) -> Result<(), MountError> {
-        let mut patience = patience;
+        self.detach_after(patience, &|patience| self.flush(patience))
+    }
+
+    fn detach_after(
+        &self,
+        mut patience: Duration,
+        flush: &dyn Fn(Duration) -> Flushed,
+    ) -> Result<(), MountError> {
         loop {
             match self.look()?.unmount() {
                 Unmount::Nothing => return Ok(()),
                 Unmount::Waits(why) => return Err(MountError::Waits { path: self.path.clone(), why }),
-                Unmount::Topmost if !patience.is_zero() && self.is_frozen() => {
-                    return Err(MountError::Frozen { path: self.path.clone() });
+                // Both may take seconds: what is there then is looked at again.
+                Unmount::Topmost if !patience.is_zero() => {
+                    if self.is_frozen() {
+                        return Err(MountError::Frozen { path: self.path.clone() });
+                    }
+                    if let Flushed::Late = flush(std::mem::take(&mut patience)) {
+                        return Err(MountError::Unflushed { path: self.path.clone() });
+                    }
+                    continue;
                 }
                 Unmount::Topmost => {}
             }
-            if !patience.is_zero()
-                && let Flushed::Late = self.flush(std::mem::take(&mut patience))
-            {
-                return Err(MountError::Unflushed { path: self.path.clone() });
-            }
             match umount2(&self.path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
-                // Somebody else, such as the engine's guard, was quicker.
+                // Another, such as the engine's guard, was quicker.
                 Ok(()) | Err(Errno::EINVAL) => {}
                 Err(errno) => return Err(MountError::Unmount { path: self.path.clone(), errno }),
             }
@@ -329,6 +402,10 @@ pub fn ensure_mounted(
     let (flags, data) = parse_options(&plan.fstype, &plan.options);
     if !wanted() {
         return Err(MountError::CalledOff);
+    }
+    // Making a file system may have taken minutes, in which others may have mounted something there.
+    if !plan.place.look()?.to_mount(runs).map_err(occupied)? {
+        return Ok(());
     }
     mount(Some(&plan.device), path, Some(plan.fstype.as_str()), flags, Some(data.as_str())).map_err(|errno| {
         MountError::Mount {
@@ -440,7 +517,7 @@ mod tests {
             let device = DeviceId::of(&self.device).expect("it is there");
             MountPlan {
                 device: self.device.clone(),
-                place: Place { path, device, read_only: false },
+                place: Place { path, device, read_only: false, number: None },
                 fstype: "ext4".into(),
                 options: String::new(),
                 mkfs: false,
@@ -498,6 +575,100 @@ mod tests {
         }
         plan.place.ensure_unmounted(soon(), &|| true).expect("unmounted");
         assert_eq!(plan.place.look().expect("told"), AtPath::Nothing);
+    }
+
+    #[test]
+    fn what_others_mount_there_while_it_is_flushed_stays() {
+        let device = Device::new();
+        let plan = device.plan();
+        mount_it(&plan).expect("mounted");
+        let path = plan.place.path.to_string_lossy().into_owned();
+        let meanwhile = |_: Duration| {
+            run("mount", &["-t", "tmpfs", "others", &path]);
+            std::fs::write(plan.place.path.join("file"), "theirs").expect("written");
+            Flushed::Whole
+        };
+        let ways: [&dyn Fn() -> Result<(), MountError>; 2] =
+            [&|| plan.place.unmount_after(soon(), &|| true, &meanwhile), &|| {
+                plan.place.detach_after(Duration::from_secs(1), &meanwhile)
+            }];
+        for way in ways {
+            let why = way().expect_err("it is covered").to_string();
+            assert!(why.contains("others (tmpfs)"), "{why}");
+            assert_eq!(std::fs::read_to_string(plan.place.path.join("file")).expect("there"), "theirs");
+            run("umount", &[&path]);
+        }
+        plan.place.ensure_unmounted(soon(), &|| true).expect("unmounted");
+    }
+
+    /// A volume whose file system takes its time: others mount something at the place meanwhile.
+    struct Slow<'a>(&'a str, Known);
+
+    impl Volume for Slow<'_> {
+        fn is_blank(&self) -> Result<bool, String> {
+            Ok(true)
+        }
+
+        fn unfinished(&self) -> Result<Option<make::Uuid>, String> {
+            self.1.unfinished()
+        }
+
+        fn begin(&self, uuid: make::Uuid) -> Result<(), String> {
+            self.1.begin(uuid)
+        }
+
+        fn finish(&self) -> Result<(), String> {
+            run("mount", &["-t", "tmpfs", "others", self.0]);
+            self.1.finish()
+        }
+    }
+
+    #[test]
+    fn nothing_is_mounted_over_what_others_mount_there_while_a_file_system_is_made() {
+        let device = Device::new();
+        let plan = MountPlan { mkfs: true, ..device.plan() };
+        run("wipefs", &["--all", &device.device.to_string_lossy()]);
+        let path = plan.place.path.to_string_lossy().into_owned();
+        let made = ensure_mounted(&plan, false, &Slow(&path, Known::default()), &|| true);
+        assert!(matches!(&made, Err(MountError::Occupied { why, .. }) if why.contains("others")), "{made:?}");
+        run("umount", &[&path]);
+    }
+
+    /// An administrator repairs it there while the service is halted.
+    #[test]
+    fn a_mount_by_hand_at_the_place_of_a_service_is_a_user_and_the_service_s_own_is_none() {
+        use super::super::runner::{Neighbours, Places, users_of};
+        let device = Device::new();
+        let plan = device.plan();
+        let places = Places {
+            cgroup_root: device.directory.path().join("cgroups"),
+            state_dir: device.directory.path().join("state"),
+            run_dir: device.directory.path().join("run"),
+            neighbours: Neighbours::default(),
+            log_writer: Vec::new(),
+        };
+        let (links, notes) = (places.run_dir.join("dev/db"), places.run_dir.join("services"));
+        std::fs::create_dir_all(&links).and_then(|()| std::fs::create_dir_all(&notes)).expect("made");
+        std::os::unix::fs::symlink(&device.device, links.join("0")).expect("made");
+        let path = plan.place.path.to_string_lossy().into_owned();
+        let text = format!("name='s'\nresource='db'\n[mount]\npath='{path}'\n");
+        let spec = mainstay_ha::ServiceSpec::parse(&text).expect("it is one");
+        let note = |mounted: Option<&Place>| {
+            let note = serde_json::json!({
+                "resource": 1, "revision": 1, "spec": &spec, "running": {}, "mounted": mounted,
+                "saved": { "mode": "stopped", "epoch": 1, "round": 0, "spent_epoch": null, "failures": [],
+                    "reason": "", "next_ticket": 1 },
+            });
+            std::fs::write(notes.join("s.json"), note.to_string()).expect("written");
+        };
+        run("mount", &[&device.device.to_string_lossy(), &path]);
+        let users = || users_of(&places, "db", Some(&spec)).expect("it is known");
+        let named = [format!("a mount at {path}")];
+        assert_eq!(users(), named, "no agent has noted anything");
+        note(None);
+        assert_eq!(users(), named, "the service is halted");
+        note(Some(&plan.place));
+        assert_eq!(users(), [""; 0], "the service has mounted it");
     }
 
     #[test]

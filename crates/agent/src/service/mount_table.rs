@@ -5,10 +5,12 @@
 //!   the device of its volume.
 //! - What counts at a path is what the kernel finds there, also when a mount lies over a directory above it.
 
+use super::holders::Held;
 use mainstay_ha::AtPath;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, major, minor};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -35,6 +37,11 @@ impl DeviceId {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a block device"));
         }
         Ok(Self::from_number(found.rdev()))
+    }
+
+    #[must_use]
+    pub fn new(major: u32, minor: u32) -> Self {
+        Self { major: major.into(), minor: minor.into() }
     }
 
     /// Of a device number as `stat` gives it.
@@ -77,7 +84,7 @@ impl TryFrom<String> for DeviceId {
 /// One mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mounted {
-    id: u64,
+    pub id: u64,
     parent: u64,
     /// Of the file system. One that is on several devices, such as btrfs, has a number of its own.
     device: DeviceId,
@@ -88,17 +95,53 @@ pub struct Mounted {
     pub source: String,
     /// Of the mount and of the file system.
     options: [String; 2],
+    /// Its peer group: what is mounted below one of them is mounted below all.
+    shared: Option<u64>,
+    /// The peer group from which it gets what is mounted there.
+    master: Option<u64>,
 }
 
 impl Mounted {
-    /// Whether it is a file system on `device`.
+    /// Whether it is a file system on `device`. `number`: of that file system, where it is known not to be the device's.
     #[must_use]
-    pub fn is_on(&self, device: DeviceId) -> bool {
-        // Its source is asked only where the number of the file system says nothing.
+    pub fn is_on(&self, device: DeviceId, number: Option<DeviceId>) -> bool {
+        // Its source is asked only where the number of the file system says nothing, and where it is a device: to ask for a
+        // file of others may take for ever.
         let by_source = || {
-            self.device.major == 0 && DeviceId::of(Path::new(&self.source)).is_ok_and(|found| found == device)
+            self.has_number_of_its_own()
+                && self.source.starts_with('/')
+                && DeviceId::of(Path::new(&self.source)).is_ok_and(|found| found == device)
         };
-        self.device == device || by_source()
+        self.device == device || number == Some(self.device) || by_source()
+    }
+
+    /// One that may be on several devices has a number that says nothing of them.
+    fn has_number_of_its_own(&self) -> bool {
+        self.device.major == 0 && matches!(self.fstype.as_str(), "btrfs" | "bcachefs")
+    }
+
+    #[cfg(test)]
+    pub fn device(&self) -> DeviceId {
+        self.device
+    }
+
+    /// The number of the file system, where it is not that of its device.
+    #[must_use]
+    pub fn number(&self) -> Option<DeviceId> {
+        self.has_number_of_its_own().then_some(self.device)
+    }
+
+    /// Whether the whole of a file system is mounted there, or a subvolume, which is asked for with an option.
+    fn is_whole(&self) -> bool {
+        self.root == "/" || self.has_option(&format!("subvol={}", self.root))
+    }
+
+    /// Whether device nodes may be there.
+    #[must_use]
+    pub fn may_have_devices(&self) -> bool {
+        let kind =
+            matches!(self.fstype.as_str(), "devtmpfs" | "tmpfs" | "ramfs" | "rootfs" | "overlay" | "btrfs");
+        (self.device.major != 0 || kind) && !self.has_option("nodev")
     }
 
     fn has_option(&self, option: &str) -> bool {
@@ -142,15 +185,54 @@ impl MountTable {
         self.0.iter()
     }
 
-    /// What is mounted at `path`, which has no links in it, for a service whose volume is `device`. `read_only`: the
-    /// service wants it so.
+    /// The mount that the kernel finds at `path`, if it begins there.
     #[must_use]
-    pub fn look(&self, path: &Path, device: DeviceId, read_only: bool) -> AtPath {
-        self.look_with(path, device, read_only, visible(path))
+    pub fn at(&self, path: &Path) -> Option<&Mounted> {
+        let id = visible(path)?;
+        self.iter().find(|mounted| mounted.id == id && mounted.point == path)
+    }
+
+    /// Whether an unmount of `own` in another namespace takes `mounted` in this one along.
+    #[must_use]
+    pub fn goes_with(&self, mounted: &Mounted, own_table: &Self, own: &Mounted) -> bool {
+        let above = |table: &Self, of: &Mounted| {
+            let parent = table.iter().find(|above| above.id == of.parent)?;
+            let below = of.point.strip_prefix(&parent.point).ok()?;
+            Some((Path::new(&parent.root).join(below), parent.clone()))
+        };
+        let (Some((place, parent)), Some((own_place, own_parent))) =
+            (above(self, mounted), above(own_table, own))
+        else {
+            return false;
+        };
+        let Some(group) = own_parent.shared else { return false };
+        // Those that follow one another are looked for in both tables.
+        let mut groups: BTreeSet<u64> = parent.shared.into_iter().chain(parent.master).collect();
+        loop {
+            let known = groups.len();
+            for link in self.iter().chain(own_table.iter()) {
+                if let (Some(shared), Some(master)) = (link.shared, link.master)
+                    && groups.contains(&shared)
+                {
+                    groups.insert(master);
+                }
+            }
+            if groups.len() == known {
+                break;
+            }
+        }
+        place == own_place && groups.contains(&group)
+    }
+
+    /// What is mounted at `path`, which has no links in it, for a service whose volume is `held`. `read_only`: the service
+    /// wants it so.
+    #[must_use]
+    pub fn look(&self, path: &Path, held: Held, read_only: bool) -> AtPath {
+        self.look_with(path, held, read_only, visible(path))
     }
 
     /// `visible`: the mount that the kernel finds at `path`.
-    fn look_with(&self, path: &Path, device: DeviceId, read_only: bool, visible: Option<u64>) -> AtPath {
+    fn look_with(&self, path: &Path, held: Held, read_only: bool, visible: Option<u64>) -> AtPath {
         let at_path = || self.0.iter().filter(|mounted| mounted.point == path);
         let seen = match visible {
             Some(id) => self.0.iter().find(|mounted| mounted.id == id),
@@ -158,9 +240,9 @@ impl MountTable {
             None => at_path().find(|mounted| !at_path().any(|other| other.parent == mounted.id)),
         };
         // Somebody may have mounted a part of it there.
-        let is_whole = |mounted: &Mounted| mounted.root == "/" || mounted.device.major == 0;
-        let is_ours =
-            |mounted: &&Mounted| mounted.point == path && is_whole(mounted) && mounted.is_on(device);
+        let is_ours = |mounted: &&Mounted| {
+            mounted.point == path && mounted.is_whole() && mounted.is_on(held.device, held.number)
+        };
         match (seen.filter(is_ours), at_path().find(is_ours)) {
             (Some(ours), _) => {
                 if let Some(inner) = self.0.iter().find(|mounted| mounted.parent == ours.id) {
@@ -195,7 +277,10 @@ fn parse_line(line: &str) -> Option<Mounted> {
     let (before, after) = line.split_once(" - ")?;
     let before: Vec<&str> = before.split(' ').collect();
     let after: Vec<&str> = after.split(' ').collect();
+    let group = |name: &str| before.iter().skip(6).find_map(|field| field.strip_prefix(name)?.parse().ok());
     Some(Mounted {
+        shared: group("shared:"),
+        master: group("master:"),
         id: before.first()?.parse().ok()?,
         parent: before.get(1)?.parse().ok()?,
         device: before.get(2)?.parse().ok()?,
@@ -230,8 +315,12 @@ mod tests {
         DeviceId { major: 7, minor }
     }
 
+    fn held(minor: u64) -> Held {
+        Held { device: device(minor), number: None }
+    }
+
     fn look(path: &str, minor: u64) -> AtPath {
-        MountTable::parse(TABLE).look_with(Path::new(path), device(minor), false, None)
+        MountTable::parse(TABLE).look_with(Path::new(path), held(minor), false, None)
     }
 
     #[test]
@@ -249,15 +338,54 @@ mod tests {
         assert_eq!(look("/srv/holds", 4), AtPath::Holds("others (tmpfs) at /srv/holds/inner".into()));
         // A mount over the directory above hides it.
         let table = MountTable::parse(&format!("{TABLE}50 22 0:60 / /srv rw - tmpfs above rw\n"));
-        let seen = table.look_with(Path::new("/srv/my db"), device(1), false, Some(50));
+        let seen = table.look_with(Path::new("/srv/my db"), held(1), false, Some(50));
         assert_eq!(seen, AtPath::Covered("above (tmpfs) at /srv".into()));
     }
 
     #[test]
     fn a_file_system_that_became_read_only_is_dead_unless_that_is_wanted() {
         assert_eq!(look("/srv/dead", 2), AtPath::Dead("it is read-only".into()));
-        let wanted = MountTable::parse(TABLE).look_with(Path::new("/srv/dead"), device(2), true, None);
+        let wanted = MountTable::parse(TABLE).look_with(Path::new("/srv/dead"), held(2), true, None);
         assert_eq!(wanted, AtPath::Ours);
+    }
+
+    #[test]
+    fn a_file_system_with_a_number_of_its_own_is_known_when_its_device_is_gone_and_only_as_a_whole() {
+        let table = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+             40 22 0:60 / /srv/db rw - btrfs /dev/gone rw,subvolid=5,subvol=/\n\
+             41 22 0:60 /part /srv/part rw - btrfs /dev/gone rw,subvolid=5,subvol=/\n\
+             42 22 0:60 /sub /srv/sub rw - btrfs /dev/gone rw,subvolid=257,subvol=/sub\n";
+        let table = MountTable::parse(table);
+        let look =
+            |path, number| table.look_with(Path::new(path), Held { device: device(9), number }, false, None);
+        let noted = Some(DeviceId::new(0, 60));
+        assert!(matches!(look("/srv/db", None), AtPath::Foreign(_)), "its device does not tell");
+        assert_eq!(look("/srv/db", noted), AtPath::Ours);
+        assert_eq!(look("/srv/sub", noted), AtPath::Ours);
+        assert!(matches!(look("/srv/part", noted), AtPath::Foreign(_)), "a part of it is mounted by others");
+    }
+
+    #[test]
+    fn a_mount_goes_along_by_what_is_above_it() {
+        let own = MountTable::parse(
+            "22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n40 22 7:1 / /srv/db rw shared:9 - ext4 /dev/loop1 rw\n",
+        );
+        let others = |above: &str, point: &str| {
+            MountTable::parse(&format!(
+                "60 1 8:1 / / rw {above} - ext4 /dev/sda1 rw\n\
+                 61 60 8:1 / /other rw shared:5 master:1 - ext4 /dev/sda1 rw\n\
+                 70 60 7:1 / {point} rw master:9 - ext4 /dev/loop1 rw\n"
+            ))
+        };
+        let goes = |above: &str, point: &str| {
+            let table = others(above, point);
+            let mounted = table.iter().last().expect("it is there");
+            table.goes_with(mounted, &own, own.iter().last().expect("it is there"))
+        };
+        assert!(goes("master:1", "/srv/db") && goes("shared:1", "/srv/db"), "a slave or a peer");
+        assert!(goes("master:5", "/srv/db"), "a slave of a slave");
+        assert!(!goes("", "/srv/db") && !goes("master:7", "/srv/db"), "nothing reaches it");
+        assert!(!goes("master:1", "/data"), "it was bound to another place there");
     }
 
     #[test]

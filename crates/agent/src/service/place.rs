@@ -4,6 +4,7 @@
 //! - Links in a path are resolved once, before anything is mounted there.
 //! - Nothing is mounted over what the system or Mainstay itself needs, nor in or over the place of another service.
 
+use super::holders::Held;
 use super::mount_table::{DeviceId, MountTable};
 use super::runner::Places;
 use mainstay_ha::{AtPath, ServiceSpec, is_system_directory, is_within};
@@ -75,7 +76,7 @@ pub fn unfit(spec: &ServiceSpec, places: &Places, others: &[ServiceSpec]) -> Opt
     }
     let link = places.run_dir.join("dev").join(&spec.resource).join(mount.volume.to_string());
     let device = DeviceId::of(&link).unwrap_or_else(|_| DeviceId::from_number(0));
-    match MountTable::read().ok()?.look(&path, device, true) {
+    match MountTable::read().ok()?.look(&path, Held { device, number: None }, true) {
         AtPath::Foreign(what) | AtPath::Covered(what) => {
             Some(format!("something else is mounted there: {what}"))
         }

@@ -7,7 +7,7 @@
 //! - Effects get their turns in the order in which the machine gave them, however late their threads are
 //!   (see [`super::lane`]).
 
-use super::holders::{Held, holders, in_cgroup};
+use super::holders::{Held, NotKnown, Search, in_cgroup};
 use super::make::Volume;
 use super::mount::Place;
 use super::mount_table::DeviceId;
@@ -74,8 +74,7 @@ impl Places {
         let files = entries
             .map(|entry| entry.path())
             .filter(|path| path.extension().is_some_and(|ext| ext == "json"));
-        let read = |path: PathBuf| serde_json::from_slice::<StateFile>(&std::fs::read(path).ok()?).ok();
-        let noted = files.filter_map(read).filter(|file| file.spec.name != but);
+        let noted = files.filter_map(|path| noted(&path)).filter(|file| file.spec.name != but);
         noted.filter_map(|file| Some((file.spec.name, file.mounted?.path))).collect()
     }
 }
@@ -270,7 +269,7 @@ impl Runner {
         else {
             return;
         };
-        let left = Place { path, device, read_only: false };
+        let left = Place { path, device, read_only: false, number: None };
         if let Err(error) = left.detach(Duration::ZERO) {
             tracing::warn!(service = spec.name, %error, "cannot make sure that nothing is mounted");
         }
@@ -308,29 +307,40 @@ impl Runner {
 }
 
 /// Everything on this node that uses the devices of a resource, but for its own service, in words for the operator.
-#[must_use]
-pub fn users_of(places: &Places, resource: &str, service: Option<&ServiceSpec>) -> Vec<String> {
-    let own = service.map(|spec| in_cgroup(&places.cgroup_root.join(&spec.name))).unwrap_or_default();
-    let point = service.and_then(|spec| place::resolve(Path::new(&spec.mount.as_ref()?.path)).ok());
+///
+/// # Errors
+/// When that is not known in time.
+pub fn users_of(
+    places: &Places,
+    resource: &str,
+    service: Option<&ServiceSpec>,
+) -> Result<Vec<String>, NotKnown> {
+    let except = service.map(|spec| in_cgroup(&places.cgroup_root.join(&spec.name))).unwrap_or_default();
     let links = std::fs::read_dir(places.run_dir.join("dev").join(resource)).into_iter().flatten().flatten();
-    let devices = links.filter_map(|link| DeviceId::of(&link.path()).ok());
-    let mut found = Vec::new();
-    for device in devices {
-        if let Some(path) = &point {
-            let place = Place { path: path.clone(), device, read_only: true };
-            let is_there = place.look().is_ok_and(|at| !matches!(at, AtPath::Nothing | AtPath::Foreign(_)));
-            if is_there && place.is_frozen() {
-                let path = path.display();
-                found.push(format!("a freeze of {path} (run `fsfreeze --unfreeze {path}` there)"));
-            }
-        }
-        for holder in holders(&Held::device(device), &own, point.as_deref()) {
-            if !found.contains(&holder) {
-                found.push(holder);
-            }
+    let devices: Vec<DeviceId> = links.filter_map(|link| DeviceId::of(&link.path()).ok()).collect();
+    // Where the service has mounted nothing, a mount at its path was made by others.
+    let mounted = service.and_then(|spec| noted(&state_file(places, &spec.name))?.mounted);
+    let mounted = mounted.filter(|place| devices.contains(&place.device));
+    let held = |device: DeviceId| {
+        let number = mounted.as_ref().filter(|place| place.device == device).and_then(|place| place.number);
+        Held { device, number }
+    };
+    let held = devices.into_iter().map(held).collect();
+    let own = mounted.iter().map(|place| place.path.clone()).collect();
+    let mut found = Search { held, except, own }.holders()?;
+    if let Some(place) = mounted {
+        let is_there = place.look().is_ok_and(|at| !matches!(at, AtPath::Nothing | AtPath::Foreign(_)));
+        if is_there && place.is_frozen() {
+            let path = place.path.display();
+            found.insert(0, format!("a freeze of {path} (run `fsfreeze --unfreeze {path}` there)"));
         }
     }
-    found
+    Ok(found)
+}
+
+/// What an agent has noted of a service.
+fn noted(file: &Path) -> Option<StateFile> {
+    serde_json::from_slice(&std::fs::read(file).ok()?).ok()
 }
 
 /// The name that the device of the service's volume has on this node, while there is one.

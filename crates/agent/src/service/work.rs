@@ -9,7 +9,7 @@ use super::filesystem;
 use super::lane::{CALLED_OFF, Haste, Lane};
 use super::make::Volume;
 use super::mount::{self, MountError, MountPlan, Place};
-use super::mount_table::DeviceId;
+use super::mount_table::{DeviceId, MountTable};
 use super::output::Output;
 use super::place;
 use super::process::{self, Identified, ProcessError, ProcessPlan, Role, Running, ServiceDirs};
@@ -180,7 +180,6 @@ impl Work {
     /// `number` is the step's on its [`Work::lane`].
     pub fn run(self: &Arc<Self>, step: Step, number: Option<u64>, on_done: &OnDone) -> Result<(), String> {
         let number = number.unwrap_or_default();
-        self.stands(step, on_done)?;
         match step {
             Step::ProbeAddress => self.probe().map_err(|(NoAddress::Held(why) | NoAddress::Failed(why))| why),
             Step::Mount => {
@@ -195,7 +194,7 @@ impl Work {
                 }
                 let plan = ProcessPlan { command: spec.prepare.clone(), ..self.plan(process)? };
                 let limit = Duration::from_secs(spec.start_timeout_s);
-                self.command(process, &plan, Role::Prepare, number, limit)
+                self.command(process, &plan, Role::Prepare, number, limit, on_done)
             }
             Step::StartProcess { process } => self.start_process(process, number, on_done),
             Step::CheckReady { process } => self.check_ready(process, number, on_done),
@@ -229,7 +228,7 @@ impl Work {
             Step::Mount => {
                 let deadline = Instant::now() + patience.saturating_sub(SEARCH);
                 self.mount.undo(number, haste, patience, || {
-                    let Some(place) = self.place_left() else { return Ok(()) };
+                    let Some(place) = self.place_left()? else { return Ok(()) };
                     if force {
                         let killed = self.killed.load(Ordering::Acquire);
                         place.detach(if killed { Duration::ZERO } else { patience }).map_err(words)?;
@@ -331,14 +330,34 @@ impl Work {
         let resolved = place::resolve(&path);
         let path = resolved.map_err(|source| MountError::MountPoint { path, source })?;
         let read_only = mount::is_read_only(&mount.options);
-        let place = Place { path, device: DeviceId::of(&device).map_err(no_device)?, read_only };
+        let place =
+            Place { path, device: DeviceId::of(&device).map_err(no_device)?, read_only, number: None };
         Ok(Some((place, device)))
     }
 
     /// What it may have mounted: as noted, or, if an older agent has noted nothing, as it would be now.
-    fn place_left(&self) -> Option<Place> {
-        let noted = lock(&self.mounted).clone();
-        noted.or_else(|| self.place().ok().flatten().map(|(place, _)| place))
+    fn place_left(&self) -> Result<Option<Place>, String> {
+        if let Some(place) = lock(&self.mounted).clone() {
+            place.refuse_elsewhere().map_err(words)?;
+            return Ok(Some(place));
+        }
+        match self.place() {
+            Ok(found) => Ok(found.map(|(place, _)| place)),
+            // Where its device or its path is gone, what is mounted by the name of the path may be its own.
+            Err(error) => {
+                let spec = self.spec();
+                let Some(mount) = &spec.mount else { return Ok(None) };
+                let table = MountTable::read().map_err(|error| words(MountError::Table(error)))?;
+                let left = table.iter().find(|mounted| {
+                    mounted.point == Path::new(&mount.path)
+                        && mounted.fstype == mount.fstype
+                        && mounted.source.starts_with("/dev/")
+                });
+                left.map_or(Ok(None), |left| {
+                    Err(format!("it is not known whether {} is the service's: {error}", left.words()))
+                })
+            }
+        }
     }
 
     fn mount(&self, number: u64) -> Result<(), String> {
@@ -362,13 +381,10 @@ impl Work {
             number,
             || {
                 let runs = process::is_populated(&self.dirs.cgroup);
-                // Noted before it is there, so that whoever comes next knows what to take away.
-                let noted = lock(&self.mounted).replace(plan.place.clone());
-                if let Some(left) = noted.filter(|left| *left != plan.place) {
-                    left.detach(KILL_PATIENCE).map_err(words)?;
-                }
-                self.save(None);
+                // Noted before it is there, so that the next agent knows what to take away.
+                self.note(plan.place.clone())?;
                 mount::ensure_mounted(&plan, runs, &*volume, &wanted).map_err(words)?;
+                self.note(plan.place.as_mounted().map_err(words)?)?;
                 self.fill(&plan.place.path, &plan.device, 0);
                 Ok(())
             },
@@ -380,16 +396,31 @@ impl Work {
         )
     }
 
-    /// R28: no process begins but on its file system. Where that has died another node is asked for at once.
+    /// Notes what is mounted from now on; what was before it goes first, or stays noted.
+    fn note(&self, place: Place) -> Result<(), String> {
+        let left = lock(&self.mounted).clone().filter(|left| !left.is_same(&place));
+        if let Some(left) = left {
+            left.detach(KILL_PATIENCE).map_err(words)?;
+        }
+        *lock(&self.mounted) = Some(place);
+        self.save(None);
+        Ok(())
+    }
+
+    /// R28: no process begins but on its file system. Where that has died another node is asked for at once. Called by the maker
+    /// on its lane, so that no undo takes the mount away between this and the beginning.
     fn stands(&self, step: Step, on_done: &OnDone) -> Result<(), String> {
-        let is_process = matches!(step, Step::Prepare { .. } | Step::StartProcess { .. });
-        if !is_process || self.spec().mount.is_none() {
+        if self.spec().mount.is_none() {
             return Ok(());
         }
         let Some(place) = lock(&self.mounted).clone() else {
             return mainstay_ha::AtPath::Nothing.may_begin(step);
         };
-        let at = place.look_closely().map_err(words)?;
+        // A readiness test is repeated many times a second: to have all that was written on the device each time would keep it
+        // busy.
+        let closely = !matches!(step, Step::CheckReady { .. });
+        let at = if closely { place.look_closely() } else { place.look() };
+        let at = at.map_err(words)?;
         let may = at.may_begin(step);
         if let (Err(why), false) = (&may, at.is_mendable()) {
             self.lost(why.clone(), false, on_done);
@@ -402,8 +433,8 @@ impl Work {
         on_done(Done { service: self.name.clone(), event });
     }
 
-    /// Looks at the mount for as long as it is not to be taken away, and tells when it is not what it was. `number` is the
-    /// mount's on its lane.
+    /// Looks at the mount for as long as it is not to be taken away, and tells whenever it is not what it was: the machine may
+    /// have had no ear for it the first time. `number` is the mount's on its lane.
     fn watch(self: &Arc<Self>, number: u64, on_done: &OnDone) {
         let Some(place) = lock(&self.mounted).clone() else { return };
         let (work, on_done) = (Arc::clone(self), on_done.clone());
@@ -412,7 +443,7 @@ impl Work {
                 match place.look_inside() {
                     Ok(at) => {
                         if let Some(why) = at.lost() {
-                            return work.lost(why, at.is_mendable(), &on_done);
+                            work.lost(why, at.is_mendable(), &on_done);
                         }
                     }
                     Err(error) => tracing::warn!(%error, "a mount cannot be looked at"),
@@ -462,6 +493,7 @@ impl Work {
             }
             // What an instance that nobody remembers has left is in the way of a new one (R19).
             self.kill_process(process)?;
+            self.stands(Step::StartProcess { process }, on_done)?;
             let plan = self.plan(process)?;
             let (running, mut child) = process::start(&self.dirs, &plan).map_err(words)?;
             lock(&self.running).insert(process, running.clone());
@@ -510,10 +542,16 @@ impl Work {
         role: Role,
         number: u64,
         timeout: Duration,
+        on_done: &OnDone,
     ) -> Result<(), String> {
+        let step = match role {
+            Role::Ready => Step::CheckReady { process },
+            _ => Step::Prepare { process },
+        };
         let begin = || {
             // One that an earlier agent began may still run; the answer that counts is that of this one.
             self.kill_role(process, role)?;
+            self.stands(step, on_done)?;
             process::begin(&self.dirs, plan, role).map_err(words)
         };
         let revoke = || self.warn_of_left(self.kill_role(process, role));
@@ -540,10 +578,9 @@ impl Work {
             // An operator may mend the test while it is repeated.
             let Some(ready) = self.process(process)?.ready else { return Ok(()) };
             let is_ready = match &ready {
-                Ready::Command(_) if self.stands(Step::Prepare { process }, on_done).is_err() => false,
                 Ready::Command(command) => {
                     let plan = ProcessPlan { command: command.clone(), ..self.plan(process)? };
-                    self.command(process, &plan, Role::Ready, number, READY_TEST_MAX).is_ok()
+                    self.command(process, &plan, Role::Ready, number, READY_TEST_MAX, on_done).is_ok()
                 }
                 Ready::Tcp(address) => process::tcp_answers(address),
                 Ready::DelayS(seconds) => start.elapsed() >= Duration::from_secs(*seconds),
@@ -634,6 +671,7 @@ fn words<E: std::error::Error>(error: E) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
     use std::sync::mpsc::channel;
 
     struct NoVolumes;
@@ -664,6 +702,165 @@ mod tests {
         );
         let dirs = ServiceDirs { cgroup: dir.join("cgroup"), logs: dir.join("logs"), log_writer: Vec::new() };
         made(dir, &spec.unwrap(), dirs)
+    }
+
+    /// A work with a file system in memory at a path of its own, which counts as on its device; gone when dropped.
+    struct OnMount {
+        dir: tempfile::TempDir,
+        work: Arc<Work>,
+        place: Place,
+    }
+
+    impl OnMount {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().canonicalize().unwrap().join("above/mounted");
+            std::fs::create_dir_all(&path).unwrap();
+            let spec = format!(
+                "name='s'\nresource='db'\n[mount]\npath='{}'\n[[process]]\nname='p'\ncommand=['/bin/true']\nready={{tcp='127.254.254.254:9'}}\n",
+                path.display()
+            );
+            let dirs = ServiceDirs {
+                cgroup: dir.path().join("cgroup"),
+                logs: dir.path().join("logs"),
+                log_writer: Vec::new(),
+            };
+            let work = Arc::new(made(dir.path(), &ServiceSpec::parse(&spec).unwrap(), dirs));
+            cover(&path);
+            let device = DeviceId::from_number(std::fs::metadata(&path).unwrap().dev());
+            let place = Place { path, device, read_only: false, number: None };
+            work.note(place.clone()).unwrap();
+            Self { dir, work, place }
+        }
+    }
+
+    impl Drop for OnMount {
+        fn drop(&mut self) {
+            while uncover(&self.place.path) {}
+        }
+    }
+
+    fn cover(path: &Path) {
+        let no = None::<&str>;
+        nix::mount::mount(Some("others"), path, Some("tmpfs"), nix::mount::MsFlags::empty(), no).unwrap();
+    }
+
+    fn uncover(path: &Path) -> bool {
+        nix::mount::umount2(path, nix::mount::MntFlags::MNT_DETACH).is_ok()
+    }
+
+    #[test]
+    fn a_mount_that_is_lost_is_told_again_until_it_is_taken_away() {
+        let on = OnMount::new();
+        let (told, tells) = channel();
+        let on_done: OnDone = Arc::new(move |done: Done| told.send(done.event).unwrap_or_default());
+        on.work.watch(on.work.mount.number(), &on_done);
+        cover(&on.place.path);
+        for _ in 0..2 {
+            let event = tells.recv_timeout(Duration::from_secs(20)).expect("it is told");
+            assert!(matches!(event, Event::Lost { step: Step::Mount, .. }), "{event:?}");
+        }
+        drop(on_done);
+        on.work.mount.number();
+        while tells.recv_timeout(Duration::from_secs(20)).is_ok() {}
+        assert_eq!(
+            tells.try_recv().unwrap_err(),
+            std::sync::mpsc::TryRecvError::Disconnected,
+            "it has ended"
+        );
+    }
+
+    #[test]
+    fn a_mount_that_cannot_go_stays_noted() {
+        let on = OnMount::new();
+        let inner = on.place.path.join("inner");
+        std::fs::create_dir(&inner).unwrap();
+        cover(&inner);
+        let next = Place { path: on.dir.path().join("next"), ..on.place.clone() };
+        let why = on.work.note(next.clone()).expect_err("another mount is in it");
+        assert!(why.contains("inner"), "{why}");
+        assert_eq!(*lock(&on.work.mounted), Some(on.place.clone()));
+        assert!(uncover(&inner));
+        assert_eq!(on.work.note(next.clone()), Ok(()));
+        assert_eq!(*lock(&on.work.mounted), Some(next));
+    }
+
+    #[test]
+    fn an_undo_of_a_mount_that_was_moved_elsewhere_is_no_success() {
+        let on = OnMount::new();
+        let (above, moved) = (on.dir.path().join("above"), on.dir.path().join("moved"));
+        std::fs::rename(&above, &moved).unwrap();
+        let undo = || {
+            on.work.undo(
+                Step::Mount,
+                Some(on.work.mount.number()),
+                false,
+                SEARCH + Duration::from_millis(200),
+            )
+        };
+        let undone = undo();
+        std::fs::rename(&moved, &above).unwrap();
+        assert!(undone.as_ref().is_err_and(|why| why.contains("moved/mounted now")), "{undone:?}");
+        assert_eq!(undo(), Ok(()));
+        assert_eq!(on.place.look().unwrap(), mainstay_ha::AtPath::Nothing);
+    }
+
+    /// The maker waits for its turn; what it would stand on goes meanwhile.
+    #[test]
+    fn a_process_whose_mount_went_before_its_turn_does_not_begin() {
+        let on = OnMount::new();
+        let (entered, inside) = channel();
+        let (release, released) = channel::<()>();
+        let work = on.work.clone();
+        let undoing = work.processes.number();
+        let other = work.clone();
+        let undo = std::thread::spawn(move || {
+            other.processes.undo(undoing, Haste::AtOnce, Duration::from_secs(20), || {
+                let _ = entered.send(());
+                let _ = released.recv();
+                Ok(())
+            })
+        });
+        inside.recv().unwrap();
+        let number = work.processes.number();
+        let maker = std::thread::spawn(move || {
+            let nobody: OnDone = Arc::new(|_| ());
+            work.run(Step::StartProcess { process: 0 }, Some(number), &nobody)
+        });
+        // Longer than it takes to look at the mount.
+        std::thread::sleep(POLL * 4);
+        assert!(uncover(&on.place.path));
+        drop(release);
+        assert_eq!(undo.join().unwrap(), Ok(()));
+        let began = maker.join().unwrap();
+        assert!(began.as_ref().is_err_and(|why| why.contains("not mounted any more")), "{began:?}");
+    }
+
+    #[test]
+    fn a_readiness_test_does_not_wait_for_a_device() {
+        let on = OnMount::new();
+        let Ok(fuse) = std::fs::File::options().read(true).write(true).open("/dev/fuse") else {
+            return eprintln!("skipped: no FUSE here");
+        };
+        let path = on.dir.path().canonicalize().unwrap().join("hangs");
+        std::fs::create_dir(&path).unwrap();
+        let data =
+            format!("fd={},rootmode=40000,user_id=0,group_id=0", std::os::fd::AsRawFd::as_raw_fd(&fuse));
+        let flags = nix::mount::MsFlags::empty();
+        // Its server answers nothing.
+        nix::mount::mount(Some("test"), &path, Some("fuse"), flags, Some(&*data)).unwrap();
+        let table = MountTable::read().unwrap();
+        let device = table.at(&path).expect("it is mounted").device();
+        on.work.note(Place { path: path.clone(), device, ..on.place.clone() }).unwrap();
+        let nobody: OnDone = Arc::new(|_| ());
+        let began = Instant::now();
+        for _ in 0..10 {
+            assert_eq!(on.work.stands(Step::CheckReady { process: 0 }, &nobody), Ok(()));
+        }
+        let took = began.elapsed();
+        drop(fuse);
+        assert!(uncover(&path));
+        assert!(took < Duration::from_secs(2), "{took:?}");
     }
 
     /// The machine does not undo a readiness test: it ends with the process that it tests.
