@@ -232,7 +232,7 @@ impl State {
             );
         }
         if let Some(refusal) = self.address_of_a_service(&[&agent_addr, &engine_addr]) {
-            return refusal;
+            return Outcome::Refused(refusal);
         }
         if voter {
             if let Some(node) = self.unaware_of_voters() {

@@ -137,6 +137,9 @@ impl State {
             );
         }
         let (agent_text, engine_text) = (agent.to_string(), engine.to_string());
+        if let Some(refusal) = self.address_of_a_service(&[&agent_text, &engine_text]) {
+            return Err(refusal);
+        }
         for node in self.nodes.values().filter(|node| node.name != new.name) {
             for stated in [&agent_text, &engine_text] {
                 let engine_counts = !node.witness;
@@ -268,7 +271,9 @@ pub(crate) fn settling(behind: &str) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::{Command, Entry, Settings};
+    use crate::scrubs::ScrubPolicy;
+    use crate::state::{Command, Entry, ResourceSpec, Settings};
+    use mainstay_types::MinCopies;
 
     fn apply(state: &mut State, command: Command) -> Outcome {
         state.apply(Entry { at_ms: 0, command })
@@ -303,6 +308,32 @@ mod tests {
     fn admit(state: &mut State, new: &Newcomer) -> Outcome {
         let Newcomer { name, agent_addr, engine_addr, witness, nonce } = new.clone();
         apply(state, Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce })
+    }
+
+    #[test]
+    fn a_floating_address_is_not_a_nodes() {
+        let mut state = alone("10.0.0.1:7400", "10.0.0.1:7401");
+        let create = Command::CreateResource {
+            name: "db".into(),
+            spec: ResourceSpec {
+                volumes: vec![64 << 20],
+                journal_bytes: 64 << 20,
+                replicas: vec![NodeId(1)],
+                preferred: Vec::new(),
+            },
+            scrub: ScrubPolicy::default(),
+            min_copies: MinCopies::default(),
+            origin: None,
+        };
+        assert!(apply(&mut state, create).is_ok());
+        let text = "name='db'\nresource='db'\n[vip]\naddress='10.0.0.7/24'\n";
+        let service = mainstay_ha::ServiceSpec::parse(text).expect("it is right");
+        assert!(apply(&mut state, Command::ApplyService { spec: service }).is_ok());
+        for (agent, engine) in [("10.0.0.7:7400", "10.0.0.2:7401"), ("10.0.0.2:7400", "10.0.0.7:7401")] {
+            let refused = admit(&mut state, &newcomer("b", agent, engine));
+            assert!(matches!(refused, Outcome::Refused(why) if why.code == "address-of-a-service"));
+        }
+        assert_eq!(state.nodes.len(), 1);
     }
 
     #[test]

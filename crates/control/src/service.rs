@@ -1,13 +1,17 @@
 //! Services: what the operator asked for, and what the nodes report about them.
 
 use crate::state::{
-    Links, Node, Outcome, Service, ServiceOnNode, ServicePhase, Severity, State, cut, host_address, refused,
+    Links, Node, Outcome, Refusal, Service, ServiceOnNode, ServicePhase, Severity, State, cut, host_address,
+    refused,
 };
 use mainstay_ha::{ServiceSpec, Vip, is_within};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Epoch, MacAddress, NodeId, reach};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+
+/// Least time between the last failure of a service and another attempt because nodes came or went, in milliseconds.
+const TRY_AGAIN_MS: u64 = 60_000;
 
 /// What a node reports; see [`crate::state::Command::ServiceStatus`].
 pub(crate) struct StatusReport {
@@ -124,6 +128,7 @@ impl State {
                     nodes: BTreeMap::new(),
                     deleting: false,
                     halted: None,
+                    nodes_changed: false,
                 };
                 self.services.insert(name, service);
                 self.note(at_ms, Severity::Info, subject, "created");
@@ -176,17 +181,17 @@ impl State {
     }
 
     /// The other way round: a service may move its address to the newcomer, or away from it.
-    pub(crate) fn address_of_a_service(&self, agent_and_engine: &[&String]) -> Option<Outcome> {
+    pub(crate) fn address_of_a_service(&self, agent_and_engine: &[&String]) -> Option<Refusal> {
         let own: Vec<IpAddr> = agent_and_engine.iter().filter_map(|addr| host_address(addr)).collect();
         let (name, address) = self.services.iter().find_map(|(name, service)| {
             let address = service.spec.vip.as_ref().and_then(Vip::parsed)?.ip;
             own.contains(&address).then_some((name, address))
         })?;
-        Some(refused(
-            "address-of-a-service",
-            format!("{address} is the floating address of service {name}"),
-            "give an address that stays on this node",
-        ))
+        Some(Refusal {
+            code: "address-of-a-service".into(),
+            message: format!("{address} is the floating address of service {name}"),
+            remedy: "give an address that stays on this node".into(),
+        })
     }
 
     pub(crate) fn delete_service(&mut self, at_ms: u64, name: &str) -> Outcome {
@@ -335,7 +340,8 @@ impl State {
         self.note(at_ms, Severity::Critical, format!("service {name}"), text);
     }
 
-    /// A node came or went, and with it perhaps the cause of failures: what failed is tried anew everywhere.
+    /// A node came or went, and with it perhaps the cause of failures: a service that failed is tried anew
+    /// everywhere, [`TRY_AGAIN_MS`] after its last failure at the earliest.
     pub(crate) fn try_services_again(&mut self, at_ms: u64, node: NodeId, why: &str) {
         let concerned = |service: &Service| {
             let resource = self.resource_of(service);
@@ -350,6 +356,13 @@ impl State {
             .map(|(name, _)| name.clone())
             .collect();
         for name in names {
+            let Some(service) = self.services.get_mut(&name) else { continue };
+            // Nodes that come and go in a row must not start it over and over again (R21).
+            if service.last_failed_ms().is_some_and(|failed| at_ms.saturating_sub(failed) < TRY_AGAIN_MS) {
+                reach!("control: a service that has just failed is tried again later");
+                service.nodes_changed = true;
+                continue;
+            }
             reach!("control: a service is tried again because a node came or went");
             self.new_round(at_ms, &name, why);
         }
@@ -370,6 +383,7 @@ impl State {
         let Some(service) = self.services.get_mut(name) else { return };
         service.round += 1;
         service.halted = None;
+        service.nodes_changed = false;
         self.note(at_ms, Severity::Info, format!("service {name}"), format!("is tried again: {why}"));
     }
 

@@ -300,6 +300,9 @@ pub struct Service {
     pub deleting: bool,
     /// Why it runs nowhere, when it used up its attempts on every node that could run it.
     pub halted: Option<String>,
+    /// A node came or went shortly after the last failure: a new round is due when some time has passed.
+    #[serde(default)]
+    pub nodes_changed: bool,
 }
 
 impl Service {
@@ -318,11 +321,22 @@ impl Service {
         self.nodes.get(&node).is_some_and(|on| on.failed_round.is_some_and(|round| round >= self.round))
     }
 
-    /// Whether it is halted, and on a node for a cause that may pass without anybody's doing.
+    /// Nodes on which the service used up its attempts in the current round.
+    fn failed(&self) -> impl Iterator<Item = &ServiceOnNode> {
+        self.nodes.iter().filter(|(node, _)| self.failed_on(**node)).map(|(_, on)| on)
+    }
+
+    /// Wall-clock time of the last such failure, in milliseconds since 1970.
+    #[must_use]
+    pub fn last_failed_ms(&self) -> Option<u64> {
+        self.failed().map(|on| on.at_ms).max()
+    }
+
+    /// Whether it is halted, and nodes have come or gone since, or its cause may pass by itself.
     #[must_use]
     pub fn may_be_tried_again(&self) -> bool {
-        let mut failed = self.nodes.iter().filter(|(node, _)| self.failed_on(**node));
-        self.halted.is_some() && !self.deleting && failed.any(|(_, on)| on.passes)
+        let passes = self.nodes_changed || self.failed().any(|on| on.passes);
+        self.halted.is_some() && !self.deleting && passes
     }
 }
 

@@ -596,11 +596,15 @@ impl Machine {
             && let Some(top) = from.checked_sub(1).filter(|top| *top >= at)
         {
             // Counted already, as what stood on it.
+            self.passes = true;
+            self.last_failure.clone_from(&why);
             self.reason = why;
             let (floor, then) = if mendable { (at, Then::Retry) } else { (0, Then::Fail) };
             return self.backward(top, floor, then, 0, now);
         }
         let Some((top, at)) = self.begun(step) else { return };
+        // No program of the service is at fault.
+        self.passes = true;
         if mendable {
             reach!("ha: a step's result is lost");
             self.fail(top, at, why, now);

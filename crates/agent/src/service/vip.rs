@@ -25,7 +25,7 @@ use mainstay_types::{
 };
 use rtnetlink::RouteMessageBuilder;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
-use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
+use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use rtnetlink::packet_route::route::{RouteProtocol, RouteScope};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::BTreeSet;
@@ -303,30 +303,61 @@ fn addresses() -> Result<Vec<FoundAddress>, VipError> {
     })
 }
 
-fn is_taken(vip: Vip) -> bool {
-    matches!(whose(vip), Ok(AddressHere::Ours(_)))
+/// Why an address that was added does not answer any more; none while it does, or if the kernel does not tell just now.
+fn lost(vip: Vip, interface: &Interface, list: &[FoundAddress]) -> Option<String> {
+    match address_here(list, vip.ip()) {
+        AddressHere::Ours(_) => {}
+        AddressHere::No => return Some(format!("{vip} was taken off {}", interface.name)),
+        AddressHere::Foreign(_) => return Some(format!("{vip} was added by somebody else too")),
+    }
+    let is_up = with_netlink(async |handle| {
+        let links: Vec<LinkMessage> = handle.link().get().execute().try_collect().await?;
+        Ok(links
+            .iter()
+            .any(|link| link.header.index == interface.index && link.header.flags.contains(LinkFlags::Up)))
+    });
+    matches!(is_up, Ok(false)).then(|| format!("the interface {} is down or gone", interface.name))
 }
 
-/// Tells the neighbours, and keeps the address reachable in the background, for as long as this node has it and `wanted` says so.
-pub fn keep(vip: Vip, interface: &Interface, wanted: impl Fn() -> bool + Send + 'static) {
+/// Tells the neighbours, and keeps the address reachable in the background, for as long as `wanted` says so. `tell` hears why the address
+/// does not answer any more, at every look.
+pub fn keep(
+    vip: Vip,
+    interface: &Interface,
+    wanted: impl Fn() -> bool + Send + 'static,
+    tell: impl Fn(String) + Send + 'static,
+) {
     let interface = interface.clone();
+    // All addresses of this node, if it has this one; and whether that is wanted. An address that is taken away is not
+    // wanted any more before it goes.
+    let look = move |interface: &Interface| {
+        let list = addresses().ok();
+        let why = list.as_ref().and_then(|list| lost(vip, interface, list));
+        let (here, wanted) = (list.filter(|_| why.is_none()), wanted());
+        if let Some(why) = why.filter(|_| wanted) {
+            tell(why);
+        }
+        (here, wanted)
+    };
     spawn("agent-address", move || {
         let start = Instant::now();
         for at in ANNOUNCE_AT {
             std::thread::sleep(at.saturating_sub(start.elapsed()));
-            if !wanted() || !is_taken(vip) {
-                return;
+            match look(&interface) {
+                (_, false) => return,
+                (Some(_), true) => announce(vip, &interface),
+                (None, true) => {}
             }
-            announce(vip, &interface);
         }
         // Rounds in which no other host has answered for it, since one did.
         let mut quiet = 0;
         loop {
             std::thread::sleep(if quiet < QUIET_ROUNDS { CONTESTED_PAUSE } else { LOOK_PAUSE });
-            let Ok(list) = addresses() else { continue };
-            if !wanted() || !matches!(address_here(&list, vip.ip()), AddressHere::Ours(_)) {
-                return;
-            }
+            let list = match look(&interface) {
+                (_, false) => return,
+                (None, true) => continue,
+                (Some(list), true) => list,
+            };
             // An interface that was down for a moment has lost its routes.
             if let Err(error) = ensure_route(vip, &interface, &list) {
                 tracing::debug!(%vip, %error, "the network of an address is not reached");

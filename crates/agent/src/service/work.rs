@@ -207,7 +207,12 @@ impl Work {
                     }
                 })?;
                 let lane = Arc::clone(&self.address);
-                vip::keep(vip, &interface, move || lane.is_newest(number));
+                let (name, on_done) = (self.name.clone(), on_done.clone());
+                let tell = move |why| {
+                    let event = Event::Lost { step: Step::AddAddress, why, mendable: true };
+                    on_done(Done { service: name.clone(), event });
+                };
+                vip::keep(vip, &interface, move || lane.is_newest(number), tell);
                 Ok(())
             }
         }

@@ -14,17 +14,13 @@ const BACKOFF_MS_MAX: u64 = 60_000;
 impl Machine {
     /// Counts a failure and undoes from `at` down to `floor`; all of it if no attempt is left (R21).
     pub(super) fn fail(&mut self, at: usize, floor: usize, why: String, now: Time) {
-        let window_ms = self.spec.policy.window_s.saturating_mul(1000);
-        self.failures.retain(|failure| now.ms_since(*failure) < window_ms);
-        self.failures.push(now);
+        self.count_failure(why, now);
         let limit = self.spec.policy.restart_limit as usize;
         let unlimited = planted(Bug::AttemptsUnlimited) || planted(Bug::TriedAgainAtOnce);
         let spent = self.failures.len() > limit && !unlimited;
         if spent {
             reach!("ha: no attempt is left");
         }
-        self.last_failure.clone_from(&why);
-        self.reason = why;
         let at = self.top(at);
         let (floor, then) = if spent { (0, Then::Fail) } else { (floor, Then::Retry) };
         self.backward(at, floor, then, 0, now);
@@ -32,9 +28,16 @@ impl Machine {
 
     /// Undoes everything from `at` down, and makes no other attempt on this node.
     pub(super) fn fail_here(&mut self, at: usize, why: String, now: Time) {
-        self.failures.push(now);
-        self.reason = why;
+        self.count_failure(why, now);
         self.backward(self.top(at), 0, Then::Fail, 0, now);
+    }
+
+    fn count_failure(&mut self, why: String, now: Time) {
+        let window_ms = self.spec.policy.window_s.saturating_mul(1000);
+        self.failures.retain(|failure| now.ms_since(*failure) < window_ms);
+        self.failures.push(now);
+        self.last_failure.clone_from(&why);
+        self.reason = why;
     }
 
     /// The highest step of which something may be there while `steps[at]` is being run.

@@ -11,6 +11,7 @@ pub const TROUBLES: &[(&str, Trouble)] = &[
     ("troubles_an_address_of_an_administrator_stays", an_administrators),
     ("troubles_two_addresses_of_one_network_go_one_by_one", two_of_one_network),
     ("troubles_the_guard_finds_an_address_wherever_it_is", wherever_it_is),
+    ("troubles_an_address_that_is_taken_away_is_told_and_comes_back", taken_away),
     ("troubles_a_frozen_node_gives_its_address_up", frozen_node),
     ("troubles_an_address_in_a_strangers_hands_is_waited_for", strangers_hands),
     ("troubles_a_node_is_silent_without_engine_and_agent", without_both),
@@ -197,6 +198,37 @@ fn wherever_it_is(lab: &Lab) -> Result<()> {
         lab.exec(node, &["ip", "link", "delete", "late"])?;
     }
     Ok(())
+}
+
+/// Somebody takes the address off its interface, then sets the interface down: the service does not go on as if it ran.
+fn taken_away(lab: &Lab) -> Result<()> {
+    make(lab, "web", "n1")?;
+    for node in NODES {
+        let add = "ip link add apart type veth peer name apart-peer; ip link set apart up; ip link set apart-peer up";
+        lab.shell(node, add)?;
+    }
+    let toml = file("web", "10.214.0.71/24", "[policy]\nrestart_limit = 2\n") + "interface = \"apart\"\n";
+    lab.apply_service("web", &toml)?;
+    ensure!(lab.wait_running("web", LIMIT)? == "n1", "it does not run where it was to");
+    lab.exec("n1", &["ip", "address", "del", "10.214.0.71/32", "dev", "apart"])?;
+    wait_for("n1 telling that the address was taken off", LIMIT, || {
+        let events = lab.cli(&["events"])?;
+        ensure!(events.contains("10.214.0.71/24 was taken off apart"), "{events}");
+        Ok(())
+    })?;
+    wait_for("the address back", LIMIT, || {
+        ensure!(has(lab, "n1", "10.214.0.71")?, "it is not there");
+        Ok(())
+    })?;
+    lab.wait_running("web", LIMIT)?;
+    lab.exec("n1", &["ip", "link", "set", "apart", "down"])?;
+    wait_for("the service on another node", LIMIT, || {
+        let service = lab.service("web")?;
+        ensure!(service.phase == "running" && service.node.as_deref() != Some("n1"), "{service:?}");
+        Ok(())
+    })?;
+    remove(lab, "web")?;
+    NODES.into_iter().try_for_each(|node| lab.exec(node, &["ip", "link", "delete", "apart"]).map(drop))
 }
 
 /// A node that stands still as a whole goes on answering for its address. Another node takes it over all the same, and when the
