@@ -280,6 +280,11 @@ impl State {
             return Outcome::Unchanged;
         }
         let phase_changed = before.is_none_or(|old| old.phase != phase);
+        // A failure that did not end the whole service: it is mended while the rest stays as it is.
+        let partial =
+            matches!(phase, ServicePhase::Running | ServicePhase::Starting | ServicePhase::Stopping)
+                && failures > before.map_or(0, |old| old.failures);
+        let partial = partial.then(|| on.last_failure.clone()).filter(|why| !why.is_empty());
         let text = match phase {
             ServicePhase::Running => {
                 reach!("control: a service runs");
@@ -305,6 +310,10 @@ impl State {
         service.nodes.insert(node, on);
         if phase == ServicePhase::Running {
             service.halted = None;
+        }
+        if let Some(why) = partial {
+            let text = format!("failed on {node_name}, trying again: {why}");
+            self.note(at_ms, Severity::Warning, format!("service {name}"), text);
         }
         if let Some((severity, text)) = text.filter(|_| phase_changed) {
             self.note(at_ms, severity, format!("service {name}"), text);

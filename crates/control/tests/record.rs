@@ -584,6 +584,34 @@ fn a_node_that_answers_for_a_services_address_has_lost_its_right() {
     assert!(matches!(outcome, Outcome::Refused(refusal) if refusal.code == "address-of-a-node"));
 }
 
+/// What is mended in place is told as well: the address that somebody took away, the process that ended.
+#[test]
+fn a_failure_that_is_mended_in_place_is_an_event() {
+    let mut nodes = running();
+    let node = nodes.state.resources[&R].record.primary.unwrap();
+    let on = nodes.observed[&node].services["db"].clone();
+    let report = |failures: u32| Command::ServiceStatus {
+        name: "db".into(),
+        node,
+        phase: ServicePhase::Running,
+        epoch: on.epoch,
+        round: on.round,
+        detail: String::new(),
+        failures,
+        passes: true,
+        last_failure: "its address was taken off eth0".into(),
+    };
+    let told = |state: &State| {
+        state.events.iter().filter(|event| event.text.contains("its address was taken off eth0")).count()
+    };
+    apply(&mut nodes.state, report(1));
+    assert_eq!(told(&nodes.state), 1);
+    apply(&mut nodes.state, report(1));
+    assert_eq!(told(&nodes.state), 1, "it is the same failure");
+    apply(&mut nodes.state, report(2));
+    assert_eq!(told(&nodes.state), 2);
+}
+
 #[test]
 fn a_service_that_is_applied_as_it_is_goes_on() {
     let mut nodes = running();
