@@ -174,7 +174,7 @@ impl Start {
 /// The writer's whole life: writes what comes on standard input to `log`, until its end.
 ///
 /// # Errors
-/// When the log cannot be opened at all.
+/// When there is no thread for the disk.
 pub fn write_log(log: &Path) -> io::Result<()> {
     sys::ignore_signals();
     // It holds a service's only way to speak, and next to no memory.
@@ -213,7 +213,7 @@ struct Pieces {
 }
 
 fn copy(mut input: impl Read, log: &Path, limits: &Limits) -> io::Result<()> {
-    let mut parts = Parts::open(log, limits.part_bytes_max)?;
+    let mut parts = Parts::new(log, limits.part_bytes_max);
     let waiting = Arc::new(Waiting::default());
     let theirs = waiting.clone();
     let disk = std::thread::Builder::new().name("log-disk".into());
@@ -288,42 +288,50 @@ impl Allowance {
     }
 }
 
-/// The file that is being written, and the one before it.
+/// The file that is being written, and the one before it. All of it is done by the thread that may wait for the disk.
 struct Parts {
     path: PathBuf,
-    file: File,
-    bytes: u64,
+    /// The file and its length, once it could be opened.
+    open: Option<(File, u64)>,
     bytes_max: u64,
     left_out: u64,
 }
 
 impl Parts {
-    fn open(path: &Path, bytes_max: u64) -> io::Result<Self> {
-        if let Some(directory) = path.parent() {
+    fn new(path: &Path, bytes_max: u64) -> Self {
+        Self { path: path.to_path_buf(), open: None, bytes_max, left_out: 0 }
+    }
+
+    fn open(&self) -> io::Result<(File, u64)> {
+        if let Some(directory) = self.path.parent() {
             fs::create_dir_all(directory)?;
         }
         // Those of an agent before this bound may be of any size.
-        let old = old_path(path);
-        if fs::metadata(&old).is_ok_and(|metadata| metadata.len() > bytes_max) {
-            keep_end(&old, &old, bytes_max)?;
+        let (path, old) = (&self.path, old_path(&self.path));
+        if fs::metadata(&old).is_ok_and(|metadata| metadata.len() > self.bytes_max) {
+            keep_end(&old, &old, self.bytes_max)?;
         }
-        if fs::metadata(path).is_ok_and(|metadata| metadata.len() > bytes_max) {
-            keep_end(path, &old, bytes_max)?;
+        if fs::metadata(path).is_ok_and(|metadata| metadata.len() > self.bytes_max) {
+            keep_end(path, &old, self.bytes_max)?;
             fs::remove_file(path)?;
         }
-        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        self.create()
+    }
+
+    fn create(&self) -> io::Result<(File, u64)> {
+        let file = OpenOptions::new().create(true).append(true).open(&self.path)?;
         let bytes = file.metadata()?.len();
-        Ok(Self { path: path.to_path_buf(), file, bytes, bytes_max, left_out: 0 })
+        Ok((file, bytes))
     }
 
     fn write(&mut self, piece: &[u8]) {
         if self.left_out > 0 {
             let said = format!("\n[mainstay: {} bytes of output were left out here]\n", self.left_out);
-            if self.put(said.as_bytes()) {
+            if self.put(said.as_bytes()).is_ok_and(|whole| whole) {
                 self.left_out = 0;
             }
         }
-        if !self.put(piece) {
+        if !self.put(piece).is_ok_and(|whole| whole) {
             self.left_out += piece.len() as u64;
         }
     }
@@ -332,25 +340,20 @@ impl Parts {
         self.left_out += bytes;
     }
 
-    /// `false` if the disk does not take it: it may be full.
-    fn put(&mut self, piece: &[u8]) -> bool {
-        if self.bytes + piece.len() as u64 > self.bytes_max && self.turn().is_err() {
-            return false;
+    /// `false` if the disk does not take all of it: it may be full.
+    fn put(&mut self, piece: &[u8]) -> io::Result<bool> {
+        let mut opened = match self.open.take() {
+            Some(opened) => opened,
+            None => self.open()?,
+        };
+        if opened.1 + piece.len() as u64 > self.bytes_max {
+            fs::rename(&self.path, old_path(&self.path))?;
+            opened = self.create()?;
         }
-        match self.file.write(piece) {
-            Ok(bytes) => {
-                self.bytes += bytes as u64;
-                bytes == piece.len()
-            }
-            Err(_) => false,
-        }
-    }
-
-    fn turn(&mut self) -> io::Result<()> {
-        fs::rename(&self.path, old_path(&self.path))?;
-        self.file = OpenOptions::new().create(true).append(true).open(&self.path)?;
-        self.bytes = self.file.metadata()?.len();
-        Ok(())
+        let (file, bytes) = self.open.insert(opened);
+        let written = file.write(piece)?;
+        *bytes += written as u64;
+        Ok(written == piece.len())
     }
 }
 
@@ -411,6 +414,22 @@ mod tests {
         fs::metadata(path).map_or(0, |metadata| metadata.len())
     }
 
+    /// Whoever writes must not wait because a log cannot be opened: its disk is read-only, or the directory cannot be made.
+    #[test]
+    fn output_is_taken_while_its_log_cannot_be_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let in_the_way = dir.path().join("services");
+        fs::write(&in_the_way, "").unwrap();
+        let log = in_the_way.join("p.log");
+        copy(Talker { left: 3000, next: 1 }, &log, &LIMITS).unwrap();
+        let mut parts = Parts::new(&log, LIMITS.part_bytes_max);
+        parts.write(b"lost");
+        fs::remove_file(&in_the_way).unwrap();
+        parts.write(b"kept");
+        let text = fs::read_to_string(&log).unwrap();
+        assert!(text.contains("4 bytes of output were left out") && text.ends_with("kept"), "{text}");
+    }
+
     #[test]
     fn a_log_has_two_parts_and_ends_with_what_was_said_last() {
         let dir = tempfile::tempdir().unwrap();
@@ -454,7 +473,7 @@ mod tests {
         assert!(allowance.take(4_999) && !allowance.take(2_000));
         copy(Talker { left: 50_000, next: 1 }, &log, &limits).unwrap();
         assert!(bytes_of(&log) <= 5_100, "{}", bytes_of(&log));
-        let mut parts = Parts::open(&log, 1 << 20).unwrap();
+        let mut parts = Parts::new(&log, 1 << 20);
         parts.leave_out(7);
         parts.write(b"on\n");
         let text = fs::read_to_string(&log).unwrap();
