@@ -95,10 +95,16 @@ fn kind_of(option: &str) -> MountOption<'_> {
         return MountOption::Flags { set, clear };
     }
     let name = option.split_once('=').map_or(option, |(name, _)| name);
+    let refused = |why, remedy| MountOption::Refused { why, remedy };
+    // Options of mount(8) itself. The mount point is made in any case.
+    if let Some(what) = name.strip_prefix("X-mount.").or_else(|| name.strip_prefix("x-mount."))
+        && what != "mkdir"
+    {
+        return refused("it is carried out by mount(8), which Mainstay does not use", "leave it out");
+    }
     if FOR_OTHERS.contains(&option) || name == "comment" || name.starts_with("x-") || name.starts_with("X-") {
         return MountOption::ForOthers;
     }
-    let refused = |why, remedy| MountOption::Refused { why, remedy };
     if BY_USERS.contains(&name) {
         return refused("it lets users mount the file system, which only Mainstay does", "leave it out");
     }
@@ -117,10 +123,19 @@ mod tests {
 
     #[test]
     fn options_of_fstab_reach_no_kernel() {
-        let for_others =
-            "defaults,nofail,_netdev,auto,noauto,x-systemd.requires=a.mount,x-gvfs-show,comment=db";
+        let for_others = "defaults,nofail,_netdev,auto,noauto,x-systemd.requires=a.mount,x-gvfs-show,comment=db,X-mount.mkdir=0755";
         assert!(mount_options(for_others).all(|option| option == MountOption::ForOthers));
-        for refused in ["user", "users", "owner", "remount", "bind", "loop", "offset=4096", "user=joe"] {
+        for refused in [
+            "user",
+            "users",
+            "owner",
+            "remount",
+            "bind",
+            "loop",
+            "offset=4096",
+            "user=joe",
+            "X-mount.subdir=a",
+        ] {
             let found: Vec<_> = mount_options(refused).collect();
             assert!(matches!(found[..], [MountOption::Refused { .. }]), "{refused}: {found:?}");
         }
