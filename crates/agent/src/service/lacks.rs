@@ -12,12 +12,15 @@ use crate::sys::{self, Refusal};
 use mainstay_ha::{Process, Ready, ServiceSpec};
 use nix::unistd::{AccessFlags, access};
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// The first line of a script is looked for in so many bytes.
 const INTERPRETER_BYTES: u64 = 256;
+/// Most links that are followed in one path, as the kernel does.
+const LINKS_MAX: u32 = 40;
 
 /// One thing that this node does not have.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -96,8 +99,8 @@ pub fn lacks(spec: &ServiceSpec) -> Vec<Lack> {
 
 /// Why `program` cannot be started, if it is known.
 fn lacking(program: &str, process: &Process, spec: &ServiceSpec) -> Option<String> {
-    let on_volume =
-        |path: &Path| spec.mount.as_ref().is_some_and(|mount| path.starts_with(Path::new(&mount.path)));
+    let mount = spec.mount.as_ref().map(|mount| follow(Path::new(&mount.path)));
+    let on_volume = |path: &Path| mount.as_ref().is_some_and(|mount| follow(path).starts_with(mount));
     let search = process.env.get("PATH").map_or(process::SEARCH_PATH, String::as_str);
     // A service starts in the root directory.
     let path = if program.contains('/') {
@@ -122,6 +125,28 @@ fn lacking(program: &str, process: &Process, spec: &ServiceSpec) -> Option<Strin
     let interpreter = interpreter_of(&path).filter(|interpreter| !on_volume(interpreter))?;
     (!interpreter.is_file())
         .then(|| format!("{} needs {}, which is not there", path.display(), interpreter.display()))
+}
+
+/// Where a path leads, followed link by link: also one that leads to a volume that is not mounted now.
+fn follow(path: &Path) -> PathBuf {
+    let mut found = PathBuf::from("/");
+    let mut rest: Vec<OsString> = path.components().rev().map(|part| part.as_os_str().to_owned()).collect();
+    let mut links = 0;
+    while let Some(part) = rest.pop() {
+        if part == ".." {
+            found.pop();
+            continue;
+        }
+        found.push(part);
+        if links < LINKS_MAX
+            && let Ok(target) = found.read_link()
+        {
+            links += 1;
+            found.pop();
+            rest.extend(target.components().rev().map(|part| part.as_os_str().to_owned()));
+        }
+    }
+    found
 }
 
 fn find_program(name: &str, search: &str) -> Option<PathBuf> {
@@ -187,6 +212,17 @@ mod tests {
         let on_volume =
             "[mount]\npath='/srv/s'\nfstype='proc'\n[[process]]\nname='a'\ncommand=['/srv/s/bin/db']\n";
         assert_eq!(fields(&spec(on_volume)), Vec::<String>::new());
+        // A link that leads to the volume, which is not mounted here.
+        let directory = tempfile::tempdir().unwrap();
+        let link = directory.path().join("db");
+        std::os::unix::fs::symlink("/srv/s/opt", &link).unwrap();
+        for linked in [link.join("bin/db"), directory.path().join("up/../db/bin/db")] {
+            let linked = linked.display();
+            let text = format!(
+                "[mount]\npath='/srv/s'\nfstype='proc'\n[[process]]\nname='a'\ncommand=['{linked}']\n"
+            );
+            assert_eq!(fields(&spec(&text)), Vec::<String>::new(), "{linked}");
+        }
         let vip = spec("[vip]\naddress='10.255.254.7/31'\ninterface='no-such0'\n");
         assert_eq!(fields(&vip), ["vip.interface"]);
         let mount = spec("[mount]\npath='/srv/s'\nfstype='nosuchfs'\nmkfs=true\n");
