@@ -16,7 +16,7 @@ use crate::service::lacks::{Lack, lacks};
 use crate::service::place;
 use crate::service::runner::users_of;
 use crate::threads::{lock, read, spawn, write};
-use crate::transport::{Inbound, Transport, call};
+use crate::transport::{Inbound, Notices, Transport, call};
 use crate::views::{self, Connections, Live};
 use crate::watch;
 use mainstay_api::engine::{Reply, Request};
@@ -39,8 +39,6 @@ pub const PROPOSE_TIMEOUT: Duration = Duration::from_secs(10);
 pub const READ_PATIENCE: Duration = Duration::from_secs(1);
 /// How old an answer may be about what services lack.
 const LACKS_AGE_MAX: Duration = Duration::from_secs(5);
-/// How often it is told that a node has a twin.
-const TWIN_PAUSE: Duration = Duration::from_secs(60);
 /// How long another node may take to answer a question about itself.
 const ASK_TIMEOUT: Duration = Duration::from_millis(1500);
 
@@ -59,8 +57,8 @@ pub struct Agent {
     joining: Mutex<()>,
     /// Answer to [`Call::WhoJoins`] while this node becomes a member.
     nonce: Mutex<Option<u64>>,
-    /// When it was last told that a node has a twin.
-    twins: Mutex<BTreeMap<NodeId, Instant>>,
+    /// Second processes that speak as nodes.
+    twins: Mutex<Notices>,
     fatal: SyncSender<String>,
 }
 
@@ -368,13 +366,8 @@ impl Agent {
 impl Inbound for Agent {
     fn twin(&self, node: NodeId, holder: &str, other: &str) {
         let Ok(member) = self.member() else { return };
-        let now = Instant::now();
-        {
-            let mut told = lock(&self.twins);
-            if told.get(&node).is_some_and(|last| now.saturating_duration_since(*last) < TWIN_PAUSE) {
-                return;
-            }
-            told.insert(node, now);
+        if !lock(&self.twins).note(node, Instant::now(), self.transport.silence()) {
+            return;
         }
         let state = member.log.view().state;
         let (name, own) = (state.node_name(node), state.node_name(member.identity.node));

@@ -26,9 +26,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::time::Duration;
 
-/// Generations that were ever suspected here, and have not been superseded: node -> generation.
 /// Least number of bytes that are reserved for the growth of the file of suspicions.
 const RESERVE_BYTES_MIN: u64 = 2 << 20;
+/// Generations that were ever suspected here, and have not been superseded: node -> generation.
 const SUSPECTS: TableDefinition<u32, u64> = TableDefinition::new("suspects");
 /// Messages that wait for the thread; more are dropped.
 const QUEUE_MAX: usize = 1024;

@@ -96,6 +96,7 @@ impl Member {
                 .filter(|node| node.id != own)
                 .map(|node| (node.id, node.agent_addr.clone()))
                 .collect();
+            peers.set_heartbeat(view.state.settings.heartbeat_ms);
             peers.set_peers(if view.state.cluster.is_none() { &first_members } else { &addresses });
             event_sender.send_if_modified(|last| {
                 std::mem::replace(last, view.state.last_event) != view.state.last_event

@@ -31,6 +31,7 @@ use std::sync::{Arc, RwLock};
 use std::thread;
 use std::time::Duration;
 use twins::{Holder, Holders};
+pub use twins::{Notices, silence_of};
 
 /// Largest frame, its header included, in bytes. A snapshot of the cluster state has to fit.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
@@ -42,6 +43,8 @@ const HEADER_BYTES: usize = 6;
 const LANE_QUEUE_MAX: usize = 512;
 /// Connections that this agent serves at a time; more are closed at once.
 const INBOUND_MAX: usize = 256;
+/// Connections that a listener that lasts for a while serves at a time; more are closed at once.
+const PROOF_INBOUND_MAX: usize = 16;
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(400);
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// How often a listener that lasts for a while looks whether it is to end.
@@ -176,7 +179,7 @@ impl Transport {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let (shared, ends) = (self.shared.clone(), Arc::new(AtomicBool::new(false)));
-        let ended = ends.clone();
+        let (ended, open) = (ends.clone(), Arc::new(AtomicUsize::new(0)));
         let (done, over) = sync_channel::<()>(0);
         spawn("agent-proof", move || {
             // Dropped after the listener, at the end of the thread.
@@ -187,10 +190,8 @@ impl Transport {
                     thread::sleep(LISTEN_PAUSE);
                     continue;
                 };
-                if stream.set_nonblocking(false).is_ok() && tune(&stream).is_ok() {
-                    let (shared, inbound) = (shared.clone(), inbound.clone());
-                    let mut wire: Box<dyn Wire> = Box::new(stream);
-                    spawn("agent-inbound", move || drop(serve(&mut *wire, from, &shared, &*inbound)));
+                if stream.set_nonblocking(false).is_ok() {
+                    serve_on_a_thread(stream, from, &shared, &inbound, (&open, PROOF_INBOUND_MAX));
                 }
             }
         });
@@ -225,6 +226,17 @@ impl Transport {
             }
         }
         None
+    }
+
+    /// Nodes of the cluster send heartbeats this often.
+    pub fn set_heartbeat(&self, heartbeat_ms: u64) {
+        self.shared.holders.set_heartbeat(heartbeat_ms);
+    }
+
+    /// Time without a word after which a process of another node does not count as living.
+    #[must_use]
+    pub fn silence(&self) -> Duration {
+        self.shared.holders.silence()
     }
 
     /// Who greets: set once this agent is a member.
@@ -408,21 +420,32 @@ fn accept_loop(listener: &TcpListener, shared: &Arc<Shared>, inbound: &Arc<dyn I
             thread::sleep(RETRY_PAUSE);
             continue;
         };
-        if open.load(Ordering::Relaxed) >= INBOUND_MAX || tune(&stream).is_err() {
-            continue;
-        }
-        open.fetch_add(1, Ordering::Relaxed);
-        let (shared, inbound, open) = (shared.clone(), inbound.clone(), open.clone());
-        spawn("agent-inbound", move || {
-            let mut wire: Box<dyn Wire> = Box::new(stream);
-            if let Err(error) = serve(&mut *wire, from, &shared, &*inbound)
-                && error.kind() == io::ErrorKind::InvalidData
-            {
-                tracing::warn!(%from, %error, "closed a connection that did not speak the protocol");
-            }
-            open.fetch_sub(1, Ordering::Relaxed);
-        });
+        serve_on_a_thread(stream, from, shared, inbound, (&open, INBOUND_MAX));
     }
+}
+
+/// Serves a connection on a thread of its own, or closes it if `max` are open.
+fn serve_on_a_thread(
+    stream: TcpStream,
+    from: SocketAddr,
+    shared: &Arc<Shared>,
+    inbound: &Arc<dyn Inbound>,
+    (open, max): (&Arc<AtomicUsize>, usize),
+) {
+    if open.load(Ordering::Relaxed) >= max || tune(&stream).is_err() {
+        return;
+    }
+    open.fetch_add(1, Ordering::Relaxed);
+    let (shared, inbound, open) = (shared.clone(), inbound.clone(), open.clone());
+    spawn("agent-inbound", move || {
+        let mut wire: Box<dyn Wire> = Box::new(stream);
+        if let Err(error) = serve(&mut *wire, from, &shared, &*inbound)
+            && error.kind() == io::ErrorKind::InvalidData
+        {
+            tracing::warn!(%from, %error, "closed a connection that did not speak the protocol");
+        }
+        open.fetch_sub(1, Ordering::Relaxed);
+    });
 }
 
 fn serve(wire: &mut dyn Wire, from: SocketAddr, shared: &Shared, inbound: &dyn Inbound) -> io::Result<()> {
@@ -596,6 +619,30 @@ mod tests {
         assert_eq!(local_address(&address).unwrap(), IpAddr::from([127, 0, 0, 1]));
         drop(peer);
         assert!(matches!(local_address(&address), Err(TransportError::Unreachable { .. })));
+    }
+
+    struct Mute;
+
+    impl Inbound for Mute {
+        fn raft(&self, _: NodeId, _: Vec<u8>) {}
+        fn lease(&self, _: NodeId, _: LeaseMessage) {}
+        fn propose(&self, _: NodeId, _: Proposal) {}
+        fn call(&self, _: Call) -> CallReply {
+            CallReply::Withdrawn
+        }
+        fn twin(&self, _: NodeId, _: &str, _: &str) {}
+    }
+
+    #[test]
+    fn a_listener_for_a_while_closes_connections_beyond_its_limit() {
+        let free = TcpListener::bind("127.0.0.7:0").unwrap().local_addr().unwrap();
+        let _listening = Transport::new().listen_for_a_while(free, Arc::new(Mute)).unwrap();
+        let idle: Vec<TcpStream> =
+            (0..PROOF_INBOUND_MAX).map(|_| TcpStream::connect(free).unwrap()).collect();
+        let mut further = TcpStream::connect(free).unwrap();
+        further.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        assert_eq!(further.read(&mut [0]).ok(), Some(0), "it is closed");
+        drop(idle);
     }
 
     #[test]

@@ -214,6 +214,14 @@ impl State {
         Outcome::NodeAdded { node: id, generation: 1 }
     }
 
+    /// The node that is to vote next, among those that join and have `proven` themselves. A dead one waits until it is back, and
+    /// holds up no other.
+    #[must_use]
+    pub fn next_seat(&self, proven: impl Fn(&NodeId) -> bool) -> Option<NodeId> {
+        let joining = self.nodes.values().filter(|node| node.candidate && self.alive(node.id));
+        joining.map(|node| node.id).find(proven)
+    }
+
     /// The node has answered at its address with all entries in its log: from now on it votes. One after the other, so that
     /// any two majorities in use intersect (R10).
     pub(crate) fn seat_node(&mut self, at_ms: u64, id: NodeId) -> Outcome {
@@ -415,6 +423,17 @@ mod tests {
             panic!("a voter is not withdrawn");
         };
         assert_eq!(refusal.code, "already-votes");
+    }
+
+    #[test]
+    fn a_dead_newcomer_that_answers_does_not_keep_others_from_their_vote() {
+        let mut state = alone("10.0.0.1:7400", "10.0.0.1:7401");
+        admit(&mut state, &newcomer("b", "10.0.0.2:7400", "10.0.0.2:7401"));
+        admit(&mut state, &Newcomer { nonce: 8, ..newcomer("c", "10.0.0.3:7400", "10.0.0.3:7401") });
+        assert_eq!(state.next_seat(|_| true), Some(NodeId(2)));
+        state.nodes.get_mut(&NodeId(2)).unwrap().status = NodeStatus::Dead;
+        assert_eq!(state.next_seat(|_| true), Some(NodeId(3)));
+        assert_eq!(state.next_seat(|node| *node == NodeId(2)), None);
     }
 
     /// R10: voters change one at a time.

@@ -45,14 +45,27 @@ impl Output {
     }
 }
 
-/// Columns that a line on standard output may have; `None` if it goes to no terminal and COLUMNS is not set.
+/// Columns that a line on standard output may have; `None` if it goes to no terminal.
 pub fn columns() -> Option<usize> {
     columns_of(&std::io::stdout())
 }
 
 fn columns_of(stream: &(impl IsTerminal + AsRawFd)) -> Option<usize> {
-    let named = std::env::var("COLUMNS").ok().and_then(|text| text.parse::<usize>().ok());
-    let columns = named.or_else(|| if stream.is_terminal() { terminal_columns(stream) } else { None });
+    let named = std::env::var("COLUMNS").ok();
+    let is_terminal = stream.is_terminal();
+    columns_from(is_terminal, named.as_deref(), || terminal_columns(stream))
+}
+
+/// Programs read what goes to no terminal, so nothing is folded there, whatever COLUMNS says.
+fn columns_from(
+    is_terminal: bool,
+    named: Option<&str>,
+    of_terminal: impl FnOnce() -> Option<usize>,
+) -> Option<usize> {
+    if !is_terminal {
+        return None;
+    }
+    let columns = named.and_then(|text| text.parse().ok()).or_else(of_terminal);
     columns.filter(|columns| *columns > 0).map(|columns| columns.max(COLUMNS_MIN))
 }
 
@@ -235,10 +248,18 @@ fn lists(head: &[&str], rows: &[Vec<String>], columns: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{cut, fold, table_within, width};
+    use super::{COLUMNS_MIN, columns_from, cut, fold, table_within, width};
 
     fn rows(rows: &[&[&str]]) -> Vec<Vec<String>> {
         rows.iter().map(|row| row.iter().map(|&cell| cell.to_owned()).collect()).collect()
+    }
+
+    #[test]
+    fn only_what_goes_to_a_terminal_is_folded() {
+        assert_eq!(columns_from(false, Some("60"), || Some(80)), None, "a program reads it");
+        assert_eq!(columns_from(true, Some("60"), || Some(80)), Some(60));
+        assert_eq!(columns_from(true, None, || Some(80)), Some(80));
+        assert_eq!(columns_from(true, Some("2"), || None), Some(COLUMNS_MIN));
     }
 
     #[test]

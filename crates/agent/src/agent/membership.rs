@@ -15,7 +15,7 @@ use crate::messages::{Call, CallReply, JoinRequest, JoinTicket, Proposal, random
 use crate::raft::store::RaftStore;
 use crate::raft::{ConsensusLog, Machine, View};
 use crate::threads::{lock, read, write};
-use crate::transport::{Listening, TransportError, call, local_address};
+use crate::transport::{Listening, TransportError, call, local_address, silence_of};
 use mainstay_api::engine::{Reply, Request};
 use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView, ErrorBody};
 use mainstay_control::State;
@@ -36,8 +36,9 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
 const PROOF_TIMEOUT: Duration = Duration::from_secs(12);
 /// How often a joiner is looked for at its address.
 const PROOF_ATTEMPTS: usize = 3;
-/// How long an agent waits for another process with its identity to end: one whose power was cut is heard a little longer.
-const TWIN_PATIENCE: Duration = Duration::from_secs(4);
+/// How long an agent waits for another process with its identity to end, beyond the silence after which one whose power was cut
+/// does not count as living.
+const TWIN_PATIENCE: Duration = Duration::from_millis(2500);
 /// Named file of the number by which a repeated request to join is known.
 const JOIN_NONCE: &str = "join-nonce";
 
@@ -330,7 +331,7 @@ impl Agent {
         agents.extend(known.nodes.values().map(|node| (node.id, node.agent_addr.clone())));
         agents.remove(&identity.node);
         let agents: Vec<String> = agents.into_values().collect();
-        let deadline = Instant::now() + TWIN_PATIENCE;
+        let deadline = Instant::now() + silence_of(known.settings.heartbeat_ms) + TWIN_PATIENCE;
         loop {
             let Some(other) = self.transport.twin((identity.cluster, identity.node), &agents) else {
                 return Ok(());

@@ -3,17 +3,63 @@
 //! Guarantees
 //! - While a process is heard as a node, no message of another process as the same node is taken.
 //! - A process that follows another one on the same machine is taken at once: the connections of the one before it have ended.
-//!   After a power cut they have not, and it is taken when nothing was heard of the one before for [`SILENCE`].
+//!   After a power cut they have not, and it is taken when nothing was heard of the one before for a time of silence, in which
+//!   several heartbeats have room ([`silence_of`]).
+//! - A twin is told only when it lasts: a node whose power was cut and that returns at once is none ([`Notices`]).
 
 use crate::messages::LaneKind;
 use crate::threads::lock;
 use mainstay_types::NodeId;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A process that has said nothing for so long does not count as living. Heartbeats come several times as often.
-const SILENCE: Duration = Duration::from_millis(1500);
+/// Least time of silence, in milliseconds, after which a process does not count as living.
+const SILENCE_MS_MIN: u64 = 1500;
+/// Heartbeats that have to stay away before a process does not count as living.
+const HEARTBEATS_MISSED: u64 = 3;
+/// Time beyond the silence for which a twin has to be noticed before it is told.
+const LASTING: Duration = Duration::from_millis(500);
+/// Time without a notice after which the next one begins anew.
+const EPISODE: Duration = Duration::from_secs(30);
+/// How often it is told that a node has a twin.
+const TWIN_PAUSE: Duration = Duration::from_secs(60);
+
+/// Time of silence after which a process does not count as living, with heartbeats that come every `heartbeat_ms`.
+#[must_use]
+pub fn silence_of(heartbeat_ms: u64) -> Duration {
+    Duration::from_millis(SILENCE_MS_MIN.max(heartbeat_ms.saturating_mul(HEARTBEATS_MISSED)))
+}
+
+/// Notices that a second process speaks as a node.
+#[derive(Default)]
+pub struct Notices(BTreeMap<NodeId, Notice>);
+
+struct Notice {
+    first: Instant,
+    last: Instant,
+    told: Option<Instant>,
+}
+
+impl Notices {
+    /// Takes a notice, and says whether the operator is to be told. A process whose power was cut is heard for `silence` after
+    /// its end, so a notice counts only if others came longer than that before it.
+    pub fn note(&mut self, node: NodeId, now: Instant, silence: Duration) -> bool {
+        let fresh = Notice { first: now, last: now, told: None };
+        let notice = self.0.entry(node).or_insert(fresh);
+        if now.saturating_duration_since(notice.last) > EPISODE {
+            notice.first = now;
+        }
+        notice.last = now;
+        let lasts = now.saturating_duration_since(notice.first) > silence + LASTING;
+        let said = notice.told.is_some_and(|told| now.saturating_duration_since(told) < TWIN_PAUSE);
+        if lasts && !said {
+            notice.told = Some(now);
+        }
+        lasts && !said
+    }
+}
 
 /// The process that speaks as a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,30 +68,51 @@ pub(super) struct Holder {
     from: String,
     /// Lanes that it has open.
     lanes: usize,
+    /// Number of the change of holders by which it came to speak. Lanes from before another one spoke do not count.
+    tenure: u64,
     heard: Instant,
 }
 
 impl Holder {
     pub(super) fn new(run: u64, from: &str) -> Self {
-        Self { run, from: from.to_owned(), lanes: 0, heard: Instant::now() }
+        Self { run, from: from.to_owned(), lanes: 0, tenure: 0, heard: Instant::now() }
     }
 
-    fn lives(&self, now: Instant) -> bool {
-        self.lanes > 0 && now.saturating_duration_since(self.heard) < SILENCE
+    fn lives(&self, now: Instant, silence: Duration) -> bool {
+        self.lanes > 0 && now.saturating_duration_since(self.heard) < silence
     }
 }
 
-#[derive(Default)]
-pub(super) struct Holders(Mutex<BTreeMap<NodeId, Holder>>);
+pub(super) struct Holders {
+    known: Mutex<BTreeMap<NodeId, Holder>>,
+    /// How often nodes send heartbeats, in milliseconds; 0 before that is known.
+    heartbeat_ms: AtomicU64,
+}
+
+impl Default for Holders {
+    fn default() -> Self {
+        Self { known: Mutex::default(), heartbeat_ms: AtomicU64::new(0) }
+    }
+}
 
 /// An open lane; dropped when the connection ends.
 pub(super) struct Open<'a> {
     holders: &'a Holders,
     /// `None` for questions, which may come from anybody.
-    lane: Option<(NodeId, u64)>,
+    lane: Option<(NodeId, u64, u64)>,
 }
 
 impl Holders {
+    /// Nodes send heartbeats this often.
+    pub(super) fn set_heartbeat(&self, heartbeat_ms: u64) {
+        self.heartbeat_ms.store(heartbeat_ms, Ordering::Relaxed);
+    }
+
+    /// Time without a word after which a process does not count as living.
+    pub(super) fn silence(&self) -> Duration {
+        silence_of(self.heartbeat_ms.load(Ordering::Relaxed))
+    }
+
     /// A connection of `node` begins.
     ///
     /// # Errors
@@ -54,38 +121,42 @@ impl Holders {
         if speaker.run == 0 || lane == LaneKind::Call {
             return Ok(Open { holders: self, lane: None });
         }
-        let mut holders = lock(&self.0);
+        let mut holders = lock(&self.known);
         let holder = holders.entry(node).or_insert_with(|| speaker.clone());
         if holder.run != speaker.run {
-            if holder.lives(speaker.heard) {
+            if holder.lives(speaker.heard, self.silence()) {
                 return Err(holder.from.clone());
             }
-            *holder = speaker.clone();
+            *holder = Holder { tenure: holder.tenure + 1, ..speaker.clone() };
         }
         holder.lanes += 1;
         holder.heard = speaker.heard;
-        Ok(Open { holders: self, lane: Some((node, speaker.run)) })
+        Ok(Open { holders: self, lane: Some((node, holder.run, holder.tenure)) })
     }
 
     pub(super) fn heard(&self, node: NodeId, run: u64) {
-        if let Some(holder) = lock(&self.0).get_mut(&node).filter(|holder| holder.run == run) {
+        if let Some(holder) = lock(&self.known).get_mut(&node).filter(|holder| holder.run == run) {
             holder.heard = Instant::now();
         }
     }
 
-    /// Where another process than this one is heard as `node`.
+    /// Where another process than this one is heard as `node`. To a speaker that does not say which process it is, `run` 0, none is
+    /// another one.
     pub(super) fn other(&self, node: NodeId, run: u64) -> Option<String> {
-        let holders = lock(&self.0);
+        let holders = lock(&self.known);
         let holder = holders.get(&node)?;
-        (holder.run != run && holder.lives(Instant::now())).then(|| holder.from.clone())
+        let is_other = run != 0 && holder.run != run && holder.lives(Instant::now(), self.silence());
+        is_other.then(|| holder.from.clone())
     }
 }
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        let Some((node, run)) = self.lane else { return };
-        if let Some(holder) = lock(&self.holders.0).get_mut(&node).filter(|holder| holder.run == run) {
-            holder.lanes -= 1;
+        let Some((node, run, tenure)) = self.lane else { return };
+        let mut holders = lock(&self.holders.known);
+        let holder = holders.get_mut(&node).filter(|holder| (holder.run, holder.tenure) == (run, tenure));
+        if let Some(holder) = holder {
+            holder.lanes = holder.lanes.saturating_sub(1);
         }
     }
 }
@@ -122,10 +193,58 @@ mod tests {
     fn a_process_whose_power_was_cut_gives_way_after_a_while() {
         let holders = Holders::default();
         let _left = holders.open(NODE, at(1, 2), LaneKind::Lease).ok().unwrap();
-        let later = Holder { heard: Instant::now() + SILENCE, ..at(3, 2) };
+        let later = Holder { heard: Instant::now() + silence_of(0), ..at(3, 2) };
         assert!(holders.open(NODE, later, LaneKind::Lease).is_ok());
         // What the first connection still says when it ends concerns the first process only.
         assert_eq!(holders.other(NODE, 3), None);
+    }
+
+    /// A repeated `cluster join` asks so, and is the node itself.
+    #[test]
+    fn a_question_that_names_no_process_finds_no_twin() {
+        let holders = Holders::default();
+        let _lane = holders.open(NODE, at(1, 2), LaneKind::Lease).ok().unwrap();
+        assert_eq!(holders.other(NODE, 0), None);
+    }
+
+    #[test]
+    fn a_node_with_rare_heartbeats_lives_between_two_of_them() {
+        let holders = Holders::default();
+        holders.set_heartbeat(1000);
+        let _lane = holders.open(NODE, at(1, 2), LaneKind::Lease).ok().unwrap();
+        let between = Holder { heard: Instant::now() + Duration::from_millis(2500), ..at(7, 9) };
+        assert!(holders.open(NODE, between, LaneKind::Lease).is_err());
+        let silent = Holder { heard: Instant::now() + Duration::from_millis(3000), ..at(7, 9) };
+        assert!(holders.open(NODE, silent, LaneKind::Lease).is_ok());
+    }
+
+    /// The node is silent, its copy speaks and ends, and the node returns. Its old connections end only now.
+    #[test]
+    fn connections_of_an_earlier_time_do_not_close_those_of_now() {
+        let holders = Holders::default();
+        let before =
+            [LaneKind::Lease, LaneKind::Log].map(|lane| holders.open(NODE, at(1, 2), lane).ok().unwrap());
+        let copy = Holder { heard: Instant::now() + silence_of(0), ..at(7, 9) };
+        drop(holders.open(NODE, copy, LaneKind::Lease).ok().unwrap());
+        let _now = holders.open(NODE, at(1, 2), LaneKind::Lease).ok().unwrap();
+        drop(before);
+        assert_eq!(holders.other(NODE, 7), Some("10.0.0.2".to_owned()), "the node lives");
+    }
+
+    #[test]
+    fn a_twin_is_told_only_when_it_outlasts_what_a_power_cut_leaves() {
+        let (start, silence) = (Instant::now(), silence_of(0));
+        let after = |ms: u64| start + Duration::from_millis(ms);
+        let mut notices = Notices::default();
+        assert!(!notices.note(NODE, start, silence), "its power was cut, and it is back at once");
+        assert!(!notices.note(NODE, after(1900), silence));
+        assert!(!notices.note(NODE, after(90_000), silence), "its power was cut again, much later");
+        assert!(!notices.note(NODE, after(91_000), silence));
+        assert!(notices.note(NODE, after(92_100), silence), "it is still there");
+        assert!(!notices.note(NODE, after(93_000), silence), "told once a minute");
+        assert!(!notices.note(NODE, after(120_000), silence));
+        assert!(!notices.note(NODE, after(145_000), silence));
+        assert!(notices.note(NODE, after(152_200), silence));
     }
 
     #[test]

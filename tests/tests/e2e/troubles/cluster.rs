@@ -49,6 +49,20 @@ fn signal(lab: &Lab, node: &str, program: &str, signal: &str) -> Result<()> {
     lab.shell(node, &format!("kill -{signal} {}", pids.join(" "))).map(drop)
 }
 
+/// The same command with a terminal as its standard output.
+fn on_a_terminal(command: &Command) -> Command {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<String> = words.map(|word| format!("'{}'", word.to_string_lossy())).collect();
+    let mut shown = Command::new("script");
+    shown.args(["-qec", &words.join(" "), "/dev/null"]);
+    for (name, value) in command.get_envs() {
+        if let Some(value) = value {
+            shown.env(name, value);
+        }
+    }
+    shown
+}
+
 fn status_of(lab: &Lab, node: &str) -> Result<StatusView> {
     Ok(lab.agent(node)?.get("/v1/status")?)
 }
@@ -179,12 +193,14 @@ fn idle_options(lab: &Lab) -> Result<()> {
             &["resource", "status", NAME],
             &["resource", "list"],
         ] {
-            let mut command = lab.command(&[&["--lab", name][..], words].concat());
+            let mut command = on_a_terminal(&lab.command(&[&["--lab", name][..], words].concat()));
             let shown = command::finish(command.env("COLUMNS", columns), QUICK)?;
+            ensure!(shown.stdout.lines().count() > 1, "{words:?}: {shown:?}");
             let limit: usize = columns.parse()?;
             let wide = shown
                 .stdout
                 .lines()
+                .map(|line| line.trim_end_matches('\r'))
                 .filter(|line| !line.contains('`'))
                 .find(|line| line.chars().count() > limit);
             ensure!(wide.is_none(), "{words:?} at {columns} columns: {wide:?}");

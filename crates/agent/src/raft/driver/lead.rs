@@ -98,8 +98,7 @@ impl Driver {
             let id = u64::from(node.0);
             self.conf_state.learners.contains(&id) && self.is_active(id) && is_caught_up(&self.raw, id)
         };
-        let mut joining = self.machine.state.nodes.values().filter(|node| node.candidate).map(|node| node.id);
-        if let Some(node) = joining.find(proven) {
+        if let Some(node) = self.machine.state.next_seat(proven) {
             self.seated = Some(Instant::now());
             let entry = StateEntry { at_ms: clock::wall_ms(), command: Command::SeatNode { node } };
             self.append(&Proposal { id: ProposalId::random(), entry });
