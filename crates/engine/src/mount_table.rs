@@ -29,8 +29,13 @@ struct Mounted {
     id: u64,
     parent: u64,
     device: DeviceId,
+    /// What of the file system is mounted.
+    root: String,
     point: PathBuf,
+    fstype: String,
     source: PathBuf,
+    /// Of the file system.
+    options: String,
 }
 
 /// Whether what is mounted at `point` is a file system on `device`, with no other mount in it or over it.
@@ -45,12 +50,21 @@ fn is_own_in(table: &str, point: &Path, device: DeviceId) -> bool {
     let mounts: Vec<Mounted> = table.lines().filter_map(parse).collect();
     let mut here = mounts.iter().filter(|mounted| mounted.point == point).peekable();
     let carries = |of: &Mounted| mounts.iter().any(|other| other.parent == of.id);
-    // A file system on several devices has a number of its own.
+    // A file system that may be on several devices has a number of its own. Only its source is asked: a file of others may
+    // take for ever.
     let is_on = |of: &Mounted| {
-        of.device == device
-            || of.device.major == 0 && DeviceId::of(&of.source).is_ok_and(|found| found == device)
+        let by_source = of.device.major == 0
+            && matches!(of.fstype.as_str(), "btrfs" | "bcachefs")
+            && of.source.is_absolute();
+        of.device == device || by_source && DeviceId::of(&of.source).is_ok_and(|found| found == device)
     };
-    here.peek().is_some() && here.all(|mounted| is_on(mounted) && !carries(mounted))
+    here.peek().is_some() && here.all(|mounted| is_on(mounted) && is_whole(mounted) && !carries(mounted))
+}
+
+/// Whether the whole of a file system is mounted there, or a subvolume, which is asked for with an option.
+fn is_whole(of: &Mounted) -> bool {
+    let subvolume = of.options.split(',').find_map(|option| option.strip_prefix("subvol="));
+    of.root == "/" || subvolume == Some(&of.root)
 }
 
 fn parse(line: &str) -> Option<Mounted> {
@@ -59,8 +73,11 @@ fn parse(line: &str) -> Option<Mounted> {
     let (id, parent) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
     let (major, minor) = fields.next()?.split_once(':')?;
     let device = DeviceId { major: major.parse().ok()?, minor: minor.parse().ok()? };
-    let point = unescaped(fields.nth(1)?);
-    Some(Mounted { id, parent, device, point, source: unescaped(after.split(' ').nth(1)?) })
+    let (root, point) = (fields.next()?.to_owned(), unescaped(fields.next()?));
+    let mut after = after.split(' ');
+    let (fstype, source) = (after.next()?.to_owned(), unescaped(after.next()?));
+    let options = after.next().unwrap_or_default().to_owned();
+    Some(Mounted { id, parent, device, root, point, fstype, source, options })
 }
 
 /// The kernel writes space, tab, newline and backslash as three octal digits.
@@ -79,7 +96,10 @@ mod tests {
          43 22 7:3 / /srv/over rw - ext4 /dev/loop3 rw\n\
          44 43 0:51 / /srv/over rw - tmpfs others rw\n\
          45 22 7:4 / /srv/holds rw - ext4 /dev/loop4 rw\n\
-         46 45 0:52 / /srv/holds/inner rw - tmpfs others rw\n";
+         46 45 0:52 / /srv/holds/inner rw - tmpfs others rw\n\
+         47 22 7:5 /part /srv/part rw - ext4 /dev/loop5 rw\n\
+         48 22 7:6 /sub /srv/sub rw - btrfs /dev/loop6 rw,subvolid=256,subvol=/sub\n\
+         49 22 7:6 /sub/part /srv/subpart rw - btrfs /dev/loop6 rw,subvolid=256,subvol=/sub\n";
 
     #[test]
     fn only_a_mount_of_the_device_that_carries_no_other_may_go() {
@@ -88,6 +108,8 @@ mod tests {
         assert!(!own("/srv/my db", 2), "another device");
         assert!(!own("/srv/tmp", 1), "another file system");
         assert!(!own("/srv/over", 3) && !own("/srv/holds", 4), "another one would go with it");
+        assert!(own("/srv/sub", 6) && !own("/srv/subpart", 6), "a subvolume, and a part of it");
+        assert!(!own("/srv/part", 5), "a part of it is mounted by others");
         assert!(!own("/srv", 1), "nothing is mounted there");
     }
 }

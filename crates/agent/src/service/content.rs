@@ -24,6 +24,48 @@ const OTHERS: [(u64, &[u8], &str); 9] = [
     (510, &[0x55, 0xaa], "a partition table or boot sector"),
 ];
 
+/// The same of what lies on devices of others. Some of these may be mounted, by a service that names their type.
+const STRANGERS: [(u64, &[u8], &str); 38] = [
+    (16_384, b"\x01\x01\0\0\0\0\0\0\0\0\0\x01", "a member of a ZFS pool"),
+    (16_384, b"SKUL\xba\xbe", "a LUKS volume"),
+    (0, b"LABELONE", "a physical volume of LVM"),
+    (1024, b"LABELONE", "a physical volume of LVM"),
+    (1536, b"LABELONE", "a physical volume of LVM"),
+    (4086, b"SWAP-SPACE", "swap space"),
+    (65_526, b"SWAPSPACE2", "swap space"),
+    (4086, b"S1SUSPEND", "swap space"),
+    (54, b"FAT12   ", "a file system of the type vfat"),
+    (54, b"FAT16   ", "a file system of the type vfat"),
+    (82, b"FAT32   ", "a file system of the type vfat"),
+    (3, b"NTFS    ", "a file system of the type ntfs"),
+    (3, b"EXFAT   ", "a file system of the type exfat"),
+    (3, b"-FVE-FS-", "a BitLocker volume"),
+    (32_769, b"CD001", "a file system of the type iso9660"),
+    (32_769, b"BEA01", "a file system of the type udf"),
+    (32_769, b"NSR0", "a file system of the type udf"),
+    (65_588, b"ReIsEr", "a file system of the type reiserfs"),
+    (8244, b"ReIsEr", "a file system of the type reiserfs"),
+    (65_536, b"ReIsEr4", "a file system of the type reiser4"),
+    (32_768, b"JFS1", "a file system of the type jfs"),
+    (0, b"hsqs", "a file system of the type squashfs"),
+    (0, b"\x45\x3d\xcd\x28", "a file system of the type cramfs"),
+    (1024, &[0xe2, 0xe1, 0xf5, 0xe0], "a file system of the type erofs"),
+    (4120, &[0xc6, 0x85, 0x73, 0xf6, 0x4e, 0x1a, 0x45, 0xca], "a bcache device"),
+    (4120, &[0xc6, 0x85, 0x73, 0xf6, 0x66, 0xce, 0x90, 0xa9], "a file system of the type bcachefs"),
+    (65_536, &[0x01, 0x16, 0x19, 0x70], "a file system of the type gfs2"),
+    (1024, b"OCFSV2", "a file system of the type ocfs2"),
+    (2048, b"OCFSV2", "a file system of the type ocfs2"),
+    (4096, b"OCFSV2", "a file system of the type ocfs2"),
+    (8192, b"OCFSV2", "a file system of the type ocfs2"),
+    (66_908, &[0x19, 0x01, 0x54, 0x19], "a file system of the type ufs"),
+    (32, b"NXSB", "a file system of the type apfs"),
+    (0, b"dmvdo001", "a VDO volume"),
+    (0, b"integrt\0", "a volume of dm-integrity"),
+    (0, b"bluestore block device", "a device of Ceph"),
+    (32, b"ORCLDISK", "a disk of Oracle ASM"),
+    (257, b"ustar", "a tar archive"),
+];
+
 /// What was found on a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
@@ -46,12 +88,27 @@ pub fn inspect(device: &mut (impl Read + Seek)) -> io::Result<Content> {
             return Ok(Content::FileSystem(name));
         }
     }
-    for (at, magic, name) in OTHERS {
+    Ok(signature(device, &OTHERS)?.map_or(Content::Unknown, Content::Other))
+}
+
+/// The name of what is there, if it is neither a file system that Mainstay makes nor what [`inspect`] refuses.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn stranger(device: &mut (impl Read + Seek)) -> io::Result<Option<&'static str>> {
+    signature(device, &STRANGERS)
+}
+
+fn signature(
+    device: &mut (impl Read + Seek),
+    known: &[(u64, &[u8], &'static str)],
+) -> io::Result<Option<&'static str>> {
+    for &(at, magic, name) in known {
         if piece(device, at, magic.len() as u64)? == magic {
-            return Ok(Content::Other(name));
+            return Ok(Some(name));
         }
     }
-    Ok(Content::Unknown)
+    Ok(None)
 }
 
 /// The identity that a file system of this family carries; `None` for a family without a known place of it.
@@ -63,9 +120,33 @@ pub fn uuid(device: &mut (impl Read + Seek), family: &str) -> io::Result<Option<
         "xfs" => 32,
         "ext" => 1024 + 0x68,
         "btrfs" => 65_536 + 0x20,
+        "f2fs" => 1024 + 0x6c,
         _ => return Ok(None),
     };
     Ok(piece(device, at, 16)?.try_into().ok())
+}
+
+/// Whether a file system of this family may hold files: it was mounted, or was whole so that it could be. One of which neither
+/// is to be seen was never mounted.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn may_hold_files(device: &mut (impl Read + Seek), family: &str) -> io::Result<bool> {
+    Ok(match family {
+        // `sb_inprogress` is set until all the rest is on the device, and the kernel does not mount it so.
+        "xfs" => piece(device, 126, 1)? == [0],
+        // A power cut may leave the superblock without what it describes. The time of the last mount and the number of mounts
+        // are written when it is mounted.
+        "ext" => piece(device, 1024 + 0x2c, 4)? != [0; 4] || piece(device, 1024 + 0x34, 2)? != [0; 2],
+        // Their programs write the signature last.
+        _ => true,
+    })
+}
+
+/// Whether Mainstay makes file systems of this type: only those whose identity tells an interrupted attempt.
+#[must_use]
+pub fn is_made(fstype: &str) -> bool {
+    matches!(fstype, "xfs" | "ext2" | "ext3" | "ext4" | "btrfs" | "f2fs")
 }
 
 /// The name that [`inspect`] has for file systems of this type.
@@ -92,7 +173,7 @@ pub fn described(device: &Path) -> String {
                 format!("a file system of the type {family}{sizes}")
             }
             Content::Other(name) => name.to_owned(),
-            Content::Unknown => "nothing that Mainstay knows".to_owned(),
+            Content::Unknown => stranger(&mut file)?.unwrap_or("nothing that Mainstay knows").to_owned(),
         };
         let bytes = file.seek(SeekFrom::End(0))?;
         Ok(format!("there is {found} on a device of {bytes} bytes{}", sectors(device)))
@@ -157,7 +238,16 @@ mod tests {
         for (at, magic, name) in OTHERS {
             assert_eq!(inspect(&mut volume(at as usize, magic)).unwrap(), Content::Other(name));
         }
+        for (at, magic, name) in STRANGERS {
+            assert_eq!(stranger(&mut volume(at as usize, magic)).unwrap(), Some(name));
+            assert_eq!(
+                inspect(&mut volume(at as usize, magic)).unwrap(),
+                Content::Unknown,
+                "{name} may be mounted"
+            );
+        }
         assert_eq!(inspect(&mut volume(700, b"rows")).unwrap(), Content::Unknown);
+        assert_eq!(stranger(&mut volume(700, b"rows")).unwrap(), None);
         assert_eq!(family("ext4"), "ext");
     }
 
@@ -192,9 +282,9 @@ mod tests {
 
     #[test]
     fn the_identity_of_a_file_system_is_read_where_its_type_keeps_it() {
-        for (name, at) in [("xfs", 32), ("ext", 1128), ("btrfs", 65_568)] {
+        for (name, at) in [("xfs", 32), ("ext", 1128), ("btrfs", 65_568), ("f2fs", 1132)] {
             assert_eq!(uuid(&mut volume(at, &[7; 16]), name).unwrap(), Some([7; 16]), "{name}");
         }
-        assert_eq!(uuid(&mut volume(0, b""), "f2fs").unwrap(), None);
+        assert_eq!(uuid(&mut volume(0, b""), "jfs").unwrap(), None);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Guarantees
 //! - A file system is made only where the version table says that no extent was ever written, or where an earlier attempt
-//!   was interrupted. Whatever else is there is content and is never formatted.
+//!   was interrupted. Whatever else is there is content and is never formatted, nor is what was whole or mounted since.
 //! - The cluster knows of an attempt before its first write, and until the whole of it is on the device. So an interrupted one
 //!   is made anew, on whatever node, and is never mounted.
 
@@ -48,19 +48,19 @@ pub fn ensure_made(
     let mut file = File::open(device).map_err(read)?;
     let found = content::inspect(&mut file).map_err(read)?;
     if let Some(begun) = volume.unfinished().map_err(unknown)? {
-        let family = content::family(fstype);
         let is_rest = match found {
-            Content::Unknown => true,
-            Content::FileSystem(name) if name == family => {
-                content::uuid(&mut file, family).map_err(read)?.is_none_or(|uuid| uuid == begun)
+            Content::Unknown => content::stranger(&mut file).map_err(read)?.is_none(),
+            Content::FileSystem(family) => {
+                content::uuid(&mut file, family).map_err(read)? == Some(begun)
+                    && !content::may_hold_files(&mut file, family).map_err(read)?
             }
-            Content::FileSystem(_) | Content::Other(_) => false,
+            Content::Other(_) => false,
         };
         drop(file);
         match (is_rest, may) {
             (true, true) => return make(device, fstype, begun, volume, wanted),
             (true, false) => return Err(MountError::Unfinished { device: device.to_path_buf() }),
-            // Somebody has put something else there since.
+            // It is whole, or others have put something else there since.
             (false, _) => volume.finish().map_err(unknown)?,
         }
     }
@@ -96,6 +96,9 @@ fn make(
     volume: &dyn Volume,
     wanted: &dyn Fn() -> bool,
 ) -> Result<(), MountError> {
+    if !content::is_made(fstype) {
+        return Err(MountError::NotMade { device: device.to_path_buf(), fstype: fstype.to_owned() });
+    }
     if !wanted() {
         return Err(MountError::CalledOff);
     }
@@ -123,7 +126,7 @@ fn run(device: &Path, fstype: &str, uuid: Uuid, wanted: &dyn Fn() -> bool) -> Re
         "xfs" => command.args(["-q", "-f", "-K", "-m", &format!("uuid={identity}")]),
         "ext2" | "ext3" | "ext4" => command.args(["-q", "-F", "-E", "nodiscard", "-U", &identity]),
         "btrfs" => command.args(["-q", "-f", "-K", "-U", &identity]),
-        "f2fs" => command.args(["-q", "-f", "-t", "0"]),
+        "f2fs" => command.args(["-q", "-f", "-t", "0", "-U", &identity]),
         _ => &mut command,
     };
     let unusable = |error| failed(format!("mkfs.{fstype} cannot be run: {error}"));
@@ -273,6 +276,77 @@ pub(super) mod tests {
         assert_eq!(*known.told.borrow(), ["begins", "is whole"]);
         ensure_made(&device, "ext4", true, &known, &|| true).expect("it is there");
         assert_eq!(known.told.borrow().len(), 2, "and nothing is made again");
+    }
+
+    /// Bytes at their places.
+    type Pieces<'a> = &'a [(usize, &'a [u8])];
+
+    /// A volume with these bytes, on which a file system of this identity was being made.
+    fn begun(at: Pieces, uuid: Uuid) -> (tempfile::TempDir, PathBuf, Known) {
+        let (directory, device) = file(1 << 20);
+        let mut bytes = std::fs::read(&device).unwrap();
+        for (at, piece) in at {
+            bytes[*at..at + piece.len()].copy_from_slice(piece);
+        }
+        std::fs::write(&device, &bytes).unwrap();
+        (directory, device, Known { unfinished: RefCell::new(Some(uuid)), ..Known::default() })
+    }
+
+    #[test]
+    fn what_was_whole_or_mounted_is_finished_and_not_made_anew() {
+        let uuid = [7; 16];
+        let (ext, xfs) = ((1080, &[0x53, 0xef][..]), (0, &b"XFSB"[..]));
+        let whole: [(&str, Pieces); 5] = [
+            ("ext4", &[ext, (1128, &uuid), (1024 + 0x34, &[1])]),
+            ("ext4", &[ext, (1128, &uuid), (1024 + 0x2c, &[1])]),
+            ("xfs", &[xfs, (32, &uuid)]),
+            ("btrfs", &[(65_600, b"_BHRfS_M"), (65_568, &uuid)]),
+            ("f2fs", &[(1024, &[0x10, 0x20, 0xf5, 0xf2]), (1132, &uuid)]),
+        ];
+        for (fstype, pieces) in whole {
+            let (_directory, device, known) = begun(pieces, uuid);
+            let before = std::fs::read(&device).unwrap();
+            ensure_made(&device, fstype, true, &known, &|| true).expect("it is there");
+            assert_eq!(*known.told.borrow(), ["is whole"], "{fstype}");
+            assert_eq!(std::fs::read(&device).unwrap(), before, "{fstype}");
+        }
+        // Of a type that is not wanted any more, too.
+        let unfinished: [(&str, Pieces); 3] = [
+            ("ext4", &[ext, (1128, &uuid)]),
+            ("xfs", &[xfs, (32, &uuid), (126, &[1])]),
+            ("xfs", &[ext, (1128, &uuid)]),
+        ];
+        for (fstype, pieces) in unfinished {
+            let (_directory, device, known) = begun(pieces, uuid);
+            let refused = ensure_made(&device, fstype, false, &known, &|| true);
+            assert!(matches!(refused, Err(MountError::Unfinished { .. })), "{fstype}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn what_others_put_on_an_unfinished_file_system_stays() {
+        let uuid = [7; 16];
+        let others: [(usize, &[u8]); 3] = [(32_768, b"JFS1"), (257, b"ustar"), (3, b"NTFS    ")];
+        for piece in others {
+            let (_directory, device, known) = begun(&[piece], uuid);
+            let refused = ensure_made(&device, "ext4", true, &known, &|| true);
+            assert!(matches!(refused, Err(MountError::NoFileSystem { .. })), "{refused:?}");
+            assert_eq!(*known.told.borrow(), ["is whole"]);
+        }
+        // It carries another identity than the one that was begun.
+        let piece: (usize, &[u8]) = (1024, &[0x10, 0x20, 0xf5, 0xf2]);
+        let (_directory, device, known) = begun(&[piece], uuid);
+        ensure_made(&device, "f2fs", true, &known, &|| true).expect("it is of others");
+        assert_eq!(*known.told.borrow(), ["is whole"]);
+    }
+
+    #[test]
+    fn a_file_system_without_a_known_identity_is_not_made() {
+        let (_directory, device) = file(1 << 20);
+        let known = Known { blank: true, ..Known::default() };
+        let refused = ensure_made(&device, "vfat", true, &known, &|| true).expect_err("it is not made");
+        assert!(refused.to_string().contains("of the type vfat"), "{refused}");
+        assert!(known.told.borrow().is_empty());
     }
 
     #[test]

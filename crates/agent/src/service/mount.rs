@@ -68,6 +68,11 @@ pub enum MountError {
     NoFileSystem { device: PathBuf, wanted: String, found: String },
     #[error("it is not known whether {device} may be formatted: {why}")]
     Volume { device: PathBuf, why: String },
+    #[error(
+        "{device} is blank, and Mainstay makes no file system of the type {fstype}; make one by hand, or set mount.fstype to \
+         xfs, ext4, btrfs or f2fs"
+    )]
+    NotMade { device: PathBuf, fstype: String },
     #[error("making the file system on {device} failed: {message}")]
     Make { device: PathBuf, message: String },
     #[error("cannot make the mount point {path}: {source}")]
