@@ -102,7 +102,8 @@ impl Held {
         if !known.found {
             let mark = |incarnation| vec![Mark { incarnation, index: Index(0) }];
             known.marks = found.map(|(resource, incarnation)| (resource, mark(incarnation))).collect();
-            known.saved = known.marks.is_empty();
+            // Also that there is none yet: whatever comes without being made here is not of this node.
+            known.saved = false;
         }
     }
 

@@ -62,7 +62,10 @@ impl Replicas {
         let pool = pool::directory(state_dir);
         std::fs::create_dir_all(&pool)?;
         let held = Held::load(state_dir);
-        let found = labels::sort(pool::scan(&pool)?, &held.incarnations());
+        let mut found = labels::sort(pool::scan(&pool)?, &held.incarnations());
+        held.adopt(found.replicas.iter().map(|(resource, (_, label))| (*resource, label.incarnation)));
+        drop(held.save());
+        found.keep(|resource, incarnation| held.has(resource, incarnation));
         for (directory, why) in &found.left {
             tracing::warn!(directory = %pool.join(directory).display(), "{why}; it is left alone");
         }
@@ -77,8 +80,6 @@ impl Replicas {
             }
         }
         journals.look(&pool);
-        held.adopt(found.replicas.iter().map(|(resource, (_, label))| (*resource, label.incarnation)));
-        drop(held.save());
         let place = |(resource, (directory, label)): (ResourceId, (String, Label))| {
             (resource, (label, pool.join(directory)))
         };
@@ -113,15 +114,18 @@ impl Replicas {
         let Ok(Reply::Status(status)) = self.engine.request(Request::Status, REQUEST_TIMEOUT) else {
             return 0;
         };
-        let stored = self.stored();
+        // Kept for all of it: a replica that is dropped meanwhile is to be forgotten after this.
+        let stored = lock(&self.stored);
         for replica in &status.replicas {
-            let ours = stored.get(&replica.resource) == Some(&replica.incarnation);
+            let label = stored.get(&replica.resource).map(|(label, _)| label.incarnation);
+            let ours = label == Some(replica.incarnation);
             // What is being copied to may begin its log anew, and does not lead before it is whole (R16).
             if ours && replica.data == DataState::Consistent {
                 let index = replica.commit.min(replica.durable);
                 self.held.note(replica.resource, replica.incarnation, index);
             }
         }
+        drop(stored);
         drop(self.held.save());
         status.replicas.len() as u64
     }
@@ -137,7 +141,8 @@ impl Replicas {
     pub fn left(&self) -> BTreeMap<String, String> {
         let pool = pool::directory(&self.state_dir);
         let Ok(found) = pool::scan(&pool) else { return BTreeMap::new() };
-        let found = labels::sort(found, &self.held.incarnations());
+        let mut found = labels::sort(found, &self.held.incarnations());
+        found.keep(|resource, incarnation| self.held.has(resource, incarnation));
         let stored = lock(&self.stored);
         let unknown = found.replicas.iter().filter(|(resource, _)| !stored.contains_key(resource));
         let unknown = unknown.map(|(_, (directory, _))| (directory.clone(), NOT_OURS.to_owned()));
@@ -237,8 +242,10 @@ impl Replicas {
                 lock(&self.stored).insert(resource, (label, directory));
             }
             Ok(Ended::Dropped) => {
-                self.held.forget(resource);
                 lock(&self.stored).remove(&resource);
+                // If its files are put back they are of a history that is over (R11), and count as no replica.
+                self.held.forget(resource);
+                drop(self.held.save());
                 lock(&self.failures).remove(&resource);
                 self.engine.forget(resource);
             }
@@ -260,10 +267,10 @@ impl Replicas {
         match step {
             Step::RemoveFiles => files(remove_rests(directory)),
             Step::MakeFiles(..) if directory.exists() => match pool::label(directory) {
-                Found::Label(label) if label.resource == resource && label.name == *name => {
-                    Ok(Answer::Holds(label.incarnation))
+                Found::Label(found) if self.is_own(&found, resource, name) => {
+                    Ok(Answer::Holds(found.incarnation))
                 }
-                found => Err(self.no_label(directory, &found, resource, wanted)),
+                found => Err(self.no_label(place, &found, wanted)),
             },
             Step::MakeFiles(incarnation, of) => {
                 let content = of.map(|of| self.content(of)).transpose()?;
@@ -289,14 +296,14 @@ impl Replicas {
             Step::RemoveLabel => files(self.withdraw(resource, directory, *label)),
             Step::Look if was_removed(directory) => Ok(Answer::Gone),
             Step::Look => match pool::label(directory) {
-                Found::Label(found) if found.resource == resource && found.name == *name => {
+                Found::Label(found) if self.is_own(&found, resource, name) => {
                     Ok(if Some(found.incarnation) == *label {
                         Answer::Done
                     } else {
                         Answer::Holds(found.incarnation)
                     })
                 }
-                found => Err(self.no_label(directory, &found, resource, wanted)),
+                found => Err(self.no_label(place, &found, wanted)),
             },
             Step::Open => {
                 let held = label.map_or(Index(0), |label| self.held.index(resource, label));
@@ -353,48 +360,54 @@ impl Replicas {
         Ok(())
     }
 
-    /// Why a directory is not used that is in the place of a replica.
-    fn no_label(
-        &self,
-        directory: &Path,
-        found: &Found,
-        resource: ResourceId,
-        wanted: Option<&Resource>,
-    ) -> EngineError {
-        let what = match found {
+    /// Whether this is the label of a replica that this node has made.
+    fn is_own(&self, label: &Label, resource: ResourceId, name: &str) -> bool {
+        let named = label.resource == resource && label.name == name;
+        named && self.held.has(resource, label.incarnation)
+    }
+
+    /// Why a directory is not used that is in the place of a replica. Only a label that is lost or damaged is to be written: another one
+    /// may be the last that says whose files these are.
+    fn no_label(&self, place: &Place, found: &Found, wanted: Option<&Resource>) -> EngineError {
+        let Place { resource, name, directory, .. } = place;
+        let path = directory.display();
+        let back = || {
+            let known = self.held.incarnations().get(resource).copied();
+            let label = known.zip(wanted).map(|(incarnation, wanted)| Label {
+                resource: *resource,
+                name: wanted.name.clone(),
+                incarnation,
+            });
+            let label = label.and_then(|label| serde_json::to_string(&label).ok());
+            let file = directory.join(pool::LABEL);
+            let back = label.map_or_else(
+                || format!("put its {} back", pool::LABEL),
+                |label| format!("put its label back: `echo '{label}' > {}`", file.display()),
+            );
+            format!("To use it, {back}. To have the replica copied again, move the directory out of the pool")
+        };
+        let again = "To have the replica copied again, move the directory out of the pool";
+        let message = match found {
+            Found::Label(label) if label.resource == *resource && label.name == *name => format!(
+                "{path} holds incarnation {} of {name}, which this node has not made, or has removed: \
+                 it is a copy from another node, or its history may be over. {again}",
+                label.incarnation
+            ),
             Found::Label(label) => format!(
-                "{} is in the place of a replica, and its label is that of {} (resource {})",
-                directory.display(),
-                label.name,
-                label.resource
+                "{path} is in the place of a replica, and its label is that of {} (resource {}). {again}",
+                label.name, label.resource
             ),
-            Found::NoLabel => format!(
-                "{} is named like a replica and has lost its label, replica.json",
-                directory.display()
-            ),
+            Found::NoLabel => {
+                format!("{path} is named like a replica and has lost its label, {}. {}", pool::LABEL, back())
+            }
             Found::Unreadable(why) => {
-                format!("{} cannot be read: {why}", directory.join(pool::LABEL).display())
+                format!("{} cannot be read: {why}. {}", directory.join(pool::LABEL).display(), back())
             }
         };
-        let known = self.held.incarnations().get(&resource).copied();
-        let label = known.zip(wanted).map(|(incarnation, wanted)| Label {
-            resource,
-            name: wanted.name.clone(),
-            incarnation,
-        });
-        let label = label.and_then(|label| serde_json::to_string(&label).ok());
-        let back = label.map_or_else(
-            || format!("put its {} back", pool::LABEL),
-            |label| {
-                format!("put its label back: `echo '{label}' > {}`", directory.join(pool::LABEL).display())
-            },
-        );
         EngineError {
             code: NO_LABEL.into(),
-            message: format!(
-                "{what}. To use it, {back}. To have the replica copied again, move the directory out of the pool"
-            ),
-            remedy: "Do one of both; the agent finds out by itself.".into(),
+            message,
+            remedy: "Do one of what it says; the agent finds out by itself.".into(),
         }
     }
 
@@ -536,6 +549,11 @@ mod tests {
         std::fs::write(making.join("journal"), b"").unwrap();
     }
 
+    /// What is found next counts as what this node has made: of an earlier release.
+    fn without_record(root: &Path) {
+        drop(std::fs::remove_file(root.join("held.json")));
+    }
+
     fn names(directory: &Path) -> Vec<String> {
         let mut names: Vec<_> = std::fs::read_dir(directory)
             .unwrap()
@@ -565,6 +583,7 @@ mod tests {
 
         made(&directory);
         publish(&directory, &labelled()).unwrap();
+        without_record(root.path());
         assert_eq!(opened(root.path()).stored(), BTreeMap::from([(R, A)]));
         assert_eq!(names(&pool), ["db-1"]);
 
@@ -623,6 +642,7 @@ mod tests {
         }
         linked(&pool::making(&directory), &journal, true);
         publish(&directory, &labelled()).unwrap();
+        without_record(root.path());
         assert_eq!(state(), whole());
 
         // Its device is not mounted while it is removed, and is mounted again.
@@ -708,7 +728,8 @@ mod tests {
             assert_eq!(replicas.step(&place(label), None, Step::RemoveLabel), Ok(Answer::Done));
             assert_eq!(directory.exists(), stays, "{label}");
         }
-        assert_eq!(replicas.step(&place(A), None, Step::Look), Ok(Answer::Holds(Incarnation(8))));
+        let refused = replicas.step(&place(A), None, Step::Look).unwrap_err();
+        assert!(refused.message.contains("has not made"), "{refused:?}");
         std::fs::write(directory.join(pool::LABEL), serde_json::to_vec(&labelled()).unwrap()).unwrap();
         std::fs::write(directory.join("notes.txt"), b"of an operator").unwrap();
         assert_eq!(replicas.step(&place(A), None, Step::Look), Ok(Answer::Done));
@@ -716,6 +737,80 @@ mod tests {
         assert_eq!(replicas.step(&place(A), None, Step::RemoveFiles), Ok(Answer::Done));
         assert!(!directory.exists());
         assert_eq!(names(&pool::removed(&directory)), ["notes.txt"], "files of others stay");
+    }
+
+    /// R9, R11: an operator has copied the directory of another node to have less copied, or puts back what the node has removed since.
+    #[test]
+    fn a_replica_that_this_node_did_not_make_is_not_used() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = pool::directory(root.path()).join("db-1");
+        drop(opened(root.path()).held.save());
+        let replicas = opened(root.path());
+        let place = Place { resource: R, name: "db".into(), directory: directory.clone(), label: None };
+        let refused = || {
+            let make = Step::MakeFiles(Incarnation(3), None);
+            let refused = replicas.step(&place, None, make).unwrap_err();
+            assert!(stays_unusable(&refused), "{refused:?}");
+            assert!(
+                refused.message.contains(&format!("incarnation {A} of db, which this node has not made"))
+            );
+            assert!(!refused.message.contains("echo"), "{refused:?}");
+            let left = replicas.left();
+            assert!(left[&directory.display().to_string()].contains("has not made"), "{left:?}");
+            assert_eq!(opened(root.path()).stored(), BTreeMap::new(), "at the next start");
+        };
+        whole(&directory, &labelled());
+        refused();
+        std::fs::rename(&directory, root.path().join("copied")).unwrap();
+
+        made(&directory);
+        assert_eq!(replicas.step(&place, None, Step::WriteLabel(A)), Ok(Answer::Done));
+        assert_eq!(replicas.step(&place, None, Step::MakeFiles(Incarnation(3), None)), Ok(Answer::Holds(A)));
+        assert_eq!(opened(root.path()).stored(), BTreeMap::from([(R, A)]));
+        replicas.keep(
+            Place { directory: directory.clone(), label: Some(A), ..of_db() },
+            false,
+            &Ok(Ended::Dropped),
+        );
+        refused();
+    }
+
+    fn of_db() -> Place {
+        Place { resource: R, name: "db".into(), directory: PathBuf::new(), label: None }
+    }
+
+    /// The label of another resource may be the last that says whose files these are: no command writes over it.
+    #[test]
+    fn the_label_of_another_resource_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = pool::directory(root.path()).join("db-1");
+        whole(&directory, &labelled());
+        let replicas = opened(root.path());
+        let other = Label { resource: ResourceId(2), name: "logs".into(), incarnation: A };
+        std::fs::write(directory.join(pool::LABEL), serde_json::to_vec(&other).unwrap()).unwrap();
+        let place = Place { directory, label: Some(A), ..of_db() };
+        for step in [Step::Look, Step::MakeFiles(Incarnation(3), None)] {
+            let refused = replicas.step(&place, None, step).unwrap_err();
+            assert!(refused.message.contains("label is that of logs"), "{refused:?}");
+            assert!(refused.message.contains("move the directory out of the pool"), "{refused:?}");
+            assert!(!refused.message.contains("echo"), "{refused:?}");
+        }
+    }
+
+    /// An older copy that is all that is left is used when the node is to know nothing of how far it reached.
+    #[test]
+    fn without_a_record_every_replica_counts_as_it_is() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = pool::directory(root.path()).join("db-1");
+        whole(&directory, &labelled());
+        let replicas = opened(root.path());
+        replicas.held.note(R, A, Index(7));
+        drop(replicas.held.save());
+        assert_eq!(opened(root.path()).held.index(R, A), Index(7));
+        std::fs::rename(root.path().join("held.json"), root.path().join("held.json.before")).unwrap();
+        let replicas = opened(root.path());
+        assert_eq!(replicas.stored(), BTreeMap::from([(R, A)]));
+        assert_eq!(replicas.held.index(R, A), Index(0));
     }
 
     /// A removal that a crash has ended between its two steps goes on; what has lost its label otherwise does not go.

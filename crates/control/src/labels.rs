@@ -5,6 +5,8 @@
 //!   what was renamed, has the same label and another name. It is neither opened nor written nor removed, and it is named.
 //! - There is at most one replica of a resource. Of two directories that both have their own names, the one counts whose
 //!   incarnation this node held last.
+//! - A replica that this node has not made is no replica of it (R9, R11): its files come from another node, or from a history that may
+//!   be over.
 //! - One label that cannot be read costs that directory and no other.
 
 use mainstay_types::simulation::{Bug, planted};
@@ -45,6 +47,8 @@ pub enum Why {
     Copy(String),
     /// Another directory holds a replica of the same resource.
     Second(String),
+    /// This node has not made the incarnation that the label names.
+    Strange(Incarnation),
     NoLabel,
     Unreadable(String),
 }
@@ -54,6 +58,9 @@ impl fmt::Display for Why {
         match self {
             Self::Copy(of) => write!(f, "it has the label of {of}, so it is a copy of that, or was renamed"),
             Self::Second(other) => write!(f, "{other} holds a replica of the same resource"),
+            Self::Strange(incarnation) => {
+                write!(f, "it holds incarnation {incarnation}, which this node has not made, or has removed")
+            }
             Self::NoLabel => write!(f, "it has lost its label, replica.json"),
             Self::Unreadable(why) => write!(f, "its label, replica.json, cannot be read: {why}"),
         }
@@ -67,6 +74,20 @@ pub struct Pool {
     pub replicas: BTreeMap<ResourceId, (String, Label)>,
     /// Directories that are left alone, by name.
     pub left: BTreeMap<String, Why>,
+}
+
+impl Pool {
+    /// Leaves alone each replica that this node has not made.
+    pub fn keep(&mut self, made: impl Fn(ResourceId, Incarnation) -> bool) {
+        let left = &mut self.left;
+        self.replicas.retain(|resource, (directory, label)| {
+            let own = made(*resource, label.incarnation) || planted(Bug::CopyTakenForReplica);
+            if !own {
+                left.insert(directory.clone(), Why::Strange(label.incarnation));
+            }
+            own
+        });
+    }
 }
 
 /// Sorts the directories of a pool. `held`: the incarnations that this node held last, as far as it knows.
@@ -147,6 +168,19 @@ mod tests {
         assert_eq!(pool(&two, 9), (Some("db-1".into()), left("xx-1", "db-1")));
         assert_eq!(pool(&two, 5), (Some("xx-1".into()), left("db-1", "xx-1")));
         assert_eq!(pool(&two, 7), (Some("db-1".into()), left("xx-1", "db-1")));
+    }
+
+    /// R9, R11: an operator has copied the directory from another node, or kept it from before a promotion by force.
+    #[test]
+    fn a_directory_that_this_node_has_not_made_is_no_replica() {
+        let sorted = |made: u64| {
+            let mut pool = sort([("db-1".to_owned(), label("db", 9))], &BTreeMap::new());
+            pool.keep(|resource, incarnation| resource == DB && incarnation == Incarnation(made));
+            pool
+        };
+        assert!(sorted(9).replicas.contains_key(&DB) && sorted(9).left.is_empty());
+        let left = BTreeMap::from([("db-1".to_owned(), Why::Strange(Incarnation(9)))]);
+        assert_eq!(sorted(8), Pool { replicas: BTreeMap::new(), left });
     }
 
     #[test]
