@@ -5,15 +5,22 @@
 //! - They are looked for at the moment at which they are removed, on every interface: it may have come later, or have another
 //!   name now.
 //! - The socket and the memory for its answers are made in advance: when they are needed there may be none.
+//! - A list is whole, or an error. After an error the next request has a socket of its own, so no answer to an earlier request
+//!   disturbs it.
+//! - [`AddressThread::remove`] returns within a time limit, also when the kernel holds the request up.
 //!
 //! Layouts are those of `linux/rtnetlink.h` and `linux/if_addr.h`; integers are in the machine's own byte order. What the kernel
 //! sends is decoded with its lengths checked (R25).
 
+use crate::guard::prefer_this_thread;
 use mainstay_types::{FoundAddress, addresses_to_remove};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_millis(50);
 /// The kernel's answers to a list are no longer than this each.
@@ -50,50 +57,57 @@ impl AddressRemover {
     /// # Errors
     /// When there is no socket.
     pub fn new() -> io::Result<Self> {
-        let protocol = Protocol::from(libc::NETLINK_ROUTE);
-        let socket = Socket::new(Domain::from(libc::AF_NETLINK), Type::RAW.cloexec(), Some(protocol))?;
-        socket.set_read_timeout(Some(TIMEOUT))?;
-        Ok(Self { socket, sequence: 0, buffer: vec![0; ANSWER_BYTES_MAX] })
+        Ok(Self { socket: socket()?, sequence: 0, buffer: vec![0; ANSWER_BYTES_MAX] })
     }
 
-    /// Removes those of `addresses` that are on this node and that Mainstay has added. `problems` gets what could not be done, in
-    /// words.
-    pub fn remove<'a>(
-        &mut self,
-        addresses: impl Iterator<Item = &'a IpAddr> + Clone,
-        problems: &mut Vec<String>,
-    ) {
-        if addresses.clone().next().is_none() {
+    /// Removes those of `addresses` that are on this node and that Mainstay has added, for as long as they are `wanted` gone.
+    /// `problems` gets what could not be done, in words.
+    pub fn remove(&mut self, addresses: &[IpAddr], wanted: &dyn Fn() -> bool, problems: &mut Vec<String>) {
+        if addresses.is_empty() || !wanted() {
             return;
         }
         let list = match self.list() {
             Ok(list) => list,
-            Err(error) => return problems.push(format!("the kernel does not list its addresses: {error}")),
+            Err(error) => {
+                self.begin_anew();
+                return problems.push(format!("the kernel does not list its addresses: {error}"));
+            }
         };
-        for found in addresses.flat_map(|address| addresses_to_remove(&list, *address)) {
+        for found in addresses.iter().flat_map(|address| addresses_to_remove(&list, *address)) {
+            if !wanted() {
+                return;
+            }
             if let Err(error) = self.delete(found) {
+                self.begin_anew();
                 let FoundAddress { interface, ip, prefix, .. } = found;
                 problems.push(format!("address {ip}/{prefix} on interface {interface}: {error}"));
             }
         }
     }
 
+    /// Answers to earlier requests may still come, and the kernel may still write a list for one. A fresh socket has neither.
+    fn begin_anew(&mut self) {
+        if let Ok(socket) = socket() {
+            self.socket = socket;
+        }
+    }
+
     fn list(&mut self) -> io::Result<Vec<FoundAddress>> {
-        let mut found = Vec::new();
         for _ in 0..LISTS_MAX {
-            found.clear();
+            let mut found = Vec::new();
             let sequence = self.ask(&request(RTM_GETADDR, DUMP, libc::AF_UNSPEC, 0, 0, None))?;
-            let whole = loop {
+            let mut list = List { sequence, whole: true, found: &mut found };
+            loop {
                 let length = (&self.socket).read(&mut self.buffer)?;
-                if let Some(whole) = take_list(&self.buffer[..length], sequence, &mut found)? {
-                    break whole;
+                if list.take(&self.buffer[..length])? {
+                    break;
                 }
-            };
-            if whole {
-                break;
+            }
+            if list.whole {
+                return Ok(found);
             }
         }
-        Ok(found)
+        Err(io::Error::other("they changed each time while it wrote the list"))
     }
 
     /// An address or interface that is not there is success.
@@ -119,6 +133,98 @@ impl AddressRemover {
         message[8..12].copy_from_slice(&self.sequence.to_ne_bytes());
         (&self.socket).write_all(&message)?;
         Ok(self.sequence)
+    }
+}
+
+fn socket() -> io::Result<Socket> {
+    let protocol = Protocol::from(libc::NETLINK_ROUTE);
+    let socket = Socket::new(Domain::from(libc::AF_NETLINK), Type::RAW.cloexec(), Some(protocol))?;
+    socket.set_read_timeout(Some(TIMEOUT))?;
+    Ok(socket)
+}
+
+/// Says whether what is to be silenced is still to be: the lease may have been renewed.
+pub(crate) type Wanted = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// Addresses to remove, for as long as they are wanted gone.
+#[derive(Clone)]
+struct Removal {
+    number: u64,
+    addresses: Vec<IpAddr>,
+    wanted: Wanted,
+}
+
+/// Removes addresses on a thread of its own: a request to the kernel waits for everybody who changes the network of this node.
+pub struct AddressThread {
+    removals: Sender<Removal>,
+    done: Receiver<(u64, Vec<String>)>,
+    number: u64,
+    /// The thread has not answered this removal yet.
+    open: Option<Removal>,
+}
+
+impl AddressThread {
+    /// Starts the thread, in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// When there is no socket or no thread.
+    pub fn start() -> io::Result<Self> {
+        let mut remover = AddressRemover::new()?;
+        Self::start_with(move |addresses, wanted| {
+            let mut problems = Vec::new();
+            remover.remove(addresses, wanted, &mut problems);
+            problems
+        })
+    }
+
+    /// The same, with something else that removes addresses and returns its problems.
+    pub(crate) fn start_with(
+        mut remove: impl FnMut(&[IpAddr], &dyn Fn() -> bool) -> Vec<String> + Send + 'static,
+    ) -> io::Result<Self> {
+        let (removals, todo) = mpsc::channel::<Removal>();
+        let (tell, done) = mpsc::channel();
+        thread::Builder::new().name("guard-addresses".into()).spawn(move || {
+            prefer_this_thread();
+            for Removal { number, addresses, wanted } in todo {
+                // Fails only while the owner of this thread ends.
+                let _ = tell.send((number, remove(&addresses, &*wanted)));
+            }
+        })?;
+        Ok(Self { removals, done, number: 0, open: None })
+    }
+
+    /// Removes addresses; returns after `patience` at the latest. Gives what could not be done, in words. What takes longer goes on
+    /// while it is `wanted`, and the next call for the same addresses waits for it.
+    pub(crate) fn remove(
+        &mut self,
+        addresses: Vec<IpAddr>,
+        wanted: &Wanted,
+        patience: Duration,
+    ) -> Vec<String> {
+        let deadline = Instant::now() + patience;
+        if addresses.is_empty() {
+            return Vec::new();
+        }
+        while let Ok((number, _)) = self.done.try_recv() {
+            self.open.take_if(|open| open.number == number);
+        }
+        if self.open.as_ref().is_none_or(|open| open.addresses != addresses || !(open.wanted)()) {
+            self.number += 1;
+            let removal = Removal { number: self.number, addresses, wanted: Arc::clone(wanted) };
+            self.open = Some(removal.clone());
+            if self.removals.send(removal).is_err() {
+                return vec!["the thread that removes addresses has ended".into()];
+            }
+        }
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok((number, problems)) = self.done.recv_timeout(left) else {
+                return vec![format!("the kernel has not removed addresses within {patience:?}")];
+            };
+            if self.open.take_if(|open| open.number == number).is_some() {
+                return problems;
+            }
+        }
     }
 }
 
@@ -160,29 +266,38 @@ fn header(bytes: &[u8]) -> Option<Header> {
     })
 }
 
-/// Takes the messages of one datagram. At the end of the list: whether the list is whole.
-fn take_list(mut rest: &[u8], sequence: u32, found: &mut Vec<FoundAddress>) -> io::Result<Option<bool>> {
-    while let Some(Header { length, kind, flags, sequence: of }) = header(rest) {
-        let Some(body) = rest.get(HEADER_BYTES..length) else { break };
-        // The answer to an earlier request that came after its time limit.
-        if of == sequence {
-            let interrupted = flags & DUMP_INTERRUPTED != 0;
-            match kind {
-                RTM_NEWADDR => found.extend(address(body)),
-                NLMSG_DONE => return Ok(Some(!interrupted)),
-                NLMSG_ERROR => {
-                    let errno = body.first_chunk().map_or(libc::EPROTO, |errno| -i32::from_ne_bytes(*errno));
-                    return Err(io::Error::from_raw_os_error(errno));
+/// A list of addresses while its datagrams come.
+struct List<'a> {
+    sequence: u32,
+    /// It has not changed yet while the kernel wrote it.
+    whole: bool,
+    found: &'a mut Vec<FoundAddress>,
+}
+
+impl List<'_> {
+    /// Takes the messages of one datagram; returns whether the list has ended. A list that changed is read to its end all the
+    /// same: until then the kernel refuses the next request on the same socket.
+    fn take(&mut self, mut rest: &[u8]) -> io::Result<bool> {
+        while let Some(Header { length, kind, flags, sequence }) = header(rest) {
+            let Some(body) = rest.get(HEADER_BYTES..length) else { break };
+            // The answer to an earlier request that came after its time limit.
+            if sequence == self.sequence {
+                self.whole &= flags & DUMP_INTERRUPTED == 0;
+                match kind {
+                    RTM_NEWADDR => self.found.extend(address(body)),
+                    NLMSG_DONE => return Ok(true),
+                    NLMSG_ERROR => {
+                        let errno =
+                            body.first_chunk().map_or(libc::EPROTO, |errno| -i32::from_ne_bytes(*errno));
+                        return Err(io::Error::from_raw_os_error(errno));
+                    }
+                    _ => {}
                 }
-                _ => {}
             }
-            if interrupted {
-                return Ok(Some(false));
-            }
+            rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
         }
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Ok(false)
     }
-    Ok(None)
 }
 
 fn address(body: &[u8]) -> Option<FoundAddress> {
@@ -224,6 +339,7 @@ fn acknowledged(answer: &[u8], sequence: u32) -> Option<i32> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn the_loopback_address_is_listed_and_is_not_mainstays() {
@@ -236,16 +352,78 @@ mod tests {
         };
         assert!(found.prefix == 8 && !found.is_ours());
         let mut problems = Vec::new();
-        remover.remove([loopback].iter(), &mut problems);
+        remover.remove(&[loopback], &|| true, &mut problems);
         assert_eq!(problems, Vec::<String>::new());
         assert!(remover.list().expect("a list").contains(found), "nobody has removed it");
+    }
+
+    #[test]
+    fn a_list_that_changed_is_read_to_its_end_and_is_not_whole() {
+        let message = |kind: u16, flags: u16| {
+            let mut message = request(kind, 0, libc::AF_INET, 24, 1, Some([10, 0, 0, 7].into()));
+            message[6..8].copy_from_slice(&flags.to_ne_bytes());
+            message
+        };
+        let mut found = Vec::new();
+        let mut list = List { sequence: 0, whole: true, found: &mut found };
+        assert!(
+            !list.take(&message(RTM_NEWADDR, DUMP_INTERRUPTED)).expect("no error"),
+            "the kernel writes on"
+        );
+        assert!(!list.take(&message(RTM_NEWADDR, 0)).expect("no error"));
+        assert!(list.take(&message(NLMSG_DONE, 0)).expect("no error") && !list.whole);
+        assert_eq!(found.len(), 2);
+        let mut list = List { sequence: 0, whole: true, found: &mut found };
+        assert!(list.take(&message(NLMSG_DONE, 0)).expect("no error") && list.whole);
+    }
+
+    #[test]
+    fn the_answer_to_an_abandoned_request_does_not_disturb_the_next_list() {
+        let mut remover = AddressRemover::new().expect("a socket");
+        // The kernel's answer to this is never read.
+        remover.ask(&request(RTM_GETADDR, DUMP, libc::AF_UNSPEC, 0, 0, None)).expect("sent");
+        remover.begin_anew();
+        remover.socket.set_nonblocking(true).expect("set");
+        let error =
+            (&remover.socket).read(&mut remover.buffer).expect_err("nothing was asked of this socket");
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_kernel_that_holds_a_removal_up_is_waited_for_within_bounds_and_not_asked_twice() {
+        let (enter, entered) = mpsc::channel();
+        let (go, gate) = mpsc::channel::<()>();
+        let started = AddressThread::start_with(move |_, wanted| {
+            enter.send(()).expect("heard");
+            gate.recv().expect("released");
+            vec![format!("wanted: {}", wanted())]
+        });
+        let mut thread = started.expect("a thread");
+        let patience = Duration::from_millis(50);
+        let renewed = Arc::new(AtomicBool::new(false));
+        let first: Wanted = {
+            let renewed = Arc::clone(&renewed);
+            Arc::new(move || !renewed.load(Ordering::SeqCst))
+        };
+        let address: IpAddr = [10, 0, 0, 7].into();
+        for _ in 0..3 {
+            let problems = thread.remove(vec![address], &first, patience);
+            assert_eq!(problems, ["the kernel has not removed addresses within 50ms"]);
+        }
+        // The lease is renewed, and ends again. What was not done for the first one does not count for the second.
+        renewed.store(true, Ordering::SeqCst);
+        let second: Wanted = Arc::new(|| true);
+        assert_eq!(thread.remove(vec![address], &second, patience).len(), 1);
+        go.send(()).expect("heard");
+        go.send(()).expect("heard");
+        let problems = thread.remove(vec![address], &second, Duration::from_secs(10));
+        assert_eq!((problems, entered.try_iter().count()), (vec!["wanted: true".to_owned()], 2));
     }
 
     proptest! {
         #[test]
         fn noise_is_survived(bytes in proptest::collection::vec(any::<u8>(), 0..200), sequence in any::<u32>()) {
-            let mut found = Vec::new();
-            let _ = take_list(&bytes, sequence, &mut found);
+            let _ = List { sequence, whole: true, found: &mut Vec::new() }.take(&bytes);
             let _ = (address(&bytes), acknowledged(&bytes, sequence));
         }
 
@@ -254,7 +432,7 @@ mod tests {
             let mut message = request(RTM_NEWADDR, 0, libc::AF_INET, 24, 1, None);
             message.extend(noise);
             message[..4].copy_from_slice(&length.to_ne_bytes());
-            let _ = take_list(&message, 0, &mut Vec::new());
+            let _ = List { sequence: 0, whole: true, found: &mut Vec::new() }.take(&message);
         }
     }
 }

@@ -9,9 +9,13 @@
 //! What it does not guarantee: anything when the machine stops running altogether and goes on later; then it
 //! acts late, and only a watchdog would have acted in time.
 //!
-//! A lease that is renewed arms it again.
+//! A lease that is renewed arms it again. What it could not do it tries again until the lease is renewed.
 //!
-//! Each lease is noted for the silencer ([`crate::silencer`]) before the guard knows it, and each time that it has acted.
+//! Each lease is noted for the silencer ([`crate::silencer`]) before the guard knows it, and is not extended when that fails. The guard
+//! notes that it has acted, and notes that this node is silent only when nothing is left to do. The notes are stores to memory: they
+//! wait for no disk if the run directory has none ([`crate::lease_file`]).
+//!
+//! A guard that starts takes over what was noted for the one before it: the lease, and what to silence.
 //!
 //! When the engine is told to end, it does all of that within the lease, and then waits until file systems have written what they
 //! hold: the devices answer until the process ends.
@@ -22,13 +26,14 @@
 // Timers are system calls with pointers.
 #![allow(unsafe_code)]
 
-use crate::addresses::AddressRemover;
+use crate::addresses::{AddressThread, Wanted};
+use crate::lease_file::LeaseFile;
 use crate::mount_table::{self, DeviceId};
 use crate::ring::now;
-use crate::silencer::LeaseFile;
 use crate::users::kill_cgroup;
 use mainstay_api::engine::GuardEntry;
-use mainstay_types::{ResourceId, Time};
+use mainstay_types::{ResourceId, SILENCER_MARGIN_MS, Time, silencing_pause_ms};
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::io;
 use std::net::IpAddr;
@@ -36,6 +41,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -48,10 +54,17 @@ pub const GUARD_MARGIN_MS: u64 = 400;
 /// device dies only when that answers.
 const KILL_WAIT_MS: u64 = 150;
 const KILL_POLL: Duration = Duration::from_millis(2);
+/// How long the kernel may take to remove addresses before the kill goes on without.
+const ADDRESSES_WAIT_MS: u64 = 150;
 /// How long file systems may take to write what they hold, when the engine ends within its lease.
 const DETACH_WAIT: Duration = Duration::from_secs(5);
 
+/// How long an engine that ends tries again what it could not do.
+const END_ATTEMPTS: Duration = Duration::from_secs(2);
+
 const _: () = assert!(KILL_WAIT_MS < GUARD_MARGIN_MS / 2);
+const _: () = assert!(ADDRESSES_WAIT_MS + KILL_WAIT_MS < GUARD_MARGIN_MS);
+const _: () = assert!(ADDRESSES_WAIT_MS < SILENCER_MARGIN_MS);
 
 /// Why a [`GuardEntry`] was refused.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -99,6 +112,36 @@ impl TryFrom<&GuardEntry> for GuardTarget {
     }
 }
 
+impl GuardTarget {
+    /// What of an entry can be silenced. `problems` gets the rest, in words.
+    pub(crate) fn usable(entry: &GuardEntry, problems: &mut Vec<String>) -> Self {
+        let mut target = Self::nothing_of(entry.resource);
+        for (names, paths) in [
+            (&entry.cgroups, &mut target.cgroups),
+            (&entry.mounts, &mut target.mounts),
+            (&entry.devices, &mut target.devices),
+        ] {
+            for name in names {
+                match PathBuf::from(name) {
+                    path if path.is_absolute() => paths.push(path),
+                    _ => problems.push(GuardError::Path(name.clone()).to_string()),
+                }
+            }
+        }
+        for given in &entry.addresses {
+            match parse_address(&given.address) {
+                Some(address) => target.addresses.push(address),
+                None => problems.push(GuardError::Address(given.address.clone()).to_string()),
+            }
+        }
+        target
+    }
+
+    pub(crate) fn nothing_of(resource: ResourceId) -> Self {
+        Self { resource, cgroups: vec![], addresses: vec![], mounts: vec![], devices: vec![] }
+    }
+}
+
 fn parse_address(text: &str) -> Option<IpAddr> {
     let (ip, prefix) = text.split_once('/')?;
     let (ip, prefix): (IpAddr, u8) = (ip.parse().ok()?, prefix.parse().ok()?);
@@ -116,6 +159,10 @@ pub struct Silenced {
     pub processes_gone: Time,
     /// What could not be done, in words.
     pub problems: Vec<String>,
+    /// What is still there: of each target only that.
+    pub left: Vec<GuardTarget>,
+    /// Something of `left` has not even SIGKILL pending.
+    pub failed: bool,
 }
 
 /// What the guard tells, on its own thread.
@@ -145,6 +192,12 @@ struct State {
     acting: bool,
     /// When it was done with it the last time.
     silenced_at: Time,
+    /// What it has tried to silence and could not.
+    left: Vec<GuardTarget>,
+    /// How often it has tried since the lease ended.
+    attempts: u32,
+    /// Set by a renewal: what is left is to stay.
+    withdrawn: Arc<AtomicBool>,
     stopping: bool,
     /// The engine was told to end.
     ending: bool,
@@ -170,12 +223,36 @@ impl State {
         if self.acting { now() } else { self.silenced_at }
     }
 
+    /// The lease was renewed: what was not silenced is the agent's, who is told that it was to be.
+    fn withdraw(&mut self) {
+        self.withdrawn.store(true, Ordering::SeqCst);
+        self.left.clear();
+    }
+
+    /// For one end of the lease.
+    fn wanted(&mut self) -> Wanted {
+        let withdrawn = Arc::clone(&self.withdrawn);
+        Arc::new(move || !withdrawn.load(Ordering::SeqCst))
+    }
+
+    fn begin(&mut self) {
+        self.fenced = true;
+        self.acting = true;
+        self.attempts = 1;
+        self.left.clear();
+        self.withdrawn = Arc::new(AtomicBool::new(false));
+    }
+
     fn cgroups_of(&self, resource: ResourceId) -> impl Iterator<Item = &PathBuf> {
         self.targets
             .iter()
             .filter(move |target| target.resource == resource)
             .flat_map(|target| &target.cgroups)
     }
+}
+
+fn before(until: Time, ms: u64) -> Time {
+    Time(until.0.saturating_sub(ms * 1000))
 }
 
 impl Shared {
@@ -213,14 +290,18 @@ impl Shared {
         unsafe { libc::read(self.timer.as_raw_fd(), (&raw mut count).cast(), 8) };
     }
 
-    fn note(&self, write: fn(&LeaseFile, Time) -> io::Result<()>, at: Time) {
-        if let Some(Err(error)) = self.noted.as_ref().map(|file| write(file, at)) {
-            tracing::error!(%error, "cannot note the lease: nothing silences this node if engine and agent die");
-        }
+    fn note(&self, write: fn(&LeaseFile, Time) -> io::Result<()>, at: Time) -> io::Result<()> {
+        self.noted.as_ref().map_or(Ok(()), |file| write(file, at))
+    }
+
+    /// What was silenced, by the guard or by a silencer.
+    fn silenced(&self, state: &State) -> Time {
+        let noted = self.noted.as_ref().and_then(|file| file.silenced().ok());
+        state.silenced().max(noted.unwrap_or_default())
     }
 
     fn act_at(&self, until: Time) -> Time {
-        Time(until.0.saturating_sub(self.margin_ms * 1000))
+        before(until, self.margin_ms)
     }
 
     /// Sets the timer for the end of the lease; for now if there is something else to do, which must not be forgotten over that.
@@ -240,24 +321,40 @@ impl Guard {
     ///
     /// `tell` is called on the guard's thread each time it has acted; it must not block. The devices are to fail then.
     pub fn start(margin_ms: u64, tell: impl FnMut(Told) + Send + 'static) -> io::Result<Self> {
-        Self::start_noting(margin_ms, None, tell)
+        Self::start_noting(margin_ms, None, Vec::new(), tell)
     }
 
-    /// The same, with a silencer that reads `noted`.
+    /// The same, with a silencer that reads `noted`. `known` is what an engine before this one was told to silence; it is to be
+    /// silenced when the lease ends that was noted, unless it was.
     pub fn start_noting(
         margin_ms: u64,
         noted: Option<LeaseFile>,
+        known: Vec<GuardTarget>,
+        tell: impl FnMut(Told) + Send + 'static,
+    ) -> io::Result<Self> {
+        Self::start_with(margin_ms, noted, known, AddressThread::start()?, tell)
+    }
+
+    fn start_with(
+        margin_ms: u64,
+        noted: Option<LeaseFile>,
+        known: Vec<GuardTarget>,
+        mut addresses: AddressThread,
         mut tell: impl FnMut(Told) + Send + 'static,
     ) -> io::Result<Self> {
-        // What began before was silenced, if by the engine before this one or by a silencer.
-        let silenced_at = noted.as_ref().map_or(Ok(Time(0)), LeaseFile::silenced)?;
+        let mut lease_until = None;
+        if let Some(file) = &noted {
+            let (until, silent) = (file.lease_until()?, file.silent()?);
+            let done = silent >= before(until, margin_ms);
+            lease_until = (!done && !known.is_empty()).then_some(until);
+        }
         // SAFETY: timerfd_create takes no pointers.
         let timer = unsafe { libc::timerfd_create(libc::CLOCK_BOOTTIME, libc::TFD_CLOEXEC) };
         if timer < 0 {
             return Err(io::Error::last_os_error());
         }
         let shared = Arc::new(Shared {
-            state: Mutex::new(State { silenced_at, ..State::default() }),
+            state: Mutex::new(State { lease_until, targets: known, ..State::default() }),
             lease_until_us: AtomicU64::new(0),
             fenced: AtomicBool::new(false),
             // SAFETY: the descriptor was just made and nobody else owns it.
@@ -266,8 +363,10 @@ impl Guard {
             noted,
             changed: Condvar::new(),
         });
+        if let Some(until) = lease_until {
+            shared.arm(shared.act_at(until));
+        }
         let worker = Arc::clone(&shared);
-        let mut addresses = AddressRemover::new()?;
         let thread = thread::Builder::new().name("guard".into()).spawn(move || {
             prefer_this_thread();
             watch(&worker, &mut addresses, &mut tell);
@@ -277,9 +376,16 @@ impl Guard {
 
     /// The lease now ends at `until`; replaces what was said before, whether later or earlier. Gives [`Self::silenced`] as
     /// it was when the lease took effect: if that is the same the next time, nothing was silenced in between.
-    pub fn set_lease(&self, until: Time) -> Time {
+    ///
+    /// # Errors
+    /// When the lease cannot be noted for the silencer, or the engine is about to end. What was said before counts.
+    pub fn set_lease(&self, until: Time) -> io::Result<Time> {
         let mut state = self.shared.state();
-        self.shared.note(LeaseFile::note_lease, until);
+        if state.ended {
+            return Err(io::Error::other("the engine was told to end, and its node is silent"));
+        }
+        // Before the silencer's note is read: it reads the lease after it has written that note.
+        self.shared.note(LeaseFile::note_lease, until)?;
         let now = now();
         let late = state.overdue || state.lease_until.is_some_and(|until| now >= self.shared.act_at(until));
         state.lease_until = Some(until);
@@ -288,24 +394,27 @@ impl Guard {
             // This process stood still. Services of another node may run by now, whatever lease this one has again.
             state.overdue = true;
             self.shared.arm(Time(1));
-            return state.silenced();
+            return Ok(self.shared.silenced(&state));
         }
         if now < self.shared.act_at(until) {
             state.fenced = false;
             state.late_targets = false;
+            if !state.acting {
+                state.withdraw();
+            }
             self.shared.fenced.store(false, Ordering::Release);
         }
         if !state.fenced {
             self.shared.arm_for(until, &state);
         }
-        state.silenced()
+        Ok(self.shared.silenced(&state))
     }
 
     /// When the guard was done with silencing the last time; now while it is at it, 0 if it never was. What began before,
     /// on the boot-time clock, was silenced.
     #[must_use]
     pub fn silenced(&self) -> Time {
-        self.shared.state().silenced()
+        self.shared.silenced(&self.shared.state())
     }
 
     /// What to silence; replaces what was said before. After the guard has acted it silences these at once.
@@ -380,7 +489,7 @@ impl Drop for Guard {
 
 /// The guard does little and must not come late: it asks for a place before ordinary threads. Where that is not
 /// permitted it runs as an ordinary thread. The thread that detaches mounts does not inherit it.
-fn prefer_this_thread() {
+pub(crate) fn prefer_this_thread() {
     let parameters = libc::sched_param { sched_priority: 1 };
     let policy = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
     // SAFETY: `parameters` is valid for the call; 0 is the calling thread.
@@ -390,77 +499,158 @@ fn prefer_this_thread() {
     }
 }
 
-fn watch(shared: &Shared, addresses: &mut AddressRemover, tell: &mut dyn FnMut(Told)) {
+fn watch(shared: &Shared, addresses: &mut AddressThread, tell: &mut dyn FnMut(Told)) {
+    let log = LogThread::start();
     loop {
         shared.wait();
         kill_doomed(shared, tell);
-        let (until, targets) = {
+        let (until, targets, wanted, again) = {
             let mut state = shared.state();
             if state.stopping {
                 return;
             }
             if mem::take(&mut state.ending) {
-                state.fenced = true;
-                state.acting = true;
-                let targets = state.targets.clone();
+                state.begin();
+                let (targets, wanted) = (state.targets.clone(), state.wanted());
                 drop(state);
-                end(shared, &targets, addresses, tell);
+                end(shared, &targets, addresses, &wanted, tell);
                 continue;
             }
             let Some(until) = state.lease_until else { continue };
-            if state.fenced {
-                if !mem::take(&mut state.late_targets) {
+            let again = state.fenced && !mem::take(&mut state.late_targets);
+            if again {
+                if state.left.is_empty() {
                     continue;
                 }
-            } else if !mem::take(&mut state.overdue) && now() < shared.act_at(until) {
+                state.acting = true;
+                state.attempts += 1;
+            } else if !state.fenced && !mem::take(&mut state.overdue) && now() < shared.act_at(until) {
                 shared.arm_for(until, &state);
                 continue;
+            } else {
+                state.begin();
+                shared.fenced.store(true, Ordering::Release);
             }
-            state.fenced = true;
-            state.acting = true;
-            shared.fenced.store(true, Ordering::Release);
-            (until, state.targets.clone())
+            let targets = if again { state.left.clone() } else { state.targets.clone() };
+            (until, targets, state.wanted(), again)
         };
-        let silenced = silence(until, &targets, addresses);
-        // Before the devices fail, because with them their links may go.
-        let mounts = guarded_mounts(&targets);
-        tell(Told::Silenced(silenced.clone()));
-        drop(detach_mounts(mounts));
-        {
+        let silenced = silence(until, &targets, addresses, &wanted);
+        if !again {
+            // Before the devices fail, because with them their links may go.
+            let mounts = guarded_mounts(&targets);
+            tell(Told::Silenced(silenced.clone()));
+            drop(detach_mounts(mounts, &wanted));
+        }
+        let noted = {
             let mut state = shared.state();
             state.acting = false;
             state.silenced_at = now();
-            shared.note(LeaseFile::note_silenced, state.silenced_at);
+            let mut noted = shared.note(LeaseFile::note_silenced, state.silenced_at);
+            if !state.fenced {
+                state.withdraw();
+            } else if silenced.failed {
+                state.left.clone_from(&silenced.left);
+                shared.arm(state.silenced_at.plus_ms(silencing_pause_ms(state.attempts)));
+            } else {
+                state.left.clear();
+                noted = noted.and(shared.note(LeaseFile::note_silent, state.silenced_at));
+            }
+            noted
+        };
+        if again && silenced.failed {
+            continue;
         }
-        // Only now: a log that nobody reads must not hold up what has to be done.
-        report(&silenced, &targets, "the lease was not renewed");
+        // Only now, and elsewhere: a log that nobody reads must not hold up what has to be done.
+        log.tell(move || {
+            if let Err(error) = noted {
+                tracing::error!(%error, "cannot note that this node is silent: the silencer silences it again");
+            }
+            report(&silenced, &targets, "the lease was not renewed");
+        });
     }
 }
 
 /// The engine ends. The lease goes on, so the devices answer until file systems have written what they hold.
-fn end(shared: &Shared, targets: &[GuardTarget], addresses: &mut AddressRemover, tell: &mut dyn FnMut(Told)) {
+fn end(
+    shared: &Shared,
+    targets: &[GuardTarget],
+    addresses: &mut AddressThread,
+    wanted: &Wanted,
+    tell: &mut dyn FnMut(Told),
+) {
     // The agent first: what it sees end now it must not start again.
     tell(Told::Ends);
     let until = shared.state().lease_until.unwrap_or_default();
-    let silenced = silence(until, targets, addresses);
-    detached(detach_mounts(guarded_mounts(targets)), DETACH_WAIT);
-    {
+    let mut silenced = silence(until, targets, addresses, wanted);
+    let deadline = Instant::now() + END_ATTEMPTS;
+    while silenced.failed && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(silencing_pause_ms(1)));
+        silenced = silence(until, &silenced.left, addresses, wanted);
+    }
+    let detached = detached(&detach_mounts(guarded_mounts(targets), wanted), DETACH_WAIT);
+    let noted = {
         let mut state = shared.state();
         state.acting = false;
         state.silenced_at = now();
         state.ended = true;
-        shared.note(LeaseFile::note_silenced, state.silenced_at);
-    }
+        let mut noted = shared.note(LeaseFile::note_silenced, state.silenced_at);
+        if silenced.left.is_empty() && detached {
+            // Nothing is left for the silencer, which ends when it sees that there is no lease.
+            noted = noted
+                .and(shared.note(LeaseFile::note_silent, state.silenced_at))
+                .and(shared.note(LeaseFile::note_lease, Time(0)));
+        }
+        noted
+    };
     shared.changed.notify_all();
+    if let Err(error) = noted {
+        tracing::error!(%error, "cannot note that this node is silent: the silencer silences it when the lease ends");
+    }
     report(&silenced, targets, "the engine was told to end");
 }
 
-/// Waits until a thread has detached what it was given.
-pub(crate) fn detached(thread: Option<JoinHandle<()>>, patience: Duration) {
-    let Some(thread) = thread else { return };
+/// Waits until threads have detached what they were given; returns whether they have.
+pub(crate) fn detached(threads: &[JoinHandle<()>], patience: Duration) -> bool {
     let deadline = Instant::now() + patience;
-    while !thread.is_finished() && Instant::now() < deadline {
+    loop {
+        let ended = threads.iter().all(JoinHandle::is_finished);
+        if ended || Instant::now() >= deadline {
+            return ended;
+        }
         thread::sleep(KILL_POLL);
+    }
+}
+
+/// Writes to the log on a thread of its own: who reads the log may be slow, or read nothing any more.
+pub(crate) struct LogThread {
+    lines: Option<SyncSender<Box<dyn FnOnce() + Send>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LogThread {
+    /// Most reports that wait. Those beyond are not written.
+    const WAITING_MAX: usize = 16;
+    /// How long the reports that wait may take when the owner ends.
+    const PATIENCE: Duration = Duration::from_millis(500);
+
+    pub(crate) fn start() -> Self {
+        let (lines, waiting) = mpsc::sync_channel::<Box<dyn FnOnce() + Send>>(Self::WAITING_MAX);
+        let started = thread::Builder::new()
+            .name("guard-log".into())
+            .spawn(move || waiting.iter().for_each(|line| line()));
+        Self { lines: Some(lines), thread: started.ok() }
+    }
+
+    pub(crate) fn tell(&self, line: impl FnOnce() + Send + 'static) {
+        // It is full when nobody reads the log.
+        let _ = self.lines.as_ref().map(|lines| lines.try_send(Box::new(line)));
+    }
+}
+
+impl Drop for LogThread {
+    fn drop(&mut self) {
+        self.lines = None;
+        detached(self.thread.as_slice(), Self::PATIENCE);
     }
 }
 
@@ -483,29 +673,54 @@ fn kill_doomed(shared: &Shared, tell: &mut dyn FnMut(Told)) {
     }
 }
 
-pub(crate) fn silence(until: Time, targets: &[GuardTarget], addresses: &mut AddressRemover) -> Silenced {
+pub(crate) fn silence(
+    until: Time,
+    targets: &[GuardTarget],
+    addresses: &mut AddressThread,
+    wanted: &Wanted,
+) -> Silenced {
     let began = now();
-    let mut problems = Vec::new();
-    addresses.remove(targets.iter().flat_map(|target| &target.addresses), &mut problems);
+    let mut left = Vec::new();
+    let all = targets.iter().flat_map(|target| target.addresses.clone()).collect();
+    let mut problems = addresses.remove(all, wanted, Duration::from_millis(ADDRESSES_WAIT_MS));
+    let mut failed = !problems.is_empty();
+    if failed {
+        let with_addresses = targets.iter().filter(|target| !target.addresses.is_empty());
+        left.extend(with_addresses.map(|target| GuardTarget {
+            addresses: target.addresses.clone(),
+            ..GuardTarget::nothing_of(target.resource)
+        }));
+    }
     let addresses_gone = now();
-    let cgroups: Vec<&Path> =
-        targets.iter().flat_map(|target| &target.cgroups).map(PathBuf::as_path).collect();
-    for cgroup in &cgroups {
+    let of = |target: &GuardTarget| {
+        let resource = target.resource;
+        target.cgroups.clone().into_iter().map(move |cgroup| (resource, cgroup))
+    };
+    let cgroups: Vec<(ResourceId, PathBuf)> = targets.iter().flat_map(of).collect();
+    let mut there = BTreeSet::new();
+    for (resource, cgroup) in &cgroups {
         if let Err(error) = kill_cgroup(cgroup) {
             problems.push(format!("cgroup {}: {error}", cgroup.display()));
+            failed = true;
+            there.insert((resource, cgroup));
         }
     }
     let end = addresses_gone.plus_ms(KILL_WAIT_MS);
-    for cgroup in cgroups {
+    for (resource, cgroup) in &cgroups {
         while populated(cgroup) {
             if now() >= end {
                 problems.push(format!("cgroup {} still has processes", cgroup.display()));
+                there.insert((resource, cgroup));
                 break;
             }
             thread::sleep(KILL_POLL);
         }
     }
-    Silenced { until, began, addresses_gone, processes_gone: now(), problems }
+    left.extend(there.into_iter().map(|(resource, cgroup)| GuardTarget {
+        cgroups: vec![cgroup.clone()],
+        ..GuardTarget::nothing_of(*resource)
+    }));
+    Silenced { until, began, addresses_gone, processes_gone: now(), problems, left, failed }
 }
 
 /// Whether a cgroup, nested ones included, has live processes.
@@ -529,32 +744,35 @@ pub(crate) fn guarded_mounts(targets: &[GuardTarget]) -> Vec<GuardedMount> {
     targets.iter().flat_map(|target| of_target(target).collect::<Vec<_>>()).collect()
 }
 
-/// On a thread of its own: the last reference to a mount flushes it, and that may take as long as the device
+/// Each on a thread of its own: the last reference to a mount flushes it, and that may take as long as the device
 /// does not answer. What others have mounted at the same place, in it or over it, stays.
-pub(crate) fn detach_mounts(mounts: Vec<GuardedMount>) -> Option<JoinHandle<()>> {
-    if mounts.is_empty() {
-        return None;
-    }
-    let started = thread::Builder::new().name("guard-unmount".into()).spawn(move || {
-        for (mount, device) in mounts {
-            match mount_table::is_own(&mount, device) {
-                Ok(true) => {}
-                Ok(false) => continue,
-                Err(error) => {
-                    tracing::warn!(mount = %mount.display(), %error, "the guard cannot look at the mounts of this node");
-                    continue;
-                }
-            }
-            let Ok(name) = CString::new(mount.as_os_str().as_bytes()) else { continue };
-            // SAFETY: the pointer is to a zero-terminated string that outlives the call.
-            let result = unsafe { libc::umount2(name.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) };
-            let error = io::Error::last_os_error();
-            if result != 0 && !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) {
+pub(crate) fn detach_mounts(mounts: Vec<GuardedMount>, wanted: &Wanted) -> Vec<JoinHandle<()>> {
+    let start = |(mount, device): GuardedMount| {
+        let wanted = Arc::clone(wanted);
+        let started = thread::Builder::new().name("guard-unmount".into()).spawn(move || {
+            if wanted()
+                && let Err(error) = detach(&mount, device)
+            {
                 tracing::warn!(mount = %mount.display(), %error, "the guard could not detach a mount");
             }
-        }
-    });
-    started.inspect_err(|error| tracing::warn!(%error, "the guard could not detach mounts")).ok()
+        });
+        started.inspect_err(|error| tracing::warn!(%error, "the guard could not detach a mount")).ok()
+    };
+    mounts.into_iter().filter_map(start).collect()
+}
+
+fn detach(mount: &Path, device: DeviceId) -> io::Result<()> {
+    if !mount_table::is_own(mount, device)? {
+        return Ok(());
+    }
+    let name = CString::new(mount.as_os_str().as_bytes())?;
+    // SAFETY: the pointer is to a zero-terminated string that outlives the call.
+    let result = unsafe { libc::umount2(name.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) };
+    let error = io::Error::last_os_error();
+    if result != 0 && !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) {
+        return Err(error);
+    }
+    Ok(())
 }
 
 pub(crate) fn report(silenced: &Silenced, targets: &[GuardTarget], why: &str) {
@@ -579,7 +797,6 @@ mod tests {
     use super::*;
     use mainstay_api::engine::GuardAddress;
     use std::process::{Child, Command};
-    use std::sync::mpsc;
 
     fn entry(address: &str) -> GuardEntry {
         GuardEntry {
@@ -617,7 +834,7 @@ mod tests {
         for _ in 0..2 {
             let until = now().plus_ms(1_500);
             let before = guard.silenced();
-            assert_eq!(guard.set_lease(until), before);
+            assert_eq!(guard.set_lease(until).expect("taken"), before);
             assert!(!guard.fenced() && guard.lease_until() == until);
             assert!(told.recv_timeout(Duration::from_millis(200)).is_err(), "not yet");
             let silenced = told.recv_timeout(Duration::from_secs(5)).expect("acted");
@@ -628,11 +845,11 @@ mod tests {
         }
         // Renewals in time keep it quiet. All of this has a second to spare: machines stand still.
         for _ in 0..5 {
-            guard.set_lease(now().plus_ms(1_500));
+            guard.set_lease(now().plus_ms(1_500)).expect("taken");
             assert!(told.recv_timeout(Duration::from_millis(100)).is_err());
         }
         // A lease that has ended already is acted upon at once.
-        guard.set_lease(Time(1));
+        guard.set_lease(Time(1)).expect("taken");
         told.recv_timeout(Duration::from_secs(5)).expect("acted");
         guard.set_targets(vec![GuardTarget::try_from(&entry("10.213.250.9/24")).expect("well formed")]);
         told.recv_timeout(Duration::from_secs(5)).expect("what comes late is silenced too");
@@ -643,17 +860,150 @@ mod tests {
     fn a_lease_that_comes_too_late_does_not_keep_it_from_acting() {
         let (tell, told) = mpsc::channel();
         let guard = Guard::start(100, told_by(tell)).expect("a guard");
-        guard.set_lease(now().plus_ms(60_000));
+        guard.set_lease(now().plus_ms(60_000)).expect("taken");
         // As if its thread had not run since that lease ended.
         guard.shared.state().lease_until = Some(Time(1));
-        guard.set_lease(now().plus_ms(60_000));
+        guard.set_lease(now().plus_ms(60_000)).expect("taken");
         // It may have acted by now; then this is a lease like another.
-        let acted = guard.set_lease(now().plus_ms(60_000)) > Time(0);
+        let acted = guard.set_lease(now().plus_ms(60_000)).expect("taken") > Time(0);
         told.recv_timeout(Duration::from_secs(5)).expect("acted");
         assert!((guard.fenced() || acted) && guard.silenced() > Time(0));
-        guard.set_lease(now().plus_ms(60_000));
+        guard.set_lease(now().plus_ms(60_000)).expect("taken");
         assert!(!guard.fenced());
         assert!(told.recv_timeout(Duration::from_millis(200)).is_err(), "once");
+    }
+
+    /// A guard whose lease is about to end, with a directory in the place of a cgroup.
+    struct Ending {
+        dir: PathBuf,
+        /// Answers to each attempt to remove addresses.
+        answers: mpsc::Sender<Vec<String>>,
+        file: LeaseFile,
+        guard: Guard,
+        told: mpsc::Receiver<Told>,
+    }
+
+    impl Ending {
+        fn new(name: &str, lease: Time) -> Self {
+            let dir = std::env::temp_dir().join(format!("mainstay-{name}-{}", std::process::id()));
+            fs::create_dir_all(dir.join("cgroup")).expect("a directory");
+            let file = LeaseFile::open(&dir).expect("a file");
+            file.note_lease(lease).expect("noted");
+            let (answers, asked) = mpsc::channel::<Vec<String>>();
+            let addresses = AddressThread::start_with(move |_, _| asked.recv().unwrap_or_default());
+            let known = GuardTarget {
+                cgroups: vec![dir.join("cgroup")],
+                addresses: vec![[10, 213, 250, 9].into()],
+                ..GuardTarget::nothing_of(ResourceId(1))
+            };
+            let (tell, told) = mpsc::channel();
+            let noted = LeaseFile::open(&dir).expect("the same file");
+            let tell = move |what| drop(tell.send(what));
+            let guard = Guard::start_with(200, Some(noted), vec![known], addresses.expect("a thread"), tell);
+            Self { answers, file, guard: guard.expect("a guard"), told, dir }
+        }
+
+        fn silenced(&self) -> Silenced {
+            match self.told.recv_timeout(Duration::from_secs(5)) {
+                Ok(Told::Silenced(silenced)) => silenced,
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn killed(&self) -> bool {
+            fs::remove_file(self.dir.join("cgroup/cgroup.kill")).is_ok()
+        }
+
+        fn silent(&self) -> Time {
+            self.file.silent().expect("read")
+        }
+
+        fn wait_for(&self, what: &str, until: impl Fn(&Self) -> bool) {
+            let end = now().plus_ms(10_000);
+            while !until(self) {
+                assert!(now() < end, "{what}");
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+
+    impl Drop for Ending {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.dir);
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_holds_up_addresses_does_not_hold_up_the_kill_and_they_are_tried_until_they_are_gone() {
+        let lease = now().plus_ms(1_000);
+        let ending = Ending::new("guard-addresses", lease);
+        let silenced = ending.silenced();
+        assert!(silenced.failed && ending.killed(), "{silenced:?}");
+        assert!(ending.file.silenced().expect("read") <= now() && ending.silent() == Time(0));
+        // The list changes under the kernel's hands, twice.
+        for _ in 0..2 {
+            ending.answers.send(vec!["the kernel does not list its addresses".into()]).expect("asked");
+        }
+        ending.answers.send(vec![]).expect("asked");
+        ending.wait_for("it notes that all is silent", |ending| ending.silent() > Time(0));
+        assert!(!ending.killed(), "only what is left is tried again");
+        assert!(ending.guard.silenced() >= ending.silent());
+    }
+
+    #[test]
+    fn nothing_is_tried_again_once_the_lease_is_renewed() {
+        let ending = Ending::new("guard-renewed", now());
+        ending.answers.send(vec!["the kernel does not list its addresses".into()]).expect("asked");
+        assert!(ending.silenced().failed);
+        ending.wait_for("it has acted", |ending| !ending.guard.shared.state().acting);
+        ending.guard.set_lease(now().plus_ms(60_000)).expect("taken");
+        assert!(!ending.guard.fenced());
+        ending.wait_for("the rest is the agent's", |ending| {
+            let state = ending.guard.shared.state();
+            !state.acting && state.left.is_empty()
+        });
+        assert_eq!(ending.silent(), Time(0));
+    }
+
+    #[test]
+    fn what_a_silencer_did_while_the_engine_started_is_told() {
+        let ending = Ending::new("guard-told", now().plus_ms(60_000));
+        assert_eq!(ending.guard.set_lease(now().plus_ms(60_000)).expect("taken"), Time(0));
+        ending.file.note_silenced(Time(7)).expect("noted");
+        assert_eq!(ending.guard.silenced(), Time(7));
+        assert_eq!(ending.guard.set_lease(now().plus_ms(60_000)).expect("taken"), Time(7));
+    }
+
+    #[test]
+    fn a_lease_that_ended_while_there_was_no_engine_is_acted_upon() {
+        let lease = Time(now().0 - 1);
+        let ending = Ending::new("guard-before", lease);
+        ending.answers.send(vec![]).expect("asked");
+        assert_eq!(ending.silenced().until, lease);
+        assert!(ending.killed());
+        ending.wait_for("it notes that all is silent", |ending| ending.silent() > Time(0));
+    }
+
+    #[test]
+    fn a_lease_that_cannot_be_noted_is_not_taken() {
+        let ending = Ending::new("guard-note", now().plus_ms(60_000));
+        let until = now().plus_ms(60_000);
+        ending.guard.set_lease(until).expect("taken");
+        let cut = fs::File::options().write(true).open(ending.dir.join("lease"));
+        cut.and_then(|file| file.set_len(0)).expect("cut off");
+        ending.guard.set_lease(until.plus_ms(1)).expect_err("the silencer would not know");
+        assert_eq!(ending.guard.lease_until(), until);
+    }
+
+    #[test]
+    fn an_orderly_end_leaves_nothing_for_the_silencer() {
+        let ending = Ending::new("guard-ends", now().plus_ms(60_000));
+        ending.answers.send(vec![]).expect("asked");
+        ending.guard.ender().end(Duration::from_secs(10));
+        assert_eq!(ending.file.lease_until().expect("read"), Time(0));
+        assert!(ending.silent() > Time(0) && ending.killed());
+        ending.guard.set_lease(now().plus_ms(60_000)).expect_err("it ends");
+        assert_eq!(ending.file.lease_until().expect("read"), Time(0));
     }
 
     /// A cgroup with a process in it; taken away at the end.
@@ -706,7 +1056,7 @@ mod tests {
         assert!(!guard.kill_users(ResourceId(1)));
         // What sets the timer anew does not make it forget.
         for _ in 0..100 {
-            guard.set_lease(now().plus_ms(60_000));
+            guard.set_lease(now().plus_ms(60_000)).expect("taken");
         }
         let what = told.recv_timeout(Duration::from_secs(5)).expect("told");
         assert_eq!(what, Told::Killed(ResourceId(1)));
@@ -752,7 +1102,7 @@ mod tests {
         let guard = Guard::start(GUARD_MARGIN_MS, told_by(tell)).expect("a guard");
         guard.set_targets(vec![GuardTarget::try_from(&entry).expect("well formed")]);
         let until = now().plus_ms(1_000);
-        guard.set_lease(until);
+        guard.set_lease(until).expect("taken");
         // An interface that comes after the list, and one that gets another name.
         ip(&["link", "add", "late", "type", "veth", "peer", "name", "late-peer"]);
         ip(&["addr", "add", "10.213.250.7/32", "dev", "late", "label", "late:mnst"]);

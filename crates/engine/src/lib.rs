@@ -17,6 +17,7 @@ pub mod guard;
 pub mod inspect;
 pub mod ipc;
 pub mod keeper;
+pub mod lease_file;
 pub mod left_devices;
 pub mod lifecycle;
 pub mod loop_device;

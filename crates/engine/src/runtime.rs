@@ -10,12 +10,14 @@ use crate::frontend::nbd::{NbdServer, ServerError};
 use crate::frontend::{self, ChoiceError, FrontendKind};
 use crate::guard::{Guard, GuardEnder, Told};
 use crate::ipc::{IpcMessage, IpcServer};
+use crate::lease_file::{self, LeaseFile};
 use crate::lifecycle::Lifecycle;
 use crate::options::EngineOptions;
 use crate::ring::{Ring, RingError, Spin};
 use crate::shard::{Inbound, Parts, Shard};
 use crate::signals;
-use crate::silencer::{self, LeaseFile};
+use crate::silencer;
+use crate::users::Users;
 use std::convert::Infallible;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -54,12 +56,20 @@ const LAST_WORDS: Duration = Duration::from_millis(50);
 pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
     let run_dir = &options.run_dir;
     failed(format!("cannot make {}", run_dir.display()), std::fs::create_dir_all(run_dir))?;
-    let (mut noted, mut presence) = (None, None);
+    let (mut noted, mut presence, mut known) = (None, None, Vec::new());
     if options.stands_alone {
         // Before there are other threads: they inherit that these signals wait.
         signals::block();
         presence = Some(failed("cannot say that there is an engine", silencer::engine_is_here(run_dir))?);
         noted = Some(failed("cannot note the lease", LeaseFile::open(run_dir))?);
+        if !lease_file::is_in_memory(run_dir) {
+            tracing::warn!(
+                run_dir = %run_dir.display(),
+                "the run directory is on a disk: the guard waits for that disk if it hangs; use a tmpfs, for example below /run"
+            );
+        }
+        // A list that cannot be read is the silencer's, which looks again.
+        known = silencer::targets_of(&Users::new(run_dir)).map(|(targets, _)| targets).unwrap_or_default();
     }
     clear_stale_mounts(&options);
     let choice = frontend::choose(options.device, frontend::probe)?;
@@ -97,7 +107,7 @@ pub fn run(options: EngineOptions) -> Result<Infallible, EngineError> {
     };
 
     let to_shard = tell.clone();
-    let guard = Guard::start_noting(options.guard_margin_ms, noted, move |told| {
+    let guard = Guard::start_noting(options.guard_margin_ms, noted, known, move |told| {
         to_shard(match told {
             Told::Silenced(_) => Inbound::Fence,
             Told::Killed(resource) => Inbound::Killed(resource),

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   engine                                    silencer, a process of its own
-//!   LEASE_FILE: lease, when it was silenced ─▶ looked at before the lease ends
-//!   users.json: what to silence             ─▶ read when it acts
-//!   LOCK_FILE, held                         ─▶ is there an engine?
+//!   lease_file.rs: lease, when it was silenced ─▶ looked at before the lease ends
+//!   users.json: what to silence                ─▶ read at each look; the last list that could be read counts
+//!   LOCK_FILE, held                            ─▶ is there an engine?
 //! ```
 //!
 //! Guarantees
@@ -12,8 +12,11 @@
 //!   step of a service begins ([`crate::users`]), the lease before the guard knows it.
 //! - It does what the guard does, in the same order and with the same code, and only when the guard has not: see
 //!   [`mainstay_types::silencer_does`].
-//! - An engine that starts has one of its own. The one before it ends as soon as the new one looks out. An engine that starts while
-//!   one acts waits for it, and knows afterwards that this node was silenced.
+//! - What is left after an attempt, and only that, is tried again for as long as the lease is not renewed. Lease, list and process id are
+//!   read again before each attempt.
+//! - Its clock is the boot-time clock, so a suspend does not make it late.
+//! - An engine that starts has one of its own. The one before it ends as soon as the new one looks out. An engine that starts during
+//!   the first attempt waits for its end, and knows afterwards that this node was silenced.
 //! - It has a session of its own, and, as soon as there is something to silence, a cgroup of its own beside those of the services.
 //!   So the end of the engine's unit does not end it.
 //!
@@ -23,22 +26,23 @@
 // Sessions, signals and names of processes are system calls.
 #![allow(unsafe_code)]
 
-use crate::addresses::AddressRemover;
-use crate::guard::{self, GUARD_MARGIN_MS, GuardTarget};
+use crate::addresses::{AddressThread, Wanted};
+use crate::guard::{self, GUARD_MARGIN_MS, GuardTarget, LogThread};
+use crate::lease_file::LeaseFile;
+use crate::mount_table;
 use crate::ring::now;
 use crate::users::Users;
-use mainstay_types::{SilencerDoes, SilencerSees, Time, silencer_does};
+use mainstay_types::{SilencerDoes, SilencerSees, Time, silencer_does, silencing_pause_ms};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-const LEASE_FILE: &str = "lease";
 /// Held by the engine for as long as it lives, and by a silencer while it acts.
 const LOCK_FILE: &str = "engine.lock";
 /// The silencer that looks out, by its process id.
@@ -47,77 +51,14 @@ const PID_FILE: &str = "silencer.pid";
 const CGROUP: &str = "mainstay.silencer";
 /// How long an engine that starts waits for a silencer that acts.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
-/// How often what could not be silenced is tried again, and after which time.
-const ATTEMPTS_MAX: u32 = 25;
-const AGAIN: Duration = Duration::from_millis(200);
 /// How long file systems that are detached may take to write what they hold.
-const DETACH_WAIT: Duration = Duration::from_secs(5);
+const DETACH_WAIT: Duration = Duration::from_secs(4);
+const _: () = assert!(DETACH_WAIT.as_secs() < LOCK_WAIT.as_secs());
 /// A silencer that was ended by others is started again after this time.
 const RESTART: Duration = Duration::from_secs(1);
 
 /// The command of the binary that runs [`run`].
 pub const COMMAND: &str = "silencer";
-
-/// What engine and silencer tell each other: two points of the boot-time clock, and the boot that they are of.
-#[derive(Debug)]
-pub struct LeaseFile {
-    file: File,
-}
-
-impl LeaseFile {
-    const LEASE_AT: u64 = 0;
-    const SILENCED_AT: u64 = 8;
-    const BOOT_AT: u64 = 16;
-
-    /// Opens the file in a run directory. What is of an earlier boot is forgotten.
-    ///
-    /// # Errors
-    /// When it cannot be made.
-    pub fn open(run_dir: &Path) -> io::Result<Self> {
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(run_dir.join(LEASE_FILE))?;
-        let boot = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let mut found = vec![0; boot.len()];
-        let same = file.read_exact_at(&mut found, Self::BOOT_AT).is_ok() && found == boot;
-        if !same {
-            file.write_all_at(&[0; 16], 0)?;
-            file.write_all_at(&boot, Self::BOOT_AT)?;
-        }
-        Ok(Self { file })
-    }
-
-    fn read(&self, offset: u64) -> io::Result<Time> {
-        let mut bytes = [0; 8];
-        self.file.read_exact_at(&mut bytes, offset)?;
-        Ok(Time(u64::from_le_bytes(bytes)))
-    }
-
-    /// When the lease ends that an engine was told last; 0 for none.
-    pub fn lease_until(&self) -> io::Result<Time> {
-        self.read(Self::LEASE_AT)
-    }
-
-    /// When this node was silenced last; 0 for never.
-    pub fn silenced(&self) -> io::Result<Time> {
-        self.read(Self::SILENCED_AT)
-    }
-
-    /// # Errors
-    /// When it cannot be written: then no step of a service may begin within this lease.
-    pub fn note_lease(&self, until: Time) -> io::Result<()> {
-        self.file.write_all_at(&until.0.to_le_bytes(), Self::LEASE_AT)
-    }
-
-    /// # Errors
-    /// When it cannot be written.
-    pub fn note_silenced(&self, at: Time) -> io::Result<()> {
-        self.file.write_all_at(&at.0.to_le_bytes(), Self::SILENCED_AT)
-    }
-}
 
 /// What says that there is an engine. Dropping it says that there is none.
 #[derive(Debug)]
@@ -135,6 +76,11 @@ pub fn engine_is_here(run_dir: &Path) -> io::Result<Presence> {
     while let Err(error) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         if Instant::now() >= deadline {
             tracing::warn!(%error, "another engine, or its silencer, uses the run directory; this one goes on all the same");
+            // Both descriptors are of one open file, so the lock is this engine's as soon as the thread has it.
+            let waits = lock.try_clone()?;
+            thread::Builder::new()
+                .name("engine-lock".into())
+                .spawn(move || flock(&waits, FlockOperation::LockExclusive))?;
             break;
         }
         thread::sleep(Duration::from_millis(10));
@@ -176,74 +122,236 @@ pub fn keep(run_dir: PathBuf) -> io::Result<()> {
 /// When the run directory or the kernel's interfaces cannot be used.
 pub fn run(run_dir: &Path) -> io::Result<()> {
     stand_alone();
-    let mut addresses = AddressRemover::new()?;
-    let file = LeaseFile::open(run_dir)?;
-    let users = Users::new(run_dir);
-    let lock = File::options().write(true).create(true).truncate(false).open(run_dir.join(LOCK_FILE))?;
-    let own = std::process::id().to_string();
-    let fresh = run_dir.join(format!("{PID_FILE}.{own}"));
-    fs::write(&fresh, &own)?;
-    fs::rename(&fresh, run_dir.join(PID_FILE))?;
-    let mut apart = false;
-    while fs::read_to_string(run_dir.join(PID_FILE)).is_ok_and(|newest| newest == own) {
-        let targets = targets(&users);
-        if !apart && let Some(target) = targets.first() {
-            apart = true;
-            if let Err(error) = leave_the_unit(target) {
-                tracing::warn!(%error, "the silencer has no cgroup of its own: the end of the engine's unit may end it");
-            }
-        }
-        let alone = flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
-        let sees = SilencerSees {
+    let mut lookout = Lookout::new(run_dir, AddressThread::start()?)?;
+    while let Some(until) = lookout.look() {
+        sleep_until(until);
+    }
+    Ok(())
+}
+
+/// Sleeps on the boot-time clock, which goes on during a suspend.
+fn sleep_until(at: Time) {
+    let spec = libc::timespec {
+        tv_sec: i64::try_from(at.0 / 1_000_000).unwrap_or(i64::MAX),
+        tv_nsec: (at.0 % 1_000_000 * 1000) as i64,
+    };
+    // SAFETY: `spec` is valid for the call. A signal makes it return early, which only means one more look.
+    unsafe {
+        libc::clock_nanosleep(
+            libc::CLOCK_BOOTTIME,
+            libc::TIMER_ABSTIME,
+            &raw const spec,
+            std::ptr::null_mut(),
+        )
+    };
+}
+
+/// A silencer between two looks.
+struct Lookout {
+    run_dir: PathBuf,
+    /// This process, as [`PID_FILE`] says it.
+    own: String,
+    file: Arc<LeaseFile>,
+    users: Users,
+    lock: File,
+    addresses: AddressThread,
+    log: LogThread,
+    /// The last lease that could be read.
+    lease_until: Time,
+    /// The last list that could be read.
+    list: Vec<GuardTarget>,
+    /// Why the list is not the newest, or not whole, in words; empty if it is.
+    list_problems: Vec<String>,
+    /// It is in a cgroup of its own.
+    apart: bool,
+    attempts: Option<Attempts>,
+    detaching: Vec<JoinHandle<()>>,
+}
+
+/// Attempts to silence this node at the end of one lease.
+struct Attempts {
+    lease_until: Time,
+    made: u32,
+    /// The list that was read for the last one.
+    list: Vec<GuardTarget>,
+    left: Vec<GuardTarget>,
+    next: Time,
+}
+
+impl Lookout {
+    fn new(run_dir: &Path, addresses: AddressThread) -> io::Result<Self> {
+        let file = Arc::new(LeaseFile::open(run_dir)?);
+        let lock = File::options().write(true).create(true).truncate(false).open(run_dir.join(LOCK_FILE))?;
+        let own = std::process::id().to_string();
+        let fresh = run_dir.join(format!("{PID_FILE}.{own}"));
+        fs::write(&fresh, &own)?;
+        fs::rename(&fresh, run_dir.join(PID_FILE))?;
+        Ok(Self {
+            run_dir: run_dir.into(),
+            own,
             lease_until: file.lease_until()?,
-            silenced: file.silenced()?,
+            file,
+            users: Users::new(run_dir),
+            lock,
+            addresses,
+            log: LogThread::start(),
+            list: Vec::new(),
+            list_problems: Vec::new(),
+            apart: false,
+            attempts: None,
+            detaching: Vec::new(),
+        })
+    }
+
+    /// Looks at everything, and silences this node if it is time. Returns when it looks again; `None` when it ends.
+    fn look(&mut self) -> Option<Time> {
+        // A run directory that was cleared does not say that there is another silencer.
+        if fs::read_to_string(self.run_dir.join(PID_FILE)).is_ok_and(|newest| newest != self.own) {
+            return None;
+        }
+        self.read_list();
+        self.lease_until = self.file.lease_until().unwrap_or(self.lease_until);
+        self.attempts.take_if(|attempts| attempts.lease_until != self.lease_until);
+        let alone = flock(&self.lock, FlockOperation::NonBlockingLockExclusive).is_ok();
+        let sees = SilencerSees {
+            lease_until: self.lease_until,
+            silenced: self.file.silent().unwrap_or_default(),
             engine: !alone,
-            guarded: !targets.is_empty(),
+            guarded: !self.list.is_empty(),
         };
-        match silencer_does(now(), sees, GUARD_MARGIN_MS) {
-            SilencerDoes::Ends => return Ok(()),
-            SilencerDoes::Sleeps(until) => {
-                let _ = flock(&lock, FlockOperation::Unlock);
-                thread::sleep(Duration::from_millis(until.ms_since(now()).max(1)));
+        let looks_again = match silencer_does(now(), sees, GUARD_MARGIN_MS) {
+            SilencerDoes::Ends => None,
+            SilencerDoes::Sleeps(until) => Some(until),
+            SilencerDoes::Silences => Some(self.silence()),
+        };
+        let _ = flock(&self.lock, FlockOperation::Unlock);
+        looks_again
+    }
+
+    fn read_list(&mut self) {
+        let problems = match targets_of(&self.users) {
+            // The file goes only with the run directory; what was on it may still be there.
+            Ok((targets, problems)) => {
+                if !(targets.is_empty() && self.run_dir_is_gone()) {
+                    self.list = targets;
+                }
+                problems
             }
-            // A lock that is held keeps an engine from starting until this is done.
-            SilencerDoes::Silences => {
-                silence(sees.lease_until, &targets, &mut addresses, &file)?;
-                let _ = flock(&lock, FlockOperation::Unlock);
+            Err(error) => vec![format!("cannot read it: {error}")],
+        };
+        if problems != self.list_problems {
+            self.list_problems.clone_from(&problems);
+            for problem in problems {
+                self.log.tell(move || {
+                    tracing::error!(
+                        problem,
+                        "the silencer does not know all of what to silence; it looks again"
+                    );
+                });
+            }
+        }
+        if !self.apart
+            && let Some(target) = self.list.first()
+        {
+            self.apart = true;
+            if let Err(error) = leave_the_unit(target) {
+                self.log.tell(move || {
+                    tracing::warn!(%error, "the silencer has no cgroup of its own: the end of the engine's unit may end it");
+                });
             }
         }
     }
-    Ok(())
-}
 
-fn targets(users: &Users) -> Vec<GuardTarget> {
-    let entries = users.entries().unwrap_or_else(|error| {
-        tracing::error!(%error, "the silencer cannot read what to silence");
-        Vec::new()
-    });
-    entries.iter().filter_map(|entry| GuardTarget::try_from(entry).ok()).collect()
-}
+    fn run_dir_is_gone(&self) -> bool {
+        !self.run_dir.join(PID_FILE).exists()
+    }
 
-fn silence(
-    until: Time,
-    targets: &[GuardTarget],
-    addresses: &mut AddressRemover,
-    file: &LeaseFile,
-) -> io::Result<()> {
-    for attempt in 1..=ATTEMPTS_MAX {
-        let silenced = guard::silence(until, targets, addresses);
-        guard::detached(guard::detach_mounts(guard::guarded_mounts(targets)), DETACH_WAIT);
+    /// Makes the next attempt, if it is time for one. Returns when to look again.
+    fn silence(&mut self) -> Time {
+        let made = self.attempts.as_ref().map_or(0, |attempts| attempts.made);
+        let targets = match &self.attempts {
+            Some(attempts) if now() < attempts.next => return attempts.next,
+            Some(attempts) => still_left(attempts, &self.list),
+            None => self.list.clone(),
+        };
+        // An engine that has a lease again either sees this note, or its lease is seen here.
+        let _ = self.file.note_silenced(now());
+        let (file, lease_until) = (Arc::clone(&self.file), self.lease_until);
+        let wanted: Wanted = Arc::new(move || file.lease_until().unwrap_or(lease_until) == lease_until);
+        if !wanted() {
+            return now();
+        }
+        let mut silenced = guard::silence(lease_until, &targets, &mut self.addresses, &wanted);
+        self.detach(&targets, &wanted, if made == 0 { DETACH_WAIT } else { Duration::ZERO });
+        for target in &targets {
+            let mounts = mounts_left(target);
+            let there = mounts.iter().map(|mount| format!("{} is still mounted", mount.display()));
+            silenced.problems.extend(there);
+            if !mounts.is_empty() {
+                let devices = target.devices.clone();
+                silenced.left.push(GuardTarget {
+                    mounts,
+                    devices,
+                    ..GuardTarget::nothing_of(target.resource)
+                });
+            }
+        }
         // What has SIGKILL pending does nothing any more, also if it does not end (R19).
-        file.note_silenced(now())?;
-        if attempt == 1 || silenced.problems.is_empty() {
-            guard::report(&silenced, targets, "the engine cannot silence this node any more");
+        let at = now();
+        let _ = self.file.note_silenced(at);
+        if silenced.left.is_empty() {
+            let _ = self.file.note_silent(at);
         }
-        if silenced.problems.is_empty() {
-            return Ok(());
+        let next = at.plus_ms(silencing_pause_ms(made + 1));
+        let (list, left) = (self.list.clone(), silenced.left.clone());
+        self.attempts = Some(Attempts { lease_until, made: made + 1, list, left, next });
+        if made == 0 || silenced.left.is_empty() {
+            self.log.tell(move || {
+                guard::report(&silenced, &targets, "the engine cannot silence this node any more")
+            });
         }
-        thread::sleep(AGAIN);
+        next
     }
-    Ok(())
+
+    fn detach(&mut self, targets: &[GuardTarget], wanted: &Wanted, patience: Duration) {
+        self.detaching.retain(|thread| !thread.is_finished());
+        if self.detaching.is_empty() {
+            self.detaching = guard::detach_mounts(guard::guarded_mounts(targets), wanted);
+            guard::detached(&self.detaching, patience);
+        }
+    }
+}
+
+/// What is to be silenced, as noted in a run directory, and what of it is not understood, in words.
+pub(crate) fn targets_of(users: &Users) -> io::Result<(Vec<GuardTarget>, Vec<String>)> {
+    let mut problems = Vec::new();
+    let targets = users.entries()?.iter().map(|entry| GuardTarget::usable(entry, &mut problems)).collect();
+    Ok((targets, problems))
+}
+
+/// What the next attempt is made on: what the last one left of targets that are still on the list, and targets that came later.
+fn still_left(attempts: &Attempts, list: &[GuardTarget]) -> Vec<GuardTarget> {
+    let listed = |left: &&GuardTarget| {
+        list.iter().any(|target| {
+            target.resource == left.resource
+                && left.cgroups.iter().all(|cgroup| target.cgroups.contains(cgroup))
+                && left.addresses.iter().all(|address| target.addresses.contains(address))
+                && left.mounts.iter().all(|mount| target.mounts.contains(mount))
+        })
+    };
+    let came_later = list.iter().filter(|target| !attempts.list.contains(target));
+    attempts.left.iter().filter(listed).chain(came_later).cloned().collect()
+}
+
+fn mounts_left(target: &GuardTarget) -> Vec<PathBuf> {
+    let mut left: Vec<PathBuf> = guard::guarded_mounts(std::slice::from_ref(target))
+        .into_iter()
+        // What cannot be looked at may be there.
+        .filter(|(mount, device)| mount_table::is_own(mount, *device).unwrap_or(true))
+        .map(|(mount, _)| mount)
+        .collect();
+    left.dedup();
+    left
 }
 
 /// Nothing that ends a terminal, or the process that has started this one, ends it, too.
@@ -273,22 +381,162 @@ fn leave_the_unit(target: &GuardTarget) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mainstay_api::engine::{GuardAddress, GuardEntry};
+    use mainstay_types::ResourceId;
+
+    /// A run directory, and directories in the place of cgroups: what is written there stays to be seen.
+    struct Node {
+        dir: PathBuf,
+    }
+
+    impl Drop for Node {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.dir);
+        }
+    }
+
+    impl Node {
+        fn new(name: &str) -> Self {
+            let dir = std::env::temp_dir().join(format!("mainstay-{name}-{}", std::process::id()));
+            let node = Self { dir };
+            for service in ["a", "b"] {
+                fs::create_dir_all(node.cgroup(service)).expect("a directory");
+                node.populate(service, false);
+            }
+            node
+        }
+
+        fn cgroup(&self, service: &str) -> PathBuf {
+            self.dir.join("services").join(service)
+        }
+
+        /// Whether processes of a service survive SIGKILL, as they do while they wait for a disk.
+        fn populate(&self, service: &str, stuck: bool) {
+            let events = format!("populated {}\n", u8::from(stuck));
+            fs::write(self.cgroup(service).join("cgroup.events"), events).expect("written");
+        }
+
+        fn tell(&self, services: &[&str]) {
+            let entry = |(number, service): (usize, &&str)| GuardEntry {
+                resource: ResourceId(number as u64),
+                cgroups: vec![self.cgroup(service).to_str().expect("text").into()],
+                addresses: vec![GuardAddress { interface: String::new(), address: "10.213.250.9/24".into() }],
+                ..GuardEntry::default()
+            };
+            let entries: Vec<_> = services.iter().enumerate().map(entry).collect();
+            Users::new(&self.dir).note(&entries).expect("noted");
+        }
+
+        /// Whether a service was killed since this was asked last.
+        fn killed(&self, service: &str) -> bool {
+            fs::remove_file(self.cgroup(service).join("cgroup.kill")).is_ok()
+        }
+
+        fn lookout(&self) -> Lookout {
+            let addresses = AddressThread::start_with(|_, _| Vec::new()).expect("a thread");
+            Lookout::new(&self.dir, addresses).expect("a run directory")
+        }
+    }
+
+    fn waits(lookout: &mut Lookout) {
+        sleep_until(lookout.attempts.as_ref().expect("it has tried").next);
+    }
 
     #[test]
-    fn what_is_noted_is_read_by_another_and_forgotten_with_the_boot() {
-        let dir = std::env::temp_dir().join(format!("mainstay-silencer-{}", std::process::id()));
-        fs::create_dir_all(&dir).expect("a directory");
-        let engine = LeaseFile::open(&dir).expect("a file");
-        assert_eq!(engine.lease_until().expect("read"), Time(0));
-        engine.note_lease(Time(7)).expect("written");
-        let silencer = LeaseFile::open(&dir).expect("the same file");
-        assert_eq!(silencer.lease_until().expect("read"), Time(7));
-        silencer.note_silenced(Time(6)).expect("written");
-        assert_eq!(engine.silenced().expect("read"), Time(6));
-        engine.file.write_all_at(b"another boot", LeaseFile::BOOT_AT).expect("written");
-        let later = LeaseFile::open(&dir).expect("the same file");
-        assert_eq!((later.lease_until().expect("read"), later.silenced().expect("read")), (Time(0), Time(0)));
-        fs::remove_dir_all(&dir).expect("removed");
+    fn only_what_is_left_is_tried_again_and_nothing_once_the_lease_is_renewed() {
+        let node = Node::new("silencer-repeats");
+        node.tell(&["a", "b"]);
+        node.populate("a", true);
+        let engine = LeaseFile::open(&node.dir).expect("a file");
+        engine.note_lease(now()).expect("noted");
+        let mut lookout = node.lookout();
+        lookout.look().expect("a process is left");
+        assert!(node.killed("a") && node.killed("b"));
+        assert!(engine.silenced().expect("read") > Time(0) && engine.silent().expect("read") == Time(0));
+        let presence = engine_is_here(&node.dir).expect("the lock is free between attempts");
+        waits(&mut lookout);
+        lookout.look().expect("a process is left");
+        assert!(node.killed("a") && !node.killed("b"), "only what is left");
+        engine.note_lease(now().plus_ms(60_000)).expect("noted");
+        waits(&mut lookout);
+        lookout.look().expect("there is an engine");
+        assert!(!node.killed("a") && !node.killed("b"), "renewed");
+        engine.note_lease(now()).expect("noted");
+        lookout.look().expect("there is an engine");
+        assert!(node.killed("a") && node.killed("b"), "the next lease has ended");
+        node.populate("a", false);
+        drop(presence);
+        waits(&mut lookout);
+        lookout.look().expect("all is silent now");
+        assert!(engine.silent().expect("read") > Time(0));
+        assert_eq!(lookout.look(), None);
+    }
+
+    #[test]
+    fn a_service_that_left_the_list_is_not_killed_again() {
+        let node = Node::new("silencer-list");
+        node.tell(&["a", "b"]);
+        node.populate("a", true);
+        LeaseFile::open(&node.dir).and_then(|file| file.note_lease(now())).expect("noted");
+        let mut lookout = node.lookout();
+        lookout.look().expect("a process is left");
+        assert!(node.killed("a") && node.killed("b"));
+        node.tell(&["b"]);
+        waits(&mut lookout);
+        lookout.look().expect("the list has changed");
+        assert!(!node.killed("a"));
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_read_leaves_the_one_before_it() {
+        let node = Node::new("silencer-unreadable");
+        node.tell(&["a"]);
+        let engine = LeaseFile::open(&node.dir).expect("a file");
+        engine.note_lease(now().plus_ms(60_000)).expect("noted");
+        let mut lookout = node.lookout();
+        lookout.look().expect("a lease goes on");
+        for spoil in [
+            |dir: &Path| fs::write(dir.join("users.json"), "[{"),
+            |dir: &Path| {
+                fs::remove_file(dir.join("users.json")).and_then(|()| fs::remove_file(dir.join(PID_FILE)))
+            },
+        ] {
+            spoil(&node.dir).expect("spoiled");
+            engine.note_silent(Time(0)).expect("noted");
+            engine.note_lease(now()).expect("noted");
+            lookout.look().expect("it has acted");
+            assert!(node.killed("a"));
+            assert_eq!(lookout.look(), None, "all is silent");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_in_an_entry_does_not_save_the_rest_of_it() {
+        let mut problems = Vec::new();
+        let entry = GuardEntry {
+            cgroups: vec!["x/y".into(), "/x/y".into()],
+            addresses: vec![GuardAddress { interface: String::new(), address: "10.0.0.1".into() }],
+            ..GuardEntry::default()
+        };
+        assert_eq!(GuardTarget::usable(&entry, &mut problems).cgroups, [Path::new("/x/y")]);
+        assert_eq!(problems.len(), 2);
+    }
+
+    #[test]
+    fn an_engine_that_could_not_get_the_lock_gets_it_later() {
+        let node = Node::new("silencer-lock");
+        let path = node.dir.join(LOCK_FILE);
+        let acting = File::options().write(true).create(true).truncate(false).open(&path).expect("a lock");
+        flock(&acting, FlockOperation::LockExclusive).expect("nobody has it");
+        let engine = engine_is_here(&node.dir).expect("it goes on");
+        flock(&acting, FlockOperation::Unlock).expect("it has it");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while flock(&acting, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            flock(&acting, FlockOperation::Unlock).expect("it has it");
+            assert!(Instant::now() < deadline, "the engine waits for the lock");
+            thread::sleep(Duration::from_millis(5));
+        }
+        drop(engine);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //!   holds also when engine and agent are both dead.
 //! - While the engine's guard acts in time the silencer does nothing.
 //! - It ends when there is no engine and nothing to silence.
+//! - What is left is tried again for as long as the lease is not renewed, at first often and then at leisure.
 
 use crate::Time;
 use crate::simulation::{Bug, planted};
@@ -19,7 +20,7 @@ pub const SILENCER_LOOKS_MS: u64 = 1_000;
 pub struct SilencerSees {
     /// When the lease ends that the engine was told last; 0 for none.
     pub lease_until: Time,
-    /// When this node was silenced last, by the guard or by a silencer; 0 for never.
+    /// When nothing was left to silence, for the guard or for a silencer; 0 for never.
     pub silenced: Time,
     /// There is an engine, dead or alive in its decisions.
     pub engine: bool,
@@ -56,6 +57,16 @@ pub fn silencer_does(now: Time, sees: SilencerSees, guard_margin_ms: u64) -> Sil
     }
 }
 
+/// Attempts that follow each other quickly.
+const QUICK_ATTEMPTS: u32 = 25;
+const QUICK_PAUSE_MS: u64 = 200;
+
+/// Time between an attempt to silence something, counted from 1, and the next, in milliseconds.
+#[must_use]
+pub const fn silencing_pause_ms(attempt: u32) -> u64 {
+    if attempt < QUICK_ATTEMPTS { QUICK_PAUSE_MS } else { SILENCER_LOOKS_MS }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,6 +101,11 @@ mod tests {
         assert_eq!(does(9_900, sees(10_000, 9_650, true, true)), SilencerDoes::Sleeps(at(10_900)));
         assert_eq!(does(9_900, sees(10_000, 9_650, false, true)), SilencerDoes::Ends);
         assert_eq!(does(9_900, sees(10_000, 9_500, false, true)), SilencerDoes::Silences, "an earlier lease");
+    }
+
+    #[test]
+    fn attempts_slow_down_and_never_end() {
+        assert_eq!([1, 24, 25, u32::MAX].map(silencing_pause_ms), [200, 200, 1_000, 1_000]);
     }
 
     #[test]

@@ -20,6 +20,7 @@ use mainstay_replica::ScrubOrder;
 use mainstay_store::StoreConfig;
 use mainstay_types::{NodeId, ResourceId, Time};
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::ops::Bound;
 
@@ -64,8 +65,13 @@ impl Shard {
             }
             Request::Drop { resource } => self.drop_replica(now, resource, answer),
             Request::Lease { until_us } => {
-                let silenced_us = self.lease(now, until_us);
-                answer(Reply::Lease { until_us, silenced_us });
+                answer(match self.lease(now, until_us) {
+                    Ok(silenced_us) => Reply::Lease { until_us, silenced_us },
+                    Err(error) => {
+                        let message = format!("the lease was not taken: {error}");
+                        refusal("lease", &message, "restart the engine unless it is being stopped")
+                    }
+                });
             }
             Request::Guard { entries } => {
                 answer(self.set_targets(&entries));
@@ -228,19 +234,19 @@ impl Shard {
         }
     }
 
-    fn lease(&mut self, now: Time, until: Time) -> Time {
+    fn lease(&mut self, now: Time, until: Time) -> io::Result<Time> {
         // This thread may have stood still, and the guard with it: another node may have been promoted meanwhile.
         if now >= self.lease_until {
             self.with_all(now, |replica, shared| replica.lease_ended(shared));
         }
-        let silenced = self.guard.set_lease(until);
+        let silenced = self.guard.set_lease(until)?;
         self.lease_until = until;
         if self.fenced && until > now.plus_ms(self.options.guard_margin_ms) {
             tracing::info!("the lease is valid");
             self.fenced = false;
             self.with_all(now, |replica, shared| replica.unfence(shared));
         }
-        silenced
+        Ok(silenced)
     }
 
     fn open(
