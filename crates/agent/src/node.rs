@@ -324,7 +324,6 @@ impl Node {
             replicas: self.parts.engine.replicas(seen),
             clients: self.parts.engine.clients(clients::seen),
         };
-        // Asked for only then: a file system that hangs answers nothing.
         seen.room = seen.replicas.values().any(|replica| replica.full) && self.parts.replicas.has_room();
         self.core.reconcile(boot_now(), &self.view.state, &seen);
         self.carry_out();

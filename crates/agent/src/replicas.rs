@@ -29,6 +29,7 @@ use mainstay_types::{Incarnation, Index, Opening, ResourceId};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -45,12 +46,21 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 /// What is stored, shared between the reconciler and the jobs.
 pub struct Replicas {
     state_dir: PathBuf,
+    room: Arc<Room>,
     journals: Journals,
     engine: EngineLink,
     stored: Mutex<BTreeMap<ResourceId, (Label, PathBuf)>>,
     /// Why the last attempt to make a replica failed.
     failures: Mutex<BTreeMap<ResourceId, EngineError>>,
     held: Held,
+}
+
+/// Whether the pool has space, as far as is known.
+#[derive(Default)]
+struct Room {
+    is_there: AtomicBool,
+    /// The question is under way.
+    asked: AtomicBool,
 }
 
 impl Replicas {
@@ -85,6 +95,7 @@ impl Replicas {
         };
         Ok(Self {
             state_dir: state_dir.to_path_buf(),
+            room: Arc::default(),
             journals,
             engine,
             stored: Mutex::new(found.replicas.into_iter().map(place).collect()),
@@ -130,10 +141,20 @@ impl Replicas {
         status.replicas.len() as u64
     }
 
-    /// Whether the pool has space again for replicas that had none.
+    /// Whether the pool had space again for replicas that had none when that was asked last. It is asked anew on a thread of its
+    /// own: a file system that hangs answers nothing.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        pool::available_bytes(&self.state_dir).is_ok_and(|bytes| bytes >= pool::ROOM_BYTES_MIN)
+        if !self.room.asked.swap(true, Ordering::AcqRel) {
+            let (room, state_dir) = (Arc::clone(&self.room), self.state_dir.clone());
+            spawn("agent-room", move || {
+                let found =
+                    pool::available_bytes(&state_dir).is_ok_and(|bytes| bytes >= pool::ROOM_BYTES_MIN);
+                room.is_there.store(found, Ordering::Release);
+                room.asked.store(false, Ordering::Release);
+            });
+        }
+        self.room.is_there.load(Ordering::Acquire)
     }
 
     /// Directories in the pool that are not used, with the reason. They are looked for now.

@@ -8,8 +8,10 @@
 //!   turn comes is left out.
 
 use crate::engine_link::EngineLink;
+use crate::service::place::resolve_soon;
 use crate::threads::spawn;
 use mainstay_api::engine::{GuardEntry, Request};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -62,7 +64,10 @@ fn run(engine: &EngineLink, tellings: &Receiver<Telling>, answered: &impl Fn(u64
                 Telling::Greet(greeting) => engine.greet(greeting),
                 Telling::Post(request) => engine.post(request),
                 Telling::Guard { .. } if outdated > 0 => outdated -= 1,
-                Telling::Guard { number, entries } => {
+                Telling::Guard { number, mut entries } => {
+                    for path in entries.iter_mut().flat_map(|entry| &mut entry.mounts) {
+                        *path = resolve_soon(Path::new(path)).to_string_lossy().into_owned();
+                    }
                     let reply = engine.request(Request::Guard { entries }, GUARD_TIMEOUT);
                     if let Err(error) = &reply {
                         tracing::warn!(%error, "the engine has not confirmed what to silence; no service starts until it has");

@@ -4,6 +4,7 @@
 //! - Links in a path are resolved once, before anything is mounted there.
 //! - Nothing is mounted over what the system or Mainstay itself needs, nor in or over the place of another service.
 
+use super::bounded::Bounded;
 use super::holders::Held;
 use super::mount_table::{DeviceId, MountTable};
 use super::runner::Places;
@@ -11,6 +12,12 @@ use mainstay_ha::{AtPath, ServiceSpec, is_system_directory, is_within};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long the guard's list waits for a path.
+const RESOLVE_PATIENCE: Duration = Duration::from_millis(500);
+
+static RESOLVED: Bounded = Bounded::new();
 
 /// The path without links, as far as it exists.
 ///
@@ -37,6 +44,14 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
             }
         }
     }
+}
+
+/// The same, or the path as it is where that is not known soon: a file system on the way hangs.
+#[must_use]
+pub fn resolve_soon(path: &Path) -> PathBuf {
+    let asked = path.to_path_buf();
+    let resolved = RESOLVED.ask(path, Instant::now() + RESOLVE_PATIENCE, move || resolve(&asked));
+    resolved.and_then(Result::ok).unwrap_or_else(|| path.to_path_buf())
 }
 
 /// Why nothing may be mounted at `path`, which has no links in it; `others` are the places of other services with their names.

@@ -146,7 +146,7 @@ impl Runner {
             logs: places.state_dir.join("services").join(&spec.name),
             log_writer: places.log_writer.clone(),
         };
-        let guard = guard_of(&spec, about.2, &dirs, places);
+        let guard = guard_of(&spec, about.2, &dirs, places, left.1.as_ref());
         let file = state_file(places, &spec.name);
         Self {
             work: Arc::new(Work::new(spec, about, dirs, places, Arc::clone(volumes), file, left)),
@@ -349,7 +349,14 @@ fn device_link(spec: &ServiceSpec, places: &Places) -> PathBuf {
     places.run_dir.join("dev").join(&spec.resource).join(volume.to_string())
 }
 
-fn guard_of(spec: &ServiceSpec, resource: ResourceId, dirs: &ServiceDirs, places: &Places) -> GuardEntry {
+/// Links in the paths of mounts are left to [`crate::teller`]: to resolve them may take for ever.
+fn guard_of(
+    spec: &ServiceSpec,
+    resource: ResourceId,
+    dirs: &ServiceDirs,
+    places: &Places,
+    mounted: Option<&Place>,
+) -> GuardEntry {
     let address = spec.vip.as_ref().and_then(|named| {
         let vip: Vip = named.address.parse().ok()?;
         // The interface may come later, or get another name: the guard looks where the address is when it acts.
@@ -359,8 +366,7 @@ fn guard_of(spec: &ServiceSpec, resource: ResourceId, dirs: &ServiceDirs, places
         })
     });
     let mounts = spec.mount.iter().map(|mount| {
-        let path = place::resolve(Path::new(&mount.path));
-        path.map_or_else(|_| mount.path.clone(), |path| path.to_string_lossy().into_owned())
+        mounted.map_or_else(|| mount.path.clone(), |place| place.path.to_string_lossy().into_owned())
     });
     GuardEntry {
         resource,

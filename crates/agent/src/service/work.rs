@@ -868,6 +868,49 @@ mod tests {
         assert!(took < Duration::from_secs(2), "{took:?}");
     }
 
+    #[test]
+    fn a_service_whose_place_hangs_keeps_neither_its_maker_nor_the_guard_waiting() {
+        let Ok(fuse) = std::fs::File::options().read(true).write(true).open("/dev/fuse") else {
+            return eprintln!("skipped: no FUSE here");
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let data =
+            format!("fd={},rootmode=40000,user_id=0,group_id=0", std::os::fd::AsRawFd::as_raw_fd(&fuse));
+        let flags = nix::mount::MsFlags::empty();
+        // Its server answers nothing.
+        nix::mount::mount(Some("test"), dir.path(), Some("fuse"), flags, Some(&*data)).unwrap();
+        let path = dir.path().join("db");
+        let spec = format!("name='s'\nresource='db'\n[mount]\npath='{}'\n", path.display());
+        let spec = ServiceSpec::parse(&spec).unwrap();
+        let places = Places {
+            cgroup_root: dir.path().join("cgroups"),
+            state_dir: dir.path().join("state"),
+            run_dir: dir.path().join("run"),
+            neighbours: Neighbours::default(),
+            log_writer: Vec::new(),
+        };
+        let (answer, answers) = channel();
+        let asked = path.clone();
+        spawn("test", move || {
+            let volumes: Arc<dyn Volumes> = Arc::new(NoVolumes);
+            let runner = super::super::runner::Runner::new(
+                &spec,
+                (1, 1),
+                ResourceId(1),
+                &places,
+                &volumes,
+                Arc::new(|_| ()),
+            );
+            let _ = answer.send((runner.guard().mounts.clone(), place::resolve_soon(&asked)));
+        });
+        let answered = answers.recv_timeout(Duration::from_secs(5));
+        drop(fuse);
+        assert!(uncover(dir.path()));
+        let (guarded, resolved) = answered.expect("it is answered");
+        assert_eq!(guarded, [path.to_string_lossy()]);
+        assert_eq!(resolved, path);
+    }
+
     /// The machine does not undo a readiness test: it ends with the process that it tests.
     #[test]
     fn a_readiness_test_ends_with_its_process() {
