@@ -53,6 +53,8 @@ pub struct Agent {
     member: RwLock<Option<Arc<Member>>>,
     /// Needs of services that this node does not meet, as of the last check.
     known_lacks: Mutex<Option<KnownLacks>>,
+    /// Requests to join that were taken back; held while one of them is recorded or taken back.
+    withdrawn: Mutex<membership::Withdrawn>,
     /// Becoming a member happens once.
     joining: Mutex<()>,
     /// Answer to [`Call::WhoJoins`] while this node becomes a member.
@@ -104,6 +106,7 @@ impl Agent {
             transport: Transport::new(),
             member: RwLock::new(None),
             known_lacks: Mutex::new(None),
+            withdrawn: Mutex::default(),
             joining: Mutex::new(()),
             nonce: Mutex::new(None),
             twins: Mutex::default(),

@@ -198,7 +198,7 @@ fn advise(agent: &Agent, member: &Member, view: &View, live: &Live) -> Vec<Advic
             full.entry(replica.resource).or_default().insert(*node);
         }
     }
-    let has_leader = view.leader.is_some() && view.age_ms == 0;
+    let has_leader = view.leader.is_some() && view.age_ms == Some(0);
     let mut lacks: BTreeMap<String, BTreeMap<NodeId, Vec<String>>> = BTreeMap::new();
     for (node, services) in &live.lacks {
         for (service, found) in services {

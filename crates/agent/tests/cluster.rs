@@ -405,6 +405,54 @@ fn a_node_that_states_a_wrong_address_is_refused_and_its_next_attempt_joins() {
     }
 }
 
+/// Passes the first connection on to `peer`, and keeps the answer to itself. Closes all others.
+fn loses_answers(listener: TcpListener, peer: String) {
+    let mut is_first = true;
+    for stream in listener.incoming() {
+        let Ok(mut stream) = stream else { continue };
+        if !std::mem::replace(&mut is_first, false) {
+            continue;
+        }
+        let mut passed = TcpStream::connect(&peer).unwrap();
+        let (mut asking, mut asked) = (stream.try_clone().unwrap(), passed.try_clone().unwrap());
+        std::thread::spawn(move || std::io::copy(&mut asking, &mut asked));
+        // The request has had its effect when there is an answer.
+        passed.read_exact(&mut [0]).unwrap();
+        stream.flush().unwrap();
+        stream.shutdown(std::net::Shutdown::Both).unwrap();
+    }
+}
+
+/// R29: the request arrived, neither its answer nor its withdrawal did. The node is the same one when it tries again.
+#[test]
+fn a_node_that_lost_the_answer_to_its_request_joins_under_its_name_afterwards() {
+    let mut nodes: Vec<TestNode> = (1..=2).map(|host| TestNode::new(12, host)).collect();
+    for node in &mut nodes {
+        node.start();
+    }
+    let [first, second] = &nodes[..] else { panic!("two nodes") };
+    init(first);
+    let listener = TcpListener::bind("127.66.12.7:7400").unwrap();
+    let peer = first.address();
+    std::thread::spawn(move || loses_answers(listener, peer));
+    let lossy =
+        ClusterJoin { peer: "127.66.12.7:7400".into(), ..join_as(first, "n2", &second.address(), None) };
+    let error = second.client().post::<_, ClusterView>("/v1/cluster/join", &lossy).unwrap_err();
+    assert_eq!(error.body().code, "agent-transport", "{error}");
+    let view: ClusterView = first.client().get("/v1/cluster").unwrap();
+    assert!(view.nodes.iter().any(|node| node.name == "n2" && node.candidate), "{view:?}");
+    let join = join_as(first, "n2", &second.address(), None);
+    for repeated in [false, true] {
+        let view: ClusterView = second.client().post("/v1/cluster/join", &join).unwrap();
+        assert_eq!((view.nodes.len(), view.nodes.iter().all(|node| node.voter)), (2, true), "{repeated}");
+    }
+    let page: EventsPage = first.client().get("/v1/events").unwrap();
+    assert!(!page.events.iter().any(|event| event.text.contains("two machines")), "{:?}", page.events);
+    for node in &mut nodes {
+        node.kill();
+    }
+}
+
 /// A copied disk: the node goes on, and its copy does not start.
 #[test]
 fn a_machine_with_the_identity_of_a_living_node_is_refused_and_the_node_lives_on() {

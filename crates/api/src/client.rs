@@ -69,13 +69,25 @@ pub struct Client {
     socket: PathBuf,
     /// `None`: what suits the request.
     timeout: Option<Duration>,
+    patience: Patience,
+}
+
+/// How long an agent may be silent.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    answer: Duration,
+    look_every: Duration,
 }
 
 impl Client {
     /// `socket` is `<run>/agent.sock`.
     #[must_use]
     pub fn new(socket: impl AsRef<Path>) -> Self {
-        Self { socket: socket.as_ref().to_path_buf(), timeout: None }
+        Self {
+            socket: socket.as_ref().to_path_buf(),
+            timeout: None,
+            patience: Patience { answer: ANSWER_WITHIN, look_every: LOOK_EVERY },
+        }
     }
 
     /// The same client with another time limit per request.
@@ -134,21 +146,24 @@ impl Client {
             .build()
             .map_err(|error| ClientError::Transport(error.to_string()))?;
         let changes = method != Method::GET;
-        let within = self.timeout.unwrap_or(if changes { CHANGE_WITHIN } else { ANSWER_WITHIN });
+        let within = self.timeout.unwrap_or(if changes { CHANGE_WITHIN } else { self.patience.answer });
         runtime.block_on(async {
             let answer = self.within(within, self.exchange(method, path, body));
             tokio::pin!(answer);
             loop {
-                let pause = tokio::time::sleep(LOOK_EVERY);
+                let pause = tokio::time::sleep(self.patience.look_every);
                 tokio::select! {
                     answer = &mut answer => return answer,
                     () = pause, if changes => {}
                 }
                 // Only silence counts: an agent that has just ended says so to the request itself.
-                let look = self.within(ANSWER_WITHIN, self.exchange(Method::GET, LOOK_AT, None));
+                let silence = self.patience.answer.saturating_sub(self.patience.look_every);
+                let look = self.within(silence, self.exchange(Method::GET, LOOK_AT, None));
                 tokio::select! {
                     answer = &mut answer => return answer,
-                    look = look => if let Err(error @ ClientError::Timeout { .. }) = look { return Err(error) },
+                    look = look => if let Err(ClientError::Timeout { path, .. }) = look {
+                        return Err(ClientError::Timeout { path, within: self.patience.answer });
+                    },
                 }
             }
         })
@@ -201,4 +216,27 @@ fn refusal(status: StatusCode, bytes: &[u8]) -> ClientError {
         remedy: String::new(),
     });
     ClientError::Refused { status: status.as_u16(), body }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Client, ClientError, Patience};
+    use std::os::unix::net::UnixListener;
+    use std::time::{Duration, Instant};
+
+    /// The agent takes the connection and says nothing, as a stopped one.
+    #[test]
+    fn a_change_waits_for_a_silent_agent_no_longer_than_a_question() {
+        let path = std::env::temp_dir().join(format!("mainstay-silent-{}.sock", std::process::id()));
+        drop(std::fs::remove_file(&path));
+        let _silent = UnixListener::bind(&path).unwrap();
+        let patience = Patience { answer: Duration::from_secs(4), look_every: Duration::from_secs(2) };
+        let client = Client { patience, ..Client::new(&path) };
+        let asked = Instant::now();
+        let error = client.put::<_, ()>("/v1/anything", &()).unwrap_err();
+        let waited = asked.elapsed();
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(error, ClientError::Timeout { within, .. } if within == patience.answer), "{error}");
+        assert!(waited < patience.answer + patience.look_every, "{waited:?}");
+    }
 }

@@ -113,6 +113,12 @@ pub struct ClusterJoin {
     pub witness: bool,
 }
 
+/// Age of an answer of an earlier release, which names none.
+#[expect(clippy::unnecessary_wraps, reason = "the type of the field")]
+fn confirmed_now() -> Option<u64> {
+    Some(0)
+}
+
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ClusterView {
     pub id: u64,
@@ -125,9 +131,9 @@ pub struct ClusterView {
     pub lease_ms: u64,
     pub heartbeat_ms: u64,
     /// Age of this answer: 0 if a majority of the voters confirmed it just now, else the
-    /// milliseconds since the asked node heard from a majority.
-    #[serde(default)]
-    pub as_of_ms: u64,
+    /// milliseconds since the asked node knew that it was the present one; nothing if that is unknown.
+    #[serde(default = "confirmed_now")]
+    pub as_of_ms: Option<u64>,
     pub nodes: Vec<NodeView>,
 }
 

@@ -22,7 +22,7 @@ use mainstay_control::State;
 use mainstay_control::members::{AGENT_PORT, Addresses, Newcomer};
 use mainstay_control::state::{Command, Entry, Outcome, Refusal, Settings};
 use mainstay_types::NodeId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
@@ -30,8 +30,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a joiner waits until it is a voter.
-const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long becoming a member may take from the command to its end.
+const JOIN_WITHIN: Duration = Duration::from_secs(57);
+/// Part of that within which a member has to take the request, so that the node can still receive the state afterwards.
+const ASK_WITHIN: Duration = Duration::from_secs(35);
+/// Part of that which is kept for taking the request back.
+const WITHDRAW_WITHIN: Duration = Duration::from_millis(11_500);
+/// An attempt that had to wait longer than this for another one does not begin.
+const TURN_WITHIN: Duration = Duration::from_secs(5);
+const _: () = assert!(
+    WITHDRAW_WITHIN.as_millis() == PROPOSE_TIMEOUT.as_millis() + ASK_TIMEOUT.as_millis()
+        && ASK_WITHIN.as_millis() + WITHDRAW_WITHIN.as_millis() < JOIN_WITHIN.as_millis()
+);
+/// Requests to join that were taken back and are remembered.
+const WITHDRAWN_MAX: usize = 256;
 /// How long a member may take to see that a joiner is where it says.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(12);
 /// How often a joiner is looked for at its address.
@@ -39,6 +51,8 @@ const PROOF_ATTEMPTS: usize = 3;
 /// How long an agent waits for another process with its identity to end, beyond the silence after which one whose power was cut
 /// does not count as living.
 const TWIN_PATIENCE: Duration = Duration::from_millis(2500);
+/// Code of the refusal of a request that was taken back.
+const WITHDRAWN: &str = "join-withdrawn";
 /// Named file of the number by which a repeated request to join is known.
 const JOIN_NONCE: &str = "join-nonce";
 
@@ -103,7 +117,7 @@ impl Agent {
             self.start_member(identity)
         };
         let member = write().map_err(|error| {
-            self.forget_membership();
+            self.forget_membership(true);
             error.body()
         })?;
         self.wait_for(&member, Duration::from_secs(10), |view| view.leader.is_some());
@@ -126,39 +140,59 @@ impl Agent {
     /// When it is a member already, the peer does not answer or refuses, one of the two does not reach the other, or the disk
     /// fails. Nothing is left then, unless the code says `join-unfinished`.
     pub fn join(self: &Arc<Self>, request: &ClusterJoin) -> Result<ClusterView, ErrorBody> {
+        let asked_at = Instant::now();
         let _once = self.joining.lock();
         if let Some(view) = self.has_joined(request) {
             return Ok(view);
         }
         self.refuse_members()?;
+        if asked_at.elapsed() > TURN_WITHIN {
+            return Err(body(
+                "join-busy",
+                "another attempt of this node to become a member ran until now, and failed",
+                "Run the command again.",
+            ));
+        }
+        let deadline = asked_at + JOIN_WITHIN;
         let address = match &request.address {
             Some(address) => address.clone(),
             None => self.own_address(&request.peer).map_err(|error| AgentError::from(error).body())?,
         };
         let addresses = Addresses::read(&address, request.engine_address.as_deref()).map_err(refusal)?;
         let engine = if request.witness { None } else { Some(self.show_engine(addresses.engine)?) };
-        let nonce = self.join_nonce().map_err(|error| error.body())?;
-        let proof = Proof::begin(self, nonce);
-        let question = Call::Join(JoinRequest {
-            node: request.node.clone(),
-            agent_address: addresses.agent.to_string(),
-            engine_address: addresses.engine.to_string(),
-            witness: request.witness,
-            nonce,
-        });
-        let asked = self.ask_to_join(&request.peer, &question);
-        drop((proof, engine));
-        let ticket = match asked {
-            Ok(ticket) => ticket,
-            Err(error) => {
-                // The answer may have got lost, and the request not.
-                if error.code == "agent-transport" || error.code == "result-unknown" {
-                    drop(call(&request.peer, None, &Call::Withdraw { nonce }, ASK_TIMEOUT));
-                }
-                self.forget_membership();
-                return Err(error);
-            }
+        let ask_until = asked_at + ASK_WITHIN;
+        let ask = || -> Result<(JoinTicket, u64), ErrorBody> {
+            let (nonce, is_new) = self.join_nonce().map_err(|error| error.body())?;
+            let _proof = Proof::begin(self, nonce);
+            let question = Call::Join(JoinRequest {
+                node: request.node.clone(),
+                agent_address: addresses.agent.to_string(),
+                engine_address: addresses.engine.to_string(),
+                witness: request.witness,
+                nonce,
+            });
+            let error = match self.ask_to_join(&request.peer, &question, ask_until) {
+                Ok(ticket) => return Ok((ticket, nonce)),
+                Err(error) => error,
+            };
+            // The answer may have got lost, and the request not: now, or in an earlier attempt. Its number is then kept until it
+            // is known that nothing came of the request.
+            let is_lost = error.code == "agent-transport" || error.code == "result-unknown";
+            let nothing_came = if is_lost || !is_new {
+                matches!(self.withdraw(&request.peer, nonce), Withdrawal::Done)
+            } else {
+                true
+            };
+            self.forget_membership(nothing_came);
+            Err(error)
         };
+        let asked = match ask() {
+            // It was taken back in an earlier attempt, and a new request is another one.
+            Err(error) if error.code == WITHDRAWN => ask(),
+            asked => asked,
+        };
+        drop(engine);
+        let (ticket, nonce) = asked?;
         let JoinTicket { cluster, cluster_name, node, members } = ticket;
         let (name, first_members) = (request.node.clone(), members.clone());
         let identity = Identity { cluster, cluster_name, node, name, first_members };
@@ -168,30 +202,30 @@ impl Agent {
             self.start_member(identity.clone())
         };
         let member = begin().map_err(|error| {
-            self.withdraw(&request.peer, nonce);
-            self.forget_membership();
+            let withdrawn = self.withdraw(&request.peer, nonce);
+            self.forget_membership(matches!(withdrawn, Withdrawal::Done));
             error.body()
         })?;
         let is_member = |view: &View| {
             view.state.nodes.get(&node).is_some_and(|node| !node.candidate) && view.voters.contains(&node)
         };
-        if self.wait_for(&member, JOIN_TIMEOUT, is_member) {
+        let left = |until: Instant| until.saturating_duration_since(Instant::now());
+        if self.wait_for(&member, left(deadline - WITHDRAW_WITHIN), is_member) {
             return Ok(self.cluster_view(&member));
         }
         match self.withdraw(&request.peer, nonce) {
             Withdrawal::Done => {
                 let unreachable = unreachable(&members);
-                self.forget_membership();
+                self.forget_membership(true);
                 Err(body(
                     "join-failed",
                     format!(
-                        "this node did not receive the state of the cluster within {} s, and is no member: {unreachable}",
-                        JOIN_TIMEOUT.as_secs()
+                        "this node did not receive the state of the cluster in time, and is no member: {unreachable}"
                     ),
                     "Let all members reach this node's address and this node theirs, also with large packets, and join again.",
                 ))
             }
-            Withdrawal::Votes if self.wait_for(&member, JOIN_TIMEOUT, is_member) => {
+            Withdrawal::Votes if self.wait_for(&member, left(deadline), is_member) => {
                 Ok(self.cluster_view(&member))
             }
             Withdrawal::Votes | Withdrawal::Unknown => Err(body(
@@ -238,11 +272,12 @@ impl Agent {
         })
     }
 
-    fn ask_to_join(&self, peer: &str, question: &Call) -> Result<JoinTicket, ErrorBody> {
-        let deadline = Instant::now() + JOIN_TIMEOUT;
+    fn ask_to_join(&self, peer: &str, question: &Call, deadline: Instant) -> Result<JoinTicket, ErrorBody> {
         loop {
-            let reply = call(peer, None, question, PROPOSE_TIMEOUT + PROOF_TIMEOUT)
-                .map_err(|error| AgentError::from(error).body())?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            let patience = left.clamp(ASK_TIMEOUT, PROPOSE_TIMEOUT + PROOF_TIMEOUT);
+            let reply =
+                call(peer, None, question, patience).map_err(|error| AgentError::from(error).body())?;
             match reply {
                 CallReply::Joined(ticket) => return Ok(ticket),
                 CallReply::Error(error)
@@ -258,22 +293,23 @@ impl Agent {
 
     /// Takes the request to join back.
     fn withdraw(&self, peer: &str, nonce: u64) -> Withdrawal {
-        match call(peer, None, &Call::Withdraw { nonce }, PROPOSE_TIMEOUT + ASK_TIMEOUT) {
+        match call(peer, None, &Call::Withdraw { nonce }, WITHDRAW_WITHIN) {
             Ok(CallReply::Withdrawn) => Withdrawal::Done,
             Ok(CallReply::Error(error)) if error.code == "already-votes" => Withdrawal::Votes,
             _ => Withdrawal::Unknown,
         }
     }
 
-    /// Ends what a failed attempt to become a member has begun, and removes its files.
-    fn forget_membership(&self) {
+    /// Ends what a failed attempt to become a member has begun, and removes its files. The number of the request stays unless
+    /// `nothing_came` of it: with the same number a further attempt is the same request to the cluster.
+    fn forget_membership(&self, nothing_came: bool) {
         if let Some(member) = write(&self.member).take() {
             member.stop();
             self.engine_inputs.disconnect();
         }
         self.transport.clear_identity();
         let identity = Identity::remove(&self.options.state_dir);
-        let nonce = remove_file(&self.options.state_dir.join(JOIN_NONCE));
+        let nonce = if nothing_came { remove_file(&self.options.state_dir.join(JOIN_NONCE)) } else { Ok(()) };
         if let Err(error) = self.clear_leftovers() {
             tracing::error!(%error, "cannot remove what a failed attempt to become a member has left");
         }
@@ -374,16 +410,16 @@ impl Agent {
         identity.save(&path).map_err(|source| AgentError::File { path, source })
     }
 
-    /// The same number for every attempt of this node to join, so that a repeated request adds one node.
-    fn join_nonce(&self) -> Result<u64, AgentError> {
+    /// The same number for every attempt of this node to join, so that a repeated request adds one node; and whether it is new.
+    fn join_nonce(&self) -> Result<(u64, bool), AgentError> {
         let path = self.options.state_dir.join(JOIN_NONCE);
         if let Some(nonce) = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok()) {
-            return Ok(nonce);
+            return Ok((nonce, false));
         }
         let nonce = random_u64();
         write_durable(&path, nonce.to_string().as_bytes())
             .map_err(|source| AgentError::File { path, source })?;
-        Ok(nonce)
+        Ok((nonce, true))
     }
 
     /// A node wants to join. It is let in when it has been found at the addresses that it states (R29).
@@ -404,6 +440,15 @@ impl Agent {
         }
         let Newcomer { name, agent_addr, engine_addr, witness, nonce } = new;
         let command = Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce };
+        // A request that was taken back while its addresses were looked at is not recorded afterwards.
+        let withdrawn = lock(&self.withdrawn);
+        if withdrawn.has(nonce) {
+            return Err(body(
+                WITHDRAWN,
+                "this request to join was taken back by its node",
+                "Run the command again.",
+            ));
+        }
         match settle(member.log.propose(command, PROPOSE_TIMEOUT))? {
             Outcome::NodeAdded { node, .. } => Ok(JoinTicket {
                 cluster: member.identity.cluster,
@@ -425,7 +470,27 @@ impl Agent {
 
     /// A node that wanted to join here takes that back.
     pub(super) fn forget_newcomer(&self, nonce: u64) -> Result<(), ErrorBody> {
-        settle(self.member()?.log.propose(Command::WithdrawNode { nonce }, PROPOSE_TIMEOUT)).map(drop)
+        let member = self.member()?;
+        let mut withdrawn = lock(&self.withdrawn);
+        withdrawn.note(nonce);
+        settle(member.log.propose(Command::WithdrawNode { nonce }, PROPOSE_TIMEOUT)).map(drop)
+    }
+}
+
+/// Requests to join that were taken back here, the last one at the end.
+#[derive(Default)]
+pub(super) struct Withdrawn(VecDeque<u64>);
+
+impl Withdrawn {
+    fn has(&self, nonce: u64) -> bool {
+        self.0.contains(&nonce)
+    }
+
+    fn note(&mut self, nonce: u64) {
+        if !self.has(nonce) {
+            self.0.push_back(nonce);
+        }
+        self.0.drain(..self.0.len().saturating_sub(WITHDRAWN_MAX));
     }
 }
 
@@ -523,5 +588,21 @@ fn remove_file(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{WITHDRAWN_MAX, Withdrawn};
+
+    #[test]
+    fn requests_that_were_taken_back_are_remembered_and_not_all_for_ever() {
+        let mut withdrawn = Withdrawn::default();
+        (0..WITHDRAWN_MAX as u64 + 9).for_each(|nonce| {
+            withdrawn.note(nonce);
+            withdrawn.note(nonce);
+        });
+        assert!(!withdrawn.has(8) && withdrawn.has(9) && withdrawn.has(WITHDRAWN_MAX as u64 + 8));
+        assert_eq!(withdrawn.0.len(), WITHDRAWN_MAX);
     }
 }

@@ -9,11 +9,13 @@
 //!   to an older majority.
 //! - When the store fails the thread ends and says so; the agent ends with it (R13).
 
+mod age;
 mod lead;
 mod reach;
 mod reads;
 mod replay;
 
+use self::age::Age;
 use super::machine::Machine;
 use super::store::{RaftStore, RaftStoreError, SNAPSHOT_EVERY_ENTRIES};
 use super::{ConsensusLog, ProposeError, View};
@@ -84,8 +86,8 @@ struct Shared {
     view: Mutex<View>,
     listeners: Mutex<Vec<Listener>>,
     stopped: AtomicBool,
-    /// Boot-time point at which this node led, or heard its leader, last; 0 for never.
-    heard_us: AtomicU64,
+    /// Age of the state, when no majority confirms it.
+    age: Mutex<Age>,
     /// When the thread began to write to its disk, on the boot-time clock in microseconds; 0 while it does not.
     writes_since: AtomicU64,
     /// Voters that lack entries, if this node leads.
@@ -127,7 +129,7 @@ pub fn start(
             view: Mutex::default(),
             listeners: Mutex::new(Vec::new()),
             stopped: AtomicBool::new(false),
-            heard_us: AtomicU64::new(0),
+            age: Mutex::default(),
             writes_since: AtomicU64::new(0),
             lags: Mutex::default(),
         }),
@@ -136,6 +138,7 @@ pub fn start(
     };
     // Entries known to be committed are applied before anybody sees the state.
     driver.process_ready()?;
+    lock(&driver.shared.age).applied(driver.applied, clock::boot_now());
     driver.publish();
     let handle = RaftHandle { queue, shared: driver.shared.clone() };
     spawn("agent-raft", move || {
@@ -271,8 +274,7 @@ impl ConsensusLog for RaftHandle {
             self.queue.try_send(input).is_ok() && confirmed.recv_timeout(patience + TICK).is_ok();
         let mut view = self.view();
         if !is_current {
-            let heard = Time(self.shared.heard_us.load(Ordering::Relaxed));
-            view.age_ms = clock::boot_now().ms_since(heard).max(1);
+            view.age_ms = lock(&self.shared.age).ms(clock::boot_now());
         }
         view
     }
@@ -342,7 +344,15 @@ impl Driver {
             self.maintain_snapshot()?;
             self.shared.writes_since.store(0, Ordering::SeqCst);
             self.publish();
-            self.reads.answer(self.applied);
+            let confirmed = self.reads.answer(self.applied);
+            let mut age = lock(&self.shared.age);
+            let now = clock::boot_now();
+            age.told(self.reads.told());
+            age.applied(self.applied, now);
+            if confirmed {
+                age.confirmed(now);
+            }
+            drop(age);
             for (proposer, outcome) in self.answers.drain(..) {
                 // The proposer may have given up at this moment, which is its right.
                 drop(proposer.try_send(outcome));
@@ -386,7 +396,7 @@ impl Driver {
 
     /// This node leads, or has heard its leader, just now.
     fn heard(&self) {
-        self.shared.heard_us.store(clock::boot_now().0, Ordering::Relaxed);
+        lock(&self.shared.age).heard(clock::boot_now());
     }
 
     fn submit(&mut self, proposal: &Proposal) {
@@ -580,7 +590,7 @@ impl Driver {
         let state =
             if self.state_changed { Arc::new(self.machine.state.clone()) } else { view.state.clone() };
         self.state_changed = false;
-        *view = View { state, leader, is_leader, voters, learners, replayed, term, applied, age_ms: 0 };
+        *view = View { state, leader, is_leader, voters, learners, replayed, term, applied, age_ms: Some(0) };
         let published = view.clone();
         drop(view);
         for listener in listeners.iter() {

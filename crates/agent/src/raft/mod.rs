@@ -35,8 +35,8 @@ pub struct View {
     pub term: u64,
     pub applied: u64,
     /// Age of the state, from [`ConsensusLog::confirmed_view`]: 0 if a majority confirmed it, else
-    /// milliseconds since this node led or heard its leader.
-    pub age_ms: u64,
+    /// milliseconds since it was the present one; `None` if that is unknown.
+    pub age_ms: Option<u64>,
 }
 
 #[derive(Debug, thiserror::Error)]

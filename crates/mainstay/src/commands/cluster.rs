@@ -37,7 +37,7 @@ pub fn node(command: &NodeCommand, client: &Client, output: Output) -> Outcome<u
         NodeCommand::List => {
             let cluster: ClusterView = client.get("/v1/cluster")?;
             let words = |_: &Vec<NodeView>| match cluster.as_of_ms {
-                0 => nodes(&cluster),
+                Some(0) => nodes(&cluster),
                 _ => format!("{}\n{}", head(&cluster), nodes(&cluster)),
             };
             output.result(&cluster.nodes, words)?;
@@ -48,12 +48,15 @@ pub fn node(command: &NodeCommand, client: &Client, output: Output) -> Outcome<u
 
 /// One line about the cluster.
 pub fn head(cluster: &ClusterView) -> String {
-    if cluster.as_of_ms > 0 {
+    let age = match cluster.as_of_ms {
+        Some(0) => None,
+        Some(ms) => Some(format!("what follows is as of {} ago", super::resource::duration(ms))),
+        None => Some("it is not known how old the state is that follows".to_owned()),
+    };
+    if let Some(age) = age {
         return format!(
-            "cluster {}: no majority of the voters answers {}; what follows is as of {} ago",
-            cluster.name,
-            cluster.this_node,
-            super::resource::duration(cluster.as_of_ms)
+            "cluster {}: no majority of the voters answers {}; {age}",
+            cluster.name, cluster.this_node
         );
     }
     // One that receives no entries counts for no majority.
@@ -71,11 +74,13 @@ pub fn head(cluster: &ClusterView) -> String {
 }
 
 fn nodes(cluster: &ClusterView) -> String {
-    let age = super::resource::duration(cluster.as_of_ms);
     let row = |node: &NodeView| {
         let status = match (node.status, node.connected, node.log_lag_ms) {
-            (NodeStatus::Alive, ..) if cluster.as_of_ms > 0 && node.name != cluster.this_node => {
-                format!("alive {age} ago")
+            (NodeStatus::Alive, ..) if cluster.as_of_ms != Some(0) && node.name != cluster.this_node => {
+                match cluster.as_of_ms {
+                    Some(ms) => format!("alive {} ago", super::resource::duration(ms)),
+                    None => "alive once, not known when".to_owned(),
+                }
             }
             (NodeStatus::Alive, true, Some(ms)) => format!("receives no entries for {} s", ms / 1000),
             (NodeStatus::Alive, true, None) => "alive".into(),
@@ -98,4 +103,39 @@ fn nodes(cluster: &ClusterView) -> String {
     };
     let rows: Vec<_> = cluster.nodes.iter().map(row).collect();
     table(&["NODE", "STATUS", "ROLE", "FREE", "AGENT", "ENGINE"], &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{head, nodes};
+    use mainstay_api::rest::ClusterView;
+
+    /// An answer as releases before the age was told gave it.
+    fn answer() -> ClusterView {
+        let node = |id: u32, name: &str| {
+            serde_json::json!({
+                "id": id, "name": name, "agent_address": "", "engine_address": "", "status": "alive",
+                "generation": 1, "voter": true, "leader": false, "connected": true, "pool_free_bytes": null
+            })
+        };
+        let view = serde_json::json!({
+            "id": 1, "name": "c", "revision": 1, "leader": "b", "this_node": "a", "lease_ms": 2000,
+            "heartbeat_ms": 200, "nodes": [node(1, "a"), node(2, "b")]
+        });
+        serde_json::from_value(view).unwrap()
+    }
+
+    #[test]
+    fn the_age_of_a_state_is_told_and_that_it_is_unknown() {
+        let mut view = answer();
+        assert!(head(&view).contains("2 of 2 nodes alive"), "{}", head(&view));
+        view.as_of_ms = Some(90_000);
+        assert!(head(&view).contains("no majority") && head(&view).contains(" ago"), "{}", head(&view));
+        assert!(nodes(&view).contains(" ago"), "{}", nodes(&view));
+        view.as_of_ms = None;
+        assert!(head(&view).contains("it is not known how old the state is"), "{}", head(&view));
+        assert!(nodes(&view).contains("alive once, not known when"), "{}", nodes(&view));
+        let sent = serde_json::to_string(&view).unwrap();
+        assert_eq!(serde_json::from_str::<ClusterView>(&sent).unwrap(), view);
+    }
 }

@@ -80,7 +80,7 @@ mod tests {
                 this_node: "w".into(),
                 lease_ms: 2000,
                 heartbeat_ms: 100,
-                as_of_ms: 0,
+                as_of_ms: Some(0),
                 nodes: vec![node("a", false), node("w", true)],
             }),
             engine: EngineView { connected: false, message: "gone".into(), frontend: None },
