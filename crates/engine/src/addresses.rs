@@ -205,8 +205,11 @@ impl AddressThread {
         if addresses.is_empty() {
             return Vec::new();
         }
-        while let Ok((number, _)) = self.done.try_recv() {
-            self.open.take_if(|open| open.number == number);
+        while let Ok((number, problems)) = self.done.try_recv() {
+            let late = self.open.take_if(|open| open.number == number);
+            if late.is_some_and(|open| open.addresses == addresses && (open.wanted)()) {
+                return problems;
+            }
         }
         if self.open.as_ref().is_none_or(|open| open.addresses != addresses || !(open.wanted)()) {
             self.number += 1;
