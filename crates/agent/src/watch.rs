@@ -133,7 +133,7 @@ fn tell(
     for (what, ms) in over {
         told.remove(&what);
         let stall = Stall { what, ms };
-        news.push((stall.subject(&state), format!("that is over: {}", stall.words(&state))));
+        news.push((stall.subject(&state), format!("no longer the case: {}", stall.words(&state))));
     }
     for (subject, text) in news {
         tracing::warn!(subject, "{text}");

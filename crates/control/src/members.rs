@@ -61,7 +61,7 @@ fn read(what: &str, text: &str, default_port: u16) -> Result<SocketAddr, Refusal
         IpAddr::V6(ip) => ip.segments()[0] & 0xffc0 == 0xfe80,
     };
     let why = if ip.is_unspecified() {
-        "it stands for all addresses of a node, and for no certain one"
+        "it means every address of a machine"
     } else if ip.is_multicast() {
         "it is a multicast address"
     } else if matches!(ip, IpAddr::V4(ip) if ip.is_broadcast()) {
@@ -161,7 +161,7 @@ impl State {
                         "node {} has the address {}, which other machines cannot reach",
                         node.name, node.agent_addr
                     ),
-                    "make the cluster anew there, and give its `--address` one that all nodes reach",
+                    "make the cluster again on that node, with an `--address` that all nodes can reach",
                 );
             }
             if !recorded && (agent.ip().is_loopback() || engine.ip().is_loopback()) {
@@ -256,11 +256,16 @@ impl State {
         }
         let (id, name) = (node.id, node.name.clone());
         self.nodes.remove(&id);
-        self.note(at_ms, Severity::Warning, format!("node {name}"), "could not join, and is forgotten again");
+        self.note(
+            at_ms,
+            Severity::Warning,
+            format!("node {name}"),
+            "did not finish joining, and was removed",
+        );
         Outcome::Done
     }
 
-    /// A living node that has not yet taken notice of the last change of voters.
+    /// A living node that has not yet received the last change of voters.
     pub(crate) fn unaware_of_voters(&self) -> Option<&Node> {
         let version = self.voters_version;
         self.nodes.values().find(|node| node.status == NodeStatus::Alive && node.voters_seen < version)
@@ -271,7 +276,7 @@ impl State {
 pub(crate) fn settling(behind: &str) -> Outcome {
     refused(
         "membership-settling",
-        format!("node {behind} has not yet taken notice of the last change of voters"),
+        format!("node {behind} has not yet received the last change of voters"),
         "try again in a moment",
     )
 }

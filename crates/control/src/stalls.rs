@@ -78,10 +78,10 @@ impl Stall {
                 format!("its engine has not answered for {seconds} s: reads and writes there stand still")
             }
             Stalled::LogDisk(_) => format!(
-                "its disk has not completed a write of the control plane's log for {seconds} s: it hangs, and reports no error"
+                "its disk has not completed a write of the control plane's log for {seconds} s and reports no error"
             ),
             Stalled::Voter(_) => format!(
-                "it has received no entries of the control plane's log for {seconds} s, although its heartbeats arrive: it counts for no majority"
+                "it has received no entries of the control plane's log for {seconds} s, although its heartbeats arrive: it does not count towards a majority"
             ),
             Stalled::Journal(_, node) => format!(
                 "the journal of the primary on {} has not completed a write for {seconds} s: all writes wait",
@@ -92,9 +92,9 @@ impl Stall {
                 state.node_name(node)
             ),
             Stalled::Copies(_, Copies::Refusing) => {
-                "writes fail: fewer copies are there than are wanted".into()
+                "writes fail: fewer copies exist than --min-copies wants".into()
             }
-            Stalled::Copies(..) => "writes wait: fewer copies are there than are wanted".into(),
+            Stalled::Copies(..) => "writes wait: fewer copies exist than --min-copies wants".into(),
         }
     }
 
@@ -109,7 +109,7 @@ impl Stall {
                 state.node_name(node)
             ),
             Stalled::Voter(node) => format!(
-                "let large packets pass on the way to {0}: `ping -M do -s 1472 ADDRESS` with the address of {0} shows whether they do",
+                "check that large packets reach {0}: `ping -M do -s 1472 ADDRESS` with the address of {0} shows whether they do",
                 state.node_name(node)
             ),
             Stalled::Replica(_, node) => {

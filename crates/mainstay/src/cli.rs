@@ -44,7 +44,7 @@ pub struct Target {
         value_name = "PATH"
     )]
     pub socket: PathBuf,
-    /// Ask an agent inside this lab instead of the one behind --socket. For `mainstay lab` the same as --name.
+    /// Ask an agent inside this lab instead of the one behind --socket. With `mainstay lab` it means the same as --name.
     #[arg(long, global = true, value_name = "NAME")]
     pub lab: Option<String>,
     /// With --lab: the node whose agent is asked; the first that runs if not given.
@@ -650,7 +650,7 @@ pub enum ServiceCommand {
         /// The same as NODE.
         #[arg(long, value_name = "NODE")]
         to: Option<String>,
-        /// Move it although other processes or mounts hold its file system. What was written is brought to the device first.
+        /// Move the service even if other processes or mounts hold its file system. The file system is flushed to the device first.
         #[arg(long)]
         force: bool,
         #[command(flatten)]

@@ -83,7 +83,7 @@ fn refuse_idle_target(cli: &Cli, matches: &ArgMatches) -> Outcome<()> {
         Command::Engine(_) if socket => refuse(
             "--socket",
             "an engine asks no agent",
-            "Leave it out. Another run directory: --run-dir.".into(),
+            "Leave it out. To use another run directory, give --run-dir.".into(),
         ),
         Command::Lab(_) if socket => {
             refuse("--socket", "a lab has an agent in each node", "Name the lab with --name.".into())

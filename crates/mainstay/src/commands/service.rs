@@ -157,11 +157,11 @@ fn would(applied: &ServiceApplied) -> String {
         ServiceEffect::Created => format!("service {name} would be made"),
         ServiceEffect::Unchanged => format!("service {name} would stay as it is"),
         ServiceEffect::FailuresCleared => {
-            format!("service {name} would stay as it is, and its failures be cleared")
+            format!("service {name} would stay as it is, and its failures would be cleared")
         }
         ServiceEffect::ChangedInPlace => format!("service {name} would be changed, and go on"),
         ServiceEffect::Restarted => {
-            format!("service {name} would be changed, and STARTED AGAIN on {}", place(&applied.service))
+            format!("service {name} would be changed and RESTARTED on {}", place(&applied.service))
         }
     };
     format!("{head}{}\nnothing was changed (--dry-run)", change_lines(applied))

@@ -236,7 +236,7 @@ fn copy(name: &str, snapshot: &str, directory: &Path, client: &Client, output: O
         ));
     }
     let _told = GoesOn::tell(format!(
-        "nothing goes on. Files that were whole stay in {}: to make the clone, remove them and repeat the command.",
+        "the clone was not finished. Finished files stay in {}. To make the clone, remove them and repeat the command.",
         directory.display()
     ));
     std::fs::create_dir_all(directory).or_fail("clone", || format!("make {}", directory.display()))?;

@@ -297,7 +297,7 @@ fn stopped_programs(lab: &Lab) -> Result<()> {
     signal(lab, "n1", "engine", "CONT")?;
     told?;
     wait_for("the event of its end", LIMIT, || {
-        ensure!(events_with(lab, "that is over: its engine")? > 0, "none yet");
+        ensure!(events_with(lab, "no longer the case: its engine")? > 0, "none yet");
         Ok(())
     })?;
     lab.wait_in_sync(NAME, LIMIT)?;

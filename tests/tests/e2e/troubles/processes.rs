@@ -149,7 +149,7 @@ fn applied_again(lab: &Lab) -> Result<()> {
     let restart = in_place.replace("[policy]", "env = { A = 'b' }\n[policy]");
     let said = lab.try_cli(&["service", "apply", "--dry-run", &write(lab, &restart)?])?;
     ensure!(said.code() == 0, "{said:?}");
-    for words in ["STARTED AGAIN", "process[0].env.A", "nothing was changed"] {
+    for words in ["RESTARTED", "process[0].env.A", "nothing was changed"] {
         ensure!(said.stdout.contains(words), "no `{words}` in {}", said.stdout);
     }
     ensure!(pids(lab, &node, "again-p")? == process, "the dry run did something");
