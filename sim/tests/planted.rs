@@ -350,16 +350,23 @@ fn an_address_that_was_there_before_stays() {
     sim.settle();
 }
 
-/// The agent stands still, so only the guard is there to remove the address.
-fn an_address_on_an_interface_that_came_late_is_found() {
+/// The address on the primary is in trouble, and one of its two processes stands still while the node is isolated.
+fn isolated_with(trouble: ServiceFault, stands_still: Fault, then_ms: u64) {
     let mut sim = Scenario::with_service();
     let [p, ..] = sim.cast();
-    sim.service(p, ServiceFault::LateInterface);
-    sim.fault(Fault::PauseAgent { target: n(p), ms: 20_000 });
+    sim.service(p, trouble);
+    sim.fault(stands_still);
     sim.isolate(p);
     sim.until_primary_is_not(p, 15_000);
-    sim.run_ms(5_000);
+    sim.run_ms(then_ms);
     sim.settle();
+}
+
+/// The agent stands still, so only the guard is there to remove the address.
+fn an_address_on_an_interface_that_came_late_is_found() {
+    let [p, ..] = Scenario::with_service().cast();
+    let agent = Fault::PauseAgent { target: n(p), ms: 20_000 };
+    isolated_with(ServiceFault::LateInterface, agent, 5_000);
 }
 
 /// Both processes of the primary's node are killed, and started again much later.
@@ -376,14 +383,9 @@ fn a_node_without_engine_and_agent_is_silenced() {
 
 /// Its engine stands still, and with it the guard, so only the agent is there to remove it; the first attempt fails.
 fn an_address_that_stays_is_ordered_away_again() {
-    let mut sim = Scenario::with_service();
-    let [p, ..] = sim.cast();
-    sim.service(p, ServiceFault::KeepAddress);
-    sim.fault(Fault::PauseEngine { target: n(p), ms: 20_000 });
-    sim.isolate(p);
-    sim.until_primary_is_not(p, 15_000);
-    sim.run_ms(10_000);
-    sim.settle();
+    let [p, ..] = Scenario::with_service().cast();
+    let engine = Fault::PauseEngine { target: n(p), ms: 20_000 };
+    isolated_with(ServiceFault::KeepAddress, engine, 10_000);
 }
 
 /// An operator mounts a file system of another kind in the place of the service's, which fails here and goes to another node.

@@ -63,18 +63,29 @@ fn a_full_pool_harms_nothing_that_has_its_space() {
     sim.settle();
 }
 
-/// R20: what waits for space on the primary waits for so long.
-#[test]
-fn a_primary_whose_pool_is_full_hands_over() {
-    let mut sim = Scenario::three();
-    let [p, ..] = sim.cast();
-    sim.write(7);
-    sim.disk(p, DiskFault::Full);
+/// More than a full pool's journal takes.
+fn write_beyond_the_pool(sim: &mut Scenario) {
     for block in 0..60 {
         sim.write_without_waiting(block);
         sim.run_ms(5);
     }
+}
+
+/// The primary's pool is full, and another node is primary.
+fn handed_over_for_a_full_pool() -> (Scenario, u32) {
+    let mut sim = Scenario::three();
+    let [p, ..] = sim.cast();
+    sim.write(7);
+    sim.disk(p, DiskFault::Full);
+    write_beyond_the_pool(&mut sim);
     sim.until_primary_is_not(p, 15_000);
+    (sim, p)
+}
+
+/// R20: what waits for space on the primary waits for so long.
+#[test]
+fn a_primary_whose_pool_is_full_hands_over() {
+    let (mut sim, _) = handed_over_for_a_full_pool();
     sim.read(7);
     sim.settle();
 }
@@ -82,15 +93,7 @@ fn a_primary_whose_pool_is_full_hands_over() {
 /// S270: nobody has to start an engine.
 #[test]
 fn what_had_no_space_goes_on_by_itself_when_there_is_room() {
-    let mut sim = Scenario::three();
-    let [p, ..] = sim.cast();
-    sim.write(7);
-    sim.disk(p, DiskFault::Full);
-    for block in 0..60 {
-        sim.write_without_waiting(block);
-        sim.run_ms(5);
-    }
-    sim.until_primary_is_not(p, 15_000);
+    let (mut sim, p) = handed_over_for_a_full_pool();
     sim.disk(p, DiskFault::Room);
     sim.expect_iss_within_ms(&[1, 2, 3], 15_000);
     sim.settle();
@@ -104,10 +107,7 @@ fn three_full_pools_go_on_by_themselves_when_there_is_room() {
     let nodes = sim.cast();
     sim.write(7);
     nodes.into_iter().for_each(|node| sim.disk(node, DiskFault::Full));
-    for block in 0..60 {
-        sim.write_without_waiting(block);
-        sim.run_ms(5);
-    }
+    write_beyond_the_pool(&mut sim);
     sim.until_nobody_is_primary(60_000);
     nodes.into_iter().for_each(|node| sim.disk(node, DiskFault::Room));
     sim.read(7);
