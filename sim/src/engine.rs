@@ -693,6 +693,7 @@ impl Engine {
             copies: replica.copies_state(),
             store_failed: hosted.host.failed().is_some(),
             full: hosted.host.failed_full(),
+            older: replica.is_older(),
         };
         let report = ReplicaReport { resource, seen, proposal: hosted.proposal };
         if hosted.reported.as_ref() != Some(&report) {

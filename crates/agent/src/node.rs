@@ -26,7 +26,7 @@ use mainstay_api::engine::{
     Request,
 };
 use mainstay_control::State;
-use mainstay_control::reconcile::Role;
+use mainstay_control::reconcile::{Role, Unusable};
 use mainstay_control::reconciler::job::{Ended, Order};
 use mainstay_control::reconciler::{Event, Failure, Reconciler, ReplicaSeen, Seen, Wish};
 use mainstay_control::scrubs::{ScrubSeen, ScrubState};
@@ -204,14 +204,14 @@ impl Node {
             }
             Input::JobDone { resource, job, result } => {
                 let result = result.map_err(|error| {
-                    tracing::warn!(%resource, job, %error, "a job of a replica failed; it is tried again");
+                    tracing::warn!(%resource, job, %error, remedy = error.remedy, "a job of a replica failed; it is tried again");
                     // What could not be made may be made the next time, unless something else is in its place.
                     let stays = if job == "create" {
                         error.code == replicas::NO_LABEL
                     } else {
                         replicas::stays_unusable(&error)
                     };
-                    Failure { stays, reason: error.message }
+                    Failure { stays, why: Unusable { code: error.code, reason: error.message } }
                 });
                 self.tell(Event::JobEnded { resource, result });
             }
@@ -452,6 +452,7 @@ fn seen(status: &ReplicaStatus) -> ReplicaSeen {
         copies: status.copies,
         store_failed: status.data == DataState::Failed,
         full: status.full,
+        older: status.older,
     }
 }
 

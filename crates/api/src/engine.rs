@@ -551,6 +551,9 @@ pub struct ReplicaStatus {
     /// The store is no longer used because the pool had no space. It can be opened again when there is room.
     #[serde(default)]
     pub full: bool,
+    /// It led, and another replica holds acknowledged entries that it lacks: its files are an older copy.
+    #[serde(default)]
+    pub older: bool,
     /// A block that no replica in sync had whole when this primary read it last: whoever reads it is told an error. The first, and how many more there are.
     #[serde(default)]
     pub unreadable: Option<String>,

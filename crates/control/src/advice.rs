@@ -1,5 +1,6 @@
 //! What is wrong, and what the operator can do about it, in words.
 
+use crate::reconcile::{EARLIER, LED_AS_OLDER};
 use crate::snapshots::BEFORE_COPY;
 use crate::stalls::Stall;
 use crate::state::{NodeStatus, Resource, Service, ServicePhase, Severity, State};
@@ -306,8 +307,12 @@ fn advise_resource(
             format!("make room in the pool of {}: it goes on by itself", state.node_name(*node))
         } else if members.is_empty() {
             format!(
-                "mend the disk of {}, or delete the resource and restore a backup: no other node has every acknowledged write{}",
-                names(broken),
+                "{}; or delete the resource and restore a backup: no other node has every acknowledged write{}",
+                broken
+                    .iter()
+                    .filter_map(|node| Some(mend(&resource.broken(*node)?.code, &state.node_name(*node))))
+                    .collect::<Vec<_>>()
+                    .join("; or "),
                 force(state, resource)
             )
         } else {
@@ -404,6 +409,23 @@ fn force(state: &State, resource: &Resource) -> String {
     text
 }
 
+/// The remedy by which the replica on a node can be used again as it is, for an error's code.
+fn mend(code: &str, node: &str) -> String {
+    match code {
+        "older-copy" => format!("put its newest files back on {node}"),
+        LED_AS_OLDER => format!("stop the engine of {node}, put its newest files back, and start it"),
+        "no-label" => format!("do what is said there on {node}"),
+        "wrong-disk" | "other-resource" | EARLIER => {
+            format!("put the files back on {node} that the cluster knows")
+        }
+        "journal-missing" | "wrong-journal" => format!("mount the device of its journal on {node}"),
+        "volatile-journal" => {
+            format!("start the agent of {node} with --volatile-journals if a power cut may cost the replica")
+        }
+        _ => format!("mend the disk of {node} and restart its engine"),
+    }
+}
+
 /// R12: what can be done about a replica depends on who else has everything.
 fn advise_broken(
     state: &State,
@@ -421,17 +443,30 @@ fn advise_broken(
             format!("make room in the pool of {name}: it goes on by itself")
         } else if let Some(source) = living.first() {
             format!(
-                "mend its disk and restart the engine of {name}; or remove its directory in the pool of {name}, and it is copied again from {}",
+                "{}; or move its directory out of the pool of {name}, and it is copied again from {}",
+                mend(&broken.code, &name),
                 state.node_name(*source)
             )
         } else if let Some(source) = dead.first() {
             let source = state.node_name(*source);
             format!(
-                "bring {source} back; then remove its directory in the pool of {name}, and it is copied again from {source}"
+                "bring {source} back; then move its directory out of the pool of {name}, and it is copied again from {source}; or {}",
+                mend(&broken.code, &name)
             )
+        } else if broken.code == LED_AS_OLDER {
+            format!("{}{}", mend(&broken.code, &name), force(state, resource))
         } else {
-            "keep its files: no other replica has every acknowledged write; mend the disk under it, or delete the resource and restore a backup"
-                .into()
+            let use_it = if broken.code == "older-copy" {
+                format!(
+                    "; or use the older copy, which costs what it lacks: stop the agent of {name}, rename held.json in its state directory, and start the agent"
+                )
+            } else {
+                String::new()
+            };
+            format!(
+                "keep its files: no other replica has every acknowledged write; {}; or delete the resource and restore a backup{use_it}",
+                mend(&broken.code, &name)
+            )
         };
         add(
             if living.is_empty() { Severity::Critical } else { Severity::Warning },

@@ -5,6 +5,7 @@ use crate::force::Held;
 use crate::grow::SIZE_REMEDY;
 use crate::members::{Newcomer, settling};
 use crate::origin::SnapshotOf;
+use crate::reconcile::Unusable;
 use crate::scrubs::{ScrubPolicy, Scrubs};
 use crate::service::StatusReport;
 use crate::state::{
@@ -89,8 +90,9 @@ impl State {
             Command::ReplicaReady { resource, version, node, incarnation } => {
                 self.replica_ready(at_ms, resource, version, Member { node, incarnation })
             }
-            Command::ReplicaBroken { resource, version, node, incarnation, reason } => {
-                self.replica_broken(at_ms, resource, version, Member { node, incarnation }, reason)
+            Command::ReplicaBroken { resource, version, node, incarnation, reason, code } => {
+                let why = Unusable { reason, code };
+                self.replica_broken(at_ms, resource, version, Member { node, incarnation }, why)
             }
             Command::ReplicaOpened { resource, node, incarnation } => {
                 self.replica_opened(at_ms, resource, Member { node, incarnation })

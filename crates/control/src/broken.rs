@@ -31,6 +31,7 @@
 //! [`Command::ReplicaReady`]: crate::state::Command::ReplicaReady
 //! [`Command::DeleteResource`]: crate::state::Command::DeleteResource
 
+use crate::reconcile::Unusable;
 use crate::state::{Broken, Outcome, Resource, Severity, State, cut};
 use mainstay_types::{ConfigVersion, Member, NodeId, ResourceId, reach};
 
@@ -70,8 +71,9 @@ impl State {
         id: ResourceId,
         version: ConfigVersion,
         member: Member,
-        reason: String,
+        why: Unusable,
     ) -> Outcome {
+        let Unusable { reason, code } = why;
         let Some(resource) = self.resources.get(&id) else { return Outcome::Conflict { record: None } };
         let (record, node) = (&resource.record, member.node);
         if resource.deleting || record.version != version || record.replica(node) != Some(member) {
@@ -87,7 +89,9 @@ impl State {
         let name = self.node_name(node);
         let why = format!("the replica of {name} cannot be used: {reason}");
         let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Conflict { record: None } };
-        resource.broken.insert(node, Broken { incarnation: member.incarnation, reason: cut(reason) });
+        resource
+            .broken
+            .insert(node, Broken { incarnation: member.incarnation, reason: cut(reason), code: cut(code) });
         // What is said last of a disk counts.
         resource.refused = resource.refused.filter(|(_, new)| new.node != node);
         let subject = format!("resource {}", resource.name);

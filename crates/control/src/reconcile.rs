@@ -57,6 +57,8 @@ pub struct ReplicaObserved {
     pub store_failed: bool,
     /// It is not, because the pool had no space.
     pub full: bool,
+    /// It led, and another replica holds acknowledged entries that it lacks.
+    pub older: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -75,6 +77,23 @@ pub struct ServiceObserved {
     pub resource: ResourceId,
 }
 
+/// A replica that cannot be used, for a reason that does not pass by itself (R12, R13).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Unusable {
+    /// In words for the operator.
+    pub reason: String,
+    /// The code of the error, by which the advice is chosen; may be empty.
+    pub code: String,
+}
+
+/// Why a replica is not used that led as an older copy.
+pub(crate) const OLDER: &str =
+    "its files are an older copy: another replica holds entries that were acknowledged and that it lacks";
+/// Code of that.
+pub(crate) const LED_AS_OLDER: &str = "led-as-older-copy";
+/// Code of files that are of an earlier replica.
+pub(crate) const EARLIER: &str = "earlier-replica";
+
 /// What a node sees of itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Observed {
@@ -92,7 +111,7 @@ pub struct Observed {
     pub stored: BTreeMap<ResourceId, Incarnation>,
     /// Stored replicas that the engine could not open at the last attempt, and why; only for reasons that do not pass by
     /// themselves (R12, R13).
-    pub unusable: BTreeMap<ResourceId, String>,
+    pub unusable: BTreeMap<ResourceId, Unusable>,
     /// Replicas that the engine has open.
     pub replicas: BTreeMap<ResourceId, ReplicaObserved>,
     /// Clients that the engine has open.
@@ -441,7 +460,8 @@ fn plan_resource(
             "its directory holds incarnation {incarnation}, which this node had earlier, and the cluster knows {}",
             registered.incarnation
         );
-        plan_unusable(node, state, resource, registered.incarnation, &reason, observed, actions);
+        let why = Unusable { reason, code: EARLIER.into() };
+        plan_unusable(node, state, resource, registered.incarnation, &why, observed, actions);
         return;
     }
     if resource.record.replica(node).map(|member| member.incarnation) != Some(incarnation) {
@@ -464,11 +484,18 @@ fn plan_resource(
         }
         return;
     }
-    if replica.store_failed && resource.record.primary != Some(node) {
+    // Beside another member it is fed like others. Alone it would be promoted again and again, and never be of use.
+    let older = replica.older && resource.record.iss_member(node).is_some();
+    if (replica.store_failed || older) && resource.record.primary != Some(node) {
         // A primary steps down instead; after that this is for it, too.
-        let reason = replica.failed.as_deref().unwrap_or("its store failed");
-        plan_unusable(node, state, resource, incarnation, reason, observed, actions);
-    } else if !replica.store_failed && resource.broken(node).is_some() {
+        let (reason, code) = if replica.store_failed {
+            (replica.failed.as_deref().unwrap_or("its store failed"), "")
+        } else {
+            (OLDER, LED_AS_OLDER)
+        };
+        let why = Unusable { reason: reason.into(), code: code.into() };
+        plan_unusable(node, state, resource, incarnation, &why, observed, actions);
+    } else if !replica.store_failed && !older && resource.broken(node).is_some() {
         reach!("control: plan: a broken replica was opened after all");
         actions.push(Action::Propose(Command::ReplicaOpened { resource: id, node, incarnation }));
     }
@@ -592,16 +619,17 @@ fn plan_unusable(
     state: &State,
     resource: &Resource,
     incarnation: Incarnation,
-    reason: &str,
+    why: &Unusable,
     observed: &Observed,
     actions: &mut Vec<Action>,
 ) {
     let id = resource.id;
+    let Unusable { reason, code } = why;
     // Where none was ever registered nobody counts on anything, and all wait for this node.
     let Some(registered) = resource.record.replica(node).map(|member| member.incarnation) else { return };
     if resource.broken(node).is_none() && service_silent(state, id, observed) {
         let reason = if registered == incarnation {
-            reason.to_owned()
+            reason.clone()
         } else {
             format!("its disk is a new one, which cannot be used either: {reason}")
         };
@@ -612,6 +640,7 @@ fn plan_unusable(
             node,
             incarnation: registered,
             reason,
+            code: code.clone(),
         }));
     }
 }

@@ -25,7 +25,7 @@ mod replicas;
 mod services;
 
 use crate::clients::ClientSeen;
-use crate::reconcile::{Action, Observed, Role, gives_up, plan};
+use crate::reconcile::{Action, Observed, Role, Unusable, gives_up, plan};
 use crate::scrubs::ScrubSeen;
 use crate::snapshots::SnapshotOn;
 use crate::state::{Command, IssChange, Links, ServicePhase, State};
@@ -79,6 +79,8 @@ pub struct ReplicaSeen {
     pub store_failed: bool,
     /// It is not, because the pool had no space.
     pub full: bool,
+    /// It led, and another replica holds acknowledged entries that it lacks.
+    pub older: bool,
 }
 
 /// What there is to see at this moment.
@@ -104,8 +106,7 @@ pub struct Seen {
 /// Why a job failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// In words for the operator.
-    pub reason: String,
+    pub why: Unusable,
     /// It is about what is on the disk, or about the disk (R12, R13), and not about an engine that is not ready. Only the
     /// former is told to the cluster, so that another member takes over.
     pub stays: bool,

@@ -259,6 +259,9 @@ pub struct Broken {
     /// Of the disk that this is about.
     pub incarnation: Incarnation,
     pub reason: String,
+    /// By which the advice is chosen; empty where an earlier release said it.
+    #[serde(default)]
+    pub code: String,
 }
 
 /// What one node last reported about a service.
@@ -453,6 +456,9 @@ pub enum Command {
         node: NodeId,
         incarnation: Incarnation,
         reason: String,
+        /// By which the advice is chosen; may be empty.
+        #[serde(default)]
+        code: String,
     },
     /// The node has opened the replica that it had said to be broken, and its store works.
     ReplicaOpened {

@@ -4,11 +4,11 @@ mod common;
 
 use common::{A, B, R, W as C, apply, cluster, die, members, primary, promote, rejoin};
 use mainstay_control::advice::{Advice, Observations, advice};
-use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, Role, ServiceObserved, plan};
+use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, Role, ServiceObserved, Unusable, plan};
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Command, IssChange, Outcome, ResourceSpec, ServicePhase, Severity, State};
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{ConfigVersion, Epoch, Incarnation, Member, MinCopies, NodeId};
+use mainstay_types::{ConfigVersion, Epoch, Incarnation, Index, Member, MinCopies, NodeId};
 
 const REASON: &str = "version table page 3 is damaged";
 
@@ -63,6 +63,7 @@ fn breaks(state: &State, node: NodeId) -> Command {
         node,
         incarnation: incarnation(node),
         reason: REASON.into(),
+        code: String::new(),
     }
 }
 
@@ -175,6 +176,7 @@ fn a_report_counts_once_for_the_record_and_the_disk_that_it_names() {
         node: B,
         incarnation: Incarnation(77),
         reason: REASON.into(),
+        code: String::new(),
     };
     assert!(matches!(apply(&mut state, other), Outcome::Conflict { .. }), "another disk (R9)");
     assert!(state.resources[&R].broken.is_empty());
@@ -227,7 +229,7 @@ fn unusable(node: NodeId) -> Observed {
         lease_valid: true,
         engine: true,
         stored: [(R, incarnation(node))].into(),
-        unusable: [(R, REASON.to_owned())].into(),
+        unusable: [(R, Unusable { reason: REASON.into(), code: String::new() })].into(),
         ..Observed::default()
     }
 }
@@ -442,6 +444,87 @@ fn an_earlier_replica_that_is_put_back_is_not_registered() {
     };
     assert_eq!(*of, incarnation(A));
     assert!(reason.contains("had earlier"), "{reason}");
+}
+
+/// R12: the primary, alone in sync, has learned from another replica that its files are an older copy. It is not promoted again and again.
+#[test]
+fn an_older_copy_that_is_alone_in_sync_makes_way_for_a_forced_promotion() {
+    let mut state = ready(2);
+    die(&mut state, B);
+    rejoin(&mut state, B);
+    assert_eq!((primary(&state), members(&state)), (Some(A), vec![A]));
+    let replica = ReplicaObserved {
+        role: Role::Fenced,
+        incarnation: incarnation(A),
+        version: ConfigVersion(99),
+        epoch: state.resources[&R].record.epoch,
+        failed: Some("older-copy".into()),
+        older: true,
+        ..ReplicaObserved::default()
+    };
+    let step = |state: &mut State, replica: &ReplicaObserved| {
+        let observed =
+            Observed { replicas: [(R, replica.clone())].into(), unusable: Default::default(), ..unusable(A) };
+        let actions = plan(A, state, &observed);
+        for action in &actions {
+            if let Action::Propose(command) = action {
+                apply(state, command.clone());
+            }
+        }
+        actions.len()
+    };
+    assert_eq!(step(&mut state, &replica), 1);
+    assert_eq!((primary(&state), members(&state)), (None, vec![A]), "it steps down");
+    assert_eq!(step(&mut state, &replica), 1);
+    assert_eq!((primary(&state), state.target(R)), (None, None));
+    assert_eq!(step(&mut state, &replica), 0, "it rests");
+    let said = advice_about_the_replica(&state);
+    assert!(said.what.contains("older copy") && said.remedy.contains("force-promote db"), "{said:?}");
+    assert_eq!(state.cannot_force(R, B), None);
+    let record = &state.resources[&R].record;
+    let to = record.replica(B).unwrap();
+    let (version, end, heard) = (record.version, Index(9), Index(9));
+    assert!(apply(&mut state, Command::ForcePromote { resource: R, version, to, end, heard }).is_ok());
+    assert_eq!((primary(&state), members(&state)), (Some(B), vec![B]));
+    assert_eq!(step(&mut state, &replica), 1);
+    assert!(state.resources[&R].broken(A).is_none(), "it is fed like others");
+}
+
+/// The advice fits the cause: nothing that a disk's repair would mend is said of files that are not the newest, or of others.
+#[test]
+fn the_advice_for_a_replica_that_cannot_be_used_fits_its_cause() {
+    let remedy = |code: &str, replicas: u32| {
+        let mut state = ready(replicas);
+        let Command::ReplicaBroken { resource, version, node, incarnation, reason, .. } = breaks(&state, A)
+        else {
+            unreachable!()
+        };
+        let code = code.into();
+        apply(&mut state, Command::ReplicaBroken { resource, version, node, incarnation, reason, code });
+        advice_about_the_replica(&state).remedy
+    };
+    for (code, says) in [
+        ("older-copy", "put its newest files back"),
+        ("no-label", "do what is said there"),
+        ("earlier-replica", "put the files back"),
+        ("wrong-disk", "put the files back"),
+        ("journal-missing", "mount the device of its journal"),
+        ("volatile-journal", "--volatile-journals"),
+        ("disk", "mend the disk of a"),
+        ("", "mend the disk of a"),
+    ] {
+        for replicas in [1, 2] {
+            let remedy = remedy(code, replicas);
+            assert!(remedy.contains(says), "{code}: {remedy}");
+            assert_eq!(remedy.contains("backup"), replicas == 1, "{code}: {remedy}");
+            assert_eq!(remedy.contains("copied again from b"), replicas == 2, "{code}: {remedy}");
+            assert_eq!(
+                remedy.contains("held.json"),
+                code == "older-copy" && replicas == 1,
+                "{code}: {remedy}"
+            );
+        }
+    }
 }
 
 /// A directory without its label is in the place of a replica: nobody waits for that to catch up.

@@ -372,7 +372,7 @@ proptest! {
                 3 => Command::ChangeIss { resource: R, version, epoch: before.epoch, change: IssChange::Shrink { remove: member, why: ShrinkReason::Slow } },
                 4 => Command::ChangeIss { resource: R, version, epoch: before.epoch, change: IssChange::Grow { add: member } },
                 5 | 6 => Command::Promote { resource: R, expect_version: version, by: x, to: y, reason: String::new() },
-                9 => Command::ReplicaBroken { resource: R, version, node: y, incarnation: member.incarnation, reason: String::new() },
+                9 => Command::ReplicaBroken { resource: R, version, node: y, incarnation: member.incarnation, reason: String::new(), code: String::new() },
                 10 => Command::ReplicaOpened { resource: R, node: y, incarnation: member.incarnation },
                 11 => Command::AddReplica { resource: R, node: y },
                 12 => Command::RemoveReplica { resource: R, node: y },

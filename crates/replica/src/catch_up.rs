@@ -50,6 +50,7 @@ impl Replica {
         if state.data == ReplicaData::Consistent && self.log.lacks_committed(state) {
             // R7, R12: it was promoted although it is an older copy of what it was.
             reach!("replica: a peer knows to be committed what the own log lacks");
+            self.older = true;
             return self.give_up(Some(Fence::Older), RequestError::NotPrimary);
         }
         let Some(peer) = self.peers.get_mut(&from) else { return };

@@ -144,6 +144,8 @@ pub struct Replica {
     connected: BTreeSet<NodeId>,
     role: Role,
     fence: Option<Fence>,
+    /// It led, and another member knows entries to be committed that it lacks. It leads no more until the primary of a later epoch feeds it.
+    older: bool,
     failed: bool,
     /// When the control plane was last asked to relieve this replica, on which version.
     relief_asked: Option<(mainstay_types::ConfigVersion, Time)>,
@@ -197,6 +199,7 @@ impl Replica {
             connected: BTreeSet::new(),
             role: Role::Secondary,
             fence: None,
+            older: false,
             failed: false,
             relief_asked: None,
             own_memory_asked: None,

@@ -49,6 +49,8 @@ impl Replica {
         }
         if !named {
             self.fence(None);
+        } else if self.older {
+            self.fence(Some(Fence::Older));
         } else if epoch < self.promise_wanted {
             reach!("replica: named in an epoch that is outlived");
             self.fence(Some(Fence::Outlived));

@@ -90,6 +90,7 @@ impl Replica {
         self.vow = None;
         self.promise(epoch);
         self.fence = None;
+        self.older = false;
         self.drop_session();
         self.set_role(Role::Secondary);
         self.session = Some(Session {

@@ -226,6 +226,12 @@ impl Replica {
         }
     }
 
+    /// Whether it led as an older copy of what it was, and nothing has been fed to it since.
+    #[must_use]
+    pub fn is_older(&self) -> bool {
+        self.older
+    }
+
     /// What keeps this replica from doing its work, one sentence each.
     fn waiting_for(&self) -> Vec<String> {
         let mut out = Vec::new();

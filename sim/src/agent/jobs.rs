@@ -2,6 +2,7 @@
 //! too long, as in `agent/src/engine_link.rs`.
 
 use super::{Agent, Answer, Out, Step, StepError};
+use mainstay_control::reconcile::Unusable;
 use mainstay_control::reconciler::job::{Job, Order, Trouble};
 use mainstay_control::reconciler::{Event, Failure};
 use mainstay_types::{Incarnation, ResourceId, Time};
@@ -18,6 +19,10 @@ pub(super) struct UnderWay {
     number: u64,
     /// Of what the engine was asked.
     deadline: Option<Time>,
+}
+
+fn failure(reason: String, stays: bool) -> Failure {
+    Failure { why: Unusable { reason, code: String::new() }, stays }
 }
 
 impl UnderWay {
@@ -64,10 +69,10 @@ impl Agent {
         }
         let Ok(end) = job.end() else { return };
         let result = end.map_err(|trouble| match trouble {
-            Trouble::Step(StepError::NotDone(reason)) => Failure { reason, stays: false },
-            Trouble::Step(StepError::Unusable(reason)) => Failure { reason, stays: true },
+            Trouble::Step(StepError::NotDone(reason)) => failure(reason, false),
+            Trouble::Step(StepError::Unusable(reason)) => failure(reason, true),
             Trouble::OtherDisk { found, label } => {
-                Failure { reason: format!("its disk holds {found}, its label says {label}"), stays: true }
+                failure(format!("its disk holds {found}, its label says {label}"), true)
             }
         });
         self.tell(now, Event::JobEnded { resource, result });

@@ -337,6 +337,7 @@ impl Lab {
                 copies: Copies::Enough,
                 store_failed: false,
                 full: false,
+                older: false,
             },
             proposal: None,
         };

@@ -3,7 +3,7 @@
 
 use super::job::{Ended, Order};
 use super::{Failure, ReplicaSeen};
-use crate::reconcile::{ReplicaObserved, asks_for_relief};
+use crate::reconcile::{OLDER, ReplicaObserved, Unusable, asks_for_relief};
 use mainstay_types::{ConfigVersion, Incarnation, ResourceId, Time};
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub(super) struct Replicas {
     /// Replicas that the present engine process has given up.
     failed: BTreeMap<ResourceId, String>,
     /// Replicas that it could not open, for a reason that does not pass by itself (R12).
-    unusable: BTreeMap<ResourceId, String>,
+    unusable: BTreeMap<ResourceId, Unusable>,
     /// Replicas that asked to be relieved: on which version of the record, and why.
     relief: BTreeMap<ResourceId, (ConfigVersion, String)>,
 }
@@ -51,7 +51,7 @@ impl Replicas {
         &self.stored
     }
 
-    pub fn unusable(&self) -> &BTreeMap<ResourceId, String> {
+    pub fn unusable(&self) -> &BTreeMap<ResourceId, Unusable> {
         &self.unusable
     }
 
@@ -123,10 +123,10 @@ impl Replicas {
                 told.retain(|(_, at)| is_recent(now, *at));
                 told.push((order, now));
             }
-            Err(Failure { reason, stays }) => {
+            Err(Failure { why, stays }) => {
                 self.retry_at.insert(resource, now.plus_ms(RETRY_JOB_MS));
                 if matches!(order, Order::Open { .. } | Order::Reopen { .. } | Order::Make { .. }) && stays {
-                    self.unusable.insert(resource, reason);
+                    self.unusable.insert(resource, why);
                 }
             }
         }
@@ -149,7 +149,8 @@ impl Replicas {
             .get(&resource)
             .or(relief)
             .cloned()
-            .or_else(|| seen.store_failed.then(|| "its store failed and is no longer used".to_owned()));
+            .or_else(|| seen.store_failed.then(|| "its store failed and is no longer used".to_owned()))
+            .or_else(|| seen.older.then(|| OLDER.to_owned()));
         ReplicaObserved {
             role: seen.role,
             epoch: seen.epoch,
@@ -166,6 +167,7 @@ impl Replicas {
             failed,
             store_failed: seen.store_failed,
             full: seen.full,
+            older: seen.older,
         }
     }
 }

@@ -80,6 +80,7 @@ impl Lab {
             copies: Copies::Enough,
             store_failed: false,
             full: false,
+            older: false,
         };
         let seen = Seen {
             engine: true,
@@ -173,7 +174,7 @@ fn begins(wish: &Wish) -> bool {
 }
 
 fn failure(stays: bool) -> Failure {
-    Failure { reason: "because".into(), stays }
+    Failure { why: Unusable { reason: "because".into(), code: "disk".into() }, stays }
 }
 
 /// R19

@@ -91,6 +91,7 @@ impl OpenReplica {
             allocated: around.disk.allocated(around.volumes.len()),
             no_space: host.no_space().map(str::to_owned),
             full: host.failed_full(),
+            older: host.replica().is_older(),
             unreadable: unreadable(host),
             requests: around.pending.len(),
             waiting_for: status.waiting_for.clone(),

@@ -66,7 +66,7 @@ fn a_replica_is_unusable_until_something_was_done_about_it() {
     ];
     for (end, stored) in ends {
         let mut replicas = after(&OPEN, failure(true));
-        assert_eq!(replicas.unusable()[&R], "because");
+        assert_eq!(replicas.unusable()[&R].reason, "because");
         assert!(replicas.begin(later, R, &OPEN));
         replicas.ended(later, R, Ok(end));
         assert!(replicas.unusable().is_empty(), "{end:?}");
