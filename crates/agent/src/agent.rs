@@ -6,6 +6,7 @@ use crate::AgentOptions;
 use crate::clock::boot_now;
 use crate::engine_link::EngineLink;
 use crate::error::{AgentError, body, from_engine};
+use crate::held;
 use crate::identity::Identity;
 use crate::member::{EngineInputs, Member, fatal_channel};
 use crate::messages::{Call, CallReply, LeaseMessage, Proposal};
@@ -29,6 +30,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
@@ -37,8 +39,16 @@ use std::time::{Duration, Instant};
 pub const PROPOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a question about the state waits for a majority to confirm it.
 pub const READ_PATIENCE: Duration = Duration::from_secs(1);
-/// How old an answer may be about what services lack.
-const LACKS_AGE_MAX: Duration = Duration::from_secs(5);
+/// How often it is looked for what services lack, while nothing changes.
+const LACKS_EVERY: Duration = Duration::from_secs(5);
+/// How often it is looked whether something has changed.
+const LACKS_PAUSE: Duration = Duration::from_millis(100);
+/// How long a status waits for what services lack by the newest state.
+const LACKS_PATIENCE: Duration = Duration::from_millis(500);
+/// An older answer about what services lack says how old it is.
+const LACKS_AGE_TOLD: Duration = Duration::from_secs(15);
+/// Questions of this node to itself that may be open; its disk may hang. Further ones get no answer.
+const OWN_QUESTIONS_MAX: usize = 32;
 /// How long another node may take to answer a question about itself.
 const ASK_TIMEOUT: Duration = Duration::from_millis(1500);
 
@@ -53,6 +63,8 @@ pub struct Agent {
     member: RwLock<Option<Arc<Member>>>,
     /// Needs of services that this node does not meet, as of the last check.
     known_lacks: Mutex<Option<KnownLacks>>,
+    /// Questions of this node to itself that are open.
+    own_questions: AtomicUsize,
     /// Requests to join that were taken back; held while one of them is recorded or taken back.
     withdrawn: Mutex<membership::Withdrawn>,
     /// Becoming a member happens once.
@@ -67,9 +79,19 @@ pub struct Agent {
 /// Needs of services that this node does not meet, by service.
 struct KnownLacks {
     at: Instant,
-    /// Revision of the state that was checked.
+    /// Revision of the state that was looked at.
     revision: u64,
     lacks: BTreeMap<String, Vec<Lack>>,
+}
+
+/// The same lacks; if they were found long ago each says so.
+fn with_age(mut lacks: BTreeMap<String, Vec<Lack>>, age: Duration) -> BTreeMap<String, Vec<Lack>> {
+    if age > LACKS_AGE_TOLD {
+        for lack in lacks.values_mut().flatten() {
+            lack.problem = format!("{}, as of {} s ago", lack.problem, age.as_secs());
+        }
+    }
+    lacks
 }
 
 /// A started agent.
@@ -106,6 +128,7 @@ impl Agent {
             transport: Transport::new(),
             member: RwLock::new(None),
             known_lacks: Mutex::new(None),
+            own_questions: AtomicUsize::new(0),
             withdrawn: Mutex::default(),
             joining: Mutex::new(()),
             nonce: Mutex::new(None),
@@ -114,6 +137,7 @@ impl Agent {
         });
         let identity = Identity::load(&agent.options.state_dir)
             .map_err(|source| AgentError::File { path: agent.options.state_dir.clone(), source })?;
+        agent.watch_lacks();
         let address = agent.transport.listen(&listen, agent.clone())?;
         if let Some(identity) = identity {
             agent.refuse_twins(&identity)?;
@@ -164,7 +188,7 @@ impl Agent {
     }
 
     #[must_use]
-    pub fn cluster_view(&self, member: &Member) -> ClusterView {
+    pub fn cluster_view(self: &Arc<Self>, member: &Member) -> ClusterView {
         let view = member.log.confirmed_view(READ_PATIENCE);
         let live = self.ask_all(member, &view);
         self.cluster_view_of(member, &view, &live)
@@ -196,7 +220,7 @@ impl Agent {
 
     /// Asks every living node about its engine and its pool, all at once.
     #[must_use]
-    pub fn ask_all(&self, member: &Member, view: &View) -> Live {
+    pub fn ask_all(self: &Arc<Self>, member: &Member, view: &View) -> Live {
         let (sender, answers) = sync_channel(256);
         let mut asked = 0;
         for node in view.state.nodes.values().filter(|node| node.status == NodeStatus::Alive) {
@@ -207,7 +231,18 @@ impl Agent {
                 let (sender, identity) = (sender.clone(), member.transport.identity());
                 let (id, address) = (node.id, node.agent_addr.clone());
                 if id == member.identity.node {
-                    drop(sender.send((id, Some(self.call(question)))));
+                    // Its own disk may hang, so this node has no more time than others.
+                    let own = self.clone();
+                    if own.own_questions.fetch_add(1, Ordering::Relaxed) >= OWN_QUESTIONS_MAX {
+                        own.own_questions.fetch_sub(1, Ordering::Relaxed);
+                        drop(sender.send((id, None)));
+                        continue;
+                    }
+                    spawn("agent-ask", move || {
+                        let reply = own.call(question);
+                        own.own_questions.fetch_sub(1, Ordering::Relaxed);
+                        drop(sender.send((id, Some(reply))));
+                    });
                 } else {
                     spawn("agent-ask", move || {
                         let reply = call(&address, identity, &question, ASK_TIMEOUT).ok();
@@ -278,28 +313,54 @@ impl Agent {
         found
     }
 
-    /// Needs of the services that may run here which this node does not meet. A recent result is used
-    /// again, because every status asks.
+    /// Needs of the services that may run here which this node does not meet, as they were found last. Nothing is looked up here:
+    /// users may be looked up over a network, and that may hang.
     fn lacks(&self) -> BTreeMap<String, Vec<Lack>> {
         let Ok(member) = self.member() else { return BTreeMap::new() };
-        let view = member.log.view();
-        let mut known = lock(&self.known_lacks);
-        if let Some(known) = known.as_ref()
-            && known.revision == view.state.revision
-            && known.at.elapsed() < LACKS_AGE_MAX
-        {
-            return known.lacks.clone();
+        let deadline = Instant::now() + LACKS_PATIENCE;
+        loop {
+            let revision = member.log.view().state.revision;
+            let is_late = Instant::now() >= deadline;
+            if let Some(known) = lock(&self.known_lacks).as_ref()
+                && (known.revision == revision || is_late)
+            {
+                return with_age(known.lacks.clone(), known.at.elapsed());
+            }
+            if is_late {
+                return BTreeMap::new();
+            }
+            std::thread::sleep(LACKS_PAUSE / 5);
         }
-        let own = member.identity.node;
+    }
+
+    /// Looks for what services lack, on a thread, as long as the agent is in use.
+    fn watch_lacks(self: &Arc<Self>) {
+        let this = Arc::downgrade(self);
+        spawn("agent-lacks", move || {
+            while let Some(agent) = this.upgrade() {
+                agent.look_for_lacks();
+                drop(agent);
+                std::thread::sleep(LACKS_PAUSE);
+            }
+        });
+    }
+
+    fn look_for_lacks(&self) {
+        let Ok(member) = self.member() else { return };
+        let view = member.log.view();
+        let revision = view.state.revision;
+        let is_current = |known: &KnownLacks| known.revision == revision && known.at.elapsed() < LACKS_EVERY;
+        if lock(&self.known_lacks).as_ref().is_some_and(is_current) {
+            return;
+        }
+        let (at, own) = (Instant::now(), member.identity.node);
         let here = view.state.services.iter().filter(|(_, service)| {
             let resource = view.state.resource_of(service);
             !service.deleting && resource.is_some_and(|resource| resource.spec.replicas.contains(&own))
         });
         let found = here.map(|(name, service)| (name.clone(), lacks(&service.spec)));
-        let found: BTreeMap<_, _> = found.filter(|(_, lacks)| !lacks.is_empty()).collect();
-        let revision = view.state.revision;
-        *known = Some(KnownLacks { at: Instant::now(), revision, lacks: found.clone() });
-        found
+        let lacks: BTreeMap<_, _> = found.filter(|(_, lacks)| !lacks.is_empty()).collect();
+        *lock(&self.known_lacks) = Some(KnownLacks { at, revision, lacks });
     }
 
     /// Where the pool, the log and what else must survive a restart are.
@@ -434,7 +495,8 @@ impl Inbound for Agent {
             Call::Pool => {
                 let replicas = self.member().map(|member| member.replicas.clone()).ok();
                 let failures = replicas.as_ref().map(|replicas| replicas.failures()).unwrap_or_default();
-                let left = replicas.map(|replicas| replicas.left()).unwrap_or_default();
+                let mut left = replicas.map(|replicas| replicas.left()).unwrap_or_default();
+                left.extend(held::unreadable(&self.options.state_dir));
                 let lacks = self.lacks();
                 match pool::free_bytes(&self.options.state_dir) {
                     Ok(free_bytes) => CallReply::Pool { free_bytes, failures, lacks, left },
@@ -442,5 +504,23 @@ impl Inbound for Agent {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lack_that_was_found_long_ago_says_so() {
+        let lack = Lack {
+            field: "process[0].user".into(),
+            problem: "there is no user m".into(),
+            remedy: String::new(),
+        };
+        let lacks = BTreeMap::from([("db".to_owned(), vec![lack])]);
+        assert_eq!(with_age(lacks.clone(), Duration::from_secs(5)), lacks);
+        let old = with_age(lacks, Duration::from_secs(40));
+        assert_eq!(old["db"][0].problem, "there is no user m, as of 40 s ago");
     }
 }

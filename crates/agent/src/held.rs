@@ -6,7 +6,11 @@
 //!   durable and committed. That is known from [`UPDATE_MS`] after the entry was committed here, and the path of a write is not longer for it.
 //! - Only a replica that is on record here is removed (R27).
 //!
+//! - A disk that hangs holds up those who save, and nobody who asks.
+//!
 //! The file is in the state directory, beside the pool. Without it nothing is known: every replica that is found counts as it is.
+//! From the first start on there is one, if only an empty one, so that no replica that comes later counts as made here (R27).
+//! One that cannot be read is kept under another name, and the status tells of it as long as it is there.
 
 use crate::identity::write_durable;
 use crate::threads::lock;
@@ -20,6 +24,8 @@ use std::sync::Mutex;
 /// How often what is known is brought up to date, at most.
 pub const UPDATE_MS: u64 = 1000;
 const FILE: &str = "held.json";
+/// Name of a file that could not be read.
+const BAD: &str = "held.json.bad";
 /// Most incarnations of a replica that are remembered.
 const INCARNATIONS_MAX: usize = 4;
 
@@ -36,10 +42,15 @@ pub struct Mark {
 pub struct Held {
     path: PathBuf,
     known: Mutex<Known>,
+    /// Held while the file is written; `known` is not.
+    writes: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
+    /// Number of changes of the marks.
+    changes: u64,
+
     /// Of each resource those that were here last, the last one at the end.
     marks: BTreeMap<ResourceId, Vec<Mark>>,
     /// The file says the same.
@@ -58,18 +69,20 @@ impl Held {
         let read =
             std::fs::read(&path).and_then(|bytes| serde_json::from_slice(&bytes).map_err(io::Error::other));
         let known = match read {
-            Ok(marks) => Known { marks, saved: true, found: true, failed: false },
+            Ok(marks) => Known { marks, saved: true, found: true, ..Known::default() },
             Err(error) => {
                 if error.kind() != io::ErrorKind::NotFound {
-                    tracing::warn!(
-                        path = %path.display(), %error,
-                        "it is not known how far the replicas on this node reached: an older copy of one would be used"
+                    let kept = state_dir.join(BAD);
+                    let renamed = std::fs::rename(&path, &kept);
+                    tracing::error!(
+                        path = %path.display(), kept = %kept.display(), is_kept = renamed.is_ok(), %error,
+                        "it is not known how far the replicas on this node reached: an older copy of one that is put back is not refused"
                     );
                 }
                 Known::default()
             }
         };
-        Self { path, known: Mutex::new(known) }
+        Self { path, known: Mutex::new(known), writes: Mutex::default() }
     }
 
     /// The incarnation of each replica that was here last.
@@ -103,7 +116,7 @@ impl Held {
             let mark = |incarnation| vec![Mark { incarnation, index: Index(0) }];
             known.marks = found.map(|(resource, incarnation)| (resource, mark(incarnation))).collect();
             // Also that there is none yet: whatever comes without being made here is not of this node.
-            known.saved = false;
+            known.change();
         }
     }
 
@@ -116,27 +129,38 @@ impl Held {
         let index = place.map_or(index, |place| marks.remove(place).index.max(index));
         marks.push(Mark { incarnation, index });
         marks.drain(..marks.len().saturating_sub(INCARNATIONS_MAX));
-        known.saved &= *marks == before;
+        if *marks != before {
+            known.change();
+        }
     }
 
     /// There is no such replica any more.
     pub fn forget(&self, resource: ResourceId) {
         let mut known = lock(&self.known);
         if known.marks.remove(&resource).is_some() {
-            known.saved = false;
+            known.change();
         }
     }
 
     /// Makes what is known durable, unless it is. A failure is said once, and tried again with the next call.
     pub fn save(&self) -> io::Result<()> {
+        self.save_by(write_durable)
+    }
+
+    fn save_by(&self, write: impl FnOnce(&Path, &[u8]) -> io::Result<()>) -> io::Result<()> {
+        // What is written later is newer.
+        let _one = lock(&self.writes);
+        let (changes, bytes) = {
+            let known = lock(&self.known);
+            if known.saved {
+                return Ok(());
+            }
+            (known.changes, serde_json::to_vec(&known.marks).map_err(io::Error::other)?)
+        };
+        let result = write(&self.path, &bytes);
         let mut known = lock(&self.known);
-        if known.saved {
-            return Ok(());
-        }
-        let bytes = serde_json::to_vec(&known.marks).map_err(io::Error::other)?;
-        let result = write_durable(&self.path, &bytes);
         match &result {
-            Ok(()) => (known.saved, known.found, known.failed) = (true, true, false),
+            Ok(()) => (known.saved, known.found, known.failed) = (known.changes == changes, true, false),
             Err(error) => {
                 if !std::mem::replace(&mut known.failed, true) {
                     tracing::warn!(path = %self.path.display(), %error, "it is not saved how far the replicas here reach");
@@ -145,6 +169,22 @@ impl Held {
         }
         result
     }
+}
+
+impl Known {
+    fn change(&mut self) {
+        self.changes += 1;
+        self.saved = false;
+    }
+}
+
+/// The file that could not be read, if it is still there, with what follows from that.
+#[must_use]
+pub fn unreadable(state_dir: &Path) -> Option<(String, String)> {
+    let kept = state_dir.join(BAD);
+    let why = "it could not be read when the agent started, so an older copy of a replica that was put back before that was not \
+               refused; remove it when you know that there was none";
+    kept.exists().then(|| (kept.display().to_string(), why.to_owned()))
 }
 
 #[cfg(test)]
@@ -184,5 +224,62 @@ mod tests {
         let held = Held::load(root.path());
         held.adopt([(ResourceId(2), A)].into_iter());
         assert_eq!(held.incarnations(), BTreeMap::from([(R, A)]));
+    }
+
+    /// R27: what somebody puts into the pool of a node without replicas was not made by it.
+    #[test]
+    fn a_node_without_replicas_adopts_nothing_that_comes_later() {
+        let root = tempfile::tempdir().unwrap();
+        for later in [vec![], vec![(R, A)]] {
+            let held = Held::load(root.path());
+            held.adopt(later.into_iter());
+            held.save().unwrap();
+            assert_eq!(held.incarnations(), BTreeMap::new());
+        }
+        assert_eq!(unreadable(root.path()), None);
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_is_kept_and_told() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::write(root.path().join(FILE), b"half a reco").unwrap();
+        let held = Held::load(root.path());
+        held.adopt(std::iter::empty());
+        held.save().unwrap();
+        assert_eq!(std::fs::read(root.path().join(BAD)).unwrap(), b"half a reco");
+        let (path, why) = unreadable(root.path()).unwrap();
+        assert!(path.ends_with(BAD) && why.contains("was not refused"), "{path}: {why}");
+        drop(Held::load(root.path()));
+        assert!(unreadable(root.path()).is_some(), "until it is removed");
+    }
+
+    #[test]
+    fn a_disk_that_hangs_holds_up_no_question() {
+        let root = tempfile::tempdir().unwrap();
+        let held = std::sync::Arc::new(Held::load(root.path()));
+        held.note(R, A, Index(7));
+        let (begun, begins) = std::sync::mpsc::channel();
+        let (ends, end) = std::sync::mpsc::channel::<()>();
+        let saving = held.clone();
+        let writer = std::thread::spawn(move || {
+            saving.save_by(|path, bytes| {
+                begun.send(()).unwrap();
+                end.recv().unwrap();
+                write_durable(path, bytes)
+            })
+        });
+        begins.recv().unwrap();
+        let (answers, answer) = std::sync::mpsc::channel();
+        let asked = held.clone();
+        std::thread::spawn(move || {
+            asked.note(R, A, Index(9));
+            let _ = answers.send(asked.index(R, A));
+        });
+        let index = answer.recv_timeout(std::time::Duration::from_secs(10));
+        ends.send(()).unwrap();
+        assert_eq!(index, Ok(Index(9)), "a question waits for the disk");
+        writer.join().unwrap().unwrap();
+        held.save().unwrap();
+        assert_eq!(Held::load(root.path()).index(R, A), Index(9), "what came meanwhile is saved next");
     }
 }

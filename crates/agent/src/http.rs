@@ -247,7 +247,7 @@ async fn resource(Shared(agent): App, Path(name): Path<String>) -> Answer<Resour
     .await
 }
 
-fn resource_view(agent: &Agent, member: &Member, name: &str) -> Result<ResourceView, ErrorBody> {
+fn resource_view(agent: &Arc<Agent>, member: &Member, name: &str) -> Result<ResourceView, ErrorBody> {
     let view = member.log.confirmed_view(READ_PATIENCE);
     let resource = find_resource(&view, name)?;
     let live = agent.ask_all(member, &view);
@@ -399,7 +399,7 @@ fn check_room(view: &View, live: &Live, node: NodeId, needed: u64) -> Result<(),
 }
 
 /// The node on which a replica of an existing resource is to be made.
-fn place_for(agent: &Agent, view: &View, resource: &Resource, name: &str) -> Result<NodeId, ErrorBody> {
+fn place_for(agent: &Arc<Agent>, view: &View, resource: &Resource, name: &str) -> Result<NodeId, ErrorBody> {
     let node = find_node(view, name)?;
     if !resource.spec.replicas.contains(&node) {
         let live = agent.ask_all(&*agent.member()?, view);
@@ -488,7 +488,7 @@ async fn resize_volume(
 
 /// Waits until every replica exists and the devices are there. If some node cannot make its replica, the
 /// whole creation is undone.
-fn await_creation(agent: &Agent, member: &Member, id: ResourceId) -> Result<(), ErrorBody> {
+fn await_creation(agent: &Arc<Agent>, member: &Member, id: ResourceId) -> Result<(), ErrorBody> {
     let deadline = Instant::now() + CREATE_TIMEOUT;
     loop {
         std::thread::sleep(Duration::from_millis(100));

@@ -237,7 +237,7 @@ impl Agent {
     }
 
     /// The cluster, if this node has made it by the same request.
-    fn has_made(&self, request: &ClusterInit) -> Option<ClusterView> {
+    fn has_made(self: &Arc<Self>, request: &ClusterInit) -> Option<ClusterView> {
         let member = read(&self.member).clone()?;
         let identity = &member.identity;
         let same = identity.first_members.is_empty()
@@ -247,7 +247,7 @@ impl Agent {
     }
 
     /// The cluster, if this node has joined it by the same request.
-    fn has_joined(&self, request: &ClusterJoin) -> Option<ClusterView> {
+    fn has_joined(self: &Arc<Self>, request: &ClusterJoin) -> Option<ClusterView> {
         let member = read(&self.member).clone()?;
         let identity = &member.identity;
         let at = |address: &String| self.is_at(&member, address, request.engine_address.as_deref());

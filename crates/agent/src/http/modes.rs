@@ -12,6 +12,7 @@ use mainstay_api::engine::{EngineError, Reply, Request};
 use mainstay_api::rest::{Accepted, ErrorBody, ForceView, MinCopiesSet, Mode, ModeSet};
 use mainstay_control::state::{Command, Outcome};
 use mainstay_types::{Index, LagLimits, MinCopies};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a replica has to promise the epoch that is to begin.
@@ -96,7 +97,7 @@ pub(super) async fn set_min_copies(
 }
 
 /// What a forced promotion of `node` costs, if it is possible.
-fn cost_of_force(agent: &Agent, view: &View, name: &str, node: &str) -> Result<ForceView, ErrorBody> {
+fn cost_of_force(agent: &Arc<Agent>, view: &View, name: &str, node: &str) -> Result<ForceView, ErrorBody> {
     let (resource, node) = (find_resource(view, name)?, find_node(view, node)?);
     if let Some(refusal) = view.state.cannot_force(resource.id, node) {
         settle(Ok(Outcome::Refused(refusal)))?;

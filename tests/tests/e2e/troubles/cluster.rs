@@ -322,6 +322,8 @@ fn hanging_disk(lab: &Lab) -> Result<()> {
             lab.agent("n2")?.get::<StatusView>("/v1/status")?.resources[0].health != Health::Ok,
             "it is called ok"
         );
+        // The node itself answers as well, although its state directory is on that disk.
+        wait_advice(lab, "n1", "the journal of the primary on n1 has not completed a write for")?;
         wait_for("an event", LIMIT, || {
             ensure!(events_with(lab, "the journal of the primary on n1")? > 0, "none yet");
             Ok(())
