@@ -50,7 +50,7 @@ impl AgentError {
             Self::NoCgroup => ("agent-cgroup", ""),
             Self::Twin { .. } => (
                 "identity-in-use",
-                "End the machine that is a copy of the other, or empty its state directory and let it join under another name.",
+                "Stop the machine that is the copy. To use it as another node, empty its state directory and join it under another name.",
             ),
             Self::Fatal(_) => ("agent-fatal", "Look at the agent's log; it is restarted by its supervisor."),
         };

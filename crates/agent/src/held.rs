@@ -76,7 +76,7 @@ impl Held {
                     let renamed = std::fs::rename(&path, &kept);
                     tracing::error!(
                         path = %path.display(), kept = %kept.display(), is_kept = renamed.is_ok(), %error,
-                        "it is not known how far the replicas on this node reached: an older copy of one that is put back is not refused"
+                        "cannot read how far the replicas on this node reached; an older copy of a replica that is put back is not refused"
                     );
                 }
                 Known::default()
@@ -163,7 +163,7 @@ impl Held {
             Ok(()) => (known.saved, known.found, known.failed) = (known.changes == changes, true, false),
             Err(error) => {
                 if !std::mem::replace(&mut known.failed, true) {
-                    tracing::warn!(path = %self.path.display(), %error, "it is not saved how far the replicas here reach");
+                    tracing::warn!(path = %self.path.display(), %error, "cannot save how far the replicas on this node reach");
                 }
             }
         }

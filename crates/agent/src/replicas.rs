@@ -35,7 +35,7 @@ use std::time::Duration;
 
 /// Code of an error: in the place of a replica is something else, which is left alone.
 pub const NO_LABEL: &str = "no-label";
-const NOT_OURS: &str = "no resource of the cluster has it, or another replica is in use instead";
+const NOT_OURS: &str = "it belongs to no resource of the cluster, or this node uses another replica instead";
 /// Longer between two looks at how far replicas reach, for each replica.
 const WATCH_EACH_MS: u64 = 10;
 /// Formatting allocates the journal; recovery reads it.
@@ -377,7 +377,7 @@ impl Replicas {
             Found::NoLabel if !pool::is_left_by_us(directory) => return sync_parent(directory),
             Found::Label(_) | Found::NoLabel => return withdraw(directory),
         }
-        tracing::warn!(directory = %directory.display(), "this is not what this node made of the replica: it is left alone");
+        tracing::warn!(directory = %directory.display(), "this node did not make this directory, and leaves it alone");
         Ok(())
     }
 
@@ -428,7 +428,7 @@ impl Replicas {
         EngineError {
             code: NO_LABEL.into(),
             message,
-            remedy: "Do one of what it says; the agent finds out by itself.".into(),
+            remedy: "Follow one of these ways; the agent notices it without a restart.".into(),
         }
     }
 

@@ -33,7 +33,7 @@ pub enum ClientError {
     },
     #[error("the agent's answer could not be read: {0}")]
     Transport(String),
-    #[error("the agent at {path} takes the connection and has not answered within {within:?}")]
+    #[error("the agent at {path} accepted the connection and did not answer within {within:?}")]
     Timeout { path: PathBuf, within: Duration },
     /// The agent refused the request or failed to carry it out.
     #[error("{body}")]

@@ -94,7 +94,7 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
                 Severity::Warning,
                 format!("node {}", state.node_name(*node)),
                 format!("{directory} is not used: {why}"),
-                "if it is not needed, move it out of the pool; nothing removes it".into(),
+                "if you do not need it, move it out of the pool; Mainstay never removes it".into(),
             );
         }
     }
@@ -189,7 +189,7 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
                 Severity::Warning,
                 subject.clone(),
                 format!("cannot run on {node_name}: {}", lacks.join("; ")),
-                format!("mend it on {node_name}; until then one node less can take the service over"),
+                format!("mend it on {node_name}; until then that node cannot take the service over"),
             );
         }
     }
@@ -251,7 +251,7 @@ fn advise_resource(
             Severity::Info,
             subject,
             format!("is being deleted; not yet gone from {}", names(waiting)),
-            "if this lasts, look at the logs of the agents and engines there; the name is free when they have removed the files, or are dead"
+            "if this lasts, look at the logs of the agents and engines there; the name becomes free when each of these nodes has removed its files or counts as dead"
                 .into(),
         );
         return;

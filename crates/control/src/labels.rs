@@ -56,7 +56,9 @@ pub enum Why {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Copy(of) => write!(f, "it has the label of {of}, so it is a copy of that, or was renamed"),
+            Self::Copy(of) => {
+                write!(f, "it has the label of {of}, so it is a copy of that directory, or was renamed")
+            }
             Self::Second(other) => write!(f, "{other} holds a replica of the same resource"),
             Self::Strange(incarnation) => {
                 write!(f, "it holds incarnation {incarnation}, which this node has not made, or has removed")

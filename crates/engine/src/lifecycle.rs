@@ -91,7 +91,7 @@ impl LifecycleError {
             ),
             Self::Recover { source: RecoverError::Older { .. }, .. } => (
                 "older-copy",
-                "put the newest files back, or move the directory away, and the replica is copied again from the others",
+                "Put the newest files back. Or move the directory out of the pool: the replica is then copied again from the others.",
             ),
             Self::Other { .. } => (
                 "wrong-disk",

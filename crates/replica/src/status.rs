@@ -244,7 +244,7 @@ impl Replica {
                         "it was named primary but its data is not whole or not the recorded one"
                     }
                     Fence::Older => {
-                        "another replica holds entries that were acknowledged and that it lacks: its files are an older copy"
+                        "another replica holds acknowledged entries that this one lacks: the files of this replica are an older copy"
                     }
                     Fence::Unproven => {
                         "it was opened anew and may lack what it had acknowledged from memory; waits for one that has it"

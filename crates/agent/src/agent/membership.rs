@@ -222,7 +222,7 @@ impl Agent {
                     format!(
                         "this node did not receive the state of the cluster in time, and is no member: {unreachable}"
                     ),
-                    "Let all members reach this node's address and this node theirs, also with large packets, and join again.",
+                    "Check the network between this node and all members in both directions, also with large packets, and join again.",
                 ))
             }
             Withdrawal::Votes if self.wait_for(&member, left(deadline), is_member) => {
@@ -230,7 +230,7 @@ impl Agent {
             }
             Withdrawal::Votes | Withdrawal::Unknown => Err(body(
                 "join-unfinished",
-                "this node has asked to join and has not received the state of the cluster yet; it has no vote before that",
+                "this node has asked to join, and has not received the state of the cluster yet; until then it does not vote",
                 "Check that the members can reach this node's address; joining goes on by itself.",
             )),
         }
@@ -325,9 +325,7 @@ impl Agent {
             if let Some(node) = status.node {
                 return Err(body(
                     "engine-in-use",
-                    format!(
-                        "the engine of this machine still serves node {node} of a cluster that it belonged to"
-                    ),
+                    format!("the engine of this machine still runs as node {node} of an earlier cluster"),
                     "Restart the engine, and try again.",
                 ));
             }
@@ -340,7 +338,7 @@ impl Agent {
                 return Err(body(
                     "bad-address",
                     format!("the engine of this node listens on {listens}, and not on {address}"),
-                    "Name its address with --engine-address, or start it with another one with --listen.",
+                    "Give the engine's address with --engine-address, or restart the engine with another --listen.",
                 ));
             }
         }
@@ -525,22 +523,23 @@ fn prove(
     nonce: u64,
     program: &str,
 ) -> Result<(), ErrorBody> {
-    let remedy =
-        "Give addresses that the node that joins has and that the members reach, and open their ports.";
+    let remedy = "Give addresses of the joining node that the members can reach, and open their ports.";
     let mut attempts = PROOF_ATTEMPTS;
     loop {
         attempts -= 1;
         match call(&address.to_string(), identity, &Call::WhoJoins, ASK_TIMEOUT) {
             Ok(CallReply::Joins { nonce: found }) if found == nonce => return Ok(()),
             Ok(_) => {
-                let message = format!("{address}, stated as the address of {program}, leads to another node");
+                let message =
+                    format!("another node answers at {address}, which was given as the address of {program}");
                 return Err(body("address-elsewhere", message, remedy));
             }
             Err(_) if attempts > 0 => {}
             Err(error) => {
                 let why = chain(&error);
-                let message =
-                    format!("{address}, stated as the address of {program}, cannot be reached: {why}");
+                let message = format!(
+                    "{address}, which was given as the address of {program}, cannot be reached: {why}"
+                );
                 return Err(body("address-unreachable", message, remedy));
             }
         }
@@ -552,7 +551,7 @@ fn unreachable(members: &BTreeMap<NodeId, String>) -> String {
     let lost = members.values().filter(|address| local_address(address).is_err());
     let lost: Vec<&str> = lost.map(String::as_str).collect();
     if lost.is_empty() {
-        return "all members can be reached from here, so look at the way from them to this node".to_owned();
+        return "this node reaches all members, so check the network from them to this node".to_owned();
     }
     format!("it cannot reach the members at {}", lost.join(", "))
 }

@@ -28,7 +28,7 @@ pub fn run(command: ClusterCommand, client: &Client, output: Output) -> Outcome<
 
 fn forming(doing: &str) -> GoesOn {
     GoesOn::tell(format!(
-        "{doing} goes on in the agent, which ends it within a minute, or leaves nothing of it. To look at it, run `mainstay status`."
+        "{doing} goes on in the agent for up to two minutes. To see the result, run `mainstay status`."
     ))
 }
 
