@@ -7,7 +7,7 @@ use mainstay_types::NodeId;
 use raft::eraftpb::{Message, MessageType};
 use raft::{RawNode, StateRole, Storage};
 
-/// A learner that lacks at most this many entries becomes a voter, and a voter may be given the lead.
+/// A learner that has answered and lacks at most this many entries becomes a voter, and such a voter may be given the lead.
 const LAG_MAX: u64 = 16;
 
 pub(super) struct Reach {
@@ -69,9 +69,12 @@ impl Reach {
     }
 }
 
+/// Whether `node` has acknowledged the log up to [`LAG_MAX`] entries before its committed end. One that has acknowledged nothing has
+/// not, however short the log: the core counts every new member as active until it first looks for silent ones.
 pub(super) fn is_caught_up<S: Storage>(raw: &RawNode<S>, node: u64) -> bool {
     let committed = raw.raft.raft_log.committed;
-    raw.raft.prs().get(node).is_some_and(|progress| progress.matched + LAG_MAX >= committed)
+    let progress = raw.raft.prs().get(node);
+    progress.is_some_and(|progress| progress.matched > 0 && progress.matched + LAG_MAX >= committed)
 }
 
 #[cfg(test)]
@@ -79,6 +82,7 @@ mod tests {
     use super::super::core_config;
     use super::*;
     use mainstay_control::state::{Node, NodeStatus};
+    use raft::eraftpb::{ConfChange, ConfChangeType};
     use raft::storage::MemStorage;
     use std::collections::BTreeSet;
 
@@ -179,6 +183,24 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// R29: a short log must not give its vote to a node that has not received it.
+    #[test]
+    fn a_new_learner_is_caught_up_only_after_its_first_acknowledgement() {
+        let mut lab = Lab::new();
+        let (leader, _) = &mut lab.cores[1];
+        assert!(leader.raft.raft_log.committed < LAG_MAX);
+        let mut change = ConfChange { node_id: 4, ..ConfChange::default() };
+        change.set_change_type(ConfChangeType::AddLearnerNode);
+        drop(leader.apply_conf_change(&change).unwrap());
+        assert!(leader.raft.prs().get(4).unwrap().recent_active, "the core has a guess of its own");
+        assert!(!is_caught_up(leader, 4));
+        let mut answer = Message { from: 4, to: 2, term: leader.raft.term, ..Message::default() };
+        answer.set_msg_type(MessageType::MsgAppendResponse);
+        answer.index = leader.raft.raft_log.last_index();
+        leader.step(answer).unwrap();
+        assert!(is_caught_up(leader, 4));
     }
 
     #[test]
