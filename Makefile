@@ -50,8 +50,10 @@ fmt:
 fmt-check:
 	$(CARGO) fmt --all -- --check
 
+# The second line is for the end-to-end tests, which `cargo test` alone does not run and which are no target of `--all-targets`.
 lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --workspace --test e2e --locked -- -D warnings
 
 # The cores and the simulator are built with planted bugs and marks compiled in, the rest as it is shipped: two builds of
 # the cores, one of everything else. Each is always built as one set of packages, because cargo unites the features of the

@@ -58,7 +58,7 @@ fn read_in_passing(cluster: &Cluster) -> Result<()> {
 fn end_of(told: &str) -> Result<u64> {
     let is_extent =
         |line: &&str| line.split(':').next().is_some_and(|number| number.trim().parse::<u64>().is_ok());
-    let last = told.lines().filter(is_extent).last().context("no extent")?;
+    let last = told.lines().rfind(is_extent).context("no extent")?;
     let end = last.split(':').nth(2).and_then(|physical| physical.split("..").nth(1)?.trim().parse().ok());
     end.with_context(|| format!("the last block is not in {last}"))
 }
@@ -113,7 +113,7 @@ fn copied_as_damage(cluster: &Cluster) -> Result<()> {
             format!("dd if={device} bs={BLOCK} skip={block} count=1 iflag=direct status=none || echo ERROR");
         let read = lab.shell(node, &read)?;
         ensure!(read.trim_end().ends_with("ERROR"), "{node} reads {} bytes of what nobody has", read.len());
-        let told = || Ok::<_, anyhow::Error>(lab.cli(&["resource", "status", DB.resource])?);
+        let told = || lab.cli(&["resource", "status", DB.resource]);
         wait_for("the status names the block", LIMIT, || {
             let text = told()?;
             ensure!(text.contains(&format!("block {block} of volume v0 is damaged, with 2 more")), "{text}");

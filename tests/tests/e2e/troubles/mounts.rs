@@ -216,8 +216,8 @@ fn a_move_waits_for_holders_and_loses_nothing(lab: &Lab) -> Result<()> {
     let write = "head -c 4M /dev/urandom";
     let sum = lab.shell(&node, &format!("{write} >{path}/file && sha256sum <{path}/file"))?;
     let go = ["service", "move", NAME, "--to", other];
-    let namespace = format!("exec unshare -m --propagation private sh -c 'cd /; exec sleep 1000'");
-    for script in [format!("cd {path}"), format!("exec 3<{path}/file"), namespace] {
+    let namespace = "exec unshare -m --propagation private sh -c 'cd /; exec sleep 1000'";
+    for script in [format!("cd {path}"), format!("exec 3<{path}/file"), namespace.to_owned()] {
         let holder = Holder::new(lab, &node, &script)?;
         refused(&lab.try_cli(&go)?, &["device-in-use", &holder.named(), "--force"])?;
         ensure!(lab.wait_running(NAME, LIMIT)? == node, "it goes on where it was");
