@@ -18,6 +18,7 @@ mod replay;
 use self::age::Age;
 use super::machine::Machine;
 use super::store::{RaftStore, RaftStoreError, SNAPSHOT_EVERY_ENTRIES};
+use super::wire;
 use super::{ConsensusLog, ProposeError, View};
 use crate::clock;
 use crate::messages::{LogLag, Proposal, ProposalId};
@@ -191,11 +192,13 @@ impl Drop for Ending {
 impl RaftHandle {
     /// Takes a message that another agent's Raft core sent.
     pub fn message(&self, bytes: &[u8]) {
-        let mut message = Message::default();
-        if let Err(error) = message.merge_from_bytes(bytes) {
-            tracing::warn!(%error, "dropped an unreadable message of another agent");
-            return;
-        }
+        let message = match wire::decode(bytes) {
+            Ok(message) => message,
+            Err(error) => {
+                tracing::warn!(%error, "dropped an unreadable message of another agent");
+                return;
+            }
+        };
         // Dropping is allowed; the core repeats what matters.
         drop(self.queue.try_send(Input::Message(Box::new(message))));
     }

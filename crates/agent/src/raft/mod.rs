@@ -5,6 +5,7 @@
 mod driver;
 mod machine;
 pub mod store;
+mod wire;
 
 pub use driver::{RaftHandle, RaftSettings, start};
 pub use machine::Machine;
