@@ -10,7 +10,7 @@ ARGS ?=
 # How long the simulator runs.
 MINUTES ?= 60
 
-.PHONY: help deps fmt fmt-check lint unit sim instructions instructions-record e2e vm test build demo demo-down bench \
+.PHONY: help deps fmt fmt-check lint deny advisories unit sim instructions instructions-record e2e vm test build demo demo-down bench \
 	bench-vm bench-growth bench-resync bench-scrub bench-catchup bench-snapshots bench-floor bench-polling bench-deps bench-down sim-soak sim-bugs sim-crash fuzz
 
 help:
@@ -20,7 +20,8 @@ help:
 	@echo "make e2e        end-to-end tests only; ARGS=name picks one"
 	@echo "make vm         what needs a kernel of its own, in emulated machines; ARGS=name picks one"
 	@echo "make fmt        format the sources"
-	@echo "make lint       clippy with warnings as errors"
+	@echo "make lint       clippy with warnings as errors; licences and versions of the crates in use"
+	@echo "make advisories known faults of the crates in use; fetches their list from the network"
 	@echo "make demo       a database on three replicas survives the loss of its primary (root)"
 	@echo "make demo-down  end the demo's cluster"
 	@echo "make bench      measure against a plain device and other products (root); ARGS=--help; see bench/README.md"
@@ -54,6 +55,18 @@ fmt-check:
 lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy --workspace --test e2e --locked -- -D warnings
+	@$(MAKE) --no-print-directory deny
+
+# Licences, second versions and places of the crates in Cargo.lock, as deny.toml allows them. Without optimisation, because
+# to build the tool takes longer than its work. `make advisories` also fetches what is known of faults in them.
+CARGO_DENY := cargo-deny@0.20.2
+deny:
+	@command -v cargo-deny >/dev/null || $(CARGO) install -q --locked --debug --config profile.dev.debug=0 \
+		--no-default-features $(CARGO_DENY)
+	$(CARGO) deny --locked check licenses bans sources
+
+advisories: deny
+	$(CARGO) deny --locked check advisories
 
 # The cores and the simulator are built with planted bugs and marks compiled in, the rest as it is shipped: two builds of
 # the cores, one of everything else. Each is always built as one set of packages, because cargo unites the features of the
