@@ -114,7 +114,8 @@ fn older_copy(lab: &Lab) -> Result<()> {
     lab.shell(&node, &format!("rm -r {POOL}/db-old /var/lib/mainstay/image")).map(drop)
 }
 
-/// A1, E: an empty label costs its own replica and nothing else; it counts again as soon as it is put back.
+/// A1, E: an empty label costs its own replica and nothing else; it counts again as soon as it is put back. The journals of two replicas
+/// that are swapped cost both, and no write; they count again as well.
 fn label(lab: &Lab) -> Result<()> {
     create(lab, "db")?;
     create(lab, "logs")?;
@@ -133,6 +134,26 @@ fn label(lab: &Lab) -> Result<()> {
     lab.wait_in_sync("logs", LIMIT)?;
     lab.shell(node, &format!("mv /var/lib/mainstay/label {label}"))?;
     lab.wait_in_sync("db", LIMIT)?;
+    expect(lab, "db", "kept")?;
+    let other = self::own(lab, "logs")?;
+    let swap = format!(
+        "cd {POOL} && mv {own}/journal j && mv {other}/journal {own}/journal && mv j {other}/journal && sync"
+    );
+    lab.shell(node, &swap)?;
+    lab.kill(node)?;
+    lab.start(node)?;
+    says(
+        lab,
+        &[
+            &format!("the replica of db on {node} cannot be used"),
+            &format!("the replica of logs on {node} cannot be used"),
+        ],
+    )?;
+    expect(lab, "db", "kept")?;
+    lab.shell(node, &swap)?;
+    for name in ["db", "logs"] {
+        lab.wait_in_sync(name, LIMIT)?;
+    }
     expect(lab, "db", "kept")?;
     for name in ["db", "logs"] {
         lab.cli(&["resource", "delete", name, "--yes"])?;
