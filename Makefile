@@ -116,10 +116,20 @@ e2e-cluster:
 e2e-troubles:
 	$(E2E) troubles_
 
-# Devices that this machine's kernel need not have, in software-emulated machines with kernels from Debian.
+# Devices that this machine's kernel need not have, in software-emulated machines with kernels from Debian. Each machine has one
+# processor, so two run at a time; a part of the tests (ARGS) runs alone.
+VM_TESTS := ublk client nbd vhost dax
 vm: deps
 	$(CARGO) build --locked $(SHIPPED) --bins
+ifeq ($(strip $(ARGS)),)
+	@$(MAKE) --no-print-directory -j2 --output-sync=target $(addprefix vm-,$(VM_TESTS))
+else
 	@PACKAGES="$(SHIPPED)" tests/vm/run.sh $(ARGS)
+endif
+
+.PHONY: $(addprefix vm-,$(VM_TESTS))
+$(addprefix vm-,$(VM_TESTS)): vm-%:
+	@PACKAGES="$(SHIPPED)" tests/vm/run.sh $*
 
 # Each step is a make of its own so that they keep their order under -j.
 test: deps
