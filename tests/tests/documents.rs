@@ -11,6 +11,7 @@ const DOCUMENTS: &[&str] = &[
     "CONTRIBUTING.md",
     "bench/README.md",
     "docs/copies-and-quorum.md",
+    "docs/rules.md",
     "docs/services.md",
     "docs/internals/README.md",
     "docs/internals/simulator.md",
