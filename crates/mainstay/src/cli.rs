@@ -29,7 +29,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// Which agent is asked, and how the answer is printed.
+/// Options that choose the agent to ask and the form of the answer.
 #[derive(Args, Debug)]
 pub struct Target {
     /// Print answers and errors as JSON.
@@ -47,7 +47,7 @@ pub struct Target {
     /// Ask an agent inside this lab instead of the one behind --socket. With `mainstay lab` it means the same as --name.
     #[arg(long, global = true, value_name = "NAME")]
     pub lab: Option<String>,
-    /// With --lab: the node whose agent is asked; the first that runs if not given.
+    /// With --lab: the node whose agent is asked. Default: the first node that runs.
     #[arg(long = "node", id = "lab_node", global = true, requires = "lab", value_name = "NODE")]
     pub node: Option<String>,
 }
@@ -77,31 +77,33 @@ pub enum Command {
     Events(EventsArgs),
     /// Say what is wrong and what to do next. Exits with 4 if anything needs attention.
     Status,
-    /// Print the metrics of the asked node, as Prometheus gets them.
+    /// Print the metrics of the node that answers, in the text format of Prometheus.
     Metrics,
-    /// Show what journal and metadata of a replica hold; for a directory that no engine uses, such as a copy of one.
+    /// Show what the journal and the metadata of a replica hold. The directory must not be in use
+    /// by an engine: use a copy, or stop the engine first.
     Inspect(InspectArgs),
     /// Measure devices, files and databases under fio and sysbench.
     #[command(subcommand)]
     Bench(BenchCommand),
     /// A whole cluster on this machine, for trying out and testing. Needs root.
     Lab(LabCommand),
-    /// Writes the output of a process of a service to its log; started by the agent.
+    /// Write the output of a service's process to its log. The agent starts this.
     #[command(hide = true)]
     LogWriter(LogWriterArgs),
-    /// First process of a lab node; started by `lab up`.
-    /// Silences this node when its lease ends although engine and agent are dead. The engine starts it.
+    /// Silence this node when its lease ends and its engine and agent are dead. The engine starts this.
     #[command(hide = true)]
     Silencer(SilencerArgs),
+    /// Run as the first process of a lab node. `lab up` starts this.
     #[command(hide = true)]
     LabNode(crate::lab::cli::LabNodeArgs),
-    /// Ends FUSE connections that outlived their node; started by `lab kill`.
+    /// End FUSE connections that outlived their node. `lab kill` starts this.
     #[command(hide = true)]
     LabFuseAbort { connections: Vec<u32> },
 }
 
 #[derive(Args, Debug)]
 pub struct LogWriterArgs {
+    /// Path of the log.
     pub log: PathBuf,
 }
 
@@ -133,18 +135,20 @@ pub struct EngineArgs {
     /// How volumes become devices: auto takes the best that this kernel offers, and `mainstay status` says which and why.
     #[arg(long, env = "MAINSTAY_DEVICE", default_value = "auto", value_name = "FRONTEND", value_parser = device_option())]
     pub device: DeviceOption,
-    /// Address and port for NBD clients of other machines, with --device nbd. Without certificates nobody has to prove who
-    /// he is, and nothing is encrypted: only for a network that you trust. Off when not given.
+    /// Address and port for NBD clients on other machines, with --device nbd. Without
+    /// --nbd-certificate there is no authentication and no encryption: use it only in a network
+    /// that you trust. Default: off.
     #[arg(long, env = "MAINSTAY_NBD_LISTEN", value_name = "ADDRESS:PORT")]
     pub nbd_listen: Option<std::net::SocketAddr>,
     #[command(flatten)]
     pub nbd_tls: NbdTlsArgs,
-    /// Allocate the files of new volumes whole, and keep the space of what is discarded: what is written then never lacks any. Without
-    /// this a volume takes what is written to it, and gives back what is discarded.
+    /// Allocate all space of a new volume at once, and keep the space of discarded blocks. Writes
+    /// to such a volume never run out of space. Without this option a volume takes only the space
+    /// of what is written to it, and gives back what is discarded.
     #[arg(long, env = "MAINSTAY_PREALLOCATE")]
     pub preallocate: bool,
-    /// Never poll before going to sleep. Otherwise the engine does for up to 200 us, where it saves a wake-up and processors
-    /// are idle: a quarter of all and two at least, more than half where two share a core.
+    /// Never poll. Without this option the engine polls for up to 200 us before it sleeps, as long
+    /// as enough processors are idle. Polling saves wake-ups and costs idle processor time.
     #[arg(long, env = "MAINSTAY_NO_POLL", value_parser = clap::builder::FalseyValueParser::new(), action = clap::ArgAction::SetTrue)]
     pub no_poll: bool,
     #[command(flatten)]
@@ -153,15 +157,17 @@ pub struct EngineArgs {
     pub background: BackgroundArgs,
 }
 
-/// How fast replicas that are not in sync are filled: those of resources whose primary is on this node, all together. Names and meaning
-/// are those of DRBD.
+/// Limits for filling replicas that are not in sync, for all resources whose primary is on this
+/// node. Names and meaning are those of DRBD.
 #[derive(Args, Debug, Clone, Copy)]
 pub struct BackgroundArgs {
-    /// So many bytes per second at most. 0: no limit.
+    /// Limit for filling the replicas of other nodes, in bytes per second, for this node. 0 means
+    /// no limit.
     #[arg(long, env = "MAINSTAY_C_MAX_RATE", default_value = "0", value_parser = rate, value_name = "BYTES")]
     pub c_max_rate: u64,
-    /// While clients write, copies slow down until a write takes no longer than usual by half, but not below so many bytes per second
-    /// for each resource. 0: they never slow down.
+    /// Rate below which filling a replica does not slow down, in bytes per second and resource.
+    /// While clients write, filling slows down until it makes a write at most 50 % slower. 0 means
+    /// that filling never slows down.
     #[arg(long, env = "MAINSTAY_C_MIN_RATE", default_value = "8MiB", value_parser = rate, value_name = "BYTES")]
     pub c_min_rate: u64,
 }
@@ -176,34 +182,38 @@ impl BackgroundArgs {
     }
 }
 
-/// A size, or none.
+/// Parses a size; 0 stands for no limit.
 fn rate(text: &str) -> Result<u64, String> {
     if text == "0" { Ok(0) } else { size::parse(text) }
 }
 
-/// When a replica is too slow to stay in the in-sync set. They count on the node of the primary, so they should be the same on all
-/// nodes.
+/// Limits for a slow replica in the in-sync set. The limits of the primary's node apply, so give
+/// all nodes the same.
 #[derive(Args, Debug, Clone, Copy)]
 pub struct SlowArgs {
-    /// A replica leaves when it takes longer than this to acknowledge writes, and longer than the others by --slow-factor, for
-    /// --slow-for-ms. 0: none leaves for being slow.
+    /// Time for an acknowledgement, in milliseconds, above which a replica counts as slow. A slow
+    /// replica leaves the in-sync set when it also exceeds --slow-factor, for --slow-for-ms. 0
+    /// means that no replica leaves because it is slow.
     #[arg(long, env = "MAINSTAY_SLOW_ACK_MS", default_value_t = SlowLimits::default().ack_ms, value_name = "MS")]
     pub slow_ack_ms: u64,
-    /// How many times as long as the others.
+    /// Factor by which a slow replica takes longer than the other replicas.
     #[arg(long, env = "MAINSTAY_SLOW_FACTOR", default_value_t = SlowLimits::default().factor,
         value_parser = clap::value_parser!(u64).range(1..), value_name = "TIMES")]
     pub slow_factor: u64,
-    /// For how long it must be so.
+    /// Time for which a replica must be slow before it leaves, in milliseconds.
     #[arg(long, env = "MAINSTAY_SLOW_FOR_MS", default_value_t = SlowLimits::default().for_ms,
         value_parser = clap::value_parser!(u64).range(1..), value_name = "MS")]
     pub slow_for_ms: u64,
-    /// How long it must have kept up before it returns; twice as long each time it leaves again.
+    /// Time for which a replica that left must keep up before it returns, in seconds. The time
+    /// doubles each time the replica leaves again.
     #[arg(long, env = "MAINSTAY_SLOW_QUIET_S", default_value_t = SlowLimits::default().quiet_ms / 1000, value_name = "S")]
     pub slow_quiet_s: u64,
-    /// The longest that this becomes. A replica that has stayed for so long is forgiven one doubling.
+    /// Maximum of the time that --slow-quiet-s begins with, in seconds. A replica that stays in
+    /// sync for this time has its own time halved.
     #[arg(long, env = "MAINSTAY_SLOW_QUIET_MAX_S", default_value_t = SlowLimits::default().quiet_max_ms / 1000, value_name = "S")]
     pub slow_quiet_max_s: u64,
-    /// So many copies stay in sync, the primary's included, however slow they are; more if the resource wants more (--min-copies).
+    /// Number of copies that stay in the in-sync set however slow they are, the primary's included.
+    /// A higher --min-copies of the resource takes precedence.
     #[arg(long, env = "MAINSTAY_SLOW_MIN_COPIES", default_value_t = SlowLimits::default().min_copies as u32,
         value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
     pub slow_min_copies: u32,
@@ -222,11 +232,13 @@ impl SlowArgs {
     }
 }
 
-/// All three or none: with them NBD clients of the network get in by TLS 1.3 and a certificate of their own, and in no other way.
-/// The files are read anew for every client.
+/// Files for TLS 1.3 with NBD clients on other machines. Give all three or none. With them, only
+/// clients with a certificate of their own can connect. The engine reads the files again for every
+/// client.
 #[derive(Args, Debug, Clone)]
 pub struct NbdTlsArgs {
-    /// Certificate that NBD clients of the network are shown, PEM; behind it those between it and its authority.
+    /// Certificate for NBD clients on other machines, PEM, followed by its intermediate
+    /// certificates.
     #[arg(
         long,
         env = "MAINSTAY_NBD_CERTIFICATE",
@@ -234,11 +246,13 @@ pub struct NbdTlsArgs {
         requires_all = ["nbd_listen", "nbd_key", "nbd_client_ca"]
     )]
     pub nbd_certificate: Option<PathBuf>,
-    /// Private key of that certificate, PEM, without a password, not readable by others.
+    /// Private key of the certificate, PEM, without a password. The file must not be readable by
+    /// others.
     #[arg(long, env = "MAINSTAY_NBD_KEY", value_name = "FILE", requires = "nbd_certificate")]
     pub nbd_key: Option<PathBuf>,
-    /// Certificates of the authorities whose clients get in, PEM. Whoever has a client's certificate of one of them reads and writes
-    /// every export, so it should be an authority for nothing else.
+    /// Certificates of the authorities for NBD clients, PEM. Every client with a certificate of
+    /// such an authority reads and writes all exports, so use an authority that serves nothing
+    /// else.
     #[arg(long, env = "MAINSTAY_NBD_CLIENT_CA", value_name = "FILE", requires = "nbd_certificate")]
     pub nbd_client_ca: Option<PathBuf>,
 }
@@ -262,18 +276,20 @@ pub struct AgentArgs {
     /// Address and port for other agents.
     #[arg(long, default_value = "0.0.0.0:7400", value_name = "ADDRESS:PORT")]
     pub listen: std::net::SocketAddr,
-    /// Address and port on which Prometheus finds this node's metrics, as http://ADDRESS:PORT/metrics: for example 127.0.0.1:7402. Nobody has to
-    /// prove who he is, and nothing is encrypted; nothing but metrics is served there. Off when not given.
+    /// Address and port for Prometheus, as http://ADDRESS:PORT/metrics: for example 127.0.0.1:7402.
+    /// There is no authentication and no encryption, and nothing but metrics. Default: off.
     #[arg(long, env = "MAINSTAY_METRICS_LISTEN", value_name = "ADDRESS:PORT")]
     pub metrics_listen: Option<std::net::SocketAddr>,
-    /// Control group (version 2) under which services get groups of their own.
+    /// Control group (version 2) below which each service gets a group of its own.
     #[arg(long, value_name = "DIR")]
     pub cgroup_root: Option<PathBuf>,
-    /// Directory for the journals of new replicas, on a device of its own; in the pool when not given. It must exist, and lie
-    /// below the mount point of that device, so that it is not there while the device is not mounted.
+    /// Directory for the journals of new replicas, on a device of its own. Default: in the pool.
+    /// The directory must exist below the mount point of its device, so that it is missing while
+    /// the device is not mounted.
     #[arg(long, env = "MAINSTAY_JOURNAL_DIR", value_name = "DIR")]
     pub journal_dir: Option<PathBuf>,
-    /// Allow --journal-dir on tmpfs. What a power cut finds there is LOST, and the replica with it: for tests and measurements.
+    /// Allow --journal-dir on tmpfs. A power cut LOSES journals there, and the replicas with them:
+    /// use it for tests and measurements only.
     #[arg(long, requires = "journal_dir")]
     pub volatile_journals: bool,
 }
@@ -288,16 +304,16 @@ pub enum ClusterCommand {
         /// Name of this node.
         #[arg(long = "as", value_name = "NODE")]
         node: String,
-        /// Address under which other agents reach this one, with or without a port.
+        /// Address at which other agents reach this one, with or without a port.
         #[arg(long)]
         address: String,
         /// Address under which other engines reach this node's engine, if it is another one.
         #[arg(long)]
         engine_address: Option<String>,
-        /// How long a node may serve without hearing from a majority.
+        /// Time for which a node may serve without hearing from a majority, in milliseconds.
         #[arg(long)]
         lease_ms: Option<u64>,
-        /// How often nodes renew their lease.
+        /// Interval at which nodes renew their lease, in milliseconds.
         #[arg(long)]
         heartbeat_ms: Option<u64>,
     },
@@ -309,14 +325,14 @@ pub enum ClusterCommand {
         /// Name of this node.
         #[arg(long = "as", value_name = "NODE")]
         node: String,
-        /// Address under which other agents reach this one; if not given, the one on which it listens, or the one used to reach the peer if it
-        /// listens on all.
+        /// Address at which other agents reach this one. Default: the address on which this agent
+        /// listens, or, if it listens on all, the address from which it reaches the peer.
         #[arg(long)]
         address: Option<String>,
         /// Address under which other engines reach this node's engine, if it is another one.
         #[arg(long)]
         engine_address: Option<String>,
-        /// The node votes and holds no data; it needs an agent and no engine.
+        /// Make this node a witness. It votes and holds no data, and it needs no engine.
         #[arg(long)]
         witness: bool,
     },
@@ -326,9 +342,9 @@ pub enum ClusterCommand {
 
 #[derive(Args, Debug)]
 pub struct InspectArgs {
-    /// Directory of the replica; of its files meta and journal are enough.
+    /// Directory of the replica. Its files `meta` and `journal` are enough.
     pub directory: PathBuf,
-    /// The journal, if the directory does not have it and no link to it.
+    /// Journal of the replica, if the directory has neither the journal nor a link to it.
     #[arg(long, value_name = "FILE")]
     pub journal: Option<PathBuf>,
     /// List the entries of the journal after the checkpoint.
@@ -349,11 +365,12 @@ pub enum NodeCommand {
 #[command(group = ArgGroup::new("content").required(true).multiple(true))]
 pub struct CreateArgs {
     pub name: String,
-    /// Size of a volume, for example 4GiB; once per volume. GiB and G are powers of 1024, GB of 1000. With --from: as the snapshot's resource has them, or larger.
+    /// Size of a volume, for example 4GiB; once per volume. GiB and G are powers of 1024, GB of
+    /// 1000. Default with --from: the sizes in the snapshot; larger ones are allowed.
     #[arg(long = "size", group = "content", value_parser = size::parse_blocks, value_name = "SIZE")]
     pub sizes: Vec<u64>,
-    /// Begin with what a snapshot of another resource holds, for example db@before-upgrade. Replicas on the nodes that hold it share its space;
-    /// further ones are copied from them.
+    /// Start from a snapshot of another resource, for example db@before-upgrade. Replicas on nodes
+    /// that hold the snapshot share its space; other replicas are copied from them.
     #[arg(long, group = "content", value_name = "RESOURCE@SNAPSHOT", value_parser = parse_origin)]
     pub from: Option<OriginView>,
     /// Size of the journal.
@@ -362,7 +379,8 @@ pub struct CreateArgs {
     /// Nodes that get a replica, separated by commas.
     #[arg(long, value_delimiter = ',', conflicts_with = "replica_count", value_name = "NODES")]
     pub replicas: Vec<String>,
-    /// Number of replicas; the nodes with the most free space get them. With --from the nodes that hold the snapshot come first.
+    /// Number of replicas. The nodes with the most free space get them; with --from, the nodes that
+    /// hold the snapshot come first.
     #[arg(long, value_name = "N")]
     pub replica_count: Option<u32>,
     /// Nodes that should be primary, best first, separated by commas.
@@ -370,7 +388,8 @@ pub struct CreateArgs {
     pub preferred: Vec<String>,
     #[command(flatten)]
     pub scrub: ScrubArgs,
-    /// Acknowledge nothing unless so many replicas that are in sync have it, the primary's included [default: 1]
+    /// Number of in-sync replicas, the primary's included, that must have a write before it is
+    /// acknowledged [default: 1]
     #[arg(long, value_name = "N")]
     pub min_copies: Option<u32>,
     #[command(flatten)]
@@ -379,26 +398,30 @@ pub struct CreateArgs {
     pub wait: WaitArgs,
 }
 
-/// What becomes of requests while there are fewer copies than are wanted.
+/// Limits for requests while fewer copies exist than --min-copies wants.
 #[derive(Args, Debug, Clone, Copy)]
 pub struct SuspendArgs {
-    /// With fewer copies than --min-copies requests wait for so long and then fail, until there are enough again: for example 20s, or 0s to fail at
-    /// once; up to 1h [default: 20s]
+    /// Time for which requests wait while there are fewer copies than --min-copies; then they fail
+    /// until there are enough again. For example 20s; 0s fails at once; up to 1h [default: 20s]
     #[arg(long, value_name = "TIME", value_parser = duration::parse_ms)]
     pub suspend_io: Option<u64>,
 }
 
-/// When scrubs begin by themselves, and what they do.
+/// Schedule of scrubs, and what they repair.
 #[derive(Args, Debug, Clone, Copy)]
 pub struct ScrubArgs {
-    /// Compare all replicas every so often, when all are in sync: for example 7d, or off [default: 30d]
+    /// Interval at which all replicas are compared, when all are in sync: for example 7d, or off
+    /// [default: 30d]
     #[arg(long, value_name = "TIME", value_parser = duration::parse_ms_or_off)]
     pub scrub_interval: Option<u64>,
-    /// What such a scrub writes anew: what is proven to be right, by checksums or because more than half of the replicas agree; nothing; or all, and
-    /// where nothing is proven, as with two replicas without checksums, what the primary holds [default: proven]
+    /// What a scheduled scrub repairs. proven: blocks whose right content is known by checksums or
+    /// by more than half of the replicas. off: nothing. all: also blocks where nothing is proven,
+    /// such as with two replicas without checksums; they get what the primary holds [default:
+    /// proven]
     #[arg(long, value_name = "WHAT", value_parser = scrub_repair())]
     pub scrub_repair: Option<ScrubRepair>,
-    /// Read no more than this per second, of each replica; 0 for as fast as clients are not slowed down [default: 0]
+    /// Limit for reading, in bytes per second and replica. 0: as fast as possible without slowing
+    /// down clients [default: 0]
     #[arg(long, value_name = "SIZE", value_parser = size::parse_or_none)]
     pub scrub_rate: Option<u64>,
 }
@@ -426,7 +449,7 @@ fn scrub_repair() -> impl TypedValueParser<Value = ScrubRepair> {
     })
 }
 
-/// Long work goes on in the cluster; the command follows it to its end unless told otherwise.
+/// Options for waiting. Long work goes on in the cluster, and the command follows it to its end.
 #[derive(Args, Debug, Clone, Copy)]
 pub struct WaitArgs {
     /// Return as soon as the change is recorded.
@@ -439,28 +462,42 @@ pub struct WaitArgs {
 
 #[derive(Subcommand, Debug)]
 pub enum SnapshotCommand {
-    /// Keep what all volumes of a resource hold at one moment, the same on every replica, while it is used. Waits until every replica
-    /// that is in sync has it.
+    /// Keep the content of all volumes of a resource at one moment, the same on every replica,
+    /// while the resource is in use. The command waits until every in-sync replica has the
+    /// snapshot.
     Create {
+        /// Name of the resource.
         name: String,
-        /// 1 to 32 characters out of a-z, 0-9 and the dash.
+        /// Name of the snapshot: 1 to 32 characters out of a-z, 0-9 and the dash.
         snapshot: String,
         #[command(flatten)]
         wait: WaitArgs,
     },
     /// List the snapshots of a resource.
-    List { name: String },
-    /// Show one snapshot, where its files are on this node, and what they take of its pool. Reads the map of their extents.
-    Show { name: String, snapshot: String },
-    /// Make all volumes hold again what a snapshot holds, on every replica at the same place of the log. What they hold until then is kept
-    /// as a snapshot, so that this can be undone in the same way. Nobody may use the devices meanwhile.
-    Rollback {
+    List {
+        /// Name of the resource.
         name: String,
+    },
+    /// Show one snapshot, its files on this node, and the space that they take in the pool. The
+    /// command reads the files' extent maps.
+    Show {
+        /// Name of the resource.
+        name: String,
+        /// Name of the snapshot.
+        snapshot: String,
+    },
+    /// Bring all volumes back to a snapshot, on every replica at the same position of the log. The
+    /// present state is kept as a snapshot, so you can undo the rollback. No program may use the
+    /// devices meanwhile.
+    Rollback {
+        /// Name of the resource.
+        name: String,
+        /// Name of the snapshot.
         snapshot: String,
         /// Name of the snapshot that keeps the present state. Default: before-rollback-N.
         #[arg(long, value_name = "SNAPSHOT")]
         keep: Option<String>,
-        /// Do not keep the present state: it is lost.
+        /// Do not keep the present state. It is LOST.
         #[arg(long, conflicts_with = "keep")]
         discard: bool,
         /// Stop the service on the resource for this, and start it again.
@@ -471,16 +508,22 @@ pub enum SnapshotCommand {
     },
     /// Delete a snapshot on all nodes.
     Delete {
+        /// Name of the resource.
         name: String,
+        /// Name of the snapshot.
         snapshot: String,
         #[command(flatten)]
         wait: WaitArgs,
     },
-    /// Copy the volumes as they are in a snapshot to a directory of this node, to be mounted, written and thrown away. At once and
-    /// without space of its own if the directory is on the file system of the node's pool.
+    /// Copy the volumes of a snapshot to a directory of this node, to mount, change and throw away.
+    /// If the directory is on the file system of the pool, the copy is made at once and takes no
+    /// space of its own.
     Clone {
+        /// Name of the resource.
         name: String,
+        /// Name of the snapshot.
         snapshot: String,
+        /// Directory to make; it must not exist or must be empty.
         #[arg(value_name = "DIRECTORY")]
         directory: PathBuf,
     },
@@ -493,25 +536,36 @@ pub enum ResourceCommand {
     /// List the resources.
     List,
     /// Show one resource with its replicas.
-    Status { name: String },
-    /// Make a further replica on a node and wait until it is in sync.
-    AddReplica {
+    Status {
+        /// Name of the resource.
         name: String,
+    },
+    /// Make a replica on one more node and wait until it is in sync.
+    AddReplica {
+        /// Name of the resource.
+        name: String,
+        /// Node that gets the replica.
         node: String,
         #[command(flatten)]
         wait: WaitArgs,
     },
     /// Remove the replica on a node, with its data, and wait until it is gone.
     RemoveReplica {
+        /// Name of the resource.
         name: String,
+        /// Node whose replica is removed.
         node: String,
         #[command(flatten)]
         wait: WaitArgs,
     },
-    /// Make a replica on another node, and remove this one when that is in sync. A primary hands over first.
+    /// Make a replica on another node, and remove this one when the new one is in sync. A primary
+    /// first hands over its role.
     MoveReplica {
+        /// Name of the resource.
         name: String,
+        /// Node whose replica moves.
         node: String,
+        /// Node that gets the new replica.
         #[arg(long, value_name = "NODE")]
         to: String,
         #[command(flatten)]
@@ -519,97 +573,118 @@ pub enum ResourceCommand {
     },
     /// Make a volume larger while it is in use. Volumes do not shrink.
     Resize {
+        /// Name of the resource.
         name: String,
         /// The new size, for example 8GiB. GiB and G are powers of 1024, GB of 1000.
         #[arg(value_parser = size::parse_blocks)]
         size: u64,
-        /// Which volume, counted from 0.
+        /// Number of the volume, counted from 0.
         #[arg(long, default_value_t = 0)]
         volume: u16,
         #[command(flatten)]
         wait: WaitArgs,
     },
-    /// Choose when writes are acknowledged, while the resource is used. C (as resources are made): when the journals of all replicas that
-    /// are in sync have them. B: when all of these have them in memory; a flush waits for the journals. A: when the primary's own journal has them; the others follow, and what they lack is lost if an
-    /// operator has to go on without the primary.
+    /// Choose when writes are acknowledged; the resource stays in use. C (the default): when all
+    /// in-sync replicas have the write in their journals. B: when all in-sync replicas have it in
+    /// memory; a flush waits for the journals. A: when the primary's own journal has it; the other
+    /// replicas follow, and what they lack is lost if an operator goes on without the primary.
     SetMode {
+        /// Name of the resource.
         name: String,
         #[arg(value_parser = ["a", "b", "c", "A", "B", "C"])]
         mode: String,
-        /// Mode A: writes wait for a follower that lacks more than this; half the journal at most [default: 64M, or half the journal]
+        /// Mode A: bytes that a follower may lack; then writes wait for it. At most half the
+        /// journal [default: 64M, or half the journal]
         #[arg(long, value_name = "SIZE", value_parser = size::parse)]
         lag_bytes: Option<u64>,
-        /// Mode A: writes wait for a follower that lacks something older than this many seconds [default: 10]
+        /// Mode A: age of the oldest entry that a follower may lack, in seconds; then writes wait
+        /// for it [default: 10]
         #[arg(long, value_name = "SECONDS")]
         lag_s: Option<u64>,
-        /// Mode A: when the primary is lost, a follower that lacks no more than that takes over by itself. What it lacks is lost.
+        /// Mode A: when the primary is lost, a follower within these limits takes over without an
+        /// operator. What it lacks is LOST.
         #[arg(long)]
         takeover: bool,
     },
-    /// Choose how many replicas that are in sync must have a write before it is acknowledged, while the resource is used. With fewer, requests wait,
-    /// and fail after a while. With 2 of three replicas no write rests on one machine alone; with 1 (as resources are made) the last one goes on.
+    /// Choose how many in-sync replicas must have a write before it is acknowledged; the resource
+    /// stays in use. With fewer copies requests wait, and fail after --suspend-io. With 2 of three
+    /// replicas no write rests on one machine. With 1 (the default) the last replica goes on alone.
     SetMinCopies {
+        /// Name of the resource.
         name: String,
-        /// The primary's included.
+        /// Number of copies, the primary's included.
         #[arg(value_name = "N")]
         copies: u32,
         #[command(flatten)]
         suspend: SuspendArgs,
     },
-    /// Go on from a replica that may lack acknowledged writes, because nobody who has them all comes back. Says what that costs, and
-    /// does it only with --accept-loss.
+    /// Go on from a replica that may lack acknowledged writes, because no replica that has all of
+    /// them comes back. Without --accept-loss the command only says what would be lost.
     ForcePromote {
+        /// Name of the resource.
         name: String,
+        /// Node whose replica becomes primary.
         node: String,
-        /// Do it: what is said to be lost is lost.
+        /// Promote the replica, and accept the loss that the command names.
         #[arg(long)]
         accept_loss: bool,
         #[command(flatten)]
         wait: WaitArgs,
     },
-    /// Compare all replicas, block by block, while they are used, and wait for the end. Each extent is compared at one entry of the log.
-    /// Exits with 5 if replicas differ, or not all could be compared.
+    /// Compare all replicas, block by block, while they are in use, and wait for the end. Each
+    /// extent is compared at one entry of the log. Exits with 5 if replicas differ, or if not all
+    /// could be compared.
     Scrub {
+        /// Name of the resource.
         name: String,
-        /// Write anew what differs: what more than half of the replicas hold; otherwise, as with two, what the primary does
+        /// Repair blocks that differ. They get what more than half of the replicas hold; otherwise,
+        /// such as with two replicas, what the primary holds
         #[arg(long, conflicts_with_all = ["report", "stop"])]
         repair: bool,
-        /// Read no more than this per second, of each replica [default: as fast as clients are not slowed down]
+        /// Limit for reading, in bytes per second and replica [default: as fast as possible without
+        /// slowing down clients]
         #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with_all = ["report", "stop"])]
         rate: Option<u64>,
         /// Do not wait for the end
         #[arg(long, conflicts_with_all = ["report", "stop"])]
         no_wait: bool,
-        /// Only say how far it is, or how the last one ended
+        /// Show the progress of the scrub that runs, or the result of the last one
         #[arg(long, conflicts_with = "stop")]
         report: bool,
-        /// End the one that is under way
+        /// End the scrub that runs
         #[arg(long)]
         stop: bool,
     },
-    /// Choose when scrubs begin by themselves, and what they do, while the resource is used. What is not named stays as it is.
+    /// Choose when scrubs start on schedule and what they repair; the resource stays in use.
+    /// Options that you leave out keep their values.
     SetScrub {
+        /// Name of the resource.
         name: String,
         #[command(flatten)]
         scrub: ScrubArgs,
     },
-    /// Give a node without a replica the devices of a resource, instead of its primary, and wait until they are there. When the primary fails
-    /// their requests wait for the next one. One node at a time has them, and only it can write. Not together with a service.
+    /// Give the devices of a resource to a node without a replica, and take them from its primary.
+    /// The command waits until the devices are there. When the primary fails, requests wait for the
+    /// next primary. One node at a time has the devices, and only that node can write. The resource
+    /// must have no service.
     Attach {
+        /// Name of the resource.
         name: String,
+        /// Node that gets the devices.
         node: String,
-        /// A request that has waited for a primary for so long fails, and the devices with it: for example 90s, 10m or 1h; 1s to 1h
-        /// [default: 60s]
+        /// Time for which a request waits for a primary; then it fails, and the devices with it.
+        /// For example 90s, 10m or 1h; from 1s to 1h [default: 60s]
         #[arg(long = "wait", value_name = "TIME", value_parser = duration::parse_ms)]
         wait_ms: Option<u64>,
-        /// Even if another node has them, whose requests fail from then on.
+        /// Take the devices from another node that has them. Its requests fail from then on.
         #[arg(long)]
         take_over: bool,
         #[command(flatten)]
         wait: WaitArgs,
     },
-    /// Give the devices back to the primary. Requests that are not answered fail.
+    /// Give the devices back to the primary. Requests without an answer fail.
     Detach {
+        /// Name of the resource.
         name: String,
         #[command(flatten)]
         wait: WaitArgs,
@@ -617,8 +692,9 @@ pub enum ResourceCommand {
     /// Delete a resource and its data on all nodes. Refused while its devices are in use. On a terminal it asks for the name once
     /// more; elsewhere it needs --yes.
     Delete {
+        /// Name of the resource.
         name: String,
-        /// Do not ask.
+        /// Delete without asking for the name.
         #[arg(long)]
         yes: bool,
         #[command(flatten)]
@@ -628,10 +704,13 @@ pub enum ResourceCommand {
 
 #[derive(Subcommand, Debug)]
 pub enum ServiceCommand {
-    /// Create or change a service from a TOML file and wait until it runs; `-` reads standard input.
+    /// Create or change a service from a TOML file, and wait until it runs. `-` reads standard
+    /// input.
     Apply {
+        /// Path of the TOML file, or `-`.
         file: PathBuf,
-        /// Say what would change, field by field, and whether the service would be started again. Change nothing.
+        /// Say what would change, field by field, and whether the service would restart. Change
+        /// nothing.
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
@@ -640,14 +719,18 @@ pub enum ServiceCommand {
     /// List the services.
     List,
     /// Show one service.
-    Status { name: String },
+    Status {
+        /// Name of the service.
+        name: String,
+    },
     /// Move a service to another node.
     Move {
+        /// Name of the service.
         name: String,
-        /// The node that is to run it.
+        /// Node that is to run the service.
         #[arg(value_name = "NODE", required_unless_present = "to", conflicts_with = "to")]
         node: Option<String>,
-        /// The same as NODE.
+        /// Another way to give NODE.
         #[arg(long, value_name = "NODE")]
         to: Option<String>,
         /// Move the service even if other processes or mounts hold its file system. The file system is flushed to the device first.
@@ -656,8 +739,9 @@ pub enum ServiceCommand {
         #[command(flatten)]
         wait: WaitArgs,
     },
-    /// Stop a service and forget it; its resource stays.
+    /// Stop and delete a service. Its resource stays.
     Delete {
+        /// Name of the service.
         name: String,
         #[command(flatten)]
         wait: WaitArgs,
@@ -666,16 +750,17 @@ pub enum ServiceCommand {
 
 #[derive(Subcommand, Debug)]
 pub enum BenchCommand {
-    /// Let fio write and read. What a device or a file holds is LOST, so one that is not empty is refused.
+    /// Measure with fio. It DESTROYS the content of devices and files, so targets that are not
+    /// empty are refused.
     Fio {
         /// Block devices, files, directories (a file is made there and removed), or resource:NAME for the first volume
         /// of a resource whose primary is this node. The first is the baseline of the others.
         #[arg(required = true, value_name = "TARGET")]
         targets: Vec<String>,
-        /// How much of each is used.
+        /// Bytes of each target that are used.
         #[arg(long, default_value = "1GiB", value_parser = size::parse, value_name = "SIZE")]
         size: u64,
-        /// Overwrite what is on devices and in files.
+        /// Overwrite the content of devices and files.
         #[arg(long)]
         overwrite: bool,
         /// How fio submits, in all cases. Devices that cannot refuse to wait cost io_uring a hand-over to a worker thread for
@@ -700,29 +785,30 @@ pub enum BenchCommand {
 
 #[derive(Args, Debug)]
 pub struct BenchArgs {
-    /// Only these cases; `rw4k-j8-*` means all that begin so.
+    /// Cases to run; `rw4k-j8-*` means all cases whose names begin like that.
     #[arg(long, value_delimiter = ',', value_name = "CASES")]
     pub only: Vec<String>,
-    /// How often each case is run on each target.
+    /// Number of runs of each case on each target.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
-    /// How long each run is measured.
+    /// Duration of each run, in seconds.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600), value_name = "SECONDS")]
     pub seconds: u32,
-    /// Write report.md, report.json and plots there as well; goes on with what an interrupted run has left.
+    /// Also write report.md, report.json and plots to this directory. An interrupted benchmark goes
+    /// on from there.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
 pub struct EventsArgs {
-    /// Only events after this one.
+    /// Show only events after this index.
     #[arg(long, default_value_t = 0, value_name = "INDEX")]
     pub after: u64,
-    /// Go on and print events as they happen. With --json one object per line.
+    /// Print events as they happen, until you end the command. With --json one object per line.
     #[arg(long, short)]
     pub follow: bool,
-    /// Only the newest N.
+    /// Show only the newest N events.
     #[arg(long, short = 'n', value_name = "N")]
     pub lines: Option<usize>,
 }
