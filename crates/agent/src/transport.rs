@@ -18,7 +18,7 @@ mod twins;
 
 use crate::messages::{Call, CallReply, Greeting, LaneKind, LeaseMessage, Proposal, random_u64};
 use crate::threads::{read, spawn, write};
-use mainstay_control::members::AGENT_PORT;
+use mainstay_control::members::{AGENT_PORT, canonical};
 use mainstay_types::NodeId;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -155,7 +155,7 @@ impl Transport {
         let listener = with_port(address, AGENT_PORT)
             .to_socket_addrs()
             .and_then(|mut found| found.next().ok_or_else(|| io::ErrorKind::AddrNotAvailable.into()))
-            .and_then(TcpListener::bind)
+            .and_then(|address| TcpListener::bind(canonical(address)))
             .map_err(|source| TransportError::Listen { address: address.to_owned(), source })?;
         let bound = listener
             .local_addr()
@@ -393,7 +393,7 @@ fn call_with(
 pub fn local_address(address: &str) -> Result<IpAddr, TransportError> {
     dial(address)
         .and_then(|stream| stream.local_addr())
-        .map(|local| local.ip())
+        .map(|local| local.ip().to_canonical())
         .map_err(|source| TransportError::Unreachable { address: address.to_owned(), source })
 }
 
@@ -459,7 +459,8 @@ fn serve(wire: &mut dyn Wire, from: SocketAddr, shared: &Shared, inbound: &dyn I
     if stranger && greeting.lane != LaneKind::Call {
         return Err(invalid("the sender belongs to another cluster"));
     }
-    let address = greeting.address.map_or_else(|| from.ip().to_string(), |address| address.to_string());
+    let address =
+        greeting.address.map_or_else(|| from.ip().to_canonical().to_string(), |address| address.to_string());
     let speaker = Holder::new(greeting.run, &address);
     let _open = match shared.holders.open(greeting.node, speaker, greeting.lane) {
         Ok(open) => open,

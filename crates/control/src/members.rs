@@ -10,7 +10,7 @@ use crate::apply::NAME_REMEDY;
 use crate::state::{Links, NODES_MAX, Node, NodeStatus, Outcome, Refusal, Severity, State, refused};
 use mainstay_ha::valid_name;
 use mainstay_types::NodeId;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Port of agents when none is named.
 pub const AGENT_PORT: u16 = 7400;
@@ -44,6 +44,20 @@ fn bad(what: &str, text: &str, why: &str) -> Refusal {
     }
 }
 
+/// The same address, and an IPv4 address where it is one that is written as IPv6 (`::ffff:10.0.0.1`).
+#[must_use]
+pub fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// Whether this is an IP address, followed by a colon and something that is no port.
+fn has_bad_port(text: &str) -> bool {
+    text.rsplit_once(':').is_some_and(|(host, _)| {
+        let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        host.parse::<Ipv4Addr>().is_ok() || bracketed.is_some_and(|host| host.parse::<Ipv6Addr>().is_ok())
+    })
+}
+
 /// Reads an address that a node states for itself.
 ///
 /// # Errors
@@ -51,8 +65,11 @@ fn bad(what: &str, text: &str, why: &str) -> Refusal {
 fn read(what: &str, text: &str, default_port: u16) -> Result<SocketAddr, Refusal> {
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let address = match (text.parse::<SocketAddr>(), bare.parse::<IpAddr>()) {
-        (Ok(address), _) => address,
-        (Err(_), Ok(ip)) => SocketAddr::new(ip, default_port),
+        (Ok(address), _) => canonical(address),
+        (Err(_), Ok(ip)) => canonical(SocketAddr::new(ip, default_port)),
+        (Err(_), Err(_)) if has_bad_port(text) => {
+            return Err(bad(what, text, "its port is not a number from 1 to 65535"));
+        }
         (Err(_), Err(_)) => return Err(bad(what, text, "it is no IP address")),
     };
     let ip = address.ip();
@@ -103,7 +120,7 @@ impl Addresses {
 
 /// Whether a recorded `host:port` is on the loopback interface; no for what is no address.
 fn is_loopback(text: &str) -> bool {
-    text.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback())
+    text.parse::<SocketAddr>().is_ok_and(|address| canonical(address).ip().is_loopback())
 }
 
 impl State {
@@ -380,8 +397,38 @@ mod tests {
         for bad in ["0.0.0.0:7401", "10.0.0.1:7400", "10.0.0.2:0", "nowhere"] {
             assert!(Addresses::read("10.0.0.1", Some(bad)).is_err(), "{bad}");
         }
+        for (bad, why) in [
+            ("10.0.0.1:99999", "its port is not a number"),
+            ("10.0.0.1:", "its port is not a number"),
+            ("[fd00::1]:x", "its port is not a number"),
+            ("host:7400", "it is no IP address"),
+        ] {
+            assert!(Addresses::read(bad, None).unwrap_err().message.contains(why), "{bad}");
+        }
         let both = Addresses::read("10.0.0.1", Some("10.0.0.2")).unwrap();
         assert_eq!((both.agent.port(), both.engine.port()), (AGENT_PORT, ENGINE_PORT));
+    }
+
+    #[test]
+    fn an_ipv4_address_that_is_written_as_ipv6_is_checked_and_recorded_as_ipv4() {
+        for bad in [
+            "::ffff:0.0.0.0",
+            "[::ffff:0.0.0.0]:7400",
+            "::ffff:224.0.0.1",
+            "::ffff:255.255.255.255",
+            "::ffff:169.254.1.1",
+        ] {
+            assert!(Addresses::read(bad, None).is_err(), "{bad}");
+            assert!(Addresses::read("10.0.0.1", Some(bad)).is_err(), "{bad}");
+        }
+        let mapped = Addresses::read("::ffff:10.0.0.1", Some("[::ffff:10.0.0.1]:9")).unwrap();
+        assert_eq!(mapped, Addresses::read("10.0.0.1", Some("10.0.0.1:9")).unwrap());
+        assert_eq!(mapped.agent.to_string(), "10.0.0.1:7400");
+        let state = alone("10.0.0.1:7400", "10.0.0.1:7401");
+        let loopback = newcomer("b", "[::ffff:127.0.0.1]:7400", "[::ffff:127.0.0.1]:7401");
+        assert_eq!(state.cannot_admit(&loopback).map(|refusal| refusal.code).as_deref(), Some("bad-address"));
+        let taken = newcomer("b", "[::ffff:10.0.0.1]:7400", "10.0.0.2:7401");
+        assert_eq!(state.cannot_admit(&taken).map(|refusal| refusal.code).as_deref(), Some("address-taken"));
     }
 
     #[test]

@@ -136,7 +136,8 @@ impl Node {
 /// The host of `host:port`, if it is an IP address.
 pub(crate) fn host_address(addr: &str) -> Option<IpAddr> {
     let (host, _) = addr.rsplit_once(':')?;
-    host.trim_start_matches('[').trim_end_matches(']').parse().ok()
+    let host = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok()?;
+    Some(host.to_canonical())
 }
 
 /// What the operator asked for.

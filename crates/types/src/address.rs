@@ -93,6 +93,31 @@ pub enum AddressHere {
     Foreign(FoundAddress),
 }
 
+/// Meaning of an address that no host of a network may have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WholeNetwork {
+    /// All host bits are 0.
+    Network,
+    /// All host bits are 1.
+    Broadcast,
+}
+
+/// The first of the networks of a node in which no host may have the address `ip`, and why. `prefix` of the address itself plays no
+/// part. Networks of 31 and 32 bits have hosts only (RFC 3021), and IPv6 has no broadcast.
+#[must_use]
+pub fn whole_network(found: &[FoundAddress], ip: IpAddr) -> Option<(FoundAddress, WholeNetwork)> {
+    let IpAddr::V4(address) = ip else { return None };
+    let networks = found.iter().filter(|one| one.prefix < 31 && !one.is_ours() && one.network_contains(ip));
+    networks.into_iter().find_map(|one| {
+        let hosts = u32::MAX.checked_shr(one.prefix.into()).unwrap_or(0);
+        match address.to_bits() & hosts {
+            0 => Some((*one, WholeNetwork::Network)),
+            own if own == hosts => Some((*one, WholeNetwork::Broadcast)),
+            _ => None,
+        }
+    })
+}
+
 /// Looks for `ip` among the addresses of a node. An address that Mainstay did not add counts first.
 #[must_use]
 pub fn address_here(found: &[FoundAddress], ip: IpAddr) -> AddressHere {
@@ -156,6 +181,21 @@ mod tests {
         let all = [other, foreign, ours];
         let removed: Vec<_> = addresses_to_remove(&all, ip(7)).collect();
         assert_eq!(removed, [&ours]);
+    }
+
+    #[test]
+    fn the_ends_of_a_network_that_a_node_has_are_no_hosts() {
+        let eth0 = found(1, 2, 0, "eth0");
+        let pair = FoundAddress::new(2, Ipv4Addr::new(10, 9, 0, 0).into(), 31, 0, b"eth1");
+        let here = [eth0, pair];
+        assert_eq!(whole_network(&here, ip(255)), Some((eth0, WholeNetwork::Broadcast)));
+        assert_eq!(whole_network(&here, ip(0)), Some((eth0, WholeNetwork::Network)));
+        assert_eq!(whole_network(&here, ip(7)), None);
+        for host in [Ipv4Addr::new(10, 9, 0, 0), Ipv4Addr::new(10, 9, 0, 1), Ipv4Addr::new(10, 1, 0, 255)] {
+            assert_eq!(whole_network(&here, host.into()), None, "{host}");
+        }
+        // A floating address is no network that the node has.
+        assert_eq!(whole_network(&[found(1, 7, ADDRESS_PROTOCOL, "eth0:mnst")], ip(255)), None);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::transport::{Listening, TransportError, call, local_address, silence_o
 use mainstay_api::engine::{Reply, Request};
 use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView, ErrorBody};
 use mainstay_control::State;
-use mainstay_control::members::{AGENT_PORT, Addresses, Newcomer};
+use mainstay_control::members::{AGENT_PORT, Addresses, Newcomer, canonical};
 use mainstay_control::state::{Command, Entry, Outcome, Refusal, Settings};
 use mainstay_types::NodeId;
 use std::collections::{BTreeMap, VecDeque};
@@ -51,6 +51,12 @@ const PROOF_ATTEMPTS: usize = 3;
 /// How long an agent waits for another process with its identity to end, beyond the silence after which one whose power was cut
 /// does not count as living.
 const TWIN_PATIENCE: Duration = Duration::from_millis(2500);
+/// What to do when a node that joins is not found at an address that it states.
+const JOINER_REMEDY: &str =
+    "Give addresses of the joining node that the members can reach, and open their ports.";
+/// What to do when the first node of a cluster is not found at its address.
+const FIRST_REMEDY: &str = "Give an address that an interface of this node has, with the port on which its agent listens; `ip address` lists the \
+     addresses.";
 /// Code of the refusal of a request that was taken back.
 const WITHDRAWN: &str = "join-withdrawn";
 /// Named file of the number by which a repeated request to join is known.
@@ -98,7 +104,7 @@ impl Agent {
         }
         let proof = Proof::begin(self, nonce);
         drop(self.show_engine(addresses.engine)?);
-        prove(addresses.agent, None, nonce, "the agent")?;
+        prove(addresses.agent, None, nonce, ("the agent", FIRST_REMEDY))?;
         drop(proof);
         let identity = Identity {
             cluster,
@@ -126,7 +132,7 @@ impl Agent {
 
     /// Where other agents reach this one, as far as it can tell: where it listens, or, if it listens everywhere, where `peer` sees it.
     fn own_address(&self, peer: &str) -> Result<String, TransportError> {
-        let listens = self.listens.parse::<SocketAddr>().ok();
+        let listens = self.listens.parse::<SocketAddr>().ok().map(canonical);
         if let Some(address) = listens.filter(|address| !address.ip().is_unspecified()) {
             return Ok(address.to_string());
         }
@@ -334,7 +340,7 @@ impl Agent {
                 listens.port() == address.port()
                     && (listens.ip().is_unspecified() || listens.ip() == address.ip())
             };
-            if let Some(listens) = listens.filter(|listens| !fits(listens)) {
+            if let Some(listens) = listens.map(canonical).filter(|listens| !fits(listens)) {
                 return Err(body(
                     "bad-address",
                     format!("the engine of this node listens on {listens}, and not on {address}"),
@@ -432,11 +438,12 @@ impl Agent {
         let Addresses { agent, engine } =
             Addresses::read(&new.agent_addr, Some(&new.engine_addr)).map_err(refusal)?;
         let identity = member.transport.identity();
-        prove(agent, identity, nonce, "the agent")?;
+        prove(agent, identity, nonce, ("the agent", JOINER_REMEDY))?;
         if !witness {
-            prove(engine, identity, nonce, "the engine")?;
+            prove(engine, identity, nonce, ("the engine", JOINER_REMEDY))?;
         }
-        let Newcomer { name, agent_addr, engine_addr, witness, nonce } = new;
+        let Newcomer { name, witness, nonce, .. } = new;
+        let (agent_addr, engine_addr) = (agent.to_string(), engine.to_string());
         let command = Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce };
         // A request that was taken back while its addresses were looked at is not recorded afterwards.
         let withdrawn = lock(&self.withdrawn);
@@ -521,9 +528,8 @@ fn prove(
     address: SocketAddr,
     identity: Option<(u64, NodeId)>,
     nonce: u64,
-    program: &str,
+    (program, remedy): (&str, &str),
 ) -> Result<(), ErrorBody> {
-    let remedy = "Give addresses of the joining node that the members can reach, and open their ports.";
     let mut attempts = PROOF_ATTEMPTS;
     loop {
         attempts -= 1;

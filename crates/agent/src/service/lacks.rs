@@ -91,6 +91,9 @@ pub fn lacks(spec: &ServiceSpec) -> Vec<Lack> {
                 format!("no interface has an address in the subnet of {address}"),
                 "name the interface in vip.interface, or give it an address there",
             ),
+            Err(error @ VipError::NoHost { .. }) => {
+                note("vip.address".into(), error.to_string(), "use another address of the network");
+            }
             _ => {}
         }
     }

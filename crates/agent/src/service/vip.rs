@@ -20,8 +20,8 @@ use crate::threads::spawn;
 use futures_util::stream::TryStreamExt;
 use mainstay_control::state::Links;
 use mainstay_types::{
-    ADDRESS_PROTOCOL, AddressHere, FoundAddress, MacAddress, address_here, address_label,
-    addresses_to_remove, same_network,
+    ADDRESS_PROTOCOL, AddressHere, FoundAddress, MacAddress, WholeNetwork, address_here, address_label,
+    addresses_to_remove, same_network, whole_network,
 };
 use rtnetlink::RouteMessageBuilder;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
@@ -60,6 +60,8 @@ pub enum VipError {
         "no interface of this node has an address in the subnet of {0}; name the interface in the service file"
     )]
     NoInterface(Vip),
+    #[error("{vip} is the {} of a network that this node has as {there}", part(*.what))]
+    NoHost { vip: Vip, there: Vip, what: WholeNetwork },
     #[error("this node has no interface {0}")]
     UnknownInterface(String),
     #[error(
@@ -85,6 +87,13 @@ pub enum VipError {
         #[source]
         source: io::Error,
     },
+}
+
+fn part(what: WholeNetwork) -> &'static str {
+    match what {
+        WholeNetwork::Network => "address",
+        WholeNetwork::Broadcast => "address of all hosts (broadcast)",
+    }
 }
 
 /// An address with the length of its prefix.
@@ -133,8 +142,9 @@ pub struct Interface {
 /// The interface that is named, or else the one with another address in the same subnet. What Mainstay has added does not count.
 ///
 /// # Errors
-/// When there is none.
+/// When there is none, and when by the networks of this node no host may have the address.
 pub fn find_interface(vip: Vip, name: Option<&str>) -> Result<Interface, VipError> {
+    refuse_no_host(vip, &addresses()?)?;
     with_netlink(async |handle| {
         let links: Vec<LinkMessage> = handle.link().get().execute().try_collect().await?;
         if let Some(name) = name {
@@ -154,6 +164,16 @@ pub fn find_interface(vip: Vip, name: Option<&str>) -> Result<Interface, VipErro
         let link = index.and_then(|index| links.iter().find(|link| link.header.index == index));
         Ok(link.map(interface_of).ok_or(VipError::NoInterface(vip)))
     })?
+}
+
+/// `list`: the addresses of this node.
+fn refuse_no_host(vip: Vip, list: &[FoundAddress]) -> Result<(), VipError> {
+    match whole_network(list, vip.ip()) {
+        Some((FoundAddress { ip: IpAddr::V4(address), prefix, .. }, what)) => {
+            Err(VipError::NoHost { vip, there: Vip { address, prefix }, what })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Asks whether anybody has the address. Takes 150 ms.
@@ -505,6 +525,24 @@ mod tests {
         assert!(!vip.subnet_contains(Ipv4Addr::new(10, 0, 1, 200)));
         assert!(Vip { prefix: 0, ..vip }.subnet_contains(Ipv4Addr::new(1, 1, 1, 1)));
         assert!(!Vip { prefix: 32, ..vip }.subnet_contains(Ipv4Addr::new(10, 0, 0, 8)));
+    }
+
+    /// The prefix that the service names says nothing of the network that the interface has.
+    #[test]
+    fn an_address_that_is_a_whole_network_of_this_node_is_refused() {
+        let eth0 = FoundAddress::new(2, Ipv4Addr::new(10, 213, 0, 2).into(), 24, 0, b"eth0");
+        for (vip, says) in [
+            ("10.213.0.255/16", "10.213.0.255/16 is the address of all hosts (broadcast) of a network"),
+            ("10.213.0.255/32", "that this node has as 10.213.0.2/24"),
+            ("10.213.0.255/31", "broadcast"),
+            ("10.213.0.0/32", "10.213.0.0/32 is the address of a network"),
+        ] {
+            let refused = refuse_no_host(vip.parse().unwrap(), &[eth0]).unwrap_err().to_string();
+            assert!(refused.contains(says), "{vip}: {refused}");
+        }
+        for vip in ["10.213.0.7/16", "10.213.1.255/16", "10.213.0.7/32"] {
+            assert!(refuse_no_host(vip.parse().unwrap(), &[eth0]).is_ok(), "{vip}");
+        }
     }
 
     #[test]
