@@ -19,10 +19,12 @@ use crate::pool;
 use crate::raft::{ConsensusLog, View};
 use crate::views::{self, Live};
 use axum::extract::{Path, Query, State as Shared};
-use axum::http::{StatusCode, header};
+use axum::http::{Method, StatusCode, header};
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
+use mainstay_api::client::{AGE_HEADER, NODE_HEADER};
 use mainstay_api::rest::{
     Accepted, ClusterInit, ClusterJoin, ClusterView, EVENTS_WAIT_MS_MAX, EngineView, ErrorBody, EventsPage,
     NodeView, ReplicaAdd, ReplicaMove, ResourceCreate, ResourceView, ServiceMove, ServiceView, StatusView,
@@ -109,7 +111,37 @@ pub fn router(agent: Arc<Agent>) -> Router {
         .route("/v1/events", get(events))
         .route("/metrics", get(listener::answer))
         .fallback(async || Problem(body("not-found", "there is no such route", "See the API's description.")))
+        .layer(middleware::from_fn_with_state(agent.clone(), tell_age))
         .with_state(agent)
+}
+
+/// Questions whose answers carry their age themselves, or have none.
+const OWN_AGE: [&str; 5] = ["/v1/alive", "/v1/status", "/v1/cluster", "/v1/nodes", "/metrics"];
+
+/// Adds its age to an answer that no majority of the voters has confirmed (S264). The majority is asked first, so that what the answer
+/// is made of is no older.
+async fn tell_age(Shared(agent): App, request: axum::extract::Request, next: middleware::Next) -> Response {
+    let is_question = request.method() == Method::GET && !OWN_AGE.contains(&request.uri().path());
+    let asked = if is_question {
+        let age = move || {
+            let member = agent.member().ok()?;
+            let age_ms = member.log.confirmed_view(READ_PATIENCE).age_ms;
+            (age_ms != Some(0)).then(|| (member.identity.name.clone(), age_ms))
+        };
+        tokio::task::spawn_blocking(age).await.ok().flatten()
+    } else {
+        None
+    };
+    let mut response = next.run(request).await;
+    if let Some((node, age_ms)) = asked {
+        let age = age_ms.map_or_else(|| "unknown".to_owned(), |ms| ms.to_string());
+        for (name, value) in [(AGE_HEADER, age), (NODE_HEADER, node)] {
+            if let Ok(value) = header::HeaderValue::from_str(&value) {
+                response.headers_mut().insert(name, value);
+            }
+        }
+    }
+    response
 }
 
 /// Runs what waits, off the threads that serve connections.

@@ -20,6 +20,11 @@ const LOOK_EVERY: Duration = Duration::from_secs(3);
 /// Its answer does not matter; it costs the agent nothing.
 const LOOK_AT: &str = "/v1/alive";
 
+/// Header of an answer that no majority of the voters has confirmed: its age in milliseconds, or `unknown`.
+pub const AGE_HEADER: &str = "mainstay-as-of-ms";
+/// Header of such an answer: the name of the node that answered.
+pub const NODE_HEADER: &str = "mainstay-node";
+
 /// Largest answer that is accepted, in bytes.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
 
@@ -63,10 +68,23 @@ impl ClientError {
     }
 }
 
+/// Called with what an answer says of its age.
+pub type OnStale = fn(&Stale);
+
+/// Age of an answer that no majority of the voters has confirmed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stale {
+    /// Name of the node that answered.
+    pub node: String,
+    /// Age in milliseconds, if the node knows it.
+    pub age_ms: Option<u64>,
+}
+
 /// Talks to the agent behind one socket.
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
+    on_stale: Option<OnStale>,
     /// `None`: what suits the request.
     timeout: Option<Duration>,
     patience: Patience,
@@ -85,6 +103,7 @@ impl Client {
     pub fn new(socket: impl AsRef<Path>) -> Self {
         Self {
             socket: socket.as_ref().to_path_buf(),
+            on_stale: None,
             timeout: None,
             patience: Patience { answer: ANSWER_WITHIN, look_every: LOOK_EVERY },
         }
@@ -94,6 +113,13 @@ impl Client {
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
+        self
+    }
+
+    /// The same client, which calls `on_stale` for each answer that no majority of the voters has confirmed.
+    #[must_use]
+    pub fn with_on_stale(mut self, on_stale: OnStale) -> Self {
+        self.on_stale = Some(on_stale);
         self
     }
 
@@ -196,6 +222,9 @@ impl Client {
             .map_err(|error| transport(&error))?;
         let response = sender.send_request(request).await.map_err(|error| transport(&error))?;
         let status = response.status();
+        if let (Some(on_stale), Some(stale)) = (self.on_stale, stale(response.headers())) {
+            on_stale(&stale);
+        }
         let bytes = Limited::new(response.into_body(), ANSWER_BYTES_MAX)
             .collect()
             .await
@@ -203,6 +232,12 @@ impl Client {
             .to_bytes();
         if status.is_success() { Ok(bytes) } else { Err(refusal(status, &bytes)) }
     }
+}
+
+fn stale(headers: &header::HeaderMap) -> Option<Stale> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let age = text(AGE_HEADER)?;
+    Some(Stale { node: text(NODE_HEADER).unwrap_or_default().to_owned(), age_ms: age.parse().ok() })
 }
 
 fn encode<B: Serialize>(body: &B) -> Result<Bytes, ClientError> {
@@ -220,9 +255,24 @@ fn refusal(status: StatusCode, bytes: &[u8]) -> ClientError {
 
 #[cfg(test)]
 mod tests {
-    use super::{Client, ClientError, Patience};
+    use super::{AGE_HEADER, Client, ClientError, NODE_HEADER, Patience, Stale, header, stale};
     use std::os::unix::net::UnixListener;
     use std::time::{Duration, Instant};
+
+    #[test]
+    fn an_answer_without_a_majority_says_its_age() {
+        let answer = |age: Option<&str>| {
+            let mut headers = header::HeaderMap::new();
+            headers.insert(NODE_HEADER, "n3".parse().unwrap());
+            if let Some(age) = age {
+                headers.insert(AGE_HEADER, age.parse().unwrap());
+            }
+            stale(&headers)
+        };
+        assert_eq!(answer(None), None);
+        assert_eq!(answer(Some("4500")), Some(Stale { node: "n3".into(), age_ms: Some(4500) }));
+        assert_eq!(answer(Some("unknown")), Some(Stale { node: "n3".into(), age_ms: None }));
+    }
 
     /// The agent takes the connection and says nothing, as a stopped one.
     #[test]

@@ -83,6 +83,15 @@ pub fn isolate_the_primary(cluster: &Cluster, ledger: &Ledger) -> Result<()> {
     ensure!(!now.address && !now.server, "the isolated node still serves: {now:?}");
     let view = cluster.lab.agent(&old)?.get::<StatusView>("/v1/status")?.cluster.context("a cluster")?;
     ensure!(view.as_of_ms != Some(0), "the isolated node shows an old state as the present one: {view:?}");
+    for words in
+        [&["resource", "list"][..], &["service", "list"], &["resource", "status", DB.resource], &["events"]]
+    {
+        let said = cluster.lab.try_cli(&[&["--node", old.as_str()][..], words].concat())?.stderr;
+        ensure!(
+            said.contains("could not confirm its state"),
+            "{words:?} shows an old state as the present one: {said}"
+        );
+    }
     cluster.lab.lab(&["heal"])?;
     cluster.lab.wait_in_sync(DB.resource, LIMIT)
 }
