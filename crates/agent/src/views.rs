@@ -397,10 +397,10 @@ pub fn service(state: &State, name: &str, service: &Service) -> ServiceView {
     let failures = service
         .nodes
         .iter()
-        .filter(|(node, on)| on.failures > 0 || service.failed_on(**node))
+        .filter(|(node, _)| service.failures_on(**node) > 0)
         .map(|(&node, on)| ServiceFailure {
             node: state.node_name(node),
-            count: on.failures,
+            count: service.failures_on(node),
             reason: if on.last_failure.is_empty() { on.detail.clone() } else { on.last_failure.clone() },
         })
         .collect();

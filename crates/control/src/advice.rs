@@ -179,7 +179,10 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
         }
         let runs = service.nodes.values().any(|on| on.phase == ServicePhase::Running);
         let primary = state.resource_of(service).and_then(|resource| resource.record.primary);
-        if let Some(primary) = primary.filter(|_| !runs) {
+        // One that waits for its next attempt is named above, with the same reason.
+        let waits =
+            |node: &NodeId| service.nodes.get(node).is_some_and(|on| on.phase == ServicePhase::BackingOff);
+        if let Some(primary) = primary.filter(|node| !runs && !waits(node)) {
             let (what, remedy) = not_running(state, name, service, primary);
             add(Severity::Warning, subject.clone(), what, remedy);
         }
@@ -222,12 +225,14 @@ fn not_running(state: &State, name: &str, service: &Service, primary: NodeId) ->
         what += &format!(" ({})", on.detail);
     }
     if on.last_failure.is_empty() || on.last_failure == on.detail {
-        return (
-            what,
+        let remedy = if service.spec.processes.is_empty() {
+            format!("if this lasts, look at the log of the agent on {node}")
+        } else {
             format!(
-                "if this lasts, look at the output of its processes on {node}, in services/{name} of the state directory"
-            ),
-        );
+                "if this lasts, look at the output of its processes on {node}, in services/{name} of the state directory, and at the log of the agent there"
+            )
+        };
+        return (what, remedy);
     }
     what += &format!("; the last failure: {}", on.last_failure);
     (what, format!("mend the cause on {node}, or run `mainstay service move {name} NODE`"))

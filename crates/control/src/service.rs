@@ -280,6 +280,11 @@ impl State {
             return Outcome::Unchanged;
         }
         let phase_changed = before.is_none_or(|old| old.phase != phase);
+        let is_told = before.is_some_and(|old| {
+            let tells =
+                matches!(old.phase, ServicePhase::Running | ServicePhase::Starting | ServicePhase::Stopping);
+            tells && old.failures >= failures && old.round == round && old.last_failure == on.last_failure
+        });
         // A failure that did not end the whole service: it is mended while the rest stays as it is.
         let partial =
             matches!(phase, ServicePhase::Running | ServicePhase::Starting | ServicePhase::Stopping)
@@ -299,6 +304,8 @@ impl State {
             ServicePhase::BackingOff if failures == 0 => {
                 Some((Severity::Warning, format!("on {node_name} {}", on.detail)))
             }
+            // It was an event when it was counted.
+            ServicePhase::BackingOff if is_told => None,
             ServicePhase::BackingOff => {
                 Some((Severity::Warning, format!("failed on {node_name}, trying again: {}", on.detail)))
             }

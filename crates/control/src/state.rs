@@ -314,9 +314,19 @@ impl Service {
     #[must_use]
     pub fn has_failures(&self) -> bool {
         self.halted.is_some()
-            || self.nodes.iter().any(|(node, on)| {
-                on.failures > 0 || on.phase == ServicePhase::BackingOff || self.failed_on(*node)
-            })
+            || self
+                .nodes
+                .iter()
+                .any(|(node, on)| self.failures_on(*node) > 0 || on.phase == ServicePhase::BackingOff)
+    }
+
+    /// Failures on `node` that count in the current round: the operator cleared those of earlier ones.
+    #[must_use]
+    pub fn failures_on(&self, node: NodeId) -> u32 {
+        match self.nodes.get(&node) {
+            Some(on) if on.round >= self.round => on.failures.max(u32::from(self.failed_on(node))),
+            _ => 0,
+        }
     }
 
     /// Whether the service used up its attempts on `node` in the current round.

@@ -665,6 +665,34 @@ fn failures_are_cleared_by_applying_a_service_as_it_is() {
         (after.round, after.edition, after.revision),
         (before.round + 1, before.edition, before.revision)
     );
+    // Those that a node has counted in an earlier round do not count, also if it never runs the service again.
+    assert_eq!((before.failures_on(A), after.failures_on(A)), (2, 0));
+    assert!(!after.has_failures());
+    assert_eq!(apply(&mut nodes.state, Command::ApplyService { spec: db_service() }), Outcome::Unchanged);
+}
+
+#[test]
+fn a_failure_that_is_tried_again_after_a_pause_is_one_event() {
+    let mut nodes = running();
+    let ServiceObserved { epoch, round, .. } = nodes.observed[&A].services["db"];
+    let report = |phase, failures| Command::ServiceStatus {
+        name: "db".into(),
+        node: A,
+        phase,
+        epoch,
+        round,
+        detail: "no mount".into(),
+        failures,
+        passes: false,
+        last_failure: "no mount".into(),
+    };
+    let told = |state: &State| state.events.iter().filter(|event| event.text.contains("no mount")).count();
+    apply(&mut nodes.state, report(ServicePhase::Stopping, 1));
+    apply(&mut nodes.state, report(ServicePhase::BackingOff, 1));
+    assert_eq!(told(&nodes.state), 1);
+    apply(&mut nodes.state, report(ServicePhase::Starting, 1));
+    apply(&mut nodes.state, report(ServicePhase::BackingOff, 2));
+    assert_eq!(told(&nodes.state), 2);
 }
 
 /// A reboot that nobody took for a death: the node has no machine for what it ran, and is said to run it.

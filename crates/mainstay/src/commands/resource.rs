@@ -144,8 +144,14 @@ fn create(args: CreateArgs, client: &Client, output: Output) -> Outcome<()> {
     let name = &args.name;
     let (look, undo) =
         (format!("mainstay resource status {name}"), format!("mainstay resource delete {name}"));
+    let mut resource: ResourceView = {
+        let unknown = format!(
+            "making resource {name} goes on in the cluster if it was recorded already. To see whether it was, run `{look}`. To undo it, run `{undo}`."
+        );
+        let _told = GoesOn::tell(unknown);
+        client.post("/v1/resources", &request)?
+    };
     let _told = GoesOn::work(&format!("making resource {name}"), &look, &undo);
-    let mut resource: ResourceView = client.post("/v1/resources", &request)?;
     if !args.wait.no_wait {
         let mut progress = Progress::new();
         resource = follow(&format!("resource {}", args.name), args.wait.wait_s, || {
