@@ -188,7 +188,7 @@ pub fn command(command: &Command) -> String {
         Command::DeleteService { name } => format!("delete {name}"),
         Command::ServiceGone { name } => format!("note that {name} is gone"),
         Command::MoveService { name, to } => format!("move {name} to {to}"),
-        Command::Note { subject, text } => format!("note about {subject}: {text}"),
+        Command::Note { subject, text, .. } => format!("note about {subject}: {text}"),
         Command::ServiceStatus { name, node, phase, epoch, detail, .. } => {
             let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
             format!("note that {name} is {} on {node} in {epoch}{detail}", self::phase(*phase))

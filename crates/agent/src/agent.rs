@@ -22,8 +22,8 @@ use crate::views::{self, Connections, Live};
 use crate::watch;
 use mainstay_api::engine::{Reply, Request};
 use mainstay_api::rest::{ClusterView, ErrorBody};
-use mainstay_control::members::AGENT_PORT;
-use mainstay_control::state::{Command, NodeStatus};
+use mainstay_control::members::{AGENT_PORT, twin_words};
+use mainstay_control::state::{Command, NodeStatus, Severity};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::NodeId;
 use std::collections::BTreeMap;
@@ -141,6 +141,7 @@ impl Agent {
         let address = agent.transport.listen(&listen, agent.clone())?;
         if let Some(identity) = identity {
             agent.refuse_twins(&identity)?;
+            agent.refuse_elsewhere(&identity)?;
             agent.start_member(identity)?;
         }
         Ok(Started { agent, address, fatal: fatal_receiver })
@@ -430,17 +431,15 @@ impl Agent {
 impl Inbound for Agent {
     fn twin(&self, node: NodeId, holder: &str, other: &str) {
         let Ok(member) = self.member() else { return };
-        if !lock(&self.twins).note(node, Instant::now(), self.transport.silence()) {
+        if !lock(&self.twins).note(node, (holder, other), Instant::now(), self.transport.silence()) {
             return;
         }
         let state = member.log.view().state;
-        let (name, own) = (state.node_name(node), state.node_name(member.identity.node));
-        let text = format!(
-            "two machines have this identity: {holder}, which {own} goes on with, and {other}, which it refuses; one is a copy of \
-             the other: end that one and empty its state directory"
-        );
+        let recorded = state.nodes.get(&node).map(|node| node.agent_addr.as_str());
+        let text = twin_words(recorded, holder, other);
         tracing::error!(%node, holder, other, "two machines have one identity");
-        member.log.submit(Command::Note { subject: format!("node {name}"), text });
+        let subject = format!("node {}", state.node_name(node));
+        member.log.submit(Command::Note { severity: Severity::Critical, subject, text });
     }
 
     fn raft(&self, _from: NodeId, message: Vec<u8>) {

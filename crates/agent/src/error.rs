@@ -30,6 +30,11 @@ pub enum AgentError {
         "another machine, at {other}, is running as node {name} while this one, which listens on {own}, has the same identity"
     )]
     Twin { name: String, own: String, other: String },
+    #[error(
+        "this node is recorded as {name} at {recorded}, and that is no address of this machine: this is a copy of its disk, or the \
+         machine has got another address"
+    )]
+    Elsewhere { name: String, recorded: String },
     #[error("the agent cannot go on: {0}")]
     Fatal(String),
 }
@@ -51,6 +56,11 @@ impl AgentError {
             Self::Twin { .. } => (
                 "identity-in-use",
                 "Stop the machine that is the copy. To use it as another node, empty its state directory and join it under another name.",
+            ),
+            Self::Elsewhere { .. } => (
+                "identity-elsewhere",
+                "If this is a copy, empty its state directory and join it under another name. If it is the node, give it the recorded \
+                 address back and start the agent.",
             ),
             Self::Fatal(_) => ("agent-fatal", "Look at the agent's log; it is restarted by its supervisor."),
         };

@@ -17,7 +17,7 @@ use crate::reserve::Reserve;
 use crate::threads::spawn;
 use crate::transport::Transport;
 use mainstay_control::lease::{self, Effect, Event, LeaseMachine, Suspect};
-use mainstay_control::state::Command;
+use mainstay_control::state::{Command, Severity};
 use mainstay_types::{NodeId, Time};
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
 use std::path::{Path, PathBuf};
@@ -169,6 +169,7 @@ impl Runner {
                 let (subject, by) =
                     (format!("node {}", state.node_name(suspect.node)), state.node_name(self.own()));
                 self.log.submit(Command::Note {
+                    severity: Severity::Info,
                     subject,
                     text: format!("suspected by {by}: not heard for longer than its lease"),
                 });

@@ -31,7 +31,7 @@ use mainstay_control::reconciler::job::{Ended, Order};
 use mainstay_control::reconciler::{Event, Failure, Reconciler, ReplicaSeen, Seen, Wish};
 use mainstay_control::scrubs::{ScrubSeen, ScrubState};
 use mainstay_control::snapshots::{SnapshotOn, SnapshotState};
-use mainstay_control::state::{Command, IssChange, Links};
+use mainstay_control::state::{Command, IssChange, Links, Severity};
 use mainstay_types::{Epoch, NodeId, ResourceId, SnapshotId, Time};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -289,7 +289,7 @@ impl Node {
     }
 
     fn note(&self, subject: String, text: String) {
-        self.parts.log.submit(Command::Note { subject, text });
+        self.parts.log.submit(Command::Note { severity: Severity::Info, subject, text });
     }
 
     fn name(&self) -> String {

@@ -7,7 +7,7 @@
 //!   each. The lease lane is apart so that neither a snapshot nor a slow disk delays a heartbeat (R10).
 //! - What arrives is bounded by [`FRAME_BYTES_MAX`], and memory grows only with bytes that have arrived (R25).
 //! - A connection starts with a greeting that names the protocol version, the cluster and the sender; another
-//!   cluster's messages are refused.
+//!   cluster's messages are refused, and told once a minute and sender.
 //!
 //! Connections are dialled by the sender and carry messages in one direction, so that there is never a
 //! question which of two connections counts. Questions that want an answer use a connection of their own
@@ -17,7 +17,7 @@
 mod twins;
 
 use crate::messages::{Call, CallReply, Greeting, LaneKind, LeaseMessage, Proposal, random_u64};
-use crate::threads::{read, spawn, write};
+use crate::threads::{lock, read, spawn, write};
 use mainstay_control::members::{AGENT_PORT, canonical};
 use mainstay_types::NodeId;
 use serde::Serialize;
@@ -27,9 +27,9 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use twins::{Holder, Holders};
 pub use twins::{Notices, silence_of};
 
@@ -45,6 +45,9 @@ const LANE_QUEUE_MAX: usize = 512;
 const INBOUND_MAX: usize = 256;
 /// Connections that a listener that lasts for a while serves at a time; more are closed at once.
 const PROOF_INBOUND_MAX: usize = 16;
+/// How often the log tells of a host that does not speak the protocol, and of how many hosts in that time.
+const TELL_PAUSE: Duration = Duration::from_secs(60);
+const TOLD_MAX: usize = 64;
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(400);
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// How often a listener that lasts for a while looks whether it is to end.
@@ -121,6 +124,26 @@ struct Shared {
     address: RwLock<Option<SocketAddr>>,
     /// Which process speaks as each of the other nodes.
     holders: Holders,
+    /// When the log told last of a host that does not speak the protocol.
+    told: Mutex<BTreeMap<IpAddr, Instant>>,
+}
+
+impl Shared {
+    /// Where a node is recorded, if this node has its state.
+    fn recorded(&self, node: NodeId) -> Option<String> {
+        read(&self.peers).get(&node).map(|lanes| lanes.address.clone())
+    }
+
+    /// Whether the log is to tell of a host that does not speak the protocol.
+    fn is_news(&self, host: IpAddr, now: Instant) -> bool {
+        let mut told = lock(&self.told);
+        told.retain(|_, at| now.saturating_duration_since(*at) < TELL_PAUSE);
+        if told.contains_key(&host) || told.len() >= TOLD_MAX {
+            return false;
+        }
+        told.insert(host, now);
+        true
+    }
 }
 
 struct PeerLanes {
@@ -143,6 +166,7 @@ impl Transport {
                 run: random_u64(),
                 address: RwLock::new(None),
                 holders: Holders::default(),
+                told: Mutex::default(),
             }),
         }
     }
@@ -217,10 +241,8 @@ impl Transport {
             });
         }
         drop(sender);
-        let deadline = std::time::Instant::now() + CONNECT_TIMEOUT;
-        while let Ok(reply) =
-            answers.recv_timeout(deadline.saturating_duration_since(std::time::Instant::now()))
-        {
+        let deadline = Instant::now() + CONNECT_TIMEOUT;
+        while let Ok(reply) = answers.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             if let Ok(CallReply::Other { address: Some(address) }) = reply {
                 return Some(address);
             }
@@ -441,6 +463,7 @@ fn serve_on_a_thread(
         let mut wire: Box<dyn Wire> = Box::new(stream);
         if let Err(error) = serve(&mut *wire, from, &shared, &*inbound)
             && error.kind() == io::ErrorKind::InvalidData
+            && shared.is_news(from.ip(), Instant::now())
         {
             tracing::warn!(%from, %error, "closed a connection that did not speak the protocol");
         }
@@ -456,13 +479,19 @@ fn serve(wire: &mut dyn Wire, from: SocketAddr, shared: &Shared, inbound: &dyn I
     let greeting: Greeting = parse(&body)?;
     let own = read(&shared.identity).map(|(cluster, _)| cluster);
     let stranger = own != Some(greeting.cluster);
+    if own.is_none() && greeting.lane != LaneKind::Call {
+        // This agent is starting, or its node is joining. The sender tries again.
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
     if stranger && greeting.lane != LaneKind::Call {
         return Err(invalid("the sender belongs to another cluster"));
     }
     let address =
         greeting.address.map_or_else(|| from.ip().to_canonical().to_string(), |address| address.to_string());
     let speaker = Holder::new(greeting.run, &address);
-    let _open = match shared.holders.open(greeting.node, speaker, greeting.lane) {
+    let recorded = shared.recorded(greeting.node);
+    let recorded = recorded.as_deref();
+    let _open = match shared.holders.open(greeting.node, speaker, greeting.lane, recorded) {
         Ok(open) => open,
         Err(holder) => {
             inbound.twin(greeting.node, &holder, &address);
@@ -471,6 +500,9 @@ fn serve(wire: &mut dyn Wire, from: SocketAddr, shared: &Shared, inbound: &dyn I
     };
     loop {
         let (kind, body) = read_frame(wire)?;
+        if greeting.lane != LaneKind::Call && !shared.holders.speaks(greeting.node, greeting.run) {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
         shared.holders.heard(greeting.node, greeting.run);
         match (greeting.lane, kind) {
             (LaneKind::Log, Kind::Raft) => inbound.raft(greeting.node, body),
@@ -481,7 +513,7 @@ fn serve(wire: &mut dyn Wire, from: SocketAddr, shared: &Shared, inbound: &dyn I
                 let reply = match question {
                     _ if stranger && !question.is_for_strangers() => CallReply::other_cluster(),
                     Call::AmI => {
-                        let other = shared.holders.other(greeting.node, greeting.run);
+                        let other = shared.holders.other(greeting.node, greeting.run, &address, recorded);
                         if let Some(holder) = &other {
                             inbound.twin(greeting.node, holder, &address);
                         }
@@ -632,6 +664,18 @@ mod tests {
             CallReply::Withdrawn
         }
         fn twin(&self, _: NodeId, _: &str, _: &str) {}
+    }
+
+    #[test]
+    fn the_log_tells_of_a_stranger_once_a_minute_and_of_a_few_only() {
+        let transport = Transport::new();
+        let (shared, start) = (&transport.shared, Instant::now());
+        let host = |last: u8| IpAddr::from([10, 0, 0, last]);
+        assert!(shared.is_news(host(1), start) && shared.is_news(host(2), start));
+        assert!(!shared.is_news(host(1), start + TELL_PAUSE / 2));
+        assert!(shared.is_news(host(1), start + TELL_PAUSE));
+        let told = (0..=u8::MAX).filter(|last| shared.is_news(host(*last), start + TELL_PAUSE * 3)).count();
+        assert_eq!(told, TOLD_MAX);
     }
 
     #[test]

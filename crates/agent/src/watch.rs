@@ -13,7 +13,7 @@ use crate::threads::spawn;
 use crate::transport::Transport;
 use mainstay_api::engine::{EngineStatus, PeerState, Reply, Request, Role};
 use mainstay_control::stalls::{Stall, Stalled};
-use mainstay_control::state::{Command, Entry};
+use mainstay_control::state::{Command, Entry, Severity};
 use mainstay_types::{Copies, NodeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -137,7 +137,8 @@ fn tell(
     }
     for (subject, text) in news {
         tracing::warn!(subject, "{text}");
-        let entry = Entry { at_ms: wall_ms(), command: Command::Note { subject, text } };
+        let command = Command::Note { severity: Severity::Info, subject, text };
+        let entry = Entry { at_ms: wall_ms(), command };
         let proposal = Proposal { id: ProposalId::random(), entry };
         log.forwarded(proposal.clone());
         // Whoever leads takes it, once.

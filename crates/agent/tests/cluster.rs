@@ -6,7 +6,7 @@ mod support;
 use mainstay_api::engine::Role;
 use mainstay_api::rest::{
     Accepted, ClusterInit, ClusterJoin, ClusterView, EventsPage, MinCopiesSet, NodeStatus, ResourceCreate,
-    ResourceView, ScrubSchedule, ServiceApply, ServiceView,
+    ResourceView, ScrubSchedule, ServiceApply, ServiceView, Severity,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -464,7 +464,9 @@ fn a_machine_with_the_identity_of_a_living_node_is_refused_and_the_node_lives_on
     eventually("the two are named", || {
         let page: EventsPage = nodes[0].client().get("/v1/events").unwrap();
         let told = |text: &str| text.contains("127.66.9.2") && text.contains("127.66.9.9");
-        page.events.iter().any(|event| event.subject == "node/n2" && told(&event.text))
+        page.events
+            .iter()
+            .any(|event| event.subject == "node/n2" && event.severity == Severity::Error && told(&event.text))
     });
     let after: ClusterView = nodes[0].client().get("/v1/cluster").unwrap();
     let generations =
@@ -475,6 +477,11 @@ fn a_machine_with_the_identity_of_a_living_node_is_refused_and_the_node_lives_on
     nodes[1].kill_agent();
     nodes[1].start_agent();
     eventually("return of n2", || nodes[1].lease_left_ms() > 0);
+    // While the node is off nobody is heard under its name, and still the copy is not the node.
+    nodes[1].kill_agent();
+    assert!(!copy.agent_lives_for(Duration::from_secs(25)), "the copy runs in the place of the node");
+    nodes[1].start_agent();
+    eventually("return of n2 after its copy", || nodes[1].lease_left_ms() > 0);
     for node in &mut nodes {
         node.kill();
     }

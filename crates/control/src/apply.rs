@@ -157,8 +157,8 @@ impl State {
             Command::ServiceGone { name } => self.service_gone(at_ms, &name),
             Command::MoveService { name, to } => self.move_service(at_ms, &name, to),
             Command::RetryService { name, round } => self.retry_service(at_ms, &name, round),
-            Command::Note { subject, text } => {
-                self.note(at_ms, Severity::Info, cut(subject), text);
+            Command::Note { severity, subject, text } => {
+                self.note(at_ms, severity, cut(subject), text);
                 Outcome::Done
             }
             Command::ServiceStatus {

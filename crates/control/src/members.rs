@@ -118,6 +118,62 @@ impl Addresses {
     }
 }
 
+/// The host of an address with or without a port.
+fn host_of(text: &str) -> Option<IpAddr> {
+    let host = text.parse::<SocketAddr>().map(|address| address.ip()).or_else(|_| text.parse());
+    host.ok().map(|host: IpAddr| host.to_canonical())
+}
+
+/// Whether two addresses, each with or without a port, are on one host.
+#[must_use]
+pub fn same_host(a: &str, b: &str) -> bool {
+    host_of(a).is_some_and(|a| host_of(b) == Some(a))
+}
+
+/// Whether by its addresses a machine is the one that is `recorded` as a node: `own` are its addresses without those of services, and
+/// its agent listens on `listens`. If not, the machine has to reach itself at the recorded address, or it may be a copy.
+#[must_use]
+pub fn is_recorded_here(recorded: &str, own: &[IpAddr], listens: &str) -> bool {
+    let Some(host) = host_of(recorded) else { return true };
+    // All of 127.0.0.0/8 is on every machine.
+    let loopback = |listens: IpAddr| host.is_loopback() && (listens.is_unspecified() || listens == host);
+    own.contains(&host) || host_of(listens).is_some_and(loopback)
+}
+
+/// Which of two machines with the identity of a node is the node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Genuine {
+    /// The one that the members hear.
+    Heard,
+    /// The one that begins to speak: it alone stands at the recorded address.
+    Newcomer,
+}
+
+/// Judges between the machine that is `heard` as a node and a `newcomer` with the same identity.
+#[must_use]
+pub fn genuine(recorded: Option<&str>, heard: &str, newcomer: &str) -> Genuine {
+    match recorded {
+        Some(recorded) if same_host(newcomer, recorded) && !same_host(heard, recorded) => Genuine::Newcomer,
+        _ => Genuine::Heard,
+    }
+}
+
+/// Words for the operator about two machines with the identity of a node. The members go on with the one at `heard`.
+#[must_use]
+pub fn twin_words(recorded: Option<&str>, heard: &str, other: &str) -> String {
+    let stands = match recorded {
+        Some(recorded) if same_host(heard, recorded) => {
+            ", where the node is recorded and which is the member".to_owned()
+        }
+        Some(recorded) => format!(", with which the cluster goes on; the node is recorded at {recorded}"),
+        None => ", with which the cluster goes on".to_owned(),
+    };
+    format!(
+        "two machines have this identity: {other}, which is refused, and {heard}{stands}. \
+         Find out which of the two is the copy; stop that one and empty its state directory"
+    )
+}
+
 /// Whether a recorded `host:port` is on the loopback interface; no for what is no address.
 fn is_loopback(text: &str) -> bool {
     text.parse::<SocketAddr>().is_ok_and(|address| canonical(address).ip().is_loopback())
@@ -407,6 +463,43 @@ mod tests {
         }
         let both = Addresses::read("10.0.0.1", Some("10.0.0.2")).unwrap();
         assert_eq!((both.agent.port(), both.engine.port()), (AGENT_PORT, ENGINE_PORT));
+    }
+
+    /// The disk of b was copied to d. The copy was started first, and now b returns.
+    #[test]
+    fn of_two_machines_with_one_identity_the_one_at_the_recorded_address_is_the_node() {
+        let (b, d) = ("10.99.0.2", "10.99.0.4");
+        let recorded = Some("10.99.0.2:7400");
+        assert_eq!(genuine(recorded, d, b), Genuine::Newcomer);
+        assert_eq!(genuine(recorded, d, "[::ffff:10.99.0.2]:7400"), Genuine::Newcomer);
+        for (heard, newcomer) in [(b, d), (b, "10.99.0.2:7400"), (d, "10.99.0.5"), (d, "nowhere")] {
+            assert_eq!(genuine(recorded, heard, newcomer), Genuine::Heard, "{heard} {newcomer}");
+        }
+        assert_eq!(genuine(None, d, b), Genuine::Heard);
+        let told = twin_words(recorded, b, d);
+        assert!(
+            told.contains("10.99.0.4, which is refused, and 10.99.0.2, where the node is recorded"),
+            "{told}"
+        );
+        assert!(
+            told.ends_with(
+                "Find out which of the two is the copy; stop that one and empty its state directory"
+            )
+        );
+        assert!(twin_words(recorded, d, "10.99.0.5").contains("the node is recorded at 10.99.0.2:7400"));
+    }
+
+    #[test]
+    fn a_machine_without_the_recorded_address_does_not_count_as_the_node() {
+        let own: Vec<IpAddr> = ["127.0.0.1", "10.99.0.4"].map(|ip| ip.parse().unwrap()).to_vec();
+        assert!(is_recorded_here("10.99.0.4:7400", &own, "0.0.0.0:7400"));
+        assert!(is_recorded_here("[::ffff:10.99.0.4]:7400", &own, "0.0.0.0:7400"));
+        assert!(!is_recorded_here("10.99.0.2:7400", &own, "0.0.0.0:7400"));
+        assert!(!is_recorded_here("10.99.0.2:7400", &own, "10.99.0.4:7400"));
+        // Clusters on one machine tell their nodes apart by where they listen.
+        assert!(is_recorded_here("127.66.9.2:7400", &own, "127.66.9.2:7400"));
+        assert!(is_recorded_here("127.66.9.2:7400", &own, "0.0.0.0:7400"));
+        assert!(!is_recorded_here("127.66.9.2:7400", &own, "127.66.9.9:7400"));
     }
 
     #[test]

@@ -354,9 +354,10 @@ impl Service {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
+    #[default]
     Info,
     Warning,
     /// Something is down or unprotected.
@@ -670,6 +671,9 @@ pub enum Command {
     },
     /// Something that an operator may want to see in the list of events; changes nothing else.
     Note {
+        /// Earlier releases do not say it.
+        #[serde(default)]
+        severity: Severity,
         subject: String,
         text: String,
     },

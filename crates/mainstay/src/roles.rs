@@ -3,6 +3,7 @@
 use crate::cli::{AgentArgs, EngineArgs, LogWriterArgs, SilencerArgs};
 use crate::failure::{Failure, Outcome, chain, is_forbidden};
 use mainstay_agent::AgentOptions;
+use mainstay_agent::error::AgentError;
 use mainstay_agent::journals::Journals;
 use mainstay_engine::frontend::nbd::{NetworkOptions, ServerError};
 use mainstay_engine::{EngineError, EngineOptions};
@@ -66,7 +67,11 @@ pub fn agent(args: AgentArgs) -> Outcome<()> {
         keep_devices: mainstay_engine::keeper::start,
     };
     mainstay_agent::run(options).map_err(|error| {
-        let remedy = if is_forbidden(&error) { FORBIDDEN } else { REMEDY };
+        let remedy = match error {
+            AgentError::Twin { .. } | AgentError::Elsewhere { .. } => error.body().remedy,
+            _ if is_forbidden(&error) => FORBIDDEN.to_owned(),
+            _ => REMEDY.to_owned(),
+        };
         Failure::new("agent-ended", chain(&error), remedy)
     })
 }

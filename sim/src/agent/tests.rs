@@ -6,7 +6,7 @@ use crate::plan::{Away, ResourceShape, Shape};
 use mainstay_control::reconcile::Role;
 use mainstay_control::reconciler::REPEAT_PROPOSAL_MS;
 use mainstay_control::scrubs::ScrubPolicy;
-use mainstay_control::state::{NodeStatus, ResourceSpec, Settings};
+use mainstay_control::state::{NodeStatus, ResourceSpec, Settings, Severity};
 use mainstay_replica::{BackgroundLimits, SlowLimits, StepDownReason};
 use mainstay_types::{
     BLOCK_BYTES, ConfigVersion, Copies, Epoch, JOURNAL_BYTES_MIN, Member, MinCopies, Opening, ShrinkReason,
@@ -501,7 +501,7 @@ fn a_restarted_agent_goes_on_with_its_service() {
     let epoch = lab.truth().resources[&R0].record.epoch;
     // A restarted agent may have forgotten the last entries: these, and not that it is primary.
     for n in 0..8 {
-        lab.submit(Command::Note { subject: "test".into(), text: n.to_string() });
+        lab.submit(Command::Note { severity: Severity::Info, subject: "test".into(), text: n.to_string() });
         lab.run(10_000);
     }
     lab.run(1_000_000);

@@ -1,6 +1,7 @@
 use super::*;
 use crate::agent::initial_state;
 use crate::plan::{Away, Shape};
+use mainstay_control::state::Severity;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Default)]
@@ -130,7 +131,7 @@ impl Lab {
     fn note(&mut self, from: NodeId) -> String {
         self.next_note += 1;
         let text = format!("note {}", self.next_note);
-        let command = Command::Note { subject: "test".into(), text: text.clone() };
+        let command = Command::Note { severity: Severity::Info, subject: "test".into(), text: text.clone() };
         self.consensus.submit(self.now_us, from, command, &self.net);
         text
     }

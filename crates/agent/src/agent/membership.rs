@@ -4,7 +4,8 @@
 //! - A node is let in only after a member has found it at each address that it states, and votes only after it has received the
 //!   state of the cluster there.
 //! - An attempt that fails leaves neither files here nor a member there, and can be repeated.
-//! - An agent does not start as a node as which another machine is heard.
+//! - An agent does not start as a node as which another machine is heard, nor as one that is recorded at an address where it does not
+//!   find itself.
 
 use super::{ASK_TIMEOUT, Agent, PROPOSE_TIMEOUT};
 use crate::clock::wall_ms;
@@ -14,12 +15,13 @@ use crate::member::{Member, log_path, suspects_path};
 use crate::messages::{Call, CallReply, JoinRequest, JoinTicket, Proposal, random_u64};
 use crate::raft::store::RaftStore;
 use crate::raft::{ConsensusLog, Machine, View};
+use crate::service::vip::own_addresses;
 use crate::threads::{lock, read, write};
 use crate::transport::{Listening, TransportError, call, local_address, silence_of};
 use mainstay_api::engine::{Reply, Request};
 use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView, ErrorBody};
 use mainstay_control::State;
-use mainstay_control::members::{AGENT_PORT, Addresses, Newcomer, canonical};
+use mainstay_control::members::{AGENT_PORT, Addresses, Newcomer, canonical, is_recorded_here};
 use mainstay_control::state::{Command, Entry, Outcome, Refusal, Settings};
 use mainstay_types::NodeId;
 use std::collections::{BTreeMap, VecDeque};
@@ -57,6 +59,9 @@ const JOINER_REMEDY: &str =
 /// What to do when the first node of a cluster is not found at its address.
 const FIRST_REMEDY: &str = "Give an address that an interface of this node has, with the port on which its agent listens; `ip address` lists the \
      addresses.";
+/// How long a machine that has not the recorded address of its node is waited for: its network may come up late.
+const ADDRESS_PATIENCE: Duration = Duration::from_secs(10);
+const ADDRESS_PAUSE: Duration = Duration::from_millis(300);
 /// Code of the refusal of a request that was taken back.
 const WITHDRAWN: &str = "join-withdrawn";
 /// Named file of the number by which a repeated request to join is known.
@@ -384,6 +389,40 @@ impl Agent {
                 });
             }
             std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// Refuses to be a node that is recorded at an address that this machine does not have and where it does not reach itself. It may
+    /// be a copy of the node, which is off just now.
+    pub(super) fn refuse_elsewhere(&self, identity: &Identity) -> Result<(), AgentError> {
+        let known = recorded(&RaftStore::open(&log_path(&self.options.state_dir))?)?;
+        let Some(recorded) = known.nodes.get(&identity.node).map(|node| node.agent_addr.as_str()) else {
+            return Ok(());
+        };
+        let nonce = random_u64();
+        let _proof = Proof::begin(self, nonce);
+        let deadline = Instant::now() + ADDRESS_PATIENCE;
+        let mut is_told = false;
+        loop {
+            // If the kernel does not tell, nothing is known against this machine.
+            let is_here = own_addresses().map_or(true, |own| is_recorded_here(recorded, &own, &self.listens));
+            let reply = (!is_here).then(|| call(recorded, None, &Call::WhoJoins, ASK_TIMEOUT));
+            if reply
+                .is_none_or(|reply| matches!(reply, Ok(CallReply::Joins { nonce: found }) if found == nonce))
+            {
+                return Ok(());
+            }
+            if !std::mem::replace(&mut is_told, true) {
+                tracing::warn!(
+                    recorded,
+                    "this machine has not the address at which its node is recorded; waiting for its network, and ending if it stays so"
+                );
+            }
+            if Instant::now() >= deadline {
+                let (name, recorded) = (identity.name.clone(), recorded.to_owned());
+                return Err(AgentError::Elsewhere { name, recorded });
+            }
+            std::thread::sleep(ADDRESS_PAUSE);
         }
     }
 

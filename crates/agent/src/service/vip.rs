@@ -315,6 +315,14 @@ pub fn foreign(vip: Vip, there: FoundAddress) -> VipError {
     VipError::Foreign { vip, interface, prefix: there.prefix }
 }
 
+/// The addresses of this machine, without those that Mainstay has added.
+///
+/// # Errors
+/// When the kernel does not tell.
+pub fn own_addresses() -> Result<Vec<IpAddr>, VipError> {
+    Ok(addresses()?.iter().filter(|found| !found.is_ours()).map(|found| found.ip).collect())
+}
+
 /// All addresses of this node.
 fn addresses() -> Result<Vec<FoundAddress>, VipError> {
     with_netlink(async |handle| {

@@ -5,10 +5,13 @@
 //! - A process that follows another one on the same machine is taken at once: the connections of the one before it have ended.
 //!   After a power cut they have not, and it is taken when nothing was heard of the one before for a time of silence, in which
 //!   several heartbeats have room ([`silence_of`]).
-//! - A twin is told only when it lasts: a node whose power was cut and that returns at once is none ([`Notices`]).
+//!   Nor does a living process count that is not at the address at which the node is recorded, against one that is.
+//! - A twin is told only when it lasts: a node whose power was cut and that returns at once is none ([`Notices`]). Two processes at
+//!   one address are no twins.
 
 use crate::messages::LaneKind;
 use crate::threads::lock;
+use mainstay_control::members::{Genuine, genuine, same_host};
 use mainstay_types::NodeId;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -43,9 +46,12 @@ struct Notice {
 }
 
 impl Notices {
-    /// Takes a notice, and says whether the operator is to be told. A process whose power was cut is heard for `silence` after
-    /// its end, so a notice counts only if others came longer than that before it.
-    pub fn note(&mut self, node: NodeId, now: Instant, silence: Duration) -> bool {
+    /// Takes a notice of processes at two addresses, and says whether the operator is to be told. A process whose power was cut is
+    /// heard for `silence` after its end, so a notice counts only if others came longer than that before it.
+    pub fn note(&mut self, node: NodeId, two: (&str, &str), now: Instant, silence: Duration) -> bool {
+        if same_host(two.0, two.1) {
+            return false;
+        }
         let fresh = Notice { first: now, last: now, told: None };
         let notice = self.0.entry(node).or_insert(fresh);
         if now.saturating_duration_since(notice.last) > EPISODE {
@@ -113,18 +119,25 @@ impl Holders {
         silence_of(self.heartbeat_ms.load(Ordering::Relaxed))
     }
 
-    /// A connection of `node` begins.
+    /// A connection of `node` begins, which is `recorded` at this address.
     ///
     /// # Errors
     /// The address of another process that is heard as this node.
-    pub(super) fn open(&self, node: NodeId, speaker: Holder, lane: LaneKind) -> Result<Open<'_>, String> {
+    pub(super) fn open(
+        &self,
+        node: NodeId,
+        speaker: Holder,
+        lane: LaneKind,
+        recorded: Option<&str>,
+    ) -> Result<Open<'_>, String> {
         if speaker.run == 0 || lane == LaneKind::Call {
             return Ok(Open { holders: self, lane: None });
         }
         let mut holders = lock(&self.known);
         let holder = holders.entry(node).or_insert_with(|| speaker.clone());
         if holder.run != speaker.run {
-            if holder.lives(speaker.heard, self.silence()) {
+            let stays = genuine(recorded, &holder.from, &speaker.from) == Genuine::Heard;
+            if stays && holder.lives(speaker.heard, self.silence()) {
                 return Err(holder.from.clone());
             }
             *holder = Holder { tenure: holder.tenure + 1, ..speaker.clone() };
@@ -140,12 +153,26 @@ impl Holders {
         }
     }
 
-    /// Where another process than this one is heard as `node`. To a speaker that does not say which process it is, `run` 0, none is
-    /// another one.
-    pub(super) fn other(&self, node: NodeId, run: u64) -> Option<String> {
+    /// Whether this process may speak as `node`: no other one has taken its place since it began.
+    pub(super) fn speaks(&self, node: NodeId, run: u64) -> bool {
+        run == 0 || lock(&self.known).get(&node).is_none_or(|holder| holder.run == run)
+    }
+
+    /// Where another process than this one, at `address`, is heard as `node`, unless this one is to be preferred. To a speaker that
+    /// does not say which process it is, `run` 0, none is another one.
+    pub(super) fn other(
+        &self,
+        node: NodeId,
+        run: u64,
+        address: &str,
+        recorded: Option<&str>,
+    ) -> Option<String> {
         let holders = lock(&self.known);
         let holder = holders.get(&node)?;
-        let is_other = run != 0 && holder.run != run && holder.lives(Instant::now(), self.silence());
+        let is_other = run != 0
+            && holder.run != run
+            && holder.lives(Instant::now(), self.silence())
+            && genuine(recorded, &holder.from, address) == Genuine::Heard;
         is_other.then(|| holder.from.clone())
     }
 }
@@ -166,6 +193,7 @@ mod tests {
     use super::*;
 
     const NODE: NodeId = NodeId(2);
+    const TWO: (&str, &str) = ("10.0.0.2", "10.0.0.9");
 
     fn at(run: u64, host: u8) -> Holder {
         Holder::new(run, &format!("10.0.0.{host}"))
@@ -174,61 +202,64 @@ mod tests {
     #[test]
     fn a_copy_of_a_node_is_refused_while_the_node_lives_and_its_next_process_is_not() {
         let holders = Holders::default();
-        let lease = holders.open(NODE, at(1, 2), LaneKind::Lease).ok().unwrap();
-        let log = holders.open(NODE, at(1, 2), LaneKind::Log).ok().unwrap();
+        let lease = holders.open(NODE, at(1, 2), LaneKind::Lease, None).ok().unwrap();
+        let log = holders.open(NODE, at(1, 2), LaneKind::Log, None).ok().unwrap();
         let first = "10.0.0.2".to_owned();
-        assert_eq!(holders.open(NODE, at(7, 9), LaneKind::Lease).err(), Some(first.clone()));
-        assert_eq!((holders.other(NODE, 7), holders.other(NODE, 1)), (Some(first.clone()), None));
+        assert_eq!(holders.open(NODE, at(7, 9), LaneKind::Lease, None).err(), Some(first.clone()));
+        assert_eq!(
+            (holders.other(NODE, 7, "", None), holders.other(NODE, 1, "", None)),
+            (Some(first.clone()), None)
+        );
         drop(lease);
-        assert_eq!(holders.open(NODE, at(7, 9), LaneKind::Lease).err(), Some(first.clone()));
+        assert_eq!(holders.open(NODE, at(7, 9), LaneKind::Lease, None).err(), Some(first.clone()));
         // The process has ended, and all of its connections with it.
         drop(log);
-        let next = holders.open(NODE, at(3, 2), LaneKind::Lease).ok().unwrap();
-        assert_eq!(holders.other(NODE, 7), Some(first.clone()));
+        let next = holders.open(NODE, at(3, 2), LaneKind::Lease, None).ok().unwrap();
+        assert_eq!(holders.other(NODE, 7, "", None), Some(first.clone()));
         drop(next);
-        assert_eq!(holders.other(NODE, 7), None);
+        assert_eq!(holders.other(NODE, 7, "", None), None);
     }
 
     #[test]
     fn a_process_whose_power_was_cut_gives_way_after_a_while() {
         let holders = Holders::default();
-        let _left = holders.open(NODE, at(1, 2), LaneKind::Lease).ok().unwrap();
+        let _left = holders.open(NODE, at(1, 2), LaneKind::Lease, None).ok().unwrap();
         let later = Holder { heard: Instant::now() + silence_of(0), ..at(3, 2) };
-        assert!(holders.open(NODE, later, LaneKind::Lease).is_ok());
+        assert!(holders.open(NODE, later, LaneKind::Lease, None).is_ok());
         // What the first connection still says when it ends concerns the first process only.
-        assert_eq!(holders.other(NODE, 3), None);
+        assert_eq!(holders.other(NODE, 3, "", None), None);
     }
 
     /// A repeated `cluster join` asks so, and is the node itself.
     #[test]
     fn a_question_that_names_no_process_finds_no_twin() {
         let holders = Holders::default();
-        let _lane = holders.open(NODE, at(1, 2), LaneKind::Lease).ok().unwrap();
-        assert_eq!(holders.other(NODE, 0), None);
+        let _lane = holders.open(NODE, at(1, 2), LaneKind::Lease, None).ok().unwrap();
+        assert_eq!(holders.other(NODE, 0, "", None), None);
     }
 
     #[test]
     fn a_node_with_rare_heartbeats_lives_between_two_of_them() {
         let holders = Holders::default();
         holders.set_heartbeat(1000);
-        let _lane = holders.open(NODE, at(1, 2), LaneKind::Lease).ok().unwrap();
+        let _lane = holders.open(NODE, at(1, 2), LaneKind::Lease, None).ok().unwrap();
         let between = Holder { heard: Instant::now() + Duration::from_millis(2500), ..at(7, 9) };
-        assert!(holders.open(NODE, between, LaneKind::Lease).is_err());
+        assert!(holders.open(NODE, between, LaneKind::Lease, None).is_err());
         let silent = Holder { heard: Instant::now() + Duration::from_millis(3000), ..at(7, 9) };
-        assert!(holders.open(NODE, silent, LaneKind::Lease).is_ok());
+        assert!(holders.open(NODE, silent, LaneKind::Lease, None).is_ok());
     }
 
     /// The node is silent, its copy speaks and ends, and the node returns. Its old connections end only now.
     #[test]
     fn connections_of_an_earlier_time_do_not_close_those_of_now() {
         let holders = Holders::default();
-        let before =
-            [LaneKind::Lease, LaneKind::Log].map(|lane| holders.open(NODE, at(1, 2), lane).ok().unwrap());
+        let before = [LaneKind::Lease, LaneKind::Log]
+            .map(|lane| holders.open(NODE, at(1, 2), lane, None).ok().unwrap());
         let copy = Holder { heard: Instant::now() + silence_of(0), ..at(7, 9) };
-        drop(holders.open(NODE, copy, LaneKind::Lease).ok().unwrap());
-        let _now = holders.open(NODE, at(1, 2), LaneKind::Lease).ok().unwrap();
+        drop(holders.open(NODE, copy, LaneKind::Lease, None).ok().unwrap());
+        let _now = holders.open(NODE, at(1, 2), LaneKind::Lease, None).ok().unwrap();
         drop(before);
-        assert_eq!(holders.other(NODE, 7), Some("10.0.0.2".to_owned()), "the node lives");
+        assert_eq!(holders.other(NODE, 7, "", None), Some("10.0.0.2".to_owned()), "the node lives");
     }
 
     #[test]
@@ -236,22 +267,51 @@ mod tests {
         let (start, silence) = (Instant::now(), silence_of(0));
         let after = |ms: u64| start + Duration::from_millis(ms);
         let mut notices = Notices::default();
-        assert!(!notices.note(NODE, start, silence), "its power was cut, and it is back at once");
-        assert!(!notices.note(NODE, after(1900), silence));
-        assert!(!notices.note(NODE, after(90_000), silence), "its power was cut again, much later");
-        assert!(!notices.note(NODE, after(91_000), silence));
-        assert!(notices.note(NODE, after(92_100), silence), "it is still there");
-        assert!(!notices.note(NODE, after(93_000), silence), "told once a minute");
-        assert!(!notices.note(NODE, after(120_000), silence));
-        assert!(!notices.note(NODE, after(145_000), silence));
-        assert!(notices.note(NODE, after(152_200), silence));
+        assert!(!notices.note(NODE, TWO, start, silence), "its power was cut, and it is back at once");
+        assert!(!notices.note(NODE, TWO, after(1900), silence));
+        assert!(!notices.note(NODE, TWO, after(90_000), silence), "its power was cut again, much later");
+        assert!(!notices.note(NODE, TWO, after(91_000), silence));
+        assert!(notices.note(NODE, TWO, after(92_100), silence), "it is still there");
+        assert!(!notices.note(NODE, TWO, after(93_000), silence), "told once a minute");
+        assert!(!notices.note(NODE, TWO, after(120_000), silence));
+        assert!(!notices.note(NODE, TWO, after(145_000), silence));
+        assert!(notices.note(NODE, TWO, after(152_200), silence));
+    }
+
+    /// Power is cut and comes back at once, again and again.
+    #[test]
+    fn a_node_that_returns_to_its_address_is_no_twin_however_long_it_is_noticed() {
+        let mut notices = Notices::default();
+        let start = Instant::now();
+        for second in 0..60 {
+            let two = ("10.0.0.2", if second % 2 == 0 { "10.0.0.2" } else { "10.0.0.2:7400" });
+            assert!(!notices.note(NODE, two, start + Duration::from_secs(second), silence_of(0)), "{second}");
+        }
+    }
+
+    /// The copy of the node's disk was started while the node was off.
+    #[test]
+    fn a_node_that_returns_to_the_address_of_its_record_takes_its_place_from_a_living_copy() {
+        let (holders, recorded) = (Holders::default(), Some("10.0.0.2:7400"));
+        let _copy = holders.open(NODE, at(7, 9), LaneKind::Lease, recorded).ok().unwrap();
+        assert!(holders.open(NODE, at(8, 8), LaneKind::Lease, recorded).is_err(), "another copy");
+        assert_eq!(holders.other(NODE, 8, "10.0.0.8", recorded), Some("10.0.0.9".to_owned()));
+        assert_eq!(holders.other(NODE, 1, "10.0.0.2", recorded), None, "the node may start");
+        assert!(holders.speaks(NODE, 7));
+        let _node = holders.open(NODE, at(1, 2), LaneKind::Lease, recorded).ok().unwrap();
+        assert!(
+            holders.speaks(NODE, 1) && !holders.speaks(NODE, 7),
+            "no further message of the copy is taken"
+        );
+        let refused = holders.open(NODE, at(7, 9), LaneKind::Log, recorded);
+        assert_eq!(refused.err(), Some("10.0.0.2".to_owned()));
     }
 
     #[test]
     fn whoever_does_not_say_which_process_it_is_is_taken_as_before() {
         let holders = Holders::default();
-        let _one = holders.open(NODE, at(0, 2), LaneKind::Lease).ok().unwrap();
-        assert!(holders.open(NODE, at(5, 9), LaneKind::Lease).is_ok());
-        assert!(holders.open(NODE, at(0, 2), LaneKind::Log).is_ok());
+        let _one = holders.open(NODE, at(0, 2), LaneKind::Lease, None).ok().unwrap();
+        assert!(holders.open(NODE, at(5, 9), LaneKind::Lease, None).is_ok());
+        assert!(holders.open(NODE, at(0, 2), LaneKind::Log, None).is_ok());
     }
 }

@@ -98,7 +98,8 @@ fn a_report_of_a_service_that_is_gone_is_nothing() {
 fn a_proposal_may_be_due_again() {
     let state = state();
     let mut proposals = Proposals::default();
-    let command = Command::Note { subject: "a".into(), text: "b".into() };
+    let command =
+        Command::Note { severity: crate::state::Severity::Info, subject: "a".into(), text: "b".into() };
     assert!(proposals.is_new(NOW, &command));
     let later = NOW.plus_ms(REPEAT_PROPOSAL_MS);
     assert_eq!(proposals.next_repeat(NOW, &state, ME), Some(later));
