@@ -17,7 +17,8 @@ use crate::threads::{lock, spawn};
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,6 +42,8 @@ const WATCH: Duration = Duration::from_millis(200);
 const LAST_WORDS_WAIT: Duration = Duration::from_millis(60);
 /// The longest last words that are told, in characters.
 const LAST_WORDS_MAX: usize = 200;
+/// Beginning of the line by which a log tells that a process starts.
+const START_NOTE: &str = "mainstay: start of ";
 /// Name of the writers' cgroup, below that of all services. No service can have this name.
 const CGROUP: &str = ".output";
 
@@ -109,6 +112,18 @@ impl Output {
     /// When there are no descriptors left.
     pub fn end(&self) -> io::Result<File> {
         self.end.try_clone().map(File::from)
+    }
+
+    /// Notes in the log that a process starts, so that its words are told from those of earlier ones. Does not wait: the note is left out
+    /// while the pipe is full.
+    pub fn note_start(&self, process: &str, role: &str) {
+        let pipe = format!("/proc/self/fd/{}", self.end.as_raw_fd());
+        let open = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(pipe);
+        let note = format!("{START_NOTE}{role} of {process}\n");
+        // A short write to a pipe is whole or not at all.
+        if let Err(error) = open.and_then(|mut pipe| pipe.write(note.as_bytes())) {
+            tracing::debug!(process, role, %error, "the start of a process is not noted in its log");
+        }
     }
 
     /// The process that writes the log now.
@@ -370,7 +385,7 @@ fn keep_end(from: &Path, to: &Path, bytes: u64) -> io::Result<()> {
     fs::rename(fresh, to)
 }
 
-/// The last line that a process has written, if it has: what it said before it ended is mostly why.
+/// Returns the last line that a process has written since it started: it is mostly why the process ended.
 #[must_use]
 pub fn last_words(log: &Path) -> Option<String> {
     std::thread::sleep(LAST_WORDS_WAIT);
@@ -381,6 +396,10 @@ pub fn last_words(log: &Path) -> Option<String> {
     file.take(4 * LAST_WORDS_MAX as u64).read_to_end(&mut end).ok()?;
     let text = String::from_utf8_lossy(&end);
     let line = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;
+    // Behind words without an end of line, too.
+    if line.contains(START_NOTE) {
+        return None;
+    }
     Some(line.chars().map(|c| if c.is_control() { ' ' } else { c }).take(LAST_WORDS_MAX).collect())
 }
 
@@ -489,5 +508,10 @@ mod tests {
         assert_eq!(last_words(&log), None);
         fs::write(&log, "one\n\u{1b}[31mtwo\n\n").unwrap();
         assert_eq!(last_words(&log).as_deref(), Some(" [31mtwo"));
+        // Those of an earlier process are not its own.
+        fs::write(&log, format!("one\ntwo{START_NOTE}main of p\n")).unwrap();
+        assert_eq!(last_words(&log), None);
+        fs::write(&log, format!("one\n{START_NOTE}main of p\nthree")).unwrap();
+        assert_eq!(last_words(&log).as_deref(), Some("three"));
     }
 }

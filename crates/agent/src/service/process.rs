@@ -304,7 +304,15 @@ pub fn remove_cgroups(cgroup: &Path) {
     drop(fs::remove_dir(cgroup));
 }
 
+/// Readiness tests come often, and are not noted.
+fn note_start(plan: &ProcessPlan, role: Role) {
+    if let Some(output) = plan.output.as_ref().filter(|_| role != Role::Ready) {
+        output.note_start(&plan.name, role.name());
+    }
+}
+
 fn spawn(dirs: &ServiceDirs, plan: &ProcessPlan, role: Role) -> Result<Child, ProcessError> {
+    note_start(plan, role);
     let (program, arguments) = plan.command.split_first().ok_or(ProcessError::EmptyCommand)?;
     let cgroup = dirs.role(&plan.name, role);
     let unusable = |source| ProcessError::Cgroup { path: cgroup.clone(), source };
