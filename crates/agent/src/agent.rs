@@ -69,6 +69,8 @@ pub struct Agent {
     withdrawn: Mutex<membership::Withdrawn>,
     /// Becoming a member happens once.
     joining: Mutex<()>,
+    /// The peer of a join that is under way.
+    joins_by: Mutex<Option<String>>,
     /// Answer to [`Call::WhoJoins`] while this node becomes a member.
     nonce: Mutex<Option<u64>>,
     /// Second processes that speak as nodes.
@@ -131,6 +133,7 @@ impl Agent {
             own_questions: AtomicUsize::new(0),
             withdrawn: Mutex::default(),
             joining: Mutex::new(()),
+            joins_by: Mutex::new(None),
             nonce: Mutex::new(None),
             twins: Mutex::default(),
             fatal,
@@ -204,7 +207,20 @@ impl Agent {
             connected: &connected,
             age_ms: view.age_ms,
         };
-        views::cluster(&view.state, &connections, live)
+        let mut cluster = views::cluster(&view.state, &connections, live);
+        if let Some(time) = member.waits_for_state() {
+            let identity = &member.identity;
+            (cluster.id, cluster.name) = (identity.cluster, identity.cluster_name.clone());
+            cluster.this_node.clone_from(&identity.name);
+            cluster.joining_ms = Some(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        }
+        cluster
+    }
+
+    /// The peer that this node asks to join, while it does.
+    #[must_use]
+    pub fn joins_by(&self) -> Option<String> {
+        lock(&self.joins_by).clone()
     }
 
     /// Whether the log lane to `node` has a connection.

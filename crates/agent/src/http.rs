@@ -13,6 +13,7 @@ mod users;
 use crate::agent::{Agent, PROPOSE_TIMEOUT, READ_PATIENCE};
 use crate::clock::{boot_now, wall_ms};
 use crate::error::{body, from_engine, settle};
+use crate::identity::Identity;
 use crate::member::Member;
 use crate::metrics::listener;
 use crate::pool;
@@ -190,15 +191,19 @@ async fn status(Shared(agent): App) -> Answer<StatusView> {
                 lease_left_ms: 0,
                 resources: Vec::new(),
                 services: Vec::new(),
-                advice: vec![
-                    "Run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS` or `mainstay cluster join --peer ADDRESS --as NODE` on this node.".to_owned(),
-                ],
+                advice: vec![match agent.joins_by() {
+                    Some(peer) => format!("This node is asking {peer} to join its cluster: wait for the end of that."),
+                    None => "Run `mainstay cluster init --name CLUSTER --as NODE --address ADDRESS` or `mainstay cluster join --peer ADDRESS --as NODE` on this node.".to_owned(),
+                }],
             });
         };
         let view = member.log.confirmed_view(READ_PATIENCE);
         let live = agent.ask_all(&member, &view);
         let advice = advise(&agent, &member, &view, &live);
         let mut lines: Vec<String> = advice.iter().map(words).collect();
+        if let Some(time) = member.waits_for_state() {
+            lines = vec![waits_for_state(&member.identity, time)];
+        }
         let witness = view.state.nodes.get(&member.identity.node).is_some_and(|node| node.witness);
         if !engine.connected && !witness {
             let what =
@@ -215,6 +220,19 @@ async fn status(Shared(agent): App) -> Answer<StatusView> {
         })
     })
     .await
+}
+
+/// Nothing else is to be said of a cluster whose state has not been received.
+fn waits_for_state(identity: &Identity, time: Duration) -> String {
+    let members: Vec<&str> = identity.first_members.values().map(String::as_str).collect();
+    format!(
+        "this node has been joining the cluster {} as {} for {} s and has not received its state: check that large packets from {} \
+         reach this node",
+        identity.cluster_name,
+        identity.name,
+        time.as_secs(),
+        members.join(" and ")
+    )
 }
 
 fn advise(agent: &Agent, member: &Member, view: &View, live: &Live) -> Vec<Advice> {

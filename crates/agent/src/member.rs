@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// Named file of the replicated log.
@@ -47,9 +48,26 @@ pub struct Member {
     pub last_event: watch::Receiver<u64>,
     /// Until it is stopped.
     watch: Mutex<Option<Watch>>,
+    started: Instant,
 }
 
 impl Member {
+    /// Whether this node has asked to join, and does not vote yet.
+    #[must_use]
+    pub fn is_joining(&self) -> bool {
+        let (view, own) = (self.log.view(), self.identity.node);
+        let votes =
+            view.state.nodes.get(&own).is_some_and(|node| !node.candidate) && view.voters.contains(&own);
+        !self.identity.first_members.is_empty() && !votes
+    }
+
+    /// Time for which this node has been joining without the state of the cluster; `None` once it has received that.
+    #[must_use]
+    pub fn waits_for_state(&self) -> Option<Duration> {
+        let has_none = self.is_joining() && self.log.view().state.cluster.is_none();
+        has_none.then(|| self.started.elapsed())
+    }
+
     /// Starts everything. `fatal` hears why the agent has to end.
     ///
     /// # Errors
@@ -133,7 +151,18 @@ impl Member {
         };
         let watch = crate::watch::start(identity.node, log.clone(), watched, transport.clone());
         let watch = Mutex::new(Some(watch));
-        Ok(Self { identity, log, lease, node, replicas, transport, places, last_event, watch })
+        Ok(Self {
+            identity,
+            log,
+            lease,
+            node,
+            replicas,
+            transport,
+            places,
+            last_event,
+            watch,
+            started: Instant::now(),
+        })
     }
 
     /// Ends the threads that decide. Services and the engine go on.

@@ -72,6 +72,7 @@ pub fn cluster(state: &State, connections: &Connections<'_>, live: &Live) -> Clu
         lease_ms: state.settings.lease_ms,
         heartbeat_ms: state.settings.heartbeat_ms,
         as_of_ms: connections.age_ms,
+        joining_ms: None,
         nodes: nodes(state, connections, live),
     }
 }

@@ -6,7 +6,7 @@ mod support;
 use mainstay_api::engine::Role;
 use mainstay_api::rest::{
     Accepted, ClusterInit, ClusterJoin, ClusterView, EventsPage, MinCopiesSet, NodeStatus, ResourceCreate,
-    ResourceView, ScrubSchedule, ServiceApply, ServiceView, Severity,
+    ResourceView, ScrubSchedule, ServiceApply, ServiceView, Severity, StatusView,
 };
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -448,6 +448,47 @@ fn a_node_that_lost_the_answer_to_its_request_joins_under_its_name_afterwards() 
     }
     let page: EventsPage = first.client().get("/v1/events").unwrap();
     assert!(!page.events.iter().any(|event| event.text.contains("two machines")), "{:?}", page.events);
+    for node in &mut nodes {
+        node.kill();
+    }
+}
+
+/// The agent of n3 ended before n3 had received the state of the cluster, and the members are away.
+#[test]
+fn a_join_that_is_under_way_is_told_and_goes_on_when_it_is_repeated() {
+    let mut nodes = three_nodes(15);
+    nodes.iter_mut().for_each(TestNode::kill_agent);
+    nodes[2].forget_state();
+    nodes[2].start_agent();
+    let client = nodes[2].client();
+    let status: StatusView = client.get("/v1/status").unwrap();
+    let cluster = status.cluster.unwrap();
+    assert_eq!((cluster.name.as_str(), cluster.this_node.as_str()), ("test", "n3"));
+    assert!(cluster.joining_ms.is_some());
+    let [advice] = &status.advice[..] else { panic!("{:?}", status.advice) };
+    let told = ["joining the cluster test as n3", "has not received its state", &nodes[0].address()];
+    assert!(told.iter().all(|part| advice.contains(part)), "{advice}");
+    let request = ClusterInit {
+        name: "other".into(),
+        node: "n3".into(),
+        address: nodes[2].address(),
+        engine_address: None,
+        lease_ms: None,
+        heartbeat_ms: None,
+    };
+    let init =
+        || client.post::<_, ClusterView>("/v1/cluster/init", &request).unwrap_err().body().code.clone();
+    assert_eq!(init(), "join-busy");
+    let join = join_as(&nodes[0], "n3", &nodes[2].address(), None);
+    let repeating = nodes[2].client();
+    let repeated = std::thread::spawn(move || repeating.post::<_, ClusterView>("/v1/cluster/join", &join));
+    let asked = Instant::now();
+    assert_eq!(init(), "join-busy");
+    assert!(asked.elapsed() < Duration::from_secs(10), "it waits for the join");
+    nodes[0].start_agent();
+    nodes[1].start_agent();
+    let view = repeated.join().unwrap().unwrap();
+    assert_eq!((view.nodes.len(), view.joining_ms), (3, None));
     for node in &mut nodes {
         node.kill();
     }

@@ -134,6 +134,9 @@ pub struct ClusterView {
     /// milliseconds since the asked node knew that it was the present one; nothing if that is unknown.
     #[serde(default = "confirmed_now")]
     pub as_of_ms: Option<u64>,
+    /// Milliseconds for which the asked node has been joining the cluster without its state; nothing once it has received that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joining_ms: Option<u64>,
     pub nodes: Vec<NodeView>,
 }
 

@@ -53,6 +53,8 @@ const PROOF_ATTEMPTS: usize = 3;
 /// How long an agent waits for another process with its identity to end, beyond the silence after which one whose power was cut
 /// does not count as living.
 const TWIN_PATIENCE: Duration = Duration::from_millis(2500);
+/// What to do when a node is told to become a member while it joins a cluster.
+const JOINING_REMEDY: &str = "Wait for the end of that, which `mainstay status` shows, or run the same `mainstay cluster join` command again.";
 /// What to do when a node that joins is not found at an address that it states.
 const JOINER_REMEDY: &str =
     "Give addresses of the joining node that the members can reach, and open their ports.";
@@ -73,11 +75,17 @@ impl Agent {
     /// # Errors
     /// When it is a member already, a name, an address or a setting is refused, or the disk fails. Nothing is left then.
     pub fn init(self: &Arc<Self>, request: &ClusterInit) -> Result<ClusterView, ErrorBody> {
+        let asked_at = Instant::now();
+        if let Some(peer) = self.joins_by() {
+            let message = format!("this node is asking {peer} to join its cluster");
+            return Err(body("join-busy", message, JOINING_REMEDY));
+        }
         let _once = self.joining.lock();
         if let Some(view) = self.has_made(request) {
             return Ok(view);
         }
         self.refuse_members()?;
+        refuse_late(asked_at)?;
         let mut settings = Settings::default();
         if let Some(lease_ms) = request.lease_ms {
             settings.lease_ms = lease_ms;
@@ -153,18 +161,22 @@ impl Agent {
     pub fn join(self: &Arc<Self>, request: &ClusterJoin) -> Result<ClusterView, ErrorBody> {
         let asked_at = Instant::now();
         let _once = self.joining.lock();
+        let _joins = Joins::begin(self, &request.peer);
         if let Some(view) = self.has_joined(request) {
             return Ok(view);
         }
-        self.refuse_members()?;
-        if asked_at.elapsed() > TURN_WITHIN {
-            return Err(body(
-                "join-busy",
-                "another attempt of this node to become a member ran until now, and failed",
-                "Run the command again.",
-            ));
-        }
         let deadline = asked_at + JOIN_WITHIN;
+        if let Some(member) = self.goes_on_joining(request) {
+            while member.is_joining() {
+                if Instant::now() >= deadline {
+                    return Err(unfinished());
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            return Ok(self.cluster_view(&member));
+        }
+        self.refuse_members()?;
+        refuse_late(asked_at)?;
         let address = match &request.address {
             Some(address) => address.clone(),
             None => self.own_address(&request.peer).map_err(|error| AgentError::from(error).body())?,
@@ -239,12 +251,24 @@ impl Agent {
             Withdrawal::Votes if self.wait_for(&member, left(deadline), is_member) => {
                 Ok(self.cluster_view(&member))
             }
-            Withdrawal::Votes | Withdrawal::Unknown => Err(body(
-                "join-unfinished",
-                "this node has asked to join, and has not received the state of the cluster yet; until then it does not vote",
-                "Check that the members can reach this node's address; joining goes on by itself.",
-            )),
+            Withdrawal::Votes | Withdrawal::Unknown => Err(unfinished()),
         }
+    }
+
+    /// This member, if an earlier agent of this node has begun to join by the same request and that is under way.
+    fn goes_on_joining(&self, request: &ClusterJoin) -> Option<Arc<Member>> {
+        let member = read(&self.member).clone()?;
+        let identity = &member.identity;
+        let is_known = member.log.view().state.nodes.contains_key(&identity.node);
+        let is_at = |address: &String| self.is_at(&member, address, request.engine_address.as_deref());
+        let at = !is_known || request.address.as_ref().is_none_or(is_at);
+        if !member.is_joining() || identity.name != request.node || !at {
+            return None;
+        }
+        // A peer that does not answer now may be a member.
+        let own = Some((identity.cluster, identity.node));
+        let answer = call(&request.peer, own, &Call::AmI, ASK_TIMEOUT);
+        (!matches!(answer, Ok(CallReply::Error(_)))).then_some(member)
     }
 
     /// The cluster, if this node has made it by the same request.
@@ -429,6 +453,14 @@ impl Agent {
     fn refuse_members(&self) -> Result<(), ErrorBody> {
         match read(&self.member).as_ref() {
             None => Ok(()),
+            Some(member) if member.is_joining() => Err(body(
+                "join-busy",
+                format!(
+                    "this node is joining the cluster {} as {}, and does not vote yet",
+                    member.identity.cluster_name, member.identity.name
+                ),
+                JOINING_REMEDY,
+            )),
             Some(member) => Err(body(
                 "already-a-member",
                 format!(
@@ -536,6 +568,42 @@ impl Withdrawn {
         }
         self.0.drain(..self.0.len().saturating_sub(WITHDRAWN_MAX));
     }
+}
+
+/// Tells that this node asks a peer to join its cluster.
+struct Joins<'a>(&'a Agent);
+
+impl<'a> Joins<'a> {
+    fn begin(agent: &'a Agent, peer: &str) -> Self {
+        *lock(&agent.joins_by) = Some(peer.to_owned());
+        Self(agent)
+    }
+}
+
+impl Drop for Joins<'_> {
+    fn drop(&mut self) {
+        *lock(&self.0.joins_by) = None;
+    }
+}
+
+/// An attempt that waited long for another one does not begin: the operator may not expect it any more.
+fn refuse_late(asked_at: Instant) -> Result<(), ErrorBody> {
+    if asked_at.elapsed() <= TURN_WITHIN {
+        return Ok(());
+    }
+    Err(body(
+        "join-busy",
+        "another attempt of this node to become a member ran until now, and failed",
+        "Run the command again.",
+    ))
+}
+
+fn unfinished() -> ErrorBody {
+    body(
+        "join-unfinished",
+        "this node has asked to join, and has not received the state of the cluster yet; until then it does not vote",
+        "Check that the members can reach this node's address; joining goes on by itself.",
+    )
 }
 
 /// Answers [`Call::WhoJoins`] while a node becomes a member.

@@ -181,6 +181,11 @@ impl TestNode {
         names
     }
 
+    /// Loses what the node knows of its cluster, as if it had not received that yet.
+    pub fn forget_state(&self) {
+        std::fs::remove_file(self.directory.path().join("state/agent.redb")).unwrap();
+    }
+
     /// Takes over what the other one has on its disk.
     pub fn copy_state_of(&self, other: &Self) {
         for name in other.state_files() {

@@ -48,6 +48,14 @@ pub fn node(command: &NodeCommand, client: &Client, output: Output) -> Outcome<u
 
 /// One line about the cluster.
 pub fn head(cluster: &ClusterView) -> String {
+    if let Some(ms) = cluster.joining_ms {
+        return format!(
+            "cluster {}: {} has been joining for {} s and has not received the state of the cluster",
+            cluster.name,
+            cluster.this_node,
+            ms / 1000
+        );
+    }
     let age = match cluster.as_of_ms {
         Some(0) => None,
         Some(ms) => Some(format!("what follows is as of {} ago", super::resource::duration(ms))),
@@ -135,6 +143,11 @@ mod tests {
         view.as_of_ms = None;
         assert!(head(&view).contains("it is not known how old the state is"), "{}", head(&view));
         assert!(nodes(&view).contains("alive once, not known when"), "{}", nodes(&view));
+        view.joining_ms = Some(12_400);
+        assert_eq!(
+            head(&view),
+            "cluster c: a has been joining for 12 s and has not received the state of the cluster"
+        );
         let sent = serde_json::to_string(&view).unwrap();
         assert_eq!(serde_json::from_str::<ClusterView>(&sent).unwrap(), view);
     }

@@ -81,6 +81,7 @@ mod tests {
                 lease_ms: 2000,
                 heartbeat_ms: 100,
                 as_of_ms: Some(0),
+                joining_ms: None,
                 nodes: vec![node("a", false), node("w", true)],
             }),
             engine: EngineView { connected: false, message: "gone".into(), frontend: None },
