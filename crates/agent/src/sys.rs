@@ -1,6 +1,7 @@
 //! The few calls into the kernel for which no crate has a safe form.
 #![allow(unsafe_code)]
 
+use crate::service::footing::Footing;
 use nix::errno::Errno;
 use nix::unistd::{Gid, Uid};
 use std::ffi::CString;
@@ -19,10 +20,13 @@ pub struct Identity {
 }
 
 /// Arranges that `command` starts as leader of a session of its own, inside the cgroup behind
-/// `cgroup_procs` (its open `cgroup.procs`) before it runs its first instruction, and as `identity`.
-pub fn isolate(command: &mut Command, cgroup_procs: File, identity: Option<Identity>) {
+/// `cgroup_procs` (its open `cgroup.procs`) before it runs its first instruction, and as `identity`. It does not begin if its
+/// `footing` does not hold.
+pub fn isolate(command: &mut Command, cgroup_procs: File, identity: Option<Identity>, footing: Footing) {
     let prepare = move || -> io::Result<()> {
         (&cgroup_procs).write_all(b"0")?;
+        // Only now: what is to end it finds it from here on.
+        footing.look()?;
         nix::unistd::setsid()?;
         if let Some(identity) = &identity {
             nix::unistd::setgroups(&identity.groups)?;
@@ -32,7 +36,7 @@ pub fn isolate(command: &mut Command, cgroup_procs: File, identity: Option<Ident
         Ok(())
     };
     // SAFETY: between fork and exec only async-signal-safe calls are allowed, in a process that may hold
-    // copies of locks of other threads. The closure makes the system calls write, setsid, setgroups,
+    // copies of locks of other threads. The closure makes the system calls write, pread, statx, setsid, setgroups,
     // setgid and setuid on values made before the fork; it neither allocates nor takes a lock (an error
     // from the operating system is carried as its number).
     unsafe {

@@ -24,6 +24,12 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use thiserror::Error;
 
+/// File in the run directory in which the engine notes its lease and what it has silenced, for processes that must not wait for it.
+pub const LEASE_FILE: &str = "lease";
+/// Place in [`LEASE_FILE`] of a little-endian number of 8 bytes: the point of the boot-time clock, in microseconds, from which on no
+/// process of a service begins. 0: processes may begin.
+pub const STARTS_BARRED_AT: usize = 72;
+
 /// A request and the id that its reply will carry. Ids are chosen by the sender and need to be
 /// different only while their replies are outstanding.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

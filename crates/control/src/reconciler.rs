@@ -357,7 +357,11 @@ impl Reconciler {
                 self.services.guard().lease_taken(until);
                 self.silenced(now, silenced);
             }
-            Event::LeaseLost { silenced } => self.silenced(now, silenced),
+            Event::LeaseLost { silenced } => {
+                // It has no lease any more, or ends and guards nothing that comes: what it confirmed before says nothing (R19).
+                self.services.guard().forget();
+                self.silenced(now, silenced);
+            }
             Event::Guarded { number, confirmed } => self.services.guard().answered(number, confirmed),
             Event::ReplicaFailed { resource, reason } => self.replicas.given_up(resource, reason),
             Event::IssProposed { resource, version, epoch, change } => {

@@ -9,6 +9,9 @@
 //! What it does not guarantee: anything when the machine stops running altogether and goes on later; then it
 //! acts late, and only a watchdog would have acted in time.
 //!
+//! From the moment at which it begins until the lease is renewed no process of a service begins: that is noted before the kill
+//! ([`LeaseFile::note_barred`]), and a process that starts looks there after it has entered its cgroup.
+//!
 //! A lease that is renewed arms it again. What it could not do it tries again until the lease is renewed.
 //!
 //! Each lease is noted for the silencer ([`crate::silencer`]) before the guard knows it, and is not extended when that fails. The guard
@@ -199,8 +202,10 @@ struct State {
     /// Set by a renewal: what is left is to stay.
     withdrawn: Arc<AtomicBool>,
     stopping: bool,
-    /// The engine was told to end.
+    /// The engine was told to end, and the guard has not begun with that.
     ending: bool,
+    /// The engine was told to end: nothing may begin any more.
+    ends: bool,
     /// All is silent for that.
     ended: bool,
 }
@@ -288,6 +293,13 @@ impl Shared {
         // SAFETY: the eight bytes are a valid place for the result. An interrupted read returns early, which
         // only means that the caller looks at the clock once more.
         unsafe { libc::read(self.timer.as_raw_fd(), (&raw mut count).cast(), 8) };
+    }
+
+    /// From `at` on no process of a service begins; 0 ends that. The kill that follows is owed also where it cannot be noted.
+    fn bar(&self, at: Time) {
+        if let Err(error) = self.note(LeaseFile::note_barred, at) {
+            tracing::error!(%error, "cannot note that no process may begin on this node");
+        }
     }
 
     fn note(&self, write: fn(&LeaseFile, Time) -> io::Result<()>, at: Time) -> io::Result<()> {
@@ -390,6 +402,10 @@ impl Guard {
         let late = state.overdue || state.lease_until.is_some_and(|until| now >= self.shared.act_at(until));
         state.lease_until = Some(until);
         self.shared.lease_until_us.store(until.0, Ordering::Release);
+        if state.ends {
+            // The devices answer for longer, and nothing else: this node is being silenced.
+            return Ok(self.shared.silenced(&state));
+        }
         if late && !state.fenced {
             // This process stood still. Services of another node may run by now, whatever lease this one has again.
             state.overdue = true;
@@ -401,6 +417,7 @@ impl Guard {
             state.late_targets = false;
             if !state.acting {
                 state.withdraw();
+                self.shared.bar(Time(0));
             }
             self.shared.fenced.store(false, Ordering::Release);
         }
@@ -418,13 +435,20 @@ impl Guard {
     }
 
     /// What to silence; replaces what was said before. After the guard has acted it silences these at once.
-    pub fn set_targets(&self, targets: Vec<GuardTarget>) {
+    ///
+    /// # Errors
+    /// When the engine was told to end: it guards nothing that comes from now on, so nothing may begin.
+    pub fn set_targets(&self, targets: Vec<GuardTarget>) -> io::Result<()> {
         let mut state = self.shared.state();
+        if state.ends {
+            return Err(io::Error::other("the engine was told to end, and its node is being silenced"));
+        }
         if state.fenced && state.targets != targets {
             state.late_targets = true;
             self.shared.arm(Time(1));
         }
         state.targets = targets;
+        Ok(())
     }
 
     /// Before devices of a resource fail: whether no service of it is known here, so that they may. If not, all processes of those
@@ -468,6 +492,8 @@ impl GuardEnder {
     pub fn end(&self, patience: Duration) {
         let mut state = self.shared.state();
         state.ending = true;
+        state.ends = true;
+        self.shared.bar(now());
         self.shared.arm(Time(1));
         let waited = self.shared.changed.wait_timeout_while(state, patience, |state| !state.ended);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -529,6 +555,7 @@ fn watch(shared: &Shared, addresses: &mut AddressThread, tell: &mut dyn FnMut(To
                 continue;
             } else {
                 state.begin();
+                shared.bar(now());
                 shared.fenced.store(true, Ordering::Release);
             }
             let targets = if again { state.left.clone() } else { state.targets.clone() };
@@ -548,6 +575,7 @@ fn watch(shared: &Shared, addresses: &mut AddressThread, tell: &mut dyn FnMut(To
             let mut noted = shared.note(LeaseFile::note_silenced, state.silenced_at);
             if !state.fenced {
                 state.withdraw();
+                shared.bar(Time(0));
             } else if silenced.failed {
                 state.left.clone_from(&silenced.left);
                 shared.arm(state.silenced_at.plus_ms(silencing_pause_ms(state.attempts)));
@@ -851,7 +879,9 @@ mod tests {
         // A lease that has ended already is acted upon at once.
         guard.set_lease(Time(1)).expect("taken");
         told.recv_timeout(Duration::from_secs(5)).expect("acted");
-        guard.set_targets(vec![GuardTarget::try_from(&entry("10.213.250.9/24")).expect("well formed")]);
+        guard
+            .set_targets(vec![GuardTarget::try_from(&entry("10.213.250.9/24")).expect("well formed")])
+            .expect("taken");
         told.recv_timeout(Duration::from_secs(5)).expect("what comes late is silenced too");
     }
 
@@ -1050,7 +1080,7 @@ mod tests {
         assert!(guard.kill_users(ResourceId(1)), "nobody is known");
         let cgroups = vec![victim.cgroup.to_str().expect("text").into()];
         let entry = GuardEntry { resource: ResourceId(1), cgroups, ..GuardEntry::default() };
-        guard.set_targets(vec![GuardTarget::try_from(&entry).expect("well formed")]);
+        guard.set_targets(vec![GuardTarget::try_from(&entry).expect("well formed")]).expect("taken");
         assert!(guard.kill_users(ResourceId(2)), "another resource");
         assert!(populated(&victim.cgroup));
         assert!(!guard.kill_users(ResourceId(1)));
@@ -1063,6 +1093,39 @@ mod tests {
         assert!(!victim.process.wait().expect("our child").success(), "killed");
         assert!(!guard.fenced() && guard.silenced() == Time(0), "the lease goes on");
         assert!(told.recv_timeout(Duration::from_millis(100)).is_err(), "once");
+    }
+
+    #[test]
+    fn no_process_begins_from_the_silencing_on_until_the_lease_is_renewed_and_none_on_an_engine_that_ends() {
+        let dir = std::env::temp_dir().join(format!("mainstay-barred-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("a directory");
+        let noted = || LeaseFile::open(&dir).expect("a file");
+        let is_barred = || noted().barred().expect("read") != Time(0);
+        let target = GuardTarget::nothing_of(ResourceId(1));
+        let (tell, told) = mpsc::channel();
+        let tell = move |what| tell.send(what).expect("heard");
+        let guard = Guard::start_noting(200, Some(noted()), Vec::new(), tell).expect("a guard");
+        guard.set_lease(now().plus_ms(60_000)).expect("taken");
+        assert!(!is_barred());
+        // The lease ends.
+        guard.set_lease(Time(1)).expect("taken");
+        told.recv_timeout(Duration::from_secs(5)).expect("acted");
+        assert!(is_barred());
+        let renewed = now().plus_ms(60_000);
+        guard.set_lease(renewed).expect("taken");
+        let end = now().plus_ms(5_000);
+        while is_barred() {
+            assert!(now() < end, "it has a lease, and has done what it had to do");
+            thread::sleep(Duration::from_millis(2));
+        }
+        guard.set_targets(vec![target.clone()]).expect("it guards");
+        // The engine ends: a renewal lets the devices answer, and nothing begins.
+        guard.ender().end(Duration::from_secs(20));
+        assert!(is_barred());
+        assert!(guard.set_targets(vec![target.clone(), target]).is_err());
+        assert!(guard.set_lease(renewed).is_err() && is_barred());
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), [Told::Ends], "it silences once");
+        fs::remove_dir_all(&dir).expect("removed");
     }
 
     #[test]
@@ -1100,7 +1163,7 @@ mod tests {
             vec![victim.cgroup.to_str().expect("text").into(), "/sys/fs/cgroup/no-such-group".into()];
         let (tell, told) = mpsc::channel();
         let guard = Guard::start(GUARD_MARGIN_MS, told_by(tell)).expect("a guard");
-        guard.set_targets(vec![GuardTarget::try_from(&entry).expect("well formed")]);
+        guard.set_targets(vec![GuardTarget::try_from(&entry).expect("well formed")]).expect("taken");
         let until = now().plus_ms(1_000);
         guard.set_lease(until).expect("taken");
         // An interface that comes after the list, and one that gets another name.

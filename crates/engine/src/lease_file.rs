@@ -5,6 +5,9 @@
 //!   [`is_in_memory`] says whether.
 //! - The engine notes a lease before it reads what the silencer noted, and the silencer notes that it acts before it reads the lease. So at
 //!   least one of them sees what the other does.
+//! - While it says that starts are barred, a process of a service that is already in its cgroup does not begin: the agent has it look
+//!   there last (`agent/src/service/footing.rs`). The bar is noted before anything is killed, so a start is either seen and killed, or
+//!   sees the bar.
 //! - A file that others cut off is an error, and ends neither of them.
 
 // A mapping.
@@ -21,13 +24,16 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const FILE: &str = "lease";
+const FILE: &str = mainstay_api::engine::LEASE_FILE;
 const BYTES: usize = 4096;
 const LEASE_AT: usize = 0;
 const SILENCED_AT: usize = 8;
 const BOOT_AT: u64 = 16;
 /// Behind the boot, which has 37 bytes.
 const SILENT_AT: usize = 64;
+/// The agent reads it, too.
+const BARRED_AT: usize = mainstay_api::engine::STARTS_BARRED_AT;
+const _: () = assert!(BARRED_AT >= SILENT_AT + 8 && BARRED_AT.is_multiple_of(8) && BARRED_AT + 8 <= BYTES);
 
 /// Points of the boot-time clock, and the boot that they are of.
 pub struct LeaseFile {
@@ -87,7 +93,7 @@ impl LeaseFile {
             Guarded::new(start.cast(), BYTES).ok_or_else(|| io::Error::other("too many mapped files"))?;
         let opened = Self { guard, mapping };
         if !same {
-            for at in [LEASE_AT, SILENCED_AT, SILENT_AT] {
+            for at in [LEASE_AT, SILENCED_AT, SILENT_AT, BARRED_AT] {
                 opened.write(at, Time(0))?;
             }
             file.write_all_at(&boot, BOOT_AT)?;
@@ -150,6 +156,22 @@ impl LeaseFile {
     /// When it cannot be noted.
     pub fn note_silenced(&self, at: Time) -> io::Result<()> {
         self.write(SILENCED_AT, at)
+    }
+
+    /// Since when no process of a service begins; 0 while processes may.
+    ///
+    /// # Errors
+    /// When the file was cut off.
+    pub fn barred(&self) -> io::Result<Time> {
+        self.read(BARRED_AT)
+    }
+
+    /// From `at` on no process of a service begins; 0 ends that.
+    ///
+    /// # Errors
+    /// When it cannot be noted.
+    pub fn note_barred(&self, at: Time) -> io::Result<()> {
+        self.write(BARRED_AT, at)
     }
 
     /// # Errors

@@ -281,6 +281,8 @@ impl Lookout {
         if !wanted() {
             return now();
         }
+        // Before the kill, so that a process whose start is under way does not come after it.
+        let _ = self.file.note_barred(now());
         let mut silenced = guard::silence(lease_until, &targets, &mut self.addresses, &wanted);
         self.detach(&targets, &wanted, if made == 0 { DETACH_WAIT } else { Duration::ZERO });
         for target in &targets {

@@ -6,6 +6,7 @@
 mod bounded;
 pub mod content;
 mod filesystem;
+pub mod footing;
 pub mod holders;
 pub mod lacks;
 mod lane;

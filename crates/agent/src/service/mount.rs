@@ -109,6 +109,8 @@ pub enum MountError {
     Elsewhere { path: PathBuf, point: PathBuf },
     #[error("{path} is frozen; run `fsfreeze --unfreeze {path}` on this node")]
     Frozen { path: PathBuf },
+    #[error("{path} is not mounted any more")]
+    Gone { path: PathBuf },
     #[error("cannot read the mount table: {0}")]
     Table(#[source] io::Error),
     #[error("it was called off")]

@@ -11,6 +11,7 @@
 //! - The writer ends when the last process does that can write to it. It is in a cgroup of its own: what silences a service
 //!   does not wait for it.
 
+use super::footing::Footing;
 use super::process::{Identified, ProcessError, ServiceDirs, log_path};
 use crate::sys;
 use crate::threads::{lock, spawn};
@@ -181,7 +182,7 @@ impl Start {
         let mut command = Command::new(program);
         command.args(arguments).arg(&self.log).stdin(Stdio::from(read.try_clone()?));
         command.stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/").env_clear();
-        sys::isolate(&mut command, procs, None);
+        sys::isolate(&mut command, procs, None, Footing::default());
         command.spawn()
     }
 }

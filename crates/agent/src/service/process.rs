@@ -8,8 +8,10 @@
 //!   start time from the state file, checked against the cgroup, so that a reused id is never taken for it.
 //! - What cannot be found out counts as running (R19).
 
+use super::footing::{self, Footing};
 use super::output::{self, Output};
 use crate::sys::{self, Identity};
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Group, Pid, User, fchown};
 use serde::{Deserialize, Serialize};
@@ -62,6 +64,12 @@ pub enum ProcessError {
     Unkillable(PathBuf),
     #[error("{0} is not a signal name")]
     UnknownSignal(String),
+    #[error(
+        "this node is being silenced, because its lease or its engine ends; nothing begins before it has a lease again"
+    )]
+    Barred,
+    #[error("the file system of the service is not mounted any more")]
+    NoMount,
     #[error("it was called off")]
     CalledOff,
 }
@@ -171,8 +179,12 @@ impl Running {
 ///
 /// # Errors
 /// See [`ProcessError`].
-pub fn start(dirs: &ServiceDirs, plan: &ProcessPlan) -> Result<(Running, Child), ProcessError> {
-    let child = spawn(dirs, plan, Role::Main)?;
+pub fn start(
+    dirs: &ServiceDirs,
+    plan: &ProcessPlan,
+    footing: Footing,
+) -> Result<(Running, Child), ProcessError> {
+    let child = spawn(dirs, plan, Role::Main, footing)?;
     let Identified { pid, start_ticks } = Identified::of(&child);
     Ok((Running { name: plan.name.clone(), pid, start_ticks }, child))
 }
@@ -187,8 +199,13 @@ pub struct Started {
 ///
 /// # Errors
 /// See [`ProcessError`].
-pub fn begin(dirs: &ServiceDirs, plan: &ProcessPlan, role: Role) -> Result<Started, ProcessError> {
-    Ok(Started { child: spawn(dirs, plan, role)?, role })
+pub fn begin(
+    dirs: &ServiceDirs,
+    plan: &ProcessPlan,
+    role: Role,
+    footing: Footing,
+) -> Result<Started, ProcessError> {
+    Ok(Started { child: spawn(dirs, plan, role, footing)?, role })
 }
 
 /// Waits for the end of a command. When it is not `wanted` any more, whoever called it off kills it.
@@ -311,7 +328,12 @@ fn note_start(plan: &ProcessPlan, role: Role) {
     }
 }
 
-fn spawn(dirs: &ServiceDirs, plan: &ProcessPlan, role: Role) -> Result<Child, ProcessError> {
+fn spawn(
+    dirs: &ServiceDirs,
+    plan: &ProcessPlan,
+    role: Role,
+    footing: Footing,
+) -> Result<Child, ProcessError> {
     note_start(plan, role);
     let (program, arguments) = plan.command.split_first().ok_or(ProcessError::EmptyCommand)?;
     let cgroup = dirs.role(&plan.name, role);
@@ -337,8 +359,12 @@ fn spawn(dirs: &ServiceDirs, plan: &ProcessPlan, role: Role) -> Result<Child, Pr
         command.env("HOME", &user.dir).env("USER", &user.name).env("LOGNAME", &user.name);
     }
     command.envs(&plan.env);
-    sys::isolate(&mut command, procs, user.map(|user| identity_of(&user)));
-    command.spawn().map_err(|source| ProcessError::Start { command: plan.command.join(" "), source })
+    sys::isolate(&mut command, procs, user.map(|user| identity_of(&user)), footing);
+    command.spawn().map_err(|source| match source.raw_os_error().map(Errno::from_raw) {
+        Some(footing::BARRED) => ProcessError::Barred,
+        Some(footing::NO_MOUNT) => ProcessError::NoMount,
+        _ => ProcessError::Start { command: plan.command.join(" "), source },
+    })
 }
 
 /// Where a process writes what it says.
@@ -434,9 +460,12 @@ mod tests {
             return;
         };
         // The shell ignores the signal, and has a child in a session of its own.
-        let (running, mut child) =
-            start(&dirs, &plan("trap '' TERM; echo $WORD; setsid sleep 1000 & while :; do sleep 0.1; done"))
-                .unwrap();
+        let (running, mut child) = start(
+            &dirs,
+            &plan("trap '' TERM; echo $WORD; setsid sleep 1000 & while :; do sleep 0.1; done"),
+            Footing::default(),
+        )
+        .unwrap();
         let deadline = Instant::now() + Duration::from_secs(5);
         while fs::read_to_string(dirs.logs.join("p.log")).unwrap() != "hello\n" {
             assert!(Instant::now() < deadline, "the process wrote no log");
@@ -447,7 +476,7 @@ mod tests {
         drop(child.wait());
         assert!(!running.is_alive() && !is_populated(&dirs.cgroup));
         let run = |script: &str, timeout_ms: u64| {
-            let started = begin(&dirs, &plan(script), Role::Prepare)?;
+            let started = begin(&dirs, &plan(script), Role::Prepare, Footing::default())?;
             finish(&dirs, &plan(script), started, Duration::from_millis(timeout_ms), &|| true)
         };
         assert!(run("exit 0", 5_000).is_ok());
@@ -468,12 +497,12 @@ mod tests {
         let dirs = ServiceDirs { cgroup: dirs.cgroup.with_file_name("meet"), ..dirs };
         let named = |name: &str| ProcessPlan { name: name.into(), ..plan("exec sleep 1000") };
         let mut started: Vec<(Running, Child)> = ["p", "p-ready", "p-prepare", "ready", "main"]
-            .map(|name| start(&dirs, &named(name)).unwrap())
+            .map(|name| start(&dirs, &named(name), Footing::default()).unwrap())
             .into_iter()
             .collect();
         let test = ProcessPlan { name: "p".into(), ..plan("exit 0") };
         for role in [Role::Ready, Role::Prepare] {
-            let run = begin(&dirs, &test, role).unwrap();
+            let run = begin(&dirs, &test, role, Footing::default()).unwrap();
             finish(&dirs, &test, run, Duration::from_secs(5), &|| true).unwrap();
         }
         while let Some((running, mut child)) = (!started.is_empty()).then(|| started.remove(0)) {

@@ -6,6 +6,7 @@
 //! - Nothing here makes the reconciler wait.
 
 use super::filesystem;
+use super::footing::Footing;
 use super::lane::{CALLED_OFF, Haste, Lane};
 use super::make::Volume;
 use super::mount::{self, MountError, MountPlan, Place};
@@ -433,6 +434,12 @@ impl Work {
         may
     }
 
+    /// For the last look of a process itself, after this one.
+    fn footing(&self) -> Result<Footing, String> {
+        let place = lock(&self.mounted).clone().filter(|_| self.spec().mount.is_some());
+        Footing::of(&self.places.run_dir, place.as_ref()).map_err(words)
+    }
+
     fn lost(&self, why: String, mendable: bool, on_done: &OnDone) {
         let event = Event::Lost { step: Step::Mount, why, mendable };
         on_done(Done { service: self.name.clone(), event });
@@ -500,7 +507,7 @@ impl Work {
             self.kill_process(process)?;
             self.stands(Step::StartProcess { process }, on_done)?;
             let plan = self.plan(process)?;
-            let (running, mut child) = process::start(&self.dirs, &plan).map_err(words)?;
+            let (running, mut child) = process::start(&self.dirs, &plan, self.footing()?).map_err(words)?;
             lock(&self.running).insert(process, running.clone());
             // The process belongs into the state file before anybody may forget it.
             self.save(None);
@@ -557,7 +564,7 @@ impl Work {
             // One that an earlier agent began may still run; the answer that counts is that of this one.
             self.kill_role(process, role)?;
             self.stands(step, on_done)?;
-            process::begin(&self.dirs, plan, role).map_err(words)
+            process::begin(&self.dirs, plan, role, self.footing()?).map_err(words)
         };
         let revoke = || self.warn_of_left(self.kill_role(process, role));
         let started = self.processes.make(number, begin, revoke)?;
@@ -954,7 +961,7 @@ mod tests {
             env: BTreeMap::new(),
             output: None,
         };
-        let left = process::begin(&dirs, &plan, Role::Prepare).unwrap();
+        let left = process::begin(&dirs, &plan, Role::Prepare, Footing::default()).unwrap();
         let spec = ServiceSpec::parse(
             "name='s'\nresource='db'\n[[process]]\nname='p'\ncommand=['/bin/true']\nprepare=['/bin/true']\n",
         );

@@ -222,10 +222,12 @@ impl Shard {
                     return refusal("run-dir", &message, "make the run directory writable");
                 }
                 // The agent stops what ran on devices of an engine before this one, and it must be able to stop.
+                if let Err(error) = self.guard.set_targets(targets) {
+                    return refusal("guard", &error.to_string(), "wait until the engine runs again");
+                }
                 for entry in entries {
                     self.devices.submit(DeviceJob::GiveUp { resource: entry.resource });
                 }
-                self.guard.set_targets(targets);
                 Reply::Ok
             }
             Err(error) => {

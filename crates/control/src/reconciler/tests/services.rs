@@ -327,3 +327,33 @@ fn a_halted_service_is_tried_again_after_a_while_and_ever_more_rarely() {
     }
     assert_eq!(pause_ms, crate::reconciler::RETRY_HALTED_MS_MAX);
 }
+
+/// The engine ends within the lease, and has confirmed its list before.
+#[test]
+fn what_an_engine_confirmed_before_it_silenced_its_node_lets_nothing_begin() {
+    let (mut lab, _) = running();
+    lab.after_ms(1_000);
+    let killed = lab.tell(Event::LeaseLost { silenced: lab.now });
+    assert!(killed.iter().any(is_kill));
+    succeed(&mut lab, killed);
+    // The cluster gives the resource another epoch at once.
+    let record = &mut lab.state.resources.get_mut(&R).expect("it is there").record;
+    record.epoch = Epoch(record.epoch.0 + 1);
+    record.version = ConfigVersion(record.version.0 + 1);
+    let replica = lab.seen.replicas.get_mut(&R).expect("it is there");
+    (replica.epoch, replica.version) = (record.epoch, record.version);
+    lab.core.found = true;
+    let mut asked = None;
+    for _ in 0..3 {
+        let wishes = lab.look();
+        asked = guard(&wishes).or(asked);
+        let wishes = succeed(&mut lab, wishes);
+        assert!(!wishes.iter().any(begins), "{wishes:?}");
+        lab.after_ms(REPEAT_GUARD_MS);
+    }
+    // An engine that goes on confirms anew, and has a lease anew.
+    let (number, _) = asked.expect("it is asked again");
+    lab.tell(Event::Guarded { number, confirmed: true });
+    lab.tell(Event::LeaseTaken { until: lab.now.plus_ms(60_000), silenced: Time(0) });
+    assert!(lab.look().iter().any(begins));
+}
