@@ -22,6 +22,7 @@ use crate::views::{self, Connections, Live};
 use crate::watch;
 use mainstay_api::engine::{Reply, Request};
 use mainstay_api::rest::{ClusterView, ErrorBody};
+use mainstay_control::labels::{MOVE_OUT, Notice};
 use mainstay_control::members::{AGENT_PORT, twin_words};
 use mainstay_control::state::{Command, NodeStatus, Severity};
 use mainstay_ha::ServiceSpec;
@@ -276,11 +277,11 @@ impl Agent {
                 Ok((node, Some(CallReply::Engine(Reply::Status(status))))) => {
                     live.engines.insert(node, status);
                 }
-                Ok((node, Some(CallReply::Pool { free_bytes, failures, lacks, left }))) => {
+                Ok((node, Some(CallReply::Pool { free_bytes, failures, lacks, left, notices }))) => {
                     live.pools.insert(node, free_bytes);
                     live.failures.insert(node, failures);
                     live.lacks.insert(node, lacks);
-                    live.left.insert(node, left);
+                    live.left.insert(node, with_notices(left, notices));
                 }
                 Ok((node, Some(CallReply::Waits(waits)))) => {
                     live.waits.insert(node, waits);
@@ -510,16 +511,30 @@ impl Inbound for Agent {
             Call::Pool => {
                 let replicas = self.member().map(|member| member.replicas.clone()).ok();
                 let failures = replicas.as_ref().map(|replicas| replicas.failures()).unwrap_or_default();
-                let mut left = replicas.map(|replicas| replicas.left()).unwrap_or_default();
-                left.extend(held::unreadable(&self.options.state_dir));
+                let mut notices = replicas.map(|replicas| replicas.notices()).unwrap_or_default();
+                notices.extend(held::unreadable(&self.options.state_dir));
                 let lacks = self.lacks();
                 match pool::free_bytes(&self.options.state_dir) {
-                    Ok(free_bytes) => CallReply::Pool { free_bytes, failures, lacks, left },
+                    Ok(free_bytes) => {
+                        CallReply::Pool { free_bytes, failures, lacks, left: BTreeMap::new(), notices }
+                    }
                     Err(error) => CallReply::Error(body("pool-files", error.to_string(), "")),
                 }
             }
         }
     }
+}
+
+/// Notices of a node, also of one whose release tells only which directories are not used, and why.
+fn with_notices(
+    left: BTreeMap<String, String>,
+    mut notices: BTreeMap<String, Notice>,
+) -> BTreeMap<String, Notice> {
+    for (path, why) in left {
+        let notice = Notice { what: format!("is not used: {why}"), remedy: MOVE_OUT.into() };
+        notices.entry(path).or_insert(notice);
+    }
+    notices
 }
 
 #[cfg(test)]

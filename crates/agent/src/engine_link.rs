@@ -241,6 +241,12 @@ impl EngineLink {
         Some(self.shared.pid.load(Ordering::SeqCst)).filter(|pid| *pid != 0)
     }
 
+    /// Takes a status in as if an engine had said it.
+    #[cfg(test)]
+    pub fn hear(&self, status: ReplicaStatus) {
+        lock(&self.shared.replicas).insert(status.resource, status);
+    }
+
     /// Forgets a replica that was dropped.
     pub fn forget(&self, resource: ResourceId) {
         lock(&self.shared.replicas).remove(&resource);

@@ -14,6 +14,7 @@
 
 use crate::identity::write_durable;
 use crate::threads::lock;
+use mainstay_control::labels::Notice;
 use mainstay_types::{Incarnation, Index, ResourceId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -180,11 +181,11 @@ impl Known {
 
 /// The file that could not be read, if it is still there, with what follows from that.
 #[must_use]
-pub fn unreadable(state_dir: &Path) -> Option<(String, String)> {
+pub fn unreadable(state_dir: &Path) -> Option<(String, Notice)> {
     let kept = state_dir.join(BAD);
-    let why = "it could not be read when the agent started, so an older copy of a replica that was put back before that was not \
-               refused; remove it when you know that there was none";
-    kept.exists().then(|| (kept.display().to_string(), why.to_owned()))
+    let what = "could not be read when the agent started, so an older copy of a replica that was put back before that was not refused";
+    let remedy = "delete this file when you are sure that no older copy was put back";
+    kept.exists().then(|| (kept.display().to_string(), Notice { what: what.into(), remedy: remedy.into() }))
 }
 
 #[cfg(test)]
@@ -247,8 +248,12 @@ mod tests {
         held.adopt(std::iter::empty());
         held.save().unwrap();
         assert_eq!(std::fs::read(root.path().join(BAD)).unwrap(), b"half a reco");
-        let (path, why) = unreadable(root.path()).unwrap();
-        assert!(path.ends_with(BAD) && why.contains("was not refused"), "{path}: {why}");
+        let (path, Notice { what, remedy }) = unreadable(root.path()).unwrap();
+        assert!(path.ends_with(BAD) && what.contains("was not refused"), "{path}: {what}");
+        assert!(
+            remedy.contains("delete this file") && !remedy.contains("pool"),
+            "it is not in the pool: {remedy}"
+        );
         drop(Held::load(root.path()));
         assert!(unreadable(root.path()).is_some(), "until it is removed");
     }

@@ -3,6 +3,7 @@
 use crate::service::lacks::Lack;
 use mainstay_api::engine;
 use mainstay_api::rest::ErrorBody;
+use mainstay_control::labels::Notice;
 use mainstay_control::lease::{Ack, Heartbeat};
 use mainstay_control::state::Entry;
 use mainstay_ha::ServiceSpec;
@@ -181,6 +182,9 @@ pub enum CallReply {
         /// Directories in the pool that are not used, with the reason.
         #[serde(default)]
         left: BTreeMap<String, String>,
+        /// Paths of this node that are not as they should be, with what to do; more than `left`, which earlier releases read.
+        #[serde(default)]
+        notices: BTreeMap<String, Notice>,
     },
     /// In words for the operator.
     Users {

@@ -26,6 +26,7 @@ use mainstay_api::engine::{
     Request,
 };
 use mainstay_control::State;
+use mainstay_control::labels::DIRECTORY_GONE;
 use mainstay_control::reconcile::{Role, Unusable};
 use mainstay_control::reconciler::job::{Ended, Order};
 use mainstay_control::reconciler::{Event, Failure, Reconciler, ReplicaSeen, Seen, Wish};
@@ -207,7 +208,7 @@ impl Node {
                     tracing::warn!(%resource, job, %error, remedy = error.remedy, "a job of a replica failed; it is tried again");
                     // What could not be made may be made the next time, unless something else is in its place.
                     let stays = if job == "create" {
-                        error.code == replicas::NO_LABEL
+                        [replicas::NO_LABEL, DIRECTORY_GONE].contains(&error.code.as_str())
                     } else {
                         replicas::stays_unusable(&error)
                     };
@@ -315,6 +316,9 @@ impl Node {
 
     fn reconcile(&mut self) {
         self.tell_engine(&self.view.state.clone());
+        for (name, text) in self.parts.replicas.take_events() {
+            self.note(format!("resource {name}"), format!("on {}, {text}", self.name()));
+        }
         let mut seen = Seen {
             wall_ms: wall_ms(),
             links: lock(&self.links).clone(),
@@ -322,6 +326,7 @@ impl Node {
             engine: self.parts.engine.is_connected(),
             room: false,
             replicas: self.parts.engine.replicas(seen),
+            gone: self.parts.replicas.gone(),
             clients: self.parts.engine.clients(clients::seen),
         };
         seen.room = seen.replicas.values().any(|replica| replica.full) && self.parts.replicas.has_room();

@@ -18,9 +18,10 @@ use crate::journals::{self, Journals};
 use crate::messages::random_u64;
 use crate::pool;
 use crate::threads::{lock, spawn};
-use mainstay_api::engine::{ContentSource, DataState, EngineError, Reply, Request};
-use mainstay_control::labels::{self, Found, Label};
+use mainstay_api::engine::{ContentSource, DataState, EngineError, FileId, Reply, Request};
+use mainstay_control::labels::{self, DIRECTORY_GONE, Found, Label, Look, Notice, Stands};
 use mainstay_control::origin::{CONTENT, SnapshotOf};
+pub use mainstay_control::reconcile::NO_LABEL;
 use mainstay_control::reconciler::job::{Answer, Ended, Job, Order, Step, Trouble};
 use mainstay_control::scrubs::ScrubTask;
 use mainstay_control::snapshots::Keep;
@@ -28,13 +29,12 @@ use mainstay_control::state::Resource;
 use mainstay_types::{Incarnation, Index, Opening, ResourceId};
 use std::collections::BTreeMap;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Code of an error: in the place of a replica is something else, which is left alone.
-pub const NO_LABEL: &str = "no-label";
 const NOT_OURS: &str = "it belongs to no resource of the cluster, or this node uses another replica instead";
 /// Longer between two looks at how far replicas reach, for each replica.
 const WATCH_EACH_MS: u64 = 10;
@@ -53,6 +53,20 @@ pub struct Replicas {
     /// Why the last attempt to make a replica failed.
     failures: Mutex<BTreeMap<ResourceId, EngineError>>,
     held: Held,
+    /// Why open replicas are not in their place any more, as of the last look.
+    gone: Mutex<BTreeMap<ResourceId, (Incarnation, String)>>,
+    /// Held while a label is written again, and while one is taken away.
+    labelling: Mutex<()>,
+    /// Device number of the pool's file system when the agent started.
+    pool_dev: Option<u64>,
+    /// Events for the cluster that nobody has taken yet: resource and text.
+    events: Mutex<Vec<(String, String)>>,
+}
+
+/// A replica that the engine has open.
+struct Open {
+    label: Label,
+    files: BTreeMap<String, FileId>,
 }
 
 /// Whether the pool has space, as far as is known.
@@ -101,6 +115,10 @@ impl Replicas {
             stored: Mutex::new(found.replicas.into_iter().map(place).collect()),
             failures: Mutex::new(BTreeMap::new()),
             held,
+            gone: Mutex::default(),
+            labelling: Mutex::default(),
+            pool_dev: device(&pool),
+            events: Mutex::default(),
         })
     }
 
@@ -110,6 +128,7 @@ impl Replicas {
         spawn("agent-held", move || {
             while let Some(replicas) = this.upgrade() {
                 let count = replicas.note_held();
+                replicas.look_at_places();
                 drop(replicas);
                 // Many of them are many words: the engine is not to do little else.
                 std::thread::sleep(Duration::from_millis(held::UPDATE_MS + WATCH_EACH_MS * count));
@@ -157,20 +176,110 @@ impl Replicas {
         self.room.is_there.load(Ordering::Acquire)
     }
 
-    /// Directories in the pool that are not used, with the reason. They are looked for now.
+    /// Compares the files that the engine has open with those in the pool, and writes a label again that was lost under a running
+    /// replica.
+    fn look_at_places(&self) {
+        let pool = pool::directory(&self.state_dir);
+        let mut gone = BTreeMap::new();
+        for (label, stands) in self.places() {
+            let own = labels::directory_name(label.resource, &label.name);
+            if let Some(why) = stands.failure(&pool.to_string_lossy(), &own) {
+                gone.insert(label.resource, (label.incarnation, why));
+            }
+            if stands == Stands::Unlabelled {
+                self.label_again(&pool.join(own), &label);
+            }
+        }
+        let mut known = lock(&self.gone);
+        for (resource, now) in gone.iter().filter(|(resource, now)| known.get(resource) != Some(now)) {
+            tracing::error!(%resource, "{}", now.1);
+        }
+        *known = gone;
+    }
+
+    fn label_again(&self, directory: &Path, label: &Label) {
+        let _one = lock(&self.labelling);
+        // A replica is closed before its label is taken away, so that one stays away.
+        if !self.places().contains(&(label.clone(), Stands::Unlabelled)) {
+            return;
+        }
+        let file = directory.join(pool::LABEL);
+        let written = serde_json::to_vec(label)
+            .map_err(io::Error::other)
+            .and_then(|bytes| write_durable(&file, &bytes));
+        match written {
+            Ok(()) => {
+                let text =
+                    format!("{} was lost under the running replica, and is written again", file.display());
+                tracing::warn!(resource = %label.resource, "{text}");
+                lock(&self.events).push((label.name.clone(), text));
+            }
+            Err(error) => tracing::debug!(file = %file.display(), %error, "cannot write a label again"),
+        }
+    }
+
+    /// Where each replica stands that the engine has open and this node has stored.
+    fn places(&self) -> Vec<(Label, Stands)> {
+        let pool = pool::directory(&self.state_dir);
+        let open = self.engine.replicas(|status| Open {
+            label: Label {
+                resource: status.resource,
+                name: status.name.clone(),
+                incarnation: status.incarnation,
+            },
+            files: status.files.clone(),
+        });
+        let stored = self.stored();
+        let ours = |open: &Open| stored.get(&open.label.resource) == Some(&open.label.incarnation);
+        let open = open.into_values().filter(|open| !open.files.is_empty() && ours(open));
+        open.map(|open| (open.label.clone(), labels::stands(&open.label, &look(&pool, &open)))).collect()
+    }
+
+    /// Why open replicas are not in their place any more.
     #[must_use]
-    pub fn left(&self) -> BTreeMap<String, String> {
+    pub fn gone(&self) -> BTreeMap<ResourceId, String> {
+        let stored = self.stored();
+        let gone = lock(&self.gone);
+        let now =
+            gone.iter().filter(|(resource, (incarnation, _))| stored.get(resource) == Some(incarnation));
+        now.map(|(resource, (_, why))| (*resource, why.clone())).collect()
+    }
+
+    /// Takes the events that have come up, as resource and text.
+    #[must_use]
+    pub fn take_events(&self) -> Vec<(String, String)> {
+        std::mem::take(&mut *lock(&self.events))
+    }
+
+    /// Paths of this node that are not as they should be, with what to do. They are looked at now.
+    #[must_use]
+    pub fn notices(&self) -> BTreeMap<String, Notice> {
         let pool = pool::directory(&self.state_dir);
         let Ok(found) = pool::scan(&pool) else { return BTreeMap::new() };
+        let root = pool.to_string_lossy();
+        let of_running = self.places().into_iter().filter_map(|(label, stands)| {
+            let own = labels::directory_name(label.resource, &label.name);
+            let (name, notice) = stands.notice(&root, &own, &serde_json::to_string(&label).ok()?)?;
+            Some((name, notice))
+        });
+        let mut notices: BTreeMap<String, Notice> = self.left(found);
+        notices.extend(of_running);
+        notices.into_iter().map(|(name, notice)| (pool.join(name).display().to_string(), notice)).collect()
+    }
+
+    /// Directories in the pool that are not used, by name.
+    fn left(&self, found: Vec<(String, Found)>) -> BTreeMap<String, Notice> {
+        let pool = pool::directory(&self.state_dir);
+        let root = pool.to_string_lossy();
         let mut found = labels::sort(found, &self.held.incarnations());
         found.keep(|resource, incarnation| self.held.has(resource, incarnation));
         let stored = lock(&self.stored);
         let unknown = found.replicas.iter().filter(|(resource, _)| !stored.contains_key(resource));
-        let unknown = unknown.map(|(_, (directory, _))| (directory.clone(), NOT_OURS.to_owned()));
-        let left = found.left.iter().map(|(directory, why)| (directory.clone(), why.to_string()));
-        left.chain(unknown)
-            .map(|(directory, why)| (pool.join(directory).display().to_string(), why))
-            .collect()
+        let not_ours =
+            || Notice { what: format!("is not used: {NOT_OURS}"), remedy: labels::MOVE_OUT.into() };
+        let unknown = unknown.map(|(_, (directory, _))| (directory.clone(), not_ours()));
+        let left = found.left.iter().map(|(name, why)| (name.clone(), why.notice(&root, name)));
+        left.chain(unknown).collect()
     }
 
     #[must_use]
@@ -293,6 +402,7 @@ impl Replicas {
                 }
                 found => Err(self.no_label(place, &found, wanted)),
             },
+            Step::MakeFiles(..) if self.is_missed(resource, wanted) => Err(self.missed(place)),
             Step::MakeFiles(incarnation, of) => {
                 let content = of.map(|of| self.content(of)).transpose()?;
                 let wanted = wanted.ok_or_else(|| unknown(resource))?;
@@ -314,8 +424,14 @@ impl Replicas {
                 self.held.note(resource, incarnation, Index(0));
                 files(self.held.save().and_then(|()| publish(directory, &label)))
             }
-            Step::RemoveLabel => files(self.withdraw(resource, directory, *label)),
-            Step::Look if was_removed(directory) => Ok(Answer::Gone),
+            Step::RemoveLabel => {
+                let _one = lock(&self.labelling);
+                files(self.withdraw(resource, directory, *label))
+            }
+            Step::Look if was_removed(directory) => {
+                let pool = pool::directory(&self.state_dir);
+                if device(&pool) == self.pool_dev { Ok(Answer::Gone) } else { Err(other_pool(&pool)) }
+            }
             Step::Look => match pool::label(directory) {
                 Found::Label(found) if self.is_own(&found, resource, name) => {
                     Ok(if Some(found.incarnation) == *label {
@@ -332,8 +448,13 @@ impl Replicas {
                 self.ask(Request::Open { resource, name, dir: dir(), incarnation, held }, JOB_TIMEOUT)
             }
             Step::Close => match self.ask(Request::Drop { resource }, REQUEST_TIMEOUT) {
-                Err(error) if error.code == "unknown-resource" => Ok(Answer::Done),
-                result => result,
+                Err(error) if error.code != "unknown-resource" => Err(error),
+                _ => {
+                    // What it said last is of files that it has open no more.
+                    self.engine.forget(resource);
+                    lock(&self.gone).remove(&resource);
+                    Ok(Answer::Done)
+                }
             },
             Step::Tell(record) => self.ask(Request::Record { record }, REQUEST_TIMEOUT),
             Step::Demote => self.ask(Request::Demote { resource }, REQUEST_TIMEOUT),
@@ -387,6 +508,32 @@ impl Replicas {
         named && self.held.has(resource, label.incarnation)
     }
 
+    /// Whether the cluster counts on a replica that this node has made, and that is not there.
+    fn is_missed(&self, resource: ResourceId, wanted: Option<&Resource>) -> bool {
+        wanted.is_some_and(|wanted| wanted.counts_on(|made| self.held.has(resource, made)).is_some())
+    }
+
+    /// Why no new replica is made in the place of one that is missed.
+    fn missed(&self, place: &Place) -> EngineError {
+        let pool = pool::directory(&self.state_dir);
+        let own = labels::directory_name(place.resource, &place.name);
+        let renamed = pool::scan(&pool).unwrap_or_default().into_iter().find_map(|(name, found)| {
+            let Found::Label(label) = found else { return None };
+            (self.is_own(&label, place.resource, &place.name) && name != own).then_some(name)
+        });
+        let back = renamed.map_or_else(String::new, |name| {
+            format!("; to put it back, run {}", labels::move_back(&pool.to_string_lossy(), &name, &own))
+        });
+        EngineError {
+            code: DIRECTORY_GONE.into(),
+            message: format!(
+                "its directory, {}, is gone from the pool (moved or deleted){back}",
+                place.directory.display()
+            ),
+            remedy: "Put the directory back; the agent notices it without a restart.".into(),
+        }
+    }
+
     /// Why a directory is not used that is in the place of a replica. Only a label that is lost or damaged is to be written: another one
     /// may be the last that says whose files these are.
     fn no_label(&self, place: &Place, found: &Found, wanted: Option<&Resource>) -> EngineError {
@@ -400,10 +547,14 @@ impl Replicas {
                 incarnation,
             });
             let label = label.and_then(|label| serde_json::to_string(&label).ok());
-            let file = directory.join(pool::LABEL);
+            let root = pool::directory(&self.state_dir);
             let back = label.map_or_else(
                 || format!("put its {} back", pool::LABEL),
-                |label| format!("put its label back: `echo '{label}' > {}`", file.display()),
+                |label| {
+                    let own = directory.file_name().unwrap_or_default().to_string_lossy();
+                    let command = labels::write_label(&root.to_string_lossy(), &own, &label);
+                    format!("put its label back: {command}")
+                },
             );
             format!("To use it, {back}. To have the replica copied again, move the directory out of the pool")
         };
@@ -441,6 +592,38 @@ impl Replicas {
     }
 }
 
+/// Device number of the file system that holds a path.
+fn device(path: &Path) -> Option<u64> {
+    std::fs::metadata(path).ok().map(|found| found.dev())
+}
+
+fn other_pool(pool: &Path) -> EngineError {
+    EngineError {
+        code: "pool-files".into(),
+        message: format!("{} is on another file system than when the agent started", pool.display()),
+        remedy: "Mount the pool's file system again, or restart the agent if this one is the pool now."
+            .into(),
+    }
+}
+
+/// Looks for the files that the engine has open, in the replica's own directory and, if they are not there, in the others of the pool.
+fn look(pool: &Path, open: &Open) -> Look {
+    let own = pool.join(labels::directory_name(open.label.resource, &open.label.name));
+    let has = |directory: &Path, file: &str, id: &FileId| {
+        std::fs::metadata(directory.join(file))
+            .is_ok_and(|found| found.dev() == id.dev && found.ino() == id.ino)
+    };
+    let missing: Vec<String> =
+        open.files.iter().filter(|(file, id)| !has(&own, file, id)).map(|(file, _)| file.clone()).collect();
+    let elsewhere =
+        open.files.get("meta").filter(|_| missing.iter().any(|file| file == "meta")).and_then(|id| {
+            let entries = std::fs::read_dir(pool).ok()?.flatten();
+            let mut holds = entries.filter(|entry| has(&entry.path(), "meta", id));
+            holds.next().map(|entry| entry.file_name().to_string_lossy().into_owned())
+        });
+    Look { missing, taken: own.symlink_metadata().is_ok(), label: pool::label(&own), elsewhere }
+}
+
 /// Where the files of one replica are.
 struct Place {
     resource: ResourceId,
@@ -470,7 +653,16 @@ fn other_disk(directory: &Path, found: Incarnation, label: Incarnation) -> Engin
 /// an engine that is not ready or does not answer. Only the former is told to the cluster: another member takes over.
 #[must_use]
 pub fn stays_unusable(error: &EngineError) -> bool {
-    let disk = ["corrupt", "recover", "disk", "wrong-disk", "other-resource", "older-copy", "no-label"];
+    let disk = [
+        "corrupt",
+        "recover",
+        "disk",
+        "wrong-disk",
+        "other-resource",
+        "older-copy",
+        NO_LABEL,
+        DIRECTORY_GONE,
+    ];
     let journal = ["journal-missing", "wrong-journal", "volatile-journal"];
     disk.iter().chain(&journal).any(|code| *code == error.code)
 }
@@ -538,6 +730,7 @@ fn file_error(path: &Path, error: &io::Error) -> EngineError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mainstay_api::engine::ReplicaStatus;
 
     /// An engine that is not ready, or does not answer, says nothing about a disk.
     #[test]
@@ -722,8 +915,12 @@ mod tests {
         let replicas = opened(root.path());
         assert_eq!(replicas.stored(), BTreeMap::from([(R, A)]));
         assert_eq!(names(&pool), ["db-1", "db-1.removed", "db-10", "db-copy", "logs-2"]);
-        let left = replicas.left();
-        let left = |name: &str| left.get(&pool.join(name).display().to_string()).cloned().unwrap_or_default();
+        let left = replicas.notices();
+        let left = |name: &str| {
+            left.get(&pool.join(name).display().to_string())
+                .map(|notice| notice.what.clone())
+                .unwrap_or_default()
+        };
         for copy in ["db-copy", "db-10", "db-1.removed"] {
             assert!(left(copy).contains("label of db-1"), "{copy}: {}", left(copy));
         }
@@ -760,6 +957,77 @@ mod tests {
         assert_eq!(names(&pool::removed(&directory)), ["notes.txt"], "files of others stay");
     }
 
+    /// The engine has the replica in this directory open, and goes on with these files wherever they are moved.
+    fn running(root: &Path) -> (Replicas, PathBuf) {
+        let directory = pool::directory(root).join("db-1");
+        whole(&directory, &labelled());
+        std::fs::write(directory.join("meta"), b"meta").unwrap();
+        let replicas = opened(root);
+        let id = |file: &str| {
+            let found = std::fs::metadata(directory.join(file)).unwrap();
+            (file.to_owned(), FileId { dev: found.dev(), ino: found.ino() })
+        };
+        let files = ["meta", "journal"].map(id).into();
+        let status =
+            ReplicaStatus { resource: R, name: "db".into(), incarnation: A, files, ..Default::default() };
+        replicas.engine.hear(status);
+        (replicas, directory)
+    }
+
+    #[test]
+    fn a_label_that_is_lost_under_a_running_replica_is_written_again() {
+        let root = tempfile::tempdir().unwrap();
+        let (replicas, directory) = running(root.path());
+        let label = directory.join(pool::LABEL);
+        std::fs::remove_file(&label).unwrap();
+        let notice = replicas.notices().remove(&directory.display().to_string()).unwrap();
+        assert!(notice.what.starts_with("is in use") && notice.remedy.contains("put it back"), "{notice:?}");
+        let elsewhere = root.path().join("elsewhere");
+        std::fs::write(&elsewhere, b"").unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &label).unwrap();
+        replicas.look_at_places();
+        assert_eq!(pool::label(&directory), Found::Label(labelled()));
+        assert_eq!(std::fs::read(&elsewhere).unwrap(), b"", "a link is not followed");
+        assert_eq!(replicas.take_events().len(), 1);
+        assert!(replicas.notices().is_empty() && replicas.gone().is_empty());
+
+        replicas.engine.forget(R);
+        std::fs::remove_file(&label).unwrap();
+        replicas.look_at_places();
+        assert_eq!(pool::label(&directory), Found::NoLabel, "the replica is closed");
+    }
+
+    /// An operator renames the directory of a running replica, puts a copy in its place, and moves it away.
+    #[test]
+    fn the_directory_of_a_running_replica_is_missed_where_it_is_not() {
+        let root = tempfile::tempdir().unwrap();
+        let (replicas, directory) = running(root.path());
+        let (pool, renamed) = (pool::directory(root.path()), pool::directory(root.path()).join("db-1.new"));
+        let said = |path: &Path| replicas.notices().remove(&path.display().to_string());
+        std::fs::rename(&directory, &renamed).unwrap();
+        replicas.look_at_places();
+        let notice = said(&renamed).unwrap();
+        assert!(notice.what.contains("in use at this moment: it was renamed from db-1"), "{notice:?}");
+        assert!(replicas.gone().is_empty());
+
+        std::fs::create_dir(&directory).unwrap();
+        std::fs::write(directory.join("meta"), b"meta").unwrap();
+        std::fs::copy(renamed.join(pool::LABEL), directory.join(pool::LABEL)).unwrap();
+        replicas.look_at_places();
+        assert!(replicas.gone()[&R].contains("is another one"), "{:?}", replicas.gone());
+        assert!(said(&renamed).unwrap().what.starts_with("is in use"));
+
+        let aside = root.path().join("aside");
+        std::fs::remove_dir_all(&directory).unwrap();
+        std::fs::rename(&renamed, &aside).unwrap();
+        replicas.look_at_places();
+        assert!(replicas.gone()[&R].contains("gone from the pool"), "{:?}", replicas.gone());
+        std::fs::rename(&aside, &directory).unwrap();
+        replicas.look_at_places();
+        assert!(replicas.gone().is_empty() && replicas.notices().is_empty());
+        assert_eq!(names(&pool), ["db-1"]);
+    }
+
     /// R9, R11: an operator has copied the directory of another node to have less copied, or puts back what the node has removed since.
     #[test]
     fn a_replica_that_this_node_did_not_make_is_not_used() {
@@ -776,8 +1044,8 @@ mod tests {
                 refused.message.contains(&format!("incarnation {A} of db, which this node has not made"))
             );
             assert!(!refused.message.contains("echo"), "{refused:?}");
-            let left = replicas.left();
-            assert!(left[&directory.display().to_string()].contains("has not made"), "{left:?}");
+            let left = replicas.notices();
+            assert!(left[&directory.display().to_string()].what.contains("has not made"), "{left:?}");
             assert_eq!(opened(root.path()).stored(), BTreeMap::new(), "at the next start");
         };
         whole(&directory, &labelled());

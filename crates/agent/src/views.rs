@@ -12,6 +12,7 @@ use mainstay_api::rest::{
     ServiceView, Severity, SlowView, SnapshotOnView, SnapshotView,
 };
 use mainstay_control::State;
+use mainstay_control::labels::Notice;
 use mainstay_control::rollback::Rollback;
 use mainstay_control::scrubs::Scrubbed;
 use mainstay_control::snapshots::{BEFORE_COPY, BeforeCopy, Snapshot, SnapshotOn, SnapshotState};
@@ -29,8 +30,8 @@ pub struct Live {
     pub failures: BTreeMap<NodeId, BTreeMap<ResourceId, EngineError>>,
     /// Needs of services that nodes do not meet, by node and service.
     pub lacks: BTreeMap<NodeId, BTreeMap<String, Vec<Lack>>>,
-    /// Directories in their pools that are not used, with the reason.
-    pub left: BTreeMap<NodeId, BTreeMap<String, String>>,
+    /// Paths of theirs that are not as they should be, directories of pools for example.
+    pub left: BTreeMap<NodeId, BTreeMap<String, Notice>>,
     /// Requests that each node waits for.
     pub waits: BTreeMap<NodeId, Waits>,
 }
@@ -249,6 +250,10 @@ pub fn force(state: &State, resource: &Resource, node: NodeId, live: &Live) -> R
     let engine = live.engines.get(&node).ok_or_else(|| format!("the engine of {name} does not answer"))?;
     let here = engine.replicas.iter().find(|replica| replica.resource == resource.id);
     let here = here.ok_or_else(|| format!("the engine of {name} has not opened its replica"))?;
+    // What it has open instead of the registered disk does not count (R9).
+    if resource.record.replica(node).is_none_or(|known| known.incarnation != here.incarnation) {
+        return Err(format!("{name} has a new disk, and not the replica that the cluster knows"));
+    }
     if here.data != engine::DataState::Consistent {
         return Err(format!(
             "the replica of {name} is not whole: a copy to it did not end, or its store failed"

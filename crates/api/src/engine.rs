@@ -21,6 +21,7 @@ use mainstay_types::{
     ResourceRecord, ScrubRepair, ShrinkReason, SnapshotId, Time, VolumeId,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use thiserror::Error;
 
@@ -509,12 +510,23 @@ pub enum DataState {
     Failed,
 }
 
+/// Identity of an open file, as `stat` tells it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FileId {
+    /// Device number of its file system.
+    pub dev: u64,
+    pub ino: u64,
+}
+
 /// One replica of this node.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ReplicaStatus {
     pub resource: ResourceId,
     pub name: String,
     pub incarnation: Incarnation,
+    /// Files that the engine has open, by their names in the replica's directory. Empty if the engine does not say.
+    #[serde(default)]
+    pub files: BTreeMap<String, FileId>,
     /// New whenever the replica is opened.
     #[serde(default)]
     pub opening: Opening,

@@ -1,5 +1,6 @@
 //! What is wrong, and what the operator can do about it, in words.
 
+use crate::labels::{DIRECTORY_GONE, Notice};
 use crate::reconcile::{EARLIER, LED_AS_OLDER};
 use crate::snapshots::BEFORE_COPY;
 use crate::stalls::Stall;
@@ -34,8 +35,8 @@ pub struct Observations {
     pub lacks: BTreeMap<String, BTreeMap<NodeId, Vec<String>>>,
     /// Engines, disks and voters that give no answer.
     pub stalls: Vec<Stall>,
-    /// Directories in pools that are not used, with the reason.
-    pub left: BTreeMap<NodeId, BTreeMap<String, String>>,
+    /// Paths of nodes that are not as they should be: directories of pools, for example.
+    pub left: BTreeMap<NodeId, BTreeMap<String, Notice>>,
     /// The wall clock, in milliseconds since 1970.
     pub wall_ms: u64,
 }
@@ -89,12 +90,12 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
         }
     }
     for (node, left) in &observations.left {
-        for (directory, why) in left {
+        for (path, notice) in left {
             add(
                 Severity::Warning,
                 format!("node {}", state.node_name(*node)),
-                format!("{directory} is not used: {why}"),
-                "if you do not need it, move it out of the pool; Mainstay never removes it".into(),
+                format!("{path} {}", notice.what),
+                notice.remedy.clone(),
             );
         }
     }
@@ -420,6 +421,7 @@ fn mend(code: &str, node: &str) -> String {
         "older-copy" => format!("put its newest files back on {node}"),
         LED_AS_OLDER => format!("stop the engine of {node}, put its newest files back, and start it"),
         "no-label" => format!("do what is said there on {node}"),
+        DIRECTORY_GONE => format!("put its directory back on {node}"),
         "wrong-disk" | "other-resource" | EARLIER => {
             format!("put the files back on {node} that the cluster knows")
         }
@@ -446,6 +448,8 @@ fn advise_broken(
         let name = state.node_name(*node);
         let remedy = if full.contains(node) {
             format!("make room in the pool of {name}: it goes on by itself")
+        } else if let Some(source) = living.first().filter(|_| broken.code == DIRECTORY_GONE) {
+            format!("it is copied again from {} by itself", state.node_name(*source))
         } else if let Some(source) = living.first() {
             format!(
                 "{}; or move its directory out of the pool of {name}, and it is copied again from {}",

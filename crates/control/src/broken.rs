@@ -12,8 +12,9 @@
 //!
 //! | from | command | to | with it |
 //! |---|---|---|---|
+//! | whole | [`Command::ReplicaOpened`], when its node had reported a new disk in its place | whole | it may lead again |
 //! | whole | [`Command::ReplicaBroken`] by its node, on the record that it has read | broken | it leaves the in-sync set if a living whole member remains; a primary is replaced |
-//! | broken | [`Command::ReplicaBroken`] | broken | nothing |
+//! | broken | [`Command::ReplicaBroken`] | broken | the reason, if it is another one now |
 //! | broken | [`Command::ReplicaOpened`] by its node | whole | in sync if it was left there, else it is caught up |
 //! | broken | [`Command::ReplicaReady`] with another incarnation | whole | the new disk is empty and is filled (R9) |
 //! | broken | [`Command::DeleteResource`] | forgotten | |
@@ -33,13 +34,21 @@
 
 use crate::reconcile::Unusable;
 use crate::state::{Broken, Outcome, Resource, Severity, State, cut};
-use mainstay_types::{ConfigVersion, Member, NodeId, ResourceId, reach};
+use mainstay_types::{ConfigVersion, Incarnation, Member, NodeId, ResourceId, reach};
 
 impl Resource {
     /// Why the replica on `node` cannot be used, if its node has said so.
     #[must_use]
     pub fn broken(&self, node: NodeId) -> Option<&Broken> {
         self.broken.get(&node)
+    }
+
+    /// The member of the in-sync set that a node made, by the incarnations that it has `made`. While the cluster counts on that
+    /// replica its node makes no new one in its place, which could only be empty: the directory may be put back (R11).
+    #[must_use]
+    pub fn counts_on(&self, made: impl Fn(Incarnation) -> bool) -> Option<Member> {
+        let written = self.record.epoch.0 > 0;
+        self.record.iss.iter().copied().find(|member| written && made(member.incarnation))
     }
 
     /// Whether `node` is the only member of the in-sync set, has said that its disk is new, and was refused because the old one had the only complete copy.
@@ -62,7 +71,7 @@ impl State {
     /// Whether its node lives and its replica can be used, whatever it holds.
     #[must_use]
     pub(crate) fn lives_usable(&self, resource: &Resource, node: NodeId) -> bool {
-        self.alive(node) && resource.broken(node).is_none()
+        self.alive(node) && resource.broken(node).is_none() && !resource.lost_the_last_copy(node)
     }
 
     pub(crate) fn replica_broken(
@@ -80,9 +89,20 @@ impl State {
             reach!("control: a replica was broken in an older record");
             return Outcome::Conflict { record: Some(record.clone()) };
         }
-        if resource.broken(node).is_some() {
-            reach!("control: a broken replica is reported again");
-            return Outcome::Unchanged;
+        if let Some(known) = resource.broken(node) {
+            let now =
+                Broken { incarnation: member.incarnation, reason: cut(reason.clone()), code: cut(code) };
+            if *known == now {
+                reach!("control: a broken replica is reported again");
+                return Outcome::Unchanged;
+            }
+            reach!("control: a replica is broken for another reason");
+            let text = format!("the replica of {} cannot be used: {reason}", self.node_name(node));
+            if let Some(resource) = self.resources.get_mut(&id) {
+                resource.broken.insert(node, now);
+            }
+            self.note_on(at_ms, id, Severity::Warning, text);
+            return Outcome::Done;
         }
         reach!("control: a replica is broken");
         let was_primary = record.primary == Some(node);
@@ -110,7 +130,17 @@ impl State {
     pub(crate) fn replica_opened(&mut self, at_ms: u64, id: ResourceId, member: Member) -> Outcome {
         let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Conflict { record: None } };
         let node = member.node;
+        let back = resource.lost_the_last_copy(node) && resource.record.replica(node) == Some(member);
+        if back {
+            reach!("control: the old disk with the only complete copy is back");
+            (resource.failure, resource.refused) = (None, None);
+        }
         if resource.broken(node).is_none_or(|broken| broken.incarnation != member.incarnation) {
+            if back {
+                let text = format!("the old disk of {} is back", self.node_name(node));
+                self.note_on(at_ms, id, Severity::Info, text);
+                return Outcome::Done;
+            }
             return Outcome::Unchanged;
         }
         reach!("control: a broken replica was opened after all");

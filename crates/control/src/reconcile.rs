@@ -6,10 +6,11 @@
 //! handed over (R19), and a node without a lease starts nothing (R10).
 
 use crate::clients::{ClientSeen, plan_clients};
+use crate::labels::DIRECTORY_GONE;
 use crate::origin::{Making, SnapshotOf};
 use crate::scrubs::{ScrubSeen, ScrubState, ScrubTask};
 use crate::snapshots::{Keep, SnapshotOn};
-use crate::state::{Command, Links, NodeStatus, Resource, ServicePhase, State};
+use crate::state::{Broken, Command, Links, NodeStatus, Resource, ServicePhase, State, cut};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     ConfigVersion, Copies, Epoch, Incarnation, Member, NodeId, Opening, Position, ResourceId, ResourceRecord,
@@ -53,6 +54,8 @@ pub struct ReplicaObserved {
     pub copies: Copies,
     /// Why the store is no longer used (R13), or why the engine asks to step down.
     pub failed: Option<String>,
+    /// Why its directory is not its own any more: it was moved, deleted or replaced while the engine had it open.
+    pub gone: Option<String>,
     /// The store is no longer used (R13), until an engine opens it again.
     pub store_failed: bool,
     /// It is not, because the pool had no space.
@@ -91,6 +94,8 @@ pub(crate) const OLDER: &str =
     "its files are an older copy: another replica holds entries that were acknowledged and that it lacks";
 /// Code of that.
 pub(crate) const LED_AS_OLDER: &str = "led-as-older-copy";
+/// Code of an error: in the place of a replica is something else, which is left alone.
+pub const NO_LABEL: &str = "no-label";
 /// Code of files that are of an earlier replica.
 pub(crate) const EARLIER: &str = "earlier-replica";
 
@@ -138,6 +143,10 @@ pub enum Action {
     },
     /// Close and open again.
     ReopenReplica {
+        resource: ResourceId,
+    },
+    /// Close what is open, whose files are not in their place any more, and go on with what is there.
+    ReplaceReplica {
         resource: ResourceId,
     },
     /// Close and remove the files.
@@ -469,6 +478,16 @@ fn plan_resource(
         let asked = (resource.record.version, Member { node, incarnation });
         if resource.refused == Some(asked) {
             reach!("control: plan: what was refused is not asked again");
+            if resource.record.primary == Some(node) && service_silent(state, id, observed) {
+                // An empty replica serves nobody, and an operator may go on from another one.
+                reach!("control: plan: a primary whose disk is gone steps down");
+                actions.push(Action::Propose(Command::StepDown {
+                    resource: id,
+                    version: resource.record.version,
+                    node,
+                    reason: "its disk is new, and its old one had the only complete copy".into(),
+                }));
+            }
         } else if service_silent(state, id, observed) {
             reach!("control: plan: report a replica");
             actions.push(report_replica(node, resource, incarnation));
@@ -486,16 +505,29 @@ fn plan_resource(
     }
     // Beside another member it is fed like others. Alone it would be promoted again and again, and never be of use.
     let older = replica.older && resource.record.iss_member(node).is_some();
-    if (replica.store_failed || older) && resource.record.primary != Some(node) {
+    if (replica.store_failed || older || replica.gone.is_some()) && resource.record.primary != Some(node) {
         // A primary steps down instead; after that this is for it, too.
-        let (reason, code) = if replica.store_failed {
+        let (reason, code) = if let Some(gone) = &replica.gone {
+            (gone.as_str(), DIRECTORY_GONE)
+        } else if replica.store_failed {
             (replica.failed.as_deref().unwrap_or("its store failed"), "")
         } else {
             (OLDER, LED_AS_OLDER)
         };
         let why = Unusable { reason: reason.into(), code: code.into() };
         plan_unusable(node, state, resource, incarnation, &why, observed, actions);
-    } else if !replica.store_failed && !older && resource.broken(node).is_some() {
+        // While the cluster counts on it, it stays open: its directory may be put back (R11).
+        let left = resource.broken(node).is_some() && resource.record.iss_member(node).is_none();
+        if replica.gone.is_some() && left && service_silent(state, id, observed) {
+            reach!("control: plan: what is in the place of a running replica is looked at");
+            actions.push(Action::ReplaceReplica { resource: id });
+            return;
+        }
+    } else if !replica.store_failed
+        && !older
+        && replica.gone.is_none()
+        && (resource.broken(node).is_some() || resource.lost_the_last_copy(node))
+    {
         reach!("control: plan: a broken replica was opened after all");
         actions.push(Action::Propose(Command::ReplicaOpened { resource: id, node, incarnation }));
     }
@@ -627,12 +659,17 @@ fn plan_unusable(
     let Unusable { reason, code } = why;
     // Where none was ever registered nobody counts on anything, and all wait for this node.
     let Some(registered) = resource.record.replica(node).map(|member| member.incarnation) else { return };
-    if resource.broken(node).is_none() && service_silent(state, id, observed) {
-        let reason = if registered == incarnation {
-            reason.clone()
-        } else {
-            format!("its disk is a new one, which cannot be used either: {reason}")
-        };
+    let reason = if registered == incarnation {
+        reason.clone()
+    } else {
+        format!("its disk is a new one, which cannot be used either: {reason}")
+    };
+    // What an operator reads is what is so now: a label that was empty may be gone meanwhile.
+    let said = |known: &Broken| {
+        let of_directories = [NO_LABEL, DIRECTORY_GONE].contains(&code.as_str());
+        known.code == cut(code.clone()) && (!of_directories || known.reason == cut(reason.clone()))
+    };
+    if !resource.broken(node).is_some_and(said) && service_silent(state, id, observed) {
         reach!("control: plan: report a broken replica");
         actions.push(Action::Propose(Command::ReplicaBroken {
             resource: id,

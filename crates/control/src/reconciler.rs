@@ -99,6 +99,8 @@ pub struct Seen {
     pub room: bool,
     /// Replicas that it has open.
     pub replicas: BTreeMap<ResourceId, ReplicaSeen>,
+    /// Those of them whose directory is not in its place any more, and why ([`crate::labels::Stands::failure`]).
+    pub gone: BTreeMap<ResourceId, String>,
     /// Clients that it has open.
     pub clients: BTreeMap<ResourceId, ClientSeen>,
 }
@@ -480,7 +482,12 @@ impl Reconciler {
     }
 
     fn observe(&self, seen: &Seen) -> Observed {
-        let replicas = seen.replicas.iter().map(|(id, seen)| (*id, self.replicas.observe(*id, seen)));
+        let replicas = seen.replicas.iter().map(|(id, open)| {
+            let mut observed = self.replicas.observe(*id, open);
+            observed.gone = seen.gone.get(id).cloned();
+            observed.failed = observed.failed.or_else(|| observed.gone.clone());
+            (*id, observed)
+        });
         Observed {
             wall_ms: seen.wall_ms,
             links: seen.links.clone(),
@@ -508,6 +515,11 @@ impl Reconciler {
             Action::ReopenReplica { resource } => {
                 if let Some(&label) = self.replicas.stored().get(&resource) {
                     self.order(now, resource, Order::Reopen { label });
+                }
+            }
+            Action::ReplaceReplica { resource } => {
+                if let Some(&label) = self.replicas.stored().get(&resource) {
+                    self.order(now, resource, Order::Replace { label });
                 }
             }
             Action::DropReplica { resource } => self.order(now, resource, Order::Drop),

@@ -369,12 +369,129 @@ fn an_old_disk_that_is_back_is_not_asked_for_any_more() {
     let mut state = with_the_last_copy_gone();
     die(&mut state, A);
     rejoin(&mut state, A);
+    assert_eq!(state.target(R), None, "the new disk is empty");
+    let mut observed = unusable(A);
+    observed.unusable.clear();
+    let replica = ReplicaObserved {
+        incarnation: incarnation(A),
+        version: ConfigVersion(99),
+        ..ReplicaObserved::default()
+    };
+    observed.replicas.insert(R, replica);
+    let back = Command::ReplicaOpened { resource: R, node: A, incarnation: incarnation(A) };
+    assert_eq!(plan(A, &state, &observed)[0], Action::Propose(back.clone()), "it is opened after all");
+    assert!(apply(&mut state, back).is_ok());
     assert!(promote(&mut state, A, A).is_ok());
     assert!(!state.resources[&R].lost_the_last_copy(A) && state.resources[&R].failure.is_none());
     let mut state = with_the_last_copy_gone();
     assert!(broken(&mut state, A).is_ok());
     assert!(!state.resources[&R].lost_the_last_copy(A));
     assert!(remedy(&state).starts_with("mend the disk of a"), "{}", remedy(&state));
+}
+
+/// R11: a forced promotion has to be possible from a replica that is there, and the empty new disk has nothing.
+#[test]
+fn a_primary_with_a_new_disk_does_not_count_as_one_that_has_everything() {
+    let mut state = with_the_last_copy_gone();
+    let mut observed = unusable(A);
+    observed.unusable.clear();
+    observed.stored = [(R, Incarnation(99))].into();
+    let replica = ReplicaObserved { incarnation: Incarnation(99), ..ReplicaObserved::default() };
+    observed.replicas.insert(R, replica);
+    let actions = plan(A, &state, &observed);
+    let [Action::Propose(step_down @ Command::StepDown { .. })] = &actions[..] else { panic!("{actions:?}") };
+    assert!(apply(&mut state, step_down.clone()).is_ok());
+    assert_eq!((primary(&state), members(&state)), (None, vec![A]));
+    assert!(state.candidates(&state.resources[&R]).is_empty(), "the resource is down");
+    let refusal = state.cannot_force(R, A).expect("an empty disk is no way out");
+    assert!(refusal.message.contains("holds no replica that can be used"), "{refusal:?}");
+    assert_eq!(state.cannot_force(R, B), None);
+    assert!(remedy(&state).contains("force-promote"), "{}", remedy(&state));
+}
+
+fn gone(node: NodeId) -> Observed {
+    let replica = ReplicaObserved {
+        incarnation: incarnation(node),
+        version: ConfigVersion(99),
+        epoch: Epoch(1),
+        failed: Some(REASON.into()),
+        gone: Some(REASON.into()),
+        ..ReplicaObserved::default()
+    };
+    Observed { unusable: Default::default(), replicas: [(R, replica)].into(), ..unusable(node) }
+}
+
+fn propose_all(state: &mut State, actions: &[Action]) {
+    for action in actions {
+        if let Action::Propose(command) = action {
+            apply(state, command.clone());
+        }
+    }
+}
+
+/// An operator moves or deletes the directory of a running replica. What it acknowledges would not be found at its next start.
+#[test]
+fn a_replica_whose_directory_is_gone_leaves_and_is_made_anew() {
+    let mut state = ready(2);
+    let actions = plan(A, &state, &gone(A));
+    assert!(matches!(actions[..], [Action::Propose(Command::StepDown { .. })]), "{actions:?}");
+    propose_all(&mut state, &actions);
+    assert_eq!((primary(&state), members(&state)), (Some(B), vec![B]), "the primary hands over");
+    let actions = plan(A, &state, &gone(A));
+    propose_all(&mut state, &actions);
+    let said = advice_about_the_replica(&state);
+    assert!(said.remedy.contains("copied again from b by itself"), "{said:?}");
+    let actions = plan(A, &state, &gone(A));
+    assert_eq!(actions, vec![Action::ReplaceReplica { resource: R }]);
+}
+
+/// R11: as long as no other replica has everything, the files that the engine has open are all there is.
+#[test]
+fn the_only_complete_replica_stays_open_until_its_directory_is_put_back() {
+    let mut state = ready(1);
+    for _ in 0..3 {
+        let actions = plan(A, &state, &gone(A));
+        assert!(!actions.contains(&Action::ReplaceReplica { resource: R }), "{actions:?}");
+        propose_all(&mut state, &actions);
+    }
+    assert_eq!((primary(&state), members(&state), state.target(R)), (None, vec![A], None));
+    let said = advice_about_the_replica(&state);
+    assert!(said.remedy.contains("put its directory back on a"), "{said:?}");
+    let mut back = gone(A);
+    let replica = back.replicas.get_mut(&R).unwrap();
+    (replica.failed, replica.gone) = (None, None);
+    let actions = plan(A, &state, &back);
+    propose_all(&mut state, &actions);
+    assert_eq!(state.target(R), Some(A));
+}
+
+/// A node that finds no directory at its start makes no empty one in its place as long as the cluster counts on what was there.
+#[test]
+fn a_node_makes_no_new_replica_while_the_cluster_counts_on_the_old_one() {
+    let mut state = ready(2);
+    let counts = |state: &State| {
+        let member = state.resources[&R].counts_on(|made| made == incarnation(A));
+        member.map(|member| member.node)
+    };
+    assert_eq!(counts(&state), Some(A));
+    assert!(broken(&mut state, A).is_ok());
+    assert_eq!((members(&state), counts(&state)), (vec![B], None), "another one has everything");
+    assert_eq!(unready(2).resources[&R].counts_on(|_| true), None, "nothing was ever written");
+}
+
+/// An operator reads what is so now.
+#[test]
+fn the_reason_of_a_broken_replica_follows_its_cause() {
+    let mut state = ready(2);
+    let mut observed = unusable(B);
+    for reason in ["it is empty", "it is that of another resource"] {
+        observed.unusable = [(R, Unusable { reason: reason.into(), code: "no-label".into() })].into();
+        let actions = plan(B, &state, &observed);
+        propose_all(&mut state, &actions);
+        assert!(advice_about_the_replica(&state).what.ends_with(reason), "{state:?}");
+    }
+    let again = plan(B, &state, &observed);
+    assert!(!again.iter().any(|action| matches!(action, Action::Propose(_))), "once is enough: {again:?}");
 }
 
 /// R9: what the engine has open instead of the registered disk is neither used nor promoted.

@@ -34,6 +34,10 @@ pub enum Order {
     Reopen {
         label: Incarnation,
     },
+    /// Close what the engine has open, whose files are not in their place any more, and open what is there under this label.
+    Replace {
+        label: Incarnation,
+    },
     /// Close it and remove its files.
     Drop,
     Tell(ResourceRecord),
@@ -58,6 +62,7 @@ impl Order {
             Self::Make { .. } => "create",
             Self::Open { .. } => "open",
             Self::Reopen { .. } => "reopen",
+            Self::Replace { .. } => "replace",
             Self::Drop => "drop",
             Self::Tell(_) => "record",
             Self::Attach(_) => "attach",
@@ -145,6 +150,10 @@ enum At<E> {
     Labelling(Incarnation, Option<SnapshotOf>),
     /// What a failed attempt left is removed.
     Unmaking(E),
+    /// The files that the engine has open are not in their place.
+    Leaving {
+        label: Incarnation,
+    },
     Looking {
         label: Incarnation,
     },
@@ -178,6 +187,7 @@ impl<E> Job<E> {
             Order::Make { of } => At::Clearing(fresh(), of),
             Order::Open { label } => At::Looking { label },
             Order::Reopen { label } => At::ClosingOther { label },
+            Order::Replace { label } => At::Leaving { label },
             Order::Drop => At::Closing,
             Order::Tell(record) => At::Telling(record),
             Order::Attach(record) => At::Attaching(record),
@@ -199,7 +209,7 @@ impl<E> Job<E> {
             At::Labelling(incarnation, _) => Step::WriteLabel(*incarnation),
             At::Looking { .. } => Step::Look,
             At::Opening { .. } | At::Reopening { .. } => Step::Open,
-            At::Closing | At::ClosingOther { .. } => Step::Close,
+            At::Closing | At::ClosingOther { .. } | At::Leaving { .. } => Step::Close,
             At::Unlabelling => Step::RemoveLabel,
             At::Telling(record) => Step::Tell(record.clone()),
             At::Attaching(record) => Step::Attach(record.clone()),
@@ -243,6 +253,7 @@ impl<E> Job<E> {
                 reach!("control: the files of a replica were removed");
                 At::Ended(Ok(Ended::Gone))
             }
+            (At::Leaving { label }, Ok(_)) => At::Looking { label },
             (At::Looking { label }, Ok(_)) => At::Opening { label },
             (At::Opening { label }, Ok(Answer::Opened(found)))
                 if found != label && !planted(Bug::LabelNotCompared) =>

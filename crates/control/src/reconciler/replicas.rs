@@ -98,7 +98,7 @@ impl Replicas {
             }
             Ok(Ended::Opened) => {
                 self.unusable.remove(&resource);
-                if matches!(order, Order::Reopen { .. }) {
+                if matches!(order, Order::Reopen { .. } | Order::Replace { .. }) {
                     self.failed.remove(&resource);
                     self.relief.remove(&resource);
                 }
@@ -110,6 +110,10 @@ impl Replicas {
             Ok(Ended::Gone) => {
                 self.stored.remove(&resource);
                 self.unusable.remove(&resource);
+                if matches!(order, Order::Replace { .. }) {
+                    self.failed.remove(&resource);
+                    self.relief.remove(&resource);
+                }
             }
             // What was given up is gone; whatever comes next is another replica.
             Ok(Ended::Dropped) => {
@@ -125,7 +129,11 @@ impl Replicas {
             }
             Err(Failure { why, stays }) => {
                 self.retry_at.insert(resource, now.plus_ms(RETRY_JOB_MS));
-                if matches!(order, Order::Open { .. } | Order::Reopen { .. } | Order::Make { .. }) && stays {
+                let opens = matches!(
+                    order,
+                    Order::Open { .. } | Order::Reopen { .. } | Order::Replace { .. } | Order::Make { .. }
+                );
+                if opens && stays {
                     self.unusable.insert(resource, why);
                 }
             }
@@ -165,6 +173,7 @@ impl Replicas {
             feeds_all: seen.feeds_all,
             copies: seen.copies,
             failed,
+            gone: None,
             store_failed: seen.store_failed,
             full: seen.full,
             older: seen.older,

@@ -196,6 +196,10 @@ impl Nodes {
                 let replica = observed.replicas.get_mut(&resource).unwrap();
                 (replica.failed, replica.store_failed, replica.full) = (None, false, false);
             }
+            Action::ReplaceReplica { resource } => {
+                observed.stored.remove(&resource);
+                observed.replicas.remove(&resource);
+            }
             Action::DropReplica { resource } => {
                 let dropped = Member { node, incarnation: observed.stored[&resource] };
                 let registered = self.state.resources.get(&resource).map(|resource| &resource.record);

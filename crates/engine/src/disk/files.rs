@@ -17,12 +17,13 @@ use super::memory::Memory;
 use crate::buffer::{BUFFER_BYTES_MAX, BufferPool};
 use crate::ring::Fd;
 use bytes::Bytes;
+use mainstay_api::engine::FileId;
 use mainstay_codec::JOURNAL_LABEL_BYTES;
 use mainstay_codec::sums::sums_bytes;
 use mainstay_store::{Area, Media, MediaError, StoreConfig};
 use mainstay_types::{BLOCK_BYTES, SnapshotId, VOLUME_BYTES_MAX, VOLUMES_MAX, VolumeId};
 use rustix::fs::SeekFrom;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -210,6 +211,18 @@ impl ReplicaFiles {
     pub(crate) fn allocated(&self, volume: VolumeId) -> u64 {
         let stat = self.area(Area::Volume(volume)).and_then(|file| rustix::fs::fstat(&file.file).ok());
         stat.map_or(0, |stat| (stat.st_blocks as u64).saturating_mul(512))
+    }
+
+    /// Identity of each open file, by its name in the replica's directory.
+    pub(crate) fn identity(&self) -> BTreeMap<String, FileId> {
+        let volumes = (0u16..).take(self.volumes.len()).map(|number| Area::Volume(VolumeId(number)));
+        let sums = (0u16..).take(self.sums.len()).map(|number| Area::Sums(VolumeId(number)));
+        let areas = [Area::Meta, Area::Journal].into_iter().chain(volumes).chain(sums);
+        let of = |area: Area| {
+            let stat = rustix::fs::fstat(&self.area(area)?.file).ok()?;
+            Some((name(area), FileId { dev: stat.st_dev, ino: stat.st_ino }))
+        };
+        areas.filter_map(of).collect()
     }
 
     /// Whether nothing of the range has space in the file of a volume. The file system answers from memory: it has the file's

@@ -60,6 +60,7 @@ impl OpenReplica {
             resource: around.resource,
             name: around.name.clone(),
             incarnation: config.incarnation,
+            files: around.disk.files().identity(),
             opening: around.opening,
             reopened: host.replica().reopened(),
             caches: around.caches && around.flushed,

@@ -351,8 +351,13 @@ fn slow(resource: &ResourceView) -> String {
             seconds => format!("in {seconds} s at the earliest, if it keeps up"),
         };
         let (out_s, latency) = (slow.out_ms / 1000, latency(slow.latency_us));
+        // What its connection had not acknowledged went with the connection.
+        let why = match slow.latency_us {
+            0 => "it did not acknowledge in time".to_owned(),
+            _ => format!("it took {latency} to acknowledge"),
+        };
         Some(format!(
-            "; {} is out because it was slow: it took {latency} to acknowledge, {out_s} s ago; it returns {returns}",
+            "; {} is out because it was slow: {why}, {out_s} s ago; it returns {returns}",
             peer.node
         ))
     };

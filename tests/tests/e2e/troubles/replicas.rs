@@ -124,12 +124,15 @@ fn label(lab: &Lab) -> Result<()> {
     let node = NODES.into_iter().find(|node| *node != primary).context("another node")?;
     let own = own(lab, "db")?;
     let label = format!("{POOL}/{own}/replica.json");
-    lab.shell(node, &format!("cp {label} /var/lib/mainstay/label && : > {label} && sync"))?;
+    // An agent that runs would write it again.
+    let agent = lab.pids(node, "agent")?.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+    let empty = format!("kill -STOP {agent} && cp {label} /var/lib/mainstay/label && : > {label} && sync");
+    lab.shell(node, &empty)?;
     lab.kill(node)?;
     lab.start(node)?;
     says(
         lab,
-        &["replica.json cannot be read: it is empty", "put its label back: `echo", "move the directory out"],
+        &["replica.json cannot be read: it is empty", "put its label back: `rm -f", "move the directory out"],
     )?;
     lab.wait_in_sync("logs", LIMIT)?;
     lab.shell(node, &format!("mv /var/lib/mainstay/label {label}"))?;
