@@ -10,6 +10,8 @@ pub const TROUBLES: &[(&str, Trouble)] = &[
     ("troubles_a_copy_of_a_directory_is_never_the_replica", copy),
     ("troubles_an_older_copy_that_is_put_back_does_not_lead", older_copy),
     ("troubles_a_replica_without_its_label_says_what_to_do", label),
+    ("troubles_the_directory_of_a_running_replica_is_missed_when_it_is_gone", gone_while_running),
+    ("troubles_all_directories_are_moved_away_and_put_back", moved_and_put_back),
     ("troubles_a_resource_is_deleted_while_a_node_is_away", deleted_while_away),
     ("troubles_full_pools_go_on_when_there_is_room", full_pools),
 ];
@@ -162,6 +164,57 @@ fn label(lab: &Lab) -> Result<()> {
         lab.cli(&["resource", "delete", name, "--yes"])?;
     }
     Ok(())
+}
+
+/// An operator removes the label of a running replica, renames its directory, and moves the primary's out of the pool.
+fn gone_while_running(lab: &Lab) -> Result<()> {
+    create(lab, "db")?;
+    write(lab, "db", "kept")?;
+    let (primary, _) = device(lab, "db")?;
+    let node = NODES.into_iter().find(|node| *node != primary).context("another node")?;
+    let own = own(lab, "db")?;
+    lab.shell(node, &format!("rm {POOL}/{own}/replica.json"))?;
+    wait_for("the label to be written again", LIMIT, || {
+        lab.shell(node, &format!("test -s {POOL}/{own}/replica.json")).map(drop)
+    })?;
+    lab.shell(node, &format!("cd {POOL} && mv {own} {own}.new"))?;
+    says(lab, &["is in use at this moment: it was renamed from", "rename it back: `mv -T"])?;
+    lab.shell(node, &format!("mv -T {POOL}/{own}.new {POOL}/{own}"))?;
+    lab.shell(&primary, &format!("mv {POOL}/{own} /var/lib/mainstay/aside"))?;
+    wait_for("another primary", LIMIT, || {
+        let now = lab.primary("db")?;
+        ensure!(now != primary, "{now} is primary still");
+        Ok(())
+    })?;
+    expect(lab, "db", "kept")?;
+    lab.wait_in_sync("db", LIMIT)?;
+    lab.shell(&primary, &format!("test -d {POOL}/{own} && rm -r /var/lib/mainstay/aside"))?;
+    lab.cli(&["resource", "delete", "db", "--yes"]).map(drop)
+}
+
+/// All directories are renamed while all nodes are down. The node that has everything makes no empty replica in the place of its own.
+fn moved_and_put_back(lab: &Lab) -> Result<()> {
+    create(lab, "db")?;
+    write(lab, "db", "kept")?;
+    let own = own(lab, "db")?;
+    for node in NODES {
+        lab.shell(node, &format!("cd {POOL} && mv {own} {own}.moved && sync"))?;
+    }
+    power_cut(lab)?;
+    says(
+        lab,
+        &[
+            "is gone from the pool (moved or deleted); to put it back, run `mv -T",
+            "put its directory back on",
+        ],
+    )?;
+    for node in NODES {
+        lab.shell(node, &format!("cd {POOL} && test -e {own} || mv -T {own}.moved {own}"))?;
+    }
+    lab.wait_in_sync("db", LIMIT)?;
+    expect(lab, "db", "kept")?;
+    lab.cli(&["resource", "delete", "db", "--yes"])?;
+    NODES.iter().try_for_each(|node| lab.shell(node, &format!("rm -rf {POOL}/{own}.moved")).map(drop))
 }
 
 /// E: the name is free at once, and the files of the deleted resource go when their node is back, and no others.
