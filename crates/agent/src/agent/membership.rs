@@ -54,7 +54,8 @@ const PROOF_ATTEMPTS: usize = 3;
 /// does not count as living.
 const TWIN_PATIENCE: Duration = Duration::from_millis(2500);
 /// What to do when a node is told to become a member while it joins a cluster.
-const JOINING_REMEDY: &str = "Wait for the end of that, which `mainstay status` shows, or run the same `mainstay cluster join` command again.";
+const JOINING_REMEDY: &str =
+    "Wait for the end of that join, which `mainstay status` shows, or run the same command to join again.";
 /// What to do when a node that joins is not found at an address that it states.
 const JOINER_REMEDY: &str =
     "Give addresses of the joining node that the members can reach, and open their ports.";
