@@ -149,7 +149,7 @@ impl Held {
     }
 
     fn save_by(&self, write: impl FnOnce(&Path, &[u8]) -> io::Result<()>) -> io::Result<()> {
-        // What is written later is newer.
+        // One writer at a time: the last file that is written is then the newest.
         let _one = lock(&self.writes);
         let (changes, bytes) = {
             let known = lock(&self.known);

@@ -450,7 +450,7 @@ impl Replicas {
             Step::Close => match self.ask(Request::Drop { resource }, REQUEST_TIMEOUT) {
                 Err(error) if error.code != "unknown-resource" => Err(error),
                 _ => {
-                    // What it said last is of files that it has open no more.
+                    // The engine's last status names files that it has closed since.
                     self.engine.forget(resource);
                     lock(&self.gone).remove(&resource);
                     Ok(Answer::Done)
@@ -763,7 +763,7 @@ mod tests {
         std::fs::write(making.join("journal"), b"").unwrap();
     }
 
-    /// What is found next counts as what this node has made: of an earlier release.
+    /// Removes the record, as on a node of an earlier release: replicas that are found next count as made here.
     fn without_record(root: &Path) {
         drop(std::fs::remove_file(root.join("held.json")));
     }

@@ -53,13 +53,13 @@ const PROOF_ATTEMPTS: usize = 3;
 /// How long an agent waits for another process with its identity to end, beyond the silence after which one whose power was cut
 /// does not count as living.
 const TWIN_PATIENCE: Duration = Duration::from_millis(2500);
-/// What to do when a node is told to become a member while it joins a cluster.
+/// Remedy when a node is told to become a member while it joins a cluster.
 const JOINING_REMEDY: &str =
     "Wait for the end of that join, which `mainstay status` shows, or run the same command to join again.";
-/// What to do when a node that joins is not found at an address that it states.
+/// Remedy when a joining node is not found at an address that it states.
 const JOINER_REMEDY: &str =
     "Give addresses of the joining node that the members can reach, and open their ports.";
-/// What to do when the first node of a cluster is not found at its address.
+/// Remedy when the first node of a cluster is not found at its address.
 const FIRST_REMEDY: &str = "Give an address that an interface of this node has, with the port on which its agent listens; `ip address` lists the \
      addresses.";
 /// How long a machine that has not the recorded address of its node is waited for: its network may come up late.
@@ -211,7 +211,7 @@ impl Agent {
             Err(error)
         };
         let asked = match ask() {
-            // It was taken back in an earlier attempt, and a new request is another one.
+            // The node took the request back in an earlier attempt; a new request has another number.
             Err(error) if error.code == WITHDRAWN => ask(),
             asked => asked,
         };

@@ -27,7 +27,7 @@ pub const BARRED: Errno = Errno::ECANCELED;
 /// The process found another mount, or none, in the place of its file system.
 pub const NO_MOUNT: Errno = Errno::EREMCHG;
 
-/// What a process looks at last.
+/// The engine's notes and the mount that a process looks at last.
 #[derive(Debug, Default)]
 pub struct Footing {
     /// The engine's notes; none where there is no engine.
@@ -37,7 +37,7 @@ pub struct Footing {
 }
 
 impl Footing {
-    /// Of a process that is to begin now on what is mounted at `place`, if its service has a file system.
+    /// Returns the footing of a process that begins now; `place` is the mount of its service, if it has a file system.
     ///
     /// # Errors
     /// When the file system is not there any more, or the mount table cannot be read.

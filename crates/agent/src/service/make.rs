@@ -60,7 +60,7 @@ pub fn ensure_made(
         match (is_rest, may) {
             (true, true) => return make(device, fstype, begun, volume, wanted),
             (true, false) => return Err(MountError::Unfinished { device: device.to_path_buf() }),
-            // It is whole, or others have put something else there since.
+            // The file system became whole, or another program has written there since.
             (false, _) => volume.finish().map_err(unknown)?,
         }
     }
