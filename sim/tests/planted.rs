@@ -350,7 +350,8 @@ fn an_address_that_was_there_before_stays() {
     sim.settle();
 }
 
-/// The address on the primary is in trouble, and one of its two processes stands still while the node is isolated.
+/// The address on the primary is in trouble, and one of its two processes stands still while the
+/// node is isolated.
 fn isolated_with(trouble: ServiceFault, stands_still: Fault, then_ms: u64) {
     let mut sim = Scenario::with_service();
     let [p, ..] = sim.cast();

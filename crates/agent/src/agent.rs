@@ -48,7 +48,8 @@ const LACKS_PAUSE: Duration = Duration::from_millis(100);
 const LACKS_PATIENCE: Duration = Duration::from_millis(500);
 /// An older answer about what services lack says how old it is.
 const LACKS_AGE_TOLD: Duration = Duration::from_secs(15);
-/// Questions of this node to itself that may be open; its disk may hang. Further ones get no answer.
+/// Questions of this node to itself that may be open; its disk may hang. Further ones get no
+/// answer.
 const OWN_QUESTIONS_MAX: usize = 32;
 /// How long another node may take to answer a question about itself.
 const ASK_TIMEOUT: Duration = Duration::from_millis(1500);
@@ -331,8 +332,8 @@ impl Agent {
         found
     }
 
-    /// Needs of the services that may run here which this node does not meet, as they were found last. Nothing is looked up here:
-    /// users may be looked up over a network, and that may hang.
+    /// Needs of the services that may run here which this node does not meet, as they were found
+    /// last. Nothing is looked up here: users may be looked up over a network, and that may hang.
     fn lacks(&self) -> BTreeMap<String, Vec<Lack>> {
         let Ok(member) = self.member() else { return BTreeMap::new() };
         let deadline = Instant::now() + LACKS_PATIENCE;

@@ -9,8 +9,9 @@
 //! - A disk that hangs holds up those who save, and nobody who asks.
 //!
 //! The file is in the state directory, beside the pool. Without it nothing is known: every replica that is found counts as it is.
-//! From the first start on there is one, if only an empty one, so that no replica that comes later counts as made here (R27).
-//! One that cannot be read is kept under another name, and the status tells of it as long as it is there.
+//! From the first start on there is one, if only an empty one, so that no replica that comes later
+//! counts as made here (R27). One that cannot be read is kept under another name, and the status
+//! tells of it as long as it is there.
 
 use crate::identity::write_durable;
 use crate::threads::lock;
@@ -116,7 +117,8 @@ impl Held {
         if !known.found {
             let mark = |incarnation| vec![Mark { incarnation, index: Index(0) }];
             known.marks = found.map(|(resource, incarnation)| (resource, mark(incarnation))).collect();
-            // Also that there is none yet: whatever comes without being made here is not of this node.
+            // Also that there is none yet: whatever comes without being made here is not of this
+            // node.
             known.change();
         }
     }

@@ -119,8 +119,8 @@ pub fn router(agent: Arc<Agent>) -> Router {
 /// Questions whose answers carry their age themselves, or have none.
 const OWN_AGE: [&str; 5] = ["/v1/alive", "/v1/status", "/v1/cluster", "/v1/nodes", "/metrics"];
 
-/// Adds its age to an answer that no majority of the voters has confirmed (S264). The majority is asked first, so that what the answer
-/// is made of is no older.
+/// Adds its age to an answer that no majority of the voters has confirmed (S264). The majority is
+/// asked first, so that what the answer is made of is no older.
 async fn tell_age(Shared(agent): App, request: axum::extract::Request, next: middleware::Next) -> Response {
     let is_question = request.method() == Method::GET && !OWN_AGE.contains(&request.uri().path());
     let asked = if is_question {

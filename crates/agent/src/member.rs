@@ -61,7 +61,8 @@ impl Member {
         !self.identity.first_members.is_empty() && !votes
     }
 
-    /// Time for which this node has been joining without the state of the cluster; `None` once it has received that.
+    /// Time for which this node has been joining without the state of the cluster; `None` once it
+    /// has received that.
     #[must_use]
     pub fn waits_for_state(&self) -> Option<Duration> {
         let has_none = self.is_joining() && self.log.view().state.cluster.is_none();

@@ -182,7 +182,8 @@ pub enum CallReply {
         /// Directories in the pool that are not used, with the reason.
         #[serde(default)]
         left: BTreeMap<String, String>,
-        /// Paths of this node that are not as they should be, with what to do; more than `left`, which earlier releases read.
+        /// Paths of this node that are not as they should be, with what to do; more than `left`,
+        /// which earlier releases read.
         #[serde(default)]
         notices: BTreeMap<String, Notice>,
     },

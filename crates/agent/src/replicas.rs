@@ -160,8 +160,8 @@ impl Replicas {
         status.replicas.len() as u64
     }
 
-    /// Whether the pool had space again for replicas that had none when that was asked last. It is asked anew on a thread of its
-    /// own: a file system that hangs answers nothing.
+    /// Whether the pool had space again for replicas that had none when that was asked last. It is
+    /// asked anew on a thread of its own: a file system that hangs answers nothing.
     #[must_use]
     pub fn has_room(&self) -> bool {
         if !self.room.asked.swap(true, Ordering::AcqRel) {
@@ -176,8 +176,8 @@ impl Replicas {
         self.room.is_there.load(Ordering::Acquire)
     }
 
-    /// Compares the files that the engine has open with those in the pool, and writes a label again that was lost under a running
-    /// replica.
+    /// Compares the files that the engine has open with those in the pool, and writes a label again
+    /// that was lost under a running replica.
     fn look_at_places(&self) {
         let pool = pool::directory(&self.state_dir);
         let mut gone = BTreeMap::new();
@@ -373,7 +373,8 @@ impl Replicas {
             }
             Ok(Ended::Dropped) => {
                 lock(&self.stored).remove(&resource);
-                // If its files are put back they are of a history that is over (R11), and count as no replica.
+                // If its files are put back they are of a history that is over (R11), and count as
+                // no replica.
                 self.held.forget(resource);
                 drop(self.held.save());
                 lock(&self.failures).remove(&resource);
@@ -534,8 +535,8 @@ impl Replicas {
         }
     }
 
-    /// Why a directory is not used that is in the place of a replica. Only a label that is lost or damaged is to be written: another one
-    /// may be the last that says whose files these are.
+    /// Why a directory is not used that is in the place of a replica. Only a label that is lost or
+    /// damaged is to be written: another one may be the last that says whose files these are.
     fn no_label(&self, place: &Place, found: &Found, wanted: Option<&Resource>) -> EngineError {
         let Place { resource, name, directory, .. } = place;
         let path = directory.display();
@@ -606,7 +607,8 @@ fn other_pool(pool: &Path) -> EngineError {
     }
 }
 
-/// Looks for the files that the engine has open, in the replica's own directory and, if they are not there, in the others of the pool.
+/// Looks for the files that the engine has open, in the replica's own directory and, if they are
+/// not there, in the others of the pool.
 fn look(pool: &Path, open: &Open) -> Look {
     let own = pool.join(labels::directory_name(open.label.resource, &open.label.name));
     let has = |directory: &Path, file: &str, id: &FileId| {
@@ -763,7 +765,8 @@ mod tests {
         std::fs::write(making.join("journal"), b"").unwrap();
     }
 
-    /// Removes the record, as on a node of an earlier release: replicas that are found next count as made here.
+    /// Removes the record, as on a node of an earlier release: replicas that are found next count
+    /// as made here.
     fn without_record(root: &Path) {
         drop(std::fs::remove_file(root.join("held.json")));
     }
@@ -957,7 +960,8 @@ mod tests {
         assert_eq!(names(&pool::removed(&directory)), ["notes.txt"], "files of others stay");
     }
 
-    /// The engine has the replica in this directory open, and goes on with these files wherever they are moved.
+    /// The engine has the replica in this directory open, and goes on with these files wherever
+    /// they are moved.
     fn running(root: &Path) -> (Replicas, PathBuf) {
         let directory = pool::directory(root).join("db-1");
         whole(&directory, &labelled());
@@ -997,7 +1001,8 @@ mod tests {
         assert_eq!(pool::label(&directory), Found::NoLabel, "the replica is closed");
     }
 
-    /// An operator renames the directory of a running replica, puts a copy in its place, and moves it away.
+    /// An operator renames the directory of a running replica, puts a copy in its place, and moves
+    /// it away.
     #[test]
     fn the_directory_of_a_running_replica_is_missed_where_it_is_not() {
         let root = tempfile::tempdir().unwrap();
@@ -1028,7 +1033,8 @@ mod tests {
         assert_eq!(names(&pool), ["db-1"]);
     }
 
-    /// R9, R11: an operator has copied the directory of another node to have less copied, or puts back what the node has removed since.
+    /// R9, R11: an operator has copied the directory of another node to have less copied, or puts
+    /// back what the node has removed since.
     #[test]
     fn a_replica_that_this_node_did_not_make_is_not_used() {
         let root = tempfile::tempdir().unwrap();
@@ -1068,7 +1074,8 @@ mod tests {
         Place { resource: R, name: "db".into(), directory: PathBuf::new(), label: None }
     }
 
-    /// The label of another resource may be the last that says whose files these are: no command writes over it.
+    /// The label of another resource may be the last that says whose files these are: no command
+    /// writes over it.
     #[test]
     fn the_label_of_another_resource_stays() {
         let root = tempfile::tempdir().unwrap();
@@ -1086,7 +1093,8 @@ mod tests {
         }
     }
 
-    /// An older copy that is all that is left is used when the node is to know nothing of how far it reached.
+    /// An older copy that is all that is left is used when the node is to know nothing of how far
+    /// it reached.
     #[test]
     fn without_a_record_every_replica_counts_as_it_is() {
         let root = tempfile::tempdir().unwrap();

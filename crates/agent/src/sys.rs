@@ -20,8 +20,8 @@ pub struct Identity {
 }
 
 /// Arranges that `command` starts as leader of a session of its own, inside the cgroup behind
-/// `cgroup_procs` (its open `cgroup.procs`) before it runs its first instruction, and as `identity`. It does not begin if its
-/// `footing` does not hold.
+/// `cgroup_procs` (its open `cgroup.procs`) before it runs its first instruction, and as
+/// `identity`. It does not begin if its `footing` does not hold.
 pub fn isolate(command: &mut Command, cgroup_procs: File, identity: Option<Identity>, footing: Footing) {
     let prepare = move || -> io::Result<()> {
         (&cgroup_procs).write_all(b"0")?;
@@ -36,9 +36,9 @@ pub fn isolate(command: &mut Command, cgroup_procs: File, identity: Option<Ident
         Ok(())
     };
     // SAFETY: between fork and exec only async-signal-safe calls are allowed, in a process that may hold
-    // copies of locks of other threads. The closure makes the system calls write, pread, statx, setsid, setgroups,
-    // setgid and setuid on values made before the fork; it neither allocates nor takes a lock (an error
-    // from the operating system is carried as its number).
+    // copies of locks of other threads. The closure makes the system calls write, pread, statx,
+    // setsid, setgroups, setgid and setuid on values made before the fork; it neither allocates nor
+    // takes a lock (an error from the operating system is carried as its number).
     unsafe {
         command.pre_exec(prepare);
     }

@@ -45,7 +45,8 @@ const LANE_QUEUE_MAX: usize = 512;
 const INBOUND_MAX: usize = 256;
 /// Connections that a listener that lasts for a while serves at a time; more are closed at once.
 const PROOF_INBOUND_MAX: usize = 16;
-/// How often the log tells of a host that does not speak the protocol, and of how many hosts in that time.
+/// How often the log tells of a host that does not speak the protocol, and of how many hosts in
+/// that time.
 const TELL_PAUSE: Duration = Duration::from_secs(60);
 const TOLD_MAX: usize = 64;
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(400);

@@ -56,7 +56,8 @@ pub struct Connections<'a> {
     pub this_node: NodeId,
     pub leader: Option<NodeId>,
     pub connected: &'a dyn Fn(NodeId) -> bool,
-    /// Age of the state, in milliseconds; 0 if a majority confirmed it just now, `None` if it is unknown.
+    /// Age of the state, in milliseconds; 0 if a majority confirmed it just now, `None` if it is
+    /// unknown.
     pub age_ms: Option<u64>,
 }
 

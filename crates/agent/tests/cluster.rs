@@ -423,7 +423,8 @@ fn loses_answers(listener: TcpListener, peer: String) {
     }
 }
 
-/// R29: the request arrived, neither its answer nor its withdrawal did. The node is the same one when it tries again.
+/// R29: the request arrived, neither its answer nor its withdrawal did. The node is the same one
+/// when it tries again.
 #[test]
 fn a_node_that_lost_the_answer_to_its_request_joins_under_its_name_afterwards() {
     let mut nodes: Vec<TestNode> = (1..=2).map(|host| TestNode::new(12, host)).collect();

@@ -20,7 +20,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(3);
 /// Its answer does not matter; it costs the agent nothing.
 const LOOK_AT: &str = "/v1/alive";
 
-/// Header of an answer that no majority of the voters has confirmed: its age in milliseconds, or `unknown`.
+/// Header of an answer that no majority of the voters has confirmed: its age in milliseconds, or
+/// `unknown`.
 pub const AGE_HEADER: &str = "mainstay-as-of-ms";
 /// Header of such an answer: the name of the node that answered.
 pub const NODE_HEADER: &str = "mainstay-node";
@@ -116,7 +117,8 @@ impl Client {
         self
     }
 
-    /// The same client, which calls `on_stale` for each answer that no majority of the voters has confirmed.
+    /// The same client, which calls `on_stale` for each answer that no majority of the voters has
+    /// confirmed.
     #[must_use]
     pub fn with_on_stale(mut self, on_stale: OnStale) -> Self {
         self.on_stale = Some(on_stale);

@@ -25,10 +25,11 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use thiserror::Error;
 
-/// File in the run directory in which the engine notes its lease and what it has silenced, for processes that must not wait for it.
+/// File in the run directory in which the engine notes its lease and what it has silenced, for
+/// processes that must not wait for it.
 pub const LEASE_FILE: &str = "lease";
-/// Place in [`LEASE_FILE`] of a little-endian number of 8 bytes: the point of the boot-time clock, in microseconds, from which on no
-/// process of a service begins. 0: processes may begin.
+/// Place in [`LEASE_FILE`] of a little-endian number of 8 bytes: the point of the boot-time clock,
+/// in microseconds, from which on no process of a service begins. 0: processes may begin.
 pub const STARTS_BARRED_AT: usize = 72;
 
 /// A request and the id that its reply will carry. Ids are chosen by the sender and need to be
@@ -524,7 +525,8 @@ pub struct ReplicaStatus {
     pub resource: ResourceId,
     pub name: String,
     pub incarnation: Incarnation,
-    /// Files that the engine has open, by their names in the replica's directory. Empty if the engine does not say.
+    /// Files that the engine has open, by their names in the replica's directory. Empty if the
+    /// engine does not say.
     #[serde(default)]
     pub files: BTreeMap<String, FileId>,
     /// New whenever the replica is opened.
@@ -569,7 +571,8 @@ pub struct ReplicaStatus {
     /// The store is no longer used because the pool had no space. It can be opened again when there is room.
     #[serde(default)]
     pub full: bool,
-    /// It led, and another replica holds acknowledged entries that it lacks: its files are an older copy.
+    /// It led, and another replica holds acknowledged entries that it lacks: its files are an older
+    /// copy.
     #[serde(default)]
     pub older: bool,
     /// A block that no replica in sync had whole when this primary read it last: whoever reads it is told an error. The first, and how many more there are.

@@ -131,10 +131,12 @@ pub struct ClusterView {
     pub lease_ms: u64,
     pub heartbeat_ms: u64,
     /// Age of this answer: 0 if a majority of the voters confirmed it just now, else the
-    /// milliseconds since the asked node knew that it was the present one; nothing if that is unknown.
+    /// milliseconds since the asked node knew that it was the present one; nothing if that is
+    /// unknown.
     #[serde(default = "confirmed_now")]
     pub as_of_ms: Option<u64>,
-    /// Milliseconds for which the asked node has been joining the cluster without its state; nothing once it has received that.
+    /// Milliseconds for which the asked node has been joining the cluster without its state;
+    /// nothing once it has received that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joining_ms: Option<u64>,
     pub nodes: Vec<NodeView>,

@@ -43,8 +43,9 @@ impl Resource {
         self.broken.get(&node)
     }
 
-    /// The member of the in-sync set that a node made, by the incarnations that it has `made`. While the cluster counts on that
-    /// replica its node makes no new one in its place, which could only be empty: the directory may be put back (R11).
+    /// The member of the in-sync set that a node made, by the incarnations that it has `made`.
+    /// While the cluster counts on that replica its node makes no new one in its place, which could
+    /// only be empty: the directory may be put back (R11).
     #[must_use]
     pub fn counts_on(&self, made: impl Fn(Incarnation) -> bool) -> Option<Member> {
         let written = self.record.epoch.0 > 0;

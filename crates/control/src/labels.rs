@@ -5,11 +5,12 @@
 //!   what was renamed, has the same label and another name. It is neither opened nor written nor removed, and it is named.
 //! - There is at most one replica of a resource. Of two directories that both have their own names, the one counts whose
 //!   incarnation this node held last.
-//! - A replica that this node has not made is no replica of it (R9, R11): its files come from another node, or from a history that may
-//!   be over.
+//! - A replica that this node has not made is no replica of it (R9, R11): its files come from
+//!   another node, or from a history that may be over.
 //! - One label that cannot be read costs that directory and no other.
-//! - A replica whose files the engine has open, and whose directory is not in its place any more, is out of use ([`stands`]): the
-//!   next start would not find what it acknowledges. Mainstay never calls a directory unused while the engine has its files open.
+//! - A replica whose files the engine has open, and whose directory is not in its place any more,
+//!   is out of use ([`stands`]): the next start would not find what it acknowledges. Mainstay never
+//!   calls a directory unused while the engine has its files open.
 
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{Incarnation, ResourceId, reach};
@@ -78,7 +79,8 @@ impl fmt::Display for Why {
     }
 }
 
-/// Text for the operator about a path of a node: the predicate of a sentence that begins with the path, and the way out.
+/// Text for the operator about a path of a node: the predicate of a sentence that begins with the
+/// path, and the way out.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Notice {
     pub what: String,
@@ -115,7 +117,8 @@ fn quoted(word: &str) -> String {
     if word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
 }
 
-/// Observation of the files that the engine has open for a replica, made through the paths of the pool.
+/// Observation of the files that the engine has open for a replica, made through the paths of the
+/// pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Look {
     /// Files that the replica's own directory does not have as the engine has them open.
@@ -168,7 +171,8 @@ pub fn stands(label: &Label, look: &Look) -> Stands {
 }
 
 impl Stands {
-    /// Reason why the replica is out of use, for the directory `own` of the pool at `pool`; `None` if it can go on.
+    /// Reason why the replica is out of use, for the directory `own` of the pool at `pool`; `None`
+    /// if it can go on.
     #[must_use]
     pub fn failure(&self, pool: &str, own: &str) -> Option<String> {
         Some(match self {
@@ -191,8 +195,9 @@ impl Stands {
         })
     }
 
-    /// The directory of the pool that has the files, and the text for the operator about it; `label` is the JSON text of the label that
-    /// belongs there. `None` if all is well, and if no directory of the pool has the files.
+    /// The directory of the pool that has the files, and the text for the operator about it;
+    /// `label` is the JSON text of the label that belongs there. `None` if all is well, and if no
+    /// directory of the pool has the files.
     #[must_use]
     pub fn notice(&self, pool: &str, own: &str, label: &str) -> Option<(String, Notice)> {
         let (name, what, remedy) = match self {
@@ -233,7 +238,8 @@ impl Stands {
     }
 }
 
-/// Command that writes a label, the JSON text `label`, whatever is in its place; it does not follow a link.
+/// Command that writes a label, the JSON text `label`, whatever is in its place; it does not follow
+/// a link.
 #[must_use]
 pub fn write_label(pool: &str, own: &str, label: &str) -> String {
     let file = quoted(&format!("{pool}/{own}/replica.json"));
@@ -352,7 +358,8 @@ mod tests {
         assert_eq!(pool(&two, 7), (Some("db-1".into()), left("xx-1", "db-1")));
     }
 
-    /// R9, R11: an operator has copied the directory from another node, or kept it from before a promotion by force.
+    /// R9, R11: an operator has copied the directory from another node, or kept it from before a
+    /// promotion by force.
     #[test]
     fn a_directory_that_this_node_has_not_made_is_no_replica() {
         let sorted = |made: u64| {
@@ -374,7 +381,8 @@ mod tests {
         stands(&mine(), &Look { missing, taken, label, elsewhere: elsewhere.map(str::to_owned) })
     }
 
-    /// An operator moves, renames, replaces or deletes the directory of a replica while its engine has it open.
+    /// An operator moves, renames, replaces or deletes the directory of a replica while its engine
+    /// has it open.
     #[test]
     fn a_running_replica_whose_directory_is_gone_is_out_of_use() {
         let own = || Found::Label(mine());

@@ -44,7 +44,8 @@ fn bad(what: &str, text: &str, why: &str) -> Refusal {
     }
 }
 
-/// The same address, and an IPv4 address where it is one that is written as IPv6 (`::ffff:10.0.0.1`).
+/// The same address, and an IPv4 address where it is one that is written as IPv6
+/// (`::ffff:10.0.0.1`).
 #[must_use]
 pub fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
@@ -130,8 +131,9 @@ pub fn same_host(a: &str, b: &str) -> bool {
     host_of(a).is_some_and(|a| host_of(b) == Some(a))
 }
 
-/// Whether by its addresses a machine is the one that is `recorded` as a node: `own` are its addresses without those of services, and
-/// its agent listens on `listens`. If not, the machine has to reach itself at the recorded address, or it may be a copy.
+/// Whether by its addresses a machine is the one that is `recorded` as a node: `own` are its
+/// addresses without those of services, and its agent listens on `listens`. If not, the machine has
+/// to reach itself at the recorded address, or it may be a copy.
 #[must_use]
 pub fn is_recorded_here(recorded: &str, own: &[IpAddr], listens: &str) -> bool {
     let Some(host) = host_of(recorded) else { return true };
@@ -158,7 +160,8 @@ pub fn genuine(recorded: Option<&str>, heard: &str, newcomer: &str) -> Genuine {
     }
 }
 
-/// Words for the operator about two machines with the identity of a node. The members go on with the one at `heard`.
+/// Words for the operator about two machines with the identity of a node. The members go on with
+/// the one at `heard`.
 #[must_use]
 pub fn twin_words(recorded: Option<&str>, heard: &str, other: &str) -> String {
     let stands = match recorded {
@@ -287,8 +290,8 @@ impl State {
         Outcome::NodeAdded { node: id, generation: 1 }
     }
 
-    /// The node that is to vote next, among those that join and have `proven` themselves. A dead one waits until it is back, and
-    /// holds up no other.
+    /// The node that is to vote next, among those that join and have `proven` themselves. A dead
+    /// one waits until it is back, and holds up no other.
     #[must_use]
     pub fn next_seat(&self, proven: impl Fn(&NodeId) -> bool) -> Option<NodeId> {
         let joining = self.nodes.values().filter(|node| node.candidate && self.alive(node.id));

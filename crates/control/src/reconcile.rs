@@ -54,7 +54,8 @@ pub struct ReplicaObserved {
     pub copies: Copies,
     /// Why the store is no longer used (R13), or why the engine asks to step down.
     pub failed: Option<String>,
-    /// Why its directory is not its own any more: it was moved, deleted or replaced while the engine had it open.
+    /// Why its directory is not its own any more: it was moved, deleted or replaced while the
+    /// engine had it open.
     pub gone: Option<String>,
     /// The store is no longer used (R13), until an engine opens it again.
     pub store_failed: bool,
@@ -145,7 +146,8 @@ pub enum Action {
     ReopenReplica {
         resource: ResourceId,
     },
-    /// Close what is open, whose files are not in their place any more, and go on with what is there.
+    /// Close what is open, whose files are not in their place any more, and go on with what is
+    /// there.
     ReplaceReplica {
         resource: ResourceId,
     },
@@ -503,7 +505,8 @@ fn plan_resource(
         }
         return;
     }
-    // Beside another member it is fed like others. Alone it would be promoted again and again, and never be of use.
+    // Beside another member it is fed like others. Alone it would be promoted again and again, and
+    // never be of use.
     let older = replica.older && resource.record.iss_member(node).is_some();
     if (replica.store_failed || older || replica.gone.is_some()) && resource.record.primary != Some(node) {
         // A primary steps down instead; after that this is for it, too.

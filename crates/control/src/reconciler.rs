@@ -99,7 +99,8 @@ pub struct Seen {
     pub room: bool,
     /// Replicas that it has open.
     pub replicas: BTreeMap<ResourceId, ReplicaSeen>,
-    /// Those of them whose directory is not in its place any more, and why ([`crate::labels::Stands::failure`]).
+    /// Those of them whose directory is not in its place any more, and why
+    /// ([`crate::labels::Stands::failure`]).
     pub gone: BTreeMap<ResourceId, String>,
     /// Clients that it has open.
     pub clients: BTreeMap<ResourceId, ClientSeen>,
@@ -360,7 +361,8 @@ impl Reconciler {
                 self.silenced(now, silenced);
             }
             Event::LeaseLost { silenced } => {
-                // It has no lease any more, or ends and guards nothing that comes: what it confirmed before says nothing (R19).
+                // It has no lease any more, or ends and guards nothing that comes: what it
+                // confirmed before says nothing (R19).
                 self.services.guard().forget();
                 self.silenced(now, silenced);
             }

@@ -320,7 +320,8 @@ impl Service {
                 .any(|(node, on)| self.failures_on(*node) > 0 || on.phase == ServicePhase::BackingOff)
     }
 
-    /// Failures on `node` that count in the current round: the operator cleared those of earlier ones.
+    /// Failures on `node` that count in the current round: the operator cleared those of earlier
+    /// ones.
     #[must_use]
     pub fn failures_on(&self, node: NodeId) -> u32 {
         match self.nodes.get(&node) {

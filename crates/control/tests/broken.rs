@@ -389,7 +389,8 @@ fn an_old_disk_that_is_back_is_not_asked_for_any_more() {
     assert!(remedy(&state).starts_with("mend the disk of a"), "{}", remedy(&state));
 }
 
-/// R11: a forced promotion has to be possible from a replica that is there, and the empty new disk has nothing.
+/// R11: a forced promotion has to be possible from a replica that is there, and the empty new disk
+/// has nothing.
 #[test]
 fn a_primary_with_a_new_disk_does_not_count_as_one_that_has_everything() {
     let mut state = with_the_last_copy_gone();
@@ -429,7 +430,8 @@ fn propose_all(state: &mut State, actions: &[Action]) {
     }
 }
 
-/// An operator moves or deletes the directory of a running replica. What it acknowledges would not be found at its next start.
+/// An operator moves or deletes the directory of a running replica. What it acknowledges would not
+/// be found at its next start.
 #[test]
 fn a_replica_whose_directory_is_gone_leaves_and_is_made_anew() {
     let mut state = ready(2);
@@ -445,7 +447,8 @@ fn a_replica_whose_directory_is_gone_leaves_and_is_made_anew() {
     assert_eq!(actions, vec![Action::ReplaceReplica { resource: R }]);
 }
 
-/// R11: as long as no other replica has everything, the files that the engine has open are all there is.
+/// R11: as long as no other replica has everything, the files that the engine has open are all
+/// there is.
 #[test]
 fn the_only_complete_replica_stays_open_until_its_directory_is_put_back() {
     let mut state = ready(1);
@@ -465,7 +468,8 @@ fn the_only_complete_replica_stays_open_until_its_directory_is_put_back() {
     assert_eq!(state.target(R), Some(A));
 }
 
-/// A node that finds no directory at its start makes no empty one in its place as long as the cluster counts on what was there.
+/// A node that finds no directory at its start makes no empty one in its place as long as the
+/// cluster counts on what was there.
 #[test]
 fn a_node_makes_no_new_replica_while_the_cluster_counts_on_the_old_one() {
     let mut state = ready(2);
@@ -563,7 +567,8 @@ fn an_earlier_replica_that_is_put_back_is_not_registered() {
     assert!(reason.contains("had earlier"), "{reason}");
 }
 
-/// R12: the primary, alone in sync, has learned from another replica that its files are an older copy. It is not promoted again and again.
+/// R12: the primary, alone in sync, has learned from another replica that its files are an older
+/// copy. It is not promoted again and again.
 #[test]
 fn an_older_copy_that_is_alone_in_sync_makes_way_for_a_forced_promotion() {
     let mut state = ready(2);
@@ -607,7 +612,8 @@ fn an_older_copy_that_is_alone_in_sync_makes_way_for_a_forced_promotion() {
     assert!(state.resources[&R].broken(A).is_none(), "it is fed like others");
 }
 
-/// The advice fits the cause: nothing that a disk's repair would mend is said of files that are not the newest, or of others.
+/// The advice fits the cause: nothing that a disk's repair would mend is said of files that are not
+/// the newest, or of others.
 #[test]
 fn the_advice_for_a_replica_that_cannot_be_used_fits_its_cause() {
     let remedy = |code: &str, replicas: u32| {

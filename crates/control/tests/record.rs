@@ -665,7 +665,8 @@ fn failures_are_cleared_by_applying_a_service_as_it_is() {
         (after.round, after.edition, after.revision),
         (before.round + 1, before.edition, before.revision)
     );
-    // Those that a node has counted in an earlier round do not count, also if it never runs the service again.
+    // Those that a node has counted in an earlier round do not count, also if it never runs the
+    // service again.
     assert_eq!((before.failures_on(A), after.failures_on(A)), (2, 0));
     assert!(!after.has_failures());
     assert_eq!(apply(&mut nodes.state, Command::ApplyService { spec: db_service() }), Outcome::Unchanged);

@@ -5,9 +5,10 @@
 //! - They are looked for at the moment at which they are removed, on every interface: it may have come later, or have another
 //!   name now.
 //! - The socket and the memory for its answers are made in advance: when they are needed there may be none.
-//! - A list is whole, or an error. After an error the next request has a socket of its own, so no answer to an earlier request
-//!   disturbs it.
-//! - [`AddressThread::remove`] returns within a time limit, also when the kernel holds the request up.
+//! - A list is whole, or an error. After an error the next request has a socket of its own, so no
+//!   answer to an earlier request disturbs it.
+//! - [`AddressThread::remove`] returns within a time limit, also when the kernel holds the request
+//!   up.
 //!
 //! Layouts are those of `linux/rtnetlink.h` and `linux/if_addr.h`; integers are in the machine's own byte order. What the kernel
 //! sends is decoded with its lengths checked (R25).
@@ -60,8 +61,8 @@ impl AddressRemover {
         Ok(Self { socket: socket()?, sequence: 0, buffer: vec![0; ANSWER_BYTES_MAX] })
     }
 
-    /// Removes those of `addresses` that are on this node and that Mainstay has added, for as long as they are `wanted` gone.
-    /// `problems` gets what could not be done, in words.
+    /// Removes those of `addresses` that are on this node and that Mainstay has added, for as long
+    /// as they are `wanted` gone. `problems` gets what could not be done, in words.
     pub fn remove(&mut self, addresses: &[IpAddr], wanted: &dyn Fn() -> bool, problems: &mut Vec<String>) {
         if addresses.is_empty() || !wanted() {
             return;
@@ -85,7 +86,8 @@ impl AddressRemover {
         }
     }
 
-    /// Answers to earlier requests may still come, and the kernel may still write a list for one. A fresh socket has neither.
+    /// Answers to earlier requests may still come, and the kernel may still write a list for one. A
+    /// fresh socket has neither.
     fn begin_anew(&mut self) {
         if let Ok(socket) = socket() {
             self.socket = socket;
@@ -154,7 +156,8 @@ struct Removal {
     wanted: Wanted,
 }
 
-/// Removes addresses on a thread of its own: a request to the kernel waits for everybody who changes the network of this node.
+/// Removes addresses on a thread of its own: a request to the kernel waits for everybody who
+/// changes the network of this node.
 pub struct AddressThread {
     removals: Sender<Removal>,
     done: Receiver<(u64, Vec<String>)>,
@@ -193,8 +196,9 @@ impl AddressThread {
         Ok(Self { removals, done, number: 0, open: None })
     }
 
-    /// Removes addresses; returns after `patience` at the latest. Gives what could not be done, in words. What takes longer goes on
-    /// while it is `wanted`, and the next call for the same addresses waits for it.
+    /// Removes addresses; returns after `patience` at the latest. Gives what could not be done, in
+    /// words. What takes longer goes on while it is `wanted`, and the next call for the same
+    /// addresses waits for it.
     pub(crate) fn remove(
         &mut self,
         addresses: Vec<IpAddr>,
@@ -278,8 +282,9 @@ struct List<'a> {
 }
 
 impl List<'_> {
-    /// Takes the messages of one datagram; returns whether the list has ended. A list that changed is read to its end all the
-    /// same: until then the kernel refuses the next request on the same socket.
+    /// Takes the messages of one datagram; returns whether the list has ended. A list that changed
+    /// is read to its end all the same: until then the kernel refuses the next request on the same
+    /// socket.
     fn take(&mut self, mut rest: &[u8]) -> io::Result<bool> {
         while let Some(Header { length, kind, flags, sequence }) = header(rest) {
             let Some(body) = rest.get(HEADER_BYTES..length) else { break };
@@ -413,7 +418,8 @@ mod tests {
             let problems = thread.remove(vec![address], &first, patience);
             assert_eq!(problems, ["the kernel has not removed addresses within 50ms"]);
         }
-        // The lease is renewed, and ends again. What was not done for the first one does not count for the second.
+        // The lease is renewed, and ends again. What was not done for the first one does not count
+        // for the second.
         renewed.store(true, Ordering::SeqCst);
         let second: Wanted = Arc::new(|| true);
         assert_eq!(thread.remove(vec![address], &second, patience).len(), 1);

@@ -9,16 +9,20 @@
 //! What it does not guarantee: anything when the machine stops running altogether and goes on later; then it
 //! acts late, and only a watchdog would have acted in time.
 //!
-//! From the moment at which it begins until the lease is renewed no process of a service begins: that is noted before the kill
-//! ([`LeaseFile::note_barred`]), and a process that starts looks there after it has entered its cgroup.
+//! From the moment at which it begins until the lease is renewed no process of a service begins:
+//! that is noted before the kill ([`LeaseFile::note_barred`]), and a process that starts looks
+//! there after it has entered its cgroup.
 //!
-//! A lease that is renewed arms it again. What it could not do it tries again until the lease is renewed.
+//! A lease that is renewed arms it again. What it could not do it tries again until the lease is
+//! renewed.
 //!
-//! Each lease is noted for the silencer ([`crate::silencer`]) before the guard knows it, and is not extended when that fails. The guard
-//! notes that it has acted, and notes that this node is silent only when nothing is left to do. The notes are stores to memory: they
-//! wait for no disk if the run directory has none ([`crate::lease_file`]).
+//! Each lease is noted for the silencer ([`crate::silencer`]) before the guard knows it, and is not
+//! extended when that fails. The guard notes that it has acted, and notes that this node is silent
+//! only when nothing is left to do. The notes are stores to memory: they wait for no disk if the
+//! run directory has none ([`crate::lease_file`]).
 //!
-//! A guard that starts takes over what was noted for the one before it: the lease, and what to silence.
+//! A guard that starts takes over what was noted for the one before it: the lease, and what to
+//! silence.
 //!
 //! When the engine is told to end, it does all of that within the lease, and then waits until file systems have written what they
 //! hold: the devices answer until the process ends.
@@ -295,7 +299,8 @@ impl Shared {
         unsafe { libc::read(self.timer.as_raw_fd(), (&raw mut count).cast(), 8) };
     }
 
-    /// From `at` on no process of a service begins; 0 ends that. The kill that follows is owed also where it cannot be noted.
+    /// From `at` on no process of a service begins; 0 ends that. The kill that follows is owed also
+    /// where it cannot be noted.
     fn bar(&self, at: Time) {
         if let Err(error) = self.note(LeaseFile::note_barred, at) {
             tracing::error!(%error, "cannot note that no process may begin on this node");
@@ -336,8 +341,8 @@ impl Guard {
         Self::start_noting(margin_ms, None, Vec::new(), tell)
     }
 
-    /// The same, with a silencer that reads `noted`. `known` is what an engine before this one was told to silence; it is to be
-    /// silenced when the lease ends that was noted, unless it was.
+    /// The same, with a silencer that reads `noted`. `known` is what an engine before this one was
+    /// told to silence; it is to be silenced when the lease ends that was noted, unless it was.
     pub fn start_noting(
         margin_ms: u64,
         noted: Option<LeaseFile>,
@@ -390,7 +395,8 @@ impl Guard {
     /// it was when the lease took effect: if that is the same the next time, nothing was silenced in between.
     ///
     /// # Errors
-    /// When the lease cannot be noted for the silencer, or the engine is about to end. What was said before counts.
+    /// When the lease cannot be noted for the silencer, or the engine is about to end. What was
+    /// said before counts.
     pub fn set_lease(&self, until: Time) -> io::Result<Time> {
         let mut state = self.shared.state();
         if state.ended {
@@ -437,7 +443,8 @@ impl Guard {
     /// What to silence; replaces what was said before. After the guard has acted it silences these at once.
     ///
     /// # Errors
-    /// When the engine was told to end: it guards nothing that comes from now on, so nothing may begin.
+    /// When the engine was told to end: it guards nothing that comes from now on, so nothing may
+    /// begin.
     pub fn set_targets(&self, targets: Vec<GuardTarget>) -> io::Result<()> {
         let mut state = self.shared.state();
         if state.ends {
@@ -649,7 +656,8 @@ pub(crate) fn detached(threads: &[JoinHandle<()>], patience: Duration) -> bool {
     }
 }
 
-/// Writes to the log on a thread of its own: who reads the log may be slow, or read nothing any more.
+/// Writes to the log on a thread of its own: who reads the log may be slow, or read nothing any
+/// more.
 pub(crate) struct LogThread {
     lines: Option<SyncSender<Box<dyn FnOnce() + Send>>>,
     thread: Option<JoinHandle<()>>,
@@ -772,8 +780,9 @@ pub(crate) fn guarded_mounts(targets: &[GuardTarget]) -> Vec<GuardedMount> {
     targets.iter().flat_map(|target| of_target(target).collect::<Vec<_>>()).collect()
 }
 
-/// Each on a thread of its own: the last reference to a mount flushes it, and that may take as long as the device
-/// does not answer. What others have mounted at the same place, in it or over it, stays.
+/// Each on a thread of its own: the last reference to a mount flushes it, and that may take as long
+/// as the device does not answer. What others have mounted at the same place, in it or over it,
+/// stays.
 pub(crate) fn detach_mounts(mounts: Vec<GuardedMount>, wanted: &Wanted) -> Vec<JoinHandle<()>> {
     let start = |(mount, device): GuardedMount| {
         let wanted = Arc::clone(wanted);

@@ -1,13 +1,14 @@
-//! The times that engine and silencer tell each other, in a file in the run directory that both have mapped (R19).
+//! The times that engine and silencer tell each other, in a file in the run directory that both
+//! have mapped (R19).
 //!
 //! Guarantees
-//! - To note a time, or to read one, is an access to memory. It waits for no disk while the run directory is in memory, as `/run` is;
-//!   [`is_in_memory`] says whether.
-//! - The engine notes a lease before it reads what the silencer noted, and the silencer notes that it acts before it reads the lease. So at
-//!   least one of them sees what the other does.
-//! - While it says that starts are barred, a process of a service that is already in its cgroup does not begin: the agent has it look
-//!   there last (`agent/src/service/footing.rs`). The bar is noted before anything is killed, so a start is either seen and killed, or
-//!   sees the bar.
+//! - To note a time, or to read one, is an access to memory. It waits for no disk while the run
+//!   directory is in memory, as `/run` is; [`is_in_memory`] says whether.
+//! - The engine notes a lease before it reads what the silencer noted, and the silencer notes that
+//!   it acts before it reads the lease. So at least one of them sees what the other does.
+//! - While it says that starts are barred, a process of a service that is already in its cgroup
+//!   does not begin: the agent has it look there last (`agent/src/service/footing.rs`). The bar is
+//!   noted before anything is killed, so a start is either seen and killed, or sees the bar.
 //! - A file that others cut off is an error, and ends neither of them.
 
 // A mapping.
@@ -87,7 +88,8 @@ impl LeaseFile {
             return Err(io::Error::last_os_error());
         }
         let mapping = Mapping(NonNull::new(start.cast()).expect("a mapping is never at address zero"));
-        // SAFETY: exactly the mapping. Without the right to lock it, it is paged as other memory is.
+        // SAFETY: exactly the mapping. Without the right to lock it, it is paged as other memory
+        // is.
         unsafe { libc::mlock(start, BYTES) };
         let guard =
             Guarded::new(start.cast(), BYTES).ok_or_else(|| io::Error::other("too many mapped files"))?;
@@ -130,7 +132,8 @@ impl LeaseFile {
         self.read(LEASE_AT)
     }
 
-    /// Point at which the guard or a silencer acted last; 0 for never. Whatever began before has SIGKILL pending.
+    /// Point at which the guard or a silencer acted last; 0 for never. Whatever began before has
+    /// SIGKILL pending.
     ///
     /// # Errors
     /// When the file was cut off.

@@ -50,8 +50,8 @@ fn is_own_in(table: &str, point: &Path, device: DeviceId) -> bool {
     let mounts: Vec<Mounted> = table.lines().filter_map(parse).collect();
     let mut here = mounts.iter().filter(|mounted| mounted.point == point).peekable();
     let carries = |of: &Mounted| mounts.iter().any(|other| other.parent == of.id);
-    // A file system that may be on several devices has a number of its own. Only its source is asked: a file of others may
-    // take for ever.
+    // A file system that may be on several devices has a number of its own. Only its source is
+    // asked: a file of others may take for ever.
     let is_on = |of: &Mounted| {
         let by_source = of.device.major == 0
             && matches!(of.fstype.as_str(), "btrfs" | "bcachefs")
@@ -61,7 +61,8 @@ fn is_own_in(table: &str, point: &Path, device: DeviceId) -> bool {
     here.peek().is_some() && here.all(|mounted| is_on(mounted) && is_whole(mounted) && !carries(mounted))
 }
 
-/// Whether the whole of a file system is mounted there, or a subvolume, which is asked for with an option.
+/// Whether the whole of a file system is mounted there, or a subvolume, which is asked for with an
+/// option.
 fn is_whole(of: &Mounted) -> bool {
     let subvolume = of.options.split(',').find_map(|option| option.strip_prefix("subvol="));
     of.root == "/" || subvolume == Some(&of.root)

@@ -12,11 +12,12 @@
 //!   step of a service begins ([`crate::users`]), the lease before the guard knows it.
 //! - It does what the guard does, in the same order and with the same code, and only when the guard has not: see
 //!   [`mainstay_types::silencer_does`].
-//! - What is left after an attempt, and only that, is tried again for as long as the lease is not renewed. Lease, list and process id are
-//!   read again before each attempt.
+//! - What is left after an attempt, and only that, is tried again for as long as the lease is not
+//!   renewed. Lease, list and process id are read again before each attempt.
 //! - Its clock is the boot-time clock, so a suspend does not make it late.
-//! - An engine that starts has one of its own. The one before it ends as soon as the new one looks out. An engine that starts during
-//!   the first attempt waits for its end, and knows afterwards that this node was silenced.
+//! - An engine that starts has one of its own. The one before it ends as soon as the new one looks
+//!   out. An engine that starts during the first attempt waits for its end, and knows afterwards
+//!   that this node was silenced.
 //! - It has a session of its own, and, as soon as there is something to silence, a cgroup of its own beside those of the services.
 //!   So the end of the engine's unit does not end it.
 //!
@@ -76,7 +77,8 @@ pub fn engine_is_here(run_dir: &Path) -> io::Result<Presence> {
     while let Err(error) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         if Instant::now() >= deadline {
             tracing::warn!(%error, "another engine, or its silencer, uses the run directory; this one goes on all the same");
-            // Both descriptors are of one open file, so the lock is this engine's as soon as the thread has it.
+            // Both descriptors are of one open file, so the lock is this engine's as soon as the
+            // thread has it.
             let waits = lock.try_clone()?;
             thread::Builder::new()
                 .name("engine-lock".into())
@@ -135,7 +137,8 @@ fn sleep_until(at: Time) {
         tv_sec: i64::try_from(at.0 / 1_000_000).unwrap_or(i64::MAX),
         tv_nsec: (at.0 % 1_000_000 * 1000) as i64,
     };
-    // SAFETY: `spec` is valid for the call. A signal makes it return early, which only means one more look.
+    // SAFETY: `spec` is valid for the call. A signal makes it return early, which only means one
+    // more look.
     unsafe {
         libc::clock_nanosleep(
             libc::CLOCK_BOOTTIME,
@@ -203,7 +206,8 @@ impl Lookout {
         })
     }
 
-    /// Looks at everything, and silences this node if it is time. Returns when it looks again; `None` when it ends.
+    /// Looks at everything, and silences this node if it is time. Returns when it looks again;
+    /// `None` when it ends.
     fn look(&mut self) -> Option<Time> {
         // A run directory that was cleared does not say that there is another silencer.
         if fs::read_to_string(self.run_dir.join(PID_FILE)).is_ok_and(|newest| newest != self.own) {
@@ -331,7 +335,8 @@ pub(crate) fn targets_of(users: &Users) -> io::Result<(Vec<GuardTarget>, Vec<Str
     Ok((targets, problems))
 }
 
-/// What the next attempt is made on: what the last one left of targets that are still on the list, and targets that came later.
+/// What the next attempt is made on: what the last one left of targets that are still on the list,
+/// and targets that came later.
 fn still_left(attempts: &Attempts, list: &[GuardTarget]) -> Vec<GuardTarget> {
     let listed = |left: &&GuardTarget| {
         list.iter().any(|target| {
@@ -386,7 +391,8 @@ mod tests {
     use mainstay_api::engine::{GuardAddress, GuardEntry};
     use mainstay_types::ResourceId;
 
-    /// A run directory, and directories in the place of cgroups: what is written there stays to be seen.
+    /// A run directory, and directories in the place of cgroups: what is written there stays to be
+    /// seen.
     struct Node {
         dir: PathBuf,
     }

@@ -54,7 +54,8 @@ impl<L> Default for Guard<L> {
 }
 
 impl<L: Clone + PartialEq> Guard<L> {
-    /// The connection to the engine is gone, or is another one: its engine may know nothing. Or the engine silences this node.
+    /// The connection to the engine is gone, or is another one: its engine may know nothing. Or the
+    /// engine silences this node.
     pub fn forget(&mut self) {
         self.confirmed = false;
         self.asked = None;

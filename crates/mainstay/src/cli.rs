@@ -44,7 +44,8 @@ pub struct Target {
         value_name = "PATH"
     )]
     pub socket: PathBuf,
-    /// Ask an agent inside this lab instead of the one behind --socket. With `mainstay lab` it means the same as --name.
+    /// Ask an agent inside this lab instead of the one behind --socket. With `mainstay lab` it
+    /// means the same as --name.
     #[arg(long, global = true, value_name = "NAME")]
     pub lab: Option<String>,
     /// With --lab: the node whose agent is asked. Default: the first node that runs.
@@ -90,7 +91,8 @@ pub enum Command {
     /// Write the output of a service's process to its log. The agent starts this.
     #[command(hide = true)]
     LogWriter(LogWriterArgs),
-    /// Silence this node when its lease ends and its engine and agent are dead. The engine starts this.
+    /// Silence this node when its lease ends and its engine and agent are dead. The engine starts
+    /// this.
     #[command(hide = true)]
     Silencer(SilencerArgs),
     /// Run as the first process of a lab node. `lab up` starts this.
@@ -733,7 +735,8 @@ pub enum ServiceCommand {
         /// Another way to give NODE.
         #[arg(long, value_name = "NODE")]
         to: Option<String>,
-        /// Move the service even if other processes or mounts hold its file system. The file system is flushed to the device first.
+        /// Move the service even if other processes or mounts hold its file system. The file system
+        /// is flushed to the device first.
         #[arg(long)]
         force: bool,
         #[command(flatten)]

@@ -26,7 +26,8 @@ pub fn client(target: &Target) -> Outcome<Client> {
     Ok(Client::new(lab.agent_socket(node)?).with_on_stale(say_age))
 }
 
-/// Says once how old the answers are: on standard error, because standard output may be read by a program.
+/// Says once how old the answers are: on standard error, because standard output may be read by a
+/// program.
 fn say_age(stale: &Stale) {
     static SAID: Once = Once::new();
     SAID.call_once(|| eprintln!("{}", age(stale)));

@@ -144,7 +144,8 @@ pub struct Replica {
     connected: BTreeSet<NodeId>,
     role: Role,
     fence: Option<Fence>,
-    /// It led, and another member knows entries to be committed that it lacks. It leads no more until the primary of a later epoch feeds it.
+    /// It led, and another member knows entries to be committed that it lacks. It leads no more
+    /// until the primary of a later epoch feeds it.
     older: bool,
     failed: bool,
     /// When the control plane was last asked to relieve this replica, on which version.

@@ -102,8 +102,9 @@ pub enum WholeNetwork {
     Broadcast,
 }
 
-/// The first of the networks of a node in which no host may have the address `ip`, and why. `prefix` of the address itself plays no
-/// part. Networks of 31 and 32 bits have hosts only (RFC 3021), and IPv6 has no broadcast.
+/// The first of the networks of a node in which no host may have the address `ip`, and why.
+/// `prefix` of the address itself plays no part. Networks of 31 and 32 bits have hosts only (RFC
+/// 3021), and IPv6 has no broadcast.
 #[must_use]
 pub fn whole_network(found: &[FoundAddress], ip: IpAddr) -> Option<(FoundAddress, WholeNetwork)> {
     let IpAddr::V4(address) = ip else { return None };

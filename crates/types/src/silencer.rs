@@ -5,7 +5,8 @@
 //!   holds also when engine and agent are both dead.
 //! - While the engine's guard acts in time the silencer does nothing.
 //! - It ends when there is no engine and nothing to silence.
-//! - What is left is tried again for as long as the lease is not renewed, at first often and then at leisure.
+//! - What is left is tried again for as long as the lease is not renewed, at first often and then
+//!   at leisure.
 
 use crate::Time;
 use crate::simulation::{Bug, planted};

@@ -4,8 +4,8 @@
 //! - A node is let in only after a member has found it at each address that it states, and votes only after it has received the
 //!   state of the cluster there.
 //! - An attempt that fails leaves neither files here nor a member there, and can be repeated.
-//! - An agent does not start as a node as which another machine is heard, nor as one that is recorded at an address where it does not
-//!   find itself.
+//! - An agent does not start as a node as which another machine is heard, nor as one that is
+//!   recorded at an address where it does not find itself.
 
 use super::{ASK_TIMEOUT, Agent, PROPOSE_TIMEOUT};
 use crate::clock::wall_ms;
@@ -34,7 +34,8 @@ use std::time::{Duration, Instant};
 
 /// How long becoming a member may take from the command to its end.
 const JOIN_WITHIN: Duration = Duration::from_secs(57);
-/// Part of that within which a member has to take the request, so that the node can still receive the state afterwards.
+/// Part of that within which a member has to take the request, so that the node can still receive
+/// the state afterwards.
 const ASK_WITHIN: Duration = Duration::from_secs(35);
 /// Part of that which is kept for taking the request back.
 const WITHDRAW_WITHIN: Duration = Duration::from_millis(11_500);
@@ -50,8 +51,8 @@ const WITHDRAWN_MAX: usize = 256;
 const PROOF_TIMEOUT: Duration = Duration::from_secs(12);
 /// How often a joiner is looked for at its address.
 const PROOF_ATTEMPTS: usize = 3;
-/// How long an agent waits for another process with its identity to end, beyond the silence after which one whose power was cut
-/// does not count as living.
+/// How long an agent waits for another process with its identity to end, beyond the silence after
+/// which one whose power was cut does not count as living.
 const TWIN_PATIENCE: Duration = Duration::from_millis(2500);
 /// Remedy when a node is told to become a member while it joins a cluster.
 const JOINING_REMEDY: &str =
@@ -62,7 +63,8 @@ const JOINER_REMEDY: &str =
 /// Remedy when the first node of a cluster is not found at its address.
 const FIRST_REMEDY: &str = "Give an address that an interface of this node has, with the port on which its agent listens; `ip address` lists the \
      addresses.";
-/// How long a machine that has not the recorded address of its node is waited for: its network may come up late.
+/// How long a machine that has not the recorded address of its node is waited for: its network may
+/// come up late.
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(10);
 const ADDRESS_PAUSE: Duration = Duration::from_millis(300);
 /// Code of the refusal of a request that was taken back.
@@ -199,8 +201,8 @@ impl Agent {
                 Ok(ticket) => return Ok((ticket, nonce)),
                 Err(error) => error,
             };
-            // The answer may have got lost, and the request not: now, or in an earlier attempt. Its number is then kept until it
-            // is known that nothing came of the request.
+            // The answer may have got lost, and the request not: now, or in an earlier attempt. Its
+            // number is then kept until it is known that nothing came of the request.
             let is_lost = error.code == "agent-transport" || error.code == "result-unknown";
             let nothing_came = if is_lost || !is_new {
                 matches!(self.withdraw(&request.peer, nonce), Withdrawal::Done)
@@ -211,7 +213,8 @@ impl Agent {
             Err(error)
         };
         let asked = match ask() {
-            // The node took the request back in an earlier attempt; a new request has another number.
+            // The node took the request back in an earlier attempt; a new request has another
+            // number.
             Err(error) if error.code == WITHDRAWN => ask(),
             asked => asked,
         };
@@ -256,7 +259,8 @@ impl Agent {
         }
     }
 
-    /// This member, if an earlier agent of this node has begun to join by the same request and that is under way.
+    /// This member, if an earlier agent of this node has begun to join by the same request and that
+    /// is under way.
     fn goes_on_joining(&self, request: &ClusterJoin) -> Option<Arc<Member>> {
         let member = read(&self.member).clone()?;
         let identity = &member.identity;
@@ -336,8 +340,9 @@ impl Agent {
         }
     }
 
-    /// Ends what a failed attempt to become a member has begun, and removes its files. The number of the request stays unless
-    /// `nothing_came` of it: with the same number a further attempt is the same request to the cluster.
+    /// Ends what a failed attempt to become a member has begun, and removes its files. The number
+    /// of the request stays unless `nothing_came` of it: with the same number a further attempt is
+    /// the same request to the cluster.
     fn forget_membership(&self, nothing_came: bool) {
         if let Some(member) = write(&self.member).take() {
             member.stop();
@@ -417,8 +422,8 @@ impl Agent {
         }
     }
 
-    /// Refuses to be a node that is recorded at an address that this machine does not have and where it does not reach itself. It may
-    /// be a copy of the node, which is off just now.
+    /// Refuses to be a node that is recorded at an address that this machine does not have and
+    /// where it does not reach itself. It may be a copy of the node, which is off just now.
     pub(super) fn refuse_elsewhere(&self, identity: &Identity) -> Result<(), AgentError> {
         let known = recorded(&RaftStore::open(&log_path(&self.options.state_dir))?)?;
         let Some(recorded) = known.nodes.get(&identity.node).map(|node| node.agent_addr.as_str()) else {
@@ -486,7 +491,8 @@ impl Agent {
         identity.save(&path).map_err(|source| AgentError::File { path, source })
     }
 
-    /// The same number for every attempt of this node to join, so that a repeated request adds one node; and whether it is new.
+    /// The same number for every attempt of this node to join, so that a repeated request adds one
+    /// node; and whether it is new.
     fn join_nonce(&self) -> Result<(u64, bool), AgentError> {
         let path = self.options.state_dir.join(JOIN_NONCE);
         if let Some(nonce) = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok()) {
@@ -517,7 +523,8 @@ impl Agent {
         let Newcomer { name, witness, nonce, .. } = new;
         let (agent_addr, engine_addr) = (agent.to_string(), engine.to_string());
         let command = Command::AdmitNode { name, agent_addr, engine_addr, witness, nonce };
-        // A request that was taken back while its addresses were looked at is not recorded afterwards.
+        // A request that was taken back while its addresses were looked at is not recorded
+        // afterwards.
         let withdrawn = lock(&self.withdrawn);
         if withdrawn.has(nonce) {
             return Err(body(
@@ -587,7 +594,8 @@ impl Drop for Joins<'_> {
     }
 }
 
-/// An attempt that waited long for another one does not begin: the operator may not expect it any more.
+/// An attempt that waited long for another one does not begin: the operator may not expect it any
+/// more.
 fn refuse_late(asked_at: Instant) -> Result<(), ErrorBody> {
     if asked_at.elapsed() <= TURN_WITHIN {
         return Ok(());

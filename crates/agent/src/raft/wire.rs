@@ -1,8 +1,9 @@
 //! Messages of other agents' Raft cores: looked at before they are decoded (ADR 25).
 //!
-//! RUSTSEC-2024-0437 says of every `protobuf` before 3.7.2 that unknown groups in groups overflow its stack. Version 2.28, which
-//! raft 0.7 needs, answers them with an error, but has no release any more in which a fault would be mended. So bytes of a peer
-//! reach its decoder only if they consist of the fields in `eraftpb.proto` of raft 0.7, each with its own wire type. That file has
+//! RUSTSEC-2024-0437 says of every `protobuf` before 3.7.2 that unknown groups in groups overflow
+//! its stack. Version 2.28, which raft 0.7 needs, answers them with an error, but has no release
+//! any more in which a fault would be mended. So bytes of a peer reach its decoder only if they
+//! consist of the fields in `eraftpb.proto` of raft 0.7, each with its own wire type. That file has
 //! no groups, and its messages nest four levels deep.
 
 use protobuf::Message as _;
@@ -68,7 +69,8 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Message, WireError> {
     let mut message = Message::default();
     message.merge_from_bytes(bytes)?;
     for entry in &message.entries {
-        // The core decodes these itself when they are proposed, and the driver when they are applied.
+        // The core decodes these itself when they are proposed, and the driver when they are
+        // applied.
         match entry.get_entry_type() {
             EntryType::EntryNormal => {}
             EntryType::EntryConfChange => check(&entry.data, CONF_CHANGE)?,

@@ -24,7 +24,8 @@ const OTHERS: [(u64, &[u8], &str); 9] = [
     (510, &[0x55, 0xaa], "a partition table or boot sector"),
 ];
 
-/// The same of what lies on devices of others. Some of these may be mounted, by a service that names their type.
+/// The same of what lies on devices of others. Some of these may be mounted, by a service that
+/// names their type.
 const STRANGERS: [(u64, &[u8], &str); 38] = [
     (16_384, b"\x01\x01\0\0\0\0\0\0\0\0\0\x01", "a member of a ZFS pool"),
     (16_384, b"SKUL\xba\xbe", "a LUKS volume"),
@@ -91,7 +92,8 @@ pub fn inspect(device: &mut (impl Read + Seek)) -> io::Result<Content> {
     Ok(signature(device, &OTHERS)?.map_or(Content::Unknown, Content::Other))
 }
 
-/// The name of what is there, if it is neither a file system that Mainstay makes nor what [`inspect`] refuses.
+/// The name of what is there, if it is neither a file system that Mainstay makes nor what
+/// [`inspect`] refuses.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -126,24 +128,26 @@ pub fn uuid(device: &mut (impl Read + Seek), family: &str) -> io::Result<Option<
     Ok(piece(device, at, 16)?.try_into().ok())
 }
 
-/// Whether a file system of this family may hold files: it was mounted, or was whole so that it could be. One of which neither
-/// is to be seen was never mounted.
+/// Whether a file system of this family may hold files: it was mounted, or was whole so that it
+/// could be. One of which neither is to be seen was never mounted.
 ///
 /// # Errors
 /// When it cannot be read.
 pub fn may_hold_files(device: &mut (impl Read + Seek), family: &str) -> io::Result<bool> {
     Ok(match family {
-        // `sb_inprogress` is set until all the rest is on the device, and the kernel does not mount it so.
+        // `sb_inprogress` is set until all the rest is on the device, and the kernel does not mount
+        // it so.
         "xfs" => piece(device, 126, 1)? == [0],
-        // A power cut may leave the superblock without what it describes. The time of the last mount and the number of mounts
-        // are written when it is mounted.
+        // A power cut may leave the superblock without what it describes. The time of the last
+        // mount and the number of mounts are written when it is mounted.
         "ext" => piece(device, 1024 + 0x2c, 4)? != [0; 4] || piece(device, 1024 + 0x34, 2)? != [0; 2],
         // Their programs write the signature last.
         _ => true,
     })
 }
 
-/// Whether Mainstay makes file systems of this type: only those whose identity tells an interrupted attempt.
+/// Whether Mainstay makes file systems of this type: only those whose identity tells an interrupted
+/// attempt.
 #[must_use]
 pub fn is_made(fstype: &str) -> bool {
     matches!(fstype, "xfs" | "ext2" | "ext3" | "ext4" | "btrfs" | "f2fs")

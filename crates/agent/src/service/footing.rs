@@ -1,14 +1,19 @@
-//! The last look of a process before it begins: whether its file system is there, and whether its node is being silenced.
+//! The last look of a process before it begins: whether its file system is there, and whether its
+//! node is being silenced.
 //!
-//! The agent looks at both before it starts a process, and either may change until the process begins: the engine's guard may kill
-//! the cgroup a moment before the process is in it, and then detach the file system.
+//! The agent looks at both before it starts a process, and either may change until the process
+//! begins: the engine's guard may kill the cgroup a moment before the process is in it, and then
+//! detach the file system.
 //!
 //! Guarantees
-//! - The process looks again itself, after it has entered its cgroup and before its program begins. The guard bars starts before it
-//!   kills. So either the process sees the bar, or the kill finds the process (R19).
-//! - A process begins only below the mount that the agent has found to be the one of its service (R28).
+//! - The process looks again itself, after it has entered its cgroup and before its program begins.
+//!   The guard bars starts before it kills. So either the process sees the bar, or the kill finds
+//!   the process (R19).
+//! - A process begins only below the mount that the agent has found to be the one of its service
+//!   (R28).
 //!
-//! Everything that allocates happens before the process is made: between `fork` and `exec` only system calls are made.
+//! Everything that allocates happens before the process is made: between `fork` and `exec` only
+//! system calls are made.
 
 use super::mount::{MountError, Place};
 use super::mount_table::MountTable;
@@ -37,7 +42,8 @@ pub struct Footing {
 }
 
 impl Footing {
-    /// Returns the footing of a process that begins now; `place` is the mount of its service, if it has a file system.
+    /// Returns the footing of a process that begins now; `place` is the mount of its service, if it
+    /// has a file system.
     ///
     /// # Errors
     /// When the file system is not there any more, or the mount table cannot be read.
@@ -88,7 +94,8 @@ mod tests {
     use std::path::PathBuf;
     use std::time::Duration;
 
-    /// A run directory, and a file system in memory that counts as the one of a service; gone when dropped.
+    /// A run directory, and a file system in memory that counts as the one of a service; gone when
+    /// dropped.
     struct Node {
         dir: tempfile::TempDir,
         place: Place,

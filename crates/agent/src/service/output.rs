@@ -115,8 +115,8 @@ impl Output {
         self.end.try_clone().map(File::from)
     }
 
-    /// Notes in the log that a process starts, so that its words are told from those of earlier ones. Does not wait: the note is left out
-    /// while the pipe is full.
+    /// Notes in the log that a process starts, so that its words are told from those of earlier
+    /// ones. Does not wait: the note is left out while the pipe is full.
     pub fn note_start(&self, process: &str, role: &str) {
         let pipe = format!("/proc/self/fd/{}", self.end.as_raw_fd());
         let open = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(pipe);
@@ -386,7 +386,8 @@ fn keep_end(from: &Path, to: &Path, bytes: u64) -> io::Result<()> {
     fs::rename(fresh, to)
 }
 
-/// Returns the last line that a process has written since it started: it is mostly why the process ended.
+/// Returns the last line that a process has written since it started: it is mostly why the process
+/// ended.
 #[must_use]
 pub fn last_words(log: &Path) -> Option<String> {
     std::thread::sleep(LAST_WORDS_WAIT);

@@ -6,8 +6,8 @@
 //!   After a power cut they have not, and it is taken when nothing was heard of the one before for a time of silence, in which
 //!   several heartbeats have room ([`silence_of`]).
 //!   Nor does a living process count that is not at the address at which the node is recorded, against one that is.
-//! - A twin is told only when it lasts: a node whose power was cut and that returns at once is none ([`Notices`]). Two processes at
-//!   one address are no twins.
+//! - A twin is told only when it lasts: a node whose power was cut and that returns at once is none
+//!   ([`Notices`]). Two processes at one address are no twins.
 
 use crate::messages::LaneKind;
 use crate::threads::lock;
@@ -29,7 +29,8 @@ const EPISODE: Duration = Duration::from_secs(30);
 /// How often it is told that a node has a twin.
 const TWIN_PAUSE: Duration = Duration::from_secs(60);
 
-/// Time of silence after which a process does not count as living, with heartbeats that come every `heartbeat_ms`.
+/// Time of silence after which a process does not count as living, with heartbeats that come every
+/// `heartbeat_ms`.
 #[must_use]
 pub fn silence_of(heartbeat_ms: u64) -> Duration {
     Duration::from_millis(SILENCE_MS_MIN.max(heartbeat_ms.saturating_mul(HEARTBEATS_MISSED)))
@@ -46,8 +47,9 @@ struct Notice {
 }
 
 impl Notices {
-    /// Takes a notice of processes at two addresses, and says whether the operator is to be told. A process whose power was cut is
-    /// heard for `silence` after its end, so a notice counts only if others came longer than that before it.
+    /// Takes a notice of processes at two addresses, and says whether the operator is to be told. A
+    /// process whose power was cut is heard for `silence` after its end, so a notice counts only if
+    /// others came longer than that before it.
     pub fn note(&mut self, node: NodeId, two: (&str, &str), now: Instant, silence: Duration) -> bool {
         if same_host(two.0, two.1) {
             return false;
@@ -74,7 +76,8 @@ pub(super) struct Holder {
     from: String,
     /// Lanes that it has open.
     lanes: usize,
-    /// Number of the change of holders by which it came to speak. Lanes from before another one spoke do not count.
+    /// Number of the change of holders by which it came to speak. Lanes from before another one
+    /// spoke do not count.
     tenure: u64,
     heard: Instant,
 }
@@ -158,8 +161,9 @@ impl Holders {
         run == 0 || lock(&self.known).get(&node).is_none_or(|holder| holder.run == run)
     }
 
-    /// Where another process than this one, at `address`, is heard as `node`, unless this one is to be preferred. To a speaker that
-    /// does not say which process it is, `run` 0, none is another one.
+    /// Where another process than this one, at `address`, is heard as `node`, unless this one is to
+    /// be preferred. To a speaker that does not say which process it is, `run` 0, none is another
+    /// one.
     pub(super) fn other(
         &self,
         node: NodeId,
@@ -249,7 +253,8 @@ mod tests {
         assert!(holders.open(NODE, silent, LaneKind::Lease, None).is_ok());
     }
 
-    /// The node is silent, its copy speaks and ends, and the node returns. Its old connections end only now.
+    /// The node is silent, its copy speaks and ends, and the node returns. Its old connections end
+    /// only now.
     #[test]
     fn connections_of_an_earlier_time_do_not_close_those_of_now() {
         let holders = Holders::default();

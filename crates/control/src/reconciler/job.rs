@@ -34,7 +34,8 @@ pub enum Order {
     Reopen {
         label: Incarnation,
     },
-    /// Close what the engine has open, whose files are not in their place any more, and open what is there under this label.
+    /// Close what the engine has open, whose files are not in their place any more, and open what
+    /// is there under this label.
     Replace {
         label: Incarnation,
     },

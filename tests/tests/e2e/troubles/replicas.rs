@@ -116,8 +116,9 @@ fn older_copy(lab: &Lab) -> Result<()> {
     lab.shell(&node, &format!("rm -r {POOL}/db-old /var/lib/mainstay/image")).map(drop)
 }
 
-/// A1, E: an empty label costs its own replica and nothing else; it counts again as soon as it is put back. The journals of two replicas
-/// that are swapped cost both, and no write; they count again as well.
+/// A1, E: an empty label costs its own replica and nothing else; it counts again as soon as it is
+/// put back. The journals of two replicas that are swapped cost both, and no write; they count
+/// again as well.
 fn label(lab: &Lab) -> Result<()> {
     create(lab, "db")?;
     create(lab, "logs")?;
@@ -166,7 +167,8 @@ fn label(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// An operator removes the label of a running replica, renames its directory, and moves the primary's out of the pool.
+/// An operator removes the label of a running replica, renames its directory, and moves the
+/// primary's out of the pool.
 fn gone_while_running(lab: &Lab) -> Result<()> {
     create(lab, "db")?;
     write(lab, "db", "kept")?;
@@ -192,7 +194,8 @@ fn gone_while_running(lab: &Lab) -> Result<()> {
     lab.cli(&["resource", "delete", "db", "--yes"]).map(drop)
 }
 
-/// All directories are renamed while all nodes are down. The node that has everything makes no empty replica in the place of its own.
+/// All directories are renamed while all nodes are down. The node that has everything makes no
+/// empty replica in the place of its own.
 fn moved_and_put_back(lab: &Lab) -> Result<()> {
     create(lab, "db")?;
     write(lab, "db", "kept")?;

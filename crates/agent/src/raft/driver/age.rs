@@ -1,8 +1,9 @@
 //! Age of the state that a node has applied, when no majority confirms it.
 //!
 //! Guarantees
-//! - The state of a node that hears its leader is as old as the last word of the leader, unless the leader has told of entries
-//!   that have not come here. Then it is as old as the last confirmed read, or the last entry that was applied, whichever is later.
+//! - The state of a node that hears its leader is as old as the last word of the leader, unless the
+//!   leader has told of entries that have not come here. Then it is as old as the last confirmed
+//!   read, or the last entry that was applied, whichever is later.
 //! - Before a node has heard a leader since its start, the age of its state is unknown.
 
 use mainstay_types::Time;
@@ -30,7 +31,8 @@ impl Age {
         self.told = self.told.max(index);
     }
 
-    /// The log is applied up to `index`. What a node applies before it has heard a leader is of an unknown time.
+    /// The log is applied up to `index`. What a node applies before it has heard a leader is of an
+    /// unknown time.
     pub(super) fn applied(&mut self, index: u64, now: Time) {
         if index > self.applied && self.heard.is_some() {
             self.current = Some(now);
@@ -43,7 +45,8 @@ impl Age {
         self.current = Some(now);
     }
 
-    /// Milliseconds for which the state has not been confirmed, at least 1; `None` if they are unknown.
+    /// Milliseconds for which the state has not been confirmed, at least 1; `None` if they are
+    /// unknown.
     pub(super) fn ms(&self, now: Time) -> Option<u64> {
         let since = if self.told > self.applied { self.current } else { self.heard.max(self.current) };
         since.map(|since| now.ms_since(since).max(1))

@@ -7,7 +7,8 @@ use mainstay_types::NodeId;
 use raft::eraftpb::{Message, MessageType};
 use raft::{RawNode, StateRole, Storage};
 
-/// A learner that has answered and lacks at most this many entries becomes a voter, and such a voter may be given the lead.
+/// A learner that has answered and lacks at most this many entries becomes a voter, and such a
+/// voter may be given the lead.
 const LAG_MAX: u64 = 16;
 
 pub(super) struct Reach {
@@ -69,8 +70,9 @@ impl Reach {
     }
 }
 
-/// Whether `node` has acknowledged the log up to [`LAG_MAX`] entries before its committed end. One that has acknowledged nothing has
-/// not, however short the log: the core counts every new member as active until it first looks for silent ones.
+/// Whether `node` has acknowledged the log up to [`LAG_MAX`] entries before its committed end. One
+/// that has acknowledged nothing has not, however short the log: the core counts every new member
+/// as active until it first looks for silent ones.
 pub(super) fn is_caught_up<S: Storage>(raw: &RawNode<S>, node: u64) -> bool {
     let committed = raw.raft.raft_log.committed;
     let progress = raw.raft.prs().get(node);

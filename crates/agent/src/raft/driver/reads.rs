@@ -1,10 +1,10 @@
 //! Reads of the state that are no older than the majority's (Raft's ReadIndex).
 //!
-//! Each attempt to read gets a random number of its own, so that no answer counts for the read of another node, of an earlier
-//! process or of an earlier attempt that has been given up. The leader tells, after a round of heartbeats that a majority answered, up to
-//! which entry the log was committed when it was asked; once that entry is applied here the read is
-//! confirmed. The Raft core drops what it is asked while there is no leader, so a read is repeated
-//! until its deadline.
+//! Each attempt to read gets a random number of its own, so that no answer counts for the read of
+//! another node, of an earlier process or of an earlier attempt that has been given up. The leader
+//! tells, after a round of heartbeats that a majority answered, up to which entry the log was
+//! committed when it was asked; once that entry is applied here the read is confirmed. The Raft
+//! core drops what it is asked while there is no leader, so a read is repeated until its deadline.
 
 use crate::messages::random_u64;
 use raft::{RawNode, ReadState, Storage};
@@ -75,7 +75,8 @@ impl Reads {
         }
     }
 
-    /// Confirms what is applied; whether that was anything. To be called after the state was published.
+    /// Confirms what is applied; whether that was anything. To be called after the state was
+    /// published.
     pub(super) fn answer(&mut self, applied: u64) -> bool {
         let before = self.waiting.len();
         self.waiting.retain(|read| {
