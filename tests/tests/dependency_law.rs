@@ -61,7 +61,8 @@ const PURE: &[&str] = &[
 ];
 
 /// Crates from outside that pure crates may name: data, errors, checksums, a configuration syntax.
-const PURE_MAY_USE: &[&str] = &["bytes", "crc-fast", "serde", "serde_json", "smallvec", "thiserror", "toml"];
+const PURE_MAY_USE: &[&str] =
+    &["bytes", "crc-fast", "serde", "serde_json", "serde_path_to_error", "smallvec", "thiserror", "toml"];
 
 /// Nothing that a pure crate pulls in, however far down, may be one of these.
 const NEVER_UNDER_PURE: &[&str] = &[

@@ -95,6 +95,7 @@ impl Member {
             cgroup_root: cgroup_root(options, &identity)?,
             state_dir: options.state_dir.clone(),
             run_dir: options.run_dir.clone(),
+            journal_dir: options.journals.directory.clone(),
             neighbours: Neighbours::default(),
             log_writer: options.log_writer.clone(),
         };

@@ -5,20 +5,20 @@
 //! sequence of steps, each with timeout and undo), R22 (an address is probed before it is taken).
 
 mod change;
+mod fields;
 mod foundation;
 mod guard;
 mod machine;
 mod options;
 mod spec;
 mod steps;
+mod system;
 
 pub use change::Change;
 pub use foundation::{AtPath, Unmount};
 pub use guard::{GUARD_MARGIN_MS, Guard, REPEAT_GUARD_MS, Wanted};
 pub use machine::{Effect, Event, Machine, Report, Saved, ServicePhase};
 pub use options::{MountOption, mount_options};
-pub use spec::{
-    Address, Mount, Policy, Process, Ready, ServiceSpec, SpecError, Vip, is_system_directory, is_within,
-    valid_name,
-};
+pub use spec::{Address, Mount, Policy, Process, Ready, ServiceSpec, SpecError, Vip, valid_name};
 pub use steps::Step;
+pub use system::{is_within, system_directory};

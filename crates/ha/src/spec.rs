@@ -4,7 +4,9 @@
 //! [`ServiceSpec::validate`], so nothing later has to check again. Unknown fields are refused: a
 //! mistyped name must not silently become a default.
 
+use crate::fields;
 use crate::options::{MountOption, OPTIONS_BYTES_MAX, mount_options};
+use crate::system::system_directory;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,8 +25,8 @@ pub const SPEC_BYTES_MAX: usize = 64 << 10;
 #[derive(Clone, PartialEq, Eq, Debug, Error, Serialize, Deserialize)]
 #[error("{field}: {problem}")]
 pub struct SpecError {
-    /// The field as it is written in TOML, for example `process[0].command`; `line 3` when the text could
-    /// not be read at all.
+    /// The field as it is written in TOML, for example `process[0].command`, with its line where the type or the name is wrong;
+    /// `line 3` when the text could not be read at all.
     pub field: String,
     pub problem: String,
     pub remedy: String,
@@ -152,51 +154,6 @@ impl Default for Policy {
             failback: false,
         }
     }
-}
-
-/// Directories that a machine needs as they are: nothing is mounted over one of them.
-const SYSTEM_DIRECTORIES: [&str; 24] = [
-    "/bin",
-    "/boot",
-    "/dev",
-    "/etc",
-    "/home",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/libx32",
-    "/proc",
-    "/root",
-    "/run",
-    "/sbin",
-    "/sys",
-    "/tmp",
-    "/usr",
-    "/usr/bin",
-    "/usr/lib",
-    "/usr/sbin",
-    "/var",
-    "/var/lib",
-    "/var/log",
-    "/var/run",
-    "/var/tmp",
-];
-/// Directories of the kernel: nothing is mounted in or below one of them.
-const KERNEL_DIRECTORIES: [&str; 3] = ["/dev", "/proc", "/sys"];
-
-/// Whether a machine needs the directory `path` as it is, so that nothing may be mounted there. `path` is absolute and has
-/// no symbolic links in it.
-#[must_use]
-pub fn is_system_directory(path: &str) -> bool {
-    path == "/"
-        || SYSTEM_DIRECTORIES.contains(&path)
-        || KERNEL_DIRECTORIES.iter().any(|above| is_within(path, above))
-}
-
-/// Whether `path` is `above` or below it. Both are plain and absolute.
-#[must_use]
-pub fn is_within(path: &str, above: &str) -> bool {
-    path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 fn default_grow() -> bool {
@@ -339,7 +296,16 @@ impl ServiceSpec {
                 "check that this is a service file",
             ));
         }
-        let spec: Self = toml::from_str(text).map_err(|error| from_toml(text, &error))?;
+        let wrong = |path: &str, error: &toml::de::Error| {
+            let before = error.span().map(|span| &text.as_bytes()[..span.start.min(text.len())]);
+            let line = before.map(|before| 1 + before.iter().filter(|byte| **byte == b'\n').count());
+            fields::error(path, error.message(), line)
+        };
+        let document = toml::Deserializer::parse(text).map_err(|error| wrong("", &error))?;
+        let spec: Self = serde_path_to_error::deserialize(document).map_err(|error| {
+            let path = error.path().to_string();
+            wrong(if path == "." { "" } else { &path }, error.inner())
+        })?;
         spec.validate()?;
         Ok(spec)
     }
@@ -412,11 +378,17 @@ impl Mount {
                 "write it like \"/srv/db\", without '.', '..' or a trailing '/'",
             ));
         }
-        if is_system_directory(&self.path) {
+        if let Some(system) = system_directory(&self.path) {
+            let problem = if system == self.path {
+                format!("{system} is a directory that the system needs as it is")
+            } else {
+                format!("{} would lie in or over {system}, which the system needs as it is", self.path)
+            };
             return Err(SpecError::new(
                 "mount.path",
-                format!("the system needs what is at {}", self.path),
-                "give the service a directory of its own, for example \"/srv/db\"",
+                problem,
+                "give the service a directory of its own, for example \"/srv/db\"; a program that wants another path can have a \
+                 link there",
             ));
         }
         if self.fstype.is_empty() || !self.fstype.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
@@ -560,29 +532,6 @@ fn command_field(field: &str, command: &[String]) -> Result<(), SpecError> {
     }
 }
 
-/// Turns the parser's error into ours: the field if the message names one, else the line.
-fn from_toml(text: &str, error: &toml::de::Error) -> SpecError {
-    let message = error.message().to_string();
-    let line = error.span().map(|span| {
-        1 + text.as_bytes()[..span.start.min(text.len())].iter().filter(|b| **b == b'\n').count()
-    });
-    let named = message.split('`').nth(1).filter(|_| message.contains("field")).map(str::to_string);
-    let field = match (named, line) {
-        (Some(name), Some(line)) => format!("{name} (line {line})"),
-        (Some(name), None) => name,
-        (None, Some(line)) => format!("line {line}"),
-        (None, None) => "file".into(),
-    };
-    let remedy = if message.starts_with("unknown field") {
-        "correct the name or remove the line"
-    } else if message.starts_with("missing field") {
-        "add the field"
-    } else {
-        "correct the value there; strings need quotes and tables a [header]"
-    };
-    SpecError::new(field, message, remedy)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -678,17 +627,17 @@ preferred = "alpha"
         for (from, to, field) in [
             ("name = \"db\"\nresource", "name = \"DB\"\nresource", "name"),
             ("path = \"/srv/db\"", "path = \"srv/../db\"", "mount.path"),
-            ("path = \"/srv/db\"", "", "path"),
+            ("path = \"/srv/db\"", "", "mount.path"),
             ("stop_signal = \"SIGTERM\"", "stop_signal = \"TERM\"", "process[0].stop_signal"),
             ("10.213.1.100/24", "10.213.1.100", "vip.address"),
             ("10.213.1.100/24", "10.213.1.100/33", "vip.address"),
-            ("user = \"mysql\"", "usr = \"mysql\"", "usr"),
+            ("user = \"mysql\"", "usr = \"mysql\"", "process[0].usr (line "),
             ("start_timeout_s = 120", "start_timeout_s = 0", "process[0].start_timeout_s"),
             ("127.0.0.1:3306", "3306", "process[0].ready.tcp"),
             ("{ tcp = \"127.0.0.1:3306\" }", "{ delay_s = 120 }", "process[0].ready.delay_s"),
             ("preferred = \"alpha\"", "failback = true", "policy.failback"),
             ("[\"/usr/sbin/mysqld\", \"--datadir=/srv/db/data\"]", "[]", "process[0].command"),
-            ("window_s = 300", "window_s = \"x\"", "line 2"),
+            ("window_s = 300", "window_s = \"x\"", "policy.window_s (line 2"),
             ("\"noatime\"", "\"noatime,users\"", "mount.options"),
             ("\"noatime\"", "\"no\\natime\"", "mount.options"),
             ("\"noatime\"", "\"remount,noatime\"", "mount.options"),

@@ -154,6 +154,7 @@ impl Lab {
                 cgroup_root: dir.path().join("cgroup"),
                 state_dir: dir.path().to_path_buf(),
                 run_dir: dir.path().to_path_buf(),
+                journal_dir: None,
                 neighbours: Neighbours::default(),
                 log_writer: Vec::new(),
             },

@@ -651,6 +651,7 @@ mod tests {
             cgroup_root: device.directory.path().join("cgroups"),
             state_dir: device.directory.path().join("state"),
             run_dir: device.directory.path().join("run"),
+            journal_dir: None,
             neighbours: Neighbours::default(),
             log_writer: Vec::new(),
         };

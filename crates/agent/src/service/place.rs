@@ -8,7 +8,7 @@ use super::bounded::Bounded;
 use super::holders::Held;
 use super::mount_table::{DeviceId, MountTable};
 use super::runner::Places;
-use mainstay_ha::{AtPath, ServiceSpec, is_system_directory, is_within};
+use mainstay_ha::{AtPath, ServiceSpec, system_directory};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -54,23 +54,38 @@ pub fn resolve_soon(path: &Path) -> PathBuf {
     resolved.and_then(Result::ok).unwrap_or_else(|| path.to_path_buf())
 }
 
+/// Why nothing of a user may be put at `path`, which has no links in it: the system or Mainstay needs what is there. `own`: the
+/// directories of Mainstay on this node.
+#[must_use]
+pub fn needed(path: &Path, own: &[PathBuf]) -> Option<String> {
+    let text = path.to_string_lossy();
+    if let Some(system) = system_directory(&text) {
+        if system == text {
+            return Some("is a directory that the system needs as it is".into());
+        }
+        return Some(format!("would lie in or over {system}, which the system needs as it is"));
+    }
+    if let Some(directory) = own.iter().find(|directory| meets(path, directory)) {
+        return Some(format!("would lie in or over Mainstay's own directory {}", directory.display()));
+    }
+    let program = std::env::current_exe().and_then(|program| program.canonicalize()).ok();
+    let program = program.filter(|program| program.starts_with(path));
+    program.map(|program| format!("would lie over Mainstay's own program {}", program.display()))
+}
+
+fn meets(path: &Path, other: &Path) -> bool {
+    path.starts_with(other) || other.starts_with(path)
+}
+
 /// Why nothing may be mounted at `path`, which has no links in it; `others` are the places of other services with their names.
 #[must_use]
 pub fn refusal(path: &Path, places: &Places, others: &[(String, PathBuf)]) -> Option<String> {
-    let text = path.to_string_lossy();
-    if is_system_directory(&text) {
-        return Some("is a directory that the system needs".into());
+    let own = [Some(&places.state_dir), Some(&places.run_dir), places.journal_dir.as_ref()];
+    let own = own.into_iter().flatten().map(|own| resolve(own).unwrap_or_else(|_| own.clone()));
+    if let Some(why) = needed(path, &own.collect::<Vec<_>>()) {
+        return Some(why);
     }
-    let meets = |other: &Path| {
-        let other = other.to_string_lossy();
-        is_within(&text, &other) || is_within(&other, &text)
-    };
-    let own =
-        [&places.state_dir, &places.run_dir].map(|directory| resolve(directory).unwrap_or(directory.clone()));
-    if let Some(directory) = own.iter().find(|directory| meets(directory)) {
-        return Some(format!("would lie in or over Mainstay's own directory {}", directory.display()));
-    }
-    let met = others.iter().find(|(_, other)| meets(other));
+    let met = others.iter().find(|(_, other)| meets(path, other));
     met.map(|(name, other)| {
         format!("would lie in or over the file system of service {name} at {}", other.display())
     })
@@ -129,6 +144,7 @@ mod tests {
             cgroup_root: directory.join("cgroup"),
             state_dir: directory.join("state"),
             run_dir: directory.join("run"),
+            journal_dir: None,
             neighbours: super::super::runner::Neighbours::default(),
             log_writer: Vec::new(),
         }
@@ -154,16 +170,18 @@ mod tests {
     fn no_place_meets_the_system_mainstay_or_another_service() {
         let directory = tempfile::tempdir().unwrap();
         let top = directory.path().canonicalize().unwrap();
-        let places = places(&top);
+        let places = Places { journal_dir: Some(top.join("journals")), ..places(&top) };
         let others = [("web".to_owned(), top.join("web"))];
         let refused = |path: &Path| refusal(path, &places, &others);
-        for path in ["/", "/usr", "/etc", "/proc/1", "/run", "/sys/fs/cgroup"] {
+        for path in ["/", "/usr", "/usr/lib/systemd", "/etc/ssh", "/proc/1", "/run", "/sys/fs/cgroup"] {
             assert!(refused(Path::new(path)).is_some(), "{path}");
         }
-        for path in ["state", "state/pool", "run/dev", "web", "web/inner"] {
+        for path in ["state", "state/pool", "run/dev", "journals", "journals/db", "web", "web/inner"] {
             assert!(refused(&top.join(path)).is_some(), "{path}");
         }
         assert!(refused(&top).is_some(), "it lies over all of them");
+        let program = std::env::current_exe().unwrap().canonicalize().unwrap();
+        assert!(refused(program.parent().unwrap()).is_some(), "the next agent is started from there");
         assert_eq!(refused(&top.join("db")), None);
         assert_eq!(refused(&top.join("website")), None, "a name that begins alike is another directory");
     }
@@ -182,6 +200,10 @@ mod tests {
         db.mount.as_mut().unwrap().hide_files = true;
         assert_eq!(unfit(&db, &places, &[]), None);
         symlink(top.join("db"), top.join("link")).unwrap();
+        symlink("/usr/share", top.join("share")).unwrap();
+        let why = unfit(&service("doc", &top.join("share/doc")), &places, &[]);
+        let why = why.expect("a link leads it into a directory of the system");
+        assert!(why.contains("/usr/share/doc") && why.contains("system needs"), "{why}");
         let other = service("web", &top.join("link/web"));
         let why = unfit(&db, &places, &[other]).expect("it would cover the other one");
         assert!(why.contains("service web"), "{why}");

@@ -46,6 +46,8 @@ pub struct Places {
     pub cgroup_root: PathBuf,
     pub state_dir: PathBuf,
     pub run_dir: PathBuf,
+    /// Where the journals of new replicas go, if not in the pool.
+    pub journal_dir: Option<PathBuf>,
     /// See [`ServiceDirs::log_writer`].
     pub log_writer: Vec<String>,
     pub neighbours: Neighbours,

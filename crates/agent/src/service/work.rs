@@ -699,6 +699,7 @@ mod tests {
             cgroup_root: dir.join("cgroups"),
             state_dir: dir.join("state"),
             run_dir: dir.join("run"),
+            journal_dir: None,
             neighbours: Neighbours::default(),
             log_writer: Vec::new(),
         };
@@ -893,6 +894,7 @@ mod tests {
             cgroup_root: dir.path().join("cgroups"),
             state_dir: dir.path().join("state"),
             run_dir: dir.path().join("run"),
+            journal_dir: None,
             neighbours: Neighbours::default(),
             log_writer: Vec::new(),
         };
