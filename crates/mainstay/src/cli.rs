@@ -1,6 +1,6 @@
 //! The command line as data: every noun, verb and option, from which help and errors come.
 
-use crate::lab::cli::LabCommand;
+use crate::lab::cli::{LabCommand, lab_name};
 use crate::{duration, size};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand};
@@ -46,7 +46,7 @@ pub struct Target {
     pub socket: PathBuf,
     /// Ask an agent inside this lab instead of the one behind --socket. With `mainstay lab` it
     /// means the same as --name.
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, global = true, value_name = "NAME", value_parser = lab_name)]
     pub lab: Option<String>,
     /// With --lab: the node whose agent is asked. Default: the first node that runs.
     #[arg(long = "node", id = "lab_node", global = true, requires = "lab", value_name = "NODE")]
@@ -165,12 +165,12 @@ pub struct EngineArgs {
 pub struct BackgroundArgs {
     /// Limit for filling the replicas of other nodes, in bytes per second, for this node. 0 means
     /// no limit.
-    #[arg(long, env = "MAINSTAY_C_MAX_RATE", default_value = "0", value_parser = rate, value_name = "BYTES")]
+    #[arg(long, env = "MAINSTAY_C_MAX_RATE", default_value = "0", value_parser = size::parse_or_none, value_name = "BYTES")]
     pub c_max_rate: u64,
     /// Rate below which filling a replica does not slow down, in bytes per second and resource.
     /// While clients write, filling slows down until it makes a write at most 50 % slower. 0 means
     /// that filling never slows down.
-    #[arg(long, env = "MAINSTAY_C_MIN_RATE", default_value = "8MiB", value_parser = rate, value_name = "BYTES")]
+    #[arg(long, env = "MAINSTAY_C_MIN_RATE", default_value = "8MiB", value_parser = size::parse_or_none, value_name = "BYTES")]
     pub c_min_rate: u64,
 }
 
@@ -184,11 +184,6 @@ impl BackgroundArgs {
     }
 }
 
-/// Parses a size; 0 stands for no limit.
-fn rate(text: &str) -> Result<u64, String> {
-    if text == "0" { Ok(0) } else { size::parse(text) }
-}
-
 /// Limits for a slow replica in the in-sync set. The limits of the primary's node apply, so give
 /// all nodes the same.
 #[derive(Args, Debug, Clone, Copy)]
@@ -196,7 +191,7 @@ pub struct SlowArgs {
     /// Time for an acknowledgement, in milliseconds, above which a replica counts as slow. A slow
     /// replica leaves the in-sync set when it also exceeds --slow-factor, for --slow-for-ms. 0
     /// means that no replica leaves because it is slow.
-    #[arg(long, env = "MAINSTAY_SLOW_ACK_MS", default_value_t = SlowLimits::default().ack_ms, value_name = "MS")]
+    #[arg(long, env = "MAINSTAY_SLOW_ACK_MS", default_value_t = SlowLimits::default().ack_ms, value_name = "MS", value_parser = duration::parse_bare_ms)]
     pub slow_ack_ms: u64,
     /// Factor by which a slow replica takes longer than the other replicas.
     #[arg(long, env = "MAINSTAY_SLOW_FACTOR", default_value_t = SlowLimits::default().factor,
@@ -204,15 +199,15 @@ pub struct SlowArgs {
     pub slow_factor: u64,
     /// Time for which a replica must be slow before it leaves, in milliseconds.
     #[arg(long, env = "MAINSTAY_SLOW_FOR_MS", default_value_t = SlowLimits::default().for_ms,
-        value_parser = clap::value_parser!(u64).range(1..), value_name = "MS")]
+        value_parser = duration::parse_some_ms, value_name = "MS")]
     pub slow_for_ms: u64,
     /// Time for which a replica that left must keep up before it returns, in seconds. The time
     /// doubles each time the replica leaves again.
-    #[arg(long, env = "MAINSTAY_SLOW_QUIET_S", default_value_t = SlowLimits::default().quiet_ms / 1000, value_name = "S")]
+    #[arg(long, env = "MAINSTAY_SLOW_QUIET_S", default_value_t = SlowLimits::default().quiet_ms / 1000, value_name = "S", value_parser = duration::parse_s)]
     pub slow_quiet_s: u64,
     /// Maximum of the time that --slow-quiet-s begins with, in seconds. A replica that stays in
     /// sync for this time has its own time halved.
-    #[arg(long, env = "MAINSTAY_SLOW_QUIET_MAX_S", default_value_t = SlowLimits::default().quiet_max_ms / 1000, value_name = "S")]
+    #[arg(long, env = "MAINSTAY_SLOW_QUIET_MAX_S", default_value_t = SlowLimits::default().quiet_max_ms / 1000, value_name = "S", value_parser = duration::parse_s)]
     pub slow_quiet_max_s: u64,
     /// Number of copies that stay in the in-sync set however slow they are, the primary's included.
     /// A higher --min-copies of the resource takes precedence.
@@ -313,10 +308,10 @@ pub enum ClusterCommand {
         #[arg(long)]
         engine_address: Option<String>,
         /// Time for which a node may serve without hearing from a majority, in milliseconds.
-        #[arg(long)]
+        #[arg(long, value_name = "MS", value_parser = duration::parse_bare_ms)]
         lease_ms: Option<u64>,
         /// Interval at which nodes renew their lease, in milliseconds.
-        #[arg(long)]
+        #[arg(long, value_name = "MS", value_parser = duration::parse_bare_ms)]
         heartbeat_ms: Option<u64>,
     },
     /// Make this node a member of an existing cluster.
@@ -383,7 +378,7 @@ pub struct CreateArgs {
     pub replicas: Vec<String>,
     /// Number of replicas. The nodes with the most free space get them; with --from, the nodes that
     /// hold the snapshot come first.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub replica_count: Option<u32>,
     /// Nodes that should be primary, best first, separated by commas.
     #[arg(long, value_delimiter = ',', value_name = "NODES")]
@@ -434,6 +429,15 @@ impl ScrubArgs {
     }
 }
 
+/// Duration of a run of a benchmark.
+fn bench_seconds(text: &str) -> Result<u32, String> {
+    const MOST: u64 = 3600;
+    match duration::parse_s(text)? {
+        seconds @ 1..=MOST => Ok(seconds as u32),
+        _ => Err(format!("a run takes 1 to {MOST} seconds")),
+    }
+}
+
 /// `RESOURCE@SNAPSHOT`.
 fn parse_origin(text: &str) -> Result<OriginView, String> {
     let (resource, snapshot) = text.split_once('@').unwrap_or((text, ""));
@@ -458,7 +462,7 @@ pub struct WaitArgs {
     #[arg(long)]
     pub no_wait: bool,
     /// Give up waiting after this many seconds; the work goes on.
-    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 300, value_name = "SECONDS", value_parser = duration::parse_s)]
     pub wait_s: u64,
 }
 
@@ -601,7 +605,7 @@ pub enum ResourceCommand {
         lag_bytes: Option<u64>,
         /// Mode A: age of the oldest entry that a follower may lack, in seconds; then writes wait
         /// for it [default: 10]
-        #[arg(long, value_name = "SECONDS")]
+        #[arg(long, value_name = "SECONDS", value_parser = duration::parse_s)]
         lag_s: Option<u64>,
         /// Mode A: when the primary is lost, a follower within these limits takes over without an
         /// operator. What it lacks is LOST.
@@ -795,7 +799,7 @@ pub struct BenchArgs {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
     /// Duration of each run, in seconds.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600), value_name = "SECONDS")]
+    #[arg(long, default_value_t = 10, value_parser = bench_seconds, value_name = "SECONDS")]
     pub seconds: u32,
     /// Also write report.md, report.json and plots to this directory. An interrupted benchmark goes
     /// on from there.

@@ -69,8 +69,8 @@ pub struct UpArgs {
     /// Start neither engine nor agent; form no cluster.
     #[arg(long)]
     pub plain: bool,
-    /// Lease of the cluster.
-    #[arg(long, value_name = "MS")]
+    /// Lease of the cluster, in milliseconds.
+    #[arg(long, value_name = "MS", value_parser = crate::duration::parse_bare_ms)]
     pub lease_ms: Option<u64>,
     /// Leave everything as it is if this fails, to look at it.
     #[arg(long)]
