@@ -5,7 +5,7 @@ mod membership;
 use crate::AgentOptions;
 use crate::clock::boot_now;
 use crate::engine_link::EngineLink;
-use crate::error::{AgentError, body, from_engine};
+use crate::error::{AgentError, OTHER_RELEASE, body, from_engine};
 use crate::held;
 use crate::identity::Identity;
 use crate::member::{EngineInputs, Member, fatal_channel};
@@ -404,12 +404,16 @@ impl Agent {
             let own = self.clone();
             spawn("agent-ask", move || drop(answer.send(own.call(question))));
             return answers.recv_timeout(timeout).map_err(|_| {
-                body("unreachable", format!("this node does not answer within {} s", timeout.as_secs()), "")
+                body("unreachable", format!("this node does not answer within {} s", timeout.as_secs()), "Its disk may hang: look at `mainstay status` and at the kernel's messages with `dmesg`, and try again.")
             });
         }
         let address = member.log.view().state.nodes.get(&node).map(|node| node.agent_addr.clone());
         let Some(address) = address else {
-            return Err(body("unknown-node", format!("there is no node {node}"), ""));
+            return Err(body(
+                "unknown-node",
+                format!("there is no node {node}"),
+                "See `mainstay node list`.",
+            ));
         };
         call(&address, member.transport.identity(), &question, timeout)
             .map_err(|error| AgentError::from(error).body())
@@ -425,7 +429,11 @@ impl Agent {
                 | Request::ScrubStatus { .. }
         );
         if !passed_on {
-            return CallReply::Error(body("not-allowed", "this is not passed on to an engine", ""));
+            return CallReply::Error(body(
+                "not-allowed",
+                "this is not passed on to an engine",
+                OTHER_RELEASE,
+            ));
         }
         let timeout = if matches!(request, Request::Status) {
             Duration::from_secs(1)
@@ -483,9 +491,11 @@ impl Inbound for Agent {
             Call::Join(request) => self.admit(request).map_or_else(CallReply::Error, CallReply::Joined),
             Call::WhoJoins => match *lock(&self.nonce) {
                 Some(nonce) => CallReply::Joins { nonce },
-                None => {
-                    CallReply::Error(body("joins-nothing", "this node is not about to become a member", ""))
-                }
+                None => CallReply::Error(body(
+                    "joins-nothing",
+                    "this node is not about to become a member",
+                    "Run `mainstay cluster join --peer ADDRESS --as NODE` on it again.",
+                )),
             },
             Call::Withdraw { nonce } => {
                 self.forget_newcomer(nonce).map_or_else(CallReply::Error, |()| CallReply::Withdrawn)
@@ -500,7 +510,11 @@ impl Inbound for Agent {
             Call::Users { resource, service } => match self.member() {
                 Ok(member) => match users_of(&member.places, &resource, service.as_ref()) {
                     Ok(users) => CallReply::Users { users },
-                    Err(error) => CallReply::Error(body("users-unknown", error.to_string(), "")),
+                    Err(error) => CallReply::Error(body(
+                        "users-unknown",
+                        error.to_string(),
+                        "Look at the agent's log on that node, and try again.",
+                    )),
                 },
                 Err(error) => CallReply::Error(error),
             },
@@ -519,7 +533,11 @@ impl Inbound for Agent {
                     Ok(free_bytes) => {
                         CallReply::Pool { free_bytes, failures, lacks, left: BTreeMap::new(), notices }
                     }
-                    Err(error) => CallReply::Error(body("pool-files", error.to_string(), "")),
+                    Err(error) => CallReply::Error(body(
+                        "pool-files",
+                        error.to_string(),
+                        "Look at the file system of the state directory on that node.",
+                    )),
                 }
             }
         }

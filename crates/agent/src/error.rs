@@ -39,6 +39,10 @@ pub enum AgentError {
     Fatal(String),
 }
 
+/// What to do when a node answers what was not asked.
+pub const OTHER_RELEASE: &str =
+    "The two run different releases: install the same one on all nodes, and try again.";
+
 /// A body for the API.
 #[must_use]
 pub fn body(code: &str, message: impl Into<String>, remedy: impl Into<String>) -> ErrorBody {

@@ -4,6 +4,7 @@
 //! and reconciler have threads of their own and are not delayed by any request.
 
 mod clients;
+mod existing;
 mod modes;
 mod scrubs;
 mod services;
@@ -12,14 +13,14 @@ mod users;
 
 use crate::agent::{Agent, PROPOSE_TIMEOUT, READ_PATIENCE};
 use crate::clock::{boot_now, wall_ms};
-use crate::error::{body, from_engine, settle};
+use crate::error::{OTHER_RELEASE, body, from_engine, settle};
 use crate::identity::Identity;
 use crate::member::Member;
 use crate::metrics::listener;
 use crate::pool;
 use crate::raft::{ConsensusLog, View};
 use crate::views::{self, Live};
-use axum::extract::{Path, Query, State as Shared};
+use axum::extract::{FromRequest, Path, Query, Request, State as Shared};
 use axum::http::{Method, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
@@ -34,9 +35,10 @@ use mainstay_api::rest::{
 use mainstay_control::advice::{Advice, Observations, advice};
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::stalls::STALL_MS;
-use mainstay_control::state::{Command, Outcome, Resource, ResourceSpec};
+use mainstay_control::state::{Command, Outcome, Resource, ResourceSpec, State};
 use mainstay_types::{MinCopies, NodeId, ResourceId, VolumeId};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -121,7 +123,7 @@ const OWN_AGE: [&str; 5] = ["/v1/alive", "/v1/status", "/v1/cluster", "/v1/nodes
 
 /// Adds its age to an answer that no majority of the voters has confirmed (S264). The majority is
 /// asked first, so that what the answer is made of is no older.
-async fn tell_age(Shared(agent): App, request: axum::extract::Request, next: middleware::Next) -> Response {
+async fn tell_age(Shared(agent): App, request: Request, next: middleware::Next) -> Response {
     let is_question = request.method() == Method::GET && !OWN_AGE.contains(&request.uri().path());
     let asked = if is_question {
         let age = move || {
@@ -145,6 +147,22 @@ async fn tell_age(Shared(agent): App, request: axum::extract::Request, next: mid
     response
 }
 
+/// The JSON of a request. What is none, or not of the right fields, is refused by field.
+struct Asked<T>(T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Asked<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let remedy =
+            "See the description of the API in crates/api/src/rest.rs: it names each field and its type.";
+        match Json::from_request(request, state).await {
+            Ok(Json(asked)) => Ok(Self(asked)),
+            Err(rejection) => Err(Problem(body("bad-request", rejection.body_text(), remedy))),
+        }
+    }
+}
+
 /// Runs what waits, off the threads that serve connections.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ErrorBody> + Send + 'static,
@@ -155,11 +173,11 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
-async fn init(Shared(agent): App, Json(request): Json<ClusterInit>) -> Answer<ClusterView> {
+async fn init(Shared(agent): App, Asked(request): Asked<ClusterInit>) -> Answer<ClusterView> {
     blocking(move || agent.init(&request)).await
 }
 
-async fn join(Shared(agent): App, Json(request): Json<ClusterJoin>) -> Answer<ClusterView> {
+async fn join(Shared(agent): App, Asked(request): Asked<ClusterJoin>) -> Answer<ClusterView> {
     blocking(move || agent.join(&request)).await
 }
 
@@ -310,17 +328,32 @@ fn find_resource<'a>(view: &'a View, name: &str) -> Result<&'a Resource, ErrorBo
     view.state.resource_by_name(name).ok_or_else(|| unknown_resource(name))
 }
 
+fn being_deleted(name: &str) -> ErrorBody {
+    body(
+        "name-taken",
+        format!("resource {name} is being deleted, and has its name until then"),
+        format!(
+            "Wait until `mainstay resource list` does not show it any more, or choose another name. `mainstay resource status {name}` says what the deletion waits for."
+        ),
+    )
+}
+
 fn unknown_resource(name: &str) -> ErrorBody {
     body("unknown-resource", format!("there is no resource {name}"), "See `mainstay resource list`.")
 }
 
-async fn create_resource(Shared(agent): App, Json(request): Json<ResourceCreate>) -> Answer<ResourceView> {
+async fn create_resource(Shared(agent): App, Asked(request): Asked<ResourceCreate>) -> Answer<ResourceView> {
     blocking(move || {
         let member = agent.member()?;
         let view = member.log.view();
-        if let Some(resource) = view.state.resource_by_name(&request.name)
-            && is_what_was_asked_for(&view, resource, &request)
-        {
+        if let Some(resource) = view.state.resource_by_name(&request.name) {
+            if resource.deleting {
+                return Err(being_deleted(&request.name));
+            }
+            let differences = existing::differences(&view.state, resource, &request)?;
+            if !differences.is_empty() {
+                return Err(existing::refusal(&request.name, &differences));
+            }
             // The same request was made before, and whoever made it was interrupted.
             await_creation(&agent, &member, resource.id)?;
             return resource_view(&agent, &member, &request.name);
@@ -339,7 +372,7 @@ async fn create_resource(Shared(agent): App, Json(request): Json<ResourceCreate>
         let command = Command::CreateResource { name: name.clone(), spec, scrub, min_copies, origin };
         let outcome = settle(member.log.propose(command, PROPOSE_TIMEOUT))?;
         let Outcome::ResourceCreated { resource } = outcome else {
-            return Err(body("conflict", format!("the cluster answered {outcome:?}"), ""));
+            return Err(body("conflict", format!("the cluster answered {outcome:?}"), OTHER_RELEASE));
         };
         await_creation(&agent, &member, resource)?;
         resource_view(&agent, &member, &name)
@@ -347,47 +380,11 @@ async fn create_resource(Shared(agent): App, Json(request): Json<ResourceCreate>
     .await
 }
 
-/// Whether a resource is as a request to make one describes it.
-fn is_what_was_asked_for(view: &View, resource: &Resource, request: &ResourceCreate) -> bool {
-    let spec = &resource.spec;
-    let named = |names: &[String]| nodes_named(view, names).ok();
-    let replicas = match (named(&request.replicas), request.replica_count) {
-        (Some(mut nodes), _) if !nodes.is_empty() => {
-            nodes.sort_unstable();
-            nodes == spec.replicas
-        }
-        (Some(_), Some(count)) => spec.replicas.len() == count as usize,
-        (Some(_), None) => spec.replicas.len() == 2.min(view.state.nodes.len()),
-        (None, _) => false,
-    };
-    // What it was made of is known only while that goes on.
-    let origin = match (&request.from, &resource.origin) {
-        (None, None) => true,
-        (Some(from), Some(origin)) => {
-            view.state.origin_names(origin) == (from.snapshot.clone(), from.resource.clone())
-        }
-        _ => false,
-    };
-    let journal_bytes = request.journal_bytes.unwrap_or(match request.from {
-        Some(_) => spec.journal_bytes,
-        None => JOURNAL_BYTES_DEFAULT,
-    });
-    let volumes = request.from.is_some() && request.volumes.is_empty() || spec.volumes == request.volumes;
-    replicas
-        && origin
-        && volumes
-        && !resource.deleting
-        && spec.journal_bytes == journal_bytes
-        && named(&request.preferred).as_ref() == Some(&spec.preferred)
-        && resource.scrubs.policy == scrubs::policy(ScrubPolicy::default(), &request.scrub)
-        && resource.record.min_copies == modes::min_copies(MinCopies::default(), request.min_copies)
-}
-
 /// Chooses the nodes, and refuses what their pools cannot hold.
 fn resource_spec(view: &View, live: &Live, request: &ResourceCreate) -> Result<ResourceSpec, ErrorBody> {
     let journal_bytes = request.journal_bytes.unwrap_or(JOURNAL_BYTES_DEFAULT);
     let needed = pool::replica_bytes(&request.volumes, journal_bytes);
-    let mut replicas = nodes_named(view, &request.replicas)?;
+    let mut replicas = nodes_named(&view.state, &request.replicas)?;
     if replicas.is_empty() {
         let free = roomiest(live);
         let count = request.replica_count.map_or_else(|| free.len().min(2), |count| count as usize);
@@ -399,12 +396,12 @@ fn resource_spec(view: &View, live: &Live, request: &ResourceCreate) -> Result<R
     for &node in &replicas {
         check_room(view, live, node, needed)?;
     }
-    let preferred = nodes_named(view, &request.preferred)?;
+    let preferred = nodes_named(&view.state, &request.preferred)?;
     Ok(ResourceSpec { volumes: request.volumes.clone(), journal_bytes, replicas, preferred })
 }
 
-fn nodes_named(view: &View, names: &[String]) -> Result<Vec<NodeId>, ErrorBody> {
-    names.iter().map(|name| find_node(view, name)).collect()
+fn nodes_named(state: &State, names: &[String]) -> Result<Vec<NodeId>, ErrorBody> {
+    names.iter().map(|name| node_named(state, name)).collect()
 }
 
 /// The nodes that answer, those with the most free space first.
@@ -423,7 +420,14 @@ fn too_few(wanted: usize, found: usize) -> ErrorBody {
 }
 
 fn find_node(view: &View, name: &str) -> Result<NodeId, ErrorBody> {
-    let known = view.state.node_by_name(name).map(|node| node.id);
+    node_named(&view.state, name)
+}
+
+fn node_named(state: &State, name: &str) -> Result<NodeId, ErrorBody> {
+    if name.is_empty() {
+        return Err(body("unknown-node", "the name of a node is empty", "See `mainstay node list`."));
+    }
+    let known = state.node_by_name(name).map(|node| node.id);
     known.ok_or_else(|| body("unknown-node", format!("there is no node {name}"), "See `mainstay node list`."))
 }
 
@@ -462,7 +466,7 @@ fn place_for(agent: &Arc<Agent>, view: &View, resource: &Resource, name: &str) -
 async fn add_replica(
     Shared(agent): App,
     Path(name): Path<String>,
-    Json(request): Json<ReplicaAdd>,
+    Asked(request): Asked<ReplicaAdd>,
 ) -> Answer<Accepted> {
     blocking(move || {
         let member = agent.member()?;
@@ -489,7 +493,7 @@ async fn remove_replica(Shared(agent): App, Path((name, node)): Path<(String, St
             let doing = format!("the replica of resource {name} on {node} is not removed");
             users::refuse_used(&asked, view, resource, &doing, users::PASSING)?;
         }
-        let message = format!("the replica of resource {name} on {node} is removed");
+        let message = format!("the replica of resource {name} on {node} is being removed");
         Ok((Command::RemoveReplica { resource: resource.id, node: holder }, message))
     })
     .await
@@ -498,7 +502,7 @@ async fn remove_replica(Shared(agent): App, Path((name, node)): Path<(String, St
 async fn move_replica(
     Shared(agent): App,
     Path((name, from)): Path<(String, String)>,
-    Json(request): Json<ReplicaMove>,
+    Asked(request): Asked<ReplicaMove>,
 ) -> Answer<Accepted> {
     let asked = agent.clone();
     change(agent, move |view| {
@@ -517,7 +521,7 @@ async fn move_replica(
 async fn resize_volume(
     Shared(agent): App,
     Path((name, volume)): Path<(String, u16)>,
-    Json(request): Json<VolumeResize>,
+    Asked(request): Asked<VolumeResize>,
 ) -> Answer<Accepted> {
     let asked = agent.clone();
     change(agent, move |view| {
@@ -544,7 +548,11 @@ fn await_creation(agent: &Arc<Agent>, member: &Member, id: ResourceId) -> Result
         std::thread::sleep(Duration::from_millis(100));
         let view = member.log.view();
         let Some(resource) = view.state.resources.get(&id) else {
-            return Err(body("conflict", "the resource was deleted meanwhile", ""));
+            return Err(body(
+                "conflict",
+                "the resource was deleted meanwhile",
+                "See `mainstay events`; to make it, run the command again.",
+            ));
         };
         let live = agent.ask_all(member, &view);
         let failure =
@@ -623,7 +631,7 @@ async fn delete_service(Shared(agent): App, Path(name): Path<String>) -> Answer<
 async fn move_service(
     Shared(agent): App,
     Path(name): Path<String>,
-    Json(request): Json<ServiceMove>,
+    Asked(request): Asked<ServiceMove>,
 ) -> Answer<Accepted> {
     let asked = agent.clone();
     change(agent, move |view| {

@@ -5,6 +5,7 @@
 
 pub mod agent;
 pub mod clock;
+pub mod directories;
 pub mod engine_link;
 pub mod error;
 mod extents;

@@ -257,8 +257,11 @@ pub fn available_bytes(state_dir: &Path) -> io::Result<u64> {
 #[must_use]
 pub fn replica_bytes(volumes: &[u64], journal_bytes: u64) -> u64 {
     // The version tables are two slots of 8 bytes for each extent, with room for as much again; then the superblocks.
-    let tables: u64 = volumes.iter().map(|bytes| bytes.div_ceil(EXTENT_BYTES) * 32).sum();
-    volumes.iter().sum::<u64>().saturating_add(journal_bytes).saturating_add(tables).saturating_add(1 << 20)
+    let sum = |sum: u64, bytes: &u64| {
+        let table = bytes.div_ceil(EXTENT_BYTES).saturating_mul(32);
+        sum.saturating_add(*bytes).saturating_add(table)
+    };
+    volumes.iter().fold(journal_bytes.saturating_add(1 << 20), sum)
 }
 
 #[cfg(test)]

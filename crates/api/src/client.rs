@@ -5,9 +5,11 @@
 use crate::rest::ErrorBody;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::{Method, Request, StatusCode, header};
+pub use hyper::Method;
+use hyper::{Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use serde::{Serialize, de::DeserializeOwned};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -55,6 +57,10 @@ impl ClientError {
             Self::Unreachable { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
                 ("agent-forbidden", "Run the command as root, or as a user who may open the socket.")
             }
+            Self::Unreachable { path, .. } if is_no_socket(path) => (
+                "agent-unreachable",
+                "What is there is no socket: name the agent's own with --socket, for example `--socket /run/mainstay/agent.sock`.",
+            ),
             Self::Unreachable { .. } => (
                 "agent-unreachable",
                 "Start the agent on this node (`mainstay agent`), or name another socket with --socket or a lab with --lab.",
@@ -69,6 +75,11 @@ impl ClientError {
     }
 }
 
+/// Whether something else than a socket is there.
+fn is_no_socket(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| !found.file_type().is_socket())
+}
+
 /// Called with what an answer says of its age.
 pub type OnStale = fn(&Stale);
 
@@ -81,11 +92,24 @@ pub struct Stale {
     pub age_ms: Option<u64>,
 }
 
+/// A request that takes long is told after this time.
+const SLOW_AFTER: Duration = Duration::from_millis(1500);
+
+/// Called while requests are under way, for whoever waits for them.
+#[derive(Clone, Copy, Debug)]
+pub struct OnWait {
+    /// A request that changes something begins.
+    pub change: fn(),
+    /// A request is not answered yet: its method and its path.
+    pub slow: fn(&Method, &str),
+}
+
 /// Talks to the agent behind one socket.
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
     on_stale: Option<OnStale>,
+    on_wait: Option<OnWait>,
     /// `None`: what suits the request.
     timeout: Option<Duration>,
     patience: Patience,
@@ -105,6 +129,7 @@ impl Client {
         Self {
             socket: socket.as_ref().to_path_buf(),
             on_stale: None,
+            on_wait: None,
             timeout: None,
             patience: Patience { answer: ANSWER_WITHIN, look_every: LOOK_EVERY },
         }
@@ -122,6 +147,13 @@ impl Client {
     #[must_use]
     pub fn with_on_stale(mut self, on_stale: OnStale) -> Self {
         self.on_stale = Some(on_stale);
+        self
+    }
+
+    /// The same client, which tells of requests while they are under way.
+    #[must_use]
+    pub fn with_on_wait(mut self, on_wait: OnWait) -> Self {
+        self.on_wait = Some(on_wait);
         self
     }
 
@@ -169,14 +201,29 @@ impl Client {
     }
 
     fn call_bytes(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Bytes, ClientError> {
+        let changes = method != Method::GET;
+        // Threads that the runtime starts inherit what this sets of signals.
+        if let Some(on_wait) = self.on_wait.filter(|_| changes) {
+            (on_wait.change)();
+        }
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|error| ClientError::Transport(error.to_string()))?;
-        let changes = method != Method::GET;
         let within = self.timeout.unwrap_or(if changes { CHANGE_WITHIN } else { self.patience.answer });
         runtime.block_on(async {
-            let answer = self.within(within, self.exchange(method, path, body));
+            let asked = self.within(within, self.exchange(method.clone(), path, body));
+            let answer = async {
+                tokio::pin!(asked);
+                tokio::select! {
+                    answer = &mut asked => return answer,
+                    () = tokio::time::sleep(SLOW_AFTER) => {}
+                }
+                if let Some(on_wait) = self.on_wait {
+                    (on_wait.slow)(&method, path);
+                }
+                asked.await
+            };
             tokio::pin!(answer);
             loop {
                 let pause = tokio::time::sleep(self.patience.look_every);

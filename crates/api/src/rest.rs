@@ -295,6 +295,12 @@ pub struct SnapshotFiles {
     /// Not given if this node does not hold it, or its file system does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub space: Option<SnapshotSpace>,
+    /// Directories of Mainstay on the node that was asked. A copy goes elsewhere, or into `pool`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub own: Vec<String>,
+    /// The pool of the node that was asked. A copy may have a directory beside its replicas.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub pool: String,
 }
 
 /// What the files of a snapshot take of one node's pool.

@@ -214,7 +214,14 @@ impl State {
                 reach!("control: a node is added again");
                 Outcome::NodeAdded { node: node.id, generation: node.generation }
             } else {
-                refused("name-taken", format!("there is a node {name} already"), "choose another name")
+                refused(
+                    "name-taken",
+                    format!(
+                        "there is a node {name} already, at {}, and the one that asks is at {agent_addr}",
+                        node.agent_addr
+                    ),
+                    "choose another name with --as",
+                )
             };
         }
         if self.nodes.len() >= NODES_MAX {

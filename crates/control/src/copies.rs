@@ -123,19 +123,25 @@ impl Resource {
 pub(crate) fn check(wanted: MinCopies, replicas: usize, mode: Mode) -> Result<(), (String, String)> {
     if wanted.copies == 0 || wanted.copies as usize > replicas {
         return Err((
-            format!("{} copies of {replicas} replicas", wanted.copies),
-            format!("want 1 to {replicas}, or add replicas first"),
+            format!(
+                "min-copies: {} copies are asked for, of a resource with {replicas} replicas",
+                wanted.copies
+            ),
+            format!("ask for 1 to {replicas}, or add replicas first"),
         ));
     }
     if wanted.copies > 1 && mode == Mode::A {
         return Err((
-            format!("{} copies in mode A, in which the primary alone acknowledges writes", wanted.copies),
-            "want 1, or choose another mode first".into(),
+            format!(
+                "min-copies: {} copies are asked for in mode A, in which the primary alone acknowledges writes",
+                wanted.copies
+            ),
+            "ask for 1, or choose another mode first".into(),
         ));
     }
     if wanted.suspend_ms > SUSPEND_MS_MAX {
         return Err((
-            format!("requests that wait for {} ms", wanted.suspend_ms),
+            format!("suspend-io: requests would wait for {} ms", wanted.suspend_ms),
             format!("let them wait for {} s at most", SUSPEND_MS_MAX / 1000),
         ));
     }

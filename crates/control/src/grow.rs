@@ -36,8 +36,16 @@ impl State {
         let Some(&size) = resource.spec.volumes.get(usize::from(volume.0)) else {
             return refused(
                 "unknown-volume",
-                format!("resource {} has {} volumes", resource.name, resource.spec.volumes.len()),
-                "volumes are counted from 0",
+                format!(
+                    "there is no volume {} in resource {}, which has {} of them",
+                    volume.0,
+                    resource.name,
+                    resource.spec.volumes.len()
+                ),
+                format!(
+                    "volumes are counted from 0: name one of 0 to {}",
+                    resource.spec.volumes.len().saturating_sub(1)
+                ),
             );
         };
         if !is_volume_size(bytes) {

@@ -124,7 +124,11 @@ impl State {
         let name = self.node_name(node);
         let subject = format!("resource {}", resource.name);
         if resource.deleting || incarnation.0 == 0 {
-            return refused("no-replica-here", format!("node {name} is to hold no replica"), "");
+            return refused(
+                "no-replica-here",
+                format!("node {name} is to hold no replica"),
+                "nothing: the node removes its files by itself",
+            );
         }
         let known = resource.record.replica(node);
         if known == Some(new) {

@@ -198,11 +198,16 @@ impl State {
         }
         let Addresses { agent, engine } = Addresses::read(&new.agent_addr, Some(&new.engine_addr))?;
         let known = self.node_by_name(&new.name);
-        if known.is_some_and(|node| node.nonce != new.nonce) {
+        if let Some(node) = known.filter(|node| node.nonce != new.nonce) {
+            let message = format!(
+                "there is a node {} already, and it is another one: it has the agent's address {} and the engine's {}, and the one \
+                 that asks has {agent} and {engine}",
+                new.name, node.agent_addr, node.engine_addr
+            );
             return refuse(
                 "name-taken",
-                format!("there is a node {} already", new.name),
-                "choose another name",
+                message,
+                "choose another name with --as; `mainstay node list` shows the names that are taken",
             );
         }
         if known.is_none() && self.nodes.len() >= NODES_MAX {

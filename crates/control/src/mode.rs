@@ -232,13 +232,16 @@ fn check_lag(resource: &Resource, lag: LagLimits) -> Result<(), (String, String)
     let most = resource.spec.journal_bytes / 2;
     if lag.bytes < 16 * BLOCK_BYTES || lag.bytes > most {
         return Err((
-            format!("a lag of {} bytes with a journal of {} bytes", lag.bytes, resource.spec.journal_bytes),
+            format!(
+                "lag-bytes: {} bytes are asked for, and the journal has {} bytes",
+                lag.bytes, resource.spec.journal_bytes
+            ),
             format!("allow 65536 to {most} bytes, which is half the journal"),
         ));
     }
     if !LAG_MS.contains(&lag.ms) {
         return Err((
-            format!("a lag of {} ms", lag.ms),
+            format!("lag-s: {} ms are asked for", lag.ms),
             format!("allow {} to {} ms", LAG_MS.start(), LAG_MS.end()),
         ));
     }

@@ -83,8 +83,15 @@ impl State {
             Some(service) if service.spec.resource != spec.resource => {
                 return refused(
                     "resource-changed",
-                    "a service cannot change its resource",
-                    "delete the service and apply it again",
+                    format!(
+                        "resource: service {} is on resource {}, the file says {}, and a service cannot change its resource",
+                        spec.name, service.spec.resource, spec.resource
+                    ),
+                    format!(
+                        "if the file is of another service, give that a name of its own; to put this one on {}, run `mainstay service \
+                         delete {}` and apply the file again",
+                        spec.resource, spec.name
+                    ),
                 );
             }
             Some(service) if service.spec == spec && !service.has_failures() => {
@@ -210,7 +217,7 @@ impl State {
         match self.services.get(name) {
             None => Outcome::Unchanged,
             Some(service) if !service.deleting => {
-                refused("not-deleting", "the service is not being deleted", "")
+                refused("not-deleting", "the service is not being deleted", "look at `mainstay service list`")
             }
             Some(_) => {
                 reach!("control: a service is gone");

@@ -109,9 +109,22 @@ impl State {
             && !planted(Bug::SnapshotTakenAgain)
         {
             reach!("control: a snapshot has the name already");
-            let remedy =
-                if known.dropping { "wait until it is gone" } else { "choose another name, or delete it" };
-            return refused("exists", format!("resource {} has a snapshot {name}", resource.name), remedy);
+            let ago_s = at_ms.saturating_sub(known.at_ms) / 1000;
+            let held = known.nodes.values().filter(|on| on.state == SnapshotState::Held).count();
+            let (of, state) = (&resource.name, if known.dropping { ", and is being deleted" } else { "" });
+            let message = format!(
+                "resource {of} has a snapshot {name}, of another moment: it was asked for {ago_s} s ago, is held by {held} nodes{state}"
+            );
+            let remedy = if known.dropping {
+                format!(
+                    "wait until `mainstay snapshot list {of}` does not show it any more, or choose another name"
+                )
+            } else {
+                format!(
+                    "choose another name, or run `mainstay snapshot delete {of} {name}` if it is not needed any more"
+                )
+            };
+            return refused("exists", message, remedy);
         }
         if resource.snapshots.len() + usize::from(resource.rollback.is_some()) >= SNAPSHOTS_MAX {
             reach!("control: a snapshot too many");
@@ -248,7 +261,8 @@ impl Resource {
     pub(crate) fn unknown_snapshot(&self, name: &str) -> Outcome {
         if name != BEFORE_COPY || self.before_copy.is_empty() {
             let what = format!("resource {} has no snapshot {name}", self.name);
-            return refused("unknown-snapshot", what, "see `mainstay snapshot list NAME`");
+            let remedy = format!("see `mainstay snapshot list {}`", self.name);
+            return refused("unknown-snapshot", what, remedy);
         }
         refused(
             "unknown-snapshot",

@@ -52,15 +52,19 @@ fn commands(path: &Path, text: &str) -> Vec<String> {
 fn filled(command: &str) -> Vec<String> {
     let mut plain = String::new();
     let mut depth = 0;
+    let mut inside = String::new();
     for c in command.chars() {
         match c {
-            '{' => {
-                depth += 1;
-                plain.push_str(if depth == 1 { "1" } else { "" });
+            '{' => depth += 1,
+            '}' => {
+                depth -= 1;
+                if depth == 0 {
+                    plain.push_str(if inside == "size" { "4GiB" } else { "1" });
+                    inside.clear();
+                }
             }
-            '}' => depth -= 1,
             c if depth == 0 => plain.push(c),
-            _ => {}
+            c => inside.push(c),
         }
     }
     let word = |word: &str| {
@@ -102,6 +106,53 @@ fn every_command_in_advice_is_taken() {
     }
     assert!(seen > 50, "only {seen} commands were found");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The arguments of a call, from after its opening parenthesis on, and whether the last one is an empty string.
+fn ends_empty(text: &str) -> bool {
+    let (mut depth, mut quoted, mut escaped) = (1, false, false);
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '"' => quoted = !quoted,
+            '(' if !quoted => depth += 1,
+            ')' if !quoted => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return text[..at].trim_end().trim_end_matches(',').ends_with(", \"\"");
+        }
+    }
+    false
+}
+
+#[test]
+fn every_refusal_says_what_to_do() {
+    const CALLS: [&str; 5] = ["Failure::new(", "Failure::usage(", "body(", "refused(", "refusal("];
+    let mut paths = Vec::new();
+    files(Path::new("../../crates"), &mut paths);
+    let (mut seen, mut wrong) = (0, Vec::new());
+    for path in paths.iter().filter(|path| path.extension().is_some_and(|end| end == "rs")) {
+        let text = fs::read_to_string(path).expect("a source file");
+        let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let product = flat.split("#[cfg(test)] mod tests").next().unwrap_or_default();
+        for call in CALLS {
+            for (at, _) in product
+                .match_indices(call)
+                .filter(|(at, _)| product[at + call.len()..].trim_start().starts_with('"'))
+            {
+                seen += 1;
+                let rest = &product[at + call.len()..];
+                if ends_empty(rest) {
+                    wrong.push(format!("{}: {}", path.display(), rest.chars().take(80).collect::<String>()));
+                }
+            }
+        }
+    }
+    assert!(seen > 150, "only {seen} refusals were found");
+    assert!(wrong.is_empty(), "no remedy:\n{}", wrong.join("\n"));
+    assert!(ends_empty("\"a\", format!(\"(\"), \"\")") && !ends_empty("\"a\", \"b\", \"c\")"));
 }
 
 #[test]

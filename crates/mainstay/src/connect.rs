@@ -3,13 +3,14 @@
 use crate::cli::Target;
 use crate::failure::{Failure, Outcome};
 use crate::lab::state::{Lab, Node};
-use mainstay_api::client::{Client, Stale};
+use crate::{interrupt, output};
+use mainstay_api::client::{Client, Method, OnWait, Stale};
 use std::sync::Once;
 
 /// A client for `--socket`, or for an agent inside a lab.
 pub fn client(target: &Target) -> Outcome<Client> {
     let Some(name) = &target.lab else {
-        return Ok(Client::new(&target.socket).with_on_stale(say_age));
+        return Ok(told(Client::new(&target.socket)));
     };
     let lab = Lab::load(&crate::lab::state::base_dir(None), name)?;
     let node = match &target.node {
@@ -23,7 +24,33 @@ pub fn client(target: &Target) -> Outcome<Client> {
         })?,
     };
     lab.awake(&node.name)?;
-    Ok(Client::new(lab.agent_socket(node)?).with_on_stale(say_age))
+    Ok(told(Client::new(lab.agent_socket(node)?)))
+}
+
+/// Tells what the operator should know while requests are under way.
+fn told(client: Client) -> Client {
+    client.with_on_stale(say_age).with_on_wait(OnWait { change: interrupt::change_begins, slow: say_slow })
+}
+
+fn say_slow(method: &Method, path: &str) {
+    output::waits_for(what_takes_long(method, path));
+}
+
+/// What the agent does while a request is under way.
+fn what_takes_long(method: &Method, path: &str) -> &'static str {
+    match (method.as_str(), path) {
+        ("GET", _) => "for the agent's answer: it asks the other nodes, and those that are dead cost time",
+        (_, "/v1/cluster/init") => "for the agent to make the cluster",
+        (_, "/v1/cluster/join") => {
+            "for a member of the cluster to reach this node, and for the cluster's state to arrive here"
+        }
+        ("POST", "/v1/resources") => "for the nodes to make their replicas, and for the devices",
+        ("PUT", "/v1/services") => "for the nodes to say whether they can run the service",
+        (_, path) if path.starts_with("/v1/services/") && path.ends_with("/move") => {
+            "for the service's file system to be let go by other programs"
+        }
+        _ => "for a majority of the nodes to record the change",
+    }
 }
 
 /// Says once how old the answers are: on standard error, because standard output may be read by a

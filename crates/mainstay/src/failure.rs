@@ -32,7 +32,8 @@ pub type Outcome<T> = Result<T, Failure>;
 
 impl Failure {
     pub fn new(code: &str, message: impl Into<String>, remedy: impl Into<String>) -> Self {
-        let body = ErrorBody { code: code.into(), message: message.into(), remedy: remedy.into() };
+        let message = plain(&without_numbers(&message.into()));
+        let body = ErrorBody { code: code.into(), message, remedy: remedy.into() };
         Self { body, exit: exit::FAILED }
     }
 
@@ -62,7 +63,8 @@ impl From<ClientError> for Failure {
             ClientError::Unreachable { .. } | ClientError::Timeout { .. } => exit::UNREACHABLE,
             ClientError::Refused { .. } | ClientError::Transport(_) => exit::FAILED,
         };
-        Self { body: error.body(), exit }
+        let ErrorBody { code, message, remedy } = error.body();
+        Self::new(&code, message, remedy).with_exit(exit)
     }
 }
 
@@ -71,10 +73,76 @@ pub trait Context<T> {
     fn or_fail(self, code: &str, doing: impl FnOnce() -> String) -> Outcome<T>;
 }
 
-impl<T, E: fmt::Display> Context<T> for Result<T, E> {
+impl<T, E: Error + 'static> Context<T> for Result<T, E> {
     fn or_fail(self, code: &str, doing: impl FnOnce() -> String) -> Outcome<T> {
-        self.map_err(|error| Failure::new(code, format!("cannot {}: {error}", doing()), ""))
+        self.map_err(|error| {
+            let remedy = remedy_of(&error);
+            Failure::new(code, format!("cannot {}: {error}", doing()), remedy)
+        })
     }
+}
+
+/// What to do about an error of the system, as far as its kind says.
+pub fn remedy_of(error: &(dyn Error + 'static)) -> &'static str {
+    use io::ErrorKind as Kind;
+    let mut cause = Some(error);
+    let mut kind = None;
+    while let (Some(next), None) = (cause, kind) {
+        let errno = || next.downcast_ref::<nix::errno::Errno>().map(|errno| io::Error::from(*errno).kind());
+        kind = next.downcast_ref::<io::Error>().map(io::Error::kind).or_else(errno);
+        cause = next.source();
+    }
+    match kind {
+        Some(Kind::NotFound) => "Check the path for mistakes, and that what it names is there.",
+        Some(Kind::PermissionDenied) => {
+            "Run the command as root, or name a place where this user may read and write."
+        }
+        Some(Kind::AlreadyExists | Kind::DirectoryNotEmpty) => "Name another place, or remove what is there.",
+        Some(Kind::NotADirectory) => "Name a path whose directories are directories.",
+        Some(Kind::IsADirectory) => "Name a file, and not a directory.",
+        Some(Kind::StorageFull | Kind::QuotaExceeded) => {
+            "Make room on that file system, or name a place on another one, and repeat the command."
+        }
+        Some(Kind::ReadOnlyFilesystem) => "Name a place on a file system that can be written.",
+        Some(Kind::ResourceBusy | Kind::AddrInUse) => {
+            "End what uses it, or wait for its end, and repeat the command."
+        }
+        Some(Kind::FileTooLarge) => "Ask for less: the file system can hold no file of this size.",
+        Some(Kind::InvalidFilename) => "Name a shorter path.",
+        _ => "Repeat the command. If it fails again, look at the kernel's messages with `dmesg`.",
+    }
+}
+
+/// Longest message, in characters.
+const MESSAGE_MAX: usize = 4000;
+
+/// The text with control characters as they are written in programs, so that no name or file plays with the terminal, and cut where
+/// nobody reads on.
+fn plain(text: &str) -> String {
+    let written = |c: char| {
+        if c.is_control() && c != '\n' && c != '\t' { c.escape_default().to_string() } else { c.to_string() }
+    };
+    let mut plain: String = text.chars().take(MESSAGE_MAX).map(written).collect();
+    if text.chars().nth(MESSAGE_MAX).is_some() {
+        plain.push('…');
+    }
+    plain
+}
+
+/// The text without the numbers of the system's errors: `File exists (os error 17)` says no more than `File exists`.
+fn without_numbers(text: &str) -> String {
+    const HEAD: &str = " (os error ";
+    let mut parts = text.split(HEAD);
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) => {
+                plain += rest
+            }
+            _ => plain += &format!("{HEAD}{part}"),
+        }
+    }
+    plain
 }
 
 /// An error and everything that caused it, each said once: many errors name their cause themselves.
@@ -108,6 +176,32 @@ pub fn is_forbidden(error: &(dyn Error + 'static)) -> bool {
 mod tests {
     use super::*;
     use mainstay_agent::error::AgentError;
+
+    #[test]
+    fn an_error_of_the_system_has_words_and_a_remedy() {
+        let failed = |number| Err::<(), _>(io::Error::from_raw_os_error(number));
+        for (number, words) in
+            [(2, "Check the path"), (13, "as root"), (17, "remove what is there"), (28, "Make room")]
+        {
+            let failure = failed(number).or_fail("clone", || "copy a to b".into()).expect_err("it failed");
+            assert!(failure.body.message.starts_with("cannot copy a to b: "), "{failure}");
+            assert!(!failure.to_string().contains("os error"), "{failure}");
+            assert!(failure.body.remedy.contains(words), "{failure}");
+        }
+        let failure =
+            Err::<(), _>(nix::errno::Errno::EBUSY).or_fail("lab", || "x".into()).expect_err("it failed");
+        assert!(failure.body.remedy.contains("uses it"), "{failure}");
+        assert_eq!(without_numbers("a (os error x) b (os error 5): c (os error 2)"), "a (os error x) b: c");
+    }
+
+    #[test]
+    fn a_message_is_bounded_and_plays_with_no_terminal() {
+        let failure =
+            Failure::new("bad-name", format!("`\u{1b}[2J{}` is not a name\nindeed", "ä".repeat(9000)), "x");
+        assert!(failure.body.message.starts_with("`\\u{1b}[2Jä"), "{failure}");
+        assert!(failure.body.message.chars().count() < 4020, "{failure}");
+        assert_eq!(plain("a\nb\r"), "a\nb\\r");
+    }
 
     #[test]
     fn a_cause_that_an_error_names_itself_is_not_said_twice() {

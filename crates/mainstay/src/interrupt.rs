@@ -1,6 +1,7 @@
 //! Ctrl-C while a command waits: it says what goes on without the command, how to look at that, and how to undo it.
 
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 
 /// Exit code of a command that was interrupted, as shells have it.
@@ -9,6 +10,16 @@ const EXIT: i32 = 130;
 /// What is told on Ctrl-C, innermost last.
 static TELLS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static WATCH: Once = Once::new();
+/// A change has been asked for, and nothing more exact is told.
+static CHANGING: AtomicBool = AtomicBool::new(false);
+/// What holds for every change.
+const CHANGE: &str = "the change goes on in the cluster if it was recorded already. To see whether it was, run `mainstay status`.";
+
+/// From now on Ctrl-C tells that a change may go on.
+pub fn change_begins() {
+    CHANGING.store(true, Ordering::Relaxed);
+    WATCH.call_once(watch);
+}
 
 /// While this lives, Ctrl-C tells its text.
 pub struct GoesOn(());
@@ -57,6 +68,7 @@ fn watch() {
             return;
         }
         let text = lock().last().cloned();
+        let text = text.or_else(|| CHANGING.load(Ordering::Relaxed).then(|| CHANGE.to_owned()));
         // The terminal has shown ^C behind a line of progress.
         let mut out = std::io::stderr().lock();
         let _ = match text {

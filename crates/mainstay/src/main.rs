@@ -24,6 +24,9 @@ fn main() -> ExitCode {
     let matches = Cli::command().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let output = Output { json: cli.target.json };
+    if output.json {
+        output::be_quiet();
+    }
     match refuse_idle_target(&cli, &matches).and_then(|()| run(cli, output)) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {

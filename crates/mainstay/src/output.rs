@@ -5,6 +5,35 @@ use crate::lab::sys::terminal_columns;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// A command that waits longer says so where standard error is no terminal.
+const SAID_AFTER: Duration = Duration::from_millis(1500);
+/// Then it says how far things are, if that has changed since.
+const SAID_EVERY: Duration = Duration::from_secs(30);
+
+/// Nothing but results and failures is printed: a program reads them.
+static QUIET: AtomicBool = AtomicBool::new(false);
+/// Lines of progress that are shown now.
+static SHOWN: AtomicUsize = AtomicUsize::new(0);
+
+/// Prints no progress to anything but terminals.
+pub fn be_quiet() {
+    QUIET.store(true, Ordering::Relaxed);
+}
+
+/// Whether a line of progress is shown.
+pub fn is_shown() -> bool {
+    SHOWN.load(Ordering::Relaxed) > 0
+}
+
+/// Says what a command waits for, unless a line of progress does.
+pub fn waits_for(what: &str) {
+    if !QUIET.load(Ordering::Relaxed) && SHOWN.load(Ordering::Relaxed) == 0 {
+        eprintln!("waiting {what} …");
+    }
+}
 
 /// Nothing is made narrower than this.
 const COLUMNS_MIN: usize = 40;
@@ -129,19 +158,36 @@ pub fn line(text: &str) {
     }
 }
 
-/// A line that is rewritten in place while something takes long. Silent unless standard error is a
-/// terminal.
+/// A line that is rewritten in place while something takes long. Where standard error is no terminal it is a line of its own, after
+/// a moment, and again when it has changed.
 pub struct Progress {
     shown: usize,
     terminal: bool,
+    began: Instant,
+    /// The last line that was printed where there is no terminal, and when.
+    said: Option<(String, Instant)>,
 }
 
 impl Progress {
     pub fn new() -> Self {
-        Self { shown: 0, terminal: std::io::stderr().is_terminal() }
+        SHOWN.fetch_add(1, Ordering::Relaxed);
+        Self { shown: 0, terminal: std::io::stderr().is_terminal(), began: Instant::now(), said: None }
+    }
+
+    /// Whether a line that is `text` now is to be printed where there is no terminal.
+    fn is_due(&self, text: &str, now: Instant) -> bool {
+        match &self.said {
+            None => now.saturating_duration_since(self.began) >= SAID_AFTER,
+            Some((said, at)) => said != text && now.saturating_duration_since(*at) >= SAID_EVERY,
+        }
     }
 
     pub fn show(&mut self, text: &str) {
+        let now = Instant::now();
+        if !self.terminal && !QUIET.load(Ordering::Relaxed) && self.is_due(text, now) {
+            eprintln!("{text} …");
+            self.said = Some((text.to_owned(), now));
+        }
         if self.terminal {
             // A line that wraps cannot be rewritten; the last column makes some terminals wrap.
             let columns = columns_of(&std::io::stderr()).unwrap_or(80) - 1;
@@ -164,6 +210,7 @@ fn cut(text: &str, columns: usize) -> String {
 
 impl Drop for Progress {
     fn drop(&mut self) {
+        SHOWN.fetch_sub(1, Ordering::Relaxed);
         if self.shown > 0 {
             eprint!("\r{}\r", " ".repeat(self.shown));
         }
@@ -248,10 +295,22 @@ fn lists(head: &[&str], rows: &[Vec<String>], columns: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{COLUMNS_MIN, columns_from, cut, fold, table_within, width};
+    use super::{COLUMNS_MIN, Duration, Progress, columns_from, cut, fold, table_within, width};
 
     fn rows(rows: &[&[&str]]) -> Vec<Vec<String>> {
         rows.iter().map(|row| row.iter().map(|&cell| cell.to_owned()).collect()).collect()
+    }
+
+    #[test]
+    fn without_a_terminal_a_wait_is_told_after_a_moment_and_when_it_has_changed() {
+        let mut progress = Progress::new();
+        let after = |progress: &Progress, ms| progress.began + Duration::from_millis(ms);
+        assert!(!progress.is_due("copying", after(&progress, 1000)), "what is quick says nothing");
+        assert!(progress.is_due("copying", after(&progress, 1900)));
+        progress.said = Some(("copying".into(), after(&progress, 1900)));
+        assert!(!progress.is_due("copied 7 %", after(&progress, 9000)));
+        assert!(progress.is_due("copied 50 %", after(&progress, 40_000)));
+        assert!(!progress.is_due("copying", after(&progress, 400_000)), "nothing has changed");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! The two long-running roles of the binary. The only place where the command line meets the runtimes.
 
-use crate::cli::{AgentArgs, EngineArgs, LogWriterArgs, SilencerArgs};
+use crate::cli::{AgentArgs, EngineArgs, LogWriterArgs, PathArgs, SilencerArgs};
 use crate::failure::{Failure, Outcome, chain, is_forbidden};
 use mainstay_agent::AgentOptions;
+use mainstay_agent::directories::{OfNode, Unfit, check_cgroup, check_node};
 use mainstay_agent::error::AgentError;
 use mainstay_agent::journals::Journals;
 use mainstay_engine::frontend::nbd::{NetworkOptions, ServerError};
@@ -13,8 +14,14 @@ const FORBIDDEN: &str =
     "Run it as root, or name directories that its user may write, with --state-dir and --run-dir.";
 const REMEDY: &str = "The supervisor starts it again; its log tells what went before.";
 
+/// Refuses directories that are the system's or in each other's way, before anything is made there.
+fn check(of: OfNode) -> Outcome<()> {
+    check_node(of).map_err(|Unfit { why, remedy }| Failure::usage("bad-directory", why, remedy))
+}
+
 pub fn engine(args: EngineArgs) -> Outcome<()> {
     start_log();
+    check(OfNode { state: &args.paths.state_dir, run: &args.paths.run_dir, journals: None })?;
     let mut options = EngineOptions::new(args.paths.run_dir, args.listen);
     options.device = args.device;
     let tls = args.nbd_tls.files();
@@ -54,6 +61,11 @@ pub fn agent(args: AgentArgs) -> Outcome<()> {
     let directory = directory.map_err(|error| {
         Failure::new("journal-directory", error.to_string(), "Name a directory with --journal-dir.")
     })?;
+    let PathArgs { state_dir, run_dir } = &args.paths;
+    check(OfNode { state: state_dir, run: run_dir, journals: directory.as_deref() })?;
+    if let Some(root) = &args.cgroup_root {
+        check_cgroup(root).map_err(|Unfit { why, remedy }| Failure::usage("bad-directory", why, remedy))?;
+    }
     let options = AgentOptions {
         journals: Journals { directory, volatile: args.volatile_journals },
         state_dir: args.paths.state_dir,
@@ -70,6 +82,9 @@ pub fn agent(args: AgentArgs) -> Outcome<()> {
         let remedy = match error {
             AgentError::Twin { .. } | AgentError::Elsewhere { .. } => error.body().remedy,
             _ if is_forbidden(&error) => FORBIDDEN.to_owned(),
+            AgentError::Transport(_) => {
+                "Give --listen an address of this machine and a port that no other program has.".to_owned()
+            }
             _ => REMEDY.to_owned(),
         };
         Failure::new("agent-ended", chain(&error), remedy)

@@ -9,7 +9,7 @@
 
 use super::{ASK_TIMEOUT, Agent, PROPOSE_TIMEOUT};
 use crate::clock::wall_ms;
-use crate::error::{AgentError, body, settle};
+use crate::error::{AgentError, OTHER_RELEASE, body, settle};
 use crate::identity::{Identity, write_durable};
 use crate::member::{Member, log_path, suspects_path};
 use crate::messages::{Call, CallReply, JoinRequest, JoinTicket, Proposal, random_u64};
@@ -326,7 +326,13 @@ impl Agent {
                     std::thread::sleep(Duration::from_millis(100));
                 }
                 CallReply::Error(error) => return Err(error),
-                _ => return Err(body("peer-answer", "the peer gave an answer to another question", "")),
+                _ => {
+                    return Err(body(
+                        "peer-answer",
+                        "the peer gave an answer to another question",
+                        OTHER_RELEASE,
+                    ));
+                }
             }
         }
     }
@@ -548,7 +554,7 @@ impl Agent {
                     .map(|known| (known.id, known.agent_addr.clone()))
                     .collect(),
             }),
-            other => Err(body("peer-answer", format!("the cluster answered {other:?}"), "")),
+            other => Err(body("peer-answer", format!("the cluster answered {other:?}"), OTHER_RELEASE)),
         }
     }
 

@@ -1,7 +1,6 @@
 //! Where the devices of a resource are, if not on its primary (ADR 13).
 
-use super::{Answer, App, change, find_node, find_resource, users};
-use axum::Json;
+use super::{Answer, App, Asked, change, find_node, find_resource, users};
 use axum::extract::{Path, State as Shared};
 use mainstay_api::rest::{Accepted, ResourceAttach};
 use mainstay_control::clients::WAIT_MS_DEFAULT;
@@ -10,7 +9,7 @@ use mainstay_control::state::Command;
 pub(super) async fn attach(
     Shared(agent): App,
     Path(name): Path<String>,
-    Json(request): Json<ResourceAttach>,
+    Asked(request): Asked<ResourceAttach>,
 ) -> Answer<Accepted> {
     let asked = agent.clone();
     change(agent, move |view| {
@@ -21,7 +20,7 @@ pub(super) async fn attach(
             users::refuse_used(&asked, view, resource, &doing, users::PASSING)?;
         }
         let resource = resource.id;
-        let message = format!("resource {name} is attached to {}", request.node);
+        let message = format!("resource {name} is being attached to {}", request.node);
         let wait_ms = request.wait_ms.unwrap_or(WAIT_MS_DEFAULT);
         let take_over = request.take_over;
         Ok((Command::AttachResource { resource, node, wait_ms, take_over }, message))
@@ -39,7 +38,7 @@ pub(super) async fn detach(Shared(agent): App, Path(name): Path<String>) -> Answ
         }
         let message = match resource.record.attached {
             Some(attached) => {
-                format!("resource {name} is detached from {}", view.state.node_name(attached.node))
+                format!("resource {name} is being detached from {}", view.state.node_name(attached.node))
             }
             None => format!("resource {name} is attached to no node; its devices are on its primary"),
         };

@@ -1,12 +1,13 @@
 //! Replication modes, how many copies there have to be, and promotion outside the in-sync set (R11).
 
-use super::{Answer, App, blocking, change, change_what_is_now, find_node, find_resource, unknown_resource};
+use super::{
+    Answer, App, Asked, blocking, change, change_what_is_now, find_node, find_resource, unknown_resource,
+};
 use crate::agent::Agent;
 use crate::error::{body, settle};
 use crate::messages::{Call, CallReply};
 use crate::raft::{ConsensusLog, View};
 use crate::views;
-use axum::Json;
 use axum::extract::{Path, State as Shared};
 use mainstay_api::engine::{EngineError, Reply, Request};
 use mainstay_api::rest::{Accepted, ErrorBody, ForceView, MinCopiesSet, Mode, ModeSet};
@@ -21,7 +22,7 @@ const PROMISE_TIMEOUT: Duration = Duration::from_secs(20);
 pub(super) async fn set_mode(
     Shared(agent): App,
     Path(name): Path<String>,
-    Json(request): Json<ModeSet>,
+    Asked(request): Asked<ModeSet>,
 ) -> Answer<Accepted> {
     let limits = request.lag_bytes.is_some() || request.lag_ms.is_some();
     if request.mode != Mode::A && (limits || request.takeover) {
@@ -78,7 +79,7 @@ pub(super) fn refuse_idle_suspension(min_copies: MinCopies, request: MinCopiesSe
 pub(super) async fn set_min_copies(
     Shared(agent): App,
     Path(name): Path<String>,
-    Json(request): Json<MinCopiesSet>,
+    Asked(request): Asked<MinCopiesSet>,
 ) -> Answer<Accepted> {
     change_what_is_now(agent, move |view| {
         let resource = find_resource(view, &name)?;
@@ -117,7 +118,7 @@ pub(super) async fn force_cost(
 pub(super) async fn force_promote(
     Shared(agent): App,
     Path((name, node)): Path<(String, String)>,
-    Json(accepted): Json<ForceView>,
+    Asked(accepted): Asked<ForceView>,
 ) -> Answer<Accepted> {
     let asked = agent.clone();
     change(agent, move |view| {

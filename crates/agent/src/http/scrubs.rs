@@ -1,14 +1,14 @@
 //! Scrubs of resources (R17): begun, watched and ended where the primary is.
 
 use super::{
-    Answer, App, SCRUB_ATTEMPTS, SCRUB_PAUSE, SCRUB_TIMEOUT, blocking, change_what_is_now, find_resource,
+    Answer, App, Asked, SCRUB_ATTEMPTS, SCRUB_PAUSE, SCRUB_TIMEOUT, blocking, change_what_is_now,
+    find_resource,
 };
 use crate::agent::Agent;
-use crate::error::body;
+use crate::error::{OTHER_RELEASE, body};
 use crate::member::Member;
 use crate::messages::{Call, CallReply};
 use crate::raft::ConsensusLog;
-use axum::Json;
 use axum::extract::{Path, State as Shared};
 use mainstay_api::engine::{self, Reply, Request, ScrubState};
 use mainstay_api::rest::{
@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub(super) async fn start(
     Shared(agent): App,
     Path(name): Path<String>,
-    Json(ScrubStart { repair, rate }): Json<ScrubStart>,
+    Asked(ScrubStart { repair, rate }): Asked<ScrubStart>,
 ) -> Answer<Accepted> {
     blocking(move || {
         let repair = if repair { ScrubRepair::All } else { ScrubRepair::Off };
@@ -89,7 +89,7 @@ pub(super) fn policy(before: ScrubPolicy, schedule: &ScrubSchedule) -> ScrubPoli
 pub(super) async fn set_schedule(
     Shared(agent): App,
     Path(name): Path<String>,
-    Json(schedule): Json<ScrubSchedule>,
+    Asked(schedule): Asked<ScrubSchedule>,
 ) -> Answer<Accepted> {
     change_what_is_now(agent, move |view| {
         let resource = find_resource(view, &name)?;
@@ -123,7 +123,11 @@ fn ask_primary(
             Ok(CallReply::Error(error)) | Err(error) => return Err(error),
             Ok(CallReply::Engine(reply)) => return Ok((primary, reply)),
             Ok(other) => {
-                return Err(body("peer-answer", format!("the primary's agent answered {other:?}"), ""));
+                return Err(body(
+                    "peer-answer",
+                    format!("the primary's agent answered {other:?}"),
+                    OTHER_RELEASE,
+                ));
             }
         }
     }

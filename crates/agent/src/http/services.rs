@@ -1,13 +1,12 @@
 //! Services: what applying one would change, what nodes lack for it, and doing it.
 
-use super::{Answer, App, blocking, service_view, users};
+use super::{Answer, App, Asked, blocking, service_view, users};
 use crate::agent::{Agent, PROPOSE_TIMEOUT, READ_PATIENCE};
 use crate::clock::wall_ms;
 use crate::error::{body, settle};
 use crate::member::Member;
 use crate::raft::{ConsensusLog, View};
 use crate::service::lacks::Lack;
-use axum::Json;
 use axum::extract::State as Shared;
 use mainstay_api::rest::{ErrorBody, ServiceApplied, ServiceApply, ServiceChange, ServiceEffect};
 use mainstay_control::state::{Command, Entry, NodeStatus, Outcome, ServicePhase};
@@ -16,7 +15,7 @@ use mainstay_types::NodeId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub async fn apply(Shared(agent): App, Json(request): Json<ServiceApply>) -> Answer<ServiceApplied> {
+pub async fn apply(Shared(agent): App, Asked(request): Asked<ServiceApply>) -> Answer<ServiceApplied> {
     blocking(move || {
         let member = agent.member()?;
         let spec = ServiceSpec::parse(&request.toml)

@@ -1,8 +1,8 @@
 //! Snapshots of resources (R17).
 
 use super::{
-    Answer, App, blocking, change, change_what_is_now, check_room, find_resource, nodes_named, roomiest,
-    too_few, users,
+    Answer, App, Asked, blocking, change, change_what_is_now, check_room, find_resource, nodes_named,
+    roomiest, too_few, users,
 };
 use crate::agent::Agent;
 use crate::error::body;
@@ -10,7 +10,6 @@ use crate::extents;
 use crate::pool;
 use crate::raft::{ConsensusLog, View};
 use crate::views::{self, Live};
-use axum::Json;
 use axum::extract::{Path, State as Shared};
 use mainstay_api::engine::{snapshot_file, snapshot_map_file, snapshot_prefix};
 use mainstay_api::rest::{
@@ -25,11 +24,11 @@ use mainstay_types::{NodeId, SnapshotId, VolumeId};
 pub(super) async fn take(
     Shared(agent): App,
     Path(name): Path<String>,
-    Json(SnapshotTake { name: snapshot }): Json<SnapshotTake>,
+    Asked(SnapshotTake { name: snapshot }): Asked<SnapshotTake>,
 ) -> Answer<Accepted> {
     change(agent, move |view| {
         let resource = find_resource(view, &name)?;
-        let message = format!("snapshot {snapshot} of resource {name} is taken");
+        let message = format!("snapshot {snapshot} of resource {name} is being taken");
         Ok((Command::TakeSnapshot { resource: resource.id, name: snapshot }, message))
     })
     .await
@@ -41,7 +40,7 @@ pub(super) async fn delete(
 ) -> Answer<Accepted> {
     change(agent, move |view| {
         let resource = find_resource(view, &name)?;
-        let message = format!("snapshot {snapshot} of resource {name} is deleted");
+        let message = format!("snapshot {snapshot} of resource {name} is being deleted");
         Ok((Command::DropSnapshot { resource: resource.id, name: snapshot }, message))
     })
     .await
@@ -50,14 +49,14 @@ pub(super) async fn delete(
 pub(super) async fn roll_back(
     Shared(agent): App,
     Path((name, snapshot)): Path<(String, String)>,
-    Json(SnapshotRollback { keep, discard, restart_service }): Json<SnapshotRollback>,
+    Asked(SnapshotRollback { keep, discard, restart_service }): Asked<SnapshotRollback>,
 ) -> Answer<Accepted> {
     let asked = agent.clone();
     change_what_is_now(agent, move |view| {
         let resource = find_resource(view, &name)?;
         let doing = format!("resource {name} is not rolled back");
         users::refuse_used(&asked, view, resource, &doing, users::PASSING)?;
-        let message = format!("resource {name} is rolled back to snapshot {snapshot}");
+        let message = format!("resource {name} is being rolled back to snapshot {snapshot}");
         let keep = keep.clone().unwrap_or_else(|| format!("before-rollback-{}", resource.last_snapshot + 1));
         let keep = (!discard).then_some(keep);
         let (resource, last) = (resource.id, resource.last_snapshot);
@@ -94,7 +93,7 @@ pub(super) fn clone_spec(
     let source = &found.source.spec;
     let volumes = if request.volumes.is_empty() { found.source.sizes_max() } else { request.volumes.clone() };
     let journal_bytes = request.journal_bytes.unwrap_or(source.journal_bytes);
-    let mut replicas = nodes_named(view, &request.replicas)?;
+    let mut replicas = nodes_named(&view.state, &request.replicas)?;
     if replicas.is_empty() && found.of.snapshot == SnapshotId::BEFORE_COPY && found.holders.len() > 1 {
         let text = format!(
             "several replicas of {} keep what they held before they were copied to",
@@ -123,7 +122,7 @@ pub(super) fn clone_spec(
             pool::replica_bytes(if shared { &[] } else { &volumes }, journal_bytes),
         )?;
     }
-    let preferred = nodes_named(view, &request.preferred)?;
+    let preferred = nodes_named(&view.state, &request.preferred)?;
     Ok(ResourceSpec { volumes, journal_bytes, replicas, preferred })
 }
 
@@ -138,7 +137,7 @@ fn number_of(resource: &Resource, name: &str) -> Result<SnapshotId, ErrorBody> {
 
 fn unknown_snapshot(resource: &str, snapshot: &str) -> ErrorBody {
     let text = format!("resource {resource} has no snapshot {snapshot}");
-    body("unknown-snapshot", text, "See `mainstay snapshot list NAME`.")
+    body("unknown-snapshot", text, format!("See `mainstay snapshot list {resource}`."))
 }
 
 pub(super) async fn files(
@@ -172,5 +171,14 @@ fn files_here(agent: &Agent, view: &View, name: &str, snapshot: &str) -> Result<
     if in_layers && resource.snapshots.range(..id).map(|(other, _)| other).any(older) {
         space = space.map(|space| SnapshotSpace { own_bytes: 0, ..space });
     }
-    Ok(SnapshotFiles { snapshot: shown, files, space })
+    let journals = agent.options.journals.directory.as_deref();
+    let own = [Some(agent.state_dir()), Some(agent.options.run_dir.as_path()), journals];
+    let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
+    Ok(SnapshotFiles {
+        snapshot: shown,
+        files,
+        space,
+        own: own.into_iter().flatten().map(text).collect(),
+        pool: text(&pool::directory(agent.state_dir())),
+    })
 }

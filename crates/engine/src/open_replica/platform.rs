@@ -183,7 +183,11 @@ impl Around {
         self.settle_devices(shared);
         if role != Role::Primary {
             for answer in self.pause_answers.drain(..) {
-                answer(Reply::Error(refusal("not-primary", "the resource is no longer primary here", "")));
+                answer(Reply::Error(refusal(
+                    "not-primary",
+                    "the resource is no longer primary here",
+                    "Look at `mainstay status`, and try again.",
+                )));
             }
         }
     }

@@ -3,9 +3,10 @@
 
 use super::checked_name;
 use crate::cli::{BenchArgs, BenchCommand};
-use crate::failure::{Context, Failure, Outcome};
+use crate::failure::{Context, Failure, Outcome, remedy_of};
 use crate::lab::sys;
 use crate::output::{Output, Progress, table};
+use mainstay_agent::service::place::{needed, resolve};
 use mainstay_api::client::Client;
 use mainstay_api::rest::{ResourceView, StatusView};
 use mainstay_bench::cpu::Process;
@@ -42,7 +43,9 @@ pub fn run(command: BenchCommand, connect: impl Fn() -> Outcome<Client>, output:
             // A note instead of an end: what was made is removed on the way out.
             sys::note_interrupts();
             let open = |name: &String| {
-                let place = Place::open(&path_of(name, &connect)?, mib, overwrite)?;
+                let path = path_of(name, &connect)?;
+                refuse_system_directory(&path)?;
+                let place = Place::open(&path, mib, overwrite)?;
                 filled(name, On::Place { place, mib, engine: engine.clone() })
             };
             let targets = targets.iter().map(open).collect::<Outcome<Vec<_>>>()?;
@@ -52,6 +55,7 @@ pub fn run(command: BenchCommand, connect: impl Fn() -> Outcome<Client>, output:
     };
     let plan = plan(&run, "sysbench")?;
     sys::note_interrupts();
+    targets.iter().try_for_each(|dir| refuse_system_directory(dir))?;
     let targets = targets.iter().map(|dir| database(dir)).collect::<Outcome<Vec<_>>>()?;
     measure(&plan, &targets, 0, &run, output)
 }
@@ -78,12 +82,21 @@ impl From<Error> for Failure {
             Error::Occupied { .. } => {
                 ("bench-occupied", "Give another target, or --overwrite if all of it may be lost.")
             }
-            Error::Unusable { .. } => ("bench-target", ""),
+            Error::Unusable { .. } => (
+                "bench-target",
+                "Name a block device, a file or a directory of this machine that may be written.",
+            ),
             Error::Samples { .. } => ("bench-out", "Give another directory, or remove its samples.jsonl."),
-            Error::System { .. } => {
-                ("bench-system", "fio, sysbench and mariadb-server have to be installed.")
+            Error::System { doing, source } => {
+                let is_program = doing.starts_with("start") && source.kind() == std::io::ErrorKind::NotFound;
+                let install =
+                    "Install the program: fio, sysbench and mariadb-server are packages of their own.";
+                ("bench-system", if is_program { install } else { remedy_of(source) })
             }
-            _ => ("bench-failed", ""),
+            _ => (
+                "bench-failed",
+                "Mend what the message says, and run the command again; with --out it goes on where it ended.",
+            ),
         };
         let source = std::error::Error::source(&error).map_or(String::new(), |source| format!(": {source}"));
         Self::new(code, format!("{error}{source}"), remedy)
@@ -116,6 +129,19 @@ fn path_of(name: &str, connect: &impl Fn() -> Outcome<Client>) -> Outcome<PathBu
         Some(resource) => device_of(resource, &connect()?),
         None => Ok(PathBuf::from(name)),
     }
+}
+
+/// Refuses to make files where the system has its own. Where others have theirs too, such as /home, they may be.
+fn refuse_system_directory(path: &Path) -> Outcome<()> {
+    if !path.is_dir() {
+        return Ok(());
+    }
+    let found = std::path::absolute(path).and_then(|path| resolve(&path));
+    let found = found.or_fail("bench-target", || format!("look at {}", path.display()))?;
+    let Some(why) = needed(&found.join("mainstay-bench"), &[]) else { return Ok(()) };
+    let remedy =
+        "Name a directory on the file system that is to be measured, for example where a volume is mounted.";
+    Err(Failure::usage("bad-directory", format!("what is made in {} {why}", path.display()), remedy))
 }
 
 fn filled(name: &str, on: On) -> Outcome<Measured> {

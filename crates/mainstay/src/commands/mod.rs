@@ -16,6 +16,7 @@ pub mod status;
 
 use crate::failure::{Failure, Outcome, exit};
 use crate::interrupt::GoesOn;
+use crate::output::{self, Progress};
 use std::time::{Duration, Instant};
 
 /// How often the cluster is asked while a command follows long work.
@@ -27,9 +28,17 @@ fn follow<T>(what: &str, limit_s: u64, mut step: impl FnMut() -> Outcome<Option<
     let deadline = Instant::now() + Duration::from_secs(limit_s);
     let _told =
         GoesOn::unless_told(format!("{what} goes on in the cluster. To look at it, run `mainstay status`."));
+    let mut progress = None;
     loop {
         if let Some(done) = step()? {
             return Ok(done);
+        }
+        // Only where the step shows nothing itself.
+        if progress.is_none() && !output::is_shown() {
+            progress = Some(Progress::new());
+        }
+        if let Some(progress) = &mut progress {
+            progress.show(what);
         }
         if Instant::now() >= deadline {
             let remedy = "The work goes on; `mainstay status` says what it waits for.";
@@ -46,11 +55,11 @@ fn checked_name(name: &str) -> Outcome<&str> {
     if (1..=32).contains(&name.len()) && name.chars().all(fits) {
         return Ok(name);
     }
-    Err(Failure::new(
-        "bad-name",
-        format!("`{name}` is not a name"),
-        "Names have 1 to 32 characters out of a-z, 0-9 and the dash.",
-    ))
+    let what = match name {
+        "" => "a name is empty".to_owned(),
+        name => format!("`{}` is not a name", name.chars().take(80).collect::<String>()),
+    };
+    Err(Failure::new("bad-name", what, "Names have 1 to 32 characters out of a-z, 0-9 and the dash."))
 }
 
 /// Advice as an indented list under its subject.

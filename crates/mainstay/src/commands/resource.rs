@@ -109,7 +109,8 @@ pub fn run(command: ResourceCommand, client: &Client, output: Output) -> Outcome
         }
         ResourceCommand::Detach { name, wait } => {
             let accepted = client.delete(&format!("{}/attachment", path(&name)?))?;
-            let gone = |now: &ResourceView| now.attached.is_none() && now.detaching.is_empty();
+            let gone =
+                |now: &ResourceView| now.attached.is_none() && now.detaching.is_empty() && has_devices(now);
             settle(accepted, (&name, "detaching", ""), wait, client, output, gone)?;
         }
         ResourceCommand::Delete { name, yes, wait } => {
@@ -188,8 +189,9 @@ fn confirm(resource: &ResourceView) -> Outcome<()> {
 
 fn delete(name: &str, wait: WaitArgs, client: &Client, output: Output) -> Outcome<()> {
     let path = path(name)?;
-    let accepted: Accepted = client.delete(&path)?;
+    let mut accepted: Accepted = client.delete(&path)?;
     if !wait.no_wait {
+        let _told = GoesOn::work(&format!("deleting resource {name}"), "mainstay resource list", "");
         let mut progress = Progress::new();
         follow(&format!("deleting resource {name}"), wait.wait_s, || {
             let list: Vec<ResourceView> = client.get("/v1/resources")?;
@@ -199,8 +201,15 @@ fn delete(name: &str, wait: WaitArgs, client: &Client, output: Output) -> Outcom
             }
             Ok(left.is_none().then_some(()))
         })?;
+        accepted.message = format!("resource {name} is deleted");
     }
     output.result(&accepted, |accepted| accepted.message.clone())
+}
+
+/// Whether the primary has devices, as far as it says anything.
+fn has_devices(resource: &ResourceView) -> bool {
+    let primary = resource.replicas.iter().find(|replica| Some(&replica.node) == resource.primary.as_ref());
+    primary.and_then(|replica| replica.live.as_ref()).is_none_or(|live| !live.devices.is_empty())
 }
 
 fn is_in_sync(resource: &ResourceView, node: &str) -> bool {

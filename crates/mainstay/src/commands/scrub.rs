@@ -60,7 +60,7 @@ pub fn stop(name: &str, client: &Client, output: Output) -> Outcome<()> {
 /// `path`: of the resource.
 pub fn set_schedule(path: &str, schedule: ScrubSchedule, client: &Client, output: Output) -> Outcome<()> {
     if schedule == ScrubSchedule::default() {
-        return Err(Failure::new(
+        return Err(Failure::usage(
             "nothing-to-change",
             "nothing is named that is to be changed",
             "Give --scrub-interval, --scrub-repair or --scrub-rate.",

@@ -4,10 +4,11 @@ use super::{advice_lines, checked_name, follow};
 use crate::cli::{ServiceCommand, WaitArgs};
 use crate::failure::{Failure, Outcome};
 use crate::interrupt::GoesOn;
-use crate::output::{Output, Progress, table};
+use crate::output::{Output, Progress, table, waits_for};
 use mainstay_api::client::Client;
 use mainstay_api::rest::{Accepted, ServiceApplied, ServiceApply, ServiceEffect, ServiceMove, ServiceView};
-use std::io::Read;
+use std::io::{self, IsTerminal, Read};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 pub fn run(command: ServiceCommand, client: &Client, output: Output) -> Outcome<u8> {
@@ -35,18 +36,48 @@ fn path(name: &str) -> Outcome<String> {
     Ok(format!("/v1/services/{}", checked_name(name)?))
 }
 
+/// Bytes of a service file that are read. What is longer is none, and the agent refuses less.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
 fn read(file: &Path) -> Outcome<String> {
-    let mut text = String::new();
-    let result = if file == Path::new("-") {
-        std::io::stdin().read_to_string(&mut text)
-    } else {
-        std::fs::File::open(file).and_then(|mut file| file.read_to_string(&mut text))
+    let shown = file.display();
+    let refuse = |code: &str, why: String, remedy: &str| {
+        Failure::new(code, format!("cannot read the service file {shown}: {why}"), remedy)
     };
-    result.map_err(|error| {
-        let message = format!("cannot read the service file {}: {error}", file.display());
-        Failure::new("service-file-unreadable", message, "Name a TOML file, or `-` for standard input.")
-    })?;
-    Ok(text)
+    let cannot = |error: io::Error| {
+        refuse("service-file-unreadable", error.to_string(), "Name a TOML file, or `-` for standard input.")
+    };
+    let is_input = file == Path::new("-");
+    let input: Box<dyn Read> = if is_input {
+        if io::stdin().is_terminal() {
+            waits_for("for a service file on standard input; end it with Ctrl-D");
+        }
+        Box::new(io::stdin())
+    } else {
+        let kind = std::fs::metadata(file).map_err(cannot)?.file_type();
+        if kind.is_dir() {
+            return Err(cannot(io::ErrorKind::IsADirectory.into()));
+        }
+        if kind.is_fifo() {
+            waits_for(&format!("for a program to write to the pipe {shown}"));
+        }
+        Box::new(std::fs::File::open(file).map_err(cannot)?)
+    };
+    let mut bytes = Vec::new();
+    input.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        let why = format!("it has more than {FILE_BYTES_MAX} bytes");
+        return Err(refuse(
+            "service-file-too-large",
+            why,
+            "Check that it is a service file: docs/services.md shows one.",
+        ));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        let why = format!("it is no text in UTF-8, from byte {at} on");
+        refuse("service-file-unreadable", why, "Save the file as plain text in UTF-8.")
+    })
 }
 
 fn apply(file: &Path, dry_run: bool, wait: WaitArgs, client: &Client, output: Output) -> Outcome<()> {
@@ -201,20 +232,22 @@ fn relocate(
     output: Output,
 ) -> Outcome<()> {
     let path = path(name)?;
-    let accepted: Accepted =
+    let mut accepted: Accepted =
         client.post(&format!("{path}/move"), &ServiceMove { to: checked_name(to)?.to_owned(), force })?;
     if !wait.no_wait {
         let look = format!("mainstay service status {name}");
         let _told = GoesOn::work(&format!("moving service {name} to {to}"), &look, "");
         let there = |now: &ServiceView| now.phase == "running" && now.phase_node.as_deref() == Some(to);
         await_service(name, &format!("run on {to}"), wait, client, there)?;
+        accepted.message = format!("service {name} runs on {to}");
     }
     output.result(&accepted, |accepted| accepted.message.clone())
 }
 
 fn delete(name: &str, wait: WaitArgs, client: &Client, output: Output) -> Outcome<()> {
-    let accepted: Accepted = client.delete(&path(name)?)?;
+    let mut accepted: Accepted = client.delete(&path(name)?)?;
     if !wait.no_wait {
+        let _told = GoesOn::work(&format!("deleting service {name}"), "mainstay service list", "");
         let mut progress = Progress::new();
         follow(&format!("deleting service {name}"), wait.wait_s, || {
             let list: Vec<ServiceView> = client.get("/v1/services")?;
@@ -224,6 +257,7 @@ fn delete(name: &str, wait: WaitArgs, client: &Client, output: Output) -> Outcom
             }
             Ok(left.is_none().then_some(()))
         })?;
+        accepted.message = format!("service {name} is stopped and deleted");
     }
     output.result(&accepted, |accepted| accepted.message.clone())
 }

@@ -7,6 +7,7 @@ use crate::failure::{Context, Failure, Outcome};
 use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress, table};
 use crate::size;
+use mainstay_agent::directories::check_clone;
 use mainstay_api::client::Client;
 use mainstay_api::engine::{SnapshotState, snapshot_of_map};
 use mainstay_api::rest::{
@@ -115,7 +116,13 @@ fn create(name: &str, snapshot: &str, wait: WaitArgs, client: &Client, output: O
         let now: ResourceView = client.get(&path)?;
         let found = now.snapshots.iter().find(|one| one.name == snapshot).cloned();
         let Some(found) = found else {
-            return Err(Failure::new("deleted", format!("snapshot {snapshot} was deleted"), ""));
+            return Err(Failure::new(
+                "deleted",
+                format!("snapshot {snapshot} was deleted meanwhile"),
+                format!(
+                    "See `mainstay events`. To take one, run `mainstay snapshot create {name} {snapshot}` again."
+                ),
+            ));
         };
         // Whoever is not in sync meets it on its way.
         let in_sync = now.replicas.iter().filter(|replica| replica.in_sync);
@@ -137,12 +144,15 @@ fn create(name: &str, snapshot: &str, wait: WaitArgs, client: &Client, output: O
 
 fn delete(name: &str, snapshot: &str, wait: WaitArgs, client: &Client, output: Output) -> Outcome<()> {
     let path = path(name)?;
-    let accepted: Accepted = client.delete(&format!("{path}/snapshots/{}", checked_name(snapshot)?))?;
+    let mut accepted: Accepted = client.delete(&format!("{path}/snapshots/{}", checked_name(snapshot)?))?;
     if !wait.no_wait {
+        let look = format!("mainstay snapshot list {name}");
+        let _told = GoesOn::work(&format!("deleting snapshot {snapshot} of {name}"), &look, "");
         follow(&format!("deleting snapshot {snapshot}"), wait.wait_s, || {
             let now: ResourceView = client.get(&path)?;
             Ok((!now.snapshots.iter().any(|one| one.name == snapshot)).then_some(()))
         })?;
+        accepted.message = format!("snapshot {snapshot} of resource {name} is deleted");
     }
     output.result(&accepted, |accepted| accepted.message.clone())
 }
@@ -235,6 +245,11 @@ fn copy(name: &str, snapshot: &str, directory: &Path, client: &Client, output: O
             ),
         ));
     }
+    let own: Vec<PathBuf> = found.own.iter().map(PathBuf::from).collect();
+    check_clone(directory, &own, Path::new(&found.pool)).map_err(|unfit| {
+        let message = format!("snapshot {snapshot} cannot be copied there: {}", unfit.why);
+        Failure::new("bad-directory", message, unfit.remedy)
+    })?;
     let _told = GoesOn::tell(format!(
         "the clone was not finished. Finished files stay in {}. To make the clone, remove them and repeat the command.",
         directory.display()

@@ -118,7 +118,11 @@ pub fn remove(group: &Path) -> Outcome<()> {
             other => return other.or_fail("lab-cgroup", || format!("remove {}", group.display())),
         }
     }
-    Err(Failure::new("lab-cgroup", format!("{} stays busy", group.display()), ""))
+    Err(Failure::new(
+        "lab-cgroup",
+        format!("{} stays busy", group.display()),
+        "End the processes that its file cgroup.procs names, and run the command again.",
+    ))
 }
 
 /// Processes in the group and below.

@@ -23,7 +23,11 @@ pub fn run(lab: &Lab, args: &LogsArgs) -> Outcome<()> {
     let logs: Vec<(&str, PathBuf)> =
         programs.iter().map(|&program| (program, path(program))).filter(|(_, path)| path.exists()).collect();
     if logs.is_empty() {
-        return Err(Failure::new("lab-no-log", format!("{} has no log yet", args.node), ""));
+        return Err(Failure::new(
+            "lab-no-log",
+            format!("{} has no log yet", args.node),
+            format!("Start it with `mainstay lab start {}`, or leave --program out.", args.node),
+        ));
     }
     let mut ends = Vec::new();
     for (program, path) in &logs {

@@ -39,7 +39,11 @@ pub fn run(tool: &str, args: &[&str]) -> Outcome<()> {
 
 pub fn run_with_input(tool: &str, args: &[&str], input: &str) -> Outcome<()> {
     let fail = |cause: String| {
-        Failure::new("lab-tool-failed", format!("`{tool} {}` failed: {}", args.join(" "), cause.trim()), "")
+        Failure::new(
+            "lab-tool-failed",
+            format!("`{tool} {}` failed: {}", args.join(" "), cause.trim()),
+            "Mend what the tool complains of, run `mainstay lab down`, and run the command again.",
+        )
     };
     let path = find(tool).ok_or_else(|| fail("it is not installed".into()))?;
     let mut child = Command::new(path)

@@ -6,6 +6,7 @@ use super::{cgroup, disk, down, logs, network, node, sys, tool};
 use crate::failure::{Context, Failure, Outcome, exit};
 use crate::output::{Output, Progress};
 use crate::size;
+use mainstay_agent::service::place::{needed, resolve};
 use mainstay_api::client::Client;
 use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView, NodeStatus, StatusView};
 use std::path::Path;
@@ -29,6 +30,7 @@ pub fn run(base: &Path, name: &str, args: &UpArgs, output: Output) -> Outcome<()
         ));
     }
     refuse_wrong_witnesses(args)?;
+    refuse_system_directory(base)?;
     // Before anything is made, so that an interruption at any point is followed by a clean-up.
     sys::note_interrupts();
     let dir = base.join(name);
@@ -48,6 +50,15 @@ pub fn run(base: &Path, name: &str, args: &UpArgs, output: Output) -> Outcome<()
         return Err(give_up(&base, &lab, args, failure));
     }
     output.result(&lab, summary)
+}
+
+/// `lab down` removes what is there.
+fn refuse_system_directory(base: &Path) -> Outcome<()> {
+    let path = std::path::absolute(base).and_then(|path| resolve(&path));
+    let path = path.or_fail("lab-state", || format!("look at {}", base.display()))?;
+    let Some(why) = needed(&path, &[]) else { return Ok(()) };
+    let remedy = "Give --dir with a directory of its own, for example `--dir /var/tmp/mainstay-lab`.";
+    Err(Failure::usage("bad-directory", format!("--dir: {} {why}", path.display()), remedy))
 }
 
 /// The first node makes the cluster, which a witness cannot: it joins one.
@@ -101,7 +112,8 @@ fn give_up(base: &Path, lab: &Lab, args: &UpArgs, mut failure: Failure) -> Failu
 
 fn go_on() -> Outcome<()> {
     if sys::interrupted() {
-        return Err(Failure::new("interrupted", "interrupted", "").with_exit(exit::FAILED));
+        return Err(Failure::new("interrupted", "interrupted", "To make the lab, run the command again.")
+            .with_exit(exit::FAILED));
     }
     Ok(())
 }
@@ -144,12 +156,18 @@ fn within<T>(what: &str, mut step: impl FnMut() -> Outcome<Option<T>>) -> Outcom
         match step() {
             Ok(Some(value)) => return Ok(value),
             Ok(None) => {}
+            // That is so whenever it is tried again.
+            Err(failure) if failure.body.code == "bad-settings" => return Err(failure),
             Err(failure) => last = Some(failure.body.message),
         }
         if Instant::now() > deadline {
             let why = last.map_or(String::new(), |last| format!(": {last}"));
             let limit = STEP_WITHIN.as_secs();
-            return Err(Failure::new("lab-cluster", format!("{what} took longer than {limit} s{why}"), ""));
+            return Err(Failure::new(
+                "lab-cluster",
+                format!("{what} took longer than {limit} s{why}"),
+                "Run the command again with --keep, and look at `mainstay lab logs NODE`.",
+            ));
         }
         std::thread::sleep(POLL);
     }

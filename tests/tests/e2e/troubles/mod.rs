@@ -9,6 +9,7 @@ mod cluster;
 mod mounts;
 mod processes;
 mod replicas;
+mod slips;
 
 use crate::cluster::{LIMIT, NODES};
 use anyhow::{Context, Result, ensure};
@@ -19,8 +20,14 @@ use mainstay_tests::lab::Lab;
 pub type Trouble = fn(&Lab) -> Result<()>;
 
 /// All tests of this group, by subject. Their names begin with `troubles_`.
-pub const ALL: &[&[(&str, Trouble)]] =
-    &[replicas::TROUBLES, mounts::TROUBLES, addresses::TROUBLES, processes::TROUBLES, cluster::TROUBLES];
+pub const ALL: &[&[(&str, Trouble)]] = &[
+    replicas::TROUBLES,
+    mounts::TROUBLES,
+    addresses::TROUBLES,
+    processes::TROUBLES,
+    cluster::TROUBLES,
+    slips::TROUBLES,
+];
 
 /// The lab with all nodes alive and nothing on them. Makes a new one if `held` is none.
 ///

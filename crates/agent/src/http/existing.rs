@@ -1,0 +1,266 @@
+//! A resource that has the name already which a new one is to get: whether it is what was asked for, and if not, what differs.
+//!
+//! Guarantees
+//! - A request that was made before, and interrupted, is the same request: nothing differs.
+//! - A refusal names each field with what is there and what was asked for, and what can change it.
+
+use super::{JOURNAL_BYTES_DEFAULT, modes, nodes_named, scrubs};
+use crate::error::body;
+use mainstay_api::rest::{ErrorBody, ResourceCreate, ScrubRepair};
+use mainstay_control::scrubs::ScrubPolicy;
+use mainstay_control::state::{Resource, State};
+use mainstay_types::{MinCopies, NodeId};
+
+/// A field of a resource that is not as asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Difference {
+    pub field: String,
+    pub there: String,
+    pub asked: String,
+    /// Commands that bring what is there to what was asked for; none if nothing can.
+    pub commands: Vec<String>,
+}
+
+/// A byte count as it can be typed.
+fn size(bytes: u64) -> String {
+    let units = [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    let fits = units.into_iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit));
+    fits.map_or_else(|| bytes.to_string(), |(unit, name)| format!("{}{name}", bytes / unit))
+}
+
+fn or_none(text: String) -> String {
+    if text.is_empty() { "none".to_owned() } else { text }
+}
+
+/// What differs between a resource and what a request for one of its name asks for.
+///
+/// # Errors
+/// When the request names an unknown node.
+pub(super) fn differences(
+    state: &State,
+    resource: &Resource,
+    request: &ResourceCreate,
+) -> Result<Vec<Difference>, ErrorBody> {
+    let (spec, name) = (&resource.spec, &resource.name);
+    let mut found = Vec::new();
+    let mut note = |field: &str, there: String, asked: String, commands: Vec<String>| {
+        if there != asked {
+            found.push(Difference {
+                field: field.to_owned(),
+                there: or_none(there),
+                asked: or_none(asked),
+                commands,
+            });
+        }
+    };
+    let whose = |names: &[String]| nodes_named(state, names);
+    let names =
+        |nodes: &[NodeId]| nodes.iter().map(|node| state.node_name(*node)).collect::<Vec<_>>().join(" ");
+    // What it was made of is known only while that goes on.
+    let there = resource.origin.as_ref().map(|origin| state.origin_names(origin));
+    let there = there.map_or_else(String::new, |(snapshot, resource)| format!("{resource}@{snapshot}"));
+    let asked =
+        request.from.as_ref().map_or_else(String::new, |from| format!("{}@{}", from.resource, from.snapshot));
+    note("from (a snapshot)", there, asked, Vec::new());
+    if request.from.is_none() || !request.volumes.is_empty() {
+        let numbers = 0..spec.volumes.len().max(request.volumes.len());
+        for number in numbers {
+            let [there, asked] =
+                [&spec.volumes, &request.volumes].map(|volumes| volumes.get(number).copied());
+            let larger = there.zip(asked).is_some_and(|(there, asked)| asked > there);
+            let [there, asked] = [there, asked].map(|bytes| bytes.map_or_else(String::new, size));
+            let size = &asked;
+            let grow = format!("`mainstay resource resize {name} {size} --volume {number}`");
+            note(
+                &format!("size of volume {number}"),
+                there,
+                asked,
+                if larger { vec![grow] } else { Vec::new() },
+            );
+        }
+    }
+    let journal_bytes = request.journal_bytes.unwrap_or(match request.from {
+        Some(_) => spec.journal_bytes,
+        None => JOURNAL_BYTES_DEFAULT,
+    });
+    note("journal", size(spec.journal_bytes), size(journal_bytes), Vec::new());
+    let mut nodes = whose(&request.replicas)?;
+    nodes.sort_unstable();
+    if nodes.is_empty() {
+        let count = request.replica_count.map_or_else(|| 2.min(state.nodes.len()), |count| count as usize);
+        note("number of replicas", spec.replicas.len().to_string(), count.to_string(), Vec::new());
+    } else {
+        let more = nodes.iter().filter(|node| !spec.replicas.contains(node));
+        let fewer = spec.replicas.iter().filter(|node| !nodes.contains(node));
+        let more =
+            more.map(|node| format!("`mainstay resource add-replica {name} {}`", state.node_name(*node)));
+        let fewer =
+            fewer.map(|node| format!("`mainstay resource remove-replica {name} {}`", state.node_name(*node)));
+        note("replicas", names(&spec.replicas), names(&nodes), more.chain(fewer).collect());
+    }
+    note("preferred nodes", names(&spec.preferred), names(&whose(&request.preferred)?), Vec::new());
+    let (there, asked) = (resource.scrubs.policy, scrubs::policy(ScrubPolicy::default(), &request.scrub));
+    let seconds = |ms: u64| if ms == 0 { "off".to_owned() } else { format!("{}s", ms / 1000) };
+    let interval = seconds(asked.interval_ms);
+    let set = format!("`mainstay resource set-scrub {name} --scrub-interval {interval}`");
+    note("scrub-interval", seconds(there.interval_ms), interval, vec![set]);
+    let repair = |repair| match repair {
+        ScrubRepair::Off => ("off", format!("`mainstay resource set-scrub {name} --scrub-repair off`")),
+        ScrubRepair::All => ("all", format!("`mainstay resource set-scrub {name} --scrub-repair all`")),
+        ScrubRepair::Proven => {
+            ("proven", format!("`mainstay resource set-scrub {name} --scrub-repair proven`"))
+        }
+    };
+    let ((there_now, _), (asked_now, set)) = (repair(there.repair), repair(asked.repair));
+    note("scrub-repair", there_now.to_owned(), asked_now.to_owned(), vec![set]);
+    let rate = size(asked.rate);
+    let set = format!("`mainstay resource set-scrub {name} --scrub-rate {rate}`");
+    note("scrub-rate", size(there.rate), rate, vec![set]);
+    let (there, asked) =
+        (resource.record.min_copies, modes::min_copies(MinCopies::default(), request.min_copies));
+    let copies = |copies: MinCopies| match copies.copies {
+        1 => "1".to_owned(),
+        more => format!("{more}, suspend-io {}ms", copies.suspend_ms),
+    };
+    let suspend =
+        if asked.copies > 1 { format!(" --suspend-io {}ms", asked.suspend_ms) } else { String::new() };
+    let set = format!("`mainstay resource set-min-copies {name} {}{suspend}`", asked.copies);
+    note("min-copies", copies(there), copies(asked), vec![set]);
+    Ok(found)
+}
+
+/// The refusal that names what differs.
+pub(super) fn refusal(name: &str, differences: &[Difference]) -> ErrorBody {
+    let one = |difference: &Difference| {
+        let Difference { field, there, asked, .. } = difference;
+        format!("{field}: {there} there, {asked} asked for")
+    };
+    let list: Vec<String> = differences.iter().map(one).collect();
+    let message = format!("there is a resource {name} already, and it is another one: {}", list.join("; "));
+    let commands: Vec<&str> = differences.iter().flat_map(|one| &one.commands).map(String::as_str).collect();
+    let changed = match commands.join(" and ") {
+        commands if commands.is_empty() => String::new(),
+        commands => format!(" To change the one that is there, run {commands}."),
+    };
+    body("name-taken", message, format!("Choose another name for a new resource.{changed}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mainstay_api::rest::MinCopiesSet;
+    use mainstay_control::state::{Command, Entry, Outcome, ResourceSpec, Settings};
+
+    fn state() -> State {
+        let mut state = State::default();
+        let mut apply = |command| state.apply(Entry { at_ms: 1, command });
+        apply(Command::InitCluster { id: 1, name: "c".into(), settings: Settings::default() });
+        for n in 1..=3u8 {
+            apply(Command::AddNode {
+                name: format!("n{n}"),
+                agent_addr: format!("10.0.0.{n}:7400"),
+                engine_addr: format!("10.0.0.{n}:7401"),
+                voter: false,
+                witness: false,
+                nonce: n.into(),
+            });
+        }
+        let spec = ResourceSpec {
+            volumes: vec![1 << 30],
+            journal_bytes: JOURNAL_BYTES_DEFAULT,
+            replicas: vec![NodeId(1), NodeId(2)],
+            preferred: Vec::new(),
+        };
+        let made = apply(Command::CreateResource {
+            name: "db".into(),
+            spec,
+            scrub: ScrubPolicy::default(),
+            min_copies: MinCopies::default(),
+            origin: None,
+        });
+        assert!(matches!(made, Outcome::ResourceCreated { .. }), "{made:?}");
+        state
+    }
+
+    fn asked() -> ResourceCreate {
+        serde_json::from_value(serde_json::json!({ "name": "db", "volumes": [1u64 << 30] })).unwrap()
+    }
+
+    fn refused(request: &ResourceCreate) -> ErrorBody {
+        let state = state();
+        let found = differences(&state, state.resource_by_name("db").unwrap(), request).unwrap();
+        refusal("db", &found)
+    }
+
+    #[test]
+    fn a_request_that_is_repeated_differs_in_nothing() {
+        let state = state();
+        let db = state.resource_by_name("db").unwrap();
+        let named = ResourceCreate { replicas: vec!["n2".into(), "n1".into()], ..asked() };
+        for request in [asked(), named, ResourceCreate { replica_count: Some(2), ..asked() }] {
+            assert_eq!(differences(&state, db, &request), Ok(Vec::new()), "{request:?}");
+        }
+        let unknown = ResourceCreate { replicas: vec!["n9".into()], ..asked() };
+        assert_eq!(differences(&state, db, &unknown).unwrap_err().code, "unknown-node");
+    }
+
+    #[test]
+    fn each_field_that_differs_is_said_with_what_changes_it() {
+        let copies = MinCopiesSet { copies: Some(2), suspend_ms: None };
+        for (request, said, remedy) in [
+            (
+                ResourceCreate { volumes: vec![2 << 30], ..asked() },
+                "size of volume 0: 1GiB there, 2GiB asked for",
+                "`mainstay resource resize db 2GiB --volume 0`",
+            ),
+            (
+                ResourceCreate { volumes: vec![1 << 29], ..asked() },
+                "size of volume 0: 1GiB there, 512MiB asked for",
+                "Choose another name",
+            ),
+            (
+                ResourceCreate { volumes: vec![1 << 30, 4096], ..asked() },
+                "size of volume 1: none there, 4KiB asked for",
+                "Choose another name",
+            ),
+            (
+                ResourceCreate { journal_bytes: Some(64 << 20), ..asked() },
+                "journal: 256MiB there, 64MiB asked for",
+                "Choose another name",
+            ),
+            (
+                ResourceCreate { replicas: vec!["n1".into(), "n3".into()], ..asked() },
+                "replicas: n1 n2 there, n1 n3 asked for",
+                "`mainstay resource add-replica db n3` and `mainstay resource remove-replica db n2`",
+            ),
+            (
+                ResourceCreate { replica_count: Some(3), ..asked() },
+                "number of replicas: 2 there, 3 asked for",
+                "Choose",
+            ),
+            (
+                ResourceCreate { preferred: vec!["n2".into()], ..asked() },
+                "preferred nodes: none there, n2 asked for",
+                "Choose",
+            ),
+            (
+                ResourceCreate { min_copies: copies, ..asked() },
+                "min-copies: 1 there, 2, suspend-io 20000ms asked for",
+                "set-min-copies db 2 --suspend-io 20000ms`",
+            ),
+            (
+                ResourceCreate {
+                    scrub: serde_json::from_value(serde_json::json!({ "interval_ms": 0 })).unwrap(),
+                    ..asked()
+                },
+                "scrub-interval: 2592000s there, off asked for",
+                "`mainstay resource set-scrub db --scrub-interval off`",
+            ),
+        ] {
+            let body = refused(&request);
+            assert_eq!(body.code, "name-taken");
+            assert!(body.message.contains(said) && !body.message.contains(';'), "{}", body.message);
+            assert!(body.remedy.contains(remedy), "{}", body.remedy);
+        }
+    }
+}
