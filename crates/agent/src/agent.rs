@@ -501,7 +501,8 @@ impl Inbound for Agent {
                 self.forget_newcomer(nonce).map_or_else(CallReply::Error, |()| CallReply::Withdrawn)
             }
             Call::Waits => {
-                let waits = |member: Arc<Member>| watch::waits(&member.log, &self.engine);
+                let waits =
+                    |member: Arc<Member>| watch::waits(&member.log, &self.engine, &member.places.hindrances);
                 CallReply::Waits(self.member().map(waits).unwrap_or_default())
             }
             // Answered by the transport, which knows who asks.

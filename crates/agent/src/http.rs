@@ -16,10 +16,12 @@ use crate::clock::{boot_now, wall_ms};
 use crate::error::{OTHER_RELEASE, body, from_engine, settle};
 use crate::identity::Identity;
 use crate::member::Member;
+use crate::messages::{Call, CallReply};
 use crate::metrics::listener;
 use crate::pool;
 use crate::raft::{ConsensusLog, View};
 use crate::views::{self, Live};
+use crate::watch;
 use axum::extract::{FromRequest, Path, Query, Request, State as Shared};
 use axum::http::{Method, StatusCode, header};
 use axum::middleware;
@@ -34,8 +36,8 @@ use mainstay_api::rest::{
 };
 use mainstay_control::advice::{Advice, Observations, advice};
 use mainstay_control::scrubs::ScrubPolicy;
-use mainstay_control::stalls::STALL_MS;
-use mainstay_control::state::{Command, Outcome, Resource, ResourceSpec, State};
+use mainstay_control::stalls::{STALL_MS, Stall, Stalled};
+use mainstay_control::state::{Command, Outcome, Resource, ResourceSpec, ServicePhase, State};
 use mainstay_types::{MinCopies, NodeId, ResourceId, VolumeId};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -55,6 +57,8 @@ const CONFLICT_PAUSE: Duration = Duration::from_millis(100);
 /// Before a scrub asks again who is primary.
 const SCRUB_PAUSE: Duration = Duration::from_millis(200);
 const SCRUB_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a node may take to say what hinders a service that runs there.
+const WAITS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A refusal on its way out.
 pub struct Problem(ErrorBody);
@@ -233,7 +237,14 @@ async fn status(Shared(agent): App) -> Answer<StatusView> {
             engine,
             lease_left_ms: agent.lease_left_ms(),
             resources: with_advice(views::resources(&view.state, &live), &advice),
-            services: views::services(&view.state),
+            services: {
+                let mut services = views::services(&view.state);
+                let stalls = live.stalls();
+                for service in &mut services {
+                    service.hindrances = hindrances(&view, &service.name, &stalls);
+                }
+                services
+            },
             advice: lines,
         })
     })
@@ -606,7 +617,29 @@ async fn list_services(Shared(agent): App) -> Answer<Vec<ServiceView>> {
 }
 
 async fn service(Shared(agent): App, Path(name): Path<String>) -> Answer<ServiceView> {
-    blocking(move || service_view(&agent.member()?.log.confirmed_view(READ_PATIENCE), &name)).await
+    blocking(move || {
+        let member = agent.member()?;
+        let view = member.log.confirmed_view(READ_PATIENCE);
+        let mut shown = service_view(&view, &name)?;
+        let on = view.state.services.get(&name).into_iter().flat_map(|service| &service.nodes);
+        for (node, _) in on.filter(|(_, on)| on.phase == ServicePhase::Running) {
+            if let Ok(CallReply::Waits(waits)) = agent.ask(&member, *node, Call::Waits, WAITS_TIMEOUT) {
+                shown.hindrances.extend(hindrances(&view, &name, &watch::of_node(*node, &waits)));
+            }
+        }
+        Ok(shown)
+    })
+    .await
+}
+
+/// What hinders a service that runs, and what to do.
+fn hindrances(view: &View, service: &str, stalls: &[Stall]) -> Vec<String> {
+    let of_it = |stall: &&Stall| matches!(&stall.what, Stalled::Service(name, ..) if name == service);
+    let words = |stall: &Stall| {
+        let Advice { what, remedy, .. } = stall.advice(&view.state);
+        format!("{what}; {remedy}")
+    };
+    stalls.iter().filter(of_it).map(words).collect()
 }
 
 fn service_view(view: &View, name: &str) -> Result<ServiceView, ErrorBody> {

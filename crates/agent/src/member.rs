@@ -11,6 +11,7 @@ use crate::node::{self, Input, NodeHandle, NodeParts};
 use crate::raft::store::RaftStore;
 use crate::raft::{self, ConsensusLog, RaftHandle, RaftSettings, View};
 use crate::replicas::Replicas;
+use crate::service::hindrances::Hindrances;
 use crate::service::mount::cgroup2_mount;
 use crate::service::runner::{Neighbours, Places};
 use crate::threads::lock;
@@ -97,6 +98,7 @@ impl Member {
             run_dir: options.run_dir.clone(),
             journal_dir: options.journals.directory.clone(),
             neighbours: Neighbours::default(),
+            hindrances: Hindrances::default(),
             log_writer: options.log_writer.clone(),
         };
         let store = RaftStore::open(&log_path(&options.state_dir))?;
@@ -151,7 +153,8 @@ impl Member {
                 return Err(error.into());
             }
         };
-        let watch = crate::watch::start(identity.node, log.clone(), watched, transport.clone());
+        let hindrances = places.hindrances.clone();
+        let watch = crate::watch::start(identity.node, log.clone(), (watched, hindrances), transport.clone());
         let watch = Mutex::new(Some(watch));
         Ok(Self {
             identity,

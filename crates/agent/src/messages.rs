@@ -5,6 +5,7 @@ use mainstay_api::engine;
 use mainstay_api::rest::ErrorBody;
 use mainstay_control::labels::Notice;
 use mainstay_control::lease::{Ack, Heartbeat};
+use mainstay_control::stalls::Hindrance;
 use mainstay_control::state::Entry;
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{NodeId, ResourceId};
@@ -156,6 +157,18 @@ pub struct Waits {
     pub disk_ms: u64,
     /// If it leads: voters that lack entries.
     pub lags: BTreeMap<NodeId, LogLag>,
+    /// Hindrances of services that run there.
+    #[serde(default)]
+    pub services: Vec<Hindered>,
+}
+
+/// A service that runs on the node that says so, and is hindered there.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Hindered {
+    pub service: String,
+    pub what: Hindrance,
+    /// Age, in milliseconds.
+    pub ms: u64,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

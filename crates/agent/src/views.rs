@@ -425,6 +425,7 @@ pub fn service(state: &State, name: &str, service: &Service) -> ServiceView {
         deleting: service.deleting,
         failures,
         advice: service.halted.iter().cloned().collect(),
+        hindrances: Vec::new(),
     }
 }
 

@@ -7,8 +7,9 @@
 
 use crate::clock::{boot_now, wall_ms};
 use crate::engine_link::EngineLink;
-use crate::messages::{Proposal, ProposalId, Waits};
+use crate::messages::{Hindered, Proposal, ProposalId, Waits};
 use crate::raft::{ConsensusLog, RaftHandle};
+use crate::service::hindrances::Hindrances;
 use crate::threads::spawn;
 use crate::transport::Transport;
 use mainstay_api::engine::{EngineStatus, PeerState, Reply, Request, Role};
@@ -40,7 +41,12 @@ impl Drop for Watch {
 
 /// Starts the thread.
 #[must_use]
-pub fn start(node: NodeId, log: RaftHandle, engine: EngineLink, transport: Transport) -> Watch {
+pub fn start(
+    node: NodeId,
+    log: RaftHandle,
+    (engine, hindrances): (EngineLink, Hindrances),
+    transport: Transport,
+) -> Watch {
     let ends = Arc::new(AtomicBool::new(false));
     let ended = ends.clone();
     spawn("agent-watch", move || {
@@ -61,7 +67,7 @@ pub fn start(node: NodeId, log: RaftHandle, engine: EngineLink, transport: Trans
                     _ => None,
                 };
             }
-            let mut seen = of_node(node, &waits(&log, &engine));
+            let mut seen = of_node(node, &waits(&log, &engine, &hindrances));
             seen.extend(status.iter().flat_map(|status| of_engine(node, status)));
             tell(&mut told, &seen, &log, &transport, node);
         }
@@ -71,8 +77,14 @@ pub fn start(node: NodeId, log: RaftHandle, engine: EngineLink, transport: Trans
 
 /// Requests that this node waits for at this moment.
 #[must_use]
-pub fn waits(log: &RaftHandle, engine: &EngineLink) -> Waits {
-    Waits { engine_ms: engine.silent_ms(boot_now()), disk_ms: log.disk_waits_ms(), lags: log.lags() }
+pub fn waits(log: &RaftHandle, engine: &EngineLink, hindrances: &Hindrances) -> Waits {
+    let hindered = hindrances.list(Instant::now()).into_iter();
+    Waits {
+        engine_ms: engine.silent_ms(boot_now()),
+        disk_ms: log.disk_waits_ms(),
+        lags: log.lags(),
+        services: hindered.map(|(service, what, ms)| Hindered { service, what, ms }).collect(),
+    }
 }
 
 /// What stands still on a node, by what its agent says of it.
@@ -83,6 +95,10 @@ pub fn of_node(node: NodeId, waits: &Waits) -> Vec<Stall> {
         Stall { what: Stalled::LogDisk(node), ms: waits.disk_ms },
     ];
     list.extend(waits.lags.iter().map(|(voter, lag)| Stall { what: Stalled::Voter(*voter), ms: lag.ms }));
+    list.extend(waits.services.iter().map(|Hindered { service, what, ms }| Stall {
+        what: Stalled::Service(service.clone(), node, what.clone()),
+        ms: *ms,
+    }));
     list.retain(Stall::counts);
     list
 }
@@ -121,14 +137,14 @@ fn tell(
     let now = Instant::now();
     let mut news = Vec::new();
     for stall in seen {
-        if told.insert(stall.what, (now, stall.ms)).is_none() {
+        if told.insert(stall.what.clone(), (now, stall.ms)).is_none() {
             news.push((stall.subject(&state), stall.words(&state)));
         }
     }
     let over: Vec<(Stalled, u64)> = told
         .iter()
         .filter(|(_, (last, _))| now.saturating_duration_since(*last) >= OVER_AFTER)
-        .map(|(what, (_, ms))| (*what, *ms))
+        .map(|(what, (_, ms))| (what.clone(), *ms))
         .collect();
     for (what, ms) in over {
         told.remove(&what);

@@ -806,6 +806,10 @@ pub struct ServiceView {
     pub deleting: bool,
     pub failures: Vec<ServiceFailure>,
     pub advice: Vec<String>,
+    /// What keeps it from being of use although it runs, as its node has just measured it, with its age and what to do. Not in
+    /// the answers to changes, and not in `GET /v1/services`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hindrances: Vec<String>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

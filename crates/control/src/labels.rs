@@ -112,7 +112,7 @@ pub fn move_back(pool: &str, now: &str, own: &str) -> String {
 }
 
 /// A word of a shell command.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%=".contains(c);
     if word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
 }

@@ -4,14 +4,16 @@
 //! heartbeats go on. So the age of the oldest request without an answer is measured, and told from [`STALL_MS`] on.
 
 use crate::advice::Advice;
+use crate::labels::quoted;
 use crate::state::{Severity, State};
-use mainstay_types::{Copies, NodeId, ResourceId};
+use mainstay_types::{Copies, MacAddress, NodeId, ResourceId};
+use serde::{Deserialize, Serialize};
 
 /// A request without an answer for so long stands still. A slow disk takes less.
 pub const STALL_MS: u64 = 3000;
 
 /// Something that gives no answer.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Stalled {
     /// The engine of a node.
     Engine(NodeId),
@@ -25,10 +27,24 @@ pub enum Stalled {
     Replica(ResourceId, NodeId),
     /// Writes that wait for copies, or fail for want of them.
     Copies(ResourceId, Copies),
+    /// A service that runs on a node, and its hindrance there.
+    Service(String, NodeId, Hindrance),
+}
+
+/// Something that keeps a service from being of use, although it runs and none of its steps fails.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Hindrance {
+    /// The file system that is mounted at this path is frozen.
+    Frozen { path: String },
+    /// The interface that has the service's address has no carrier.
+    NoCarrier { interface: String, address: String },
+    /// The host with this hardware address answers for the service's address too.
+    Contested { address: String, by: MacAddress },
 }
 
 /// The same with its age.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stall {
     pub what: Stalled,
     /// Of the oldest request without an answer, in milliseconds. 0 if that is not known.
@@ -38,12 +54,12 @@ pub struct Stall {
 impl Stalled {
     /// The resource whose writes wait, if it is one.
     #[must_use]
-    pub fn resource(self) -> Option<ResourceId> {
+    pub fn resource(&self) -> Option<ResourceId> {
         match self {
             Self::Journal(resource, _) | Self::Replica(resource, _) | Self::Copies(resource, _) => {
-                Some(resource)
+                Some(*resource)
             }
-            Self::Engine(_) | Self::LogDisk(_) | Self::Voter(_) => None,
+            Self::Engine(_) | Self::LogDisk(_) | Self::Voter(_) | Self::Service(..) => None,
         }
     }
 }
@@ -58,12 +74,13 @@ impl Stall {
     /// The object as events and advice name it.
     #[must_use]
     pub fn subject(&self, state: &State) -> String {
-        match self.what {
+        match &self.what {
+            Stalled::Service(name, ..) => format!("service {name}"),
             Stalled::Engine(node) | Stalled::LogDisk(node) | Stalled::Voter(node) => {
-                format!("node {}", state.node_name(node))
+                format!("node {}", state.node_name(*node))
             }
             Stalled::Journal(resource, _) | Stalled::Replica(resource, _) | Stalled::Copies(resource, _) => {
-                let name = state.resources.get(&resource).map(|resource| resource.name.clone());
+                let name = state.resources.get(resource).map(|resource| resource.name.clone());
                 format!("resource {}", name.unwrap_or_else(|| resource.to_string()))
             }
         }
@@ -73,7 +90,8 @@ impl Stall {
     #[must_use]
     pub fn words(&self, state: &State) -> String {
         let seconds = self.ms / 1000;
-        match self.what {
+        match &self.what {
+            Stalled::Service(_, node, hindrance) => hindrance.words(state, *node, seconds),
             Stalled::Engine(_) => {
                 format!("its engine has not answered for {seconds} s: reads and writes there stand still")
             }
@@ -85,11 +103,11 @@ impl Stall {
             ),
             Stalled::Journal(_, node) => format!(
                 "the journal of the primary on {} has not completed a write for {seconds} s: all writes wait",
-                state.node_name(node)
+                state.node_name(*node)
             ),
             Stalled::Replica(_, node) => format!(
                 "the replica on {} has not acknowledged a write for {seconds} s: all writes wait for it",
-                state.node_name(node)
+                state.node_name(*node)
             ),
             Stalled::Copies(_, Copies::Refusing) => {
                 "writes fail: fewer copies exist than --min-copies wants".into()
@@ -99,24 +117,25 @@ impl Stall {
     }
 
     fn remedy(&self, state: &State) -> String {
-        match self.what {
+        match &self.what {
+            Stalled::Service(name, node, hindrance) => hindrance.remedy(state, name, *node),
             Stalled::Engine(node) => format!(
                 "look at the process of the engine of {0} and at its log; if it hangs, restart it",
-                state.node_name(node)
+                state.node_name(*node)
             ),
             Stalled::LogDisk(node) | Stalled::Journal(_, node) => format!(
                 "look at the disk of {} and at its kernel's log; if it does not come back, cut the power of the node: another one takes over",
-                state.node_name(node)
+                state.node_name(*node)
             ),
             Stalled::Voter(node) => format!(
                 "check that large packets reach {0}: `ping -M do -s 1472 ADDRESS` with the address of {0} shows whether they do",
-                state.node_name(node)
+                state.node_name(*node)
             ),
             Stalled::Replica(_, node) => {
-                format!("look at the disk of {} and at the network to it", state.node_name(node))
+                format!("look at the disk of {} and at the network to it", state.node_name(*node))
             }
             Stalled::Copies(resource, _) => {
-                let name = state.resources.get(&resource).map(|resource| resource.name.clone());
+                let name = state.resources.get(resource).map(|resource| resource.name.clone());
                 let name = name.unwrap_or_else(|| resource.to_string());
                 format!(
                     "bring the other replicas back; or go on with fewer: `mainstay resource set-min-copies {name} 1`"
@@ -125,16 +144,62 @@ impl Stall {
         }
     }
 
-    pub(crate) fn advice(&self, state: &State) -> Advice {
-        let severity =
-            if matches!(self.what, Stalled::Voter(_)) { Severity::Warning } else { Severity::Critical };
+    /// It as advice to the operator.
+    #[must_use]
+    pub fn advice(&self, state: &State) -> Advice {
+        let is_warning =
+            matches!(self.what, Stalled::Voter(_) | Stalled::Service(_, _, Hindrance::Contested { .. }));
+        let severity = if is_warning { Severity::Warning } else { Severity::Critical };
         Advice { severity, subject: self.subject(state), what: self.words(state), remedy: self.remedy(state) }
+    }
+}
+
+impl Hindrance {
+    fn words(&self, state: &State, node: NodeId, seconds: u64) -> String {
+        let node = state.node_name(node);
+        match self {
+            Self::Frozen { path } => format!(
+                "its file system at {path} on {node} has been frozen for {seconds} s: all writes to it wait"
+            ),
+            Self::NoCarrier { interface, address } => format!(
+                "the interface {interface} of {node} has had no carrier for {seconds} s: no other host reaches the address {address} through it"
+            ),
+            Self::Contested { address, by } => {
+                let holder = match state.nodes.values().find(|other| other.links.macs.contains(by)) {
+                    Some(other) => format!("node {} ({by})", other.name),
+                    None => format!("a host with the hardware address {by}"),
+                };
+                format!(
+                    "{holder} has answered for its address {address} for {seconds} s, beside {node}: some clients may reach that host instead"
+                )
+            }
+        }
+    }
+
+    fn remedy(&self, state: &State, service: &str, node: NodeId) -> String {
+        let node = state.node_name(node);
+        match self {
+            Self::Frozen { path } => format!(
+                "when the backup that froze it has ended, run `fsfreeze --unfreeze {}` on {node}",
+                quoted(path)
+            ),
+            Self::NoCarrier { interface, .. } => format!(
+                "check the cable, switch port or bridge of {interface}; or run `mainstay service move {service} NODE`"
+            ),
+            Self::Contested { address, by } => {
+                match state.nodes.values().find(|other| other.links.macs.contains(by)) {
+                    Some(other) => format!("if {0} hangs, cut the power of {0}", other.name),
+                    None => format!("take {address} away there, or give the service another address"),
+                }
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::{Links, Node, NodeStatus};
 
     #[test]
     fn what_stands_still_is_told_with_its_age_from_some_seconds_on() {
@@ -144,5 +209,52 @@ mod tests {
         let advice = stall(12_700).advice(&state);
         assert!(advice.what.contains("has not answered for 12 s"), "{advice:?}");
         assert!(Stall { what: Stalled::Copies(ResourceId(1), Copies::Suspended), ms: 0 }.counts());
+    }
+
+    #[test]
+    fn what_hinders_a_running_service_is_told_with_its_age_and_the_way_out() {
+        let mut state = State::default();
+        for (id, name) in [(1, "n1"), (2, "n2")] {
+            let node = Node {
+                id: NodeId(id),
+                name: name.into(),
+                agent_addr: String::new(),
+                engine_addr: String::new(),
+                status: NodeStatus::Alive,
+                generation: 1,
+                voter: true,
+                witness: false,
+                candidate: false,
+                voters_seen: 0,
+                nonce: 0,
+                links: Links::default(),
+            };
+            state.nodes.insert(node.id, node);
+        }
+        let told = |state: &State, hindrance| {
+            let what = Stalled::Service("web".into(), NodeId(1), hindrance);
+            assert!(!Stall { what: what.clone(), ms: 2999 }.counts(), "a moment is not told");
+            let stall = Stall { what, ms: 12_700 };
+            assert!(stall.counts());
+            let Advice { subject, what, remedy, .. } = stall.advice(state);
+            assert_eq!(subject, "service web");
+            format!("{what}; {remedy}")
+        };
+        let frozen = told(&state, Hindrance::Frozen { path: "/srv/my db".into() });
+        assert!(frozen.contains("/srv/my db on n1 has been frozen for 12 s"), "{frozen}");
+        assert!(frozen.contains("`fsfreeze --unfreeze '/srv/my db'` on n1"), "{frozen}");
+        let address = "10.0.0.7/24".to_owned();
+        let down = told(&state, Hindrance::NoCarrier { interface: "eth1".into(), address: address.clone() });
+        assert!(down.contains("eth1 of n1 has had no carrier for 12 s"), "{down}");
+        let by = MacAddress([2, 0, 0, 0, 0, 9]);
+        let contested = || Hindrance::Contested { address: address.clone(), by };
+        let stranger = told(&state, contested());
+        assert!(stranger.contains("02:00:00:00:00:09 has answered for its address 10.0.0.7/24 for 12 s"));
+        assert!(stranger.contains("take 10.0.0.7/24 away there"), "{stranger}");
+        if let Some(node) = state.nodes.get_mut(&NodeId(2)) {
+            node.links.macs.insert(by);
+        }
+        let node = told(&state, contested());
+        assert!(node.contains("node n2 (02:00") && node.contains("cut the power of n2"), "{node}");
     }
 }

@@ -156,6 +156,7 @@ impl Lab {
                 run_dir: dir.path().to_path_buf(),
                 journal_dir: None,
                 neighbours: Neighbours::default(),
+                hindrances: Default::default(),
                 log_writer: Vec::new(),
             },
             left_devices: LeftDevices::new(dir.path().to_path_buf(), |_| ()),

@@ -7,6 +7,8 @@ mod bounded;
 pub mod content;
 mod filesystem;
 pub mod footing;
+mod freeze;
+pub mod hindrances;
 pub mod holders;
 pub mod lacks;
 mod lane;

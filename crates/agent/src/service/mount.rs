@@ -9,6 +9,7 @@
 
 use super::bounded::Bounded;
 use super::content;
+use super::freeze::Question;
 use super::holders::{self, Held, Search};
 use super::make::{self, Volume};
 use super::mount_table::{DeviceId, MountTable, Mounted};
@@ -19,7 +20,6 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const XFS_PUSH: &str = "/proc/sys/fs/xfs/xfssyncd_centisecs";
@@ -229,20 +229,14 @@ impl Place {
     /// Whether the file system is frozen: a write waits, and not for the device.
     #[must_use]
     pub fn is_frozen(&self) -> bool {
-        // It removes a directory that is not there. The kernel waits for the thaw before it looks for it, and so does this
-        // process and not the agent.
-        let mut command = Command::new("rmdir");
-        command.arg("--").arg(self.path.join(".mainstay-is-it-frozen"));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let Ok(mut child) = command.spawn() else { return false };
+        let Ok(mut question) = Question::ask(&self.path) else { return false };
         let deadline = Instant::now() + ANSWER_PATIENCE;
-        while matches!(child.try_wait(), Ok(None)) {
-            let waits = std::fs::read_to_string(format!("/proc/{}/wchan", child.id())).unwrap_or_default();
-            let frozen = waits.contains("percpu_rwsem") || waits.contains("sb_start_write");
-            if frozen || Instant::now() >= deadline {
-                drop(child.kill());
-                std::thread::spawn(move || child.wait());
-                return frozen;
+        while question.is_open() {
+            if question.waits_for_thaw() {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
             }
             std::thread::sleep(BUSY_PAUSE / 5);
         }
@@ -485,8 +479,10 @@ fn parse_options(fstype: &str, options: &str) -> (MsFlags, String) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::freeze::FreezeWatch;
     use super::super::make::tests::Known;
     use super::*;
+    use std::process::Command;
 
     #[test]
     fn options_are_split_into_flags_and_data() {
@@ -653,6 +649,7 @@ mod tests {
             run_dir: device.directory.path().join("run"),
             journal_dir: None,
             neighbours: Neighbours::default(),
+            hindrances: Default::default(),
             log_writer: Vec::new(),
         };
         let (links, notes) = (places.run_dir.join("dev/db"), places.run_dir.join("services"));
@@ -719,12 +716,21 @@ mod tests {
         let plan = device.plan();
         mount_it(&plan).expect("mounted");
         assert!(!plan.place.is_frozen());
+        let mut watch = FreezeWatch::new(plan.place.path.clone());
+        let mut seen = |wanted: bool| {
+            let until = Instant::now() + Duration::from_secs(20);
+            while watch.is_frozen() != wanted && Instant::now() < until {
+                std::thread::sleep(BUSY_PAUSE);
+            }
+            watch.is_frozen() == wanted
+        };
+        assert!(seen(false));
         run("fsfreeze", &["--freeze", &plan.place.path.to_string_lossy()]);
-        let frozen = plan.place.is_frozen();
+        let (frozen, watched) = (plan.place.is_frozen(), seen(true));
         let stays =
             [plan.place.ensure_unmounted(soon(), &|| true), plan.place.detach(Duration::from_secs(1))];
         run("fsfreeze", &["--unfreeze", &plan.place.path.to_string_lossy()]);
-        assert!(frozen);
+        assert!(frozen && watched && seen(false));
         for refused in stays {
             assert!(matches!(refused, Err(MountError::Frozen { .. })), "{refused:?}");
         }

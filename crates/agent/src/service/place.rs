@@ -146,6 +146,7 @@ mod tests {
             run_dir: directory.join("run"),
             journal_dir: None,
             neighbours: super::super::runner::Neighbours::default(),
+            hindrances: Default::default(),
             log_writer: Vec::new(),
         }
     }

@@ -7,6 +7,7 @@
 //! - Effects get their turns in the order in which the machine gave them, however late their threads are
 //!   (see [`super::lane`]).
 
+use super::hindrances::Hindrances;
 use super::holders::{Held, NotKnown, Search, in_cgroup};
 use super::make::Volume;
 use super::mount::Place;
@@ -51,6 +52,7 @@ pub struct Places {
     /// See [`ServiceDirs::log_writer`].
     pub log_writer: Vec<String>,
     pub neighbours: Neighbours,
+    pub hindrances: Hindrances,
 }
 
 /// The cluster as this node knows it, for steps that have to tell a node from a stranger.

@@ -15,9 +15,11 @@
 //!   first one. So an address is added with a prefix of 32 bits, and is a network of its own. Where the interface has no address
 //!   in the network that the service names, a route with the address as its source leads there, which goes with the address.
 
+use super::hindrances::Part;
 use crate::sys::{ARP_PROTOCOL, arp_address};
 use crate::threads::spawn;
 use futures_util::stream::TryStreamExt;
+use mainstay_control::stalls::Hindrance;
 use mainstay_control::state::Links;
 use mainstay_types::{
     ADDRESS_PROTOCOL, AddressHere, FoundAddress, MacAddress, WholeNetwork, address_here, address_label,
@@ -33,6 +35,7 @@ use std::fmt;
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Questions before an address is taken, and the time to answer each.
@@ -331,41 +334,59 @@ fn addresses() -> Result<Vec<FoundAddress>, VipError> {
     })
 }
 
-/// Why an address that was added does not answer any more; none while it does, or if the kernel does not tell just now.
-fn lost(vip: Vip, interface: &Interface, list: &[FoundAddress]) -> Option<String> {
+/// Flags of an interface; none are set if it is gone. `None` if the kernel does not tell just now.
+fn flags(interface: &Interface) -> Option<LinkFlags> {
+    let links = with_netlink(async |handle| {
+        let links: Vec<LinkMessage> = handle.link().get().execute().try_collect().await?;
+        Ok(links)
+    });
+    let found = links.ok()?.into_iter().find(|link| link.header.index == interface.index);
+    Some(found.map_or_else(LinkFlags::empty, |link| link.header.flags))
+}
+
+/// Why an address that was added does not answer any more; none while it does. `flags`: those of the interface, if the kernel
+/// tells just now.
+fn lost(vip: Vip, interface: &Interface, list: &[FoundAddress], flags: Option<LinkFlags>) -> Option<String> {
     match address_here(list, vip.ip()) {
         AddressHere::Ours(_) => {}
         AddressHere::No => return Some(format!("{vip} was taken off {}", interface.name)),
         AddressHere::Foreign(_) => return Some(format!("{vip} was added by somebody else too")),
     }
-    let is_up = with_netlink(async |handle| {
-        let links: Vec<LinkMessage> = handle.link().get().execute().try_collect().await?;
-        Ok(links
-            .iter()
-            .any(|link| link.header.index == interface.index && link.header.flags.contains(LinkFlags::Up)))
-    });
-    matches!(is_up, Ok(false)).then(|| format!("the interface {} is down or gone", interface.name))
+    flags
+        .is_some_and(|flags| !flags.contains(LinkFlags::Up))
+        .then(|| format!("the interface {} is down or gone", interface.name))
 }
 
 /// Tells the neighbours, and keeps the address reachable in the background, for as long as `wanted` says so. `tell` hears why the address
-/// does not answer any more, at every look.
+/// does not answer any more, at every look. `hinder` hears what else hinders it, or that nothing does.
 pub fn keep(
     vip: Vip,
     interface: &Interface,
     wanted: impl Fn() -> bool + Send + 'static,
     tell: impl Fn(String) + Send + 'static,
+    hinder: impl Fn(Part, Option<Hindrance>) + Send + Sync + 'static,
 ) {
     let interface = interface.clone();
+    let hinder = Arc::new(hinder);
+    let told = Arc::clone(&hinder);
     // All addresses of this node, if it has this one; and whether that is wanted. An address that is taken away is not
     // wanted any more before it goes.
     let look = move |interface: &Interface| {
-        let list = addresses().ok();
-        let why = list.as_ref().and_then(|list| lost(vip, interface, list));
+        let (list, flags) = (addresses().ok(), flags(interface));
+        let why = list.as_ref().and_then(|list| lost(vip, interface, list, flags));
+        // An interface that is down is told as such.
+        let without_carrier = why.is_none() && flags.is_some_and(|flags| !flags.contains(LinkFlags::LowerUp));
         let (here, wanted) = (list.filter(|_| why.is_none()), wanted());
+        let no_carrier =
+            || Hindrance::NoCarrier { interface: interface.name.clone(), address: vip.to_string() };
+        told(Part::Interface, (without_carrier && wanted).then(no_carrier));
+        if !wanted {
+            told(Part::Address, None);
+        }
         if let Some(why) = why.filter(|_| wanted) {
             tell(why);
         }
-        (here, wanted)
+        (here.map(|list| (list, without_carrier)), wanted)
     };
     spawn("agent-address", move || {
         let start = Instant::now();
@@ -379,24 +400,39 @@ pub fn keep(
         }
         // Rounds in which no other host has answered for it, since one did.
         let mut quiet = 0;
+        let mut was_without_carrier = false;
         loop {
-            std::thread::sleep(if quiet < QUIET_ROUNDS { CONTESTED_PAUSE } else { LOOK_PAUSE });
-            let list = match look(&interface) {
+            let soon = quiet < QUIET_ROUNDS || was_without_carrier;
+            std::thread::sleep(if soon { CONTESTED_PAUSE } else { LOOK_PAUSE });
+            let (list, without_carrier) = match look(&interface) {
                 (_, false) => return,
                 (None, true) => continue,
-                (Some(list), true) => list,
+                (Some(found), true) => found,
             };
+            // Behind a carrier that comes back there may be another switch.
+            if std::mem::replace(&mut was_without_carrier, without_carrier) && !without_carrier {
+                announce(vip, &interface);
+            }
+            if without_carrier {
+                continue;
+            }
             // An interface that was down for a moment has lost its routes.
             if let Err(error) = ensure_route(vip, &interface, &list) {
                 tracing::debug!(%vip, %error, "the network of an address is not reached");
             }
             match probe(vip, &interface) {
-                Ok(()) => quiet = (quiet + 1).min(QUIET_ROUNDS),
+                Ok(()) => {
+                    quiet = (quiet + 1).min(QUIET_ROUNDS);
+                    if quiet == QUIET_ROUNDS {
+                        hinder(Part::Address, None);
+                    }
+                }
                 Err(VipError::InUse { by, .. }) => {
                     if quiet >= QUIET_ROUNDS {
                         tracing::warn!(%vip, %by, "another host answers for an address; it is announced until that one is silent");
                     }
                     quiet = 0;
+                    hinder(Part::Address, Some(Hindrance::Contested { address: vip.to_string(), by }));
                     announce(vip, &interface);
                 }
                 Err(error) => tracing::debug!(%vip, %error, "cannot ask who has an address"),

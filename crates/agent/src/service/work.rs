@@ -7,6 +7,8 @@
 
 use super::filesystem;
 use super::footing::Footing;
+use super::freeze::FreezeWatch;
+use super::hindrances::Part;
 use super::lane::{CALLED_OFF, Haste, Lane};
 use super::make::Volume;
 use super::mount::{self, MountError, MountPlan, Place};
@@ -17,6 +19,7 @@ use super::process::{self, Identified, ProcessError, ProcessPlan, Role, Running,
 use super::runner::{Done, Neighbours, OnDone, Places, StateFile, Volumes};
 use super::vip::{self, Vip};
 use crate::threads::{lock, spawn};
+use mainstay_control::stalls::Hindrance;
 use mainstay_ha::{Event, Ready, Saved, ServiceSpec, Step};
 use mainstay_types::{AddressHere, ResourceId};
 use std::collections::BTreeMap;
@@ -213,7 +216,9 @@ impl Work {
                     let event = Event::Lost { step: Step::AddAddress, why, mendable: true };
                     on_done(Done { service: name.clone(), event });
                 };
-                vip::keep(vip, &interface, move || lane.is_newest(number), tell);
+                let (name, hindrances) = (self.name.clone(), self.places.hindrances.clone());
+                let hinder = move |part, found| hindrances.note(&name, part, found, Instant::now());
+                vip::keep(vip, &interface, move || lane.is_newest(number), tell, hinder);
                 Ok(())
             }
         }
@@ -449,6 +454,7 @@ impl Work {
     /// have had no ear for it the first time. `number` is the mount's on its lane.
     fn watch(self: &Arc<Self>, number: u64, on_done: &OnDone) {
         let Some(place) = lock(&self.mounted).clone() else { return };
+        self.watch_freezes(number, place.clone());
         let (work, on_done) = (Arc::clone(self), on_done.clone());
         spawn("agent-mount", move || {
             while work.mount.is_newest(number) {
@@ -462,6 +468,22 @@ impl Work {
                 }
                 std::thread::sleep(WATCH);
             }
+        });
+    }
+
+    /// The same for freezes of the file system. A thread of its own touches nothing on the file system's device, which may hang.
+    fn watch_freezes(self: &Arc<Self>, number: u64, place: Place) {
+        let work = Arc::clone(self);
+        spawn("agent-freeze", move || {
+            let path = place.path.to_string_lossy().into_owned();
+            let mut freezes = FreezeWatch::new(place.path);
+            let note =
+                |found| work.places.hindrances.note(&work.name, Part::FileSystem, found, Instant::now());
+            while work.mount.is_newest(number) {
+                note(freezes.is_frozen().then(|| Hindrance::Frozen { path: path.clone() }));
+                std::thread::sleep(WATCH);
+            }
+            note(None);
         });
     }
 
@@ -701,6 +723,7 @@ mod tests {
             run_dir: dir.join("run"),
             journal_dir: None,
             neighbours: Neighbours::default(),
+            hindrances: Default::default(),
             log_writer: Vec::new(),
         };
         let (file, left) = (dir.join("s.json"), (BTreeMap::new(), None));
@@ -896,6 +919,7 @@ mod tests {
             run_dir: dir.path().join("run"),
             journal_dir: None,
             neighbours: Neighbours::default(),
+            hindrances: Default::default(),
             log_writer: Vec::new(),
         };
         let (answer, answers) = channel();

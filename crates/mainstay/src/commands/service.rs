@@ -294,5 +294,5 @@ fn details(service: &ServiceView) -> String {
         text += &format!("\nnow: {}", service.doing);
     }
     text += &failure_lines(service);
-    text + &advice_lines(&service.advice)
+    text + &advice_lines(&service.advice) + &advice_lines(&service.hindrances)
 }

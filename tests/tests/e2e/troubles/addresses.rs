@@ -15,6 +15,7 @@ pub const TROUBLES: &[(&str, Trouble)] = &[
     ("troubles_a_frozen_node_gives_its_address_up", frozen_node),
     ("troubles_an_address_in_a_strangers_hands_is_waited_for", strangers_hands),
     ("troubles_a_node_is_silent_without_engine_and_agent", without_both),
+    ("troubles_a_missing_carrier_and_a_second_holder_are_told", hindered),
 ];
 
 const ADDRESS: &str = "10.213.0.61";
@@ -325,4 +326,48 @@ fn without_both(lab: &Lab) -> Result<()> {
         lab.wait_in_sync("web", LIMIT)?;
     }
     remove(lab, "web")
+}
+
+/// The status, the status of the service and the events tell it, and that it is over.
+fn told(lab: &Lab, says: &str, begin: (&str, &str), end: (&str, &str)) -> Result<()> {
+    lab.shell(begin.0, begin.1)?;
+    let told =
+        [&["status"][..], &["service", "status", "web"], &["events"]].into_iter().try_for_each(|ask| {
+            wait_for(&format!("{says} in {ask:?}"), LIMIT, || {
+                let said = lab.try_cli(ask)?.stdout;
+                ensure!(said.contains(says), "{said}");
+                Ok(())
+            })
+        });
+    lab.shell(end.0, end.1)?;
+    told?;
+    wait_for(&format!("the end of: {says}"), LIMIT, || {
+        let said = lab.try_cli(&["status"])?.stdout;
+        ensure!(!said.contains(says), "{said}");
+        let service = lab.cli(&["service", "status", "web"])?;
+        ensure!(!service.contains(says) && service.contains("running on n1"), "{service}");
+        Ok(())
+    })
+}
+
+/// The cable of the interface is pulled, and another host takes the address: the service runs, and is of no use.
+fn hindered(lab: &Lab) -> Result<()> {
+    make(lab, "web", "n1")?;
+    for node in NODES {
+        let add = "ip link add apart type veth peer name apart-peer; ip link set apart up; ip link set apart-peer up";
+        lab.shell(node, add)?;
+    }
+    let apart = file("web", "10.214.0.71/24", "") + "interface = \"apart\"\n";
+    lab.apply_service("web", &apart)?;
+    ensure!(lab.wait_running("web", LIMIT)? == "n1", "it does not run where it was to");
+    let pull = ("n1", "ip link set apart-peer down");
+    told(lab, "apart of n1 has had no carrier for ", pull, ("n1", "ip link set apart-peer up"))?;
+    lab.apply_service("web", &file("web", &format!("{ADDRESS}/24"), ""))?;
+    ensure!(lab.wait_running("web", LIMIT)? == "n1", "it does not run where it was to");
+    let take = format!("ip address add {ADDRESS}/24 dev eth0");
+    let give_back = format!("ip address del {ADDRESS}/24 dev eth0");
+    let says = format!("has answered for its address {ADDRESS}/24 for ");
+    told(lab, &says, ("client", &take), ("client", &give_back))?;
+    remove(lab, "web")?;
+    NODES.into_iter().try_for_each(|node| lab.exec(node, &["ip", "link", "delete", "apart"]).map(drop))
 }

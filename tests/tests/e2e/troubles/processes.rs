@@ -14,6 +14,7 @@ pub const TROUBLES: &[(&str, Trouble)] = &[
     ("troubles_a_file_that_cannot_run_stops_nothing", cannot_run),
     ("troubles_a_service_that_writes_without_end_fills_no_disk", writes_without_end),
     ("troubles_a_failed_step_is_told_by_apply_itself", told_by_apply),
+    ("troubles_a_frozen_file_system_of_a_running_service_is_told", frozen_file_system),
 ];
 
 /// Command line of a program that shows up under this name in a node, and never ends.
@@ -300,4 +301,42 @@ fn told_by_apply(lab: &Lab) -> Result<()> {
         "{applied:?}"
     );
     remove(lab, "told")
+}
+
+/// A backup freezes the file system of a service and forgets to thaw it. The service runs on and cannot write.
+fn frozen_file_system(lab: &Lab) -> Result<()> {
+    const PATH: &str = "/srv/cold";
+    lab.create_resource("cold", "64MiB", &NODES, &["--journal", "16MiB"])?;
+    let mount = format!("[mount]\npath = '{PATH}'\nfstype = 'ext4'\nmkfs = true\n");
+    lab.apply_service("cold", &format!("name = 'cold'\nresource = 'cold'\n{mount}"))?;
+    let node = lab.wait_running("cold", LIMIT)?;
+    let says = format!("{PATH} on {node} has been frozen for ");
+    let remedy = format!("`fsfreeze --unfreeze {PATH}` on {node}");
+    lab.shell(&node, &format!("fsfreeze --freeze {PATH}"))?;
+    let told = (|| {
+        for question in [&["status"][..], &["service", "status", "cold"]] {
+            wait_for("the freeze told with its age and the way out", LIMIT, || {
+                let said = lab.try_cli(question)?.stdout;
+                ensure!(said.contains(&says) && said.contains(&remedy), "{question:?}: {said}");
+                Ok(())
+            })?;
+        }
+        wait_for("an event", LIMIT, || {
+            let events = lab.cli(&["events"])?;
+            ensure!(events.contains(&says), "{events}");
+            Ok(())
+        })?;
+        ensure!(lab.service("cold")?.phase == "running", "a freeze alone stops no service");
+        Ok(())
+    })();
+    lab.shell(&node, &format!("fsfreeze --unfreeze {PATH}"))?;
+    told?;
+    wait_for("all to be well", LIMIT, || {
+        let said = lab.cli(&["status"])?;
+        ensure!(said.contains("all is well"), "{said}");
+        let events = lab.cli(&["events"])?;
+        ensure!(events.contains("no longer the case: its file system at /srv/cold"), "{events}");
+        Ok(())
+    })?;
+    remove(lab, "cold")
 }
