@@ -38,7 +38,7 @@ use mainstay_control::advice::{Advice, Observations, advice};
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::stalls::{STALL_MS, Stall, Stalled};
 use mainstay_control::state::{Command, Outcome, Resource, ResourceSpec, ServicePhase, State};
-use mainstay_types::{MinCopies, NodeId, ResourceId, VolumeId};
+use mainstay_types::{MinCopies, NodeId, ResourceId, VolumeId, size_words};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
@@ -302,8 +302,8 @@ fn words(advice: &Advice) -> String {
 
 fn with_advice(mut resources: Vec<ResourceView>, advice: &[Advice]) -> Vec<ResourceView> {
     for resource in &mut resources {
-        let subject = format!("resource {}", resource.name);
-        resource.advice = advice.iter().filter(|one| one.subject == subject).map(words).collect();
+        let about = advice.iter().filter(|one| one.is_about_resource(&resource.name));
+        resource.advice = about.map(words).collect();
     }
     resources
 }
@@ -449,7 +449,11 @@ fn check_room(view: &View, live: &Live, node: NodeId, needed: u64) -> Result<(),
         Some(&free) if free >= needed => Ok(()),
         Some(free) => Err(body(
             "pool-too-small",
-            format!("the pool of {name} has {free} bytes free, and a replica takes {needed}"),
+            format!(
+                "the pool of {name} has {} free, and {} may be needed there",
+                size_words(*free),
+                size_words(needed)
+            ),
             "Choose another node, or make the resource smaller.",
         )),
         None if view.state.nodes.get(&node).is_some_and(|node| node.witness) => {
@@ -544,7 +548,7 @@ async fn resize_volume(
             let reached = resource.spec.replicas.iter().filter(|node| live.pools.contains_key(node));
             reached.copied().try_for_each(|node| check_room(view, &live, node, more))?;
         }
-        let message = format!("volume {volume} of resource {name} grows to {} bytes", request.bytes);
+        let message = format!("volume {volume} of resource {name} grows to {}", size_words(request.bytes));
         let (resource, volume) = (resource.id, VolumeId(volume));
         Ok((Command::GrowVolume { resource, volume, bytes: request.bytes }, message))
     })

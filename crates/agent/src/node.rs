@@ -38,10 +38,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often the node's interfaces are looked at.
 const LINKS_LOOK: Duration = Duration::from_secs(3);
+/// Shortest time between the events that a pool is full and that it has space again.
+const FULL_FOR: Duration = Duration::from_secs(10);
 
 /// What wakes the reconciler.
 pub enum Input {
@@ -103,6 +105,14 @@ pub fn start(parts: NodeParts) -> NodeHandle {
     handle
 }
 
+/// A pool that had no space, as it was told.
+struct Full {
+    subject: String,
+    /// It has none at this moment.
+    now: bool,
+    told: Instant,
+}
+
 struct Node {
     parts: NodeParts,
     queue: NodeHandle,
@@ -119,6 +129,8 @@ struct Node {
     noted: BTreeMap<ResourceId, (Epoch, engine::Role, bool)>,
     /// What was last noted about clients, with the names of their resources.
     noted_clients: BTreeMap<ResourceId, (String, clients::Noted)>,
+    /// Resources for which this node's pool has no space, or had none a moment ago.
+    full: BTreeMap<ResourceId, Full>,
     /// The node's interfaces, as a thread of their own sees them.
     links: Arc<Mutex<Option<Links>>>,
     /// Sizes of volumes as engines said last.
@@ -148,6 +160,7 @@ impl Node {
             peers: Vec::new(),
             noted: BTreeMap::new(),
             noted_clients: BTreeMap::new(),
+            full: BTreeMap::new(),
             links: watch_links(),
             sizes: BTreeMap::new(),
         }
@@ -241,6 +254,7 @@ impl Node {
                 link_devices(&self.parts.places.run_dir, &status.name, &status.devices);
                 self.parts.metrics.replica(&status);
                 self.note_replica(&status);
+                self.note_full(&status);
                 self.note_sizes(&status);
                 if let Some(proposal) = status.proposal {
                     self.engine_proposal(proposal);
@@ -275,6 +289,36 @@ impl Node {
         }
         if now.2 && !(same_epoch && before.is_some_and(|(.., attached)| attached)) {
             self.note(subject, format!("devices attached on {node}"));
+        }
+    }
+
+    /// Tells the operator that the pool has no space for what is written to a replica.
+    fn note_full(&mut self, status: &ReplicaStatus) {
+        let now = status.no_space.is_some() || status.full;
+        if let Some(full) = self.full.get_mut(&status.resource) {
+            full.now = now;
+        } else if now {
+            let why = status.no_space.as_ref().map_or_else(String::new, |why| format!(" ({why})"));
+            let text = format!(
+                "the pool of {} has no space for what is written{why}: it goes on by itself when there is room",
+                self.name()
+            );
+            let subject = format!("resource {}", status.name);
+            self.full.insert(status.resource, Full { subject: subject.clone(), now, told: Instant::now() });
+            let note = Command::Note { severity: Severity::Warning, subject, text };
+            self.parts.log.submit(note);
+        }
+    }
+
+    /// Tells that there is space again, unless there was none a moment ago: a pool that is nearly full changes often.
+    fn note_room(&mut self) {
+        let is_over = |full: &Full| !full.now && full.told.elapsed() >= FULL_FOR;
+        let over: Vec<ResourceId> =
+            self.full.iter().filter(|(_, full)| is_over(full)).map(|(id, _)| *id).collect();
+        for id in over {
+            if let Some(full) = self.full.remove(&id) {
+                self.note(full.subject, format!("the pool of {} has space again", self.name()));
+            }
         }
     }
 
@@ -315,6 +359,7 @@ impl Node {
     }
 
     fn reconcile(&mut self) {
+        self.note_room();
         self.tell_engine(&self.view.state.clone());
         for (name, text) in self.parts.replicas.take_events() {
             self.note(format!("resource {name}"), format!("on {}, {text}", self.name()));

@@ -18,7 +18,7 @@ use mainstay_control::scrubs::Scrubbed;
 use mainstay_control::snapshots::{BEFORE_COPY, BeforeCopy, Snapshot, SnapshotOn, SnapshotState};
 use mainstay_control::stalls::{STALL_MS, Stall};
 use mainstay_control::state::{self, Resource, Service};
-use mainstay_types::{Attachment, Mode, NodeId, ResourceId, SnapshotId, Time};
+use mainstay_types::{Attachment, Mode, NodeId, ResourceId, SnapshotId, Time, size_words};
 use std::collections::BTreeMap;
 
 /// What was found out from the nodes just now; a node that did not answer is absent.
@@ -271,8 +271,9 @@ pub fn force(state: &State, resource: &Resource, node: NodeId, live: &Live) -> R
     };
     let limits = match record.mode {
         Mode::A => format!(
-            "; if it was near, writes waited for it at a lag of {} bytes or {} ms",
-            record.lag.bytes, record.lag.ms
+            "; if it was near, writes waited for it when it lacked {}, or what was older than {} s",
+            size_words(record.lag.bytes),
+            record.lag.ms / 1000
         ),
         Mode::B | Mode::C => String::new(),
     };

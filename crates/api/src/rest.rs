@@ -43,7 +43,7 @@
 //! | `GET /metrics` | | not JSON: the text format of Prometheus |
 
 use crate::engine::{FrontendStatus, ScrubOutcome, ScrubState};
-pub use mainstay_types::{Mode, ScrubRepair};
+pub use mainstay_types::{Mode, ScrubRepair, size_words};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

@@ -3,7 +3,7 @@
 use crate::labels::{DIRECTORY_GONE, Notice};
 use crate::reconcile::{EARLIER, LED_AS_OLDER};
 use crate::snapshots::BEFORE_COPY;
-use crate::stalls::Stall;
+use crate::stalls::{Stall, Stalled};
 use crate::state::{NodeStatus, Resource, Service, ServicePhase, Severity, State};
 use mainstay_types::{Member, Mode, NodeId, ResourceId};
 use serde::{Deserialize, Serialize};
@@ -18,6 +18,18 @@ pub struct Advice {
     pub what: String,
     /// What to do; empty when it mends itself.
     pub remedy: String,
+}
+
+impl Advice {
+    /// Whether it is about this resource, alone or with others.
+    #[must_use]
+    pub fn is_about_resource(&self, name: &str) -> bool {
+        match self.subject.split_once(' ') {
+            Some(("resource", one)) => one == name,
+            Some(("resources", list)) => list.split(", ").any(|one| one == name),
+            _ => false,
+        }
+    }
 }
 
 /// What the asked node knows beyond the state.
@@ -125,18 +137,8 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
         if let Some((severity, what, remedy)) = state.advise_scrubs(resource, observations.wall_ms) {
             add(severity, format!("resource {}", resource.name), what, remedy);
         }
-        for node in observations.full.get(&resource.id).into_iter().flatten() {
-            add(
-                Severity::Critical,
-                format!("resource {}", resource.name),
-                format!("the pool of {} has no space for what is written", state.node_name(*node)),
-                format!(
-                    "make room there: it goes on by itself, and what was acknowledged is safe in the journal{}",
-                    room_of_copies(state, *node)
-                ),
-            );
-        }
     }
+    advise_full(state, &observations.full, &mut add);
     for (name, service) in &state.services {
         let subject = format!("service {name}");
         if service.deleting {
@@ -148,9 +150,8 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
                 Severity::Critical,
                 subject,
                 halted.clone(),
-                format!(
-                    "mend the cause, then apply the service again, or run `mainstay service move {name} NODE`: both clear the failures"
-                ),
+                "mend the cause, then apply the service again with `mainstay service apply FILE`: that clears the failures"
+                    .into(),
             );
             continue;
         }
@@ -166,7 +167,7 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
                         on.detail
                     ),
                     format!(
-                        "mend the cause, then clear the failures with `mainstay service move {name} NODE` or by applying it again"
+                        "mend the cause on {node_name}, then apply the service again with `mainstay service apply FILE`: that clears the failures"
                     ),
                 );
             } else if on.phase == ServicePhase::BackingOff {
@@ -174,7 +175,7 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
                     Severity::Warning,
                     subject.clone(),
                     format!("failed on {node_name} and is tried again soon: {}", on.detail),
-                    format!("mend the cause there, or run `mainstay service move {name} NODE`"),
+                    format!("mend the cause there{}", or_move(state, name, service, *node)),
                 );
             }
         }
@@ -197,13 +198,87 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
             );
         }
     }
-    list.extend(observations.stalls.iter().map(|stall| stall.advice(state)));
+    let causes = observations.stalls.iter().filter(|stall| !is_told(state, observations, stall));
+    list.extend(causes.map(|stall| stall.advice(state)));
     list.sort_by_key(|advice| std::cmp::Reverse(advice.severity));
     list
 }
 
+/// Whether the cause of a stall is told by another advice: a pool is full, or too few copies are recorded.
+fn is_told(state: &State, observations: &Observations, stall: &Stall) -> bool {
+    let is_full = |id, node: &NodeId| observations.full.get(id).is_some_and(|full| full.contains(node));
+    match &stall.what {
+        Stalled::Journal(id, node) | Stalled::Replica(id, node) => is_full(id, node),
+        Stalled::Copies(id, _) => state.resources.get(id).is_some_and(|resource| {
+            resource.record.primary.is_some() && state.advise_copies(resource).is_some()
+        }),
+        Stalled::Engine(_) | Stalled::LogDisk(_) | Stalled::Voter(_) | Stalled::Service(..) => false,
+    }
+}
+
+/// Full pools with what follows from them: one advice for all resources that the same pools hold up.
+fn advise_full(
+    state: &State,
+    full: &BTreeMap<ResourceId, BTreeSet<NodeId>>,
+    add: &mut impl FnMut(Severity, String, String, String),
+) {
+    let mut groups: BTreeMap<&BTreeSet<NodeId>, Vec<&Resource>> = BTreeMap::new();
+    for (id, nodes) in full.iter().filter(|(_, nodes)| !nodes.is_empty()) {
+        groups.entry(nodes).or_default().extend(state.resources.get(id).filter(|one| !one.deleting));
+    }
+    groups.retain(|_, resources| !resources.is_empty());
+    for (nodes, resources) in groups {
+        let join = |names: Vec<String>| names.join(", ");
+        let pools = match nodes.iter().map(|node| state.node_name(*node)).collect::<Vec<_>>() {
+            names if names.len() == 1 => join(names),
+            names => format!("each of {}", join(names)),
+        };
+        let mut what = format!("the pool of {pools} has no space for what is written");
+        let down: Vec<_> = resources.iter().filter(|one| one.record.primary.is_none()).collect();
+        let is_out = |node: &&NodeId| resources.iter().any(|one| one.record.iss_member(**node).is_none());
+        let out: Vec<_> = nodes.iter().filter(is_out).map(|node| state.node_name(*node)).collect();
+        if !down.is_empty() {
+            let names = down.iter().map(|one| one.name.clone()).collect();
+            what += &format!(", and there is no primary of {}", join(names));
+        } else if !out.is_empty() {
+            what += &format!("; not in sync: {}", join(out));
+            if resources.iter().any(|one| one.record.iss.len() == 1 && one.spec.replicas.len() > 1) {
+                what += ", so no failover is possible";
+            }
+        }
+        let names: Vec<_> = resources.iter().map(|one| one.name.clone()).collect();
+        let subject = if names.len() == 1 { "resource" } else { "resources" };
+        let copies: String = nodes.iter().map(|node| room_of_copies(state, *node)).collect();
+        add(
+            Severity::Critical,
+            format!("{subject} {}", join(names)),
+            what,
+            format!(
+                "make room there: it goes on by itself, and what was acknowledged is safe in the journal{copies}"
+            ),
+        );
+    }
+}
+
 fn count_of(failures: u32) -> String {
     if failures == 1 { "1 failure".into() } else { format!("{failures} failures") }
+}
+
+/// The command that has a service run on a node where it can, if there is one beside `node`.
+pub(crate) fn or_move(state: &State, name: &str, service: &Service, node: NodeId) -> String {
+    let resource = state.resource_of(service);
+    let may = |to: &NodeId| {
+        *to != node
+            && !service.failed_on(*to)
+            && resource.is_some_and(|resource| {
+                resource.record.iss_member(*to).is_some() && state.may_come(resource, *to)
+            })
+    };
+    let replicas = resource.into_iter().flat_map(|resource| &resource.spec.replicas);
+    match replicas.copied().find(may) {
+        Some(to) => format!(", or run `mainstay service move {name} {}`", state.node_name(to)),
+        None => String::new(),
+    }
 }
 
 /// What a service does instead of running, and why.
@@ -236,7 +311,7 @@ fn not_running(state: &State, name: &str, service: &Service, primary: NodeId) ->
         return (what, remedy);
     }
     what += &format!("; the last failure: {}", on.last_failure);
-    (what, format!("mend the cause on {node}, or run `mainstay service move {name} NODE`"))
+    (what, format!("mend the cause on {node}{}", or_move(state, name, service, primary)))
 }
 
 /// `full`: nodes whose pool has no space for it.
@@ -309,8 +384,9 @@ fn advise_resource(
                 names(members),
                 resource.name
             )
-        } else if let Some(node) = broken.iter().find(|node| full.contains(node)) {
-            format!("make room in the pool of {}: it goes on by itself", state.node_name(*node))
+        } else if broken.iter().any(|node| full.contains(node)) {
+            // The full pool is told, with what follows from it.
+            return;
         } else if members.is_empty() {
             format!(
                 "{}; or delete the resource and restore a backup: no other node has every acknowledged write{}",
@@ -341,7 +417,8 @@ fn advise_resource(
         .filter(|node| record.iss_member(*node).is_none() && !follows(*node))
         .collect();
     let alone = record.iss.len() == 1 && resource.spec.replicas.len() > 1 && !in_a;
-    if !behind.is_empty() {
+    // Where only full pools keep replicas out, the advice about them says so.
+    if !behind.iter().all(|node| full.contains(node)) {
         let dead: Vec<NodeId> = behind.iter().copied().filter(|node| !state.alive(*node)).collect();
         let only_broken = behind.iter().all(|node| resource.broken(*node).is_some());
         let how = if in_a { "following" } else { "in sync" };
@@ -444,11 +521,9 @@ fn advise_broken(
     let (living, dead): (Vec<NodeId>, Vec<NodeId>) = members
         .filter(|node| resource.broken(*node).is_none())
         .partition(|node| state.lives_whole(resource, *node));
-    for (node, broken) in &resource.broken {
+    for (node, broken) in resource.broken.iter().filter(|(node, _)| !full.contains(node)) {
         let name = state.node_name(*node);
-        let remedy = if full.contains(node) {
-            format!("make room in the pool of {name}: it goes on by itself")
-        } else if let Some(source) = living.first().filter(|_| broken.code == DIRECTORY_GONE) {
+        let remedy = if let Some(source) = living.first().filter(|_| broken.code == DIRECTORY_GONE) {
             format!("it is copied again from {} by itself", state.node_name(*source))
         } else if let Some(source) = living.first() {
             format!(

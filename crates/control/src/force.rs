@@ -21,7 +21,9 @@
 
 use crate::state::{Forced, Loss, Outcome, Refusal, Severity, State};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{ConfigVersion, Epoch, Index, Member, NodeId, Position, ResourceId, VolumeId, reach};
+use mainstay_types::{
+    ConfigVersion, Epoch, Index, Member, NodeId, Position, ResourceId, VolumeId, reach, size_words,
+};
 
 /// What the operator was told of the replica.
 #[derive(Clone, Copy, Debug)]
@@ -144,11 +146,13 @@ impl State {
         record.doubtful = record.replicas.iter().copied().filter(|member| *member != to).collect();
         let text = match told {
             Some((end, heard)) => format!(
-                "forced to go on from {name}, which held the log up to {end} and had heard of {heard}: what followed is lost; only {names} had everything"
+                "forced to go on from {name}, which held the log up to entry {} and had heard of entry {}: what followed is lost; only {names} had everything",
+                end.0, heard.0
             ),
             None => format!(
-                "goes on from {name}, which lacks no more than {} bytes or {} ms of what {names} acknowledged; that is lost",
-                record.lag.bytes, record.lag.ms
+                "goes on from {name}, which lacks no more than {} or {} s of what {names} acknowledged; that is lost",
+                size_words(record.lag.bytes),
+                record.lag.ms / 1000
             ),
         };
         // Some of their growth may be lost as well; it is wished for again.

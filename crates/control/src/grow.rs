@@ -12,7 +12,7 @@
 //! - A volume never gets smaller: what lies beyond the new end would be lost, and no file system that is mounted allows it.
 
 use crate::state::{Command, Outcome, Resource, Severity, State, refused};
-use mainstay_types::{Epoch, ResourceId, VolumeId, is_volume_size, reach};
+use mainstay_types::{Epoch, ResourceId, VolumeId, is_volume_size, reach, size_words};
 
 /// What is said of sizes that no volume can have.
 pub(crate) const SIZE_REMEDY: &str = "use a multiple of 4096 bytes up to 4 TiB";
@@ -68,7 +68,12 @@ impl State {
         reach!("control: a volume is to grow");
         resource.growing.insert(volume, bytes);
         let subject = format!("resource {}", resource.name);
-        self.note(at_ms, Severity::Info, subject, format!("volume {} is to have {bytes} bytes", volume.0));
+        self.note(
+            at_ms,
+            Severity::Info,
+            subject,
+            format!("volume {} is to grow to {}", volume.0, size_words(bytes)),
+        );
         Outcome::Done
     }
 
@@ -103,7 +108,12 @@ impl State {
         }
         resource.growing.retain(|of, wanted| *of != volume || *wanted > bytes);
         let subject = format!("resource {}", resource.name);
-        self.note(at_ms, Severity::Info, subject, format!("volume {} has {bytes} bytes", volume.0));
+        self.note(
+            at_ms,
+            Severity::Info,
+            subject,
+            format!("volume {} has {} now", volume.0, size_words(bytes)),
+        );
         Outcome::Done
     }
 }

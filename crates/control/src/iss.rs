@@ -43,7 +43,7 @@ impl State {
                     ShrinkReason::Absent => "it does not answer",
                     ShrinkReason::Slow => {
                         reach!("control: a slow member leaves");
-                        "it is slow, and writes waited for it"
+                        "it did not acknowledge in time, and writes waited for it"
                     }
                 };
                 if record.iss.contains(&remove) {

@@ -210,8 +210,8 @@ impl Stands {
             Self::OtherLabel(other) => (
                 own,
                 format!(
-                    "is in use, and its replica.json is the label of {} (resource {}), incarnation {}",
-                    other.name, other.resource, other.incarnation
+                    "is in use, and its replica.json is the label of another replica, of {} (resource number {}, incarnation {:016x})",
+                    other.name, other.resource.0, other.incarnation.0
                 ),
                 format!(
                     "keep that label elsewhere if you need it, then put the right one back: {}",

@@ -136,7 +136,8 @@ impl State {
             resource.record.version = resource.record.version.next();
             let end = reopened.end.unwrap_or_default();
             let text = format!(
-                "all that were in sync have lost their memory; {name}, whose log reaches furthest, goes on from {end}: what was acknowledged after that was not flushed, and is lost"
+                "all that were in sync have lost their memory; {name}, whose log reaches furthest, goes on from entry {}: what was acknowledged after that was not flushed, and is lost",
+                end.index.0
             );
             self.note_memory(at_ms, id, Severity::Critical, text);
             self.drop_broken(at_ms, id);

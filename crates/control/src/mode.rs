@@ -21,7 +21,9 @@
 
 use crate::copies;
 use crate::state::{Outcome, Resource, Severity, State, refused};
-use mainstay_types::{BLOCK_BYTES, ConfigVersion, LagLimits, Member, Mode, NodeId, ResourceId, reach};
+use mainstay_types::{
+    BLOCK_BYTES, ConfigVersion, LagLimits, Member, Mode, NodeId, ResourceId, reach, size_words,
+};
 use std::collections::BTreeSet;
 
 /// Bounds of the limits in time, in milliseconds.
@@ -233,16 +235,21 @@ fn check_lag(resource: &Resource, lag: LagLimits) -> Result<(), (String, String)
     if lag.bytes < 16 * BLOCK_BYTES || lag.bytes > most {
         return Err((
             format!(
-                "lag-bytes: {} bytes are asked for, and the journal has {} bytes",
-                lag.bytes, resource.spec.journal_bytes
+                "lag-bytes: {} are asked for, and the journal has {}",
+                size_words(lag.bytes),
+                size_words(resource.spec.journal_bytes)
             ),
-            format!("allow 65536 to {most} bytes, which is half the journal"),
+            format!(
+                "set --lag-bytes from {} to {}, which is half the journal",
+                size_words(16 * BLOCK_BYTES),
+                size_words(most)
+            ),
         ));
     }
     if !LAG_MS.contains(&lag.ms) {
         return Err((
-            format!("lag-s: {} ms are asked for", lag.ms),
-            format!("allow {} to {} ms", LAG_MS.start(), LAG_MS.end()),
+            format!("lag-s: {} s are asked for", lag.ms / 1000),
+            format!("set --lag-s from 1 to {}", LAG_MS.end() / 1000),
         ));
     }
     Ok(())

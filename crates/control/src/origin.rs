@@ -220,7 +220,7 @@ impl State {
             Some(on) => {
                 reach!("control: a resource holds what it is made of");
                 let text =
-                    format!("holds what snapshot {snapshot} of {source} held, from entry {} on", on.at);
+                    format!("holds what snapshot {snapshot} of {source} held, from entry {} on", on.at.0);
                 (Severity::Info, text)
             }
             None if failure == origin.failure => return false,

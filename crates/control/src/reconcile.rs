@@ -468,8 +468,8 @@ fn plan_resource(
     if let Some(registered) = resource.record.replica(node).filter(|_| is_other(resource, node, replica)) {
         stop_service(state, id, observed, "its files are of an earlier replica", actions);
         let reason = format!(
-            "its directory holds incarnation {incarnation}, which this node had earlier, and the cluster knows {}",
-            registered.incarnation
+            "its directory holds files that this node had earlier (incarnation {:016x}), and not those that the cluster knows (incarnation {:016x})",
+            incarnation.0, registered.incarnation.0
         );
         let why = Unusable { reason, code: EARLIER.into() };
         plan_unusable(node, state, resource, registered.incarnation, &why, observed, actions);

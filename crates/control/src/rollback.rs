@@ -122,7 +122,7 @@ impl State {
         let entry = seen.get(&rollback.mark).map(|on| on.at);
         let text = if let Some(on) = seen.get(&rollback.mark) {
             reach!("control: a resource is rolled back");
-            format!("rolled back to snapshot {name} by entry {}", on.at)
+            format!("rolled back to snapshot {name} by entry {}", on.at.0)
         } else if has(rollback.to) == Some(SnapshotState::Missing) {
             reach!("control: a primary does not hold what is rolled back to");
             format!("not rolled back: the primary does not hold snapshot {name}")

@@ -3,7 +3,7 @@
 //! A disk that hangs, an engine that is stopped and a link that loses large packets report nothing: every write waits, and
 //! heartbeats go on. So the age of the oldest request without an answer is measured, and told from [`STALL_MS`] on.
 
-use crate::advice::Advice;
+use crate::advice::{Advice, or_move};
 use crate::labels::quoted;
 use crate::state::{Severity, State};
 use mainstay_types::{Copies, MacAddress, NodeId, ResourceId};
@@ -176,15 +176,19 @@ impl Hindrance {
         }
     }
 
-    fn remedy(&self, state: &State, service: &str, node: NodeId) -> String {
-        let node = state.node_name(node);
+    fn remedy(&self, state: &State, service: &str, id: NodeId) -> String {
+        let node = state.node_name(id);
         match self {
             Self::Frozen { path } => format!(
                 "when the backup that froze it has ended, run `fsfreeze --unfreeze {}` on {node}",
                 quoted(path)
             ),
             Self::NoCarrier { interface, .. } => format!(
-                "check the cable, switch port or bridge of {interface}; or run `mainstay service move {service} NODE`"
+                "check the cable, switch port or bridge of {interface}{}",
+                state
+                    .services
+                    .get(service)
+                    .map_or_else(String::new, |known| or_move(state, service, known, id))
             ),
             Self::Contested { address, by } => {
                 match state.nodes.values().find(|other| other.links.macs.contains(by)) {

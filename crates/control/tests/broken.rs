@@ -683,10 +683,13 @@ fn what_had_no_space_is_opened_again_when_there_is_room() {
     observed.room = true;
     assert_eq!(plan(A, &state, &observed), vec![Action::ReopenReplica { resource: R }]);
     let full = Observations { full: [(R, [A, B].into())].into(), has_leader: true, ..Default::default() };
-    for said in advice(&state, &full).into_iter().filter(|said| said.subject == "resource db") {
-        assert!(said.remedy.contains("make room"), "{said:?}");
-        assert!(!said.remedy.contains("force-promote") && !said.remedy.contains("backup"), "{said:?}");
-    }
+    let said: Vec<_> =
+        advice(&state, &full).into_iter().filter(|said| said.is_about_resource("db")).collect();
+    let [said] = &said[..] else { panic!("one cause is one advice: {said:?}") };
+    assert!(said.what.contains("the pool of each of a, b has no space"), "{said:?}");
+    assert!(said.what.contains("there is no primary of db"), "{said:?}");
+    assert!(said.remedy.contains("make room"), "{said:?}");
+    assert!(!said.remedy.contains("force-promote") && !said.remedy.contains("backup"), "{said:?}");
 }
 
 /// E: a node that is away does not hold the name of a deleted resource, and removes the files when it is back.

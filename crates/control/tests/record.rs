@@ -7,6 +7,7 @@ use common::*;
 use mainstay_control::advice::Observations;
 use mainstay_control::reconcile::{Action, Observed, Role, ServiceObserved, asks_for_relief, plan};
 use mainstay_control::scrubs::ScrubPolicy;
+use mainstay_control::stalls::{Stall, Stalled};
 use mainstay_control::state::{
     Command, Entry, IssChange, Links, Outcome, ResourceSpec, ServicePhase, Severity, State,
 };
@@ -144,6 +145,29 @@ fn a_pool_without_space_is_said_with_what_to_do() {
     );
     let [advice] = &list[..] else { panic!("{list:?}") };
     assert!(advice.what.contains("the pool of b has no space") && !advice.remedy.is_empty(), "{advice:?}");
+}
+
+/// A full pool keeps its replica out, holds writes up and leaves one copy: that is one advice, with what follows.
+#[test]
+fn what_follows_from_a_full_pool_is_no_advice_of_its_own() {
+    let mut state = ready();
+    let record = state.resources[&R].record.clone();
+    let change = IssChange::Shrink { remove: record.iss_member(B).unwrap(), why: ShrinkReason::Slow };
+    let (version, epoch) = (record.version, record.epoch);
+    let shrink = Command::ChangeIss { resource: R, version, epoch, change };
+    assert!(apply(&mut state, shrink).is_ok());
+    let stalls = vec![Stall { what: Stalled::Replica(R, B), ms: 9000 }];
+    let full = [(R, [B].into())].into();
+    let seen = Observations { has_leader: true, full, stalls, ..Default::default() };
+    let list = mainstay_control::advice::advice(&state, &seen);
+    let [advice] = &list[..] else { panic!("{list:?}") };
+    assert!(advice.is_about_resource("db") && !advice.is_about_resource("d"), "{advice:?}");
+    for says in ["the pool of b has no space", "not in sync: b", "no failover is possible"] {
+        assert!(advice.what.contains(says), "{says}: {advice:?}");
+    }
+    // Without the full pool each of them is told.
+    let list = mainstay_control::advice::advice(&state, &Observations { full: Default::default(), ..seen });
+    assert_eq!(list.len(), 2, "{list:?}");
 }
 
 /// A node cut off from the others cannot have learnt who died, so it must not count voters.
@@ -694,6 +718,37 @@ fn a_failure_that_is_tried_again_after_a_pause_is_one_event() {
     apply(&mut nodes.state, report(ServicePhase::Starting, 1));
     apply(&mut nodes.state, report(ServicePhase::BackingOff, 2));
     assert_eq!(told(&nodes.state), 2);
+}
+
+/// Advice names a node where the service can run, and none if there is none.
+#[test]
+fn advice_moves_a_service_only_to_a_node_where_it_can_run() {
+    let mut nodes = running();
+    let ServiceObserved { epoch, round, .. } = nodes.observed[&A].services["db"];
+    let report = Command::ServiceStatus {
+        name: "db".into(),
+        node: A,
+        phase: ServicePhase::BackingOff,
+        epoch,
+        round,
+        detail: "no mount".into(),
+        failures: 1,
+        passes: false,
+        last_failure: "no mount".into(),
+    };
+    apply(&mut nodes.state, report);
+    let remedy = |state: &State| {
+        let seen = Observations { has_leader: true, ..Default::default() };
+        let list = mainstay_control::advice::advice(state, &seen);
+        list.into_iter().find(|one| one.what.contains("no mount")).expect("it is told").remedy
+    };
+    assert!(
+        remedy(&nodes.state).ends_with("or run `mainstay service move db b`"),
+        "{}",
+        remedy(&nodes.state)
+    );
+    assert!(die(&mut nodes.state, B).is_ok());
+    assert_eq!(remedy(&nodes.state), "mend the cause there");
 }
 
 /// A reboot that nobody took for a death: the node has no machine for what it ran, and is said to run it.

@@ -347,7 +347,7 @@ impl Disk {
     }
 
     fn failure(&self, doing: &str, area: Area, error: &dyn std::fmt::Display) -> IoFailure {
-        IoFailure::new(format!("{doing} {area:?} in {}: {error}", self.files.path().display()))
+        IoFailure::new(format!("{doing} {area} in {}: {error}", self.files.path().display()))
     }
 
     fn write(

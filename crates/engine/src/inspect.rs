@@ -116,8 +116,8 @@ fn view(path: &Path, found: &Inspection) -> ReplicaFilesView {
         faults.push(format!(
             "the journal is damaged at {}: entries up to {} were durable, and entry {} is not there",
             found.end_offset,
-            found.known_durable,
-            found.end.index.next()
+            found.known_durable.0,
+            found.end.index.next().0
         ));
     }
     if let Err(why) = &found.versions {
@@ -334,7 +334,7 @@ mod tests {
         assert!(told.data.starts_with("inconsistent") && told.data.contains("kept"), "{}", told.data);
         assert_eq!((told.known_durable, told.extents), (25, None));
         let [journal, table] = &told.faults[..] else { panic!("two faults: {:?}", told.faults) };
-        assert!(journal.contains("up to i25") && journal.contains("entry i25"), "{journal}");
+        assert!(journal.contains("up to 25") && journal.contains("entry 25"), "{journal}");
         assert_eq!(table, "page 3 is damaged");
     }
 }

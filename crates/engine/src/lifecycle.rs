@@ -9,7 +9,7 @@ use mainstay_api::engine::{EngineError, Reply};
 use mainstay_store::{MediaError, RecoverError, Store, StoreConfig, Tuning};
 use mainstay_types::{
     BLOCK_BYTES, Incarnation, Index, JOURNAL_BYTES_MIN, ResourceId, VOLUME_BYTES_MAX, VOLUMES_MAX,
-    is_volume_size,
+    is_volume_size, size_words,
 };
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,9 +34,13 @@ pub enum LifecycleError {
         #[source]
         source: RecoverError,
     },
-    #[error("{dir} holds another replica: resource {resource}, incarnation {incarnation}")]
+    #[error(
+        "{dir} holds the files of another replica: resource number {}, incarnation {:016x}", resource.0, incarnation.0
+    )]
     Occupied { dir: PathBuf, resource: ResourceId, incarnation: Incarnation },
-    #[error("{dir} holds resource {resource}, incarnation {incarnation}, and its label says otherwise")]
+    #[error(
+        "the files in {dir} and the label there, replica.json, are not of the same replica: the files are of resource number {}, incarnation {:016x}", resource.0, incarnation.0
+    )]
     Other { dir: PathBuf, resource: ResourceId, incarnation: Incarnation },
     #[error("impossible size: {what}")]
     Size { what: String },
@@ -256,14 +260,16 @@ fn check_sizes(config: &StoreConfig) -> Result<(), LifecycleError> {
     for (number, bytes) in config.volumes.iter().enumerate() {
         if !is_volume_size(*bytes) {
             return size(format!(
-                "volume {number} has {bytes} bytes, allowed are multiples of {BLOCK_BYTES} up to {VOLUME_BYTES_MAX}"
+                "volume {number} has {bytes} bytes; allowed are multiples of {BLOCK_BYTES} bytes up to {}",
+                size_words(VOLUME_BYTES_MAX)
             ));
         }
     }
     if config.journal_bytes < JOURNAL_BYTES_MIN || !config.journal_bytes.is_multiple_of(BLOCK_BYTES) {
         return size(format!(
-            "a journal of {} bytes, allowed are multiples of {BLOCK_BYTES} from {JOURNAL_BYTES_MIN} on",
-            config.journal_bytes
+            "a journal of {} bytes; allowed are multiples of {BLOCK_BYTES} bytes from {} on",
+            config.journal_bytes,
+            size_words(JOURNAL_BYTES_MIN)
         ));
     }
     Ok(())

@@ -267,7 +267,7 @@ impl Presence {
             }
             DeviceOutcome::AttachFailed { volume, error, .. } => {
                 self.attaching -= 1;
-                self.failed(format!("volume {volume} got no device: {error}"));
+                self.failed(format!("volume {} got no device: {error}", volume.0));
             }
             DeviceOutcome::Detached { errors, .. } => {
                 for error in errors {

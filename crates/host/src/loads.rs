@@ -85,7 +85,7 @@ impl Host {
             Ok(Some(batch)) => piece.batch = Some(Arc::new(batch)),
             Ok(None) if self.store.retains(first) => {
                 self.log_loads.remove(&number);
-                return self.fail(platform, format!("the journal's batch of entry {first} is damaged"));
+                return self.fail(platform, format!("the journal's batch of entry {} is damaged", first.0));
             }
             Ok(None) => {}
             Err(error) => {

@@ -175,7 +175,7 @@ fn decayed(ask: impl FnOnce(&mut Lab)) -> Lab {
     lab.world.blocks.put(payload.area, payload.offset, &damaged);
     lab.answer_reads();
     let reason = lab.host.failed().expect("a damaged journal is not used any more");
-    assert!(reason.contains("journal record of entry i2 is damaged"), "{reason}");
+    assert!(reason.contains("journal record of entry 2 is damaged"), "{reason}");
     assert_eq!((lab.failures(), lab.host.role()), (1, Role::Fenced));
     lab
 }

@@ -1,6 +1,8 @@
 //! Byte counts as people write them: `4GiB`, `512M`, `4GB`, `4096`. KiB, MiB, GiB and TiB, and the letters alone, are powers of
 //! 1024; KB, MB, GB and TB are powers of 1000, as disks and networks are labelled.
 
+pub use mainstay_api::rest::size_words as format;
+
 /// Largest byte count that is taken: far beyond any disk, and sums of many of them still fit.
 const BYTES_MAX: u64 = 1 << 50;
 
@@ -86,21 +88,6 @@ pub fn parse_blocks(text: &str) -> Result<u64, String> {
 /// The same, or 0, for none.
 pub fn parse_or_none(text: &str) -> Result<u64, String> {
     if text == "0" { Ok(0) } else { parse(text) }
-}
-
-/// A byte count with three or more significant digits.
-pub fn format(bytes: u64) -> String {
-    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes as f64;
-    let mut unit = "B";
-    for next in UNITS {
-        if value < 1024.0 {
-            break;
-        }
-        value /= 1024.0;
-        unit = next;
-    }
-    if value.fract() == 0.0 { format!("{value:.0} {unit}") } else { format!("{value:.1} {unit}") }
 }
 
 #[cfg(test)]

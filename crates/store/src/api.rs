@@ -9,6 +9,7 @@ use mainstay_types::{
     VolumeId, reach,
 };
 use smallvec::SmallVec;
+use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -23,6 +24,17 @@ pub enum Area {
     Volume(VolumeId),
     /// The sums of the blocks of one volume, if the replica has sums. As large as the largest volume asks for.
     Sums(VolumeId),
+}
+
+impl fmt::Display for Area {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Meta => write!(f, "the metadata"),
+            Self::Journal => write!(f, "the journal"),
+            Self::Volume(volume) => write!(f, "volume {}", volume.0),
+            Self::Sums(volume) => write!(f, "the checksums of volume {}", volume.0),
+        }
+    }
 }
 
 /// What is fixed when a replica is formatted. It is kept in the superblock.
@@ -129,12 +141,12 @@ pub enum RecoverError {
     NoSuperblock,
     /// R12: something that is known to have been durable cannot be read back.
     #[error(
-        "journal record of entry {index} at offset {offset} is damaged; entries up to {known_durable} were durable"
+        "the journal record of entry {} at byte {offset} of the journal is damaged; entries up to {} were durable", index.0, known_durable.0
     )]
     Corrupt { index: Index, offset: u64, known_durable: Index },
     /// R12: the log ends before an entry that this replica is known to have held, durable and committed.
     #[error(
-        "the log ends at entry {end}, and this replica is known to have held every entry up to {known}: these files are an older copy"
+        "the log ends at entry {}, and this replica is known to have held every entry up to {}: these files are an older copy", end.0, known.0
     )]
     Older { end: Index, known: Index },
     #[error("version table page {page} is damaged")]
@@ -229,7 +241,7 @@ impl Payload {
 
 /// R12: what was durable in the journal cannot be read back.
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
-#[error("journal record of entry {index} is damaged")]
+#[error("the journal record of entry {} is damaged", index.0)]
 pub struct Damaged {
     pub index: Index,
 }

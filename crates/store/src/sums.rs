@@ -24,7 +24,7 @@ const LOOKED_AT_MAX: usize = 64;
 
 /// A block of a volume is not what was written there last.
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
-#[error("block {block} of volume {volume} is damaged")]
+#[error("block {block} of volume {} is damaged", volume.0)]
 pub struct DamagedBlock {
     pub volume: VolumeId,
     pub block: u64,

@@ -38,12 +38,12 @@ fn destage_with_damage_at(lab: &mut Lab, payload_byte: usize) -> String {
 #[test]
 fn what_decayed_in_the_journal_never_reaches_a_volume() {
     let (mut lab, _) = two_entries();
-    assert_eq!(destage_with_damage_at(&mut lab, 100), "journal record of entry i1 is damaged");
+    assert_eq!(destage_with_damage_at(&mut lab, 100), "the journal record of entry 1 is damaged");
     // Of the part that nobody wants any more: the checksum is of the whole.
     let (mut lab, _) = two_entries();
-    assert_eq!(destage_with_damage_at(&mut lab, BLOCK + 100), "journal record of entry i1 is damaged");
+    assert_eq!(destage_with_damage_at(&mut lab, BLOCK + 100), "the journal record of entry 1 is damaged");
     let (mut lab, _) = two_entries();
-    assert_eq!(destage_with_damage_at(&mut lab, 3 * BLOCK), "journal record of entry i2 is damaged");
+    assert_eq!(destage_with_damage_at(&mut lab, 3 * BLOCK), "the journal record of entry 2 is damaged");
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn what_recovery_found_is_checked_again_when_it_is_read_again() {
     lab.recover_from(disk).expect("all is well yet");
     lab.store.commit(Index(2));
     lab.check(&log);
-    assert_eq!(destage_with_damage_at(&mut lab, 3 * BLOCK), "journal record of entry i2 is damaged");
+    assert_eq!(destage_with_damage_at(&mut lab, 3 * BLOCK), "the journal record of entry 2 is damaged");
 }
 
 #[test]

@@ -13,12 +13,14 @@ pub mod record;
 pub mod scrub;
 pub mod silencer;
 pub mod simulation;
+pub mod size;
 pub use address::*;
 pub use histogram::*;
 pub use limits::*;
 pub use record::*;
 pub use scrub::*;
 pub use silencer::*;
+pub use size::*;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($inner:ty), $prefix:literal) => {

@@ -35,7 +35,10 @@ pub fn one_replica_throttled_to_a_hundredth(cluster: &Cluster) -> Result<()> {
     let said = lab.try_cli(&["status"])?.stdout;
     ensure!(said.contains(&format!("{slow} is out because it was slow")), "{said}");
     let events = lab.cli(&["events"])?;
-    ensure!(events.contains(&format!("{slow} left the in-sync set: it is slow")), "{events}");
+    ensure!(
+        events.contains(&format!("{slow} left the in-sync set: it did not acknowledge in time")),
+        "{events}"
+    );
 
     drop(throttle);
     lab.wait_in_sync(NAME, LIMIT)?;

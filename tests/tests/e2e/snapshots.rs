@@ -278,7 +278,7 @@ pub fn what_a_replica_held_before_it_is_copied_to_is_kept(cluster: &Cluster) -> 
     let [on] = &kept.nodes[..] else { anyhow::bail!("one node keeps it: {kept:?}") };
     ensure!(on.node == away && on.index > 0, "{kept:?}");
     let list = lab.cli(&["snapshot", "list", SCRATCH])?;
-    ensure!(list.contains("before-copy") && list.contains(&format!("{away} held")), "{list}");
+    ensure!(list.contains("before-copy") && list.contains(&format!("{away} holds it")), "{list}");
     let files = "/var/lib/mainstay/pools/default/before-test";
     lab.exec(away, &[&binary, "snapshot", "clone", SCRATCH, "before-copy", files])?;
     let found = letter(cluster, away, &format!("{files}/vol0"))?;

@@ -55,7 +55,7 @@ pub fn fstrim_shrinks_every_replica(cluster: &Cluster) -> Result<()> {
         Ok(())
     })?;
     let said = lab.try_cli(&["status"])?.stdout;
-    ensure!(said.contains("takes of 768 MiB: n1 "), "{said}");
+    ensure!(said.contains("for 768 MiB of volumes: n1 "), "{said}");
     ensure!(sum()? == kept, "what was kept is not what it was");
     lab.shell(&node, "umount /run/thin; rmdir /run/thin")?;
     cluster.prove_equal(NAME)?;

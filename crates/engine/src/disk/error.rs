@@ -1,6 +1,6 @@
 //! Why the files of a replica cannot be made or used.
 
-use mainstay_types::BLOCK_BYTES;
+use mainstay_types::{BLOCK_BYTES, size_words};
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -14,9 +14,9 @@ pub enum DiskError {
     Missing { path: PathBuf },
     #[error("{} is in use by another process", path.display())]
     InUse { path: PathBuf },
-    #[error("the file system that holds {} has {free} bytes free where {need} are needed", path.display())]
+    #[error("the file system that holds {} has {} free where {} are needed", path.display(), size_words(*free), size_words(*need))]
     NoSpace { path: PathBuf, need: u64, free: u64 },
-    #[error("the file system that holds {} has {size} bytes of space where {need} may be needed", path.display())]
+    #[error("the file system that holds {} has a size of {} where {} may be needed", path.display(), size_words(*size), size_words(*need))]
     PoolTooSmall { path: PathBuf, need: u64, size: u64 },
     #[error("the file system of {} cannot do direct I/O in blocks of {BLOCK_BYTES} bytes", path.display())]
     NoDirect { path: PathBuf },

@@ -138,8 +138,8 @@ pub fn check_owner(
 ) -> Result<(), String> {
     if (label.resource, label.incarnation) != (resource, incarnation) {
         return Err(format!(
-            "it is that of resource {}, incarnation {:016x}, and this is resource {resource}, incarnation {:016x}",
-            label.resource, label.incarnation.0, incarnation.0
+            "it is that of resource number {}, incarnation {:016x}, and this replica is of resource number {}, incarnation {:016x}",
+            label.resource.0, label.incarnation.0, resource.0, incarnation.0
         ));
     }
     if label.journal_bytes != journal_bytes {

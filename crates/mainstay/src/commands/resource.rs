@@ -326,14 +326,18 @@ fn made_of(resource: &ResourceView) -> String {
 /// Pools without space for what is to be written.
 fn full(resource: &ResourceView) -> String {
     let full = |replica: &&ReplicaView| replica.live.as_ref().is_some_and(|live| live.no_space.is_some());
-    let one = |replica: &ReplicaView| format!("; THE POOL OF {} IS FULL", replica.node);
+    let one = |replica: &ReplicaView| format!("; the pool of {} is full", replica.node);
     resource.replicas.iter().filter(full).map(one).collect()
 }
 
 /// Blocks that no replica has.
 fn lost(resource: &ResourceView) -> String {
     let live = resource.replicas.iter().filter_map(|replica| replica.live.as_ref());
-    let one = |block: &String| format!("; NO REPLICA IN SYNC HAS IT WHOLE: {block}");
+    let one = |block: &String| {
+        format!(
+            "; {block}, and no replica in sync has it whole: reading it is an error until it is written anew"
+        )
+    };
     live.filter_map(|live| live.unreadable.as_ref()).map(one).collect()
 }
 
@@ -342,7 +346,10 @@ pub fn space(resource: &ResourceView) -> String {
     let one = |replica: &ReplicaView| Some(format!("{} {}", replica.node, taken(replica)?));
     let each: Vec<_> = resource.replicas.iter().filter_map(one).collect();
     let size = size::format(resource.volumes.iter().sum());
-    if each.is_empty() { String::new() } else { format!("\n  takes of {size}: {}", each.join(", ")) }
+    if each.is_empty() {
+        return String::new();
+    }
+    format!("\n  space taken in the pools, for {size} of volumes: {}", each.join(", "))
 }
 
 fn taken(replica: &ReplicaView) -> Option<String> {
@@ -353,8 +360,13 @@ fn taken(replica: &ReplicaView) -> Option<String> {
 /// Replicas that are out because they were slow, and when they may return.
 fn slow(resource: &ResourceView) -> String {
     let live = resource.replicas.iter().filter_map(|replica| replica.live.as_ref());
+    // A full pool is told as such.
+    let is_full = |peer: &PeerView| {
+        let mut replicas = resource.replicas.iter().filter(|replica| replica.node == peer.node);
+        replicas.any(|replica| replica.live.as_ref().is_some_and(|live| live.no_space.is_some()))
+    };
     let one = |peer: &PeerView| {
-        let slow = peer.slow?;
+        let slow = peer.slow.filter(|_| !is_full(peer))?;
         let returns = match slow.returns_in_ms.div_ceil(1000) {
             0 => "as soon as it has caught up".to_owned(),
             seconds => format!("in {seconds} s at the earliest, if it keeps up"),

@@ -53,9 +53,9 @@ fn path(name: &str) -> Outcome<String> {
 
 fn on(on: &SnapshotOnView) -> String {
     let state = match on.state {
-        SnapshotState::Taking => "taking it",
-        SnapshotState::Held => "held",
-        SnapshotState::Missing => "MISSING",
+        SnapshotState::Taking => "is taking it",
+        SnapshotState::Held => "holds it",
+        SnapshotState::Missing => "does not have it",
     };
     format!("{} {state}", on.node)
 }
@@ -82,21 +82,22 @@ fn overview(list: &[SnapshotView]) -> String {
 fn details(found: &SnapshotFiles) -> String {
     let mut text = overview(std::slice::from_ref(&found.snapshot));
     if found.files.is_empty() {
-        return text + "\nthis node does not hold it";
+        return text
+            + "\nthe node that was asked has no files of it; run the command on a node that holds it";
     }
     for file in &found.files {
         text += &format!("\n{file}");
     }
     if found.files.iter().any(|file| is_map(Path::new(file))) {
-        text += "\nthis pool cannot clone files: there is what was written over since; `mainstay snapshot clone NAME SNAPSHOT DIRECTORY` makes files of all of it";
+        text += "\nThese files hold only the blocks that were written over since, because this pool cannot clone files. `mainstay snapshot clone NAME SNAPSHOT DIRECTORY` makes whole files of the snapshot.";
     }
     text += &match found.space {
         Some(SnapshotSpace { bytes, own_bytes }) => format!(
-            "\n{} here, of which {} are shared with nothing else: its deletion gives back these at least",
+            "\nThe files take {} of this node's pool. Deleting the snapshot gives at least {} back; other files share the rest.",
             size::format(bytes),
             size::format(own_bytes)
         ),
-        None => "\nhow much of this is shared cannot be told on this file system".into(),
+        None => "\nThis file system does not tell how much space deleting the snapshot gives back.".into(),
     };
     text
 }
