@@ -52,6 +52,11 @@ impl Durable {
         *known = suspect.generation.max(*known);
     }
 
+    /// The files of this replica, and its label, are in their place again.
+    pub fn files_put_back(&mut self, resource: ResourceId, incarnation: Incarnation) {
+        self.stored.insert(resource, incarnation);
+    }
+
     #[must_use]
     pub fn stored(&self) -> &BTreeMap<ResourceId, Incarnation> {
         &self.stored
@@ -233,6 +238,8 @@ pub struct Agent {
     wall_ms: u64,
     /// The pool has space.
     room: bool,
+    /// Why the directories of open replicas are not in their places.
+    gone: BTreeMap<ResourceId, String>,
 }
 
 impl Agent {
@@ -276,6 +283,7 @@ impl Agent {
             outs,
             wall_ms: 0,
             room: true,
+            gone: BTreeMap::new(),
         };
         agent.run_lease(now);
         agent
@@ -313,6 +321,16 @@ impl Agent {
     /// The files of a replica were removed under the hands of this process.
     pub fn files_lost(&mut self, resource: ResourceId) {
         self.durable.files_lost(resource);
+    }
+
+    /// The files of a replica were put back under the hands of this process.
+    pub fn files_put_back(&mut self, resource: ResourceId, incarnation: Incarnation) {
+        self.durable.files_put_back(resource, incarnation);
+    }
+
+    /// Why the directories of open replicas are not in their places, from here on.
+    pub fn set_gone(&mut self, gone: BTreeMap<ResourceId, String>) {
+        self.gone = gone;
     }
 
     /// Whether the pool has space from here on.

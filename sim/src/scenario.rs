@@ -334,6 +334,16 @@ impl Scenario {
         self.world.put_copy_back(NodeId(node), resource_id(0));
     }
 
+    /// An operator moves the directory of the replica out of the pool, whether an engine has it open or not.
+    pub fn move_directory(&mut self, node: u32) {
+        self.world.move_directory(NodeId(node), resource_id(0));
+    }
+
+    /// An operator puts that directory back, unless something else is in its place.
+    pub fn put_directory_back(&mut self, node: u32) {
+        self.world.put_directory_back(NodeId(node), resource_id(0));
+    }
+
     pub fn service(&mut self, node: u32, fault: ServiceFault) {
         self.fault(Fault::Service { target: n(node), resource: 0, fault });
     }

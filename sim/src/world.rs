@@ -11,6 +11,7 @@ mod faults;
 mod inspect;
 mod jobs;
 mod links;
+mod moved;
 mod operator;
 mod progress;
 mod queue;
@@ -230,6 +231,12 @@ pub(crate) struct Machine {
     pub(crate) formatted: BTreeMap<ResourceId, Incarnation>,
     /// Replicas of whose directories an operator has made a copy in the pool. It holds what the image of the disk holds.
     pub(crate) copied: BTreeSet<ResourceId>,
+    /// Replicas whose directories an operator has moved out of the pool while the engine has them open.
+    pub(crate) moved: BTreeSet<ResourceId>,
+    /// The same, of which no engine has anything open any more.
+    pub(crate) aside: BTreeMap<ResourceId, (Disk, Incarnation)>,
+    /// Replicas whose directories were put back, and of which the agent has not heard.
+    pub(crate) put_back: BTreeSet<ResourceId>,
     /// The last entry that each replica held, durable and committed, as far as its node may know; see `agent/src/held.rs`, which knows
     /// it a second later.
     pub(crate) held: BTreeMap<ResourceId, (Incarnation, Index)>,
@@ -399,6 +406,9 @@ impl World {
                     disks: BTreeMap::new(),
                     formatted: BTreeMap::new(),
                     copied: BTreeSet::new(),
+                    moved: BTreeSet::new(),
+                    aside: BTreeMap::new(),
+                    put_back: BTreeSet::new(),
                     held: BTreeMap::new(),
                     making: BTreeSet::new(),
                     paces: BTreeMap::new(),

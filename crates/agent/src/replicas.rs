@@ -733,6 +733,8 @@ fn file_error(path: &Path, error: &io::Error) -> EngineError {
 mod tests {
     use super::*;
     use mainstay_api::engine::ReplicaStatus;
+    use mainstay_control::state::{Command, Entry, ResourceSpec, Settings};
+    use mainstay_types::{Epoch, Member, NodeId};
 
     /// An engine that is not ready, or does not answer, says nothing about a disk.
     #[test]
@@ -1068,6 +1070,63 @@ mod tests {
             &Ok(Ended::Dropped),
         );
         refused();
+    }
+
+    /// R11: an operator has moved the directory away, and the cluster counts on what is in it.
+    #[test]
+    fn no_new_replica_is_made_in_the_place_of_one_that_is_missed() {
+        let root = tempfile::tempdir().unwrap();
+        let (directory, away) =
+            (pool::directory(root.path()).join("db-1"), pool::directory(root.path()).join("away"));
+        drop(opened(root.path()).held.save());
+        let replicas = opened(root.path());
+        let place = Place { directory: directory.clone(), ..of_db() };
+        made(&directory);
+        assert_eq!(replicas.step(&place, None, Step::WriteLabel(A)), Ok(Answer::Done));
+        let mut wanted = in_sync(A);
+        std::fs::rename(&directory, &away).unwrap();
+        let make =
+            |wanted: &Resource| replicas.step(&place, Some(wanted), Step::MakeFiles(Incarnation(3), None));
+        let missed = make(&wanted).unwrap_err();
+        assert_eq!(missed.code, DIRECTORY_GONE);
+        assert!(missed.message.contains("mv -T") && stays_unusable(&missed), "{missed:?}");
+        std::fs::rename(&away, &directory).unwrap();
+        assert_eq!(make(&wanted), Ok(Answer::Holds(A)), "it is noticed without a restart");
+        std::fs::rename(&directory, &away).unwrap();
+        // Another replica has everything, so the engine is asked for a new one here.
+        wanted.record.iss[0].incarnation = Incarnation(A.0 + 1);
+        assert_ne!(make(&wanted).unwrap_err().code, DIRECTORY_GONE);
+    }
+
+    /// A resource that was written to, and whose in-sync set is this replica.
+    fn in_sync(incarnation: Incarnation) -> Resource {
+        let mut state = mainstay_control::State::default();
+        let mut apply = |command| assert!(state.apply(Entry { at_ms: 0, command }).is_ok());
+        apply(Command::InitCluster { id: 1, name: "c".into(), settings: Settings::default() });
+        apply(Command::AddNode {
+            name: "a".into(),
+            agent_addr: "10.0.0.1:7400".into(),
+            engine_addr: "10.0.0.1:7401".into(),
+            voter: true,
+            witness: false,
+            nonce: 1,
+        });
+        apply(Command::CreateResource {
+            name: "db".into(),
+            spec: ResourceSpec {
+                volumes: vec![64 << 20],
+                journal_bytes: 64 << 20,
+                replicas: vec![NodeId(1)],
+                preferred: Vec::new(),
+            },
+            scrub: Default::default(),
+            min_copies: Default::default(),
+            origin: None,
+        });
+        let mut resource = state.resources.remove(&R).unwrap();
+        resource.record.epoch = Epoch(1);
+        resource.record.iss = vec![Member { node: NodeId(1), incarnation }];
+        resource
     }
 
     fn of_db() -> Place {

@@ -34,6 +34,7 @@
 
 use crate::reconcile::Unusable;
 use crate::state::{Broken, Outcome, Resource, Severity, State, cut};
+use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{ConfigVersion, Incarnation, Member, NodeId, ResourceId, reach};
 
 impl Resource {
@@ -48,7 +49,7 @@ impl Resource {
     /// only be empty: the directory may be put back (R11).
     #[must_use]
     pub fn counts_on(&self, made: impl Fn(Incarnation) -> bool) -> Option<Member> {
-        let written = self.record.epoch.0 > 0;
+        let written = self.record.epoch.0 > 0 && !planted(Bug::MissedMadeAnew);
         self.record.iss.iter().copied().find(|member| written && made(member.incarnation))
     }
 

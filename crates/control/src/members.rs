@@ -10,6 +10,7 @@ use crate::apply::NAME_REMEDY;
 use crate::state::{Links, NODES_MAX, Node, NodeStatus, Outcome, Refusal, Severity, State, refused};
 use mainstay_ha::valid_name;
 use mainstay_types::NodeId;
+use mainstay_types::simulation::{Bug, planted};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Port of agents when none is named.
@@ -136,6 +137,9 @@ pub fn same_host(a: &str, b: &str) -> bool {
 /// to reach itself at the recorded address, or it may be a copy.
 #[must_use]
 pub fn is_recorded_here(recorded: &str, own: &[IpAddr], listens: &str) -> bool {
+    if planted(Bug::CopyElsewhereRuns) {
+        return true;
+    }
     let Some(host) = host_of(recorded) else { return true };
     // All of 127.0.0.0/8 is on every machine.
     let loopback = |listens: IpAddr| host.is_loopback() && (listens.is_unspecified() || listens == host);
@@ -155,6 +159,7 @@ pub enum Genuine {
 #[must_use]
 pub fn genuine(recorded: Option<&str>, heard: &str, newcomer: &str) -> Genuine {
     match recorded {
+        _ if planted(Bug::FirstHeardIsNode) => Genuine::Heard,
         Some(recorded) if same_host(newcomer, recorded) && !same_host(heard, recorded) => Genuine::Newcomer,
         _ => Genuine::Heard,
     }
@@ -300,7 +305,7 @@ impl State {
     #[must_use]
     pub fn next_seat(&self, proven: impl Fn(&NodeId) -> bool) -> Option<NodeId> {
         let joining = self.nodes.values().filter(|node| node.candidate && self.alive(node.id));
-        joining.map(|node| node.id).find(proven)
+        joining.map(|node| node.id).find(|node| proven(node) || planted(Bug::VotesUnproven))
     }
 
     /// The node has answered at its address with all entries in its log: from now on it votes. One after the other, so that

@@ -12,6 +12,7 @@
 //! `L` is the list, in the words of whoever runs this.
 
 use mainstay_types::Time;
+use mainstay_types::simulation::{Bug, planted};
 
 /// Services are killed when the lease has less than this left; the engine's guard does the same (R19).
 pub const GUARD_MARGIN_MS: u64 = 400;
@@ -57,6 +58,9 @@ impl<L: Clone + PartialEq> Guard<L> {
     /// The connection to the engine is gone, or is another one: its engine may know nothing. Or the
     /// engine silences this node.
     pub fn forget(&mut self) {
+        if planted(Bug::OldConfirmationCounts) {
+            return;
+        }
         self.confirmed = false;
         self.asked = None;
         self.lease_until = Time(0);

@@ -29,7 +29,7 @@ impl Agent {
             engine: self.connected,
             room: self.room,
             replicas: self.replicas.clone(),
-            gone: Default::default(),
+            gone: self.gone.clone(),
             clients: self.clients.clone(),
         };
         self.core.reconcile(now, &self.state, &seen);

@@ -122,6 +122,7 @@ impl World {
         }
         agent.set_wall_ms(self.consensus.wall_ms(node, now_us));
         agent.set_room(!machine.disks.values().any(Disk::is_full));
+        agent.set_gone(super::moved::gone(&machine.moved));
         agent.handle(machine.clock.node_time(now_us), input);
         self.agent_wishes(node);
         self.arm_agent(node);
@@ -256,6 +257,7 @@ impl World {
         for _ in torn.into_iter().filter(|torn| *torn) {
             self.trace.count("F1 writes torn or reordered by a power cut");
         }
+        self.machine(node).set_moved_aside();
         self.leave_half_made(node);
         let machine = self.machine(node);
         machine.services.power_cut();
@@ -284,6 +286,7 @@ impl World {
         for _ in torn.into_iter().filter(|torn| *torn) {
             self.trace.count("F1 writes torn or reordered by a kill");
         }
+        self.machine(node).set_moved_aside();
         self.leave_half_made(node);
         self.trace.count("F21 engine killed");
         self.note(Some(node), Part::Fault, &[2], || "engine is killed".into());

@@ -97,13 +97,25 @@ impl World {
                 if !asks {
                     return;
                 }
-                let made = self.make_files(node, resource, incarnation, of);
-                made.map(|()| Answer::Done).map_err(StepError::NotDone)
+                if self.machine(node).put_back.remove(&resource) {
+                    Ok(Answer::Holds(self.machines[&node].formatted[&resource]))
+                } else if self.is_missed(node, resource) {
+                    Err(StepError::Unusable("its directory is gone from the pool".into()))
+                } else {
+                    let made = self.make_files(node, resource, incarnation, of);
+                    made.map(|()| Answer::Done).map_err(StepError::NotDone)
+                }
             }
             Step::Open => self.open(node, engine_boot, resource).map(Answer::Opened),
+            // Only what is half made goes, and that is not here.
+            Step::RemoveFiles if machine.put_back.contains(&resource) => Ok(Answer::Done),
             Step::RemoveFiles => {
                 self.remove_files(node, resource);
                 Ok(Answer::Done)
+            }
+            Step::Look if machine.moved.contains(&resource) => {
+                self.machine(node).set_aside(resource);
+                Ok(Answer::Gone)
             }
             Step::Look if !machine.disks.contains_key(&resource) => Ok(Answer::Gone),
             _ => Ok(Answer::Done),

@@ -15,7 +15,7 @@
 //! The four are: recover before serving, seal before reading, compare epochs and not only lengths, begin with an epoch
 //! start. The last one holds here too, for another reason, and its bug is `ServeAtOnce`.
 //!
-//! R23 to R26 and R29 are not the simulator's.
+//! R23 to R26 are not the simulator's. Of R29 it has the decisions, and no network on which nodes join.
 
 macro_rules! bugs {
     ($($(#[doc = $doc:literal])* $name:ident($rule:literal),)*) => {
@@ -129,6 +129,8 @@ bugs! {
     CopyTakenForReplica("R9"),
     /// A replica that is removed keeps its label.
     LabelKept("R9"),
+    /// A replica goes on although its directory is gone from the pool.
+    MovedDirectoryStays("R9"),
     /// A lease counts from when the acknowledgement came, not from when the heartbeat was sent.
     LeaseFromReceipt("R10"),
     /// A voter waits only for the length of a lease, without the margin for clock rates.
@@ -159,6 +161,8 @@ bugs! {
     DoubtForgotten("R11"),
     /// In mode A a follower is promoted without anybody's word when the primary dies.
     FollowerPromoted("R11"),
+    /// An empty replica is made in the place of one that the cluster counts on and whose directory is gone.
+    MissedMadeAnew("R11"),
     /// The last living member leaves the ISS, and nobody can be promoted any more.
     IssEmptied("R11"),
     /// A damaged record that was durable is cut like a torn tail.
@@ -301,6 +305,8 @@ bugs! {
     OneInterfaceSearched("R19"),
     /// Nothing silences a node when its lease ends and its engine and its agent are both dead.
     NobodyOutlivesBoth("R19"),
+    /// What an engine confirmed before it silenced its node, or ended, lets services begin.
+    OldConfirmationCounts("R19"),
     /// A primary waits for ever for a member that is disconnected.
     WaitForever("R20"),
     /// Requests that wait for copies wait without end.
@@ -325,6 +331,12 @@ bugs! {
     ForeignMountTaken("R27"),
     /// A process is started although its file system is not mounted.
     MountNotChecked("R28"),
+    /// A node votes before it has proven itself at its addresses.
+    VotesUnproven("R29"),
+    /// Of two machines with the identity of a node the one that was heard first is the node.
+    FirstHeardIsNode("R29"),
+    /// A machine that does not have the recorded address of a node runs as that node.
+    CopyElsewhereRuns("R29"),
     /// A change that a client asks for again is applied again.
     RetryApplied("S18"),
     /// An older session is admitted, and the primary's own device beside a client.
