@@ -20,7 +20,7 @@ use crate::threads::{lock, read, spawn, write};
 use crate::transport::{Inbound, Notices, Transport, call};
 use crate::views::{self, Connections, Live};
 use crate::watch;
-use mainstay_api::engine::{Reply, Request};
+use mainstay_api::engine::{DeviceStatus, DeviceUser, Reply, Request};
 use mainstay_api::rest::{ClusterView, ErrorBody};
 use mainstay_control::labels::{MOVE_OUT, Notice};
 use mainstay_control::members::{AGENT_PORT, twin_words};
@@ -446,6 +446,30 @@ impl Agent {
         }
     }
 
+    /// Users of the devices of a resource that its engine serves without the kernel. An engine that does not answer has said last who
+    /// they are.
+    fn served_users(&self, resource: &str, moves: bool) -> Vec<DeviceUser> {
+        let devices: Vec<DeviceStatus> = match self.engine.request(Request::Status, Duration::from_secs(1)) {
+            Ok(Reply::Status(status)) => {
+                let replicas = status.replicas.into_iter().filter(|known| known.name == resource);
+                let clients = status.clients.into_iter().filter(|known| known.name == resource);
+                replicas
+                    .flat_map(|known| known.devices)
+                    .chain(clients.flat_map(|known| known.devices))
+                    .collect()
+            }
+            _ => {
+                let own = |name: &str, devices: &[DeviceStatus]| {
+                    if name == resource { devices.to_vec() } else { Vec::new() }
+                };
+                let replicas = self.engine.replicas(|known| own(&known.name, &known.devices));
+                let clients = self.engine.clients(|known| own(&known.name, &known.devices));
+                replicas.into_values().chain(clients.into_values()).flatten().collect()
+            }
+        };
+        devices.into_iter().flat_map(|device| device.users).filter(|user| !moves || !user.follows).collect()
+    }
+
     /// Ends the threads that decide, as a crash of the process would. Services and the engine go on.
     pub fn stop(&self) {
         if let Some(member) = read(&self.member).as_ref() {
@@ -508,8 +532,13 @@ impl Inbound for Agent {
             // Answered by the transport, which knows who asks.
             Call::AmI => CallReply::Other { address: None },
             Call::Engine(request) => self.engine_question(request),
-            Call::Users { resource, service } => match self.member() {
-                Ok(member) => match users_of(&member.places, &resource, service.as_ref()) {
+            Call::Users { resource, service, moves } => match self.member() {
+                Ok(member) => match users_of(
+                    &member.places,
+                    &resource,
+                    service.as_ref(),
+                    &self.served_users(&resource, moves),
+                ) {
                     Ok(users) => CallReply::Users { users },
                     Err(error) => CallReply::Error(body(
                         "users-unknown",

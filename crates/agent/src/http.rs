@@ -679,7 +679,7 @@ async fn move_service(
             resource.filter(|resource| !request.force && resource.record.primary != Some(to))
         {
             let doing = format!("service {name} is not moved");
-            users::refuse_used(&asked, view, resource, &doing, users::MOVE_WAIT).map_err(|mut refusal| {
+            users::refuse_used_to_move(&asked, view, resource, &doing).map_err(|mut refusal| {
                 let all_the_same = format!("`mainstay service move {name} --to {} --force`", request.to);
                 refusal.remedy += &format!(" To move it all the same, run {all_the_same}.");
                 refusal

@@ -127,6 +127,9 @@ pub enum Call {
     Users {
         resource: String,
         service: Option<ServiceSpec>,
+        /// The devices come back on another node: users that find them there by themselves do not count.
+        #[serde(default)]
+        moves: bool,
     },
     /// Whether this service finds a place for its file system on the asked node, beside the others.
     Place {

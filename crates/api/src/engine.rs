@@ -728,6 +728,22 @@ pub struct DeviceStatus {
     pub volume: VolumeId,
     /// For example `/dev/loop3`.
     pub path: String,
+    /// Users that the kernel does not know of.
+    #[serde(default)]
+    pub users: Vec<DeviceUser>,
+}
+
+/// User of a volume that the engine serves through a socket of its own.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DeviceUser {
+    /// In words for the operator, such as `an NBD client at 10.0.0.9:40112`.
+    pub what: String,
+    /// Its process, if it is on the engine's node.
+    #[serde(default)]
+    pub process: Option<u32>,
+    /// It can find the next primary by itself.
+    #[serde(default)]
+    pub follows: bool,
 }
 
 #[cfg(test)]

@@ -72,7 +72,11 @@ mod tests {
         status.name = "x".repeat(32);
         status.volumes = vec![LARGE; volumes];
         status.allocated = vec![LARGE; volumes];
-        let device = |volume| DeviceStatus { volume: VolumeId(volume), path: "/dev/loop1000".into() };
+        let device = |volume| DeviceStatus {
+            volume: VolumeId(volume),
+            path: "/dev/loop1000".into(),
+            users: Vec::new(),
+        };
         status.devices = (0..volumes as u16).map(device).collect();
         let nodes = || (0..peers as u32).map(NodeId);
         let peer = |node| PeerStatus { node, lag_bytes: LARGE, lag_entries: LARGE, ..PeerStatus::default() };

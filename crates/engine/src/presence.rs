@@ -365,6 +365,7 @@ impl Presence {
 
     /// A client of the NBD server that has chosen one of them.
     pub fn adopt(&mut self, shared: &mut Shared<'_>, arrived: Arrived) {
+        self.changed = true;
         if let Some(frontend) = &mut self.frontend {
             frontend.adopt(shared.ring, arrived);
         }
@@ -415,11 +416,14 @@ impl Presence {
         if self.detaching || !self.wanted || self.attaching > 0 {
             return Vec::new();
         }
-        let path = |(volume, device): &(VolumeId, Device)| DeviceStatus {
+        let users =
+            |volume| self.frontend.as_ref().map(|frontend| frontend.users(volume)).unwrap_or_default();
+        let status = |(volume, device): &(VolumeId, Device)| DeviceStatus {
             volume: *volume,
             path: device.path().display().to_string(),
+            users: users(*volume),
         };
-        self.devices.iter().map(path).collect()
+        self.devices.iter().map(status).collect()
     }
 }
 

@@ -11,7 +11,7 @@ use exports::{
     Client, VOLUME_BYTES, content, end, free_addr, nbd, run, run_in_vain, run_while, serve, serve_with,
     socket, turn, uri,
 };
-use mainstay_api::engine::{Request, Role};
+use mainstay_api::engine::{DeviceUser, Request, Role};
 use mainstay_codec::nbd::handshake::GREETING_BYTES;
 use mainstay_codec::nbd::{Command as Ask, REQUEST_BYTES, Request as Asked};
 use mainstay_engine::buffer::BufferPool;
@@ -290,7 +290,20 @@ fn clients_of_the_network_get_in_when_the_operator_says_so() {
     let mut found = vec![0; 65536];
     client.read(4096, &mut found);
     assert!(found == content(5, 65536));
-    drop(client);
+    // S295: the kernel does not know of them, and nothing is to be taken away from them.
+    let near = Client::at(&engine, "db/0");
+    let other_volume = Client::at(&engine, "db/1");
+    let local = client.stream.local_addr().expect("an address");
+    let user = |what: String, process| DeviceUser { what, process, follows: true };
+    let named = [
+        user(format!("an NBD client at {local}"), None),
+        user("an NBD client".into(), Some(std::process::id())),
+    ];
+    let mut users = engine.users();
+    users.sort_by_key(|user| user.process);
+    assert_eq!(users, named);
+    drop((client, near, other_volume));
+    wait("no user", || engine.users().is_empty().then_some(()));
     // Who wants TLS does not get in without it, where there are no certificates.
     run_in_vain(&mut engine, Command::new("nbdinfo").arg(format!("nbds://{addr}/db/0")));
     end(engine, &base);

@@ -6,7 +6,7 @@ mod machine;
 mod support;
 
 use machine::{Machine, SLOT_BYTES};
-use mainstay_api::engine::{Request, Role};
+use mainstay_api::engine::{DeviceUser, Request, Role};
 use mainstay_codec::vhost_user::{MemoryRegion, Message, RingAddresses};
 use mainstay_codec::virtio_blk::{CONFIG_BYTES, Kind, Range};
 use mainstay_engine::EngineOptions;
@@ -331,6 +331,13 @@ fn a_monitor_that_dies_makes_room() {
     let _turn = turn();
     let (mut engine, path, base) = serve("vhost-dies", 44);
     let mut machine = Machine::start(&path, 2);
+    // S295: the kernel does not know of it.
+    let named = DeviceUser {
+        what: format!("a virtual machine at {}", path.display()),
+        process: Some(std::process::id()),
+        follows: false,
+    };
+    assert_eq!(engine.users(), [named]);
     engine.ask(Request::Pause { resource: ResourceId(1) });
     for block in 0..10 {
         machine.request(0, Kind::Out, block * 8, &[1; 4096], 0);

@@ -18,7 +18,7 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a user may take to go by itself: programs look at new devices for a moment.
 pub(super) const PASSING: Duration = Duration::from_secs(2);
 /// How long a move waits for it.
-pub(super) const MOVE_WAIT: Duration = Duration::from_secs(3);
+const MOVE_WAIT: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// Refuses a change that takes the devices of a resource away, or puts other content there, while something but its own
@@ -30,6 +30,27 @@ pub(super) fn refuse_used(
     doing: &str,
     patience: Duration,
 ) -> Result<(), ErrorBody> {
+    refuse(agent, view, resource, doing, patience, false)
+}
+
+/// Refuses a move of the devices to another node in the same way. Users that find them there by themselves do not count.
+pub(super) fn refuse_used_to_move(
+    agent: &Arc<Agent>,
+    view: &View,
+    resource: &Resource,
+    doing: &str,
+) -> Result<(), ErrorBody> {
+    refuse(agent, view, resource, doing, MOVE_WAIT, true)
+}
+
+fn refuse(
+    agent: &Arc<Agent>,
+    view: &View,
+    resource: &Resource,
+    doing: &str,
+    patience: Duration,
+    moves: bool,
+) -> Result<(), ErrorBody> {
     let record = &resource.record;
     let Some(node) = record.attached.map(|attached| attached.node).or(record.primary) else { return Ok(()) };
     if !view.state.nodes.get(&node).is_some_and(|known| known.status == NodeStatus::Alive) {
@@ -39,7 +60,7 @@ pub(super) fn refuse_used(
     let service = own.into_iter().find(|spec| spec.resource == resource.name).cloned();
     let deadline = Instant::now() + patience;
     loop {
-        let question = Call::Users { resource: resource.name.clone(), service: service.clone() };
+        let question = Call::Users { resource: resource.name.clone(), service: service.clone(), moves };
         let name = view.state.node_name(node);
         let users = match agent.ask(&*agent.member()?, node, question, LOOK_TIMEOUT) {
             Ok(CallReply::Users { users }) => users,
@@ -68,7 +89,7 @@ pub(super) fn refuse_used(
             return Err(body(
                 "device-in-use",
                 format!("{doing}: on {name} it is used by {}", holders::words(&users)),
-                "End that, or unmount it, and try again.",
+                "End that, disconnect it or unmount it, and try again.",
             ));
         }
         sleep(PAUSE);

@@ -129,7 +129,11 @@ fn primary(name: &str) -> ReplicaMetrics {
         copy: Some(CopyStatus { bytes_per_s: 1000, left_ms: 1500 }),
         ..PeerStatus::default()
     };
-    let device = |volume| DeviceStatus { volume: VolumeId(volume), path: format!("/dev/loop{volume}") };
+    let device = |volume| DeviceStatus {
+        volume: VolumeId(volume),
+        path: format!("/dev/loop{volume}"),
+        users: Vec::new(),
+    };
     let status = ReplicaStatus {
         name: name.into(),
         role: Role::Primary,
@@ -214,7 +218,7 @@ fn client(name: &str) -> ClientStatus {
         waits_since_us: Time(7_500_000),
         streams: 2,
         volumes: vec![1 << 30],
-        devices: vec![DeviceStatus { volume: VolumeId(0), path: "/dev/loop7".into() }],
+        devices: vec![DeviceStatus { volume: VolumeId(0), path: "/dev/loop7".into(), users: Vec::new() }],
         ..ClientStatus::default()
     }
 }

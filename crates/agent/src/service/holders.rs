@@ -9,6 +9,7 @@
 
 use super::bounded::Bounded;
 use super::mount_table::{DeviceId, MountTable, Mounted};
+use mainstay_api::engine::DeviceUser;
 use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, statx};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -45,6 +46,27 @@ pub struct Search {
     pub except: BTreeSet<u32>,
     /// Paths of mounts in this mount namespace that do not count, nor do those that an unmount there takes along.
     pub own: Vec<PathBuf>,
+    /// File systems whose files are behind the devices.
+    pub backing: Vec<Backing>,
+}
+
+/// A file system whose files are behind devices. Its mounts hold nothing; a process with one of the files open does, and so does a
+/// block device on it that is none of the devices.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Backing {
+    number: DeviceId,
+    point: PathBuf,
+}
+
+/// The file systems of this kind that are mounted at `point`. They are not asked for anything: they may hang.
+#[must_use]
+pub fn backing(point: &Path) -> Vec<Backing> {
+    // The kernel names mounts without links in their paths.
+    let above = point.parent().and_then(|above| above.canonicalize().ok());
+    let point = above.zip(point.file_name()).map(|(above, name)| above.join(name));
+    let (Some(point), Ok(table)) = (point, MountTable::read()) else { return Vec::new() };
+    let found = table.iter().filter(|mounted| mounted.point == point);
+    found.map(|mounted| Backing { number: mounted.device(), point: point.clone() }).collect()
 }
 
 /// What a mount means to the search.
@@ -118,13 +140,14 @@ impl Search {
             }
         }
         found.extend(self.held.iter().flat_map(|held| devices_on(held.device, &points)));
+        found.extend(self.backing.iter().flat_map(|backing| self.devices_beside(backing)));
         (found, others)
     }
 
     fn classify(&self, table: &MountTable, kinds: &mut Kinds) {
         for mounted in table.iter() {
             let kind = match () {
-                () if self.is_held(mounted) => Kind::Held,
+                () if self.is_held(mounted) || self.is_behind(mounted.device()) => Kind::Held,
                 () if mounted.may_have_devices() => Kind::MayHaveDevices,
                 () => Kind::Other,
             };
@@ -138,6 +161,20 @@ impl Search {
 
     fn has_number(&self, number: DeviceId) -> bool {
         self.held.iter().any(|held| held.device == number || held.number == Some(number))
+    }
+
+    fn is_behind(&self, number: DeviceId) -> bool {
+        self.backing.iter().any(|backing| backing.number == number)
+    }
+
+    /// Loop devices on these files that are none of the devices.
+    fn devices_beside(&self, backing: &Backing) -> Vec<String> {
+        let others = loop_devices().into_iter().filter(|(name, file)| {
+            let number = fs::read_to_string(format!("/sys/block/{name}/dev")).unwrap_or_default();
+            let is_own = number.trim().parse().is_ok_and(|number| self.has_number(number));
+            file.starts_with(&backing.point) && !is_own
+        });
+        others.map(|(name, file)| format!("the loop device {name} on {}", file.display())).collect()
     }
 
     /// How a process holds it.
@@ -177,7 +214,8 @@ impl Search {
             && kinds.get(&about.stx_mnt_id) == Some(&Kind::Held);
         let is_device = FileType::from_raw_mode(about.stx_mode.into()) == FileType::BlockDevice
             && self.has_number(DeviceId::new(about.stx_rdev_major, about.stx_rdev_minor));
-        of_mount || is_device || self.has_number(DeviceId::new(about.stx_dev_major, about.stx_dev_minor))
+        let file_system = DeviceId::new(about.stx_dev_major, about.stx_dev_minor);
+        of_mount || is_device || self.has_number(file_system) || self.is_behind(file_system)
     }
 
     fn in_memory(&self, processes: &[u32]) -> Vec<String> {
@@ -189,7 +227,7 @@ impl Search {
         };
         let maps = |pid: &u32| {
             let maps = fs::read_to_string(directory(*pid).join("maps")).unwrap_or_default();
-            maps.lines().filter_map(number).any(|number| self.has_number(number))
+            maps.lines().filter_map(number).any(|number| self.has_number(number) || self.is_behind(number))
         };
         let holding = processes.iter().filter(|pid| maps(pid));
         holding.map(|&pid| format!("{} with a file mapped", name(pid))).collect()
@@ -265,12 +303,8 @@ fn devices_on(device: DeviceId, points: &BTreeSet<PathBuf>) -> Vec<String> {
     let node = link.as_deref().and_then(Path::file_name).map(|name| Path::new("/dev").join(name));
     let is_there =
         |file: &Path| node.as_deref() == Some(file) || points.iter().any(|point| file.starts_with(point));
-    for entry in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let file = fs::read_to_string(entry.path().join("loop/backing_file"));
-        let Some(file) = file.ok().filter(|_| name.starts_with("loop")) else { continue };
-        let file = Path::new(file.trim_end());
-        if is_there(file) {
+    for (name, file) in loop_devices() {
+        if is_there(&file) {
             found.push(format!("the loop device {name} on {}", file.display()));
         }
     }
@@ -281,6 +315,26 @@ fn devices_on(device: DeviceId, points: &BTreeSet<PathBuf>) -> Vec<String> {
         }
     }
     found
+}
+
+/// Loop devices of this machine, with the files that they are on.
+fn loop_devices() -> Vec<(String, PathBuf)> {
+    let entries = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let on = |entry: fs::DirEntry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let file = fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
+        name.starts_with("loop").then(|| (name, PathBuf::from(file.trim_end())))
+    };
+    entries.filter_map(on).collect()
+}
+
+/// A user that the engine serves, as the operator reads it.
+#[must_use]
+pub fn served(user: &DeviceUser) -> String {
+    match user.process {
+        Some(process) => format!("{}, {}", user.what, name(process)),
+        None => user.what.clone(),
+    }
 }
 
 #[cfg(test)]
@@ -333,6 +387,45 @@ mod tests {
         fn drop(&mut self) {
             let _ = umount2(self.0.path(), MntFlags::MNT_DETACH);
         }
+    }
+
+    /// A volume whose device is a file of a FUSE file system can be opened beside the device.
+    #[test]
+    fn a_program_with_the_file_behind_a_device_open_is_a_user_and_the_mount_of_it_is_none() {
+        let mounted = Mount::new("tmpfs", "");
+        let file = mounted.0.path().canonicalize().expect("it is there").join("0");
+        fs::write(&file, [0; 1 << 16]).expect("written");
+        let search = Search { backing: backing(mounted.0.path()), ..Search::default() };
+        assert_eq!(search.holders(), Ok(Vec::new()));
+        let opened = fs::File::open(&file).expect("opened");
+        let child = Command::new("sleep").arg("60").stdin(opened).spawn().expect("sleep is there");
+        let named = format!("sleep (process {}) with {} open", child.id(), file.display());
+        let found = search.holders();
+        end(child);
+        assert_eq!(found, Ok(vec![named]));
+        assert_eq!(search.holders(), Ok(Vec::new()));
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(&file).output().expect("it runs");
+        let device = String::from_utf8_lossy(&made.stdout).trim().to_owned();
+        let found = search.holders();
+        let own = DeviceId::of(Path::new(&device)).map(|device| Held { device, number: None });
+        let of_the_device = Search { held: own.into_iter().collect(), ..search }.holders();
+        let ended = Command::new("losetup").arg("--detach").arg(&device).status();
+        assert!(ended.is_ok_and(|status| status.success()), "{made:?}");
+        let named = format!("the loop device {} on {}", device.trim_start_matches("/dev/"), file.display());
+        assert_eq!(found, Ok(vec![named]));
+        assert_eq!(of_the_device, Ok(Vec::new()), "the device itself is no user");
+    }
+
+    #[test]
+    fn a_user_that_the_engine_serves_is_named_with_its_process() {
+        let at = DeviceUser { what: "an NBD client at 10.0.0.9:4000".into(), process: None, follows: true };
+        assert_eq!(served(&at), "an NBD client at 10.0.0.9:4000");
+        let child = Command::new("sleep").arg("60").spawn().expect("sleep is there");
+        let near = DeviceUser { what: "an NBD client".into(), process: Some(child.id()), follows: true };
+        let words = served(&near);
+        let named = format!("an NBD client, sleep (process {})", child.id());
+        end(child);
+        assert_eq!(words, named);
     }
 
     /// A process in a mount namespace of its own, of which it has told that it is there.

@@ -667,7 +667,7 @@ mod tests {
             std::fs::write(notes.join("s.json"), note.to_string()).expect("written");
         };
         run("mount", &[&device.device.to_string_lossy(), &path]);
-        let users = || users_of(&places, "db", Some(&spec)).expect("it is known");
+        let users = || users_of(&places, "db", Some(&spec), &[]).expect("it is known");
         let named = [format!("a mount at {path}")];
         assert_eq!(users(), named, "no agent has noted anything");
         note(None);

@@ -120,7 +120,8 @@ impl Mounted {
         self.device.major == 0 && matches!(self.fstype.as_str(), "btrfs" | "bcachefs")
     }
 
-    #[cfg(test)]
+    /// Number of the file system.
+    #[must_use]
     pub fn device(&self) -> DeviceId {
         self.device
     }

@@ -8,7 +8,7 @@
 //!   (see [`super::lane`]).
 
 use super::hindrances::Hindrances;
-use super::holders::{Held, NotKnown, Search, in_cgroup};
+use super::holders::{self, Held, NotKnown, Search, in_cgroup};
 use super::make::Volume;
 use super::mount::Place;
 use super::mount_table::DeviceId;
@@ -17,7 +17,7 @@ use super::process::{self, Identified, Running, ServiceDirs};
 use super::vip::{self, Vip};
 use super::work::{KILL_PATIENCE, NoAddress, Work};
 use crate::threads::{lock, spawn};
-use mainstay_api::engine::{GuardAddress, GuardEntry};
+use mainstay_api::engine::{DeviceUser, GuardAddress, GuardEntry};
 use mainstay_control::State;
 use mainstay_control::reconciler::Adopted;
 use mainstay_ha::{AtPath, Effect, Event, Saved, ServiceSpec, Step};
@@ -310,7 +310,8 @@ impl Runner {
     }
 }
 
-/// Everything on this node that uses the devices of a resource, but for its own service, in words for the operator.
+/// Everything on this node that uses the devices of a resource, but for its own service, in words for the operator. `served`: users of
+/// which the engine knows, and the kernel does not.
 ///
 /// # Errors
 /// When that is not known in time.
@@ -318,6 +319,7 @@ pub fn users_of(
     places: &Places,
     resource: &str,
     service: Option<&ServiceSpec>,
+    served: &[DeviceUser],
 ) -> Result<Vec<String>, NotKnown> {
     let except = service.map(|spec| in_cgroup(&places.cgroup_root.join(&spec.name))).unwrap_or_default();
     let links = std::fs::read_dir(places.run_dir.join("dev").join(resource)).into_iter().flatten().flatten();
@@ -331,7 +333,11 @@ pub fn users_of(
     };
     let held = devices.into_iter().map(held).collect();
     let own = mounted.iter().map(|place| place.path.clone()).collect();
-    let mut found = Search { held, except, own }.holders()?;
+    let others = served.iter().filter(|user| user.process.is_none_or(|process| !except.contains(&process)));
+    let others: Vec<String> = others.map(holders::served).collect();
+    let backing = holders::backing(&places.run_dir.join("fuse").join(resource));
+    let mut found = Search { held, except, own, backing }.holders()?;
+    found.extend(others);
     if let Some(place) = mounted {
         let is_there = place.look().is_ok_and(|at| !matches!(at, AtPath::Nothing | AtPath::Foreign(_)));
         if is_there && place.is_frozen() {
@@ -387,4 +393,40 @@ fn guard_of(
 
 fn state_file(places: &Places, service: &str) -> PathBuf {
     places.run_dir.join("services").join(format!("{service}.json"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// S295: of a client of the engine the kernel knows nothing.
+    #[test]
+    fn a_client_that_the_engine_serves_is_a_user_unless_it_is_a_process_of_the_service() {
+        let root = tempfile::tempdir().expect("a directory");
+        let places = Places {
+            cgroup_root: root.path().join("cgroups"),
+            state_dir: root.path().join("state"),
+            run_dir: root.path().join("run"),
+            journal_dir: None,
+            neighbours: Neighbours::default(),
+            hindrances: Hindrances::default(),
+            log_writer: Vec::new(),
+        };
+        let spec =
+            ServiceSpec::parse("name='s'\nresource='db'\n[vip]\naddress='10.0.0.7/24'\n").expect("it is one");
+        let cgroup = places.cgroup_root.join("s");
+        std::fs::create_dir_all(&cgroup)
+            .and_then(|()| std::fs::write(cgroup.join("cgroup.procs"), "4000001\n"))
+            .expect("written");
+        let machine = |process| DeviceUser {
+            what: "a virtual machine at /x".into(),
+            process: Some(process),
+            follows: false,
+        };
+        let far = DeviceUser { what: "an NBD client at 10.0.0.9:4000".into(), process: None, follows: true };
+        let served = [machine(4_000_001), machine(4_000_002), far];
+        let named =
+            ["a virtual machine at /x, a process (process 4000002)", "an NBD client at 10.0.0.9:4000"];
+        assert_eq!(users_of(&places, "db", Some(&spec), &served).expect("it is known"), named);
+    }
 }

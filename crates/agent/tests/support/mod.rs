@@ -356,6 +356,7 @@ impl EngineShared {
                         .map(|volume| DeviceStatus {
                             volume: VolumeId(volume as u16),
                             path: format!("/dev/none{volume}"),
+                            users: Vec::new(),
                         })
                         .collect();
                 } else if !primary {

@@ -30,10 +30,13 @@ use crate::buffer::BufferPool;
 use crate::devices::Attachment;
 use crate::ring::{Completion, Ring};
 use bytes::Bytes;
+use mainstay_api::engine::DeviceUser;
 use mainstay_codec::Pieces;
 use mainstay_codec::nbd::Export;
 use mainstay_types::{Epoch, ResourceId, VolumeId};
 use nbd::{Arrived, NbdFrontend};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -133,6 +136,11 @@ pub trait Frontend {
     /// A client that chose one of the exports. Dropping it cuts it off.
     fn adopt(&mut self, _ring: &mut Ring, _arrived: Arrived) {}
 
+    /// Users of a volume that the kernel does not know of.
+    fn users(&self, _volume: VolumeId) -> Vec<DeviceUser> {
+        Vec::new()
+    }
+
     /// Whether flushes are needed from now on: without, everything that was answered is durable. Returns whether every flush of users will
     /// come from now on. Once they come they come for good. Only devices that [cache](FrontendKind::caches) can do without them.
     fn flushes(&mut self, _needed: bool) -> bool {
@@ -202,8 +210,11 @@ pub struct FrontendParts<'a> {
 pub fn make(kind: FrontendKind, parts: &FrontendParts<'_>) -> Result<Box<dyn Frontend>, FrontendError> {
     match kind {
         FrontendKind::Fuse => {
-            let dir = parts.run_dir.join("fuse").join(parts.name);
+            let all = parts.run_dir.join("fuse");
+            let dir = all.join(parts.name);
+            // Its files are the volumes: nobody but root is to come to them beside the devices.
             std::fs::create_dir_all(&dir)
+                .and_then(|()| std::fs::set_permissions(&all, Permissions::from_mode(0o700)))
                 .map_err(|source| FrontendError::Directory { dir: dir.clone(), source })?;
             Ok(Box::new(FuseFrontend::mount(parts.id, &dir, parts.volumes, parts.pool.clone())?))
         }

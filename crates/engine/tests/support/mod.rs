@@ -2,8 +2,8 @@
 #![allow(dead_code, reason = "each test binary uses its own part of this module")]
 
 use mainstay_api::engine::{
-    ClientStatus, EngineEvent, EngineLine, JournalPlace, LineDecoder, Peer, ProposedChange, ReplicaStatus,
-    Reply, Request, RequestLine, Role, write_line,
+    ClientStatus, DeviceUser, EngineEvent, EngineLine, JournalPlace, LineDecoder, Peer, ProposedChange,
+    ReplicaStatus, Reply, Request, RequestLine, Role, write_line,
 };
 use mainstay_engine::EngineOptions;
 use mainstay_types::{
@@ -154,6 +154,13 @@ impl Engine {
                 status => assert!(Instant::now() < end, "waited in vain for {what}: {status:#?}"),
             }
         }
+    }
+
+    /// Users of the first volume's device that the kernel does not know of.
+    pub fn users(&mut self) -> Vec<DeviceUser> {
+        let Reply::Status(status) = self.ask(Request::Status) else { panic!("a status was asked for") };
+        let devices = status.replicas.into_iter().flat_map(|replica| replica.devices);
+        devices.filter(|device| device.volume.0 == 0).flat_map(|device| device.users).collect()
     }
 
     pub fn device(&mut self) -> File {

@@ -120,6 +120,13 @@ fn a_device_in_use_is_not_taken_away(lab: &Lab) -> Result<()> {
     let holder = Holder::new(lab, &node, &format!("exec 3<{device}"))?;
     refused(&lab.try_cli(verbs[1])?, &["device-in-use", &holder.named()])?;
     drop(holder);
+    // The lab's devices are made of files: one that has such a file open is seen, too.
+    let file = format!("/run/mainstay/fuse/{NAME}/0");
+    let holder = Holder::new(lab, &node, &format!("exec 3<{file}"))?;
+    refused(&lab.try_cli(verbs[1])?, &["device-in-use", &holder.named(), &file])?;
+    drop(holder);
+    let mode = lab.shell(&node, "stat -c %a:%u /run/mainstay/fuse")?;
+    ensure!(mode.trim() == "700:0", "others than root may come to these files: {mode}");
     lab.cli(verbs[0])?;
     lab.cli(verbs[1])?;
     lab.shell(&node, &format!("rmdir {POINT}")).map(drop)

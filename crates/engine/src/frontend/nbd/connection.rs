@@ -13,6 +13,7 @@ use super::outbox::Outbox;
 use crate::buffer::BufferPool;
 use crate::frontend::exchange::{Admission, Answer, Client, Exchange, Reply, part_of_write};
 use crate::ring::{Completion, Fd, Op, Owner, Ring};
+use mainstay_api::engine::DeviceUser;
 use mainstay_codec::nbd::handshake::ALLOCATION_ID;
 use mainstay_codec::nbd::{Command, NbdError, REQUEST_BYTES, Request};
 use mainstay_types::VolumeId;
@@ -24,8 +25,8 @@ use std::net::Shutdown;
 pub struct Connection {
     client: Client,
     socket: Fd,
-    /// The other end is this machine's kernel, which is told of errors instead of being cut off.
-    pub is_kernel: bool,
+    /// `None` if the other end is this machine's kernel, which is told of errors instead of being cut off.
+    user: Option<DeviceUser>,
     state: State,
     landing: Landing,
     stage: Stage,
@@ -82,7 +83,7 @@ pub struct Tags {
 
 impl Connection {
     /// `early`: bytes that came right behind the handshake.
-    pub fn new(client: Client, socket: Fd, is_kernel: bool, early: &[u8], pool: BufferPool) -> Self {
+    pub fn new(client: Client, socket: Fd, user: Option<DeviceUser>, early: &[u8], pool: BufferPool) -> Self {
         let mut landing = Landing::new(pool);
         if !early.is_empty() {
             landing.preload(early);
@@ -90,7 +91,7 @@ impl Connection {
         Self {
             client,
             socket,
-            is_kernel,
+            user,
             state: State::Open,
             landing,
             stage: Stage::Request,
@@ -105,7 +106,15 @@ impl Connection {
         }
     }
 
-    /// Under which number the exchange knows it.
+    /// Who is at the other end; `None` if it is this machine's kernel.
+    pub fn user(&self) -> Option<&DeviceUser> {
+        self.user.as_ref()
+    }
+
+    pub fn volume(&self) -> VolumeId {
+        self.client.volume
+    }
+
     /// A volume has this size now.
     pub fn resized(&mut self, volume: VolumeId, bytes: u64) {
         if self.client.volume == volume {
@@ -113,6 +122,7 @@ impl Connection {
         }
     }
 
+    /// Under which number the exchange knows it.
     pub fn set_number(&mut self, number: u64) {
         self.client.number = number;
     }
@@ -291,7 +301,7 @@ impl Connection {
             self.charged -= charged;
         }
         // R19: the users of this kernel's devices are to notice.
-        if matches!(answer.reply, Reply::Failed(NbdError::Shutdown, _)) && !self.is_kernel {
+        if matches!(answer.reply, Reply::Failed(NbdError::Shutdown, _)) && self.user.is_some() {
             self.unserved = true;
         } else if self.state != State::Closed {
             self.outbox.reply(self.client.structured, ALLOCATION_ID, answer.cookie, answer.reply);

@@ -33,6 +33,7 @@ use crate::devices::Attachment;
 use crate::nbd_device::NbdPlan;
 use crate::ring::{Completion, Fd, Ring};
 use connection::{Connection, Tags};
+use mainstay_api::engine::DeviceUser;
 use mainstay_codec::nbd::{Export, Negotiated};
 use mainstay_types::{Epoch, ResourceId, VolumeId};
 use socket2::{Domain, Socket, Type};
@@ -99,9 +100,10 @@ impl NbdFrontend {
         Tags { receive: tag(KIND_RECEIVE), send: tag(KIND_SEND) }
     }
 
-    fn add(&mut self, mut client: Client, socket: Fd, is_kernel: bool, early: &[u8]) {
+    /// `user`: `None` for this machine's kernel.
+    fn add(&mut self, mut client: Client, socket: Fd, user: Option<DeviceUser>, early: &[u8]) {
         client.number = 0;
-        let connection = Connection::new(client, socket, is_kernel, early, self.pool.clone());
+        let connection = Connection::new(client, socket, user, early, self.pool.clone());
         let number = self.connections.insert(connection);
         if let Some(connection) = self.connections.get_mut(number) {
             connection.set_number(number);
@@ -141,7 +143,7 @@ impl Frontend for NbdFrontend {
                         structured: false,
                         allocation: false,
                     };
-                    self.add(client, Fd::new(ours.into()), true, &[]);
+                    self.add(client, Fd::new(ours.into()), None, &[]);
                     Some(Fd::new(kernels.into()))
                 }
                 Err(error) => {
@@ -184,7 +186,7 @@ impl Frontend for NbdFrontend {
     }
 
     fn adopt(&mut self, ring: &mut Ring, arrived: Arrived) {
-        let Arrived { socket, negotiated, early } = arrived;
+        let Arrived { socket, negotiated, user, early } = arrived;
         let Negotiated { export, structured, allocation } = negotiated;
         let volume = self.exports().iter().position(|offered| offered.name == export);
         let Some(volume) = volume.filter(|_| self.connections.len() < CLIENTS_MAX) else {
@@ -200,8 +202,15 @@ impl Frontend for NbdFrontend {
             structured,
             allocation,
         };
-        self.add(client, socket, false, &early);
+        self.add(client, socket, Some(user), &early);
         self.poll(ring, &mut Vec::new());
+    }
+
+    fn users(&self, volume: VolumeId) -> Vec<DeviceUser> {
+        let open = self.connections.values().filter(|connection| !connection.is_closed());
+        open.filter(|connection| connection.volume() == volume)
+            .filter_map(|connection| connection.user().cloned())
+            .collect()
     }
 
     fn completed(&mut self, _ring: &mut Ring, completion: Completion, requests: &mut Vec<FrontendRequest>) {
@@ -252,7 +261,7 @@ impl Frontend for NbdFrontend {
 
     fn fail_all(&mut self, _ring: &mut Ring, errno: Errno) {
         self.withdrawn = true;
-        self.close(|connection| !connection.is_kernel);
+        self.close(|connection| connection.user().is_some());
         self.exchange.fail_all(errno);
         self.deliver();
     }

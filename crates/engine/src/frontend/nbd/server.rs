@@ -16,15 +16,17 @@ use super::tls::{TlsError, TlsFiles};
 use crate::buffer::{BufMut, BufferPool};
 use crate::ring::{Completion, Fd, Op, Owner, Ring, advance};
 use bytes::Bytes;
+use mainstay_api::engine::DeviceUser;
 use mainstay_codec::nbd::handshake::INPUT_BYTES_MAX;
 use mainstay_codec::nbd::{End, Export, Handshake, Negotiated, Tls};
 use mainstay_types::Time;
+use rustix::net::sockopt::socket_peercred;
 use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::Permissions;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
@@ -79,6 +81,7 @@ pub struct NetworkOptions {
 pub struct Arrived {
     pub socket: Fd,
     pub negotiated: Negotiated,
+    pub user: DeviceUser,
     /// What it sent behind the handshake.
     pub early: Vec<u8>,
 }
@@ -98,6 +101,7 @@ struct Stranger {
     listener: usize,
     /// Address, for the log.
     peer: String,
+    user: DeviceUser,
     handshake: Handshake,
     /// `None` while a receive is under way.
     input: Option<BufMut>,
@@ -243,6 +247,11 @@ impl NbdServer {
             return;
         }
         let peer = SockRef::from(&socket).peer_addr().ok().and_then(|peer| peer.as_socket());
+        let user = DeviceUser {
+            what: peer.map_or_else(|| "an NBD client".to_owned(), |peer| format!("an NBD client at {peer}")),
+            process: if peer.is_none() { process_of(&socket) } else { None },
+            follows: true,
+        };
         let unproved = listener.bridges.is_some();
         let number = self.next;
         self.next = (self.next + 1) % (1 << (64 - TAG_PLACE_SHIFT));
@@ -250,6 +259,7 @@ impl NbdServer {
             socket: Fd::new(socket),
             listener: place,
             peer: peer.map_or_else(|| "this machine".to_owned(), |peer| peer.to_string()),
+            user,
             handshake: Handshake::new(if unproved { Tls::Required } else { Tls::Absent }),
             input: Some(self.pool.get(INPUT_BYTES_MAX)),
             filled: 0,
@@ -310,6 +320,7 @@ impl NbdServer {
                 return Some(Arrived {
                     socket: stranger.socket,
                     negotiated,
+                    user: stranger.user,
                     early: early.unwrap_or_default(),
                 });
             }
@@ -388,6 +399,12 @@ pub(in crate::frontend) fn listen_unix(path: &Path) -> io::Result<Fd> {
     std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
     socket.listen(BACKLOG)?;
     Ok(Fd::new(socket.into()))
+}
+
+/// The process at the other end of a Unix socket, as this process sees its number.
+pub(in crate::frontend) fn process_of(socket: impl AsFd) -> Option<u32> {
+    let pid = socket_peercred(socket).ok()?.pid.as_raw_nonzero().get();
+    u32::try_from(pid).ok()
 }
 
 fn listen_tcp(addr: SocketAddr) -> io::Result<Fd> {

@@ -29,7 +29,7 @@ mod session;
 mod vring;
 
 use super::exchange::{Client, Exchange};
-use super::nbd::server::listen_unix;
+use super::nbd::server::{listen_unix, process_of};
 use super::{
     Errno, Frontend, FrontendError, FrontendId, FrontendParts, FrontendRequest, FrontendResult,
     TAG_KIND_BITS, kind_of, ring_tag,
@@ -38,6 +38,7 @@ use crate::buffer::BufferPool;
 use crate::devices::Attachment;
 use crate::ring::{Completion, Fd, Op, Owner, Ring};
 use inflight::Disk;
+use mainstay_api::engine::DeviceUser;
 use mainstay_codec::virtio_blk::ID_BYTES;
 use mainstay_types::{VOLUMES_MAX, VolumeId};
 use queue::QueueTags;
@@ -74,6 +75,8 @@ struct Line {
     accepting: bool,
     refused_at: Option<Instant>,
     session: Option<Session>,
+    /// Process of the monitor that connected last.
+    process: Option<u32>,
 }
 
 /// The disks of one resource.
@@ -122,6 +125,7 @@ impl VhostUserFrontend {
                 accepting: false,
                 refused_at: None,
                 session: None,
+                process: None,
             })
         };
         let lines = parts.volumes.iter().enumerate().map(line).collect::<Result<_, FrontendError>>()?;
@@ -173,6 +177,7 @@ impl VhostUserFrontend {
             return;
         }
         line.refused_at = None;
+        line.process = process_of(&*socket);
         tracing::info!(path = %line.path.display(), "a virtual machine has connected");
         let client = Client {
             number: self.next,
@@ -217,6 +222,17 @@ impl Frontend for VhostUserFrontend {
     fn attachment(&self, volume: VolumeId) -> Attachment {
         let path = &self.lines[usize::from(volume.0)].path;
         Attachment::Export { uri: path.display().to_string() }
+    }
+
+    fn users(&self, volume: VolumeId) -> Vec<DeviceUser> {
+        let line = self.lines.get(usize::from(volume.0));
+        let connected = line.filter(|line| line.session.as_ref().is_some_and(|session| !session.is_closed()));
+        let user = |line: &Line| DeviceUser {
+            what: format!("a virtual machine at {}", line.path.display()),
+            process: line.process,
+            follows: false,
+        };
+        connected.map(user).into_iter().collect()
     }
 
     fn completed(&mut self, ring: &mut Ring, completion: Completion, requests: &mut Vec<FrontendRequest>) {

@@ -152,6 +152,10 @@ impl Session {
         self.closed && self.operations == 0
     }
 
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
     /// Ends it: what is under way on the ring ends soon. The driver is told nothing.
     pub fn close(&mut self, ring: &mut Ring, exchange: &mut Exchange) {
         if self.closed {
