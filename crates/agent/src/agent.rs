@@ -23,7 +23,7 @@ use crate::watch;
 use mainstay_api::engine::{DeviceStatus, DeviceUser, Reply, Request};
 use mainstay_api::rest::{ClusterView, ErrorBody};
 use mainstay_control::labels::{MOVE_OUT, Notice};
-use mainstay_control::members::{AGENT_PORT, twin_words};
+use mainstay_control::members::{AGENT_PORT, twin_words, twins_in_place_words};
 use mainstay_control::state::{Command, NodeStatus, Severity};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::NodeId;
@@ -489,6 +489,17 @@ impl Inbound for Agent {
         let text = twin_words(recorded, holder, other);
         tracing::error!(%node, holder, other, "two machines have one identity");
         let subject = format!("node {}", state.node_name(node));
+        member.log.submit(Command::Note { severity: Severity::Critical, subject, text });
+    }
+
+    fn twin_in_place(&self, node: NodeId, address: &str) {
+        let Ok(member) = self.member() else { return };
+        if !lock(&self.twins).note_in_place(node, Instant::now(), self.transport.silence()) {
+            return;
+        }
+        tracing::error!(%node, address, "two machines have one identity and one address");
+        let subject = format!("node {}", member.log.view().state.node_name(node));
+        let text = twins_in_place_words(address);
         member.log.submit(Command::Note { severity: Severity::Critical, subject, text });
     }
 

@@ -107,6 +107,8 @@ pub trait Inbound: Send + Sync + 'static {
     fn call(&self, call: Call) -> CallReply;
     /// A second process speaks as `node` while the first one, at `holder`, is heard. Its connection is refused.
     fn twin(&self, node: NodeId, holder: &str, other: &str);
+    /// Two processes at one address speak as `node` by turns.
+    fn twin_in_place(&self, node: NodeId, address: &str);
 }
 
 /// The sending side towards all peers. Clones share it.
@@ -492,6 +494,9 @@ fn serve(wire: &mut dyn Wire, from: SocketAddr, shared: &Shared, inbound: &dyn I
     let speaker = Holder::new(greeting.run, &address);
     let recorded = shared.recorded(greeting.node);
     let recorded = recorded.as_deref();
+    if shared.holders.is_back(greeting.node, greeting.run, &address) {
+        inbound.twin_in_place(greeting.node, &address);
+    }
     let _open = match shared.holders.open(greeting.node, speaker, greeting.lane, recorded) {
         Ok(open) => open,
         Err(holder) => {
@@ -665,6 +670,7 @@ mod tests {
             CallReply::Withdrawn
         }
         fn twin(&self, _: NodeId, _: &str, _: &str) {}
+        fn twin_in_place(&self, _: NodeId, _: &str) {}
     }
 
     #[test]

@@ -182,6 +182,15 @@ pub fn twin_words(recorded: Option<&str>, heard: &str, other: &str) -> String {
     )
 }
 
+/// Words for the operator about two machines with the identity of a node and the same address.
+#[must_use]
+pub fn twins_in_place_words(address: &str) -> String {
+    format!(
+        "two machines have this identity and the same address, {address}, so the other nodes hear now one and now the other. \
+         Find out which of the two is the copy; stop that one and empty its state directory"
+    )
+}
+
 /// Whether a recorded `host:port` is on the loopback interface; no for what is no address.
 fn is_loopback(text: &str) -> bool {
     text.parse::<SocketAddr>().is_ok_and(|address| canonical(address).ip().is_loopback())

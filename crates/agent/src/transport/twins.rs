@@ -7,13 +7,14 @@
 //!   several heartbeats have room ([`silence_of`]).
 //!   Nor does a living process count that is not at the address at which the node is recorded, against one that is.
 //! - A twin is told only when it lasts: a node whose power was cut and that returns at once is none
-//!   ([`Notices`]). Two processes at one address are no twins.
+//!   ([`Notices`]). Two processes at one address are twins only if the earlier one speaks again after
+//!   the later one: a process that has ended does not.
 
 use crate::messages::LaneKind;
 use crate::threads::lock;
 use mainstay_control::members::{Genuine, genuine, same_host};
 use mainstay_types::NodeId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -26,6 +27,8 @@ const HEARTBEATS_MISSED: u64 = 3;
 const LASTING: Duration = Duration::from_millis(500);
 /// Time without a notice after which the next one begins anew.
 const EPISODE: Duration = Duration::from_secs(30);
+/// Earlier processes of a node that are remembered.
+const EARLIER_MAX: usize = 8;
 /// How often it is told that a node has a twin.
 const TWIN_PAUSE: Duration = Duration::from_secs(60);
 
@@ -51,9 +54,11 @@ impl Notices {
     /// process whose power was cut is heard for `silence` after its end, so a notice counts only if
     /// others came longer than that before it.
     pub fn note(&mut self, node: NodeId, two: (&str, &str), now: Instant, silence: Duration) -> bool {
-        if same_host(two.0, two.1) {
-            return false;
-        }
+        !same_host(two.0, two.1) && self.note_in_place(node, now, silence)
+    }
+
+    /// The same of two processes at one address of which the earlier one speaks again.
+    pub fn note_in_place(&mut self, node: NodeId, now: Instant, silence: Duration) -> bool {
         let fresh = Notice { first: now, last: now, told: None };
         let notice = self.0.entry(node).or_insert(fresh);
         if now.saturating_duration_since(notice.last) > EPISODE {
@@ -80,11 +85,20 @@ pub(super) struct Holder {
     /// spoke do not count.
     tenure: u64,
     heard: Instant,
+    /// Processes that spoke before it, the last of them at the end.
+    earlier: VecDeque<u64>,
 }
 
 impl Holder {
     pub(super) fn new(run: u64, from: &str) -> Self {
-        Self { run, from: from.to_owned(), lanes: 0, tenure: 0, heard: Instant::now() }
+        Self {
+            run,
+            from: from.to_owned(),
+            lanes: 0,
+            tenure: 0,
+            heard: Instant::now(),
+            earlier: VecDeque::new(),
+        }
     }
 
     fn lives(&self, now: Instant, silence: Duration) -> bool {
@@ -143,11 +157,24 @@ impl Holders {
             if stays && holder.lives(speaker.heard, self.silence()) {
                 return Err(holder.from.clone());
             }
-            *holder = Holder { tenure: holder.tenure + 1, ..speaker.clone() };
+            let mut earlier = std::mem::take(&mut holder.earlier);
+            earlier.retain(|run| ![holder.run, speaker.run].contains(run));
+            earlier.push_back(holder.run);
+            if earlier.len() > EARLIER_MAX {
+                earlier.pop_front();
+            }
+            *holder = Holder { tenure: holder.tenure + 1, earlier, ..speaker.clone() };
         }
         holder.lanes += 1;
         holder.heard = speaker.heard;
         Ok(Open { holders: self, lane: Some((node, holder.run, holder.tenure)) })
+    }
+
+    /// Whether a process at `address` speaks as `node` although another one at the same address has
+    /// followed it. Then both live.
+    pub(super) fn is_back(&self, node: NodeId, run: u64, address: &str) -> bool {
+        let back = |holder: &Holder| holder.earlier.contains(&run) && same_host(&holder.from, address);
+        lock(&self.known).get(&node).is_some_and(back)
     }
 
     pub(super) fn heard(&self, node: NodeId, run: u64) {
@@ -292,6 +319,28 @@ mod tests {
             let two = ("10.0.0.2", if second % 2 == 0 { "10.0.0.2" } else { "10.0.0.2:7400" });
             assert!(!notices.note(NODE, two, start + Duration::from_secs(second), silence_of(0)), "{second}");
         }
+    }
+
+    /// S353: the network leads now to one of two machines with one address, and now to the other.
+    #[test]
+    fn two_machines_at_one_address_are_twins_when_the_earlier_one_speaks_again() {
+        let (holders, address) = (Holders::default(), "10.0.0.2");
+        let speak = |run: u64| {
+            let back = holders.is_back(NODE, run, address);
+            drop(holders.open(NODE, at(run, 2), LaneKind::Lease, None).ok().unwrap());
+            back
+        };
+        assert_eq!([1, 2, 3].map(speak), [false; 3], "a node that was started anew, twice");
+        assert!(!holders.is_back(NODE, 3, address), "the one that speaks now");
+        assert_eq!([2, 3, 2].map(speak), [true; 3]);
+        assert!(!holders.is_back(NODE, 3, "10.0.0.9"), "told as a copy elsewhere");
+        for run in 10..10 + EARLIER_MAX as u64 * 2 {
+            assert!(!speak(run));
+        }
+        assert!(lock(&holders.known)[&NODE].earlier.len() <= EARLIER_MAX);
+        let (mut notices, start, silence) = (Notices::default(), Instant::now(), silence_of(0));
+        assert!(!notices.note_in_place(NODE, start, silence), "a greeting that came late");
+        assert!(notices.note_in_place(NODE, start + silence + LASTING * 2, silence));
     }
 
     /// The copy of the node's disk was started while the node was off.
