@@ -559,6 +559,13 @@ impl Inbound for Agent {
                 },
                 Err(error) => CallReply::Error(error),
             },
+            Call::Disregard { service } => match self.member() {
+                Ok(member) => {
+                    member.places.disregarded.set(&service);
+                    CallReply::Disregarded
+                }
+                Err(error) => CallReply::Error(error),
+            },
             Call::Place { spec, others } => match self.member() {
                 Ok(member) => CallReply::Place { unfit: place::unfit(&spec, &member.places, &others) },
                 Err(error) => CallReply::Error(error),

@@ -657,12 +657,33 @@ fn service_view(view: &View, name: &str) -> Result<ServiceView, ErrorBody> {
     }
 }
 
-async fn delete_service(Shared(agent): App, Path(name): Path<String>) -> Answer<Accepted> {
-    change(agent, move |_| {
+#[derive(Deserialize)]
+struct ServiceDelete {
+    /// Although something else holds the file system.
+    #[serde(default)]
+    force: bool,
+}
+
+async fn delete_service(
+    Shared(agent): App,
+    Path(name): Path<String>,
+    Query(ServiceDelete { force }): Query<ServiceDelete>,
+) -> Answer<Accepted> {
+    let (asked, service) = (agent.clone(), name.clone());
+    let deleted = change(agent.clone(), move |view| {
+        if !force {
+            let doing = format!("service {name} is not deleted");
+            let or = format!("To delete it all the same, run `mainstay service delete {name} --force`.");
+            users::refuse_held(&asked, view, &name, &doing, &or)?;
+        }
         let message = format!("service {name} is being stopped and deleted");
         Ok((Command::DeleteService { name }, message))
     })
-    .await
+    .await?;
+    if force {
+        disregard_holders(agent, service).await;
+    }
+    Ok(deleted)
 }
 
 async fn move_service(
@@ -670,11 +691,22 @@ async fn move_service(
     Path(name): Path<String>,
     Asked(request): Asked<ServiceMove>,
 ) -> Answer<Accepted> {
-    let asked = agent.clone();
-    change(agent, move |view| {
+    let (asked, service, force) = (agent.clone(), name.clone(), request.force);
+    let moved = change(agent.clone(), move |view| {
         let to = find_node(view, &request.to)?;
-        let resource = view.state.services.get(&name).map(|service| service.spec.resource.as_str());
-        let resource = resource.and_then(|resource| view.state.resource_by_name(resource));
+        let service = view.state.services.get(&name);
+        let resource = service.and_then(|service| view.state.resource_by_name(&service.spec.resource));
+        if let Some((service, resource)) = service.zip(resource)
+            && resource.record.primary != Some(to)
+            && resource.spec.replicas.contains(&to)
+        {
+            users::refuse_place(&asked, view, &service.spec, &[to]).map_err(|mut refusal| {
+                refusal.message = format!("service {name} is not moved: {}", refusal.message);
+                let free = "Free the place of its file system on";
+                refusal.remedy = format!("{free} {}, or move it to another node.", request.to);
+                refusal
+            })?;
+        }
         if let Some(resource) =
             resource.filter(|resource| !request.force && resource.record.primary != Some(to))
         {
@@ -688,7 +720,21 @@ async fn move_service(
         let message = format!("service {name} moves to {}", request.to);
         Ok((Command::MoveService { name, to }, message))
     })
-    .await
+    .await?;
+    if force {
+        disregard_holders(agent, service).await;
+    }
+    Ok(moved)
+}
+
+/// Lets the stop of a service that an operator has forced wait for nobody.
+async fn disregard_holders(agent: Arc<Agent>, service: String) {
+    let told: Answer<()> = blocking(move || {
+        users::disregard(&agent, &service);
+        Ok(())
+    })
+    .await;
+    drop(told);
 }
 
 async fn change(

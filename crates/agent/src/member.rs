@@ -12,8 +12,9 @@ use crate::raft::store::RaftStore;
 use crate::raft::{self, ConsensusLog, RaftHandle, RaftSettings, View};
 use crate::replicas::Replicas;
 use crate::service::hindrances::Hindrances;
+use crate::service::left::MountLanes;
 use crate::service::mount::cgroup2_mount;
-use crate::service::runner::{Neighbours, Places};
+use crate::service::runner::{Disregarded, Neighbours, Places};
 use crate::threads::lock;
 use crate::transport::Transport;
 use crate::watch::Watch;
@@ -99,6 +100,8 @@ impl Member {
             journal_dir: options.journals.directory.clone(),
             neighbours: Neighbours::default(),
             hindrances: Hindrances::default(),
+            disregarded: Disregarded::default(),
+            mount_lanes: MountLanes::default(),
             log_writer: options.log_writer.clone(),
         };
         let store = RaftStore::open(&log_path(&options.state_dir))?;

@@ -131,6 +131,10 @@ pub enum Call {
         #[serde(default)]
         moves: bool,
     },
+    /// The next stop of this service on the asked node waits for nobody who holds its file system.
+    Disregard {
+        service: String,
+    },
     /// Whether this service finds a place for its file system on the asked node, beside the others.
     Place {
         spec: Box<ServiceSpec>,
@@ -207,6 +211,7 @@ pub enum CallReply {
     Users {
         users: Vec<String>,
     },
+    Disregarded,
     /// Why it does not, in words for the operator.
     Place {
         unfit: Option<String>,

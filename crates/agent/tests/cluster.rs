@@ -178,8 +178,10 @@ fn a_service_survives_its_agent_and_ends_when_it_is_deleted() {
     create(&nodes[0], "db");
     let toml =
         "name = 'web'\nresource = 'db'\n[[process]]\nname = 'sleeper'\ncommand = ['/bin/sleep', '1000']\n";
-    let _: ServiceView =
-        nodes[2].client().put("/v1/services", &ServiceApply { toml: toml.into(), dry_run: false }).unwrap();
+    let _: ServiceView = nodes[2]
+        .client()
+        .put("/v1/services", &ServiceApply { toml: toml.into(), dry_run: false, force: false })
+        .unwrap();
     let phase =
         |node: &TestNode| node.client().get::<ServiceView>("/v1/services/web").map(|view| view.phase).ok();
     eventually("start of the service", || phase(&nodes[2]).as_deref() == Some("running"));

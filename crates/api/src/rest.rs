@@ -38,7 +38,7 @@
 //! | `PUT /v1/services` | [`ServiceApply`] | [`ServiceApplied`] |
 //! | `GET /v1/services/{name}` | | [`ServiceView`] |
 //! | `POST /v1/services/{name}/move` | [`ServiceMove`] | [`Accepted`] |
-//! | `DELETE /v1/services/{name}` | | [`Accepted`] |
+//! | `DELETE /v1/services/{name}`, with `?force=true` although something else holds the file system | | [`Accepted`] |
 //! | `GET /v1/events?after=N&wait_ms=M` | | [`EventsPage`] |
 //! | `GET /metrics` | | not JSON: the text format of Prometheus |
 
@@ -737,6 +737,9 @@ pub struct ServiceApply {
     /// Say what would change, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
+    /// Restart it although something else holds the file system. What was written to that is on the device before it is taken away.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub force: bool,
 }
 
 /// What applying a service does to it.

@@ -199,6 +199,14 @@ pub struct Saved {
     passes: bool,
 }
 
+impl Saved {
+    /// Whether nothing of the service was left on the node then: see [`ServicePhase::is_silent`].
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        matches!(self.mode, Mode::Stopped | Mode::Failed)
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Probe {
     NotAsked,
@@ -590,8 +598,12 @@ impl Machine {
 
     /// R28: what stands on it is taken down, in order, and made anew from there.
     fn on_lost(&mut self, step: Step, why: &str, mendable: bool, now: Time) {
-        let why = format!("'{}' does not hold any more: {why}", step_words(&self.spec, step));
         let at_step = self.steps.iter().position(|known| *known == step);
+        let words = step_words(&self.spec, step);
+        let why = match self.mode {
+            Mode::Forward { at } if at_step == Some(at) => format!("{words} failed: {why}"),
+            _ => format!("'{words}' does not hold any more: {why}"),
+        };
         if let (Mode::BackingOff { from }, Some(at)) = (&self.mode, at_step)
             && let Some(top) = from.checked_sub(1).filter(|top| *top >= at)
         {

@@ -719,6 +719,10 @@ pub enum ServiceCommand {
         /// nothing.
         #[arg(long)]
         dry_run: bool,
+        /// Restart the service even if other processes or mounts hold its file system. The file
+        /// system is flushed to the device first.
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         wait: WaitArgs,
     },
@@ -750,6 +754,10 @@ pub enum ServiceCommand {
     Delete {
         /// Name of the service.
         name: String,
+        /// Delete the service even if other processes or mounts hold its file system. The file
+        /// system is flushed to the device first.
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         wait: WaitArgs,
     },

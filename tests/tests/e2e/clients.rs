@@ -87,7 +87,13 @@ pub fn a_client_goes_on_with_the_next_primary(cluster: &Cluster) -> Result<()> {
 pub fn one_client_at_a_time(cluster: &Cluster) -> Result<()> {
     let lab = &cluster.lab;
     lab.create_resource(NAME, "64MiB", &["n1"], &[])?;
-    lab.cli(&["resource", "attach", NAME, "n2"])?;
+    let (primary, own) = cluster.device(NAME)?;
+    let holder = lab.shell(&primary, &format!("exec 3<{own}; sleep 1000 >/dev/null 2>&1 & echo $!"))?;
+    let taken = lab.try_cli(&["resource", "attach", NAME, "n2", "--take-over"])?;
+    let named = format!("sleep (process {})", holder.trim());
+    let said = taken.stderr.contains(&named) && taken.stderr.contains(&primary);
+    ensure!(taken.code() == 0 && said, "{taken:?}");
+    lab.shell(&primary, &format!("kill {holder}"))?;
     let device = path(&client(&lab.resource(NAME)?)?)?;
     let mut writer = Writer::start(cluster, "n2", &device, 2)?;
     let refused = lab.try_cli(&["resource", "attach", NAME, "n3"])?;

@@ -19,8 +19,13 @@ pub(super) async fn attach(
             let doing = format!("resource {name} is not attached to {}", request.node);
             users::refuse_used(&asked, view, resource, &doing, users::PASSING)?;
         }
+        let mut message = format!("resource {name} is being attached to {}", request.node);
+        if request.take_over
+            && let Some(users) = users::cut_off(&asked, view, resource)
+        {
+            message += &format!("; it is cut off from {users}");
+        }
         let resource = resource.id;
-        let message = format!("resource {name} is being attached to {}", request.node);
         let wait_ms = request.wait_ms.unwrap_or(WAIT_MS_DEFAULT);
         let take_over = request.take_over;
         Ok((Command::AttachResource { resource, node, wait_ms, take_over }, message))

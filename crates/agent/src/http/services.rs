@@ -32,6 +32,11 @@ pub async fn apply(Shared(agent): App, Asked(request): Asked<ServiceApply>) -> A
         let before = view.state.services.get(&name);
         let changes = before.map(|service| service.spec.changes(&spec)).unwrap_or_default();
         let restarts = changes.iter().any(|change| change.restarts);
+        if restarts && !request.dry_run && !request.force {
+            let doing = format!("service {name} is not changed, because that would restart it");
+            let or = "To change it all the same, add `--force` to the command.";
+            users::refuse_held(&agent, &view, &name, &doing, or)?;
+        }
         let warnings = check_nodes(&agent, &member, &view, &spec, restarts)?;
         let effect = match (before, outcome) {
             (None, _) => ServiceEffect::Created,
@@ -44,6 +49,9 @@ pub async fn apply(Shared(agent): App, Asked(request): Asked<ServiceApply>) -> A
             service_view(if before.is_some() { &view } else { &trial }, &name)?
         } else {
             settle(member.log.propose(Command::ApplyService { spec }, PROPOSE_TIMEOUT))?;
+            if restarts && request.force {
+                users::disregard(&agent, &name);
+            }
             service_view(&member.log.view(), &name)?
         };
         let changes = changes.into_iter().map(shown).collect();

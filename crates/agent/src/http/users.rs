@@ -3,10 +3,10 @@
 use crate::agent::Agent;
 use crate::error::body;
 use crate::messages::{Call, CallReply};
-use crate::raft::View;
+use crate::raft::{ConsensusLog, View};
 use crate::service::holders;
 use mainstay_api::rest::ErrorBody;
-use mainstay_control::state::{NodeStatus, Resource};
+use mainstay_control::state::{NodeStatus, Resource, ServicePhase};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::NodeId;
 use std::sync::Arc;
@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// How long a node may take to look.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long it may take where the answer changes nothing but words.
+const WORDS_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a user may take to go by itself: programs look at new devices for a moment.
 pub(super) const PASSING: Duration = Duration::from_secs(2);
 /// How long a move waits for it.
@@ -51,27 +53,20 @@ fn refuse(
     patience: Duration,
     moves: bool,
 ) -> Result<(), ErrorBody> {
-    let record = &resource.record;
-    let Some(node) = record.attached.map(|attached| attached.node).or(record.primary) else { return Ok(()) };
-    if !view.state.nodes.get(&node).is_some_and(|known| known.status == NodeStatus::Alive) {
-        return Ok(());
-    }
-    let own = view.state.services.values().map(|service| &service.spec);
-    let service = own.into_iter().find(|spec| spec.resource == resource.name).cloned();
+    let Some(node) = serving(view, resource) else { return Ok(()) };
+    let name = view.state.node_name(node);
     let deadline = Instant::now() + patience;
     loop {
-        let question = Call::Users { resource: resource.name.clone(), service: service.clone(), moves };
-        let name = view.state.node_name(node);
-        let users = match agent.ask(&*agent.member()?, node, question, LOOK_TIMEOUT) {
-            Ok(CallReply::Users { users }) => users,
-            Ok(CallReply::Error(error)) if error.code == "users-unknown" => {
+        let users = match ask_users(agent, view, resource, node, (moves, LOOK_TIMEOUT))? {
+            CallReply::Users { users } => users,
+            CallReply::Error(error) if error.code == "users-unknown" => {
                 return Err(body(
                     "users-unknown",
                     format!("{doing}: on {name} {}", error.message),
                     "Look for a process in state D with `ps -eo pid,stat,comm` there, and try again when it has ended.",
                 ));
             }
-            Ok(_) | Err(_) => {
+            _ => {
                 return Err(body(
                     "node-unreachable",
                     format!(
@@ -93,6 +88,75 @@ fn refuse(
             ));
         }
         sleep(PAUSE);
+    }
+}
+
+/// The node that has the devices of a resource, if it is alive.
+fn serving(view: &View, resource: &Resource) -> Option<NodeId> {
+    let record = &resource.record;
+    let node = record.attached.map(|attached| attached.node).or(record.primary)?;
+    view.state.nodes.get(&node).is_some_and(|known| known.status == NodeStatus::Alive).then_some(node)
+}
+
+fn ask_users(
+    agent: &Arc<Agent>,
+    view: &View,
+    resource: &Resource,
+    node: NodeId,
+    (moves, timeout): (bool, Duration),
+) -> Result<CallReply, ErrorBody> {
+    let own = view.state.services.values().map(|service| &service.spec);
+    let service = own.into_iter().find(|spec| spec.resource == resource.name).cloned();
+    let question = Call::Users { resource: resource.name.clone(), service, moves };
+    Ok(agent.ask(&*agent.member()?, node, question, timeout).unwrap_or_else(CallReply::Error))
+}
+
+/// Names what uses the devices of a resource that are about to be cut off, with the node; nothing where that is not known.
+pub(super) fn cut_off(agent: &Arc<Agent>, view: &View, resource: &Resource) -> Option<String> {
+    let node = serving(view, resource)?;
+    match ask_users(agent, view, resource, node, (false, WORDS_TIMEOUT)) {
+        Ok(CallReply::Users { users }) if !users.is_empty() => {
+            Some(format!("{} on {}", holders::words(&users), view.state.node_name(node)))
+        }
+        _ => None,
+    }
+}
+
+/// Tells the node that runs a service that its next stop waits for nobody who holds the file system. Where it does not hear that,
+/// the stop waits as any other does.
+pub(super) fn disregard(agent: &Arc<Agent>, service: &str) {
+    let Ok(member) = agent.member() else { return };
+    let view = member.log.view();
+    let resource = view.state.services.get(service).map(|found| &found.spec.resource);
+    let resource = resource.and_then(|resource| view.state.resource_by_name(resource));
+    if let Some(node) = resource.and_then(|resource| serving(&view, resource)) {
+        let question = Call::Disregard { service: service.to_owned() };
+        drop(agent.ask(&member, node, question, WORDS_TIMEOUT));
+    }
+}
+
+/// Refuses a change that stops a service while something but the service itself uses its file system. `or`: the way to make it all
+/// the same. Where nothing is known of users the change is made: the stop waits for them, too.
+pub(super) fn refuse_held(
+    agent: &Arc<Agent>,
+    view: &View,
+    service: &str,
+    doing: &str,
+    or: &str,
+) -> Result<(), ErrorBody> {
+    let Some(service) = view.state.services.get(service) else { return Ok(()) };
+    let Some(resource) = view.state.resource_by_name(&service.spec.resource) else { return Ok(()) };
+    // Where it does not run, what is mounted is not its own, and stays.
+    let here = resource.record.primary.and_then(|node| service.nodes.get(&node));
+    if service.spec.mount.is_none() || here.is_none_or(|on| on.phase != ServicePhase::Running) {
+        return Ok(());
+    }
+    match refuse_used_to_move(agent, view, resource, doing) {
+        Err(mut refusal) if refusal.code == "device-in-use" => {
+            refusal.remedy += &format!(" {or}");
+            Err(refusal)
+        }
+        _ => Ok(()),
     }
 }
 

@@ -3,7 +3,8 @@
 use super::*;
 use crate::journals::Journals;
 use crate::raft::ProposeError;
-use crate::service::runner::Neighbours;
+use crate::service::left::MountLanes;
+use crate::service::runner::{Disregarded, Neighbours};
 use mainstay_api::engine::{
     DeviceStatus, EngineLine, EngineStatus, Reply, RequestLine, read_line, write_line,
 };
@@ -157,6 +158,8 @@ impl Lab {
                 journal_dir: None,
                 neighbours: Neighbours::default(),
                 hindrances: Default::default(),
+                disregarded: Disregarded::default(),
+                mount_lanes: MountLanes::default(),
                 log_writer: Vec::new(),
             },
             left_devices: LeftDevices::new(dir.path().to_path_buf(), |_| ()),

@@ -3,7 +3,7 @@
 //! Guarantees
 //! - Nothing here waits for a file system: what processes hold is told by the kernel's tables and by what it keeps of open
 //!   files, so one that hangs does not matter. The answer comes in bounded time, or it is said that there is none.
-//! - A mount that goes with the service's own is none of its holders.
+//! - A mount that goes with the service's own, in this mount namespace or another, is none of its holders.
 //!
 //! What cannot be looked at is left out: a process may end at any moment.
 
@@ -108,8 +108,15 @@ impl Search {
             points.extend(
                 table.iter().filter(|mounted| self.is_held(mounted)).map(|found| found.point.clone()),
             );
-            let others = points.iter().filter(|point| !self.own.contains(point));
-            found.extend(others.map(|point| format!("a mount at {}", point.display())));
+            let goes_along =
+                |mounted: &Mounted| self.own_in(table).any(|own| table.goes_with(mounted, table, own));
+            let others: BTreeSet<&Path> = table
+                .iter()
+                .filter(|mounted| self.is_held(mounted) && !self.own.contains(&mounted.point))
+                .filter(|mounted| !goes_along(mounted))
+                .map(|mounted| mounted.point.as_path())
+                .collect();
+            found.extend(others.into_iter().map(|point| format!("a mount at {}", point.display())));
         }
         let namespace = |process: &Path| fs::read_link(process.join("ns/mnt")).ok();
         let mut namespaces: BTreeSet<_> = namespace(Path::new("/proc/self")).into_iter().collect();
@@ -123,9 +130,9 @@ impl Search {
             namespaces.insert(namespace);
             self.classify(&table, &mut kinds);
             let goes_along = |mounted: &Mounted| {
-                let own = own_table.iter().flat_map(|table| table.iter().map(move |own| (table, own)));
-                own.filter(|(_, own)| self.is_held(own) && self.own.contains(&own.point))
-                    .any(|(own_table, own)| table.goes_with(mounted, own_table, own))
+                own_table.iter().any(|own_table| {
+                    self.own_in(own_table).any(|own| table.goes_with(mounted, own_table, own))
+                })
             };
             let mut held = table.iter().filter(|mounted| self.is_held(mounted) && !goes_along(mounted));
             if let Some(mounted) = held.next() {
@@ -153,6 +160,11 @@ impl Search {
             };
             kinds.insert(mounted.id, kind);
         }
+    }
+
+    /// The service's own mounts.
+    fn own_in<'a>(&'a self, table: &'a MountTable) -> impl Iterator<Item = &'a Mounted> {
+        table.iter().filter(|mounted| self.is_held(mounted) && self.own.contains(&mounted.point))
     }
 
     fn is_held(&self, mounted: &Mounted) -> bool {
@@ -381,6 +393,13 @@ mod tests {
                 .expect("it is mounted");
             Self(directory)
         }
+
+        fn bound(point: &Path) -> Self {
+            let directory = tempfile::tempdir().expect("a directory");
+            mount(Some(point), directory.path(), None::<&str>, MsFlags::MS_BIND, None::<&str>)
+                .expect("bound");
+            Self(directory)
+        }
     }
 
     impl Drop for Mount {
@@ -445,16 +464,23 @@ mod tests {
     fn a_mount_that_goes_along_in_a_namespace_of_others_is_no_holder_and_one_that_stays_is() {
         let (marks, above) = (tempfile::tempdir().expect("a directory"), Mount::new("tmpfs", ""));
         mount(None::<&str>, above.0.path(), None::<&str>, MsFlags::MS_SHARED, None::<&str>).expect("shared");
+        let bind = Mount::bound(above.0.path());
         let point = above.0.path().canonicalize().expect("it is there").join("db");
         fs::create_dir(&point).expect("a directory");
         mount(Some("db"), &point, Some("tmpfs"), MsFlags::empty(), None::<&str>).expect("it is mounted");
         let search = Search { own: vec![point.clone()], ..search(&point) };
+        let (goes_along, copy) = (search.holders(), bind.0.path().join("db"));
+        let by_hand = Mount::bound(&point);
+        let stays = search.holders();
+        drop(by_hand);
         let (slave, earlier) = (elsewhere("slave", marks.path()), search.holders());
         let private = elsewhere("private", marks.path());
         let later = search.holders();
         end(private);
         let gone = umount2(&point, MntFlags::empty());
         end(slave);
+        assert_eq!(goes_along, Ok(Vec::new()), "the copy at {} goes along", copy.display());
+        assert!(stays.as_ref().is_ok_and(|found| found.len() == 1), "{stays:?}");
         assert_eq!(earlier, Ok(Vec::new()));
         assert!(
             later.as_ref().is_ok_and(|found| found[0].contains("in the mount namespace of")),

@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 pub const CALLED_OFF: &str = "it was called off";
 const IN_FLIGHT: &str = "what was called off is still on its way";
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Lane {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     newest: u64,
     making: bool,

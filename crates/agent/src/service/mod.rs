@@ -12,6 +12,7 @@ pub mod hindrances;
 pub mod holders;
 pub mod lacks;
 mod lane;
+pub mod left;
 pub mod make;
 pub mod mount;
 pub mod mount_table;

@@ -19,7 +19,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const XFS_PUSH: &str = "/proc/sys/fs/xfs/xfssyncd_centisecs";
@@ -28,6 +28,8 @@ const XFS_PUSH_CENTISECS: u32 = 100;
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 /// How long a file system may take to answer a question that changes nothing, before it counts as frozen or hung.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
+/// How long an unmount waits for a mount of others in or over the service's.
+const MOUNT_PATIENCE: Duration = Duration::from_secs(2);
 /// How often a file system that waits for its unmount is asked whether it is frozen.
 const FREEZE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -117,6 +119,21 @@ pub enum MountError {
     CalledOff,
 }
 
+impl MountError {
+    /// Whether it is about what is at the path on this node, which no other attempt of the service changes.
+    #[must_use]
+    pub fn is_of_the_place(&self) -> bool {
+        matches!(
+            self,
+            Self::Occupied { .. }
+                | Self::Waits { .. }
+                | Self::HoldsFiles { .. }
+                | Self::Place { .. }
+                | Self::MountPoint { .. }
+        )
+    }
+}
+
 /// A mount that a service made, or is about to make.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Place {
@@ -147,7 +164,9 @@ impl Place {
         self.path == other.path && self.device == other.device
     }
 
-    fn held(&self) -> Held {
+    /// Its device, with the file system on it.
+    #[must_use]
+    pub fn held(&self) -> Held {
         Held { device: self.device, number: self.number }
     }
 
@@ -226,6 +245,41 @@ impl Place {
         }
     }
 
+    /// Writes to the device what was written to the file system, also where another mount lies over it. Without any `patience`
+    /// that is not asked.
+    ///
+    /// # Errors
+    /// When that takes longer.
+    pub fn flush_all(&self, patience: Duration) -> Result<(), MountError> {
+        if patience.is_zero() {
+            return Ok(());
+        }
+        let visible = matches!(self.look()?, AtPath::Ours | AtPath::Holds(_) | AtPath::Dead(_));
+        let flushed = if visible {
+            self.flush(patience)
+        } else {
+            // No path leads to it any more.
+            let all = FLUSHES.ask(Path::new("all"), Instant::now() + patience, || {
+                nix::unistd::sync();
+            });
+            all.map_or(Flushed::Late, |()| Flushed::Whole)
+        };
+        match flushed {
+            Flushed::Late => Err(MountError::Unflushed { path: self.path.clone() }),
+            Flushed::Whole | Flushed::Failed(_) => Ok(()),
+        }
+    }
+
+    /// Whether it can be unmounted now, as far as is to be seen: no other mount is in or over it, and its device answers.
+    #[must_use]
+    pub fn may_go(&self) -> bool {
+        match self.look().map(|at| at.unmount()) {
+            Ok(Unmount::Nothing) => true,
+            Ok(Unmount::Topmost) => !matches!(self.flush(ANSWER_PATIENCE), Flushed::Late),
+            Ok(Unmount::Waits(_)) | Err(_) => false,
+        }
+    }
+
     /// Whether the file system is frozen: a write waits, and not for the device.
     #[must_use]
     pub fn is_frozen(&self) -> bool {
@@ -273,11 +327,18 @@ impl Place {
         flush: &dyn Fn(Duration) -> Flushed,
     ) -> Result<(), MountError> {
         let left = || deadline.saturating_duration_since(Instant::now());
-        let (mut flushed, mut asked) = (false, None::<Instant>);
+        let (mut flushed, mut asked, mut met) = (false, None::<Instant>, None::<Instant>);
         loop {
             let waits = match self.look()?.unmount() {
                 Unmount::Nothing => return Ok(()),
-                Unmount::Waits(why) => MountError::Waits { path: self.path.clone(), why },
+                Unmount::Waits(why) => {
+                    let waits = MountError::Waits { path: self.path.clone(), why };
+                    // One that is there for so long does not go by itself.
+                    if met.get_or_insert_with(Instant::now).elapsed() >= MOUNT_PATIENCE {
+                        return Err(waits);
+                    }
+                    waits
+                }
                 // Both may take seconds, in which others may mount something there: what is there is looked at again.
                 Unmount::Topmost if asked.is_none_or(|at| at.elapsed() >= FREEZE_PAUSE) => {
                     // Unmounted it would stay frozen, with its device, and it could not be thawed any more.
@@ -640,7 +701,7 @@ mod tests {
     /// An administrator repairs it there while the service is halted.
     #[test]
     fn a_mount_by_hand_at_the_place_of_a_service_is_a_user_and_the_service_s_own_is_none() {
-        use super::super::runner::{Neighbours, Places, users_of};
+        use super::super::runner::{Disregarded, Neighbours, Places, users_of};
         let device = Device::new();
         let plan = device.plan();
         let places = Places {
@@ -650,6 +711,8 @@ mod tests {
             journal_dir: None,
             neighbours: Neighbours::default(),
             hindrances: Default::default(),
+            disregarded: Disregarded::default(),
+            mount_lanes: super::super::left::MountLanes::default(),
             log_writer: Vec::new(),
         };
         let (links, notes) = (places.run_dir.join("dev/db"), places.run_dir.join("services"));
@@ -658,10 +721,10 @@ mod tests {
         let path = plan.place.path.to_string_lossy().into_owned();
         let text = format!("name='s'\nresource='db'\n[mount]\npath='{path}'\n");
         let spec = mainstay_ha::ServiceSpec::parse(&text).expect("it is one");
-        let note = |mounted: Option<&Place>| {
+        let note = |mode: &str, mounted: Option<&Place>| {
             let note = serde_json::json!({
                 "resource": 1, "revision": 1, "spec": &spec, "running": {}, "mounted": mounted,
-                "saved": { "mode": "stopped", "epoch": 1, "round": 0, "spent_epoch": null, "failures": [],
+                "saved": { "mode": mode, "epoch": 1, "round": 0, "spent_epoch": null, "failures": [],
                     "reason": "", "next_ticket": 1 },
             });
             std::fs::write(notes.join("s.json"), note.to_string()).expect("written");
@@ -670,10 +733,26 @@ mod tests {
         let users = || users_of(&places, "db", Some(&spec), &[]).expect("it is known");
         let named = [format!("a mount at {path}")];
         assert_eq!(users(), named, "no agent has noted anything");
-        note(None);
+        note("stopped", None);
         assert_eq!(users(), named, "the service is halted");
-        note(Some(&plan.place));
+        note("stopped", Some(&plan.place));
+        assert_eq!(users(), named, "the service was stopped without it");
+        note("running", Some(&plan.place));
         assert_eq!(users(), [""; 0], "the service has mounted it");
+        // A service cannot be moved without them: they are named before it is stopped.
+        let (inner, file) = (plan.place.path.join("inner"), plan.place.path.join("file"));
+        std::fs::create_dir(&inner).and_then(|()| std::fs::write(&file, "")).expect("made");
+        for (more, over) in [(&["-t", "tmpfs", "others"][..], &inner), (&["--bind", "/etc/hosts"], &file)] {
+            let over = over.to_string_lossy();
+            run("mount", &[more, &[&*over]].concat());
+            let found = users();
+            run("umount", &[&over]);
+            assert!(found.iter().any(|user| user.ends_with(&format!("at {over}"))), "{found:?}");
+        }
+        run("mount", &["-t", "tmpfs", "others", &path]);
+        let found = users();
+        run("umount", &[&path]);
+        assert_eq!(found, [format!("another mount: others (tmpfs) at {path}")]);
     }
 
     #[test]

@@ -6,8 +6,9 @@
 
 use super::bounded::Bounded;
 use super::holders::Held;
+use super::mount::Place;
 use super::mount_table::{DeviceId, MountTable};
-use super::runner::Places;
+use super::runner::{self, Places};
 use mainstay_ha::{AtPath, ServiceSpec, system_directory};
 use std::ffi::OsString;
 use std::io;
@@ -106,10 +107,15 @@ pub fn unfit(spec: &ServiceSpec, places: &Places, others: &[ServiceSpec]) -> Opt
     }
     let link = places.run_dir.join("dev").join(&spec.resource).join(mount.volume.to_string());
     let device = DeviceId::of(&link).unwrap_or_else(|_| DeviceId::from_number(0));
-    match MountTable::read().ok()?.look(&path, Held { device, number: None }, true) {
+    // What the service has left there goes before it comes again, if it can.
+    let left = runner::mounted_by(places, &spec.name).filter(|left| left.path == path);
+    let left = left.filter(|left| left.device != device);
+    let held = left.as_ref().map_or(Held { device, number: None }, Place::held);
+    match MountTable::read().ok()?.look(&path, held, true) {
         AtPath::Foreign(what) | AtPath::Covered(what) => {
             Some(format!("something else is mounted there: {what}"))
         }
+        AtPath::Holds(what) if left.is_some() => Some(format!("something else is mounted in it: {what}")),
         AtPath::Nothing if !mount.hide_files => {
             if path.exists() && !path.is_dir() {
                 return Some(format!("{shown} is not a directory"));
@@ -145,8 +151,10 @@ mod tests {
             state_dir: directory.join("state"),
             run_dir: directory.join("run"),
             journal_dir: None,
-            neighbours: super::super::runner::Neighbours::default(),
             hindrances: Default::default(),
+            neighbours: runner::Neighbours::default(),
+            disregarded: runner::Disregarded::default(),
+            mount_lanes: super::super::left::MountLanes::default(),
             log_writer: Vec::new(),
         }
     }

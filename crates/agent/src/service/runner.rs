@@ -9,6 +9,7 @@
 
 use super::hindrances::Hindrances;
 use super::holders::{self, Held, NotKnown, Search, in_cgroup};
+use super::left::{self, MountLanes};
 use super::make::Volume;
 use super::mount::Place;
 use super::mount_table::DeviceId;
@@ -23,7 +24,7 @@ use mainstay_control::reconciler::Adopted;
 use mainstay_ha::{AtPath, Effect, Event, Saved, ServiceSpec, Step};
 use mainstay_types::ResourceId;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -53,6 +54,27 @@ pub struct Places {
     pub log_writer: Vec<String>,
     pub neighbours: Neighbours,
     pub hindrances: Hindrances,
+    pub disregarded: Disregarded,
+    pub mount_lanes: MountLanes,
+}
+
+/// Services whose next stop on this node does not wait for others that hold their file systems: an operator has said so.
+#[derive(Clone, Debug, Default)]
+pub struct Disregarded(Arc<Mutex<BTreeSet<String>>>);
+
+impl Disregarded {
+    pub fn set(&self, service: &str) {
+        lock(&self.0).insert(service.to_owned());
+    }
+
+    #[must_use]
+    pub fn has(&self, service: &str) -> bool {
+        lock(&self.0).contains(service)
+    }
+
+    pub fn clear(&self, service: &str) {
+        lock(&self.0).remove(service);
+    }
 }
 
 /// The cluster as this node knows it, for steps that have to tell a node from a stranger.
@@ -168,6 +190,7 @@ impl Runner {
         on_done: &OnDone,
     ) -> (BTreeMap<String, Self>, BTreeMap<String, Adopted>) {
         let (mut found, mut adopted) = (BTreeMap::new(), BTreeMap::new());
+        left::tidy_all(places);
         let Ok(entries) = std::fs::read_dir(places.run_dir.join("services")) else {
             return (found, adopted);
         };
@@ -223,8 +246,9 @@ impl Runner {
             self.steps.remove(ticket);
         }
         let Event::StepDone { ticket, result } = event else { return None };
-        let step = self.steps.remove(ticket)?;
-        result.is_ok().then(|| self.work.stage(step)).flatten()
+        let step = self.steps.remove(ticket);
+        let reached = step.filter(|_| result.is_ok()).and_then(|step| self.work.stage(step));
+        reached.or_else(|| self.work.left())
     }
 
     /// Carries out what the machine wants.
@@ -244,7 +268,13 @@ impl Runner {
                 self.steps.retain(|_, running| *running != step);
                 let number = self.work.lane(step).map(|lane| lane.number());
                 let patience = Duration::from_millis(timeout_ms).saturating_sub(POLL);
-                self.thread(ticket, move |work, _| work.undo(step, number, force, patience));
+                self.thread(ticket, move |work, _| {
+                    let undone = work.undo(step, number, force, patience);
+                    if step == Step::Mount && undone.is_ok() {
+                        left::tidy(work.places(), work.service(), number.unwrap_or_default());
+                    }
+                    undone
+                });
             }
             Effect::Kill { ticket } => {
                 self.work.lease_ended(true);
@@ -324,8 +354,9 @@ pub fn users_of(
     let except = service.map(|spec| in_cgroup(&places.cgroup_root.join(&spec.name))).unwrap_or_default();
     let links = std::fs::read_dir(places.run_dir.join("dev").join(resource)).into_iter().flatten().flatten();
     let devices: Vec<DeviceId> = links.filter_map(|link| DeviceId::of(&link.path()).ok()).collect();
-    // Where the service has mounted nothing, a mount at its path was made by others.
-    let mounted = service.and_then(|spec| noted(&state_file(places, &spec.name))?.mounted);
+    // Where the service has mounted nothing, a mount at its path was made by others. One that was left to others is theirs.
+    let noted = service.and_then(|spec| noted(&state_file(places, &spec.name)));
+    let mounted = noted.filter(|noted| !noted.saved.is_silent()).and_then(|noted| noted.mounted);
     let mounted = mounted.filter(|place| devices.contains(&place.device));
     let held = |device: DeviceId| {
         let number = mounted.as_ref().filter(|place| place.device == device).and_then(|place| place.number);
@@ -338,6 +369,11 @@ pub fn users_of(
     let backing = holders::backing(&places.run_dir.join("fuse").join(resource));
     let mut found = Search { held, except, own, backing }.holders()?;
     found.extend(others);
+    if let Some(place) = &mounted
+        && let Ok(AtPath::Holds(what) | AtPath::Covered(what)) = place.look()
+    {
+        found.insert(0, format!("another mount: {what}"));
+    }
     if let Some(place) = mounted {
         let is_there = place.look().is_ok_and(|at| !matches!(at, AtPath::Nothing | AtPath::Foreign(_)));
         if is_there && place.is_frozen() {
@@ -346,6 +382,12 @@ pub fn users_of(
         }
     }
     Ok(found)
+}
+
+/// What a service has mounted on this node, or may have, as agents have noted.
+pub(super) fn mounted_by(places: &Places, service: &str) -> Option<Place> {
+    let mounted = noted(&state_file(places, service)).and_then(|noted| noted.mounted);
+    mounted.or_else(|| left::of(places, service))
 }
 
 /// What an agent has noted of a service.
@@ -410,6 +452,8 @@ mod tests {
             journal_dir: None,
             neighbours: Neighbours::default(),
             hindrances: Hindrances::default(),
+            disregarded: Disregarded::default(),
+            mount_lanes: MountLanes::default(),
             log_writer: Vec::new(),
         };
         let spec =

@@ -10,6 +10,7 @@ use super::footing::Footing;
 use super::freeze::FreezeWatch;
 use super::hindrances::Part;
 use super::lane::{CALLED_OFF, Haste, Lane};
+use super::left;
 use super::make::Volume;
 use super::mount::{self, MountError, MountPlan, Place};
 use super::mount_table::{DeviceId, MountTable};
@@ -55,6 +56,8 @@ pub(super) struct Work {
     running: Mutex<BTreeMap<usize, Running>>,
     /// What it has mounted, or may have: noted before the mount is made, and until it is gone.
     mounted: Mutex<Option<Place>>,
+    /// Why a mount was left here, and whether that is still to be told.
+    left: Mutex<Option<(String, bool)>>,
     /// It was killed, because the lease ended: there is nothing to be waited for on its device.
     killed: AtomicBool,
     /// Where the output of each process goes, once one was started.
@@ -62,7 +65,7 @@ pub(super) struct Work {
     /// The three things that are taken away without waiting for one another (R19).
     address: Arc<Lane>,
     pub processes: Lane,
-    mount: Lane,
+    mount: Arc<Lane>,
     neighbours: Neighbours,
 }
 
@@ -83,6 +86,7 @@ impl Work {
         file: PathBuf,
         (running, mounted): (BTreeMap<usize, Running>, Option<Place>),
     ) -> Self {
+        let mount = places.mount_lanes.of(&spec.name);
         Self {
             name: spec.name.clone(),
             spec: Mutex::new((Arc::new(spec), edition)),
@@ -95,17 +99,22 @@ impl Work {
             saved: Mutex::new(None),
             running: Mutex::new(running),
             mounted: Mutex::new(mounted),
+            left: Mutex::default(),
             killed: AtomicBool::new(false),
             address: Arc::default(),
             neighbours: places.neighbours.clone(),
             outputs: Mutex::default(),
             processes: Lane::default(),
-            mount: Lane::default(),
+            mount,
         }
     }
 
     pub fn service(&self) -> &str {
         &self.name
+    }
+
+    pub fn places(&self) -> &Places {
+        &self.places
     }
 
     fn spec(&self) -> Arc<ServiceSpec> {
@@ -153,6 +162,7 @@ impl Work {
     pub fn forget(&self) {
         let mut saved = lock(&self.saved);
         *saved = None;
+        self.places.disregarded.clear(&self.name);
         drop(std::fs::remove_file(&self.file));
     }
 
@@ -161,7 +171,7 @@ impl Work {
         match step {
             Step::ProbeAddress => None,
             Step::AddAddress => Some(self.address.as_ref()),
-            Step::Mount => Some(&self.mount),
+            Step::Mount => Some(self.mount.as_ref()),
             Step::Prepare { .. } | Step::StartProcess { .. } | Step::CheckReady { .. } => {
                 Some(&self.processes)
             }
@@ -187,7 +197,7 @@ impl Work {
         match step {
             Step::ProbeAddress => self.probe().map_err(|(NoAddress::Held(why) | NoAddress::Failed(why))| why),
             Step::Mount => {
-                self.mount(number)?;
+                self.mount(number, on_done)?;
                 self.watch(number, on_done);
                 Ok(())
             }
@@ -240,16 +250,31 @@ impl Work {
                 let deadline = Instant::now() + patience.saturating_sub(SEARCH);
                 self.mount.undo(number, haste, patience, || {
                     let Some(place) = self.place_left()? else { return Ok(()) };
-                    if force {
-                        let killed = self.killed.load(Ordering::Acquire);
-                        place.detach(if killed { Duration::ZERO } else { patience }).map_err(words)?;
-                    } else {
-                        let wanted = || self.mount.is_newest(number);
-                        place.ensure_unmounted(deadline, &wanted).map_err(words)?;
+                    let gone = self.is_gone(&place);
+                    let hasty = || self.places.disregarded.has(&self.name);
+                    if !(force || gone || hasty()) {
+                        let wanted = || self.mount.is_newest(number) && !hasty();
+                        match place.ensure_unmounted(deadline, &wanted) {
+                            Err(MountError::CalledOff) if hasty() && self.mount.is_newest(number) => {}
+                            unmounted => {
+                                unmounted.map_err(words)?;
+                                self.has_gone();
+                                return Ok(());
+                            }
+                        }
                     }
-                    *lock(&self.mounted) = None;
-                    self.save(None);
-                    Ok(())
+                    let killed = self.killed.load(Ordering::Acquire);
+                    let patience = if killed || gone { Duration::ZERO } else { patience };
+                    match place.detach(patience) {
+                        Err(why @ MountError::Waits { .. }) if self.may_leave() => {
+                            self.leave(place, &why, patience)
+                        }
+                        detached => {
+                            detached.map_err(words)?;
+                            self.has_gone();
+                            Ok(())
+                        }
+                    }
                 })
             }
             Step::Prepare { process } => self
@@ -267,6 +292,54 @@ impl Work {
                 self.address.undo(number, Haste::AtOnce, patience, || vip::remove(vip).map_err(words))
             }
         }
+    }
+
+    /// Whether the device under a mount is not the one that this node serves now: what is on it was cut off from its volume.
+    fn is_gone(&self, place: &Place) -> bool {
+        let spec = self.spec();
+        let link = spec.mount.as_ref().map(|mount| self.device_link(mount));
+        link.is_some_and(|link| DeviceId::of(&link).is_ok_and(|device| device != place.device))
+    }
+
+    /// Whether a mount that others keep here may stay. A rollback puts other content on its device and has to wait; nothing else
+    /// does.
+    fn may_leave(&self) -> bool {
+        let state = self.neighbours.state();
+        state.resources.get(&self.resource).is_none_or(|resource| resource.rollback.is_none())
+    }
+
+    /// Leaves a mount to those who have mounted something in it or over it (R27): no process of the service runs on it, what was
+    /// written is on its device, and the device fails as soon as this node does not serve it any more (R19). So the service may go
+    /// on elsewhere.
+    fn leave(&self, place: Place, why: &MountError, patience: Duration) -> Result<(), String> {
+        place.flush_all(patience).map_err(words)?;
+        left::note(&self.places, &self.name, &place);
+        *lock(&self.mounted) = Some(place);
+        self.save(None);
+        let left = format!("does not wait for its mount: {why}");
+        // It is told once, however often the mount is given up.
+        let mut told = lock(&self.left);
+        let is_new = told.as_ref().is_none_or(|(before, _)| *before != left);
+        if is_new {
+            tracing::warn!(service = self.name, "{left}");
+            *told = Some((left, true));
+        }
+        Ok(())
+    }
+
+    /// What it had mounted here is not there any more.
+    fn has_gone(&self) {
+        *lock(&self.left) = None;
+        *lock(&self.mounted) = None;
+        left::forget(&self.places, &self.name);
+        self.save(None);
+    }
+
+    /// News of a mount that was left here, once.
+    pub fn left(&self) -> Option<String> {
+        let mut left = lock(&self.left);
+        let (why, new) = left.as_mut()?;
+        std::mem::take(new).then(|| why.clone())
     }
 
     /// A process that waits for a frozen file system does not even end when it is killed.
@@ -346,9 +419,14 @@ impl Work {
         Ok(Some((place, device)))
     }
 
+    /// What it has mounted, or left here the last time.
+    fn noted(&self) -> Option<Place> {
+        lock(&self.mounted).clone().or_else(|| left::of(&self.places, &self.name))
+    }
+
     /// What it may have mounted: as noted, or, if an older agent has noted nothing, as it would be now.
     fn place_left(&self) -> Result<Option<Place>, String> {
-        if let Some(place) = lock(&self.mounted).clone() {
+        if let Some(place) = self.noted() {
             place.refuse_elsewhere().map_err(words)?;
             return Ok(Some(place));
         }
@@ -371,12 +449,22 @@ impl Work {
         }
     }
 
-    fn mount(&self, number: u64) -> Result<(), String> {
+    fn mount(&self, number: u64, on_done: &OnDone) -> Result<(), String> {
         let spec = self.spec();
         let Some(mount) = &spec.mount else { return Ok(()) };
-        let Some((place, device)) = self.place().map_err(words)? else { return Ok(()) };
+        self.places.disregarded.clear(&self.name);
+        // After a restart of the agent they may run without their file system. They are ended first.
+        let runs = || process::is_populated(&self.dirs.cgroup);
+        let failed = |error: MountError| {
+            // Another attempt here would find the same, and another node may have the place.
+            if error.is_of_the_place() && !runs() && self.mount.is_newest(number) {
+                self.lost(error.to_string(), false, on_done);
+            }
+            words(error)
+        };
+        let Some((place, device)) = self.place().map_err(failed)? else { return Ok(()) };
         if let Some(why) = place::refusal(&place.path, &self.places, &self.places.mounted(self.service())) {
-            return Err(words(MountError::Place { path: place.path, why }));
+            return Err(failed(MountError::Place { path: place.path, why }));
         }
         let plan = MountPlan {
             device,
@@ -391,10 +479,9 @@ impl Work {
         self.mount.make(
             number,
             || {
-                let runs = process::is_populated(&self.dirs.cgroup);
                 // Noted before it is there, so that the next agent knows what to take away.
-                self.note(plan.place.clone())?;
-                mount::ensure_mounted(&plan, runs, &*volume, &wanted).map_err(words)?;
+                self.mounts(plan.place.clone()).map_err(failed)?;
+                mount::ensure_mounted(&plan, runs(), &*volume, &wanted).map_err(failed)?;
                 self.note(plan.place.as_mounted().map_err(words)?)?;
                 self.fill(&plan.place.path, &plan.device, 0);
                 Ok(())
@@ -409,10 +496,18 @@ impl Work {
 
     /// Notes what is mounted from now on; what was before it goes first, or stays noted.
     fn note(&self, place: Place) -> Result<(), String> {
-        let left = lock(&self.mounted).clone().filter(|left| !left.is_same(&place));
+        self.mounts(place).map_err(words)
+    }
+
+    fn mounts(&self, place: Place) -> Result<(), MountError> {
+        let left = self.noted().filter(|left| !left.is_same(&place));
         if let Some(left) = left {
-            left.detach(KILL_PATIENCE).map_err(words)?;
+            // One that was left to others is on a device that is gone: there is nothing to be waited for on it.
+            let patience = if self.is_gone(&left) { Duration::ZERO } else { KILL_PATIENCE };
+            left.detach(patience)?;
         }
+        // It is used again, or was just taken away.
+        left::forget(&self.places, &self.name);
         *lock(&self.mounted) = Some(place);
         self.save(None);
         Ok(())
@@ -704,6 +799,7 @@ fn words<E: std::error::Error>(error: E) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::runner::Disregarded;
     use super::*;
     use std::os::unix::fs::MetadataExt;
     use std::sync::mpsc::channel;
@@ -724,6 +820,8 @@ mod tests {
             journal_dir: None,
             neighbours: Neighbours::default(),
             hindrances: Default::default(),
+            disregarded: Disregarded::default(),
+            mount_lanes: left::MountLanes::default(),
             log_writer: Vec::new(),
         };
         let (file, left) = (dir.join("s.json"), (BTreeMap::new(), None));
@@ -819,6 +917,84 @@ mod tests {
         assert!(uncover(&inner));
         assert_eq!(on.work.note(next.clone()), Ok(()));
         assert_eq!(*lock(&on.work.mounted), Some(next));
+    }
+
+    #[test]
+    fn a_mount_with_another_in_it_or_over_it_is_left_and_named_once_its_courtesy_is_over_or_the_lease() {
+        let on = OnMount::new();
+        let inner = on.place.path.join("inner");
+        std::fs::create_dir(&inner).unwrap();
+        let undo = |force| {
+            let patience = SEARCH + Duration::from_millis(200);
+            on.work.undo(Step::Mount, Some(on.work.mount.number()), force, patience)
+        };
+        for (point, killed) in [(&inner, false), (&on.place.path, true)] {
+            cover(point);
+            on.work.lease_ended(killed);
+            assert!(undo(false).is_err_and(|why| why.contains("unmount that first")), "it may go by itself");
+            assert_eq!(undo(true), Ok(()));
+            let left = on.work.left().expect("it is told");
+            assert!(left.contains(&format!("others (tmpfs) at {}", point.display())), "{left}");
+            assert_eq!((undo(true), on.work.left()), (Ok(()), None), "it is told once");
+            assert_eq!(*lock(&on.work.mounted), Some(on.place.clone()), "it is still noted");
+            assert!(uncover(point));
+        }
+        assert_eq!((undo(true), on.place.look().unwrap()), (Ok(()), mainstay_ha::AtPath::Nothing));
+    }
+
+    #[test]
+    fn a_mount_that_was_left_is_taken_away_once_the_other_one_has_gone_unless_it_is_used_again() {
+        let on = OnMount::new();
+        let inner = on.place.path.join("inner");
+        std::fs::create_dir(&inner).unwrap();
+        cover(&inner);
+        let number = on.work.mount.number();
+        assert_eq!(on.work.undo(Step::Mount, Some(number), true, KILL_PATIENCE), Ok(()));
+        on.work.forget();
+        let places = &on.work.places;
+        left::tidy(places, "s", number);
+        std::thread::sleep(WATCH + POLL * 4);
+        assert!(matches!(on.place.look().unwrap(), mainstay_ha::AtPath::Holds(_)), "the other one is there");
+        assert!(uncover(&inner));
+        let began = Instant::now();
+        while left::of(places, "s").is_some() && began.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(POLL);
+        }
+        assert_eq!((on.place.look().unwrap(), left::of(places, "s")), (mainstay_ha::AtPath::Nothing, None));
+
+        let again = OnMount::new();
+        let places = &again.work.places;
+        left::note(places, "s", &again.place);
+        // The agent starts anew, and the service comes again.
+        left::tidy_all(places);
+        places.mount_lanes.of("s").number();
+        std::thread::sleep(WATCH * 2);
+        assert_eq!(again.place.look().unwrap(), mainstay_ha::AtPath::Ours);
+    }
+
+    /// An operator has said that nobody is to be waited for, before the stop or while it waits.
+    #[test]
+    fn a_stop_waits_for_no_holder_that_an_operator_disregards() {
+        for before in [true, false] {
+            let on = OnMount::new();
+            let mut holder =
+                std::process::Command::new("sleep").arg("60").current_dir(&on.place.path).spawn().unwrap();
+            let (began, disregarded) = (Instant::now(), on.work.places.disregarded.clone());
+            if before {
+                disregarded.set("s");
+            } else {
+                spawn("test", move || {
+                    std::thread::sleep(POLL * 10);
+                    disregarded.set("s");
+                });
+            }
+            let number = on.work.mount.number();
+            let undone = on.work.undo(Step::Mount, Some(number), false, Duration::from_secs(60));
+            let took = began.elapsed();
+            holder.kill().and_then(|()| holder.wait()).unwrap();
+            assert_eq!((undone, on.place.look().unwrap()), (Ok(()), mainstay_ha::AtPath::Nothing));
+            assert!(took < Duration::from_secs(20), "{took:?}");
+        }
     }
 
     #[test]
@@ -920,6 +1096,8 @@ mod tests {
             journal_dir: None,
             neighbours: Neighbours::default(),
             hindrances: Default::default(),
+            disregarded: Disregarded::default(),
+            mount_lanes: left::MountLanes::default(),
             log_writer: Vec::new(),
         };
         let (answer, answers) = channel();

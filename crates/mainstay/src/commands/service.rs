@@ -13,7 +13,9 @@ use std::path::Path;
 
 pub fn run(command: ServiceCommand, client: &Client, output: Output) -> Outcome<u8> {
     match command {
-        ServiceCommand::Apply { file, dry_run, wait } => apply(&file, dry_run, wait, client, output)?,
+        ServiceCommand::Apply { file, dry_run, force, wait } => {
+            apply(&file, (dry_run, force), wait, client, output)?
+        }
         ServiceCommand::List => {
             let list: Vec<ServiceView> = client.get("/v1/services")?;
             output.result(&list, |list| overview(list))?;
@@ -27,7 +29,7 @@ pub fn run(command: ServiceCommand, client: &Client, output: Output) -> Outcome<
             let to = node.or(to).unwrap_or_default();
             relocate(&name, (&to, force), wait, client, output)?;
         }
-        ServiceCommand::Delete { name, wait } => delete(&name, wait, client, output)?,
+        ServiceCommand::Delete { name, force, wait } => delete(&name, force, wait, client, output)?,
     }
     Ok(0)
 }
@@ -80,9 +82,15 @@ fn read(file: &Path) -> Outcome<String> {
     })
 }
 
-fn apply(file: &Path, dry_run: bool, wait: WaitArgs, client: &Client, output: Output) -> Outcome<()> {
+fn apply(
+    file: &Path,
+    (dry_run, force): (bool, bool),
+    wait: WaitArgs,
+    client: &Client,
+    output: Output,
+) -> Outcome<()> {
     let mut applied: ServiceApplied =
-        client.put("/v1/services", &ServiceApply { toml: read(file)?, dry_run })?;
+        client.put("/v1/services", &ServiceApply { toml: read(file)?, dry_run, force })?;
     if dry_run {
         return output.result(&applied, would);
     }
@@ -95,7 +103,7 @@ fn apply(file: &Path, dry_run: bool, wait: WaitArgs, client: &Client, output: Ou
             &format!("mainstay service status {name}"),
             &format!("mainstay service delete {name}"),
         );
-        applied.service = await_service(&name, "run", wait, client, runs)?;
+        applied.service = await_service(&name, "run", wait, client, runs, |_| None)?;
     }
     output.result(&applied, |applied| {
         let unchanged = if unchanged { "unchanged\n" } else { "" };
@@ -110,6 +118,7 @@ fn await_service(
     wait: WaitArgs,
     client: &Client,
     wanted: impl Fn(&ServiceView) -> bool,
+    given_up: impl Fn(&ServiceView) -> Option<Failure>,
 ) -> Outcome<ServiceView> {
     let path = path(name)?;
     let mut progress = Progress::new();
@@ -121,6 +130,9 @@ fn await_service(
             let remedy = "Mend the cause and apply the service again.";
             let message = format!("service {name} {reason}{}", failure_lines(&now));
             return Err(Failure::new("service-failed", message, remedy));
+        }
+        if let Some(failure) = given_up(&now) {
+            return Err(failure);
         }
         // A process without a readiness test counts as ready at once, and may end in the next moment.
         let same = last.as_ref().is_some_and(|last: &ServiceView| {
@@ -232,20 +244,32 @@ fn relocate(
     output: Output,
 ) -> Outcome<()> {
     let path = path(name)?;
+    let there = |now: &ServiceView| now.failures.iter().find(|failure| failure.node == to).cloned();
+    let before = client.get(&path).ok().and_then(|before: ServiceView| there(&before));
     let mut accepted: Accepted =
         client.post(&format!("{path}/move"), &ServiceMove { to: checked_name(to)?.to_owned(), force })?;
     if !wait.no_wait {
         let look = format!("mainstay service status {name}");
         let _told = GoesOn::work(&format!("moving service {name} to {to}"), &look, "");
-        let there = |now: &ServiceView| now.phase == "running" && now.phase_node.as_deref() == Some(to);
-        await_service(name, &format!("run on {to}"), wait, client, there)?;
+        let runs_on = |now: &ServiceView| now.phase_node.clone().filter(|_| now.phase == "running");
+        let arrived = |now: &ServiceView| runs_on(now).as_deref() == Some(to);
+        let given_up = |now: &ServiceView| {
+            let node = runs_on(now).filter(|node| node != to)?;
+            let failure = there(now).filter(|failure| before.as_ref() != Some(failure))?;
+            let message =
+                format!("service {name} could not start on {to}, and runs on {node}: {}", failure.reason);
+            let remedy = format!("Mend the cause on {to} and move the service again.");
+            Some(Failure::new("service-failed", message, remedy))
+        };
+        await_service(name, &format!("run on {to}"), wait, client, arrived, given_up)?;
         accepted.message = format!("service {name} runs on {to}");
     }
     output.result(&accepted, |accepted| accepted.message.clone())
 }
 
-fn delete(name: &str, wait: WaitArgs, client: &Client, output: Output) -> Outcome<()> {
-    let mut accepted: Accepted = client.delete(&path(name)?)?;
+fn delete(name: &str, force: bool, wait: WaitArgs, client: &Client, output: Output) -> Outcome<()> {
+    let query = if force { "?force=true" } else { "" };
+    let mut accepted: Accepted = client.delete(&format!("{}{query}", path(name)?))?;
     if !wait.no_wait {
         let _told = GoesOn::work(&format!("deleting service {name}"), "mainstay service list", "");
         let mut progress = Progress::new();

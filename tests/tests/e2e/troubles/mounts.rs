@@ -12,6 +12,7 @@ use crate::cluster::{LIMIT, NODES};
 pub const TROUBLES: &[(&str, Trouble)] = &[
     ("troubles_a_device_in_use_is_not_taken_away", a_device_in_use_is_not_taken_away),
     ("troubles_a_mount_finds_its_place_or_is_refused", a_mount_finds_its_place_or_is_refused),
+    ("troubles_a_mount_of_others_keeps_no_service_down", a_mount_of_others_keeps_no_service_down),
     ("troubles_a_mount_that_vanished_is_made_anew", a_mount_that_vanished_is_made_anew),
     ("troubles_a_move_waits_for_holders_and_loses_nothing", a_move_waits_for_holders_and_loses_nothing),
     ("troubles_a_service_leaves_a_dead_file_system", a_service_leaves_a_dead_file_system),
@@ -163,12 +164,9 @@ fn a_mount_finds_its_place_or_is_refused(lab: &Lab) -> Result<()> {
     // Somebody mounts something there before the service comes.
     let other = other_than(&node);
     lab.shell(other, &format!("mount -t tmpfs others {one} && echo theirs >{one}/notes"))?;
-    lab.cli(&["service", "move", ONE, "--to", other, "--no-wait"])?;
-    wait_for("the name of what is there", LIMIT, || {
-        let said = lab.cli(&["service", "status", ONE])?;
-        ensure!(said.contains("others (tmpfs)"), "{said}");
-        Ok(())
-    })?;
+    let moved = lab.try_cli(&["service", "move", ONE, "--to", other])?;
+    refused(&moved, &["mount.path", "others (tmpfs)"])?;
+    ensure!(lab.wait_running(ONE, LIMIT)? == node, "it goes on where it was");
     lab.kill_program(other, "agent")?;
     wait_for("the service where its place is free", LIMIT, || {
         let runs = lab.wait_running(ONE, Duration::from_secs(1))?;
@@ -180,6 +178,57 @@ fn a_mount_finds_its_place_or_is_refused(lab: &Lab) -> Result<()> {
     remove(lab, ONE)?;
     lab.cli(&["resource", "delete", TWO, "--yes"])?;
     on_all(lab, &format!("rm -r {two}.full {link} && rmdir {one}"))
+}
+
+/// What an administrator has mounted in or over a file system is named and stays, and the service goes on elsewhere.
+fn a_mount_of_others_keeps_no_service_down(lab: &Lab) -> Result<()> {
+    const NAME: &str = "crowded";
+    let path = format!("/srv/{NAME}");
+    create(lab, NAME)?;
+    let applied = apply(lab, NAME, &service(NAME, &path, ""), &[])?;
+    ensure!(applied.code() == 0, "{applied:?}");
+    let (sub, file) = (format!("{path}/sub"), format!("{path}/f"));
+    let in_it = format!("mkdir -p {sub} && mount -t tmpfs others {sub}");
+    let node = lab.wait_running(NAME, LIMIT)?;
+    lab.shell(&node, &in_it)?;
+    refused(&lab.try_cli(&["service", "delete", NAME])?, &["device-in-use", &sub, "--force"])?;
+    lab.shell(&node, &format!("umount {sub}"))?;
+    let mounts = [
+        (&sub, in_it, "the engine dies"),
+        (&file, format!("touch {file} && mount --bind /etc/hosts {file}"), "it is moved"),
+        (&path, format!("mount -t tmpfs others {path}"), "it has lost its file system"),
+    ];
+    for (point, mount, why) in mounts {
+        let node = lab.wait_running(NAME, LIMIT)?;
+        lab.shell(&node, &mount)?;
+        let go = ["service", "move", NAME, "--to", other_than(&node)];
+        if *point != path {
+            refused(&lab.try_cli(&go)?, &["device-in-use", point, "--force"])?;
+            ensure!(lab.wait_running(NAME, LIMIT)? == node, "it goes on where it was");
+        }
+        match why {
+            "the engine dies" => lab.kill_program(&node, "engine")?,
+            "it is moved" => lab.cli(&[&go[..], &["--force"]].concat()).map(drop)?,
+            _ => {}
+        }
+        wait_for("the service elsewhere", LIMIT, || {
+            let runs = lab.wait_running(NAME, Duration::from_secs(1))?;
+            ensure!(runs != node, "it runs on {runs}");
+            Ok(())
+        })?;
+        let back = ["service", "move", NAME, "--to", &node];
+        refused(&lab.try_cli(&back)?, &["mount.path", point])?;
+        lab.shell(&node, &format!("umount {point}"))?;
+        wait_for("the mount that was left to go", LIMIT, || {
+            let left = lab.shell(&node, &format!("grep -c ' {path}' /proc/self/mountinfo || true"))?;
+            ensure!(left.trim() == "0", "{left} mounts are left");
+            Ok(())
+        })?;
+    }
+    let events = lab.cli(&["events"])?;
+    ensure!(events.contains("does not wait for its mount"), "{events}");
+    remove(lab, NAME)?;
+    on_all(lab, &format!("rmdir {path} 2>/dev/null || true"))
 }
 
 /// A process never writes where its file system is not.
@@ -248,7 +297,17 @@ fn a_move_waits_for_holders_and_loses_nothing(lab: &Lab) -> Result<()> {
     lab.cli(&["service", "move", NAME, "--to", &node])?;
     let mounts = lab.shell(&node, &format!("grep -c '{NAME}.* ext4 ' /proc/self/mountinfo"))?;
     ensure!(mounts.trim() == "1", "{mounts} mounts");
-    remove(lab, NAME)?;
+    // Neither a deletion nor a restart takes it away from somebody unasked.
+    let holder = Holder::new(lab, &node, &format!("cd {path}"))?;
+    let changed = service(NAME, &path, "options = \"noatime\"");
+    refused(&apply(lab, NAME, &changed, &[])?, &["device-in-use", &holder.named(), "--force"])?;
+    refused(&lab.try_cli(&["service", "delete", NAME])?, &["device-in-use", &holder.named(), "--force"])?;
+    ensure!(lab.wait_running(NAME, LIMIT)? == node, "it goes on where it was");
+    let applied = apply(lab, NAME, &changed, &["--force"])?;
+    ensure!(applied.code() == 0, "{applied:?}");
+    lab.cli(&["service", "delete", NAME, "--force"])?;
+    drop(holder);
+    lab.cli(&["resource", "delete", NAME, "--yes"])?;
     on_all(lab, &format!("rm -r {real} {link}"))
 }
 
