@@ -31,6 +31,9 @@ pub const LEASE_FILE: &str = "lease";
 /// Place in [`LEASE_FILE`] of a little-endian number of 8 bytes: the point of the boot-time clock,
 /// in microseconds, from which on no process of a service begins. 0: processes may begin.
 pub const STARTS_BARRED_AT: usize = 72;
+/// Place in [`LEASE_FILE`] of a little-endian number of 8 bytes: the point of the boot-time clock,
+/// in microseconds, at which the guard or the silencer acted last; 0 for never.
+pub const SILENCED_AT: usize = 8;
 
 /// A request and the id that its reply will carry. Ids are chosen by the sender and need to be
 /// different only while their replies are outstanding.

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const FILE: &str = mainstay_api::engine::LEASE_FILE;
 const BYTES: usize = 4096;
 const LEASE_AT: usize = 0;
-const SILENCED_AT: usize = 8;
+const SILENCED_AT: usize = mainstay_api::engine::SILENCED_AT;
 const BOOT_AT: u64 = 16;
 /// Behind the boot, which has 37 bytes.
 const SILENT_AT: usize = 64;

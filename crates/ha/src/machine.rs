@@ -214,6 +214,10 @@ enum Probe {
     Free,
 }
 
+/// Reason of a kill that the engine's guard or the silencer has begun.
+const SILENCED: &str =
+    "Mainstay itself ended it there, because the node's engine held no lease any more or was ended";
+
 /// See the module documentation.
 #[derive(Debug)]
 pub struct Machine {
@@ -402,9 +406,9 @@ impl Machine {
         match event {
             Event::Start { epoch, round } => self.on_start(epoch, round, now),
             Event::Stop => self.on_stop(now),
-            Event::LeaseLost => self.on_lease_lost(now),
+            Event::LeaseLost => self.on_lease_lost("the node's lease ended", now),
             Event::Silenced { at } if self.began <= at && !planted(Bug::GuardForgotten) => {
-                self.on_lease_lost(now);
+                self.on_lease_lost(SILENCED, now);
             }
             Event::Silenced { .. } => {}
             Event::StepDone { ticket, result } => self.on_step_done(ticket, result, now),

@@ -17,7 +17,8 @@
 
 use super::mount::{MountError, Place};
 use super::mount_table::MountTable;
-use mainstay_api::engine::{LEASE_FILE, STARTS_BARRED_AT};
+use mainstay_api::engine::{LEASE_FILE, SILENCED_AT, STARTS_BARRED_AT};
+use mainstay_types::Time;
 use nix::errno::Errno;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use std::ffi::CString;
@@ -31,6 +32,20 @@ use std::path::Path;
 pub const BARRED: Errno = Errno::ECANCELED;
 /// The process found another mount, or none, in the place of its file system.
 pub const NO_MOUNT: Errno = Errno::EREMCHG;
+
+/// Returns the point of the boot-time clock at which the engine's guard or its silencer ended what
+/// ran on this node, or began to. `None` if neither has acted, or if nothing is noted.
+///
+/// The notes tell it at once, also when the engine stands still.
+#[must_use]
+pub fn silenced_at(run_dir: &Path) -> Option<Time> {
+    let notes = File::open(run_dir.join(LEASE_FILE)).ok()?;
+    let read = |at: usize| {
+        let mut bytes = [0; 8];
+        notes.read_exact_at(&mut bytes, at as u64).map_or(0, |()| u64::from_le_bytes(bytes))
+    };
+    Some(Time(read(SILENCED_AT).max(read(STARTS_BARRED_AT)))).filter(|at| *at != Time(0))
+}
 
 /// The engine's notes and the mount that a process looks at last.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@
 //! - Nothing here makes the reconciler wait.
 
 use super::filesystem;
-use super::footing::Footing;
+use super::footing::{self, Footing};
 use super::freeze::FreezeWatch;
 use super::hindrances::Part;
 use super::lane::{CALLED_OFF, Haste, Lane};
@@ -222,9 +222,10 @@ impl Work {
                 })?;
                 let lane = Arc::clone(&self.address);
                 let (name, on_done) = (self.name.clone(), on_done.clone());
+                let run_dir = self.places.run_dir.clone();
                 let tell = move |why| {
                     let event = Event::Lost { step: Step::AddAddress, why, mendable: true };
-                    on_done(Done { service: name.clone(), event });
+                    tell_loss(&run_dir, &name, event, &on_done);
                 };
                 let (name, hindrances) = (self.name.clone(), self.places.hindrances.clone());
                 let hinder = move |part, found| hindrances.note(&name, part, found, Instant::now());
@@ -542,7 +543,7 @@ impl Work {
 
     fn lost(&self, why: String, mendable: bool, on_done: &OnDone) {
         let event = Event::Lost { step: Step::Mount, why, mendable };
-        on_done(Done { service: self.name.clone(), event });
+        tell_loss(&self.places.run_dir, &self.name, event, on_done);
     }
 
     /// Looks at the mount for as long as it is not to be taken away, and tells whenever it is not what it was: the machine may
@@ -647,7 +648,7 @@ impl Work {
         let running = lock(&self.running);
         if running.get(&process) == Some(ended) {
             let event = Event::ProcessExited { process, status };
-            on_done(Done { service: self.name.clone(), event });
+            tell_loss(&self.places.run_dir, &self.name, event, on_done);
         }
     }
 
@@ -791,6 +792,15 @@ impl Work {
     }
 }
 
+/// Tells of something that a service has lost. If Mainstay itself has silenced this node meanwhile,
+/// that is told first, so that the loss is never called a failure of the service.
+fn tell_loss(run_dir: &Path, service: &str, loss: Event, on_done: &OnDone) {
+    let silenced = footing::silenced_at(run_dir).map(|at| Event::Silenced { at });
+    for event in silenced.into_iter().chain([loss]) {
+        on_done(Done { service: service.to_owned(), event });
+    }
+}
+
 /// An error with its causes, for operators.
 #[allow(clippy::needless_pass_by_value)]
 fn words<E: std::error::Error>(error: E) -> String {
@@ -801,6 +811,8 @@ fn words<E: std::error::Error>(error: E) -> String {
 mod tests {
     use super::super::runner::Disregarded;
     use super::*;
+    use mainstay_api::engine;
+    use mainstay_types::Time;
     use std::os::unix::fs::MetadataExt;
     use std::sync::mpsc::channel;
 
@@ -902,6 +914,41 @@ mod tests {
             std::sync::mpsc::TryRecvError::Disconnected,
             "it has ended"
         );
+    }
+
+    /// The silencer kills while the engine stands still, so the notes are all that tells of it.
+    #[test]
+    fn a_process_that_the_silencer_killed_is_told_as_silenced_and_not_as_ended_by_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let work = work(dir.path());
+        let running = Running { name: "p".into(), pid: i32::MAX, start_ticks: 1 };
+        lock(&work.running).insert(0, running.clone());
+        let (told, tells) = channel();
+        let on_done: OnDone = Arc::new(move |done: Done| told.send(done.event).unwrap_or_default());
+        let ended = || {
+            work.ended(0, &running, "signal: 9 (SIGKILL)", &on_done);
+            tells.try_iter().collect::<Vec<_>>()
+        };
+        let exited = |event: &Event| matches!(event, Event::ProcessExited { process: 0, .. });
+        let notes = |silenced: u64, barred: u64| {
+            let mut notes = vec![0; 4096];
+            notes[engine::SILENCED_AT..][..8].copy_from_slice(&silenced.to_le_bytes());
+            notes[engine::STARTS_BARRED_AT..][..8].copy_from_slice(&barred.to_le_bytes());
+            std::fs::create_dir_all(&work.places.run_dir).unwrap();
+            std::fs::write(work.places.run_dir.join(engine::LEASE_FILE), notes).unwrap();
+        };
+        let alone = ended();
+        assert!(matches!(&alone[..], [event] if exited(event)), "no engine was here: {alone:?}");
+        notes(0, 0);
+        let alone = ended();
+        assert!(matches!(&alone[..], [event] if exited(event)), "nothing was silenced: {alone:?}");
+        for (silenced, barred) in [(7, 0), (3, 7), (0, 7)] {
+            notes(silenced, barred);
+            let both = ended();
+            let right =
+                matches!(&both[..], [Event::Silenced { at: Time(7) }, event] if exited(event));
+            assert!(right, "{both:?}");
+        }
     }
 
     #[test]

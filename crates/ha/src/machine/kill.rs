@@ -16,14 +16,14 @@ pub(super) enum KillAction {
 }
 
 impl Machine {
-    pub(super) fn on_lease_lost(&mut self, now: Time) {
+    pub(super) fn on_lease_lost(&mut self, why: &str, now: Time) {
         self.pending_start = None;
         let nothing_left = matches!(self.mode, Mode::Stopped | Mode::Failed);
         if nothing_left || self.mode == Mode::Killing {
             return;
         }
         reach!("ha: the lease is lost");
-        self.reason = "the node's lease ended".into();
+        self.reason = why.into();
         self.kill(now);
     }
 
@@ -96,7 +96,8 @@ impl Machine {
         {
             reach!("ha: a part of a kill failed");
             self.kill_failed.push(action);
-            self.reason = format!("the node's lease ended; {}: {why}", kill_action_words(action));
+            let cause = self.reason.split("; ").next().unwrap_or_default();
+            self.reason = format!("{cause}; {}: {why}", kill_action_words(action));
             self.deadline = Some(now.plus_ms(KILL_RETRY_MS));
             self.report();
         }
