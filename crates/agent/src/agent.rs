@@ -13,6 +13,7 @@ use crate::messages::{Call, CallReply, LeaseMessage, Proposal};
 use crate::metrics::Metrics;
 use crate::pool;
 use crate::raft::{ConsensusLog, View};
+use crate::reach::LARGE;
 use crate::service::lacks::{Lack, lacks};
 use crate::service::place;
 use crate::service::runner::users_of;
@@ -536,10 +537,12 @@ impl Inbound for Agent {
                 self.forget_newcomer(nonce).map_or_else(CallReply::Error, |()| CallReply::Withdrawn)
             }
             Call::Waits => {
-                let waits =
-                    |member: Arc<Member>| watch::waits(&member.log, &self.engine, &member.places.hindrances);
+                let waits = |member: Arc<Member>| {
+                    watch::waits(&member.log, &self.engine, &member.places.hindrances, &member.reach)
+                };
                 CallReply::Waits(self.member().map(waits).unwrap_or_default())
             }
+            Call::Large => CallReply::Large { filler: "x".repeat(LARGE) },
             // Answered by the transport, which knows who asks.
             Call::AmI => CallReply::Other { address: None },
             Call::Engine(request) => self.engine_question(request),

@@ -16,12 +16,10 @@ use crate::clock::{boot_now, wall_ms};
 use crate::error::{OTHER_RELEASE, body, from_engine, settle};
 use crate::identity::Identity;
 use crate::member::Member;
-use crate::messages::{Call, CallReply};
 use crate::metrics::listener;
 use crate::pool;
 use crate::raft::{ConsensusLog, View};
 use crate::views::{self, Live};
-use crate::watch;
 use axum::extract::{FromRequest, Path, Query, Request, State as Shared};
 use axum::http::{Method, StatusCode, header};
 use axum::middleware;
@@ -35,6 +33,7 @@ use mainstay_api::rest::{
     VolumeResize,
 };
 use mainstay_control::advice::{Advice, Observations, advice};
+use mainstay_control::causes::causes;
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::stalls::{STALL_MS, Stall, Stalled};
 use mainstay_control::state::{Command, Outcome, Resource, ResourceSpec, ServicePhase, State};
@@ -57,8 +56,6 @@ const CONFLICT_PAUSE: Duration = Duration::from_millis(100);
 /// Before a scrub asks again who is primary.
 const SCRUB_PAUSE: Duration = Duration::from_millis(200);
 const SCRUB_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a node may take to say what hinders a service that runs there.
-const WAITS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A refusal on its way out.
 pub struct Problem(ErrorBody);
@@ -241,7 +238,7 @@ async fn status(Shared(agent): App) -> Answer<StatusView> {
                 let mut services = views::services(&view.state);
                 let stalls = live.stalls();
                 for service in &mut services {
-                    service.hindrances = hindrances(&view, &service.name, &stalls);
+                    service.hindrances = hindrances(&agent, &member, &view, &service.name, &stalls);
                 }
                 services
             },
@@ -287,8 +284,18 @@ fn advise(agent: &Agent, member: &Member, view: &View, live: &Live) -> Vec<Advic
         }
     }
     let (stalls, left) = (live.stalls(), live.left.clone());
-    let observed =
-        Observations { unreachable, silent, has_leader, full, lacks, stalls, left, wall_ms: wall_ms() };
+    let observed = Observations {
+        own: Some(own),
+        feeds: live.feeds(),
+        unreachable,
+        silent,
+        has_leader,
+        full,
+        lacks,
+        stalls,
+        left,
+        wall_ms: wall_ms(),
+    };
     advice(&view.state, &observed)
 }
 
@@ -303,7 +310,9 @@ fn words(advice: &Advice) -> String {
 fn with_advice(mut resources: Vec<ResourceView>, advice: &[Advice]) -> Vec<ResourceView> {
     for resource in &mut resources {
         let about = advice.iter().filter(|one| one.is_about_resource(&resource.name));
-        resource.advice = about.map(words).collect();
+        // No advice points to the answer that it stands in.
+        let here = format!("; see `mainstay resource status {}`", resource.name);
+        resource.advice = about.map(|one| words(one).replace(&here, "")).collect();
     }
     resources
 }
@@ -625,25 +634,70 @@ async fn service(Shared(agent): App, Path(name): Path<String>) -> Answer<Service
         let member = agent.member()?;
         let view = member.log.confirmed_view(READ_PATIENCE);
         let mut shown = service_view(&view, &name)?;
-        let on = view.state.services.get(&name).into_iter().flat_map(|service| &service.nodes);
-        for (node, _) in on.filter(|(_, on)| on.phase == ServicePhase::Running) {
-            if let Ok(CallReply::Waits(waits)) = agent.ask(&member, *node, Call::Waits, WAITS_TIMEOUT) {
-                shown.hindrances.extend(hindrances(&view, &name, &watch::of_node(*node, &waits)));
-            }
-        }
+        let live = agent.ask_all(&member, &view);
+        shown.hindrances = hindrances(&agent, &member, &view, &name, &live.stalls());
         Ok(shown)
     })
     .await
 }
 
-/// What hinders a service that runs, and what to do.
-fn hindrances(view: &View, service: &str, stalls: &[Stall]) -> Vec<String> {
-    let of_it = |stall: &&Stall| matches!(&stall.what, Stalled::Service(name, ..) if name == service);
-    let words = |stall: &Stall| {
-        let Advice { what, remedy, .. } = stall.advice(&view.state);
-        format!("{what}; {remedy}")
+/// What hinders a service, and what to do.
+fn hindrances(agent: &Agent, member: &Member, view: &View, service: &str, stalls: &[Stall]) -> Vec<String> {
+    let state = &view.state;
+    let Some(known) = state.services.get(service) else { return Vec::new() };
+    let resource = state.resource_of(known);
+    let id = resource.map(|resource| resource.id);
+    let there = known.nodes.iter().filter(|(_, on)| !on.phase.is_silent()).map(|(node, _)| *node);
+    let mut nodes: BTreeSet<NodeId> = there.collect();
+    nodes.extend(resource.and_then(|resource| resource.record.primary));
+    let causes = causes(state, stalls.to_vec());
+    let hung = |node: &NodeId| {
+        let of_it = |what: &Stalled| matches!(what, Stalled::Engine(on) | Stalled::LogDisk(on) if on == node);
+        causes.iter().any(|stall| of_it(&stall.what))
     };
-    stalls.iter().filter(of_it).map(words).collect()
+    for stall in &causes {
+        if let Stalled::Journal(of, node) | Stalled::Replica(of, node) = stall.what
+            && Some(of) == id
+        {
+            nodes.insert(node);
+        }
+    }
+    let of_it = |stall: &&Stall| match &stall.what {
+        Stalled::Service(name, ..) => name == service,
+        Stalled::Journal(of, node) | Stalled::Replica(of, node) => Some(*of) == id && !hung(node),
+        Stalled::Copies(of, _) => Some(*of) == id,
+        Stalled::Engine(node) | Stalled::LogDisk(node) => nodes.contains(node),
+        Stalled::Voter(_) | Stalled::Unheard(..) | Stalled::Cropped(..) => false,
+    };
+    let told = |stall: &Stall| {
+        let Advice { subject, what, remedy, .. } = stall.advice(state);
+        let about = if matches!(stall.what, Stalled::Service(..)) { String::new() } else { subject + ": " };
+        format!("{about}{what}; {remedy}")
+    };
+    let mut list: Vec<String> = causes.iter().filter(of_it).map(told).collect();
+    let (own, name) = (member.identity.node, &member.identity.name);
+    let runs_here = known.nodes.get(&own).is_some_and(|on| on.phase == ServicePhase::Running);
+    if runs_here && agent.lease_left_ms() == 0 {
+        let text = format!(
+            "{name} holds no lease: nothing of the service runs there, and this is what {name} knew last"
+        );
+        list.insert(0, text);
+    }
+    list
+}
+
+/// # Errors
+/// When no majority of the voters confirms what this node knows: then nothing can be changed.
+fn require_majority(agent: &Agent, doing: &str) -> Result<(), ErrorBody> {
+    let view = agent.member()?.log.confirmed_view(READ_PATIENCE);
+    if view.age_ms == Some(0) {
+        return Ok(());
+    }
+    Err(body(
+        "no-majority",
+        format!("{doing}: no majority of the voters can be reached"),
+        "Bring the other nodes or their network back, and try again; see `mainstay status`.",
+    ))
 }
 
 fn service_view(view: &View, name: &str) -> Result<ServiceView, ErrorBody> {
@@ -696,9 +750,18 @@ async fn move_service(
         let to = find_node(view, &request.to)?;
         let service = view.state.services.get(&name);
         let resource = service.and_then(|service| view.state.resource_by_name(&service.spec.resource));
+        if let Some(resource) = resource.filter(|resource| !resource.spec.replicas.contains(&to)) {
+            let holders: Vec<String> =
+                resource.spec.replicas.iter().map(|node| view.state.node_name(*node)).collect();
+            return Err(body(
+                "not-eligible",
+                format!("node {} has no replica of resource {}", request.to, resource.name),
+                format!("Name a node that has one: {}.", holders.join(", ")),
+            ));
+        }
+        require_majority(&asked, &format!("service {name} is not moved"))?;
         if let Some((service, resource)) = service.zip(resource)
             && resource.record.primary != Some(to)
-            && resource.spec.replicas.contains(&to)
         {
             users::refuse_place(&asked, view, &service.spec, &[to]).map_err(|mut refusal| {
                 refusal.message = format!("service {name} is not moved: {}", refusal.message);
@@ -713,18 +776,42 @@ async fn move_service(
             let doing = format!("service {name} is not moved");
             users::refuse_used_to_move(&asked, view, resource, &doing).map_err(|mut refusal| {
                 let all_the_same = format!("`mainstay service move {name} --to {} --force`", request.to);
-                refusal.remedy += &format!(" To move it all the same, run {all_the_same}.");
+                users::or_by_force(&mut refusal, &format!("To move it all the same, run {all_the_same}."));
                 refusal
             })?;
         }
-        let message = format!("service {name} moves to {}", request.to);
+        let is_there = resource.is_some_and(|resource| resource.record.primary == Some(to));
+        let message = if is_there {
+            format!("service {name} is on {} already: its failures are cleared", request.to)
+        } else {
+            format!("service {name} moves to {}", request.to)
+        };
         Ok((Command::MoveService { name, to }, message))
     })
-    .await?;
+    .await;
+    let moved = match moved {
+        Err(Problem(refusal)) if refusal.code == "not-eligible" => {
+            return blocking(move || Err(with_hung(&agent, refusal))).await;
+        }
+        moved => moved?,
+    };
     if force {
         disregard_holders(agent, service).await;
     }
     Ok(moved)
+}
+
+/// A refusal with the engines and disks that give no answer: the record does not know of them.
+fn with_hung(agent: &Arc<Agent>, mut refusal: ErrorBody) -> ErrorBody {
+    if let Ok(member) = agent.member() {
+        let view = member.log.view();
+        let is_hung = |stall: &Stall| matches!(stall.what, Stalled::Engine(_) | Stalled::LogDisk(_));
+        for stall in agent.ask_all(&member, &view).stalls().into_iter().filter(is_hung) {
+            let Advice { subject, what, .. } = stall.advice(&view.state);
+            refusal.message += &format!("; {subject}: {what}");
+        }
+    }
+    refusal
 }
 
 /// Lets the stop of a service that an operator has forced wait for nobody.

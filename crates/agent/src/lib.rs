@@ -21,6 +21,7 @@ pub mod metrics;
 pub mod node;
 pub mod pool;
 pub mod raft;
+mod reach;
 pub mod replicas;
 pub mod reserve;
 pub mod service;

@@ -10,6 +10,7 @@ use crate::metrics::Metrics;
 use crate::node::{self, Input, NodeHandle, NodeParts};
 use crate::raft::store::RaftStore;
 use crate::raft::{self, ConsensusLog, RaftHandle, RaftSettings, View};
+use crate::reach::Reach;
 use crate::replicas::Replicas;
 use crate::service::hindrances::Hindrances;
 use crate::service::left::MountLanes;
@@ -48,6 +49,8 @@ pub struct Member {
     pub places: Places,
     /// Number of the newest event.
     pub last_event: watch::Receiver<u64>,
+    /// Other nodes as this one reaches them.
+    pub reach: Reach,
     /// Until it is stopped.
     watch: Mutex<Option<Watch>>,
     started: Instant,
@@ -157,7 +160,9 @@ impl Member {
             }
         };
         let hindrances = places.hindrances.clone();
-        let watch = crate::watch::start(identity.node, log.clone(), (watched, hindrances), transport.clone());
+        let reach = Reach::default();
+        let watched = (watched, hindrances, reach.clone());
+        let watch = crate::watch::start(identity.node, log.clone(), watched, transport.clone());
         let watch = Mutex::new(Some(watch));
         Ok(Self {
             identity,
@@ -168,6 +173,7 @@ impl Member {
             transport,
             places,
             last_event,
+            reach,
             watch,
             started: Instant::now(),
         })

@@ -144,6 +144,8 @@ pub enum Call {
     Lacks(Box<ServiceSpec>),
     /// What the asked node waits for.
     Waits,
+    /// An answer that takes several packets of full size.
+    Large,
 }
 
 /// A voter that gets no entries of the control plane's log.
@@ -167,6 +169,13 @@ pub struct Waits {
     /// Hindrances of services that run there.
     #[serde(default)]
     pub services: Vec<Hindered>,
+    /// Nodes to which it has no connection, and for how long, in milliseconds.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub unheard: BTreeMap<NodeId, u64>,
+    /// Nodes whose small answers reach it and whose large ones do not, and for how long, in
+    /// milliseconds.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub cropped: BTreeMap<NodeId, u64>,
 }
 
 /// A service that runs on the node that says so, and is hindered there.
@@ -187,6 +196,10 @@ pub enum CallReply {
     },
     Withdrawn,
     Waits(Waits),
+    /// The answer to [`Call::Large`].
+    Large {
+        filler: String,
+    },
     /// The address of the other process.
     Other {
         address: Option<String>,

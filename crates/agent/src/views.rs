@@ -12,6 +12,7 @@ use mainstay_api::rest::{
     ServiceView, Severity, SlowView, SnapshotOnView, SnapshotView,
 };
 use mainstay_control::State;
+use mainstay_control::advice::Feed;
 use mainstay_control::labels::Notice;
 use mainstay_control::rollback::Rollback;
 use mainstay_control::scrubs::Scrubbed;
@@ -45,9 +46,32 @@ impl Live {
         nodes.chain(engines).collect()
     }
 
+    /// How each replica is fed, as the engines of the primaries say.
+    #[must_use]
+    pub fn feeds(&self) -> BTreeMap<(ResourceId, NodeId), Feed> {
+        let leads =
+            |replica: &&engine::ReplicaStatus| matches!(replica.role, Role::Primary | Role::Promoting);
+        let replicas = self.engines.values().flat_map(|engine| engine.replicas.iter().filter(leads));
+        replicas
+            .flat_map(|replica| {
+                replica.peers.iter().map(|peer| ((replica.resource, peer.node), feed_of(peer)))
+            })
+            .collect()
+    }
+
     /// What the leader says of a voter that lacks entries of its log.
     fn log_lag(&self, node: NodeId) -> Option<LogLag> {
         self.waits.values().find_map(|waits| waits.lags.get(&node)).copied().filter(|lag| lag.ms >= STALL_MS)
+    }
+}
+
+fn feed_of(peer: &engine::PeerStatus) -> Feed {
+    let waits_ms = peer.latency_us / 1000;
+    match peer.state {
+        PeerState::Disconnected => Feed::Unconnected,
+        PeerState::Failed => Feed::Refused,
+        _ if waits_ms >= STALL_MS => Feed::Stands(waits_ms),
+        _ => Feed::Moves,
     }
 }
 
@@ -125,7 +149,7 @@ pub fn resource(state: &State, resource: &Resource, live: &Live) -> ResourceView
         .iter()
         .map(|&node| ReplicaView {
             node: state.node_name(node),
-            in_sync: record.iss_member(node).is_some() && !resource.reopened.contains_key(&node),
+            in_sync: is_in_sync(resource, node, live) && !resource.reopened.contains_key(&node),
             broken: resource.broken(node).map(|broken| broken.reason.clone()),
             live: live.engines.get(&node).and_then(|engine| {
                 let here = engine.replicas.iter().find(|replica| replica.resource == resource.id)?;
@@ -199,6 +223,20 @@ pub fn resource(state: &State, resource: &Resource, live: &Live) -> ResourceView
         failure: resource.failure.clone().or_else(|| resource.origin.as_ref()?.failure.clone()),
         advice: Vec::new(),
     }
+}
+
+/// Whether the replica of a node is in sync: by the record, or by the primary's engine if that acts on a newer one.
+fn is_in_sync(resource: &Resource, node: NodeId, live: &Live) -> bool {
+    let record = &resource.record;
+    let newer = record.primary.and_then(|primary| {
+        let mut replicas = live.engines.get(&primary)?.replicas.iter();
+        replicas.find(|one| one.resource == resource.id && one.version > record.version)
+    });
+    let says = |replica: &engine::ReplicaStatus| {
+        let peer = replica.peers.iter().find(|peer| peer.node == node)?;
+        Some(peer.state == PeerState::InSync)
+    };
+    newer.and_then(says).unwrap_or_else(|| record.iss_member(node).is_some())
 }
 
 fn attached_view(state: &State, resource: &Resource, attached: &Attachment, live: &Live) -> AttachedView {
@@ -325,7 +363,11 @@ fn health(state: &State, resource: &Resource, live: &Live) -> Health {
             let stalls = live.stalls().iter().any(|stall| stall.what.resource() == Some(resource.id));
             if !stalls && resource.spec.replicas.iter().all(follows) { Health::Ok } else { Health::Degraded }
         }
-        Some(Role::Primary) | None if record.iss.len() < resource.spec.replicas.len() => Health::Degraded,
+        Some(Role::Primary) | None
+            if !resource.spec.replicas.iter().all(|node| is_in_sync(resource, *node, live)) =>
+        {
+            Health::Degraded
+        }
         // In sync or not: it serves nobody.
         Some(Role::Primary)
             if live.stalls().iter().any(|stall| stall.what.resource() == Some(resource.id)) =>
@@ -379,11 +421,15 @@ fn replica_live(state: &State, replica: &engine::ReplicaStatus, now: Time) -> Re
                 latency_us: peer.latency_us,
                 copy_bytes_per_s: peer.copy.map(|copy| copy.bytes_per_s),
                 copy_left_ms: peer.copy.map(|copy| copy.left_ms),
-                slow: peer.slow.map(|slow| SlowView {
-                    out_ms: now.ms_since(slow.since_us),
-                    latency_us: slow.latency_us,
-                    returns_in_ms: slow.returns_us.ms_since(now),
-                }),
+                // One that is gone is told as gone.
+                slow: peer
+                    .slow
+                    .filter(|_| peer.state != PeerState::Disconnected && state.alive(peer.node))
+                    .map(|slow| SlowView {
+                        out_ms: now.ms_since(slow.since_us),
+                        latency_us: slow.latency_us,
+                        returns_in_ms: slow.returns_us.ms_since(now),
+                    }),
             })
             .collect(),
     }
@@ -522,5 +568,57 @@ pub fn snapshot(state: &State, id: SnapshotId, known: &Snapshot) -> SnapshotView
         at_ms: known.at_ms,
         deleting: known.dropping,
         nodes: known.nodes.iter().map(on).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mainstay_control::state::{Links, Node};
+
+    fn node(id: u32, status: state::NodeStatus) -> Node {
+        Node {
+            id: NodeId(id),
+            name: format!("n{id}"),
+            agent_addr: String::new(),
+            engine_addr: String::new(),
+            status,
+            generation: 1,
+            voter: true,
+            witness: false,
+            candidate: false,
+            voters_seen: 0,
+            nonce: 0,
+            links: Links::default(),
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_dead_or_disconnected_is_not_called_slow() {
+        let mut state = State::default();
+        let peer = |state| engine::PeerStatus {
+            node: NodeId(2),
+            state,
+            slow: Some(engine::SlowStatus { latency_us: 645_000, ..Default::default() }),
+            ..Default::default()
+        };
+        let mut is_slow = |status, link| {
+            state.nodes.insert(NodeId(2), node(2, status));
+            let replica = engine::ReplicaStatus { peers: vec![peer(link)], ..Default::default() };
+            replica_live(&state, &replica, Time(0)).peers[0].slow.is_some()
+        };
+        assert!(is_slow(state::NodeStatus::Alive, PeerState::CatchingUp));
+        assert!(!is_slow(state::NodeStatus::Alive, PeerState::Disconnected));
+        assert!(!is_slow(state::NodeStatus::Dead, PeerState::CatchingUp));
+    }
+
+    #[test]
+    fn only_a_replica_that_acknowledges_moves() {
+        let feed =
+            |state, latency_us| feed_of(&engine::PeerStatus { state, latency_us, ..Default::default() });
+        assert_eq!(feed(PeerState::CatchingUp, 2_000_000), Feed::Moves);
+        assert_eq!(feed(PeerState::CatchingUp, 9_000_000), Feed::Stands(9000));
+        assert_eq!(feed(PeerState::Disconnected, 0), Feed::Unconnected);
+        assert_eq!(feed(PeerState::Failed, 0), Feed::Refused);
     }
 }

@@ -9,14 +9,16 @@ use crate::clock::{boot_now, wall_ms};
 use crate::engine_link::EngineLink;
 use crate::messages::{Hindered, Proposal, ProposalId, Waits};
 use crate::raft::{ConsensusLog, RaftHandle};
+use crate::reach::Reach;
 use crate::service::hindrances::Hindrances;
 use crate::threads::spawn;
 use crate::transport::Transport;
 use mainstay_api::engine::{EngineStatus, PeerState, Reply, Request, Role};
+use mainstay_control::State;
+use mainstay_control::causes::{News, Tellings, causes};
 use mainstay_control::stalls::{Stall, Stalled};
-use mainstay_control::state::{Command, Entry, Severity};
+use mainstay_control::state::{Command, Entry};
 use mainstay_types::{Copies, NodeId};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -25,8 +27,6 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// How often the engine is asked how its replicas are.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 const ASK_TIMEOUT: Duration = Duration::from_millis(900);
-/// What ended counts as ended when it has not been seen for so long: an answer now and then ends nothing.
-const OVER_AFTER: Duration = Duration::from_secs(2);
 
 /// Ends the thread when dropped.
 pub struct Watch {
@@ -44,14 +44,15 @@ impl Drop for Watch {
 pub fn start(
     node: NodeId,
     log: RaftHandle,
-    (engine, hindrances): (EngineLink, Hindrances),
+    (engine, hindrances, reach): (EngineLink, Hindrances, Reach),
     transport: Transport,
 ) -> Watch {
     let ends = Arc::new(AtomicBool::new(false));
     let ended = ends.clone();
     spawn("agent-watch", move || {
-        let mut told = BTreeMap::new();
-        let mut asked = Instant::now();
+        let mut tellings = Tellings::default();
+        let began = Instant::now();
+        let mut asked = began;
         let mut status = None;
         while !ended.load(Ordering::Relaxed) {
             std::thread::sleep(PAUSE);
@@ -67,9 +68,17 @@ pub fn start(
                     _ => None,
                 };
             }
-            let mut seen = of_node(node, &waits(&log, &engine, &hindrances));
+            let state = log.view().state;
+            reach.look(node, &state, &transport);
+            let mut seen = of_node(node, &waits(&log, &engine, &hindrances, &reach));
             seen.extend(status.iter().flat_map(|status| of_engine(node, status)));
-            tell(&mut told, &seen, &log, &transport, node);
+            // The causes that others know, so that what follows from them is not told here.
+            let others = reach.disks().into_iter();
+            seen.extend(others.map(|(other, ms)| Stall { what: Stalled::LogDisk(other), ms }));
+            let mut seen = causes(&state, seen);
+            seen.retain(|stall| !matches!(stall.what, Stalled::LogDisk(other) if other != node));
+            let now_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+            tell(&tellings.note(&seen, now_ms), &state, &log, &transport, node);
         }
     });
     Watch { ends }
@@ -77,13 +86,15 @@ pub fn start(
 
 /// Requests that this node waits for at this moment.
 #[must_use]
-pub fn waits(log: &RaftHandle, engine: &EngineLink, hindrances: &Hindrances) -> Waits {
+pub fn waits(log: &RaftHandle, engine: &EngineLink, hindrances: &Hindrances, reach: &Reach) -> Waits {
     let hindered = hindrances.list(Instant::now()).into_iter();
     Waits {
         engine_ms: engine.silent_ms(boot_now()),
         disk_ms: log.disk_waits_ms(),
         lags: log.lags(),
         services: hindered.map(|(service, what, ms)| Hindered { service, what, ms }).collect(),
+        unheard: reach.unheard(),
+        cropped: reach.cropped(),
     }
 }
 
@@ -95,6 +106,10 @@ pub fn of_node(node: NodeId, waits: &Waits) -> Vec<Stall> {
         Stall { what: Stalled::LogDisk(node), ms: waits.disk_ms },
     ];
     list.extend(waits.lags.iter().map(|(voter, lag)| Stall { what: Stalled::Voter(*voter), ms: lag.ms }));
+    let unheard = waits.unheard.iter();
+    list.extend(unheard.map(|(other, ms)| Stall { what: Stalled::Unheard(node, *other), ms: *ms }));
+    let cropped = waits.cropped.iter();
+    list.extend(cropped.map(|(other, ms)| Stall { what: Stalled::Cropped(node, *other), ms: *ms }));
     list.extend(waits.services.iter().map(|Hindered { service, what, ms }| Stall {
         what: Stalled::Service(service.clone(), node, what.clone()),
         ms: *ms,
@@ -126,34 +141,11 @@ pub fn of_engine(node: NodeId, engine: &EngineStatus) -> Vec<Stall> {
 }
 
 /// Tells what has begun, and what has ended.
-fn tell(
-    told: &mut BTreeMap<Stalled, (Instant, u64)>,
-    seen: &[Stall],
-    log: &RaftHandle,
-    transport: &Transport,
-    node: NodeId,
-) {
-    let state = log.view().state;
-    let now = Instant::now();
-    let mut news = Vec::new();
-    for stall in seen {
-        if told.insert(stall.what.clone(), (now, stall.ms)).is_none() {
-            news.push((stall.subject(&state), stall.words(&state)));
-        }
-    }
-    let over: Vec<(Stalled, u64)> = told
-        .iter()
-        .filter(|(_, (last, _))| now.saturating_duration_since(*last) >= OVER_AFTER)
-        .map(|(what, (_, ms))| (what.clone(), *ms))
-        .collect();
-    for (what, ms) in over {
-        told.remove(&what);
-        let stall = Stall { what, ms };
-        news.push((stall.subject(&state), format!("no longer the case: {}", stall.words(&state))));
-    }
-    for (subject, text) in news {
+fn tell(news: &[News], state: &State, log: &RaftHandle, transport: &Transport, node: NodeId) {
+    for one in news {
+        let (severity, subject, text) = one.words(state);
         tracing::warn!(subject, "{text}");
-        let command = Command::Note { severity: Severity::Info, subject, text };
+        let command = Command::Note { severity, subject, text };
         let entry = Entry { at_ms: wall_ms(), command };
         let proposal = Proposal { id: ProposalId::random(), entry };
         log.forwarded(proposal.clone());

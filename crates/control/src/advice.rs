@@ -1,9 +1,10 @@
 //! What is wrong, and what the operator can do about it, in words.
 
+use crate::causes::causes;
 use crate::labels::{DIRECTORY_GONE, Notice};
 use crate::reconcile::{EARLIER, LED_AS_OLDER};
 use crate::snapshots::BEFORE_COPY;
-use crate::stalls::{Stall, Stalled};
+use crate::stalls::{Stall, Stalled, large_ping};
 use crate::state::{NodeStatus, Resource, Service, ServicePhase, Severity, State};
 use mainstay_types::{Member, Mode, NodeId, ResourceId};
 use serde::{Deserialize, Serialize};
@@ -32,9 +33,26 @@ impl Advice {
     }
 }
 
+/// How a primary feeds a replica.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Feed {
+    /// It acknowledges what it is given.
+    Moves,
+    /// It has acknowledged nothing for so many milliseconds, although it was given something.
+    Stands(u64),
+    /// The engines have no connection.
+    Unconnected,
+    /// It refuses what it is given.
+    Refused,
+}
+
 /// What the asked node knows beyond the state.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Observations {
+    /// The node that was asked.
+    pub own: Option<NodeId>,
+    /// How each replica is fed, as the engine of its primary says.
+    pub feeds: BTreeMap<(ResourceId, NodeId), Feed>,
     /// Nodes whose agent could not be reached just now.
     pub unreachable: BTreeSet<NodeId>,
     /// Nodes that said nothing about their engine when they were asked just now, reachable or not.
@@ -70,13 +88,9 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
         return list;
     }
     if !observations.has_leader {
-        add(
-            Severity::Critical,
-            "cluster".into(),
-            "no majority of the voters is reachable from here: no change and no failover is possible".into(),
-            "bring nodes or their network back; see `mainstay node list`".into(),
-        );
+        advise_no_leader(state, observations, &mut add);
     }
+    let told = Told::of(state, observations);
     for node in state.nodes.values() {
         if node.status == NodeStatus::Dead {
             add(
@@ -85,12 +99,17 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
                 "is dead: it does not answer and its lease has ended".into(),
                 format!("bring {} back; it rejoins by itself", node.name),
             );
+        } else if told.nodes.contains(&node.id) {
+            // Why it says nothing is told.
         } else if observations.unreachable.contains(&node.id) {
             add(
                 Severity::Warning,
                 format!("node {}", node.name),
                 "cannot be reached from this node".into(),
-                "check the network between the nodes".into(),
+                format!(
+                    "bring {0} back if it is off, or check the network between {0} and this node",
+                    node.name
+                ),
             );
         } else if observations.silent.contains(&node.id) {
             add(
@@ -111,6 +130,7 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
             );
         }
     }
+    // Each dead node is named above.
     let voters = state.voters();
     let alive = voters.iter().filter(|node| state.alive(**node)).count();
     let majority = voters.len() / 2 + 1;
@@ -125,7 +145,7 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
         } else {
             (
                 format!("{alive} of {} voters live: if one more is lost nothing can fail over", voters.len()),
-                "bring the dead nodes back".into(),
+                String::new(),
             )
         };
         add(Severity::Warning, "cluster".into(), what, remedy);
@@ -133,7 +153,7 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
     for resource in state.resources.values() {
         let none = BTreeSet::new();
         let full = observations.full.get(&resource.id).unwrap_or(&none);
-        advise_resource(state, resource, full, &mut add);
+        advise_resource(state, resource, full, observations, &mut add);
         if let Some((severity, what, remedy)) = state.advise_scrubs(resource, observations.wall_ms) {
             add(severity, format!("resource {}", resource.name), what, remedy);
         }
@@ -166,9 +186,7 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
                         count_of(on.failures),
                         on.detail
                     ),
-                    format!(
-                        "mend the cause on {node_name}, then apply the service again with `mainstay service apply FILE`: that clears the failures"
-                    ),
+                    clear_failures(state, name, service, &node_name),
                 );
             } else if on.phase == ServicePhase::BackingOff {
                 add(
@@ -185,7 +203,11 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
         let waits =
             |node: &NodeId| service.nodes.get(node).is_some_and(|on| on.phase == ServicePhase::BackingOff);
         if let Some(primary) = primary.filter(|node| !runs && !waits(node)) {
-            let (what, remedy) = not_running(state, name, service, primary);
+            let (mut what, mut remedy) = not_running(state, name, service, primary);
+            if let Some(cause) = told.of_service(state, service, primary) {
+                what += &format!(", because {cause}");
+                remedy.clear();
+            }
             add(Severity::Warning, subject.clone(), what, remedy);
         }
         for (node, lacks) in observations.lacks.get(name).into_iter().flatten() {
@@ -198,21 +220,119 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
             );
         }
     }
-    let causes = observations.stalls.iter().filter(|stall| !is_told(state, observations, stall));
-    list.extend(causes.map(|stall| stall.advice(state)));
+    let causes = told.causes.iter().filter(|stall| !is_told(state, observations, stall));
+    list.extend(causes.map(|stall| with_waiting(state, &told.causes, stall)));
     list.sort_by_key(|advice| std::cmp::Reverse(advice.severity));
     list
 }
 
 /// Whether the cause of a stall is told by another advice: a pool is full, or too few copies are recorded.
 fn is_told(state: &State, observations: &Observations, stall: &Stall) -> bool {
+    let hangs = |node: &NodeId| {
+        let of_it = |what: &Stalled| matches!(what, Stalled::Engine(on) | Stalled::LogDisk(on) if on == node);
+        observations.stalls.iter().any(|stall| of_it(&stall.what))
+    };
     let is_full = |id, node: &NodeId| observations.full.get(id).is_some_and(|full| full.contains(node));
     match &stall.what {
-        Stalled::Journal(id, node) | Stalled::Replica(id, node) => is_full(id, node),
+        Stalled::Journal(id, node) | Stalled::Replica(id, node) => is_full(id, node) || hangs(node),
         Stalled::Copies(id, _) => state.resources.get(id).is_some_and(|resource| {
             resource.record.primary.is_some() && state.advise_copies(resource).is_some()
         }),
-        Stalled::Engine(_) | Stalled::LogDisk(_) | Stalled::Voter(_) | Stalled::Service(..) => false,
+        Stalled::Engine(_)
+        | Stalled::LogDisk(_)
+        | Stalled::Voter(_)
+        | Stalled::Unheard(..)
+        | Stalled::Cropped(..)
+        | Stalled::Service(..) => false,
+    }
+}
+
+/// Causes that are told, and nodes of which nothing else is told because of them.
+struct Told {
+    causes: Vec<Stall>,
+    nodes: BTreeSet<NodeId>,
+}
+
+impl Told {
+    fn of(state: &State, observations: &Observations) -> Self {
+        let causes = causes(state, observations.stalls.clone());
+        let own = observations.own;
+        let node = |stall: &Stall| match stall.what {
+            Stalled::Engine(node) | Stalled::LogDisk(node) => Some(node),
+            Stalled::Unheard(node, other) | Stalled::Cropped(node, other) if Some(node) == own => Some(other),
+            Stalled::Unheard(node, other) if Some(other) == own => Some(node),
+            _ => None,
+        };
+        let nodes = causes.iter().filter_map(node).collect();
+        Self { causes, nodes }
+    }
+
+    /// What keeps a service from being started on a node, if it is told.
+    fn of_service(&self, state: &State, service: &Service, node: NodeId) -> Option<String> {
+        let id = state.resource_of(service)?.id;
+        let name = state.node_name(node);
+        let cause = |stall: &Stall| match stall.what {
+            Stalled::Engine(on) if on == node => Some(format!("the engine of {name} does not answer")),
+            Stalled::LogDisk(on) if on == node => Some(format!("the disk of {name} hangs")),
+            Stalled::Journal(of, _) | Stalled::Replica(of, _) if of == id => {
+                Some(format!("writes to resource {} wait", service.spec.resource))
+            }
+            Stalled::Copies(of, _) if of == id => {
+                Some(format!("resource {} has too few copies", service.spec.resource))
+            }
+            _ => None,
+        };
+        self.causes.iter().find_map(cause)
+    }
+}
+
+/// A cause with the resources whose writes wait because of it. What only waits for an engine or a disk that hangs is told with that.
+fn with_waiting(state: &State, causes: &[Stall], stall: &Stall) -> Advice {
+    let mut advice = stall.advice(state);
+    if let Stalled::Engine(node) | Stalled::LogDisk(node) = stall.what {
+        let waits = |other: &Stall| match other.what {
+            Stalled::Replica(id, on) | Stalled::Journal(id, on) if on == node => state.resources.get(&id),
+            _ => None,
+        };
+        let names: BTreeSet<&str> =
+            causes.iter().filter_map(waits).map(|resource| resource.name.as_str()).collect();
+        if !names.is_empty() {
+            let names: Vec<_> = names.into_iter().collect();
+            advice.what += &format!("; all writes to {} wait for it", names.join(", "));
+        }
+    }
+    advice
+}
+
+/// The control plane confirms nothing here.
+fn advise_no_leader(
+    state: &State,
+    observations: &Observations,
+    add: &mut impl FnMut(Severity, String, String, String),
+) {
+    let (voters, own) = (state.voters(), observations.own);
+    let (there, away): (Vec<NodeId>, Vec<NodeId>) =
+        voters.into_iter().partition(|node| Some(*node) == own || !observations.unreachable.contains(node));
+    if there.len() <= away.len() || own.is_none() {
+        let names: Vec<String> = away.iter().map(|node| state.node_name(*node)).collect();
+        let remedy = if names.is_empty() {
+            "bring nodes or their network back; see `mainstay node list`".to_owned()
+        } else {
+            format!("bring {} back, or the network to them", names.join(" or "))
+        };
+        let what = "no majority of the voters is reachable from here: no change and no failover is possible";
+        return add(Severity::Critical, "cluster".into(), what.into(), remedy);
+    }
+    let mine = |stall: &Stall| matches!(stall.what, Stalled::LogDisk(node) | Stalled::Cropped(node, _) if Some(node) == own);
+    // The cause is told, and the others go on.
+    if !observations.stalls.iter().any(mine) {
+        add(
+            Severity::Warning,
+            "cluster".into(),
+            "the control plane has confirmed nothing to this node just now, although it reaches a majority of the voters: this answer may be old"
+                .into(),
+            "if this lasts, run `mainstay status` on another node".into(),
+        );
     }
 }
 
@@ -281,6 +401,20 @@ pub(crate) fn or_move(state: &State, name: &str, service: &Service, node: NodeId
     }
 }
 
+/// The command that clears the failures of a service on a node.
+fn clear_failures(state: &State, name: &str, service: &Service, node: &str) -> String {
+    let mut running = service.nodes.iter().filter(|(_, on)| on.phase == ServicePhase::Running);
+    match running.next() {
+        Some((on, _)) => format!(
+            "mend the cause on {node} if it is still there, then run `mainstay service move {name} {0}`: that clears the failures, and interrupts nothing, because it runs on {0} already",
+            state.node_name(*on)
+        ),
+        None => format!(
+            "mend the cause on {node}, then apply the service again with `mainstay service apply FILE`: that clears the failures"
+        ),
+    }
+}
+
 /// What a service does instead of running, and why.
 fn not_running(state: &State, name: &str, service: &Service, primary: NodeId) -> (String, String) {
     let node = state.node_name(primary);
@@ -319,6 +453,7 @@ fn advise_resource(
     state: &State,
     resource: &Resource,
     full: &BTreeSet<NodeId>,
+    observations: &Observations,
     add: &mut impl FnMut(Severity, String, String, String),
 ) {
     let subject = format!("resource {}", resource.name);
@@ -429,13 +564,19 @@ fn advise_resource(
         let remedy = if only_broken {
             format!("see what is said of the replica on {}", names(behind.clone()))
         } else if dead.is_empty() {
-            format!("it catches up by itself; see `mainstay resource status {}`", resource.name)
+            let none: Vec<NodeId> =
+                behind.iter().copied().filter(|node| resource.broken(*node).is_none()).collect();
+            none.iter()
+                .map(|node| how_it_is_fed(state, resource, *node, observations))
+                .collect::<Vec<_>>()
+                .join("; ")
         } else {
+            let each = if dead.len() == 1 { "it catches" } else { "they catch" };
             format!(
-                "bring {} back, it catches up by itself; or put its replica elsewhere: `mainstay resource move-replica {} {} --to NODE`",
+                "bring {} back: {each} up by {}{}",
                 names(dead.clone()),
-                resource.name,
-                state.node_name(dead[0])
+                if dead.len() == 1 { "itself" } else { "themselves" },
+                or_put_elsewhere(state, resource, dead[0])
             )
         };
         add(if alone { Severity::Critical } else { Severity::Warning }, subject.clone(), what, remedy);
@@ -457,6 +598,72 @@ fn advise_resource(
     }
 }
 
+/// What a living replica that is not in sync does, and what can be done about it.
+fn how_it_is_fed(state: &State, resource: &Resource, node: NodeId, observations: &Observations) -> String {
+    let name = state.node_name(node);
+    let Some(primary) = resource.record.primary else { return String::new() };
+    let at = state.node_name(primary);
+    let has = |what: Stalled| observations.stalls.iter().any(|stall| stall.what == what);
+    for hung in [node, primary] {
+        let name = state.node_name(hung);
+        if has(Stalled::LogDisk(hung)) {
+            return format!(
+                "the disk of {name} hangs: mend it, and {} catches up by itself",
+                state.node_name(node)
+            );
+        }
+        if has(Stalled::Engine(hung)) {
+            return format!(
+                "the engine of {name} hangs: mend that, and {} catches up by itself",
+                state.node_name(node)
+            );
+        }
+    }
+    if has(Stalled::Unheard(node, primary)) || has(Stalled::Unheard(primary, node)) {
+        return format!("there is no connection between {at} and {name}: check the network between them");
+    }
+    if has(Stalled::Cropped(node, primary)) || has(Stalled::Cropped(primary, node)) {
+        return format!(
+            "large packets get lost between {at} and {name}: compare the MTU and the firewalls of both"
+        );
+    }
+    match observations.feeds.get(&(resource.id, node)) {
+        Some(Feed::Moves) => format!("{name} catches up by itself"),
+        Some(Feed::Stands(ms)) => format!(
+            "{name} has acknowledged nothing that {at} sent for {} s: check that large packets reach it with {}, and look at its disk",
+            ms / 1000,
+            large_ping(state, node)
+        ),
+        Some(Feed::Unconnected) => format!(
+            "the engine of {at} has no connection to the engine of {name}: start the engine of {name} if it does not run, or check the network between them"
+        ),
+        Some(Feed::Refused) => {
+            format!("{name} refuses what {at} sends: look at the log of the engine of {name}")
+        }
+        None => format!("the engine of {at} does not say how far {name} is"),
+    }
+}
+
+/// The command that puts a replica on a node that has none, if there is one.
+fn or_put_elsewhere(state: &State, resource: &Resource, from: NodeId) -> String {
+    let free = |node: &&crate::state::Node| {
+        !node.witness
+            && !node.candidate
+            && state.alive(node.id)
+            && !resource.spec.replicas.contains(&node.id)
+            && resource.record.replica(node.id).is_none()
+    };
+    match state.nodes.values().find(free) {
+        Some(to) => format!(
+            "; or put its replica elsewhere: `mainstay resource move-replica {} {} --to {}`",
+            resource.name,
+            state.node_name(from),
+            to.name
+        ),
+        None => String::new(),
+    }
+}
+
 /// What takes space on a node and can be done without: what replicas held before they are copied to.
 fn room_of_copies(state: &State, node: NodeId) -> String {
     let keep = state.resources.values().filter(|other| other.before_copy.contains_key(&node));
@@ -475,10 +682,18 @@ fn force(state: &State, resource: &Resource) -> String {
     if !record.replicas.iter().any(lacks) {
         return String::new();
     }
+    let lacking = record.replicas.iter().filter(|member| lacks(member)).map(|member| member.node);
+    let (living, dead): (Vec<NodeId>, Vec<NodeId>) = lacking.partition(|node| state.alive(*node));
+    let mut candidates = living.into_iter().chain(dead).map(|node| state.node_name(node));
     let mut text = format!(
-        "; or go on without what only they have: `mainstay resource force-promote {} NODE` says what that costs",
-        resource.name
+        "; or go on without what only they have: `mainstay resource force-promote {} {}` says what that costs",
+        resource.name,
+        candidates.next().unwrap_or_default()
     );
+    let others: Vec<String> = candidates.collect();
+    if !others.is_empty() {
+        text += &format!(", and the same with {}", others.join(" or "));
+    }
     // Of all that are half copied the one that goes furthest.
     let kept = resource.before_copy.iter().filter(|(_, kept)| !kept.dropping);
     if let Some((node, kept)) = kept.max_by_key(|(_, kept)| kept.at) {

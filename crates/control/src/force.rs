@@ -58,6 +58,13 @@ impl State {
                 "wait until it has a primary",
             ));
         }
+        if record.replica(node).is_none() {
+            return Some(refusal(
+                "not-eligible",
+                format!("{name} has no replica of resource {}", resource.name),
+                "choose a node that holds a replica: `mainstay resource list` names them",
+            ));
+        }
         if let Some(primary) = record.primary {
             reach!("control: a forced promotion against a living primary");
             let primary = self.node_name(primary);

@@ -40,6 +40,9 @@ impl State {
                 }
                 reach!("control: shrink");
                 let why = match why {
+                    ShrinkReason::Absent if self.lacks_rollback(id, remove.node) => {
+                        "it does not have the snapshot that the resource is rolled back to"
+                    }
                     ShrinkReason::Absent => "it does not answer",
                     ShrinkReason::Slow => {
                         reach!("control: a slow member leaves");

@@ -8,6 +8,7 @@
 pub mod advice;
 mod apply;
 mod broken;
+pub mod causes;
 pub mod clients;
 mod copies;
 mod failover;

@@ -14,7 +14,7 @@
 
 use crate::snapshots::{Snapshot, SnapshotOn, SnapshotState, bad_name, unknown_resource};
 use crate::state::{Outcome, Resource, Severity, State, refused};
-use mainstay_types::{Index, ResourceId, SNAPSHOTS_MAX, SnapshotId, reach};
+use mainstay_types::{Index, NodeId, ResourceId, SNAPSHOTS_MAX, SnapshotId, reach};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -48,6 +48,15 @@ pub struct RolledBack {
 }
 
 impl State {
+    /// Whether a resource is being rolled back to a snapshot that the replica of a node does not have.
+    pub(crate) fn lacks_rollback(&self, id: ResourceId, node: NodeId) -> bool {
+        self.resources.get(&id).is_some_and(|resource| {
+            let to = resource.rollback.as_ref().and_then(|rollback| resource.snapshots.get(&rollback.to));
+            let on = to.and_then(|snapshot| snapshot.nodes.get(&node));
+            to.is_some() && on.is_none_or(|on| on.state == SnapshotState::Missing)
+        })
+    }
+
     pub(crate) fn roll_back(
         &mut self,
         at_ms: u64,

@@ -263,6 +263,7 @@ impl State {
             return Outcome::Unchanged;
         }
         let node_name = self.node_name(report.node);
+        let why_stopped = self.why_stopped(name, report.node);
         let Some(service) = self.services.get_mut(name) else { return unknown_service(name) };
         let StatusReport { node, phase, epoch, round, detail, failures, passes, last_failure } = report;
         let before = service.nodes.get(&node);
@@ -302,7 +303,7 @@ impl State {
                 reach!("control: a service runs");
                 Some((Severity::Info, format!("runs on {node_name}")))
             }
-            ServicePhase::Stopped => Some((Severity::Info, format!("stopped on {node_name}"))),
+            ServicePhase::Stopped => Some((Severity::Info, format!("stopped on {node_name}{why_stopped}"))),
             ServicePhase::Failed => {
                 reach!("control: a service failed on a node");
                 Some((Severity::Critical, format!("failed on {node_name}: {}", on.detail)))
@@ -336,6 +337,25 @@ impl State {
             self.halt_if_nowhere(at_ms, name);
         }
         Outcome::Done
+    }
+
+    /// Why a service that stopped on a node has stopped there, as an end of a sentence; empty if nothing here says so.
+    fn why_stopped(&self, name: &str, node: NodeId) -> String {
+        let Some(service) = self.services.get(name) else { return String::new() };
+        if service.deleting {
+            return ", because it is being deleted".into();
+        }
+        let Some(resource) = self.resource_of(service) else { return String::new() };
+        match resource.record.primary {
+            Some(primary) if primary != node => {
+                format!(", because {} is primary of resource {} now", self.node_name(primary), resource.name)
+            }
+            None => format!(", because resource {} has no primary", resource.name),
+            Some(_) if resource.rollback.is_some() => {
+                format!(", because resource {} is being rolled back", resource.name)
+            }
+            Some(_) => String::new(),
+        }
     }
 
     /// Says so when a service has used up its attempts wherever it could run (R21).

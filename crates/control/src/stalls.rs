@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 /// A request without an answer for so long stands still. A slow disk takes less.
 pub const STALL_MS: u64 = 3000;
 
+/// A voter that lacks entries of the control plane's log for so long is told.
+const VOTER_MS: u64 = 12_000;
+
 /// Something that gives no answer.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Stalled {
@@ -21,6 +24,10 @@ pub enum Stalled {
     LogDisk(NodeId),
     /// A voter gets no entries of the control plane's log, and its heartbeats arrive.
     Voter(NodeId),
+    /// The first node has no connection to the second one, which counts as alive.
+    Unheard(NodeId, NodeId),
+    /// Small answers of the second node reach the first one, and large ones do not.
+    Cropped(NodeId, NodeId),
     /// The journal of a primary.
     Journal(ResourceId, NodeId),
     /// A replica that writes wait for.
@@ -59,7 +66,12 @@ impl Stalled {
             Self::Journal(resource, _) | Self::Replica(resource, _) | Self::Copies(resource, _) => {
                 Some(*resource)
             }
-            Self::Engine(_) | Self::LogDisk(_) | Self::Voter(_) | Self::Service(..) => None,
+            Self::Engine(_)
+            | Self::LogDisk(_)
+            | Self::Voter(_)
+            | Self::Unheard(..)
+            | Self::Cropped(..)
+            | Self::Service(..) => None,
         }
     }
 }
@@ -68,7 +80,12 @@ impl Stall {
     /// Whether it has lasted long enough to be told.
     #[must_use]
     pub fn counts(&self) -> bool {
-        matches!(self.what, Stalled::Copies(..)) || self.ms >= STALL_MS
+        match self.what {
+            Stalled::Copies(..) => true,
+            // Late enough for the cause to be known before: a disk that hangs, or a link.
+            Stalled::Voter(_) => self.ms >= VOTER_MS,
+            _ => self.ms >= STALL_MS,
+        }
     }
 
     /// The object as events and advice name it.
@@ -76,7 +93,11 @@ impl Stall {
     pub fn subject(&self, state: &State) -> String {
         match &self.what {
             Stalled::Service(name, ..) => format!("service {name}"),
-            Stalled::Engine(node) | Stalled::LogDisk(node) | Stalled::Voter(node) => {
+            Stalled::Engine(node)
+            | Stalled::LogDisk(node)
+            | Stalled::Voter(node)
+            | Stalled::Unheard(node, _)
+            | Stalled::Cropped(node, _) => {
                 format!("node {}", state.node_name(*node))
             }
             Stalled::Journal(resource, _) | Stalled::Replica(resource, _) | Stalled::Copies(resource, _) => {
@@ -101,6 +122,13 @@ impl Stall {
             Stalled::Voter(_) => format!(
                 "it has received no entries of the control plane's log for {seconds} s, although its heartbeats arrive: it does not count towards a majority"
             ),
+            Stalled::Unheard(_, other) => {
+                format!("it has had no connection to {} for {seconds} s", state.node_name(*other))
+            }
+            Stalled::Cropped(_, other) => format!(
+                "large packets from {} have not reached it for {seconds} s, although small ones do: replicas are neither fed nor shown on this link",
+                state.node_name(*other)
+            ),
             Stalled::Journal(_, node) => format!(
                 "the journal of the primary on {} has not completed a write for {seconds} s: all writes wait",
                 state.node_name(*node)
@@ -123,13 +151,31 @@ impl Stall {
                 "look at the process of the engine of {0} and at its log; if it hangs, restart it",
                 state.node_name(*node)
             ),
-            Stalled::LogDisk(node) | Stalled::Journal(_, node) => format!(
-                "look at the disk of {} and at its kernel's log; if it does not come back, cut the power of the node: another one takes over",
-                state.node_name(*node)
-            ),
+            Stalled::LogDisk(node) | Stalled::Journal(_, node) => {
+                let what_else = if state.resources.values().any(|one| one.record.primary == Some(*node)) {
+                    "cut the power of the node, so that another one takes over"
+                } else {
+                    "restart the node; nothing that runs elsewhere waits for it any more"
+                };
+                format!(
+                    "look at the disk of {} and at its kernel's log; if it does not come back, {what_else}",
+                    state.node_name(*node)
+                )
+            }
             Stalled::Voter(node) => format!(
-                "check that large packets reach {0}: `ping -M do -s 1472 ADDRESS` with the address of {0} shows whether they do",
-                state.node_name(*node)
+                "check that large packets reach {}: run {} on another node",
+                state.node_name(*node),
+                large_ping(state, *node)
+            ),
+            Stalled::Unheard(node, other) => format!(
+                "check the network between {} and {}",
+                state.node_name(*node),
+                state.node_name(*other)
+            ),
+            Stalled::Cropped(node, other) => format!(
+                "compare the MTU of both nodes and of the network between them, and their firewalls: {} on {} shows whether large packets arrive",
+                large_ping(state, *node),
+                state.node_name(*other)
             ),
             Stalled::Replica(_, node) => {
                 format!("look at the disk of {} and at the network to it", state.node_name(*node))
@@ -144,14 +190,33 @@ impl Stall {
         }
     }
 
+    /// How bad it is.
+    #[must_use]
+    pub fn severity(&self) -> Severity {
+        match self.what {
+            Stalled::Voter(_)
+            | Stalled::Unheard(..)
+            | Stalled::Cropped(..)
+            | Stalled::Service(_, _, Hindrance::Contested { .. }) => Severity::Warning,
+            _ => Severity::Critical,
+        }
+    }
+
     /// It as advice to the operator.
     #[must_use]
     pub fn advice(&self, state: &State) -> Advice {
-        let is_warning =
-            matches!(self.what, Stalled::Voter(_) | Stalled::Service(_, _, Hindrance::Contested { .. }));
-        let severity = if is_warning { Severity::Warning } else { Severity::Critical };
+        let severity = self.severity();
         Advice { severity, subject: self.subject(state), what: self.words(state), remedy: self.remedy(state) }
     }
+}
+
+/// The command that shows whether packets of full size reach a node.
+pub(crate) fn large_ping(state: &State, node: NodeId) -> String {
+    let address = state.nodes.get(&node).map_or("", |node| node.agent_addr.as_str());
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let bytes = if host.contains(':') { 1452 } else { 1472 };
+    format!("`ping -M do -c 3 -s {bytes} {host}`")
 }
 
 impl Hindrance {

@@ -61,6 +61,11 @@ impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let exit = match &error {
             ClientError::Unreachable { .. } | ClientError::Timeout { .. } => exit::UNREACHABLE,
+            ClientError::Refused { body, .. }
+                if matches!(body.code.as_str(), "result-unknown" | "no-majority") =>
+            {
+                exit::UNREACHABLE
+            }
             ClientError::Refused { .. } | ClientError::Transport(_) => exit::FAILED,
         };
         let ErrorBody { code, message, remedy } = error.body();

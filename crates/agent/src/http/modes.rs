@@ -101,6 +101,9 @@ pub(super) async fn set_min_copies(
 fn cost_of_force(agent: &Arc<Agent>, view: &View, name: &str, node: &str) -> Result<ForceView, ErrorBody> {
     let (resource, node) = (find_resource(view, name)?, find_node(view, node)?);
     if let Some(refusal) = view.state.cannot_force(resource.id, node) {
+        // Without a majority it is not known who has died since, and that is the cause.
+        let doing = format!("resource {name} does not go on from {}", view.state.node_name(node));
+        super::require_majority(agent, &doing)?;
         settle(Ok(Outcome::Refused(refusal)))?;
     }
     let live = agent.ask_all(&*agent.member()?, view);
@@ -127,6 +130,7 @@ pub(super) async fn force_promote(
             settle(Ok(Outcome::Refused(refusal)))?;
         }
         let doing = format!("resource {name} does not go on from {node}");
+        super::require_majority(&asked, &doing)?;
         super::users::refuse_used(&asked, view, resource, &doing, super::users::PASSING)?;
         // From then on no primary that is cut off, and does not know that it is replaced, can change what the replica holds. What it
         // costs is compared afterwards.

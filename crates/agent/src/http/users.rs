@@ -5,6 +5,7 @@ use crate::error::body;
 use crate::messages::{Call, CallReply};
 use crate::raft::{ConsensusLog, View};
 use crate::service::holders;
+use crate::service::runner::FREEZE;
 use mainstay_api::rest::ErrorBody;
 use mainstay_control::state::{NodeStatus, Resource, ServicePhase};
 use mainstay_ha::ServiceSpec;
@@ -21,6 +22,9 @@ const WORDS_TIMEOUT: Duration = Duration::from_secs(3);
 pub(super) const PASSING: Duration = Duration::from_secs(2);
 /// How long a move waits for it.
 const MOVE_WAIT: Duration = Duration::from_secs(3);
+/// The way out of a refusal because of a frozen file system.
+const THAW: &str = "Thaw it with the command that is named there, and try again. `--force` does not help: the processes cannot end, and nothing can be written to the volume, before the file system is thawed.";
+
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// Refuses a change that takes the devices of a resource away, or puts other content there, while something but its own
@@ -153,10 +157,19 @@ pub(super) fn refuse_held(
     }
     match refuse_used_to_move(agent, view, resource, doing) {
         Err(mut refusal) if refusal.code == "device-in-use" => {
-            refusal.remedy += &format!(" {or}");
+            or_by_force(&mut refusal, or);
             Err(refusal)
         }
         _ => Ok(()),
+    }
+}
+
+/// Adds the way to make a change all the same. A frozen file system leaves none: the stop would wait for the thaw, too.
+pub(super) fn or_by_force(refusal: &mut ErrorBody, or: &str) {
+    if refusal.message.contains(FREEZE) {
+        refusal.remedy = THAW.into();
+    } else {
+        refusal.remedy += &format!(" {or}");
     }
 }
 

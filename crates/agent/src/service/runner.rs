@@ -340,6 +340,9 @@ impl Runner {
     }
 }
 
+/// Begins the words for a file system that is frozen, in the list of what uses it.
+pub const FREEZE: &str = "a freeze of ";
+
 /// Everything on this node that uses the devices of a resource, but for its own service, in words for the operator. `served`: users of
 /// which the engine knows, and the kernel does not.
 ///
@@ -378,7 +381,7 @@ pub fn users_of(
         let is_there = place.look().is_ok_and(|at| !matches!(at, AtPath::Nothing | AtPath::Foreign(_)));
         if is_there && place.is_frozen() {
             let path = place.path.display();
-            found.insert(0, format!("a freeze of {path} (run `fsfreeze --unfreeze {path}` there)"));
+            found.insert(0, format!("{FREEZE}{path} (run `fsfreeze --unfreeze {path}` there)"));
         }
     }
     Ok(found)

@@ -945,8 +945,7 @@ mod tests {
         for (silenced, barred) in [(7, 0), (3, 7), (0, 7)] {
             notes(silenced, barred);
             let both = ended();
-            let right =
-                matches!(&both[..], [Event::Silenced { at: Time(7) }, event] if exited(event));
+            let right = matches!(&both[..], [Event::Silenced { at: Time(7) }, event] if exited(event));
             assert!(right, "{both:?}");
         }
     }

@@ -155,14 +155,18 @@ fn runs(service: &ServiceView) -> bool {
 /// The time is over, and this is how far the service is.
 fn not_running(service: &ServiceView, goal: &str, limit_s: u64, exit: u8) -> Failure {
     let message = format!(
-        "service {} does not {goal} after {limit_s} s: it is {} on {}{}{}",
+        "service {} does not {goal} after {limit_s} s: it is {} on {}{}{}{}",
         service.name,
         service.phase,
         place(service),
         doing(service),
+        advice_lines(&service.hindrances),
         failure_lines(service)
     );
     let remedy = match service.failures.first() {
+        None if !service.hindrances.is_empty() => {
+            "Do what is said above. The rest goes on by itself.".to_owned()
+        }
         Some(failure) => format!(
             "Mend the cause on {}: its processes write to services/{} of the state directory there. The start goes on by itself; applying the service again clears the failures.",
             failure.node, service.name
@@ -294,7 +298,9 @@ fn place(service: &ServiceView) -> &str {
 pub fn summary(service: &ServiceView) -> String {
     let vip = service.vip.as_deref().map_or(String::new(), |vip| format!(", address {vip}"));
     let deleting = if service.deleting { ", being deleted" } else { "" };
-    format!("service {}: {} on {}{vip}{deleting}", service.name, service.phase, place(service))
+    let hindered =
+        if service.phase == "running" && !service.hindrances.is_empty() { ", but is hindered" } else { "" };
+    format!("service {}: {} on {}{hindered}{vip}{deleting}", service.name, service.phase, place(service))
 }
 
 fn overview(list: &[ServiceView]) -> String {

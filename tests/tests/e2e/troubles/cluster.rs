@@ -15,6 +15,7 @@ pub const TROUBLES: &[(&str, Trouble)] = &[
     ("troubles_options_act_on_what_they_name_or_are_refused", idle_options),
     ("troubles_an_interrupted_creation_is_told_and_repeated", interrupted_creation),
     ("troubles_an_agent_or_an_engine_that_is_stopped_is_told", stopped_programs),
+    ("troubles_a_cut_link_is_told_by_the_third_node", cut_link),
     ("troubles_a_disk_that_hangs_is_told", hanging_disk),
     ("troubles_a_voter_that_receives_no_entries_is_told", voter_without_entries),
 ];
@@ -283,7 +284,11 @@ fn stopped_programs(lab: &Lab) -> Result<()> {
     let finished = finished?;
     refused(&finished, UNREACHABLE, "agent-timeout")?;
     make(lab, &["n1", "n2"])?;
+    let process = "[[process]]\nname = 'w'\ncommand = ['sleep', '100000']\n";
+    lab.apply_service(NAME, &format!("name = '{NAME}'\nresource = '{NAME}'\n{process}"))?;
+    ensure!(lab.wait_running(NAME, LIMIT)? == "n1", "it does not run where it was to");
     let before = events_with(lab, "its engine has not answered")?;
+    let by_itself = events_with(lab, "process w ended by itself")?;
     signal(lab, "n1", "engine", "STOP")?;
     let told = (|| {
         wait_advice(lab, "n1", "its engine has not answered for")?;
@@ -293,7 +298,14 @@ fn stopped_programs(lab: &Lab) -> Result<()> {
         wait_for("an event", LIMIT, || {
             ensure!(events_with(lab, "its engine has not answered")? > before, "none yet");
             Ok(())
-        })
+        })?;
+        // The silencer kills the process while the engine still stands still.
+        wait_for("the true cause of the end of the service", LIMIT, || {
+            ensure!(events_with(lab, "Mainstay itself ended it there")? > 0, "none yet");
+            Ok(())
+        })?;
+        ensure!(events_with(lab, "process w ended by itself")? == by_itself, "that is untrue");
+        Ok(())
     })();
     signal(lab, "n1", "engine", "CONT")?;
     told?;
@@ -301,6 +313,26 @@ fn stopped_programs(lab: &Lab) -> Result<()> {
         ensure!(events_with(lab, "no longer the case: its engine")? > 0, "none yet");
         Ok(())
     })?;
+    lab.wait_in_sync(NAME, LIMIT)?;
+    lab.cli(&["service", "delete", NAME])?;
+    lab.cli(&["resource", "delete", NAME, "--yes"])?;
+    wait_well(lab, "n3")
+}
+
+/// The primary and a secondary do not reach each other, and the operator asks on the third node.
+fn cut_link(lab: &Lab) -> Result<()> {
+    make(lab, &["n1", "n2"])?;
+    lab.lab(&["cut", "n1", "n2"])?;
+    let told = (|| {
+        wait_advice(lab, "n3", "node n1: it has had no connection to n2 for")?;
+        wait_advice(lab, "n3", "there is no connection between n1 and n2")?;
+        let advice = status_of(lab, "n3")?.advice;
+        let untrue = advice.iter().find(|line| line.contains("by itself"));
+        ensure!(untrue.is_none(), "{advice:?}");
+        Ok(())
+    })();
+    lab.lab(&["heal"])?;
+    told?;
     lab.wait_in_sync(NAME, LIMIT)?;
     lab.cli(&["resource", "delete", NAME, "--yes"])?;
     wait_well(lab, "n3")
@@ -318,13 +350,20 @@ fn hanging_disk(lab: &Lab) -> Result<()> {
         "dd.log",
     );
     let told = (|| {
-        wait_advice(lab, "n2", "the journal of the primary on n1 has not completed a write for")?;
+        wait_advice(lab, "n2", "has not completed a write")?;
         ensure!(
             lab.agent("n2")?.get::<StatusView>("/v1/status")?.resources[0].health != Health::Ok,
             "it is called ok"
         );
         // The node itself answers as well, although its state directory is on that disk.
-        wait_advice(lab, "n1", "the journal of the primary on n1 has not completed a write for")?;
+        wait_advice(lab, "n1", &format!("all writes to {NAME} wait for it"))?;
+        // One cause is one line, and the network is whole.
+        for node in ["n1", "n2"] {
+            let advice = status_of(lab, node)?.advice;
+            let untrue = ["received no entries", "no majority of the voters", "the journal of the primary"];
+            let found = advice.iter().find(|line| untrue.iter().any(|words| line.contains(words)));
+            ensure!(found.is_none(), "asked on {node}: {advice:?}");
+        }
         wait_for("an event", LIMIT, || {
             ensure!(events_with(lab, "the journal of the primary on n1")? > 0, "none yet");
             Ok(())
@@ -361,13 +400,16 @@ fn voter_without_entries(lab: &Lab) -> Result<()> {
             let cluster = status.cluster.context("a cluster")?;
             let node = cluster.nodes.iter().find(|node| node.name == voter).context("the voter")?;
             ensure!(node.status == NodeStatus::Alive && node.log_lag_ms.is_some(), "{node:?}");
-            ensure!(
-                status.advice.iter().any(|line| line.contains("received no entries")),
-                "{:?}",
-                status.advice
-            );
             Ok(())
-        })
+        })?;
+        // The node that is asked need not be an end of that link.
+        for asked in ["n1", "n2", "n3"].into_iter().filter(|node| *node != voter) {
+            wait_advice(lab, asked, &format!("large packets from {leader} have not reached it for"))?;
+            let advice = status_of(lab, asked)?.advice;
+            let second = advice.iter().find(|line| line.contains("received no entries"));
+            ensure!(second.is_none(), "asked on {asked}: {advice:?}");
+        }
+        Ok(())
     })();
     lab.shell(voter, "nft delete table ip mtu")?;
     told?;

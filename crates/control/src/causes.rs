@@ -1,0 +1,191 @@
+//! One cause is told once: of what stands still, only that which does not follow from something else; and as an event it
+//! neither begins nor ends again every few seconds.
+
+use crate::stalls::{Stall, Stalled};
+use crate::state::{Severity, State};
+use mainstay_types::NodeId;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What ended counts as ended when it has not been seen for so long, in milliseconds. An answer now and then ends nothing.
+const OVER_MS: u64 = 2000;
+/// The same for something that keeps coming back: the longest time.
+const OVER_MAX_MS: u64 = 600_000;
+/// So many times as long with every return.
+const OVER_FACTOR: u64 = 6;
+/// What has not come back for so long, in milliseconds, begins anew.
+const CALM_MS: u64 = 3_600_000;
+
+/// The causes among `stalls`. Left out is what follows from another one of them, and what is about nodes that count as dead.
+#[must_use]
+pub fn causes(state: &State, mut stalls: Vec<Stall>) -> Vec<Stall> {
+    let of = |pick: fn(&Stalled) -> Option<NodeId>| -> BTreeSet<NodeId> {
+        stalls.iter().filter_map(|stall| pick(&stall.what)).collect()
+    };
+    let disks = of(|what| if let Stalled::LogDisk(node) = what { Some(*node) } else { None });
+    let cropped = of(|what| if let Stalled::Cropped(node, _) = what { Some(*node) } else { None });
+    let unheard: BTreeSet<(NodeId, NodeId)> = stalls
+        .iter()
+        .filter_map(|stall| match stall.what {
+            Stalled::Unheard(node, other) => Some((node, other)),
+            _ => None,
+        })
+        .collect();
+    stalls.retain(|stall| match stall.what {
+        Stalled::Voter(node) => !disks.contains(&node) && !cropped.contains(&node),
+        Stalled::Unheard(node, other) => {
+            state.alive(node) && state.alive(other) && !(other < node && unheard.contains(&(other, node)))
+        }
+        Stalled::Cropped(node, other) => {
+            state.alive(other) && !unheard.contains(&(node, other)) && !unheard.contains(&(other, node))
+        }
+        _ => true,
+    });
+    stalls
+}
+
+/// Something to be told as an event.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum News {
+    Begun(Stall),
+    Over(Stall),
+}
+
+impl News {
+    /// Severity, subject and text of the event.
+    #[must_use]
+    pub fn words(&self, state: &State) -> (Severity, String, String) {
+        match self {
+            Self::Begun(stall) => (stall.severity(), stall.subject(state), stall.words(state)),
+            Self::Over(stall) => {
+                let text = format!("no longer the case: {}", stall.words(state));
+                (Severity::Info, stall.subject(state), text)
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Telling {
+    /// It was told, and not that it is over.
+    is_told: bool,
+    /// Its age when it was seen last, in milliseconds.
+    ms: u64,
+    /// When it was seen last.
+    seen_ms: u64,
+    over_ms: u64,
+}
+
+/// What was told of what stands still. What comes back soon after it ended is told as over ever later, so that what
+/// flaps is not a pair of events every few seconds.
+#[derive(Debug, Default)]
+pub struct Tellings(BTreeMap<Stalled, Telling>);
+
+impl Tellings {
+    /// Takes in what is seen at `now_ms`, a time that only rises. Returns what is to be told.
+    pub fn note(&mut self, seen: &[Stall], now_ms: u64) -> Vec<News> {
+        let mut news = Vec::new();
+        for stall in seen {
+            let new = Telling { is_told: false, ms: 0, seen_ms: now_ms, over_ms: OVER_MS / OVER_FACTOR };
+            let telling = self.0.entry(stall.what.clone()).or_insert(new);
+            (telling.ms, telling.seen_ms) = (stall.ms, now_ms);
+            if !telling.is_told {
+                telling.is_told = true;
+                telling.over_ms = (telling.over_ms.saturating_mul(OVER_FACTOR)).clamp(OVER_MS, OVER_MAX_MS);
+                news.push(News::Begun(stall.clone()));
+            }
+        }
+        for (what, telling) in self.0.iter_mut().filter(|(_, telling)| telling.is_told) {
+            if now_ms.saturating_sub(telling.seen_ms) >= telling.over_ms {
+                telling.is_told = false;
+                news.push(News::Over(Stall { what: what.clone(), ms: telling.ms }));
+            }
+        }
+        self.0.retain(|_, telling| telling.is_told || now_ms.saturating_sub(telling.seen_ms) < CALM_MS);
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::{Links, Node, NodeStatus};
+
+    const A: NodeId = NodeId(1);
+    const B: NodeId = NodeId(2);
+
+    fn two_nodes() -> State {
+        let mut state = State::default();
+        for (id, name) in [(A, "a"), (B, "b")] {
+            let node = Node {
+                id,
+                name: name.into(),
+                agent_addr: format!("10.0.0.{}:7400", id.0),
+                engine_addr: String::new(),
+                status: NodeStatus::Alive,
+                generation: 1,
+                voter: true,
+                witness: false,
+                candidate: false,
+                voters_seen: 0,
+                nonce: 0,
+                links: Links::default(),
+            };
+            state.nodes.insert(id, node);
+        }
+        state
+    }
+
+    fn stall(what: Stalled) -> Stall {
+        Stall { what, ms: 20_000 }
+    }
+
+    #[test]
+    fn a_disk_that_hangs_or_a_link_that_loses_large_packets_is_the_only_cause_that_is_told() {
+        let mut state = two_nodes();
+        let kept = |state: &State, list: &[Stalled]| -> Vec<Stalled> {
+            let list = list.iter().cloned().map(stall).collect();
+            causes(state, list).into_iter().map(|stall| stall.what).collect()
+        };
+        let disk = Stalled::LogDisk(B);
+        assert_eq!(kept(&state, &[Stalled::Voter(B), disk.clone()]), [disk.clone()]);
+        assert_eq!(kept(&state, &[Stalled::Voter(A), disk.clone()]), [Stalled::Voter(A), disk]);
+        let cropped = Stalled::Cropped(B, A);
+        assert_eq!(kept(&state, &[Stalled::Voter(B), cropped.clone()]), [cropped.clone()]);
+        let apart = Stalled::Unheard(A, B);
+        let both = [cropped, Stalled::Unheard(B, A), apart.clone()];
+        assert_eq!(kept(&state, &both), std::slice::from_ref(&apart), "a cut link is told once");
+        state.nodes.get_mut(&B).unwrap().status = NodeStatus::Dead;
+        assert_eq!(kept(&state, &[apart]), [], "a dead node is told as dead");
+    }
+
+    #[test]
+    fn a_link_that_loses_large_packets_is_told_with_a_command_that_can_be_pasted() {
+        let state = two_nodes();
+        let advice = stall(Stalled::Cropped(A, B)).advice(&state);
+        assert!(advice.what.contains("large packets from b have not reached it for 20 s"), "{advice:?}");
+        assert!(advice.remedy.contains("`ping -M do -c 3 -s 1472 10.0.0.1` on b"), "{advice:?}");
+        let advice = stall(Stalled::Voter(B)).advice(&state);
+        assert!(advice.remedy.contains("`ping -M do -c 3 -s 1472 10.0.0.2`"), "{advice:?}");
+    }
+
+    #[test]
+    fn something_that_flaps_for_hours_is_a_few_events_and_something_that_ends_is_told_soon() {
+        let mut tellings = Tellings::default();
+        let seen = [stall(Stalled::Voter(B))];
+        assert!(matches!(&tellings.note(&seen, 0)[..], [News::Begun(_)]));
+        assert_eq!(tellings.note(&[], 1000), [], "an answer now and then ends nothing");
+        assert!(matches!(&tellings.note(&[], 2000)[..], [News::Over(_)]));
+        // Three hours: there for 3 s, and away for 5 s.
+        let mut told = 0;
+        for at in (3000..3 * 3_600_000).step_by(500) {
+            let seen = if at % 8000 < 3000 { &seen[..] } else { &[] };
+            told += tellings.note(seen, at).len();
+        }
+        assert!(told <= 3, "{told} events");
+        let end = 3 * 3_600_000 + OVER_MAX_MS;
+        tellings.note(&[], end);
+        tellings.note(&[], end + CALM_MS);
+        assert!(matches!(&tellings.note(&seen, end + CALM_MS + 1)[..], [News::Begun(_)]));
+        assert!(matches!(&tellings.note(&[], end + CALM_MS + 2001)[..], [News::Over(_)]), "it was calm");
+    }
+}

@@ -1,0 +1,165 @@
+//! Advice names one cause once, the way on is true, and every command in it can be pasted.
+
+mod common;
+
+use common::*;
+use mainstay_control::advice::{Advice, Feed, Observations, advice};
+use mainstay_control::stalls::{Stall, Stalled};
+use mainstay_control::state::{Command, IssChange, Outcome, ServicePhase, State};
+use mainstay_types::{NodeId, ShrinkReason};
+
+fn seen(own: NodeId) -> Observations {
+    Observations { own: Some(own), has_leader: true, ..Default::default() }
+}
+
+fn stall(what: Stalled) -> Stall {
+    Stall { what, ms: 20_000 }
+}
+
+fn lines(list: &[Advice]) -> Vec<String> {
+    list.iter().map(|one| format!("{}: {}; {}", one.subject, one.what, one.remedy)).collect()
+}
+
+/// The resource with B out of the in-sync set, alive.
+fn behind() -> State {
+    let mut state = ready();
+    let record = state.resources[&R].record.clone();
+    let change = IssChange::Shrink { remove: record.iss_member(B).unwrap(), why: ShrinkReason::Slow };
+    let (version, epoch) = (record.version, record.epoch);
+    assert!(apply(&mut state, Command::ChangeIss { resource: R, version, epoch, change }).is_ok());
+    state
+}
+
+#[test]
+fn a_node_whose_disk_hangs_says_that_and_no_second_cause() {
+    let state = ready();
+    let hung = Observations {
+        has_leader: false,
+        stalls: vec![stall(Stalled::LogDisk(A)), stall(Stalled::Voter(A)), stall(Stalled::Journal(R, A))],
+        silent: [A].into(),
+        ..seen(A)
+    };
+    let list = advice(&state, &hung);
+    let [one] = &list[..] else { panic!("{:?}", lines(&list)) };
+    assert!(one.what.contains("its disk has not completed a write"), "{one:?}");
+    assert!(one.what.contains("all writes to db wait"), "{one:?}");
+    let cut_off = Observations { has_leader: false, unreachable: [B, W].into(), ..seen(A) };
+    let list = lines(&advice(&state, &cut_off));
+    let no_majority = list.iter().find(|line| line.contains("no majority")).expect("it is told");
+    assert!(no_majority.contains("bring b or w back"), "{no_majority}");
+    let whole = Observations { has_leader: false, ..seen(A) };
+    let list = lines(&advice(&state, &whole));
+    assert!(!list.iter().any(|line| line.contains("no majority")), "its peers answer: {list:?}");
+}
+
+#[test]
+fn an_engine_that_hangs_is_told_once() {
+    let state = ready();
+    let hung = Observations {
+        stalls: vec![stall(Stalled::Engine(B)), stall(Stalled::Replica(R, B))],
+        silent: [B].into(),
+        ..seen(A)
+    };
+    let list = advice(&state, &hung);
+    let [one] = &list[..] else { panic!("{:?}", lines(&list)) };
+    assert!(one.what.contains("its engine has not answered") && one.what.contains("writes to db wait"));
+}
+
+#[test]
+fn a_link_that_is_broken_between_two_nodes_is_told_by_the_third() {
+    let state = behind();
+    let stalls = vec![stall(Stalled::Unheard(A, B)), stall(Stalled::Unheard(B, A))];
+    let list = lines(&advice(&state, &Observations { stalls, ..seen(W) }));
+    let link = list.iter().filter(|line| line.contains("no connection to")).collect::<Vec<_>>();
+    assert_eq!(link.len(), 1, "{list:?}");
+    assert!(link[0].contains("node a: it has had no connection to b for 20 s"), "{list:?}");
+    assert!(!list.iter().any(|line| line.contains("by itself")), "{list:?}");
+}
+
+#[test]
+fn a_replica_that_does_not_move_is_not_said_to_catch_up_by_itself() {
+    let state = behind();
+    let of = |feed: Option<Feed>| {
+        let feeds = feed.into_iter().map(|feed| ((R, B), feed)).collect();
+        let list = lines(&advice(&state, &Observations { feeds, ..seen(W) }));
+        let mut found = list.iter().filter(|line| line.contains("is degraded")).cloned();
+        found.next().expect("it is told")
+    };
+    assert!(of(Some(Feed::Moves)).contains("b catches up by itself"));
+    for (feed, says) in [
+        (Some(Feed::Stands(9000)), "b has acknowledged nothing that a sent for 9 s"),
+        (Some(Feed::Unconnected), "the engine of a has no connection to the engine of b"),
+        (Some(Feed::Refused), "b refuses what a sends"),
+        (None, "the engine of a does not say how far b is"),
+    ] {
+        let line = of(feed);
+        assert!(line.contains(says), "{line}");
+        assert!(!line.contains("by itself") && !line.contains("resource status"), "{line}");
+    }
+    assert!(of(Some(Feed::Stands(9000))).contains("`ping -M do -c 3 -s 1472 10.0.0.1`"));
+}
+
+#[test]
+fn a_dead_node_is_named_once_and_no_command_has_a_gap() {
+    let mut state = behind();
+    assert!(die(&mut state, B).is_ok());
+    let list = lines(&advice(&state, &seen(A)));
+    assert!(list.iter().any(|line| line.contains("node b: is dead")), "{list:?}");
+    assert_eq!(list.iter().filter(|line| line.contains("bring the dead")).count(), 0, "{list:?}");
+    // W holds no replica, so one can be put there.
+    assert!(
+        list.iter().any(|line| line.contains("`mainstay resource move-replica db b --to w`")),
+        "{list:?}"
+    );
+    assert!(die(&mut state, A).is_ok());
+    rejoin(&mut state, B);
+    let list = lines(&advice(&state, &seen(W)));
+    assert!(list.iter().any(|line| line.contains("`mainstay resource force-promote db b`")), "{list:?}");
+    assert!(!list.iter().any(|line| line.contains("NODE")), "{list:?}");
+    let refusal = state.cannot_force(R, W).expect("it is refused");
+    assert!(refusal.message.contains("w has no replica of resource db"), "{refusal:?}");
+}
+
+#[test]
+fn the_end_of_a_service_on_a_node_has_a_reason() {
+    let mut nodes = running();
+    let resource = nodes.state.resources[&R].record.clone();
+    let stopped = |nodes: &mut Nodes| {
+        let report = Command::ServiceStatus {
+            name: "db".into(),
+            node: A,
+            phase: ServicePhase::Stopped,
+            epoch: resource.epoch,
+            round: 0,
+            detail: String::new(),
+            failures: 0,
+            passes: false,
+            last_failure: String::new(),
+        };
+        assert_eq!(apply(&mut nodes.state, report), Outcome::Done);
+        nodes.state.events.back().unwrap().text.clone()
+    };
+    assert!(promote(&mut nodes.state, B, B).is_ok());
+    assert_eq!(stopped(&mut nodes), "stopped on a, because b is primary of resource db now");
+}
+
+#[test]
+fn failures_are_cleared_where_the_service_runs() {
+    let mut nodes = running();
+    let round = nodes.observed[&A].services["db"].round;
+    let report = Command::ServiceStatus {
+        name: "db".into(),
+        node: B,
+        phase: ServicePhase::Failed,
+        epoch: nodes.state.resources[&R].record.epoch,
+        round,
+        detail: "no mount".into(),
+        failures: 1,
+        passes: false,
+        last_failure: "no mount".into(),
+    };
+    apply(&mut nodes.state, report);
+    let list = lines(&advice(&nodes.state, &seen(A)));
+    let line = list.iter().find(|line| line.contains("is not tried on b")).expect("it is told");
+    assert!(line.contains("`mainstay service move db a`") && line.contains("interrupts nothing"), "{line}");
+}
