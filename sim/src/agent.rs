@@ -240,6 +240,8 @@ pub struct Agent {
     room: bool,
     /// Why the directories of open replicas are not in their places.
     gone: BTreeMap<ResourceId, String>,
+    /// Replicas of which the engine has files open that are not in their place any more.
+    replaced: BTreeMap<ResourceId, String>,
 }
 
 impl Agent {
@@ -284,6 +286,7 @@ impl Agent {
             wall_ms: 0,
             room: true,
             gone: BTreeMap::new(),
+            replaced: BTreeMap::new(),
         };
         agent.run_lease(now);
         agent
@@ -336,6 +339,20 @@ impl Agent {
     /// Whether the pool has space from here on.
     pub fn set_room(&mut self, room: bool) {
         self.room = room;
+    }
+
+    /// Whether the engine has files of the replica open that are not in their place any more.
+    pub fn set_replaced(&mut self, resource: ResourceId, replaced: bool) {
+        if replaced {
+            self.replaced.insert(resource, "files of the running replica were replaced".into());
+        } else {
+            self.replaced.remove(&resource);
+        }
+    }
+
+    /// An operator has put back what was replaced.
+    pub fn put_back(&mut self) {
+        self.replaced.clear();
     }
 
     /// What the wall clock shows from here on, in milliseconds since 1970.

@@ -64,9 +64,11 @@ pub enum Harm {
 #[must_use]
 pub fn harm(fault: DiskFault) -> Harm {
     match fault {
-        DiskFault::Slow { .. } | DiskFault::Stall { .. } | DiskFault::Late { .. } | DiskFault::Room => {
-            Harm::None
-        }
+        DiskFault::Slow { .. }
+        | DiskFault::Stall { .. }
+        | DiskFault::Late { .. }
+        | DiskFault::Room
+        | DiskFault::Copied => Harm::None,
         DiskFault::RotSuperblock { copy } | DiskFault::LostSuperblock { copy } => Harm::Copy(copy),
         DiskFault::WriteError
         | DiskFault::FlushError

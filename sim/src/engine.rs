@@ -232,6 +232,12 @@ impl Hosted {
         self.volumes.get(usize::from(range.volume.0)).is_none_or(|bytes| range.end() > *bytes)
     }
 
+    /// Whether it is being closed.
+    #[must_use]
+    pub fn closes(&self) -> bool {
+        !self.closing.is_empty()
+    }
+
     /// Where batches lie that a durable one calls durable, and where the others do; none of them was overwritten since.
     #[must_use]
     pub fn in_journal(&self) -> (Vec<Place>, Vec<Place>) {
@@ -664,7 +670,10 @@ impl Engine {
     }
 
     fn report(&mut self, resource: ResourceId) {
-        let Some(hosted) = self.hosts.get_mut(&resource) else { return };
+        // An agent that starts while it is being closed would take it for open, and hear nothing of its end.
+        let Some(hosted) = self.hosts.get_mut(&resource).filter(|hosted| !hosted.closes()) else {
+            return;
+        };
         let replica = hosted.host.replica();
         let seen = ReplicaSeen {
             role: match replica.role() {
@@ -891,6 +900,7 @@ impl Engine {
             }
             (Step::Close, Some(hosted)) => {
                 hosted.closing.push(number);
+                hosted.host.close(now);
                 self.withdraw(resource);
                 self.touched.insert(resource);
                 return;

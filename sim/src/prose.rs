@@ -413,6 +413,7 @@ pub fn disk_fault(fault: DiskFault) -> String {
         DiskFault::Replace => "is replaced by an empty one".into(),
         DiskFault::Remove => "is emptied by an operator".into(),
         DiskFault::OtherFiles => "has the files of another replica put in its place".into(),
+        DiskFault::Copied => "has a file replaced by a copy of it".into(),
     }
 }
 

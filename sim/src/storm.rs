@@ -50,6 +50,7 @@ pub const KINDS: &[Kind] = &[
     Kind { name: "disk rots", runs: 400, gap_ms: (4000, 60_000), add: disks::rot },
     Kind { name: "disk replaced", runs: 400, gap_ms: (8000, 60_000), add: disks::replace },
     Kind { name: "files removed", runs: 200, gap_ms: (8000, 60_000), add: disks::remove_files },
+    Kind { name: "files copied", runs: 150, gap_ms: (2000, 30_000), add: disks::copy_file },
     Kind { name: "copies interrupted", runs: 400, gap_ms: (12_000, 60_000), add: disks::interrupt_copies },
     Kind { name: "disk replaced unseen", runs: 400, gap_ms: (8000, 60_000), add: disks::replace_unseen },
     Kind { name: "burst", runs: 400, gap_ms: (2000, 30_000), add: burst },

@@ -593,6 +593,7 @@ mod tests {
             "StepClock",
             "Replace",
             "Remove",
+            "Copied",
             "LeaderChange",
             "LoseProposals",
             "Snapshot",

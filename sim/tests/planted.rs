@@ -42,6 +42,12 @@ type Story = (Bug, &'static str, &'static str, fn());
 /// Bugs that a story catches.
 const STORIES: &[Story] = &[
     (
+        Bug::SessionOutlivesReplica,
+        "L2: ",
+        "a_replica_that_is_opened_anew_is_fed_again",
+        a_replica_that_is_opened_anew_is_fed_again,
+    ),
+    (
         Bug::LabelNotCompared,
         "not within 10000 ms: another node than n1 is primary",
         "files_of_another_replica_are_not_used",
@@ -204,6 +210,20 @@ const STORIES: &[Story] = &[
         who_gave_its_role_up_starts_nothing_on_that_record,
     ),
 ];
+
+/// Without a message nobody tells the primary that the session of a replica has ended: the node's connections stay.
+fn a_replica_that_is_opened_anew_is_fed_again() {
+    let mut sim = Scenario::three();
+    let [_, s, _] = sim.cast();
+    sim.write(1);
+    sim.disk(s, DiskFault::Copied);
+    for block in 0..100 {
+        sim.write_without_waiting(block % 16);
+        sim.run_ms(10);
+    }
+    sim.expect_iss_within_ms(&[1, 2, 3], 15_000);
+    sim.settle();
+}
 
 /// R19, seed 2418267: a replica cannot be opened, its node says so, and that is long under way. Meanwhile it can be opened after all. Nobody knows
 /// whether the node is primary still, so it asks to be promoted before it starts anything.

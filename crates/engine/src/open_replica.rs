@@ -107,6 +107,8 @@ struct Around {
     /// Who waits for an epoch to be promised.
     vow_answer: Option<(Epoch, Answer)>,
     dirty: bool,
+    /// It is being closed: no agent counts on it any more.
+    closing: bool,
     /// Whether all are fed, and which scrub was the last and how it stands, as it was reported.
     awaited: (bool, Copies, Option<(u64, ScrubState)>),
     reported_at: Time,
@@ -158,6 +160,7 @@ impl OpenReplica {
             digest_answer: None,
             vow_answer: None,
             dirty: true,
+            closing: false,
             awaited: (false, Copies::Enough, None),
             reported_at: Time(0),
             counts,

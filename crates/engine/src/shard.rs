@@ -421,7 +421,7 @@ impl Shard {
         match inbound {
             Inbound::Request { client, request, answer } => self.request(now, &client, *request, answer),
             Inbound::Connected(client) => {
-                for replica in self.replicas.values() {
+                for replica in self.kept() {
                     client.send(EngineEvent::Replica(replica.status()));
                 }
                 for open in self.clients.values() {

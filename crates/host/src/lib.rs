@@ -225,6 +225,11 @@ impl Host {
         self.replica.handle(now, Event::Demote);
     }
 
+    /// The replica is about to be closed, while the connections of its node stay.
+    pub fn close(&mut self, now: Time) {
+        self.replica.handle(now, Event::Close);
+    }
+
     /// There is a new lease, and the last one had ended before (R10). To be said before the new one counts.
     pub fn lease_ended(&mut self, now: Time) {
         self.replica.handle(now, Event::LeaseEnded);

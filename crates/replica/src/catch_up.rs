@@ -136,6 +136,10 @@ impl Replica {
             reach!("replica: a peer refuses");
             // Its log is good, and its volumes cannot become what the entry says: it needs a copy all the same.
             peer.damaged |= reject == Reject::Snapshot;
+            if reject == Reject::Unknown {
+                // What is opened there next may be other files, or lack what was in memory (R1).
+                peer.forget_held();
+            }
             peer.set_link(Link::Refused, now);
         }
     }

@@ -148,6 +148,8 @@ pub struct Replica {
     /// until the primary of a later epoch feeds it.
     older: bool,
     failed: bool,
+    /// It is about to be closed, and follows nobody any more.
+    closed: bool,
     /// When the control plane was last asked to relieve this replica, on which version.
     relief_asked: Option<(mainstay_types::ConfigVersion, Time)>,
     /// The same for the opening in which its memory counts.
@@ -202,6 +204,7 @@ impl Replica {
             fence: None,
             older: false,
             failed: false,
+            closed: false,
             relief_asked: None,
             own_memory_asked: None,
             cached: false,
@@ -246,6 +249,7 @@ impl Replica {
                 self.paused = false;
                 self.pause_wanted = false;
             }
+            Event::Close => self.on_close(),
             Event::Tick => {}
             Event::Cached(cached) => self.cached = cached,
             Event::SnapshotsHeld(held) => self.log.snapshots.set_held(held),

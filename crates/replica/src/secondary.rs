@@ -2,6 +2,10 @@
 //!
 //! Everything that a primary says is checked before it reaches the journal (P63): epoch, incarnation, continuity,
 //! chain, ranges. What does not fit is refused with the reason; nothing from outside makes a replica panic.
+//!
+//! A session ends with its replica. Connections are those of the node, and outlive a replica that is closed and opened anew beside others. So
+//! the replica says that it is being closed, and one that hears a primary in a session that it does not know says so: the primary then
+//! forgets what was acknowledged in that session, and attaches the replica as after a lost connection.
 
 use crate::copy::CopyTarget;
 use crate::{Busy, Effect, Replica, Role};
@@ -40,6 +44,9 @@ impl Replica {
             reach!("replica: a failed replica refuses a primary");
             return self.reject_to(from, epoch, Reject::Failed);
         }
+        if self.closed {
+            return self.reject_to(from, epoch, Reject::Unknown);
+        }
         if incarnation != self.config.incarnation && !planted(Bug::DiskNotChecked) {
             reach!("replica: a primary means another disk content");
             return self.reject_to(from, epoch, Reject::Unknown);
@@ -51,12 +58,16 @@ impl Replica {
         if let Message::Attach = message {
             return self.on_attach(from, epoch);
         }
-        let heard = self
-            .session
-            .as_ref()
-            .is_some_and(|session| session.primary == from && session.epoch == epoch && session.attached);
-        if !heard {
-            reach!("replica: a primary that is not attached is not heard");
+        let session = self.session.as_ref();
+        let session = session.filter(|session| session.primary == from && session.epoch == epoch);
+        let Some(session) = session else {
+            if !planted(Bug::SessionOutlivesReplica) {
+                reach!("replica: a primary goes on in a session of an earlier opening");
+                self.reject_to(from, epoch, Reject::Unknown);
+            }
+            return;
+        };
+        if !session.attached {
             return;
         }
         match message {
@@ -104,6 +115,19 @@ impl Replica {
             held: VecDeque::new(),
             held_bytes: 0,
         });
+    }
+
+    /// No connection ends with this replica, so its primary learns from itself that what it has acknowledged does not count any more.
+    pub(crate) fn on_close(&mut self) {
+        if planted(Bug::SessionOutlivesReplica) {
+            return;
+        }
+        if self.session.is_some() {
+            reach!("replica: a primary hears that a replica is being closed");
+        }
+        self.closed = true;
+        self.reject(Reject::Unknown);
+        self.drop_session();
     }
 
     /// What was received and is not in the log is forgotten.

@@ -98,6 +98,7 @@ impl Agent {
             // What the engine said of it last is no longer so.
             Step::Close if result.is_ok() => {
                 self.replicas.remove(&resource);
+                self.set_replaced(resource, false);
             }
             _ => {}
         }

@@ -29,7 +29,7 @@ impl Agent {
             engine: self.connected,
             room: self.room,
             replicas: self.replicas.clone(),
-            gone: self.gone.clone(),
+            gone: self.replaced.clone().into_iter().chain(self.gone.clone()).collect(),
             clients: self.clients.clone(),
         };
         self.core.reconcile(now, &self.state, &seen);
@@ -81,6 +81,8 @@ impl Agent {
         self.connected = false;
         self.replicas.clear();
         self.clients.clear();
+        // The next engine opens what is there.
+        self.replaced.clear();
         self.fail_requests(now);
         self.tell(now, Event::EngineDisconnected);
     }

@@ -31,7 +31,7 @@ pub(super) const TOLD: &[(&str, &str)] = &[
     ("host: others may have what is damaged", "a_replica_with_damage_that_another_may_have_fails"),
     ("replica: a cut ends in a later session", "a_cut_outlasts_the_connection_that_it_was_asked_on"),
     (
-        "replica: a primary that is not attached is not heard",
+        "replica: a primary goes on in a session of an earlier opening",
         "a_replica_that_is_opened_again_hears_nobody_before_an_attach",
     ),
     ("replica: a flush is refused for want of copies", "a_flush_fails_when_what_it_flushes_lacks_a_copy"),
@@ -122,5 +122,6 @@ pub(super) const BUGS_TOLD: &[(&str, &str)] = &[
     ("SpentEpochForgotten", "a_silenced_service_is_not_made_new_by_another_definition"),
     ("ForeignMountTaken", "a_file_system_that_an_operator_mounted_stays"),
     ("MountNotChecked", "a_process_waits_for_its_file_system"),
+    ("SessionOutlivesReplica", "a_replica_that_is_opened_anew_is_fed_again"),
     ("GivenUpServes", "who_gave_its_role_up_starts_nothing_on_that_record"),
 ];

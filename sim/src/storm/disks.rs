@@ -171,6 +171,15 @@ pub(super) fn remove_files(draw: &mut Draw, random: &mut Random, at: u64) {
     draw.disk(at, node, resource, DiskFault::Remove);
 }
 
+/// Under load, or when nobody writes for a while.
+pub(super) fn copy_file(draw: &mut Draw, random: &mut Random, at: u64) {
+    let (node, resource) = any_replica(draw, random);
+    draw.disk(at, node, resource, DiskFault::Copied);
+    if random.coin() {
+        draw.writes(at, 1_000, resource, random.between(4, 40), random.between(1, 4), random);
+    }
+}
+
 /// The victim is copied to from the beginning, and again and again the copy is cut short, on slow disks.
 pub(super) fn interrupt_copies(draw: &mut Draw, random: &mut Random, at: u64) {
     let Some((node, resource)) = victim(draw, random) else { return };

@@ -334,6 +334,7 @@ impl World {
             DiskFault::Replace => return self.replace_disk(node, resource),
             DiskFault::Remove => return self.operator_removes_files(node, resource),
             DiskFault::OtherFiles => return self.put_other_files(node, resource),
+            DiskFault::Copied => return self.operator_copies_a_file(node, resource),
             _ => {}
         }
         let (placements, newest) = self.journal_placements(node, resource);
@@ -440,6 +441,18 @@ impl World {
             self.after(50_000, What::StartEngine { node });
         }
         self.lose_files(node, resource);
+    }
+
+    /// The agent sees that the engine has open what is not in its place any more.
+    fn operator_copies_a_file(&mut self, node: NodeId, resource: ResourceId) {
+        let machine = self.machine(node);
+        let open = machine.powered && !Self::stopped(machine) && has_open(machine, resource);
+        let Some(agent) = machine.agent.as_mut().filter(|_| open) else { return };
+        agent.set_replaced(resource, true);
+        self.trace.count("R9 file replaced by a copy");
+        self.note(Some(node), Part::Fault, &[38, resource.0], || {
+            format!("a file of {} is replaced by a copy of it", words::resource(resource))
+        });
     }
 
     fn put_other_files(&mut self, node: NodeId, resource: ResourceId) {
@@ -651,5 +664,6 @@ fn disk_words(fault: DiskFault) -> (&'static str, &'static str) {
         DiskFault::Replace => ("R9 disk replaced", "replaced"),
         DiskFault::Remove => ("R9 files removed", "removed"),
         DiskFault::OtherFiles => ("F15 files of another replica", "exchanged"),
+        DiskFault::Copied => ("R9 file replaced by a copy", "replaced by a copy"),
     }
 }

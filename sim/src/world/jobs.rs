@@ -271,6 +271,9 @@ impl World {
         };
         let machine = self.machines.get_mut(&node).expect("known node");
         if let Some(hosted) = machine.engine.as_ref().and_then(|engine| engine.hosts.get(&resource)) {
+            if hosted.closes() {
+                return Err(StepError::NotDone("the replica is being closed".into()));
+            }
             return Ok(hosted.host.store().config().incarnation);
         }
         let Some(disk) = machine.disks.get_mut(&resource) else {

@@ -47,6 +47,9 @@ impl World {
                 *pace = super::Pace::default();
             }
             machine.late.clear();
+            if let Some(agent) = &mut machine.agent {
+                agent.put_back();
+            }
             for disk in machine.disks.values_mut() {
                 disk.heal();
             }

@@ -1,7 +1,7 @@
 //! Replicas that are added, removed and moved (R4, R9, R11, R16).
 
 use mainstay_control::state::Resource;
-use mainstay_sim::plan::{DiskFault, Fault, ServiceFault, Shape};
+use mainstay_sim::plan::{DiskFault, DiskOp, Fault, ServiceFault, Shape};
 use mainstay_sim::scenario::{Scenario, n};
 use mainstay_types::NodeId;
 
@@ -164,6 +164,107 @@ fn files_that_an_operator_removes_are_made_anew_by_the_agent_that_runs() {
     sim.disk(s, DiskFault::Remove);
     sim.write(1);
     sim.expect_iss_within_ms(&[1, 2, 3], 20_000);
+    sim.settle();
+}
+
+/// Its node's connections stay, so nobody but the replica itself can tell its primary.
+#[test]
+fn a_replica_that_is_opened_anew_while_clients_write_is_in_sync_again() {
+    for seed in 1..=5 {
+        let mut sim = Scenario::new(Shape::small(3, 3, false), seed);
+        let [_, s, _] = sim.cast();
+        sim.write(1);
+        sim.disk(s, DiskFault::Copied);
+        write_for_a_second(&mut sim);
+        sim.expect_iss_within_ms(&[1, 2, 3], 10_000);
+        sim.write(1);
+        sim.settle();
+    }
+}
+
+fn write_for_a_second(sim: &mut Scenario) {
+    for block in 0..100 {
+        sim.write_without_waiting(block % 16);
+        sim.run_ms(10);
+    }
+}
+
+/// Seed 247: the disk rests late, and the agent that is started meanwhile hears of no replica that is open.
+#[test]
+fn a_replica_is_opened_anew_although_its_agent_ended_while_it_was_being_closed() {
+    for wait_ms in [1, 20, 300] {
+        let mut sim = Scenario::three();
+        let [_, s, _] = sim.cast();
+        sim.write(1);
+        sim.disk(s, DiskFault::Late { what: DiskOp::VolumeWrite, ms: 1_000 });
+        write_for_a_second(&mut sim);
+        sim.disk(s, DiskFault::Late { what: DiskOp::VolumeWrite, ms: 1_000 });
+        sim.disk(s, DiskFault::Late { what: DiskOp::JournalWrite, ms: 1_000 });
+        sim.write_without_waiting(1);
+        sim.run_ms(5);
+        sim.disk(s, DiskFault::Copied);
+        sim.until_seen(s, "closed, to remove it", 5_000);
+        sim.run_ms(wait_ms);
+        sim.kill_agent(s);
+        write_for_a_second(&mut sim);
+        sim.expect_iss_within_ms(&[1, 2, 3], 20_000);
+        sim.settle();
+    }
+}
+
+#[test]
+fn a_primary_s_replica_is_opened_anew_while_clients_write() {
+    let mut sim = Scenario::three();
+    let [p, ..] = sim.cast();
+    sim.write(1);
+    sim.disk(p, DiskFault::Copied);
+    write_for_a_second(&mut sim);
+    sim.until_primary_is_not(p, 10_000);
+    sim.expect_iss_within_ms(&[1, 2, 3], 20_000);
+    sim.write(1);
+    sim.settle();
+}
+
+#[test]
+fn a_replica_that_is_being_copied_to_is_opened_anew() {
+    for wait_ms in [0, 5, 20, 60, 200] {
+        let mut sim = Scenario::three();
+        let [_, s, _] = sim.cast();
+        sim.write_many(100);
+        sim.disk(s, DiskFault::Remove);
+        sim.until_seen(s, "is open: its log ends", 5_000);
+        sim.run_ms(wait_ms);
+        sim.disk(s, DiskFault::Copied);
+        write_for_a_second(&mut sim);
+        sim.expect_iss_within_ms(&[1, 2, 3], 20_000);
+        sim.settle();
+    }
+}
+
+#[test]
+fn a_follower_in_mode_a_is_opened_anew_while_clients_write() {
+    let mut sim = Scenario::three();
+    let [p, s, _] = sim.cast();
+    sim.mode_a(24, 5_000);
+    sim.expect_iss_within_ms(&[p], 1_000);
+    sim.disk(s, DiskFault::Copied);
+    write_for_a_second(&mut sim);
+    sim.expect_acknowledged_within_ms(10_000);
+    sim.mode_c();
+    sim.expect_iss_within_ms(&[1, 2, 3], 10_000);
+    sim.settle();
+}
+
+#[test]
+fn a_replica_in_mode_b_is_opened_anew_while_clients_write() {
+    let mut sim = Scenario::three();
+    let [_, s, _] = sim.cast();
+    sim.mode_b();
+    sim.write(1);
+    sim.disk(s, DiskFault::Copied);
+    write_for_a_second(&mut sim);
+    sim.expect_iss_within_ms(&[1, 2, 3], 10_000);
+    sim.write(1);
     sim.settle();
 }
 

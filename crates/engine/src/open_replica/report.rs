@@ -130,7 +130,8 @@ impl OpenReplica {
         let awaited = (replica.feeds_all(), replica.copies_state(), scrubbed);
         around.dirty |= std::mem::replace(&mut around.awaited, awaited) != awaited;
         let busy = around.role == CoreRole::Primary && shared.now.ms_since(around.reported_at) >= PROGRESS_MS;
-        if around.dirty || busy {
+        // An agent that starts meanwhile would take it for open, and hear nothing of its end.
+        if (around.dirty || busy) && !around.closing {
             around.dirty = false;
             around.reported_at = shared.now;
             shared.events.push(EngineEvent::Replica(self.status()));

@@ -260,6 +260,10 @@ impl Shard {
         answer: Answer,
     ) {
         if let Some(replica) = self.replicas.get(&resource) {
+            if self.dropping.contains_key(&resource) {
+                let message = "the replica is being closed";
+                return answer(refusal("busy", message, "open it again when it is closed"));
+            }
             return answer(Reply::Opened { incarnation: replica.status().incarnation });
         }
         let waiting = self.opening.entry(resource).or_default();
@@ -350,6 +354,12 @@ impl Shard {
         self.answer_dropped(resource);
     }
 
+    /// Replicas that are not being closed. An agent that has just started would take those for open, and hear nothing of their end.
+    pub(super) fn kept(&self) -> impl Iterator<Item = &OpenReplica> {
+        let kept = self.replicas.iter().filter(|(resource, _)| !self.dropping.contains_key(resource));
+        kept.map(|(_, replica)| replica)
+    }
+
     fn answer_dropped(&mut self, resource: ResourceId) {
         for answer in self.dropping.remove(&resource).unwrap_or_default() {
             answer(Reply::Ok);
@@ -384,7 +394,7 @@ impl Shard {
                 kind: self.choice.kind.map(|kind| kind.name().to_owned()),
                 reason: self.choice.reason.clone(),
             }),
-            replicas: self.replicas.values().map(|replica| replica.status_at(now)).collect(),
+            replicas: self.kept().map(|replica| replica.status_at(now)).collect(),
             clients: self.clients.values().map(OpenClient::status).collect(),
         }
     }

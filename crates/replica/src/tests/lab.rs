@@ -282,6 +282,20 @@ impl Lab {
         }
     }
 
+    /// The replica is closed when its disk rests, and opened anew. The connections of its node stay.
+    pub fn reopen(&mut self, node: NodeId) {
+        self.event(node, Event::Close);
+        while !self.nodes[&node].store.writing.is_empty() {
+            self.run_ms(1);
+        }
+        self.nodes.get_mut(&node).expect("known node").replica = None;
+        self.run_ms(5);
+        self.start(node);
+        for peer in self.nodes[&node].connected.keys().copied().collect::<Vec<_>>() {
+            self.event(node, Event::PeerUp { node: peer });
+        }
+    }
+
     /// The node comes back with an empty disk of a new identity (R9).
     pub fn replace_disk(&mut self, node: NodeId) {
         self.crash(node);

@@ -79,7 +79,8 @@ fn any_node(lab: &mut Lab) -> NodeId {
 fn trouble(lab: &mut Lab) {
     let node = any_node(lab);
     let up = lab.nodes[&node].replica.is_some();
-    match lab.random.below(40) {
+    match lab.random.below(41) {
+        40 if up => lab.reopen(node),
         0 | 1 => lab.crash(node),
         2..=5 if !up => lab.start(node),
         6 => {
@@ -210,6 +211,7 @@ fn every_planted_bug_is_caught() {
         Bug::EpochStartAlone,
         Bug::DurableIsCommitted,
         Bug::AskOnce,
+        Bug::SessionOutlivesReplica,
         Bug::JoinWhileCopied,
         Bug::CopyListsNothing,
         Bug::CopyForgetsBase,

@@ -57,6 +57,45 @@ fn a_commit_index_waits_a_moment_for_a_batch() {
     assert_eq!(lab.status(B).commit, lab.status(A).commit, "no third batch has come");
 }
 
+/// R1: what was acknowledged by an earlier opening of a replica does not count, whether or not anybody writes meanwhile.
+#[test]
+fn a_secondary_that_is_opened_anew_is_attached_again() {
+    for writes in [0, 1, 40] {
+        let mut lab = two();
+        write_many(&mut lab, A, 3);
+        lab.reopen(B);
+        assert_eq!(lab.status(A).peers[0].state, PeerState::Refused, "its primary heard of it");
+        for n in 0..writes {
+            lab.write(A, n % 6, 0);
+            lab.run_ms(20);
+        }
+        lab.run_ms(8_000);
+        assert_eq!(lab.status(A).peers[0].state, PeerState::InSync, "after {writes} writes");
+        assert_eq!(lab.iss(), [A, B]);
+        write_many(&mut lab, A, 3);
+        lab.settle();
+        lab.assert_equal();
+    }
+}
+
+/// The same for a replica that could not say that it was being closed.
+#[test]
+fn a_replica_says_that_it_does_not_know_the_session_of_its_primary() {
+    let mut lab = two();
+    write_many(&mut lab, A, 3);
+    lab.nodes.get_mut(&B).expect("known node").replica = None;
+    lab.run_ms(5);
+    lab.start(B);
+    let id = lab.write(A, 0, 0);
+    lab.run_ms(10);
+    assert_eq!(lab.status(A).peers[0].state, PeerState::Refused);
+    lab.run_ms(8_000);
+    assert!(lab.done(id));
+    assert_eq!(lab.iss(), [A, B]);
+    lab.settle();
+    lab.assert_equal();
+}
+
 /// R3: the primary waits for a member until it has learnt that the record is without it.
 #[test]
 fn shrink_counts_when_it_is_known() {

@@ -47,6 +47,8 @@ bugs! {
     NoEpochCheck("R1"),
     /// A replica answers and sequences in an epoch before its promise is durable.
     PromiseNotAwaited("R1"),
+    /// A primary goes on in its session with a replica that was closed and opened anew, and hears nothing.
+    SessionOutlivesReplica("R1"),
     /// A promise is kept in memory only.
     PromiseNotPersisted("R1"),
     /// An entry counts as committed when the primary alone holds it.

@@ -11,6 +11,7 @@ pub const TROUBLES: &[(&str, Trouble)] = &[
     ("troubles_an_older_copy_that_is_put_back_does_not_lead", older_copy),
     ("troubles_a_replica_without_its_label_says_what_to_do", label),
     ("troubles_the_directory_of_a_running_replica_is_missed_when_it_is_gone", gone_while_running),
+    ("troubles_a_replica_that_is_opened_anew_while_clients_write_rejoins", opened_anew),
     ("troubles_all_directories_are_moved_away_and_put_back", moved_and_put_back),
     ("troubles_a_resource_is_deleted_while_a_node_is_away", deleted_while_away),
     ("troubles_full_pools_go_on_when_there_is_room", full_pools),
@@ -191,6 +192,37 @@ fn gone_while_running(lab: &Lab) -> Result<()> {
     expect(lab, "db", "kept")?;
     lab.wait_in_sync("db", LIMIT)?;
     lab.shell(&primary, &format!("test -d {POOL}/{own} && rm -r /var/lib/mainstay/aside"))?;
+    lab.cli(&["resource", "delete", "db", "--yes"]).map(drop)
+}
+
+/// An operator puts a byte copy of a secondary's volume in its place while clients write. The links between the nodes stay, so only the
+/// replica itself can tell the primary that it was opened anew.
+fn opened_anew(lab: &Lab) -> Result<()> {
+    create(lab, "db")?;
+    write(lab, "db", "kept")?;
+    let (primary, path) = device(lab, "db")?;
+    let node = NODES.into_iter().find(|node| *node != primary).context("another node")?;
+    let own = own(lab, "db")?;
+    let dd =
+        format!("dd if=/dev/zero of={path} bs=4096 count=1 seek=1 conv=notrunc oflag=direct status=none");
+    let load = format!("timeout 60 sh -c 'while :; do {dd}; sleep 0.05; done' >/dev/null 2>&1 & echo $!");
+    let load = lab.shell(&primary, &load)?;
+    let copy = format!("cd {POOL}/{own} && cp -a vol0 ../../../copy && mv ../../../copy vol0");
+    lab.shell(node, &copy)?;
+    let in_sync = |wanted: bool| {
+        wait_for(&format!("{node} to be in sync: {wanted}"), LIMIT, || {
+            let view = lab.resource("db")?;
+            let replica = view.replicas.iter().find(|replica| replica.node == node);
+            ensure!(replica.is_some_and(|replica| replica.in_sync == wanted), "{view:?}");
+            Ok(())
+        })
+    };
+    in_sync(false)?;
+    in_sync(true)?;
+    lab.cli(&["resource", "scrub", "db"])?;
+    expect(lab, "db", "kept")?;
+    lab.shell(&primary, &format!("kill {load}"))?;
+    lab.wait_in_sync("db", LIMIT)?;
     lab.cli(&["resource", "delete", "db", "--yes"]).map(drop)
 }
 
