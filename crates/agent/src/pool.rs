@@ -202,13 +202,15 @@ fn is_snapshot(file: &str) -> bool {
     let rest = file.strip_prefix("snap").or_else(|| file.strip_prefix("gone"));
     let in_layer = |of: &str| ["map", "old"].iter().any(|kind| of.strip_prefix(kind).is_some_and(is_digits));
     let parts = rest.and_then(|rest| rest.split_once('-'));
-    parts.is_some_and(|(number, of)| is_digits(number) && (is_area(of) || in_layer(of)))
+    let kept = file.strip_prefix("before-copy-").is_some_and(is_area);
+    kept || parts.is_some_and(|(number, of)| is_digits(number) && (is_area(of) || in_layer(of)))
 }
 
 /// Whether a file is named as one of a replica.
 fn is_ours(file: &str) -> bool {
-    // The last one is a label that is being written.
-    let one = matches!(file, "meta" | "journal" | LABEL | REMOVED_LABEL | "replica.new");
+    // What ends with `new` is being written: a label, and the stamps of the sums.
+    let one =
+        matches!(file, "meta" | "journal" | "marks" | "marks.new" | LABEL | REMOVED_LABEL | "replica.new");
     one || is_area(file) || is_snapshot(file)
 }
 
@@ -293,6 +295,10 @@ mod tests {
             "snap3-old0",
             "gone2-map1",
             "gone2-old1",
+            "before-copy-vol0",
+            "before-copy-sums0.new",
+            "marks",
+            "marks.new",
         ];
         let (half, whole) = (make("db-1.making", &ours), make("db-2", &ours));
         make("db-3.making", &["meta", "vol0", "dump.sql"]);

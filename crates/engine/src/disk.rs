@@ -20,6 +20,7 @@ mod files;
 mod freeing;
 mod journal;
 mod keeping;
+mod marks;
 mod memory;
 mod snapshots;
 

@@ -69,6 +69,11 @@ impl LifecycleError {
                 "mount the right device, or let the link `journal` in the replica's directory lead to the right file; if it is \
                  lost, remove the replica's directory, and the replica is copied again",
             ),
+            Self::Disk(DiskError::Foreign { .. }) => (
+                "wrong-disk",
+                "put the file back that the replica had, or move the directory out of the pool: the replica is then copied again \
+                 from the others",
+            ),
             Self::Disk(DiskError::VolatileJournal { .. }) => (
                 "volatile-journal",
                 "name a directory on a disk or on persistent memory (--journal-dir), or start the agent with \
@@ -295,6 +300,7 @@ fn open(
     let meta_bytes = Store::meta_bytes_on(&mut files.media(pool)).map_err(unreadable)?;
     files.check(&Layout::new(&config, meta_bytes))?;
     files.prepare(&config, pool)?;
+    files.confirm_marks(resource, pool)?;
     let held = expected.map_or(Index(0), |expected| expected.held);
     let mut store =
         Store::recover_known(&mut files.media(pool), Tuning::default(), held).map_err(unreadable)?;

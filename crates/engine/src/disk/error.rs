@@ -28,6 +28,8 @@ pub enum DiskError {
     JournalMissing { path: PathBuf, journal: PathBuf },
     #[error("{} is not the journal of this replica: {what}", path.display())]
     WrongJournal { path: PathBuf, what: String },
+    #[error("{} is not the file that the replica wrote last: {what}", path.display())]
+    Foreign { path: PathBuf, what: String },
     #[error("{} is on a file system that a power cut empties", path.display())]
     VolatileJournal { path: PathBuf },
     #[error("{}, where journals are to be, is not there", path.display())]
