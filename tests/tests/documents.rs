@@ -17,6 +17,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/journal-devices.md",
     "docs/lab.md",
     "docs/limits.md",
+    "docs/lost-state.md",
     "docs/metrics.md",
     "docs/modes.md",
     "docs/replica-directories.md",

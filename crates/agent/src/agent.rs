@@ -11,6 +11,7 @@ use crate::identity::Identity;
 use crate::member::{EngineInputs, Member, fatal_channel};
 use crate::messages::{Call, CallReply, LeaseMessage, Proposal};
 use crate::metrics::Metrics;
+use crate::own_state;
 use crate::pool;
 use crate::raft::{ConsensusLog, View};
 use crate::reach::LARGE;
@@ -78,7 +79,7 @@ pub struct Agent {
     nonce: Mutex<Option<u64>>,
     /// Second processes that speak as nodes.
     twins: Mutex<Notices>,
-    fatal: SyncSender<String>,
+    fatal: SyncSender<AgentError>,
 }
 
 /// Needs of services that this node does not meet, by service.
@@ -105,7 +106,7 @@ pub struct Started {
     /// Where other agents are served.
     pub address: SocketAddr,
     /// Says why the agent has to end.
-    pub fatal: Receiver<String>,
+    pub fatal: Receiver<AgentError>,
 }
 
 impl Agent {
@@ -141,8 +142,7 @@ impl Agent {
             twins: Mutex::default(),
             fatal,
         });
-        let identity = Identity::load(&agent.options.state_dir)
-            .map_err(|source| AgentError::File { path: agent.options.state_dir.clone(), source })?;
+        let identity = own_state::load(&agent.options.state_dir)?;
         agent.watch_lacks();
         let address = agent.transport.listen(&listen, agent.clone())?;
         if let Some(identity) = identity {

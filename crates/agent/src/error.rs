@@ -7,7 +7,7 @@ use mainstay_api::engine::EngineError;
 use mainstay_api::rest::ErrorBody;
 use mainstay_control::state::{Outcome, Refusal};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Ends the agent.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +35,10 @@ pub enum AgentError {
          machine has got another address"
     )]
     Elsewhere { name: String, recorded: String },
+    #[error(
+        "the file {path} of this node's state {what}, so this node cannot go on as the member that it was"
+    )]
+    Lost { path: PathBuf, what: String },
     #[error("the agent cannot go on: {0}")]
     Fatal(String),
 }
@@ -54,6 +58,10 @@ impl AgentError {
     pub fn body(&self) -> ErrorBody {
         let (code, remedy) = match self {
             Self::File { .. } => ("agent-file", "Look at the file system and its permissions."),
+            Self::Lost { path, .. } => return lost(self.to_string(), path),
+            Self::Store(error) if error.lost_file().is_some() => {
+                return lost(self.to_string(), error.lost_file().unwrap_or(Path::new("")));
+            }
             Self::Store(_) => ("agent-store", "Look at the disk of the state directory."),
             Self::Transport(_) => ("agent-transport", "Check the address and the network."),
             Self::NoCgroup => ("agent-cgroup", ""),
@@ -70,6 +78,22 @@ impl AgentError {
         };
         body(code, self.to_string(), remedy)
     }
+}
+
+/// Code of a node that must not run again on its files.
+pub const STATE_LOST: &str = "state-lost";
+
+fn lost(message: String, path: &Path) -> ErrorBody {
+    let state_dir = path.parent().unwrap_or(Path::new("/")).display();
+    body(
+        STATE_LOST,
+        message,
+        format!(
+            "A restart does not help. Do not put an older copy of the file in its place: the node could vote twice. Keep the state \
+             directory, and make the node anew: stop its agent and its engine, run `mv {state_dir} {state_dir}.lost`, start both with \
+             other ports, and join under another name. docs/lost-state.md has each step."
+        ),
+    )
 }
 
 /// The answer of a proposal, for the API.

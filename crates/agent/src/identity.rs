@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
-const FILE: &str = "identity.json";
+pub(crate) const FILE: &str = "identity.json";
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Identity {
@@ -17,16 +17,37 @@ pub struct Identity {
     pub name: String,
     /// Agents of the members when this node joined; used until the cluster state has arrived.
     pub first_members: BTreeMap<NodeId, String>,
+    /// State of this node's log, `agent.redb`.
+    #[serde(default)]
+    pub log: LogMark,
+}
+
+/// State of a node's log, as far as the node has noted it beside the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogMark {
+    /// An earlier release wrote the identity. It made no member whose log was empty for long.
+    #[default]
+    Unknown,
+    /// The node joins, and has received nothing yet.
+    Awaited,
+    /// The log has content, which the node may have confirmed.
+    Begun,
+    /// The log lacks what the node had confirmed. The node must not vote again.
+    Lost,
 }
 
 impl Identity {
     /// `None` before the node is a member.
     ///
     /// # Errors
-    /// When the file is there and cannot be read.
+    /// When the file is there and cannot be read; `InvalidData` when it is damaged.
     pub fn load(state_dir: &Path) -> io::Result<Option<Self>> {
         match fs::read(state_dir.join(FILE)) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(io::Error::other),
+            Ok(bytes) => {
+                let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+                serde_json::from_slice(&bytes).map(Some).map_err(invalid)
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -81,9 +102,15 @@ mod tests {
             node: NodeId(3),
             name: "n3".into(),
             first_members: BTreeMap::new(),
+            log: LogMark::Begun,
         };
         identity.save(dir.path()).unwrap();
-        assert_eq!(Identity::load(dir.path()).unwrap(), Some(identity));
+        assert_eq!(Identity::load(dir.path()).unwrap().as_ref(), Some(&identity));
+        // As an earlier release wrote it.
+        let old = r#"{"cluster":7,"cluster_name":"c","node":3,"name":"n3","first_members":{}}"#;
+        fs::write(dir.path().join(FILE), old).unwrap();
+        let unknown = Identity { log: LogMark::Unknown, ..identity };
+        assert_eq!(Identity::load(dir.path()).unwrap(), Some(unknown));
         Identity::remove(dir.path()).unwrap();
         Identity::remove(dir.path()).unwrap();
         assert_eq!(Identity::load(dir.path()).unwrap(), None);

@@ -20,6 +20,7 @@ use mainstay_control::lease::{self, Effect, Event, LeaseMachine, Suspect};
 use mainstay_control::state::{Command, Severity};
 use mainstay_types::{NodeId, Time};
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -96,6 +97,22 @@ pub fn start(
         runner.run(&inputs);
     });
     Ok(keeper)
+}
+
+/// Makes the file of the suspicions, unless it is there.
+///
+/// # Errors
+/// When it cannot be used.
+pub fn prepare(path: &Path) -> Result<(), RaftStoreError> {
+    let look = || {
+        let (database, _) = open_database(path, RESERVE_BYTES_MIN)?;
+        let damaged =
+            |source| RaftStoreError::Database { path: path.to_path_buf(), source: Box::new(source) };
+        load(&database).map(drop).map_err(damaged)
+    };
+    // The library panics at some kinds of damage.
+    catch_unwind(AssertUnwindSafe(look))
+        .unwrap_or_else(|_| Err(RaftStoreError::Unreadable { path: path.to_path_buf() }))
 }
 
 impl LeaseKeeper {

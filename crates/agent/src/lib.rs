@@ -19,6 +19,7 @@ pub mod member;
 pub mod messages;
 pub mod metrics;
 pub mod node;
+pub mod own_state;
 pub mod pool;
 pub mod raft;
 mod reach;
@@ -82,8 +83,7 @@ pub fn run(options: AgentOptions) -> Result<(), AgentError> {
     serve(started.agent.clone())?;
     tracing::info!(address = %started.address, "the agent is up");
     let Started { fatal, .. } = started;
-    let why = fatal.recv().unwrap_or_else(|_| "all threads ended".to_owned());
-    Err(AgentError::Fatal(why))
+    Err(fatal.recv().unwrap_or_else(|_| AgentError::Fatal("all threads ended".to_owned())))
 }
 
 /// Serves the API of a started agent on its socket, in the background.

@@ -3,12 +3,13 @@
 use crate::AgentOptions;
 use crate::engine_link::{EngineInput, EngineLink};
 use crate::error::AgentError;
-use crate::identity::Identity;
+use crate::identity::{Identity, LogMark};
 use crate::lease::{self, LeaseKeeper};
 use crate::left_devices::LeftDevices;
 use crate::metrics::Metrics;
 use crate::node::{self, Input, NodeHandle, NodeParts};
-use crate::raft::store::RaftStore;
+use crate::own_state::mark;
+use crate::raft::store::{RaftStore, RaftStoreError};
 use crate::raft::{self, ConsensusLog, RaftHandle, RaftSettings, View};
 use crate::reach::Reach;
 use crate::replicas::Replicas;
@@ -85,7 +86,7 @@ impl Member {
         engine: EngineLink,
         engine_inputs: &EngineInputs,
         metrics: &Arc<Metrics>,
-        fatal: &SyncSender<String>,
+        fatal: &SyncSender<AgentError>,
     ) -> Result<Self, AgentError> {
         transport.set_identity(identity.cluster, identity.node);
         let file = |path: &Path| {
@@ -107,10 +108,23 @@ impl Member {
             mount_lanes: MountLanes::default(),
             log_writer: options.log_writer.clone(),
         };
-        let store = RaftStore::open(&log_path(&options.state_dir))?;
-        let fatal = fatal.clone();
-        let settings =
-            RaftSettings { node: identity.node, on_fatal: Box::new(move |why| drop(fatal.try_send(why))) };
+        // Before the log has content: from then on both files have to be there.
+        lease::prepare(&suspects_path(&options.state_dir))?;
+        let mut store = RaftStore::open(&log_path(&options.state_dir))?;
+        if identity.log == LogMark::Awaited {
+            let (state_dir, mut begun) = (options.state_dir.clone(), identity.clone());
+            store.on_begin(move || mark(&state_dir, &mut begun, LogMark::Begun));
+        }
+        let (fatal, state_dir, mut known) = (fatal.clone(), options.state_dir.clone(), identity.clone());
+        let on_fatal = move |why: AgentError| {
+            if matches!(why, AgentError::Store(RaftStoreError::Lost { .. }))
+                && let Err(error) = mark(&state_dir, &mut known, LogMark::Lost)
+            {
+                tracing::error!(%error, "cannot note that this node has lost its log");
+            }
+            drop(fatal.try_send(why));
+        };
+        let settings = RaftSettings { node: identity.node, on_fatal: Box::new(on_fatal) };
         let log = raft::start(store, transport.clone(), settings)?;
         let peers = transport.clone();
         let own = identity.node;
@@ -247,6 +261,6 @@ fn cgroup_root(options: &AgentOptions, identity: &Identity) -> Result<PathBuf, A
 
 /// A bounded channel for the reason why the agent ends: the first one counts.
 #[must_use]
-pub fn fatal_channel() -> (SyncSender<String>, std::sync::mpsc::Receiver<String>) {
+pub fn fatal_channel() -> (SyncSender<AgentError>, std::sync::mpsc::Receiver<AgentError>) {
     sync_channel(1)
 }

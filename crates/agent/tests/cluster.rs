@@ -3,6 +3,8 @@
 
 mod support;
 
+use mainstay_agent::error::AgentError;
+use mainstay_agent::own_state;
 use mainstay_api::engine::Role;
 use mainstay_api::rest::{
     Accepted, ClusterInit, ClusterJoin, ClusterView, EventsPage, MinCopiesSet, NodeStatus, ResourceCreate,
@@ -526,6 +528,71 @@ fn a_machine_with_the_identity_of_a_living_node_is_refused_and_the_node_lives_on
     assert!(!copy.agent_lives_for(Duration::from_secs(25)), "the copy runs in the place of the node");
     nodes[1].start_agent();
     eventually("return of n2 after its copy", || nodes[1].lease_left_ms() > 0);
+    for node in &mut nodes {
+        node.kill();
+    }
+}
+
+/// A node that has lost what makes it a member does not run, names the file, and leaves all files as they are. Put
+/// back as they were, they serve it again.
+#[test]
+fn a_node_whose_files_are_lost_or_damaged_does_not_run_and_names_the_file() {
+    let mut nodes = three_nodes(17);
+    nodes[2].kill_agent();
+    let state = nodes[2].state_dir();
+    let files = ["agent.redb", "identity.json", "suspects.redb"];
+    for file in files {
+        let path = state.join(file);
+        let whole = std::fs::read(&path).unwrap();
+        let damages =
+            [("is missing", None), ("is empty", Some(Vec::new())), ("damaged", Some(vec![7; whole.len()]))];
+        for (told, damage) in damages {
+            match &damage {
+                None => std::fs::remove_file(&path).unwrap(),
+                Some(bytes) => std::fs::write(&path, bytes).unwrap(),
+            }
+            // The content of this file is read when the member starts.
+            let error = if file == "suspects.redb" && told == "damaged" {
+                mainstay_agent::lease::prepare(&path).map_err(AgentError::from).unwrap_err()
+            } else {
+                own_state::load(&state).unwrap_err()
+            };
+            let body = error.body();
+            assert_eq!(body.code, "state-lost", "{file} {told}: {body:?}");
+            assert!(body.message.contains(&path.display().to_string()), "{file} {told}: {body:?}");
+            let says = body.message.contains(told) || told == "damaged";
+            assert!(says && body.remedy.contains("mv "), "{file} {told}: {body:?}");
+            assert_eq!(std::fs::read(&path).ok(), damage, "{file} {told}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(!nodes[2].agent_lives_for(Duration::from_secs(10)), "it runs without {file}");
+        std::fs::write(&path, whole).unwrap();
+    }
+    nodes[2].start_agent();
+    eventually("return of n3", || nodes[2].lease_left_ms() > 0);
+    for node in &mut nodes {
+        node.kill();
+    }
+}
+
+/// An older log under an identity of an earlier release: the leader knows more of it than it has.
+#[test]
+fn a_voter_that_lost_entries_ends_before_it_votes_again_and_does_not_start_any_more() {
+    let mut nodes = three_nodes(18);
+    nodes[2].kill_agent();
+    let log = nodes[2].state_dir().join("agent.redb");
+    let older = std::fs::read(&log).unwrap();
+    nodes[2].start_agent();
+    eventually("return of n3", || nodes[2].lease_left_ms() > 0);
+    create(&nodes[0], "db");
+    eventually("the resource on n3", || resource(&nodes[2], "db").is_some());
+    std::thread::sleep(Duration::from_millis(300));
+    nodes[2].kill_agent();
+    std::fs::write(&log, older).unwrap();
+    assert!(!nodes[2].agent_lives_for(PATIENCE), "it goes on with an older log");
+    let body = own_state::load(&nodes[2].state_dir()).unwrap_err().body();
+    assert_eq!(body.code, "state-lost", "{body:?}");
+    assert!(body.message.contains("lacks entries"), "{body:?}");
     for node in &mut nodes {
         node.kill();
     }

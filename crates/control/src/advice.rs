@@ -97,7 +97,10 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
                 Severity::Critical,
                 format!("node {}", node.name),
                 "is dead: it does not answer and its lease has ended".into(),
-                format!("bring {} back; it rejoins by itself", node.name),
+                format!(
+                    "bring {0} back; it rejoins by itself; if its agent does not start, the agent's log on {0} says why",
+                    node.name
+                ),
             );
         } else if told.nodes.contains(&node.id) {
             // Why it says nothing is told.

@@ -16,6 +16,7 @@ const EXIT_CODES: &str = "Exit codes:
   3    no agent answered, or not in time
   4    `status`, `inspect`: something needs attention
   5    `resource scrub`: replicas differ, or were not all compared
+  6    `agent`: files of its state directory are lost or damaged; a restart does not help
   125  `lab exec`: the command could not be started (otherwise its own code)
   130  interrupted; the message says what goes on without the command";
 

@@ -18,6 +18,8 @@ pub mod exit {
     pub const ATTENTION: u8 = 4;
     /// `resource scrub` found replicas that differ.
     pub const UNEQUAL: u8 = 5;
+    /// The agent must not run on the files of its state directory; a restart does not help.
+    pub const STATE_LOST: u8 = 6;
     /// `lab exec` could not start the command; otherwise it passes the command's own code.
     pub const EXEC: u8 = 125;
 }

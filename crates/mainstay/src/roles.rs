@@ -1,10 +1,10 @@
 //! The two long-running roles of the binary. The only place where the command line meets the runtimes.
 
 use crate::cli::{AgentArgs, EngineArgs, LogWriterArgs, PathArgs, SilencerArgs};
-use crate::failure::{Failure, Outcome, chain, is_forbidden};
+use crate::failure::{Failure, Outcome, chain, exit, is_forbidden};
 use mainstay_agent::AgentOptions;
 use mainstay_agent::directories::{OfNode, Unfit, check_cgroup, check_node};
-use mainstay_agent::error::AgentError;
+use mainstay_agent::error::{AgentError, STATE_LOST};
 use mainstay_agent::journals::Journals;
 use mainstay_engine::frontend::nbd::{NetworkOptions, ServerError};
 use mainstay_engine::{EngineError, EngineOptions};
@@ -85,9 +85,13 @@ pub fn agent(args: AgentArgs) -> Outcome<()> {
             AgentError::Transport(_) => {
                 "Give --listen an address of this machine and a port that no other program has.".to_owned()
             }
+            _ if error.body().code == STATE_LOST => error.body().remedy,
             _ => REMEDY.to_owned(),
         };
-        Failure::new("agent-ended", chain(&error), remedy)
+        let is_lost = error.body().code == STATE_LOST;
+        let (code, exit) =
+            if is_lost { (STATE_LOST, exit::STATE_LOST) } else { ("agent-ended", exit::FAILED) };
+        Failure::new(code, chain(&error), remedy).with_exit(exit)
     })
 }
 

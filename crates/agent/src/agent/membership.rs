@@ -10,9 +10,10 @@
 use super::{ASK_TIMEOUT, Agent, PROPOSE_TIMEOUT};
 use crate::clock::wall_ms;
 use crate::error::{AgentError, OTHER_RELEASE, body, settle};
-use crate::identity::{Identity, write_durable};
+use crate::identity::{Identity, LogMark, write_durable};
 use crate::member::{Member, log_path, suspects_path};
-use crate::messages::{Call, CallReply, JoinRequest, JoinTicket, Proposal, random_u64};
+use crate::messages::{Call, CallReply, JoinRequest, JoinTicket, random_u64};
+use crate::own_state::recorded;
 use crate::raft::store::RaftStore;
 use crate::raft::{ConsensusLog, Machine, View};
 use crate::service::vip::own_addresses;
@@ -128,6 +129,7 @@ impl Agent {
             node,
             name: request.node.clone(),
             first_members: BTreeMap::new(),
+            log: LogMark::Begun,
         };
         // The log before the identity: with the identity the node is a member, and has to have its log.
         let write = || -> Result<Arc<Member>, AgentError> {
@@ -222,7 +224,8 @@ impl Agent {
         let (ticket, nonce) = asked?;
         let JoinTicket { cluster, cluster_name, node, members } = ticket;
         let (name, first_members) = (request.node.clone(), members.clone());
-        let identity = Identity { cluster, cluster_name, node, name, first_members };
+        let log = LogMark::Awaited;
+        let identity = Identity { cluster, cluster_name, node, name, first_members, log };
         let begin = || -> Result<Arc<Member>, AgentError> {
             self.clear_leftovers()?;
             self.save_identity(&identity)?;
@@ -691,20 +694,6 @@ fn chain(error: &dyn std::error::Error) -> String {
         innermost = source;
     }
     innermost.to_string()
-}
-
-/// The state of the cluster as far as this node knows that it is committed.
-fn recorded(store: &RaftStore) -> Result<State, AgentError> {
-    let mut machine = Machine::restore(store.newest_snapshot())?;
-    let after = store.newest_snapshot().get_metadata().index;
-    let commit = store.hard_state().commit;
-    for entry in store.log().filter(|entry| entry.index > after && entry.index <= commit) {
-        // What cannot be read is the log's to judge, when it starts.
-        if let Ok(proposal) = serde_json::from_slice::<Proposal>(&entry.data) {
-            machine.apply(&proposal);
-        }
-    }
-    Ok(machine.state)
 }
 
 fn refusal(Refusal { code, message, remedy }: Refusal) -> ErrorBody {

@@ -21,6 +21,7 @@ use super::store::{RaftStore, RaftStoreError, SNAPSHOT_EVERY_ENTRIES};
 use super::wire;
 use super::{ConsensusLog, ProposeError, View};
 use crate::clock;
+use crate::error::AgentError;
 use crate::messages::{LogLag, Proposal, ProposalId};
 use crate::threads::{lock, spawn};
 use crate::transport::Transport;
@@ -55,7 +56,7 @@ const SUBMIT_PATIENCE: Duration = Duration::from_secs(3);
 pub struct RaftSettings {
     pub node: NodeId,
     /// Called when the thread ended because it cannot go on.
-    pub on_fatal: Box<dyn FnOnce(String) + Send>,
+    pub on_fatal: Box<dyn FnOnce(AgentError) + Send>,
 }
 
 enum Input {
@@ -168,14 +169,14 @@ fn core_config(node: NodeId, applied: u64) -> raft::Config {
 /// Reports the end of the thread, be it by an error or by a panic of the Raft core.
 struct Ending {
     shared: Arc<Shared>,
-    on_fatal: Option<Box<dyn FnOnce(String) + Send>>,
+    on_fatal: Option<Box<dyn FnOnce(AgentError) + Send>>,
 }
 
 impl Ending {
     fn finish(mut self, result: Result<(), RaftStoreError>) {
         let on_fatal = self.on_fatal.take();
         if let (Err(error), Some(on_fatal)) = (result, on_fatal) {
-            on_fatal(error.to_string());
+            on_fatal(error.into());
         }
     }
 }
@@ -184,7 +185,7 @@ impl Drop for Ending {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::SeqCst);
         if let Some(on_fatal) = self.on_fatal.take() {
-            on_fatal("the thread of the control plane's log panicked".to_owned());
+            on_fatal(AgentError::Fatal("the thread of the control plane's log panicked".to_owned()));
         }
     }
 }
@@ -328,7 +329,7 @@ impl Driver {
             for _ in 0..QUEUE_MAX {
                 match input {
                     Ok(Input::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
-                    Ok(input) => self.take(input),
+                    Ok(input) => self.take(input)?,
                     Err(RecvTimeoutError::Timeout) => break,
                 }
                 input = inputs.recv_timeout(Duration::ZERO);
@@ -363,11 +364,23 @@ impl Driver {
         }
     }
 
-    fn take(&mut self, input: Input) {
+    /// # Errors
+    /// When the leader knows entries that this node has confirmed and lost. The core would panic,
+    /// and a node with less than it confirmed must not vote.
+    fn take(&mut self, input: Input) -> Result<(), RaftStoreError> {
         match input {
             // An address that has changed hands must not make one node answer for another.
             Input::Message(message) if message.to != u64::from(self.node.0) => {
                 tracing::debug!(from = message.from, to = message.to, "dropped a message for another node");
+            }
+            // A leader tells a voter no higher commit index than that of entries which the voter
+            // has confirmed to it.
+            Input::Message(message)
+                if message.get_msg_type() == MessageType::MsgHeartbeat
+                    && message.term >= self.raw.raft.term
+                    && message.commit > self.raw.raft.raft_log.last_index() =>
+            {
+                return Err(self.raw.store().lost(message.commit));
             }
             Input::Message(message) => {
                 let from = message.from;
@@ -395,6 +408,7 @@ impl Driver {
             Input::Confirm { reply, deadline } => self.reads.ask(&mut self.raw, reply, deadline),
             Input::Stop => {}
         }
+        Ok(())
     }
 
     /// This node leads, or has heard its leader, just now.

@@ -17,6 +17,8 @@ use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 /// A snapshot is taken when this many entries were applied since the last one.
@@ -39,7 +41,7 @@ const FORMAT: &[u8] = b"mainstay raft store 1";
 
 #[derive(Debug, thiserror::Error)]
 pub enum RaftStoreError {
-    #[error("the control plane's log {path} cannot be used: {source}")]
+    #[error("the file {path} of the control plane cannot be used: {source}")]
     Database {
         path: PathBuf,
         #[source]
@@ -51,13 +53,13 @@ pub enum RaftStoreError {
     Reserve {
         path: PathBuf,
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
     #[error("cannot make {path} durable: {source}")]
     Directory {
         path: PathBuf,
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
     #[error("entry {index} of the control plane's log cannot be read by this version: {what}")]
     Entry { index: u64, what: String },
@@ -66,6 +68,12 @@ pub enum RaftStoreError {
         #[source]
         source: Box<raft::Error>,
     },
+    #[error("{path} cannot be read: it is damaged")]
+    Unreadable { path: PathBuf },
+    #[error(
+        "the control plane's log {path} ends at entry {last}, and this node had confirmed entry {confirmed}: it has lost entries"
+    )]
+    Lost { path: PathBuf, confirmed: u64, last: u64 },
     #[error("the cluster state of {bytes} bytes is larger than a snapshot may be")]
     SnapshotTooLarge { bytes: usize },
 }
@@ -83,7 +91,11 @@ pub struct RaftStore {
     entries: VecDeque<Entry>,
     /// The Raft core asked for a snapshot that names a member which the stored one does not know yet.
     snapshot_wanted: Cell<bool>,
+    /// Called after the first transaction, before anybody hears of its content.
+    on_begin: Option<OnBegin>,
 }
+
+type OnBegin = Box<dyn FnOnce() -> io::Result<()> + Send>;
 
 impl RaftStore {
     /// Opens the file, or makes an empty one.
@@ -91,6 +103,12 @@ impl RaftStore {
     /// # Errors
     /// When the file cannot be opened, is damaged, or is of another format.
     pub fn open(path: &Path) -> Result<Self, RaftStoreError> {
+        // The library panics at some kinds of damage.
+        catch_unwind(AssertUnwindSafe(|| Self::read(path)))
+            .unwrap_or_else(|_| Err(RaftStoreError::Unreadable { path: path.to_path_buf() }))
+    }
+
+    fn read(path: &Path) -> Result<Self, RaftStoreError> {
         let (db, reserve) = open_database(path, RESERVE_BYTES_MIN)?;
         let mut store = Self {
             path: path.to_path_buf(),
@@ -101,6 +119,7 @@ impl RaftStore {
             truncated: (0, 0),
             entries: VecDeque::new(),
             snapshot_wanted: Cell::new(false),
+            on_begin: None,
         };
         store.load()?;
         Ok(store)
@@ -135,7 +154,23 @@ impl RaftStore {
         if self.snapshot.get_metadata().index > self.last() {
             return Err(self.format("a snapshot beyond the end of the log".to_owned()));
         }
+        let known = self.truncated.0..=self.last();
+        if self.hard_state != HardState::default() && !known.contains(&self.hard_state.commit) {
+            return Err(self.lost(self.hard_state.commit));
+        }
         Ok(())
+    }
+
+    /// Has `on_begin` called when something has become durable here, before [`RaftStore::persist`]
+    /// returns.
+    pub fn on_begin(&mut self, on_begin: impl FnOnce() -> io::Result<()> + Send + 'static) {
+        self.on_begin = Some(Box::new(on_begin));
+    }
+
+    /// The error of a node that `confirmed` an entry and has it no more.
+    #[must_use]
+    pub fn lost(&self, confirmed: u64) -> RaftStoreError {
+        RaftStoreError::Lost { path: self.path.clone(), confirmed, last: self.last() }
     }
 
     /// Whether the store belongs to a member: it has a snapshot or a vote.
@@ -194,7 +229,12 @@ impl RaftStore {
             changes.entries = entries.iter().map(|entry| (entry.index, encode(entry))).collect();
         }
         changes.meta.push(("hard_state", encode(&self.hard_state)));
-        self.commit(changes)
+        self.commit(changes)?;
+        if let Some(on_begin) = self.on_begin.take() {
+            let directory = self.path.parent().unwrap_or(Path::new("/")).to_path_buf();
+            on_begin().map_err(|source| RaftStoreError::Directory { path: directory, source })?;
+        }
+        Ok(())
     }
 
     /// Notes a vote, term and commit index, which the next transaction makes durable.
@@ -369,6 +409,25 @@ impl Storage for RaftStore {
             return Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable));
         }
         Ok(self.snapshot.clone())
+    }
+}
+
+impl RaftStoreError {
+    /// The file, if its content is lost: it is damaged, or lacks what was in it.
+    #[must_use]
+    pub fn lost_file(&self) -> Option<&Path> {
+        let damaged = |source: &redb::Error| match source {
+            redb::Error::Corrupted(_) | redb::Error::UpgradeRequired(_) | redb::Error::RepairAborted => true,
+            redb::Error::Io(error) => {
+                matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
+            }
+            _ => false,
+        };
+        match self {
+            Self::Unreadable { path } | Self::Lost { path, .. } | Self::Format { path, .. } => Some(path),
+            Self::Database { path, source } if damaged(source) => Some(path),
+            _ => None,
+        }
     }
 }
 

@@ -3,6 +3,8 @@
 //! The agent is a process of its own because killing it must be like killing it.
 
 use mainstay_agent::AgentOptions;
+use mainstay_agent::identity::{Identity, LogMark};
+use mainstay_agent::own_state::mark;
 use mainstay_api::client::Client;
 use mainstay_api::engine::{
     DeviceStatus, EngineError, EngineEvent, EngineLine, EngineStatus, ReplicaStatus, Reply, Request,
@@ -181,9 +183,15 @@ impl TestNode {
         names
     }
 
+    pub fn state_dir(&self) -> PathBuf {
+        self.directory.path().join("state")
+    }
+
     /// Loses what the node knows of its cluster, as if it had not received that yet.
     pub fn forget_state(&self) {
-        std::fs::remove_file(self.directory.path().join("state/agent.redb")).unwrap();
+        std::fs::remove_file(self.state_dir().join("agent.redb")).unwrap();
+        let mut identity = Identity::load(&self.state_dir()).unwrap().unwrap();
+        mark(&self.state_dir(), &mut identity, LogMark::Awaited).unwrap();
     }
 
     /// Takes over what the other one has on its disk.

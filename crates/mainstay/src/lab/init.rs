@@ -4,7 +4,7 @@
 use super::cli::LabNodeArgs;
 use super::state::{Lab, RUN_DIR, STATE_DIR};
 use super::{cgroup, node, sys};
-use crate::failure::{Context, Outcome};
+use crate::failure::{Context, Outcome, exit};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
@@ -182,6 +182,10 @@ fn supervise(programs: Vec<Program>) -> ! {
         };
         let Some(program) = map.remove(&pid.as_raw()) else { continue };
         drop(map);
+        if matches!(status, WaitStatus::Exited(_, code) if code == i32::from(exit::STATE_LOST)) {
+            say(&format!("{} {words}: it is not started again before the node's next start", program.name));
+            continue;
+        }
         restart(program, &words, &running);
     }
 }
