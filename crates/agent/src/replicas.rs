@@ -540,6 +540,13 @@ impl Replicas {
     fn no_label(&self, place: &Place, found: &Found, wanted: Option<&Resource>) -> EngineError {
         let Place { resource, name, directory, .. } = place;
         let path = directory.display();
+        let root = pool::directory(&self.state_dir).to_string_lossy().into_owned();
+        let own = directory.file_name().unwrap_or_default().to_string_lossy();
+        let aside = self.state_dir.to_string_lossy();
+        let again = format!(
+            "To have the replica copied again, move the directory out of the pool: {}",
+            labels::move_out(&root, &own, &aside)
+        );
         let back = || {
             let known = self.held.incarnations().get(resource).copied();
             let label = known.zip(wanted).map(|(incarnation, wanted)| Label {
@@ -548,18 +555,19 @@ impl Replicas {
                 incarnation,
             });
             let label = label.and_then(|label| serde_json::to_string(&label).ok());
-            let root = pool::directory(&self.state_dir);
-            let back = label.map_or_else(
-                || format!("put its {} back", pool::LABEL),
-                |label| {
-                    let own = directory.file_name().unwrap_or_default().to_string_lossy();
-                    let command = labels::write_label(&root.to_string_lossy(), &own, &label);
-                    format!("put its label back: {command}")
+            label.map_or_else(
+                // Without a record of its own the node takes no label for its own (R27).
+                || {
+                    format!(
+                        "The node's record of its replicas, held.json, does not name it any more. {again}"
+                    )
                 },
-            );
-            format!("To use it, {back}. To have the replica copied again, move the directory out of the pool")
+                |label| {
+                    let command = labels::write_label(&root, &own, &label);
+                    format!("To use it, put its label back: {command}. {again}")
+                },
+            )
         };
-        let again = "To have the replica copied again, move the directory out of the pool";
         let message = match found {
             Found::Label(label) if label.resource == *resource && label.name == *name => format!(
                 "{path} holds incarnation {} of {name}, which this node has not made, or has removed: \

@@ -124,7 +124,13 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
         }
     }
     for (node, left) in &observations.left {
-        for (path, notice) in left {
+        // A directory in the place of a replica is told with that replica, and with what to do.
+        let told = |path: &str| {
+            let broken = |resource: &Resource| resource.broken(*node).cloned();
+            let mut broken = state.resources.values().filter_map(broken);
+            broken.any(|broken| broken.code == "no-label" && broken.reason.contains(path))
+        };
+        for (path, notice) in left.iter().filter(|(path, _)| !told(path)) {
             add(
                 Severity::Warning,
                 format!("node {}", state.node_name(*node)),
@@ -565,7 +571,7 @@ fn advise_resource(
             what.push_str("; no failover is possible");
         }
         let remedy = if only_broken {
-            format!("see what is said of the replica on {}", names(behind.clone()))
+            String::new()
         } else if dead.is_empty() {
             let none: Vec<NodeId> =
                 behind.iter().copied().filter(|node| resource.broken(*node).is_none()).collect();
@@ -743,6 +749,9 @@ fn advise_broken(
         let name = state.node_name(*node);
         let remedy = if let Some(source) = living.first().filter(|_| broken.code == DIRECTORY_GONE) {
             format!("it is copied again from {} by itself", state.node_name(*source))
+        } else if let Some(source) = living.first().filter(|_| broken.code == "no-label") {
+            let source = state.node_name(*source);
+            format!("{}: it is used again, or copied again from {source}", mend(&broken.code, &name))
         } else if let Some(source) = living.first() {
             format!(
                 "{}; or move its directory out of the pool of {name}, and it is copied again from {}",

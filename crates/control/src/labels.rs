@@ -105,10 +105,18 @@ impl Why {
     }
 }
 
-/// Command that gives a directory of the pool its name back.
+/// Command that gives a directory of the pool its name back, durably.
 #[must_use]
 pub fn move_back(pool: &str, now: &str, own: &str) -> String {
-    format!("`mv -T {} {}`", quoted(&format!("{pool}/{now}")), quoted(&format!("{pool}/{own}")))
+    let (from, to) = (quoted(&format!("{pool}/{now}")), quoted(&format!("{pool}/{own}")));
+    format!("`mv -T {from} {to} && sync {}`", quoted(pool))
+}
+
+/// Command that moves a directory out of the pool, into the state directory `aside`, durably.
+#[must_use]
+pub fn move_out(pool: &str, own: &str, aside: &str) -> String {
+    let (from, to) = (quoted(&format!("{pool}/{own}")), quoted(&format!("{aside}/{own}.moved")));
+    format!("`mv -T {from} {to} && sync {} {}`", quoted(pool), quoted(aside))
 }
 
 /// A word of a shell command.
@@ -242,11 +250,12 @@ impl Stands {
 }
 
 /// Command that writes a label, the JSON text `label`, whatever is in its place; it does not follow
-/// a link.
+/// a link. When the command has ended the label survives a power cut.
 #[must_use]
 pub fn write_label(pool: &str, own: &str, label: &str) -> String {
     let file = quoted(&format!("{pool}/{own}/replica.json"));
-    format!("`rm -f {file} && echo '{label}' > {file}`")
+    let directory = quoted(&format!("{pool}/{own}"));
+    format!("`rm -f {file} && echo '{label}' > {file} && sync {file} {directory}`")
 }
 
 /// The directories of a pool.
@@ -419,7 +428,11 @@ mod tests {
             ),
             (look(&[], true, Found::Unreadable("it is empty".into()), None), "db-1", "put it back: `rm -f"),
             (look(&[], true, label("logs", 5), None), "db-1", "put the right one back: `rm -f"),
-            (look(&["meta"], false, Found::NoLabel, Some("db new")), "db new", "`mv -T '/p/db new' /p/db-1`"),
+            (
+                look(&["meta"], false, Found::NoLabel, Some("db new")),
+                "db new",
+                "`mv -T '/p/db new' /p/db-1 && sync /p`",
+            ),
             (look(&["meta"], true, label("db", 9), Some("x")), "x", "move db-1 out of the pool, then rename"),
         ];
         for (stands, directory, remedy) in cases {
@@ -435,7 +448,10 @@ mod tests {
     fn a_renamed_replica_is_named_with_the_command_that_renames_it_back() {
         let notice = Why::Renamed("db-1".into()).notice("/p", "db-1.moved");
         assert!(notice.what.contains("label of db-1, which is not in the pool"), "{notice:?}");
-        assert!(notice.remedy.contains("rename it back: `mv -T /p/db-1.moved /p/db-1`"), "{notice:?}");
+        assert!(
+            notice.remedy.contains("rename it back: `mv -T /p/db-1.moved /p/db-1 && sync /p`"),
+            "{notice:?}"
+        );
     }
 
     #[test]
