@@ -305,13 +305,16 @@ pub enum ClusterCommand {
         /// Address at which other agents reach this one, with or without a port.
         #[arg(long)]
         address: String,
-        /// Address under which other engines reach this node's engine, if it is another one.
+        /// Address under which other engines reach this node's engine, with or without a port
+        /// [default: the host of --address, port 7401]
         #[arg(long)]
         engine_address: Option<String>,
-        /// Time for which a node may serve without hearing from a majority, in milliseconds.
+        /// Time for which a node may serve without hearing from a majority, in milliseconds
+        /// [default: 2000]
         #[arg(long, value_name = "MS", value_parser = duration::parse_bare_ms)]
         lease_ms: Option<u64>,
-        /// Interval at which nodes renew their lease, in milliseconds.
+        /// Interval at which nodes renew their lease, in milliseconds [default: 200, or a fifth of
+        /// the lease if that is less]
         #[arg(long, value_name = "MS", value_parser = duration::parse_bare_ms)]
         heartbeat_ms: Option<u64>,
     },
@@ -362,6 +365,7 @@ pub enum NodeCommand {
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("content").required(true).multiple(true))]
 pub struct CreateArgs {
+    /// Name of the resource: 1 to 32 characters out of a-z, 0-9 and the dash.
     pub name: String,
     /// Size of a volume, for example 4GiB; once per volume. GiB and G are powers of 1024, GB of
     /// 1000. Default with --from: the sizes in the snapshot; larger ones are allowed.
@@ -371,14 +375,14 @@ pub struct CreateArgs {
     /// that hold the snapshot share its space; other replicas are copied from them.
     #[arg(long, group = "content", value_name = "RESOURCE@SNAPSHOT", value_parser = parse_origin)]
     pub from: Option<OriginView>,
-    /// Size of the journal.
+    /// Size of the journal [default: 256MiB]
     #[arg(long, value_parser = size::parse_blocks, value_name = "SIZE")]
     pub journal: Option<u64>,
     /// Nodes that get a replica, separated by commas.
     #[arg(long, value_delimiter = ',', conflicts_with = "replica_count", value_name = "NODES")]
     pub replicas: Vec<String>,
     /// Number of replicas. The nodes with the most free space get them; with --from, the nodes that
-    /// hold the snapshot come first.
+    /// hold the snapshot come first [default: 2, or 1 if there is one node]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub replica_count: Option<u32>,
     /// Nodes that should be primary, best first, separated by commas.
@@ -409,17 +413,17 @@ pub struct SuspendArgs {
 #[derive(Args, Debug, Clone, Copy)]
 pub struct ScrubArgs {
     /// Interval at which all replicas are compared, when all are in sync: for example 7d, or off
-    /// [default: 30d]
+    /// [default of a new resource: 30d]
     #[arg(long, value_name = "TIME", value_parser = duration::parse_ms_or_off)]
     pub scrub_interval: Option<u64>,
     /// What a scheduled scrub repairs. proven: blocks whose right content is known by checksums or
     /// by more than half of the replicas. off: nothing. all: also blocks where nothing is proven,
-    /// such as with two replicas without checksums; they get what the primary holds [default:
-    /// proven]
+    /// such as with two replicas without checksums; they get what the primary holds [default
+    /// of a new resource: proven]
     #[arg(long, value_name = "WHAT", value_parser = scrub_repair())]
     pub scrub_repair: Option<ScrubRepair>,
     /// Limit for reading, in bytes per second and replica. 0: as fast as possible without slowing
-    /// down clients [default: 0]
+    /// down clients [default of a new resource: 0]
     #[arg(long, value_name = "SIZE", value_parser = size::parse_or_none)]
     pub scrub_rate: Option<u64>,
 }

@@ -9,7 +9,7 @@ pub struct LabCommand {
     /// Name of the lab; several can be up at once [default: lab]
     #[arg(long, global = true, env = "MAINSTAY_LAB", value_parser = lab_name)]
     pub name: Option<String>,
-    /// Directory that holds the labs: state, disks, logs.
+    /// Directory that holds the labs: state, disks, logs [default: /var/tmp/mainstay-lab]
     #[arg(long, global = true, env = "MAINSTAY_LAB_DIR", value_name = "DIR")]
     pub dir: Option<PathBuf>,
     #[command(subcommand)]
@@ -23,22 +23,44 @@ pub enum LabVerb {
     /// Remove a lab, its disks included. Works on remains as well.
     Down,
     /// Cut a node's power: every process dies at once, unsynced data is gone.
-    Kill { node: String },
+    Kill {
+        /// Name of the node.
+        node: String,
+    },
     /// Return a node after a power cut.
-    Start { node: String },
+    Start {
+        /// Name of the node.
+        node: String,
+    },
     /// Stop all processes of a node where they stand.
-    Pause { node: String },
+    Pause {
+        /// Name of the node.
+        node: String,
+    },
     /// Let a paused node go on.
-    Resume { node: String },
+    Resume {
+        /// Name of the node.
+        node: String,
+    },
     /// Let nothing pass between two nodes.
-    Cut { one: String, other: String },
+    Cut {
+        /// Name of a node.
+        one: String,
+        /// Name of another node.
+        other: String,
+    },
     /// Cut a node off from everything.
-    Isolate { node: String },
+    Isolate {
+        /// Name of the node.
+        node: String,
+    },
     /// End all cuts and isolations.
     Heal,
     /// Run a command inside a node, or inside the network of `client`. Passes its exit code.
     Exec {
+        /// Name of the node, or `client`.
         node: String,
+        /// Program and arguments, after `--`.
         #[arg(last = true, required = true, value_name = "COMMAND")]
         command: Vec<String>,
     },
@@ -69,7 +91,7 @@ pub struct UpArgs {
     /// Start neither engine nor agent; form no cluster.
     #[arg(long)]
     pub plain: bool,
-    /// Lease of the cluster, in milliseconds.
+    /// Lease of the cluster, in milliseconds [default: 2000]
     #[arg(long, value_name = "MS", value_parser = crate::duration::parse_bare_ms)]
     pub lease_ms: Option<u64>,
     /// Leave everything as it is if this fails, to look at it.
@@ -79,8 +101,9 @@ pub struct UpArgs {
 
 #[derive(Args, Debug)]
 pub struct LogsArgs {
+    /// Name of the node.
     pub node: String,
-    /// Only this program.
+    /// Only this program [default: all]
     #[arg(long, value_parser = ["engine", "agent", "init"])]
     pub program: Option<String>,
     /// Number of lines from the end of each log.
