@@ -157,6 +157,12 @@ impl State {
             Command::ServiceGone { name } => self.service_gone(at_ms, &name),
             Command::MoveService { name, to } => self.move_service(at_ms, &name, to),
             Command::RetryService { name, round } => self.retry_service(at_ms, &name, round),
+            // Several nodes see the same trouble at the same time.
+            Command::Note { severity: Severity::Critical, subject, text }
+                if self.was_told(at_ms, &cut(subject.clone()), &text) =>
+            {
+                Outcome::Unchanged
+            }
             Command::Note { severity, subject, text } => {
                 self.note(at_ms, severity, cut(subject), text);
                 Outcome::Done

@@ -192,7 +192,12 @@ impl State {
             }
             Some(_) => {
                 reach!("control: a replica has a new disk");
-                (Severity::Warning, format!("{name} has a new disk and starts empty"))
+                (
+                    Severity::Warning,
+                    format!(
+                        "{name} has a new, empty replica: its disk is new, or the old directory was moved or removed"
+                    ),
+                )
             }
         };
         self.note(at_ms, severity, subject, text);

@@ -403,6 +403,23 @@ mod tests {
         state
     }
 
+    /// Two members hear the second machine at the same moment.
+    #[test]
+    fn two_machines_with_one_identity_are_one_event_however_many_members_hear_them() {
+        let mut state = alone("10.0.0.1:7400", "10.0.0.1:7401");
+        let text = twin_words(Some("10.0.0.2:7400"), "10.0.0.2:1", "10.0.0.9:1");
+        let tell = |at_ms| {
+            let (severity, subject) = (crate::state::Severity::Critical, "node b".to_owned());
+            Entry { at_ms, command: Command::Note { severity, subject, text: text.clone() } }
+        };
+        let count =
+            |state: &State| state.events.iter().filter(|event| event.text.contains("two machines")).count();
+        for (at_ms, events) in [(1_000, 1), (1_000, 1), (3_000, 1), (60_000, 2)] {
+            state.apply(tell(at_ms));
+            assert_eq!(count(&state), events, "at {at_ms} ms");
+        }
+    }
+
     fn newcomer(name: &str, agent_addr: &str, engine_addr: &str) -> Newcomer {
         Newcomer {
             name: name.into(),

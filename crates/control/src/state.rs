@@ -833,7 +833,19 @@ impl State {
         let text = cut(text.into());
         self.events.push_back(EventRecord { index: self.last_event, at_ms, severity, subject, text });
     }
+
+    /// Whether one of the last events told the same, less than [`TOLD_AGAIN_MS`] before.
+    pub(crate) fn was_told(&self, at_ms: u64, subject: &str, text: &str) -> bool {
+        let text = cut(text.to_owned());
+        let same = |event: &EventRecord| {
+            event.subject == subject && event.text == text && at_ms.abs_diff(event.at_ms) < TOLD_AGAIN_MS
+        };
+        self.events.iter().rev().take(16).any(same)
+    }
 }
+
+/// Time within which several nodes tell of the same trouble once.
+const TOLD_AGAIN_MS: u64 = 5000;
 
 /// Shortens to [`TEXT_BYTES_MAX`] at a character's edge.
 pub(crate) fn cut(mut text: String) -> String {

@@ -27,6 +27,9 @@ pub async fn apply(Shared(agent): App, Asked(request): Asked<ServiceApply>) -> A
         let entry = Entry { at_ms: wall_ms(), command: Command::ApplyService { spec: spec.clone() } };
         let outcome = settle(Ok(Arc::make_mut(&mut trial.state).apply(entry)))?;
         if let Some(resource) = view.state.resource_by_name(&spec.resource) {
+            if !view.state.services.contains_key(&name) {
+                refuse_small(&spec, &resource.spec.volumes)?;
+            }
             users::refuse_place(&agent, &view, &spec, &resource.spec.replicas)?;
         }
         let before = view.state.services.get(&name);
@@ -58,6 +61,34 @@ pub async fn apply(Shared(agent): App, Asked(request): Asked<ServiceApply>) -> A
         Ok(ServiceApplied { service, effect, changes, warnings, dry_run: request.dry_run })
     })
     .await
+}
+
+/// Least size of a volume on which mkfs.xfs makes a file system since version 5.19.
+const XFS_BYTES_MIN: u64 = 300 << 20;
+
+/// Refuses a new service whose XFS could not be made because its volume is too small.
+/// `volumes`: sizes in bytes.
+fn refuse_small(spec: &ServiceSpec, volumes: &[u64]) -> Result<(), ErrorBody> {
+    let Some(mount) = spec.mount.as_ref().filter(|mount| mount.mkfs && mount.fstype == "xfs") else {
+        return Ok(());
+    };
+    let bytes = volumes.get(usize::from(mount.volume)).copied().unwrap_or(u64::MAX);
+    if bytes >= XFS_BYTES_MIN {
+        return Ok(());
+    }
+    let (name, volume, size) = (&spec.resource, mount.volume, format!("{}MiB", XFS_BYTES_MIN >> 20));
+    let resize = match volume {
+        0 => format!("`mainstay resource resize {name} {size}`"),
+        _ => format!("`mainstay resource resize {name} {size} --volume {volume}`"),
+    };
+    let message = format!(
+        "mount.mkfs: volume {volume} of resource {name} has {} MiB, and mkfs.xfs makes no file system on less than {size}",
+        bytes >> 20
+    );
+    let remedy = format!(
+        "Run {resize} first, or write `fstype = \"ext4\"`. If the volume has a file system already, write `mkfs = false`."
+    );
+    Err(body("volume-too-small", message, remedy))
 }
 
 fn shown(change: Change) -> ServiceChange {
@@ -115,4 +146,25 @@ fn check_nodes(
         }));
     }
     Ok(warnings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_xfs_that_cannot_be_made_is_refused_with_the_command_that_makes_room() {
+        let spec = |more: &str| {
+            ServiceSpec::parse(&format!("name='db'\nresource='db'\n[mount]\npath='/srv/db'\n{more}")).unwrap()
+        };
+        let refused = refuse_small(&spec("mkfs=true\n"), &[128 << 20]).unwrap_err();
+        assert!(refused.message.contains("128 MiB"), "{refused:?}");
+        assert!(refused.remedy.contains("`mainstay resource resize db 300MiB`"), "{refused:?}");
+        let second = refuse_small(&spec("mkfs=true\nvolume=1\n"), &[1 << 30, 64 << 20]).unwrap_err();
+        assert!(second.remedy.contains("300MiB --volume 1`"), "{second:?}");
+        for more in ["mkfs=true\nfstype='ext4'\n", "mkfs=false\n", ""] {
+            assert_eq!(refuse_small(&spec(more), &[128 << 20]), Ok(()), "{more}");
+        }
+        assert_eq!(refuse_small(&spec("mkfs=true\n"), &[300 << 20]), Ok(()));
+    }
 }

@@ -1,7 +1,7 @@
 //! `mainstay inspect`: what journal and metadata of a replica's directory hold.
 
 use crate::cli::InspectArgs;
-use crate::failure::{Failure, Outcome, exit};
+use crate::failure::{Failure, Outcome, exit, is_forbidden};
 use crate::output::{Output, table};
 use crate::size;
 use mainstay_api::inspect::{LogPosition, ReplicaFilesView};
@@ -16,6 +16,7 @@ pub fn run(args: &InspectArgs, output: Output) -> Outcome<u8> {
 
 fn failure(error: InspectError) -> Failure {
     let (code, remedy) = match &error {
+        error if is_forbidden(error) => ("inspect-open", "Run it as root."),
         InspectError::Open { .. } => (
             "inspect-open",
             "Name the directory of one replica: it has the files meta, journal and vol0. A journal elsewhere: --journal.",

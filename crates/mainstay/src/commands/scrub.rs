@@ -81,11 +81,7 @@ pub fn details(scrubs: &ScrubsView) -> String {
         }
     };
     if let Some(last) = &scrubs.failed {
-        let why = match last.end.as_str() {
-            "stopped" => "an operator ended the last scrub".to_owned(),
-            "interrupted" => "the last scrub ended with its primary".to_owned(),
-            _ => format!("the last scrub did not compare all of {}", last.lacking.join(" ")),
-        };
+        let why = why_not_whole(last);
         let found = if last.different > 0 { format!(": {}", found(last)) } else { String::new() };
         text += &format!("\n{why}, {}{found}", ago(last.at_ms));
     }
@@ -102,12 +98,28 @@ pub fn line(resource: &ResourceView) -> String {
     let last = match (&scrubs.whole, resource.epoch) {
         // It has only been made.
         (None, 0) => return String::new(),
-        (None, _) => "never yet".to_owned(),
+        (None, _) => match &scrubs.failed {
+            None => "never yet".to_owned(),
+            Some(last) => format!(
+                "never all of them; {}, {} ago",
+                why_not_whole(last),
+                duration(scrubs.now_ms.saturating_sub(last.at_ms))
+            ),
+        },
         (Some(last), _) => {
             format!("{} ago, {}", duration(scrubs.now_ms.saturating_sub(last.at_ms)), found(last))
         }
     };
     format!("\n  replicas compared: {last}; {}", next(scrubs))
+}
+
+/// How a scrub ended that did not compare all replicas.
+fn why_not_whole(last: &ScrubbedView) -> String {
+    match last.end.as_str() {
+        "stopped" => "an operator ended the last scrub".to_owned(),
+        "interrupted" => "the last scrub ended with its primary".to_owned(),
+        _ => format!("the last scrub did not compare all of {}", last.lacking.join(" ")),
+    }
 }
 
 fn found(last: &ScrubbedView) -> String {
