@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 pub const LARGE: usize = 8192;
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// A write that takes so long, in milliseconds, is not merely under way.
+const HANGS_MS: u64 = 1000;
 /// Pause between two questions to a node.
 const EVERY: Duration = Duration::from_secs(5);
 
