@@ -120,46 +120,41 @@ fn a_dead_node_is_named_once_and_no_command_has_a_gap() {
     assert!(refusal.message.contains("w has no replica of resource db"), "{refusal:?}");
 }
 
+/// The node says so of the service.
+fn report(state: &mut State, node: NodeId, phase: ServicePhase, failures: u32) -> Outcome {
+    let epoch = state.resources[&R].record.epoch;
+    let round = state.services["db"].round;
+    let why = if failures > 0 { "no mount" } else { "" };
+    let report = Command::ServiceStatus {
+        name: "db".into(),
+        node,
+        phase,
+        epoch,
+        round,
+        detail: why.into(),
+        failures,
+        passes: false,
+        last_failure: why.into(),
+    };
+    apply(state, report)
+}
+
 #[test]
 fn the_end_of_a_service_on_a_node_has_a_reason() {
-    let mut nodes = running();
-    let resource = nodes.state.resources[&R].record.clone();
-    let stopped = |nodes: &mut Nodes| {
-        let report = Command::ServiceStatus {
-            name: "db".into(),
-            node: A,
-            phase: ServicePhase::Stopped,
-            epoch: resource.epoch,
-            round: 0,
-            detail: String::new(),
-            failures: 0,
-            passes: false,
-            last_failure: String::new(),
-        };
-        assert_eq!(apply(&mut nodes.state, report), Outcome::Done);
-        nodes.state.events.back().unwrap().text.clone()
-    };
-    assert!(promote(&mut nodes.state, B, B).is_ok());
-    assert_eq!(stopped(&mut nodes), "stopped on a, because b is primary of resource db now");
+    let mut state = running().state;
+    report(&mut state, A, ServicePhase::Running, 0);
+    assert!(apply(&mut state, Command::DeleteService { name: "db".into() }).is_ok());
+    assert!(report(&mut state, A, ServicePhase::Stopped, 0).is_ok());
+    let last = &state.events.back().unwrap().text;
+    assert_eq!(last, "stopped on a, because it is being deleted");
 }
 
 #[test]
 fn failures_are_cleared_where_the_service_runs() {
-    let mut nodes = running();
-    let round = nodes.observed[&A].services["db"].round;
-    let report = Command::ServiceStatus {
-        name: "db".into(),
-        node: B,
-        phase: ServicePhase::Failed,
-        epoch: nodes.state.resources[&R].record.epoch,
-        round,
-        detail: "no mount".into(),
-        failures: 1,
-        passes: false,
-        last_failure: "no mount".into(),
-    };
-    apply(&mut nodes.state, report);
-    let list = lines(&advice(&nodes.state, &seen(A)));
+    let mut state = running().state;
+    report(&mut state, A, ServicePhase::Running, 0);
+    assert!(report(&mut state, B, ServicePhase::Failed, 1).is_ok());
+    let list = lines(&advice(&state, &seen(A)));
     let line = list.iter().find(|line| line.contains("is not tried on b")).expect("it is told");
     assert!(line.contains("`mainstay service move db a`") && line.contains("interrupts nothing"), "{line}");
 }

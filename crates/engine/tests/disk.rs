@@ -182,7 +182,7 @@ fn reading_beyond_the_end_fails_and_says_where() {
     let mut bench = Bench::new(&dir);
     let done = bench.run(|op| Output::JournalRead { op, offset: (16 << 20) - 4096, len: 8192 });
     let failure = done.result.expect_err("beyond the end");
-    assert!(failure.detail.contains("reading Journal"), "{failure}");
+    assert!(failure.detail.contains("reading the journal"), "{failure}");
 }
 
 #[test]

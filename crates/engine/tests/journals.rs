@@ -115,7 +115,7 @@ fn a_journal_that_is_not_the_replicas_is_refused_and_nothing_is_changed() {
         assert!(found.contains(what), "{error}");
     };
     std::fs::copy(&other.path, &place.path).expect("copied");
-    refused("it is that of resource r7, incarnation 0000000000000002");
+    refused("it is that of resource number 7, incarnation 0000000000000002");
     let faults = inspect(&dir.replica(), None).expect("a superblock").faults;
     assert!(faults.iter().any(|fault| fault.contains("incarnation 0000000000000002")), "{faults:?}");
     std::fs::write(&place.path, vec![0; (16 << 20) + 4096]).expect("writable");
@@ -221,7 +221,7 @@ fn a_journal_in_memory_is_written_at_once() {
     assert!(read.expect("bytes") == expected);
     assert!(bench.read(Area::Journal, 0, 8192).iter().all(|byte| *byte == 0));
     let failure = bench.run(|op| Output::JournalRead { op, offset: 1 << 30, len: 4096 }).result;
-    assert!(failure.expect_err("beyond the end").detail.contains("reading Journal"));
+    assert!(failure.expect_err("beyond the end").detail.contains("reading the journal"));
     assert_eq!((bench.ring.in_flight(), bench.disk.in_flight()), (0, 0));
     drop(bench);
 

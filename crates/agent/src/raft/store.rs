@@ -154,8 +154,7 @@ impl RaftStore {
         if self.snapshot.get_metadata().index > self.last() {
             return Err(self.format("a snapshot beyond the end of the log".to_owned()));
         }
-        let known = self.truncated.0..=self.last();
-        if self.hard_state != HardState::default() && !known.contains(&self.hard_state.commit) {
+        if self.hard_state.commit > self.last() {
             return Err(self.lost(self.hard_state.commit));
         }
         Ok(())
