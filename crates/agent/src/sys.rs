@@ -125,10 +125,29 @@ pub fn try_options(fstype: &str, options: &str) -> Result<(), Refusal> {
 
 mod calls {
     nix::ioctl_read!(block_device_bytes, 0x12, 114, u64);
+    nix::ioctl_read_bad!(loop_status, 0x4c05, super::LoopStatus);
     nix::ioctl_read!(xfs_geometry, b'X', 126, super::XfsGeometry);
     nix::ioctl_write_ptr!(xfs_grow, b'X', 110, super::XfsGrow);
     nix::ioctl_write_ptr!(ext4_resize, b'f', 16, u64);
     nix::ioctl_write_ptr!(btrfs_resize, 0x94, 3, super::BtrfsArguments);
+}
+
+/// `struct loop_info64`, what of it is used by name.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LoopStatus {
+    /// Number of the device of the file system that holds the file, as `stat` gives it.
+    device: u64,
+    rest: [u64; 28],
+}
+
+/// Number of the device of the file system that holds the file under a loop device, as `stat`
+/// gives it.
+pub fn loop_file_device(device: &File) -> Result<u64, Errno> {
+    let mut status = LoopStatus::default();
+    // SAFETY: LOOP_GET_STATUS64 writes one `loop_info64`.
+    unsafe { calls::loop_status(device.as_raw_fd(), &raw mut status) }?;
+    Ok(status.device)
 }
 
 /// `struct xfs_fsop_geom`, what of it is used by name.

@@ -116,7 +116,7 @@ fn copied_as_damage(cluster: &Cluster) -> Result<()> {
         let told = || lab.cli(&["resource", "status", DB.resource]);
         wait_for("the status names the block", LIMIT, || {
             let text = told()?;
-            ensure!(text.contains(&format!("block {block} of volume v0 is damaged, with 2 more")), "{text}");
+            ensure!(text.contains(&format!("block {block} of volume 0 is damaged, with 2 more")), "{text}");
             Ok(())
         })?;
     }

@@ -9,6 +9,7 @@
 
 use super::bounded::Bounded;
 use super::mount_table::{DeviceId, MountTable, Mounted};
+use crate::sys;
 use mainstay_api::engine::DeviceUser;
 use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, statx};
 use std::collections::{BTreeMap, BTreeSet};
@@ -184,7 +185,13 @@ impl Search {
         let others = loop_devices().into_iter().filter(|(name, file)| {
             let number = fs::read_to_string(format!("/sys/block/{name}/dev")).unwrap_or_default();
             let is_own = number.trim().parse().is_ok_and(|number| self.has_number(number));
-            file.starts_with(&backing.point) && !is_own
+            // Another mount namespace, or an earlier mount, may have had the same path.
+            let is_there = || {
+                let device = fs::File::open(Path::new("/dev").join(name)).ok()?;
+                let number = sys::loop_file_device(&device).ok()?;
+                Some(DeviceId::from_number(number) == backing.number)
+            };
+            file.starts_with(&backing.point) && !is_own && is_there() == Some(true)
         });
         others.map(|(name, file)| format!("the loop device {name} on {}", file.display())).collect()
     }
