@@ -256,7 +256,8 @@ impl State {
                         "node {} has the address {}, which other machines cannot reach",
                         node.name, node.agent_addr
                     ),
-                    "make the cluster again on that node, with an `--address` that all nodes can reach",
+                    "stop agent and engine of that node, empty its state directory, and make the cluster there again \
+                     with an `--address` that all nodes reach",
                 );
             }
             if !recorded && (agent.ip().is_loopback() || engine.ip().is_loopback()) {

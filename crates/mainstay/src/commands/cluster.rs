@@ -7,13 +7,18 @@ use crate::output::{Output, table};
 use crate::size;
 use mainstay_api::client::Client;
 use mainstay_api::rest::{ClusterInit, ClusterJoin, ClusterView, NodeStatus, NodeView};
+use std::net::SocketAddr;
 
 pub fn run(command: ClusterCommand, client: &Client, output: Output) -> Outcome<u8> {
     let cluster: ClusterView = match command {
         ClusterCommand::Init { name, node, address, engine_address, lease_ms, heartbeat_ms } => {
             let _told = forming("making the cluster");
             let request = ClusterInit { name, node, address, engine_address, lease_ms, heartbeat_ms };
-            client.post("/v1/cluster/init", &request)?
+            let made = client.post("/v1/cluster/init", &request)?;
+            if let Some(warning) = for_one_machine(&made) {
+                eprintln!("warning: {warning}");
+            }
+            made
         }
         ClusterCommand::Join { peer, node, address, engine_address, witness } => {
             let _told = forming("joining");
@@ -30,6 +35,18 @@ fn forming(doing: &str) -> GoesOn {
     GoesOn::tell(format!(
         "{doing} goes on in the agent for up to two minutes. To see the result, run `mainstay status`."
     ))
+}
+
+/// Text for the operator if other machines cannot reach the node that made the cluster.
+fn for_one_machine(cluster: &ClusterView) -> Option<String> {
+    let address = &cluster.nodes.iter().find(|node| node.name == cluster.this_node)?.agent_address;
+    let is_loopback = address.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback());
+    is_loopback.then(|| {
+        format!(
+            "only this machine reaches {address}, so no other one can join. If others are to join, stop agent and engine, empty \
+             the state directory, and make the cluster again with another --address."
+        )
+    })
 }
 
 pub fn node(command: &NodeCommand, client: &Client, output: Output) -> Outcome<u8> {
