@@ -375,12 +375,21 @@ mod tests {
         child.kill().and_then(|()| child.wait()).expect("it ends");
     }
 
+    /// A `sleep` with its name, which the kernel sets a moment after the program has begun.
+    fn sleeping(command: &mut Command) -> Child {
+        let child = command.arg("60").spawn().expect("sleep is there");
+        let comm = format!("/proc/{}/comm", child.id());
+        while fs::read_to_string(&comm).is_ok_and(|name| name.trim() != "sleep") {
+            std::thread::yield_now();
+        }
+        child
+    }
+
     #[test]
     fn a_process_is_named_with_what_it_holds() {
         let directory = tempfile::tempdir().expect("a directory");
         let mut search = search(directory.path());
-        let child =
-            Command::new("sleep").arg("60").current_dir(directory.path()).spawn().expect("sleep is there");
+        let child = sleeping(Command::new("sleep").current_dir(directory.path()));
         let named = format!("sleep (process {}) with its working directory there", child.id());
         let found = search.holders().expect("it is known");
         search.except = BTreeSet::from([child.id()]);
@@ -424,7 +433,7 @@ mod tests {
         let search = Search { backing: backing(mounted.0.path()), ..Search::default() };
         assert_eq!(search.holders(), Ok(Vec::new()));
         let opened = fs::File::open(&file).expect("opened");
-        let child = Command::new("sleep").arg("60").stdin(opened).spawn().expect("sleep is there");
+        let child = sleeping(Command::new("sleep").stdin(opened));
         let named = format!("sleep (process {}) with {} open", child.id(), file.display());
         let found = search.holders();
         end(child);
@@ -446,7 +455,7 @@ mod tests {
     fn a_user_that_the_engine_serves_is_named_with_its_process() {
         let at = DeviceUser { what: "an NBD client at 10.0.0.9:4000".into(), process: None, follows: true };
         assert_eq!(served(&at), "an NBD client at 10.0.0.9:4000");
-        let child = Command::new("sleep").arg("60").spawn().expect("sleep is there");
+        let child = sleeping(&mut Command::new("sleep"));
         let near = DeviceUser { what: "an NBD client".into(), process: Some(child.id()), follows: true };
         let words = served(&near);
         let named = format!("an NBD client, sleep (process {})", child.id());
