@@ -135,6 +135,8 @@ struct Node {
     links: Arc<Mutex<Option<Links>>>,
     /// Sizes of volumes as engines said last.
     sizes: BTreeMap<ResourceId, Vec<u64>>,
+    /// Names of the resources whose devices are linked.
+    linked: BTreeMap<ResourceId, String>,
 }
 
 impl Node {
@@ -163,6 +165,7 @@ impl Node {
             full: BTreeMap::new(),
             links: watch_links(),
             sizes: BTreeMap::new(),
+            linked: BTreeMap::new(),
         }
     }
 
@@ -217,6 +220,12 @@ impl Node {
                 self.tell(Event::Service { name: service, event });
             }
             Input::JobDone { resource, job, result } => {
+                // An engine reports no replica that it closes. One that is still open reports again.
+                let is_closed =
+                    if result.is_ok() { job == "drop" } else { matches!(job, "reopen" | "replace") };
+                if is_closed && let Some(name) = self.linked.remove(&resource) {
+                    link_devices(&self.parts.places.run_dir, &name, &[]);
+                }
                 let result = result.map_err(|error| {
                     tracing::warn!(%resource, job, %error, remedy = error.remedy, "a job of a replica failed; it is tried again");
                     // What could not be made may be made the next time, unless something else is in its place.
@@ -252,6 +261,7 @@ impl Node {
         match event {
             EngineEvent::Replica(status) => {
                 link_devices(&self.parts.places.run_dir, &status.name, &status.devices);
+                self.linked.insert(status.resource, status.name.clone());
                 self.parts.metrics.replica(&status);
                 self.note_replica(&status);
                 self.note_full(&status);

@@ -50,7 +50,10 @@ fn create(lab: &Lab, name: &str) -> Result<()> {
 
 fn remove(lab: &Lab, name: &str) -> Result<()> {
     lab.cli(&["service", "delete", name])?;
-    lab.cli(&["resource", "delete", name, "--yes"]).map(drop)
+    lab.cli(&["resource", "delete", name, "--yes"])?;
+    wait_for("the links to its devices to go", LIMIT, || {
+        on_all(lab, &format!("test ! -e /run/mainstay/dev/{name}/0"))
+    })
 }
 
 fn on_all(lab: &Lab, script: &str) -> Result<()> {
