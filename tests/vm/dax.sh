@@ -9,6 +9,11 @@ goes_on() {
     [ "$(cat /tmp/engine.pid)" != "$old" ] && [ "$(opened)" -ge "$1" ] && serves
 }
 
+# What could not be made is deleted, and has its name until then.
+is_removed() {
+    ! mainstay resource status db >/dev/null 2>&1
+}
+
 opened() {
     grep -c 'written as persistent memory' /tmp/engine.log
 }
@@ -43,6 +48,7 @@ step "the node starts with journals on the NVDIMM"
 mkdir /fast/journals
 agent_options="--journal-dir /fast/journals"
 run_agent
+wait_for 30 is_removed
 make_resource
 [ "$(opened)" = 1 ] || fail "the journal is not written as memory: $(tail -n 5 /tmp/engine.log)"
 replica=$(echo /var/lib/mainstay/pools/default/db-*)
