@@ -10,29 +10,16 @@ use crate::disk::{Disk, Finished, Operation, Place, Ticket};
 use crate::oracle::Oracle;
 use bytes::Bytes;
 use mainstay_codec::{Answered, Envelope, Message, Pieces};
-use mainstay_control::reconcile;
 use mainstay_control::reconciler::ReplicaSeen;
 use mainstay_control::reconciler::job::Step;
-use mainstay_control::scrubs::{ScrubSeen, ScrubState, ScrubTask};
-use mainstay_control::snapshots::{SnapshotOn, SnapshotState};
+use mainstay_control::scrubs::ScrubTask;
 use mainstay_host::{Answer, AnswerError, Digest, Happened, Host, Platform, Seen};
-use mainstay_replica::{
-    Op, PeerState, Proposal, ReplicaConfig, RequestError, RequestId, Role, ScrubOrder, ScrubReport,
-};
+use mainstay_replica::{Op, Proposal, ReplicaConfig, RequestError, RequestId, ScrubOrder, ScrubReport};
 use mainstay_store::{Area, Output, Store};
 use mainstay_types::{
-    BLOCK_BYTES, Epoch, Incarnation, Index, NodeId, Opening, ResourceId, ResourceRecord, SnapshotId, Time,
-    VolumeId,
+    BLOCK_BYTES, Epoch, Incarnation, Index, NodeId, Opening, PeerState, ResourceId, ResourceRecord, Role,
+    Time, VolumeId,
 };
-
-fn snapshot_seen((id, known): (SnapshotId, mainstay_store::Snapshot)) -> (SnapshotId, SnapshotOn) {
-    let state = match known.state {
-        mainstay_store::SnapshotState::Taking => SnapshotState::Taking,
-        mainstay_store::SnapshotState::Held => SnapshotState::Held,
-        mainstay_store::SnapshotState::Missing => SnapshotState::Missing,
-    };
-    (id, SnapshotOn { at: known.at, state })
-}
 
 /// Clients ask for no more at once.
 const REQUEST_BYTES_MAX: u64 = 8 * BLOCK_BYTES;
@@ -677,11 +664,11 @@ impl Engine {
         let replica = hosted.host.replica();
         let seen = ReplicaSeen {
             role: match replica.role() {
-                Role::Secondary => reconcile::Role::Secondary,
-                Role::Promoting => reconcile::Role::Promoting,
-                Role::Primary => reconcile::Role::Primary,
-                Role::Fenced if hosted.demoted && hosted.device == Device::None => reconcile::Role::Secondary,
-                Role::Fenced => reconcile::Role::Fenced,
+                Role::Secondary => Role::Secondary,
+                Role::Promoting => Role::Promoting,
+                Role::Primary => Role::Primary,
+                Role::Fenced if hosted.demoted && hosted.device == Device::None => Role::Secondary,
+                Role::Fenced => Role::Fenced,
             },
             epoch: replica.epoch(),
             version: replica.record_version(),
@@ -690,14 +677,8 @@ impl Engine {
             reopened: replica.reopened(),
             devices_ready: hosted.device == Device::Offered && replica.role() == Role::Primary,
             volumes: hosted.volumes.clone(),
-            snapshots: hosted
-                .host
-                .store()
-                .snapshots()
-                .chain(hosted.host.store().kept())
-                .map(snapshot_seen)
-                .collect(),
-            scrub: replica.scrub_report().map(scrub_seen),
+            snapshots: hosted.host.store().snapshots().chain(hosted.host.store().kept()).collect(),
+            scrub: replica.scrub_report().map(ScrubReport::summary),
             feeds_all: replica.feeds_all(),
             copies: replica.copies_state(),
             store_failed: hosted.host.failed().is_some(),
@@ -952,26 +933,5 @@ impl Engine {
             },
         );
         self.touched.insert(resource);
-    }
-}
-
-fn scrub_seen(report: &ScrubReport) -> ScrubSeen {
-    let state = match report.state {
-        mainstay_replica::ScrubState::Running => ScrubState::Running,
-        mainstay_replica::ScrubState::Done => ScrubState::Done,
-        mainstay_replica::ScrubState::Stopped => ScrubState::Stopped,
-        mainstay_replica::ScrubState::Interrupted => ScrubState::Interrupted,
-    };
-    let begun = ScrubSeen { state, ..ScrubSeen::running(report.epoch, report.ordinal) };
-    let Some(ended) = report.ended else { return begun };
-    ScrubSeen {
-        took_ms: ended.ms_since(report.began),
-        extents: report.extents,
-        done: report.done,
-        compared: report.compared.iter().map(|(node, extents)| (*node, *extents)).collect(),
-        different: report.different,
-        repaired: report.repaired,
-        overwritten: report.overwritten,
-        ..begun
     }
 }

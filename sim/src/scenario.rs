@@ -16,8 +16,8 @@ use crate::plan::{Action, Away, ClientOp, DiskFault, Fault, Operator};
 use crate::plan::{Plan, ResourceShape, ServiceFault, Shape, Target};
 use crate::world::{World, resource_id};
 use mainstay_control::state::{Command, ServicePhase};
-use mainstay_replica::{BackgroundLimits, PeerState, SlowLimits};
-use mainstay_types::{BLOCK_BYTES, Mode, NodeId, ResourceId, ResourceRecord};
+use mainstay_replica::{BackgroundLimits, PeerStatus, SlowLimits};
+use mainstay_types::{BLOCK_BYTES, Mode, NodeId, PeerState, ResourceId, ResourceRecord};
 
 /// See the top of this file. Nodes are numbers from 1; the resource is number 0 unless said otherwise.
 pub struct Scenario {
@@ -533,17 +533,15 @@ impl Scenario {
 
     /// Waits until extents are being copied to this replica.
     pub fn expect_copy_within_ms(&mut self, node: u32, ms: u64) {
-        self.until(
-            &format!("n{node} is being copied to"),
-            ms,
-            |world| matches!(peer(world, node), Some(PeerState::Copying { done, total }) if done < total),
-        );
+        self.until(&format!("n{node} is being copied to"), ms, |world| {
+            peer(world, node).and_then(|peer| peer.copied).is_some_and(|(done, total)| done < total)
+        });
     }
 
     /// Waits until the primary sees a replica like this.
     pub fn until_peer(&mut self, node: u32, ms: u64, condition: impl Fn(&PeerState) -> bool) {
         self.until(&format!("n{node} has got so far"), ms, |world| {
-            peer(world, node).is_some_and(|state| condition(&state))
+            peer(world, node).is_some_and(|peer| condition(&peer.state))
         });
     }
 
@@ -675,9 +673,9 @@ fn iss(world: &World) -> Vec<u32> {
     record(world).iss.iter().map(|member| member.node.0).collect()
 }
 
-fn peer(world: &World, node: u32) -> Option<PeerState> {
+fn peer(world: &World, node: u32) -> Option<PeerStatus> {
     let primary = record(world).primary?;
     let hosted = world.machines[&primary].engine.as_ref()?.hosts.get(&resource_id(0))?;
     let status = hosted.host.replica().status();
-    status.peers.into_iter().find(|peer| peer.member.node == NodeId(node)).map(|peer| peer.state)
+    status.peers.into_iter().find(|peer| peer.member.node == NodeId(node))
 }

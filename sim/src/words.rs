@@ -2,10 +2,8 @@
 //! unless somebody reads it.
 
 use mainstay_codec::{Envelope, Message, Reject, ReplicaData};
-use mainstay_control::snapshots::SnapshotOn;
 use mainstay_control::state::{Command, IssChange, Outcome, ServicePhase};
-use mainstay_replica::Role;
-use mainstay_types::{BLOCK_BYTES, Epoch, Index, NodeId, Range, ResourceId};
+use mainstay_types::{BLOCK_BYTES, Epoch, Index, NodeId, Range, ResourceId, Role, SnapshotOn};
 
 /// The resource's name: r0, r1, ... in the order of the plan, as in the names of services. Ids count from 1.
 #[must_use]

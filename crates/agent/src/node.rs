@@ -22,18 +22,15 @@ use crate::teller::Teller;
 use crate::threads::{lock, spawn};
 use crate::volumes::ClusterVolumes;
 use mainstay_api::engine::{
-    self, DataState, DeviceStatus, EngineError, EngineEvent, ProposalEvent, ProposedChange, ReplicaStatus,
-    Request,
+    self, DeviceStatus, EngineError, EngineEvent, ProposalEvent, ProposedChange, ReplicaStatus, Request,
 };
 use mainstay_control::State;
 use mainstay_control::labels::DIRECTORY_GONE;
-use mainstay_control::reconcile::{Role, Unusable};
+use mainstay_control::reconcile::Unusable;
 use mainstay_control::reconciler::job::{Ended, Order};
 use mainstay_control::reconciler::{Event, Failure, Reconciler, ReplicaSeen, Seen, Wish};
-use mainstay_control::scrubs::{ScrubSeen, ScrubState};
-use mainstay_control::snapshots::{SnapshotOn, SnapshotState};
 use mainstay_control::state::{Command, IssChange, Links, Severity};
-use mainstay_types::{Epoch, NodeId, ResourceId, SnapshotId, Time};
+use mainstay_types::{DataState, Epoch, NodeId, ResourceId, Role, SnapshotId, SnapshotOn, Time};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -126,7 +123,7 @@ struct Node {
     greeting: Option<Request>,
     peers: Vec<engine::Peer>,
     /// What was last noted about replicas: epoch, role, whether devices exist.
-    noted: BTreeMap<ResourceId, (Epoch, engine::Role, bool)>,
+    noted: BTreeMap<ResourceId, (Epoch, Role, bool)>,
     /// What was last noted about clients, with the names of their resources.
     noted_clients: BTreeMap<ResourceId, (String, clients::Noted)>,
     /// Resources for which this node's pool has no space, or had none a moment ago.
@@ -291,7 +288,7 @@ impl Node {
     fn note_replica(&mut self, status: &ReplicaStatus) {
         let now = (status.epoch, status.role, !status.devices.is_empty());
         let before = self.noted.insert(status.resource, now);
-        let serves = |(_, role, _): &(Epoch, engine::Role, bool)| *role == engine::Role::Primary;
+        let serves = |(_, role, _): &(Epoch, Role, bool)| *role == Role::Primary;
         let same_epoch = before.is_some_and(|(epoch, ..)| epoch == status.epoch);
         let (subject, node) = (format!("resource {}", status.name), self.name());
         if serves(&now) && !(same_epoch && before.as_ref().is_some_and(serves)) {
@@ -335,7 +332,7 @@ impl Node {
     /// Has file systems fill volumes that have grown; and all of them once, because an agent before this one may have ended before they did.
     fn note_sizes(&mut self, status: &ReplicaStatus) {
         let before = self.sizes.insert(status.resource, status.volumes.clone());
-        if before.is_some_and(|before| before == status.volumes) || status.role != engine::Role::Primary {
+        if before.is_some_and(|before| before == status.volumes) || status.role != Role::Primary {
             return;
         }
         for runner in self.runners.values().filter(|runner| runner.guard().resource == status.resource) {
@@ -493,12 +490,7 @@ fn watch_links() -> Arc<Mutex<Option<Links>>> {
 /// What counts of a replica's status.
 fn seen(status: &ReplicaStatus) -> ReplicaSeen {
     ReplicaSeen {
-        role: match status.role {
-            engine::Role::Secondary => Role::Secondary,
-            engine::Role::Promoting => Role::Promoting,
-            engine::Role::Primary => Role::Primary,
-            engine::Role::Fenced => Role::Fenced,
-        },
+        role: status.role,
         epoch: status.epoch,
         version: status.version,
         incarnation: status.incarnation,
@@ -507,7 +499,7 @@ fn seen(status: &ReplicaStatus) -> ReplicaSeen {
         devices_ready: !status.devices.is_empty() && status.devices.len() == status.volumes.len(),
         volumes: status.volumes.clone(),
         snapshots: status.snapshots.iter().map(snapshot_seen).collect(),
-        scrub: status.scrub.as_ref().map(scrub_seen),
+        scrub: status.scrub.clone(),
         feeds_all: status.feeds_all,
         copies: status.copies,
         store_failed: status.data == DataState::Failed,
@@ -517,32 +509,7 @@ fn seen(status: &ReplicaStatus) -> ReplicaSeen {
 }
 
 fn snapshot_seen(snapshot: &engine::SnapshotStatus) -> (SnapshotId, SnapshotOn) {
-    let state = match snapshot.state {
-        engine::SnapshotState::Taking => SnapshotState::Taking,
-        engine::SnapshotState::Held => SnapshotState::Held,
-        engine::SnapshotState::Missing => SnapshotState::Missing,
-    };
-    (snapshot.id, SnapshotOn { at: snapshot.at, state })
-}
-
-fn scrub_seen(scrub: &engine::ScrubSummary) -> ScrubSeen {
-    ScrubSeen {
-        epoch: scrub.epoch,
-        ordinal: scrub.ordinal,
-        state: match scrub.state {
-            engine::ScrubState::Running => ScrubState::Running,
-            engine::ScrubState::Done => ScrubState::Done,
-            engine::ScrubState::Stopped => ScrubState::Stopped,
-            engine::ScrubState::Interrupted => ScrubState::Interrupted,
-        },
-        took_ms: scrub.took_ms,
-        extents: scrub.extents,
-        done: scrub.done,
-        compared: scrub.compared.clone(),
-        different: scrub.different,
-        repaired: scrub.repaired,
-        overwritten: scrub.overwritten,
-    }
+    (snapshot.id, SnapshotOn { at: snapshot.at, state: snapshot.state })
 }
 
 /// Keeps `<run>/dev/<resource>/<volume>` pointing at the devices that exist now; a volume that is only an export, with an

@@ -18,7 +18,7 @@ use crate::journals::{self, Journals};
 use crate::messages::random_u64;
 use crate::pool;
 use crate::threads::{lock, spawn};
-use mainstay_api::engine::{ContentSource, DataState, EngineError, FileId, Reply, Request};
+use mainstay_api::engine::{ContentSource, EngineError, FileId, Reply, Request};
 use mainstay_control::labels::{self, DIRECTORY_GONE, Found, Label, Look, Notice, Stands};
 use mainstay_control::origin::{CONTENT, SnapshotOf};
 pub use mainstay_control::reconcile::NO_LABEL;
@@ -26,7 +26,7 @@ use mainstay_control::reconciler::job::{Answer, Ended, Job, Order, Step, Trouble
 use mainstay_control::scrubs::ScrubTask;
 use mainstay_control::snapshots::Keep;
 use mainstay_control::state::Resource;
-use mainstay_types::{Incarnation, Index, Opening, ResourceId};
+use mainstay_types::{DataState, Incarnation, Index, Opening, ResourceId};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::MetadataExt;

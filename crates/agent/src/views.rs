@@ -4,7 +4,7 @@ use crate::clock::wall_ms;
 use crate::messages::{LogLag, Waits};
 use crate::service::lacks::Lack;
 use crate::watch;
-use mainstay_api::engine::{self, EngineError, EngineStatus, PeerState, Role};
+use mainstay_api::engine::{self, EngineError, EngineStatus};
 use mainstay_api::rest::{
     AttachedView, ClientView, ClusterView, DeviceView, EventView, EventsPage, ForceView, ForcedView,
     GrowingView, Health, LeavingView, MoveView, NodeStatus, NodeView, OriginView, PeerView, ReplicaLive,
@@ -16,10 +16,13 @@ use mainstay_control::advice::Feed;
 use mainstay_control::labels::Notice;
 use mainstay_control::rollback::Rollback;
 use mainstay_control::scrubs::Scrubbed;
-use mainstay_control::snapshots::{BEFORE_COPY, BeforeCopy, Snapshot, SnapshotOn, SnapshotState};
+use mainstay_control::snapshots::{BEFORE_COPY, BeforeCopy, Snapshot};
 use mainstay_control::stalls::{STALL_MS, Stall};
 use mainstay_control::state::{self, Resource, Service};
-use mainstay_types::{Attachment, Mode, NodeId, ResourceId, SnapshotId, Time, size_words};
+use mainstay_types::{
+    Attachment, DataState, Mode, NodeId, PeerState, ResourceId, Role, SnapshotId, SnapshotOn, SnapshotState,
+    Time, size_words,
+};
 use std::collections::BTreeMap;
 
 /// What was found out from the nodes just now; a node that did not answer is absent.
@@ -293,7 +296,7 @@ pub fn force(state: &State, resource: &Resource, node: NodeId, live: &Live) -> R
     if resource.record.replica(node).is_none_or(|known| known.incarnation != here.incarnation) {
         return Err(format!("{name} has a new disk, and not the replica that the cluster knows"));
     }
-    if here.data != engine::DataState::Consistent {
+    if here.data != DataState::Consistent {
         return Err(format!(
             "the replica of {name} is not whole: a copy to it did not end, or its store failed"
         ));
@@ -392,8 +395,8 @@ fn named(state: &State, replica: &engine::ReplicaStatus, what: &str) -> String {
 
 fn replica_live(state: &State, replica: &engine::ReplicaStatus, now: Time) -> ReplicaLive {
     ReplicaLive {
-        role: name_of(&replica.role),
-        data: name_of(&replica.data),
+        role: replica.role,
+        data: replica.data,
         epoch: replica.epoch.0,
         version: replica.version.0,
         commit: replica.commit.0,
@@ -411,7 +414,7 @@ fn replica_live(state: &State, replica: &engine::ReplicaStatus, now: Time) -> Re
             .iter()
             .map(|peer| PeerView {
                 node: state.node_name(peer.node),
-                state: name_of(&peer.state),
+                state: peer.state,
                 lag_entries: peer.lag_entries,
                 lag_bytes: peer.lag_bytes,
                 lag_ms: if peer.lag_since_us == Time(0) { 0 } else { now.ms_since(peer.lag_since_us) },
@@ -543,7 +546,7 @@ pub fn before_copy(state: &State, resource: &Resource) -> Option<SnapshotView> {
     let on = |(node, kept): (&NodeId, &BeforeCopy)| SnapshotOnView {
         node: state.node_name(*node),
         index: kept.at.0,
-        state: engine::SnapshotState::Held,
+        state: SnapshotState::Held,
     };
     let (id, name) = (SnapshotId::BEFORE_COPY.0, BEFORE_COPY.to_owned());
     let nodes = resource.before_copy.iter().map(on).collect();
@@ -556,11 +559,7 @@ pub fn snapshot(state: &State, id: SnapshotId, known: &Snapshot) -> SnapshotView
     let on = |(node, on): (&NodeId, &SnapshotOn)| SnapshotOnView {
         node: state.node_name(*node),
         index: on.at.0,
-        state: match on.state {
-            SnapshotState::Taking => engine::SnapshotState::Taking,
-            SnapshotState::Held => engine::SnapshotState::Held,
-            SnapshotState::Missing => engine::SnapshotState::Missing,
-        },
+        state: on.state,
     };
     SnapshotView {
         id: id.0,
@@ -575,6 +574,7 @@ pub fn snapshot(state: &State, id: SnapshotId, known: &Snapshot) -> SnapshotView
 mod tests {
     use super::*;
     use mainstay_control::state::{Links, Node};
+    use mainstay_types::SlowStatus;
 
     fn node(id: u32, status: state::NodeStatus) -> Node {
         Node {
@@ -599,7 +599,7 @@ mod tests {
         let peer = |state| engine::PeerStatus {
             node: NodeId(2),
             state,
-            slow: Some(engine::SlowStatus { latency_us: 645_000, ..Default::default() }),
+            slow: Some(SlowStatus { since_us: Time(0), latency_us: 645_000, returns_us: Time(0) }),
             ..Default::default()
         };
         let mut is_slow = |status, link| {

@@ -5,11 +5,11 @@ mod support;
 
 use mainstay_agent::error::AgentError;
 use mainstay_agent::own_state;
-use mainstay_api::engine::Role;
 use mainstay_api::rest::{
     Accepted, ClusterInit, ClusterJoin, ClusterView, EventsPage, MinCopiesSet, NodeStatus, ResourceCreate,
     ResourceView, ScrubSchedule, ServiceApply, ServiceView, Severity, StatusView,
 };
+use mainstay_types::Role;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};

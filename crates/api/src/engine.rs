@@ -17,8 +17,9 @@ pub use lines::{LINE_BYTES_MAX, LineDecoder, LineError, encode_line, read_line, 
 
 use crate::metrics::MetricsPage;
 use mainstay_types::{
-    ConfigVersion, Copies, Epoch, Incarnation, Index, Member, NodeId, Opening, Position, ResourceId,
-    ResourceRecord, ScrubRepair, ShrinkReason, SnapshotId, Time, VolumeId,
+    ConfigVersion, Copies, CopyStatus, DataState, Epoch, Incarnation, Index, Member, NodeId, Opening,
+    PeerState, Position, ResourceId, ResourceRecord, Role, ScrubFinding, ScrubRepair, ScrubState,
+    ScrubSummary, ShrinkReason, SlowStatus, SnapshotId, SnapshotState, Time, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -341,67 +342,6 @@ pub struct ScrubStatus {
     pub left_ms: Option<u64>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ScrubState {
-    Running,
-    Done,
-    Stopped,
-    /// The primary changed.
-    Interrupted,
-}
-
-/// How the last scrub of a replica as primary ended, or that one is under way.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ScrubSummary {
-    pub epoch: Epoch,
-    /// Which one it is since the replica was opened, from 1 on.
-    pub ordinal: u64,
-    pub state: ScrubState,
-    /// From here on all is 0 while it is under way: [`Request::ScrubStatus`] tells. As in [`ScrubStatus`].
-    pub took_ms: u64,
-    pub extents: u64,
-    pub done: u64,
-    pub compared: Vec<(NodeId, u64)>,
-    pub different: u64,
-    pub repaired: u64,
-    pub overwritten: u64,
-}
-
-/// Neighbouring blocks that the same replicas hold differently.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ScrubFinding {
-    pub volume: VolumeId,
-    /// The first block of 4096 bytes, and how many.
-    pub block: u64,
-    pub blocks: u64,
-    /// The entry of the log as of which they differ.
-    pub at: Index,
-    /// Replicas that agree, the largest group first.
-    pub groups: Vec<Vec<NodeId>>,
-    /// Replicas whose own checksums say that theirs are damaged.
-    #[serde(default)]
-    pub damaged: Vec<NodeId>,
-    /// The group that is taken to be right.
-    pub right: Option<usize>,
-    /// More than half of the replicas that are not damaged say so.
-    pub proven: bool,
-    pub outcome: ScrubOutcome,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ScrubOutcome {
-    /// Nobody asked for a repair, or nothing is known to be right.
-    Found,
-    Repairing,
-    Repaired,
-    /// By clients, before it could be repaired.
-    Overwritten,
-    /// Nobody who has it right could give it.
-    Failed,
-}
-
 /// Everything an engine knows about itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct EngineStatus {
@@ -489,29 +429,6 @@ pub enum ProposedChange {
     Memory { member: Member, opening: Option<Opening> },
     /// Name another primary: this one cannot go on.
     StepDown { reason: String },
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Role {
-    #[default]
-    Secondary,
-    /// Named primary; its first entry is not yet committed, so it does not serve (R6).
-    Promoting,
-    Primary,
-    /// Was primary; answers every request with an error.
-    Fenced,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum DataState {
-    #[default]
-    Consistent,
-    /// Target of a copy that has not ended; not promotable (R16).
-    Inconsistent,
-    /// The store reported an error and is no longer used (R13).
-    Failed,
 }
 
 /// Identity of an open file, as `stat` tells it.
@@ -648,39 +565,6 @@ pub struct SnapshotStatus {
     pub state: SnapshotState,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SnapshotState {
-    /// What came before it is still being written to the volumes.
-    Taking,
-    /// Its files are here.
-    Held,
-    /// It could not be taken here, or before this replica was filled.
-    Missing,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PeerState {
-    /// No connection.
-    #[default]
-    Disconnected,
-    /// Connected; log positions are being compared or cut.
-    Attaching,
-    /// Fed from the journal.
-    CatchingUp,
-    /// Fed from the journal in mode A: it is not to be in sync.
-    Following,
-    /// Extents are being copied.
-    Copying,
-    /// Caught up and required, not yet recorded (R4).
-    Joining,
-    /// Member of the in-sync set.
-    InSync,
-    /// Its store failed, or it refused what it was sent.
-    Failed,
-}
-
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PeerStatus {
     pub node: NodeId,
@@ -705,25 +589,6 @@ pub struct PeerStatus {
     /// How fast it is copied to of late, if that is known.
     #[serde(default)]
     pub copy: Option<CopyStatus>,
-}
-
-/// The speed of a copy.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct CopyStatus {
-    /// Of the volumes; holes and zeroes are quickly done.
-    pub bytes_per_s: u64,
-    /// How long the rest takes at that, in milliseconds.
-    pub left_ms: u64,
-}
-
-/// A replica that is out because it was slow. Times are of the engine's boot-time clock.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct SlowStatus {
-    pub since_us: Time,
-    /// How long it took to acknowledge when it left, in microseconds.
-    pub latency_us: u64,
-    /// When it is asked to return, if it keeps up until then.
-    pub returns_us: Time,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -42,8 +42,10 @@
 //! | `GET /v1/events?after=N&wait_ms=M` | | [`EventsPage`] |
 //! | `GET /metrics` | | not JSON: the text format of Prometheus |
 
-use crate::engine::{FrontendStatus, ScrubOutcome, ScrubState};
-pub use mainstay_types::{Mode, ScrubRepair, size_words};
+use crate::engine::FrontendStatus;
+pub use mainstay_types::{
+    DataState, Mode, PeerState, Role, ScrubOutcome, ScrubRepair, ScrubState, SnapshotState, size_words,
+};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -328,7 +330,7 @@ pub struct SnapshotOnView {
     pub node: String,
     /// The entry of the log that it is as of; 0 if that is not known.
     pub index: u64,
-    pub state: crate::engine::SnapshotState,
+    pub state: SnapshotState,
 }
 
 /// When writes are acknowledged.
@@ -533,10 +535,8 @@ pub struct ReplicaView {
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ReplicaLive {
-    /// `secondary`, `promoting`, `primary` or `fenced`.
-    pub role: String,
-    /// `consistent` or `inconsistent`.
-    pub data: String,
+    pub role: Role,
+    pub data: DataState,
     pub epoch: u64,
     pub version: u64,
     pub commit: u64,
@@ -575,7 +575,7 @@ pub struct DeviceView {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PeerView {
     pub node: String,
-    pub state: String,
+    pub state: PeerState,
     pub lag_entries: u64,
     pub lag_bytes: u64,
     /// Age of the oldest entry that it lacks.
@@ -702,7 +702,7 @@ pub struct ScrubReport {
     pub unrepaired: u64,
     pub replicas: Vec<ScrubReplica>,
     /// The first of what was found; neighbouring blocks are one finding.
-    pub findings: Vec<ScrubFinding>,
+    pub findings: Vec<ScrubFindingView>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -713,7 +713,7 @@ pub struct ScrubReplica {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ScrubFinding {
+pub struct ScrubFindingView {
     pub volume: u16,
     pub block: u64,
     pub blocks: u64,

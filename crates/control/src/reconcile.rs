@@ -8,26 +8,15 @@
 use crate::clients::{ClientSeen, plan_clients};
 use crate::labels::DIRECTORY_GONE;
 use crate::origin::{Making, SnapshotOf};
-use crate::scrubs::{ScrubSeen, ScrubState, ScrubTask};
-use crate::snapshots::{Keep, SnapshotOn};
+use crate::scrubs::ScrubTask;
+use crate::snapshots::Keep;
 use crate::state::{Broken, Command, Links, NodeStatus, Resource, ServicePhase, State, cut};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
     ConfigVersion, Copies, Epoch, Incarnation, Member, NodeId, Opening, Position, ResourceId, ResourceRecord,
-    SnapshotId, VolumeId, reach,
+    Role, ScrubState, ScrubSummary, SnapshotId, SnapshotOn, VolumeId, reach,
 };
 use std::collections::{BTreeMap, BTreeSet};
-
-/// The role that the engine reports.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Role {
-    #[default]
-    Secondary,
-    Promoting,
-    Primary,
-    /// Was primary; answers everything with an error.
-    Fenced,
-}
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ReplicaObserved {
@@ -47,7 +36,7 @@ pub struct ReplicaObserved {
     /// The snapshots that its log has, in ascending order.
     pub snapshots: Vec<(SnapshotId, SnapshotOn)>,
     /// The last scrub that it led since it was opened, or the one that is under way.
-    pub scrub: Option<ScrubSeen>,
+    pub scrub: Option<ScrubSummary>,
     /// As a primary in mode A it feeds every follower, and copies to none. In the other modes the in-sync set tells that.
     pub feeds_all: bool,
     /// As a primary: whether as many copies are there as are wanted.

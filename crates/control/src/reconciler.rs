@@ -25,14 +25,13 @@ mod replicas;
 mod services;
 
 use crate::clients::ClientSeen;
-use crate::reconcile::{Action, Observed, Role, Unusable, gives_up, plan};
-use crate::scrubs::ScrubSeen;
-use crate::snapshots::SnapshotOn;
+use crate::reconcile::{Action, Observed, Unusable, gives_up, plan};
 use crate::state::{Command, IssChange, Links, ServicePhase, State};
 use job::{Ended, Order};
 use mainstay_ha::{Effect, Event as ServiceEvent, GUARD_MARGIN_MS, Report, ServiceSpec};
 use mainstay_types::{
-    ConfigVersion, Copies, Epoch, Incarnation, NodeId, Opening, Position, ResourceId, SnapshotId, Time,
+    ConfigVersion, Copies, Epoch, Incarnation, NodeId, Opening, Position, ResourceId, Role, ScrubSummary,
+    SnapshotId, SnapshotOn, Time,
 };
 use proposals::Proposals;
 use replicas::Replicas;
@@ -70,7 +69,7 @@ pub struct ReplicaSeen {
     /// The snapshots that its log has, in ascending order.
     pub snapshots: Vec<(SnapshotId, SnapshotOn)>,
     /// The last scrub that it led since it was opened, or the one that is under way.
-    pub scrub: Option<ScrubSeen>,
+    pub scrub: Option<ScrubSummary>,
     /// As a primary in mode A it feeds every follower, and copies to none. In the other modes the in-sync set tells that.
     pub feeds_all: bool,
     /// As a primary: whether as many copies are there as are wanted.

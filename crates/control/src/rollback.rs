@@ -12,9 +12,11 @@
 //! - The snapshot must be held by the primary. A replica that does not hold it is copied to, which its primary sees to. A node that becomes
 //!   primary and does not hold it ends the wish.
 
-use crate::snapshots::{Snapshot, SnapshotOn, SnapshotState, bad_name, unknown_resource};
+use crate::snapshots::{Snapshot, bad_name, unknown_resource};
 use crate::state::{Outcome, Resource, Severity, State, refused};
-use mainstay_types::{Index, NodeId, ResourceId, SNAPSHOTS_MAX, SnapshotId, reach};
+use mainstay_types::{
+    Index, NodeId, ResourceId, SNAPSHOTS_MAX, SnapshotId, SnapshotOn, SnapshotState, reach,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

@@ -16,7 +16,9 @@
 use crate::snapshots::unknown_resource;
 use crate::state::{Command, Outcome, Resource, Severity, State, refused};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{EXTENT_BYTES, Epoch, Mode, NodeId, ResourceId, ScrubRepair, reach};
+use mainstay_types::{
+    EXTENT_BYTES, Epoch, Mode, NodeId, ResourceId, ScrubRepair, ScrubState, ScrubSummary, reach,
+};
 use serde::{Deserialize, Serialize};
 
 /// Bounds of the interval, in milliseconds: a second, for tests, to ten years.
@@ -110,51 +112,6 @@ pub enum ScrubEnd {
     Interrupted,
 }
 
-/// A scrub as the engine that leads it tells of it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ScrubSeen {
-    pub epoch: Epoch,
-    pub ordinal: u64,
-    pub state: ScrubState,
-    /// All further ones are 0 until it has ended.
-    pub took_ms: u64,
-    pub extents: u64,
-    pub done: u64,
-    /// In how many extents each replica was compared.
-    pub compared: Vec<(NodeId, u64)>,
-    pub different: u64,
-    pub repaired: u64,
-    pub overwritten: u64,
-}
-
-impl ScrubSeen {
-    /// One that is under way.
-    #[must_use]
-    pub fn running(epoch: Epoch, ordinal: u64) -> Self {
-        Self {
-            epoch,
-            ordinal,
-            state: ScrubState::Running,
-            took_ms: 0,
-            extents: 0,
-            done: 0,
-            compared: Vec::new(),
-            different: 0,
-            repaired: 0,
-            overwritten: 0,
-        }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ScrubState {
-    Running,
-    Done,
-    Stopped,
-    Interrupted,
-}
-
 /// What an engine is to begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ScrubTask {
@@ -221,7 +178,7 @@ impl State {
         at_ms: u64,
         id: ResourceId,
         node: NodeId,
-        seen: &ScrubSeen,
+        seen: &ScrubSummary,
     ) -> Outcome {
         let Some(resource) = self.resources.get_mut(&id) else { return Outcome::Unchanged };
         let record = &resource.record;
@@ -407,7 +364,7 @@ impl State {
 
 impl Scrubs {
     /// Whether nothing is known of this scrub, or of a later one.
-    fn is_news(&self, seen: &ScrubSeen) -> bool {
+    fn is_news(&self, seen: &ScrubSummary) -> bool {
         let known = [&self.whole, &self.failed].into_iter().flatten();
         known
             .map(|last| (last.epoch, last.ordinal))
@@ -472,7 +429,7 @@ impl Resource {
     }
 
     /// What is to be told of a scrub that the primary's engine has led.
-    pub(crate) fn scrub_report(&self, node: NodeId, seen: Option<&ScrubSeen>) -> Option<Command> {
+    pub(crate) fn scrub_report(&self, node: NodeId, seen: Option<&ScrubSummary>) -> Option<Command> {
         let seen =
             seen.filter(|seen| seen.state != ScrubState::Running && seen.epoch == self.record.epoch)?;
         let news = self.scrubs.is_news(seen);
@@ -480,7 +437,7 @@ impl Resource {
     }
 
     /// What the primary's engine is to begin.
-    pub(crate) fn scrub_task(&self, seen: Option<&ScrubSeen>) -> Option<ScrubTask> {
+    pub(crate) fn scrub_task(&self, seen: Option<&ScrubSummary>) -> Option<ScrubTask> {
         self.scrubs.turn.filter(|turn| turn.epoch == self.record.epoch)?;
         let ScrubPolicy { repair, rate, .. } = self.scrubs.policy;
         if seen.is_some_and(|seen| seen.state == ScrubState::Running) {

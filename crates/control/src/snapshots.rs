@@ -16,7 +16,9 @@
 use crate::origin::CONTENT;
 use crate::state::{Command, Outcome, Resource, Severity, State, refused};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Index, NodeId, ResourceId, SNAPSHOTS_MAX, SnapshotId, reach};
+use mainstay_types::{
+    Index, NodeId, ResourceId, SNAPSHOTS_MAX, SnapshotId, SnapshotOn, SnapshotState, reach,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,23 +50,6 @@ pub struct Snapshot {
     pub dropping: bool,
     /// What each node has said of it.
     pub nodes: BTreeMap<NodeId, SnapshotOn>,
-}
-
-/// A snapshot on one node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct SnapshotOn {
-    /// The entry of the log that it is as of; 0 if that is not known there.
-    pub at: Index,
-    pub state: SnapshotState,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SnapshotState {
-    Taking,
-    Held,
-    /// It could not be taken there, or before the replica was filled.
-    Missing,
 }
 
 /// Why a snapshot cannot be called so.

@@ -8,12 +8,13 @@
 
 use crate::origin::{Origin, SnapshotOf};
 use crate::rollback::{Rollback, RolledBack};
-use crate::scrubs::{ScrubPolicy, ScrubSeen, Scrubs};
-use crate::snapshots::{BeforeCopy, Snapshot, SnapshotOn};
+use crate::scrubs::{ScrubPolicy, Scrubs};
+use crate::snapshots::{BeforeCopy, Snapshot};
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
     ConfigVersion, Epoch, Incarnation, Index, LagLimits, MacAddress, Member, MinCopies, Mode, NodeId,
-    Opening, Position, ResourceId, ResourceRecord, SessionId, ShrinkReason, SnapshotId, VolumeId,
+    Opening, Position, ResourceId, ResourceRecord, ScrubSummary, SessionId, ShrinkReason, SnapshotId,
+    SnapshotOn, VolumeId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -578,7 +579,7 @@ pub enum Command {
     ScrubEnded {
         resource: ResourceId,
         node: NodeId,
-        seen: ScrubSeen,
+        seen: ScrubSummary,
     },
     /// The devices are to be on `node`, which holds no replica, and not on the primary; see `clients.rs`.
     AttachResource {

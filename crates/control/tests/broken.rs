@@ -4,11 +4,11 @@ mod common;
 
 use common::{A, B, R, W as C, apply, cluster, die, members, primary, promote, rejoin};
 use mainstay_control::advice::{Advice, Observations, advice};
-use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, Role, ServiceObserved, Unusable, plan};
+use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, ServiceObserved, Unusable, plan};
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Command, IssChange, Outcome, ResourceSpec, ServicePhase, Severity, State};
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{ConfigVersion, Epoch, Incarnation, Index, Member, MinCopies, NodeId};
+use mainstay_types::{ConfigVersion, Epoch, Incarnation, Index, Member, MinCopies, NodeId, Role};
 
 const REASON: &str = "version table page 3 is damaged";
 

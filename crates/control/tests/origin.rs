@@ -5,12 +5,14 @@ mod common;
 use common::*;
 use mainstay_control::advice::{Observations, advice};
 use mainstay_control::origin::{CONTENT, SnapshotOf};
-use mainstay_control::reconcile::{Action, Role, plan};
+use mainstay_control::reconcile::{Action, plan};
 use mainstay_control::scrubs::ScrubPolicy;
-use mainstay_control::snapshots::{SnapshotOn, SnapshotState};
 use mainstay_control::state::{Command, IssChange, Outcome, ResourceSpec};
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{Incarnation, Index, MinCopies, NodeId, ResourceId, ShrinkReason, SnapshotId};
+use mainstay_types::{
+    Incarnation, Index, MinCopies, NodeId, ResourceId, Role, ShrinkReason, SnapshotId, SnapshotOn,
+    SnapshotState,
+};
 
 const COPY: ResourceId = ResourceId(2);
 const SNAPSHOT: SnapshotOf = SnapshotOf { resource: R, snapshot: SnapshotId(1) };

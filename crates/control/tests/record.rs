@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use mainstay_control::advice::Observations;
-use mainstay_control::reconcile::{Action, Observed, Role, ServiceObserved, asks_for_relief, plan};
+use mainstay_control::reconcile::{Action, Observed, ServiceObserved, asks_for_relief, plan};
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::stalls::{Stall, Stalled};
 use mainstay_control::state::{
@@ -13,7 +13,7 @@ use mainstay_control::state::{
 };
 use mainstay_ha::ServiceSpec;
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, MacAddress, Member, MinCopies, NodeId, ShrinkReason,
+    ConfigVersion, Epoch, Incarnation, MacAddress, Member, MinCopies, NodeId, Role, ShrinkReason,
 };
 use proptest::prelude::*;
 

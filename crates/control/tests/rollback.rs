@@ -4,9 +4,8 @@ mod common;
 
 use common::*;
 use mainstay_control::reconcile::{Action, plan};
-use mainstay_control::snapshots::{SnapshotOn, SnapshotState};
 use mainstay_control::state::{Command, Outcome};
-use mainstay_types::{Index, SNAPSHOTS_MAX, SnapshotId};
+use mainstay_types::{Index, SNAPSHOTS_MAX, SnapshotId, SnapshotOn, SnapshotState};
 
 fn take(nodes: &mut Nodes, name: &str) {
     assert!(apply(&mut nodes.state, Command::TakeSnapshot { resource: R, name: name.into() }).is_ok());

@@ -3,9 +3,11 @@
 mod common;
 
 use common::*;
-use mainstay_control::scrubs::{ScrubEnd, ScrubPolicy, ScrubSeen, ScrubState, Scrubs};
+use mainstay_control::scrubs::{ScrubEnd, ScrubPolicy, Scrubs};
 use mainstay_control::state::{Command, Outcome, ResourceSpec, Severity};
-use mainstay_types::{Epoch, Incarnation, MinCopies, NodeId, ResourceId, ScrubRepair};
+use mainstay_types::{
+    Epoch, Incarnation, MinCopies, NodeId, ResourceId, ScrubRepair, ScrubState, ScrubSummary,
+};
 use std::collections::BTreeMap;
 
 const DAY: u64 = 24 * 3_600_000;
@@ -45,7 +47,7 @@ fn running_on(nodes: &Nodes, node: NodeId) -> Option<u64> {
 }
 
 /// The scrub that `node` leads ends.
-fn ends(nodes: &mut Nodes, node: NodeId, with: impl FnOnce(&mut ScrubSeen)) {
+fn ends(nodes: &mut Nodes, node: NodeId, with: impl FnOnce(&mut ScrubSummary)) {
     let replicas = &mut nodes.observed.get_mut(&node).unwrap().replicas;
     let seen = replicas.get_mut(&R).unwrap().scrub.as_mut().unwrap();
     (seen.state, seen.took_ms) = (ScrubState::Done, 1000);
@@ -160,8 +162,8 @@ fn a_new_primary_neither_forgets_nor_repeats_it_and_one_that_it_ended_is_tried_a
     clocks(&mut nodes, again);
     assert_eq!(running_on(&nodes, A), Some(1));
     // What the one before has to tell comes too late, and is of an epoch that is over.
-    let late = ScrubSeen { epoch: Epoch(2), ..nodes.observed[&A].replicas[&R].scrub.clone().unwrap() };
-    let late = ScrubSeen { state: ScrubState::Interrupted, ..late };
+    let late = ScrubSummary { epoch: Epoch(2), ..nodes.observed[&A].replicas[&R].scrub.clone().unwrap() };
+    let late = ScrubSummary { state: ScrubState::Interrupted, ..late };
     let command = Command::ScrubEnded { resource: R, node: B, seen: late };
     assert_eq!(apply(&mut nodes.state, command), Outcome::Unchanged);
     fail_over(&mut nodes, A, B, again + 1000);
@@ -196,7 +198,7 @@ fn an_operators_scrub_counts_and_what_it_found_is_told() {
     clocks(&mut nodes, planned - DAY);
     let epoch = nodes.state.resources[&R].record.epoch;
     nodes.observed.get_mut(&A).unwrap().replicas.get_mut(&R).unwrap().scrub =
-        Some(ScrubSeen::running(epoch, 7));
+        Some(ScrubSummary::running(epoch, 7));
     nodes.settle();
     assert!(scrubs(&nodes).whole.is_none() && scrubs(&nodes).turn.is_none());
     ends(&mut nodes, A, |seen| (seen.different, seen.repaired, seen.overwritten) = (5, 2, 1));
@@ -247,11 +249,11 @@ fn one_at_a_time_on_every_node() {
     let why = nodes.state.scrub_waits_for(beside).expect("R has its turn on B");
     assert!(why.contains("resource db is being compared on b"), "{why}");
     assert_eq!(apply(&mut nodes.state, begin(apart, apart_epoch)), Outcome::Done);
-    let seen = ScrubSeen {
+    let seen = ScrubSummary {
         state: ScrubState::Done,
         done: 16,
         compared: vec![(A, 16), (B, 16)],
-        ..ScrubSeen::running(epoch, 1)
+        ..ScrubSummary::running(epoch, 1)
     };
     assert_eq!(apply(&mut nodes.state, Command::ScrubEnded { resource: R, node: A, seen }), Outcome::Done);
     assert_eq!(apply(&mut nodes.state, begin(beside, beside_epoch)), Outcome::Done);

@@ -5,9 +5,8 @@ mod common;
 use common::*;
 use mainstay_control::State;
 use mainstay_control::reconcile::{Action, plan};
-use mainstay_control::snapshots::{SnapshotOn, SnapshotState};
 use mainstay_control::state::{Command, Outcome};
-use mainstay_types::{Index, NodeId, ResourceId, SNAPSHOTS_MAX, SnapshotId};
+use mainstay_types::{Index, NodeId, ResourceId, SNAPSHOTS_MAX, SnapshotId, SnapshotOn, SnapshotState};
 
 fn take(nodes: &mut Nodes, name: &str) -> Outcome {
     apply(&mut nodes.state, Command::TakeSnapshot { resource: R, name: name.into() })

@@ -8,9 +8,9 @@ mod support;
 #[path = "write_path/writer.rs"]
 mod writer;
 
-use mainstay_api::engine::{JournalPlace, Request, Role};
+use mainstay_api::engine::{JournalPlace, Request};
 use mainstay_engine::ring::{Fd, Ring};
-use mainstay_types::{ConfigVersion, Epoch, NodeId, ResourceId, ResourceRecord};
+use mainstay_types::{ConfigVersion, Epoch, NodeId, ResourceId, ResourceRecord, Role};
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};

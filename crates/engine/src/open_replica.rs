@@ -27,11 +27,11 @@ use counts::{Asked, Counts};
 use mainstay_api::engine::{EngineError, EngineEvent, ProposalEvent, Reply};
 use mainstay_codec::Envelope;
 use mainstay_host::{Host, Platform};
-use mainstay_replica::{ReplicaConfig, Role, ScrubState};
+use mainstay_replica::ReplicaConfig;
 use mainstay_store::Store;
 use mainstay_types::{
     Copies, EXTENT_BYTES, Epoch, Index, Mode, NodeId, Opening, REQUEST_BYTES_MAX, Range, ResourceId,
-    ResourceRecord, SnapshotId, Time, VolumeId,
+    ResourceRecord, Role, ScrubState, SnapshotId, Time, VolumeId,
 };
 use platform::World;
 use std::collections::{BTreeMap, BTreeSet};

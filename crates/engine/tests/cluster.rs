@@ -5,8 +5,8 @@
 
 mod support;
 
-use mainstay_api::engine::{JournalPlace, PeerState, ProposedChange, Reply, Request, Role};
-use mainstay_types::ResourceId;
+use mainstay_api::engine::{JournalPlace, ProposedChange, Reply, Request};
+use mainstay_types::{PeerState, ResourceId, Role};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;

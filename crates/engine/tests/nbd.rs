@@ -11,12 +11,12 @@ use exports::{
     Client, VOLUME_BYTES, content, end, free_addr, nbd, run, run_in_vain, run_while, serve, serve_with,
     socket, turn, uri,
 };
-use mainstay_api::engine::{DeviceUser, Request, Role};
+use mainstay_api::engine::{DeviceUser, Request};
 use mainstay_codec::nbd::handshake::GREETING_BYTES;
 use mainstay_codec::nbd::{Command as Ask, REQUEST_BYTES, Request as Asked};
 use mainstay_engine::buffer::BufferPool;
 use mainstay_engine::frontend::nbd::{CLIENTS_MAX, NetworkOptions};
-use mainstay_types::ResourceId;
+use mainstay_types::{ResourceId, Role};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::FileExt;

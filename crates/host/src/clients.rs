@@ -4,8 +4,8 @@
 
 use crate::{AnswerError, Host, Platform};
 use mainstay_codec::{ClientAnswer, ClientAsk, Envelope, Message, Pieces, Refusal};
-use mainstay_replica::{Event, RequestError, RequestId, Role, Sessions};
-use mainstay_types::{Incarnation, NodeId, reach};
+use mainstay_replica::{Event, RequestError, RequestId, Sessions};
+use mainstay_types::{Incarnation, NodeId, Role, reach};
 
 impl Host {
     pub(crate) fn client_asks(&mut self, from: NodeId, ask: ClientAsk) {

@@ -11,9 +11,9 @@
 use crate::reads::{Purpose, ReadJob};
 use crate::{AnswerError, Happened, Host, Platform};
 use bytes::Bytes;
-use mainstay_replica::{Event, Mended, RequestError, Role, Sessions};
+use mainstay_replica::{Event, Mended, RequestError, Sessions};
 use mainstay_store::DamagedBlock;
-use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, NodeId, Range, Time, VolumeId, reach};
+use mainstay_types::{BLOCK_BYTES, EXTENT_BYTES, NodeId, Range, Role, Time, VolumeId, reach};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How often it is looked whether what nobody has whole is well again, in milliseconds.

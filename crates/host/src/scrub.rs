@@ -8,9 +8,9 @@ use crate::reads::{Purpose, ReadJob, is_zero};
 use crate::{Host, Platform};
 use bytes::Bytes;
 use mainstay_codec::{BlockSums, block_sum};
-use mainstay_replica::{Event, Role, ScrubOrder};
+use mainstay_replica::{Event, ScrubOrder};
 use mainstay_store::Segments;
-use mainstay_types::{BLOCK_BYTES, Index, Position, Range, Time, VolumeId, reach};
+use mainstay_types::{BLOCK_BYTES, Index, Position, Range, Role, Time, VolumeId, reach};
 use std::sync::LazyLock;
 
 const BLOCK: usize = BLOCK_BYTES as usize;

@@ -7,8 +7,7 @@
 //!   Its node opens it again when there is room ([`Host::failed_full`]).
 
 use crate::{Happened, Host, Platform};
-use mainstay_replica::Role;
-use mainstay_types::{Time, reach};
+use mainstay_types::{Role, Time, reach};
 
 /// How often what found no space is tried anew, in milliseconds.
 const RETRY_MS: u64 = 1000;

@@ -11,9 +11,9 @@ mod space;
 use crate::{AnswerError, Digest, DigestError, Happened, PAUSE_MS_MAX};
 use lab::{HERE, JOURNAL_BLOCKS, Lab, THERE, VOLUME, broken, filled, lazy, range, record, roomy};
 use mainstay_codec::{Envelope, Message, Pieces, ReplicaData};
-use mainstay_replica::{Effect, Op, RequestError, Role};
+use mainstay_replica::{Effect, Op, RequestError};
 use mainstay_store::{Area, Output, PAYLOADS_READ_BYTES_MAX, Tuning};
-use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, Epoch, Index, REQUEST_BYTES_MAX, Range};
+use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, Epoch, Index, REQUEST_BYTES_MAX, Range, Role};
 
 #[test]
 fn a_write_completes_when_the_journal_has_it() {

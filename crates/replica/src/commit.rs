@@ -11,10 +11,10 @@
 //! trimmed as soon as the required set is attached, and the epoch start finds room.
 
 use crate::peer::{Link, Peer};
-use crate::{Effect, Replica, Role};
+use crate::{Effect, Replica};
 use mainstay_codec::Message;
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Index, NodeId, Time, reach};
+use mainstay_types::{Index, NodeId, Role, Time, reach};
 
 impl Replica {
     /// A peer says what it holds durably. Counts only on a stream of this epoch, and only for what was sent (R1).

@@ -1,7 +1,9 @@
 //! What a scrub finds: blocks that differ, who holds what of them, and which of that is right.
 
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Epoch, Index, NodeId, ScrubRepair, Time, VolumeId, reach};
+use mainstay_types::{
+    Epoch, Index, NodeId, ScrubFinding, ScrubRepair, ScrubState, ScrubSummary, Time, reach,
+};
 use std::collections::BTreeMap;
 
 /// Most findings that are kept of one scrub (R18); what is beyond is counted.
@@ -34,7 +36,7 @@ pub struct ScrubReport {
     /// Clients had written them anew before they could be repaired.
     pub overwritten: u64,
     /// At most [`FINDINGS_MAX`], in the order in which they were found.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<ScrubFinding>,
     /// Entries of the log of the first and the last extent that were judged.
     pub from: Index,
     pub to: Index,
@@ -48,50 +50,23 @@ impl ScrubReport {
     pub fn unrepaired(&self) -> u64 {
         self.different - self.repaired - self.overwritten
     }
-}
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ScrubState {
-    Running,
-    /// All extents were judged.
-    Done,
-    /// Somebody ended it.
-    Stopped,
-    /// This replica ceased to be primary.
-    Interrupted,
-}
-
-/// Neighbouring blocks that the same replicas hold differently, or know to be damaged.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Finding {
-    pub volume: VolumeId,
-    /// First block, and how many.
-    pub block: u64,
-    pub blocks: u64,
-    /// The entry as of which they differ.
-    pub at: Index,
-    /// Replicas that agree, the largest group first; each in ascending order.
-    pub groups: Vec<Vec<NodeId>>,
-    /// Replicas whose own checksums tell that theirs are damaged. They are in no group.
-    pub damaged: Vec<NodeId>,
-    /// The group that is taken to be right, if any is, and whether more than half of those that are not damaged say so.
-    pub right: Option<usize>,
-    pub proven: bool,
-    pub outcome: Outcome,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// Nobody asked for a repair, or nothing is known to be right.
-    Found,
-    /// It is under way.
-    Repairing,
-    /// Written anew everywhere, but for blocks that clients have overwritten since.
-    Repaired,
-    /// All of them were overwritten by clients.
-    Overwritten,
-    /// Nobody of the right group could give the content.
-    Failed,
+    /// The same in short, without what changes all the time while it is under way.
+    #[must_use]
+    pub fn summary(&self) -> ScrubSummary {
+        let begun = ScrubSummary { state: self.state, ..ScrubSummary::running(self.epoch, self.ordinal) };
+        let Some(ended) = self.ended else { return begun };
+        ScrubSummary {
+            took_ms: ended.ms_since(self.began),
+            extents: self.extents,
+            done: self.done,
+            compared: self.compared.iter().map(|(node, extents)| (*node, *extents)).collect(),
+            different: self.different,
+            repaired: self.repaired,
+            overwritten: self.overwritten,
+            ..begun
+        }
+    }
 }
 
 /// A stretch of blocks of one extent on which replicas differ, before anything is done about it.

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use mainstay_codec::{Batch, BlockSums, Envelope};
 use mainstay_types::{
     Chain, ClientMark, ConfigVersion, Epoch, Incarnation, Index, JOURNAL_WRITE_BYTES_MAX, JOURNAL_WRITES_MAX,
-    Member, NodeId, Opening, Position, Range, ResourceId, ResourceRecord, ShrinkReason, SnapshotId, Time,
-    VolumeId,
+    Member, NodeId, Opening, Position, Range, ResourceId, ResourceRecord, Role, ShrinkReason, SnapshotId,
+    Time, VolumeId,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -519,18 +519,4 @@ pub enum StepDownReason {
     NotEligible,
     /// Another member knows entries to be committed that it lacks: its files are an older copy (R12).
     Older,
-}
-
-/// What a replica is at the moment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Role {
-    /// Follows a primary, or waits for one.
-    Secondary,
-    /// Named primary; has not yet committed its epoch start (R6). Requests are queued.
-    Promoting,
-    /// Serves.
-    Primary,
-    /// Neither serves nor follows: the store failed, or it has learnt that its epoch is over and not yet
-    /// what came after. Answers requests with an error.
-    Fenced,
 }

@@ -69,15 +69,15 @@ mod tests;
 
 pub use clients::{Client, ClientConfig, ClientEffect, ClientEvent, Over, Sessions};
 pub use copies::Short;
-pub use findings::{FINDINGS_MAX, Finding, Outcome, ScrubReport, ScrubState};
+pub use findings::{FINDINGS_MAX, ScrubReport};
 pub use interface::{
-    BackgroundLimits, Effect, Event, Op, Proposal, ReplicaConfig, RequestError, RequestId, Role, SlowLimits,
+    BackgroundLimits, Effect, Event, Op, Proposal, ReplicaConfig, RequestError, RequestId, SlowLimits,
     StepDownReason,
 };
 pub use mend::Mended;
 pub use scrub::{ScrubOrder, ScrubTotals};
 pub use sealed::Lag;
-pub use status::{CopyStatus, PeerCounts, PeerState, PeerStatus, SlowStatus, Status};
+pub use status::{PeerCounts, PeerStatus, Status};
 
 use crate::background::Background;
 use crate::clients::Marks;
@@ -93,7 +93,8 @@ use crate::snapshots::Snapshots;
 use mainstay_codec::{Envelope, LogState, Message};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    Chain, ClientMark, Epoch, Incarnation, Index, NodeId, Position, ResourceRecord, SnapshotId, Time, reach,
+    Chain, ClientMark, Epoch, Incarnation, Index, NodeId, Position, ResourceRecord, Role, SnapshotId, Time,
+    reach,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

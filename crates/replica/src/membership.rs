@@ -6,9 +6,9 @@
 //! recorded, and whoever is promoted out of it holds everything that was acknowledged.
 
 use crate::peer::{Asked, Change, Joining, Link};
-use crate::{Effect, Fence, Proposal, Replica, Role, StepDownReason};
+use crate::{Effect, Fence, Proposal, Replica, StepDownReason};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{ConfigVersion, Member, NodeId, ResourceRecord, ShrinkReason, Time, reach};
+use mainstay_types::{ConfigVersion, Member, NodeId, ResourceRecord, Role, ShrinkReason, Time, reach};
 
 /// What is due about a peer.
 enum Verdict {

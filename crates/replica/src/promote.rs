@@ -8,12 +8,12 @@
 //! one promotion after the other has left an epoch start that was never committed, the epoch begins without: commits
 //! need no epoch start (`commit.rs`), and make room.
 
-use crate::{Busy, Effect, Fence, Replica, RequestError, Role};
+use crate::{Busy, Effect, Fence, Replica, RequestError};
 use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::{EntryKind, NewEntry, ReplicaData};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Epoch, Range, ResourceRecord, VolumeId, reach};
+use mainstay_types::{Epoch, Range, ResourceRecord, Role, VolumeId, reach};
 
 impl Replica {
     pub(crate) fn on_record(&mut self, record: ResourceRecord) {

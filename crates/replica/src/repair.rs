@@ -4,14 +4,14 @@
 //! Whoever has the content may be away for a moment, or be back and not know yet what is committed. A scrub asks again then: all of them [`ROUNDS`] times,
 //! [`AGAIN_MS`] apart, and waits no longer than [`WAIT_MS`] for one of them to be connected. A mend looks at the extent anew instead.
 
-use crate::findings::{Difference, Outcome};
+use crate::findings::Difference;
 use crate::peer::{Link, Peer};
 use crate::scrub::{Flight, WAIT_MS};
 use crate::{Effect, Mended, Replica, RequestId};
 use bytes::Bytes;
 use mainstay_codec::{EntryKind, Message, ReplicaData, block_sum};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{BLOCK_BYTES, ClientMark, Index, NodeId, Range, Time, reach};
+use mainstay_types::{BLOCK_BYTES, ClientMark, Index, NodeId, Range, ScrubOutcome, Time, reach};
 use std::collections::VecDeque;
 
 /// Most reads for others at a time.
@@ -153,7 +153,7 @@ impl Replica {
         }
         self.drop_repaired();
         for finding in given_up {
-            self.note_outcome(finding, Outcome::Failed);
+            self.note_outcome(finding, ScrubOutcome::Failed);
         }
         for (node, range, at) in ask {
             if node == own {
@@ -176,7 +176,7 @@ impl Replica {
         }
     }
 
-    fn note_outcome(&mut self, finding: Option<usize>, outcome: Outcome) {
+    fn note_outcome(&mut self, finding: Option<usize>, outcome: ScrubOutcome) {
         let findings = self.scrub.report.as_mut().map(|report| &mut report.findings);
         if let Some(finding) = findings.and_then(|findings| findings.get_mut(finding?)) {
             finding.outcome = outcome;
@@ -258,7 +258,10 @@ impl Replica {
                 (report.repaired + repaired, report.overwritten + overwritten);
         }
         self.run_writes();
-        self.note_outcome(finding, if repaired > 0 { Outcome::Repaired } else { Outcome::Overwritten });
+        self.note_outcome(
+            finding,
+            if repaired > 0 { ScrubOutcome::Repaired } else { ScrubOutcome::Overwritten },
+        );
     }
 
     /// Sequences the wanted blocks of what was read; returns how many they are.

@@ -21,17 +21,18 @@
 //!
 //! What is written anew, and how: `repair.rs`. Extents in which a read has found damage go the same way: `mend.rs`.
 
-use crate::findings::{Difference, FINDINGS_MAX, Finding, Held, Outcome, ScrubReport, ScrubState, compare};
+use crate::findings::{Difference, FINDINGS_MAX, Held, ScrubReport, compare};
 use crate::mend::{Mended, Mends};
 use crate::peer::{Link, Peer};
 use crate::progress::Progress;
 use crate::repair::{Repair, Repairs};
-use crate::{Replica, RequestId, Role};
+use crate::{Replica, RequestId};
 use bytes::Bytes;
 use mainstay_codec::{Batch, BlockSums, EntryKind, Message};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BLOCK_BYTES, ClientMark, EXTENT_BYTES, Index, NodeId, Range, ScrubRepair, Time, VolumeId, reach,
+    BLOCK_BYTES, ClientMark, EXTENT_BYTES, Index, NodeId, Range, Role, ScrubFinding, ScrubOutcome,
+    ScrubRepair, ScrubState, Time, VolumeId, reach,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -180,8 +181,9 @@ impl Scrub {
     fn end(&mut self, state: ScrubState, now: Time) {
         self.flights.retain(|flight| flight.mends.is_some());
         let (Some(_), Some(report)) = (self.run.take(), &mut self.report) else { return };
-        for finding in report.findings.iter_mut().filter(|finding| finding.outcome == Outcome::Repairing) {
-            finding.outcome = Outcome::Failed;
+        for finding in report.findings.iter_mut().filter(|finding| finding.outcome == ScrubOutcome::Repairing)
+        {
+            finding.outcome = ScrubOutcome::Failed;
         }
         (report.state, report.ended, report.left_ms) = (state, Some(now), None);
     }
@@ -474,7 +476,7 @@ impl Replica {
             let right = difference.right.filter(|_| run.order.repair != ScrubRepair::Off);
             let finding = (report.findings.len() < FINDINGS_MAX).then_some(report.findings.len());
             if finding.is_some() {
-                report.findings.push(Finding {
+                report.findings.push(ScrubFinding {
                     volume: range.volume,
                     block: range.first_block(),
                     blocks,
@@ -483,7 +485,7 @@ impl Replica {
                     damaged: difference.damaged.clone(),
                     right: difference.right,
                     proven: difference.proven,
-                    outcome: if right.is_some() { Outcome::Repairing } else { Outcome::Found },
+                    outcome: if right.is_some() { ScrubOutcome::Repairing } else { ScrubOutcome::Found },
                 });
             }
             if right.is_some() && !difference.proven {

@@ -8,11 +8,11 @@
 //! forgets what was acknowledged in that session, and attaches the replica as after a lost connection.
 
 use crate::copy::CopyTarget;
-use crate::{Busy, Effect, Replica, Role};
+use crate::{Busy, Effect, Replica};
 use mainstay_codec::{Batch, EntryKind, Envelope, Message, Reject, ReplicaData};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BATCH_BYTES_MAX, Chain, ClientMark, Epoch, Index, NodeId, Position, SnapshotId, Time, reach,
+    BATCH_BYTES_MAX, Chain, ClientMark, Epoch, Index, NodeId, Position, Role, SnapshotId, Time, reach,
 };
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -6,14 +6,14 @@
 //! as enough has gathered to be worth a write beside those that are under way; there is no timer.
 
 use crate::sealed::Sealed;
-use crate::{Effect, Op, Replica, RequestError, RequestId, Role};
+use crate::{Effect, Op, Replica, RequestError, RequestId};
 use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::{Batch, EntryKind, Message, NewEntry, rollback_range, snapshot_range};
 use mainstay_types::simulation::{Bug, planted};
 use mainstay_types::{
-    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, ClientMark, Index, REQUEST_BYTES_MAX, Range, SessionId,
-    SnapshotId, Time, VolumeId, is_volume_size, reach,
+    BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, BLOCK_BYTES, ClientMark, Index, REQUEST_BYTES_MAX, Range, Role,
+    SessionId, SnapshotId, Time, VolumeId, is_volume_size, reach,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -2,10 +2,11 @@
 
 use crate::peer::{Link, Peer};
 use crate::sealed::Lag;
-use crate::{Fence, Replica, Role};
+use crate::{Fence, Replica};
 use mainstay_codec::ReplicaData;
 use mainstay_types::{
-    ConfigVersion, EXTENT_BYTES, Epoch, Histogram, Index, Member, Mode, NodeId, Position, Time,
+    ConfigVersion, CopyStatus, EXTENT_BYTES, Epoch, Histogram, Index, Member, Mode, NodeId, PeerState,
+    Position, Role, SlowStatus, Time,
 };
 
 /// A snapshot of a replica for people and for the agent.
@@ -45,6 +46,8 @@ pub struct PeerStatus {
     pub in_iss: bool,
     /// Everything up to here is durable there; 0 if not known since the last connection.
     pub durable: Index,
+    /// Extents of a copy that are done, and all of them; `None` while none is going on.
+    pub copied: Option<(u64, u64)>,
     /// How far it is behind, as far as is known: also of one that is not connected.
     pub lag: Lag,
     /// How long it took when it last had something to acknowledge, in microseconds; 0 if that is not known.
@@ -65,48 +68,6 @@ pub struct PeerCounts<'a> {
     pub acknowledged_us: &'a Histogram,
     /// How often it left the in-sync set for being slow.
     pub times_slow: u64,
-}
-
-/// The speed of a copy.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CopyStatus {
-    /// Extents of zeroes count like others.
-    pub bytes_per_s: u64,
-    /// How long the rest takes at that, in milliseconds.
-    pub left_ms: u64,
-}
-
-/// A replica that left the ISS because it was slow, see `slow.rs`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SlowStatus {
-    pub since: Time,
-    /// Its latency when it left, in microseconds.
-    pub latency_us: u64,
-    /// When it is asked to join, if it keeps up until then.
-    pub returns_at: Time,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PeerState {
-    Disconnected,
-    /// Connected; its log is being compared and cut.
-    Attaching,
-    /// Fed from the journal. `lag_bytes` is `None` when it lags further than the primary keeps account of.
-    CatchingUp {
-        lag_bytes: Option<u64>,
-    },
-    /// Extents are copied.
-    Copying {
-        done: u64,
-        total: u64,
-    },
-    InSync,
-    /// Fed from the journal, in mode A: writes do not wait for it unless it lags too far.
-    Following,
-    /// Required, and about to be recorded (R4).
-    Joining,
-    /// It refuses: foreign disk content, a failed store, or a damaged log.
-    Refused,
 }
 
 impl Replica {
@@ -190,12 +151,13 @@ impl Replica {
             required: peer.required(),
             in_iss: peer.in_iss,
             durable: peer.durable,
+            copied: copied(peer),
             lag: self.lag(peer),
             latency_us: peer.latency_us(now, self.config.slow.for_ms),
             slow: peer.slow.out.map(|out| SlowStatus {
-                since: out.since,
+                since_us: out.since,
                 latency_us: out.latency_us,
-                returns_at: self.returns_at(peer).unwrap_or(out.since),
+                returns_us: self.returns_at(peer).unwrap_or(out.since),
             }),
             copy: self.copy_status(peer),
         }
@@ -212,16 +174,14 @@ impl Replica {
         match &peer.link {
             Link::Down => PeerState::Disconnected,
             Link::Attaching | Link::Cutting { .. } => PeerState::Attaching,
-            Link::Stale | Link::Beginning { .. } => PeerState::Copying { done: 0, total: 0 },
-            Link::Refused => PeerState::Refused,
+            Link::Stale | Link::Beginning { .. } => PeerState::Copying,
+            Link::Refused => PeerState::Failed,
             Link::Streaming(stream) => match &stream.copy {
-                Some(copy) => PeerState::Copying { done: copy.progress.done, total: copy.progress.total },
+                Some(_) => PeerState::Copying,
                 None if peer.joining.is_some() => PeerState::Joining,
                 None if peer.in_iss && self.serving() => PeerState::InSync,
                 None if self.mode() == Mode::A && !self.admits(peer.member.node) => PeerState::Following,
-                None => PeerState::CatchingUp {
-                    lag_bytes: self.sequence.sealed.lag_bytes(peer.durable, self.log.end.index),
-                },
+                None => PeerState::CatchingUp,
             },
         }
     }
@@ -304,5 +264,14 @@ impl Replica {
             out.push(what.to_owned());
         }
         out
+    }
+}
+
+/// How far the extent copy to a peer is, if one is under way or about to begin.
+fn copied(peer: &Peer) -> Option<(u64, u64)> {
+    match &peer.link {
+        Link::Stale | Link::Beginning { .. } => Some((0, 0)),
+        Link::Streaming(stream) => stream.copy.as_ref().map(|copy| (copy.progress.done, copy.progress.total)),
+        _ => None,
     }
 }

@@ -17,10 +17,10 @@
 //!   may have it given up as well, for what others write to the pool ([`Store::give_up_kept`]).
 //! - What never held an entry is not worth keeping.
 
-use crate::{IoFailure, Op, Output, Snapshot, SnapshotState, Store};
+use crate::{IoFailure, Op, Output, Store};
 use mainstay_codec::DataState;
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Index, SnapshotId, reach};
+use mainstay_types::{Index, SnapshotId, SnapshotOn, SnapshotState, reach};
 
 /// See the top of this file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -41,10 +41,10 @@ pub(crate) enum Kept {
 impl Store {
     /// What this replica held last as a whole, if it is kept: a snapshot that is not one of the log's.
     #[must_use]
-    pub fn kept(&self) -> Option<(SnapshotId, Snapshot)> {
+    pub fn kept(&self) -> Option<(SnapshotId, SnapshotOn)> {
         match self.data {
             DataState::Inconsistent { base, .. } if self.kept == Kept::Held => {
-                Some((SnapshotId::BEFORE_COPY, Snapshot { at: base, state: SnapshotState::Held }))
+                Some((SnapshotId::BEFORE_COPY, SnapshotOn { at: base, state: SnapshotState::Held }))
             }
             _ => None,
         }

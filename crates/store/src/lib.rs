@@ -58,7 +58,6 @@ pub use api::{
 
 pub use inspect::{FoundBatch, FoundEntry, Inspection, inspect};
 pub use recovery::table_blocks;
-pub use snapshots::{Snapshot, SnapshotState};
 pub use sums::{Checked, DamagedBlock};
 pub use superblock::SUPERBLOCK_COPIES;
 
@@ -70,7 +69,9 @@ use destage::Pass;
 use journal::Journal;
 use mainstay_codec::{Batch, DataState, Superblock};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{BLOCK_BYTES, Chain, ClientMark, Epoch, Index, Position, SnapshotId, VolumeId, reach};
+use mainstay_types::{
+    BLOCK_BYTES, Chain, ClientMark, Epoch, Index, Position, SnapshotId, SnapshotOn, VolumeId, reach,
+};
 use overlay::Overlay;
 use scrub::Pin;
 use snapshots::Layer;
@@ -135,7 +136,7 @@ pub struct Store {
     layers: VecDeque<Layer>,
     /// The last change that a client asked for, as of `applied` (S18).
     client: ClientMark,
-    snapshots: BTreeMap<SnapshotId, Snapshot>,
+    snapshots: BTreeMap<SnapshotId, SnapshotOn>,
     /// The highest number that a snapshot had here since the store was opened.
     last_snapshot: SnapshotId,
     /// Found no space in the pool, see `rollback.rs`.

@@ -11,15 +11,16 @@
 //! A batch's own `commit` field is not evidence of durability here: a replica that is catching up
 //! receives batches whose commit index is ahead of its journal.
 
+use crate::Store;
 use crate::api::{Area, Media, MediaError, RecoverError, StoreConfig, Tuning};
 use crate::append::{note_epoch, without_payload};
 use crate::before_copy::Kept;
 use crate::journal::{Held, Journal, Placed};
 use crate::overlay::Overlay;
+use crate::snapshots::on_record;
 use crate::sums::Sums;
 use crate::superblock::{SUPERBLOCK_COPIES, is_void, push_void};
 use crate::versions::{PageId, Versions, first_page, pages, pages_end, placed};
-use crate::{Snapshot, Store};
 use bytes::Bytes;
 use mainstay_codec::batch::{BATCH_MAGIC, BatchHead, HEADER_BLOCK_BYTES};
 use mainstay_codec::superblock::SUPERBLOCK_BYTES;
@@ -193,7 +194,7 @@ impl Store {
             pending: log.pending,
             overlay: Overlay::default(),
             layers: VecDeque::new(),
-            snapshots: superblock.snapshots.iter().map(Snapshot::of).collect(),
+            snapshots: superblock.snapshots.iter().map(on_record).collect(),
             last_snapshot: superblock.snapshots.iter().map(|record| record.id).max().unwrap_or_default(),
             doomed: Vec::new(),
             client: superblock.client,

@@ -21,10 +21,10 @@
 //!   stops using its store (R13): it never goes on with something else.
 //! - A pool without space for it is tried again, as for a write ([`Store::retry`]).
 
-use crate::{IoFailure, Op, Output, Snapshot, SnapshotState, Store};
+use crate::{IoFailure, Op, Output, Store};
 use mainstay_codec::{Batch, DataState, EntryKind};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Index, Range, SNAPSHOTS_MAX, SnapshotId, VolumeId, reach};
+use mainstay_types::{Index, Range, SNAPSHOTS_MAX, SnapshotId, SnapshotOn, SnapshotState, VolumeId, reach};
 
 impl Store {
     /// Whether an entry that rolls back is applied and the volumes do not hold yet what it says. Nothing is to be read then.
@@ -92,7 +92,7 @@ impl Store {
             }
         }
         self.begin_layer(at, mark, Some(to));
-        self.snapshots.insert(mark, Snapshot { at, state: SnapshotState::Taking });
+        self.snapshots.insert(mark, SnapshotOn { at, state: SnapshotState::Taking });
         self.outputs.push_back(Output::SnapshotsChanged);
     }
 

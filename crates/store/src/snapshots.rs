@@ -22,25 +22,7 @@ use crate::overlay::Overlay;
 use crate::{IoFailure, Op, Output, Store};
 use mainstay_codec::{DataState, EntryKind, SnapshotRecord};
 use mainstay_types::simulation::{Bug, planted};
-use mainstay_types::{Index, Position, SNAPSHOTS_MAX, SnapshotId, reach};
-
-/// A snapshot as of what is applied.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Snapshot {
-    /// The entry that it is as of; 0 if that is not known here.
-    pub at: Index,
-    pub state: SnapshotState,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SnapshotState {
-    /// What came before its entry is not in the volumes yet.
-    Taking,
-    /// Its files are here.
-    Held,
-    /// It could not be taken here, or before this replica was copied.
-    Missing,
-}
+use mainstay_types::{Index, Position, SNAPSHOTS_MAX, SnapshotId, SnapshotOn, SnapshotState, reach};
 
 /// What is committed and not in the volumes, up to a snapshot.
 #[derive(Debug)]
@@ -57,7 +39,7 @@ pub(crate) struct Layer {
 
 impl Store {
     /// The snapshots that the log has as far as it is applied, in ascending order.
-    pub fn snapshots(&self) -> impl Iterator<Item = (SnapshotId, Snapshot)> {
+    pub fn snapshots(&self) -> impl Iterator<Item = (SnapshotId, SnapshotOn)> {
         self.snapshots.iter().map(|(id, snapshot)| (*id, *snapshot))
     }
 
@@ -140,7 +122,7 @@ impl Store {
                 SnapshotState::Taking
             }
         };
-        self.snapshots.insert(id, Snapshot { at, state });
+        self.snapshots.insert(id, SnapshotOn { at, state });
         self.outputs.push_back(Output::SnapshotsChanged);
     }
 
@@ -232,7 +214,7 @@ impl Store {
             .snapshots
             .iter()
             .filter(|(_, snapshot)| snapshot.at <= to && snapshot.state != SnapshotState::Taking);
-        let record = |(id, snapshot): (&SnapshotId, &Snapshot)| SnapshotRecord {
+        let record = |(id, snapshot): (&SnapshotId, &SnapshotOn)| SnapshotRecord {
             id: *id,
             held: snapshot.state == SnapshotState::Held,
             at: snapshot.at,
@@ -254,7 +236,7 @@ impl Store {
     /// The log has restarted with what the superblock says.
     pub(crate) fn snapshots_restarted(&mut self, at: Position) {
         self.layers.clear();
-        let snapshots = self.superblock.snapshots.iter().map(Snapshot::of).collect();
+        let snapshots = self.superblock.snapshots.iter().map(on_record).collect();
         let before = std::mem::replace(&mut self.snapshots, snapshots);
         let gone = before.iter().filter(|(id, snapshot)| {
             snapshot.state == SnapshotState::Held && !self.snapshots.contains_key(id)
@@ -283,9 +265,8 @@ impl Store {
     }
 }
 
-impl Snapshot {
-    pub(crate) fn of(record: &SnapshotRecord) -> (SnapshotId, Self) {
-        let state = if record.held { SnapshotState::Held } else { SnapshotState::Missing };
-        (record.id, Self { at: record.at, state })
-    }
+/// A snapshot as the superblock has it.
+pub(crate) fn on_record(record: &SnapshotRecord) -> (SnapshotId, SnapshotOn) {
+    let state = if record.held { SnapshotState::Held } else { SnapshotState::Missing };
+    (record.id, SnapshotOn { at: record.at, state })
 }

@@ -4,8 +4,8 @@ mod lab;
 
 use lab::{Lab, Log, Random, drop_snapshot, entries, rollback, scrub, snapshot};
 use mainstay_codec::ReplicaData;
-use mainstay_store::{Output, Segments, SnapshotState, Tuning};
-use mainstay_types::{EXTENT_BYTES, Epoch, Index, Position, Range};
+use mainstay_store::{Output, Segments, Tuning};
+use mainstay_types::{EXTENT_BYTES, Epoch, Index, Position, Range, SnapshotState};
 use proptest::prelude::*;
 
 /// One random life of a store.

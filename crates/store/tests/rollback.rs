@@ -3,9 +3,11 @@
 mod lab;
 
 use lab::{BLOCK, Doing, Lab, Log, Random, drop_snapshot, resize, rollback, scrub, snapshot, write};
-use mainstay_store::SnapshotState::{Held, Missing};
-use mainstay_store::{Area, Checked, DamagedBlock, Output, Segments, SnapshotState, Store, StoreConfig};
-use mainstay_types::{BLOCK_BYTES, ClientMark, EXTENT_BYTES, Index, Range, SnapshotId, VolumeId};
+use mainstay_store::{Area, Checked, DamagedBlock, Output, Segments, Store, StoreConfig};
+use mainstay_types::SnapshotState::{Held, Missing};
+use mainstay_types::{
+    BLOCK_BYTES, ClientMark, EXTENT_BYTES, Index, Range, SnapshotId, SnapshotState, VolumeId,
+};
 
 const S: SnapshotId = SnapshotId(1);
 /// In another extent than the first, whatever the size of extents in this build.

@@ -3,9 +3,9 @@
 mod lab;
 
 use lab::{Doing, Lab, Log, Random, discard, drop_snapshot, resize, snapshot, write};
-use mainstay_store::SnapshotState::{Held, Missing, Taking};
-use mainstay_store::{Area, Output, SnapshotState};
-use mainstay_types::{BLOCK_BYTES, ClientMark, Index, SNAPSHOTS_MAX, SnapshotId, VolumeId};
+use mainstay_store::{Area, Output};
+use mainstay_types::SnapshotState::{Held, Missing, Taking};
+use mainstay_types::{BLOCK_BYTES, ClientMark, Index, SNAPSHOTS_MAX, SnapshotId, SnapshotState, VolumeId};
 
 const S: SnapshotId = SnapshotId(1);
 

@@ -14,6 +14,7 @@ pub mod scrub;
 pub mod silencer;
 pub mod simulation;
 pub mod size;
+pub mod status;
 pub use address::*;
 pub use histogram::*;
 pub use limits::*;
@@ -21,6 +22,7 @@ pub use record::*;
 pub use scrub::*;
 pub use silencer::*;
 pub use size::*;
+pub use status::*;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($inner:ty), $prefix:literal) => {

@@ -8,8 +8,8 @@ use crate::engine::EngineIn;
 use bytes::Bytes;
 use mainstay_codec::Superblock;
 use mainstay_codec::sums::DAMAGED_BLOCK;
-use mainstay_store::{Area, Checked, SUPERBLOCK_COPIES, SnapshotState, Source, Store};
-use mainstay_types::{BLOCK_BYTES, NodeId, Range, ResourceId, VolumeId};
+use mainstay_store::{Area, Checked, SUPERBLOCK_COPIES, Source, Store};
+use mainstay_types::{BLOCK_BYTES, NodeId, Range, ResourceId, SnapshotState, VolumeId};
 
 /// The mean pause between two looks, each at one replica.
 const PAUSE_US: u64 = 1_500_000;

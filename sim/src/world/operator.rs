@@ -10,12 +10,12 @@ use crate::trace::Part;
 use crate::words;
 use mainstay_codec::ReplicaData;
 use mainstay_control::origin::SnapshotOf;
-use mainstay_control::snapshots::{BEFORE_COPY, Snapshot, SnapshotState};
+use mainstay_control::snapshots::{BEFORE_COPY, Snapshot};
 use mainstay_control::state::{Command, Outcome};
 use mainstay_host::Digest;
 use mainstay_types::{
     BLOCK_BYTES, ConfigVersion, Epoch, Incarnation, LagLimits, Member, MinCopies, Mode, NodeId, ResourceId,
-    VolumeId,
+    SnapshotState, VolumeId,
 };
 
 /// How long an operator waits before it looks again.

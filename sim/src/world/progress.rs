@@ -2,7 +2,6 @@
 
 use super::{Machine, World, resource_id};
 use crate::plan::ClientOp;
-use mainstay_replica::PeerState;
 use mainstay_types::{Member, ResourceId};
 use std::collections::BTreeMap;
 
@@ -72,12 +71,7 @@ impl World {
         let engine = primary.and_then(|primary| self.machines[&primary].engine.as_ref());
         let Some(hosted) = engine.and_then(|engine| engine.hosts.get(&id)) else { return Vec::new() };
         let peers = hosted.host.replica().status().peers.into_iter();
-        peers
-            .filter_map(|peer| match peer.state {
-                PeerState::Copying { done, .. } => Some((peer.member, done)),
-                _ => None,
-            })
-            .collect()
+        peers.filter_map(|peer| peer.copied.map(|(done, _)| (peer.member, done))).collect()
     }
 
     fn write_anywhere(&mut self, number: usize) {

@@ -7,8 +7,7 @@ use crate::engine::Hosted;
 use crate::words;
 use mainstay_control::scrubs::{ScrubPolicy, Scrubs};
 use mainstay_control::state::Command;
-use mainstay_replica::Role;
-use mainstay_types::{ResourceId, ScrubRepair};
+use mainstay_types::{ResourceId, Role, ScrubRepair};
 
 /// Longer intervals than plans have are those of resources of which nobody said anything.
 const INTERVAL_MS_MAX: u64 = 60_000;

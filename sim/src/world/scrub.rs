@@ -13,8 +13,8 @@ use crate::random::Random;
 use crate::trace::Part;
 use crate::words;
 use mainstay_codec::ReplicaData;
-use mainstay_replica::{Finding, PeerStatus, Role, ScrubOrder, ScrubReport, ScrubState};
-use mainstay_types::{Mode, NodeId, ResourceId, ScrubRepair, VolumeId};
+use mainstay_replica::{PeerStatus, ScrubOrder, ScrubReport};
+use mainstay_types::{Mode, NodeId, ResourceId, Role, ScrubFinding, ScrubRepair, ScrubState, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Of a thousand runs so many end with a scrub of what has rotted.
@@ -306,7 +306,7 @@ impl World {
 
     /// Blocks that a scrub has found damaged on every replica, and that had rotted before: there is nothing to repair them with (ADR 15).
     fn lost_before(&self, resource: ResourceId, report: &ScrubReport) -> u64 {
-        let lost = |found: &&Finding| {
+        let lost = |found: &&ScrubFinding| {
             let mut blocks = found.block..found.block + found.blocks;
             found.damaged.len() == report.compared.len()
                 && blocks.all(|block| self.rotted.contains(&(resource, found.volume, block)))

@@ -11,11 +11,10 @@
 use super::operator::Unfinished;
 use super::{World, resource_id};
 use mainstay_control::advice::{Observations, advice};
-use mainstay_control::snapshots::SnapshotState;
 use mainstay_control::state::{Resource, ServiceOnNode, ServicePhase};
-use mainstay_replica::{PeerState, PeerStatus, Role};
+use mainstay_replica::PeerStatus;
 use mainstay_store::Store;
-use mainstay_types::{Member, Mode, NodeId, SnapshotId};
+use mainstay_types::{Member, Mode, NodeId, PeerState, Role, SnapshotId, SnapshotState};
 
 /// Against which invariant, and what is wrong.
 type Wrong = (&'static str, String);

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use mainstay_control::reconciler::job::Answer as StepAnswer;
 use mainstay_control::state::Command;
 use mainstay_host::Answer;
-use mainstay_replica::{Op, Role};
-use mainstay_types::{BLOCK_BYTES, Index, NodeId, Range, ResourceId, VolumeId};
+use mainstay_replica::Op;
+use mainstay_types::{BLOCK_BYTES, Index, NodeId, Range, ResourceId, Role, VolumeId};
 
 /// No disk is slower than this, in microseconds of one operation (F14): what was begun before faults ended has ended when
 /// every request must have an answer.

@@ -1,8 +1,8 @@
 //! Shrink and grow of the in-sync set (R3, R4), with lost and late proposals.
 
-use mainstay_replica::PeerState;
 use mainstay_sim::plan::Fault;
 use mainstay_sim::scenario::{Scenario, n};
+use mainstay_types::PeerState;
 
 #[test]
 fn a_primary_waits_until_it_has_learnt_of_the_shrink() {

@@ -6,7 +6,7 @@ use crate::bench::{FIRST, NODES};
 use crate::lab::Lab;
 use crate::mariadb::Service;
 use anyhow::{Context, Result, ensure};
-use mainstay_api::rest::{Mode, ResourceView};
+use mainstay_api::rest::{Mode, PeerState, ResourceView, Role};
 use mainstay_bench::fio::Target;
 use std::time::Duration;
 
@@ -94,13 +94,13 @@ impl Copies {
             .replicas
             .iter()
             .filter_map(|replica| replica.live.as_ref())
-            .find(|live| live.role == "primary");
+            .find(|live| live.role == Role::Primary);
         let primary = primary.context("nobody is primary")?;
         if self.mode == Mode::B {
             ensure!(primary.caches, "its device does not say that it has a cache");
             ensure!(view.memory.len() == self.count, "the memory of {:?} counts", view.memory);
         } else {
-            let following = primary.peers.iter().filter(|peer| peer.state == "following").count();
+            let following = primary.peers.iter().filter(|peer| peer.state == PeerState::Following).count();
             ensure!(following == self.count - 1, "{following} replicas follow");
         }
         Ok(())

@@ -2,8 +2,7 @@
 
 use crate::cluster::{Cluster, DB, LIMIT, NODES};
 use anyhow::{Context, Result, ensure};
-use mainstay_api::engine::{ScrubOutcome, ScrubState};
-use mainstay_api::rest::{ResourceView, ScrubFinding, ScrubReport, ScrubsView};
+use mainstay_api::rest::{ResourceView, ScrubFindingView, ScrubOutcome, ScrubReport, ScrubState, ScrubsView};
 use mainstay_tests::metrics::Scrape;
 use mainstay_tests::proof::Ledger;
 use mainstay_tests::wait_for;
@@ -121,7 +120,7 @@ fn copied_as_damage(cluster: &Cluster) -> Result<()> {
         })?;
     }
     let found = scrub(cluster, &["--repair"])?;
-    let nowhere = |one: &ScrubFinding| one.right.is_empty() && one.damaged.len() == NODES.len();
+    let nowhere = |one: &ScrubFindingView| one.right.is_empty() && one.damaged.len() == NODES.len();
     ensure!(found.unrepaired == blocks && found.findings.iter().all(nowhere), "nobody has it: {found:?}");
 
     let (_, device) = cluster.device(DB.resource)?;
@@ -153,7 +152,7 @@ pub fn damaged_blocks_are_found_and_repaired(cluster: &Cluster, _ledger: &Ledger
         places == DAMAGED && found.unrepaired == 4,
         "what was damaged is found, and nothing else: {found:?}"
     );
-    let blamed = |one: &ScrubFinding| {
+    let blamed = |one: &ScrubFindingView| {
         one.proven && one.groups.len() == 1 && one.damaged == [node] && !one.right.contains(&node.into())
     };
     ensure!(found.findings.iter().all(blamed), "who is wrong is known: {found:?}");

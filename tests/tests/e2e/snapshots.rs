@@ -3,8 +3,7 @@
 use crate::cluster::{Cluster, DB, LEDGER_CONNECTIONS, LIMIT, NODES};
 use crate::slow::Throttle;
 use anyhow::{Context, Result, ensure};
-use mainstay_api::engine::SnapshotState;
-use mainstay_api::rest::{SnapshotFiles, SnapshotSpace};
+use mainstay_api::rest::{SnapshotFiles, SnapshotSpace, SnapshotState};
 use mainstay_tests::ledger::TABLE;
 use mainstay_tests::mariadb::{PASSWORD, USER, command};
 use mainstay_tests::proof::Ledger;

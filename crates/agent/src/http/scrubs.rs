@@ -10,13 +10,13 @@ use crate::member::Member;
 use crate::messages::{Call, CallReply};
 use crate::raft::ConsensusLog;
 use axum::extract::{Path, State as Shared};
-use mainstay_api::engine::{self, Reply, Request, ScrubState};
+use mainstay_api::engine::{self, Reply, Request};
 use mainstay_api::rest::{
-    Accepted, ErrorBody, ScrubFinding, ScrubReplica, ScrubReport, ScrubSchedule, ScrubStart,
+    Accepted, ErrorBody, ScrubFindingView, ScrubReplica, ScrubReport, ScrubSchedule, ScrubStart,
 };
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Command, Resource, State};
-use mainstay_types::{NodeId, ResourceId, ScrubRepair};
+use mainstay_types::{NodeId, ResourceId, ScrubFinding, ScrubRepair, ScrubState};
 use std::sync::Arc;
 
 pub(super) async fn start(
@@ -154,10 +154,10 @@ fn told(state: &State, resource: &Resource, primary: NodeId, status: &engine::Sc
     let unrepaired = status.different - status.repaired - status.overwritten;
     let all = replicas.iter().all(|replica| replica.extents == status.done);
     let complete = status.state == ScrubState::Done && all;
-    let finding = |found: &engine::ScrubFinding| {
+    let finding = |found: &ScrubFinding| {
         let groups: Vec<Vec<String>> =
             found.groups.iter().map(|group| group.iter().map(name).collect()).collect();
-        ScrubFinding {
+        ScrubFindingView {
             volume: found.volume.0,
             block: found.block,
             blocks: found.blocks,

@@ -17,9 +17,9 @@ use mainstay_api::rest::{
     SnapshotTake,
 };
 use mainstay_control::origin::SnapshotOf;
-use mainstay_control::snapshots::{BEFORE_COPY, SnapshotState};
+use mainstay_control::snapshots::BEFORE_COPY;
 use mainstay_control::state::{Command, Resource, ResourceSpec};
-use mainstay_types::{NodeId, SnapshotId, VolumeId};
+use mainstay_types::{NodeId, SnapshotId, SnapshotState, VolumeId};
 
 pub(super) async fn take(
     Shared(agent): App,

@@ -6,11 +6,11 @@
 //!
 //! All of it happens on threads that must not wait: a view costs a look at every record, and a scrape holds the lock only while it copies.
 
-use mainstay_api::engine::{ReplicaStatus, Role};
+use mainstay_api::engine::ReplicaStatus;
 use mainstay_api::metrics::StepCounts;
 use mainstay_control::State;
 use mainstay_control::state::{NodeStatus, Resource, ServicePhase};
-use mainstay_types::{Epoch, NodeId, ResourceId, Time};
+use mainstay_types::{Epoch, NodeId, ResourceId, Role, Time};
 use std::collections::BTreeMap;
 
 /// Why this node became primary.

@@ -3,11 +3,11 @@
 use super::families as f;
 use super::text::{ENTRIES, LATENCY, Page, Samples, seconds};
 use super::{EngineSeen, Gathered};
-use mainstay_api::engine::{DataState, PeerState, PeerStatus, Role, SnapshotState};
+use mainstay_api::engine::PeerStatus;
 use mainstay_api::metrics::{
     DamageCounts, OperationCounts, PeerCounts, PromotionStep, ReplicaMetrics, RequestKind, ScrubCounts,
 };
-use mainstay_types::{NodeId, SnapshotId, Time};
+use mainstay_types::{DataState, NodeId, PeerState, Role, SnapshotId, SnapshotState, Time};
 use std::collections::BTreeMap;
 
 /// The replicas with what their labels need.
@@ -82,13 +82,7 @@ impl<'a> Shown<'a> {
 
     fn state(&self, page: &mut Page) {
         self.replicas(page, &f::ROLE, |out, name, one| {
-            let role = match one.status.role {
-                Role::Secondary => "secondary",
-                Role::Promoting => "promoting",
-                Role::Primary => "primary",
-                Role::Fenced => "fenced",
-            };
-            out.add(&[name, role], 1_u64);
+            out.add(&[name, one.status.role.as_str()], 1_u64);
         });
         self.replicas(page, &f::SERVING, |out, name, one| {
             let devices = one.status.devices.len();

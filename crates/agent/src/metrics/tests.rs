@@ -5,16 +5,14 @@ use super::noted::Cause;
 use super::process::ProcessSeen;
 use super::text::{ENTRIES, Format, LATENCY, Page};
 use super::*;
-use mainstay_api::engine::{
-    CopyStatus, DeviceStatus, PeerState, PeerStatus, ReplicaStatus, Role, SlowStatus, SnapshotState,
-    SnapshotStatus,
-};
+use mainstay_api::engine::{DeviceStatus, PeerStatus, ReplicaStatus, SnapshotStatus};
 use mainstay_api::metrics::{DamageCounts, PeerCounts, ReplicaCounts, ScrubCounts, StepCounts, VolumeCounts};
 use mainstay_control::State;
-use mainstay_control::scrubs::{ScrubPolicy, ScrubSeen, ScrubState};
+use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Command, Entry, Outcome, ResourceSpec, Settings};
 use mainstay_types::{
-    Histogram, Incarnation, Index, LagLimits, MinCopies, Mode, ResourceId, SnapshotId, VolumeId,
+    CopyStatus, Histogram, Incarnation, Index, LagLimits, MinCopies, Mode, PeerState, ResourceId, Role,
+    ScrubState, ScrubSummary, SlowStatus, SnapshotId, SnapshotState, VolumeId,
 };
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -93,13 +91,13 @@ fn view() -> View {
     apply(&mut state, Command::SetMode { resource, version, mode, lag, takeover: true });
     // One that was whole, and one after it that was not.
     for (ordinal, second) in [(1, 40), (2, 39)] {
-        let seen = ScrubSeen {
+        let seen = ScrubSummary {
             state: ScrubState::Done,
             done: 40,
             compared: vec![(NodeId(1), 40), (NodeId(2), second)],
             different: 3,
             repaired: 2,
-            ..ScrubSeen::running(state.resources[&resource].record.epoch, ordinal)
+            ..ScrubSummary::running(state.resources[&resource].record.epoch, ordinal)
         };
         apply(&mut state, Command::ScrubEnded { resource, node: NodeId(1), seen });
     }
@@ -125,7 +123,7 @@ fn primary(name: &str) -> ReplicaMetrics {
         lag_entries: 3,
         lag_since_us: Time(7_500_000),
         copied_permille: 250,
-        slow: Some(SlowStatus::default()),
+        slow: Some(SlowStatus { since_us: Time(0), latency_us: 0, returns_us: Time(0) }),
         copy: Some(CopyStatus { bytes_per_s: 1000, left_ms: 1500 }),
         ..PeerStatus::default()
     };

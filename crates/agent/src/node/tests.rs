@@ -11,7 +11,7 @@ use mainstay_api::engine::{
 use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{Entry, Outcome, ResourceSpec, ServicePhase, Settings};
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{ConfigVersion, Incarnation, MinCopies, VolumeId};
+use mainstay_types::{ConfigVersion, Incarnation, MinCopies, Role, VolumeId};
 use std::io::BufReader;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -96,7 +96,7 @@ fn replica(state: &State) -> ReplicaStatus {
         resource: R,
         name: "db".into(),
         incarnation: INCARNATION,
-        role: engine::Role::Primary,
+        role: Role::Primary,
         epoch: record.epoch,
         version: record.version,
         volumes: vec![1 << 20],

@@ -8,11 +8,11 @@ use mainstay_agent::own_state::mark;
 use mainstay_api::client::Client;
 use mainstay_api::engine::{
     DeviceStatus, EngineError, EngineEvent, EngineLine, EngineStatus, ReplicaStatus, Reply, Request,
-    RequestLine, Role, read_line, write_line,
+    RequestLine, read_line, write_line,
 };
 use mainstay_api::metrics::{MetricsPage, ReplicaCounts, ReplicaMetrics};
 use mainstay_api::rest::StatusView;
-use mainstay_types::{ResourceId, Time, VolumeId};
+use mainstay_types::{ResourceId, Role, Time, VolumeId};
 use std::collections::BTreeMap;
 use std::io::BufReader;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
 use super::*;
-use mainstay_types::{Attachment, SessionId};
+use mainstay_types::{Attachment, ScrubFinding, ScrubOutcome, ScrubState, SessionId};
 use std::io::Cursor;
 
 fn samples() -> Vec<RequestLine> {

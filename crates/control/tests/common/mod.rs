@@ -5,14 +5,16 @@
 
 use mainstay_control::clients::ClientSeen;
 use mainstay_control::origin::CONTENT;
-use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, Role, ServiceObserved, plan};
-use mainstay_control::scrubs::{ScrubPolicy, ScrubSeen};
-use mainstay_control::snapshots::{SnapshotOn, SnapshotState};
+use mainstay_control::reconcile::{Action, Observed, ReplicaObserved, ServiceObserved, plan};
+use mainstay_control::scrubs::ScrubPolicy;
 use mainstay_control::state::{
     Command, Entry, IssChange, Outcome, ResourceSpec, ServicePhase, Settings, State,
 };
 use mainstay_ha::ServiceSpec;
-use mainstay_types::{Incarnation, Index, Member, MinCopies, NodeId, Opening, Position, ResourceId};
+use mainstay_types::{
+    Incarnation, Index, Member, MinCopies, NodeId, Opening, Position, ResourceId, Role, ScrubSummary,
+    SnapshotOn, SnapshotState,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub const A: NodeId = NodeId(1);
@@ -268,7 +270,7 @@ impl Nodes {
                 if last > task.after {
                     return;
                 }
-                replica.scrub = Some(ScrubSeen::running(replica.epoch, last + 1));
+                replica.scrub = Some(ScrubSummary::running(replica.epoch, last + 1));
             }
             Action::GrowVolumes { resource, volumes } => {
                 let replica = observed.replicas.get_mut(&resource).unwrap();

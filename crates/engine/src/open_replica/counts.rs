@@ -7,9 +7,9 @@
 use mainstay_api::metrics::{PeerCounts, PromotionStep, ReplicaCounts, RequestKind, VolumeCounts};
 use mainstay_codec::{Batch, EntryKind, Message};
 use mainstay_host::{Host, Seen};
-use mainstay_replica::{Effect, Role};
+use mainstay_replica::Effect;
 use mainstay_store::{Area, OpId, Output};
-use mainstay_types::{Index, NodeId, Time, VolumeId};
+use mainstay_types::{Index, NodeId, Role, Time, VolumeId};
 use std::collections::VecDeque;
 
 /// A request of a device that is under way.

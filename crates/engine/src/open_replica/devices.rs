@@ -6,7 +6,7 @@ use crate::frontend::nbd::Arrived;
 use crate::frontend::{FrontendId, FrontendRequest};
 use crate::ring::Completion;
 use mainstay_codec::nbd::Export;
-use mainstay_replica::Role;
+use mainstay_types::Role;
 
 /// Whether something of the devices is still there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -10,9 +10,9 @@ use mainstay_api::engine::{DigestReport, EngineEvent, ProposalEvent, ProposedCha
 use mainstay_codec::Envelope;
 use mainstay_codec::Pieces;
 use mainstay_host::{AnswerError, Digest, DigestError, Happened, Platform, Seen};
-use mainstay_replica::{Effect, Proposal, RequestId, Role};
+use mainstay_replica::{Effect, Proposal, RequestId};
 use mainstay_store::{Area, Output};
-use mainstay_types::{NodeId, ShrinkReason, SnapshotId, Time, VolumeId};
+use mainstay_types::{NodeId, Role, ShrinkReason, SnapshotId, Time, VolumeId};
 
 /// What a replica has of its own and what it has of its shard, for as long as its cores are driven.
 pub(super) struct World<'a, 's> {

@@ -1,15 +1,12 @@
 //! What the agent is told about a replica.
 
-use super::{OpenReplica, Shared, scrub};
-use mainstay_api::engine::{
-    CopyStatus, DataState, EngineEvent, PeerState, PeerStatus, ReplicaStatus, Role, SlowStatus,
-    SnapshotState, SnapshotStatus,
-};
+use super::{OpenReplica, Shared};
+use mainstay_api::engine::{EngineEvent, PeerStatus, ReplicaStatus, SnapshotStatus};
 use mainstay_api::metrics::ReplicaMetrics;
 use mainstay_codec::ReplicaData;
 use mainstay_host::Host;
-use mainstay_replica::{PeerState as Seen, Role as CoreRole, StepDownReason};
-use mainstay_types::{SnapshotId, Time};
+use mainstay_replica::{ScrubReport, StepDownReason};
+use mainstay_types::{DataState, Role, SnapshotId, SnapshotOn, Time};
 
 /// Shortest time between two reports of progress, in milliseconds.
 const PROGRESS_MS: u64 = 250;
@@ -26,35 +23,17 @@ impl OpenReplica {
         let (host, around) = (&self.host, &self.around);
         let status = host.replica().status_at(now);
         let config = host.store().config();
-        let peers = status.peers.iter().map(|peer| {
-            let (state, copied_permille) = match peer.state {
-                Seen::Disconnected => (PeerState::Disconnected, 0),
-                Seen::Attaching => (PeerState::Attaching, 0),
-                Seen::CatchingUp { .. } => (PeerState::CatchingUp, 0),
-                Seen::Following => (PeerState::Following, 0),
-                Seen::Copying { done, total } => (PeerState::Copying, (done * 1000 / total.max(1)) as u16),
-                Seen::InSync => (PeerState::InSync, 0),
-                Seen::Joining => (PeerState::Joining, 0),
-                Seen::Refused => (PeerState::Failed, 0),
-            };
-            PeerStatus {
-                node: peer.member.node,
-                state,
-                lag_bytes: peer.lag.bytes,
-                lag_entries: peer.lag.entries,
-                lag_since_us: peer.lag.since.unwrap_or_default(),
-                lag_more: peer.lag.more,
-                copied_permille,
-                latency_us: peer.latency_us,
-                slow: peer.slow.map(|slow| SlowStatus {
-                    since_us: slow.since,
-                    latency_us: slow.latency_us,
-                    returns_us: slow.returns_at,
-                }),
-                copy: peer
-                    .copy
-                    .map(|copy| CopyStatus { bytes_per_s: copy.bytes_per_s, left_ms: copy.left_ms }),
-            }
+        let peers = status.peers.iter().map(|peer| PeerStatus {
+            node: peer.member.node,
+            state: peer.state,
+            lag_bytes: peer.lag.bytes,
+            lag_entries: peer.lag.entries,
+            lag_since_us: peer.lag.since.unwrap_or_default(),
+            lag_more: peer.lag.more,
+            copied_permille: peer.copied.map_or(0, |(done, total)| (done * 1000 / total.max(1)) as u16),
+            latency_us: peer.latency_us,
+            slow: peer.slow,
+            copy: peer.copy,
         });
         ReplicaStatus {
             resource: around.resource,
@@ -65,12 +44,9 @@ impl OpenReplica {
             reopened: host.replica().reopened(),
             caches: around.caches && around.flushed,
             role: match status.role {
-                CoreRole::Secondary => Role::Secondary,
-                CoreRole::Promoting => Role::Promoting,
-                CoreRole::Primary => Role::Primary,
                 // Once its devices are gone a replica that was asked to step back is as good as a secondary.
-                CoreRole::Fenced if host.demoted() && around.presence.is_withdrawn() => Role::Secondary,
-                CoreRole::Fenced => Role::Fenced,
+                Role::Fenced if host.demoted() && around.presence.is_withdrawn() => Role::Secondary,
+                role => role,
             },
             epoch: status.epoch,
             version: status.version,
@@ -100,7 +76,7 @@ impl OpenReplica {
             devices: around.presence.device_list(),
             attached: around.attached,
             snapshots: host.store().snapshots().chain(host.store().kept()).map(snapshot_status).collect(),
-            scrub: scrub::summary(host.replica()),
+            scrub: host.replica().scrub_report().map(ScrubReport::summary),
             feeds_all: host.replica().feeds_all(),
             copies: host.replica().copies_state(),
             proposal: around.proposal.clone(),
@@ -129,7 +105,7 @@ impl OpenReplica {
         let scrubbed = replica.scrub_report().map(|last| (last.ordinal, last.state));
         let awaited = (replica.feeds_all(), replica.copies_state(), scrubbed);
         around.dirty |= std::mem::replace(&mut around.awaited, awaited) != awaited;
-        let busy = around.role == CoreRole::Primary && shared.now.ms_since(around.reported_at) >= PROGRESS_MS;
+        let busy = around.role == Role::Primary && shared.now.ms_since(around.reported_at) >= PROGRESS_MS;
         // An agent that starts meanwhile would take it for open, and hear nothing of its end.
         if (around.dirty || busy) && !around.closing {
             around.dirty = false;
@@ -148,13 +124,8 @@ pub(super) fn step_down_words(reason: StepDownReason) -> &'static str {
     }
 }
 
-fn snapshot_status((id, snapshot): (SnapshotId, mainstay_store::Snapshot)) -> SnapshotStatus {
-    let state = match snapshot.state {
-        mainstay_store::SnapshotState::Taking => SnapshotState::Taking,
-        mainstay_store::SnapshotState::Held => SnapshotState::Held,
-        mainstay_store::SnapshotState::Missing => SnapshotState::Missing,
-    };
-    SnapshotStatus { id, at: snapshot.at, state }
+fn snapshot_status((id, on): (SnapshotId, SnapshotOn)) -> SnapshotStatus {
+    SnapshotStatus { id, at: on.at, state: on.state }
 }
 
 /// The first of the blocks that nobody has, and how many more there are.

@@ -1,11 +1,11 @@
 //! Scrubs (R17), as the agent asks for them and hears of them.
 
 use super::{Answer, OpenReplica};
-use mainstay_api::engine::{Reply, ScrubFinding, ScrubOutcome, ScrubState, ScrubStatus, ScrubSummary};
+use mainstay_api::engine::{Reply, ScrubStatus};
 use mainstay_api::metrics::{DamageCounts, ScrubCounts};
 use mainstay_host::Host;
-use mainstay_replica::{self as core, Finding, Replica, Role, ScrubOrder, ScrubReport};
-use mainstay_types::Time;
+use mainstay_replica::{Replica, ScrubOrder, ScrubReport};
+use mainstay_types::{Role, Time};
 
 impl OpenReplica {
     /// Begins a scrub, if this is the primary and there is none; nothing, successfully, if one was begun after that which is named.
@@ -45,43 +45,6 @@ impl OpenReplica {
     }
 }
 
-/// The last one, as the agent hears of it unasked.
-pub(super) fn summary(replica: &Replica) -> Option<ScrubSummary> {
-    let report = replica.scrub_report()?;
-    let begun = ScrubSummary {
-        epoch: report.epoch,
-        ordinal: report.ordinal,
-        state: state(report.state),
-        took_ms: 0,
-        extents: 0,
-        done: 0,
-        compared: Vec::new(),
-        different: 0,
-        repaired: 0,
-        overwritten: 0,
-    };
-    let Some(ended) = report.ended else { return Some(begun) };
-    Some(ScrubSummary {
-        took_ms: ended.ms_since(report.began),
-        extents: report.extents,
-        done: report.done,
-        compared: report.compared.iter().map(|(node, extents)| (*node, *extents)).collect(),
-        different: report.different,
-        repaired: report.repaired,
-        overwritten: report.overwritten,
-        ..begun
-    })
-}
-
-fn state(state: core::ScrubState) -> ScrubState {
-    match state {
-        core::ScrubState::Running => ScrubState::Running,
-        core::ScrubState::Done => ScrubState::Done,
-        core::ScrubState::Stopped => ScrubState::Stopped,
-        core::ScrubState::Interrupted => ScrubState::Interrupted,
-    }
-}
-
 /// What is counted of scrubs.
 pub(super) fn counts(replica: &Replica) -> ScrubCounts {
     let totals = replica.scrub_totals();
@@ -108,7 +71,7 @@ pub(super) fn damage(host: &Host) -> DamageCounts {
 
 fn status(report: &ScrubReport, now: Time) -> ScrubStatus {
     ScrubStatus {
-        state: state(report.state),
+        state: report.state,
         repair: report.repair,
         rate: report.rate,
         took_ms: report.ended.unwrap_or(now).ms_since(report.began),
@@ -119,29 +82,9 @@ fn status(report: &ScrubReport, now: Time) -> ScrubStatus {
         different: report.different,
         repaired: report.repaired,
         overwritten: report.overwritten,
-        findings: report.findings.iter().map(finding).collect(),
+        findings: report.findings.clone(),
         from: report.from,
         to: report.to,
         left_ms: report.left_ms,
-    }
-}
-
-fn finding(found: &Finding) -> ScrubFinding {
-    ScrubFinding {
-        volume: found.volume,
-        block: found.block,
-        blocks: found.blocks,
-        at: found.at,
-        groups: found.groups.clone(),
-        damaged: found.damaged.clone(),
-        right: found.right,
-        proven: found.proven,
-        outcome: match found.outcome {
-            core::Outcome::Found => ScrubOutcome::Found,
-            core::Outcome::Repairing => ScrubOutcome::Repairing,
-            core::Outcome::Repaired => ScrubOutcome::Repaired,
-            core::Outcome::Overwritten => ScrubOutcome::Overwritten,
-            core::Outcome::Failed => ScrubOutcome::Failed,
-        },
     }
 }

@@ -2,12 +2,12 @@
 #![allow(dead_code, reason = "each test binary uses its own part of this module")]
 
 use crate::support::{Engine, fresh_dir};
-use mainstay_api::engine::{Request, Role};
+use mainstay_api::engine::Request;
 use mainstay_codec::nbd::handshake::GREETING_BYTES;
 use mainstay_codec::nbd::{Command as Ask, Request as Asked};
 use mainstay_engine::EngineOptions;
 use mainstay_engine::frontend::{DeviceOption, FrontendKind};
-use mainstay_types::ResourceId;
+use mainstay_types::{ResourceId, Role};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;

@@ -3,11 +3,11 @@
 
 use mainstay_api::engine::{
     ClientStatus, DeviceUser, EngineEvent, EngineLine, JournalPlace, LineDecoder, Peer, ProposedChange,
-    ReplicaStatus, Reply, Request, RequestLine, Role, write_line,
+    ReplicaStatus, Reply, Request, RequestLine, write_line,
 };
 use mainstay_engine::EngineOptions;
 use mainstay_types::{
-    ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, ResourceId, ResourceRecord, Time,
+    ConfigVersion, Epoch, Incarnation, Index, Member, NodeId, ResourceId, ResourceRecord, Role, Time,
 };
 use std::fs::{File, OpenOptions};
 use std::io::Read;

@@ -4,11 +4,11 @@ use bytes::Bytes;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::{Envelope, FRAME_HEADER_BYTES, FrameHeader, Pieces, frame};
 use mainstay_host::{Answer, Happened, Host, Platform};
-use mainstay_replica::{Op, Proposal, ReplicaConfig, RequestId, Role};
+use mainstay_replica::{Op, Proposal, ReplicaConfig, RequestId};
 use mainstay_store::{Area, Media, MediaError, OpId, Output, Store, StoreConfig, Tuning};
 use mainstay_types::{
-    BLOCK_BYTES, ConfigVersion, Epoch, Incarnation, Member, NodeId, Range, ResourceId, ResourceRecord, Time,
-    VolumeId,
+    BLOCK_BYTES, ConfigVersion, Epoch, Incarnation, Member, NodeId, Range, ResourceId, ResourceRecord, Role,
+    Time, VolumeId,
 };
 use std::collections::VecDeque;
 

@@ -2,10 +2,9 @@
 
 use super::lab::{HERE, Lab, OPENING, RESOURCE, THERE, broken, record, roomy};
 use mainstay_codec::{Envelope, Message};
-use mainstay_replica::Role;
 use mainstay_store::{Output, Tuning};
 use mainstay_types::{
-    BLOCK_BYTES, ConfigVersion, Epoch, Index, JOURNAL_WRITES_MAX, Mode, ResourceRecord, Time,
+    BLOCK_BYTES, ConfigVersion, Epoch, Index, JOURNAL_WRITES_MAX, Mode, ResourceRecord, Role, Time,
 };
 use std::collections::{BTreeMap, VecDeque};
 

@@ -5,11 +5,11 @@ use bytes::Bytes;
 use mainstay_codec::Pieces;
 use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::{Envelope, LogState, Message, ReplicaData};
-use mainstay_replica::{Op, ReplicaConfig, RequestId, Role};
+use mainstay_replica::{Op, ReplicaConfig, RequestId};
 use mainstay_store::{Area, IoFailure, Media, MediaError, OpId, Output, Store, StoreConfig, Tuning};
 use mainstay_types::{
     BLOCK_BYTES, Chain, ConfigVersion, EXTENT_BYTES, Epoch, Incarnation, Index, Member, NodeId, Opening,
-    Position, Range, ResourceId, ResourceRecord, SnapshotId, Time, VolumeId,
+    Position, Range, ResourceId, ResourceRecord, Role, SnapshotId, Time, VolumeId,
 };
 use std::collections::{BTreeMap, VecDeque};
 

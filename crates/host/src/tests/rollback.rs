@@ -3,9 +3,9 @@
 use super::lab::{Lab, THERE, filled, lazy, range, record};
 use crate::AnswerError;
 use crate::reads::Purpose;
-use mainstay_replica::{RequestError, Role};
-use mainstay_store::{Output, SnapshotState, Tuning};
-use mainstay_types::SnapshotId;
+use mainstay_replica::RequestError;
+use mainstay_store::{Output, Tuning};
+use mainstay_types::{Role, SnapshotId, SnapshotState};
 
 const S: SnapshotId = SnapshotId(1);
 const MARK: SnapshotId = SnapshotId(2);

@@ -1,9 +1,9 @@
 //! What the replica believes to be free in the journal (R18).
 
 use super::lab::{HERE, Lab, OPENING, lazy, range, record};
-use mainstay_replica::{Op, RequestId, Role};
+use mainstay_replica::{Op, RequestId};
 use mainstay_store::Tuning;
-use mainstay_types::{BLOCK_BYTES, Mode};
+use mainstay_types::{BLOCK_BYTES, Mode, Role};
 
 /// A small generator of its own, so that a case repeats.
 fn next(state: &mut u64) -> u64 {

@@ -3,10 +3,11 @@
 use super::lab::{HERE, Lab, RESOURCE, THERE, VOLUME, broken, filled, lazy, record};
 use bytes::Bytes;
 use mainstay_codec::{Batch, EntryKind, Envelope, Message, NewEntry};
-use mainstay_replica::{Role, ScrubOrder, ScrubReport, ScrubState};
+use mainstay_replica::{ScrubOrder, ScrubReport};
 use mainstay_store::{Area, Output, Tuning};
 use mainstay_types::{
-    BLOCK_BYTES, Chain, ClientMark, ConfigVersion, EXTENT_BYTES, Epoch, Index, Position, Range,
+    BLOCK_BYTES, Chain, ClientMark, ConfigVersion, EXTENT_BYTES, Epoch, Index, Position, Range, Role,
+    ScrubState,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -2,9 +2,8 @@
 
 use super::lab::{Lab, THERE, lazy, record};
 use crate::{FULL_MS_MAX, Happened};
-use mainstay_replica::Role;
 use mainstay_store::Tuning;
-use mainstay_types::BLOCK_BYTES;
+use mainstay_types::{BLOCK_BYTES, Role};
 
 fn eager() -> Tuning {
     Tuning { destage_start_bytes: 0, ..lazy() }

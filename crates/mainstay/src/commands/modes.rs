@@ -4,7 +4,9 @@ use crate::failure::{Failure, Outcome};
 use crate::output::Output;
 use crate::size;
 use mainstay_api::client::Client;
-use mainstay_api::rest::{Accepted, ForceView, MinCopiesSet, Mode, ModeSet, PeerView, ResourceView};
+use mainstay_api::rest::{
+    Accepted, ForceView, MinCopiesSet, Mode, ModeSet, PeerState, PeerView, ResourceView, Role,
+};
 
 /// `path`: of the resource.
 pub fn set_mode(
@@ -52,7 +54,7 @@ pub fn force_promote(
 /// Whether `node` says that it serves.
 pub fn serves(resource: &ResourceView, node: &str) -> bool {
     let mut here = resource.replicas.iter().filter(|replica| replica.node == node);
-    here.any(|replica| replica.live.as_ref().is_some_and(|live| live.role == "primary"))
+    here.any(|replica| replica.live.as_ref().is_some_and(|live| live.role == Role::Primary))
 }
 
 /// How far a replica is behind.
@@ -68,7 +70,7 @@ pub fn following(resource: &ResourceView) -> String {
     }
     let live = resource.replicas.iter().filter_map(|replica| replica.live.as_ref());
     let one = |peer: &PeerView| match peer.lag_entries {
-        0 if peer.state == "following" => format!("; {} lacks nothing", peer.node),
+        0 if peer.state == PeerState::Following => format!("; {} lacks nothing", peer.node),
         entries => format!(
             "; {} ({}) lacks {} in {entries} entries, the oldest made {} ms ago",
             peer.node,
@@ -85,7 +87,7 @@ fn memory(resource: &ResourceView) -> String {
     let counted = resource.memory.join(" ");
     let in_sync = resource.replicas.iter().filter(|replica| replica.in_sync).count();
     let primary = resource.replicas.iter().filter_map(|replica| replica.live.as_ref());
-    let caches = primary.filter(|live| live.role == "primary").all(|live| live.caches);
+    let caches = primary.filter(|live| live.role == Role::Primary).all(|live| live.caches);
     match (resource.mode, resource.memory.len()) {
         (Mode::B, _) if !caches => {
             "\nmode B: writes wait for journals all the same. Devices that were in use before the mode was set take it up when they are attached \

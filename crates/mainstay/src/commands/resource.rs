@@ -10,7 +10,7 @@ use crate::size;
 use mainstay_api::client::Client;
 use mainstay_api::rest::{
     Accepted, Health, MinCopiesSet, Mode, OriginView, PeerView, ReplicaAdd, ReplicaMove, ReplicaView,
-    ResourceAttach, ResourceCreate, ResourceView, ScrubStart, VolumeResize,
+    ResourceAttach, ResourceCreate, ResourceView, Role, ScrubStart, VolumeResize,
 };
 use std::io::IsTerminal;
 
@@ -465,7 +465,7 @@ pub(super) fn details(resource: &ResourceView) -> String {
         table(&["NODE", "RECORDED", "ROLE", "COMMITTED", "TAKES", "SEEN BY THE PRIMARY"], &rows)
     );
     for replica in &resource.replicas {
-        let waits = replica.live.as_ref().filter(|live| live.role != "secondary");
+        let waits = replica.live.as_ref().filter(|live| live.role != Role::Secondary);
         for what in waits.into_iter().flat_map(|live| &live.waiting_for) {
             text.push_str(&format!("\n{} waits: {what}", replica.node));
         }

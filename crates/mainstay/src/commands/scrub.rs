@@ -8,10 +8,9 @@ use crate::failure::{Failure, Outcome, exit};
 use crate::interrupt::GoesOn;
 use crate::output::{Output, Progress, table};
 use mainstay_api::client::Client;
-use mainstay_api::engine::{ScrubOutcome, ScrubState};
 use mainstay_api::rest::{
-    Accepted, ResourceView, ScrubFinding, ScrubRepair, ScrubReport, ScrubSchedule, ScrubStart, ScrubbedView,
-    ScrubsView,
+    Accepted, ResourceView, ScrubFindingView, ScrubOutcome, ScrubRepair, ScrubReport, ScrubSchedule,
+    ScrubStart, ScrubState, ScrubbedView, ScrubsView,
 };
 
 /// Begins one, and waits for its end unless that is not wanted.
@@ -209,7 +208,7 @@ fn told(report: &ScrubReport) -> String {
     parts.join("\n")
 }
 
-fn row(found: &ScrubFinding) -> Vec<String> {
+fn row(found: &ScrubFindingView) -> Vec<String> {
     let mut groups: Vec<String> = found.groups.iter().map(|group| group.join(" ")).collect();
     if !found.damaged.is_empty() {
         groups.push(format!("damaged: {}", found.damaged.join(" ")));

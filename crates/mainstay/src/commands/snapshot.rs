@@ -9,10 +9,10 @@ use crate::output::{Output, Progress, table};
 use crate::size;
 use mainstay_agent::directories::check_clone;
 use mainstay_api::client::Client;
-use mainstay_api::engine::{SnapshotState, snapshot_of_map};
+use mainstay_api::engine::snapshot_of_map;
 use mainstay_api::rest::{
-    Accepted, ResourceView, SnapshotFiles, SnapshotOnView, SnapshotRollback, SnapshotSpace, SnapshotTake,
-    SnapshotView,
+    Accepted, ResourceView, SnapshotFiles, SnapshotOnView, SnapshotRollback, SnapshotSpace, SnapshotState,
+    SnapshotTake, SnapshotView,
 };
 use mainstay_engine::disk::copy_out;
 use serde::Serialize;

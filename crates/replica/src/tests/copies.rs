@@ -1,8 +1,8 @@
 //! How many copies there have to be: one story per edge of the states in `copies.rs`.
 
 use super::lab::{A, Answer, B, C, Lab};
-use crate::{Event, Mended, Op, RequestError, Role, SlowLimits};
-use mainstay_types::{MinCopies, Mode, NodeId, SnapshotId, VolumeId};
+use crate::{Event, Mended, Op, RequestError, SlowLimits};
+use mainstay_types::{MinCopies, Mode, NodeId, Role, SnapshotId, VolumeId};
 
 /// Longer than any story.
 const LONG_MS: u64 = 60_000;

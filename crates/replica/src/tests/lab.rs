@@ -4,13 +4,13 @@
 use super::store::{Image, Store, VOLUME_BLOCKS, Value};
 use crate::{
     BackgroundLimits, Effect, Event, Mended, Op, Proposal, Replica, ReplicaConfig, RequestError, RequestId,
-    Role, ScrubOrder, ScrubReport, SlowLimits,
+    ScrubOrder, ScrubReport, SlowLimits,
 };
 use bytes::Bytes;
 use mainstay_codec::{Batch, BlockSums, EntryKind, Envelope, ReplicaData, block_sum};
 use mainstay_types::{
     BLOCK_BYTES, Chain, ConfigVersion, Epoch, Incarnation, Index, Member, Mode, NodeId, Opening, Position,
-    Range, ResourceId, ResourceRecord, ScrubRepair, Time, VolumeId,
+    Range, ResourceId, ResourceRecord, Role, ScrubRepair, Time, VolumeId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 //! states in `memory.rs`.
 
 use super::lab::{A, B, C, Lab, whole};
-use crate::{Event, Op, RequestId, Role};
-use mainstay_types::{BLOCK_BYTES, Mode, NodeId, SnapshotId, VolumeId};
+use crate::{Event, Op, RequestId};
+use mainstay_types::{BLOCK_BYTES, Mode, NodeId, Role, SnapshotId, VolumeId};
 
 /// Longer than any message takes, shorter than a slow journal.
 const SOON_MS: u64 = 15;

@@ -3,8 +3,8 @@
 use super::lab::{A, B, C, Lab};
 use super::modes::set_mode;
 use super::scrub::{holds, written};
-use crate::{Event, Mended, PeerState, Replica, Role};
-use mainstay_types::{BLOCK_BYTES, Mode, NodeId, VolumeId};
+use crate::{Event, Mended, Replica};
+use mainstay_types::{BLOCK_BYTES, Mode, NodeId, PeerState, Role, VolumeId};
 
 const VOLUME: u16 = 2;
 

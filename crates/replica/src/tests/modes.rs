@@ -1,8 +1,8 @@
 //! Mode A, and what is left by a forced promotion: one story per edge of the states in `follow.rs`.
 
 use super::lab::{A, B, C, Lab};
-use crate::{Event, PeerState, PeerStatus, Proposal, Role};
-use mainstay_types::{BLOCK_BYTES, Index, LagLimits, Member, Mode, NodeId};
+use crate::{Event, PeerStatus, Proposal};
+use mainstay_types::{BLOCK_BYTES, Index, LagLimits, Member, Mode, NodeId, PeerState, Role};
 
 /// Writes are to wait for a follower that lacks more than three of them.
 const LAG: LagLimits = LagLimits { bytes: 6 * BLOCK_BYTES, ms: 60_000 };

@@ -3,9 +3,9 @@
 //! To repeat one: `SEED=17 cargo test -p mainstay-replica one_seed -- --nocapture`.
 
 use super::lab::{Lab, VOLUMES, whole};
-use crate::{Op, Role, SlowLimits};
+use crate::{Op, SlowLimits};
 use mainstay_types::simulation::{Bug, plant};
-use mainstay_types::{MinCopies, NodeId};
+use mainstay_types::{MinCopies, NodeId, Role};
 
 const ROUNDS: u64 = 120;
 

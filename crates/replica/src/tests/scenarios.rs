@@ -2,9 +2,11 @@
 //! no data: it is the lab's control plane.
 
 use super::lab::{A, Answer, B, C, Lab, whole};
-use crate::{Effect, Event, Op, PeerState, Proposal, ReplicaConfig, RequestError, Role, StepDownReason};
+use crate::{Effect, Event, Op, Proposal, ReplicaConfig, RequestError, StepDownReason};
 use mainstay_codec::ReplicaData;
-use mainstay_types::{BLOCK_BYTES, Epoch, Incarnation, Index, NodeId, Range, Time, VolumeId};
+use mainstay_types::{
+    BLOCK_BYTES, Epoch, Incarnation, Index, NodeId, PeerState, Range, Role, Time, VolumeId,
+};
 
 fn two() -> Lab {
     let mut lab = Lab::new(2, 4, 1);
@@ -64,7 +66,7 @@ fn a_secondary_that_is_opened_anew_is_attached_again() {
         let mut lab = two();
         write_many(&mut lab, A, 3);
         lab.reopen(B);
-        assert_eq!(lab.status(A).peers[0].state, PeerState::Refused, "its primary heard of it");
+        assert_eq!(lab.status(A).peers[0].state, PeerState::Failed, "its primary heard of it");
         for n in 0..writes {
             lab.write(A, n % 6, 0);
             lab.run_ms(20);
@@ -88,7 +90,7 @@ fn a_replica_says_that_it_does_not_know_the_session_of_its_primary() {
     lab.start(B);
     let id = lab.write(A, 0, 0);
     lab.run_ms(10);
-    assert_eq!(lab.status(A).peers[0].state, PeerState::Refused);
+    assert_eq!(lab.status(A).peers[0].state, PeerState::Failed);
     lab.run_ms(8_000);
     assert!(lab.done(id));
     assert_eq!(lab.iss(), [A, B]);

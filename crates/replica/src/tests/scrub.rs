@@ -2,9 +2,11 @@
 
 use super::lab::{A, B, C, Lab, VOLUMES};
 use super::store::VOLUME_BLOCKS;
-use crate::{Event, Op, Outcome, Role, ScrubOrder, ScrubState};
+use crate::{Event, Op, ScrubOrder};
 use mainstay_codec::{Batch, EntryKind};
-use mainstay_types::{BLOCK_BYTES, NodeId, ScrubRepair, SnapshotId, VolumeId};
+use mainstay_types::{
+    BLOCK_BYTES, NodeId, Role, ScrubOutcome, ScrubRepair, ScrubState, SnapshotId, VolumeId,
+};
 use std::sync::Arc;
 
 const EXTENTS: u64 = VOLUMES as u64;
@@ -105,7 +107,7 @@ fn what_one_of_three_holds_differently_is_found_and_written_anew() {
         lab.settle();
         let report = lab.report(A);
         assert_eq!((report.different, report.repaired, report.unrepaired()), (3, 3, 0));
-        assert!(report.findings.iter().all(|f| f.outcome == Outcome::Repaired), "{report:?}");
+        assert!(report.findings.iter().all(|f| f.outcome == ScrubOutcome::Repaired), "{report:?}");
         lab.assert_equal();
         lab.scrub(A, true);
         lab.settle();
@@ -300,7 +302,7 @@ fn a_repair_does_not_wait_for_ever_for_who_has_the_content() {
     lab.run_ms(10_000);
     let report = lab.report(A);
     assert_eq!((report.state, report.unrepaired()), (ScrubState::Done, 1));
-    assert_eq!(report.findings[0].outcome, Outcome::Failed);
+    assert_eq!(report.findings[0].outcome, ScrubOutcome::Failed);
 }
 
 #[test]

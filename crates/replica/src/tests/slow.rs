@@ -1,8 +1,8 @@
 //! Slow members: one story per edge of the states in `slow.rs`.
 
 use super::lab::{A, B, C, Lab};
-use crate::{PeerState, PeerStatus, Proposal, Role, SlowLimits};
-use mainstay_types::{Index, NodeId, ShrinkReason, Time};
+use crate::{PeerStatus, Proposal, SlowLimits};
+use mainstay_types::{Index, NodeId, PeerState, Role, ShrinkReason, Time};
 
 const LIMITS: SlowLimits =
     SlowLimits { ack_ms: 10, factor: 5, for_ms: 300, min_copies: 2, quiet_ms: 2_000, quiet_max_ms: 16_000 };
@@ -45,7 +45,7 @@ fn slow_shrinks(lab: &Lab) -> usize {
 
 /// Milliseconds until it may return.
 fn quiet_ms(lab: &Lab, node: NodeId) -> u64 {
-    peer(lab, node).slow.map_or(0, |slow| slow.returns_at.ms_since(lab.now))
+    peer(lab, node).slow.map_or(0, |slow| slow.returns_us.ms_since(lab.now))
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn so_many_copies_stay_however_slow() {
 
 /// R11, and what `min_copies` is for: better slow than alone.
 #[test]
-fn a_slow_replica_returns_at_once_when_too_few_copies_are_left() {
+fn a_slow_replica_returns_us_once_when_too_few_copies_are_left() {
     let mut lab = lab(3, SlowLimits { quiet_ms: 60_000, ..LIMITS });
     disk_ms(&mut lab, B, 60);
     load(&mut lab, 800);
@@ -272,7 +272,7 @@ fn an_idle_resource_is_not_woken() {
     disk_ms(&mut lab, B, 1);
     lab.run_ms(4_000);
     let next = |lab: &Lab| lab.nodes[&A].replica.as_ref().and_then(crate::Replica::next_deadline);
-    let returns = peer(&lab, B).slow.map(|slow| slow.returns_at);
+    let returns = peer(&lab, B).slow.map(|slow| slow.returns_us);
     assert_eq!(next(&lab), returns, "nothing but the end of the quiet period");
     lab.settle();
     assert_eq!((lab.iss(), next(&lab)), (vec![A, B, C], None::<Time>));

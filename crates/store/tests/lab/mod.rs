@@ -12,12 +12,12 @@ use mainstay_codec::batch::HEADER_BLOCK_BYTES;
 use mainstay_codec::sums::sums_bytes;
 use mainstay_codec::{Batch, EntryKind, NewEntry, ReplicaData, rollback_range, snapshot_range};
 use mainstay_store::{
-    Area, Checked, IoFailure, LogSource, Media, MediaError, OpId, Output, RecoverError, Segment,
-    SnapshotState, Source, Store, StoreConfig, Tuning,
+    Area, Checked, IoFailure, LogSource, Media, MediaError, OpId, Output, RecoverError, Segment, Source,
+    Store, StoreConfig, Tuning,
 };
 use mainstay_types::{
     BLOCK_BYTES, Chain, EXTENT_BYTES, Epoch, Incarnation, Index, Position, Range, ResourceId, SnapshotId,
-    VolumeId,
+    SnapshotState, VolumeId,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,0 +1,253 @@
+//! States of a replica, of its peers, snapshots and scrubs, as every part of Mainstay names them.
+//!
+//! The replica decides them, its engine reports them, the control plane records some of them, and
+//! people read them. In JSON each has the name in lower case with dashes.
+
+use crate::{Epoch, Index, NodeId, VolumeId};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Part that a replica plays at the moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Follows a primary, or waits for one.
+    #[default]
+    Secondary,
+    /// Named primary. It has not yet committed the first entry of its epoch, so it does not serve
+    /// (R6): requests are queued.
+    Promoting,
+    /// Serves.
+    Primary,
+    /// Neither serves nor follows: the store failed, or it has learnt that its epoch is over and
+    /// not yet what came after. It answers every request with an error.
+    Fenced,
+}
+
+impl Role {
+    /// Whether it leads an epoch, or is about to.
+    #[must_use]
+    pub fn leads(self) -> bool {
+        matches!(self, Self::Promoting | Self::Primary)
+    }
+
+    /// The name that people and JSON read.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Secondary => "secondary",
+            Self::Promoting => "promoting",
+            Self::Primary => "primary",
+            Self::Fenced => "fenced",
+        }
+    }
+}
+
+/// How a primary is connected to another replica, and what it does for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PeerState {
+    /// No connection.
+    #[default]
+    Disconnected,
+    /// Connected; log positions are being compared or cut.
+    Attaching,
+    /// Fed from the journal.
+    CatchingUp,
+    /// Fed from the journal in mode A: it is not to be in sync, and writes do not wait for it
+    /// unless it lags too far.
+    Following,
+    /// Extents are being copied.
+    Copying,
+    /// Caught up and required, not yet recorded (R4).
+    Joining,
+    /// Member of the in-sync set.
+    InSync,
+    /// It refuses: foreign disk content, a failed store, or a damaged log.
+    Failed,
+}
+
+impl PeerState {
+    /// The name that people and JSON read.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Disconnected => "disconnected",
+            Self::Attaching => "attaching",
+            Self::CatchingUp => "catching-up",
+            Self::Following => "following",
+            Self::Copying => "copying",
+            Self::Joining => "joining",
+            Self::InSync => "in-sync",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// State of a replica's data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DataState {
+    #[default]
+    Consistent,
+    /// Target of a copy that has not ended; not promotable (R16).
+    Inconsistent,
+    /// The store reported an error and is no longer used (R13).
+    Failed,
+}
+
+impl DataState {
+    /// The name that people and JSON read.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Consistent => "consistent",
+            Self::Inconsistent => "inconsistent",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// What a replica has of a snapshot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SnapshotState {
+    /// What came before its entry is still being written to the volumes.
+    Taking,
+    /// Its files are here.
+    Held,
+    /// It could not be taken here, or before this replica was copied to.
+    Missing,
+}
+
+/// A snapshot on one replica.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SnapshotOn {
+    /// The entry of the log that it is as of; 0 if that is not known there.
+    pub at: Index,
+    pub state: SnapshotState,
+}
+
+/// State of a scrub.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ScrubState {
+    Running,
+    /// All extents were judged.
+    Done,
+    /// An operator ended it.
+    Stopped,
+    /// The replica that led it ceased to be primary.
+    Interrupted,
+}
+
+/// The last scrub that a replica led since it was opened, or the one that is under way.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ScrubSummary {
+    pub epoch: Epoch,
+    /// Which one it is since the replica was opened, from 1 on. No two scrubs of a resource have
+    /// both epoch and ordinal in common.
+    pub ordinal: u64,
+    pub state: ScrubState,
+    /// In milliseconds. This and all further ones are 0 until it has ended.
+    pub took_ms: u64,
+    /// Of all volumes.
+    pub extents: u64,
+    /// Extents that were judged, however many replicas were compared.
+    pub done: u64,
+    /// In how many extents each replica was compared.
+    pub compared: Vec<(NodeId, u64)>,
+    /// Blocks of 4096 bytes that differed.
+    pub different: u64,
+    /// Of these, those that were written anew.
+    pub repaired: u64,
+    /// And those that clients overwrote before that.
+    pub overwritten: u64,
+}
+
+impl ScrubSummary {
+    /// One that is under way.
+    #[must_use]
+    pub fn running(epoch: Epoch, ordinal: u64) -> Self {
+        Self {
+            epoch,
+            ordinal,
+            state: ScrubState::Running,
+            took_ms: 0,
+            extents: 0,
+            done: 0,
+            compared: Vec::new(),
+            different: 0,
+            repaired: 0,
+            overwritten: 0,
+        }
+    }
+}
+
+/// Neighbouring blocks that the same replicas hold differently, or know to be damaged.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ScrubFinding {
+    pub volume: VolumeId,
+    /// The first block of 4096 bytes, and how many.
+    pub block: u64,
+    pub blocks: u64,
+    /// The entry of the log as of which they differ.
+    pub at: Index,
+    /// Replicas that agree, the largest group first; each in ascending order.
+    pub groups: Vec<Vec<NodeId>>,
+    /// Replicas whose own checksums say that theirs are damaged. They are in no group.
+    #[serde(default)]
+    pub damaged: Vec<NodeId>,
+    /// The group that is taken to be right, if any is.
+    pub right: Option<usize>,
+    /// More than half of the replicas that are not damaged say so.
+    pub proven: bool,
+    pub outcome: ScrubOutcome,
+}
+
+/// What became of blocks that differed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ScrubOutcome {
+    /// No repair was asked for, or nothing is known to be right.
+    Found,
+    /// The repair is under way.
+    Repairing,
+    /// Written anew everywhere, but for blocks that clients have overwritten since.
+    Repaired,
+    /// All of them were overwritten by clients before they could be repaired.
+    Overwritten,
+    /// No replica of the right group could give the content.
+    Failed,
+}
+
+/// A replica that left the in-sync set because it was slow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SlowStatus {
+    pub since_us: crate::Time,
+    /// Its latency when it left, in microseconds.
+    pub latency_us: u64,
+    /// When it is asked to join, if it keeps up until then.
+    pub returns_us: crate::Time,
+}
+
+/// Speed of an extent copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CopyStatus {
+    /// Extents of zeroes count like others.
+    pub bytes_per_s: u64,
+    /// How long the rest takes at that, in milliseconds.
+    pub left_ms: u64,
+}
+
+macro_rules! display {
+    ($($name:ident),+) => {$(
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+    )+};
+}
+
+display!(Role, PeerState, DataState);
