@@ -2,8 +2,8 @@
 //!
 //! Guarantees
 //! - Neither the agent nor one of its threads waits for the file system: a process of its own does.
-//! - A question writes nothing and reads nothing that the kernel does not keep in memory, so it wakes no disk. It changes
-//!   nothing.
+//! - A question writes nothing and reads nothing that the kernel does not keep in memory, so it
+//!   wakes no disk. It changes nothing.
 //! - A device that is slow or hangs is not called frozen.
 
 use std::io;
@@ -14,8 +14,11 @@ use std::time::{Duration, Instant};
 /// Pause between the answer to a question and the next question.
 const ASK_EVERY: Duration = Duration::from_secs(3);
 
-/// A process that a frozen file system holds up. It removes a directory that is not there: the kernel waits for the thaw
-/// before it looks for it.
+/// Length of a name that no directory has, in bytes: file systems allow 255.
+const NAME_BYTES: usize = 300;
+
+/// A process that a frozen file system holds up. It removes a directory that cannot be there: the
+/// kernel waits for the thaw before it looks for it.
 pub(super) struct Question(Child);
 
 impl Question {
@@ -23,7 +26,7 @@ impl Question {
     /// When the process cannot be started.
     pub fn ask(path: &Path) -> io::Result<Self> {
         let mut command = Command::new("rmdir");
-        command.arg("--").arg(path.join(".mainstay-is-it-frozen"));
+        command.arg("--").arg(path.join("x".repeat(NAME_BYTES)));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command.spawn().map(Self)
     }
