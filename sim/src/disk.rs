@@ -674,8 +674,9 @@ impl Disk {
 
     /// Does what the fault says, or lets it wait for the operation that it hits ([`Disk::fired`] then tells).
     /// `OldImage` and `Replace` wait for the next power cut or end of the process. False if there is nothing that the
-    /// fault could do: damage to a journal that is empty, or an image that was never kept. `Slow`, `Stall`, `Late`,
-    /// `Remove` and `Copied` are not the disk's business; records of the journal have methods of their own.
+    /// fault could do: damage to a journal that is empty, or an image that was never kept. `Slow`,
+    /// `Stall`, `Late`, `Remove` and `Copied` are not the disk's business; records of the journal
+    /// have methods of their own.
     pub fn inject(&mut self, fault: DiskFault) -> bool {
         match fault {
             DiskFault::Slow { .. }

@@ -657,7 +657,8 @@ impl Engine {
     }
 
     fn report(&mut self, resource: ResourceId) {
-        // An agent that starts while it is being closed would take it for open, and hear nothing of its end.
+        // An agent that starts while it is being closed would take it for open, and hear nothing of
+        // its end.
         let Some(hosted) = self.hosts.get_mut(&resource).filter(|hosted| !hosted.closes()) else {
             return;
         };

@@ -460,8 +460,9 @@ pub enum DiskFault {
     /// F15: the files of another replica, whole and empty, are put in the place of these, under their label. The engine is
     /// started again.
     OtherFiles,
-    /// An operator puts a byte copy of a file in its place, while it is open. The agent has the engine, which goes on, close the replica and
-    /// open what is there, as soon as the cluster does not count on it.
+    /// An operator puts a byte copy of a file in its place, while it is open. The agent has the
+    /// engine, which goes on, close the replica and open what is there, as soon as the cluster does
+    /// not count on it.
     Copied,
 }
 

@@ -334,7 +334,8 @@ impl Scenario {
         self.world.put_copy_back(NodeId(node), resource_id(0));
     }
 
-    /// An operator moves the directory of the replica out of the pool, whether an engine has it open or not.
+    /// An operator moves the directory of the replica out of the pool, whether an engine has it
+    /// open or not.
     pub fn move_directory(&mut self, node: u32) {
         self.world.move_directory(NodeId(node), resource_id(0));
     }

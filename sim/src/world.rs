@@ -231,7 +231,8 @@ pub(crate) struct Machine {
     pub(crate) formatted: BTreeMap<ResourceId, Incarnation>,
     /// Replicas of whose directories an operator has made a copy in the pool. It holds what the image of the disk holds.
     pub(crate) copied: BTreeSet<ResourceId>,
-    /// Replicas whose directories an operator has moved out of the pool while the engine has them open.
+    /// Replicas whose directories an operator has moved out of the pool while the engine has them
+    /// open.
     pub(crate) moved: BTreeSet<ResourceId>,
     /// The same, of which no engine has anything open any more.
     pub(crate) aside: BTreeMap<ResourceId, (Disk, Incarnation)>,

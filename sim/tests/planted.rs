@@ -211,7 +211,8 @@ const STORIES: &[Story] = &[
     ),
 ];
 
-/// Without a message nobody tells the primary that the session of a replica has ended: the node's connections stay.
+/// Without a message nobody tells the primary that the session of a replica has ended: the node's
+/// connections stay.
 fn a_replica_that_is_opened_anew_is_fed_again() {
     let mut sim = Scenario::three();
     let [_, s, _] = sim.cast();
@@ -597,7 +598,8 @@ fn a_primary_whose_directory_is_moved_away_hands_over() {
     sim.settle();
 }
 
-/// R11: an operator moves all directories away while the nodes are off, and puts them back when the nodes have started.
+/// R11: an operator moves all directories away while the nodes are off, and puts them back when the
+/// nodes have started.
 fn directories_that_were_moved_away_are_waited_for() {
     let mut sim = Scenario::three();
     let nodes = sim.cast();
@@ -612,7 +614,8 @@ fn directories_that_were_moved_away_are_waited_for() {
     sim.settle();
 }
 
-/// R19: the engine was told to end, or its lease ended, and the cluster gives the resource another epoch at once.
+/// R19: the engine was told to end, or its lease ended, and the cluster gives the resource another
+/// epoch at once.
 fn nothing_begins_on_what_an_engine_confirmed_before_it_silenced_its_node() {
     let now = Time(1_000_000);
     let mut guard = Guard::default();

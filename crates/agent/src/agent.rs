@@ -447,8 +447,8 @@ impl Agent {
         }
     }
 
-    /// Users of the devices of a resource that its engine serves without the kernel. An engine that does not answer has said last who
-    /// they are.
+    /// Users of the devices of a resource that its engine serves without the kernel. An engine that
+    /// does not answer has said last who they are.
     fn served_users(&self, resource: &str, moves: bool) -> Vec<DeviceUser> {
         let devices: Vec<DeviceStatus> = match self.engine.request(Request::Status, Duration::from_secs(1)) {
             Ok(Reply::Status(status)) => {

@@ -1,4 +1,5 @@
-//! Directories that an operator names: those of a node, and the one that a copy of a snapshot goes to.
+//! Directories that an operator names: those of a node, and the one that a copy of a snapshot goes
+//! to.
 //!
 //! Guarantees
 //! - Nothing is put into or over a directory of the system, or where Mainstay keeps something else.
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// A directory that cannot be what it is meant to be.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unfit {
-    /// What is wrong, with the name of the directory, as a sentence without its end.
+    /// Name of the directory and the fault, as a sentence without its full stop.
     pub why: String,
     pub remedy: String,
 }
@@ -31,7 +32,8 @@ pub struct OfNode<'a> {
 /// Checks the directories of a node, before anything is made in them.
 ///
 /// # Errors
-/// The first one that is a directory of the system or no directory, or that is in the way of another one.
+/// The first one that is a directory of the system or no directory, or that is in the way of
+/// another one.
 pub fn check_node(of: OfNode) -> Result<(), Unfit> {
     let default = |option: &str| match option {
         "--state-dir" => "for example `--state-dir /var/lib/mainstay`",
@@ -104,8 +106,9 @@ pub fn check_cgroup(root: &Path) -> Result<(), Unfit> {
     })
 }
 
-/// Checks the directory that a copy of a snapshot is to go to, before anything is made in it. `own`: directories of Mainstay on this
-/// node; `pool`: the one in which a copy may have a directory beside the replicas, so that it shares their space.
+/// Checks the directory that a copy of a snapshot is to go to, before anything is made in it.
+/// `own`: directories of Mainstay on this node; `pool`: the one in which a copy may have a
+/// directory beside the replicas, so that it shares their space.
 ///
 /// # Errors
 /// When something else is there, or has to be there.

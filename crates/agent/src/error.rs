@@ -43,7 +43,7 @@ pub enum AgentError {
     Fatal(String),
 }
 
-/// What to do when a node answers what was not asked.
+/// Remedy when a node gives an answer that does not fit the question.
 pub const OTHER_RELEASE: &str =
     "The two run different releases: install the same one on all nodes, and try again.";
 

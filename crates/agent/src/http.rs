@@ -641,7 +641,7 @@ async fn service(Shared(agent): App, Path(name): Path<String>) -> Answer<Service
     .await
 }
 
-/// What hinders a service, and what to do.
+/// Sentences on the hindrances of a service, each with its remedy.
 fn hindrances(agent: &Agent, member: &Member, view: &View, service: &str, stalls: &[Stall]) -> Vec<String> {
     let state = &view.state;
     let Some(known) = state.services.get(service) else { return Vec::new() };
@@ -713,7 +713,7 @@ fn service_view(view: &View, name: &str) -> Result<ServiceView, ErrorBody> {
 
 #[derive(Deserialize)]
 struct ServiceDelete {
-    /// Although something else holds the file system.
+    /// Whether it is deleted although something else holds its file system.
     #[serde(default)]
     force: bool,
 }

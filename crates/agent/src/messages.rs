@@ -127,7 +127,8 @@ pub enum Call {
     Users {
         resource: String,
         service: Option<ServiceSpec>,
-        /// The devices come back on another node: users that find them there by themselves do not count.
+        /// The devices come back on another node: users that find them there by themselves do not
+        /// count.
         #[serde(default)]
         moves: bool,
     },

@@ -105,7 +105,7 @@ pub fn start(parts: NodeParts) -> NodeHandle {
 /// A pool that had no space, as it was told.
 struct Full {
     subject: String,
-    /// It has none at this moment.
+    /// Whether the pool has no space at this moment.
     now: bool,
     told: Instant,
 }
@@ -217,7 +217,8 @@ impl Node {
                 self.tell(Event::Service { name: service, event });
             }
             Input::JobDone { resource, job, result } => {
-                // An engine reports no replica that it closes. One that is still open reports again.
+                // An engine reports no replica that it closes. One that is still open reports
+                // again.
                 let is_closed =
                     if result.is_ok() { job == "drop" } else { matches!(job, "reopen" | "replace") };
                 if is_closed && let Some(name) = self.linked.remove(&resource) {
@@ -317,7 +318,8 @@ impl Node {
         }
     }
 
-    /// Tells that there is space again, unless there was none a moment ago: a pool that is nearly full changes often.
+    /// Tells that there is space again, unless there was none a moment ago: a pool that is nearly
+    /// full changes often.
     fn note_room(&mut self) {
         let is_over = |full: &Full| !full.now && full.told.elapsed() >= FULL_FOR;
         let over: Vec<ResourceId> =

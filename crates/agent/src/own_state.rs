@@ -46,7 +46,8 @@ fn no_identity(state_dir: &Path) -> Result<(), AgentError> {
     if missing(&log)?.is_some() {
         return Ok(());
     }
-    // A log that cannot be read may be what an interrupted `init` has left; the next one removes it.
+    // A log that cannot be read may be what an interrupted `init` has left; the next one removes
+    // it.
     let Ok(store) = RaftStore::open(&log) else { return Ok(()) };
     let state = recorded(&store)?;
     if state.nodes.len() < 2 && state.resources.is_empty() {
@@ -100,7 +101,7 @@ pub(crate) fn recorded(store: &RaftStore) -> Result<State, AgentError> {
     let after = store.newest_snapshot().get_metadata().index;
     let commit = store.hard_state().commit;
     for entry in store.log().filter(|entry| entry.index > after && entry.index <= commit) {
-        // What cannot be read is the log's to judge, when it starts.
+        // Entries that cannot be read are judged by the log when it starts.
         if let Ok(proposal) = serde_json::from_slice::<Proposal>(&entry.data) {
             machine.apply(&proposal);
         }

@@ -208,7 +208,8 @@ fn is_snapshot(file: &str) -> bool {
 
 /// Whether a file is named as one of a replica.
 fn is_ours(file: &str) -> bool {
-    // What ends with `new` is being written: a label, and the stamps of the sums.
+    // A name that ends with `new` is a file that is being written: a label, or the stamps of the
+    // sums.
     let one =
         matches!(file, "meta" | "journal" | "marks" | "marks.new" | LABEL | REMOVED_LABEL | "replica.new");
     one || is_area(file) || is_snapshot(file)

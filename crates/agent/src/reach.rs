@@ -1,11 +1,11 @@
 //! Other nodes as this node reaches them: no connection, or one on which large answers get lost.
 //!
 //! Guarantees
-//! - Every agent knows this of itself and says it when it is asked, so a link that is broken between
-//!   two nodes is told by the third, too.
+//! - Every agent knows this of itself and says it when it is asked, so a link that is broken
+//!   between two nodes is told by the third, too.
 //! - A question is asked on a thread of its own, one at a time for each node, and has a time limit.
-//! - An answer counts as lost only if the small one that is asked for right after it arrives. A node
-//!   that is slow, or of an earlier release, is not told.
+//! - An answer counts as lost only if the small one that is asked for right after it arrives. A
+//!   node that is slow, or of an earlier release, is not told.
 
 use crate::clock::boot_now;
 use crate::messages::{Call, CallReply};

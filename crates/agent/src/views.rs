@@ -228,7 +228,8 @@ pub fn resource(state: &State, resource: &Resource, live: &Live) -> ResourceView
     }
 }
 
-/// Whether the replica of a node is in sync: by the record, or by the primary's engine if that acts on a newer one.
+/// Whether the replica of a node is in sync: by the record, or by the primary's engine if that acts
+/// on a newer one.
 fn is_in_sync(resource: &Resource, node: NodeId, live: &Live) -> bool {
     let record = &resource.record;
     let newer = record.primary.and_then(|primary| {

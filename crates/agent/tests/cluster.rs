@@ -533,8 +533,8 @@ fn a_machine_with_the_identity_of_a_living_node_is_refused_and_the_node_lives_on
     }
 }
 
-/// A node that has lost what makes it a member does not run, names the file, and leaves all files as they are. Put
-/// back as they were, they serve it again.
+/// A node that has lost what makes it a member does not run, names the file, and leaves all files
+/// as they are. Put back as they were, they serve it again.
 #[test]
 fn a_node_whose_files_are_lost_or_damaged_does_not_run_and_names_the_file() {
     let mut nodes = three_nodes(17);

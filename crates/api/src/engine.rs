@@ -609,7 +609,7 @@ pub struct DeviceUser {
     /// Its process, if it is on the engine's node.
     #[serde(default)]
     pub process: Option<u32>,
-    /// It can find the next primary by itself.
+    /// Whether the user finds the next primary by itself.
     #[serde(default)]
     pub follows: bool,
 }

@@ -737,7 +737,8 @@ pub struct ServiceApply {
     /// Say what would change, and change nothing.
     #[serde(default)]
     pub dry_run: bool,
-    /// Restart it although something else holds the file system. What was written to that is on the device before it is taken away.
+    /// Restart it although something else holds the file system. What was written to that is on the
+    /// device before it is taken away.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
 }
@@ -785,7 +786,8 @@ pub struct ServiceApplied {
 pub struct ServiceMove {
     /// Name of the node.
     pub to: String,
-    /// Although something else holds the file system. What was written to it is on the device before that is taken away.
+    /// Whether it is applied although something else holds the file system. What was written to that
+    /// is on the device before the file system is taken away.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
 }
@@ -809,8 +811,8 @@ pub struct ServiceView {
     pub deleting: bool,
     pub failures: Vec<ServiceFailure>,
     pub advice: Vec<String>,
-    /// What keeps it from being of use although it runs, as its node has just measured it, with its age and what to do. Not in
-    /// the answers to changes, and not in `GET /v1/services`.
+    /// Hindrances of a service that runs and is of no use, as its node has just measured them, with
+    /// their age and what to do. Not in the answers to changes, and not in `GET /v1/services`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hindrances: Vec<String>,
 }

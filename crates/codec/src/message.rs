@@ -66,7 +66,8 @@ pub struct LogState {
 pub enum Reject {
     /// It has promised a higher epoch, given here (R1).
     Epoch(Epoch),
-    /// No such resource, incarnation or session here: the replica is being closed, or was opened anew.
+    /// No such resource, incarnation or session here: the replica is being closed, or was opened
+    /// anew.
     Unknown,
     /// Batch does not continue the replica's log; its end is given here.
     Gap(Position),

@@ -36,13 +36,13 @@ impl Advice {
 /// How a primary feeds a replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Feed {
-    /// It acknowledges what it is given.
+    /// The replica acknowledges entries.
     Moves,
-    /// It has acknowledged nothing for so many milliseconds, although it was given something.
+    /// The replica was given entries, and has acknowledged none for so many milliseconds.
     Stands(u64),
     /// The engines have no connection.
     Unconnected,
-    /// It refuses what it is given.
+    /// The replica refuses entries.
     Refused,
 }
 
@@ -235,7 +235,8 @@ pub fn advice(state: &State, observations: &Observations) -> Vec<Advice> {
     list
 }
 
-/// Whether the cause of a stall is told by another advice: a pool is full, or too few copies are recorded.
+/// Whether the cause of a stall is told by another advice: a pool is full, or too few copies are
+/// recorded.
 fn is_told(state: &State, observations: &Observations, stall: &Stall) -> bool {
     let hangs = |node: &NodeId| {
         let of_it = |what: &Stalled| matches!(what, Stalled::Engine(on) | Stalled::LogDisk(on) if on == node);
@@ -276,7 +277,7 @@ impl Told {
         Self { causes, nodes }
     }
 
-    /// What keeps a service from being started on a node, if it is told.
+    /// Reason for which a service is not started on a node, if one is told.
     fn of_service(&self, state: &State, service: &Service, node: NodeId) -> Option<String> {
         let id = state.resource_of(service)?.id;
         let name = state.node_name(node);
@@ -295,7 +296,8 @@ impl Told {
     }
 }
 
-/// A cause with the resources whose writes wait because of it. What only waits for an engine or a disk that hangs is told with that.
+/// A cause with the resources whose writes wait because of it. What only waits for an engine or a
+/// disk that hangs is told with that.
 fn with_waiting(state: &State, causes: &[Stall], stall: &Stall) -> Advice {
     let mut advice = stall.advice(state);
     if let Stalled::Engine(node) | Stalled::LogDisk(node) = stall.what {
@@ -345,7 +347,8 @@ fn advise_no_leader(
     }
 }
 
-/// Full pools with what follows from them: one advice for all resources that the same pools hold up.
+/// Full pools with what follows from them: one advice for all resources that the same pools hold
+/// up.
 fn advise_full(
     state: &State,
     full: &BTreeMap<ResourceId, BTreeSet<NodeId>>,
@@ -607,7 +610,7 @@ fn advise_resource(
     }
 }
 
-/// What a living replica that is not in sync does, and what can be done about it.
+/// Sentence on what a living replica that is not in sync does, with the remedy.
 fn how_it_is_fed(state: &State, resource: &Resource, node: NodeId, observations: &Observations) -> String {
     let name = state.node_name(node);
     let Some(primary) = resource.record.primary else { return String::new() };

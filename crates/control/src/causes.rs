@@ -1,21 +1,23 @@
-//! One cause is told once: of what stands still, only that which does not follow from something else; and as an event it
-//! neither begins nor ends again every few seconds.
+//! One cause is told once: of what stands still, only that which does not follow from something
+//! else; and as an event it neither begins nor ends again every few seconds.
 
 use crate::stalls::{Stall, Stalled};
 use crate::state::{Severity, State};
 use mainstay_types::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What ended counts as ended when it has not been seen for so long, in milliseconds. An answer now and then ends nothing.
+/// Time for which a stall must not be seen before it counts as over, in milliseconds. An answer now
+/// and then ends nothing.
 const OVER_MS: u64 = 2000;
-/// The same for something that keeps coming back: the longest time.
+/// Longest such time, of a stall that keeps coming back, in milliseconds.
 const OVER_MAX_MS: u64 = 600_000;
-/// So many times as long with every return.
+/// Factor by which that time grows with every return.
 const OVER_FACTOR: u64 = 6;
-/// What has not come back for so long, in milliseconds, begins anew.
+/// Time without a return after which a stall counts as a new one, in milliseconds.
 const CALM_MS: u64 = 3_600_000;
 
-/// The causes among `stalls`. Left out is what follows from another one of them, and what is about nodes that count as dead.
+/// The causes among `stalls`. Left out is what follows from another one of them, and what is about
+/// nodes that count as dead.
 #[must_use]
 pub fn causes(state: &State, mut stalls: Vec<Stall>) -> Vec<Stall> {
     let of = |pick: fn(&Stalled) -> Option<NodeId>| -> BTreeSet<NodeId> {
@@ -66,17 +68,18 @@ impl News {
 
 #[derive(Debug)]
 struct Telling {
-    /// It was told, and not that it is over.
+    /// Whether it was told, and not yet that it is over.
     is_told: bool,
-    /// Its age when it was seen last, in milliseconds.
+    /// Age when it was seen last, in milliseconds.
     ms: u64,
-    /// When it was seen last.
+    /// Time at which it was seen last, in milliseconds.
     seen_ms: u64,
+    /// Time without it after which it is told as over, in milliseconds.
     over_ms: u64,
 }
 
-/// What was told of what stands still. What comes back soon after it ended is told as over ever later, so that what
-/// flaps is not a pair of events every few seconds.
+/// Stalls that were told. One that comes back soon after it ended is told as over ever later, so
+/// that a stall that flaps is not a pair of events every few seconds.
 #[derive(Debug, Default)]
 pub struct Tellings(BTreeMap<Stalled, Telling>);
 

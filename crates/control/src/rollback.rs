@@ -50,7 +50,8 @@ pub struct RolledBack {
 }
 
 impl State {
-    /// Whether a resource is being rolled back to a snapshot that the replica of a node does not have.
+    /// Whether a resource is being rolled back to a snapshot that the replica of a node does not
+    /// have.
     pub(crate) fn lacks_rollback(&self, id: ResourceId, node: NodeId) -> bool {
         self.resources.get(&id).is_some_and(|resource| {
             let to = resource.rollback.as_ref().and_then(|rollback| resource.snapshots.get(&rollback.to));

@@ -339,7 +339,8 @@ impl State {
         Outcome::Done
     }
 
-    /// Why a service that stopped on a node has stopped there, as an end of a sentence; empty if nothing here says so.
+    /// Why a service that stopped on a node has stopped there, as an end of a sentence; empty if
+    /// nothing here says so.
     fn why_stopped(&self, name: &str, node: NodeId) -> String {
         let Some(service) = self.services.get(name) else { return String::new() };
         if service.deleting {

@@ -147,7 +147,8 @@ fn a_pool_without_space_is_said_with_what_to_do() {
     assert!(advice.what.contains("the pool of b has no space") && !advice.remedy.is_empty(), "{advice:?}");
 }
 
-/// A full pool keeps its replica out, holds writes up and leaves one copy: that is one advice, with what follows.
+/// A full pool keeps its replica out, holds writes up and leaves one copy: that is one advice, with
+/// what follows.
 #[test]
 fn what_follows_from_a_full_pool_is_no_advice_of_its_own() {
     let mut state = ready();

@@ -1,8 +1,9 @@
 //! The fields of a service file as an operator writes them, and errors that name them.
 //!
 //! Guarantees
-//! - An error of a type, a name or a missing field names the field by its path (`process[0].restart`) and its line, says what was
-//!   found and what is expected, and shows an example.
+//! - An error of a type, a name or a missing field names the field by its path
+//!   (`process[0].restart`) and its line, says what was found and what is expected, and shows an
+//!   example.
 
 use crate::spec::SpecError;
 
@@ -52,7 +53,8 @@ const FIELDS: [Field; 36] = [
     ("policy.failback", "true or false", "failback = false"),
 ];
 
-/// Names that are taken for another field by habit from other systems, and the field that does this here.
+/// Names that are taken for another field by habit from other systems, and the field that does this
+/// here.
 const HABITS: [(&str, &str); 10] = [
     ("restart", "policy.restart_limit"),
     ("restarts", "policy.restart_limit"),
@@ -157,8 +159,8 @@ fn instead(table: &str, name: &str) -> String {
     format!("{hint}correct the name or remove the line; {place} there can be {}", fields.join(", "))
 }
 
-/// Turns the parser's error into ours. `path`: of the field, as far as the parser came; empty for the file itself. `line`: counted
-/// from 1.
+/// Turns the parser's error into ours. `path`: of the field, as far as the parser came; empty for
+/// the file itself. `line`: counted from 1.
 pub(crate) fn error(path: &str, message: &str, line: Option<usize>) -> SpecError {
     let at = |field: String| match line {
         Some(line) if field.is_empty() => format!("line {line}"),

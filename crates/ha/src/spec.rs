@@ -25,8 +25,8 @@ pub const SPEC_BYTES_MAX: usize = 64 << 10;
 #[derive(Clone, PartialEq, Eq, Debug, Error, Serialize, Deserialize)]
 #[error("{field}: {problem}")]
 pub struct SpecError {
-    /// The field as it is written in TOML, for example `process[0].command`, with its line where the type or the name is wrong;
-    /// `line 3` when the text could not be read at all.
+    /// The field as it is written in TOML, for example `process[0].command`, with its line where
+    /// the type or the name is wrong; `line 3` when the text could not be read at all.
     pub field: String,
     pub problem: String,
     pub remedy: String,

@@ -108,7 +108,8 @@ fn every_command_in_advice_is_taken() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The arguments of a call, from after its opening parenthesis on, and whether the last one is an empty string.
+/// The arguments of a call, from after its opening parenthesis on, and whether the last one is an
+/// empty string.
 fn ends_empty(text: &str) -> bool {
     let (mut depth, mut quoted, mut escaped) = (1, false, false);
     for (at, c) in text.char_indices() {

@@ -123,8 +123,8 @@ pub fn remedy_of(error: &(dyn Error + 'static)) -> &'static str {
 /// Longest message, in characters.
 const MESSAGE_MAX: usize = 4000;
 
-/// The text with control characters as they are written in programs, so that no name or file plays with the terminal, and cut where
-/// nobody reads on.
+/// The text with control characters as they are written in programs, so that no name or file plays
+/// with the terminal, and cut where nobody reads on.
 fn plain(text: &str) -> String {
     let written = |c: char| {
         if c.is_control() && c != '\n' && c != '\t' { c.escape_default().to_string() } else { c.to_string() }
@@ -136,7 +136,8 @@ fn plain(text: &str) -> String {
     plain
 }
 
-/// The text without the numbers of the system's errors: `File exists (os error 17)` says no more than `File exists`.
+/// The text without the numbers of the system's errors: `File exists (os error 17)` says no more
+/// than `File exists`.
 fn without_numbers(text: &str) -> String {
     const HEAD: &str = " (os error ";
     let mut parts = text.split(HEAD);

@@ -158,8 +158,8 @@ pub fn line(text: &str) {
     }
 }
 
-/// A line that is rewritten in place while something takes long. Where standard error is no terminal it is a line of its own, after
-/// a moment, and again when it has changed.
+/// A line that is rewritten in place while something takes long. Where standard error is no
+/// terminal it is a line of its own, after a moment, and again when it has changed.
 pub struct Progress {
     shown: usize,
     terminal: bool,

@@ -45,7 +45,8 @@ pub fn parse(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A size with a fraction, such as `1.5GiB`, as a whole number of the next smaller unit if that is exact.
+/// A size with a fraction, such as `1.5GiB`, as a whole number of the next smaller unit if that is
+/// exact.
 fn in_smaller_unit(text: &str) -> Option<String> {
     let (whole, rest) = text.split_once(['.', ','])?;
     let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();

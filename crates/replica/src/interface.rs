@@ -342,7 +342,8 @@ pub enum Event {
     /// Hold new writes; [`Effect::Paused`] follows when everything sequenced is committed.
     Pause,
     Resume,
-    /// The replica is about to be closed, and the connections of its node stay: its primary is told, and nobody else is followed.
+    /// The replica is about to be closed, and the connections of its node stay: its primary is
+    /// told, and nobody else is followed.
     Close,
     /// The time of [`crate::Replica::next_deadline`] has come.
     Tick,

@@ -3,9 +3,10 @@
 //! Everything that a primary says is checked before it reaches the journal (P63): epoch, incarnation, continuity,
 //! chain, ranges. What does not fit is refused with the reason; nothing from outside makes a replica panic.
 //!
-//! A session ends with its replica. Connections are those of the node, and outlive a replica that is closed and opened anew beside others. So
-//! the replica says that it is being closed, and one that hears a primary in a session that it does not know says so: the primary then
-//! forgets what was acknowledged in that session, and attaches the replica as after a lost connection.
+//! A session ends with its replica. Connections are those of the node, and outlive a replica that
+//! is closed and opened anew beside others. So the replica says that it is being closed, and one
+//! that hears a primary in a session that it does not know says so: the primary then forgets what
+//! was acknowledged in that session, and attaches the replica as after a lost connection.
 
 use crate::copy::CopyTarget;
 use crate::{Busy, Effect, Replica};
@@ -117,7 +118,8 @@ impl Replica {
         });
     }
 
-    /// No connection ends with this replica, so its primary learns from itself that what it has acknowledged does not count any more.
+    /// No connection ends with this replica, so its primary learns from itself that what it has
+    /// acknowledged does not count any more.
     pub(crate) fn on_close(&mut self) {
         if planted(Bug::SessionOutlivesReplica) {
             return;

@@ -1,7 +1,7 @@
 //! Byte counts as people read them.
 
-/// A byte count in the largest power of 1024 that it fills, with one decimal unless it is a whole number: `4 GiB`, `1.5 KiB`,
-/// `12 B`.
+/// A byte count in the largest power of 1024 that it fills, with one decimal unless it is a whole
+/// number: `4 GiB`, `1.5 KiB`, `12 B`.
 #[must_use]
 pub fn size_words(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];

@@ -1,5 +1,5 @@
-//! Directories of replicas that an operator moves out of the pool and puts back (R9, R11). An engine that has the files open goes on
-//! with them wherever they are. Only stories do this.
+//! Directories of replicas that an operator moves out of the pool and puts back (R9, R11). An
+//! engine that has the files open goes on with them wherever they are. Only stories do this.
 
 use super::{Machine, World};
 use crate::trace::Part;
@@ -49,7 +49,8 @@ impl World {
         }
     }
 
-    /// Whether the cluster counts on a replica that this node has made, and whose directory is gone, as far as the node knows.
+    /// Whether the cluster counts on a replica that this node has made, and whose directory is
+    /// gone, as far as the node knows.
     pub(super) fn is_missed(&self, node: NodeId, resource: ResourceId) -> bool {
         let machine = &self.machines[&node];
         let known = machine.agent.as_ref().and_then(|agent| agent.state().resources.get(&resource));

@@ -189,7 +189,8 @@ fn write_for_a_second(sim: &mut Scenario) {
     }
 }
 
-/// Seed 247: the disk rests late, and the agent that is started meanwhile hears of no replica that is open.
+/// Seed 247: the disk rests late, and the agent that is started meanwhile hears of no replica that
+/// is open.
 #[test]
 fn a_replica_is_opened_anew_although_its_agent_ended_while_it_was_being_closed() {
     for wait_ms in [1, 20, 300] {

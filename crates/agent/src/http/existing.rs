@@ -1,4 +1,5 @@
-//! A resource that has the name already which a new one is to get: whether it is what was asked for, and if not, what differs.
+//! A resource that has the name already which a new one is to get: whether it is what was asked
+//! for, and if not, what differs.
 //!
 //! Guarantees
 //! - A request that was made before, and interrupted, is the same request: nothing differs.
@@ -32,7 +33,7 @@ fn or_none(text: String) -> String {
     if text.is_empty() { "none".to_owned() } else { text }
 }
 
-/// What differs between a resource and what a request for one of its name asks for.
+/// Differences between a resource and a request for one of its name.
 ///
 /// # Errors
 /// When the request names an unknown node.
@@ -56,7 +57,7 @@ pub(super) fn differences(
     let whose = |names: &[String]| nodes_named(state, names);
     let names =
         |nodes: &[NodeId]| nodes.iter().map(|node| state.node_name(*node)).collect::<Vec<_>>().join(" ");
-    // What it was made of is known only while that goes on.
+    // The origin of a resource is known only until it has been filled.
     let there = resource.origin.as_ref().map(|origin| state.origin_names(origin));
     let there = there.map_or_else(String::new, |(snapshot, resource)| format!("{resource}@{snapshot}"));
     let asked =

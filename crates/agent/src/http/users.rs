@@ -39,7 +39,8 @@ pub(super) fn refuse_used(
     refuse(agent, view, resource, doing, patience, false)
 }
 
-/// Refuses a move of the devices to another node in the same way. Users that find them there by themselves do not count.
+/// Refuses a move of the devices to another node in the same way. Users that find them there by
+/// themselves do not count.
 pub(super) fn refuse_used_to_move(
     agent: &Arc<Agent>,
     view: &View,
@@ -115,7 +116,8 @@ fn ask_users(
     Ok(agent.ask(&*agent.member()?, node, question, timeout).unwrap_or_else(CallReply::Error))
 }
 
-/// Names what uses the devices of a resource that are about to be cut off, with the node; nothing where that is not known.
+/// Names what uses the devices of a resource that are about to be cut off, with the node; nothing
+/// where that is not known.
 pub(super) fn cut_off(agent: &Arc<Agent>, view: &View, resource: &Resource) -> Option<String> {
     let node = serving(view, resource)?;
     match ask_users(agent, view, resource, node, (false, WORDS_TIMEOUT)) {
@@ -126,8 +128,8 @@ pub(super) fn cut_off(agent: &Arc<Agent>, view: &View, resource: &Resource) -> O
     }
 }
 
-/// Tells the node that runs a service that its next stop waits for nobody who holds the file system. Where it does not hear that,
-/// the stop waits as any other does.
+/// Tells the node that runs a service that its next stop waits for nobody who holds the file
+/// system. Where it does not hear that, the stop waits as any other does.
 pub(super) fn disregard(agent: &Arc<Agent>, service: &str) {
     let Ok(member) = agent.member() else { return };
     let view = member.log.view();
@@ -139,8 +141,9 @@ pub(super) fn disregard(agent: &Arc<Agent>, service: &str) {
     }
 }
 
-/// Refuses a change that stops a service while something but the service itself uses its file system. `or`: the way to make it all
-/// the same. Where nothing is known of users the change is made: the stop waits for them, too.
+/// Refuses a change that stops a service while something but the service itself uses its file
+/// system. `or`: the way to make it all the same. Where nothing is known of users the change is
+/// made: the stop waits for them, too.
 pub(super) fn refuse_held(
     agent: &Arc<Agent>,
     view: &View,
@@ -164,7 +167,8 @@ pub(super) fn refuse_held(
     }
 }
 
-/// Adds the way to make a change all the same. A frozen file system leaves none: the stop would wait for the thaw, too.
+/// Adds the way to make a change all the same. A frozen file system leaves none: the stop would
+/// wait for the thaw, too.
 pub(super) fn or_by_force(refusal: &mut ErrorBody, or: &str) {
     if refusal.message.contains(FREEZE) {
         refusal.remedy = THAW.into();

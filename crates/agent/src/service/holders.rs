@@ -3,7 +3,8 @@
 //! Guarantees
 //! - Nothing here waits for a file system: what processes hold is told by the kernel's tables and by what it keeps of open
 //!   files, so one that hangs does not matter. The answer comes in bounded time, or it is said that there is none.
-//! - A mount that goes with the service's own, in this mount namespace or another, is none of its holders.
+//! - A mount that goes with the service's own, in this mount namespace or another, is none of its
+//!   holders.
 //!
 //! What cannot be looked at is left out: a process may end at any moment.
 
@@ -51,15 +52,16 @@ pub struct Search {
     pub backing: Vec<Backing>,
 }
 
-/// A file system whose files are behind devices. Its mounts hold nothing; a process with one of the files open does, and so does a
-/// block device on it that is none of the devices.
+/// A file system whose files are behind devices. Its mounts hold nothing; a process with one of the
+/// files open does, and so does a block device on it that is none of the devices.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Backing {
     number: DeviceId,
     point: PathBuf,
 }
 
-/// The file systems of this kind that are mounted at `point`. They are not asked for anything: they may hang.
+/// The file systems of this kind that are mounted at `point`. They are not asked for anything: they
+/// may hang.
 #[must_use]
 pub fn backing(point: &Path) -> Vec<Backing> {
     // The kernel names mounts without links in their paths.

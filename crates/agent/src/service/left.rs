@@ -1,9 +1,11 @@
 //! Mounts that services left on this node, because others had mounted something in or over them.
 //!
 //! Guarantees
-//! - Such a mount is noted until it is gone, also when the service is forgotten here and when the agent starts anew. So the
-//!   service takes it away when it comes again, and this module as soon as that takes no other mount along (R27).
-//! - It is not taken away while a process holds it, nor once the service, or another one, uses it again.
+//! - Such a mount is noted until it is gone, also when the service is forgotten here and when the
+//!   agent starts anew. So the service takes it away when it comes again, and this module as soon
+//!   as that takes no other mount along (R27).
+//! - It is not taken away while a process holds it, nor once the service, or another one, uses it
+//!   again.
 
 use super::lane::{Haste, Lane};
 use super::mount::Place;
@@ -18,8 +20,8 @@ const EXTENSION: &str = "left";
 /// How often a mount that was left is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The lane of each service's mount. It outlives the service's presence here, so that whatever the service does next calls off
-/// what is done for it now.
+/// The lane of each service's mount. It outlives the service's presence here, so that whatever the
+/// service does next calls off what is done for it now.
 #[derive(Clone, Debug, Default)]
 pub struct MountLanes(Arc<Mutex<BTreeMap<String, Arc<Lane>>>>);
 
@@ -61,8 +63,8 @@ pub fn forget(places: &Places, service: &str) {
     drop(std::fs::remove_file(file(places, service)));
 }
 
-/// Takes away what a service left here as soon as that is possible. `number` is that of the undo on the mount's lane: whatever the
-/// service does after it calls this off.
+/// Takes away what a service left here as soon as that is possible. `number` is that of the undo on
+/// the mount's lane: whatever the service does after it calls this off.
 pub fn tidy(places: &Places, service: &str, number: u64) {
     if of(places, service).is_none() {
         return;

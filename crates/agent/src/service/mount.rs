@@ -120,7 +120,8 @@ pub enum MountError {
 }
 
 impl MountError {
-    /// Whether it is about what is at the path on this node, which no other attempt of the service changes.
+    /// Whether it is about what is at the path on this node, which no other attempt of the service
+    /// changes.
     #[must_use]
     pub fn is_of_the_place(&self) -> bool {
         matches!(
@@ -245,8 +246,8 @@ impl Place {
         }
     }
 
-    /// Writes to the device what was written to the file system, also where another mount lies over it. Without any `patience`
-    /// that is not asked.
+    /// Writes to the device what was written to the file system, also where another mount lies over
+    /// it. Without any `patience` that is not asked.
     ///
     /// # Errors
     /// When that takes longer.
@@ -270,7 +271,8 @@ impl Place {
         }
     }
 
-    /// Whether it can be unmounted now, as far as is to be seen: no other mount is in or over it, and its device answers.
+    /// Whether it can be unmounted now, as far as is to be seen: no other mount is in or over it,
+    /// and its device answers.
     #[must_use]
     pub fn may_go(&self) -> bool {
         match self.look().map(|at| at.unmount()) {

@@ -55,8 +55,8 @@ pub fn resolve_soon(path: &Path) -> PathBuf {
     resolved.and_then(Result::ok).unwrap_or_else(|| path.to_path_buf())
 }
 
-/// Why nothing of a user may be put at `path`, which has no links in it: the system or Mainstay needs what is there. `own`: the
-/// directories of Mainstay on this node.
+/// Why nothing of a user may be put at `path`, which has no links in it: the system or Mainstay
+/// needs what is there. `own`: the directories of Mainstay on this node.
 #[must_use]
 pub fn needed(path: &Path, own: &[PathBuf]) -> Option<String> {
     let text = path.to_string_lossy();
@@ -78,7 +78,8 @@ fn meets(path: &Path, other: &Path) -> bool {
     path.starts_with(other) || other.starts_with(path)
 }
 
-/// Why nothing may be mounted at `path`, which has no links in it; `others` are the places of other services with their names.
+/// Why nothing may be mounted at `path`, which has no links in it; `others` are the places of other
+/// services with their names.
 #[must_use]
 pub fn refusal(path: &Path, places: &Places, others: &[(String, PathBuf)]) -> Option<String> {
     let own = [Some(&places.state_dir), Some(&places.run_dir), places.journal_dir.as_ref()];
@@ -107,7 +108,7 @@ pub fn unfit(spec: &ServiceSpec, places: &Places, others: &[ServiceSpec]) -> Opt
     }
     let link = places.run_dir.join("dev").join(&spec.resource).join(mount.volume.to_string());
     let device = DeviceId::of(&link).unwrap_or_else(|_| DeviceId::from_number(0));
-    // What the service has left there goes before it comes again, if it can.
+    // A mount that the service has left there goes before it comes again, if it can.
     let left = runner::mounted_by(places, &spec.name).filter(|left| left.path == path);
     let left = left.filter(|left| left.device != device);
     let held = left.as_ref().map_or(Held { device, number: None }, Place::held);

@@ -58,7 +58,8 @@ pub struct Places {
     pub mount_lanes: MountLanes,
 }
 
-/// Services whose next stop on this node does not wait for others that hold their file systems: an operator has said so.
+/// Services whose next stop on this node does not wait for others that hold their file systems: an
+/// operator has said so.
 #[derive(Clone, Debug, Default)]
 pub struct Disregarded(Arc<Mutex<BTreeSet<String>>>);
 
@@ -343,8 +344,8 @@ impl Runner {
 /// Begins the words for a file system that is frozen, in the list of what uses it.
 pub const FREEZE: &str = "a freeze of ";
 
-/// Everything on this node that uses the devices of a resource, but for its own service, in words for the operator. `served`: users of
-/// which the engine knows, and the kernel does not.
+/// Everything on this node that uses the devices of a resource, but for its own service, in words
+/// for the operator. `served`: users of which the engine knows, and the kernel does not.
 ///
 /// # Errors
 /// When that is not known in time.
@@ -357,7 +358,8 @@ pub fn users_of(
     let except = service.map(|spec| in_cgroup(&places.cgroup_root.join(&spec.name))).unwrap_or_default();
     let links = std::fs::read_dir(places.run_dir.join("dev").join(resource)).into_iter().flatten().flatten();
     let devices: Vec<DeviceId> = links.filter_map(|link| DeviceId::of(&link.path()).ok()).collect();
-    // Where the service has mounted nothing, a mount at its path was made by others. One that was left to others is theirs.
+    // Where the service has mounted nothing, a mount at its path was made by others. One that was
+    // left to others is theirs.
     let noted = service.and_then(|spec| noted(&state_file(places, &spec.name)));
     let mounted = noted.filter(|noted| !noted.saved.is_silent()).and_then(|noted| noted.mounted);
     let mounted = mounted.filter(|place| devices.contains(&place.device));
@@ -387,7 +389,7 @@ pub fn users_of(
     Ok(found)
 }
 
-/// What a service has mounted on this node, or may have, as agents have noted.
+/// Mount that a service has made or left on this node, as agents have noted.
 pub(super) fn mounted_by(places: &Places, service: &str) -> Option<Place> {
     let mounted = noted(&state_file(places, service)).and_then(|noted| noted.mounted);
     mounted.or_else(|| left::of(places, service))

@@ -344,8 +344,8 @@ fn flags(interface: &Interface) -> Option<LinkFlags> {
     Some(found.map_or_else(LinkFlags::empty, |link| link.header.flags))
 }
 
-/// Why an address that was added does not answer any more; none while it does. `flags`: those of the interface, if the kernel
-/// tells just now.
+/// Why an address that was added does not answer any more; none while it does. `flags`: those of
+/// the interface, if the kernel tells just now.
 fn lost(vip: Vip, interface: &Interface, list: &[FoundAddress], flags: Option<LinkFlags>) -> Option<String> {
     match address_here(list, vip.ip()) {
         AddressHere::Ours(_) => {}
@@ -358,7 +358,8 @@ fn lost(vip: Vip, interface: &Interface, list: &[FoundAddress], flags: Option<Li
 }
 
 /// Tells the neighbours, and keeps the address reachable in the background, for as long as `wanted` says so. `tell` hears why the address
-/// does not answer any more, at every look. `hinder` hears what else hinders it, or that nothing does.
+/// does not answer any more, at every look. `hinder` hears what else hinders it, or that nothing
+/// does.
 pub fn keep(
     vip: Vip,
     interface: &Interface,

@@ -295,30 +295,31 @@ impl Work {
         }
     }
 
-    /// Whether the device under a mount is not the one that this node serves now: what is on it was cut off from its volume.
+    /// Whether the device under a mount is not the one that this node serves now: what is on it was
+    /// cut off from its volume.
     fn is_gone(&self, place: &Place) -> bool {
         let spec = self.spec();
         let link = spec.mount.as_ref().map(|mount| self.device_link(mount));
         link.is_some_and(|link| DeviceId::of(&link).is_ok_and(|device| device != place.device))
     }
 
-    /// Whether a mount that others keep here may stay. A rollback puts other content on its device and has to wait; nothing else
-    /// does.
+    /// Whether a mount that others keep here may stay. A rollback puts other content on its device
+    /// and has to wait; nothing else does.
     fn may_leave(&self) -> bool {
         let state = self.neighbours.state();
         state.resources.get(&self.resource).is_none_or(|resource| resource.rollback.is_none())
     }
 
-    /// Leaves a mount to those who have mounted something in it or over it (R27): no process of the service runs on it, what was
-    /// written is on its device, and the device fails as soon as this node does not serve it any more (R19). So the service may go
-    /// on elsewhere.
+    /// Leaves a mount to those who have mounted something in it or over it (R27): no process of the
+    /// service runs on it, what was written is on its device, and the device fails as soon as this
+    /// node does not serve it any more (R19). So the service may go on elsewhere.
     fn leave(&self, place: Place, why: &MountError, patience: Duration) -> Result<(), String> {
         place.flush_all(patience).map_err(words)?;
         left::note(&self.places, &self.name, &place);
         *lock(&self.mounted) = Some(place);
         self.save(None);
         let left = format!("does not wait for its mount: {why}");
-        // It is told once, however often the mount is given up.
+        // The news is told once, however often the mount is given up.
         let mut told = lock(&self.left);
         let is_new = told.as_ref().is_none_or(|(before, _)| *before != left);
         if is_new {
@@ -328,7 +329,7 @@ impl Work {
         Ok(())
     }
 
-    /// What it had mounted here is not there any more.
+    /// Notes that the service's mount is not there any more.
     fn has_gone(&self) {
         *lock(&self.left) = None;
         *lock(&self.mounted) = None;
@@ -420,7 +421,7 @@ impl Work {
         Ok(Some((place, device)))
     }
 
-    /// What it has mounted, or left here the last time.
+    /// Mount that the service has made, or left here the last time.
     fn noted(&self) -> Option<Place> {
         lock(&self.mounted).clone().or_else(|| left::of(&self.places, &self.name))
     }
@@ -454,7 +455,8 @@ impl Work {
         let spec = self.spec();
         let Some(mount) = &spec.mount else { return Ok(()) };
         self.places.disregarded.clear(&self.name);
-        // After a restart of the agent they may run without their file system. They are ended first.
+        // After a restart of the agent they may run without their file system. They are ended
+        // first.
         let runs = || process::is_populated(&self.dirs.cgroup);
         let failed = |error: MountError| {
             // Another attempt here would find the same, and another node may have the place.
@@ -503,11 +505,12 @@ impl Work {
     fn mounts(&self, place: Place) -> Result<(), MountError> {
         let left = self.noted().filter(|left| !left.is_same(&place));
         if let Some(left) = left {
-            // One that was left to others is on a device that is gone: there is nothing to be waited for on it.
+            // One that was left to others is on a device that is gone: there is nothing to be
+            // waited for on it.
             let patience = if self.is_gone(&left) { Duration::ZERO } else { KILL_PATIENCE };
             left.detach(patience)?;
         }
-        // It is used again, or was just taken away.
+        // The mount is used again, or was just taken away.
         left::forget(&self.places, &self.name);
         *lock(&self.mounted) = Some(place);
         self.save(None);
@@ -567,7 +570,8 @@ impl Work {
         });
     }
 
-    /// The same for freezes of the file system. A thread of its own touches nothing on the file system's device, which may hang.
+    /// Watches for freezes of the file system. A thread of its own touches nothing on the file
+    /// system's device, which may hang.
     fn watch_freezes(self: &Arc<Self>, number: u64, place: Place) {
         let work = Arc::clone(self);
         spawn("agent-freeze", move || {

@@ -57,7 +57,7 @@ impl Notices {
         !same_host(two.0, two.1) && self.note_in_place(node, now, silence)
     }
 
-    /// The same of two processes at one address of which the earlier one speaks again.
+    /// Notes two processes at one address of which the earlier one speaks again.
     pub fn note_in_place(&mut self, node: NodeId, now: Instant, silence: Duration) -> bool {
         let fresh = Notice { first: now, last: now, told: None };
         let notice = self.0.entry(node).or_insert(fresh);

@@ -46,7 +46,8 @@ struct Marks {
     /// Or with this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     next: Option<u64>,
-    /// Inode of this file: where it is another one now the directory was copied, and `sums` says nothing.
+    /// Inode of this file: where it is another one now the directory was copied, and `sums` says
+    /// nothing.
     inode: u64,
     /// Inodes of the files of sums, by volume.
     sums: Vec<u64>,

@@ -97,7 +97,8 @@ impl OpenReplica {
         found
     }
 
-    /// Gives up everything that the kernel knows of this replica, because it is to be dropped, and leaves its primary.
+    /// Gives up everything that the kernel knows of this replica, because it is to be dropped, and
+    /// leaves its primary.
     pub fn close(&mut self, shared: &mut Shared<'_>) {
         self.host.close(shared.now);
         self.around.closing = true;

@@ -354,7 +354,8 @@ impl Shard {
         self.answer_dropped(resource);
     }
 
-    /// Replicas that are not being closed. An agent that has just started would take those for open, and hear nothing of their end.
+    /// Replicas that are not being closed. An agent that has just started would take those for
+    /// open, and hear nothing of their end.
     pub(super) fn kept(&self) -> impl Iterator<Item = &OpenReplica> {
         let kept = self.replicas.iter().filter(|(resource, _)| !self.dropping.contains_key(resource));
         kept.map(|(_, replica)| replica)

@@ -131,7 +131,8 @@ fn path_of(name: &str, connect: &impl Fn() -> Outcome<Client>) -> Outcome<PathBu
     }
 }
 
-/// Refuses to make files where the system has its own. Where others have theirs too, such as /home, they may be.
+/// Refuses to make files where the system has its own. Where others have theirs too, such as /home,
+/// they may be.
 fn refuse_system_directory(path: &Path) -> Outcome<()> {
     if !path.is_dir() {
         return Ok(());

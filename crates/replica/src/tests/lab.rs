@@ -282,7 +282,8 @@ impl Lab {
         }
     }
 
-    /// The replica is closed when its disk rests, and opened anew. The connections of its node stay.
+    /// The replica is closed when its disk rests, and opened anew. The connections of its node
+    /// stay.
     pub fn reopen(&mut self, node: NodeId) {
         self.event(node, Event::Close);
         while !self.nodes[&node].store.writing.is_empty() {

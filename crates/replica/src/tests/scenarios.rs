@@ -59,7 +59,8 @@ fn a_commit_index_waits_a_moment_for_a_batch() {
     assert_eq!(lab.status(B).commit, lab.status(A).commit, "no third batch has come");
 }
 
-/// R1: what was acknowledged by an earlier opening of a replica does not count, whether or not anybody writes meanwhile.
+/// R1: what was acknowledged by an earlier opening of a replica does not count, whether or not
+/// anybody writes meanwhile.
 #[test]
 fn a_secondary_that_is_opened_anew_is_attached_again() {
     for writes in [0, 1, 40] {

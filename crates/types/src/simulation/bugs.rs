@@ -15,7 +15,8 @@
 //! The four are: recover before serving, seal before reading, compare epochs and not only lengths, begin with an epoch
 //! start. The last one holds here too, for another reason, and its bug is `ServeAtOnce`.
 //!
-//! R23 to R26 are not the simulator's. Of R29 it has the decisions, and no network on which nodes join.
+//! R23 to R26 are not the simulator's. Of R29 it has the decisions, and no network on which nodes
+//! join.
 
 macro_rules! bugs {
     ($($(#[doc = $doc:literal])* $name:ident($rule:literal),)*) => {
@@ -47,7 +48,8 @@ bugs! {
     NoEpochCheck("R1"),
     /// A replica answers and sequences in an epoch before its promise is durable.
     PromiseNotAwaited("R1"),
-    /// A primary goes on in its session with a replica that was closed and opened anew, and hears nothing.
+    /// A primary goes on in its session with a replica that was closed and opened anew, and hears
+    /// nothing.
     SessionOutlivesReplica("R1"),
     /// A promise is kept in memory only.
     PromiseNotPersisted("R1"),
@@ -163,7 +165,8 @@ bugs! {
     DoubtForgotten("R11"),
     /// In mode A a follower is promoted without anybody's word when the primary dies.
     FollowerPromoted("R11"),
-    /// An empty replica is made in the place of one that the cluster counts on and whose directory is gone.
+    /// An empty replica is made in the place of one that the cluster counts on and whose directory
+    /// is gone.
     MissedMadeAnew("R11"),
     /// The last living member leaves the ISS, and nobody can be promoted any more.
     IssEmptied("R11"),

@@ -350,7 +350,8 @@ fn told(lab: &Lab, says: &str, begin: (&str, &str), end: (&str, &str)) -> Result
     })
 }
 
-/// The cable of the interface is pulled, and another host takes the address: the service runs, and is of no use.
+/// The cable of the interface is pulled, and another host takes the address: the service runs, and
+/// is of no use.
 fn hindered(lab: &Lab) -> Result<()> {
     make(lab, "web", "n1")?;
     for node in NODES {

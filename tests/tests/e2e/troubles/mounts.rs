@@ -183,7 +183,8 @@ fn a_mount_finds_its_place_or_is_refused(lab: &Lab) -> Result<()> {
     on_all(lab, &format!("rm -r {two}.full {link} && rmdir {one}"))
 }
 
-/// What an administrator has mounted in or over a file system is named and stays, and the service goes on elsewhere.
+/// What an administrator has mounted in or over a file system is named and stays, and the service
+/// goes on elsewhere.
 fn a_mount_of_others_keeps_no_service_down(lab: &Lab) -> Result<()> {
     const NAME: &str = "crowded";
     let path = format!("/srv/{NAME}");

@@ -303,7 +303,8 @@ fn told_by_apply(lab: &Lab) -> Result<()> {
     remove(lab, "told")
 }
 
-/// A backup freezes the file system of a service and forgets to thaw it. The service runs on and cannot write.
+/// A backup freezes the file system of a service and forgets to thaw it. The service runs on and
+/// cannot write.
 fn frozen_file_system(lab: &Lab) -> Result<()> {
     const PATH: &str = "/srv/cold";
     lab.create_resource("cold", "64MiB", &NODES, &["--journal", "16MiB"])?;

@@ -203,8 +203,8 @@ fn gone_while_running(lab: &Lab) -> Result<()> {
     lab.cli(&["resource", "delete", "db", "--yes"]).map(drop)
 }
 
-/// An operator puts a byte copy of a secondary's volume in its place while clients write. The links between the nodes stay, so only the
-/// replica itself can tell the primary that it was opened anew.
+/// An operator puts a byte copy of a secondary's volume in its place while clients write. The links
+/// between the nodes stay, so only the replica itself can tell the primary that it was opened anew.
 fn opened_anew(lab: &Lab) -> Result<()> {
     create(lab, "db")?;
     write(lab, "db", "kept")?;

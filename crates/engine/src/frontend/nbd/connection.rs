@@ -25,7 +25,8 @@ use std::net::Shutdown;
 pub struct Connection {
     client: Client,
     socket: Fd,
-    /// `None` if the other end is this machine's kernel, which is told of errors instead of being cut off.
+    /// `None` if the other end is this machine's kernel, which is told of errors instead of being
+    /// cut off.
     user: Option<DeviceUser>,
     state: State,
     landing: Landing,
