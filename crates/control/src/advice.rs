@@ -564,10 +564,11 @@ fn advise_resource(
         .filter(|node| record.iss_member(*node).is_none() && !follows(*node))
         .collect();
     let alone = record.iss.len() == 1 && resource.spec.replicas.len() > 1 && !in_a;
-    // Where only full pools keep replicas out, the advice about them says so.
-    if !behind.iter().all(|node| full.contains(node)) {
+    let only_broken = behind.iter().all(|node| resource.broken(*node).is_some());
+    // Where only full pools keep replicas out, or only broken ones are out and failover is
+    // possible, the advice about them says so.
+    if !behind.iter().all(|node| full.contains(node)) && (alone || !only_broken) {
         let dead: Vec<NodeId> = behind.iter().copied().filter(|node| !state.alive(*node)).collect();
-        let only_broken = behind.iter().all(|node| resource.broken(*node).is_some());
         let how = if in_a { "following" } else { "in sync" };
         let mut what = format!("is degraded: {} not {how}", names(behind.clone()));
         if alone {

@@ -650,6 +650,19 @@ fn the_advice_for_a_replica_that_cannot_be_used_fits_its_cause() {
     }
 }
 
+/// While failover is possible, the advice about a replica that cannot be used is the only one.
+#[test]
+fn a_replica_that_cannot_be_used_is_told_once_unless_no_failover_is_possible() {
+    let degraded = |replicas: u32| {
+        let mut state = ready(replicas);
+        assert!(broken(&mut state, B).is_ok());
+        assert!(advice_about_the_replica(&state).remedy.contains("copied again"));
+        let all = advice(&state, &Observations::default());
+        all.iter().filter(|advice| advice.what.contains("is degraded")).count()
+    };
+    assert_eq!((degraded(3), degraded(2)), (0, 1));
+}
+
 /// A directory without its label is in the place of a replica: nobody waits for that to catch up.
 #[test]
 fn a_node_says_that_something_else_is_in_the_place_of_its_replica() {
