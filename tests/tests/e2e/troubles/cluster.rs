@@ -351,12 +351,15 @@ fn hanging_disk(lab: &Lab) -> Result<()> {
     );
     let told = (|| {
         wait_advice(lab, "n2", "has not completed a write")?;
-        ensure!(
-            lab.agent("n2")?.get::<StatusView>("/v1/status")?.resources[0].health != Health::Ok,
-            "it is called ok"
-        );
+        // Later, if the disk was first missed by the control plane's log.
+        wait_for("a resource that is not called ok", LIMIT, || {
+            let status = lab.agent("n2")?.get::<StatusView>("/v1/status")?;
+            ensure!(status.resources[0].health != Health::Ok, "it is");
+            Ok(())
+        })?;
         // The node itself answers as well, although its state directory is on that disk.
         wait_advice(lab, "n1", &format!("all writes to {NAME} wait for it"))?;
+        wait_advice(lab, "n2", &format!("all writes to {NAME} wait for it"))?;
         // One cause is one line, and the network is whole.
         for node in ["n1", "n2"] {
             let advice = status_of(lab, node)?.advice;
