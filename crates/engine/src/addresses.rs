@@ -276,7 +276,8 @@ fn header(bytes: &[u8]) -> Option<Header> {
 /// A list of addresses while its datagrams come.
 struct List<'a> {
     sequence: u32,
-    /// It has not changed yet while the kernel wrote it.
+    /// Whether the list is unbroken so far: the kernel has not reported a change while it wrote the
+    /// list.
     whole: bool,
     found: &'a mut Vec<FoundAddress>,
 }

@@ -1,4 +1,4 @@
-//! What the kernel's block devices over a frontend have in common: their nodes and the settings of their queues.
+//! Device nodes and queue settings, common to the kernel's block devices over a frontend.
 
 // A device node is made by a system call that takes a pointer to a string.
 #![allow(unsafe_code)]

@@ -35,7 +35,8 @@ pub const BUFFER_BYTES_MAX: usize = 8 << 20;
 /// From this size on a class keeps at most [`LARGE_IDLE_MAX`] idle buffers.
 const LARGE_BYTES: usize = 1 << 20;
 const LARGE_IDLE_MAX: usize = 8;
-/// What a huge page holds on machines with pages of 4 KiB. Two of the smallest large buffers share one.
+/// Size of a huge page on machines with pages of 4 KiB, in bytes. Two of the smallest large buffers
+/// share one.
 const HUGE_BYTES: usize = 2 << 20;
 const _: () = assert!(HUGE_BYTES == 2 * LARGE_BYTES);
 
@@ -105,7 +106,8 @@ impl Memory {
         memory
     }
 
-    /// So many huge pages, or as much of small ones.
+    /// Maps `bytes` bytes of huge pages, or of small pages where the kernel has no huge ones.
+    /// `bytes` is a multiple of [`HUGE_BYTES`].
     fn map_huge(bytes: usize) -> Self {
         debug_assert!(bytes.is_multiple_of(HUGE_BYTES));
         let (_, aligned) = {
@@ -218,7 +220,8 @@ impl Shared {
 #[derive(Clone)]
 pub struct BufferPool {
     shared: Arc<Shared>,
-    /// What passes is cut from it. Beside what buffers refer to, because it is made of one.
+    /// Memory that short-lived buffers are cut from, see [`Self::get_passing`]. Kept outside of
+    /// `shared`: it is itself a buffer, and buffers refer to `shared`.
     passing: Arc<Mutex<Option<Begun>>>,
 }
 
@@ -261,8 +264,9 @@ impl BufferPool {
         BufMut::whole(memory, Arc::clone(&self.shared))
     }
 
-    /// As [`Self::get`], for what is needed until an operation or two have ended. If it is short ([`PIECE_BYTES_MAX`]) it has one count of
-    /// references with what else passes.
+    /// A buffer as from [`Self::get`] for content that is needed only until an operation or two
+    /// have ended. A short one ([`PIECE_BYTES_MAX`]) shares one count of references with other
+    /// short-lived buffers.
     ///
     /// # Panics
     /// As [`Self::get`].
@@ -278,7 +282,7 @@ impl BufferPool {
         self.passing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives back what is left of the memory for what passes.
+    /// Gives back the unused rest of the memory that short-lived buffers are cut from.
     pub fn end_passing(&self) {
         *self.passing() = None;
     }

@@ -40,13 +40,14 @@ pub struct OpenClient {
     pending: Requests<Pending>,
     /// Bytes of each volume, as a primary said last.
     volumes: Vec<u64>,
-    /// To be closed, and who waits for that.
+    /// Set while the client is being closed: the requests that wait for its end.
     closing: Option<Vec<Answer>>,
-    /// As of what the agent was told last.
+    /// State that was reported to the agent last.
     told: Option<Told>,
 }
 
-/// What an agent is told of at once; how many requests wait is not.
+/// State of a client that is reported to the agent as soon as it changes. The number of waiting
+/// requests is not part of it.
 type Told = (ConfigVersion, Option<SessionId>, Option<Over>, Option<NodeId>, u64);
 
 impl OpenClient {
@@ -87,7 +88,7 @@ impl OpenClient {
         self.client.handle(now, event);
     }
 
-    /// What a primary says.
+    /// Handles a message of a primary.
     pub fn message(&mut self, now: Time, from: NodeId, envelope: Envelope) {
         self.client.handle(now, ClientEvent::Message { from, envelope });
     }
@@ -207,13 +208,13 @@ impl OpenClient {
         self.presence.frontend_completed(shared, id, completion, requests);
     }
 
-    /// What clients of the NBD server may choose.
+    /// Exports that clients of the NBD server may choose.
     #[must_use]
     pub fn exports(&self) -> Vec<Export> {
         self.presence.exports()
     }
 
-    /// A client of the NBD server that has chosen one of them.
+    /// Takes over a client of the NBD server that has chosen one of the exports.
     pub fn adopt(&mut self, shared: &mut Shared<'_>, arrived: Arrived) {
         self.presence.adopt(shared, arrived);
     }

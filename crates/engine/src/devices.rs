@@ -56,7 +56,7 @@ pub enum Device {
     Export(PathBuf),
 }
 
-/// What the device thread needs to make a device as large as its volume has become.
+/// Handle with which the device thread makes a device as large as its volume has become.
 #[derive(Debug)]
 pub enum Resizing {
     Loop(LoopResizing),
@@ -90,22 +90,23 @@ impl Device {
     }
 }
 
-/// What [`DeviceAdmin`] is asked to do.
+/// A job for [`DeviceAdmin`].
 #[derive(Debug)]
 pub enum DeviceJob {
     /// Make a block device of a volume.
     Attach { resource: ResourceId, volume: VolumeId, attachment: Attachment },
-    /// Make a device as large as its volume, which has so many bytes. Not answered: a device that cannot grow while it is in use stays
-    /// as it is until it is attached again.
+    /// Make a device as large as its volume, which has `bytes` bytes. This job has no answer. A
+    /// device that cannot grow while it is in use stays as it is until it is attached again.
     Resize { path: PathBuf, resizing: Resizing, bytes: u64 },
-    /// Detach these. The frontend behind them must either still answer, or have been detached before, so that
-    /// what the kernel still wants to write fails instead of waiting.
+    /// Detach these devices. The frontend behind them must still answer, or have been detached
+    /// before. Then writes that the kernel still holds fail instead of waiting.
     Detach { resource: ResourceId, devices: Vec<Device> },
-    /// Fail what an engine before this one has left of a resource's devices.
+    /// Fail the devices of a resource that an engine before this one has left.
     GiveUp { resource: ResourceId },
-    /// Have an agent that has just said hello keep what must outlive this engine.
+    /// Have an agent that has just said hello keep the descriptors that must outlive this engine.
     Keep,
-    /// The control plane's record, which says whether what is left may still wait. `own`: this node is primary, and the resource is attached nowhere.
+    /// The control plane's record, which tells whether left devices may still wait. `own`: this
+    /// node is primary, and the resource is attached nowhere.
     Record { resource: ResourceId, epoch: Epoch, own: bool },
 }
 

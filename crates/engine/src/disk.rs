@@ -50,7 +50,7 @@ const LISTS_MAX: usize = 16;
 /// How much is zeroed at once where the file system cannot do it, in bytes.
 const ZERO_CHUNK_BYTES: u64 = 1 << 20;
 
-/// Whose operation it was.
+/// Owner of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DiskTag {
     /// The store's; goes to `Store::complete`.
@@ -86,7 +86,7 @@ impl Zeroing {
         }
     }
 
-    /// What is left to a file system that lacks this one.
+    /// Next way to zero for a file system that lacks this one.
     const fn next(self) -> Self {
         match self {
             Self::Hole => Self::Range,
@@ -108,14 +108,15 @@ enum Work {
         zeroing: Zeroing,
     },
     Flush,
-    /// What is still to be done after this operation, and how large which areas then are.
+    /// Operations that are still to be done after this one, and the sizes of two areas, in bytes,
+    /// after all of them.
     Grow {
         left: VecDeque<Op>,
         sizes: [(Area, u64); 2],
     },
 }
 
-/// Whose an operation is.
+/// Part of the engine that an operation belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Whose {
     Caller(DiskTag),
@@ -129,8 +130,8 @@ struct Pending {
     work: Work,
 }
 
-/// The disk of one replica, on the shard's ring. Operations in flight outlive it: the ring keeps their
-/// buffers and files, and whoever routes completions ignores those of an id that is gone.
+/// The disk of one replica, on the shard's ring. Operations in flight outlive it: the ring keeps
+/// their buffers and files. The shard ignores completions for an id that is gone.
 pub struct Disk {
     id: u32,
     files: ReplicaFiles,
@@ -144,7 +145,7 @@ pub struct Disk {
     /// How this file system gives space back, and how it makes zeroes that keep theirs.
     freeing: Zeroing,
     zeroing: Zeroing,
-    /// What ended when it was started.
+    /// Operations that ended when they were started, oldest first.
     ended: VecDeque<DiskDone>,
     /// Where header blocks are made that are stored at once.
     header: Box<[u8; HEADER_BLOCK_BYTES]>,
@@ -172,30 +173,32 @@ impl Disk {
         }
     }
 
-    /// Space that a volume has once it keeps, whatever is discarded.
+    /// Makes volumes keep the space that they once have, also for ranges that are discarded.
     #[must_use]
     pub fn preallocated(self) -> Self {
         Self { freeing: Zeroing::Range, preallocated: true, ..self }
     }
 
-    /// Whose [`handle_completion`](Self::handle_completion) gets a completion of [`Owner::Disk`].
+    /// Id of the disk whose [`handle_completion`](Self::handle_completion) gets this completion,
+    /// which is one of [`Owner::Disk`].
     #[must_use]
     pub fn id_of(completion: &Completion) -> u32 {
         (completion.tag >> 32) as u32
     }
 
-    /// Operations whose end nobody has heard of.
+    /// Number of operations whose end has not been reported.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.pending.len() + self.ended.len() + self.keeping.waiting()
     }
 
-    /// An operation that ended when it was started, oldest first. To be asked after operations were started.
+    /// Takes the oldest operation that ended when it was started. Call this after operations were
+    /// started.
     pub fn ended(&mut self) -> Option<DiskDone> {
         self.ended.pop_front()
     }
 
-    /// Whether there is something to hear of.
+    /// Whether [`ended`](Self::ended) has an operation to report.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         !self.ended.is_empty()
@@ -275,7 +278,8 @@ impl Disk {
         None
     }
 
-    /// What [`submit`](Self::submit) has given back, if it is to be done by a thread.
+    /// Turns an output that [`submit`](Self::submit) has given back into a job for the snapshot
+    /// thread. `None`: the output is for something else.
     #[must_use]
     pub fn snapshot_job(
         &mut self,
@@ -298,7 +302,7 @@ impl Disk {
         Some(SnapshotJob { resource, disk: self.id, op, snapshot, action, clones })
     }
 
-    /// Of this disk, as in [`SnapshotJob::disk`].
+    /// Id of this disk, as in [`SnapshotJob::disk`].
     #[must_use]
     pub fn id(&self) -> u32 {
         self.id
@@ -512,7 +516,7 @@ impl Disk {
         }
     }
 
-    /// What follows on `moved` bytes.
+    /// Next step of an operation whose last part moved `moved` bytes.
     fn step(&mut self, pending: &mut Pending, moved: u32, op: Op) -> io::Result<Step> {
         let moved = u64::from(moved);
         let whole = |moved: u64| {
@@ -559,8 +563,8 @@ impl Disk {
         }
     }
 
-    /// What follows on an error: another way to zero where the file system lacks the first one; otherwise
-    /// nothing.
+    /// Next step of an operation after an error: another way to zero, where the file system lacks
+    /// the first one. Other errors are returned.
     fn fall_back(&mut self, pending: &mut Pending, error: &io::Error, op: Op) -> io::Result<Step> {
         let lacking = error.raw_os_error() == Some(libc::EOPNOTSUPP);
         let (Op::Allocate { fd, offset, len, .. }, Work::Zero { zeroing }, true) =

@@ -120,7 +120,8 @@ impl TryFrom<&GuardEntry> for GuardTarget {
 }
 
 impl GuardTarget {
-    /// What of an entry can be silenced. `problems` gets the rest, in words.
+    /// Parts of an entry that can be silenced. The function adds the other parts to `problems`, in
+    /// words.
     pub(crate) fn usable(entry: &GuardEntry, problems: &mut Vec<String>) -> Self {
         let mut target = Self::nothing_of(entry.resource);
         for (names, paths) in [
@@ -156,7 +157,8 @@ fn parse_address(text: &str) -> Option<IpAddr> {
     (prefix <= longest).then_some(ip)
 }
 
-/// What the guard has done; given to the shard, which then fails the devices of all resources.
+/// Result of a silencing by the guard. The shard gets it and then fails the devices of all
+/// resources.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Silenced {
     /// End of the lease that was not renewed.
@@ -164,20 +166,20 @@ pub struct Silenced {
     pub began: Time,
     pub addresses_gone: Time,
     pub processes_gone: Time,
-    /// What could not be done, in words.
+    /// Steps that failed, in words.
     pub problems: Vec<String>,
-    /// What is still there: of each target only that.
+    /// Targets that are not wholly silent, each reduced to its parts that are still there.
     pub left: Vec<GuardTarget>,
     /// Something of `left` has not even SIGKILL pending.
     pub failed: bool,
 }
 
-/// What the guard tells, on its own thread.
+/// A message of the guard, given on the guard's own thread.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Told {
-    /// The lease was not renewed: what it has done about that.
+    /// The lease was not renewed: the guard has silenced this node.
     Silenced(Silenced),
-    /// SIGKILL was sent to the services of a resource, because somebody has asked for that.
+    /// The guard has sent SIGKILL to the services of a resource, as [`Guard::kill_users`] asked.
     Killed(ResourceId),
     /// The engine is about to end: this node is being silenced.
     Ends,
@@ -193,17 +195,18 @@ struct State {
     fenced: bool,
     /// Targets were named after the guard had acted: they are to be silenced too.
     late_targets: bool,
-    /// It was renewed too late: what the guard had to do when it ended is still to be done.
+    /// The lease was renewed too late: the guard still has to silence this node for the end of the
+    /// lease.
     overdue: bool,
-    /// It is at it.
+    /// The guard is silencing this node at the moment.
     acting: bool,
-    /// When it was done with it the last time.
+    /// When the guard last finished silencing.
     silenced_at: Time,
-    /// What it has tried to silence and could not.
+    /// Parts of targets that the guard has tried to silence and could not.
     left: Vec<GuardTarget>,
-    /// How often it has tried since the lease ended.
+    /// How often the guard has tried since the lease ended.
     attempts: u32,
-    /// Set by a renewal: what is left is to stay.
+    /// Set by a renewal: the parts in `left` are to stay.
     withdrawn: Arc<AtomicBool>,
     stopping: bool,
     /// The engine was told to end, and the guard has not begun with that.
@@ -227,12 +230,14 @@ struct Shared {
 }
 
 impl State {
-    /// What begins later is not silenced: while the guard acts nothing can be said to begin after that.
+    /// Time up to which everything that had begun here was silenced. While the guard acts this is
+    /// now, as no step can be known to begin after the silencing.
     fn silenced(&self) -> Time {
         if self.acting { now() } else { self.silenced_at }
     }
 
-    /// The lease was renewed: what was not silenced is the agent's, who is told that it was to be.
+    /// Gives up further attempts after a renewal of the lease. The agent deals with the parts that
+    /// were not silenced: it is told that they should have been.
     fn withdraw(&mut self) {
         self.withdrawn.store(true, Ordering::SeqCst);
         self.left.clear();
@@ -311,7 +316,8 @@ impl Shared {
         self.noted.as_ref().map_or(Ok(()), |file| write(file, at))
     }
 
-    /// What was silenced, by the guard or by a silencer.
+    /// Time up to which everything that had begun here was silenced, by the guard or by a silencer.
+    /// 0 if neither ever acted.
     fn silenced(&self, state: &State) -> Time {
         let noted = self.noted.as_ref().and_then(|file| file.silenced().ok());
         state.silenced().max(noted.unwrap_or_default())
@@ -321,7 +327,8 @@ impl Shared {
         before(until, self.margin_ms)
     }
 
-    /// Sets the timer for the end of the lease; for now if there is something else to do, which must not be forgotten over that.
+    /// Sets the timer for the end of the lease. If a resource's services are still to be killed,
+    /// sets it for now, so that they are not forgotten.
     fn arm_for(&self, until: Time, state: &State) {
         self.arm(if state.doomed.is_empty() { self.act_at(until) } else { Time(1) });
     }
@@ -433,18 +440,19 @@ impl Guard {
         Ok(self.shared.silenced(&state))
     }
 
-    /// When the guard was done with silencing the last time; now while it is at it, 0 if it never was. What began before,
-    /// on the boot-time clock, was silenced.
+    /// When the guard last finished silencing, on the boot-time clock: now while it is silencing, 0
+    /// if it never did. Everything that began before this time was silenced.
     #[must_use]
     pub fn silenced(&self) -> Time {
         self.shared.silenced(&self.shared.state())
     }
 
-    /// What to silence; replaces what was said before. After the guard has acted it silences these at once.
+    /// Sets the targets to silence, in place of those set before. If the guard has already acted,
+    /// it silences the new targets at once.
     ///
     /// # Errors
-    /// When the engine was told to end: it guards nothing that comes from now on, so nothing may
-    /// begin.
+    /// When the engine was told to end: the guard takes no more targets, so no step of a service
+    /// may begin.
     pub fn set_targets(&self, targets: Vec<GuardTarget>) -> io::Result<()> {
         let mut state = self.shared.state();
         if state.ends {

@@ -61,12 +61,12 @@ impl Media for Files {
     }
 }
 
-/// What journal and metadata of the replica in `path` hold.
+/// Reads journal and metadata of the replica in `path` and returns their content.
 ///
-/// `journal`: that file instead of the one, or the link, in the directory.
+/// `journal`: a file to read instead of the journal, or the link to it, in the directory.
 ///
 /// # Errors
-/// When it is in use, cannot be read, or is no replica.
+/// When the replica is in use, cannot be read, or `path` holds no replica.
 pub fn inspect(path: &Path, journal: Option<&Path>) -> Result<ReplicaFilesView, InspectError> {
     let open = |path: PathBuf| File::open(&path).map_err(|source| InspectError::Open { path, source });
     let elsewhere = journal.map(Path::to_owned).or_else(|| elsewhere(path));
@@ -90,7 +90,7 @@ pub fn inspect(path: &Path, journal: Option<&Path>) -> Result<ReplicaFilesView, 
     Ok(view)
 }
 
-/// What is wrong with the label of a journal; one that is in its replica's directory need not have any.
+/// Fault of a journal's label, in words. A journal in its replica's own directory may lack a label.
 fn label_fault(journal: &File, superblock: &Superblock, elsewhere: bool) -> Option<String> {
     let mut block = vec![0; JOURNAL_LABEL_BYTES];
     let label = match journal.read_exact_at(&mut block, superblock.journal_bytes) {

@@ -32,7 +32,7 @@ const READ_BYTES: usize = 16 << 10;
 /// No connection has this number.
 const NOBODY: u64 = 0;
 
-/// What the shard gets from the socket.
+/// A message from the socket to the shard.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "a few per second; nobody keeps many")]
 pub enum IpcMessage {

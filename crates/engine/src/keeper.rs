@@ -147,7 +147,8 @@ impl Keeper {
         }
     }
 
-    /// Nothing of a resource is to be held any more. Returns when it is not, or when the agent does not say so in time.
+    /// Ends the keeping of all descriptors of a resource. Returns when the agent has confirmed it,
+    /// or has not answered in time.
     pub fn release(&mut self, resource: ResourceId) {
         if self.kept.remove(&resource).is_none() {
             return;
@@ -158,7 +159,7 @@ impl Keeper {
         }
     }
 
-    /// Hands everything over, to whoever listens now.
+    /// Connects to the agent that listens now, and hands everything over to it.
     fn connect(&mut self) {
         if self.kept.is_empty() {
             return;
@@ -427,7 +428,7 @@ mod tests {
         assert!(device.ended_after_a_kill());
     }
 
-    /// It would mean that this engine has died.
+    /// To the agent, the end of a link means that this engine has died.
     #[test]
     fn a_link_is_not_given_up_while_there_can_be_no_other() {
         let lab = Lab::with_agent("gone");

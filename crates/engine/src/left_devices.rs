@@ -102,13 +102,15 @@ impl<D: Display + FromStr> LeftDevices<D> {
         Ok(left)
     }
 
-    /// What is left of a volume: from now on it is for the caller to take over or to end.
+    /// Takes the left device of a volume out of the list. From now on the caller takes it over or
+    /// ends it.
     pub fn take(&mut self, resource: ResourceId, volume: VolumeId) -> Option<Left<D>> {
         self.left.remove(&(resource, volume))
     }
 
-    /// The control plane's record of a resource: its epoch, and whether the devices are this node's `own`: it is primary, and the resource is
-    /// attached nowhere. Whether what is left of the resource is of the past from now on.
+    /// Takes the control plane's record of a resource. `own`: this node is primary, and the
+    /// resource is attached nowhere. Returns whether the left devices of the resource are of the
+    /// past from now on.
     fn record(&mut self, resource: ResourceId, epoch: Epoch, own: bool) -> bool {
         let of_resource = self.left.iter_mut().filter(|((owner, _), _)| *owner == resource);
         let mut past = false;
@@ -131,21 +133,21 @@ impl<D: Display + FromStr> LeftDevices<D> {
     }
 }
 
-/// What a frontend's driver has to do with left devices.
+/// Duties of a frontend's driver for left devices.
 pub trait LeavesDevices {
     type Device: Display + FromStr;
     type Error: Error;
 
     fn left(&mut self) -> &mut LeftDevices<Self::Device>;
 
-    /// Waits until the kernel has noticed that nobody serves a device any more.
+    /// Waits until the kernel has noticed that no engine serves a device any more.
     ///
     /// # Errors
-    /// Somebody does, who keeps it.
+    /// When an engine still serves the device, and so keeps it.
     fn await_death(&mut self, left: &Left<Self::Device>) -> Result<(), Self::Error>;
 
-    /// Makes everything in a device fail, and takes it away, if it is still the one that was noted. For one that may have been in use
-    /// see [`fail`](Self::fail).
+    /// Makes everything in a device fail and takes the device away, if it is still the one that was
+    /// noted. For a device that may have been in use, see [`fail`](Self::fail).
     fn end(&mut self, left: &Left<Self::Device>);
 
     /// [`end`](Self::end)s a device of a dead engine, when none of its users can see it fail.

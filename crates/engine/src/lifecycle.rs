@@ -123,10 +123,12 @@ impl LifecycleError {
     }
 }
 
-/// What the thread is asked to do.
+/// A job for the thread.
 pub enum Job {
-    /// `journal`: where that is to be, if not in `dir`. `content`: what it is to hold as a snapshot. What was made is removed again if `client`, who asked for it, is gone by then: an
-    /// agent that has started again meanwhile has removed what it found, and does not know of it.
+    /// Make a replica in `dir`. `journal`: place of the journal, if not in `dir`. `content`:
+    /// snapshot of another replica that the new one is to hold, too. If the connection of `client`,
+    /// who asked for it, is gone by the end, the thread removes the new replica again. An agent
+    /// that has restarted meanwhile has removed what it found, and does not know of this replica.
     Create {
         dir: PathBuf,
         config: StoreConfig,
@@ -144,11 +146,11 @@ pub enum Job {
     },
 }
 
-/// What has to be in a directory for it to be opened.
+/// Identity that a replica in a directory must have to be opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected {
     pub resource: ResourceId,
-    /// `None`: any.
+    /// `None`: every incarnation is accepted.
     pub incarnation: Option<Incarnation>,
     /// See [`Store::recover_known`].
     pub held: Index,

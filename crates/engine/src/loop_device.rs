@@ -203,7 +203,7 @@ impl LoopDevice {
         Ok(Arc::new(file.into()))
     }
 
-    /// What is needed to make it as large as the file behind it.
+    /// Handle with which the device is made as large as the file behind it.
     ///
     /// # Errors
     /// When there are no descriptors left.

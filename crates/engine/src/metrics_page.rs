@@ -1,23 +1,27 @@
-//! What the agent is told when it is asked for metrics: one page for each request, so that nobody on the shard waits long.
+//! Metrics for the agent: one page for each request, so that other work on the shard waits only
+//! shortly.
 //!
-//! Why a request and not the reports that the agent gets anyway: those come from a primary that is busy, and from nobody else. The last one
-//! of a resource that falls idle says for ever what was so a moment before its last write was acknowledged, and a secondary says nothing of
-//! its journal. A request says what is true now. It wakes the shard once for each page, only while somebody scrapes; a page copies numbers
-//! and asks the kernel for the space of the volumes on it, and is made into text by another thread.
+//! Pages answer requests; the reports that the agent gets anyway would not do. Only a busy primary
+//! sends reports. The last report of a resource that falls idle states for ever what was true just
+//! before its last write was acknowledged. A secondary reports nothing about its journal. The
+//! answer to a request states what is true now. It wakes the shard once for each page, only during
+//! a scrape. To make a page, the shard copies numbers and asks the kernel for the space of the
+//! volumes on it. Another thread makes it into text.
 
 use crate::open_replica::OpenReplica;
 use crate::transport::PeerStatus;
 use mainstay_api::metrics::{LinkCounts, MetricsPage, ReplicaMetrics};
 use mainstay_types::ResourceId;
 
-/// Most that is told at once: a replica counts 1, each of its peers 1, and four volumes 1. Some microseconds each on the shard, and less than
-/// 4 KiB each of a line.
+/// Largest weight of one page: a replica counts 1, each of its peers 1, and four volumes 1. Each
+/// takes some microseconds on the shard, and less than 4 KiB of a line.
 const WEIGHT_MAX: usize = 96;
 
-/// Most clients that are told, all on the first page. Less than 1 KiB each of a line, with one volume.
+/// Most clients that are reported, all on the first page. Each takes less than 1 KiB of a line,
+/// with one volume.
 pub const CLIENTS_MAX: usize = 256;
 
-/// Those that come first, of what is left.
+/// Page with the first replicas of `left`, as many as fit.
 pub fn replicas<'a>(left: impl Iterator<Item = (&'a ResourceId, &'a OpenReplica)>) -> MetricsPage {
     page(left.map(|(resource, replica)| (*resource, replica)), OpenReplica::metrics)
 }

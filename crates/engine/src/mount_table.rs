@@ -15,7 +15,7 @@ pub struct DeviceId {
 }
 
 impl DeviceId {
-    /// Of the device at `path`, which may be a link to it.
+    /// Number of the block device at `path`, which may be a link to it.
     pub fn of(path: &Path) -> io::Result<Self> {
         let found = fs::metadata(path)?;
         if !found.file_type().is_block_device() {
@@ -29,12 +29,12 @@ struct Mounted {
     id: u64,
     parent: u64,
     device: DeviceId,
-    /// What of the file system is mounted.
+    /// Directory of the file system that is mounted; `/` for the whole.
     root: String,
     point: PathBuf,
     fstype: String,
     source: PathBuf,
-    /// Of the file system.
+    /// Options of the file system, as opposed to those of the mount.
     options: String,
 }
 

@@ -114,23 +114,24 @@ pub enum NbdDeviceError {
     },
 }
 
-/// What a volume's device is made of.
+/// Parts from which a volume's device is made.
 #[derive(Debug)]
 pub struct NbdPlan {
     pub resource: ResourceId,
     pub volume: VolumeId,
-    /// In which the resource is served here.
+    /// Epoch in which the resource is served here.
     pub epoch: Epoch,
     /// The kernel's end.
     pub socket: Fd,
     pub bytes: u64,
-    /// Of the volume, for humans.
+    /// Name of the volume, for humans.
     pub name: String,
     /// Where the volume is found if the kernel has no nbd.
     pub uri: String,
 }
 
-/// What a device is found by: the driver keeps it as the end of the identifier of what is behind the device.
+/// Random number by which a device is found. The driver keeps it as the end of the identifier of
+/// the server behind the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NbdId(u64);
 
@@ -157,7 +158,7 @@ pub struct NbdDevice {
 }
 
 impl NbdDevice {
-    /// Of the device.
+    /// Number of the device, as in `/dev/nbd0`.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
@@ -440,7 +441,7 @@ fn find(sys_block: &Path, id: NbdId) -> Option<(u32, String)> {
     })
 }
 
-/// What a device was connected under.
+/// Identifier of the server under which a device was connected.
 fn identity(sys_block: &Path, index: u32) -> Option<String> {
     let backend = fs::read_to_string(sys_block.join(format!("nbd{index}")).join("backend")).ok()?;
     Some(backend.trim_end().to_owned())
@@ -537,7 +538,7 @@ mod tests {
         fs::remove_dir_all(&dir).expect("removed");
     }
 
-    /// Nobody ends the devices of an engine that lives.
+    /// The devices of a living engine are locked against every other process.
     #[test]
     fn the_devices_of_an_engine_are_its_own_while_it_lives() {
         let dir = std::env::temp_dir().join(format!("mainstay-nbd-lock-{}", std::process::id()));

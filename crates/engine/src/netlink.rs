@@ -67,7 +67,7 @@ impl Message {
         self
     }
 
-    /// What is sent.
+    /// Completes the message and returns its bytes, to be sent.
     #[must_use]
     pub fn finish(mut self) -> Vec<u8> {
         let len = self.bytes.len() as u32;

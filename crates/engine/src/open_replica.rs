@@ -46,7 +46,7 @@ const ENDED_MAX: usize = 16;
 /// Sends the reply of a request of the agent.
 pub type Answer = Box<dyn FnOnce(Reply) + Send>;
 
-/// What a host needs of its shard while it works.
+/// Parts of the shard that a host uses while it works.
 pub struct Shared<'a> {
     pub ring: &'a mut Ring,
     pub transport: &'a mut Transport,
@@ -81,7 +81,8 @@ pub struct OpenReplica {
     around: Around,
 }
 
-/// What is around the cores of a replica, and what has been said to whom.
+/// Everything around the cores of a replica: its files, its devices, and the requests and reports
+/// that are still to be answered or sent.
 struct Around {
     resource: ResourceId,
     name: String,
@@ -95,21 +96,22 @@ struct Around {
     disk: Disk,
     presence: Presence,
     pending: Requests<Pending>,
-    /// The last in which the record named this node primary.
+    /// The last epoch in which the record named this node primary.
     epoch: Epoch,
-    /// As the cores said last.
+    /// Role of the replica, as the cores reported it last.
     role: Role,
     /// The devices are those of a client, as the record says.
     attached: bool,
     proposal: Option<ProposalEvent>,
     pause_answers: Vec<Answer>,
     digest_answer: Option<Answer>,
-    /// Who waits for an epoch to be promised.
+    /// The request that waits for a promise of this epoch.
     vow_answer: Option<(Epoch, Answer)>,
     dirty: bool,
-    /// It is being closed: no agent counts on it any more.
+    /// The replica is being closed: no agent counts on it any more.
     closing: bool,
-    /// Whether all are fed, and which scrub was the last and how it stands, as it was reported.
+    /// State that was reported last: whether all peers are fed, the copies, and the last scrub with
+    /// its state.
     awaited: (bool, Copies, Option<(u64, ScrubState)>),
     reported_at: Time,
     counts: Counts,
@@ -221,8 +223,9 @@ impl OpenReplica {
         }
     }
 
-    /// Nothing is acknowledged from memory to users of devices here who do not flush what must not be lost (S155). Where there are none, on a
-    /// secondary, memory counts: devices are made as the mode is then.
+    /// Allows acknowledgement from memory only where users of devices here flush what must not be
+    /// lost (S155). `flushes`: whether they do; `None` without devices, as on a secondary. Without
+    /// devices memory counts: devices are made as the mode is then.
     fn told_of_flushes(&mut self, now: Time, flushes: Option<bool>) {
         self.around.flushed = flushes != Some(false);
         self.host.cached(now, self.around.caches && self.around.flushed);
@@ -312,7 +315,8 @@ impl OpenReplica {
         self.pause_ended();
     }
 
-    /// Whoever still waits for writes to be held waits in vain.
+    /// Refuses the requests that still wait for a pause of writes: that pause has ended before it
+    /// began.
     fn pause_ended(&mut self) {
         for answer in std::mem::take(&mut self.around.pause_answers) {
             answer(self.around.refuse(
@@ -323,8 +327,8 @@ impl OpenReplica {
         }
     }
 
-    /// Digests everything as of the commit index of now; refuses when that moves meanwhile, so the caller
-    /// pauses writes first.
+    /// Digests everything as of the present commit index. Refuses when that index moves meanwhile,
+    /// so the caller pauses writes first.
     pub fn start_digest(&mut self, shared: &mut Shared<'_>, answer: Answer) {
         if self.around.digest_answer.is_some() {
             return answer(self.around.refuse("busy", "a digest is being made", "try again in a moment"));

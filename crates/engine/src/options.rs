@@ -1,4 +1,4 @@
-//! What an engine is started with. Everything else it learns from its agent.
+//! Options with which an engine is started. It learns everything else from its agent.
 
 use crate::frontend::DeviceOption;
 use crate::frontend::nbd::NetworkOptions;

@@ -13,24 +13,24 @@ use mainstay_api::engine::DeviceStatus;
 use mainstay_codec::nbd::Export;
 use mainstay_types::{Epoch, ResourceId, VolumeId};
 
-/// Whose devices these are.
+/// Resource whose devices are offered.
 #[derive(Clone, Debug)]
 pub struct Offered {
     pub resource: ResourceId,
     /// The resource's.
     pub name: String,
-    /// They answer with errors when the node's lease has ended (R19).
+    /// The devices answer with errors when the node's lease has ended (R19).
     pub leased: bool,
 }
 
-/// What stands between the resource and the kernel.
+/// Frontend and devices of one resource: all that stands between the resource and the kernel.
 pub struct Presence {
     of: Offered,
     /// There are to be devices.
     wanted: bool,
-    /// In which this node is primary; `None` if it is a client.
+    /// Epoch in which this node is primary; `None` if it is a client.
     epoch: Option<Epoch>,
-    /// What is answered may not be durable before a flush.
+    /// Writes may be answered before they are durable, so users must flush.
     flushes_needed: bool,
     /// Bytes of each volume.
     sizes: Vec<u64>,
@@ -43,7 +43,7 @@ pub struct Presence {
     devices: Vec<(VolumeId, Device)>,
     /// Sizes that the devices were made with, or were told since, in bytes.
     told_sizes: Vec<u64>,
-    /// What is to fail, and waits until nobody sees it.
+    /// Answers with errors and withdrawals that wait until no service can see the devices fail.
     failing: Failing,
     /// Attach jobs that have not ended.
     attaching: usize,
@@ -115,7 +115,7 @@ impl Presence {
         std::mem::take(&mut self.changed)
     }
 
-    /// What has failed since this was asked last, in words.
+    /// Takes the failures since the last call, in words.
     pub fn take_failures(&mut self) -> Vec<String> {
         std::mem::take(&mut self.failures)
     }
@@ -342,19 +342,21 @@ impl Presence {
         }
     }
 
-    /// Nobody can see the devices fail any more: the guard has silenced this node (R19).
+    /// Fails the devices that are to fail: the guard has silenced this node, so no service can see
+    /// it (R19).
     pub fn silenced(&mut self, shared: &mut Shared<'_>) {
         let free = self.failing.unseen();
         self.fail(shared, free);
     }
 
-    /// The guard has sent SIGKILL to all services on the resource: what waits for that fails now.
+    /// Fails the devices that waited for SIGKILL: the guard has sent it to all services on the
+    /// resource.
     pub fn killed(&mut self, shared: &mut Shared<'_>) {
         let free = self.failing.killed();
         self.fail(shared, free);
     }
 
-    /// What clients of the NBD server may choose.
+    /// Exports that clients of the NBD server may choose.
     #[must_use]
     pub fn exports(&self) -> Vec<Export> {
         match &self.frontend {
@@ -363,7 +365,7 @@ impl Presence {
         }
     }
 
-    /// A client of the NBD server that has chosen one of them.
+    /// Takes over a client of the NBD server that has chosen one of the exports.
     pub fn adopt(&mut self, shared: &mut Shared<'_>, arrived: Arrived) {
         self.changed = true;
         if let Some(frontend) = &mut self.frontend {

@@ -59,10 +59,10 @@ impl<T> Requests<T> {
     }
 }
 
-/// What a core is asked to do: of which kind, for how many bytes, and the operation.
+/// Request for a core: its kind, its bytes, and the operation.
 ///
 /// # Errors
-/// The range of a question for extents, which is no operation.
+/// The range of a request for extents, which is no operation of a core.
 pub fn operation(volume: VolumeId, op: FrontendOp) -> Result<(RequestKind, u64, Op), Range> {
     let range = |offset, len| Range { volume, offset, len };
     Ok(match op {
@@ -82,7 +82,7 @@ pub fn operation(volume: VolumeId, op: FrontendOp) -> Result<(RequestKind, u64, 
     })
 }
 
-/// What users of a device see.
+/// Error number that users of a device see.
 pub fn errno(error: RequestError) -> Errno {
     match error {
         RequestError::Range | RequestError::Snapshot => libc::EINVAL,

@@ -88,7 +88,7 @@ pub enum RingError {
     },
 }
 
-/// Who submitted an operation and gets its completion.
+/// Part of the engine that submitted an operation and gets its completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Owner {
@@ -106,7 +106,7 @@ pub enum Owner {
 #[derive(Debug)]
 pub struct Completion {
     pub owner: Owner,
-    /// As given to [`Ring::submit`].
+    /// Tag that was given to [`Ring::submit`].
     pub tag: u64,
     /// Bytes moved, where the operation moves bytes.
     pub result: io::Result<u32>,
@@ -124,7 +124,8 @@ struct Slot {
     owner: Owner,
     op: Option<Op>,
     haste: Haste,
-    /// What the kernel reads the pieces of `op` through; kept to be filled again.
+    /// Addresses through which the kernel reads the pieces of `op`. The list is kept to be filled
+    /// again.
     iovecs: Vec<libc::iovec>,
     message: libc::msghdr,
 }
@@ -155,8 +156,9 @@ pub struct Ring {
     in_flight: usize,
     /// Entries that found no place in the submission queue.
     backlog: VecDeque<squeue::Entry>,
-    /// What changes a disk and was submitted since the last turn. It enters the kernel after everything else: to begin it is work, and what
-    /// a peer or a device's user waits for is not to wait for that as well.
+    /// Operations that change a disk and were submitted since the last turn. They enter the kernel
+    /// after everything else: to start them is work, and peers and users of devices must not wait
+    /// for that.
     last: Vec<squeue::Entry>,
     event: Fd,
     event_value: Box<u64>,
@@ -242,14 +244,16 @@ impl Ring {
         self.in_flight
     }
 
-    /// Those of them whose end ends a wait for other things; none where the kernel cannot wait for several.
+    /// Urgent operations in flight: the end of each ends a wait for other completions. 0 where the
+    /// kernel cannot wait for several.
     #[must_use]
     pub fn urgent_in_flight(&self) -> usize {
         self.urgent.in_flight()
     }
 
-    /// Queues an operation; it enters the kernel with the next [`turn`](Self::turn). What brings something (a read, a receive, a
-    /// command, readiness) is urgent: its end ends a wait for other things.
+    /// Queues an operation; it enters the kernel with the next [`turn`](Self::turn). An operation
+    /// that brings something (a read, a receive, a command, readiness) is urgent: its end ends a
+    /// wait for other completions.
     ///
     /// # Panics
     /// When a read or receive would leave its buffer, or a vectored operation has no pieces.
@@ -259,7 +263,8 @@ impl Ring {
         self.submit_as(owner, tag, op, haste)
     }
 
-    /// As [`submit`](Self::submit), where what it brings can wait for other things that are due, for a moment.
+    /// Queues an operation as [`submit`](Self::submit) does, but never as an urgent one. What it
+    /// brings can wait for a moment, for other completions that are due.
     pub fn submit_patient(&mut self, owner: Owner, tag: u64, op: Op) -> OpHandle {
         self.submit_as(owner, tag, op, Haste::Patient)
     }
@@ -334,13 +339,17 @@ impl Ring {
         self.turn_gathering(deadline, 1, out)
     }
 
-    /// As [`turn`](Self::turn), where `due` completions are expected soon and little can be done with fewer of them: waiting
-    /// for them together saves wake-ups and system calls.
+    /// Does a [`turn`](Self::turn) that waits for `due` completions together: they are expected
+    /// soon, and little can be done with fewer. This saves wake-ups and system calls.
     ///
-    /// Sends and answers to devices end while they enter the kernel, and their completions would end the wait at once. So there are as many
-    /// more to wait for, where the kernel can. What is urgent ends the wait at once ([`urgent`]) if the sends have ended, and after [`PATIENCE_US`] anything
-    /// does. While something urgent might not, and where a processor is left over to poll on, all that are due are waited for only if nothing was submitted that ends so, and no
-    /// longer than [`GATHER_US`].
+    /// Sends and answers to devices end while they enter the kernel, and their completions would
+    /// end the wait at once. So the ring waits for as many more, where the kernel can. An urgent
+    /// completion ([`urgent`]) ends the wait at once if the sends have ended. After [`PATIENCE_US`]
+    /// any completion does.
+    ///
+    /// In two cases the ring waits for all that are due only if no submitted operation ends so, and
+    /// for [`GATHER_US`] at most. The cases: something urgent is in flight that might not end the
+    /// wait, or a processor is left over to poll on.
     pub fn turn_gathering(
         &mut self,
         deadline: Option<Time>,
@@ -385,7 +394,8 @@ impl Ring {
         }
     }
 
-    /// As [`enter`](Self::enter) until a deadline, but for a while it looks whether something has come before it sleeps. It gathers no longer.
+    /// Waits until a deadline as [`enter`](Self::enter) does, but polls for completions for a while
+    /// before it sleeps. It gathers for no longer than `enter`.
     fn wait_polling(&mut self, deadline: Option<Time>, wanted: usize, soon_us: u32) -> Result<(), RingError> {
         let start = Instant::now();
         let window = self.spin.window(start);

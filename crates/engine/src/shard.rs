@@ -30,7 +30,8 @@ use mainstay_types::{NodeId, ResourceId, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::Receiver;
 
-/// What a host needs of its shard, from the shard's fields but those that hold the hosts.
+/// Makes the [`Shared`] parts of a shard for a host, from all its fields but those that hold the
+/// hosts.
 macro_rules! shared {
     ($shard:expr, $identity:expr, $now:expr) => {
         Shared {
@@ -54,14 +55,15 @@ macro_rules! shared {
 }
 use shared;
 
-/// Most messages kept for replicas that are not open yet (R18). What finds no place is said again by its primary.
+/// Most messages kept for replicas that are not open yet (R18). A primary repeats a message that
+/// finds no place.
 const EARLY_MAX: usize = 4096;
 
-/// What other threads tell the shard.
+/// A message of another thread to the shard.
 pub enum Inbound {
     /// The agent asks for something. `client` is its connection.
     Request { client: Client, request: Box<Request>, answer: Answer },
-    /// Somebody new listens to events, and is to be told everything.
+    /// A new agent listens to events, and is to get the whole state.
     Connected(Client),
     /// A device was attached or detached.
     Device(DeviceOutcome),
@@ -77,7 +79,7 @@ pub enum Inbound {
     Killed(ResourceId),
 }
 
-/// Who this engine is, from the agent's first hello.
+/// Identity of this engine, from the agent's first hello.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Identity {
     cluster: u64,
@@ -108,18 +110,18 @@ pub struct Shard {
     next_disk: u32,
     frontends: BTreeMap<FrontendId, ResourceId>,
     next_frontend: u32,
-    /// Replicas that are being opened, and those who wait for it.
+    /// Replicas that are being opened, with the requests that wait for it.
     opening: BTreeMap<ResourceId, Vec<Answer>>,
     /// Replicas that are to be dropped once their devices are gone.
     dropping: BTreeMap<ResourceId, Vec<Answer>>,
-    /// What primaries said to replicas that are not open yet: this engine has just started, or they are being
-    /// made. They hear it when they are.
+    /// Messages of primaries to replicas that are not open: this engine has just started, or the
+    /// replicas are being made. A replica gets them when it opens.
     early: BTreeMap<(ResourceId, Channel), Envelope>,
     /// When which replica wants a tick: an idle one costs nothing.
     timers: BTreeSet<(Time, ResourceId)>,
     deadlines: BTreeMap<ResourceId, Time>,
-    /// How many completions each replica waits for before there is something to do for it, see [`Ring::turn_gathering`]; those that wait for none are not
-    /// here.
+    /// How many completions each replica waits for before there is something to do for it, see
+    /// [`Ring::turn_gathering`]. Replicas that wait for none are not listed.
     awaiting: BTreeMap<ResourceId, usize>,
     /// Replicas whose cores have something to say.
     touched: BTreeSet<ResourceId>,
@@ -134,7 +136,7 @@ pub struct Shard {
     turns: u64,
 }
 
-/// What a shard is built from.
+/// Parts from which a shard is built.
 pub struct Parts {
     pub options: EngineOptions,
     pub choice: Choice,
@@ -146,7 +148,7 @@ pub struct Parts {
     pub guard: Guard,
     pub devices: DeviceAdmin,
     pub lifecycle: Lifecycle,
-    /// Has a thread do it, and tell the shard.
+    /// Hands a job to a thread, which reports its end to the shard.
     pub snapshots: Box<dyn Fn(SnapshotJob)>,
 }
 

@@ -16,14 +16,15 @@ fn ends() -> libc::sigset_t {
     }
 }
 
-/// They wait until [`wait`] takes them, for this thread and those that it starts from now on.
+/// Blocks the signals that end the engine, until [`wait`] takes one. This holds for the calling
+/// thread and for threads that it starts from now on.
 pub fn block() {
     let set = ends();
     // SAFETY: the set is valid for the call, and nobody wants the one before.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
 }
 
-/// Returns when one has come.
+/// Waits for one of the signals that end the engine.
 pub fn wait() {
     let (set, mut signal) = (ends(), 0);
     // SAFETY: both are valid for the call. It fails for sets that are not valid only.

@@ -61,13 +61,13 @@ const RESTART: Duration = Duration::from_secs(1);
 /// The command of the binary that runs [`run`].
 pub const COMMAND: &str = "silencer";
 
-/// What says that there is an engine. Dropping it says that there is none.
+/// Lock by which the silencer knows that an engine runs. Dropping it means that none does.
 #[derive(Debug)]
 pub struct Presence {
     _lock: File,
 }
 
-/// Says in this run directory that there is an engine. Waits for a silencer that acts.
+/// Takes the engine's lock in this run directory. Waits for a silencer that acts.
 ///
 /// # Errors
 /// When the file cannot be made.
@@ -165,7 +165,7 @@ struct Lookout {
     list: Vec<GuardTarget>,
     /// Why the list is not the newest, or not whole, in words; empty if it is.
     list_problems: Vec<String>,
-    /// It is in a cgroup of its own.
+    /// The silencer has tried to move to a cgroup of its own.
     apart: bool,
     attempts: Option<Attempts>,
     detaching: Vec<JoinHandle<()>>,
@@ -328,15 +328,16 @@ impl Lookout {
     }
 }
 
-/// What is to be silenced, as noted in a run directory, and what of it is not understood, in words.
+/// Targets to silence, as noted in a run directory, and the entries that are not understood, in
+/// words.
 pub(crate) fn targets_of(users: &Users) -> io::Result<(Vec<GuardTarget>, Vec<String>)> {
     let mut problems = Vec::new();
     let targets = users.entries()?.iter().map(|entry| GuardTarget::usable(entry, &mut problems)).collect();
     Ok((targets, problems))
 }
 
-/// What the next attempt is made on: what the last one left of targets that are still on the list,
-/// and targets that came later.
+/// Targets of the next attempt: the rest of the last one that is still on the list, and targets
+/// that were added later.
 fn still_left(attempts: &Attempts, list: &[GuardTarget]) -> Vec<GuardTarget> {
     let listed = |left: &&GuardTarget| {
         list.iter().any(|target| {
@@ -361,7 +362,8 @@ fn mounts_left(target: &GuardTarget) -> Vec<PathBuf> {
     left
 }
 
-/// Nothing that ends a terminal, or the process that has started this one, ends it, too.
+/// Makes this process independent of its terminal and of the process that started it, so that their
+/// end does not end it.
 fn stand_alone() {
     // SAFETY: none of these takes a pointer but the name, which is zero-terminated. To ignore a signal runs no code of ours.
     unsafe {
