@@ -54,7 +54,7 @@ pub struct Channel {
     pub initiated_by_us: bool,
 }
 
-/// What happens on the channels, in order.
+/// An event on one of the channels. [`Transport::poll`] gives them in order.
 #[derive(Debug)]
 pub enum TransportEvent {
     PeerUp { channel: Channel },
@@ -156,7 +156,7 @@ pub struct Transport {
     events: VecDeque<TransportEvent>,
     /// Attempts to connect that were given up and must be told so.
     cancels: Vec<OpHandle>,
-    /// As of the newest call that brought the time.
+    /// Time that the newest call brought.
     now: Time,
     /// Kept to be filled again.
     received: Vec<Envelope>,
@@ -262,7 +262,7 @@ impl Transport {
         self.peers.iter().map(status).collect()
     }
 
-    /// What happened, in order; `None` when that was all.
+    /// Takes the next event, in order; `None` after the last one.
     pub fn poll(&mut self) -> Option<TransportEvent> {
         self.events.pop_front()
     }

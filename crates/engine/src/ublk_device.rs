@@ -20,19 +20,19 @@ const SHARD_WAIT: Duration = Duration::from_secs(20);
 /// Below the run directory: the notes of the devices that were made.
 const DIRECTORY: &str = "ublk";
 
-/// What a volume's device is made of.
+/// Parts from which a volume's device is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UblkPlan {
     pub resource: ResourceId,
     pub volume: VolumeId,
     pub bytes: u64,
-    /// In which the resource is served here.
+    /// Epoch in which the resource is served here.
     pub epoch: Epoch,
-    /// Requests at most.
+    /// Most requests in flight.
     pub depth: u16,
 }
 
-/// What the kernel knows a device by.
+/// Number and cookie by which the kernel knows a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UblkId {
     number: u32,
@@ -62,7 +62,7 @@ pub struct UblkDevice {
 }
 
 impl UblkDevice {
-    /// Of the device.
+    /// Number of the device, as in `/dev/ublkb0`.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.noted.device.number
@@ -255,9 +255,9 @@ impl LeavesDevices for UblkAdmin {
 
 /// Why a left device was not taken over.
 enum TakeOver {
-    /// Nobody has been given its queue.
+    /// The take-over failed before the shard got the device's queue.
     Refused(UblkError),
-    /// The shard has its queue already.
+    /// The take-over failed after the shard got the device's queue.
     Broken(UblkError),
 }
 
@@ -271,7 +271,7 @@ fn block_path(number: u32) -> PathBuf {
     PathBuf::from(format!("/dev/ublkb{number}"))
 }
 
-/// What ublk offers here.
+/// Checks whether ublk can be used here. Returns its features, or why it cannot be used, in words.
 pub fn probe() -> Result<String, String> {
     match Control::open() {
         Ok(control) => Ok(format!("the kernel has ublk with features {:#x}", control.features())),

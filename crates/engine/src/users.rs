@@ -1,15 +1,19 @@
-//! Who uses the devices of this node, so that nobody sees one of them fail.
+//! Services that use the devices of this node. They are killed before a device fails, so that none
+//! of them sees the failure.
 //!
-//! What this file guarantees: [`Users::kill`] returns when SIGKILL has been sent to every process of the services on a resource, or
-//! that was not possible and the log says why. It waits for nobody's end: a process with SIGKILL pending does not return to its own
-//! code, whatever it is answered, so it can acknowledge nothing any more. Whoever makes a device fail calls it before.
+//! What this file guarantees: [`Users::kill`] returns when SIGKILL has been sent to every process
+//! of the services on a resource. Where that was not possible, the log says why. It does not wait
+//! for the processes to end. A process with SIGKILL pending does not return to its own code,
+//! whatever it is answered, so it can acknowledge nothing any more. The engine calls it before it
+//! makes a device fail.
 //!
 //! Why: a file system whose device fails shuts down, and XFS (seen on Linux 6.18) may then say that something is on the device which is
 //! not.
 //!
-//! Who they are is what the guard is told: no step of a service begins before the engine has confirmed that the service is on that list. The
-//! list is noted in the run directory before it is confirmed, because it outlives the engine: the next one may have to end devices before
-//! anybody has talked to it, and when there is none the agent does.
+//! The guard's list names these services: no step of a service begins before the engine has
+//! confirmed that the service is on that list. The list is noted in the run directory before it is
+//! confirmed, because it outlives the engine. The next engine may have to end devices before an
+//! agent has talked to it. When there is no next engine, the agent ends them.
 
 use mainstay_api::engine::GuardEntry;
 use mainstay_types::ResourceId;
@@ -20,7 +24,7 @@ use std::path::{Path, PathBuf};
 /// Below the run directory.
 const FILE: &str = "users.json";
 
-/// What is noted in a run directory.
+/// List of the services that is noted in a run directory.
 #[derive(Clone, Debug)]
 pub struct Users {
     file: PathBuf,
@@ -65,7 +69,7 @@ impl Users {
         }
     }
 
-    /// What was noted last.
+    /// Entries that were noted last; empty if none ever were.
     pub(crate) fn entries(&self) -> io::Result<Vec<GuardEntry>> {
         match fs::read(&self.file) {
             Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),

@@ -18,8 +18,9 @@ pub enum FrontendKind {
     VhostUser,
 }
 
-/// What `auto` tries, best first: ublk has no second layer of the block stack and no file between the kernel and the
-/// engine. Frontends for something else than this machine's kernel are only used when they are named.
+/// Frontends that `auto` tries, best first: ublk has no second layer of the block stack and no file
+/// between the kernel and the engine. Frontends that serve other users than this machine's kernel
+/// are used only when they are named.
 pub const AUTO_ORDER: [FrontendKind; 2] = [FrontendKind::Ublk, FrontendKind::Fuse];
 
 impl FrontendKind {
@@ -33,9 +34,11 @@ impl FrontendKind {
         }
     }
 
-    /// Whether users of these devices flush what must not be lost, and see the device fail when something else is. Loop devices state a
-    /// volatile cache in every mode, and fail with their engine. The others outlive it: whoever uses one that was left would go on as
-    /// if nothing were lost with the engine's memory. So in mode B nothing is acknowledged from memory there.
+    /// Whether users of these devices flush what must not be lost, and see the device fail when
+    /// other writes are lost. Loop devices state a volatile cache in every mode, and fail with
+    /// their engine. The other kinds outlive it: users of a left device would go on as if the
+    /// writes in the engine's memory were not lost. So in mode B the engine acknowledges nothing
+    /// from memory there.
     #[must_use]
     pub fn caches(self) -> bool {
         self == Self::Fuse
@@ -57,7 +60,7 @@ pub enum DeviceOption {
 }
 
 impl DeviceOption {
-    /// What [`FromStr`] takes.
+    /// Names that [`FromStr`] accepts.
     pub const NAMES: [&str; 5] = ["auto", "ublk", "nbd", "fuse", "vhost-user"];
 }
 
@@ -81,7 +84,7 @@ impl FromStr for DeviceOption {
     }
 }
 
-/// What a probe found: what speaks for a frontend, or why it cannot be used here.
+/// Result of a probe: what speaks for a frontend, or why it cannot be used here.
 pub type Offer = Result<String, String>;
 
 /// A frontend and why it is used.
@@ -129,7 +132,7 @@ pub fn choose(
     }
 }
 
-/// What this machine's kernel offers for a frontend.
+/// Checks whether a frontend can be used on this machine.
 pub fn probe(kind: FrontendKind) -> Offer {
     match kind {
         FrontendKind::Fuse => probe_fuse(),

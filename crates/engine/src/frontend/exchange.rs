@@ -1,6 +1,7 @@
-//! What clients of volumes ask for, turned into requests of whole blocks, and answers turned back.
+//! Translation of requests of clients into requests of whole blocks, and of their answers back.
 //!
-//! A request of a client is a *job*; what it makes the resource do are its *tasks*, one request each at a time:
+//! A request of a client is a *job*. A job makes the resource do one or more *tasks*. Each task has
+//! one request in progress at a time:
 //!
 //! ```text
 //! read          one task, which reads part after part of at most REQUEST_BYTES_MAX
@@ -14,10 +15,11 @@
 //! has its blocks to itself: it waits until no change of them is under way, and changes that come later wait for it, in
 //! their order. Nothing of this is entered, and nothing is searched, while requests are of whole blocks.
 //!
-//! What is guaranteed: every job is answered exactly once, or forgotten with its client; what leaves here lies within its
-//! volume and is made of whole blocks; a client has at most [`JOBS_MAX`] jobs and, one long request aside, [`WINDOW_BYTES`]
-//! of payload in progress, and all together have [`TASKS_MAX`] tasks (R18). A client that may not go on is told so and
-//! asks again. Pure: it neither waits nor moves bytes on its own.
+//! What is guaranteed: every job is answered exactly once, or forgotten with its client. Every
+//! request that leaves here lies within its volume and is made of whole blocks. A client has at
+//! most [`JOBS_MAX`] jobs and, one long request aside, [`WINDOW_BYTES`] of payload in progress. All
+//! clients together have [`TASKS_MAX`] tasks (R18). A client that must wait gets
+//! [`Admission::Wait`] and asks again. Pure: it neither waits nor moves bytes on its own.
 //!
 //! Two frontends have clients that need this: [`nbd`](super::nbd), and [`vhost_user`](super::vhost_user), whose requests are
 //! a part of what NBD has and are put in its words.
@@ -55,22 +57,22 @@ pub struct Client {
     pub allocation: bool,
 }
 
-/// What comes of a request.
+/// Decision on a request of a client.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Not now: ask again when something of it has been answered.
+    /// The request is not taken: the client asks again after the answer to an earlier request.
     Wait,
-    /// It will be answered, and takes this much of the client's window until then.
+    /// The request is taken, and occupies this many bytes of the client's window until its answer.
     Taken(u64),
     /// The payload is to be given to [`Exchange::part`] under this number.
     Payload(u64),
     /// The payload is to be thrown away, and answered with the error when it has come.
     Refused(NbdError, &'static str),
-    /// This is no client that can be served any longer.
+    /// The client broke the protocol: it cannot be served any longer.
     Hostile(&'static str),
 }
 
-/// What a client is told.
+/// Content of an answer to a client.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reply {
     Done,
@@ -85,7 +87,7 @@ pub enum Reply {
     Status(Vec<(u32, u32)>),
 }
 
-/// An answer and whom it is for.
+/// An answer and the client that gets it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Answer {
     pub client: u64,
@@ -99,7 +101,7 @@ pub struct Answer {
 struct Job {
     client: Client,
     cookie: u64,
-    /// Of the client's window.
+    /// Bytes of the client's window that the job occupies.
     charged: u64,
     /// Tasks in progress.
     tasks: usize,
@@ -111,14 +113,15 @@ struct Job {
 
 #[derive(Debug)]
 enum JobKind {
-    /// Of `start..end`; `whole`: sent together, `pieces` are what has been read so far.
+    /// A read of `start..end`. `whole`: its content is sent together, and `pieces` are what has
+    /// been read so far.
     Read {
         start: u64,
         end: u64,
         whole: bool,
         pieces: Pieces,
     },
-    /// What has been found.
+    /// A request for block status: the lengths and state bits that have been found so far.
     Status(Vec<(u32, u32)>),
     Other,
 }
@@ -158,12 +161,12 @@ impl Exchange {
         }
     }
 
-    /// What the resource is to do. To be emptied after every call.
+    /// Requests that the resource is to serve. The caller empties the list after every call.
     pub fn requests(&mut self) -> &mut Vec<FrontendRequest> {
         &mut self.requests
     }
 
-    /// What clients are to be told. To be emptied after every call.
+    /// Answers that clients are to get. The caller empties the list after every call.
     pub fn answers(&mut self) -> &mut Vec<Answer> {
         &mut self.answers
     }
@@ -356,7 +359,7 @@ impl Exchange {
         self.answers.push(Answer { client, cookie, reply, ended });
     }
 
-    /// Nobody waits for the answers to this client any more. What is under way goes on, unseen.
+    /// Forgets the jobs of a client that has gone. Tasks in progress go on, without an answer.
     pub fn forget(&mut self, client: u64) {
         let gone: Vec<_> = self.jobs.keys().filter(|job| self.job_of(*job, client)).collect();
         for job in gone {

@@ -75,7 +75,7 @@ impl Fields<'_> {
     }
 }
 
-/// What every request begins with.
+/// Header at the beginning of every request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InHeader {
     /// Length of the whole request.

@@ -35,14 +35,14 @@ const VALID_S: u64 = 3600;
 const SPACE_BYTES: usize = 4 << 10;
 const DISCARD_BYTES_MAX: u64 = (u32::MAX as u64 + 1) - BLOCK_BYTES;
 
-/// What comes of one message.
+/// Result of one message of the kernel.
 #[derive(Debug)]
 pub enum Outcome {
     /// The message expects no answer.
     Silent,
-    /// To be written to the connection, as one write.
+    /// A reply, to be written to the connection as one write.
     Reply(VecDeque<Bytes>),
-    /// To be answered later through [`Session::complete`].
+    /// A request, to be answered later through [`Session::complete`].
     Request(FrontendRequest),
 }
 
@@ -58,16 +58,18 @@ enum Outstanding {
     Other,
 }
 
-/// What becomes of flushes. They cost a round trip through the kernel, two wake-ups and a turn of the shard, after each
-/// commit of a database, and say nothing where what was answered is durable: then the first one after a write is answered with ENOSYS. The kernel
-/// takes that for success, and never asks this connection again. (The loop driver flushes when it is attached: nothing has been written by then.)
+/// Treatment of flushes. After each commit of a database a flush costs a round trip through the
+/// kernel, two wake-ups and a turn of the shard. Where every answered write is durable, a flush
+/// adds nothing: then the first flush after a write is answered with ENOSYS. The kernel takes that
+/// for success, and never asks this connection again. (The loop driver flushes when it is attached:
+/// nothing has been written by then.)
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Flushes {
-    /// None was refused yet, and the next one after a write is.
+    /// No flush was refused yet. The next one after a write will be.
     NotNeeded,
-    /// They are requests.
+    /// Flushes are requests to the resource.
     Needed,
-    /// One was refused.
+    /// A flush was refused, so the kernel sends no more.
     Refused,
 }
 
@@ -630,7 +632,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the kernel sends, it is answered at most once and nothing panics.
+        /// The session answers any message of the kernel at most once, and never panics.
         #[test]
         fn noise_is_survived(
             opcode in prop_oneof![0u32..60, any::<u32>()],

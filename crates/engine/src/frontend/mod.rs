@@ -65,7 +65,8 @@ pub struct FrontendRequest {
     pub op: FrontendOp,
 }
 
-/// What a device is asked to do. Offsets and lengths are in bytes, whole blocks, inside the volume.
+/// Operation that a device is asked for. Offsets and lengths are in bytes, whole blocks, inside the
+/// volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FrontendOp {
     /// At most [`REQUEST_BYTES_MAX`](mainstay_types::REQUEST_BYTES_MAX) bytes.
@@ -103,8 +104,8 @@ pub trait Frontend {
     /// Begins to take requests from the kernel. Called once.
     fn start(&mut self, ring: &mut Ring);
 
-    /// What the device thread has to do so that this volume becomes a block device. Asked once per volume, after
-    /// [`start`](Self::start).
+    /// Instructions for the device thread, by which this volume becomes a block device. Asked once
+    /// per volume, after [`start`](Self::start).
     fn attachment(&self, volume: VolumeId) -> Attachment;
 
     /// Takes the completion of an operation that this frontend has submitted; appends the requests that have
@@ -128,12 +129,12 @@ pub trait Frontend {
     /// kernel. Called after answers and completions, until there are no more requests.
     fn poll(&mut self, _ring: &mut Ring, _requests: &mut Vec<FrontendRequest>) {}
 
-    /// What clients of the [NBD server](nbd::server) may choose here.
+    /// Exports that clients of the [NBD server](nbd::server) may choose here.
     fn exports(&self) -> Vec<Export> {
         Vec::new()
     }
 
-    /// A client that chose one of the exports. Dropping it cuts it off.
+    /// Takes over a client that chose one of the exports. Dropping it cuts it off.
     fn adopt(&mut self, _ring: &mut Ring, _arrived: Arrived) {}
 
     /// Users of a volume that the kernel does not know of.
@@ -163,7 +164,7 @@ pub trait Frontend {
     fn is_closed(&self) -> bool;
 }
 
-/// What the device thread opens for a frontend while it attaches a volume.
+/// Handle that the device thread opens for a frontend while it attaches a volume.
 #[derive(Debug)]
 pub enum Opened {
     Ublk(ublk::Channel),
@@ -188,13 +189,14 @@ pub enum FrontendError {
     },
 }
 
-/// What a frontend is made of.
+/// Parts from which a frontend is made.
 pub struct FrontendParts<'a> {
     pub id: FrontendId,
     pub resource: ResourceId,
     /// The resource's.
     pub name: &'a str,
-    /// In which this node is primary; `None` if it is a client: whatever was left before is then of the past.
+    /// Epoch in which this node is primary. `None` if this node is a client: every device left
+    /// before is then of the past.
     pub epoch: Option<Epoch>,
     /// For what has to have a place in the file system; gone after a reboot.
     pub run_dir: &'a Path,

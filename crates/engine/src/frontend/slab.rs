@@ -1,7 +1,7 @@
 //! Numbered places that are used again, without allocation once there are enough.
 
-/// What is in progress, by number. A number that has been given back is not valid any more, even when its place is in use
-/// again.
+/// Numbered list of values in progress. A number that was given back becomes invalid, and stays so
+/// when its place is used again.
 #[derive(Debug)]
 pub struct Slab<T> {
     places: Vec<(u32, Option<T>)>,

@@ -1,8 +1,10 @@
-//! What is counted of a replica while it works, for `GET /metrics` of the agent.
+//! Counts of a replica while it works, for `GET /metrics` of the agent.
 //!
-//! Guarantees: counting allocates nothing once the lists have their lengths, takes no lock and reads no clock. The shard owns the numbers,
-//! and the time is that of its turn. The cores know nothing of it: what they want done passes by here ([`Counts::observe`]), and only what
-//! nobody else can know, how long a peer took to acknowledge, they count themselves (`slow.rs`). A read of the numbers is a copy of them.
+//! Guarantees: counting allocates nothing once the lists have their lengths, takes no lock and
+//! reads no clock. The shard owns the numbers, and the time is that of its turn. The cores do not
+//! know of the counts: their effects pass by here ([`Counts::observe`]). The cores themselves count
+//! only how long a peer took to acknowledge (`slow.rs`), as no other part can know it. A read of
+//! the numbers is a copy of them.
 
 use mainstay_api::metrics::{PeerCounts, PromotionStep, ReplicaCounts, RequestKind, VolumeCounts};
 use mainstay_codec::{Batch, EntryKind, Message};
@@ -35,8 +37,8 @@ pub(super) struct Counts {
     all: ReplicaCounts,
     /// The writes of the journal that are in flight.
     journal: Vec<(OpId, Time)>,
-    /// As primary: batches that are not committed, by their last entries, and when they were sealed. Every one holds a request that is
-    /// not answered, so there are few.
+    /// Batches of a primary that are not committed: their last entries, and when they were sealed.
+    /// Each one holds a request that is not answered, so there are few.
     sealed: VecDeque<(Index, Time)>,
     leads: bool,
     promotion: Option<Promotion>,
@@ -71,7 +73,7 @@ impl Counts {
         all
     }
 
-    /// What passes between the cores.
+    /// Counts an effect or an output that passes between the cores.
     pub fn observe(&mut self, now: Time, seen: Seen<'_>) {
         match seen {
             Seen::Effect(Effect::Append(batch)) if self.leads => self.appended(now, batch),

@@ -75,13 +75,13 @@ impl OpenReplica {
         self.around.presence.frontend_completed(shared, id, completion, requests);
     }
 
-    /// What clients of the NBD server may choose.
+    /// Exports that clients of the NBD server may choose.
     #[must_use]
     pub fn exports(&self) -> Vec<Export> {
         self.around.presence.exports()
     }
 
-    /// A client of the NBD server that has chosen one of them.
+    /// Takes over a client of the NBD server that has chosen one of the exports.
     pub fn adopt(&mut self, shared: &mut Shared<'_>, arrived: Arrived) {
         self.around.presence.adopt(shared, arrived);
     }

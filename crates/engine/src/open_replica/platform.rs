@@ -14,7 +14,7 @@ use mainstay_replica::{Effect, Proposal, RequestId};
 use mainstay_store::{Area, Output};
 use mainstay_types::{NodeId, Role, ShrinkReason, SnapshotId, Time, VolumeId};
 
-/// What a replica has of its own and what it has of its shard, for as long as its cores are driven.
+/// A replica's own parts and those of its shard, together for as long as its cores are driven.
 pub(super) struct World<'a, 's> {
     pub around: &'a mut Around,
     pub shared: &'a mut Shared<'s>,

@@ -1,4 +1,4 @@
-//! What the agent is told about a replica.
+//! Reports on a replica for the agent.
 
 use super::{OpenReplica, Shared};
 use mainstay_api::engine::{EngineEvent, PeerStatus, ReplicaStatus, SnapshotStatus};
@@ -17,7 +17,8 @@ impl OpenReplica {
         self.status_at(Time(0))
     }
 
-    /// The same as of now: a write that nothing answers has an age, also while nothing else happens.
+    /// Status as of `now`. An unanswered write has an age, which grows also while nothing else
+    /// happens.
     #[must_use]
     pub fn status_at(&self, now: Time) -> ReplicaStatus {
         let (host, around) = (&self.host, &self.around);

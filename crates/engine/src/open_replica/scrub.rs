@@ -45,7 +45,7 @@ impl OpenReplica {
     }
 }
 
-/// What is counted of scrubs.
+/// Counts of scrubs, for the metrics.
 pub(super) fn counts(replica: &Replica) -> ScrubCounts {
     let totals = replica.scrub_totals();
     let ended = replica.scrub_report().filter(|report| report.ended.is_some());
@@ -58,7 +58,7 @@ pub(super) fn counts(replica: &Replica) -> ScrubCounts {
     }
 }
 
-/// What is counted of blocks that do not fit their checksums.
+/// Counts of blocks that do not fit their checksums, for the metrics.
 pub(super) fn damage(host: &Host) -> DamageCounts {
     let counts = host.damage_counts();
     DamageCounts {

@@ -1,4 +1,5 @@
-//! What devices are given to read, compared with what the log says was written there; see `EngineOptions::check_reads`.
+//! Comparison of the content that devices read with the content that the log says was written
+//! there; see `EngineOptions::check_reads`.
 //!
 //! Known are the blocks that entries have changed since this process opened the replica. Their checksums, not their bytes,
 //! are kept: about 30 bytes for each block.
@@ -15,7 +16,7 @@ static ZEROES: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
 /// A range that an entry changes.
 struct Change {
     range: Range,
-    /// Of each block, for a write; otherwise all are zero.
+    /// Checksum of each block, for a write; `None` where all blocks become zero.
     sums: Option<Vec<u32>>,
 }
 

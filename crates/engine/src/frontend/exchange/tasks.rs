@@ -12,7 +12,7 @@ use mainstay_types::{BLOCK_BYTES, Range, VolumeId};
 pub(super) struct Task {
     job: u64,
     step: Step,
-    /// What a change changes.
+    /// Blocks that the task changes; `None` if it changes none.
     range: Option<Range>,
     started: bool,
 }
@@ -43,7 +43,7 @@ pub(super) struct Merge {
     /// Where the bytes lie in the buffer.
     at: usize,
     end: usize,
-    /// Of the buffer, whole blocks.
+    /// Used length of the buffer, in bytes: whole blocks.
     bytes: usize,
     /// Whether the first and the last block are still to be read; the latter only where they are two.
     first: bool,

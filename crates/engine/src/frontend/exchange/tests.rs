@@ -19,22 +19,22 @@ impl Rng {
     }
 }
 
-/// What a client waits for, and what it must find.
+/// An answer that a client waits for, and the content that it must have.
 struct Expected {
     client: u64,
     cookie: u64,
     from: usize,
     to: usize,
-    /// Of a read.
+    /// Content that a read must return; `None` for other requests.
     content: Option<Vec<u8>>,
     got: Vec<u8>,
 }
 
 struct Lab {
     exchange: Exchange,
-    /// What the resource holds.
+    /// Present content of the resource.
     volume: Vec<u8>,
-    /// What it must hold when everything has ended.
+    /// Content that the resource must have when all requests have ended.
     model: Vec<u8>,
     outstanding: Vec<FrontendRequest>,
     done: Vec<(u64, FrontendResult)>,
@@ -387,7 +387,8 @@ fn status_is_cut_to_what_was_asked_for() {
 const STATE_HOLE_ZERO: u32 = 3;
 
 proptest! {
-    /// Whatever a client asks for, what reaches the resource lies within the volume and is made of whole blocks.
+    /// Every request that reaches the resource lies within the volume and is made of whole blocks,
+    /// whatever a client asks for.
     #[test]
     fn nothing_leaves_the_volume(
         command in prop_oneof![

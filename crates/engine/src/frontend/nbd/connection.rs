@@ -41,7 +41,7 @@ pub struct Connection {
     receiving: bool,
     /// Waits for answers before it goes on.
     stalled: bool,
-    /// What it asked for is no longer served here: it is to ask again.
+    /// The volume is no longer served here: the client is cut off, and is to connect and ask again.
     unserved: bool,
 }
 
@@ -52,13 +52,14 @@ enum State {
     Closed,
 }
 
-/// What the next bytes are.
+/// Meaning of the next bytes that come.
 enum Stage {
     Request,
     /// This one has come, and was not admitted yet.
     Admit(Request),
-    /// Of the write at `offset`, of which `left` bytes were not handed over. `part`: where the payload that comes now lies in its
-    /// buffer; it is on the ring while `payload` is `None`.
+    /// Payload of the write at `offset`, of which `left` bytes were not handed over. `part`: place
+    /// in its buffer, and length, of the payload that comes now. This part is on the ring while
+    /// `payload` is `None`.
     Payload {
         job: u64,
         offset: u64,
@@ -107,7 +108,7 @@ impl Connection {
         }
     }
 
-    /// Who is at the other end; `None` if it is this machine's kernel.
+    /// User at the other end; `None` if that is this machine's kernel.
     pub fn user(&self) -> Option<&DeviceUser> {
         self.user.as_ref()
     }

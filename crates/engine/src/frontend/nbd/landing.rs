@@ -87,8 +87,8 @@ impl Landing {
         (staging, std::mem::take(&mut self.places))
     }
 
-    /// What was planned has come back with `bytes` bytes. `rest`: where the payload whose rest was planned begins, and its
-    /// length; it is given back.
+    /// Takes back a receive that was planned and brought `bytes` bytes. `rest`: where a payload
+    /// whose rest was planned begins in its buffer, and its length. Returns that payload.
     pub fn landed(
         &mut self,
         staging: BufMut,

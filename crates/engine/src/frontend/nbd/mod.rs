@@ -52,7 +52,7 @@ const KIND_SEND: u8 = 1;
 const TAG_PLACE_SHIFT: u32 = TAG_KIND_BITS + 32;
 const _: () = assert!(CLIENTS_MAX < 1 << (64 - TAG_PLACE_SHIFT));
 
-/// What the clients of one resource are served by.
+/// Server for the clients of one resource.
 pub struct NbdFrontend {
     id: FrontendId,
     resource: ResourceId,

@@ -1,4 +1,4 @@
-//! What waits to be sent to one client: headers and content, in order, gathered into few sends.
+//! Queue of the replies to one client: headers and content, in order, gathered into few sends.
 
 use crate::buffer::PIECE_BYTES_MAX;
 use crate::ring::advance;
@@ -17,7 +17,7 @@ pub struct Outbox {
     /// Behind everything in the queue: headers, and content that is short.
     headers: BytesMut,
     queue: VecDeque<Bytes>,
-    /// Of the last send, to be filled again.
+    /// List of the last send, kept to be filled again.
     spare: VecDeque<Bytes>,
     bytes: usize,
     sending: bool,
@@ -34,7 +34,7 @@ impl Outbox {
         }
     }
 
-    /// What has not been sent yet.
+    /// Bytes that have not been sent yet.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -96,7 +96,8 @@ impl Outbox {
         }
     }
 
-    /// What is to be sent now, if there is something and nothing is under way.
+    /// Takes the pieces of the next send. `None` while a send is under way, or if there is nothing
+    /// to send.
     pub fn take(&mut self) -> Option<VecDeque<Bytes>> {
         if self.sending || self.bytes == 0 {
             return None;
@@ -120,7 +121,7 @@ impl Outbox {
         }
     }
 
-    /// Nobody reads any more. What is under way is still owned by its send.
+    /// Drops the queue, as its client reads no more. Pieces under way still belong to their send.
     pub fn abandon(&mut self) {
         self.queue.clear();
         self.headers.clear();
@@ -138,7 +139,7 @@ mod tests {
     use super::*;
     use crate::buffer::BufferPool;
 
-    /// Of a chunk: its head and an offset.
+    /// Length of a chunk's head with its offset, in bytes.
     const DATA_HEADER_BYTES: usize = 28;
 
     #[test]

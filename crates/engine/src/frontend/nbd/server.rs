@@ -82,7 +82,7 @@ pub struct Arrived {
     pub socket: Fd,
     pub negotiated: Negotiated,
     pub user: DeviceUser,
-    /// What it sent behind the handshake.
+    /// Bytes that the client sent behind the handshake.
     pub early: Vec<u8>,
 }
 
@@ -109,7 +109,7 @@ struct Stranger {
     sending: bool,
     end: Option<End>,
     until: Time,
-    /// It must prove who it is, and has not yet.
+    /// The client must prove its identity by TLS, and has not done so yet.
     unproved: bool,
     closed: bool,
 }
@@ -351,7 +351,8 @@ impl Stranger {
         }
     }
 
-    /// What it says comes through TLS from now on. Nothing was received that was not taken: that is refused before.
+    /// Puts TLS between the client and this server. All that was received before has been taken: a
+    /// client that sends more is refused earlier.
     fn protect(&mut self, bridges: &Bridges) -> io::Result<()> {
         self.socket = Fd::new(bridges.start(self.socket.try_clone()?, self.peer.clone())?);
         self.handshake.tls_is_up();

@@ -1,4 +1,4 @@
-//! Who this server is and whom it lets in: certificates from PEM files.
+//! Certificates of this server and of the clients that it lets in, read from PEM files.
 //!
 //! What this file guarantees
 //! - A client gets in by a certificate that the client CA has signed, for clients, and that is valid now; by nothing else. TLS is 1.3.
@@ -28,17 +28,18 @@ use thiserror::Error;
 
 /// Longest file that is read, in bytes. Chains and bundles of authorities have some tens of thousands.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// What others than owner and group may not do to a private key, and the group not either: write it.
+/// Mode bits that a private key must not have: all access of others, and writing by its group.
 const KEY_MODE_FORBIDDEN: u32 = 0o027;
 
 /// Where the certificates are, all in PEM form.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TlsFiles {
-    /// The server's, and behind it those between it and its authority, if there are any.
+    /// Certificate of the server. The certificates between it and its authority, if there are any,
+    /// follow it.
     pub certificate: PathBuf,
     /// The private key of that certificate, without a password.
     pub key: PathBuf,
-    /// Of the authorities whose clients get in.
+    /// Certificates of the authorities whose clients are let in.
     pub client_ca: PathBuf,
 }
 

@@ -129,7 +129,7 @@ pub struct DeviceInfo {
     pub depth: u16,
     pub state: u16,
     pub device: u32,
-    /// Of the process that serves it.
+    /// Process that serves the device.
     pub pid: i32,
     pub flags: u64,
     /// The server's own; the kernel keeps it.
@@ -200,7 +200,7 @@ pub fn params_volume_bytes(bytes: &[u8; PARAMS_BYTES]) -> u64 {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Descriptor {
     pub op: u8,
-    /// Of a write-zeroes: the space of the range must stay (`UBLK_IO_F_NOUNMAP`).
+    /// For a write-zeroes: the space of the range must stay (`UBLK_IO_F_NOUNMAP`).
     pub keep: bool,
     pub sectors: u32,
     pub start_sector: u64,
@@ -222,7 +222,7 @@ impl Descriptor {
 mod tests {
     use super::*;
 
-    /// What a C compiler makes of the header (checked with 6.12 and 7.3).
+    /// The numbers are those that a C compiler makes of the header (checked with 6.12 and 7.3).
     #[test]
     fn numbers_are_those_of_the_header() {
         assert_eq!(GET_FEATURES, 0x8020_7513);

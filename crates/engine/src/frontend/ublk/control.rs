@@ -15,9 +15,9 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 use thiserror::Error;
 
-/// What commands take that wait for nobody.
+/// Time limit for commands that do not wait for the shard or for users of the device.
 const QUICK: Duration = Duration::from_secs(10);
-/// What is waited for a command that was cancelled.
+/// Time limit for the end of a command that was cancelled.
 const CANCEL_WAIT: Duration = Duration::from_secs(10);
 /// Commands are numbered from 1 on.
 const CANCEL: u64 = 0;

@@ -163,7 +163,10 @@ enum Form {
 }
 
 impl Form {
-    /// What a descriptor asks of a volume of so many bytes, or why it is refused.
+    /// Decodes the request of a descriptor, for a volume of `volume_bytes` bytes.
+    ///
+    /// # Errors
+    /// The error number for a request that is refused.
     fn of(descriptor: &Descriptor, volume_bytes: u64) -> Result<Self, Errno> {
         if descriptor.op == abi::OP_FLUSH {
             return Ok(Self::Flush);

@@ -1,5 +1,6 @@
-//! What was taken from a machine's queues and not answered, noted where the death of the engine does not reach it: in a file in
-//! memory that the machine's monitor keeps, and hands to the next engine that it connects to.
+//! Notes of the requests that were taken from a machine's queues and not answered. They outlive the
+//! engine: they are in a file in memory that the machine's monitor keeps. The monitor hands the
+//! file to the next engine that it connects to.
 //!
 //! ```text
 //! header      of this engine's own: whose disk, and in which run it was served last
@@ -12,16 +13,17 @@
 //! ```text
 //! last batch := head ── used ring: entry, index ──▶ head not in flight ── used := index
 //! ```
-//! What is guaranteed: after any death every head that was taken and not put back is asked for again, once, in the order in
-//! which they were taken, and no other one is.
+//! What is guaranteed: after any death of the engine, it asks again for every head that was taken
+//! and not put back. It does so once, in the order in which they were taken, and for no other head.
 //!
-//! **Why asking again is right.** A request that is asked again was never answered. A write of it may have been
-//! committed; committing it again writes the same bytes, unless somebody else wrote in between. Whether somebody could have
-//! is told by runs ([`super::runs`]): the header says in which one the disk was served last. If it is another one now the
-//! machine is of the past. Its requests then fail (R19), as its caches are of the past as well.
+//! **Why asking again is right.** A request that is asked again was never answered. A write of it
+//! may have been committed. To commit it again writes the same bytes, unless another node wrote in
+//! between. Whether another node can have written is told by runs ([`super::runs`]): the header
+//! names the run in which the disk was served last. If the present run is another one, the machine
+//! is of the past. Its requests then fail (R19), as its caches are of the past as well.
 //!
-//! The monitor can write all this. It only ever harms its own machine by that, whose disk it may write anyway; so nothing here
-//! is believed beyond its bounds.
+//! The monitor can write to the whole area. By that it can harm only its own machine, whose disk it
+//! may write anyway. So nothing here is believed beyond its bounds.
 
 use super::runs::Run;
 use mainstay_codec::vhost_user::InflightArea;
@@ -43,7 +45,7 @@ const MAGIC: u64 = 0x3174_6c66_6e69_534d;
 const HEADER_BYTES: u64 = 64;
 const QUEUE_HEADER_BYTES: u64 = 16;
 const HEAD_BYTES: u64 = 16;
-/// Of the part per queue.
+/// Version of the part per queue, as the vhost-user document numbers it.
 const VERSION: u16 = 1;
 
 /// Why an area cannot be used.
@@ -59,7 +61,7 @@ pub enum InflightError {
     System(#[from] io::Error),
 }
 
-/// Whose disk it is.
+/// Volume that an area belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Disk {
     pub resource: ResourceId,
@@ -201,7 +203,7 @@ impl Inflight {
         }
     }
 
-    /// It was put back; `used` is the position in the used ring behind it.
+    /// Notes that a head was put back. `used` is the position in the used ring behind it.
     pub fn done(&self, queue: u16, head: u16, used: u16) {
         if head < self.size {
             self.put(self.head(queue, head), 0u8);

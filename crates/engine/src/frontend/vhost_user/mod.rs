@@ -201,7 +201,7 @@ impl VhostUserFrontend {
     }
 }
 
-/// What a disk is called in its guest, as far as there is room.
+/// Name of a disk in its guest, cut to [`ID_BYTES`].
 fn name_of(resource: &str, volume: VolumeId) -> [u8; ID_BYTES] {
     let mut name = [0; ID_BYTES];
     let text = format!("{resource}-{}", volume.0);

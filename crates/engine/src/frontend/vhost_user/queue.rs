@@ -19,7 +19,7 @@ use std::sync::Arc;
 const COUNTER_BYTES: usize = 8;
 static ONE: [u8; COUNTER_BYTES] = 1u64.to_ne_bytes();
 
-/// What the front-end has said of a ring, before it is started.
+/// Settings of a ring from the front-end, until the ring is started.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Setup {
     pub size: u16,
@@ -71,9 +71,9 @@ pub struct Queue {
     pub pressed: bool,
     /// Something was put back since the driver was called.
     pub answered: bool,
-    /// Its driver broke the rules: it is used no further until it is started anew.
+    /// The queue's driver broke the rules: the queue is not used until it is started anew.
     pub broken: bool,
-    /// What the front-end was told when it stopped the ring.
+    /// Position in the available ring that the front-end was told when it stopped the ring.
     pub told_base: u16,
     kick: Option<Fd>,
     call: Option<Fd>,

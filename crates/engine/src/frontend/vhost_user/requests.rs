@@ -31,15 +31,15 @@ const SPARE_MAX: usize = 64;
 struct Work {
     queue: u16,
     head: u16,
-    /// As it was shared then.
+    /// Memory of the guest, as it was shared when the request was taken.
     memory: Rc<Memory>,
     chain: Chain,
-    /// Of a read: where it begins in the volume, and its bytes.
+    /// Where a read begins in the volume, and its length, both in bytes.
     start: u64,
     data_bytes: u64,
 }
 
-/// What becomes of a chain.
+/// Next step for a chain.
 enum Ask {
     Exchange(Request),
     /// The answer is known, with the bytes of data that were written.
@@ -59,11 +59,12 @@ pub struct Requests {
     counter: u64,
     /// Everything is refused: the machine is of the past.
     pub is_stale: bool,
-    /// What it asked for is no longer served here: it is to ask again.
+    /// The volume is no longer served here: the machine is cut off, and is to connect and ask
+    /// again.
     pub is_unserved: bool,
 }
 
-/// What a queue is served with.
+/// Parts with which a queue is served.
 pub struct Serving<'a> {
     pub exchange: &'a mut Exchange,
     pub memory: &'a Rc<Memory>,
@@ -166,7 +167,7 @@ impl Requests {
         Ok(true)
     }
 
-    /// What a chain asks for.
+    /// Reads the request of a chain.
     fn read(&self, work: &mut Work) -> Result<Ask, Fault> {
         let Work { memory, chain, .. } = &*work;
         let readable = bytes_of(&chain.readable);

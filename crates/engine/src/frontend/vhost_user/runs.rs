@@ -40,10 +40,10 @@ pub fn current(directory: &Path, resource: ResourceId, epoch: Option<Epoch>) -> 
     Ok(run)
 }
 
-/// Somebody else may write from now on.
+/// Ends the run of a resource: other nodes may write from now on.
 ///
 /// # Errors
-/// When the note stays.
+/// When the note cannot be removed.
 pub fn end(directory: &Path, resource: ResourceId) -> io::Result<()> {
     match fs::remove_file(path(directory, resource)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

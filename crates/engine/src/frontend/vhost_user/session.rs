@@ -36,7 +36,7 @@ const PIECES_MAX: u32 = 126;
 const PIECE_BYTES_MAX: u32 = 256 << 10;
 const _: () = assert!(PIECE_BYTES_MAX * PIECES_MAX <= mainstay_codec::nbd::PAYLOAD_BYTES_MAX);
 
-/// What drivers are offered.
+/// Features that drivers are offered.
 const FEATURES: u64 = feature::SIZE_MAX
     | feature::SEG_MAX
     | feature::BLK_SIZE
@@ -68,10 +68,10 @@ pub enum SessionError {
 #[derive(Clone, Copy, Debug)]
 pub struct Served {
     pub disk: Disk,
-    /// Of the volume.
+    /// Size of the volume, in bytes.
     pub bytes: u64,
     pub name: [u8; ID_BYTES],
-    /// In which it is served.
+    /// Run in which the disk is served.
     pub run: Run,
 }
 
@@ -79,7 +79,7 @@ pub struct Served {
 #[derive(Clone, Copy, Debug)]
 pub struct Tags {
     pub message: u64,
-    /// Those of the first queue; each further queue has its own by adding `step`.
+    /// Tags of the first queue. Each further queue has its own by adding `step`.
     pub first: QueueTags,
     pub step: u64,
 }

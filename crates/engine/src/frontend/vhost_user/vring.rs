@@ -25,7 +25,7 @@ const FLAG_INDIRECT: u16 = 1 << 2;
 /// In the available ring: the device need not call.
 const NO_INTERRUPT: u16 = 1;
 
-/// What a driver has done against the rules. The ring is used no further.
+/// Breach of the rules by a driver, in words. The ring is used no further.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault(pub &'static str);
 
@@ -63,9 +63,9 @@ pub struct Vring {
     size: u16,
     parts: Parts,
     event_idx: bool,
-    /// What is taken next.
+    /// Position in the available ring of the head that is taken next.
     available: Wrapping<u16>,
-    /// What is put next.
+    /// Position in the used ring where the next head is put back.
     used: Wrapping<u16>,
     /// Up to where the driver was called; `None` before the first time.
     called: Option<Wrapping<u16>>,

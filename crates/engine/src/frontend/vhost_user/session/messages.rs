@@ -1,4 +1,4 @@
-//! What a monitor says, and what is done about it.
+//! Messages of a monitor, and how a session handles them.
 
 use super::super::channel::Received;
 use super::super::inflight::Inflight;

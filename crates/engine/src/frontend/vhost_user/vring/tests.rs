@@ -28,7 +28,7 @@ fn describe(memory: &Memory, at: u64, address: u64, bytes: u32, flags: u16, next
     memory.write(at, &descriptor).expect("in memory");
 }
 
-/// What a driver does to offer a head.
+/// Offers a head, as a driver does.
 fn offer(memory: &Memory, head: u16) {
     let index = memory.load(PARTS.available + 2, Ordering::Relaxed).expect("in memory");
     let place = PARTS.available + 4 + 2 * u64::from(index % SIZE);
